@@ -6,11 +6,13 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, waitpid};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use crate::cluster::bounded;
@@ -25,6 +27,12 @@ const MAX_OUTPUT: usize = 1 << 20;
 const MAX_ERRORS: usize = 4 << 10;
 /// Interval at which the exit status of a plugin is polled.
 const EXIT_POLL: Duration = Duration::from_millis(10);
+/// Interval at which the exit status of a killed plugin is polled.
+const REAP_POLL: Duration = Duration::from_secs(1);
+/// Plugins of all Services that run at once.
+const MAX_PLUGINS: usize = 4;
+
+static TURNS: Semaphore = Semaphore::const_new(MAX_PLUGINS);
 
 /// A program that writes credentials.
 pub(crate) struct CredentialPlugin {
@@ -81,11 +89,12 @@ impl CredentialPlugin {
         Ok(CredentialPlugin { command, arguments, variables })
     }
 
-    /// Runs the plugin.
+    /// Runs the plugin, at most [`MAX_PLUGINS`] at once.
     ///
     /// # Errors
     /// It fails, takes too long or writes no credentials: operator-facing message.
     pub(crate) async fn fetch(&self) -> Result<PluginCredentials, String> {
+        let _turn = TURNS.acquire().await;
         let fetched = match timeout(PLUGIN_TIMEOUT, self.run()).await {
             Ok(output) => output.and_then(|output| credentials(&output)),
             Err(_) => Err(format!("no credentials within {} s", PLUGIN_TIMEOUT.as_secs())),
@@ -102,18 +111,20 @@ impl CredentialPlugin {
         let mut command = Command::new(&self.command);
         command.args(&self.arguments).envs(&self.variables).process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut plugin = Running(command.spawn().map_err(|error| error.to_string())?);
-        let (stdout, stderr) = (plugin.0.stdout.take(), plugin.0.stderr.take());
+        let child = command.spawn().map_err(|error| error.to_string())?;
+        let mut plugin = RunningPlugin { child, is_reaped: false };
+        let (stdout, stderr) = (plugin.child.stdout.take(), plugin.child.stderr.take());
         let (output, errors) = tokio::try_join!(
             read(stdout.map(OwnedFd::from), MAX_OUTPUT, false),
             read(stderr.map(OwnedFd::from), MAX_ERRORS, true)
         )?;
         let status = loop {
-            match plugin.0.try_wait().map_err(|error| error.to_string())? {
+            match plugin.child.try_wait().map_err(|error| error.to_string())? {
                 Some(status) => break status,
                 None => sleep(EXIT_POLL).await,
             }
         };
+        plugin.is_reaped = true;
         if !status.success() {
             return Err(format!("{status}: {}", String::from_utf8_lossy(&errors).trim()));
         }
@@ -121,16 +132,31 @@ impl CredentialPlugin {
     }
 }
 
-/// A plugin that has not been waited for. Dropping it ends the plugin and the programs that it has started.
-struct Running(Child);
+/// A plugin. Dropping it before it is reaped kills its process group.
+struct RunningPlugin {
+    child: Child,
+    is_reaped: bool,
+}
 
-impl Drop for Running {
+impl Drop for RunningPlugin {
     fn drop(&mut self) {
-        if let Ok(None) = self.0.try_wait() {
-            let group = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
-            let _ = group.map(|group| kill_process_group(group, Signal::KILL));
-            let _ = self.0.wait();
+        if self.is_reaped {
+            return;
         }
+        // The id of the process group is not reused before the plugin is reaped.
+        let plugin = Pid::from_child(&self.child);
+        let _ = kill_process_group(plugin, Signal::KILL);
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(reap(plugin));
+        }
+    }
+}
+
+/// Waits for the exit of a killed plugin. It may be late: the kernel may hold the plugin in a
+/// system call, and refuses to kill a plugin of another user. Until then it has this task.
+async fn reap(plugin: Pid) {
+    while let Ok(None) = waitpid(Some(plugin), WaitOptions::NOHANG) {
+        sleep(REAP_POLL).await;
     }
 }
 
@@ -162,9 +188,9 @@ fn credentials(output: &[u8]) -> Result<PluginCredentials, String> {
         };
         serde_json::from_value::<ExecCredential>(value).ok()?.status
     };
-    let status = read().ok_or("its output is no ExecCredential with a status")?;
+    let status = read().ok_or("its output is not an ExecCredential with a status")?;
     let expires = status.expiration_timestamp.map(|text| {
-        expiry(&text).ok_or_else(|| format!("its expirationTimestamp {text:?} is no time of RFC 3339"))
+        expiry(&text).ok_or_else(|| format!("its expirationTimestamp {text:?} is not an RFC 3339 time"))
     });
     Ok(PluginCredentials {
         token: status.token,
@@ -226,7 +252,7 @@ mod tests {
     async fn plugin_that_fails_is_named_with_its_errors() {
         let fault = async |script| fetched(script).await.unwrap_err();
         assert_eq!(fault("echo log in first >&2; exit 3").await, "exec sh: exit status: 3: log in first");
-        assert_eq!(fault("echo secret").await, "exec sh: its output is no ExecCredential with a status");
+        assert_eq!(fault("echo secret").await, "exec sh: its output is not an ExecCredential with a status");
         assert_eq!(fault("yes").await, "exec sh: its output is longer than 1 MiB");
         let loud = fetched("yes | head -c 100000 >&2; echo '{\"status\": {}}'").await;
         assert_eq!(loud.unwrap().token, None, "errors that nobody needs are no fault");
@@ -238,29 +264,71 @@ mod tests {
         assert!(CredentialPlugin::new(asks, None).err().unwrap().contains("interactiveMode Always"));
     }
 
-    #[tokio::test]
-    async fn plugin_that_is_given_up_is_killed_with_its_programs() {
-        let folder = std::env::temp_dir().join(format!("convey-plugin-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("pids");
-        let plugin =
-            plugin(&format!("sleep 1000 & echo $! $$ > {0}.new; mv {0}.new {0}; wait", path.display()));
-        let written = async {
-            while !path.exists() {
+    fn stat(pid: &str) -> String {
+        std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default()
+    }
+
+    /// Runs a script that writes process ids to the file `pids`, and drops the plugin once
+    /// `is_late` is true of them. Returns when these processes have ended.
+    async fn give_up(script: &str, is_late: impl Fn(&[&str]) -> bool) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pids");
+        let plugin = plugin(&format!("cd {}; {script}", folder.path().display()));
+        let late = async {
+            loop {
+                let pids = std::fs::read_to_string(&path).unwrap_or_default();
+                if !pids.is_empty() && is_late(&pids.split_whitespace().collect::<Vec<_>>()) {
+                    return pids;
+                }
                 sleep(EXIT_POLL).await;
             }
         };
-        tokio::select! {
-            () = written => {}
+        let pids = tokio::select! {
+            pids = late => pids,
             ended = plugin.run() => panic!("{ended:?}"),
-        }
-        for pid in std::fs::read_to_string(&path).unwrap().split_whitespace() {
-            let stat = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            while !(stat().is_empty() || stat().contains(") Z ")) {
+        };
+        let is_running = |pid: &str| !(stat(pid).is_empty() || stat(pid).contains(") Z "));
+        let ended = timeout(Duration::from_secs(30), async {
+            while pids.split_whitespace().any(is_running) {
                 sleep(EXIT_POLL).await;
             }
+        });
+        assert!(ended.await.is_ok(), "{pids} still run");
+    }
+
+    #[tokio::test]
+    async fn plugin_that_is_given_up_is_killed_with_its_programs() {
+        let begin = "sleep 100 & echo $! $$ > new; mv new pids;";
+        give_up(&format!("{begin} wait"), |_| true).await;
+        let has_exited = |pids: &[&str]| stat(pids[1]).contains(") Z ");
+        give_up(&format!("{begin} echo '{{\"status\": {{\"token\": \"a\"}}}}'"), has_exited).await;
+    }
+
+    #[tokio::test]
+    async fn plugin_that_outlives_its_kill_is_reaped_later() {
+        // Without a process group of its own it is not killed.
+        let child = Command::new("sleep").arg("20").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        drop(RunningPlugin { child, is_reaped: false });
+        assert!(waitpid(Some(pid), WaitOptions::NOHANG).unwrap().is_none(), "dropping does not wait");
+        rustix::process::kill_process(pid, Signal::KILL).unwrap();
+        while !stat(&pid.as_raw_nonzero().to_string()).is_empty() {
+            sleep(EXIT_POLL).await;
         }
-        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[tokio::test]
+    async fn plugins_run_at_most_four_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = format!(
+            "cd {}; mkdir $$; n=$(ls | wc -l); sleep 0.1; rmdir $$; echo \"{{status: {{token: '$n'}}}}\"",
+            folder.path().display()
+        );
+        let tokens = futures_util::future::join_all((0..12).map(|_| fetched(&script))).await;
+        for token in tokens {
+            let count = token.unwrap().token.unwrap().parse::<usize>().unwrap();
+            assert!(count <= MAX_PLUGINS, "{count} run at once");
+        }
     }
 
     #[test]
@@ -274,7 +342,7 @@ mod tests {
         let expected = PluginCredentials { token: None, certificate, expires: None };
         assert_eq!(credentials(yaml), Ok(expected));
         let late = credentials(br#"{"status": {"token": "a", "expirationTimestamp": "tomorrow"}}"#);
-        assert_eq!(late.unwrap_err(), "its expirationTimestamp \"tomorrow\" is no time of RFC 3339");
+        assert_eq!(late.unwrap_err(), "its expirationTimestamp \"tomorrow\" is not an RFC 3339 time");
     }
 
     #[test]

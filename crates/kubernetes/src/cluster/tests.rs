@@ -62,7 +62,7 @@ async fn unsupported_or_incomplete_settings_are_named() {
         ("", "auth-provider: {name: gcp}", "auth-provider gcp is not supported; exec is"),
         ("", "auth-provider: {name: oidc}", "auth-provider oidc has no id-token"),
         ("", "exec: {args: [a]}", "exec has no command"),
-        ("", "exec: {command: 'true'}", "exec true: its output is no ExecCredential with a status"),
+        ("", "exec: {command: 'true'}", "exec true: its output is not an ExecCredential with a status"),
         (
             "",
             "exec: {command: echo, args: ['{status: {}}']}",
