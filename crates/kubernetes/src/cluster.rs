@@ -134,8 +134,9 @@ fn credentials(user: KubeconfigUser) -> Result<Option<Credentials>, String> {
 }
 
 fn of_provider(provider: &AuthProvider) -> Result<Credentials, String> {
-    let name = &provider.name.0;
-    match (&**name, given(provider.config.get("id-token"))) {
+    let name = given(provider.name.as_ref()).unwrap_or_default();
+    let token = provider.config.as_ref().and_then(|config| config.get("id-token")?.as_ref());
+    match (name, given(token)) {
         ("oidc", Some(token)) => bearer(token).map(Credentials::Fixed),
         ("oidc", None) => {
             Err("auth-provider oidc has no id-token, and fetching one is not supported".to_owned())
@@ -168,7 +169,11 @@ async fn run_plugin(
 fn described(cluster: &Cluster, authorities: Option<&[u8]>) -> Value {
     let text = |text: &Option<Text>| text.as_ref().map(|text| Value::from(&*text.0));
     let extension = |wanted: &str| {
-        let found = cluster.extensions.iter().flatten().find(|extension| extension.name.0 == wanted);
+        let found = cluster
+            .extensions
+            .iter()
+            .flatten()
+            .find(|extension| given(extension.name.as_ref()) == Some(wanted));
         found.map(|extension| extension.extension.clone())
     };
     let fields = [
