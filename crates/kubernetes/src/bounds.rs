@@ -17,7 +17,7 @@ const MAX_PAGES: u32 = 32;
 /// From the beginning of one watch to the beginning of the next.
 const WATCH_PACE: Duration = Duration::from_secs(1);
 /// Bytes of a file that has a token.
-pub(crate) const MAX_TOKEN: u64 = 64 << 10;
+pub(crate) const MAX_TOKEN: usize = 64 << 10;
 /// How long an API server may be silent: longer than a watch lasts, and not by much. Then a list has to be answered, and both are over
 /// within 65 s.
 pub(crate) const SILENCE: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 3);

@@ -69,7 +69,7 @@ fn of_pod(host: &str) -> Result<ApiAccess, String> {
         server_name: None,
         skip_verify: false,
         identity: None,
-        credentials: Credentials::File(TokenFile::new(TOKEN.into())),
+        credentials: Credentials::File(TokenFile::new(TOKEN.into(), None)),
         fields: HeaderMap::new(),
     })
 }
@@ -125,12 +125,11 @@ fn credentials(user: KubeconfigUser) -> Result<Option<Credentials>, String> {
     if let (Some(name), Some(password)) = (given(user.username.as_ref()), user.password) {
         return Credentials::basic(name, &password.0).map(Some);
     }
-    if let Some(token) = given(user.token.as_ref()) {
-        return bearer(token)
-            .map(|value| Some(Credentials::Fixed(value)))
-            .map_err(|why| format!("token: {why}"));
-    }
-    Ok(given(user.token_file.as_ref()).map(|path| Credentials::File(TokenFile::new(path.into()))))
+    let token = given(user.token.as_ref()).map(bearer).transpose().map_err(|why| format!("token: {why}"))?;
+    Ok(match given(user.token_file.as_ref()) {
+        Some(path) => Some(Credentials::File(TokenFile::new(path.into(), token))),
+        None => token.map(Credentials::Fixed),
+    })
 }
 
 fn of_provider(provider: &AuthProvider) -> Result<Credentials, String> {
@@ -154,15 +153,18 @@ async fn run_plugin(
     let is_informed = exec.provide_cluster_info == Some(Flag(true));
     let plugin = CredentialPlugin::new(exec, is_informed.then(|| described(cluster, authorities)))?;
     let fetched = plugin.fetch().await?;
-    if let Some((chain, key)) = fetched.certificate {
-        let identity = PemIdentity { chain: chain.into_bytes(), key: key.into_bytes() };
-        return Ok((Credentials::Anonymous, Some(identity)));
-    }
-    let Some(token) = fetched.token else {
-        return Err(plugin.fault("it has written neither a token nor a certificate"));
+    let identity = fetched
+        .certificate
+        .map(|(chain, key)| PemIdentity { chain: chain.into_bytes(), key: key.into_bytes() });
+    let credentials = match fetched.token {
+        Some(token) => {
+            let value = bearer(&token).map_err(|why| plugin.fault(&why))?;
+            Credentials::Plugin(PluginToken { plugin, value, expires: fetched.expires })
+        }
+        None if identity.is_some() => Credentials::Anonymous,
+        None => return Err(plugin.fault("it has written neither a token nor a certificate")),
     };
-    let value = bearer(&token).map_err(|why| plugin.fault(&why))?;
-    Ok((Credentials::Plugin(PluginToken { plugin, value, expires: fetched.expires }), None))
+    Ok((credentials, identity))
 }
 
 /// A cluster as a plugin gets it.

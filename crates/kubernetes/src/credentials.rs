@@ -1,7 +1,5 @@
 //! The `Authorization` of requests to an API server.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -11,6 +9,7 @@ use http::header::HeaderValue;
 
 use crate::bounds::MAX_TOKEN;
 use crate::exec::CredentialPlugin;
+use crate::kubeconfig::read_file;
 
 /// A token is fetched anew so long before it expires.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(60);
@@ -31,7 +30,11 @@ impl Credentials {
             Credentials::Anonymous => Ok(None),
             Credentials::Fixed(value) => Ok(Some(value.clone())),
             Credentials::File(file) => file.authorization().map(Some),
-            Credentials::Plugin(token) => token.authorization().await.map(Some),
+            Credentials::Plugin(token) => {
+                #[expect(clippy::disallowed_methods, reason = "requests are this crate's shell")]
+                let now = SystemTime::now();
+                token.authorization(now).await.map(Some)
+            }
         }
     }
 
@@ -43,7 +46,10 @@ impl Credentials {
 
 /// The value of `Authorization` for a token. Whitespace around it does not count.
 pub(crate) fn bearer(token: &str) -> Result<HeaderValue, String> {
-    secret_value(&format!("Bearer {}", token.trim()))
+    match token.trim() {
+        "" => Err("it holds no token".to_owned()),
+        token => secret_value(&format!("Bearer {token}")),
+    }
 }
 
 fn secret_value(text: &str) -> Result<HeaderValue, String> {
@@ -60,8 +66,9 @@ pub(crate) struct TokenFile {
 }
 
 impl TokenFile {
-    pub(crate) fn new(path: PathBuf) -> TokenFile {
-        TokenFile { path, last: None }
+    /// `first` is used until the file can be read.
+    pub(crate) fn new(path: PathBuf, first: Option<HeaderValue>) -> TokenFile {
+        TokenFile { path, last: first }
     }
 
     fn authorization(&mut self) -> Result<HeaderValue, String> {
@@ -73,9 +80,11 @@ impl TokenFile {
     }
 
     fn read(&self) -> Result<HeaderValue, String> {
-        let (mut text, file) = (String::new(), File::open(&self.path).map_err(|error| error.to_string())?);
-        file.take(MAX_TOKEN).read_to_string(&mut text).map_err(|error| error.to_string())?;
-        bearer(&text)
+        let bytes = read_file(&self.path)?;
+        if bytes.len() > MAX_TOKEN {
+            return Err(format!("it is longer than {} KiB", MAX_TOKEN >> 10));
+        }
+        bearer(std::str::from_utf8(&bytes).map_err(|_| "it holds no token")?)
     }
 }
 
@@ -88,15 +97,22 @@ pub(crate) struct PluginToken {
 }
 
 impl PluginToken {
-    async fn authorization(&mut self) -> Result<HeaderValue, String> {
-        #[expect(clippy::disallowed_methods, reason = "requests are this crate's shell")]
-        let now = SystemTime::now();
-        if self.expires.is_some_and(|expires| now + EXPIRY_MARGIN >= expires) {
-            let fetched = self.plugin.fetch().await?;
-            let token = fetched.token.ok_or_else(|| self.plugin.fault("it has written no token"))?;
-            (self.value, self.expires) = (bearer(&token)?, fetched.expires);
+    async fn authorization(&mut self, now: SystemTime) -> Result<HeaderValue, String> {
+        if let Some(expires) = self.expires.filter(|expires| now + EXPIRY_MARGIN >= *expires) {
+            match self.fetch().await {
+                Ok((value, next)) => (self.value, self.expires) = (value, next),
+                Err(why) if now >= expires => return Err(why),
+                Err(_) => {}
+            }
         }
         Ok(self.value.clone())
+    }
+
+    async fn fetch(&self) -> Result<(HeaderValue, Option<SystemTime>), String> {
+        let fetched = self.plugin.fetch().await?;
+        let token = fetched.token.ok_or_else(|| self.plugin.fault("it has written no token"))?;
+        let value = bearer(&token).map_err(|why| self.plugin.fault(&why))?;
+        Ok((value, fetched.expires))
     }
 }
 
@@ -106,18 +122,38 @@ mod tests {
 
     #[test]
     fn token_file_may_end_with_a_newline_and_disappear() {
-        let folder = std::env::temp_dir().join(format!("convey-token-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("token");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
         std::fs::write(&path, "secret\n").unwrap();
-        let mut token = TokenFile::new(path.clone());
+        let mut token = TokenFile::new(path.clone(), None);
         let mut sent = || token.authorization();
         assert_eq!(sent().unwrap(), "Bearer secret");
         std::fs::write(&path, "other\r\n").unwrap();
         assert_eq!(sent().unwrap(), "Bearer other");
-        std::fs::remove_dir_all(&folder).unwrap();
+        for useless in ["", " \n", &"x".repeat(MAX_TOKEN + 1)] {
+            std::fs::write(&path, useless).unwrap();
+            assert_eq!(sent().unwrap(), "Bearer other", "the last good token");
+            assert!(TokenFile::new(path.clone(), None).authorization().is_err());
+        }
+        folder.close().unwrap();
         assert_eq!(sent().unwrap(), "Bearer other");
-        assert!(TokenFile::new(path).authorization().is_err());
+        assert!(TokenFile::new(path, None).authorization().is_err());
+    }
+
+    #[tokio::test]
+    async fn token_of_a_plugin_that_fails_holds_until_it_expires() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        for (script, why) in [
+            ("exit 1", "exec sh: exit status: 1: "),
+            ("echo '{status: {token: \"\"}}'", "exec sh: it has written no token"),
+        ] {
+            let exec = serde_json::json!({ "command": "sh", "args": ["-c", script] });
+            let plugin = CredentialPlugin::new(serde_json::from_value(exec).unwrap(), None).unwrap();
+            let value = HeaderValue::from_static("Bearer old");
+            let mut token = PluginToken { plugin, value, expires: Some(at(1_000)) };
+            assert_eq!(token.authorization(at(999)).await.unwrap(), "Bearer old");
+            assert_eq!(token.authorization(at(1_000)).await.unwrap_err(), why);
+        }
     }
 
     #[tokio::test]

@@ -192,9 +192,10 @@ fn credentials(output: &[u8]) -> Result<PluginCredentials, String> {
     let expires = status.expiration_timestamp.map(|text| {
         expiry(&text).ok_or_else(|| format!("its expirationTimestamp {text:?} is not an RFC 3339 time"))
     });
+    let given = |text: Option<String>| text.filter(|text| !text.trim().is_empty());
     Ok(PluginCredentials {
-        token: status.token,
-        certificate: status.client_certificate_data.zip(status.client_key_data),
+        token: given(status.token),
+        certificate: given(status.client_certificate_data).zip(given(status.client_key_data)),
         expires: expires.transpose()?,
     })
 }

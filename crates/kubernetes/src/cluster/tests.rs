@@ -34,7 +34,9 @@ async fn credentials_of_a_user_have_an_order() {
         ("token: ''".to_owned(), "none"),
         (exec.to_owned(), "Bearer of-plugin"),
         (format!("{exec}, {file}"), "Bearer of-file"),
-        (format!("{exec}, {file}, token: of-user"), "Bearer of-user"),
+        (format!("{exec}, token: of-user"), "Bearer of-user"),
+        (format!("{exec}, {file}, token: of-user"), "Bearer of-file"),
+        ("tokenFile: /no/token, token: of-user".to_owned(), "Bearer of-user"),
         (format!("username: a, {file}"), "Bearer of-file"),
         (format!("{basic}, {file}, token: of-user"), "Basic YTpi"),
         (format!("auth-provider: {{name: oidc, config: {{id-token: x}}}}, {basic}"), "Bearer x"),
@@ -57,6 +59,8 @@ async fn unsupported_or_incomplete_settings_are_named() {
         ("", "client-key-data: eA==", "the user has a client-key and no client-certificate"),
         ("", "client-key: /no/key", "client-key /no/key: No such file or directory"),
         ("", "token: \"a\\nb\"", "token: it holds no token"),
+        ("", "token: ' '", "token: it holds no token"),
+        ("insecure-skip-tls-verify: eyJ", "", "cluster a: insecure-skip-tls-verify: expected true or false"),
         ("", "as: joe, as-uid: 7", "as-uid and as-user-extra are not supported"),
         ("", "as-user-extra: {a: [b]}", "as-uid and as-user-extra are not supported"),
         ("", "auth-provider: {name: gcp}", "auth-provider gcp is not supported; exec is"),
@@ -95,6 +99,15 @@ async fn plugin_may_write_a_certificate_and_see_the_cluster() {
     assert_eq!(chain, b"chain");
     assert_eq!(serde_json::from_slice::<Value>(&key).unwrap(), expected);
     assert!(matches!(access.credentials, Credentials::Anonymous));
+}
+
+#[tokio::test]
+async fn plugin_may_write_a_certificate_and_a_token() {
+    let written = "{status: {clientCertificateData: chain, clientKeyData: key, token: of-plugin}}";
+    let user = format!("exec: {{command: echo, args: ['{written}']}}");
+    let mut access = access_of("", &user).await.unwrap();
+    assert_eq!(access.credentials.authorization().await.unwrap().unwrap(), "Bearer of-plugin");
+    assert_eq!(access.identity.unwrap().chain, b"chain");
 }
 
 #[tokio::test]
