@@ -1,4 +1,4 @@
-//! The API server of a cluster: where it is, and who convey is to it.
+//! Address of a cluster's API server, and convey's credentials there.
 
 use std::env;
 use std::error::Error;
@@ -76,6 +76,7 @@ fn of_pod(host: &str) -> Result<ApiAccess, String> {
 
 async fn of_kubeconfig(kubeconfig: &Kubeconfig, context: Option<&str>) -> Result<ApiAccess, String> {
     let (cluster, mut user) = kubeconfig.select(context)?;
+    let url = url_of(&cluster, &user)?;
     if given(cluster.proxy_url.as_ref()).is_some() {
         return Err("proxy-url is not supported".to_owned());
     }
@@ -95,9 +96,8 @@ async fn of_kubeconfig(kubeconfig: &Kubeconfig, context: Option<&str>) -> Result
         }
         (credentials, _) => credentials.unwrap_or(Credentials::Anonymous),
     };
-    let server = cluster.server.ok_or("the cluster has no server")?.0;
     Ok(ApiAccess {
-        url: server.parse::<Uri>().map_err(|error| format!("server {server}: {error}"))?,
+        url,
         authorities,
         server_name: cluster.tls_server_name.map(|name| name.0).filter(|name| !name.is_empty()),
         skip_verify: cluster.insecure_skip_tls_verify == Some(Flag(true)),
@@ -105,6 +105,32 @@ async fn of_kubeconfig(kubeconfig: &Kubeconfig, context: Option<&str>) -> Result
         credentials,
         fields,
     })
+}
+
+/// # Errors
+/// There is no URL of a server, or credentials would be sent without TLS.
+fn url_of(cluster: &Cluster, user: &KubeconfigUser) -> Result<Uri, String> {
+    let server = given(cluster.server.as_ref()).ok_or("the cluster has no server")?;
+    let url = server.parse::<Uri>().map_err(|error| format!("server {}: {error}", without_user(server)))?;
+    if url.scheme_str() == Some("http") && has_credentials(user) {
+        return Err(format!(
+            "server {} has no TLS, and the user has credentials: convey sends them over https only",
+            without_user(server)
+        ));
+    }
+    Ok(url)
+}
+
+fn has_credentials(user: &KubeconfigUser) -> bool {
+    let is_given = |text: &Option<Text>| given(text.as_ref()).is_some();
+    let has_password = is_given(&user.username) && user.password.is_some();
+    let has_token = is_given(&user.token) || is_given(&user.token_file);
+    has_password || has_token || user.exec.is_some() || user.auth_provider.is_some()
+}
+
+/// A URL without its user and password.
+pub(crate) fn without_user(url: &str) -> &str {
+    url.rsplit_once('@').map_or(url, |(_, rest)| rest)
 }
 
 /// # Errors

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::bounds::SILENCE;
 use crate::client::Transport;
-use crate::cluster::chain;
+use crate::cluster::{chain, without_user};
 use crate::credentials::Credentials;
 
 /// Time for a connection, and for the handshake of TLS.
@@ -80,7 +80,7 @@ impl ApiServer {
     /// The URL or what TLS needs is wrong: operator-facing message.
     pub(crate) fn new(access: ApiAccess) -> Result<ApiServer, String> {
         let url = &access.url;
-        let wrong = || format!("server {url} is no URL of http or https");
+        let wrong = || format!("server {} is not an http or https URL", without_user(&url.to_string()));
         let (host, authority) = url.host().zip(url.authority()).ok_or_else(wrong)?;
         let host = host.trim_matches(['[', ']']).to_owned();
         let (tls, default_port) = match url.scheme_str() {
@@ -104,7 +104,7 @@ impl ApiServer {
         let Some((config, name)) = &self.tls else { return speak(stream).await };
         let connector = tokio_rustls::TlsConnector::from(config.clone());
         let shaken = timeout(CONNECT_TIMEOUT, connector.connect(name.clone(), stream)).await;
-        let shaken = shaken.map_err(|_| format!("no TLS within {CONNECT_TIMEOUT:?}"))?;
+        let shaken = shaken.map_err(|_| format!("TLS handshake not finished within {CONNECT_TIMEOUT:?}"))?;
         speak(shaken.map_err(|error| format!("TLS: {error}"))?).await
     }
 

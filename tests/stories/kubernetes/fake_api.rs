@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use convey_testkit::{Loopback, TcpServer, TestCertificate};
+use convey_testkit::{Loopback, TcpServer, TestAuthority, TestCertificate};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
@@ -26,8 +26,7 @@ const SLICES_AND_SERVICES: [&str; 2] = ["endpointslices.discovery.k8s.io", "serv
 /// The API server. Dropping it closes its listening socket and all watches.
 pub(super) struct FakeApi {
     addr: SocketAddr,
-    /// `None`: without TLS.
-    tls: Option<Arc<ServerConfig>>,
+    tls: Arc<ServerConfig>,
     cluster: Arc<Cluster>,
     server: Option<TcpServer>,
 }
@@ -66,19 +65,18 @@ struct State {
 }
 
 impl FakeApi {
+    /// An API server whose authority is in the lab's directory.
     pub(super) fn start(lab: &Loopback) -> FakeApi {
-        FakeApi::start_with(lab, None)
+        let authority = TestAuthority::new("cluster");
+        authority.save(lab.directory());
+        FakeApi::start_with(lab, &authority.issue(&[&lab.ip(90).to_string()]))
     }
 
-    /// One that speaks TLS and shows this certificate.
-    pub(super) fn start_tls(lab: &Loopback, certificate: &TestCertificate) -> FakeApi {
-        FakeApi::start_with(lab, Some(certificate.server()))
-    }
-
-    fn start_with(lab: &Loopback, tls: Option<Arc<ServerConfig>>) -> FakeApi {
+    /// An API server that shows this certificate.
+    pub(super) fn start_with(lab: &Loopback, certificate: &TestCertificate) -> FakeApi {
         let addr = SocketAddr::new(lab.ip(90), 6443);
         let cluster = Arc::<Cluster>::default();
-        let mut api = FakeApi { addr, tls, cluster, server: None };
+        let mut api = FakeApi { addr, tls: certificate.server(), cluster, server: None };
         api.come_back();
         api
     }
@@ -93,10 +91,8 @@ impl FakeApi {
         let (cluster, tls) = (self.cluster.clone(), self.tls.clone());
         self.server = Some(TcpServer::start(self.addr, move |stream| {
             stream.set_nodelay(true)?;
-            match tls.clone().map(|config| ServerConnection::new(config).unwrap()) {
-                None => cluster.serve(stream),
-                Some(session) => cluster.serve(StreamOwned::new(session, stream)),
-            }
+            let session = ServerConnection::new(tls.clone()).unwrap();
+            cluster.serve(StreamOwned::new(session, stream))
         }));
     }
 
@@ -197,7 +193,7 @@ impl FakeApi {
     pub(super) fn kubeconfig(&self, lab: &Loopback) -> PathBuf {
         let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: lab\n\
-             clusters:\n- name: lab\n  cluster:\n    server: http://{}\n\
+             clusters:\n- name: lab\n  cluster:\n    server: https://{}\n    certificate-authority: authority.pem\n\
              users:\n- name: convey\n  user:\n    token: {TOKEN}\n\
              contexts:\n- name: lab\n  context:\n    cluster: lab\n    user: convey\n",
             self.addr

@@ -18,7 +18,7 @@ const ROTATED: &str = "the-token-that-the-kubelet-has-put-in-its-place";
 pub(super) fn a_pod_follows_by_its_service_account_and_reads_a_rotated_token() {
     let lab = Loopback::new();
     let authority = TestAuthority::new("cluster");
-    let api = FakeApi::start_tls(&lab, &authority.issue(&[&lab.ip(90).to_string()]));
+    let api = FakeApi::start_with(&lab, &authority.issue(&[&lab.ip(90).to_string()]));
     let account = ServiceAccount::mount(&lab, &authority);
     api.apply("web-1", &[endpoint("web-a", lab.server(1), Ready)]);
     let text = "[backends.pool.kubernetes]\nservice = \"shop/web\"\nport = \"http\"\n\

@@ -4,9 +4,13 @@ use super::*;
 
 /// The access that a kubeconfig with this cluster and user means.
 async fn access_of(cluster: &str, user: &str) -> Result<ApiAccess, String> {
+    access_at("https://10.0.0.1:6443", cluster, user).await
+}
+
+async fn access_at(server: &str, cluster: &str, user: &str) -> Result<ApiAccess, String> {
     let text = format!(
         "current-context: c\ncontexts: [{{name: c, context: {{cluster: a, user: b}}}}]\n\
-         clusters: [{{name: a, cluster: {{server: 'https://10.0.0.1:6443', {cluster}}}}}]\n\
+         clusters: [{{name: a, cluster: {{server: '{server}', {cluster}}}}}]\n\
          users: [{{name: b, user: {{{user}}}}}]\n"
     );
     of_kubeconfig(&Kubeconfig::parse(&text).unwrap(), None).await
@@ -108,6 +112,24 @@ async fn plugin_may_write_a_certificate_and_a_token() {
     let mut access = access_of("", &user).await.unwrap();
     assert_eq!(access.credentials.authorization().await.unwrap().unwrap(), "Bearer of-plugin");
     assert_eq!(access.identity.unwrap().chain, b"chain");
+}
+
+#[tokio::test]
+async fn credentials_are_refused_without_tls() {
+    let folder = tempfile::tempdir().unwrap();
+    let ran = folder.path().join("ran");
+    let exec = format!("exec: {{command: touch, args: [{}]}}", ran.display());
+    let oidc = "auth-provider: {name: oidc, config: {id-token: x}}";
+    for user in ["token: x", "tokenFile: /no/token", "username: a, password: ''", oidc, &exec] {
+        let error = access_at("http://me:secret@10.0.0.1", "", user).await.err().unwrap();
+        let expected =
+            "server 10.0.0.1 has no TLS, and the user has credentials: convey sends them over https only";
+        assert_eq!(error, expected, "{user}");
+    }
+    assert!(!ran.exists(), "the program does not run");
+    assert!(access_at("http://10.0.0.1", "", "token: '', as: joe").await.is_ok());
+    let error = access_at("https://me:secret@10.0.0.1/ x", "", "").await.err().unwrap();
+    assert!(error.starts_with("server 10.0.0.1/ x: "), "{error}");
 }
 
 #[tokio::test]
