@@ -19,7 +19,7 @@ pub(crate) trait Transport: Send {
     fn get(&mut self, target: &str) -> impl Future<Output = Result<Response<Self::Body>, String>> + Send;
 }
 
-/// Why an API server has not answered.
+/// Error of a request to an API server.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ApiFault {
     Refused(ApiStatus),

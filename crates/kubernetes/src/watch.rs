@@ -180,7 +180,7 @@ impl WatchFailure {
                 let why = match said {
                     Some(text) => bounded(&format!("{text} ({})", status.code)),
                     // A line that is no event is read as a status without anything.
-                    None => "the API server has sent what is no event of a watch".to_owned(),
+                    None => "invalid watch event from the API server".to_owned(),
                 };
                 (why, matches!(status.code, 401 | 403))
             }
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn an_event_that_cannot_be_read_is_told_in_words() {
         let error = |status: ApiStatus| WatchFailure::new(&ApiFault::Refused(status), true).why;
-        assert_eq!(error(ApiStatus::default()), "the API server has sent what is no event of a watch");
+        assert_eq!(error(ApiStatus::default()), "invalid watch event from the API server");
         let gone = ApiStatus { reason: "Expired".into(), code: 410, ..ApiStatus::default() };
         assert_eq!(error(gone), "Expired (410)");
     }
