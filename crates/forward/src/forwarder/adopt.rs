@@ -37,7 +37,7 @@ impl Forwarder {
             || has_other_tunnels
             || served.may_end_flows_of(&self.served)
             || plan.network.moves_flows_of(&self.network)
-            || (has_other_network && !self.awaited.is_empty())
+            || (has_other_network && self.awaited.is_any_resolved(&plan.network))
         {
             // One that is under way ends first: with plan upon plan, it would never.
             match self.sweep {

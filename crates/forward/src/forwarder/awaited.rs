@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Forwarder;
 use super::events::add_wanted;
-use convey_model::{Timestamp, WantedNeighbour};
+use convey_model::{NextHops, Timestamp, WantedNeighbour};
 
 /// Time between two requests for the same router or server: no packet asks for it meanwhile.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(5);
@@ -18,9 +18,12 @@ pub(super) struct AwaitedNeighbours {
 }
 
 impl AwaitedNeighbours {
-    /// Whether no flow waits for a neighbour.
-    pub(super) fn is_empty(&self) -> bool {
-        self.neighbours.is_empty()
+    /// Whether a neighbour that a flow waits for is resolved.
+    pub(super) fn is_any_resolved(&self, network: &NextHops) -> bool {
+        let is_awaited =
+            |neighbour| self.neighbours.iter().any(|awaited| (awaited.interface, awaited.ip) == neighbour);
+        !self.neighbours.is_empty()
+            && network.known().any(|(neighbour, index)| network.get(index).is_some() && is_awaited(neighbour))
     }
 
     /// Forgets all of them, before another look at every flow.
@@ -43,5 +46,28 @@ impl Forwarder {
         }
         *asked = now;
         neighbours.iter().filter(|wanted| wanted.is_ours).for_each(|wanted| self.events.want(*wanted));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use convey_model::Interface;
+
+    use super::*;
+
+    #[test]
+    fn neighbour_is_resolved_on_the_interface_it_is_awaited_on() {
+        let ip = "10.0.0.7".parse().unwrap();
+        let mut awaited = AwaitedNeighbours::default();
+        let link = || Interface::ethernet(3, "eth0", [1; 6], Vec::new());
+        let network = NextHops::on_link(link(), &[(ip, [7; 6])]);
+        assert!(!awaited.is_any_resolved(&network), "no flow waits");
+        let of = |interface| WantedNeighbour { interface, ip, is_ours: true, is_repeated: false };
+        awaited.add(of(4));
+        assert!(!awaited.is_any_resolved(&network), "on another interface");
+        awaited.add(of(3));
+        assert!(awaited.is_any_resolved(&network));
+        let others = NextHops::on_link(link(), &[("10.0.0.8".parse().unwrap(), [8; 6])]);
+        assert!(!awaited.is_any_resolved(&others));
     }
 }

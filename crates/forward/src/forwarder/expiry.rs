@@ -93,8 +93,11 @@ impl Forwarder {
             let is_moved = reroute(flow, plan, |neighbour| {
                 if end.is_none() {
                     awaited.add(neighbour);
-                    // No packet waits for it.
-                    events.want(neighbour);
+                    // No packet asks for a router or a server. Requests for clients are few, and
+                    // those that packets wait for have precedence.
+                    if neighbour.is_ours {
+                        events.want(neighbour);
+                    }
                 }
             });
             let is_rerouted = is_moved || tunnels.is_changed(flow) || has_unresolved_server(flow);
