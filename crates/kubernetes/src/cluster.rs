@@ -2,7 +2,6 @@
 
 use std::env;
 use std::error::Error;
-use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use base64::Engine;
@@ -15,7 +14,7 @@ use crate::client::ApiClient;
 use crate::credentials::{Credentials, PluginToken, TokenFile, bearer};
 use crate::exec::CredentialPlugin;
 use crate::kubeconfig::{AuthProvider, Cluster, Exec, Flag, Kubeconfig, KubeconfigUser, Text, read_file};
-use crate::server::{ApiAccess, ApiServer, PemIdentity};
+use crate::server::{ApiAccess, ApiServer, PemIdentity, authority};
 use convey_model::{KubernetesCluster, one_line};
 
 /// The files of a pod's service account.
@@ -58,10 +57,7 @@ fn of_pod(host: &str) -> Result<ApiAccess, String> {
     let port =
         env::var("KUBERNETES_SERVICE_PORT").map_err(|error| format!("KUBERNETES_SERVICE_PORT: {error}"))?;
     let port = port.parse::<u16>().map_err(|error| format!("KUBERNETES_SERVICE_PORT: {error}"))?;
-    let authority = match host.parse::<IpAddr>() {
-        Ok(ip) => SocketAddr::new(ip, port).to_string(),
-        Err(_) => format!("{host}:{port}"),
-    };
+    let authority = authority(host.trim_matches(['[', ']']), port);
     let authorities = read_file(Path::new(AUTHORITY)).map_err(|why| format!("{AUTHORITY}: {why}"))?;
     Ok(ApiAccess {
         url: format!("https://{authority}").parse().map_err(|error| format!("{authority}: {error}"))?,

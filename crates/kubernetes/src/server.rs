@@ -158,7 +158,8 @@ impl Transport for ApiServer {
     }
 }
 
-fn authority(host: &str, port: u16) -> String {
+/// Host and port as a URL has them. `host` is without brackets.
+pub(crate) fn authority(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
