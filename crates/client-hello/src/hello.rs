@@ -50,7 +50,8 @@ fn read_extensions(extensions: &[u8]) -> Result<ClientHello, HelloFault> {
     if has_double { Err(HelloFault::DoubleExtension) } else { Ok(hello) }
 }
 
-/// The host of a list of names. Names of other types have a length, too (RFC 6066 3).
+/// The host of a list of names. A name of another type begins with its length, too (RFC 6066 3). A server may know no length there and
+/// end the list, so a length that does not fit is a fault of the names.
 fn server_name(data: &[u8]) -> Result<Option<Box<str>>, HelloFault> {
     let mut fields = Fields(data);
     let mut names = Fields(fields.long()?);
@@ -61,7 +62,7 @@ fn server_name(data: &[u8]) -> Result<Option<Box<str>>, HelloFault> {
     let mut host = None;
     while !names.0.is_empty() {
         let kind = names.take(1)?;
-        let found = names.long()?;
+        let found = names.long().map_err(|_| HelloFault::ServerName)?;
         if kind == [0] && host.replace(name::host(found)?).is_some() {
             return Err(HelloFault::ServerName);
         }

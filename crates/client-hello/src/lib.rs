@@ -94,7 +94,7 @@ pub enum HelloFault {
     /// An extension comes twice (RFC 8446 4.2).
     #[error("an extension twice")]
     DoubleExtension,
-    /// The server name is no host name, or there are two.
+    /// The server name is no host name, there are two, or a name of another type has a length that does not fit.
     #[error("a server name that is none")]
     ServerName,
 }

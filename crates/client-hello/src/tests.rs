@@ -121,6 +121,11 @@ fn what_could_be_read_in_two_ways_is_no_hello() {
             record(&hello(&[extension(0, &long(b"\0\0\x031.1\0\0\x01b"))])),
             ServerName,
         ),
+        (
+            "a name, and one of another type that is cut",
+            record(&hello(&[extension(0, &long(b"\0\0\x01a.exampl"))])),
+            ServerName,
+        ),
         ("NUL", record(&hello(&[sni(b"a\0.example")])), ServerName),
         ("not ASCII", record(&hello(&[sni("ä.example".as_bytes())])), ServerName),
         ("not UTF-8", record(&hello(&[sni(b"\xff")])), ServerName),
