@@ -1,5 +1,6 @@
 //! Does what [`ControlState`] decides: publishes snapshots, runs probes, opens and closes listeners.
 
+mod handover;
 mod reading;
 mod requests;
 mod servers;
@@ -16,6 +17,7 @@ use log::warn;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
+pub use self::handover::Handover;
 pub use self::reading::Reading;
 pub use self::requests::{Done, OperatorRequest, Outcome, RequestRefusal, Requested};
 use super::EventLevel::{Error, Info, Warn};
@@ -230,8 +232,8 @@ pub struct Task<D> {
     pub now: fn() -> Timestamp,
     /// The service manager that hears how the task fares.
     pub supervisor: Box<dyn Supervisor>,
-    /// Whether the state was handed to a process that takes over: changes would be lost.
-    pub handing_over: bool,
+    /// Whether another process takes over.
+    pub handover: Handover,
 }
 
 impl<D: DataPath> Task<D> {
@@ -285,6 +287,10 @@ impl<D: DataPath> Task<D> {
         let mut pace = Pace::default();
         let mut heartbeat = Heartbeat::new(self.supervisor.heartbeat());
         loop {
+            if self.handover.take_reading() {
+                self.tell_of_reload();
+                reading.begin(&self.file);
+            }
             let due = [self.state.due(), self.digest.due(), pace.due()].into_iter().flatten().min();
             let time = until(due, (self.now)());
             tokio::select! {
@@ -341,9 +347,14 @@ impl<D: DataPath> Task<D> {
         }
     }
 
-    /// Whether requests that change the state are refused, because another process has it.
-    pub fn set_handing_over(&mut self, handing_over: bool) {
-        self.handing_over = handing_over;
+    /// Another process begins to take over: requests that change the state are refused, and reloads take no new address.
+    pub fn begin_handover(&mut self) {
+        self.handover.begin();
+    }
+
+    /// The process that took over has ended. What reloads have left to it is reloaded now.
+    pub fn end_handover(&mut self) {
+        self.handover.fail();
     }
 
     /// Begins no new connections (packet modes).
@@ -522,8 +533,9 @@ impl<D: DataPath> Task<D> {
             return Ok(Diff::default());
         }
         let (loaded, running) = (loaded.map_err(lines)?, &self.loaded.config);
-        let stopping = self.state.is_stopping();
-        let (loaded, diff) = if stopping { loaded.reload_draining(running) } else { loaded.reload(running) };
+        let takes_no_address = self.handover.reload() || self.state.is_stopping();
+        let (loaded, diff) =
+            if takes_no_address { loaded.reload_draining(running) } else { loaded.reload(running) };
         if let Some(obstacle) = self.data_path.refuse(running, &loaded.config) {
             return Err(vec![obstacle]);
         }

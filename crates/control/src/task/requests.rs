@@ -105,7 +105,7 @@ impl<D: DataPath> Task<D> {
         let OperatorRequest { what, by, answer } = request;
         let outcome = match what {
             // The new process notices by itself that the file has changed. It has been sent the rest of the state.
-            _ if self.handing_over && what != Requested::Reload => {
+            _ if self.handover.is_under_way() && what != Requested::Reload => {
                 Err(RequestRefusal::Later("an upgrade is under way: try again once it has ended".to_owned()))
             }
             Requested::Reload => {
