@@ -111,7 +111,7 @@ pub struct Forwarder {
     sweep: Option<u32>,
     /// Whether another has to follow, for a plan that came meanwhile.
     sweep_again: bool,
-    /// Neighbours that flows wait for. While there are any, each other network asks for another look.
+    /// Neighbours that flows wait for. Once one of them is resolved, another look is due.
     awaited: AwaitedNeighbours,
     /// Flows whose numbers in the cache are behind those here.
     ahead: AheadOfCache,

@@ -361,6 +361,19 @@ impl NextHops {
         self.routes.find(src, dst)
     }
 
+    /// The neighbours on the ways of packets from `src` to `dst`, as far as Ethernet leads to them: interface and address of each.
+    /// Packets can be sent once one of them is resolved. With `on_link`, no router may be in between.
+    pub fn neighbours_towards(
+        &self,
+        src: IpAddr,
+        dst: IpAddr,
+        on_link: bool,
+    ) -> impl Iterator<Item = (u32, IpAddr)> {
+        let ways = self.routes.find(src, dst).iter();
+        ways.filter(move |hop| !(on_link && hop.gateway.is_some()) && self.carries_ethernet(hop.interface))
+            .map(move |hop| (hop.interface, hop.gateway.unwrap_or(dst)))
+    }
+
     /// The interfaces as of now.
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces

@@ -86,9 +86,8 @@ pub(super) fn reroute(
         let (to, before) = (Recipient::end(flow, direction, plan), flow.next_hop(direction));
         let hop = match to.lookup(&plan.network) {
             Ok(hop) => hop,
-            Err(Unreachable::Unresolved { ip, interface }) if plan.network.get(before).is_some() => {
-                let is_ours = !to.is_client(ip);
-                await_neighbour(WantedNeighbour { interface, ip, is_ours, is_repeated: false });
+            Err(Unreachable::Unresolved { .. }) if plan.network.get(before).is_some() => {
+                to.neighbours(&plan.network).for_each(&mut await_neighbour);
                 continue;
             }
             Err(_) => UNRESOLVED,

@@ -393,8 +393,9 @@ impl Forwarder {
         to.lookup(&plan.network).map_err(|unreachable| {
             if let Unreachable::Unresolved { ip, interface } = unreachable {
                 self.events.unresolved = Some((interface, ip));
-                let is_ours = !to.is_client(ip);
-                self.events.want(WantedNeighbour { interface, ip, is_ours, is_repeated });
+                for neighbour in to.neighbours(&plan.network) {
+                    self.events.want(WantedNeighbour { is_repeated, ..neighbour });
+                }
             }
             Stop::Silent(drop_reason(unreachable))
         })

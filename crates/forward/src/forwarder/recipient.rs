@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::plan::Plan;
 use crate::{Direction, Flow, ServerWay};
-use convey_model::{FlowKey, NextHops, Unreachable};
+use convey_model::{FlowKey, NextHops, Unreachable, WantedNeighbour};
 
 /// Source and destination of packets as they leave.
 #[derive(Debug, Clone, Copy)]
@@ -57,6 +57,20 @@ impl Recipient {
             Recipient::ServerOnLink(source, ip) => network.lookup_on_link_from(source, ip),
             Recipient::Server(source, ip) | Recipient::Client(source, ip) => network.lookup_from(source, ip),
         }
+    }
+
+    /// The neighbours on the ways there. Of several equal ways any may be the first to be resolved, and some never are.
+    pub(super) fn neighbours(self, network: &NextHops) -> impl Iterator<Item = WantedNeighbour> {
+        let (source, ip, on_link) = match self {
+            Recipient::ServerOnLink(source, ip) => (source, ip, true),
+            Recipient::Server(source, ip) | Recipient::Client(source, ip) => (source, ip, false),
+        };
+        network.neighbours_towards(source, ip, on_link).map(move |(interface, ip)| WantedNeighbour {
+            interface,
+            ip,
+            is_ours: !self.is_client(ip),
+            is_repeated: false,
+        })
     }
 }
 

@@ -3,10 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use super::lab::{Family, LAN, Lab, Outcome, Seen, TestServer, WAN, neighbour, wanted};
+use super::lab::{Family, LAN, Lab, Outcome, Seen, TestServer, WAN, World, neighbour, wanted};
 use crate::FlowEnd;
 use crate::plan::ByView;
-use convey_model::{DropReason, FlowTimeouts, OnDown, WantedNeighbour};
+use convey_model::{DropReason, FlowTimeouts, OnDown, WantedNeighbour, fixture};
 use convey_wire::TestPacket;
 
 told_over_both_families! {
@@ -21,6 +21,8 @@ told_over_both_families! {
     a_flow_follows_its_server_to_a_new_ethernet_address_and_waits_while_it_has_none,
     flows_go_where_the_routes_lead_when_those_change,
     flows_move_to_a_router_that_is_resolved_after_its_route_came,
+    flows_move_to_the_second_of_two_equal_routers_if_only_that_answers,
+    new_flows_ask_for_each_of_two_equal_routers,
     flows_to_a_server_move_to_a_router_that_is_resolved_after_its_route_came,
     router_that_no_packet_waits_for_is_asked_for_until_it_answers,
     timeouts_that_a_reload_shortens_count_from_the_reload_at_the_earliest,
@@ -225,6 +227,39 @@ fn flows_move_to_a_router_that_is_resolved_after_its_route_came(family: Family) 
     assert_eq!(lab.send(lab.client(1).seq(101).ack(501)).route(), syn.route());
     let (awaited, network) = (&lab.forwarder.awaited, &lab.forwarder.network);
     assert!(!awaited.is_any_resolved(network), "or each change of the network costs a look at every flow");
+}
+
+/// Two routers that default routes of the same metric lead to, and that nobody has resolved.
+fn equal_routers(family: Family) -> [IpAddr; 2] {
+    family
+        .pick(["192.0.2.252", "192.0.2.253"], ["2001:db8:2::fc", "2001:db8:2::fd"])
+        .map(|ip| ip.parse().unwrap())
+}
+
+fn lead_by_two(world: &mut World, family: Family) {
+    let [first, second] = equal_routers(family);
+    let anywhere = family.pick("0.0.0.0/0", "::/0");
+    world.router = Some(first);
+    world.more_routes.push(fixture::route(anywhere, WAN, Some(second)));
+}
+
+fn flows_move_to_the_second_of_two_equal_routers_if_only_that_answers(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let syn = lab.connect(1);
+    lab.change(|world| lead_by_two(world, family));
+    assert_eq!(lab.send(syn.reply().ack(101)).mac, 0xfe, "the first router is still there");
+    let [_, second] = equal_routers(family);
+    lab.change(|world| world.neighbours.push(neighbour(WAN, second, 0xfd)));
+    assert_eq!(lab.send(syn.reply().ack(101)).mac, 0xfd);
+}
+
+fn new_flows_ask_for_each_of_two_equal_routers(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    lab.change(|world| lead_by_two(world, family));
+    std::mem::take(&mut lab.forwarder.events().wanted);
+    lab.handle(&lab.client(1).syn());
+    let asked = std::mem::take(&mut lab.forwarder.events().wanted);
+    assert_eq!(asked, equal_routers(family).map(|router| wanted(WAN, router)));
 }
 
 fn router_that_no_packet_waits_for_is_asked_for_until_it_answers(family: Family) {
