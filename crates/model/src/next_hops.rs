@@ -317,9 +317,11 @@ impl NextHops {
         ways.filter_map(|hop| Some((hop.interface, hop.gateway?)))
     }
 
-    /// Every next hop that has an index: interface, neighbour and index.
-    pub fn known(&self) -> impl Iterator<Item = ((u32, IpAddr), u32)> {
-        self.indices.known()
+    /// Whether packets can be sent to this neighbour on an interface. Its next hops for smaller MTUs have got their indices before
+    /// the one that is asked for.
+    pub fn is_resolved(&self, interface: u32, neighbour: IpAddr) -> bool {
+        let index = self.indices.get(&NextHopKey::new(interface, neighbour, None));
+        index.is_some_and(|index| self.get(index).is_some())
     }
 
     /// Whether packets to `dst` may go out by this interface.

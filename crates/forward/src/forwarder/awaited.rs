@@ -20,10 +20,7 @@ pub(super) struct AwaitedNeighbours {
 impl AwaitedNeighbours {
     /// Whether a neighbour that a flow waits for is resolved.
     pub(super) fn is_any_resolved(&self, network: &NextHops) -> bool {
-        let is_awaited =
-            |neighbour| self.neighbours.iter().any(|awaited| (awaited.interface, awaited.ip) == neighbour);
-        !self.neighbours.is_empty()
-            && network.known().any(|(neighbour, index)| network.get(index).is_some() && is_awaited(neighbour))
+        self.neighbours.iter().any(|awaited| network.is_resolved(awaited.interface, awaited.ip))
     }
 
     /// Forgets all of them, before another look at every flow.
