@@ -698,7 +698,7 @@ fn code_spans(text: &str) -> Vec<String> {
 /// Targets of links to files and headings here.
 fn links(text: &str) -> Vec<String> {
     let targets = text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0.to_owned()));
-    targets.filter(|target| !target.starts_with("http")).collect()
+    targets.filter(|target| !target.contains("://")).collect()
 }
 
 fn leads_somewhere(page: &Path, link: &str) -> bool {
