@@ -45,7 +45,7 @@ use crate::config::watch::{FirstLook, Watch};
 use crate::config::{self, Config, Loaded};
 use crate::control::{
     Call, ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, EventKind, EventLevel, EventLog,
-    Handover, NameBoard, OperatorRequest, Reading, Resolver, Task,
+    NameBoard, OperatorRequest, Reading, Resolver, Task,
 };
 use crate::explain::PacketFacts;
 use crate::health::{ProbeOutcome, Schedule};
@@ -263,7 +263,7 @@ impl RunningBalancer {
             events: event_log.clone(),
             now: clock::now,
             supervisor: Box::new(manager.clone()),
-            handover: Handover::None,
+            handing_over: false,
         };
         run_first(&mut task, loaded).await?;
         let admin = admin.serve(source, requests, socket)?;

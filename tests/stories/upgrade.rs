@@ -237,14 +237,14 @@ fn a_stop_a_reload_and_another_upgrade_may_come_while_one_is_under_way() {
         let new = wait_for("the new process", || fs::read_to_string(&started).ok());
         let second = upgraded.ask();
         assert!(second.code == Some(1) && second.stderr.contains("under way already"), "{second:?}");
-        for change in ["server drain pool/a", "log-level debug", "reset"] {
+        for change in ["server drain pool/a", "log-level debug", "reset", "reload"] {
             let ran = run(upgraded.first.command().args(change.split(' ')));
             assert!(ran.code == Some(1) && ran.stderr.contains("an upgrade is under way"), "{ran:?}");
         }
         upgraded.first.save(&setup.clone().timeouts("idle = 77"));
-        upgraded.first.wait_for_log("reload: ");
         upgraded.first.signal(Signal::TERM);
         upgraded.first.wait_for_log("stopping: 1 open connections have 30s to finish");
+        upgraded.first.wait_for_log("reload: ");
         let first = first.join().unwrap();
         assert!(first.code == Some(1) && first.stderr.contains("this process is stopping"), "{first:?}");
         Pid::from_raw(new.trim_end().parse().unwrap()).unwrap()

@@ -51,7 +51,7 @@ fn read_extensions(extensions: &[u8]) -> Result<ClientHello, HelloFault> {
 }
 
 /// The host of a list of names. A name of another type begins with its length, too (RFC 6066 3). A server may know no length there and
-/// end the list, so a length that does not fit is a fault of the names.
+/// end the list, so a length of such a name that does not fit is a fault of the names.
 fn server_name(data: &[u8]) -> Result<Option<Box<str>>, HelloFault> {
     let mut fields = Fields(data);
     let mut names = Fields(fields.long()?);
@@ -62,7 +62,7 @@ fn server_name(data: &[u8]) -> Result<Option<Box<str>>, HelloFault> {
     let mut host = None;
     while !names.0.is_empty() {
         let kind = names.take(1)?;
-        let found = names.long().map_err(|_| HelloFault::ServerName)?;
+        let found = names.long().map_err(|fault| if kind == [0] { fault } else { HelloFault::ServerName })?;
         if kind == [0] && host.replace(name::host(found)?).is_some() {
             return Err(HelloFault::ServerName);
         }

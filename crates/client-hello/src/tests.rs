@@ -126,6 +126,7 @@ fn what_could_be_read_in_two_ways_is_no_hello() {
             record(&hello(&[extension(0, &long(b"\0\0\x01a.exampl"))])),
             ServerName,
         ),
+        ("a name that is cut", record(&hello(&[extension(0, &long(b"\0\0\x02a"))])), Length),
         ("NUL", record(&hello(&[sni(b"a\0.example")])), ServerName),
         ("not ASCII", record(&hello(&[sni("ä.example".as_bytes())])), ServerName),
         ("not UTF-8", record(&hello(&[sni(b"\xff")])), ServerName),

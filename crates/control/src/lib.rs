@@ -38,8 +38,8 @@ use state::HealthChange;
 pub use state::{ControlState, Known, KnownServer, Unsteerable};
 pub use supervisor::Supervisor;
 pub use task::{
-    Call, ConfigFile, ControlEvents, DataPath, Done, Handover, OperatorRequest, Outcome, Reading,
-    RequestRefusal, Requested, Task, UnreachableServers,
+    Call, ConfigFile, ControlEvents, DataPath, Done, OperatorRequest, Outcome, Reading, RequestRefusal,
+    Requested, Task, UnreachableServers,
 };
 
 pub use convey_resolver::Resolver;

@@ -1,6 +1,5 @@
 //! Does what [`ControlState`] decides: publishes snapshots, runs probes, opens and closes listeners.
 
-mod handover;
 mod reading;
 mod requests;
 mod servers;
@@ -17,7 +16,6 @@ use log::warn;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-pub use self::handover::Handover;
 pub use self::reading::Reading;
 pub use self::requests::{Done, OperatorRequest, Outcome, RequestRefusal, Requested};
 use super::EventLevel::{Error, Info, Warn};
@@ -232,8 +230,9 @@ pub struct Task<D> {
     pub now: fn() -> Timestamp,
     /// The service manager that hears how the task fares.
     pub supervisor: Box<dyn Supervisor>,
-    /// Whether another process takes over.
-    pub handover: Handover,
+    /// Whether the state was handed to a process that takes over: changes would be lost, and addresses of a file that changes
+    /// belong to that process.
+    pub handing_over: bool,
 }
 
 impl<D: DataPath> Task<D> {
@@ -287,10 +286,6 @@ impl<D: DataPath> Task<D> {
         let mut pace = Pace::default();
         let mut heartbeat = Heartbeat::new(self.supervisor.heartbeat());
         loop {
-            if self.handover.take_reading() {
-                self.tell_of_reload();
-                reading.begin(&self.file);
-            }
             let due = [self.state.due(), self.digest.due(), pace.due()].into_iter().flatten().min();
             let time = until(due, (self.now)());
             tokio::select! {
@@ -298,7 +293,7 @@ impl<D: DataPath> Task<D> {
                 Some(outcome) = events.outcomes.recv() => self.state.on_outcome(outcome, (self.now)()),
                 Some(failures) = events.failures.recv() => self.on_failures(failures),
                 () = heartbeat.due() => self.supervisor.is_alive(),
-                Some(()) = events.reloads.recv() => {
+                Some(()) = events.reloads.recv(), if !self.handing_over => {
                     self.tell_of_reload();
                     reading.begin(&self.file);
                 }
@@ -306,7 +301,7 @@ impl<D: DataPath> Task<D> {
                     self.on_request(request, reading).await;
                     pace.hurry();
                 }
-                loaded = reading.end() => {
+                loaded = reading.end(), if !self.handing_over => {
                     let outcome = self.reload(loaded).await;
                     reading.answer(&outcome);
                     if !reading.begin_again(&self.file) && !self.state.is_stopping() {
@@ -347,18 +342,16 @@ impl<D: DataPath> Task<D> {
         }
     }
 
-    /// Another process begins to take over: requests that change the state are refused, and reloads take no new address.
-    pub fn begin_handover(&mut self) {
-        self.handover.begin();
-    }
-
-    /// The process that took over has ended. What reloads have left to it is reloaded now.
-    pub fn end_handover(&mut self) {
-        self.handover.fail();
+    /// Whether requests that change the state are refused, because another process has it. The file is not reloaded meanwhile, but
+    /// afterwards: the other process reads it itself, and listens on what is new there.
+    pub fn set_handing_over(&mut self, handing_over: bool) {
+        self.handing_over = handing_over;
     }
 
     /// Begins no new connections (packet modes).
     pub fn stop(&mut self) {
+        // A process that leaves follows what the file forbids clients.
+        self.handing_over = false;
         let snapshot = self.state.stop();
         self.publish(snapshot);
     }
@@ -533,9 +526,8 @@ impl<D: DataPath> Task<D> {
             return Ok(Diff::default());
         }
         let (loaded, running) = (loaded.map_err(lines)?, &self.loaded.config);
-        let takes_no_address = self.handover.reload() || self.state.is_stopping();
-        let (loaded, diff) =
-            if takes_no_address { loaded.reload_draining(running) } else { loaded.reload(running) };
+        let stopping = self.state.is_stopping();
+        let (loaded, diff) = if stopping { loaded.reload_draining(running) } else { loaded.reload(running) };
         if let Some(obstacle) = self.data_path.refuse(running, &loaded.config) {
             return Err(vec![obstacle]);
         }

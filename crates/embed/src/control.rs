@@ -11,8 +11,8 @@ use arc_swap::ArcSwap;
 use convey_config::{HostNetwork, Loaded, Problem, parse, validate_mode};
 use convey_control::health::Schedule;
 use convey_control::{
-    ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, EventLog, Handover, NameBoard,
-    OperatorRequest, Reading, Resolver, Task, own_addresses,
+    ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, EventLog, NameBoard, OperatorRequest,
+    Reading, Resolver, Task, own_addresses,
 };
 use convey_model::{Mode, Timestamp};
 use convey_proxy::ServeStream;
@@ -88,7 +88,7 @@ impl ControlThread {
             events: Arc::new(EventLog::default()),
             now,
             supervisor: Box::new(()),
-            handover: Handover::None,
+            handing_over: false,
         };
         task.run_loaded(loaded).await.map_err(BalancerError::Start)?;
         let reading = Reading::default();

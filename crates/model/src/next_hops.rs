@@ -317,8 +317,12 @@ impl NextHops {
         ways.filter_map(|hop| Some((hop.interface, hop.gateway?)))
     }
 
-    /// Whether packets can be sent to this neighbour on an interface. Its next hops for smaller MTUs have got their indices before
-    /// the one that is asked for.
+    /// Every next hop that has an index: interface, neighbour and index.
+    pub fn known(&self) -> impl Iterator<Item = ((u32, IpAddr), u32)> {
+        self.indices.known()
+    }
+
+    /// Whether packets can be sent to this neighbour on an interface.
     pub fn is_resolved(&self, interface: u32, neighbour: IpAddr) -> bool {
         let index = self.indices.get(&NextHopKey::new(interface, neighbour, None));
         index.is_some_and(|index| self.get(index).is_some())
@@ -364,7 +368,7 @@ impl NextHops {
     }
 
     /// The neighbours on the ways of packets from `src` to `dst`, as far as Ethernet leads to them: interface and address of each.
-    /// Packets can be sent once one of them is resolved. With `on_link`, no router may be in between.
+    /// Packets can be sent once one of them is resolved, unless a tunnel or an IPsec policy forbids it. With `on_link`, no router may be in between.
     pub fn neighbours_towards(
         &self,
         src: IpAddr,

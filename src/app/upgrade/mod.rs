@@ -225,7 +225,7 @@ async fn attempt(
     if successful.is_err() {
         // Whatever the new process has got to, it has ended by now.
         let resume: Call<Paths> = Box::new(|task| {
-            task.end_handover();
+            task.set_handing_over(false);
             task.data_path.release();
         });
         tokio::select! {
@@ -246,7 +246,7 @@ async fn try_once(
     let (channel, gate) = (ours.clone(), passage.gate.clone());
     let (offer, offered) = oneshot::channel();
     let call: Call<Paths> = Box::new(move |task| {
-        task.begin_handover();
+        task.set_handing_over(true);
         let _ = offer.send((
             task.data_path.offer(),
             task.data_path.xdp_links(),

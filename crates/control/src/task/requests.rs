@@ -104,8 +104,8 @@ impl<D: DataPath> Task<D> {
     pub(super) async fn on_request(&mut self, request: OperatorRequest, reading: &mut Reading) {
         let OperatorRequest { what, by, answer } = request;
         let outcome = match what {
-            // The new process notices by itself that the file has changed. It has been sent the rest of the state.
-            _ if self.handover.is_under_way() && what != Requested::Reload => {
+            // The new process reads the file itself, and has been sent the rest of the state.
+            _ if self.handing_over => {
                 Err(RequestRefusal::Later("an upgrade is under way: try again once it has ended".to_owned()))
             }
             Requested::Reload => {

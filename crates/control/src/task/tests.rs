@@ -70,8 +70,8 @@ impl DataPath for Listens {
     }
 
     fn prepare(&mut self, config: &Config) -> Result<(), String> {
-        let listens = config.frontends.iter().map(|frontend| frontend.listen.to_string());
-        self.0.send(listens.collect()).map_err(|error| error.to_string())
+        let listens = config.frontends.iter().flat_map(|frontend| &frontend.listen);
+        self.0.send(listens.map(ToString::to_string).collect()).map_err(|error| error.to_string())
     }
 
     async fn switch<T>(&mut self, (): (), _: &Arc<Snapshot>, publish: impl FnOnce() -> T) -> T {
@@ -120,7 +120,7 @@ impl<D: DataPath> Scene<D> {
             events: Arc::default(),
             now: || Timestamp(0),
             supervisor: Box::new(Beats(beats.clone())),
-            handover: Handover::None,
+            handing_over: false,
         };
         task.run_loaded(file.load().unwrap()).await.unwrap();
         Scene { task, events, file, reload, calls: call, beats, _folder: folder }
@@ -149,31 +149,47 @@ async fn a_task_that_hangs_in_a_reload_gives_no_sign_of_life() {
 }
 
 #[tokio::test]
-async fn new_addresses_of_a_file_wait_for_the_end_of_an_upgrade_that_fails() {
+async fn file_that_is_saved_during_an_upgrade_is_reloaded_after_it() {
     let (prepared, mut listens) = mpsc::unbounded_channel();
     let Scene { task, events, file, reload, calls, .. } = &mut Scene::of(Listens(prepared)).await;
     assert_eq!(listens.recv().await.unwrap(), ["127.0.0.1:1"]);
-    let with_another = |weight: u32, end: u32| {
-        format!("{}[frontends.new]\nlisten_addr = '127.0.0.1:{end}'\nbackend = 'web'\n", config(weight))
-    };
-    let story = async {
-        assert!(calls.send(Box::new(Task::begin_handover)).await.is_ok());
-        std::fs::write(&file.path, with_another(2, 3)).unwrap();
+    let scenario = async {
+        let begin: Call<_> = Box::new(|task| task.set_handing_over(true));
+        assert!(calls.send(begin).await.is_ok());
+        // The channel has one place: the first call is done when the second one is in it.
+        let (reached, done) = tokio::sync::oneshot::channel();
+        let second: Call<_> = Box::new(move |_| reached.send(()).unwrap());
+        assert!(calls.send(second).await.is_ok());
+        done.await.unwrap();
+        let more = "[frontends.new]\nlisten_addr = '127.0.0.1:3'\nbackend = 'web'\n";
+        std::fs::write(&file.path, config(2) + more).unwrap();
         reload.send(()).await.unwrap();
-        assert_eq!(listens.recv().await.unwrap(), ["127.0.0.1:1"], "while another process may listen");
-        assert!(calls.send(Box::new(Task::end_handover)).await.is_ok());
-        assert_eq!(listens.recv().await.unwrap(), ["127.0.0.1:1", "127.0.0.1:3"], "after it has ended");
-        // An upgrade without a reload leaves nothing to be read.
-        assert!(calls.send(Box::new(Task::begin_handover)).await.is_ok());
-        assert!(calls.send(Box::new(Task::end_handover)).await.is_ok());
-        std::fs::write(&file.path, with_another(2, 4)).unwrap();
-        reload.send(()).await.unwrap();
-        assert_eq!(listens.recv().await.unwrap(), ["127.0.0.1:1", "127.0.0.1:4"]);
+        // It is taken by nobody: two more have no place.
+        assert!(tokio::time::timeout(Duration::from_millis(200), reload.send(())).await.is_err());
+        assert!(listens.try_recv().is_err(), "another process may listen there");
+        assert!(calls.send(Box::new(|task| task.set_handing_over(false))).await.is_ok());
+        assert_eq!(listens.recv().await.unwrap(), ["127.0.0.1:3", "127.0.0.1:1"]);
     };
     tokio::select! {
         () = task.run(events) => unreachable!(),
         () = tokio::time::sleep(Duration::from_secs(20)) => panic!("a reload does not come"),
-        () = story => {}
+        () = scenario => {}
+    }
+}
+
+#[tokio::test]
+async fn process_that_leaves_reloads_what_was_saved_during_the_upgrade() {
+    let (prepared, mut listens) = mpsc::unbounded_channel();
+    let Scene { task, events, file, reload, .. } = &mut Scene::of(Listens(prepared)).await;
+    assert_eq!(listens.recv().await.unwrap(), ["127.0.0.1:1"]);
+    task.set_handing_over(true);
+    std::fs::write(&file.path, config(2)).unwrap();
+    reload.send(()).await.unwrap();
+    task.stop();
+    tokio::select! {
+        () = task.run(events) => unreachable!(),
+        () = tokio::time::sleep(Duration::from_secs(20)) => panic!("a reload does not come"),
+        listens = listens.recv() => assert_eq!(listens.unwrap(), ["127.0.0.1:1"]),
     }
 }
 

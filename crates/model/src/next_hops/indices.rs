@@ -48,6 +48,11 @@ impl Indices {
         self.len as usize
     }
 
+    /// Interface, neighbour and index of each next hop.
+    pub(super) fn known(&self) -> impl Iterator<Item = ((u32, IpAddr), u32)> {
+        self.of.iter().map(|(key, index)| ((key.interface, key.neighbour.ip()), *index))
+    }
+
     /// The one that a next hop has.
     pub(super) fn get(&self, key: &NextHopKey) -> Option<u32> {
         self.of.get(key).copied()
