@@ -14,11 +14,11 @@ pub(super) struct Difference {
 
 pub(super) const DIFFERENCES: &[Difference] = &[
     Difference {
-        name: "the receiver judges a segment that does not fit",
+        name: "the receiver handles a segment that is out of window or damaged",
         is_it: |_, ours, theirs| ours.forwarded && !theirs.forwarded && ours.phase == theirs.phase,
     },
     Difference {
-        name: "a FIN behind a gap waits until it is acknowledged",
+        name: "a FIN after a gap counts only once it is acknowledged",
         is_it: |step, ours, theirs| {
             let is_earlier = matches!(
                 (ours.phase, theirs.phase),
@@ -28,7 +28,7 @@ pub(super) const DIFFERENCES: &[Difference] = &[
         },
     },
     Difference {
-        name: "a FIN or reset of the server that is the first after a stray SYN waits",
+        name: "a FIN or reset as the server's first segment after a stray SYN",
         is_it: |step, ours, theirs| {
             let is_earlier = matches!(
                 (ours.phase, theirs.phase),
@@ -42,28 +42,28 @@ pub(super) const DIFFERENCES: &[Difference] = &[
         },
     },
     Difference {
-        name: "a FIN that comes again is not that of the other side",
+        name: "a retransmitted FIN",
         is_it: |step, ours, theirs| {
             let phases = (ours.phase, theirs.phase);
             step.kind == Kind::Repeated && step.fin && phases == (Phase::HalfClosed, Phase::Closing)
         },
     },
     Difference {
-        name: "a reset counts at the exact number in every state",
+        name: "a reset without the exact number",
         is_it: |step, ours, theirs| {
             let is_inexact = matches!(step.kind, Kind::NearReset | Kind::FarReset);
             is_inexact && ours.forwarded && ours.phase != Phase::Over && theirs.phase == Phase::Over
         },
     },
     Difference {
-        name: "a FIN behind a gap acknowledges that of the other side",
+        name: "a FIN after a gap that acknowledges the FIN of the other side",
         is_it: |step, ours, theirs| {
             let phases = (ours.phase, theirs.phase);
             step.kind == Kind::Repeated && step.fin && phases == (Phase::TimeWait, Phase::Closing)
         },
     },
     Difference {
-        name: "a reset counts behind data that is not acknowledged",
+        name: "a reset after unacknowledged data",
         is_it: |step, ours, theirs| {
             let both_forward = ours.forwarded && theirs.forwarded;
             step.kind == Kind::Reset
@@ -83,14 +83,14 @@ pub(super) const DIFFERENCES: &[Difference] = &[
         },
     },
     Difference {
-        name: "a SYN begins anew once both sides have finished",
+        name: "a SYN begins a new connection once both sides have finished",
         is_it: |step, ours, theirs| {
             let phases = (ours.phase, theirs.phase);
             step.kind == Kind::StraySyn && step.is_over && phases == (Phase::SynSent, Phase::Closing)
         },
     },
     Difference {
-        name: "an acknowledgement in damaged data counts",
+        name: "an acknowledgement in a segment with damaged data",
         is_it: |step, ours, theirs| {
             let phases = (ours.phase, theirs.phase);
             let is_data = step.is_damaged && step.kind == Kind::Data;
@@ -98,7 +98,7 @@ pub(super) const DIFFERENCES: &[Difference] = &[
         },
     },
     Difference {
-        name: "an acknowledgement of what was not sent counts",
+        name: "an acknowledgement of data that was not sent",
         is_it: |step, ours, theirs| step.kind == Kind::FutureAck && ours.forwarded && !theirs.forwarded,
     },
 ];
