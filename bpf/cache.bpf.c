@@ -1,11 +1,11 @@
 /*
  * The flow cache: forwards the packets of flows that userspace has decided on, so that they never leave the kernel.
  *
- *   cache_tc      on tc ingress, before the guard: a hit is rewritten and sent on, all else goes its way
- *   cache_xdp     the same on XDP, where the driver has it
- *   cache_filter  the filter of the packet sockets: a copy of all that is ours, but for what cache_tc is going to send on
+ *   cache_tc      on tc ingress, before the guard: rewrites and forwards hits, passes all other packets
+ *   cache_xdp     the same on XDP, if the driver supports it
+ *   cache_filter  the filter of the packet sockets: accepts convey's packets, except those that cache_tc will forward
  *
- * The filter runs before cache_tc, and what is a hit is asked by one function in both.
+ * The filter runs before cache_tc, and one function decides in both whether a packet is a hit.
  */
 #include "kernel.h"
 #include "limit.h"

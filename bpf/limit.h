@@ -1,7 +1,7 @@
 /*
- * Who may begin connections while a flood of forged SYNs is on. Who makes up addresses hears no answer: so networks from
- * which a connection has been completed are heard at once, and others when they ask again, as every TCP does after a second
- * (RFC 6298, section 2.1). Neither is heard more often than userspace says.
+ * The limit for new connections during a flood of forged SYNs. A sender of forged addresses receives no answer. So SYNs from networks
+ * in which a client has completed a connection pass at once, and others when they are repeated, as every TCP does after a second
+ * (RFC 6298, section 2.1). Userspace sets the rate limit of both.
  */
 #pragma once
 
@@ -9,7 +9,7 @@
 #include "packet.h"
 #include "parse.h"
 
-/* Nobody is limited as long as there is no interval. */
+/* There is no limit while the interval is 0. */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
 	MAP_UINT(max_entries, 1);
@@ -17,12 +17,12 @@ struct {
 	MAP_TYPE(value, struct syn_limit);
 } syn_limit SEC(".maps");
 
-/* A /24 or /48 that a connection has been completed from. */
+/* A /24 or /48 in which a client has completed a connection. */
 struct network {
 	__u64 due; /* when its next SYN is, ns */
 };
 
-/* No SYN enters anything here, heard or not: a flood would push out everybody else. */
+/* A SYN never adds an entry here, accepted or not: a flood would evict all other networks. */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
 	MAP_UINT(max_entries, 65536);
@@ -30,7 +30,7 @@ struct {
 	MAP_TYPE(value, struct network);
 } networks SEC(".maps");
 
-/* When the next SYN of any network that is not known is due, ns. */
+/* When the next SYN of an unknown network is due, ns. */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
 	MAP_UINT(max_entries, 1);
@@ -38,13 +38,13 @@ struct {
 	MAP_TYPE(value, __u64);
 } strangers_due SEC(".maps");
 
-/* A SYN that was not heard, at first. */
+/* A SYN that was refused at first. */
 struct refused {
 	__u32 digest; /* but for TIMES_HEARD of it */
 	__u32 at;     /* ms: when it first came, or was last heard, or came in vain */
 };
 
-/* The last that were, by their digests: 8 MiB. At 300,000 a second three in four of them are still there after one. */
+/* Digests of the last refused SYNs: 8 MiB. At 300,000 a second three in four of them are still there after one second. */
 enum { REFUSED_SLOTS = 1 << 20 };
 
 struct {
@@ -54,16 +54,16 @@ struct {
 	MAP_TYPE(value, struct refused);
 } refused SEC(".maps");
 
-/* How long after the first a SYN comes again, ms: a TCP waits for a second, and twice as long every other time. */
+/* Time between a SYN and its repetition, ms: a TCP waits for a second, and twice as long each further time. */
 enum { AGAIN_FIRST = 500, AGAIN_LAST = 20000 };
 
 /*
- * How often the same SYN is heard, and how long after the first time, ms: on its way to the server it may be lost. Who sends the same
- * ones again and again takes no more than that from others, until they have not come for AGAIN_LAST.
+ * How often the same SYN is accepted, and how long after the first time, ms: it may be lost on its way to the server. A sender that repeats
+ * the same SYNs takes no more than that from others, until the SYNs have been absent for AGAIN_LAST.
  */
 enum { TIMES_HEARD = 3, MAX_HEARD = 2, AGAIN_SECOND = 1500 };
 
-/* NULL in peace. */
+/* NULL without a flood. */
 static ALWAYS_INLINE struct syn_limit *limit_now(void)
 {
 	__u32 only = 0;
@@ -80,7 +80,7 @@ static ALWAYS_INLINE struct addr network_of(const struct addr *addr)
 	return (struct addr){ { addr->words[0], addr->words[1] & htonl(0xffff0000), 0, 0 } };
 }
 
-/* A client has completed a connection, or an end of an open one has spoken in a flood. */
+/* A client has completed a connection, or an end of an open connection has sent a packet in a flood. */
 static ALWAYS_INLINE void know(const struct addr *client)
 {
 	struct addr name = network_of(client);
@@ -92,8 +92,8 @@ static ALWAYS_INLINE void know(const struct addr *client)
 }
 
 /*
- * Takes a token from a bucket, if there is one. Programs on several cores may miss each other's; that lets a few more
- * through.
+ * Takes a token from a bucket, if there is one. Programs on several cores may miss each other's update, so a few more
+ * SYNs pass.
  */
 static ALWAYS_INLINE int take(__u64 *due, __u64 now, const struct rate *rate)
 {
@@ -105,7 +105,7 @@ static ALWAYS_INLINE int take(__u64 *due, __u64 now, const struct rate *rate)
 	return 1;
 }
 
-/* What a SYN has in common with its repetition and with no other. It need not be a secret: a SYN can be repeated anyway. */
+/* Identifies a SYN and its repetitions. It need not be a secret, because a SYN can be repeated anyway. */
 static ALWAYS_INLINE __u64 digest(const struct packet *packet)
 {
 	__u64 digest = (__u64)packet->key.src_port << 48 | (__u64)packet->key.dst_port << 32 | packet->seq;
@@ -117,7 +117,7 @@ static ALWAYS_INLINE __u64 digest(const struct packet *packet)
 	return digest;
 }
 
-/* What is remembered of a SYN if it is due to be heard, as it has come before; else remembers it. */
+/* The record of a SYN that has arrived before, if it is due to be accepted; otherwise records the SYN. */
 static ALWAYS_INLINE struct refused *comes_again(const struct packet *packet, __u32 now)
 {
 	__u64 all = digest(packet);
@@ -141,7 +141,7 @@ static ALWAYS_INLINE struct refused *comes_again(const struct packet *packet, __
 	return age >= (heard ? AGAIN_SECOND : AGAIN_FIRST) ? last : NULL;
 }
 
-/* Whether a SYN of a network that is not known is heard. */
+/* Whether a SYN of an unknown network is accepted. */
 static ALWAYS_INLINE int is_stranger_heard(const struct packet *packet, const struct syn_limit *limit, __u64 now)
 {
 	__u32 only = 0, ms = now / 1000000;
@@ -156,7 +156,7 @@ static ALWAYS_INLINE int is_stranger_heard(const struct packet *packet, const st
 	return 1;
 }
 
-/* Whether a SYN is heard while there is a limit. */
+/* Whether a SYN is accepted while there is a limit. */
 static ALWAYS_INLINE int is_heard(const struct packet *packet, const struct syn_limit *limit)
 {
 	struct addr name = network_of(&packet->key.src);
@@ -166,7 +166,7 @@ static ALWAYS_INLINE int is_heard(const struct packet *packet, const struct syn_
 	return network ? take(&network->due, now, &limit->network) : is_stranger_heard(packet, limit, now);
 }
 
-/* The same of TCP whose ports and numbers were not read: nobody could tell when it comes again. */
+/* Whether a TCP packet is accepted whose ports and numbers were not read, so that a repetition cannot be recognised. */
 static ALWAYS_INLINE int is_unread_heard(const struct packet *packet, const struct syn_limit *limit)
 {
 	struct addr name = network_of(&packet->key.src);

@@ -1,4 +1,4 @@
-/* What is done to a packet: `wire::rewrite` in C. */
+/* Rewriting of packets: `wire::rewrite` in C. */
 #pragma once
 
 #include "checksum.h"
@@ -42,14 +42,14 @@ static ALWAYS_INLINE void rewrite_headers(void *ethernet, const struct packet *p
 	}
 }
 
-/* The checksum of TCP or UDP, all of which is there. */
+/* Updates a complete checksum of TCP or UDP. */
 static ALWAYS_INLINE void rewrite_checksum(const struct packet *packet, const struct flow_entry *entry)
 {
 	__u32 change = entry->address_sum + entry->port_sum;
 
 	if (entry->flags & FLOW_L2_DSR)
 		return;
-	/* With UDP 0 means that there is none, and stays; a computed 0 is written as the other zero (RFC 768). */
+	/* For UDP 0 means that there is no checksum, and stays; a computed 0 is written as the other zero (RFC 768). */
 	if (packet->key.protocol == IPPROTO_TCP)
 		*packet->checksum = changed(*packet->checksum, change);
 	else if (*packet->checksum)
@@ -57,9 +57,9 @@ static ALWAYS_INLINE void rewrite_checksum(const struct packet *packet, const st
 }
 
 /*
- * The same for a packet of whose checksum the kernel may have left the end to a network card. Only the kernel knows; it
- * also keeps the sum over the whole packet that a card may have given it, once it is told of what it cannot see.
- * Pointers into the packet are void afterwards.
+ * Updates a checksum that the kernel may have left to the network card to complete. Only the kernel knows that; it
+ * also updates the sum over the whole packet that a card may have provided, given the changes that it cannot see.
+ * Pointers into the packet are invalid afterwards.
  */
 static ALWAYS_INLINE void rewrite_checksum_in_kernel(struct __sk_buff *skb, const struct packet *packet,
 						     const struct flow_entry *entry)
@@ -80,8 +80,8 @@ static ALWAYS_INLINE void rewrite_checksum_in_kernel(struct __sk_buff *skb, cons
 		bpf_l4_csum_replace(skb, at, 0, addresses, flags | BPF_F_PSEUDO_HDR);
 		bpf_l4_csum_replace(skb, at, 0, entry->port_sum, flags);
 		/*
-		 * With the first, the kernel takes the addresses out of its sum, as is right for IPv4, whose header has
-		 * a checksum of its own that makes up for them. In IPv6 that of TCP or UDP does.
+		 * With the first, the kernel removes the addresses from its sum, which is right for IPv4, whose header has
+		 * its own checksum to compensate for them. In IPv6 the checksum of TCP or UDP does this.
 		 */
 		if (!is_ipv4(packet))
 			unseen += addresses;

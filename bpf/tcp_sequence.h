@@ -1,4 +1,4 @@
-/* How far TCP connections are: `forward::tcp_sequence` in C, of what the cache has to know. */
+/* Sequence numbers of TCP connections: the part of `forward::tcp_sequence` that the cache needs, in C. */
 #pragma once
 
 #include "maps.h"
@@ -6,23 +6,23 @@
 
 /* As in `forward::tcp_sequence`. */
 enum sequence_limit {
-	/* How far from what is known a number can be that is true; while a connection begins. */
+	/* Largest distance of a genuine number from the known one; the same during a handshake. */
 	WINDOW = 16 << 20,
 	FIRST_WINDOW = 64 << 10,
-	/* How far behind a gap a segment of a client whose server's do not pass moves its number, and how much more it may acknowledge. */
+	/* In DSR, how far after a gap a client's segment may advance its number, and how much more it may acknowledge. */
 	MAX_GAP = 4 << 20,
 	MAX_GAP_ACK = 1 << 20,
-	/* Packets up to this length get through everywhere, in bytes. */
+	/* Packets up to this length, in bytes, fit every path. */
 	MAX_UNSUSPECTED = 1280,
 };
 
 /*
- * How long its sender has to be silent before a large segment that comes again is left to userspace, in ns. The filter of the packet
- * sockets asks first: it lets in such a segment a tick of the clock (at most 10 ms) earlier, so that no segment is left by both.
+ * How long the sender has to be silent before a retransmitted large segment is left to userspace, in ns. The filter of the packet
+ * sockets runs first: it accepts such a segment a tick of the clock (at most 10 ms) earlier, so that one of the two always handles it.
  */
 enum { REPEATED_AFTER = 100000000, FILTER_REPEATED_AFTER = 90000000 };
 
-/* How far what is known of a sender may lag behind what it sends. */
+/* How far the known number of a sender may lag behind its segments. */
 enum { LAG = 1 << 20 };
 
 static ALWAYS_INLINE int is_near(__u32 number, __u32 known)
@@ -35,23 +35,23 @@ static ALWAYS_INLINE int is_next(__u32 number, __u32 expected)
 	return number - expected <= FIRST_WINDOW;
 }
 
-/* Anybody can send a segment in a client's name: one whose numbers do not fit is forwarded, and says nothing. */
+/* Segments with a client's address can be forged: one whose numbers do not fit is forwarded, and changes no state. */
 static ALWAYS_INLINE int is_believed(const struct packet *packet, const struct flow_entry *entry)
 {
 	return packet->flags & TCP_ACK && is_near(ntohl(packet->seq), entry->sent) &&
 	       is_near(ntohl(packet->ack), entry->ack);
 }
 
-/* Whether it answers the SYN of its receiver. */
+/* Whether the segment answers the SYN of its receiver. */
 static ALWAYS_INLINE int answers(const struct packet *packet, const struct flow_entry *entry)
 {
 	return (packet->flags & (TCP_SYN | TCP_ACK | TCP_FIN)) == (TCP_SYN | TCP_ACK) &&
 	       is_next(ntohl(packet->ack), entry->ack) &&
-	       /* Repeated, it has the same number: the next one may be somebody else's. */
+	       /* A repetition has the same number: a segment with another number may be forged. */
 	       (!entry->last_seen || ntohl(packet->seq) + 1 == entry->sent);
 }
 
-/* The entry of what the receiver of an entry's packets sends. */
+/* The entry of the opposite direction. */
 static ALWAYS_INLINE struct flow_entry *opposite(const struct packet *packet, const struct flow_entry *entry)
 {
 	struct flow_key key = {
@@ -65,7 +65,7 @@ static ALWAYS_INLINE struct flow_entry *opposite(const struct packet *packet, co
 	return bpf_map_lookup_elem(&flows, &key);
 }
 
-/* Whether it completes the handshake that its sender has begun: it knows the number of who answered it. */
+/* Whether the segment completes the handshake of its sender: it acknowledges the number of the answer. */
 static ALWAYS_INLINE int completes(const struct packet *packet, const struct flow_entry *entry)
 {
 	const struct flow_entry *answer;
@@ -90,7 +90,7 @@ static ALWAYS_INLINE void advance(__u32 *known, __u32 number)
 		*known = number;
 }
 
-/* How far the sender has got: what its receiver has acknowledged may be more than what has passed here without a gap. */
+/* The position of the sender: its receiver may have acknowledged more than has passed here without a gap. */
 static ALWAYS_INLINE __u32 confirmed(const struct packet *packet, const struct flow_entry *entry)
 {
 	__u32 sent = entry->sent;
@@ -105,8 +105,8 @@ static ALWAYS_INLINE __u32 confirmed(const struct packet *packet, const struct f
 }
 
 /*
- * Whether a FIN comes exactly where its sender has got to, with nothing missing before it; or has come already. Its receiver ignores
- * another one that ends there (RFC 9293, section 3.10.7.4).
+ * Whether a FIN is exactly at the position of its sender, with nothing missing before it, or has already counted. Its receiver ignores
+ * any other FIN that ends there (RFC 9293, section 3.10.7.4).
  */
 static ALWAYS_INLINE int finishes(const struct packet *packet, const struct flow_entry *entry)
 {
@@ -121,9 +121,9 @@ static ALWAYS_INLINE int finishes(const struct packet *packet, const struct flow
 }
 
 /*
- * Whether a segment moves the numbers of its sender. One of a client has to go on where it had got to, or repeat what ends there
- * or before and more: who does not see the connection may be lucky and near. Where the server's do not pass, nobody says that
- * a gap is closed, and it may be close behind one.
+ * Whether a segment advances the numbers of its sender. A client's segment has to begin at the client's position, or before it and
+ * end after it, because an attacker may guess a close number. In DSR, where the server's segments do not pass, there is no sign that
+ * a gap is closed, so the segment may be close after a gap.
  */
 static ALWAYS_INLINE int goes_on(const struct packet *packet, struct flow_entry *entry)
 {
@@ -133,7 +133,7 @@ static ALWAYS_INLINE int goes_on(const struct packet *packet, struct flow_entry 
 		return 1;
 	if (entry->flags & FLOW_ALONE)
 		return seq - entry->sent <= MAX_GAP && ntohl(packet->ack) - entry->ack <= MAX_GAP_ACK;
-	/* While bulk goes on behind what was lost on the way here, the other side is not asked of each packet. */
+	/* While bulk data continues after a loss, the entry of the other side is not looked up for each packet. */
 	if (len && !(packet->flags & TCP_FIN) && seq - entry->sent <= LAG)
 		return 0;
 	entry->sent = confirmed(packet, entry);
@@ -141,8 +141,8 @@ static ALWAYS_INLINE int goes_on(const struct packet *packet, struct flow_entry 
 }
 
 /*
- * Behind a gap a client is believed to expect what the server has sent: with gaps on both sides, each would wait for the other
- * to go on. The other side is asked seldom, as above.
+ * After a gap a client counts as expecting everything that the server has sent: with gaps on both sides, each would wait for the other
+ * to continue. The entry of the other side is looked up rarely, as above.
  */
 static ALWAYS_INLINE void acknowledge(const struct packet *packet, struct flow_entry *entry)
 {
@@ -157,8 +157,8 @@ static ALWAYS_INLINE void acknowledge(const struct packet *packet, struct flow_e
 }
 
 /*
- * Whether its sender sends a large segment again after a pause: on a path that takes shorter packets only, and does not say so, none
- * of them arrives. `len` is what the packet will have, `after` how long a pause is. Of those that come in a row the first is left to
+ * Whether the sender retransmits a large segment after a pause: on a path that silently drops large packets, none
+ * of them arrives. `len` is the final length of the packet, `after` the length of a pause. The first segment of a series is left to
  * userspace.
  */
 static ALWAYS_INLINE int is_repeated(const struct packet *packet, __u32 len, const struct flow_entry *entry, __u64 after)
@@ -174,8 +174,8 @@ static ALWAYS_INLINE int is_repeated(const struct packet *packet, __u32 len, con
 }
 
 /*
- * Of a flow that another process had: takes the numbers of a segment that the known ones do not lead to. The server's segments come in
- * by its interface, and the client's have to agree with them. Where the server's do not pass, the next segment has to agree.
+ * For a flow from another process: takes the numbers of a segment that does not follow from the known ones. The server's segments arrive
+ * on its interface, and the client's have to agree with them. In DSR, the next segment has to agree.
  */
 static ALWAYS_INLINE void take_up(const struct packet *packet, struct flow_entry *entry)
 {
@@ -191,7 +191,7 @@ static ALWAYS_INLINE void take_up(const struct packet *packet, struct flow_entry
 		} else if (goes_on(packet, entry)) {
 			entry->flags &= ~FLOW_RESTORED;
 		} else if (entry->sent - seq > WINDOW) {
-			/* It is not late. */
+			/* The segment is not late. */
 			entry->sent = seq;
 			entry->ack = ack;
 		}
@@ -207,7 +207,7 @@ static ALWAYS_INLINE void take_up(const struct packet *packet, struct flow_entry
 	}
 }
 
-/* Takes note of what a segment that is forwarded says of its connection. */
+/* Updates the connection's numbers from a forwarded segment. */
 static ALWAYS_INLINE void follow(const struct packet *packet, struct flow_entry *entry)
 {
 	__u32 seq = ntohl(packet->seq), ack = ntohl(packet->ack), len = length(packet);
@@ -215,7 +215,7 @@ static ALWAYS_INLINE void follow(const struct packet *packet, struct flow_entry 
 
 	if (entry->flags & FLOW_OPENING) {
 		entry->flags &= ~FLOW_RESTORED;
-		/* An acknowledgement may come behind a FIN that was lost. */
+		/* An acknowledgement may follow a FIN that was lost. */
 		if (packet->flags & TCP_SYN)
 			entry->sent = seq + 1;
 		else if (len || entry->flags & FLOW_ALONE)

@@ -1,25 +1,25 @@
 #!/bin/sh
 # Keeps the traffic of convey's DSR mode from the balancer's own network stack, which would answer it with
-# resets. convey does so itself (guard = true); this is for kernels where it cannot, with guard = false.
+# resets. convey does so itself (guard = true); use this script on kernels without support for it, with guard = false.
 # usage: [NAME=VALUE...] dsr.sh up|down|status
 #
 #   VIP        where clients connect to; needed for up
 #   PORTS      ports of the frontends: "80" or "21 21000-21010"; needed for up
-#   PROTOCOLS  what the frontends speak: "tcp", "udp" or both ["tcp udp"]
+#   PROTOCOLS  protocols of the frontends: "tcp", "udp" or both ["tcp udp"]
 #
-# A VIP of IPv6 takes its own up, beside that of IPv4. Each is idempotent: up replaces what an earlier up of the family
-# has set, in one step; down removes that of both families if it is there.
-# What goes to the balancer's other addresses, such as answers to health checks, passes. Needs root.
+# An IPv6 VIP needs a separate up, beside the one for IPv4. Each is idempotent: up replaces the rules of an earlier up of the family,
+# in one step; down removes the rules of both families if they exist.
+# Packets to the balancer's other addresses, such as answers to health checks, pass. Needs root.
 set -eu
 
 CHAIN=CONVEY-DSR
 PROTOCOLS=${PROTOCOLS:-tcp udp}
-# Seconds for another program that changes rules meanwhile.
+# Seconds to wait for another program that changes rules.
 WAIT="-w 30"
 
 up() {
     : "${VIP:?where clients connect to}" "${PORTS:?ports of the frontends}"
-    # Packet sockets see a packet before any of this, so convey misses none of what is dropped here.
+    # Packet sockets see a packet before these rules, so convey still receives the dropped packets.
     case $VIP in
         *:*) tables=ip6tables ;;
         *) tables=iptables ;;

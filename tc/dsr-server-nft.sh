@@ -1,7 +1,7 @@
 #!/bin/sh
-# Lets a server answer clients directly (DSR): what it sends from its service's ports leaves with the VIP as
-# its source. Replies to the balancer itself, which are answers to health checks, stay as they are, and so does
-# all that has no such port, as ICMP.
+# Lets a server answer clients directly (DSR): packets from the ports of its service leave with the VIP as
+# their source. Replies to the balancer itself, which are answers to health checks, do not change, and neither
+# do packets without such a port, like ICMP.
 #
 # This is the variant with nftables: IPv4 and IPv6. It needs nft 0.9.2.
 # usage: [NAME=VALUE...] dsr-server-nft.sh up|down|check|status
@@ -13,13 +13,13 @@
 #   PROTOCOLS  of those ports: tcp, udp or "tcp udp" [tcp udp]
 #   INTERFACE  where replies leave [eth0]
 #
-# up and down are idempotent: up replaces what an earlier up has set, in one step; down removes it if it is there. check fails unless
-# answers get the VIP. All of them fail where there is no such interface. Needs root.
+# up and down are idempotent: up replaces the rules of an earlier up, in one step; down removes them if they exist. check fails unless
+# answers get the VIP. All commands fail if the interface does not exist. Needs root.
 set -eu
 
 INTERFACE=${INTERFACE:-eth0}
 PROTOCOLS=${PROTOCOLS:-tcp udp}
-# The table has the interface's name, as bytes in hexadecimal digits where nft takes it for something else.
+# The table has the interface's name, in hexadecimal digits if nft would misinterpret it.
 case $INTERFACE in
     *[!a-zA-Z0-9._-]*) TABLE=convey_dsr_hex_$(printf %s "$INTERFACE" | od -An -tx1 | tr -d ' \n') ;;
     *) TABLE="convey_dsr_$INTERFACE" ;;
@@ -34,8 +34,8 @@ up() {
     each address_is_ours SERVER $SERVER && each ports_are_valid PORTS $PORTS && each protocol_is_valid PROTOCOLS $PROTOCOLS
     v4=$(rule ip)
     v6=$(rule ip6)
-    # The rules are stateless. nft corrects the checksums of IP, TCP and UDP, unfinished ones too. Packets pass here
-    # before they are cut into fragments, of which only the first would show the port.
+    # The rules are stateless. nft corrects the checksums of IP, TCP and UDP, including partial ones. Packets pass here
+    # before the kernel fragments them; only the first fragment would contain the port.
     nft -f - <<RULES
 table inet $TABLE
 delete table inet $TABLE
@@ -50,9 +50,9 @@ RULES
 }
 
 down() {
-    # An interface that was renamed or never was may have left a table.
+    # A table of a renamed or missing interface may still exist.
     nft list table inet "$TABLE" >/dev/null 2>&1 || interface_is_there
-    # Adding what is there already changes nothing, and spares us the question.
+    # Adding an existing table changes nothing, so there is no need to check first.
     printf 'table inet %s\ndelete table inet %s\n' "$TABLE" "$TABLE" | nft -f -
 }
 
@@ -69,7 +69,7 @@ status() {
     nft list table inet "$TABLE"
 }
 
-# The rule for a family, if there is a VIP of it.
+# The rule for a family, if it has a VIP.
 rule() {
     vip=$(addresses "$1" "$VIP")
     server=$(addresses "$1" "$SERVER")
@@ -86,7 +86,7 @@ fail() {
     exit 1
 }
 
-# A name as nft has it in quotes: an asterisk at its end stands for itself.
+# A quoted name for nft: an asterisk at its end is literal.
 quoted() {
     case $1 in
         *\*) printf '%s\\*' "${1%\*}" ;;
@@ -98,7 +98,7 @@ interface_is_there() {
     ip link show dev "$INTERFACE" >/dev/null 2>&1 || fail "INTERFACE: there is no $INTERFACE; found:$(ip -brief link | while read -r name _; do printf ' %s' "${name%@*}"; done)"
 }
 
-# A check, the name of a variable, and its words.
+# A check, the name of a variable, and its values.
 each() {
     check=$1 variable=$2
     shift 2
@@ -115,7 +115,7 @@ address_is_valid() {
     esac
 }
 
-# Without such an address no answer would be rewritten.
+# Without such an address the rules would rewrite no answer.
 address_is_ours() {
     case $2 in *:*) [ -e /proc/net/if_inet6 ] || return 0 ;; esac
     [ -n "$(ip addr show to "$2")" ] || fail "$1: this host has no address $2"
@@ -132,7 +132,7 @@ protocol_is_valid() {
     case $2 in tcp | udp) ;; *) fail "$1: found $2; allowed: tcp, udp" ;; esac
 }
 
-# Those of the addresses that are of a family, ip or ip6.
+# Prints the addresses of a family, ip or ip6.
 addresses() {
     for address in $2; do
         case "$1 $address" in
@@ -143,7 +143,7 @@ addresses() {
     done | xargs
 }
 
-# "a b" as "a, b"
+# Prints "a b" as "a, b".
 list() {
     echo "$1" | sed 's/[[:space:]]\{1,\}/, /g'
 }

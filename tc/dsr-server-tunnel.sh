@@ -1,6 +1,6 @@
 #!/bin/sh
-# Lets a server answer clients directly (DSR) where convey sends their packets through a tunnel, `dsr = "ipip"` or "gue": the server
-# takes packets out, and has the VIP as an address of its own, on lo, by dsr-server-l2.sh beside this script.
+# Lets a server answer clients directly (DSR) with `dsr = "ipip"` or "gue", where convey sends packets through a tunnel: the server
+# decapsulates packets, and has the VIP as an address on lo, by dsr-server-l2.sh beside this script.
 #
 # usage: [NAME=VALUE...] dsr-server-tunnel.sh up|down|check|status
 #
@@ -8,18 +8,18 @@
 #   KIND    ipip or gue; needed for all but status
 #   SERVER  addresses of this server, that convey sends to: "10.0.1.11" or "10.0.1.11 2001:db8:1::11"; needed for up
 #   PORT    of gue; 6080 unless set
-#   MSS     where networks lose ICMP: clients are told to send segments that fit into a tunnel over links of 1,500 bytes ("clamp"), or
-#           segments of so many bytes; needs nft
+#   MSS     if networks drop ICMP: announce to clients an MSS that fits into a tunnel over links of 1,500 bytes ("clamp"), or
+#           this number of bytes; needs nft
 #
-# up and down are idempotent, and an up that fails takes back what it did. down removes what up has made, and the VIP; rp_filter is what it was. check fails unless packets are taken out and lo has the
-# VIP. Needs root.
+# up and down are idempotent, and an up that fails reverts its changes. down reverts the changes of up, removes the VIP and restores
+# rp_filter. check fails unless packets are decapsulated and lo has the VIP. Needs root.
 set -eu
 
 L2=$(dirname "$0")/dsr-server-l2.sh
 PORT=${PORT-6080}
 
-# Outer IPv4: 4 inside by ipip, 6 inside by sit. Outer IPv6: both by one device of ip6_tunnel. These are the devices that each module has for
-# packets of no other device's addresses.
+# Outer IPv4: inner IPv4 by ipip, inner IPv6 by sit. Outer IPv6: both by one device of ip6_tunnel. These are each module's fallback
+# devices for packets that match no other device.
 DEVICES="tunl0 sit0 ip6tnl0"
 
 TABLE=convey_dsr_tunnel
@@ -31,10 +31,10 @@ up() {
         case $server in */*) fail "SERVER: found $server; allowed: addresses" ;; esac
         [ -n "$(ip addr show to "$server")" ] || fail "SERVER: this host has no address $server"
     done
-    # A VIP on lo without a way into the server takes the VIP's traffic away from others: an up that fails takes back what it did,
-    # unless everything was up before.
+    # A VIP on lo without a working tunnel would steal the VIP's traffic from other servers: an up that fails reverts its changes,
+    # unless everything was already up.
     (check) >/dev/null 2>&1 || trap failed EXIT
-    # What is wrong with a VIP is said before anything else is changed.
+    # Reports an invalid VIP before it changes anything else.
     VIP=$VIP sh "$L2" up
     modprobe -q -a ipip sit ip6_tunnel || true
     for device in $DEVICES; do
@@ -43,11 +43,11 @@ up() {
     done
     remember_filters
     for device in $DEVICES; do
-        # Clients are elsewhere than behind a tunnel.
+        # Clients are not behind a tunnel.
         loose "$device"
     done
     loose all
-    # One device takes both families out of IPv6.
+    # One device decapsulates both families from IPv6.
     ip link set dev ip6tnl0 type ip6tnl mode any 2>/dev/null || true
     if [ "$KIND" = gue ]; then
         modprobe -q -a fou fou6 || true
@@ -129,7 +129,7 @@ valid() {
     esac
 }
 
-# The server says how long a client's segments may be: its answers do not pass the balancer. nft only ever makes them shorter.
+# The server announces the MSS, because its answers do not pass through the balancer. nft only ever lowers the MSS.
 clamp() {
     rules=
     for vip in $VIP; do
@@ -141,7 +141,7 @@ clamp() {
         [ "$MSS" = clamp ] || longest=$MSS
         rules="$rules $family saddr $vip tcp flags syn tcp option maxseg size set $longest;"
     done
-    # In one step, in place of what is there.
+    # Replaces the existing rules in one step.
     printf '%s\n' "table inet $TABLE" "delete table inet $TABLE" \
         "table inet $TABLE { chain answers { type filter hook output priority -150; $rules }; }" | nft -f -
 }
@@ -150,7 +150,7 @@ unclamp() {
     nft delete table inet $TABLE 2>/dev/null || true
 }
 
-# What the outer headers take, in bytes.
+# Size of the outer headers, in bytes.
 overhead() {
     case " $SERVER" in
         *:*) outer=40 ;;
@@ -160,12 +160,12 @@ overhead() {
     echo $outer
 }
 
-# Whether gue is taken out at the port, by this family.
+# Whether gue is decapsulated at the port, for this family.
 listens() {
     ip "-$1" fou show 2>/dev/null | grep -q "^port $PORT gue"
 }
 
-# What rp_filter was before up is in the alias of a device, which goes with the network namespace.
+# The previous rp_filter is in the alias of a device, which disappears with the network namespace.
 remember_filters() {
     [ -z "$(remembered_filters)" ] || return 0
     filters=
@@ -179,7 +179,7 @@ remembered_filters() {
     ip link show dev tunl0 2>/dev/null | sed -n 's/^ *alias convey rp_filter //p'
 }
 
-# One that somebody has set meanwhile stays.
+# A value that was changed in the meantime stays.
 restore_filters() {
     for filter in $(remembered_filters); do
         file=/proc/sys/net/ipv4/conf/${filter%%=*}/rp_filter
@@ -188,7 +188,7 @@ restore_filters() {
     ip link set dev tunl0 alias "" 2>/dev/null || true
 }
 
-# Sources are not held against routes. An interface does what its own setting or that of `all` says, whichever is more.
+# No check of sources against routes. The kernel uses the higher of the settings of the interface and of `all`.
 loose() {
     echo 0 >"/proc/sys/net/ipv4/conf/$1/rp_filter"
 }

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Lets a server answer clients directly (DSR): what it sends from its service's ports leaves with the VIP as
-# its source. Replies to the balancer itself, which are answers to health checks, stay as they are, and so does
-# all that has no such port, as ICMP.
+# Lets a server answer clients directly (DSR): packets from the ports of its service leave with the VIP as
+# their source. Replies to the balancer itself, which are answers to health checks, do not change, and neither
+# do packets without such a port, like ICMP.
 #
-# This is the variant with tc: an htb qdisc to hang filters on, u32 to choose packets, `action nat` to rewrite
-# them. It knows IPv4 alone; IPv6, and kernels without `action nat` (CONFIG_NET_ACT_NAT), want dsr-server-nft.sh.
+# This is the variant with tc: an htb qdisc to attach filters to, u32 to select packets, `action nat` to rewrite
+# them. It supports only IPv4. For IPv6, and kernels without `action nat` (CONFIG_NET_ACT_NAT), use dsr-server-nft.sh.
 # usage: [NAME=VALUE...] dsr-server.sh up|down|check|status
 #
 #   VIP        where clients connect to; needed for up and check
@@ -14,16 +14,16 @@
 #   PROTOCOLS  of those ports: tcp, udp or "tcp udp" [tcp udp]
 #   INTERFACE  where replies leave [eth0]
 #
-# up and down are idempotent: up replaces what an earlier up has set; down removes it if it is there, and the interface
-# has its default qdisc again. An up that fails leaves nothing behind. check fails unless answers get the VIP. All of them fail
-# where there is no such interface. Needs root.
+# up and down are idempotent: up replaces the settings of an earlier up; down removes them if they exist, and the interface
+# gets its default qdisc again. An up that fails leaves nothing behind. check fails unless answers get the VIP. All commands fail
+# if the interface does not exist. Needs root.
 set -eu
 
 INTERFACE=${INTERFACE:-eth0}
 PROTOCOLS=${PROTOCOLS:-tcp udp}
-# Tells our qdisc from one that somebody else has set.
+# Distinguishes this script's qdisc from others.
 HANDLE=c0e7
-# A packet that is whole, or the first of its fragments: the fragment offset is 0.
+# An unfragmented packet or a first fragment: the fragment offset is 0.
 FIRST="match u16 0 0x1fff at 6"
 
 up() {
@@ -47,7 +47,7 @@ up() {
     rewrite="action nat egress $SERVER/32 $VIP"
     down
     trap failed EXIT
-    # Without classes, htb sends everything on at once: it shapes nothing here.
+    # Without classes, htb sends everything at once and does not shape.
     tc qdisc replace dev "$INTERFACE" root handle $HANDLE: htb
     for balancer in $BALANCERS; do
         case $balancer in
@@ -58,12 +58,12 @@ up() {
     for protocol in $PROTOCOLS; do
         number=$(number "$protocol")
         for port in $PORTS; do
-            # The port is where it is without IP options, which servers do not send.
+            # The offset of the port without IP options, which servers do not send.
             filter 2 match ip protocol "$number" 0xff $FIRST match ip sport "$port" 0xffff $rewrite
         done
         if [ "$protocol" = udp ]; then
-            # What shows its port and got here is not the service's. The rest are later fragments, which show
-            # none: all are taken for the service's.
+            # Packets with a port that get here do not belong to the service. The rest are later fragments without
+            # ports: all of them count as packets of the service.
             filter 3 match ip protocol "$number" 0xff $FIRST flowid $HANDLE:0
             filter 4 match ip protocol "$number" 0xff $rewrite
         fi
@@ -104,7 +104,7 @@ status() {
     tc filter show dev "$INTERFACE"
 }
 
-# By the name of a protocol, the number in the IP header.
+# Prints the number of a protocol in the IP header.
 number() {
     case $1 in
         tcp) echo 6 ;;
@@ -113,7 +113,7 @@ number() {
     esac
 }
 
-# A filter for what this server sends; the lower priority is asked first.
+# A filter for packets that this server sends; filters run in ascending order of priority.
 filter() {
     priority=$1
     shift
