@@ -187,13 +187,14 @@ impl EventSequence {
             return;
         }
         let packet = self.packet(n).seq(segment.0).ack(server.got).payload(&vec![7; segment.1 as usize]);
-        let arrived = self.arrive(Some(n), &packet);
+        let (arrived, is_hidden) = (self.arrive(Some(n), &packet), !self.shows_replies());
         let connection = &mut self.connections[n];
         // Another server, or one that takes it for another client's, would know nothing of it.
         if arrived.is_none() || arrived != connection.delivered {
             return self.is_gone(n);
         }
-        connection.is_open = true;
+        // An acknowledgement proves nothing where the SYN of the flow has no answer yet.
+        connection.is_open |= is_hidden || connection.answer_passed;
         if fate == Fate::Delivered {
             connection.client.arrives(segment);
         }
