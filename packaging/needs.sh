@@ -1,6 +1,6 @@
-# Checks before a build, which takes minutes. Scripts source this file in the folder of the project.
+# Checks before a long build. Scripts source this file in the directory of the project.
 
-# Ends the script unless cargo is there, as new as `rust-version` in Cargo.toml.
+# Ends the script unless cargo is installed and at least as new as `rust-version` in Cargo.toml.
 need_cargo() {
     least=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
     found=$(cargo --version 2>/dev/null | cut -d' ' -f2)

@@ -7,7 +7,7 @@ use std::{env, fs};
 use convey_compression::{Encoder, EncoderFault};
 use convey_http_core::ContentCoding;
 
-/// As convey compresses what comes from a server.
+/// Bytes for one call of the encoder, as convey compresses responses of servers.
 const PIECE: usize = 16 * 1024;
 
 const MEASURED: Duration = Duration::from_millis(500);

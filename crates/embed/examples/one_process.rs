@@ -1,5 +1,5 @@
-//! An application whose HTTP and TCP frontends, and a server made with axum behind them, are one process with one graceful stop.
-//! Servers come and go while it runs.
+//! One process with HTTP and TCP frontends, an axum server behind them, and one graceful stop.
+//! It adds and removes a server while it runs.
 //! `cargo run -p convey-embed --example one_process`, then `curl http://127.0.0.1:8080/` (HTTP) or `:8081` (TCP).
 
 use std::time::Duration;
@@ -36,7 +36,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     balancer.remove_server("app", "guest").await?;
 
     tokio::signal::ctrl_c().await?;
-    // The balancer first: what it has let in still needs the server.
+    // The balancer stops first, because its open requests still need the server.
     balancer.stop(Duration::from_secs(30)).await;
     let _ = stop.send(());
     server.await??;

@@ -1,4 +1,4 @@
-//! An algorithm of one's own: requests for one tenant go to the server that has its name, as long as that can be chosen.
+//! A custom algorithm: requests for a tenant go to the server with the tenant's name, while that server is available.
 //! `cargo run -p convey-embed --example own_algorithm`, then `curl -H 'X-Tenant: blue' http://127.0.0.1:8080/`.
 
 use convey_embed::EmbeddedBalancer;
@@ -27,7 +27,7 @@ fn by_tenant(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Behind the routes: a request has servers once it has a route.
+    // After the routes, because a request has servers once it has a route.
     let stack = find_route(Check::new(Forwards, by_tenant));
     let _balancer = EmbeddedBalancer::builder(CONFIG).stack(stack).start().await?;
     tokio::signal::ctrl_c().await?;
