@@ -3,10 +3,10 @@
 use std::fmt::Display;
 use std::{fs, io};
 
-use convey::forward::{CacheEvent, KnownFlow, Segment, TableRow, encode};
-use convey::model::{Addr, FlowKey, Protocol, ProxyVersion};
-use convey::proxy_protocol::{self, Addresses};
-use convey::wire::{IcmpError, TcpFlags, TestPacket, icmp_error, parse};
+use convey_forward::{CacheEvent, KnownFlow, Segment, TableRow, encode};
+use convey_model::{Addr, FlowKey, Protocol, ProxyVersion};
+use convey_proxy_protocol::Addresses;
+use convey_wire::{IcmpError, TcpFlags, TestPacket, icmp_error, parse};
 
 fn main() -> io::Result<()> {
     for (family, client, vip, router) in [
@@ -323,11 +323,11 @@ fn proxy_headers() -> Vec<(String, Vec<u8>)> {
     let each = clients.into_iter().flat_map(|client| kinds.map(|kind| (client, kind)));
     each.map(|((client, addresses), (kind, version, tlvs))| {
         let mut bytes = Vec::new();
-        proxy_protocol::write(version, addresses, tlvs, &mut bytes);
+        convey_proxy_protocol::write(version, addresses, tlvs, &mut bytes);
         bytes.extend_from_slice(b"GET / HTTP/1.1\r\n");
         (format!("{client}-{kind}"), bytes)
     })
-    .chain([("local".to_owned(), proxy_protocol::local(ProxyVersion::V2).to_vec())])
+    .chain([("local".to_owned(), convey_proxy_protocol::local(ProxyVersion::V2).to_vec())])
     .collect()
 }
 

@@ -16,16 +16,16 @@ use std::process::exit;
 use clap::builder::{OsStringValueParser, PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use convey_config::{ListSettings, LogLevel, Stats, parse_log_level};
 use convey_etcd::EtcdAddress;
+use convey_model::{Mode, Target};
 
 pub use self::flows::{FlowsArgs, FlowsCommand};
 pub use self::operate::{BackendCommand, ServerCommand};
 pub use self::service::Service;
 pub use self::top::TopArgs;
 pub use self::trace::TraceArgs;
-use crate::config::{ListSettings, LogLevel, Stats, parse_log_level};
 use crate::explain::{AskedRequest, ClientAddr};
-use crate::model::{Mode, Target};
 
 /// The configuration of this host, which packages bring.
 pub const HOST_CONFIG: &str = "/etc/convey/config.toml";

@@ -3,8 +3,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, Ordering};
 
-use convey::control::{EventKind, EventLevel, EventLog};
-use convey::model::Timestamp;
+use convey_control::{EventKind, EventLevel, EventLog};
+use convey_model::Timestamp;
 
 /// The system's allocator, counting the bytes that are in use.
 struct Counting;

@@ -13,9 +13,9 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use convey::admin::{StatsSource, routes, serve};
-use convey::model::{FrontendConfig, LookupFault, Missing, Mode, Timestamp};
-use convey::snapshot::{Ejected, Health, Name, Snapshot, fixture};
-use convey::stats::PacketStats;
+use convey_model::{FrontendConfig, LookupFault, Missing, Mode, Timestamp};
+use convey_snapshot::stats::PacketStats;
+use convey_snapshot::{Ejected, Health, Name, Snapshot, fixture};
 use convey_testkit::{Need, run_trials, trial};
 
 fn main() -> ExitCode {
@@ -111,7 +111,7 @@ fn scrape(snapshot: Snapshot) -> String {
         now: Box::new(|| Timestamp(0)),
         draining: Arc::default(),
         packets: Some(Arc::new(PacketStats::new(1))),
-        log_level: convey::model::LogLevel::default,
+        log_level: convey_model::LogLevel::default,
         dropped_log_lines: || 0,
         loads: Arc::default(),
         access_log: Arc::default(),
@@ -158,7 +158,7 @@ fn state(name: &str) -> Snapshot {
         (server, Health { up, proven: true, reason, since, ejected, percent: 35 })
     };
     let pool = fixture::pool(name, vec![server("127.0.0.1:8081", true), server("127.0.0.1:8082", false)]);
-    let config = convey::model::fixture::frontend(name, &[], name);
+    let config = convey_model::fixture::frontend(name, &[], name);
     let http = FrontendConfig { mode: Mode::Http, name: format!("{name} http"), ..config.clone() };
     let http = fixture::frontend_of(http, &pool);
     let packets = FrontendConfig { mode: Mode::Passthrough, name: format!("{name} nat"), ..config.clone() };

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use balancer::{BalancerSetup, TestBalancer};
-use convey::forward::{Direction, PacketRole, Verdict};
-use convey::model::DrainingEndpoints;
-use convey::model::{Addr, DropReason, Endpoint, FlowKey, FrontendConfig, Mode, Protocol};
-use convey::snapshot::{self, Snapshot, fixture};
-use convey::wire::{IcmpError, TestPacket, icmp_error, parse};
+use convey_forward::{Direction, PacketRole, Verdict};
+use convey_model::DrainingEndpoints;
+use convey_model::{Addr, DropReason, Endpoint, FlowKey, FrontendConfig, Mode, Protocol};
+use convey_snapshot::{Snapshot, fixture};
+use convey_wire::{IcmpError, TestPacket, icmp_error, parse};
 
 /// The system's allocator, counting what each thread asks it for.
 struct Counting;
@@ -231,7 +231,7 @@ fn cost_of_a_snapshot(listen: &str, drained: u16) -> u64 {
         let config =
             FrontendConfig { listen: vec![listen.parse().expect("an address")], ..before.config.clone() };
         let (pool, live) = (before.pool.clone(), before.live.clone());
-        let frontend = Arc::new(snapshot::Frontend {
+        let frontend = Arc::new(convey_snapshot::Frontend {
             config,
             pool,
             http: None,

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use convey::dataplane::{CaptureFilter, Pipeline, PipelineParts, Selection, Sight};
-use convey::forward::{Dispatch, Forwarder, Settings};
-use convey::model::{Endpoint, Timestamp};
-use convey::snapshot::Snapshot;
-use convey::stats::PacketStats;
+use convey_dataplane::{CaptureFilter, Pipeline, PipelineParts, Selection, Sight};
+use convey_forward::{Dispatch, Forwarder, Settings};
+use convey_model::{Endpoint, Timestamp};
+use convey_snapshot::Snapshot;
+use convey_snapshot::stats::PacketStats;
 use convey_testkit::{Need, PATIENCE, TestNamespace, run_trials, trial};
 
 /// The system's allocator, counting the bytes that are in use.

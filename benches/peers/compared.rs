@@ -1,6 +1,6 @@
 //! What is compared: a mode of convey, HTTP within TLS, HTTP/3, or files that balancers serve themselves.
 
-use convey::model::Mode;
+use convey_model::Mode;
 
 /// A comparison. Each has a table of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use convey::model::Mode;
 use convey_lab::{INTERFACE, Role, VIP};
+use convey_model::Mode;
 use convey_testkit::{Process, TlsClient, TlsSettings, ask, binary, clock, tool};
 use rustix::process::Signal;
 

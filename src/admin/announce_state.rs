@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use arc_swap::ArcSwap;
 
-use crate::control::KnownAnnouncement;
+use convey_control::KnownAnnouncement;
 
 /// All addresses that are to be announced.
 #[derive(Debug, Default)]

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use convey_model::AnnounceConfig;
+use convey_snapshot::{Frontend, Snapshot};
+
 use super::AcmeName;
-use crate::model::AnnounceConfig;
-use crate::snapshot::{Frontend, Snapshot};
 
 /// Time before an order from which the frontend counts as ready again, beside twice `hold`: the
 /// authority has to reach it.
@@ -99,8 +100,8 @@ pub(super) mod fixture {
     use std::sync::Arc;
 
     use super::*;
-    use crate::model::{self, FrontendTls, TlsVersion};
-    use crate::snapshot::{Pool, fixture};
+    use convey_model::{FrontendTls, TlsVersion};
+    use convey_snapshot::{Pool, fixture};
 
     pub(super) const NOW: i64 = 1_000_000;
 
@@ -109,9 +110,9 @@ pub(super) mod fixture {
         listen: &str,
         pool: &Arc<Pool>,
     ) -> (Arc<Frontend>, CertificateView) {
-        let config = model::fixture::frontend("secure", &[listen], &pool.config.name);
+        let config = convey_model::fixture::frontend("secure", &[listen], &pool.config.name);
         let tls = Some(Arc::new(settings()));
-        let frontend = fixture::frontend_of(model::FrontendConfig { tls, ..config }, pool);
+        let frontend = fixture::frontend_of(convey_model::FrontendConfig { tls, ..config }, pool);
         (frontend, ordered(Some(0), NOW + 300))
     }
 
@@ -151,13 +152,13 @@ mod tests {
 
     use super::fixture::{NOW, ordered, settings};
     use super::*;
-    use crate::model::{self, FrontendTls};
-    use crate::snapshot::fixture;
+    use convey_model::FrontendTls;
+    use convey_snapshot::fixture;
 
     fn frontend(tls: Option<FrontendTls>) -> Arc<Frontend> {
         let pool = fixture::pool("app", vec![(fixture::server("a", "127.0.0.1:81"), fixture::up())]);
-        let config = model::fixture::frontend("web", &["127.0.0.1:80"], "app");
-        fixture::frontend_of(model::FrontendConfig { tls: tls.map(Arc::new), ..config }, &pool)
+        let config = convey_model::fixture::frontend("web", &["127.0.0.1:80"], "app");
+        fixture::frontend_of(convey_model::FrontendConfig { tls: tls.map(Arc::new), ..config }, &pool)
     }
 
     #[test]

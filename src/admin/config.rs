@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
+use convey_config::ListSettings;
+use convey_control::ConfigLoad;
+use convey_model::Mode;
 use serde::Serialize;
 
 use super::report::rfc3339;
-use crate::config::ListSettings;
-use crate::control::ConfigLoad;
-use crate::model::Mode;
 
 /// The configuration that runs, and the last reload.
 #[derive(Debug, Clone, PartialEq, Serialize)]

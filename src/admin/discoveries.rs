@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use convey_snapshot::{Discovery, Snapshot};
 use serde::Serialize;
 
 use super::report::rfc3339;
-use crate::snapshot::{Discovery, Snapshot};
 
 /// The source of a backend.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
+use convey_control::LoggedEvent;
 use serde::Serialize;
 
 use super::report::rfc3339;
-use crate::control::LoggedEvent;
 
 /// Something that has happened.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -15,7 +15,7 @@ pub struct EventReport {
     /// When.
     #[serde(serialize_with = "rfc3339")]
     pub at: SystemTime,
-    /// What it is about: [`crate::control::EventKind::name`].
+    /// What it is about: [`convey_control::EventKind::name`].
     pub kind: &'static str,
     /// How bad it is: `info`, `warn` or `error`.
     pub level: &'static str,

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
+use convey_dataplane::PacketFlows;
+use convey_forward::{ClientShare, Dispatch};
+use convey_model::{
+    FlowAnswer, FlowGroup, FlowKey, FlowKind, FlowListing, FlowQuery, FlowsUnavailable, ListedFlow,
+    ListedFlowId,
+};
+use convey_proxy::ProxyFlows;
 use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::dataplane::PacketFlows;
 use crate::explain::{ClientFlows, FlowQuestion, FoundFlow, rounded_seconds};
-use crate::forward::{ClientShare, Dispatch};
-use crate::model::{
-    FlowAnswer, FlowGroup, FlowKey, FlowKind, FlowListing, FlowQuery, FlowsUnavailable, ListedFlow,
-    ListedFlowId,
-};
-use crate::proxy::ProxyFlows;
 
 /// Lists that are made at once; more wait.
 const MAX_AT_ONCE: usize = 2;

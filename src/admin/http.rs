@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::{Extension, Router};
+use convey_proxy::Contained;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -18,7 +19,6 @@ use tokio::time::{Instant, timeout_at};
 
 use super::listener::{AdminListener, Requester};
 use super::progress::AnswerProgress;
-use crate::proxy::Contained;
 
 /// Answers requests until dropped. One request per connection, and a bounded time and number of
 /// connections: nobody can keep others out by being slow. Answers that take long (`AnswerProgress::takes_long`) have no

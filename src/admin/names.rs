@@ -2,10 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
+use convey_snapshot::Name;
 use serde::Serialize;
 
 use super::report::rfc3339;
-use crate::snapshot::Name;
 
 /// A name.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -50,8 +50,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::model::{LookupFault, Missing, Timestamp};
-    use crate::snapshot::NameLive;
+    use convey_model::{LookupFault, Missing, Timestamp};
+    use convey_snapshot::NameLive;
 
     #[test]
     fn a_name_that_fails_tells_why_and_what_it_stands_for_meanwhile() {

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use convey_config::files::aside;
+use convey_config::find_network;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::config::files::aside;
-use crate::config::find_network;
 use crate::explain::{NetworkQuestion, SearchedFile, SearchedNetwork, SearchedText};
 
 /// A disk that does not answer keeps one thread, however many ask.
@@ -53,7 +53,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::model::AccessFile;
+    use convey_model::AccessFile;
 
     #[tokio::test]
     async fn the_first_file_that_has_a_network_is_told_with_its_line_and_whether_it_has_changed() {

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
+use convey_model::{AddedServer, Overlay, OverlayValue, SaidLogLevel, ServerSettings, Target};
+use convey_snapshot::Snapshot;
 use serde::Serialize;
 
 use super::report::rfc3339;
-use crate::model::{AddedServer, Overlay, OverlayValue, SaidLogLevel, ServerSettings, Target};
-use crate::snapshot::Snapshot;
 
 /// A change that an operator has made.
 #[derive(Debug, Clone, PartialEq, Serialize)]

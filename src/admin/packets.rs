@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::forward::FlowState;
-use crate::model::{CacheOutcome, DropReason, Shortage};
-use crate::stats::{Gauge, PacketStats};
+use convey_forward::FlowState;
+use convey_model::{CacheOutcome, DropReason, Shortage};
+use convey_snapshot::stats::{Gauge, PacketStats};
 
 /// What becomes of packets, and how full the tables are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -139,8 +139,8 @@ mod tests {
     use futures_util::future::join_all;
 
     use super::*;
-    use crate::model::Timestamp;
-    use crate::snapshot::Snapshot;
+    use convey_model::Timestamp;
+    use convey_snapshot::Snapshot;
 
     /// What has been rendered so far, for a report asks once for the lines that the log has lost.
     static RENDERED: AtomicU64 = AtomicU64::new(0);
@@ -158,7 +158,7 @@ mod tests {
             now: Box::new(|| Timestamp(0)),
             draining: Arc::default(),
             packets: None,
-            log_level: crate::model::LogLevel::default,
+            log_level: convey_model::LogLevel::default,
             dropped_log_lines: || {
                 drop(HELD.lock());
                 RENDERED.fetch_add(1, Ordering::Relaxed)

@@ -5,7 +5,7 @@ use std::fs;
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::proxy::Contained;
+use convey_proxy::Contained;
 
 /// The process, in the terms of Prometheus' conventional `process_*` metrics. `None`: the system does not
 /// tell; it is not reported.

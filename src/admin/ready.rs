@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use convey_model::{AdminState, AnnounceConfig, Target};
+use convey_snapshot::{Frontend, Pool, Server, Snapshot};
+
 use super::certificates::{CertificateView, UnusableCertificates};
 use crate::explain::PacketFacts;
-use crate::model::{AdminState, AnnounceConfig, Target};
-use crate::snapshot::{Frontend, Pool, Server, Snapshot};
 
 /// State from which readiness follows.
 #[derive(Clone, Copy)]

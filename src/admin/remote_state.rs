@@ -3,7 +3,7 @@
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
-use crate::model::Timestamp;
+use convey_model::Timestamp;
 
 /// What is known now.
 #[derive(Debug, Default)]

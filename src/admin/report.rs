@@ -13,6 +13,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use convey_control::ConfigLoad;
+use convey_model::{FrontendConfig, Listen, Protocol, Timestamp};
+use convey_snapshot::stats::{Counter, Distribution, PacketStats, Traffic};
+use convey_snapshot::{Frontend, HttpFrontend, Pool, Snapshot, SniRoutes};
 use serde::{Serialize, Serializer};
 
 pub use self::acme::AcmeReport;
@@ -28,10 +32,6 @@ use super::{
     AcmeState, AnnounceState, ConfigReport, DiscoveryReport, NameReport, OverlayReport, PacketReport,
     RemoteState,
 };
-use crate::control::ConfigLoad;
-use crate::model::{FrontendConfig, Listen, Protocol, Timestamp};
-use crate::snapshot::{Frontend, HttpFrontend, Pool, Snapshot, SniRoutes};
-use crate::stats::{Counter, Distribution, PacketStats, Traffic};
 
 /// The whole report. Received (`rx`) is from clients, sent (`tx`) is to clients; all counts begin when the
 /// program starts, or later for what a reload added.

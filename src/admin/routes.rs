@@ -10,13 +10,13 @@ use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use convey_control::OperatorRequest;
 use tokio::sync::mpsc;
 
 use super::pages::{Page, Pages, Rendered};
 use super::ready::FrontendReadiness;
 use super::wrong_tokens::WrongTokens;
 use super::{StatsSource, api, dashboard};
-use crate::control::OperatorRequest;
 
 /// The most who ask at once for pages; more wait.
 const MAX_ASKING: usize = 128;

@@ -6,6 +6,12 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use convey_access_log::AccessLog;
+use convey_control::{ConfigLoads, EventLog};
+use convey_dataplane::Sight;
+use convey_model::{LogLevel, Timestamp};
+use convey_proxy::WorkersShared;
+use convey_snapshot::Snapshot;
+use convey_snapshot::stats::PacketStats;
 use convey_trace::TraceHub;
 
 use super::network_search::search_network;
@@ -14,16 +20,10 @@ use super::{
     AcmeState, AnnounceState, BackendReport, CertificateView, FlowSources, OverlayReport, RemoteState,
     StatsReport, report,
 };
-use crate::control::{ConfigLoads, EventLog};
-use crate::dataplane::Sight;
 use crate::explain::{
     AskedRequest, ClientAddr, ExplainSources, Explanation, FlowQuestion, NetworkQuestion, PacketFacts,
     Unanswerable, explain, share_question,
 };
-use crate::model::{LogLevel, Timestamp};
-use crate::proxy::WorkersShared;
-use crate::snapshot::Snapshot;
-use crate::stats::PacketStats;
 
 /// Where answers come from.
 pub struct StatsSource {

@@ -4,12 +4,12 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
+use convey_model::Protocol;
+use convey_snapshot::{Pool, Server, Snapshot};
 use convey_trace::{ConnectionStep, PacketStep, TraceEvent, TraceStep};
 use serde::Serialize;
 
 use self::packet::PacketLine;
-use crate::model::Protocol;
-use crate::snapshot::{Pool, Server, Snapshot};
 
 mod packet;
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use crate::model::Timestamp;
+use convey_model::Timestamp;
 
 /// Wrong tokens that an address may send in a [`WINDOW`].
 const MAX_WRONG: u32 = 10;

@@ -9,16 +9,16 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use convey_acme::{Authority, FileLock, OrderFailure, OrderFault, OrderLock, RenewalSchedule, Store};
+use convey_config::Config;
+use convey_control::{EventKind, EventLevel, EventLog};
+use convey_model::AcmeConfig;
+use convey_snapshot::Snapshot;
 use convey_tls::{AcmeChallenges, AcmeProof, Validity};
 use log::{error, info, warn};
 use rustix::fs::{Access, access};
 
 use super::{clock, runtime, state_folder};
 use crate::admin::{AcmeName, AcmeState};
-use crate::config::Config;
-use crate::control::{EventKind, EventLevel, EventLog};
-use crate::model::AcmeConfig;
-use crate::snapshot::Snapshot;
 
 /// Between two looks at what is due, and at what other nodes show.
 const TICK: Duration = Duration::from_secs(1);

@@ -11,6 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use convey_control::{
+    AddressChange, Announcement, EventKind, EventLevel, EventLog, KnownAnnouncement, Readiness,
+};
+use convey_dataplane::net::{HostAddress, HostAddresses, OwnedName};
+use convey_model::{AnnounceConfig, Timestamp};
+use convey_snapshot::Snapshot;
 use log::{error, info, warn};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
@@ -22,13 +28,7 @@ use crate::admin::{
     AcmeState, AnnounceState, AnnouncedAddress, AnnouncedAddresses, CertificateView, ReadinessInput,
     announced_addresses,
 };
-use crate::control::{
-    AddressChange, Announcement, EventKind, EventLevel, EventLog, KnownAnnouncement, Readiness,
-};
 use crate::explain::PacketFacts;
-use crate::model::{AnnounceConfig, Timestamp};
-use crate::net::{HostAddress, HostAddresses, OwnedName};
-use crate::snapshot::Snapshot;
 
 /// How often it is looked whether the addresses are still where they should be, and whether others have left theirs.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -479,7 +479,7 @@ impl AnnounceTask {
         self.names.clear();
     }
 
-    async fn take_away(&self, leaving: &BTreeSet<IpAddr>) -> Result<(), crate::net::Error> {
+    async fn take_away(&self, leaving: &BTreeSet<IpAddr>) -> Result<(), convey_dataplane::net::Error> {
         let Some(netlink) = self.netlink.as_ref().filter(|_| !leaving.is_empty()) else { return Ok(()) };
         for address in netlink.all().await?.iter().filter(|one| one.is_announced && leaving.contains(&one.ip))
         {

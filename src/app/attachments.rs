@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use log::{info, warn};
 
-use crate::dataplane::{
+use convey_dataplane::{
     CacheError, CaptureFilter, Guard, LastingGuard, Offloader, Pipeline, Selection, XdpLinks, causes,
 };
-use crate::model::NextHops;
-use crate::model::{Endpoint, Interface, Layer};
-use crate::stats::PacketStats;
+use convey_model::NextHops;
+use convey_model::{Endpoint, Interface, Layer};
+use convey_snapshot::stats::PacketStats;
 
 /// What sees packets.
 pub(super) struct Drivers {

@@ -15,6 +15,17 @@ use std::time::Duration;
 
 use anyhow::{anyhow, bail};
 use arc_swap::ArcSwap;
+use convey_config::watch::{FirstLook, Watch};
+use convey_config::{Config, Loaded};
+use convey_control::health::{ProbeOutcome, Schedule};
+use convey_control::{
+    Call, ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, EventKind, EventLevel, EventLog,
+    NameBoard, OperatorRequest, Reading, Resolver, Task,
+};
+use convey_dataplane::net::{ReservedPorts, end_inheritance};
+use convey_model::{ConnectFailures, Endpoint, Mode, NetworkTables};
+use convey_proxy::remedy;
+use convey_snapshot::Snapshot;
 use convey_trace::{TraceEnd, TraceHub};
 use log::{info, warn};
 use rustix::process::Signal;
@@ -41,19 +52,8 @@ use super::{
     snat_ports, socket_store, stale_filters,
 };
 use crate::admin::{self, AcmeState, AnnounceState, RemoteState};
-use crate::config::watch::{FirstLook, Watch};
-use crate::config::{self, Config, Loaded};
-use crate::control::{
-    Call, ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, EventKind, EventLevel, EventLog,
-    NameBoard, OperatorRequest, Reading, Resolver, Task,
-};
 use crate::explain::PacketFacts;
-use crate::health::{ProbeOutcome, Schedule};
 use crate::logging::{self, Log};
-use crate::model::{ConnectFailures, Endpoint, Mode, NetworkTables};
-use crate::net::{ReservedPorts, end_inheritance};
-use crate::proxy::remedy;
-use crate::snapshot::Snapshot;
 
 /// How long those who watch have at most to hear that no more is shown.
 const TRACE_END_TIMEOUT: Duration = Duration::from_secs(1);
@@ -108,7 +108,7 @@ fn run_after(mut handed: Option<Handed>, early: Early, show: &Show, log: &Log) -
 
 /// Asks for a reload whenever the file has changed. One that waits already will read the newest file too.
 fn watch(first: FirstLook, file: &ConfigFile, reload: mpsc::Sender<()>) -> io::Result<Watch> {
-    config::watch::watch(first, file.lists.clone(), file.brought_into.clone(), move || {
+    convey_config::watch::watch(first, file.lists.clone(), file.brought_into.clone(), move || {
         let _ = reload.try_send(());
     })
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use convey_config::Config;
+use convey_control::{EventKind, EventLevel, EventLog};
+use convey_model::FrontendTls;
+use convey_snapshot::Snapshot;
 use convey_tls::{Expiry, ExpiryWatch, TlsAcceptor, Validity};
 use log::{error, warn};
 
 use super::clock;
-use crate::config::Config;
-use crate::control::{EventKind, EventLevel, EventLog};
-use crate::model::FrontendTls;
-use crate::snapshot::Snapshot;
 
 /// Between two looks: a reload may bring others.
 const LOOK_EVERY: Duration = Duration::from_secs(60);

@@ -7,6 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
+use convey_config::{Config, FoundBySource, FoundServers, LeftOut, LoadError, Problem, Resolved};
+use convey_control::{ConfigFile, Resolver, own_addresses};
+use convey_dataplane::{Guard, GuardKind, causes};
+use convey_forward::ServerSnat;
+use convey_model::{DiscoverySource, DnsRecords, Lookup, LookupFault, Missing, Mode, ServerAddr};
 use futures_util::future::join_all;
 use tempfile::TempDir;
 
@@ -21,12 +26,7 @@ use super::{
     privileges, proxy_path, resources, runtime, snat_ports, snat_watch, sources, stale_filters,
 };
 use crate::cli::Options;
-use crate::config::{self, Config, FoundBySource, FoundServers, LeftOut, LoadError, Problem, Resolved};
-use crate::control::{ConfigFile, Resolver, own_addresses};
-use crate::dataplane::{Guard, GuardKind, causes};
 use crate::doctor::masquerade;
-use crate::forward::ServerSnat;
-use crate::model::{DiscoverySource, DnsRecords, Lookup, LookupFault, Missing, Mode, ServerAddr};
 
 /// A configuration that is looked at.
 pub(super) struct Checked {
@@ -109,12 +109,13 @@ impl Checked {
 
     fn look_at_file(&self) -> Result<ExitCode, Failure> {
         let loaded = self.file.load().map_err(Failure::Config)?;
-        let odd =
-            config::validate_without_host(&loaded).map_err(LoadError::Invalid).map_err(Failure::Config)?;
+        let odd = convey_config::validate_without_host(&loaded)
+            .map_err(LoadError::Invalid)
+            .map_err(Failure::Config)?;
         loaded.warnings.iter().chain(&odd).for_each(|warning| self.warn(warning));
         let path = self.file.path.display();
         self.print(&format!("{path} is valid (this host was not looked at); it says:\n\n"));
-        self.print(&config::describe(&loaded.config));
+        self.print(&convey_config::describe(&loaded.config));
         Ok(ExitCode::SUCCESS)
     }
 
@@ -171,7 +172,7 @@ impl Checked {
         let path = file.path.display();
         if obstacles.is_empty() {
             self.print(&format!("{path} is valid; it would run:\n\n"));
-            self.print(&config::describe(&config));
+            self.print(&convey_config::describe(&config));
             memory.describe(&config).iter().for_each(|line| self.print(&format!("{line}\n")));
             self.print(&snat);
             return Ok(ExitCode::SUCCESS);

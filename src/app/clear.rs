@@ -7,13 +7,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use convey_dataplane::net::{self, HostAddresses, Netlink, ReservedPorts};
 use tokio::time::sleep;
 
 use super::socket_owner::SocketOwner;
 use super::stale_addresses::{MarkedAddresses, OwnedAddress, announcers};
 use super::stale_filters::{self, Cleared, Kinds};
 use super::{Failure, neighbours, print, print_error, runtime, stale_addresses};
-use crate::net::{self, HostAddresses, Netlink, ReservedPorts};
 
 /// Pauses for a process that is ending: five seconds in all.
 const PAUSES: u32 = 50;

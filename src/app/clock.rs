@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::dataplane::kernel_time;
-use crate::model::Timestamp;
+use convey_dataplane::kernel_time;
+use convey_model::Timestamp;
 
 static START: OnceLock<Instant> = OnceLock::new();
 

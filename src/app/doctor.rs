@@ -10,6 +10,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use convey_config::Config;
+use convey_control::{ConfigFile, health};
+use convey_model::{
+    BackendConfig, DsrKind, Endpoint, FrontendConfig, HealthCheck, HttpCheck, HttpVersion, Listen, Mode,
+    ProbeKind, Protocol,
+};
+use convey_proxy::BindError;
 use futures_util::future::join_all;
 use tokio::runtime::Runtime;
 
@@ -22,19 +29,12 @@ use super::{
     stale_addresses,
 };
 use crate::cli::{Options, Service};
-use crate::config::Config;
-use crate::control::{ConfigFile, health};
 use crate::doctor::balancer::{
     self, AcceptQueue, CheckWords, Explained, FileLimits, Host, Running, RunningStatus, TakenPort,
     TargetServer, reported,
 };
 use crate::doctor::{Diagnosis, Examination, Unseen, as_json, as_text, dsr_path, server, statistics};
-use crate::model::{
-    BackendConfig, DsrKind, Endpoint, FrontendConfig, HealthCheck, HttpCheck, HttpVersion, Listen, Mode,
-    ProbeKind, Protocol,
-};
 use crate::operator::Client;
-use crate::proxy::{self, BindError};
 
 /// Something was found.
 const FOUND: u8 = 3;
@@ -373,7 +373,7 @@ fn taken_ports(config: &Config, running: Option<&Running>) -> (Vec<TakenPort>, O
     for frontend in config.frontends_where(Mode::is_proxied) {
         let places: BTreeSet<Endpoint> = frontend.endpoints().collect();
         let (in_use, others): (Vec<_>, Vec<_>) =
-            proxy::try_to_bind(&places).into_iter().partition(BindError::is_taken);
+            convey_proxy::try_to_bind(&places).into_iter().partition(BindError::is_taken);
         let foreign = in_use.iter().map(BindError::at).filter(|at| !listens.contains(&at.addr));
         // One says enough of a range.
         taken.extend(foreign.take(1).map(|at| {

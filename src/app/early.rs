@@ -4,14 +4,15 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use convey_config::watch::FirstLook;
+use convey_config::{LoadError, Loaded};
+use convey_control::ConfigFile;
+
 use super::confine::{self, Confined};
 use super::control_socket::{BoundSocket, NotBound};
 use super::signals::ControlRuntime;
 use super::sources::{ConfigSource, Fetched, FileSource};
 use super::upgrade::{self, Predecessor};
-use crate::config::watch::FirstLook;
-use crate::config::{LoadError, Loaded};
-use crate::control::ConfigFile;
 
 /// What a balancer begins with.
 pub(super) struct Early {

@@ -3,6 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
+use convey_config::Config;
+use convey_control::{ControlState, Resolver, own_addresses};
+use convey_dataplane::plan;
+use convey_model::Offload;
 use futures_util::future::join_all;
 
 use super::ask::refused;
@@ -11,14 +15,10 @@ use super::host::{self, Kernel};
 use super::{Failure, clock, cores, file, packet_plan, print, print_error, runtime, snat_ports};
 use crate::admin::search_network;
 use crate::cli::Options;
-use crate::config::Config;
-use crate::control::{ControlState, Resolver, own_addresses};
-use crate::dataplane::plan;
 use crate::explain::{
     AskedRequest, ClientAddr, ClientFlows, ExplainSources, Explanation, NetworkQuestion, PacketFacts,
     as_text, explain,
 };
-use crate::model::Offload;
 use crate::operator::{Client, explain_path};
 
 /// The client gets no server now.

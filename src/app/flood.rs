@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use convey_control::{EventKind, EventLevel, EventLog, FloodEvent, FloodWatch};
+use convey_dataplane::{Overruns, SynGate, SynLimit};
+use convey_snapshot::stats::PacketStats;
 use log::{info, warn};
 
 use super::clock;
-use crate::control::{EventKind, EventLevel, EventLog, FloodEvent, FloodWatch};
-use crate::dataplane::{Overruns, SynGate, SynLimit};
-use crate::stats::PacketStats;
 
 /// Between two looks at what has become of SYNs.
 const LOOK_EVERY: Duration = Duration::from_millis(250);

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use anyhow::Context;
+use convey_config::{HostNetwork, LoadError, Loaded};
+use convey_control::ConfigFile;
+use convey_control::{own_addresses, own_addresses_for};
+use convey_dataplane::net::Netlink;
+use convey_model::{Mode, NetworkTables, NextHops};
 use log::warn;
 
 use super::Failure;
-use crate::config::{self, HostNetwork, LoadError, Loaded};
-use crate::control::ConfigFile;
-use crate::control::{own_addresses, own_addresses_for};
-use crate::model::{Mode, NetworkTables, NextHops};
-use crate::net::Netlink;
 
 /// What the kernel knows of the network. Read once: routers have tables with a million routes.
 pub(super) struct Kernel {
@@ -46,7 +46,7 @@ pub(super) async fn fit(loaded: Result<Loaded, LoadError>) -> Result<(Loaded, Op
         hop_to: &|ip| hops.hop_to(ip),
         refusal: &|ip| hops.refusal_of(ip, loaded.config.snat_addresses()),
     };
-    let odd = config::validate_mode(&loaded, &network);
+    let odd = convey_config::validate_mode(&loaded, &network);
     loaded.warnings.extend(odd.map_err(|wrong| Failure::Config(LoadError::Invalid(wrong)))?);
     Ok((loaded, kernel))
 }

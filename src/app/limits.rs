@@ -3,9 +3,9 @@
 use log::{debug, warn};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::config::Config;
-use crate::model::Mode;
-use crate::net::PortRanges;
+use convey_config::Config;
+use convey_dataplane::net::PortRanges;
+use convey_model::Mode;
 
 /// Raises the limit on open files to the most we may have: each connection takes two. Returns the limit.
 pub(super) fn raise_file_limit() -> u64 {

@@ -5,10 +5,10 @@ use std::iter;
 use std::sync::Arc;
 
 use convey_access_log::AccessLog;
+use convey_config::{Config, LogLevel, LogOutput};
 use log::{error, info};
 
 use super::clock;
-use crate::config::{self, Config, LogLevel, LogOutput};
 use crate::logging::{AccessWriter, Log, Outlet};
 
 /// The keys that say where lines go.
@@ -26,10 +26,10 @@ pub(super) struct Logs {
 
 /// What a file wants, with everything opened that it takes.
 pub(super) struct ReadyLogs {
-    wanted: config::LogConfig,
+    wanted: convey_config::LogConfig,
     /// Where lines go from now on, if that changes.
     outlet: Option<Outlet>,
-    access_wanted: config::AccessLogConfig,
+    access_wanted: convey_config::AccessLogConfig,
     access_outlet: Option<Outlet>,
 }
 
@@ -89,7 +89,7 @@ impl Logs {
         }
         self.files.log.follow(&wanted, outlet);
         self.output = wanted.output;
-        let config::AccessLogConfig { output, format, sample } = access_wanted;
+        let convey_config::AccessLogConfig { output, format, sample } = access_wanted;
         let access = &self.files.access;
         self.access_output = output.filter(|_| match access.turn_on(format, access_outlet, sample) {
             Ok(()) => true,

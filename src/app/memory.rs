@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use convey_config::Config;
+use convey_dataplane::MAX_FRAME_MEMORY;
+use convey_forward::Reservation;
+use convey_model::{Mode, Offload, PacketSettings};
+
 use super::offload;
-use crate::config::Config;
-use crate::dataplane::{self, MAX_FRAME_MEMORY};
-use crate::forward::Reservation;
-use crate::model::{Mode, Offload, PacketSettings};
 
 /// Memory of a process at rest, with the guard's tables in the kernel.
 const AT_REST: u64 = 40 << 20;
@@ -50,7 +51,7 @@ impl PacketMemory {
 
     fn of(config: &Config, limit: Option<MemoryLimit>) -> PacketMemory {
         let has_log = config.access_log.output.is_some();
-        PacketMemory::within(limit, dataplane::possible_cores(), &config.passthrough, has_log)
+        PacketMemory::within(limit, convey_dataplane::possible_cores(), &config.passthrough, has_log)
     }
 
     fn within(

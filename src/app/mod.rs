@@ -69,13 +69,14 @@ use self::early::Early;
 use self::show::Show;
 use self::signals::ControlRuntime;
 
+use convey_config::LoadError;
+use convey_control::ConfigFile;
+use convey_model::Mode;
+
 use crate::cli::{Cli, Command, Generated, HOST_CONFIG, Options};
-use crate::config::{self, LoadError};
-use crate::control::ConfigFile;
 use crate::demo::{self, PacketDemo};
 use crate::heap;
 use crate::logging::Log;
-use crate::model::Mode;
 use crate::operator::Wanted;
 
 /// What was done before there was a second thread.
@@ -87,7 +88,7 @@ pub struct Begun(Option<Early>);
 /// The user that the file names cannot be had, or the process that is to be upgraded is not understood: words for an operator.
 pub fn begin(cli: &Cli) -> Result<Begun, String> {
     heap::begin();
-    config::lower_rights().map_err(|error| format!("cannot lower CAP_DAC_READ_SEARCH: {error}"))?;
+    convey_config::lower_rights().map_err(|error| format!("cannot lower CAP_DAC_READ_SEARCH: {error}"))?;
     match cli.command {
         None => {
             let source = sources::of(&cli.options, &cli.options.state_dir);

@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use convey_dataplane::Sight;
+use convey_dataplane::net::{Asking, KernelNeighbour, Netlink, OwnedNames};
+use convey_forward::HopUse;
+use convey_model::{Timestamp, WantedNeighbour};
 use log::warn;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::MissedTickBehavior;
 
 use super::clock;
-use crate::dataplane::Sight;
-use crate::forward::HopUse;
-use crate::model::{Timestamp, WantedNeighbour};
-use crate::net::{Asking, KernelNeighbour, Netlink, OwnedNames};
 
 /// Between two lines of the log.
 const QUIET: Duration = Duration::from_secs(1);
@@ -135,7 +135,11 @@ pub(super) async fn look_after(
     }
 }
 
-async fn carry_out(netlink: &Netlink, round: Round, kept: &KeptNeighbours) -> Result<(), crate::net::Error> {
+async fn carry_out(
+    netlink: &Netlink,
+    round: Round,
+    kept: &KeptNeighbours,
+) -> Result<(), convey_dataplane::net::Error> {
     for (interface, ip) in round.released {
         netlink.release(interface, ip).await?;
         kept.lock().neighbours.remove(&(interface, ip));
@@ -233,7 +237,7 @@ fn key(entry: &KernelNeighbour) -> Neighbour {
 }
 
 /// Leaves the neighbours to the kernel that a killed convey had it keep fresh, unless another convey runs. Returns how many.
-pub(super) async fn clear(netlink: &Netlink) -> Result<usize, crate::net::Error> {
+pub(super) async fn clear(netlink: &Netlink) -> Result<usize, convey_dataplane::net::Error> {
     if OwnedNames::read().is_ok_and(|names| names.contains(NAME)) {
         return Ok(0);
     }

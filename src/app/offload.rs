@@ -3,9 +3,9 @@
 use anyhow::anyhow;
 use log::{info, warn};
 
-use crate::dataplane::{CacheError, Offloader, Selection, Sizes, XdpLink, XdpLinks, causes};
-use crate::model::{Interface, Layer, Nic, Offload, PacketSettings};
-use crate::net;
+use convey_dataplane::net;
+use convey_dataplane::{CacheError, Offloader, Selection, Sizes, XdpLink, XdpLinks, causes};
+use convey_model::{Interface, Layer, Nic, Offload, PacketSettings};
 
 /// A next hop takes 24 bytes, so there may be many; clients beyond them go through a worker.
 const NEXT_HOPS: u32 = 1 << 16;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
+use convey_control::OperatorRequest;
 use log::warn;
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval};
@@ -15,7 +16,6 @@ use super::control_socket::{BoundSocket, ControlSocket, NotBound, log_missing};
 use super::statistics::{Bound, Statistics};
 use super::upgrade::{AdminInUse, AdminSockets, Handed, Taken};
 use crate::admin::{self, StatsSource};
-use crate::control::OperatorRequest;
 
 /// Pause between two attempts to have a control socket that another process has.
 const RETRY_EVERY: Duration = Duration::from_secs(2);

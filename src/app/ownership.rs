@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use anyhow::anyhow;
+use convey_config::Config;
+use convey_dataplane::net::{NotOwned, OwnedName, TAKEN};
+use convey_model::{Endpoint, FrontendConfig, Mode};
 
 use super::socket_owner::SocketOwner;
-use crate::config::Config;
-use crate::model::{Endpoint, FrontendConfig, Mode};
-use crate::net::{NotOwned, OwnedName, TAKEN};
 
 /// The frontends of packet modes that are ours.
 #[derive(Debug, Default)]
@@ -161,13 +161,13 @@ mod tests {
     use std::os::unix::net::{SocketAddr, UnixDatagram};
 
     use super::*;
-    use crate::net::lineage;
+    use convey_dataplane::net::lineage;
 
     /// Port ranges are names: one that no other test has.
     fn config(first: u16) -> Config {
         let text = "mode = 'passthrough'\nfrontends.web = { listen_addr = '10.0.0.1:80', backend = 'web' }\n\
                     backends.web.servers.a.addr = '10.0.0.2:80'\n";
-        let mut config = crate::config::parse("test.toml", text).unwrap().config;
+        let mut config = convey_config::parse("test.toml", text).unwrap().config;
         config.passthrough.snat_ports = first..=first + 9;
         config
     }

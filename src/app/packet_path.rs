@@ -12,6 +12,17 @@ use std::time::Duration;
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
+use convey_config::Config;
+use convey_control::UnreachableServers;
+use convey_dataplane::net::{Netlink, OwnedName, ReservedPorts};
+use convey_dataplane::{
+    Answers, CaptureFilter, Guard, LastingGuard, Lease, MAX_WANTED_NEIGHBOURS, Offloader, PacketFlows,
+    Pipeline, PipelineParts, Selection, Sight, Terms, WorkerFlows, XdpLinks, causes,
+};
+use convey_forward::{CacheEvent, FlowCache, Forwarder, HopUse, PortSplit, SnatChoice, View};
+use convey_model::{Interface, NetworkTables, PacketSettings, WantedNeighbour};
+use convey_snapshot::Snapshot;
+use convey_snapshot::stats::PacketStats;
 use log::{info, warn};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -37,20 +48,9 @@ use super::snat_watch::SnatWatch;
 use super::stale_filters::{self, Kinds, OwnHandle};
 use super::upgrade::OwnedFlows;
 use super::{clock, neighbours, offload, privileges, route_check};
-use crate::config::Config;
-use crate::control::UnreachableServers;
-use crate::dataplane::{
-    Answers, CaptureFilter, Guard, LastingGuard, Lease, MAX_WANTED_NEIGHBOURS, Offloader, PacketFlows,
-    Pipeline, PipelineParts, Selection, Sight, Terms, WorkerFlows, XdpLinks, causes,
-};
 use crate::doctor::masquerade;
 use crate::explain::PacketFacts;
-use crate::forward::{CacheEvent, FlowCache, Forwarder, HopUse, PortSplit, SnatChoice, View};
 use crate::heap;
-use crate::model::{Interface, NetworkTables, PacketSettings, WantedNeighbour};
-use crate::net::{Netlink, OwnedName, ReservedPorts};
-use crate::snapshot::Snapshot;
-use crate::stats::PacketStats;
 
 /// Between two looks at the kernel's tables, which may be long.
 const READ_PAUSE: Duration = Duration::from_millis(20);

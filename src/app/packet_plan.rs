@@ -4,17 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use anyhow::{Context, bail, ensure};
-
-use super::{dispatch_seed, snat_watch};
-use crate::config::Config;
-use crate::dataplane::Selection;
-use crate::forward::{
-    self, Dispatch, FlowCache, Forwarder, Loops, NatPorts, PortSplit, Settings, SnatChoice, WorkerPeers,
+use convey_config::Config;
+use convey_dataplane::Selection;
+use convey_forward::{
+    Dispatch, FlowCache, Forwarder, Loops, NatPorts, PortSplit, Settings, SnatChoice, WorkerPeers,
 };
-use crate::model::NextHops;
-use crate::model::{
+use convey_model::NextHops;
+use convey_model::{
     Addr, BackendConfig, Endpoint, FrontendConfig, Interface, InterfaceAddress, Listen, Mode, PacketSettings,
 };
+
+use super::{dispatch_seed, snat_watch};
 
 /// Addresses of a family that may take the place of those that servers see now.
 const MAX_SPARE: usize = 8;
@@ -165,7 +165,7 @@ pub(super) fn snat_of_servers(
 /// The SNAT addresses of the file that no server of passthrough sees, each with a warning.
 pub(super) fn unused_snat_addresses(config: &Config, network: &NextHops) -> Vec<(IpAddr, String)> {
     let servers = servers(config, Mode::has_snat).into_iter().collect();
-    let unused = forward::unused_snat_addresses(network, &servers, &config.passthrough.snat_addresses);
+    let unused = convey_forward::unused_snat_addresses(network, &servers, &config.passthrough.snat_addresses);
     unused.into_iter().map(|(ip, reason)| (ip, snat_watch::unused_line(ip, &reason))).collect()
 }
 
@@ -268,11 +268,10 @@ pub(super) fn servers(config: &Config, modes: fn(Mode) -> bool) -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config;
-    use crate::model::fixture::{interface, route};
+    use convey_model::fixture::{interface, route};
 
     fn parse(text: &str) -> Config {
-        config::parse("test.toml", text).unwrap().config
+        convey_config::parse("test.toml", text).unwrap().config
     }
 
     fn worker_count(mode: Mode, settings: &str, cores: usize) -> usize {

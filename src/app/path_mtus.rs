@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use convey_dataplane::{PathMtuSocket, Sight};
+use convey_forward::TunnelUsers;
+use convey_model::{PathMtus, Timestamp};
+use convey_wire::TunnelMtuReport;
 use log::{info, warn};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::clock;
-use crate::dataplane::{PathMtuSocket, Sight};
-use crate::forward::TunnelUsers;
-use crate::model::{PathMtus, Timestamp};
-use crate::wire::TunnelMtuReport;
 
 /// The path MTU to each server that a router has reported one of, in bytes.
 pub(super) type MtuByServer = Arc<BTreeMap<IpAddr, u32>>;

@@ -8,6 +8,14 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use convey_access_log::AccessLog;
+use convey_config::Config;
+use convey_control::{ControlEvents, DataPath, EventLog, Task, UnreachableServers};
+use convey_dataplane::{Answers, XdpLinks};
+use convey_forward::CacheEvent;
+use convey_model::{ConnectFailures, Endpoint, Mode, Protocol};
+use convey_proxy::{HandedSession, HandedSockets};
+use convey_snapshot::Snapshot;
+use convey_snapshot::stats::{Gauge, PacketStats, Traffic};
 use convey_trace::TraceHub;
 use log::{info, warn};
 use tokio::sync::{Notify, mpsc};
@@ -24,14 +32,6 @@ use super::restart::Started;
 use super::upgrade::{AdminInUse, HeldFlows, LetGo, Predecessor};
 use crate::admin::DataPathView;
 use crate::admin::FlowSources;
-use crate::config::Config;
-use crate::control::{ControlEvents, DataPath, EventLog, Task, UnreachableServers};
-use crate::dataplane::{Answers, XdpLinks};
-use crate::forward::CacheEvent;
-use crate::model::{ConnectFailures, Endpoint, Mode, Protocol};
-use crate::proxy::{self, HandedSession, HandedSockets};
-use crate::snapshot::Snapshot;
-use crate::stats::{Gauge, PacketStats, Traffic};
 
 /// How long a stop takes at most to tell clients of the packet modes that their connections are cut.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -62,7 +62,7 @@ pub(super) struct Parts<'a> {
     /// Its counters have [`Threads::columns`].
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) failures: mpsc::Sender<ConnectFailures>,
-    pub(super) networks: mpsc::Sender<crate::model::NetworkTables>,
+    pub(super) networks: mpsc::Sender<convey_model::NetworkTables>,
     pub(super) access_log: Arc<AccessLog>,
     pub(super) event_log: Arc<EventLog>,
     pub(super) trace: Arc<TraceHub>,
@@ -99,7 +99,7 @@ impl Threads {
 
 /// The sockets, names and logs of the next configuration, ready for use.
 pub(super) struct Ready {
-    proxy: Option<proxy::PreparedSockets>,
+    proxy: Option<convey_proxy::PreparedSockets>,
     ownership: Option<Ownership>,
     logs: ReadyLogs,
 }

@@ -3,8 +3,9 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use convey_model::{Endpoint, Protocol, overlap};
+
 use super::socket_owner::SocketOwner;
-use crate::model::{Endpoint, Protocol, overlap};
 
 /// The state of a socket that listens, in `/proc/net/tcp` (`TCP_LISTEN` of Linux).
 const LISTENING: &str = "0A";

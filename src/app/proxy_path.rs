@@ -7,19 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use convey_config::Config;
 use convey_http::HttpServer;
+use convey_model::{Endpoint, FrontendConfig, Listen, Mode};
+use convey_proxy::{
+    BindError, CutOffs, Descriptors, HandedSession, HandedSockets, LocalPorts, PreparedSockets, ProxyFlows,
+    Reserved, Sessions, Workers, WorkersShared,
+};
+use convey_snapshot::Snapshot;
+use convey_snapshot::stats::Traffic;
 use log::warn;
 
 use super::paths::Parts;
 use super::{clock, limits, port_owner, resources};
-use crate::config::Config;
-use crate::model::{Endpoint, FrontendConfig, Listen, Mode};
-use crate::proxy::{
-    self, BindError, CutOffs, Descriptors, HandedSession, HandedSockets, LocalPorts, PreparedSockets,
-    ProxyFlows, Reserved, Sessions, Workers, WorkersShared,
-};
-use crate::snapshot::Snapshot;
-use crate::stats::Traffic;
 
 /// The proxy's worker threads.
 pub(super) struct ProxyPath {
@@ -185,7 +185,7 @@ pub(super) fn bind_problems(config: &Config) -> Vec<String> {
     let first = |frontend: &FrontendConfig| {
         let places: BTreeSet<Endpoint> = frontend.endpoints().collect();
         let http3: HashSet<Endpoint> = frontend.http3_endpoints().collect();
-        let problems = proxy::try_to_bind(&places);
+        let problems = convey_proxy::try_to_bind(&places);
         // A port of HTTP/3 that is taken is waited for.
         let counts = |error: &&BindError| !(error.is_taken() && http3.contains(&error.at()));
         Some(bind_problem(config, problems.iter().find(counts)?))
@@ -223,7 +223,7 @@ pub(super) fn missing_addresses(config: &Config) -> Vec<String> {
     let added = config.announced();
     for frontend in config.frontends_where(Mode::is_proxied) {
         let ips: BTreeSet<IpAddr> = frontend.listen.iter().map(Listen::ip).collect();
-        let missing = ips.difference(&added).copied().filter_map(proxy::missing_address);
+        let missing = ips.difference(&added).copied().filter_map(convey_proxy::missing_address);
         told.extend(missing.map(|why| format!("frontend {}: {why}", frontend.name)));
     }
     told

@@ -4,13 +4,13 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use convey_config::Config;
+use convey_forward::Reservation;
+use convey_model::Mode;
 use rustix::process::{Resource, getrlimit, getuid};
 
 use super::memory::PacketMemory;
 use super::paths::Threads;
-use crate::config::Config;
-use crate::forward::Reservation;
-use crate::model::Mode;
 
 /// Tasks of every process: control, health checks, log, statistics, two for the watch of the files, and a thread that reads files aside.
 const TASKS_OF_ALL: u64 = 7;

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use crate::config::Config;
-use crate::forward::PortSplit;
-use crate::model::{Endpoint, FrontendConfig, Listen, Mode, overlap};
+use convey_config::Config;
+use convey_forward::PortSplit;
+use convey_model::{Endpoint, FrontendConfig, Listen, Mode, overlap};
 
 /// What a process was started with.
 pub(super) struct Started<'a> {
@@ -126,7 +126,7 @@ fn new_root(running: &Config, wanted: &Config) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::parse;
+    use convey_config::parse;
 
     const PROXY: &str = "proxy 10.0.0.1:80";
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use convey_dataplane::Sight;
+use convey_dataplane::net::{KernelRoute, KernelRouteKind, Netlink, RouteQuery};
+use convey_model::{NextHops, RouteHop};
 use log::warn;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::packet_path::servers_of;
-use crate::dataplane::Sight;
-use crate::model::{NextHops, RouteHop};
-use crate::net::{KernelRoute, KernelRouteKind, Netlink, RouteQuery};
 
 /// Servers that the kernel is asked for, at most.
 const MAX_SERVERS: usize = 1_024;
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn difference_names_both_ways() {
-        let links = [crate::model::Interface::ethernet(2, "eth0", [2; 6], Vec::new())];
+        let links = [convey_model::Interface::ethernet(2, "eth0", [2; 6], Vec::new())];
         let network = NextHops::new(&links, [], &[]);
         let (from, to) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 9]));
         let kernel = Some(route(2, Some([10, 0, 0, 254].into())));

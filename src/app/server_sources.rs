@@ -12,8 +12,8 @@ use log::error;
 use tokio::runtime::Builder;
 use tokio::time::sleep;
 
-use crate::control::DiscoveryBoard;
-use crate::model::{DiscoverySource, ServerSource};
+use convey_control::DiscoveryBoard;
+use convey_model::{DiscoverySource, ServerSource};
 
 /// Pause before another try to start the thread.
 const PAUSE: Duration = Duration::from_secs(5);

@@ -13,13 +13,13 @@ use std::process;
 use std::rc::Rc;
 use std::time::Duration;
 
+use convey_control::Supervisor;
+use convey_snapshot::Snapshot;
 use log::warn;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, sendmsg_addr};
 use sd_notify::NotifyState;
 
-use crate::control::Supervisor;
 use crate::heap;
-use crate::snapshot::Snapshot;
 
 /// How long a message waits that may not be lost: the service manager would end or keep waiting for a convey that is well.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
@@ -251,7 +251,7 @@ fn status(snapshot: &Snapshot) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::fixture;
+    use convey_snapshot::fixture;
 
     #[test]
     fn the_status_names_a_backend_without_a_server() {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use convey_config::Config;
+use convey_snapshot::Snapshot;
 
 use super::print;
-use crate::config::Config;
 use crate::demo::{self, DemoError, PacketDemo, Servers};
-use crate::snapshot::Snapshot;
 
 /// What is shown besides the balancer itself.
 pub(super) enum Show {

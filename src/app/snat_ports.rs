@@ -1,8 +1,8 @@
 //! Which SNAT ports a process has on this host.
 
-use crate::config::Config;
-use crate::model::Mode;
-use crate::net::{NotReserved, ReservedPorts, SnatPorts};
+use convey_config::Config;
+use convey_dataplane::net::{NotReserved, ReservedPorts, SnatPorts};
+use convey_model::Mode;
 
 /// The configuration with SNAT ports that can be kept from this host's own connections, and a line for an operator if
 /// those are not the ones that it says.

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use log::{info, warn};
 
-use crate::forward::{SnatChoice, unused_snat_addresses};
-use crate::model::NextHops;
+use convey_forward::{SnatChoice, unused_snat_addresses};
+use convey_model::NextHops;
 
 /// Servers that a line of the log names.
 const MAX_NAMED: usize = 3;
@@ -134,7 +134,7 @@ pub(super) fn named(servers: &[IpAddr]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::fixture::{interface, route};
+    use convey_model::fixture::{interface, route};
 
     fn network(addresses: &[&str]) -> NextHops {
         NextHops::new(&[interface(1, addresses)], [route("10.1.0.0/24", 1, None)], &[])

@@ -10,8 +10,8 @@ use listenfd::ListenFd;
 use log::warn;
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use crate::model::Endpoint;
-use crate::proxy::HandedSockets;
+use convey_model::Endpoint;
+use convey_proxy::HandedSockets;
 
 /// What the unit writes into the runtime directory before it stops this process in order to start another one.
 const MARK: &str = "restart";

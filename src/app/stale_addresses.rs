@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::IpAddr;
 
+use convey_dataplane::net::{self, HostAddress, HostAddresses, NotOwned, OwnedName, OwnedNames};
+
 use crate::doctor::Diagnosis;
-use crate::net::{self, HostAddress, HostAddresses, NotOwned, OwnedName, OwnedNames};
 
 /// Who announces an address has this name in its network namespace.
 pub(super) fn name(ip: IpAddr) -> String {
@@ -142,7 +143,7 @@ mod tests {
     use std::os::unix::net::{SocketAddr, UnixDatagram};
 
     use super::*;
-    use crate::net::lineage;
+    use convey_dataplane::net::lineage;
 
     #[test]
     fn address_of_another_convey_is_not_taken_in_an_upgrade() {

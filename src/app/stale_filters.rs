@@ -9,9 +9,9 @@ use std::sync::Arc;
 use anyhow::Context;
 use log::{info, warn};
 
-use crate::dataplane::{LastingGuard, Lease, Offloader, Terms};
-use crate::model::{Endpoint, Interface};
-use crate::net::{self, BpfFilter, Netlink, OwnedName};
+use convey_dataplane::net::{self, BpfFilter, Netlink, OwnedName};
+use convey_dataplane::{LastingGuard, Lease, Offloader, Terms};
+use convey_model::{Endpoint, Interface};
 
 /// Where the handles of our filters begin. Nobody gets such a number who asks for none.
 const FIRST_HANDLE: u32 = 0x00c0_0001;

@@ -8,13 +8,13 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::net::TcpSocket;
 
-use crate::dataplane::ProbeSocket;
-use crate::forward::SnatChoice;
-use crate::forward::plan::{self, tunnel};
-use crate::health::{PathAnswer, PathFault, PathProber};
-use crate::model::{DsrKind, FlowKey, Listen, NextHop, Protocol, ServerKey, TunnelConfig, Unreachable};
-use crate::snapshot::{Frontend, Snapshot};
-use crate::wire::{Envelope, VipAnswer, VipProbe, enclose};
+use convey_control::health::{PathAnswer, PathFault, PathProber};
+use convey_dataplane::ProbeSocket;
+use convey_forward::SnatChoice;
+use convey_forward::plan::{self, tunnel};
+use convey_model::{DsrKind, FlowKey, Listen, NextHop, Protocol, ServerKey, TunnelConfig, Unreachable};
+use convey_snapshot::{Frontend, Snapshot};
+use convey_wire::{Envelope, VipAnswer, VipProbe, enclose};
 
 /// VIPs of one server that one probe tries; further ones of its frontends are not.
 const MAX_VIPS: usize = 8;
@@ -241,9 +241,9 @@ fn fault(VipPath { vip, server, dsr, .. }: &VipPath, answer: Option<VipAnswer>) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::fixture as model_fixture;
-    use crate::model::{FrontendConfig, Mode, NextHops};
-    use crate::snapshot::fixture;
+    use convey_model::fixture as model_fixture;
+    use convey_model::{FrontendConfig, Mode, NextHops};
+    use convey_snapshot::fixture;
 
     fn path(dsr: DsrKind) -> VipPath {
         let [vip, server] = ["10.0.0.100:80", "10.0.0.11:80"].map(|addr| addr.parse().unwrap());

@@ -69,7 +69,7 @@ impl Cli {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Mode;
+    use convey_model::Mode;
 
     fn parsed(line: &str) -> Result<Cli, clap::Error> {
         Cli::parsed(line.split(' ').map(OsString::from))

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
+use convey_model::{FlowGrouping, FlowQuery, FlowSort, Target};
 
 use super::duration::duration;
 use super::operate;
-use crate::model::{FlowGrouping, FlowQuery, FlowSort, Target};
 
 /// Which flows, and how they are shown.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand, value_parser};
+use convey_config::check_server_address;
+use convey_model::{AddedServer, AdminState, ServerSettings, Target};
 
 use super::duration::duration;
-use crate::config::check_server_address;
-use crate::model::{AddedServer, AdminState, ServerSettings, Target};
 use crate::operator::{Change, Wanted};
 
 /// Whether a command waits for the end of connections.

@@ -2,14 +2,15 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use convey_config::Config;
+use convey_model::Protocol;
+
 use super::servers::is_local;
-use crate::config::{self, Config};
-use crate::model::Protocol;
 
 /// The text that the demo greets with: what runs, and a command that sends a few requests to the first
 /// frontend for TCP.
 pub fn banner(config: &Config) -> String {
-    let mut text = config::describe(config);
+    let mut text = convey_config::describe(config);
     for server in config.backends.iter().flat_map(|backend| &backend.servers) {
         if !is_local(server.addr) {
             text.push_str(&format!(
@@ -39,8 +40,8 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::fixture::config;
-    use crate::model::fixture::{backend, frontend, server};
+    use convey_config::fixture::config;
+    use convey_model::fixture::{backend, frontend, server};
 
     #[test]
     fn the_banner_tells_which_servers_it_did_not_start() {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::time::MissedTickBehavior;
 
-use crate::snapshot::{Health, Pool, Server, Snapshot};
-use crate::stats::Counter;
+use convey_snapshot::stats::Counter;
+use convey_snapshot::{Health, Pool, Server, Snapshot};
 
 /// Connections and bytes so far, and each server's share of its backend's connections. Pure.
 pub fn live_line(snapshot: &Snapshot) -> String {
@@ -112,9 +112,9 @@ impl<W: Write> Drop for Display<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Timestamp;
-    use crate::snapshot::Ejected;
-    use crate::snapshot::fixture::{down, pool, server, snapshot, up};
+    use convey_model::Timestamp;
+    use convey_snapshot::Ejected;
+    use convey_snapshot::fixture::{down, pool, server, snapshot, up};
 
     #[test]
     fn the_line_tells_connections_bytes_and_each_servers_share() {

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use convey_config::Config;
 use convey_lab::{Lab, LabError, Role, VIP};
+use convey_model::Mode;
 use tempfile::TempDir;
 
 use super::trace;
 use super::{DemoError, Servers};
-use crate::config::{self, Config};
-use crate::model::Mode;
 
 /// Weights of the servers.
 const WEIGHTS: [u16; 3] = [3, 2, 1];
@@ -77,7 +77,7 @@ impl PacketDemo {
         format!(
             "{}\nconfiguration {}\n\ntry it:\n  for i in $(seq 12); do {client} curl -s http://{VIP}/; done\n  \
              {balancer} curl -s http://{stats}/stats\n\n",
-            config::describe(config),
+            convey_config::describe(config),
             self.path().display(),
         )
     }

@@ -28,13 +28,12 @@ impl Sample {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config;
 
     #[test]
     fn the_sample_is_a_valid_file_until_the_demo_ends() {
         let sample = Sample::new().unwrap();
         let path = sample.path();
-        assert!(config::load(&path).unwrap().warnings.is_empty());
+        assert!(convey_config::load(&path).unwrap().warnings.is_empty());
         drop(sample);
         assert!(!path.exists());
     }

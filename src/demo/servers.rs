@@ -17,8 +17,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::config::Config;
-use crate::model::ServerKey;
+use convey_config::Config;
+use convey_model::ServerKey;
 
 /// The servers that run; dropping it stops them and closes their connections.
 #[derive(Debug)]
@@ -149,8 +149,8 @@ mod tests {
     use hyper::client::conn::http1::{SendRequest, handshake};
 
     use super::*;
-    use crate::config::fixture::config;
-    use crate::model::fixture::{backend, server};
+    use convey_config::fixture::config;
+    use convey_model::fixture::{backend, server};
 
     async fn connect(addr: &str) -> SendRequest<Full<Bytes>> {
         let stream = TcpStream::connect(addr).await.unwrap();

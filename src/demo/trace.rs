@@ -8,8 +8,8 @@ use std::time::Duration;
 use convey_lab::{INTERFACE, Lab, Role};
 use pnet_datalink::{Channel, Config};
 
-use crate::model::FlowKey;
-use crate::wire::{self, Headers};
+use convey_model::FlowKey;
+use convey_wire::Headers;
 
 /// How long a capture waits for a frame before it asks whether it is over.
 const CAPTURE_TIMEOUT: Duration = Duration::from_millis(50);
@@ -30,7 +30,7 @@ pub(super) fn record<T>(lab: &Lab, roles: &[Role], action: impl FnOnce() -> T) -
                 let Some(mut frames) = capture else { return };
                 while !over.load(Ordering::Relaxed) {
                     if let Ok(headers) =
-                        frames.next().map_err(drop).and_then(|f| wire::parse(f).map_err(drop))
+                        frames.next().map_err(drop).and_then(|f| convey_wire::parse(f).map_err(drop))
                         && let Ok(mut seen) = seen.lock()
                     {
                         seen.push((*role, headers));
@@ -129,7 +129,7 @@ fn line(role: Role, headers: &Headers) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::TestPacket;
+    use convey_wire::TestPacket;
 
     #[test]
     fn packets_are_in_the_order_in_which_they_were_sent() {
@@ -147,7 +147,7 @@ mod tests {
             (server, between(balancer, own).seq(2).ack(8)),
         ];
         let lines = |order: [usize; 6]| {
-            let seen = order.map(|at| (sent[at].0, wire::parse(&sent[at].1.clone().bytes()).unwrap()));
+            let seen = order.map(|at| (sent[at].0, convey_wire::parse(&sent[at].1.clone().bytes()).unwrap()));
             tell(&seen)
         };
         let expected = lines([0, 1, 2, 3, 4, 5]);
@@ -171,7 +171,7 @@ mod tests {
             (server, between(own, balancer).syn().ack(1)),
             (client, between(vip, new).syn().ack(1)),
         ];
-        let seen = seen.map(|(role, packet)| (role, wire::parse(&packet.bytes()).unwrap()));
+        let seen = seen.map(|(role, packet)| (role, convey_wire::parse(&packet.bytes()).unwrap()));
         let told = tell(&seen);
         let lines: Vec<Vec<&str>> = told.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[0][..4], ["one", "request", "of", "10.77.0.201:4001,"]);

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde_json::Value as Json;
 
-use crate::dataplane::programs;
+use convey_dataplane::programs;
 
 /// What a program of the host printed.
 ///

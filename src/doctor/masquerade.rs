@@ -11,10 +11,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use convey_config::Config;
+use convey_model::{FrontendConfig, Interface, Listen, Mode, NextHops, Protocol};
+
 use super::Diagnosis;
 use super::ruleset::{CollidingRule, JudgedPacket, OwnPorts, PacketEnd, Ruleset};
-use crate::config::Config;
-use crate::model::{FrontendConfig, Interface, Listen, Mode, NextHops, Protocol};
 
 /// Longest wait of a start for `nft` and `iptables-save`: hosts of Kubernetes have many rules.
 const LISTING_TIMEOUT: Duration = Duration::from_secs(2);
@@ -149,8 +150,7 @@ fn link_to(server: IpAddr, network: &NextHops) -> Option<&Interface> {
 mod tests {
     use super::super::ruleset::{Tool, read_save};
     use super::*;
-    use crate::config;
-    use crate::model::fixture::{interface, route};
+    use convey_model::fixture::{interface, route};
 
     fn found(settings: &str, rules: &str) -> Vec<Diagnosis> {
         let text = format!(
@@ -158,7 +158,7 @@ mod tests {
              backends.web.servers.a.addr = '10.2.0.2:80'\nbackends.web.servers.b.addr = '10.2.0.3:80'\n\
              backends.web.servers.c.addr = '10.3.0.2:80'\n[passthrough]\n{settings}\n"
         );
-        let config = config::parse("test.toml", &text).unwrap().config;
+        let config = convey_config::parse("test.toml", &text).unwrap().config;
         let links = [interface(2, &["10.2.0.1"]), interface(3, &["10.3.0.1"])];
         let routes = [route("10.2.0.0/16", 2, None), route("10.3.0.0/16", 3, None)];
         let network = NextHops::new(&links, routes, &[]);

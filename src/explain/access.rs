@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use convey_model::{Access, AccessFile, Prefix};
+use convey_snapshot::Snapshot;
+
 use super::question::{AskedPlace, place};
 use super::{ClientAddr, Unanswerable};
-use crate::model::{Access, AccessFile, Prefix};
-use crate::snapshot::Snapshot;
 
 /// Files to be searched for the network that decides about a client.
 #[derive(Debug, Clone, PartialEq, Eq)]

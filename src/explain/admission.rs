@@ -1,15 +1,16 @@
 //! Whether a client may come in: access lists, its share, the limits of its source. Pure.
 
+use convey_forward::ClientShare;
+use convey_model::{DropReason, Prefix, Protocol, client_of};
+use convey_proxy::{ClientShortage, excess_counter};
+use convey_snapshot::Frontend;
+use convey_snapshot::stats::Counter;
+
 use super::access::why;
 use super::choice::gives_way;
 use super::question::AskedPlace;
 use super::route::AskedLimit;
 use super::{ClientVerdict, End, ExplainSources, Steps};
-use crate::forward::ClientShare;
-use crate::model::{DropReason, Prefix, Protocol, client_of};
-use crate::proxy::{ClientShortage, excess_counter};
-use crate::snapshot::Frontend;
-use crate::stats::Counter;
 
 /// The connections of the frontend.
 pub(super) fn check_slots(place: &AskedPlace, steps: &mut Steps) {

@@ -1,11 +1,12 @@
 //! The choice of a server: algorithm, hash, place in the table. Pure.
 
+use convey_balance::{Foreseen, Step};
+use convey_model::{HashOn, Protocol, RouteAction};
+use convey_snapshot::stats::Counter;
+use convey_snapshot::{Pick, Pool};
+
 use super::question::AskedPlace;
 use super::{ClientVerdict, Dependence, End, Steps, sni};
-use crate::balance::{Foreseen, Step};
-use crate::model::{HashOn, Protocol, RouteAction};
-use crate::snapshot::{Pick, Pool};
-use crate::stats::Counter;
 
 /// The server that a pool chooses.
 pub(super) struct Choice {

@@ -3,18 +3,18 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use convey_dataplane::PacketFlow;
+use convey_forward::FlowSight;
+use convey_model::{
+    ClientFilter, FlowAnswer, FlowFilter, FlowGrouping, FlowKey, FlowQuery, FlowSort, FlowsUnavailable,
+    ListedFlow, Prefix,
+};
+use convey_snapshot::Snapshot;
 use humantime::format_duration;
 use serde::Serialize;
 
 use super::question::{AskedPlace, place};
 use super::{ClientAddr, ClientVerdict, ExplainSources, Explanation, Steps, Unanswerable, packets};
-use crate::dataplane::PacketFlow;
-use crate::forward::FlowSight;
-use crate::model::{
-    ClientFilter, FlowAnswer, FlowFilter, FlowGrouping, FlowKey, FlowQuery, FlowSort, FlowsUnavailable,
-    ListedFlow, Prefix,
-};
-use crate::snapshot::Snapshot;
 
 /// Servers that are told one by one.
 const MAX_SERVERS: usize = 16;
@@ -314,7 +314,7 @@ fn server(listed: &ListedFlow) -> Option<String> {
 
 /// `12 open here: 7 with pool/a, 5 with pool/b`
 fn open(FlowAnswer { matching, groups, more_flows, .. }: &FlowAnswer) -> String {
-    let of = |group: &crate::model::FlowGroup| match &*group.name {
+    let of = |group: &convey_model::FlowGroup| match &*group.name {
         "-" => format!("{} without a server yet", group.flows),
         name => format!("{} with {name}", group.flows),
     };

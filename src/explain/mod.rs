@@ -1,8 +1,8 @@
 //! Which server a client gets, and why: the answer of `convey explain` and of `/v1/explain`. Pure.
 //!
 //! Nothing is decided here. [`explain`] asks what the data path asks: the access lists, the sources of a frontend, its pool
-//! ([`Pool::foresee`](crate::snapshot::Pool::foresee)) and, in packet modes, the forwarding core
-//! ([`Inquiry`](crate::forward::Inquiry)). None of the questions takes a turn, a slot or anything of a limit.
+//! ([`Pool::foresee`](convey_snapshot::Pool::foresee)) and, in packet modes, the forwarding core
+//! ([`Inquiry`](convey_forward::Inquiry)). None of the questions takes a turn, a slot or anything of a limit.
 
 mod access;
 mod admission;
@@ -28,16 +28,16 @@ pub use text::as_text;
 
 use std::net::SocketAddr;
 
+use convey_forward::{ClientShare, Plan};
+use convey_model::{DropReason, FlowKey, FlowsUnavailable, Mode, Protocol, Timestamp};
+use convey_proxy::WorkersShared;
+use convey_snapshot::Snapshot;
 use serde::Serialize;
 
 use self::choice::Choice;
 use self::packets::PacketInquiry;
 use self::question::{AskedPlace, place};
 use self::servers::ServerNote;
-use crate::forward::{ClientShare, Plan};
-use crate::model::{DropReason, FlowKey, FlowsUnavailable, Mode, Protocol, Timestamp};
-use crate::proxy::WorkersShared;
-use crate::snapshot::Snapshot;
 
 /// What is asked of.
 #[derive(Clone, Copy)]

@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use convey_dataplane::{PacketFlow, picked};
+use convey_forward::plan::{PlannedFrontend, PlannedServer};
+use convey_forward::{Dispatch, FlowSight, Inquiry, NatPorts, PortSplit, ServerSnat, ServerWay, SnatChoice};
+use convey_model::{
+    DropReason, DsrKind, Encapsulation, Endpoint, Layer, Mode, NextHop, NextHops, Prefix, Tunnel,
+};
+
 use super::choice::Choice;
 use super::question::AskedPlace;
 use super::{ExplainSources, Steps};
-use crate::dataplane::{PacketFlow, picked};
-use crate::forward::plan::{PlannedFrontend, PlannedServer};
-use crate::forward::{Dispatch, FlowSight, Inquiry, NatPorts, PortSplit, ServerSnat, ServerWay, SnatChoice};
-use crate::model::{
-    DropReason, DsrKind, Encapsulation, Endpoint, Layer, Mode, NextHop, NextHops, Prefix, Tunnel,
-};
 
 /// What is known of packet modes beside the plan.
 #[derive(Debug, Clone)]

@@ -5,10 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use convey_config::{did_you_mean, listed};
+use convey_model::{FlowKey, HashOn};
+use convey_snapshot::{Frontend, Snapshot};
+
 use super::route::AskedRoute;
-use crate::config::{did_you_mean, listed};
-use crate::model::{FlowKey, HashOn};
-use crate::snapshot::{Frontend, Snapshot};
 
 /// Places that an error names.
 const MAX_LISTED: usize = 8;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use convey_http_core::{HeadLimits, HeadReader, RequestHead};
+use convey_model::Redirect;
+use convey_snapshot::{Frontend, HttpAction, HttpRoute, Pool, RequestLimit};
 
 use super::question::AskedPlace;
 use super::{End, Unanswerable, sni};
-use crate::model::Redirect;
-use crate::snapshot::{Frontend, HttpAction, HttpRoute, Pool, RequestLimit};
 
 /// A request by its URL, read as the data path reads it.
 #[derive(Debug, Clone)]

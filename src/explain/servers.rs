@@ -1,12 +1,12 @@
 //! The servers of a backend, and why each gets a client or does not. Pure.
 
+use convey_model::{OverlayValue, ServerAddr, WHOLE};
+use convey_snapshot::{PassedOver, Pool, Server, Snapshot};
 use serde::Serialize;
 
 use super::choice::Choice;
 use super::question::AskedPlace;
 use super::{Dependence, ExplainSources};
-use crate::model::{OverlayValue, ServerAddr, WHOLE};
-use crate::snapshot::{PassedOver, Pool, Server, Snapshot};
 
 /// A server.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -4,10 +4,11 @@ use std::iter;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use convey_config::listed;
+use convey_snapshot::{Pool, SniRoute, SniRoutes};
+
 use super::End;
 use super::route::AskedRoute;
-use crate::config::listed;
-use crate::snapshot::{Pool, SniRoute, SniRoutes};
 
 /// Routes that a step names.
 const MAX_LISTED: usize = 8;

@@ -7,19 +7,19 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use convey_dataplane::plan;
+use convey_forward::{Dispatch, Forwarder, Frame, NatPorts, PortSplit, Settings, SnatChoice};
+use convey_model::fixture::network::{Family, LAN, interfaces, neighbour, routes};
+use convey_model::{
+    Access, AdminState, Algorithm, BackendConfig, DsrKind, HashOn, Limits, Mode, NextHops, Prefix,
+    ServerSettings, Sources,
+};
+use convey_snapshot::{Ejected, Frontend, Health, Pick, Pool, Server, ServerLive, fixture};
+use convey_wire::{TestPacket, parse};
 use fastrand::Rng;
 use serde_json::Value;
 
 use super::*;
-use crate::dataplane::plan;
-use crate::forward::{Dispatch, Forwarder, Frame, NatPorts, PortSplit, Settings, SnatChoice};
-use crate::model::fixture::network::{Family, LAN, interfaces, neighbour, routes};
-use crate::model::{
-    Access, AdminState, Algorithm, BackendConfig, DsrKind, HashOn, Limits, Mode, NextHops, Prefix,
-    ServerSettings, Sources,
-};
-use crate::snapshot::{Ejected, Frontend, Health, Pick, Pool, Server, ServerLive, fixture};
-use crate::wire::{TestPacket, parse};
 
 const CLIENTS: usize = 10_000;
 
@@ -29,7 +29,7 @@ fn any_pool(rng: &mut Rng, algorithm: Algorithm, port: u16) -> Arc<Pool> {
         algorithm,
         hash: if rng.bool() { HashOn::Source } else { HashOn::Tuple },
         dsr: if rng.bool() { DsrKind::L2 } else { DsrKind::L3 },
-        ..crate::model::fixture::backend("app", Vec::new())
+        ..convey_model::fixture::backend("app", Vec::new())
     };
     let empty = fixture::pool_of(config);
     let servers = (0..rng.u8(0..7)).map(|n| any_server(rng, 11 + n, port)).collect();
@@ -94,7 +94,7 @@ fn ten_thousand_clients_of_proxies_get_what_was_explained() {
     for n in 0..CLIENTS / 20 {
         let algorithm = Algorithm::ALL[n % Algorithm::ALL.len()];
         let pool = any_pool(rng, algorithm, 80);
-        let mut config = crate::model::fixture::frontend("web", &["192.0.2.1:80"], "app");
+        let mut config = convey_model::fixture::frontend("web", &["192.0.2.1:80"], "app");
         config.access = any_access(rng);
         let snapshot = fixture::snapshot(vec![fixture::frontend_of(config, &pool)], vec![pool.clone()]);
         for port in 0..20 {
@@ -128,7 +128,7 @@ fn ten_thousand_clients_of_proxies_get_what_was_explained() {
 fn any_packet_world(rng: &mut Rng, n: usize) -> (Snapshot, PacketFacts) {
     let mode = if rng.bool() { Mode::Passthrough } else { Mode::Dsr };
     let pool = any_pool(rng, Algorithm::ALL[n % Algorithm::ALL.len()], 80);
-    let mut config = crate::model::fixture::frontend("web", &["192.0.2.1:80"], "app");
+    let mut config = convey_model::fixture::frontend("web", &["192.0.2.1:80"], "app");
     (config.mode, config.access) = (mode, any_access(rng));
     config.limits =
         Limits { rate_per_source: NonZeroU32::new(rng.u32(0..3)), ipv4_prefix: 28, ..Limits::default() };
@@ -158,7 +158,7 @@ fn any_packet_world(rng: &mut Rng, n: usize) -> (Snapshot, PacketFacts) {
         snat_choice: SnatChoice::Named,
         split: Some(PortSplit::new(40_000..=49_999, 1)),
         dispatch: Some(Dispatch::new(1, None)),
-        layers: [("eth1".to_owned(), crate::model::Layer::Tc)].into(),
+        layers: [("eth1".to_owned(), convey_model::Layer::Tc)].into(),
         without_kernel: String::new(),
     };
     (snapshot, facts)
@@ -200,7 +200,7 @@ fn ten_thousand_first_packets_fare_as_was_explained() {
                 continue;
             }
             match verdict {
-                crate::forward::Verdict::Transmit(forwarded) => {
+                convey_forward::Verdict::Transmit(forwarded) => {
                     forwarded_before += 1;
                     let server = snapshot.server(forwarded.flow.server).unwrap().config.name.clone();
                     assert_eq!(
@@ -210,12 +210,12 @@ fn ten_thousand_first_packets_fare_as_was_explained() {
                     );
                     *reasons.entry("forwarded").or_default() += 1;
                 }
-                crate::forward::Verdict::Drop(reason) | crate::forward::Verdict::Reply(reason) => {
+                convey_forward::Verdict::Drop(reason) | convey_forward::Verdict::Reply(reason) => {
                     assert_eq!(said.reason, Some(reason.label()), "{client}: {said:#?}");
                     assert_eq!((said.verdict, said.server), (ClientVerdict::Refused, None));
                     *reasons.entry(reason.label()).or_default() += 1;
                 }
-                crate::forward::Verdict::Pass => panic!("{client}: {said:#?}"),
+                convey_forward::Verdict::Pass => panic!("{client}: {said:#?}"),
             }
         }
     }
@@ -280,7 +280,7 @@ fn what_depends_on_the_port_or_the_moment_is_said_to() {
         let config = BackendConfig {
             algorithm,
             hash: HashOn::Tuple,
-            ..crate::model::fixture::backend("app", servers())
+            ..convey_model::fixture::backend("app", servers())
         };
         let pool = fixture::pool_of(config);
         let snapshot =
@@ -308,7 +308,7 @@ fn the_text_has_a_line_for_each_step_and_each_server_and_marks_where_the_way_end
             (fixture::server("b", "10.0.0.12:80"), fixture::up()),
         ],
     );
-    let mut config = crate::model::fixture::frontend("web", &["192.0.2.1:80"], "app");
+    let mut config = convey_model::fixture::frontend("web", &["192.0.2.1:80"], "app");
     config.access = Access::new([], ["198.51.100.0/24".parse().unwrap()]);
     let snapshot = fixture::snapshot(vec![fixture::frontend_of(config, &pool)], vec![pool]);
     let text = |client: &str| {

@@ -8,10 +8,10 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use convey_access_log::{AccessLog, Format, Record, Records};
+use convey_model::Timestamp;
 
 use super::outlet::{Lost, Outlet};
 use super::{FLUSH_TIMEOUT, now as wall_clock};
-use crate::model::Timestamp;
 
 /// Between two looks for records.
 const WRITE_EVERY: Duration = Duration::from_millis(50);

@@ -2,7 +2,7 @@
 
 use log::{LevelFilter, Metadata};
 
-use crate::config::{LogLevel, parse_log_level};
+use convey_config::{LogLevel, parse_log_level};
 
 /// Modules that say more than anybody wants, unless `RUST_LOG` asks for it. `notify` tells of every directory that is gone, on whose
 /// account the file is looked at anyway.

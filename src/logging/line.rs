@@ -7,7 +7,7 @@ use humantime::format_rfc3339_millis;
 use log::{Level, Record};
 use serde::Serialize;
 
-use crate::config::LogFormat;
+use convey_config::LogFormat;
 
 /// How lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -25,6 +25,8 @@ use std::time::{Duration, SystemTime};
 
 use anstream::{AutoStream, ColorChoice};
 use arc_swap::ArcSwap;
+use convey_config::{LogLevel, LogOutput};
+use convey_proxy::Contained;
 use log::{Metadata, Record};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
@@ -32,8 +34,6 @@ use rustix::fs::fstat;
 use self::filter::{LogFilter, Variable};
 use self::line::Look;
 use self::queue::LineQueue;
-use crate::config::{self, LogLevel, LogOutput};
-use crate::proxy::Contained;
 
 /// How long the end of the program waits for a reader.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
@@ -67,7 +67,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct WantedLog {
     /// By the file.
-    file: config::LogConfig,
+    file: convey_config::LogConfig,
     /// By an operator, which goes before all else.
     said: Option<LogLevel>,
 }
@@ -113,7 +113,7 @@ impl Log {
     }
 
     /// Goes by the file from now on; `outlet` is where lines go from now on, if that changes.
-    pub(crate) fn follow(&self, wanted: &config::LogConfig, outlet: Option<Outlet>) {
+    pub(crate) fn follow(&self, wanted: &convey_config::LogConfig, outlet: Option<Outlet>) {
         let Shared { queue, is_elsewhere, wanted: wants, .. } = &*self.0;
         if let (Some(queue), Some(outlet)) = (queue, outlet) {
             queue.replace(outlet);

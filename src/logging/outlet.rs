@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, open};
 use rustix::io::Errno;
 
-use crate::config::LogOutput;
+use convey_config::LogOutput;
 
 /// Where the journal takes lines (systemd.journal-fields(7), "Native Journal Protocol").
 const JOURNAL: &str = "/run/systemd/journal/socket";

@@ -55,7 +55,7 @@ impl RequestCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::Counter;
+    use convey_snapshot::stats::Counter;
 
     #[test]
     fn reasons_are_those_that_are_counted() {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::explain::AskedRequest;
+use convey_model::{AddedServer, AdminState, LogLevel, ServerSettings, Target};
 use humantime::format_duration;
 use hyper::Method;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -12,7 +13,6 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use super::{Client, Refused};
-use crate::model::{AddedServer, AdminState, LogLevel, ServerSettings, Target};
 
 /// What else than letters and digits stands for itself in a part of a path.
 const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');

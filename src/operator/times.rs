@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
-use crate::stats::Distribution;
+use convey_snapshot::stats::Distribution;
 
 /// How long something took.
 #[derive(Debug, Default, Clone, PartialEq, Deserialize)]

@@ -3,7 +3,6 @@
 use clap::Parser;
 use clap::error::ErrorKind;
 use convey::cli::Cli;
-use convey::config;
 use toml::{Table, Value};
 
 use crate::{certificates, code_spans, pages, read};
@@ -36,7 +35,7 @@ fn convey_loads_every_configuration_that_a_page_shows() {
             let text = block.replace("${", "of reader: {");
             let table: Table = text.parse().unwrap_or_else(|error| panic!("{}: {error}", page.display()));
             let text = toml::to_string(&completed(table)).unwrap();
-            let loaded = config::parse("c.toml", &text);
+            let loaded = convey_config::parse("c.toml", &text);
             let loaded =
                 loaded.unwrap_or_else(|problems| panic!("{}: {problems:#?}\n{text}", page.display()));
             assert!(loaded.warnings.is_empty(), "{}: {:#?}", page.display(), loaded.warnings);

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use convey::admin::{CertificateView, ReadinessInput, StatsReport};
-use convey::model::{
+use convey_model::{
     DiscoveryConfig, DiscoverySource, FilesConfig, FrontendConfig, KubernetesCluster, KubernetesService,
     Mode, ServerSettings, ServicePort, Timestamp,
 };
-use convey::snapshot::{Discovery, Name, Snapshot, fixture};
-use convey::stats::PacketStats;
+use convey_snapshot::stats::PacketStats;
+use convey_snapshot::{Discovery, Name, Snapshot, fixture};
 use serde_json::Value;
 
 use crate::{code_spans, pages, read, rust_files};

@@ -8,14 +8,12 @@ mod limits;
 mod metrics;
 mod tools;
 
+use convey_model::DropReason;
+use convey_snapshot::stats::Counter;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-
-use convey::config;
-use convey::model::DropReason;
-use convey::stats::Counter;
 
 /// A file without values that are wrong, in which each table has one key that nobody knows.
 const UNKNOWN_EVERYWHERE: &str = "
@@ -102,7 +100,7 @@ fn pods_have_a_folder_for_the_control_socket() {
 #[test]
 fn the_reference_has_every_key_that_the_file_may_have_and_no_other() {
     let text = with_files(UNKNOWN_EVERYWHERE);
-    let problems = config::parse("c.toml", &text).unwrap_err();
+    let problems = convey_config::parse("c.toml", &text).unwrap_err();
     let known: BTreeSet<String> =
         problems.iter().flat_map(|problem| keys_allowed(&problem.to_string())).collect();
     let told = keys_of_the_reference(&read("docs/reference/keys.md"));
@@ -118,7 +116,8 @@ fn the_defaults_of_the_reference_are_the_defaults() {
         let Some(literal) = literal(&default) else { continue };
         let [without, with] = ["", literal.as_str()].map(|value| loaded(&table, &key, Some(value)).config);
         // This one goes by the mode of each frontend, so a configuration without it differs.
-        let are_described_alike = key == "on_down" && config::describe(&without) == config::describe(&with);
+        let are_described_alike =
+            key == "on_down" && convey_config::describe(&without) == convey_config::describe(&with);
         let are_same = without == with || are_described_alike;
         assert!(are_same, "{table} {key}: {default} is not the default");
         checked += 1;
@@ -131,7 +130,7 @@ fn the_reference_has_every_word_that_a_key_may_be() {
     let mut told = BTreeSet::new();
     for Row { table, key, kind, .. } in rows_of_the_reference() {
         let problems =
-            config::parse("c.toml", &text_with(&table, &key, Some("'zzz'"))).err().unwrap_or_default();
+            convey_config::parse("c.toml", &text_with(&table, &key, Some("'zzz'"))).err().unwrap_or_default();
         let problem = problems.first().map(ToString::to_string).unwrap_or_default();
         let words = problem.split_once("allowed: ").map_or("", |(_, words)| words.trim_end_matches(')'));
         let is_word = |word: &str| word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
@@ -157,7 +156,7 @@ fn the_reference_has_every_range() {
     let mut checked = 0;
     for Row { table, key, kind, .. } in rows_of_the_reference() {
         let problems =
-            config::parse("c.toml", &text_with(&table, &key, Some("-1"))).err().unwrap_or_default();
+            convey_config::parse("c.toml", &text_with(&table, &key, Some("-1"))).err().unwrap_or_default();
         let problem = problems.last().map(ToString::to_string).unwrap_or_default();
         let allowed = problem.split_once("allowed: ").map_or("", |(_, allowed)| allowed);
         // These go by another key, or by one of another table that has a row of its own.
@@ -518,9 +517,9 @@ const OTHER_VALUES: &[(&str, &str)] = &[
 ];
 
 /// [`TABLES`] with a key of a table as given; without the key if that is empty.
-fn loaded(table: &str, key: &str, value: Option<&str>) -> config::Loaded {
+fn loaded(table: &str, key: &str, value: Option<&str>) -> convey_config::Loaded {
     let text = text_with(table, key, value);
-    config::parse("c.toml", &text).unwrap_or_else(|problems| panic!("{table} {key}: {problems:?}"))
+    convey_config::parse("c.toml", &text).unwrap_or_else(|problems| panic!("{table} {key}: {problems:?}"))
 }
 
 fn text_with(table: &str, key: &str, value: Option<&str>) -> String {

@@ -1,8 +1,8 @@
 //! What a flow cache makes of packets: the table of cases that the kernel's programs and the mock of other tests both keep to.
 
-use convey::forward::{CachedRoute, Direction, FlowCache, Frame, Progress, Segment, Verdict};
-use convey::model::{DsrKind, FlowKey, Mode, Protocol};
-use convey::wire::{self, TestPacket};
+use convey_forward::{CachedRoute, Direction, FlowCache, Frame, Progress, Segment, Verdict};
+use convey_model::{DsrKind, FlowKey, Mode, Protocol};
+use convey_wire::TestPacket;
 
 use super::balancer::{BalancerSetup, TestBalancer};
 use super::ends::{Ends, THEM, US};
@@ -467,7 +467,7 @@ impl<C: Cache> Twins<C> {
             Begin::OpenWithoutRoute => None,
         };
         let table = core.forwarder.flows();
-        let (id, _) = table.lookup(&wire::parse(&ends.to_server().bytes()).unwrap().key).unwrap();
+        let (id, _) = table.lookup(&convey_wire::parse(&ends.to_server().bytes()).unwrap().key).unwrap();
         let flow = table.get(id);
         let keys = [flow.client(), flow.server()];
         let directions = [Direction::ToServer, Direction::ToClient];
@@ -490,10 +490,7 @@ impl<C: Cache> Twins<C> {
                 direction,
                 view: flow.view(),
                 from: server_side.filter(|_| !to_server),
-                owners: convey::forward::FlowOwners {
-                    server: flow.server_id(),
-                    frontend: flow.frontend_id(),
-                },
+                owners: convey_forward::FlowOwners { server: flow.server_id(), frontend: flow.frontend_id() },
                 is_new: true,
                 last: None,
                 progress,
@@ -508,7 +505,7 @@ impl<C: Cache> Twins<C> {
 
     /// The frame as the core sends it on.
     fn core(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
-        let (mut bytes, headers) = (frame.to_vec(), wire::parse(frame));
+        let (mut bytes, headers) = (frame.to_vec(), convey_wire::parse(frame));
         let verdict = self.core.handle_frame(&mut Frame::new(&mut bytes, &headers));
         let Verdict::Transmit(forwarded) = verdict else { return None };
         Some(within(bytes, forwarded.envelope))
@@ -518,7 +515,7 @@ impl<C: Cache> Twins<C> {
         let is_sent = step.then != Then::Left;
         let expected = if is_sent { Some(self.core(&step.frame).expect(what)) } else { None };
         assert_eq!(self.cache.forward(&step.frame, &self.core), expected, "{what}");
-        let headers = wire::parse(&step.frame);
+        let headers = convey_wire::parse(&step.frame);
         let is_known = headers.as_ref().is_ok_and(|headers| self.keys.contains(&headers.key));
         assert!(is_sent || !is_known || self.cache.is_let_in(), "workers do not see it: {what}");
         let event = || {

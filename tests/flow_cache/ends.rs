@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use convey::forward::Verdict;
-use convey::model::UDP;
-use convey::wire::{self, TestPacket};
+use convey_forward::Verdict;
+use convey_model::UDP;
+use convey_wire::TestPacket;
 
 use super::balancer::{BalancerSetup, TestBalancer};
 
@@ -25,9 +25,9 @@ impl Ends {
     /// Has a client begin a flow with the core, by a SYN with the number 0 if it is TCP.
     pub(crate) fn begin(core: &mut TestBalancer, setup: &BalancerSetup, client: &str) -> Ends {
         let mut first = setup.packet(client).syn().bytes();
-        let before = wire::parse(&first).unwrap().key;
+        let before = convey_wire::parse(&first).unwrap().key;
         assert!(matches!(core.handle(&mut first), Verdict::Transmit(_)));
-        let after = wire::parse(&first).unwrap().key;
+        let after = convey_wire::parse(&first).unwrap().key;
         Ends {
             client: before.source(),
             vip: before.destination(),

@@ -9,10 +9,10 @@ mod ends;
 mod tunnels;
 
 use balancer::{BalancerSetup, TestBalancer};
-use convey::forward::testing::MockKernel;
-use convey::forward::{FlowCache, Frame, Segment};
-use convey::model::{FlowKey, NextHop};
-use convey::wire::{self, Headers};
+use convey_forward::testing::MockKernel;
+use convey_forward::{FlowCache, Frame, Segment};
+use convey_model::{FlowKey, NextHop};
+use convey_wire::Headers;
 
 impl cases::Cache for MockKernel {
     fn new(_setup: &BalancerSetup, _balancer: &TestBalancer) -> MockKernel {
@@ -24,7 +24,7 @@ impl cases::Cache for MockKernel {
     }
 
     fn forward(&mut self, frame: &[u8], balancer: &TestBalancer) -> Option<Vec<u8>> {
-        let (mut bytes, headers) = (frame.to_vec(), wire::parse(frame));
+        let (mut bytes, headers) = (frame.to_vec(), convey_wire::parse(frame));
         let mut frame = Frame { interface: Some(cases::HERE), ..Frame::new(&mut bytes, &headers) };
         let fits =
             |_: &Frame<'_>, headers: &Headers, hop: &NextHop| headers.end - headers.l3 <= hop.mtu as usize;

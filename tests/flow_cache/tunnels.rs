@@ -1,8 +1,8 @@
 //! Flows that go through tunnels.
 
-use convey::forward::testing::Flow;
-use convey::model::DsrKind;
-use convey::wire::{self, Envelope};
+use convey_forward::testing::Flow;
+use convey_model::DsrKind;
+use convey_wire::Envelope;
 
 use super::balancer::{BalancerSetup, TestBalancer};
 
@@ -18,8 +18,8 @@ pub(crate) fn tunnels() -> Vec<BalancerSetup> {
 pub(crate) fn within(mut frame: Vec<u8>, envelope: Option<Envelope>) -> Vec<u8> {
     if let Some(envelope) = envelope {
         // What follows is padding.
-        frame.truncate(wire::parse(&frame).unwrap().end);
-        wire::enclose(&mut frame, 14, &envelope);
+        frame.truncate(convey_wire::parse(&frame).unwrap().end);
+        convey_wire::enclose(&mut frame, 14, &envelope);
     }
     frame
 }

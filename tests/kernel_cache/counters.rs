@@ -1,11 +1,11 @@
 //! What the cache counts, and for whom.
 
-use convey::dataplane::testing::counter_reader;
-use convey::dataplane::{Offloader, Sizes};
-use convey::forward::{CachedRoute, Direction, FlowOwners, Progress, View};
-use convey::model::{FlowKey, Layer, Rewrite};
-use convey::stats::{Counter, PacketStats};
-use convey::wire::TestPacket;
+use convey_dataplane::testing::counter_reader;
+use convey_dataplane::{Offloader, Sizes};
+use convey_forward::{CachedRoute, Direction, FlowOwners, Progress, View};
+use convey_model::{FlowKey, Layer, Rewrite};
+use convey_snapshot::stats::{Counter, PacketStats};
+use convey_wire::TestPacket;
 
 use super::filter::selection;
 use super::hits::HOP;
@@ -25,7 +25,7 @@ fn servers_that_come_when_others_are_gone_are_forwarded_for_and_counted_from_zer
     let stats = PacketStats::new(1);
 
     let packet = TestPacket::from("198.51.100.9:4242").to("203.0.113.1:53").udp().macs([2; 6], US).bytes();
-    let key = convey::wire::parse(&packet).unwrap().key;
+    let key = convey_wire::parse(&packet).unwrap().key;
     let server = FlowKey::udp("10.0.0.1:40000".parse().unwrap(), "10.0.0.7:53".parse().unwrap());
     let FlowKey { src, dst, src_port, dst_port, .. } = server;
     for n in 1..=20 {

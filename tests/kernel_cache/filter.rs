@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use convey::dataplane::Selection;
-use convey::dataplane::testing::{KernelCache, Replies};
-use convey::model::Endpoint;
-use convey::wire::{self, IcmpError, TestPacket};
+use convey_dataplane::Selection;
+use convey_dataplane::testing::{KernelCache, Replies};
+use convey_model::Endpoint;
+use convey_wire::{IcmpError, TestPacket};
 
 use super::kernel::{self, SIZES};
 use super::twin::US;
@@ -114,9 +114,9 @@ fn what_has_no_ports_gets_in_by_our_addresses() {
         // An ICMP error about a packet that `to` has sent.
         let mut error = Vec::new();
         let sent = TestPacket::from(to).to(from).bytes();
-        let headers = wire::parse(&sent).unwrap();
+        let headers = convey_wire::parse(&sent).unwrap();
         let router = if from.starts_with('[') { "2001:db8::fe" } else { "198.51.100.254" };
-        wire::icmp_error(
+        convey_wire::icmp_error(
             &sent,
             &headers,
             IcmpError::TimeExceeded,

@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use convey::dataplane::SynLimit;
-use convey::dataplane::testing::Outcome;
-use convey::dataplane::testing::Rate;
-use convey::model::{Endpoint, Mode};
-use convey::wire::TestPacket;
+use convey_dataplane::SynLimit;
+use convey_dataplane::testing::Outcome;
+use convey_dataplane::testing::Rate;
+use convey_model::{Endpoint, Mode};
+use convey_wire::TestPacket;
 
 use super::balancer::BalancerSetup;
 use super::filter::{FilteredCache, tcp};
@@ -268,7 +268,7 @@ fn syns_in_disguise_are_heard_of_networks_that_have_completed_a_connection() {
         let mut twin = Twin::new(setup);
         let ends = twin.establish(client(&setup));
         let vip = ends.to_server();
-        let vip = convey::wire::parse(&vip.bytes()).unwrap().key.destination().to_string();
+        let vip = convey_wire::parse(&vip.bytes()).unwrap().key.destination().to_string();
         let stranger = if setup.is_v6 { "[2001:db8:8::7]:1" } else { "198.51.101.7:1" };
         let [syns, datagrams] = disguised(stranger, &vip, setup.is_v6);
         for limit in [None, Some(&FEW), None] {
@@ -306,7 +306,7 @@ fn disguised_segments_of_servers_pass_where_a_vip_is_a_snat_address() {
     for setup in setups().into_iter().filter(|setup| is_tcp(setup) && setup.mode == Mode::Passthrough) {
         let mut twin = Twin::new(setup);
         let ends = twin.establish(client(&setup));
-        let key = convey::wire::parse(&ends.to_client().bytes()).unwrap().key;
+        let key = convey_wire::parse(&ends.to_client().bytes()).unwrap().key;
         let mut selection = selection(&setup);
         selection.frontends.insert(Endpoint::tcp(SocketAddr::new(key.dst.ip(), 80)));
         twin.cache.select(&selection).unwrap();

@@ -1,9 +1,9 @@
 //! Packets of flows that are known leave as the forwarding core would have sent them.
 
-use convey::dataplane::testing::{FlowEntry, Outcome};
-use convey::forward::Direction;
-use convey::model::{Encapsulation, FlowKey, Mode, NextHop, Prefix, Rewrite, Tunnel};
-use convey::wire::{self, Checksum, Envelope, TestPacket};
+use convey_dataplane::testing::{FlowEntry, Outcome};
+use convey_forward::Direction;
+use convey_model::{Encapsulation, FlowKey, Mode, NextHop, Prefix, Rewrite, Tunnel};
+use convey_wire::{Checksum, Envelope, TestPacket};
 use proptest::prelude::*;
 
 use super::balancer::BalancerSetup;
@@ -57,14 +57,14 @@ fn packets_between_any_addresses_leave_as_the_core_sends_them() {
             let packet = if is_udp { packet.udp() } else { packet };
             let packet = if is_udp && !has_checksum && !is_v6 { packet.without_checksum() } else { packet };
             let frame = packet.bytes();
-            let Ok(headers) = wire::parse(&frame) else {
+            let Ok(headers) = convey_wire::parse(&frame) else {
                 return Err(TestCaseError::reject("an IPv4 address in IPv6"));
             };
             let made = FlowKey::tcp(snat.parse().unwrap(), server.parse().unwrap());
             let FlowKey { src, dst, src_port, dst_port, .. } = made;
             let to = Rewrite { src, dst, src_port, dst_port, next_hop: 0 };
             let mut sent = frame.clone();
-            wire::rewrite(&mut sent, &headers, &to, &HOP, Checksum::Complete);
+            convey_wire::rewrite(&mut sent, &headers, &to, &HOP, Checksum::Complete);
 
             let mut twin = twin.borrow_mut();
             let entry = FlowEntry::new(&headers.key, &to, Direction::ToServer, 0);
@@ -98,9 +98,9 @@ fn packets_between_any_addresses_go_into_any_tunnel_as_the_core_puts_them() {
             (frame[14], frame[15]) = (0x60 | class >> 4, class << 4);
         } else {
             frame[15] = class;
-            wire::update_header_checksum(&mut frame);
+            convey_wire::update_header_checksum(&mut frame);
         }
-        let Ok(headers) = wire::parse(&frame) else {
+        let Ok(headers) = convey_wire::parse(&frame) else {
             return Err(TestCaseError::reject("an IPv4 address in IPv6"));
         };
         let encapsulation = port.map_or(Encapsulation::Ipip, |port| Encapsulation::Gue { port });
@@ -110,7 +110,7 @@ fn packets_between_any_addresses_go_into_any_tunnel_as_the_core_puts_them() {
         let FlowKey { src, dst, src_port, dst_port, .. } = headers.key;
         let to = Rewrite { src, dst, src_port, dst_port, next_hop: 0 };
         let mut sent = frame.clone();
-        wire::rewrite(&mut sent, &headers, &to, &HOP, Checksum::Complete);
+        convey_wire::rewrite(&mut sent, &headers, &to, &HOP, Checksum::Complete);
 
         let mut twin = twin.borrow_mut();
         let entry = FlowEntry::new(&headers.key, &to, Direction::ToServer, 0).within(&envelope);
@@ -146,7 +146,7 @@ fn a_fin_whose_event_finds_no_room_is_dropped_and_counted() {
         let mut twin = Twin::new(setup);
         let ends = twin.establish(client(&setup));
         let fin = ends.to_server().ack(9).fin().bytes();
-        let key = wire::parse(&fin).unwrap().key;
+        let key = convey_wire::parse(&fin).unwrap().key;
         let entry = twin.flows.get(&key).unwrap().unwrap();
         // 1 MiB of 64 bytes each.
         for _ in 0..1 << 14 {
@@ -184,7 +184,7 @@ fn is_dropped_when_damaged(twin: &mut Twin, packet: &TestPacket) {
     let mut dropped = 0;
     for len in LENGTHS {
         let whole = packet.clone().payload(&vec![7; len]).bytes();
-        let l4 = wire::parse(&whole).unwrap().l4;
+        let l4 = convey_wire::parse(&whole).unwrap().l4;
         // The window, the checksum, the last byte.
         for at in [l4 + 14, l4 + 16, whole.len() - 1] {
             let mut frame = whole.clone();
@@ -209,7 +209,7 @@ fn fin_that_ends_where_its_sender_has_got_to_ends_nothing() {
                 Direction::ToServer => (ends.to_server().ack(501), 1),
                 Direction::ToClient => (ends.to_client().ack(1), 501),
             };
-            let key = wire::parse(&packet.clone().bytes()).unwrap().key;
+            let key = convey_wire::parse(&packet.clone().bytes()).unwrap().key;
             let passes = |twin: &mut Twin, frame: Vec<u8>| {
                 let sent = twin.core(&frame, None).unwrap();
                 assert_eq!(twin.see(&frame), CacheVerdict::Sent(sent));
@@ -244,7 +244,7 @@ fn a_fin_is_sent_on_whether_its_checksum_is_complete_or_left_to_the_interface() 
             let mut twin = Twin::new(setup);
             let ends = twin.establish(client(&setup));
             let fin = ends.to_server().ack(1).fin().payload(&vec![7; len]);
-            let key = wire::parse(&fin.bytes()).unwrap().key;
+            let key = convey_wire::parse(&fin.bytes()).unwrap().key;
             let entry = twin.flows.get(&key).unwrap().unwrap();
             for frame in [fin.bytes(), fin.partial().bytes()] {
                 let tc = kernel::run(twin.cache.tc().unwrap(), &frame).verdict;
@@ -262,7 +262,7 @@ fn what_has_passed_is_counted_and_seen() {
         let ends = twin.establish(client(&setup));
         let frames = [ends.to_server().ack(1001).payload(b"1"), ends.to_client().ack(2002).payload(b"22")];
         let frames = frames.map(|packet| packet.bytes());
-        let keys = frames.each_ref().map(|frame| wire::parse(frame).unwrap().key);
+        let keys = frames.each_ref().map(|frame| convey_wire::parse(frame).unwrap().key);
         let now = kernel::now();
         for (frame, n) in frames.iter().zip([3, 5]) {
             for _ in 0..n {
@@ -314,7 +314,7 @@ fn a_handshake_is_completed_where_there_is_no_room_for_its_event() {
             is_sent(&mut twin, &ends.to_client().syn().seq(500).ack(1).bytes());
         }
         let last = ends.to_server().seq(1).ack(501).bytes();
-        let key = wire::parse(&last).unwrap().key;
+        let key = convey_wire::parse(&last).unwrap().key;
         let begun = twin.flows.get(&key).unwrap().unwrap();
         // 1 MiB of 64 bytes each.
         for _ in 0..1 << 14 {

@@ -1,8 +1,8 @@
 //! The programs in the kernel, and what they do with a frame.
 
 use aya::programs::{SocketFilter, TestRun, TestRunOptions, TestRunResult};
-use convey::dataplane::Sizes;
-use convey::dataplane::testing::KernelCache;
+use convey_dataplane::Sizes;
+use convey_dataplane::testing::KernelCache;
 
 /// Room for what a test puts there.
 pub(crate) const SIZES: Sizes = Sizes { entries: 1024, next_hops: 16, counter_ids: 16 };

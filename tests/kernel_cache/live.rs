@@ -4,12 +4,12 @@ use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, UdpSocket};
 
 use aya::programs::TcAttachType;
-use convey::dataplane::Offloader;
-use convey::dataplane::testing::{Buffer, FlowEntry, KernelCache, Outcome, Transmit};
-use convey::forward::Direction;
-use convey::model::{Encapsulation, FlowKey, Interface, Layer, NextHop, Prefix, Rewrite, Tunnel};
-use convey::wire::{Envelope, TestPacket};
+use convey_dataplane::Offloader;
+use convey_dataplane::testing::{Buffer, FlowEntry, KernelCache, Outcome, Transmit};
+use convey_forward::Direction;
+use convey_model::{Encapsulation, FlowKey, Interface, Layer, NextHop, Prefix, Rewrite, Tunnel};
 use convey_testkit::{PATIENCE, TestNamespace, wait_for};
+use convey_wire::{Envelope, TestPacket};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 

@@ -1,9 +1,9 @@
 //! The programs' maps, as userspace writes and reads them.
 
-use convey::dataplane::Sizes;
-use convey::dataplane::testing::{FlowEntry, KernelCache};
-use convey::forward::Direction;
-use convey::model::{FlowKey, Rewrite};
+use convey_dataplane::Sizes;
+use convey_dataplane::testing::{FlowEntry, KernelCache};
+use convey_forward::Direction;
+use convey_model::{FlowKey, Rewrite};
 
 use super::kernel::SIZES;
 use super::{Story, stories};

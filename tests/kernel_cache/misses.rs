@@ -1,8 +1,8 @@
 //! What is left to userspace: it goes its way as it is, it is counted why, and a packet socket gets it.
 
-use convey::dataplane::testing::Outcome;
-use convey::model::{DsrKind, Mode};
-use convey::wire::{self, TestPacket};
+use convey_dataplane::testing::Outcome;
+use convey_model::{DsrKind, Mode};
+use convey_wire::TestPacket;
 
 use super::balancer::BalancerSetup;
 use super::kernel::{self, Run};
@@ -173,7 +173,7 @@ fn flow_whose_packet_fits_no_tunnel_is_left_to_workers() {
         let packet = twin.establish(client(&setup)).to_server().ack(1);
         let most = (1500 + 14 - setup.overhead() - packet.bytes().len()) as u16;
         let frame = packet.payload(&[7; 3000]).bytes();
-        let key = wire::parse(&frame).unwrap().key;
+        let key = convey_wire::parse(&frame).unwrap().key;
         let left = Run { verdict: TCX_NEXT, frame: frame.clone() };
         let run = |twin: &mut Twin, size| kernel::run_super_frame(twin.cache.tc().unwrap(), &frame, size);
         assert_eq!(run(&mut twin, most + 1), left, "too long: {setup:?}");

@@ -1,10 +1,10 @@
 //! The kernel's programs, held against the cases of any flow cache (`tests/flow_cache`).
 
-use convey::dataplane::Offloader;
-use convey::dataplane::testing::{CounterReader, SegmentEvents, counter_reader, events};
-use convey::forward::{FlowCache, Segment};
-use convey::model::{FlowKey, Layer};
-use convey::stats::{Counter, PacketStats};
+use convey_dataplane::Offloader;
+use convey_dataplane::testing::{CounterReader, SegmentEvents, counter_reader, events};
+use convey_forward::{FlowCache, Segment};
+use convey_model::{FlowKey, Layer};
+use convey_snapshot::stats::{Counter, PacketStats};
 
 use super::balancer::{BalancerSetup, TestBalancer};
 use super::cases::{self, HERE};

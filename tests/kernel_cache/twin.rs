@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use convey::dataplane::Selection;
-use convey::dataplane::testing::{FlowEntry, FlowMap, KernelCache, Outcome, Replies};
-use convey::forward::{Direction, Frame, Verdict, View};
-use convey::model::{Endpoint, Mode, NextHop};
-use convey::wire;
+use convey_dataplane::Selection;
+use convey_dataplane::testing::{FlowEntry, FlowMap, KernelCache, Outcome, Replies};
+use convey_forward::{Direction, Frame, Verdict, View};
+use convey_model::{Endpoint, Mode, NextHop};
 
 use super::balancer::{BalancerSetup, TestBalancer};
 use super::cases::HERE;
@@ -83,7 +82,7 @@ impl Twin {
     /// Puts a flow into the cache.
     fn put(&self, ends: &Ends, made: impl Fn(FlowEntry, View, Direction) -> FlowEntry) {
         let table = self.balancer.forwarder.flows();
-        let (id, _) = table.lookup(&wire::parse(&ends.to_server().bytes()).unwrap().key).unwrap();
+        let (id, _) = table.lookup(&convey_wire::parse(&ends.to_server().bytes()).unwrap().key).unwrap();
         let flow = table.get(id);
         let mut ways = vec![(flow.client(), Direction::ToServer)];
         if flow.view() == View::BothSides {
@@ -150,7 +149,7 @@ impl Twin {
 
     /// Has the last packet like this one have passed at this time.
     pub(crate) fn passed_at(&mut self, frame: &[u8], at: u64) {
-        let key = wire::parse(frame).unwrap().key;
+        let key = convey_wire::parse(frame).unwrap().key;
         let mut entry = self.flows.get(&key).unwrap().unwrap();
         entry.last_seen = at;
         assert_eq!(self.flows.put(&[key], &[entry]).unwrap(), 1);
@@ -158,7 +157,7 @@ impl Twin {
 
     /// Whether a frame begins a connection.
     fn begins(&self, frame: &[u8]) -> bool {
-        let headers = wire::parse(frame).ok();
+        let headers = convey_wire::parse(frame).ok();
         headers.is_some_and(|headers| {
             let flags = headers.flags;
             let is_opening = flags.syn() && !flags.ack() && !flags.rst();
@@ -180,7 +179,7 @@ impl Twin {
     /// What the core makes of it: the frame as it sends it on.
     pub(crate) fn core(&mut self, frame: &[u8], segment_size: Option<u16>) -> Option<Vec<u8>> {
         let mut bytes = frame.to_vec();
-        let headers = wire::parse(&bytes);
+        let headers = convey_wire::parse(&bytes);
         let mut frame = Frame { segment_size, ..Frame::new(&mut bytes, &headers) };
         let verdict = self.balancer.handle_frame(&mut frame);
         let Verdict::Transmit(forwarded) = verdict else { return None };

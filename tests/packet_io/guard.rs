@@ -5,10 +5,10 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-use convey::dataplane::testing::{GuardKind, Replies};
-use convey::dataplane::{Guard, Selection};
-use convey::model::Interface;
-use convey::net::Netlink;
+use convey_dataplane::net::Netlink;
+use convey_dataplane::testing::{GuardKind, Replies};
+use convey_dataplane::{Guard, Selection};
+use convey_model::Interface;
 use convey_testkit::{PATIENCE, TestNamespace, wait_for};
 use socket2::Socket;
 

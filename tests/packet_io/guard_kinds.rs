@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 
-use convey::dataplane::testing::{BufferPool, Capture, GuardKind, Replies, Wake};
-use convey::dataplane::{CaptureFilter, Guard, Selection};
+use convey_dataplane::testing::{BufferPool, Capture, GuardKind, Replies, Wake};
+use convey_dataplane::{CaptureFilter, Guard, Selection};
 use convey_testkit::{PATIENCE, TestNamespace, wait_for};
 
 use super::guard::{load, with};

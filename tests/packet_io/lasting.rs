@@ -3,8 +3,8 @@
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use convey::dataplane::{LastingGuard, Terms};
-use convey::net::Netlink;
+use convey_dataplane::net::Netlink;
+use convey_dataplane::{LastingGuard, Terms};
 use convey_testkit::{PATIENCE, wait_for};
 
 use super::guard::named;

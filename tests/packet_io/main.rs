@@ -19,7 +19,7 @@ mod tcp;
 
 use std::process::ExitCode;
 
-use convey::dataplane::testing::GuardKind;
+use convey_dataplane::testing::GuardKind;
 use convey_testkit::{Need, run_trials, trials};
 
 /// A test, by the name it is reported with.

@@ -1,7 +1,7 @@
 //! Entries of the kernel's table of neighbours: kept for servers, of clients, and forged.
 
-use convey::model::{NextHops, Unreachable, WantedNeighbour};
-use convey::net::{KernelNeighbour, Netlink};
+use convey_dataplane::net::{KernelNeighbour, Netlink};
+use convey_model::{NextHops, Unreachable, WantedNeighbour};
 use convey_testkit::{PATIENCE, TestNamespace};
 
 use super::next_hops::{ROUTER, block_on, ip, ours, pair, router_advertisement, wait, with_servers};

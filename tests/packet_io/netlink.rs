@@ -1,7 +1,7 @@
 //! The kernel's tables, as they change.
 
-use convey::model::{NextHops, Unreachable};
-use convey::net::{Netlink, ReservedPorts, RouteQuery};
+use convey_dataplane::net::{Netlink, ReservedPorts, RouteQuery};
+use convey_model::{NextHops, Unreachable};
 use convey_testkit::TestNamespace;
 
 use super::next_hops::{ROUTER, block_on, ip, ours, pair, router_advertisement, wait, with_servers};

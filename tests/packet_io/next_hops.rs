@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use convey::model::{NextHops, WantedNeighbour};
-use convey::net::Netlink;
+use convey_dataplane::net::Netlink;
+use convey_model::{NextHops, WantedNeighbour};
 use convey_testkit::{PATIENCE, TestNamespace};
 use etherparse::PacketBuilder;
 

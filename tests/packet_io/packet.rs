@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use convey::dataplane::testing::{Buffer, Transmit};
-use convey::model::{Endpoint, Protocol};
+use convey_dataplane::testing::{Buffer, Transmit};
+use convey_model::{Endpoint, Protocol};
 use convey_testkit::TestNamespace;
 use etherparse::{Ethernet2Header, IpHeaders, NetHeaders, PacketBuilder, PacketHeaders};
 

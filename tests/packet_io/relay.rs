@@ -8,9 +8,9 @@ use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
 use std::thread::{self, JoinHandle};
 
-use convey::dataplane::testing::{Buffer, BufferPool, Capture, CaptureHandle, Replies, Transmit, Wake};
-use convey::dataplane::{CaptureFilter, Selection};
-use convey::model::TCP;
+use convey_dataplane::testing::{Buffer, BufferPool, Capture, CaptureHandle, Replies, Transmit, Wake};
+use convey_dataplane::{CaptureFilter, Selection};
+use convey_model::TCP;
 use convey_testkit::{PATIENCE, TestNamespace};
 
 use super::packet::endpoint;

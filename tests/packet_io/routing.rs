@@ -5,8 +5,8 @@ mod set_ups;
 
 use std::net::IpAddr;
 
-use convey::model::{NextHops, RouteHop};
-use convey::net::{KernelRouteKind, Netlink, RouteQuery};
+use convey_dataplane::net::{KernelRouteKind, Netlink, RouteQuery};
+use convey_model::{NextHops, RouteHop};
 use convey_testkit::{PATIENCE, TestNamespace};
 
 use self::set_ups::{

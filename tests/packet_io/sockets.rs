@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::net::{Ipv6Addr, UdpSocket};
 
-use convey::dataplane::testing::{Buffer, BufferPool, Capture, CaptureHandle, Replies, Transmit, Wake};
-use convey::dataplane::{CaptureFilter, Selection};
-use convey::model::Endpoint;
+use convey_dataplane::testing::{Buffer, BufferPool, Capture, CaptureHandle, Replies, Transmit, Wake};
+use convey_dataplane::{CaptureFilter, Selection};
+use convey_model::Endpoint;
 use convey_testkit::TestNamespace;
 
 use super::packet::{TestFrame, endpoint, icmp, packet, send};

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use convey::model::{Mode, Offload};
 use convey_lab::{Role, VIP, VIP_V6};
+use convey_model::{Mode, Offload};
 use convey_testkit::Need;
 
 /// How a story is told.

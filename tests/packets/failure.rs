@@ -4,8 +4,8 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use convey::model::{Mode, Offload};
 use convey_lab::{INTERFACE, Role};
+use convey_model::{Mode, Offload};
 use convey_testkit::{PATIENCE, TcpServer, clock, connect, ping, wait_for, was_reset};
 
 use crate::case::{Case, Family, Story, stories};

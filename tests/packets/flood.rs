@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use convey::wire::TestPacket;
 use convey_lab::Role;
 use convey_testkit::{TcpServer, clock, connect, ping, wait_for};
+use convey_wire::TestPacket;
 use rustix::process::Signal;
 
 use crate::case::{Case, Story, stories};

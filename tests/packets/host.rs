@@ -8,8 +8,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use aya::programs::{SchedClassifier, TcAttachType};
-use convey::model::Offload;
 use convey_lab::{INTERFACE, Lab, Role};
+use convey_model::Offload;
 use convey_testkit::{Process, Ran, TcpServer, binary, ping, run, wait_for};
 use rustix::process::Signal;
 

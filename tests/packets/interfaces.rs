@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use convey::dataplane::testing::GuardKind;
-use convey::dataplane::{Guard, Selection};
-use convey::model::Interface;
+use convey_dataplane::testing::GuardKind;
+use convey_dataplane::{Guard, Selection};
 use convey_lab::{INTERFACE, Role};
+use convey_model::Interface;
 use convey_testkit::{TcpServer, clock, connect, ping, wait_for};
 
 use crate::case::{Case, Family, Story, stories};

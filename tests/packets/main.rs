@@ -74,7 +74,7 @@ mod xdp;
 
 use std::process::ExitCode;
 
-use convey::model::Offload;
+use convey_model::Offload;
 use convey_testkit::{Need, run_trials_in_turns, trial};
 use libtest_mimic::Trial;
 

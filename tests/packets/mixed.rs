@@ -4,10 +4,10 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use convey::model::{Mode, Offload};
-use convey::wire::TestPacket;
 use convey_lab::Role;
+use convey_model::{Mode, Offload};
 use convey_testkit::{TcpServer, connect, ping, wait_for};
+use convey_wire::TestPacket;
 
 use crate::case::{Case, Family, Story, stories};
 use crate::network::{DNS, Network, PORT};

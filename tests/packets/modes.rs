@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use convey::model::Mode;
 use convey_lab::Role;
+use convey_model::Mode;
 use convey_testkit::{TcpServer, ask, connect, ping, wait_for, was_reset};
 use rustix::process::Signal;
 

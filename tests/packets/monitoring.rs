@@ -5,8 +5,8 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use convey::model::{Mode, Offload};
 use convey_lab::Role;
+use convey_model::{Mode, Offload};
 use convey_testkit::{PATIENCE, Process, TcpServer, ask, clock, connect, ping, run, wait_for};
 use serde_json::Value;
 

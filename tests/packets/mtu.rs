@@ -5,9 +5,9 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::process::Stdio;
 
-use convey::wire::{self, IcmpError, TestPacket};
 use convey_lab::{INTERFACE, LabPlan, NARROW, Role};
 use convey_testkit::{TcpServer, check_to_end, connect, ping, send, wait_for};
+use convey_wire::{IcmpError, TestPacket};
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
@@ -132,9 +132,10 @@ fn who_makes_up_a_narrow_hop_is_not_believed_but_counted(case: Case) {
             // A quarter of all numbers apart: one of them may be a good guess.
             let made_up = TestPacket::from(vip).to(addr).seq(n * (u32::MAX / FORGED)).ack(1);
             let made_up = made_up.macs(Role::Balancer.mac(), liar.mac()).bytes();
-            let (headers, error) = (wire::parse(&made_up).unwrap(), IcmpError::TooBig { mtu: NARROW.into() });
+            let (headers, error) =
+                (convey_wire::parse(&made_up).unwrap(), IcmpError::TooBig { mtu: NARROW.into() });
             let mut forged = Vec::new();
-            wire::icmp_error(&made_up, &headers, error, case.family.address(liar).into(), &mut forged);
+            convey_wire::icmp_error(&made_up, &headers, error, case.family.address(liar).into(), &mut forged);
             wire.send(&forged);
         }
     });
@@ -175,9 +176,9 @@ fn who_lies_about_his_own_path_shortens_nobody_elses_packets(case: Case) {
         for mtu in LIES {
             let about = TestPacket::from(vip).to(own.local_addr().unwrap()).udp().payload(&[7; 500]);
             let about = about.macs(Role::Balancer.mac(), liar.mac()).bytes();
-            let (headers, error) = (wire::parse(&about).unwrap(), IcmpError::TooBig { mtu });
+            let (headers, error) = (convey_wire::parse(&about).unwrap(), IcmpError::TooBig { mtu });
             let mut lie = Vec::new();
-            wire::icmp_error(&about, &headers, error, case.family.address(liar).into(), &mut lie);
+            convey_wire::icmp_error(&about, &headers, error, case.family.address(liar).into(), &mut lie);
             wire.send(&lie);
         }
     });

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use convey::model::Offload;
-use convey::wire::TestPacket;
 use convey_lab::Role;
+use convey_model::Offload;
 use convey_testkit::{TcpServer, binary, clock, connect, ping, run, wait_for};
+use convey_wire::TestPacket;
 use socket2::{Domain, Socket, Type};
 
 use crate::case::{Case, Family, Story, stories};

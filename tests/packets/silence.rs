@@ -4,9 +4,9 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::sync::Arc;
 
-use convey::wire::TestPacket;
 use convey_lab::{INTERFACE, Role};
 use convey_testkit::{TcpServer, connect, ping, wait_for, was_reset};
+use convey_wire::TestPacket;
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};

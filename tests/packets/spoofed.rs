@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use convey::model::Offload;
-use convey::wire::{self, IcmpError, TestPacket};
 use convey_lab::{INTERFACE, LabPlan, Role};
+use convey_model::Offload;
 use convey_testkit::{TcpServer, clock, connect, ping, wait_for};
+use convey_wire::{IcmpError, TestPacket};
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
@@ -138,7 +138,7 @@ pub(crate) fn forged_segments_reach_no_client(network: &mut Network, balance: fn
     let mut tap = network.inside(Role::Client(1), Tap::open);
     ping(&mut client).unwrap();
     let from_vip = |frame: &[u8]| {
-        let headers = wire::parse(frame).ok()?;
+        let headers = convey_wire::parse(frame).ok()?;
         let is_echo = headers.key.source() == network.vip() && headers.payload_len == 1;
         is_echo.then_some((headers.seq.wrapping_add(1), headers.ack))
     };
@@ -338,9 +338,15 @@ fn lie(network: &Network, to: Role, servers: &[IpAddr]) {
             for (server, port) in servers.iter().flat_map(|server| PORTS.map(move |port| (*server, port))) {
                 let made_up = TestPacket::from(SocketAddr::new(ours, port)).to(SocketAddr::new(server, ECHO));
                 let made_up = made_up.udp().macs(to.mac(), LIAR.mac()).bytes();
-                let headers = wire::parse(&made_up).unwrap();
+                let headers = convey_wire::parse(&made_up).unwrap();
                 let mut forged = Vec::new();
-                wire::icmp_error(&made_up, &headers, IcmpError::PortUnreachable, server.into(), &mut forged);
+                convey_wire::icmp_error(
+                    &made_up,
+                    &headers,
+                    IcmpError::PortUnreachable,
+                    server.into(),
+                    &mut forged,
+                );
                 wire.send(&forged);
             }
         }

@@ -5,8 +5,8 @@ use std::fs::{self, File};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::path::PathBuf;
 
-use convey::model::DsrKind;
 use convey_lab::{INTERFACE, LabPlan, Role};
+use convey_model::DsrKind;
 use convey_testkit::{Process, Wrk, check_to_end, send, wait_for};
 use socket2::{Domain, Protocol, Socket, Type};
 

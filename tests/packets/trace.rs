@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use convey::model::Offload;
 use convey_lab::Role;
+use convey_model::Offload;
 use convey_testkit::{Process, TcpServer, binary, connect, ping, run, wait_for, was_reset, whole_lines};
 use serde_json::Value;
 use socket2::SockRef;

@@ -12,8 +12,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-use convey::model::Offload;
 use convey_lab::{INTERFACE, Role};
+use convey_model::Offload;
 use convey_testkit::{
     Ran, SlowReader, TcpServer, binary, binary_of_upgrade, check_to_end, connect, ping, run, send, wait_for,
 };

@@ -1,10 +1,10 @@
 //! Open flows forwarded in the driver: by native XDP of a virtual link, whose other end is prepared for it.
 
 use aya::programs::XdpMode;
-use convey::dataplane::Sizes;
-use convey::dataplane::testing::KernelCache;
-use convey::model::Offload;
+use convey_dataplane::Sizes;
+use convey_dataplane::testing::KernelCache;
 use convey_lab::{INTERFACE, Role};
+use convey_model::Offload;
 use convey_testkit::{TcpServer, connect, ping, wait_for};
 
 use crate::case::{Case, Family, Story, stories};

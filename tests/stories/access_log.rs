@@ -6,8 +6,8 @@ use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use convey::model::{Protocol, ProxyVersion};
-use convey::proxy_protocol::{Addresses, write};
+use convey_model::{Protocol, ProxyVersion};
+use convey_proxy_protocol::{Addresses, write};
 use convey_testkit::{
     BalancerProcess, Loopback, Need, Setup, TcpServer, UdpClient, UdpServer, Wrk, ask, binary, connect,
     is_refused_with_reset, ping, reset, run, stories, wait_for, was_reset, whole_lines,

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::process::Command;
 
-use convey::model::Algorithm;
+use convey_model::Algorithm;
 use convey_testkit::{
     BalancerProcess, Loopback, Need, Nginx, Setup, TcpServer, ask, ask_from, connect, ping, run, stories,
     tool,

@@ -4,8 +4,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use convey::model::{Protocol, ProxyVersion};
-use convey::proxy_protocol::{Addresses, parse, write};
+use convey_model::{Protocol, ProxyVersion};
+use convey_proxy_protocol::{Addresses, parse, write};
 use convey_testkit::{
     BalancerProcess, Loopback, Need, PATIENCE, Setup, TcpServer, UdpServer, connect, connect_from, stories,
     wait_for, was_reset,

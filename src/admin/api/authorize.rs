@@ -12,13 +12,13 @@ use axum::http::HeaderValue;
 use axum::http::header::{AUTHORIZATION, HOST};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use convey_control::{EventKind, EventLevel};
 use log::warn;
 
 use super::super::Requester;
 use super::super::hosts::is_this_machine;
 use super::super::wrong_tokens::Blame;
 use super::{ApiContext, Failure};
-use crate::control::{EventKind, EventLevel};
 
 /// Answers whoever sends a wrong token, or none for the name of another site; lets everybody else ask, and change things with the
 /// right one. Other schemes are those of a proxy on the way.

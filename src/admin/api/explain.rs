@@ -5,11 +5,11 @@ use std::sync::Arc;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
 use axum::response::Response;
+use convey_control::RequestRefusal;
 use serde::Deserialize;
 
 use super::super::Requester;
 use super::{ApiContext, Failure, line, may_see_clients};
-use crate::control::RequestRefusal;
 use crate::explain::{AskedRequest, ClientAddr, Unanswerable};
 
 /// Who is asked about.

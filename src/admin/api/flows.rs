@@ -6,17 +6,17 @@ use std::time::Duration;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};
 use axum::response::Response;
+use convey_config::did_you_mean;
+use convey_control::{EventKind, EventLevel, RequestRefusal};
+use convey_forward::FlowState;
+use convey_model::{
+    ClientFilter, FlowFilter, FlowGrouping, FlowQuery, FlowSort, FlowsUnavailable, ListedFlow, ListedFlowId,
+};
 use humantime::parse_duration;
 use serde::{Deserialize, Serialize};
 
 use super::super::{FlowListReport, FlowReport, Requester};
 use super::{ApiContext, Failure, in_path, line, may_change, may_see_clients, unknown};
-use crate::config::did_you_mean;
-use crate::control::{EventKind, EventLevel, RequestRefusal};
-use crate::forward::FlowState;
-use crate::model::{
-    ClientFilter, FlowFilter, FlowGrouping, FlowQuery, FlowSort, FlowsUnavailable, ListedFlow, ListedFlowId,
-};
 
 /// A proxied connection that has no server yet. One that has is `established`.
 const CONNECTING: &str = "connecting";

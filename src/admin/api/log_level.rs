@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use axum::extract::{Extension, State};
 use axum::response::Response;
+use convey_config::parse_log_level;
+use convey_control::{Done, Requested};
 use serde::{Deserialize, Serialize};
 
 use super::super::{OverlayReport, Requester};
 use super::{ApiContext, Failure, RequestBody, ask, in_body, line, may_change};
-use crate::config::parse_log_level;
-use crate::control::{Done, Requested};
 
 /// What the log says now.
 #[derive(Serialize)]

@@ -19,6 +19,8 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
+use convey_config::did_you_mean;
+use convey_control::{Done, OperatorRequest, RequestRefusal, Requested};
 use hyper::body::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -28,8 +30,6 @@ pub(super) use self::authorize::authorize;
 use self::authorize::{may_change, may_see_clients};
 use super::Requester;
 use super::routes::{ApiContext, stats};
-use crate::config::did_you_mean;
-use crate::control::{Done, OperatorRequest, RequestRefusal, Requested};
 
 /// What a client is told that sends no token, or a wrong one.
 const CHALLENGE: &str = "Bearer realm=\"convey\"";

@@ -8,14 +8,14 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use convey_config::{check_server_address, did_you_mean};
+use convey_control::{Done, RequestRefusal, Requested};
+use convey_model::{AddedServer, AdminState, OverlayValue, ServerSettings, Target};
 use serde::{Deserialize, Serialize};
 
 use super::super::ready::{self, LostReadiness};
 use super::super::{OverlayReport, Requester};
 use super::{ApiContext, Failure, RequestBody, ask, in_body, in_path, line, may_change};
-use crate::config::{check_server_address, did_you_mean};
-use crate::control::{Done, RequestRefusal, Requested};
-use crate::model::{AddedServer, AdminState, OverlayValue, ServerSettings, Target};
 
 /// What to change of a server, or of all of a backend.
 #[derive(Debug, Deserialize)]

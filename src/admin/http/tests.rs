@@ -11,6 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
+use convey_control::{ConfigLoads, EventLog, OperatorRequest};
+use convey_model::{LogLevel, Timestamp};
+use convey_snapshot::stats::Counter;
+use convey_snapshot::{Snapshot, fixture};
 use convey_trace::TraceHub;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
@@ -24,10 +28,6 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::admin::{FlowSources, StatsSource, routes};
-use crate::control::{ConfigLoads, EventLog, OperatorRequest};
-use crate::model::{LogLevel, Timestamp};
-use crate::snapshot::{Snapshot, fixture};
-use crate::stats::Counter;
 
 /// What the answers are made of, and a place where they are given.
 struct Admin {

@@ -3,7 +3,7 @@
 use prometheus::TextEncoder;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
-use crate::stats::Distribution;
+use convey_snapshot::stats::Distribution;
 
 /// What tells one sample of a family from the others.
 pub(super) type Labels = Vec<LabelPair>;

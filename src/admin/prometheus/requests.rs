@@ -1,9 +1,10 @@
 //! Requests (mode http).
 
+use convey_snapshot::stats::Distribution;
+
 use super::page::{Labels, MetricsPage, labels};
 use crate::admin::StatsReport;
 use crate::admin::report::{RequestReport, RouteReport};
-use crate::stats::Distribution;
 
 /// Adds what is counted of requests.
 pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {

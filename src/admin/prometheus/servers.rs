@@ -1,9 +1,10 @@
 //! Servers.
 
+use convey_model::AdminState;
+
 use super::page::{Labels, MetricsPage, labels};
 use super::{flag, traffic, unix_time};
 use crate::admin::{ServerReport, StatsReport};
-use crate::model::AdminState;
 
 /// Adds the servers of all backends.
 pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {

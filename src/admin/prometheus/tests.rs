@@ -2,11 +2,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use convey_model::{FrontendConfig, LookupFault, Missing, Mode, Timestamp};
+use convey_snapshot::stats::Counter;
+use convey_snapshot::{Name, NameLive, Snapshot, fixture};
+
 use super::*;
 use crate::admin::{CertificateView, ReadinessInput};
-use crate::model::{self, FrontendConfig, LookupFault, Missing, Mode, Timestamp};
-use crate::snapshot::{Name, NameLive, Snapshot, fixture};
-use crate::stats::Counter;
 
 /// A frontend and a backend named `name`, with one server up and one down.
 fn busy(name: &str) -> Snapshot {
@@ -16,7 +17,7 @@ fn busy(name: &str) -> Snapshot {
     let servers = vec![(limited, fixture::up()), (fixture::server("b", "127.0.0.1:8082"), down)];
     let pool = fixture::pool(name, servers);
     let frontend = fixture::frontend(name, &["127.0.0.1:8080"], &pool);
-    let config = model::fixture::frontend("packets", &["127.0.0.2:8080"], name);
+    let config = convey_model::fixture::frontend("packets", &["127.0.0.2:8080"], name);
     let packets = FrontendConfig { mode: Mode::Passthrough, ..config };
     let packets = fixture::frontend_of(packets, &pool);
     std::mem::forget([frontend.live.waiters.enter(), pool.live.waiters.enter()]);

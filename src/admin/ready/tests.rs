@@ -1,9 +1,10 @@
 use std::time::Duration;
 
+use convey_forward::SnatChoice;
+use convey_model::{FrontendConfig, Mode, NextHops};
+use convey_snapshot::{Health, fixture};
+
 use super::*;
-use crate::forward::SnatChoice;
-use crate::model::{self, FrontendConfig, Mode, NextHops};
-use crate::snapshot::{Health, fixture};
 
 #[test]
 fn each_reason_for_which_servers_cannot_be_chosen_is_told_with_its_count() {
@@ -141,7 +142,7 @@ fn of_both_families(own: &str, announce: Option<Arc<AnnounceConfig>>) -> Snapsho
     let [four, six, other] =
         [pool("four", "10.1.0.9:80"), pool("six", "[fd00::9]:80"), pool("other", "10.1.0.8:80")];
     let passthrough = |name: &str, listen: &str, pool: &Arc<Pool>| {
-        let config = model::fixture::frontend(name, &[listen], &pool.config.name);
+        let config = convey_model::fixture::frontend(name, &[listen], &pool.config.name);
         fixture::frontend_of(FrontendConfig { mode: Mode::Passthrough, ..config }, pool)
     };
     let frontends = vec![
@@ -149,7 +150,7 @@ fn of_both_families(own: &str, announce: Option<Arc<AnnounceConfig>>) -> Snapsho
         passthrough("v6", "[2001:db8::1]:80", &six),
         fixture::frontend("proxy", &["10.0.0.1:81"], &other),
     ];
-    let network = NextHops::new(&[model::fixture::interface(1, &[own])], [], &[]);
+    let network = NextHops::new(&[convey_model::fixture::interface(1, &[own])], [], &[]);
     let network = Arc::new(network);
     Snapshot { announce, network, ..fixture::snapshot(frontends, vec![four, six, other]) }
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::stats::{Counter, Traffic};
+use convey_snapshot::stats::{Counter, Traffic};
 
 /// The kept files of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::stats::{Counter, Traffic};
+use convey_snapshot::stats::{Counter, Traffic};
 
 /// The requests of a frontend, a backend or a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -1,10 +1,10 @@
 //! The routes of a frontend, as `/stats` has them. Pure.
 
+use convey_snapshot::stats::Counter;
+use convey_snapshot::{HttpAction, HttpRoute, SniRoute};
 use serde::Serialize;
 
 use super::{RequestReport, TimesReport};
-use crate::snapshot::{HttpAction, HttpRoute, SniRoute};
-use crate::stats::Counter;
 
 /// A route of a frontend.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -3,13 +3,13 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
+use convey_model::{ServerAddr, Timestamp};
+use convey_snapshot::stats::{Counter, Traffic};
+use convey_snapshot::{Ejected, Health, Pool, ServerLive};
 use serde::Serialize;
 
 use super::requests::RequestReport;
 use super::{TimesReport, TrafficReport, Uses, rfc3339};
-use crate::model::{ServerAddr, Timestamp};
-use crate::snapshot::{Ejected, Health, Pool, ServerLive};
-use crate::stats::{Counter, Traffic};
 
 /// A server.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -1,10 +1,10 @@
 use std::time::Duration;
 
+use convey_snapshot::{Ejected, Health, fixture};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::admin::CertificateView;
-use crate::snapshot::{Ejected, Health, fixture};
 
 const STARTED: Duration = Duration::from_secs(1_700_000_000);
 
@@ -170,8 +170,8 @@ fn a_server_of_a_packet_mode_tells_how_handshakes_with_it_fare() {
     let pools = ["app", "proxied"]
         .map(|name| fixture::pool(name, vec![(fixture::server("a", "127.0.0.1:8081"), fixture::up())]));
     let [app, proxied] = &pools;
-    let config = crate::model::fixture::frontend("web", &["127.0.0.1:80"], "app");
-    let packets = fixture::frontend_of(FrontendConfig { mode: crate::model::Mode::Dsr, ..config }, app);
+    let config = convey_model::fixture::frontend("web", &["127.0.0.1:80"], "app");
+    let packets = fixture::frontend_of(FrontendConfig { mode: convey_model::Mode::Dsr, ..config }, app);
     let proxy = fixture::frontend("proxy", &["127.0.0.1:8080"], proxied);
     let traffic = &app.servers[0].live.traffic;
     let counts =

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
+use convey_snapshot::Frontend;
+use convey_snapshot::stats::Counter;
 use serde::Serialize;
 
 use super::rfc3339;
-use crate::snapshot::Frontend;
-use crate::stats::Counter;
 
 /// How clients have shaken hands, and with which certificates.
 #[derive(Debug, Clone, PartialEq, Serialize)]

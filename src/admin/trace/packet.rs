@@ -6,7 +6,7 @@ use convey_trace::{PacketKind, PacketStep, TracedAnswer, TracedPacket, TracedRol
 use data_encoding::BASE64;
 use serde::Serialize;
 
-use crate::snapshot::Snapshot;
+use convey_snapshot::Snapshot;
 
 /// A packet, and what was decided.
 #[derive(Debug, Clone, Serialize)]

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use crate::model::AnnounceConfig;
-use crate::net::{HostAddress, HostAddresses};
+use convey_dataplane::net::{HostAddress, HostAddresses};
+use convey_model::AnnounceConfig;
 
 /// Addresses, and the interface to announce on.
 pub(super) struct SeenAddresses {
@@ -19,7 +19,7 @@ impl SeenAddresses {
     pub(super) async fn ask(
         netlink: &HostAddresses,
         config: Option<&AnnounceConfig>,
-    ) -> Result<SeenAddresses, crate::net::Error> {
+    ) -> Result<SeenAddresses, convey_dataplane::net::Error> {
         let addresses = netlink.all().await?;
         let Some(AnnounceConfig { interface: name, .. }) = config else {
             return Ok(SeenAddresses { addresses, interface: Ok(0) });

@@ -7,6 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use convey_model::Endpoint;
+use convey_snapshot::stats::Counter;
 use log::{error, info, warn};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
@@ -14,8 +16,6 @@ use tokio::time::sleep;
 use super::{Admin, Asked, Control, LogFiles, Paths, Request, RunningBalancer, Signals, Wish, requests};
 use crate::app::socket_store;
 use crate::app::upgrade::Heir;
-use crate::model::Endpoint;
-use crate::stats::Counter;
 
 /// The signal by which service managers end processes: also those that are left once the main one has ended.
 pub(super) const SIGTERM: u8 = 15;

@@ -2,14 +2,14 @@
 //!
 //! Linux keeps them by thread. The worker threads of proxy mode give up theirs when they start.
 
+use convey_config::Config;
+use convey_model::Mode;
 use rustix::io::Errno;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
 };
 
 use super::user::User;
-use crate::config::Config;
-use crate::model::Mode;
 
 /// Ports below this one take a privilege, unless `net.ipv4.ip_unprivileged_port_start` says otherwise.
 const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
@@ -116,11 +116,10 @@ fn knows_bpf_capability() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config;
 
     fn needed(text: &str) -> String {
         let text = format!("{text}\n[backends.a]\nservers.a.addr = '10.0.0.2:80'\n");
-        names(Needed::by(&config::parse("c.toml", &text).unwrap().config).by_modes())
+        names(Needed::by(&convey_config::parse("c.toml", &text).unwrap().config).by_modes())
     }
 
     #[test]

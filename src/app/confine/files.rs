@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use convey_config::{Config, LogOutput};
+use convey_control::ConfigFile;
+use convey_model::DiscoverySource;
 use landlock::{
     ABI, Access, AccessFs, CompatLevel, Compatible, RestrictionStatus, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetStatus, path_beneath_rules,
 };
 
 use super::Kept;
-use crate::config::{self, Config, LogOutput};
-use crate::control::ConfigFile;
-use crate::model::DiscoverySource;
 
 /// What every program may read: programs to run (`nft`, `ip`), names, certificates, devices.
 const READABLE: [&str; 13] = [
@@ -74,7 +74,7 @@ fn restrict_to(
 /// With the folders of the file, of what it names, and of the program, whose next version an upgrade starts. Any of them may be
 /// a link, as in a mounted ConfigMap.
 fn readable(file: &ConfigFile) -> Vec<PathBuf> {
-    let folders = config::folders(&file.path).into_iter();
+    let folders = convey_config::folders(&file.path).into_iter();
     let folders = folders.map(|folder| if folder == Path::new("") { PathBuf::from(".") } else { folder });
     let named = file.lists.paths().into_iter().chain([file.path.clone()]).chain(std::env::current_exe());
     let links = LINKS.iter().map(PathBuf::from);
@@ -158,7 +158,7 @@ mod tests {
         std::os::unix::fs::symlink("releases/2", root.join("current")).unwrap();
         let file = root.join("current/convey.toml");
         assert_eq!(super::beside_links(&file), [root.join("releases")]);
-        assert!(super::readable(&crate::control::ConfigFile::new(file)).contains(&root.join("releases")));
+        assert!(super::readable(&convey_control::ConfigFile::new(file)).contains(&root.join("releases")));
         assert!(super::beside_links(&root.join("releases/2/convey.toml")).is_empty());
     }
 
@@ -166,7 +166,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::control::ConfigFile;
+    use convey_control::ConfigFile;
 
     #[test]
     fn files_that_are_served_may_be_read_also_after_the_next_deployment() {

@@ -18,13 +18,14 @@ use rustix::io::Errno;
 
 pub(super) use self::rehearsal::{Rehearsed, rehearse};
 
+use convey_config::{Config, Privileges};
+use convey_control::ConfigFile;
+use convey_dataplane::net::ReservedPorts;
+use convey_model::Mode;
+
 use self::capability::Needed;
 use self::user::User;
 use super::{acme, limits, upgrade};
-use crate::config::{Config, Privileges};
-use crate::control::ConfigFile;
-use crate::model::Mode;
-use crate::net::ReservedPorts;
 
 /// The user, and the group, that this process becomes by the configuration, if it becomes another.
 pub(super) fn owner(config: &Config) -> Option<(u32, u32)> {

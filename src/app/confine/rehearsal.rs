@@ -2,6 +2,9 @@
 
 use std::thread;
 
+use convey_config::Config;
+use convey_control::ConfigFile;
+use convey_model::Mode;
 use rustix::thread::CapabilitySet;
 
 use super::Confined;
@@ -9,9 +12,6 @@ use super::service_unit::ServiceUnit;
 use super::user::User;
 use crate::app::announce::PRIVILEGE;
 use crate::app::{acme, logs, privileges};
-use crate::config::{self, Config};
-use crate::control::ConfigFile;
-use crate::model::Mode;
 
 /// What `convey check` says of privileges.
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ fn act(file: &ConfigFile, config: &Config, unit: Option<&ServiceUnit>) -> Result
 fn act_as(unit: &ServiceUnit, config: &Config) -> Result<Rehearsed, String> {
     let user = User::find(&unit.user)?;
     user.become_it(unit.held).map_err(|error| format!("cannot become {}: {error:#}", unit.described()))?;
-    config::lower_rights().map_err(|error| error.to_string())?;
+    convey_config::lower_rights().map_err(|error| error.to_string())?;
     let of_unit = |what: String| format!("as {}: {what}", unit.described());
     let packets = config.frontends_where(Mode::forwards_packets).next().is_some();
     let obstacle = packets.then(privileges::check).and_then(Result::err);

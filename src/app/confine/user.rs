@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::io;
 
 use anyhow::Context;
+use convey_dataplane::net::ReservedPorts;
 use nix::unistd::{Gid, Uid, getgrouplist};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, configure_capability_in_ambient_set, set_capabilities,
@@ -11,7 +12,6 @@ use rustix::thread::{
 };
 
 use super::capability::bound;
-use crate::net::ReservedPorts;
 
 /// A user of this host.
 #[derive(Debug, Clone)]

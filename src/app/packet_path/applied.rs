@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::model::{DrainingEndpoints, NextHops};
-use crate::snapshot::{Places, Snapshot};
+use convey_model::{DrainingEndpoints, NextHops};
+use convey_snapshot::{Places, Snapshot};
 
 /// What of a snapshot decides what is captured and guarded, and where.
 pub(super) struct Applied {

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use convey_dataplane::{FrameMemory, Guard, LastingGuard, Offloader, Overruns, Pipeline, StackedTags};
+use convey_model::DropReason;
+use convey_snapshot::stats::PacketStats;
 use tokio::task::JoinSet;
 
 use crate::app::flood;
 use crate::app::paths::Parts;
-use crate::dataplane::{FrameMemory, Guard, LastingGuard, Offloader, Overruns, Pipeline, StackedTags};
 use crate::heap;
-use crate::model::DropReason;
-use crate::stats::PacketStats;
 
 /// Between two looks at how much memory frames take.
 const PEAK_LOOK_EVERY: Duration = Duration::from_secs(5);

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use convey_control::UnreachableServers;
+use convey_snapshot::Snapshot;
 use log::warn;
 
 use super::{PacketPath, servers_with_snat};
 use crate::app::attachments::Attachments;
 use crate::app::ownership::SnatOwnership;
-use crate::control::UnreachableServers;
-use crate::snapshot::Snapshot;
 
 impl PacketPath {
     /// Servers that no SNAT address can be had for, each with the reason. With `again` it tries once more to have one.

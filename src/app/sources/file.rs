@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use convey_control::ConfigFile;
+
 use super::ConfigSource;
-use crate::control::ConfigFile;
 
 /// The file.
 pub(in crate::app) struct FileSource(PathBuf);

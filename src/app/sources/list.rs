@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use convey_config::ListSettings;
+use convey_control::ConfigFile;
+
 use super::ConfigSource;
-use crate::config::ListSettings;
-use crate::control::ConfigFile;
 
 /// The list.
 pub(super) struct ListSource {

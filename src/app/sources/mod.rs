@@ -7,6 +7,7 @@ mod list;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use convey_control::{ConfigFile, OperatorRequest};
 use tokio::sync::mpsc;
 
 use self::etcd::EtcdSource;
@@ -14,7 +15,6 @@ pub(super) use self::file::FileSource;
 use self::list::ListSource;
 use crate::admin::RemoteState;
 use crate::cli::{ConfigOrigin, Options};
-use crate::control::{ConfigFile, OperatorRequest};
 
 /// The list: every source of a configuration has one line. A source that is not on this host keeps its files below `state_dir`.
 pub(super) fn of(options: &Options, state_dir: &Path) -> Box<dyn ConfigSource> {

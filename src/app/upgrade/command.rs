@@ -10,18 +10,18 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
+use convey_config::listed;
+use convey_control::ConfigFile;
+use convey_dataplane::net::unix_sockets;
+use convey_model::{Endpoint, one_line};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use serde::Deserialize;
 
 use super::control::{Asked, PREFIX};
 use crate::app::{Failure, port_owner, print, runtime};
-use crate::config::listed;
-use crate::control::ConfigFile;
 use crate::doctor::balancer::RunningStatus;
 use crate::doctor::statistics;
-use crate::model::{Endpoint, one_line};
-use crate::net::unix_sockets;
 use crate::operator::{Client, Refused};
 
 /// Longer than an upgrade takes before the old process gives up.

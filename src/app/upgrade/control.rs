@@ -148,7 +148,7 @@ async fn converse(stream: UnixStream, requests: mpsc::Sender<Request>) -> io::Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::unix_sockets;
+    use convey_dataplane::net::unix_sockets;
 
     fn connect(name: &[u8]) -> UnixStream {
         let address = unix::SocketAddr::from_abstract_name(&name[1..]).unwrap();

@@ -15,6 +15,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use convey_control::{Known, LoggedEvent};
+use convey_dataplane::XdpLinks;
+use convey_dataplane::net::lineage;
+use convey_model::{Endpoint, ServerKey};
+use convey_proxy::{HandedSession, HandedSockets};
 use log::warn;
 
 use super::channel::{Channel, MAX_DESCRIPTORS};
@@ -28,11 +33,6 @@ use super::process_handle::{KILL_TIMEOUT, ProcessHandle};
 use super::{DETACH, ENVIRONMENT, take};
 use crate::app::announce::HandedAnnouncement;
 use crate::app::dispatch_seed;
-use crate::control::{Known, LoggedEvent};
-use crate::dataplane::XdpLinks;
-use crate::model::{Endpoint, ServerKey};
-use crate::net::lineage;
-use crate::proxy::{HandedSession, HandedSockets};
 
 /// How long the new process may take to say anything: it is the first thing it does.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -430,7 +430,7 @@ fn status(child: &mut Child) -> Option<std::process::ExitStatus> {
 mod tests {
     use super::super::gate::{Absence, Gate};
     use super::*;
-    use crate::model::Timestamp;
+    use convey_model::Timestamp;
 
     fn successor(channel: Channel) -> Successor {
         let (presence, _absence) = Absence::pair();

@@ -9,7 +9,7 @@ use std::process::{Child, ExitStatus};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::sync::oneshot;
 
-use crate::config::files;
+use convey_config::files;
 
 /// The exit code where nobody can say how it ended.
 const UNKNOWN: u8 = 1;

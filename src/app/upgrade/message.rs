@@ -16,13 +16,13 @@ use serde::{Deserialize, Serialize};
 pub(super) use self::announced::AnnouncementMessage;
 pub(super) use self::sources::{NameMessage, SourceMessage, SourceServerMessage};
 
-use crate::config::parse_log_level;
-use crate::control::{EventKind, EventLevel, KnownServer, LoggedEvent};
-use crate::model::{
+use convey_config::parse_log_level;
+use convey_control::{EventKind, EventLevel, KnownServer, LoggedEvent};
+use convey_model::{
     AddedServer, AdminState, Endpoint, Overlay, OverlayValue, Protocol, SaidLogLevel, ServerKey,
     ServerSettings, Target, Timestamp,
 };
-use crate::proxy::HandedSession;
+use convey_proxy::HandedSession;
 
 /// The formats that this version writes and reads, the best one last.
 pub(super) const FORMATS: &[u32] = &[1, WITH_CONTROL, WITH_SOURCES, WITH_ANNOUNCEMENTS, WITH_DISPATCH_SEED];
@@ -59,7 +59,7 @@ pub(super) enum Message {
         start: u64,
         #[serde(default)]
         dispatch_seed: u64,
-        /// [`crate::net::lineage`] of the old process; 0 in versions without one.
+        /// [`convey_dataplane::net::lineage`] of the old process; 0 in versions without one.
         #[serde(default)]
         lineage: u64,
     },
@@ -407,7 +407,7 @@ impl OverlayMessage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::LogLevel;
+    use convey_model::LogLevel;
 
     #[test]
     fn what_was_said_arrives_as_it_was_and_what_only_another_version_knows_is_left_out() {

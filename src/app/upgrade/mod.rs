@@ -23,6 +23,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use convey_config::files;
+use convey_control::{Call, EventKind, EventLevel, EventLog};
 use log::{info, warn};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -42,8 +44,6 @@ use super::clock;
 use super::paths::Paths;
 use super::service_manager::ServiceManager;
 use crate::admin::AnnounceState;
-use crate::config::files;
-use crate::control::{Call, EventKind, EventLevel, EventLog};
 
 /// Set for a process that is to take the place of another: its standard input leads there.
 const ENVIRONMENT: &str = "CONVEY_UPGRADE";

@@ -11,6 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use convey_control::{Known, LoggedEvent};
+use convey_dataplane::XdpLinks;
+use convey_dataplane::net::inherit_lineage;
+use convey_forward::CacheEvent;
+use convey_model::{Endpoint, ServerKey, Timestamp};
+use convey_proxy::{HandedSession, HandedSockets};
 use log::warn;
 
 use super::AdminSockets;
@@ -20,12 +26,6 @@ use super::message::{Message, common_format};
 use super::{DETACH, ENVIRONMENT};
 use crate::app::announce::HandedAnnouncement;
 use crate::app::{clock, dispatch_seed};
-use crate::control::{Known, LoggedEvent};
-use crate::dataplane::XdpLinks;
-use crate::forward::CacheEvent;
-use crate::model::{Endpoint, ServerKey, Timestamp};
-use crate::net::inherit_lineage;
-use crate::proxy::{HandedSession, HandedSockets};
 
 /// How long the old process may take for a message: it has them all at hand.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);

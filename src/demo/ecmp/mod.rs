@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use convey_lab::{ANNOUNCED_VIP, EcmpLab, EcmpRole, LabError};
+use convey_model::Mode;
 use tempfile::TempDir;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
@@ -20,7 +21,6 @@ use self::client::EcmpClient;
 use self::node::Node;
 use self::row::Row;
 use super::{DemoError, Servers};
-use crate::model::Mode;
 
 const BALANCERS: u8 = 4;
 const SERVERS: [&str; 3] = ["a", "b", "c"];

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use convey_lab::{EcmpLab, EcmpRole, LabError};
+use convey_model::Mode;
 use serde::Deserialize;
 
-use crate::model::Mode;
 use crate::operator::Client;
 
 /// One of them.

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
+use convey_dataplane::net::PortRanges;
+use convey_model::Offload;
+
 use crate::doctor::Diagnosis;
-use crate::model::Offload;
-use crate::net::PortRanges;
 
 /// SNAT ports that the kernel may give to connections of this host. `reserved` are those that it gives to nobody now.
 pub fn snat_ports(

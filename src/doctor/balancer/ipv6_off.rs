@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::IpAddr;
 
+use convey_model::Interface;
+
 use super::vip::{holder, vips};
 use super::{Explained, Host};
 use crate::doctor::Diagnosis;
-use crate::model::Interface;
 
 const FOLDER: &str = "/proc/sys/net/ipv6/conf";
 

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
 
+use convey_model::{Listen, Mode};
+
 use super::Host;
 use super::vip::{holder, vips};
 use crate::doctor::{Diagnosis, iproute};
-use crate::model::{Listen, Mode};
 
 /// What `/proc` says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use convey_config::listed;
+use convey_model::Interface;
 use serde_json::Value as Json;
 
 use super::vip::{holder, vips};
 use super::{Explained, Host};
-use crate::config::listed;
 use crate::doctor::Diagnosis;
 use crate::doctor::iproute;
 use crate::doctor::ruleset::within;
-use crate::model::Interface;
 
 /// The addresses of interfaces with the lengths of their prefixes, by the name of the interface.
 pub(super) type Networks = BTreeMap<String, Vec<(IpAddr, u8)>>;

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use convey_model::{Interface, Mode};
+
 use super::links_down::Networks;
 use super::vip::{holder, vips};
 use super::{Host, is_of_link};
 use crate::doctor::Diagnosis;
 use crate::doctor::ruleset::within;
-use crate::model::{Interface, Mode};
 
 /// Facts that decide whether a host answers for an address of another interface.
 pub(super) struct ArpFacts<'a> {

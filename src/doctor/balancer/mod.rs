@@ -35,6 +35,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use convey_config::Config;
+use convey_dataplane::net::{BpfFilter, XdpProgram};
+use convey_model::{Listen, Mode, NetworkTables, NextHops};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use self::kernel::KernelFacts;
@@ -42,9 +45,6 @@ use self::misplaced::ArpFacts;
 use self::neighbours::LinkSeen;
 use self::rules::RulesSeen;
 use super::{Diagnosis, Examination, Unseen};
-use crate::config::Config;
-use crate::model::{Listen, Mode, NetworkTables, NextHops};
-use crate::net::{BpfFilter, XdpProgram};
 
 pub use self::accept_queue::AcceptQueue;
 pub use self::ports::TakenPort;

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use convey_dataplane::net::{LinkAnswers, who_has};
+use convey_model::Interface;
+
 use super::Host;
 use super::vip::{holder, vips};
 use crate::doctor::Diagnosis;
-use crate::model::Interface;
-use crate::net::{LinkAnswers, who_has};
 
 /// What the hosts on a link have answered.
 pub(super) struct LinkSeen {

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use convey_config::listed;
+
 use super::links_down::Networks;
 use super::vip::vips;
 use super::{Explained, Host, is_of_link};
-use crate::config::listed;
 use crate::doctor::Diagnosis;
 
 /// Most VIPs that the finding names.

@@ -1,7 +1,8 @@
 //! Ports that another process has. Pure.
 
+use convey_model::Endpoint;
+
 use crate::doctor::Diagnosis;
-use crate::model::Endpoint;
 
 /// A place to listen that cannot be had, as a process other than the convey that runs has it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,13 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::thread;
 use std::time::Duration;
 
+use convey_model::ProbeKind;
+
 use super::neighbours::LinkSeen;
 use super::overheard::Overheard;
 use super::path_mtu::{self, PathSize};
 use super::servers::{self, Hints, Reached, TargetServer};
 use super::{CheckWords, Host, connect, may_send_raw};
 use crate::doctor::{Diagnosis, Examination, Unseen};
-use crate::model::ProbeKind;
 
 /// How long a server may take to answer: a lost SYN is repeated, and the kernel asks for a neighbour for three seconds.
 const PATIENCE: Duration = Duration::from_millis(3_500);

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use convey_dataplane::net::{BpfFilter, XdpProgram};
+
 use crate::doctor::Diagnosis;
-use crate::net::{BpfFilter, XdpProgram};
 
 /// Those on `interfaces` that are not of the convey that runs, which has its own on `of_running`.
 pub(super) fn foreign<'a>(

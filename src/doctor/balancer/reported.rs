@@ -5,11 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use convey_config::listed;
+use convey_model::{AdminState, Mode, Protocol};
+
 use super::Explained;
 use super::status::{RunningBackend, RunningFrontend, RunningServer, RunningStatus};
-use crate::config::listed;
 use crate::doctor::{Diagnosis, Severity};
-use crate::model::{AdminState, Mode, Protocol};
 
 /// Most servers, lines or notes that a finding names.
 const MAX_NAMED: usize = 4;

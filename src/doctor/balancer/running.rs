@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::SystemTime;
 
+use convey_forward::{ServerSnat, SnatChoice};
+use convey_model::Mode;
+
 use super::status::RunningStatus;
 use super::{Host, certificates, steered};
 use crate::doctor::Diagnosis;
-use crate::forward::{ServerSnat, SnatChoice};
-use crate::model::Mode;
 
 /// A convey that answers at its control socket, or at the address of its statistics.
 #[derive(Debug, Clone, Default)]
@@ -123,7 +124,7 @@ fn flows(host: &Host<'_>, flows: u64) -> Option<Diagnosis> {
     Some(host.with_setting(
         Diagnosis::error("table-full", seen, why),
         "max_flows",
-        &most.saturating_mul(4).min(crate::model::PacketSettings::MAX_FLOWS).to_string(),
+        &most.saturating_mul(4).min(convey_model::PacketSettings::MAX_FLOWS).to_string(),
     ))
 }
 
@@ -147,7 +148,7 @@ fn snat_ports(host: &Host<'_>, in_use: u64) -> Option<Diagnosis> {
     );
     let why = "Once all are in use, convey refuses new connections. More `passthrough.snat_addresses` bring more ports.";
     let found = Diagnosis::error("table-full", seen, why);
-    let usual = crate::model::PacketSettings::default().snat_ports;
+    let usual = convey_model::PacketSettings::default().snat_ports;
     if settings.snat_ports.len() >= usual.len() {
         return Some(found);
     }

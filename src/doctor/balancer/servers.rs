@@ -2,9 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::config::listed;
+use convey_config::listed;
+use convey_model::HealthCheck;
+
 use crate::doctor::Diagnosis;
-use crate::model::HealthCheck;
 
 /// A server of a backend that a frontend uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -226,7 +227,7 @@ pub(super) fn other_ports(server: &TargetServer, all: &[TargetServer]) -> Vec<u1
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ProbeKind;
+    use convey_model::ProbeKind;
 
     fn server() -> TargetServer {
         TargetServer {

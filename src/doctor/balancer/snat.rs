@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
+use convey_model::NextHops;
+
 use crate::doctor::Diagnosis;
-use crate::model::NextHops;
 
 /// The `addresses` that neither an interface of this host has nor its own routes lead to.
 pub(super) fn missing(
@@ -25,7 +26,7 @@ fn absent(ip: IpAddr) -> Diagnosis {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::fixture::interface;
+    use convey_model::fixture::interface;
 
     #[test]
     fn named_snat_address_without_interface_is_found() {

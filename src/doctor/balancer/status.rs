@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use convey_config::ListSettings;
+use convey_control::ConfigFile;
+use convey_forward::{FlowState, View};
+use convey_model::{Listen, Mode};
 use serde::Deserialize;
 
 use super::certificates::{RunningAcme, RunningTls};
-use crate::config::ListSettings;
-use crate::control::ConfigFile;
-use crate::forward::{FlowState, View};
-use crate::model::{Listen, Mode};
 
 /// Fields of `/v1/status` and `/stats` that doctor reads.
 #[derive(Debug, Clone, Default, Deserialize)]

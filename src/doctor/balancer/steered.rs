@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use convey_model::AdminState;
+
 use super::status::{RunningBackend, RunningOverlay, RunningServer};
 use crate::doctor::Diagnosis;
-use crate::model::AdminState;
 
 /// Backends and servers that are taken out, and servers that were added and do not serve.
 pub(super) fn look(

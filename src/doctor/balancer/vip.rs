@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use convey_dataplane::net::LinkAnswers;
+use convey_model::{Interface, Listen};
+
 use super::{Host, is_of_link};
 use crate::doctor::Diagnosis;
-use crate::model::{Interface, Listen};
-use crate::net::LinkAnswers;
 
 /// The addresses that clients connect to. A wildcard is none.
 pub(super) fn vips(host: &Host<'_>) -> BTreeSet<IpAddr> {

@@ -1,8 +1,9 @@
 //! Ways of packet modes: servers that they must not send to, and policy rules that they do not follow. Pure.
 
+use convey_model::Mode;
+
 use super::{Explained, Host};
 use crate::doctor::Diagnosis;
-use crate::model::Mode;
 
 /// Servers of packet modes that count as down by the host's routes, interfaces and IPsec policies, and rules that are not followed.
 pub(super) fn look(host: &Host<'_>, explained: &mut Explained) -> Vec<Diagnosis> {

@@ -3,9 +3,10 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 
+use convey_model::DsrKind;
+use convey_wire::VipAnswer;
+
 use crate::doctor::{Diagnosis, Severity};
-use crate::model::DsrKind;
-use crate::wire::VipAnswer;
 
 /// Handshakes that clients must have begun in vain before that counts.
 const FEW: u64 = 5;

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use super::Diagnosis;
 use super::balancer::Explained;
-use crate::config::Config;
-use crate::model::{
+use convey_config::Config;
+use convey_dataplane::net::Netlink;
+use convey_model::{
     DsrKind, Interface, NetworkTables, NextHop, NextHops, Protocol, Unreachable, WantedNeighbour,
 };
-use crate::net::Netlink;
 use judge::{ClientHandshakes, PathTarget};
 
 /// Connections that are under way at once: each has a port of this host.

@@ -8,6 +8,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use convey_model::{DsrKind, NextHop};
+use convey_wire::{VipAnswer, VipProbe};
 use pnet_datalink::DataLinkReceiver;
 use serde_json::Value;
 use socket2::{Domain, Socket, Type};
@@ -16,8 +18,6 @@ use super::PathToServer;
 use super::judge::{ClientHandshakes, PathTarget, SeenOnPath};
 use crate::doctor::frames::{CAPTURE_TIMEOUT, open, send};
 use crate::doctor::statistics;
-use crate::model::{DsrKind, NextHop};
-use crate::wire::{VipAnswer, VipProbe};
 
 /// How long answers are waited for after each SYN, and how many are sent.
 const PATIENCE: Duration = Duration::from_millis(500);

@@ -2,8 +2,9 @@
 
 use std::process::Stdio;
 
+use convey_dataplane::programs;
+
 use super::{Ruleset, Table, Tool, read_json, read_save};
-use crate::dataplane::programs;
 
 /// What lists rules of iptables, with the file that names the tables of the old kind.
 const SAVES: [(&str, Tool, Option<&str>); 4] = [

@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
+use convey_model::Prefix;
+
 use super::{Action, Base, Chain, Condition, Rule, Ruleset, Subject, Table, TakenHow, TakingRule, Value};
-use crate::model::Prefix;
 
 /// Jumps within jumps that are followed; the kernel allows 16.
 pub(super) const MAX_DEPTH: u8 = 16;

@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
+use convey_model::DsrKind;
+
 use super::facts::{HostLink, ServerFacts, is_single};
 use super::setup::ServerSetup;
 use super::{finding, script};
 use crate::doctor::{Diagnosis, Severity};
-use crate::model::DsrKind;
 
 /// What is wrong with it.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {

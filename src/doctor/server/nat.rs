@@ -1,5 +1,7 @@
 //! Whether answers of a server of `dsr = "l3"` get the VIP. Pure.
 
+use convey_model::DsrKind;
+
 use super::facts::ServerFacts;
 use super::gather::TC_TABLE;
 use super::script::ScriptVariables;
@@ -7,7 +9,6 @@ use super::service::protocols;
 use super::setup::ServerSetup;
 use crate::doctor::ruleset::{Fate, HOOKS_OUT, JudgedPacket, PacketEnd, SourceRule};
 use crate::doctor::{Diagnosis, Severity};
-use crate::model::DsrKind;
 
 const WHY: &str = "Clients wait for answers from the VIP, and ignore those from this server's own address.";
 

@@ -2,9 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use convey_model::Prefix;
+
 use super::facts::{ServerFacts, is_single};
 use super::setup::ServerSetup;
-use crate::model::Prefix;
 
 /// So many addresses are tried at each end of a network.
 const MAX_TRIED: u128 = 1_024;

@@ -2,10 +2,11 @@
 
 use std::net::IpAddr;
 
+use convey_model::{DsrKind, TunnelConfig};
+
 use super::facts::ServerFacts;
 use super::setup::ServerSetup;
 use crate::doctor::ruleset::SourceRule;
-use crate::model::{DsrKind, TunnelConfig};
 
 /// What has no answer on this host.
 pub(super) const BALANCER: &str = "BALANCER_ADDRESS";

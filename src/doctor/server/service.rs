@@ -2,10 +2,11 @@
 
 use std::net::IpAddr;
 
+use convey_model::DsrKind;
+
 use super::facts::{ServerFacts, ServerSocket};
 use super::setup::ServerSetup;
 use crate::doctor::{Diagnosis, Severity};
-use crate::model::DsrKind;
 
 /// What is wrong with it.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {

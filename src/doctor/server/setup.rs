@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
+use convey_model::DsrKind;
+
 use super::facts::ServerFacts;
-use crate::model::DsrKind;
 
 /// What a server is to do.
 #[derive(Debug, Clone, PartialEq, Eq)]

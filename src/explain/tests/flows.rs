@@ -1,12 +1,13 @@
 //! What is explained to clients that have flows is held against what becomes of their next packets.
 
-use super::*;
-use crate::dataplane::PacketFlow;
-use crate::forward::Verdict;
-use crate::model::{
+use convey_dataplane::PacketFlow;
+use convey_forward::Verdict;
+use convey_model::{
     FlowActivity, FlowAnswer, FlowGroup, FlowKey, FlowKind, FlowsUnavailable, ListedFlow, ListedFlowId,
     Protocol,
 };
+
+use super::*;
 
 const NOW: Timestamp = Timestamp(1_000_000_000);
 
@@ -242,7 +243,7 @@ fn without_an_open_connection_the_answer_is_for_a_new_one_and_says_so() {
 #[test]
 fn workers_are_asked_for_one_flow_where_the_question_says_which() {
     let pool = fixture::pool("app", vec![(fixture::server("a", "10.0.0.11:80"), fixture::up())]);
-    let mut config = crate::model::fixture::frontend("web", &["192.0.2.1:80", "192.0.2.2:80"], "app");
+    let mut config = convey_model::fixture::frontend("web", &["192.0.2.1:80", "192.0.2.2:80"], "app");
     config.mode = Mode::Dsr;
     let snapshot = fixture::snapshot(vec![fixture::frontend_of(config, &pool)], vec![pool]);
     let question =

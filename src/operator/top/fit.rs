@@ -2,7 +2,7 @@
 
 use ratatui::text::Span;
 
-use crate::model::changes_line;
+use convey_model::changes_line;
 
 /// The text without what would move the cursor, or turn the direction of what follows.
 pub(super) fn printable(text: &str) -> String {

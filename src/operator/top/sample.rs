@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use convey_model::{Mode, Timestamp};
 use humantime::parse_rfc3339;
 use serde::Deserialize;
 
-use crate::model::{Mode, Timestamp};
 use crate::operator::requests::RequestCounts;
 use crate::operator::times::Times;
 

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use convey_model::Timestamp;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use serde_json::{Value, json};
@@ -10,7 +11,6 @@ use super::fit::{cut, short, time};
 use super::rates::{Grade, TopRates, TopRow, rates};
 use super::screen::line_of;
 use super::*;
-use crate::model::Timestamp;
 
 const SECOND: u64 = 1_000_000_000;
 

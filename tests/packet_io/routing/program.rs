@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::{IpAddr, UdpSocket};
 
-use convey::model::NextHops;
+use convey_model::NextHops;
 use convey_testkit::{PATIENCE, TestNamespace};
 use etherparse::{PacketHeaders, TransportHeader};
 use socket2::{Domain, Protocol, Socket, Type};

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use convey::wire::TestPacket;
+use convey_wire::TestPacket;
 use fastrand::Rng;
 
 /// Bytes that a side has under way at most: half of the window that segments offer.

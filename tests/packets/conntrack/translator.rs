@@ -8,9 +8,9 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::net::UnixStream;
 
-use convey::wire::{self, TestPacket};
 use convey_lab::{INTERFACE, LabPlan, Role};
 use convey_testkit::{Process, binary};
+use convey_wire::TestPacket;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use serde_json::Value;
 
@@ -177,8 +177,8 @@ impl Translator {
         end.wire.send(&frame);
         let mut came: Option<SocketAddr> = None;
         self.fence(step.from, |frame| {
-            let Ok(headers) = wire::parse(frame) else { return };
-            let is_it = headers.key.protocol == convey::model::TCP
+            let Ok(headers) = convey_wire::parse(frame) else { return };
+            let is_it = headers.key.protocol == convey_model::TCP
                 && headers.seq == step.seq
                 && step.ack.is_none_or(|ack| ack == headers.ack)
                 && headers.payload_len == step.len
@@ -291,9 +291,9 @@ impl Translator {
         };
         end.wire.send(&packet.bytes());
         let is_fence = |frame: &[u8]| {
-            let headers = wire::parse(frame).ok()?;
+            let headers = convey_wire::parse(frame).ok()?;
             let is_it =
-                headers.key.protocol == convey::model::UDP && frame.get(..headers.end)?.ends_with(&number);
+                headers.key.protocol == convey_model::UDP && frame.get(..headers.end)?.ends_with(&number);
             is_it.then(|| SocketAddr::new(headers.key.src.ip(), headers.key.src_port))
         };
         // The tap has a copy of each frame that leaves: none is left there for later.
@@ -321,7 +321,7 @@ impl Translator {
 
 /// Whether the checksum of a TCP segment is that of its bytes.
 fn has_valid_checksum(frame: &[u8]) -> bool {
-    let headers = wire::parse(frame).unwrap();
+    let headers = convey_wire::parse(frame).unwrap();
     let segment = &frame[headers.l4..headers.end];
     let addresses = if frame[12..14] == [8, 0] { &frame[26..34] } else { &frame[22..54] };
     let words = |bytes: &[u8]| -> u64 {

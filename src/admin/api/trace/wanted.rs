@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use convey_config::{did_you_mean, listed};
+use convey_control::RequestRefusal;
+use convey_model::{DropReason, Target};
+use convey_snapshot::stats::Counter;
+use convey_snapshot::{Frontend, Pool, Snapshot};
 use convey_trace::{ClientPattern, DropPattern, TraceFilter};
 use serde::Deserialize;
 
 use super::super::{Failure, unknown};
-use crate::config::{did_you_mean, listed};
-use crate::control::RequestRefusal;
-use crate::model::{DropReason, Target};
-use crate::snapshot::{Frontend, Pool, Snapshot};
-use crate::stats::Counter;
 
 /// Servers that an error names.
 const MAX_NAMES: usize = 8;
@@ -188,7 +188,7 @@ fn duration(text: &str) -> Result<Duration, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::fixture;
+    use convey_snapshot::fixture;
 
     fn snapshot() -> Snapshot {
         let pool = fixture::pool("app", vec![(fixture::server("a", "127.0.0.1:8081"), fixture::up())]);

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeSet;
 
+use convey_control::{Done, EventKind, EventLevel, RequestRefusal, Requested};
+use convey_model::{
+    AddedServer, AdminState, FlowActivity, FlowAnswer, FlowGroup, FlowKind, ListedFlow, ListedFlowId, Mode,
+    Overlay, OverlayValue, Protocol, SaidLogLevel, ServerSettings, Target,
+};
 use hyper::header::CONTENT_TYPE;
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::admin::FlowListReport;
-use crate::control::{Done, EventKind, EventLevel, RequestRefusal, Requested};
 use crate::explain::{ExplainedFlow, FlowsOfServer, OpenFlows};
-use crate::model::{
-    AddedServer, AdminState, FlowActivity, FlowAnswer, FlowGroup, FlowKind, ListedFlow, ListedFlowId, Mode,
-    Overlay, OverlayValue, Protocol, SaidLogLevel, ServerSettings, Target,
-};
 
 pub(super) fn description() -> Value {
     serde_json::from_str(include_str!("../../openapi.json")).unwrap()
@@ -183,7 +183,7 @@ async fn a_frontend_in_mode_http_is_as_the_description_says() {
     let text = "frontends.web = { mode = 'http', listen_addr = '127.0.0.1:8080', redirect = 'https', routes = [\
                 { path = '/api', backend = 'api' }, { path = '/old', redirect = 'https' }] }\n\
                 backends.api.servers.a.addr = '127.0.0.1:8081'\n";
-    let config = crate::config::parse("test.toml", text).unwrap().config;
+    let config = convey_config::parse("test.toml", text).unwrap().config;
     let up = (fixture::server("a", "127.0.0.1:8081"), fixture::up());
     let [none, api] = [("", vec![]), ("api", vec![up])].map(|(name, servers)| fixture::pool(name, servers));
     let frontend = fixture::http_frontend(config.frontends[0].clone(), &none, std::slice::from_ref(&api));

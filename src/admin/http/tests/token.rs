@@ -1,10 +1,10 @@
 //! Changes at the statistics address, by who has the token.
 
+use convey_config::{AdminToken, fixture::config};
+use convey_control::{ConfigLoads, Done, RequestRefusal, Requested};
 use hyper::header::{AUTHORIZATION, RETRY_AFTER, WWW_AUTHENTICATE};
 
 use super::*;
-use crate::config::{AdminToken, fixture::config};
-use crate::control::{ConfigLoads, Done, RequestRefusal, Requested};
 
 pub(super) const SECRET: &str = "correct-horse-battery";
 

@@ -1,5 +1,6 @@
 //! Traces: lines for as long as somebody reads.
 
+use convey_model::{Mode, Protocol};
 use convey_trace::{
     ConnectionStep, PacketKind, PacketStep, TraceEnd, TraceEvent, TraceStep, TracedAnswer, TracedFrames,
     TracedPacket, TracedRole, TracedTunnel, TracedWay,
@@ -9,7 +10,6 @@ use tokio::task::JoinHandle;
 
 use super::described::{description, validator};
 use super::*;
-use crate::model::{Mode, Protocol};
 
 /// Watches as somebody who may; the task returns the lines once the trace has ended.
 fn watch(admin: &Admin, path: &'static str) -> JoinHandle<Vec<Value>> {

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::thread;
 use std::time::Duration;
 
+use convey_control::{OperatorRequest, RequestRefusal, Requested};
 use convey_etcd::{EtcdClient, EtcdFault, FollowPace, Revision};
 use log::{error, info, warn};
 use serde_json::json;
@@ -13,7 +14,6 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use super::{EtcdSource, FollowedWith};
 use crate::admin::RefusedRevision;
 use crate::app::{clock, runtime};
-use crate::control::{OperatorRequest, RequestRefusal, Requested};
 
 /// How often it is looked whether a change was missed, and what this node has said is prolonged.
 const LOOK_EVERY: Duration = Duration::from_secs(10);

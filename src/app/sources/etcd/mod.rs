@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use convey_control::ConfigFile;
 use convey_etcd::{EtcdAddress, EtcdClient, EtcdFault, Revision, RevisionFolder};
 use tokio::time::timeout;
 
 use self::follow::Following;
 use super::{ConfigSource, Fetched, FollowedWith};
 use crate::app::{runtime, state_folder};
-use crate::control::ConfigFile;
 
 /// How long a start waits for etcd at most.
 const BRING_TIMEOUT: Duration = Duration::from_secs(10);

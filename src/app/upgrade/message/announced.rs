@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use convey_control::KnownAnnouncement;
+use convey_model::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::app::announce::HandedAnnouncement;
-use crate::control::KnownAnnouncement;
-use crate::model::Timestamp;
 
 /// [`HandedAnnouncement`] of an address, with times in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use super::Transport;
-use crate::control::{KnownName, KnownSource};
-use crate::model::{
+use convey_control::{KnownName, KnownSource};
+use convey_model::{
     Algorithm, DiscoveredServer, DiscoverySource, KubernetesCluster, KubernetesService, Protocol, ServerAddr,
     ServicePort, SourceSettings,
 };
+use serde::{Deserialize, Serialize};
+
+use super::Transport;
 
 /// [`KnownName`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,9 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use convey_model::{Mode, Protocol};
+
 use super::super::Host;
 use crate::doctor::ruleset::{HOOKS_IN, HOOKS_OUT, JudgedPacket, PacketEnd};
-use crate::model::{Mode, Protocol};
 
 /// Whose packet it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use convey_dataplane::net::who_has;
+use convey_model::{Interface, Prefix};
+
 use super::router::{Echo, checksum, ethernet_address};
 use crate::doctor::frames;
 use crate::doctor::server::facts::HostLink;
-use crate::model::{Interface, Prefix};
-use crate::net::who_has;
 
 /// Longer networks than this are not asked address by address; their known neighbours are.
 const SHORTEST_PREFIX: u8 = 24;
