@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Crates that are pure as a whole.
 const PURE_CRATES: [&str; 10] = [
@@ -64,6 +65,39 @@ fn the_core_says_that_it_is_pure() {
         let lib = Path::new("crates").join(name).join("src/lib.rs");
         let (_, text) = sources.iter().find(|(path, _)| *path == lib).unwrap();
         assert!(says_that_it_is_pure(text), "{}", lib.display());
+    }
+}
+
+/// Crates of the packet path, which other programs and targets build alone.
+const CRATES_WITHOUT_RUNTIME: [&str; 5] = ["balance", "forward", "model", "trace", "wire"];
+
+#[test]
+fn packet_crates_depend_on_no_runtime_and_no_c_library() {
+    for name in CRATES_WITHOUT_RUNTIME {
+        let tree = Command::new(env!("CARGO"))
+            .args([
+                "tree",
+                "--locked",
+                "--offline",
+                "--edges",
+                "normal",
+                "--prefix",
+                "none",
+                "--format",
+                "{p}",
+            ])
+            .args(["--package", &format!("convey-{name}")])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            // Features that only other crates ask for do not count.
+            .env_remove("CARGO_RESOLVER_FEATURE_UNIFICATION")
+            .output()
+            .unwrap();
+        let (tree, errors) = (String::from_utf8_lossy(&tree.stdout), String::from_utf8_lossy(&tree.stderr));
+        let crates: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+        assert!(crates.contains(&"convey-model"), "{errors}");
+        for unwanted in ["libc", "rustix", "tokio"] {
+            assert!(!crates.contains(&unwanted), "convey-{name} depends on {unwanted}");
+        }
     }
 }
 

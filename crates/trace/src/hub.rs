@@ -1,11 +1,12 @@
 //! Who watches, and the queue to each: bounded, and nobody who forwards waits for it.
 
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, Sender, bounded};
-use tokio::sync::watch;
 
 use crate::event::TraceEvent;
 use crate::filter::TraceFilter;
@@ -32,9 +33,15 @@ pub struct TraceHub {
     version: AtomicU64,
     changes: AtomicU64,
     taps: ArcSwap<Vec<Arc<TraceTap>>>,
-    /// Held while the list is changed.
-    changing: Mutex<()>,
-    end: watch::Sender<Option<TraceEnd>>,
+    /// Locked while the list of taps changes.
+    ending: Mutex<Ending>,
+}
+
+/// End of all traces, and the tasks that wait for the last watcher to leave.
+#[derive(Debug, Default)]
+struct Ending {
+    why: Option<TraceEnd>,
+    waiting: Vec<Waker>,
 }
 
 /// The end of a queue that events are put into.
@@ -53,8 +60,7 @@ impl Default for TraceHub {
             version: AtomicU64::new(0),
             changes: AtomicU64::new(0),
             taps: ArcSwap::default(),
-            changing: Mutex::new(()),
-            end: watch::Sender::new(None),
+            ending: Mutex::default(),
         }
     }
 }
@@ -89,9 +95,9 @@ impl TraceHub {
 
     /// Watches from now on; `None` if [`MAX_WATCHERS`] do, or everything ends.
     pub fn watch(self: &Arc<TraceHub>, filter: TraceFilter, wants_frames: bool) -> Option<TraceWatch> {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let ending = self.lock();
         let taps = self.taps.load_full();
-        if taps.len() >= MAX_WATCHERS || self.is_ending() {
+        if taps.len() >= MAX_WATCHERS || ending.why.is_some() {
             return None;
         }
         let (events, taken) = bounded(MAX_QUEUED);
@@ -99,19 +105,38 @@ impl TraceHub {
         let tap = Arc::new(TraceTap { filter, wants_frames, events, lost: AtomicUsize::new(0) });
         let all = taps.iter().cloned().chain([tap.clone()]).collect();
         self.set(all);
-        Some(TraceWatch { hub: self.clone(), tap, events: taken, end: self.end.subscribe() })
+        Some(TraceWatch { hub: self.clone(), tap, events: taken })
     }
 
     /// Ends all traces, and waits until nobody watches any more. Nobody can watch from now on.
     pub async fn end(&self, why: TraceEnd) {
-        self.end.send_replace(Some(why));
-        // Each who watches has an end of this channel.
-        self.end.closed().await;
+        self.lock().why = Some(why);
+        poll_fn(|context| self.poll_unwatched(context)).await;
     }
 
     /// Whether all traces end.
     pub fn is_ending(&self) -> bool {
-        self.end.borrow().is_some()
+        self.end_reason().is_some()
+    }
+
+    fn end_reason(&self) -> Option<TraceEnd> {
+        self.lock().why
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ending> {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ready once nobody watches.
+    fn poll_unwatched(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut ending = self.lock();
+        if self.taps.load().is_empty() {
+            return Poll::Ready(());
+        }
+        if !ending.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+            ending.waiting.push(context.waker().clone());
+        }
+        Poll::Pending
     }
 
     fn set(&self, taps: Vec<Arc<TraceTap>>) {
@@ -123,14 +148,18 @@ impl TraceHub {
 
     /// A filter has changed.
     fn note_change(&self) {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ending = self.lock();
         self.set(self.taps.load().to_vec());
     }
 
     fn remove(&self, gone: &Arc<TraceTap>) {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ending = self.lock();
         let taps = self.taps.load();
-        self.set(taps.iter().filter(|tap| !Arc::ptr_eq(tap, gone)).cloned().collect());
+        let rest: Vec<_> = taps.iter().filter(|tap| !Arc::ptr_eq(tap, gone)).cloned().collect();
+        let waiting = if rest.is_empty() { std::mem::take(&mut ending.waiting) } else { Vec::new() };
+        self.set(rest);
+        drop(ending);
+        waiting.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -165,7 +194,6 @@ pub struct TraceWatch {
     hub: Arc<TraceHub>,
     tap: Arc<TraceTap>,
     events: Receiver<TraceEvent>,
-    end: watch::Receiver<Option<TraceEnd>>,
 }
 
 impl TraceWatch {
@@ -189,7 +217,7 @@ impl TraceWatch {
 
     /// Why all traces end, if they do.
     pub fn end(&self) -> Option<TraceEnd> {
-        *self.end.borrow()
+        self.hub.end_reason()
     }
 }
 
@@ -274,5 +302,6 @@ mod tests {
         assert_eq!(watch.end(), Some(TraceEnd::Upgrade));
         drop(watch);
         ends.await.unwrap();
+        hub.end(TraceEnd::Stop).await;
     }
 }
