@@ -5,7 +5,6 @@ pub mod admin;
 pub mod app;
 pub mod cli;
 pub mod demo;
-pub mod doctor;
 pub mod explain;
 mod heap;
 pub mod logging;

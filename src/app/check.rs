@@ -10,6 +10,7 @@ use anyhow::{Context, anyhow};
 use convey_config::{Config, FoundBySource, FoundServers, LeftOut, LoadError, Problem, Resolved};
 use convey_control::{ConfigFile, Resolver, own_addresses};
 use convey_dataplane::{Guard, GuardKind, causes};
+use convey_doctor::masquerade;
 use convey_forward::ServerSnat;
 use convey_model::{DiscoverySource, DnsRecords, Lookup, LookupFault, Missing, Mode, ServerAddr};
 use futures_util::future::join_all;
@@ -26,7 +27,6 @@ use super::{
     privileges, proxy_path, resources, runtime, snat_ports, snat_watch, sources, stale_filters,
 };
 use crate::cli::Options;
-use crate::doctor::masquerade;
 
 /// A configuration that is looked at.
 pub(super) struct Checked {

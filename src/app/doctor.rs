@@ -12,6 +12,11 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use convey_config::Config;
 use convey_control::{ConfigFile, health};
+use convey_doctor::balancer::{
+    self, AcceptQueue, CheckWords, Explained, FileLimits, Host, Running, RunningStatus, TakenPort,
+    TargetServer, reported,
+};
+use convey_doctor::{Diagnosis, Examination, Unseen, as_json, as_text, dsr_path, server, statistics};
 use convey_model::{
     BackendConfig, DsrKind, Endpoint, FrontendConfig, HealthCheck, HttpCheck, HttpVersion, Listen, Mode,
     ProbeKind, Protocol,
@@ -29,11 +34,6 @@ use super::{
     stale_addresses,
 };
 use crate::cli::{Options, Service};
-use crate::doctor::balancer::{
-    self, AcceptQueue, CheckWords, Explained, FileLimits, Host, Running, RunningStatus, TakenPort,
-    TargetServer, reported,
-};
-use crate::doctor::{Diagnosis, Examination, Unseen, as_json, as_text, dsr_path, server, statistics};
 use crate::operator::Client;
 
 /// Something was found.

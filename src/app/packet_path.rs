@@ -19,6 +19,7 @@ use convey_dataplane::{
     Answers, CaptureFilter, Guard, LastingGuard, Lease, MAX_WANTED_NEIGHBOURS, Offloader, PacketFlows,
     Pipeline, PipelineParts, Selection, Sight, Terms, WorkerFlows, XdpLinks, causes,
 };
+use convey_doctor::masquerade;
 use convey_forward::{CacheEvent, FlowCache, Forwarder, HopUse, PortSplit, SnatChoice, View};
 use convey_model::{Interface, NetworkTables, PacketSettings, WantedNeighbour};
 use convey_snapshot::Snapshot;
@@ -48,7 +49,6 @@ use super::snat_watch::SnatWatch;
 use super::stale_filters::{self, Kinds, OwnHandle};
 use super::upgrade::OwnedFlows;
 use super::{clock, neighbours, offload, privileges, route_check};
-use crate::doctor::masquerade;
 use crate::explain::PacketFacts;
 use crate::heap;
 

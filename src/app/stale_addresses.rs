@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use convey_dataplane::net::{self, HostAddress, HostAddresses, NotOwned, OwnedName, OwnedNames};
 
-use crate::doctor::Diagnosis;
+use convey_doctor::Diagnosis;
 
 /// Who announces an address has this name in its network namespace.
 pub(super) fn name(ip: IpAddr) -> String {

@@ -5,12 +5,12 @@ use std::process::Stdio;
 use convey_config::Config;
 use convey_dataplane::net::{BpfFilter, PortRanges};
 use convey_dataplane::{LastingGuard, Offloader, programs};
+use convey_doctor::balancer::{Running, features};
+use convey_doctor::{Diagnosis, Examination, Unseen};
 use convey_model::{Interface, Mode};
 
 use super::super::host::Kernel;
 use super::super::{limits, offload, packet_plan, privileges, snat_ports};
-use crate::doctor::balancer::{Running, features};
-use crate::doctor::{Diagnosis, Examination, Unseen};
 
 /// Looks at ports and offload.
 pub(super) async fn look(config: &Config, kernel: &Kernel, running: Option<&Running>) -> Examination {

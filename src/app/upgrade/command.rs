@@ -13,6 +13,8 @@ use anyhow::{Context, anyhow, bail};
 use convey_config::listed;
 use convey_control::ConfigFile;
 use convey_dataplane::net::unix_sockets;
+use convey_doctor::balancer::RunningStatus;
+use convey_doctor::statistics;
 use convey_model::{Endpoint, one_line};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
@@ -20,8 +22,6 @@ use serde::Deserialize;
 
 use super::control::{Asked, PREFIX};
 use crate::app::{Failure, port_owner, print, runtime};
-use crate::doctor::balancer::RunningStatus;
-use crate::doctor::statistics;
 use crate::operator::{Client, Refused};
 
 /// Longer than an upgrade takes before the old process gives up.

@@ -1,0 +1,60 @@
+//! Connections that the kernel has accepted and convey has not. Pure.
+
+use std::net::SocketAddr;
+
+use crate::Diagnosis;
+
+/// Accept queue of a listening socket of a frontend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AcceptQueue {
+    /// Address of the socket.
+    pub at: SocketAddr,
+    /// Name of the frontend.
+    pub frontend: String,
+    /// Connections that wait.
+    pub waiting: u32,
+    /// `net.core.somaxconn`, the most that may wait.
+    pub most: u32,
+}
+
+/// A finding for the fullest queue of each frontend, if it is full.
+pub(super) fn full(queues: &[AcceptQueue]) -> Vec<Diagnosis> {
+    let mut full: Vec<&AcceptQueue> = queues.iter().filter(|queue| is_full(queue)).collect();
+    full.sort_by_key(|queue| (&queue.frontend, std::cmp::Reverse(queue.waiting)));
+    full.dedup_by_key(|queue| &queue.frontend);
+    full.into_iter().map(diagnosis).collect()
+}
+
+fn is_full(queue: &AcceptQueue) -> bool {
+    queue.most > 0 && u64::from(queue.waiting) * 10 >= u64::from(queue.most) * 9
+}
+
+fn diagnosis(AcceptQueue { at, frontend, waiting, most }: &AcceptQueue) -> Diagnosis {
+    let seen = format!(
+        "{waiting} connections wait in an accept queue of {at} (frontend {frontend}), which takes {most}"
+    );
+    let why = "The kernel drops the SYNs of further clients. convey accepts nobody while the frontend has `max_connections` open, while \
+               descriptors are short, or while its process stands still: `convey status` shows the first two. A short queue \
+               (`net.core.somaxconn`) fills in a burst of clients; a restart of convey takes over a longer one.";
+    Diagnosis::error("accept-queue", seen, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fullest_queue_of_a_frontend_is_named_once() {
+        let queue = |frontend: &str, waiting, most| AcceptQueue {
+            at: "10.0.0.100:80".parse().unwrap(),
+            frontend: frontend.to_owned(),
+            waiting,
+            most,
+        };
+        let queues = [queue("a", 5, 4), queue("a", 9, 4), queue("b", 8, 10), queue("c", 0, 0)];
+        let found = full(&queues);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].seen.starts_with("9 connections wait in an accept queue of 10.0.0.100:80"));
+        assert_eq!(full(&[queue("b", 9, 10)]).len(), 1);
+    }
+}

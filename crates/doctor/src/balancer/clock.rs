@@ -1,0 +1,80 @@
+//! Clocks: that of this host, and that of DNS records, which convey believes until their time is over. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use crate::Diagnosis;
+
+/// A file may be this much newer than the clock: a file system may have a clock of its own.
+const TOLERANCE: Duration = Duration::from_secs(3_600);
+
+/// The clock of this host, beside files that cannot be of the future.
+pub(super) fn wall_clock(now: SystemTime, files: &[(PathBuf, SystemTime)]) -> Option<Diagnosis> {
+    let (path, saved) = files.iter().max_by_key(|(_, saved)| *saved)?;
+    let ahead = saved.duration_since(now).ok().filter(|ahead| *ahead > TOLERANCE)?;
+    let seen = format!(
+        "{} was saved {} hours after now, by the clock of this host",
+        path.display(),
+        ahead.as_secs() / 3_600
+    );
+    let why = "The clock is slow, or was fast when the file was saved. By a wrong clock no certificate of a health check is valid, and \
+               times in logs mislead.";
+    Some(Diagnosis::warning("clock", seen, why).mend("timedatectl set-ntp true"))
+}
+
+/// Names whose addresses the convey that runs still believes, although name servers say others. Only those that have no address
+/// in common: some name servers answer with a part of many, another one each time.
+pub(super) fn of_records(
+    running: &BTreeMap<String, BTreeSet<String>>,
+    now: &BTreeMap<String, BTreeSet<String>>,
+    upgrade: &str,
+) -> Vec<Diagnosis> {
+    let list = |addresses: &BTreeSet<String>| addresses.iter().cloned().collect::<Vec<_>>().join(", ");
+    let is_old = |(name, believed): (&String, &BTreeSet<String>)| {
+        let said = now
+            .get(name)
+            .filter(|said| !said.is_empty() && !believed.is_empty() && said.is_disjoint(believed))?;
+        let seen = format!(
+            "convey goes by {} for {name}, and the name server now says {}",
+            list(believed),
+            list(said)
+        );
+        let why = "convey believes a record until its time to live is over, at most 5 minutes. Until then clients get servers that are \
+                   no longer meant. A new process looks all names up. A shorter time to live at the name server helps next time.";
+        Some(Diagnosis::warning("clock", seen, why).mend(upgrade))
+    };
+    running.iter().filter_map(is_old).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_the_future_tells_of_a_wrong_clock() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let file = |offset: i64| {
+            let at = 1_000_000 + offset;
+            (PathBuf::from("config.toml"), SystemTime::UNIX_EPOCH + Duration::from_secs(at as u64))
+        };
+        assert_eq!(wall_clock(now, &[file(-5), file(3_600)]), None);
+        assert_eq!(wall_clock(now, &[]), None);
+        let found = wall_clock(now, &[file(-5), file(7_300)]).unwrap();
+        assert_eq!(found.seen, "config.toml was saved 2 hours after now, by the clock of this host");
+    }
+
+    #[test]
+    fn records_are_old_once_the_name_server_says_nothing_of_them() {
+        let names = |addresses: &[&str]| {
+            let addresses = addresses.iter().map(|ip| (*ip).to_owned()).collect();
+            BTreeMap::from([("app.internal".to_owned(), addresses)])
+        };
+        let found =
+            |running: &[&str], now: &[&str]| of_records(&names(running), &names(now), "convey upgrade").len();
+        assert_eq!(found(&["10.0.0.1"], &["10.0.0.2"]), 1);
+        assert_eq!(found(&["10.0.0.1", "10.0.0.2"], &["10.0.0.2", "10.0.0.3"]), 0);
+        assert_eq!(found(&["10.0.0.1"], &[]), 0, "a name server that does not answer is another matter");
+        assert_eq!(found(&[], &["10.0.0.1"]), 0);
+    }
+}

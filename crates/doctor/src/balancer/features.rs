@@ -1,0 +1,100 @@
+//! What the host gives packet modes and proxies: ports, offload. Pure.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use convey_dataplane::net::PortRanges;
+use convey_model::Offload;
+
+use crate::Diagnosis;
+
+/// SNAT ports that the kernel may give to connections of this host. `reserved` are those that it gives to nobody now.
+pub fn snat_ports(
+    said: &str,
+    is_fatal: bool,
+    (ports, reserved): (RangeInclusive<u16>, &PortRanges),
+) -> Diagnosis {
+    let all = reserved.with(&PortRanges::from(ports));
+    let mend = format!("sysctl -w net.ipv4.ip_local_reserved_ports={all}");
+    let why = "A connection of this host with such a port would be taken for one of a client, so convey keeps away from them.";
+    let found = match is_fatal {
+        true => Diagnosis::error("snat-ports", said, why),
+        false => Diagnosis::warning("snat-ports", said, why),
+    };
+    found.mend(mend)
+}
+
+/// Too few ports for connections to servers.
+pub fn local_ports(said: &str) -> Diagnosis {
+    let why = "A connection to a server takes a port. Once they are used up, clients are refused (`ended.no_local_port`).";
+    Diagnosis::warning("local-ports", said, why)
+        .mend("sysctl -w net.ipv4.ip_local_port_range=\"10240 65535\"")
+}
+
+/// The kernel does not forward where the file lets it: what the convey that runs says of each interface.
+pub fn not_offloaded(layers: &BTreeMap<String, String>, wanted: Offload) -> Option<Diagnosis> {
+    let by_workers: Vec<&str> = layers
+        .iter()
+        .filter(|(_, layer)| *layer == "worker")
+        .map(|(interface, _)| interface.as_str())
+        .collect();
+    if by_workers.is_empty() || wanted == Offload::Off {
+        return None;
+    }
+    let seen = format!("every packet that comes in on {} goes through a worker", by_workers.join(", "));
+    Some(offload_missing(&seen, false))
+}
+
+/// The same of a start that was tried.
+pub fn offload_missing(seen: &str, is_fatal: bool) -> Diagnosis {
+    let why = "Workers take several times the CPU of the kernel's flow cache. The log of the start says what was missing: mostly \
+               CAP_BPF and CAP_PERFMON, which containers lack, or the driver's XDP.";
+    if is_fatal {
+        Diagnosis::error("offload-missing", seen, why)
+    } else {
+        Diagnosis::warning("offload-missing", seen, why)
+    }
+}
+
+/// An interface that merges packets, by what `ethtool -k` prints of it.
+pub fn merging(interface: &str, features: &str) -> Option<Diagnosis> {
+    let mut lines = features.lines().map(str::trim);
+    let line = lines.find_map(|line| line.strip_prefix("large-receive-offload:"))?;
+    if !line.trim().starts_with("on") {
+        return None;
+    }
+    let seen = format!("{interface} merges packets that come in (large-receive-offload)");
+    let why = "What LRO has merged cannot be cut again as it was, so merged packets are too large to be forwarded. GRO does no harm.";
+    Some(Diagnosis::error("lro", seen, why).mend(format!("ethtool -K {interface} lro off")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_that_are_reserved_already_stay_so() {
+        let reserved = "8080".parse().unwrap();
+        let found = snat_ports("taken", true, (40_000..=40_999, &reserved));
+        assert_eq!(found.mend, ["sysctl -w net.ipv4.ip_local_reserved_ports=8080,40000-40999"]);
+    }
+
+    #[test]
+    fn workers_are_told_of_unless_they_are_wanted() {
+        let layers = |layer: &str| BTreeMap::from([("eth0".to_owned(), layer.to_owned())]);
+        for (layer, wanted, is_found) in
+            [("worker", Offload::Auto, true), ("worker", Offload::Off, false), ("tc", Offload::Auto, false)]
+        {
+            assert_eq!(not_offloaded(&layers(layer), wanted).is_some(), is_found, "{layer} {wanted}");
+        }
+    }
+
+    #[test]
+    fn lro_is_told_of_where_it_is_on() {
+        let text =
+            |lro: &str| format!("Features for eth0:\nrx-checksumming: on\nlarge-receive-offload: {lro}\n");
+        assert_eq!(merging("eth0", &text("off [fixed]")), None);
+        assert_eq!(merging("eth0", ""), None);
+        assert_eq!(merging("eth0", &text("on")).unwrap().mend, ["ethtool -K eth0 lro off"]);
+    }
+}

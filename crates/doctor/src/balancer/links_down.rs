@@ -1,0 +1,125 @@
+//! Interfaces that are down, and what that explains. The judgement is pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use convey_config::listed;
+use convey_model::Interface;
+use serde_json::Value as Json;
+
+use super::vip::{holder, vips};
+use super::{Explained, Host};
+use crate::Diagnosis;
+use crate::iproute;
+use crate::ruleset::within;
+
+/// The addresses of interfaces with the lengths of their prefixes, by the name of the interface.
+pub(super) type Networks = BTreeMap<String, Vec<(IpAddr, u8)>>;
+
+/// More addresses are not listed.
+const MAX_TOLD: usize = 4;
+
+/// As of now, as far as the host has `ip`.
+pub(super) fn networks() -> Networks {
+    let links = iproute::ip(&["addr", "show"]).unwrap_or_default();
+    let networks = |link: &Json| Some((link["ifname"].as_str()?.to_owned(), iproute::addresses(link)));
+    links.iter().filter_map(networks).collect()
+}
+
+/// Interfaces that are down although VIPs or servers are there. What is missing because of that is `explained`.
+pub(super) fn down(host: &Host<'_>, networks: &Networks, explained: &mut Explained) -> Vec<Diagnosis> {
+    let interfaces = &host.tables.interfaces;
+    let down: Vec<&Interface> = interfaces.iter().filter(|one| !one.up && !one.loopback).collect();
+    let has = |link: &Interface, ip: IpAddr| {
+        let of_link = networks.get(&link.name).into_iter().flatten();
+        link.addresses.contains(&ip) || of_link.into_iter().any(|(own, length)| within(ip, *own, *length))
+    };
+    let is_elsewhere = |ip| interfaces.iter().any(|link| link.up && has(link, ip));
+    let servers: BTreeSet<IpAddr> = host.servers.iter().map(|server| server.addr.ip()).collect();
+    let lost: BTreeSet<IpAddr> = servers.iter().copied().filter(|ip| is_lost(host, *ip)).collect();
+    let vips = vips(host);
+    let mut found = Vec::new();
+    for link in &down {
+        let here = |ips: &BTreeSet<IpAddr>| -> BTreeSet<IpAddr> {
+            ips.iter().copied().filter(|ip| has(link, *ip) && !is_elsewhere(*ip)).collect()
+        };
+        let (vips, servers) = (here(&vips), here(&servers));
+        if !vips.is_empty() || !servers.is_empty() || host.config.passthrough.interfaces.contains(&link.name)
+        {
+            found.push(diagnosis(link, &vips, &servers));
+            explained.vips.extend(vips);
+            explained.servers.extend(servers);
+        }
+    }
+    // An interface that is down has no routes any more, nor IPv6 addresses.
+    if found.is_empty() && !lost.is_empty() {
+        found.extend(suspects(&down).into_iter().map(|link| diagnosis(link, &BTreeSet::new(), &lost)));
+    }
+    if !found.is_empty() {
+        explained.servers.extend(lost);
+        explained
+            .vips
+            .extend(vips.into_iter().filter(|vip| vip.is_ipv6() && holder(interfaces, *vip).is_none()));
+    }
+    found
+}
+
+fn is_lost(host: &Host<'_>, ip: IpAddr) -> bool {
+    host.network.hop_to(ip).is_none() && !host.network.is_own(ip)
+}
+
+/// Where nothing says what an interface was for: those with an address, else the only one.
+fn suspects<'a>(down: &[&'a Interface]) -> Vec<&'a Interface> {
+    let real = || down.iter().copied().filter(|link| link.mac.is_some());
+    let with_address: Vec<&Interface> = real().filter(|link| !link.addresses.is_empty()).collect();
+    let all: Vec<&Interface> = real().collect();
+    match (with_address.is_empty(), all.len()) {
+        (false, _) => with_address,
+        (true, 1) => all,
+        (true, _) => Vec::new(),
+    }
+}
+
+fn diagnosis(link: &Interface, vips: &BTreeSet<IpAddr>, servers: &BTreeSet<IpAddr>) -> Diagnosis {
+    let name = &link.name;
+    let of = |what: &str, ips: &BTreeSet<IpAddr>| {
+        (!ips.is_empty()).then(|| format!("{what} {}", listed(ips.iter(), MAX_TOLD)))
+    };
+    let uses = [of("the VIP", vips), of("the way to", servers)];
+    let uses: Vec<String> = uses.into_iter().flatten().collect();
+    let uses = if uses.is_empty() { "packets of clients or servers".to_owned() } else { uses.join(", and ") };
+    let seen = format!("interface {name} is down, which is for {uses}");
+    let why = "No packet comes in or goes out by it. Its IPv6 addresses and the routes by routers there are gone, too: if doctor \
+               finds them missing afterwards, set them as at boot.";
+    Diagnosis::error("interface-down", seen, why).mend(format!("ip link set dev {name} up"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_interface_is_for_is_told_and_the_command_names_it() {
+        let link = Interface::ethernet(2, "eth1", [2; 6], Vec::new());
+        let ips =
+            |last: std::ops::Range<u8>| last.map(|n| IpAddr::from([10, 0, 0, n])).collect::<BTreeSet<_>>();
+        let found = diagnosis(&link, &ips(100..101), &ips(11..17));
+        assert_eq!(
+            found.seen,
+            "interface eth1 is down, which is for the VIP 10.0.0.100, and the way to 10.0.0.11, 10.0.0.12, 10.0.0.13, 10.0.0.14 and 2 more"
+        );
+        assert_eq!(found.mend, ["ip link set dev eth1 up"]);
+    }
+
+    #[test]
+    fn of_interfaces_that_are_down_one_with_an_address_is_suspected_else_the_only_one() {
+        let eth = |n: u8, has_address: bool| {
+            let addresses = if has_address { vec![IpAddr::from([10, 0, 0, n])] } else { Vec::new() };
+            Interface::ethernet(n.into(), &format!("eth{n}"), [n; 6], addresses)
+        };
+        let (first, second) = (eth(1, false), eth(2, true));
+        assert_eq!(suspects(&[&first, &second]), [&second]);
+        assert_eq!(suspects(&[&first]), [&first]);
+        assert!(suspects(&[&first, &eth(3, false)]).is_empty(), "nobody knows which");
+    }
+}

@@ -1,0 +1,126 @@
+//! VIPs on another interface than the one whose network they belong to. The judgement is pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use convey_model::{Interface, Mode};
+
+use super::links_down::Networks;
+use super::vip::{holder, vips};
+use super::{Host, is_of_link};
+use crate::Diagnosis;
+use crate::ruleset::within;
+
+/// Facts that decide whether a host answers for an address of another interface.
+pub(super) struct ArpFacts<'a> {
+    /// The `arp_ignore` in force, by interface.
+    pub(super) arp_ignore: &'a BTreeMap<String, u8>,
+    /// Interfaces whose packets convey gets in packet modes.
+    pub(super) passed: &'a BTreeSet<String>,
+}
+
+/// VIPs on the wrong interface, without the addresses that convey announces: the file names the
+/// interface of these.
+pub(super) fn look(host: &Host<'_>, networks: &Networks, facts: &ArpFacts<'_>) -> Vec<Diagnosis> {
+    let all = vips(host);
+    let announced: BTreeSet<IpAddr> = host.config.announced().into_iter().collect();
+    let mut found = Vec::new();
+    for vip in all.difference(&announced) {
+        let interfaces = &host.tables.interfaces;
+        let Some(holder) = holder(interfaces, *vip).filter(|one| one.mac.is_some() && !one.loopback) else {
+            continue;
+        };
+        let homes = homes(interfaces, networks, &all, *vip);
+        if homes.is_empty() || homes.iter().any(|home| home.index == holder.index) {
+            continue;
+        }
+        let is_at = |mode: fn(Mode) -> bool| {
+            let mut frontends = host.config.frontends.iter().filter(|frontend| mode(frontend.mode));
+            frontends.any(|frontend| frontend.listen.iter().any(|listen| listen.ip() == *vip))
+        };
+        let home = homes[0];
+        let is_heard = facts.arp_ignore.get(&home.name).copied().unwrap_or_default() == 0;
+        let is_passed = !is_at(Mode::forwards_packets) || facts.passed.contains(&home.name);
+        let is_reached = vip.is_ipv4() && is_heard && is_passed;
+        let length = networks.get(&holder.name).and_then(|own| own.iter().find(|(ip, _)| ip == vip));
+        let full = if vip.is_ipv4() { 32 } else { 128 };
+        let length = length.map_or(full, |(_, length)| *length);
+        found.push(diagnosis((*vip, length), &holder.name, &home.name, is_reached));
+    }
+    found
+}
+
+/// Interfaces with an address of their own whose network has the VIP.
+fn homes<'a>(
+    interfaces: &'a [Interface],
+    networks: &Networks,
+    vips: &BTreeSet<IpAddr>,
+    vip: IpAddr,
+) -> Vec<&'a Interface> {
+    let has = |link: &&Interface| {
+        let own = networks.get(&link.name).into_iter().flatten();
+        let mut own = own.filter(|(ip, _)| !vips.contains(ip) && is_of_link(*ip));
+        link.up && link.mac.is_some() && !link.loopback && own.any(|(ip, length)| within(vip, *ip, *length))
+    };
+    interfaces.iter().filter(has).collect()
+}
+
+fn diagnosis((vip, length): (IpAddr, u8), holder: &str, home: &str, is_reached: bool) -> Diagnosis {
+    let seen = format!("the VIP {vip} is on {holder}, and its network is on {home}");
+    let (add, version) = match vip {
+        IpAddr::V4(_) => (format!("ip addr add {vip}/32 dev {home}"), ""),
+        // Deprecated, so that this host does not take it for connections of its own.
+        IpAddr::V6(_) => (format!("ip -6 addr add {vip}/128 dev {home} nodad preferred_lft 0"), "-6 "),
+    };
+    let found = match is_reached {
+        true => Diagnosis::warning(
+            "vip-misplaced",
+            seen,
+            "This host still answers ARP requests for it there. At a takeover the switches do not learn where it is now.",
+        ),
+        false => Diagnosis::error(
+            "vip-misplaced",
+            seen,
+            "Clients and routers look for it on its network, where this host does not answer for it, or convey gets no packets.",
+        ),
+    };
+    found.mend(format!("ip {version}addr del {vip}/{length} dev {holder}")).mend(add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn home_of_a_vip_is_the_interface_with_its_network() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let eth = |n: u8| Interface::ethernet(n.into(), &format!("eth{n}"), [n; 6], Vec::new());
+        let (interfaces, vip) = ([eth(0), eth(1)], ip("10.0.0.100"));
+        let networks = Networks::from([
+            ("eth0".to_owned(), vec![(ip("10.0.0.1"), 24)]),
+            ("eth1".to_owned(), vec![(ip("10.0.1.1"), 24), (vip, 24)]),
+        ]);
+        let vips = BTreeSet::from([vip]);
+        let names: Vec<&str> =
+            homes(&interfaces, &networks, &vips, vip).iter().map(|link| link.name.as_str()).collect();
+        assert_eq!(names, ["eth0"], "the VIP itself makes no interface its home");
+        assert!(homes(&interfaces, &networks, &vips, ip("10.9.0.100")).is_empty(), "a routed VIP");
+    }
+
+    #[test]
+    fn commands_move_the_vip() {
+        use crate::Severity;
+        let found = diagnosis(("10.0.0.100".parse().unwrap(), 24), "eth1", "eth0", true);
+        assert_eq!(found.severity, Severity::Warning);
+        assert_eq!(found.mend, ["ip addr del 10.0.0.100/24 dev eth1", "ip addr add 10.0.0.100/32 dev eth0"]);
+        let found = diagnosis(("fd00::100".parse().unwrap(), 128), "eth1", "eth0", false);
+        assert_eq!(found.severity, Severity::Error);
+        assert_eq!(
+            found.mend,
+            [
+                "ip -6 addr del fd00::100/128 dev eth1",
+                "ip -6 addr add fd00::100/128 dev eth0 nodad preferred_lft 0"
+            ]
+        );
+    }
+}

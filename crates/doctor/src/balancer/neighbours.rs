@@ -1,0 +1,106 @@
+//! Next hops on the links of this host, and whether the kernel knows the Ethernet address that they answer with.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use convey_dataplane::net::{LinkAnswers, who_has};
+use convey_model::Interface;
+
+use super::Host;
+use super::vip::{holder, vips};
+use crate::Diagnosis;
+
+/// What the hosts on a link have answered.
+pub(super) struct LinkSeen {
+    /// The interface.
+    pub(super) interface: Interface,
+    /// Who says that it has which address.
+    pub(super) answers: LinkAnswers,
+}
+
+/// Asks on each link for the VIPs that this host has there, and for the next hops to the servers. The second are links that
+/// could not be asked on, and why.
+pub(super) fn ask(host: &Host<'_>) -> (Vec<LinkSeen>, Vec<String>) {
+    let mut questions: BTreeMap<u32, BTreeSet<(IpAddr, Option<IpAddr>)>> = BTreeMap::new();
+    let vips = vips(host);
+    for vip in &vips {
+        if let Some(interface) = holder(&host.tables.interfaces, *vip).filter(|found| can_ask(found)) {
+            let from = if vip.is_ipv4() { None } else { own_address(interface, *vip, &vips) };
+            questions.entry(interface.index).or_default().insert((*vip, from));
+        }
+    }
+    for (interface, ip) in next_hops(host).into_keys() {
+        if let Some(found) = host.tables.interfaces.iter().find(|one| one.index == interface && can_ask(one))
+        {
+            questions.entry(interface).or_default().insert((ip, own_address(found, ip, &vips)));
+        }
+    }
+    let links: Vec<(Interface, Vec<_>)> = questions
+        .into_iter()
+        .filter_map(|(index, asked)| {
+            let interface = host.tables.interfaces.iter().find(|one| one.index == index)?;
+            Some((interface.clone(), asked.into_iter().collect()))
+        })
+        .collect();
+    let asked = super::connect::in_parallel(&links, |(interface, asked)| who_has(interface, asked, true));
+    let (mut seen, mut failed) = (Vec::new(), Vec::new());
+    for ((interface, _), answers) in links.into_iter().zip(asked) {
+        match answers {
+            Ok(answers) => seen.push(LinkSeen { interface, answers }),
+            Err(error) => failed.push(format!("a packet socket on {}: {error}", interface.name)),
+        }
+    }
+    (seen, failed)
+}
+
+fn can_ask(interface: &Interface) -> bool {
+    interface.up && interface.mac.is_some() && !interface.loopback
+}
+
+/// An address of ours to ask from, of the family of `asked`.
+fn own_address(interface: &Interface, asked: IpAddr, vips: &BTreeSet<IpAddr>) -> Option<IpAddr> {
+    let usable = |ip: &&IpAddr| ip.is_ipv4() == asked.is_ipv4() && !vips.contains(ip);
+    interface.addresses.iter().find(usable).copied()
+}
+
+/// The next hop to each server, by interface and address, with the servers behind it.
+fn next_hops(host: &Host<'_>) -> BTreeMap<(u32, IpAddr), BTreeSet<IpAddr>> {
+    let mut hops: BTreeMap<(u32, IpAddr), BTreeSet<IpAddr>> = BTreeMap::new();
+    for server in &host.servers {
+        let ip = server.addr.ip();
+        if let Some(hop) = host.network.hop_to(ip) {
+            hops.entry((hop.interface, hop.gateway.unwrap_or(ip))).or_default().insert(ip);
+        }
+    }
+    hops
+}
+
+/// Entries of the kernel that lead elsewhere than to who answers, and the servers that they keep from being reached.
+pub(super) fn stale(host: &Host<'_>, seen: &[LinkSeen]) -> (Vec<Diagnosis>, BTreeSet<IpAddr>) {
+    let (mut found, mut servers) = (Vec::new(), BTreeSet::new());
+    for ((interface, ip), behind) in next_hops(host) {
+        let known =
+            host.tables.neighbours.iter().find(|known| (known.interface, known.ip) == (interface, ip));
+        let link = seen.iter().find(|link| link.interface.index == interface);
+        let (Some(known), Some(link)) = (known, link) else { continue };
+        let Some(macs) = link.answers.get(&ip).filter(|macs| !macs.is_empty()) else { continue };
+        if macs.contains(&known.mac) {
+            continue;
+        }
+        found.push(diagnosis(&link.interface.name, ip, known.mac, macs));
+        servers.extend(behind);
+    }
+    (found, servers)
+}
+
+fn diagnosis(interface: &str, ip: IpAddr, known: [u8; 6], macs: &BTreeSet<[u8; 6]>) -> Diagnosis {
+    let text = |mac: &[u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
+    let answering: Vec<String> = macs.iter().map(text).collect();
+    let seen = format!(
+        "the kernel sends to {ip} by the Ethernet address {}, and {ip} answers on {interface} with {}",
+        text(&known),
+        answering.join(", ")
+    );
+    let why = "Its packets go to another host or to none: an entry that somebody has set, or one of a machine that was replaced.";
+    Diagnosis::error("neighbour-stale", seen, why).mend(format!("ip neigh del {ip} dev {interface}"))
+}

@@ -1,0 +1,79 @@
+//! A balancer whose only addresses are VIPs. The judgement is pure.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use convey_config::listed;
+
+use super::links_down::Networks;
+use super::vip::vips;
+use super::{Explained, Host, is_of_link};
+use crate::Diagnosis;
+
+/// Most VIPs that the finding names.
+const MAX_NAMED: usize = 4;
+
+/// Families in which this host has VIPs and no address of its own. Servers that do not answer because
+/// of that get `explained`.
+pub(super) fn look(host: &Host<'_>, networks: &Networks, explained: &mut Explained) -> Vec<Diagnosis> {
+    let vips = vips(host);
+    let mut found = Vec::new();
+    for is_ipv4 in [true, false] {
+        let addresses: Vec<(IpAddr, u8)> = networks
+            .values()
+            .flatten()
+            .copied()
+            .filter(|(ip, _)| ip.is_ipv4() == is_ipv4 && !ip.is_loopback() && is_of_link(*ip))
+            .collect();
+        let held = addresses.iter().filter(|(ip, _)| vips.contains(ip));
+        let held: Vec<(IpAddr, u8)> = held.copied().collect();
+        let of_family = || host.servers.iter().filter(|server| server.addr.is_ipv4() == is_ipv4);
+        if held.is_empty() || held.len() < addresses.len() || of_family().next().is_none() {
+            continue;
+        }
+        let with_vip: BTreeSet<IpAddr> =
+            of_family().filter(|server| server.keeps_vip).map(|server| server.addr.ip()).collect();
+        let is_whole = |(ip, length): &(IpAddr, u8)| *length == if ip.is_ipv4() { 32 } else { 128 };
+        // A host may have one address in its network, and listen there.
+        if with_vip.is_empty() && !held.iter().all(is_whole) {
+            continue;
+        }
+        found.push(diagnosis(&held, !with_vip.is_empty()));
+        explained.servers.extend(with_vip);
+    }
+    found
+}
+
+fn diagnosis(held: &[(IpAddr, u8)], have_servers_the_vip: bool) -> Diagnosis {
+    let family = if held[0].0.is_ipv4() { "IPv4" } else { "IPv6" };
+    let vips = listed(held.iter().map(|(ip, _)| ip), MAX_NAMED);
+    let seen = format!("this host has no address of {family} but the VIP {vips}");
+    let what = "Health checks and connections to servers come from a VIP.";
+    let add = "Give the interface to the servers an address of its own beside the VIP.";
+    match have_servers_the_vip {
+        true => {
+            let why = "The servers have the VIP too, and take such packets for their own: they answer neither ARP nor connections.";
+            Diagnosis::error("own-address", seen, format!("{what} {why} {add}"))
+        }
+        false => {
+            let why =
+                "Once another balancer has the VIP, the servers answer that one, and this host reaches none.";
+            Diagnosis::warning("own-address", seen, format!("{what} {why} {add}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Severity;
+
+    #[test]
+    fn servers_with_the_vip_make_it_an_error() {
+        let vip = [("10.0.0.100".parse().unwrap(), 32)];
+        let found = diagnosis(&vip, true);
+        assert_eq!(found.seen, "this host has no address of IPv4 but the VIP 10.0.0.100");
+        assert_eq!(found.severity, Severity::Error);
+        assert_eq!(diagnosis(&vip, false).severity, Severity::Warning);
+    }
+}

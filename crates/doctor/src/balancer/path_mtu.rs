@@ -1,0 +1,142 @@
+//! The largest packet that gets to a server, where that is less than the interface takes.
+
+use std::net::IpAddr;
+
+use super::Host;
+use super::connect::in_parallel;
+use super::echo::{Pinged, Pinger};
+use crate::Diagnosis;
+
+/// What pings of several sizes have shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PathSize {
+    /// The server.
+    pub(super) server: IpAddr,
+    /// The largest packet that this host would send there.
+    pub(super) expected: u32,
+    /// The largest that arrives; `None`: pings are not answered at all.
+    pub(super) largest: Option<u32>,
+    /// Whether somebody on the way says so to senders.
+    pub(super) is_told: bool,
+}
+
+/// A small packet, which every way takes.
+const SMALL: u32 = 100;
+
+/// Pings these servers, each with as much as this host would send.
+pub(super) fn look(host: &Host<'_>, servers: &[IpAddr]) -> Vec<PathSize> {
+    let wanted: Vec<(u16, IpAddr, u32)> = servers
+        .iter()
+        .enumerate()
+        .filter_map(|(n, server)| Some((n as u16, *server, expected(host, *server)?)))
+        .collect();
+    in_parallel(&wanted, |(n, server, expected)| {
+        let mut seen = PathSize { server: *server, expected: *expected, largest: None, is_told: false };
+        let id = (std::process::id() as u16).wrapping_add(*n);
+        if let Ok(mut pinger) = Pinger::new(*server, id) {
+            (seen.largest, seen.is_told) = search(*expected, |size| pinger.ping(size));
+        }
+        seen
+    })
+}
+
+/// What this host would send at most: what the route says, else what the interface takes.
+fn expected(host: &Host<'_>, server: IpAddr) -> Option<u32> {
+    let hop = host.network.hop_to(server)?;
+    let interface = host.tables.interfaces.iter().find(|interface| interface.index == hop.interface)?;
+    let longest = if server.is_ipv4() { interface.mtu } else { interface.mtu_v6 };
+    Some(hop.mtu.map_or(longest, |mtu| mtu.min(longest)).min(65_535))
+}
+
+/// The largest size up to `most` that is answered, and whether a larger one was refused in words.
+fn search(most: u32, mut ping: impl FnMut(u32) -> Pinged) -> (Option<u32>, bool) {
+    let mut is_told = false;
+    let mut fits = |size: u32| {
+        let pinged = ping(size);
+        is_told |= pinged == Pinged::TooLarge;
+        pinged == Pinged::Answered
+    };
+    let largest = if fits(most) {
+        Some(most)
+    } else if !fits(SMALL) {
+        None
+    } else {
+        let (mut low, mut high) = (SMALL, most);
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if fits(middle) { low = middle } else { high = middle }
+        }
+        Some(low)
+    };
+    (largest, is_told)
+}
+
+/// Servers that large packets do not get to.
+pub(super) fn judge(host: &Host<'_>, sizes: &[PathSize]) -> Vec<Diagnosis> {
+    let narrow = |size: &PathSize| {
+        let largest = size.largest.filter(|largest| *largest < size.expected)?;
+        Some(diagnosis(size, largest, &way(host, size.server)?))
+    };
+    sizes.iter().filter_map(narrow).collect()
+}
+
+fn diagnosis(size: &PathSize, largest: u32, way: &str) -> Diagnosis {
+    let PathSize { server, expected, is_told, .. } = size;
+    let family = if server.is_ipv4() { "ip" } else { "ip -6" };
+    let length = if server.is_ipv4() { 32 } else { 128 };
+    let mend = format!("{family} route replace {server}/{length} {way} mtu {largest}");
+    let seen = format!(
+        "the largest packet that reaches {server} is {largest} bytes long, and this host sends up to {expected}"
+    );
+    let lasting =
+        "The command tells this host; the hop itself is to be mended, or its MTU set at the servers, too.";
+    if *is_told {
+        let why = format!(
+            "A router on the way says so, and each connection loses its first large packets. {lasting}"
+        );
+        return Diagnosis::warning("path-mtu", seen, why).mend(mend);
+    }
+    let why = format!(
+        "Nobody tells senders: large packets vanish, and connections hang once they carry more than a little. {lasting}"
+    );
+    Diagnosis::error("path-mtu", seen, why).mend(mend)
+}
+
+/// The way to a server, as `ip route` has it.
+fn way(host: &Host<'_>, server: IpAddr) -> Option<String> {
+    let hop = host.network.hop_to(server)?;
+    let interface = host.tables.interfaces.iter().find(|interface| interface.index == hop.interface)?;
+    let via = hop.gateway.map(|gateway| format!("via {gateway} ")).unwrap_or_default();
+    Some(format!("{via}dev {}", interface.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_is_found_to_the_byte() {
+        for narrow in [101, 576, 1280, 1400, 1499] {
+            let silent = |size: u32| if size <= narrow { Pinged::Answered } else { Pinged::Silent };
+            assert_eq!(search(1500, silent), (Some(narrow), false));
+            let told = |size: u32| if size <= narrow { Pinged::Answered } else { Pinged::TooLarge };
+            assert_eq!(search(1500, told), (Some(narrow), true));
+        }
+        assert_eq!(search(9000, |_| Pinged::Answered), (Some(9000), false));
+        assert_eq!(search(9000, |_| Pinged::Silent), (None, false), "who answers no ping is not judged");
+    }
+
+    #[test]
+    fn a_hop_that_says_nothing_is_worse_than_one_that_does() {
+        let size = |is_told| PathSize {
+            server: "10.0.0.11".parse().unwrap(),
+            expected: 1500,
+            largest: Some(1400),
+            is_told,
+        };
+        let found = diagnosis(&size(false), 1400, "via 10.0.0.2 dev eth0");
+        assert_eq!(found.mend, ["ip route replace 10.0.0.11/32 via 10.0.0.2 dev eth0 mtu 1400"]);
+        assert_eq!(found.severity, crate::Severity::Error);
+        assert_eq!(diagnosis(&size(true), 1400, "dev eth0").severity, crate::Severity::Warning);
+    }
+}

@@ -1,0 +1,76 @@
+//! Ports that another process has. Pure.
+
+use convey_model::Endpoint;
+
+use crate::Diagnosis;
+
+/// A place to listen that cannot be had, as a process other than the convey that runs has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TakenPort {
+    /// Where.
+    pub at: Endpoint,
+    /// For what: `frontend web`, `statistics`.
+    pub purpose: String,
+    /// The process that listens there, with its name, as far as this user may know.
+    pub owner: Option<(u32, String)>,
+}
+
+/// All of them.
+pub(super) fn taken(ports: &[TakenPort]) -> Vec<Diagnosis> {
+    ports.iter().map(diagnosis).collect()
+}
+
+fn diagnosis(TakenPort { at, purpose, owner }: &TakenPort) -> Diagnosis {
+    let protocol = at.protocol.name().to_uppercase();
+    let who =
+        owner.as_ref().map_or("another process".to_owned(), |(id, name)| format!("{name} (process {id})"));
+    let seen = format!("{who} listens on {} ({protocol}), which is for {purpose}", at.addr);
+    let why = "convey does not start while another process has the port.";
+    match owner {
+        Some((_, name)) if name == "convey" => {
+            let ask = "If it is the one of this file, it does not answer at its control socket: name that with --socket.";
+            Diagnosis::error("port-taken", seen, format!("{why} {ask}"))
+        }
+        Some((id, _)) => {
+            let unit = format!(
+                "If it is a service (`systemctl status {id}` shows its unit), stop and disable that."
+            );
+            Diagnosis::error("port-taken", seen, format!("{why} {unit}")).mend(format!("kill {id}"))
+        }
+        None => {
+            let look = format!(
+                "It is another user's, perhaps a convey that does not answer. As root, `ss -lnp 'sport = :{}'` shows which.",
+                at.addr.port()
+            );
+            Diagnosis::error("port-taken", seen, format!("{why} {look}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_process_that_has_a_port_is_named_if_it_is_known() {
+        let port = |addr: &str, owner| TakenPort {
+            at: Endpoint::tcp(addr.parse().unwrap()),
+            purpose: "frontend web".to_owned(),
+            owner,
+        };
+        let [nginx, convey] = ["nginx", "convey"].map(|name| Some((123, name.to_owned())));
+        let ports = [port("10.0.0.1:80", nginx), port("10.0.0.1:81", None), port("10.0.0.1:82", convey)];
+        let found = taken(&ports);
+        assert_eq!(found.len(), 3);
+        assert!(
+            found[2].mend.is_empty() && found[2].why.contains("--socket"),
+            "nobody is to end it: {found:?}"
+        );
+        assert_eq!(
+            found[0].seen,
+            "nginx (process 123) listens on 10.0.0.1:80 (TCP), which is for frontend web"
+        );
+        assert_eq!(found[0].mend, ["kill 123"]);
+        assert!(found[1].mend.is_empty() && found[1].why.contains("ss -lnp"), "{found:?}");
+    }
+}

@@ -1,0 +1,65 @@
+//! Programs of others that see packets before convey does: XDP, and BPF filters of tc. Pure.
+
+use std::collections::BTreeSet;
+
+use convey_dataplane::net::{BpfFilter, XdpProgram};
+
+use crate::Diagnosis;
+
+/// Those on `interfaces` that are not of the convey that runs, which has its own on `of_running`.
+pub(super) fn foreign<'a>(
+    programs: &'a [XdpProgram],
+    interfaces: &BTreeSet<String>,
+    of_running: &BTreeSet<String>,
+) -> Vec<&'a XdpProgram> {
+    let is_foreign = |program: &&XdpProgram| {
+        let is_ours = of_running.contains(&program.interface) && program.place == "xdpdrv";
+        interfaces.contains(&program.interface) && !is_ours
+    };
+    programs.iter().filter(is_foreign).collect()
+}
+
+/// What is to be said of one.
+pub(super) fn diagnosis(XdpProgram { interface, id, name, place }: &XdpProgram) -> Diagnosis {
+    let name =
+        name.as_ref().map_or("a program without a name".to_owned(), |name| format!("the program {name}"));
+    let seen = format!("{name} (XDP, id {id}) runs on {interface}, and is not of the convey that runs here");
+    let why = "It sees every packet before convey, and may drop it or send it elsewhere; convey cannot use XDP there. If the command \
+               says that the interface is busy, a process holds the program by a link: `bpftool link show` names it.";
+    Diagnosis::warning("xdp-foreign", seen, why).mend(format!("ip link set dev {interface} {place} off"))
+}
+
+/// A BPF filter of another program on the ingress of an interface.
+pub(super) fn filter(interface: &str, filter: &BpfFilter) -> Diagnosis {
+    let BpfFilter { name, priority, handle, .. } = filter;
+    let name = if name.is_empty() { "without a name" } else { name };
+    let seen = format!(
+        "the BPF filter {name} (tc, pref {priority}, handle {handle:#x}) on the ingress of {interface} is not convey's"
+    );
+    let why = "It sees packets before this host does, and may drop them or send them elsewhere. If it belongs to a program that \
+               you know (Cilium, a monitor), leave it there.";
+    let mend = format!("tc filter del dev {interface} ingress pref {priority} handle {handle:#x} bpf");
+    Diagnosis::warning("tc-foreign", seen, why).mend(mend)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_of_others_on_interfaces_of_ours_are_told() {
+        let on = |interface: &str, place| XdpProgram {
+            interface: interface.to_owned(),
+            id: 7,
+            name: Some("drop_all".to_owned()),
+            place,
+        };
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let programs = [on("eth0", "xdpgeneric"), on("eth1", "xdpdrv"), on("eth2", "xdpdrv")];
+        let found = foreign(&programs, &names(&["eth0", "eth1"]), &names(&["eth1"]));
+        assert_eq!(found.len(), 1);
+        let found = [diagnosis(found[0])];
+        assert_eq!(found[0].mend, ["ip link set dev eth0 xdpgeneric off"]);
+        assert!(found[0].seen.starts_with("the program drop_all (XDP, id 7) runs on eth0"), "{found:?}");
+    }
+}

@@ -1,0 +1,411 @@
+//! Faults that `convey status` reports, unless another finding explains them. Pure.
+//!
+//! Doctor never contradicts `status`: where `status` names a fault, doctor has a finding.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use convey_config::listed;
+use convey_model::{AdminState, Mode, Protocol};
+
+use super::Explained;
+use super::status::{RunningBackend, RunningFrontend, RunningServer, RunningStatus};
+use crate::{Diagnosis, Severity};
+
+/// Most servers, lines or notes that a finding names.
+const MAX_NAMED: usize = 4;
+
+/// Connections that a server must have had before the lack of an answer counts.
+const FEW: u64 = 5;
+
+/// Faults in the report of the running convey that none of the `known` findings explains. `first` is
+/// an earlier report.
+pub fn look(
+    (first, status): (&RunningStatus, &RunningStatus),
+    known: &[Diagnosis],
+    explained: &Explained,
+) -> Vec<Diagnosis> {
+    let mut found = of_config(status);
+    found.extend(of_sources(status));
+    for (name, backend) in status.used_backends() {
+        found.extend(of_servers(name, backend, known, explained));
+        found.extend(mute((first, status), name, backend, known));
+    }
+    found.extend(not_ready(status, (known, &found), explained));
+    found.extend(not_announced(status, known, &found));
+    found
+}
+
+/// Whether a finding may be over once servers have passed their checks.
+pub fn may_pass(found: &Diagnosis) -> bool {
+    ["server-down", "not-ready", "not-served"].contains(&found.check)
+}
+
+fn of_config(status: &RunningStatus) -> Vec<Diagnosis> {
+    let mut found = Vec::new();
+    if !status.config.last_reload_successful {
+        let errors = listed(status.config.errors.iter(), MAX_NAMED);
+        let seen = format!("the last reload was refused: {errors}");
+        let why = "convey runs with the configuration from before. Once `convey check` passes, the command loads the file.";
+        found.push(Diagnosis::warning("reload-refused", seen, why).mend("convey reload"));
+    }
+    let Some(etcd) = &status.etcd else { return found };
+    if let Some(refused) = etcd.refused_revision {
+        let problems = listed(etcd.problems.iter(), MAX_NAMED);
+        let seen = format!("revision {refused} of {} is refused: {problems}", etcd.address);
+        let why = format!(
+            "convey runs with revision {}. A corrected configuration in etcd is loaded by itself.",
+            etcd.revision
+        );
+        found.push(Diagnosis::warning("etcd-refused", seen, why));
+    }
+    if !etcd.connected {
+        let error = etcd.error.as_deref().unwrap_or("no answer yet");
+        let seen = format!("etcd cannot be reached at {}: {error}", etcd.address);
+        let why = format!("convey runs with revision {}, and does not notice newer ones.", etcd.revision);
+        found.push(Diagnosis::warning("etcd-unreachable", seen, why));
+    }
+    found
+}
+
+/// Sources that backends have their servers from.
+fn of_sources(status: &RunningStatus) -> Vec<Diagnosis> {
+    let mut found = Vec::new();
+    for (backend, of) in &status.discovery {
+        if !of.connected {
+            let error = of.error.as_deref().unwrap_or("no answer yet");
+            let seen = format!("{} of backend {backend} cannot be watched: {error}", of.source);
+            let why = "The servers stay as they were when the source last answered.";
+            found.push(Diagnosis::warning("discovery", seen, why));
+        }
+        if !of.notes.is_empty() {
+            let notes = listed(of.notes.iter(), MAX_NAMED);
+            let seen = format!("endpoints of {} are no servers of backend {backend}: {notes}", of.source);
+            let why = "They get no clients.";
+            found.push(Diagnosis::warning("discovery", seen, why));
+        }
+    }
+    found
+}
+
+fn of_servers(
+    backend: &str,
+    of: &RunningBackend,
+    known: &[Diagnosis],
+    explained: &Explained,
+) -> Vec<Diagnosis> {
+    let is_unexplained = |name: &str, server: &RunningServer| {
+        let is_named = known.iter().any(|found| names(found, &format!("{backend}/{name}")));
+        !is_named && !is_behind_a_fault(server, explained)
+    };
+    let ready = of.servers.iter().filter(|(name, server)| {
+        server.weight > 0 && server.state == AdminState::Ready.name() && is_unexplained(name, server)
+    });
+    let ready: BTreeMap<&String, &RunningServer> = ready.collect();
+    let list = |state: &dyn Fn(&RunningServer) -> Option<String>| {
+        let servers = ready.iter().filter_map(|(name, server)| {
+            let why = state(server)?;
+            let why = if why.is_empty() { why } else { format!(": {why}") };
+            Some(format!("{backend}/{name} ({}){why}", server.addr))
+        });
+        let servers: Vec<String> = servers.collect();
+        (!servers.is_empty()).then(|| listed(servers.iter(), MAX_NAMED))
+    };
+    let down = list(&|server| (!server.up).then(|| server.health.reason.clone()));
+    let ejected = list(&|server| server.ejected.as_ref().map(|of| of.reason.clone()).filter(|_| server.up));
+    let stalled =
+        list(&|server| server.handshakes.filter(|of| server.up && of.answers_nobody).map(|_| String::new()));
+    let down = down.map(|servers| {
+        let why = "convey gives clients to none of them. doctor itself found no fault on the way there: a server that has just come back \
+                   is up after `health_check.rise` checks in a row. Otherwise look at its service, and at `health_check`.";
+        Diagnosis::error("server-down", format!("convey reports servers as down: {servers}"), why)
+    });
+    let ejected = ejected.map(|servers| {
+        let why = "Connections or requests of clients failed there, so convey keeps new ones away for a while (`outlier_detection`). \
+                   Look at the log of the service.";
+        Diagnosis::warning("server-ejected", format!("convey has ejected servers: {servers}"), why)
+    });
+    let stalled = stalled.map(|servers| {
+        let why = "Clients begin handshakes and complete none, while other servers of the backend complete theirs. Look at the server's \
+                   VIP, NAT, gateway and firewall.";
+        Diagnosis::error("handshakes-stalled", format!("servers answer no client: {servers}"), why)
+    });
+    [down, ejected, stalled].into_iter().flatten().collect()
+}
+
+/// Servers that clients send to, and that send nothing back. Two reports show a server that answered
+/// in the past.
+fn mute(
+    (first, status): (&RunningStatus, &RunningStatus),
+    backend: &str,
+    of: &RunningBackend,
+    known: &[Diagnosis],
+) -> Option<Diagnosis> {
+    let frontends: Vec<_> = status.frontends.values().filter(|frontend| frontend.uses(backend)).collect();
+    let is_relayed = |frontend: &&RunningFrontend| {
+        frontend.has_mode(Mode::is_proxied) && frontend.protocol == Protocol::Tcp.name()
+    };
+    if frontends.is_empty() || !frontends.iter().all(is_relayed) {
+        return None;
+    }
+    let none = RunningServer::default();
+    let is_mute = |name: &str, server: &RunningServer| {
+        let earlier = first.backends.get(backend).and_then(|of| of.servers.get(name));
+        [Some(&none), earlier].into_iter().flatten().any(|base| {
+            server.total_connections >= base.total_connections.saturating_add(FEW)
+                && server.bytes_rx > base.bytes_rx
+                && server.bytes_tx == base.bytes_tx
+        })
+    };
+    let is_named = |name: &str| known.iter().any(|found| names(found, &format!("{backend}/{name}")));
+    let (mute, others): (Vec<_>, Vec<_>) =
+        of.servers.iter().partition(|(name, server)| is_mute(name, server) && !is_named(name));
+    if mute.is_empty() {
+        return None;
+    }
+    let list = mute.iter().map(|(name, server)| format!("{backend}/{name} ({})", server.addr));
+    let seen = format!("clients send to servers that send nothing back: {}", listed(list, MAX_NAMED));
+    let has_resets = |frontend: &&RunningFrontend| frontend.ended.get("server_reset").is_some_and(|n| *n > 0);
+    let do_others_answer = others.iter().any(|(_, server)| server.bytes_tx > 0);
+    if do_others_answer || frontends.iter().any(has_resets) {
+        let why =
+            "The service accepts connections, and resets or swallows what clients send. Look at its log.";
+        return Some(Diagnosis::error("server-mute", seen, why));
+    }
+    let why = "The service accepts connections, and swallows what clients send: look at its log. Protocols in which servers send nothing, \
+               such as syslog, look the same.";
+    Some(Diagnosis::warning("server-mute", seen, why))
+}
+
+/// Whether a fault of this host or its links keeps packets from this server.
+fn is_behind_a_fault(server: &RunningServer, explained: &Explained) -> bool {
+    let addr = server.addr.parse::<SocketAddr>();
+    addr.is_ok_and(|addr| explained.servers.contains(&addr.ip()))
+}
+
+/// Whether such a fault is why servers of a backend are down.
+fn are_behind_a_fault(backend: &RunningBackend, explained: &Explained) -> bool {
+    let mut down = backend.servers.values().filter(|server| !server.up);
+    down.any(|server| is_behind_a_fault(server, explained))
+}
+
+/// Lines that `convey status` begins with NOT READY or NOT SERVED.
+fn not_ready(
+    status: &RunningStatus,
+    (known, found): (&[Diagnosis], &[Diagnosis]),
+    explained: &Explained,
+) -> Vec<Diagnosis> {
+    let errors = || known.iter().chain(found).filter(|one| one.severity == Severity::Error);
+    if !status.not_ready.is_empty() {
+        let are_explained = status.used_backends().any(|(_, of)| are_behind_a_fault(of, explained));
+        if are_explained || errors().next().is_some() {
+            return Vec::new();
+        }
+        let seen = format!("convey is not ready: {}", listed(status.not_ready.iter(), MAX_NAMED));
+        let why = "`/readyz` answers 503, and announced addresses are withdrawn. `convey status` shows each server with its state.";
+        return vec![with_resets(Diagnosis::error("not-ready", seen, why), status)];
+    }
+    let is_explained = |backend: &str| {
+        let of = status.backends.get(backend);
+        of.is_some_and(|of| are_behind_a_fault(of, explained)) || errors().any(|one| mentions(one, backend))
+    };
+    let mut unserved: Vec<String> = Vec::new();
+    for (frontend, of) in &status.frontends {
+        let some = of.unserved.iter().filter(|(backend, _)| !is_explained(backend));
+        unserved.extend(some.map(|(_, why)| format!("frontend {frontend}: {why}")));
+    }
+    if unserved.is_empty() {
+        return Vec::new();
+    }
+    let seen = format!("clients of some routes are not served: {}", listed(unserved.iter(), MAX_NAMED));
+    let why = "`convey status` shows each server of the backend with its state.";
+    vec![with_resets(Diagnosis::error("not-served", seen, why), status)]
+}
+
+/// Adds the commands that take back changes of operators to the backends that a finding names.
+fn with_resets(mut found: Diagnosis, status: &RunningStatus) -> Diagnosis {
+    let changed: BTreeSet<&String> = status.overlays.iter().filter_map(|one| one.backend.as_ref()).collect();
+    for backend in changed.into_iter().filter(|backend| mentions(&found, backend)).collect::<Vec<_>>() {
+        found = found.mend(format!("convey reset {backend}"));
+    }
+    if !found.mend.is_empty() {
+        found.why += " Operators have changed servers there: the command takes their changes back.";
+    }
+    found
+}
+
+/// Addresses that convey keeps off the network.
+fn not_announced(status: &RunningStatus, known: &[Diagnosis], found: &[Diagnosis]) -> Option<Diagnosis> {
+    let withdrawn = status.announced.iter().filter(|(_, of)| !of.announced);
+    let withdrawn: Vec<String> =
+        withdrawn.map(|(address, of)| format!("{address} on {}: {}", of.interface, of.reason)).collect();
+    let is_error = |one: &Diagnosis| one.severity == Severity::Error;
+    if withdrawn.is_empty() || known.iter().chain(found).any(is_error) {
+        return None;
+    }
+    let seen = format!("addresses are not announced: {}", listed(withdrawn.iter(), MAX_NAMED));
+    let why = "Routers send no clients of these addresses to this host.";
+    Some(Diagnosis::error("not-announced", seen, why))
+}
+
+/// The words of a finding, without the punctuation around them.
+fn words(found: &Diagnosis) -> impl Iterator<Item = &str> {
+    let texts = [Some(found.seen.as_str()), found.on.as_deref()].into_iter().flatten();
+    texts.flat_map(|text| text.split(' ')).map(|word| word.trim_matches([',', ':', ';', '(', ')']))
+}
+
+/// Whether a finding names this server (`BACKEND/SERVER`).
+fn names(found: &Diagnosis, server: &str) -> bool {
+    words(found).any(|word| word == server)
+}
+
+/// Whether a finding names this backend, or a server of it.
+fn mentions(found: &Diagnosis, backend: &str) -> bool {
+    words(found)
+        .any(|word| word.strip_prefix(backend).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn found(status: Value, known: &[Diagnosis]) -> Vec<(&'static str, String)> {
+        let status: RunningStatus = serde_json::from_value(status).unwrap();
+        let found = look((&status, &status), known, &Explained::default());
+        found.into_iter().map(|found| (found.check, found.seen)).collect()
+    }
+
+    fn checks(status: &Value, known: &[Diagnosis]) -> Vec<&'static str> {
+        found(status.clone(), known).into_iter().map(|(check, _)| check).collect()
+    }
+
+    fn server(up: bool) -> Value {
+        json!({ "addr": "10.0.0.9:80", "weight": 1, "state": "ready", "up": up, "health": { "reason": "refused" } })
+    }
+
+    fn status(servers: Value, not_ready: &[&str]) -> Value {
+        json!({
+            "not_ready": not_ready,
+            "frontends": { "web": { "backend": "a" } },
+            "backends": { "a": { "servers": servers }, "unused": { "servers": { "x": server(false) } } },
+        })
+    }
+
+    #[test]
+    fn server_that_status_calls_down_is_found_unless_a_finding_names_it() {
+        let down = status(json!({ "s1": server(true), "s2": server(false) }), &[]);
+        let [(check, seen)] = &found(down.clone(), &[])[..] else { panic!() };
+        assert_eq!(
+            (*check, seen.as_str()),
+            ("server-down", "convey reports servers as down: a/s2 (10.0.0.9:80): refused")
+        );
+        let refused =
+            |name: &str| Diagnosis::error("server-refused", format!("server {name} (10.0.0.9) refuses"), "");
+        assert_eq!(checks(&down, &[refused("a/s2")]), [""; 0]);
+        assert_eq!(checks(&down, &[refused("a/s20")]), ["server-down"]);
+        let status: RunningStatus = serde_json::from_value(down).unwrap();
+        let mut explained = Explained::default();
+        explained.servers.insert("10.0.0.9".parse().unwrap());
+        let status = RunningStatus { not_ready: vec!["frontend web: down".to_owned()], ..status };
+        assert_eq!(look((&status, &status), &[], &explained), []);
+    }
+
+    #[test]
+    fn server_that_an_operator_took_out_is_found_elsewhere() {
+        let mut out = server(false);
+        out["state"] = json!("maint");
+        let mut light = server(false);
+        light["weight"] = json!(0);
+        assert_eq!(checks(&status(json!({ "s1": out, "s2": light }), &[]), &[]), [""; 0]);
+    }
+
+    #[test]
+    fn not_ready_is_found_unless_an_error_is_known() {
+        let line = "frontend web: no server of backend a can be chosen (1 of 1 are of weight 0)";
+        let idle = status(json!({}), &[line]);
+        assert_eq!(found(idle.clone(), &[]), [("not-ready", format!("convey is not ready: {line}"))]);
+        assert_eq!(checks(&idle, &[Diagnosis::warning("clock", "", "")]), ["not-ready"]);
+        assert_eq!(checks(&idle, &[Diagnosis::error("vip-missing", "", "")]), [""; 0]);
+        assert_eq!(checks(&status(json!({ "s": server(false) }), &[line]), &[]), ["server-down"]);
+    }
+
+    #[test]
+    fn changes_of_operators_are_taken_back_by_the_command() {
+        let mut idle = status(json!({}), &["frontend web: no server of backend a can be chosen"]);
+        idle["overlays"] = json!([{ "backend": "a", "server": "s1", "weight": 0 }, { "backend": "b" }, {}]);
+        let status: RunningStatus = serde_json::from_value(idle).unwrap();
+        let found = look((&status, &status), &[], &Explained::default());
+        assert_eq!(found[0].mend, ["convey reset a"]);
+    }
+
+    #[test]
+    fn backend_that_is_not_served_is_found_beside_errors_of_others() {
+        let mut some = status(json!({ "s1": server(true) }), &[]);
+        some["frontends"]["web"]["unserved"] = json!({ "b": "backend b has no server" });
+        let other = Diagnosis::error("backend-taken-out", "all servers of backend bb (2)", "");
+        assert_eq!(checks(&some, &[other]), ["not-served"]);
+        for seen in ["all servers of backend b (2)", "server b/s1 (10.0.0.9) refuses"] {
+            assert_eq!(checks(&some, &[Diagnosis::error("x", seen, "")]), [""; 0], "{seen}");
+        }
+    }
+
+    #[test]
+    fn ejected_and_stalled_servers_are_found() {
+        let (mut ejected, mut stalled) = (server(true), server(true));
+        ejected["ejected"] = json!({ "reason": "5 connects failed" });
+        stalled["handshakes"] = json!({ "answers_nobody": true });
+        let both = status(json!({ "s1": ejected, "s2": stalled }), &[]);
+        assert_eq!(checks(&both, &[]), ["server-ejected", "handshakes-stalled"]);
+    }
+
+    #[test]
+    fn server_that_sends_nothing_back_is_found() {
+        let server = |connections: u64, rx: u64, tx: u64| {
+            let mut server = server(true);
+            server["total_connections"] = json!(connections);
+            (server["bytes_rx"], server["bytes_tx"]) = (json!(rx), json!(tx));
+            server
+        };
+        let report = |servers: Value| {
+            let mut report = status(servers, &[]);
+            report["frontends"]["web"]["mode"] = json!("proxy");
+            report["frontends"]["web"]["protocol"] = json!("tcp");
+            report
+        };
+        let found = |first: &Value, last: &Value| {
+            let [first, last] = [first, last].map(|one| serde_json::from_value(one.clone()).unwrap());
+            let found = look((&first, &last), &[], &Explained::default());
+            found.into_iter().map(|found| (found.check, found.severity)).collect::<Vec<_>>()
+        };
+        let alone = report(json!({ "s1": server(5, 10, 0) }));
+        assert_eq!(found(&alone, &alone), [("server-mute", Severity::Warning)]);
+        let mut with_resets = alone.clone();
+        with_resets["frontends"]["web"]["ended"] = json!({ "server_reset": 1 });
+        assert_eq!(found(&with_resets, &with_resets), [("server-mute", Severity::Error)]);
+        let beside = report(json!({ "s1": server(5, 10, 0), "s2": server(5, 10, 10) }));
+        assert_eq!(found(&beside, &beside), [("server-mute", Severity::Error)]);
+        let fine = report(json!({ "s1": server(5, 10, 10), "s2": server(4, 10, 0) }));
+        assert_eq!(found(&fine, &fine), []);
+        let broken = report(json!({ "s1": server(10, 20, 10), "s2": server(4, 10, 0) }));
+        assert_eq!(found(&fine, &broken), [("server-mute", Severity::Warning)], "it answered once");
+        let udp = status(json!({ "s1": server(5, 10, 0) }), &[]);
+        assert_eq!(found(&udp, &udp), []);
+    }
+
+    #[test]
+    fn refused_reload_and_unreachable_sources_are_found() {
+        let source = json!({ "source": "kubernetes default/web", "notes": ["10.0.0.9: no port"] });
+        let text = json!({
+            "config": { "last_reload_successful": false, "errors": ["line 3: no"] },
+            "etcd": { "address": "etcd:2379", "refused_revision": 8, "revision": 7 },
+            "discovery": { "a": source },
+            "announced": { "10.0.0.100": { "interface": "lo", "reason": "draining" } },
+        });
+        let expected =
+            ["reload-refused", "etcd-refused", "etcd-unreachable", "discovery", "discovery", "not-announced"];
+        assert_eq!(checks(&text, &[]), expected);
+        assert_eq!(checks(&json!({}), &[]), [""; 0], "an older version reports less");
+    }
+}

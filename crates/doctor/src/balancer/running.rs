@@ -1,0 +1,207 @@
+//! The running convey, and the resources that it has used up. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::SystemTime;
+
+use convey_forward::{ServerSnat, SnatChoice};
+use convey_model::Mode;
+
+use super::status::RunningStatus;
+use super::{Host, certificates, steered};
+use crate::Diagnosis;
+
+/// A convey that answers at its control socket, or at the address of its statistics.
+#[derive(Debug, Clone, Default)]
+pub struct Running {
+    /// Its process.
+    pub process: Option<u32>,
+    /// Its descriptors.
+    pub descriptors: Option<FileLimits>,
+    /// What it says.
+    pub status: RunningStatus,
+}
+
+/// The descriptors of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileLimits {
+    /// How many are open.
+    pub open: u64,
+    /// How many may be.
+    pub soft_limit: u64,
+    /// What the process may raise that to by itself.
+    pub hard_limit: u64,
+}
+
+impl Running {
+    /// Certificates that clients do not accept, and orders that fail.
+    pub(super) fn certificates(&self, now: SystemTime) -> Vec<Diagnosis> {
+        let RunningStatus { frontends, acme, .. } = &self.status;
+        let with_tls = frontends.iter().filter_map(|(name, one)| Some((name, one.tls.as_ref()?)));
+        certificates::look(with_tls, acme.as_ref(), now)
+    }
+
+    /// Servers and backends that operators have taken out.
+    pub(super) fn steered(&self) -> Vec<Diagnosis> {
+        steered::look(&self.status.used_backends().collect(), &self.status.overlays)
+    }
+
+    /// Where its frontends in modes with sockets listen.
+    pub fn listens(&self) -> Vec<SocketAddr> {
+        self.status.listens(Mode::is_proxied).flat_map(|listen| listen.addrs().collect::<Vec<_>>()).collect()
+    }
+
+    /// The part that forwards packets of open flows, by interface; `None` if it has no packet modes.
+    pub fn offload(&self) -> Option<&BTreeMap<String, String>> {
+        self.status.packets.as_ref().map(|packets| &packets.offload)
+    }
+
+    /// The interfaces that it has XDP programs of its own on.
+    pub(super) fn xdp(&self) -> BTreeSet<String> {
+        let layers = self.status.packets.iter().flat_map(|packets| &packets.offload);
+        layers.filter(|(_, layer)| *layer == "xdp").map(|(interface, _)| interface.clone()).collect()
+    }
+}
+
+/// What it has too little of.
+pub(super) fn used_up(host: &Host<'_>, running: &Running) -> Vec<Diagnosis> {
+    let mut found = Vec::new();
+    let upgrade = format!("convey upgrade --config {}", host.file.display());
+    found.extend(descriptors(running, &upgrade));
+    if let Some(packets) = &running.status.packets {
+        found.extend(flows(host, packets.kept_flows()));
+        found.extend(snat_ports(host, packets.snat_ports_in_use));
+    }
+    found
+}
+
+/// Either few are left, or there were too few. Connections may have less than all, so accepting pauses before the last is taken.
+fn descriptors(running: &Running, upgrade: &str) -> Option<Diagnosis> {
+    const WHY: &str =
+        "A connection of proxy mode takes two. Without them convey accepts nobody, and clients wait.";
+    const LASTING: &str =
+        "The commands hold until convey ends; `LimitNOFILE=` of its unit (`ulimit -n`) holds longer.";
+    let pauses: u64 = running.status.frontends.values().map(|frontend| frontend.accept_backoffs).sum();
+    let has = running.descriptors;
+    let is_low = |part: u64| has.is_some_and(|has| has.open * 100 >= has.soft_limit * part);
+    let open =
+        has.map(|has| format!("convey has {} descriptors open, and may have {}", has.open, has.soft_limit));
+    let seen = match (pauses, open) {
+        (0, open) => open.filter(|_| is_low(90))?,
+        (_, open) => {
+            let times = if pauses == 1 { "once".to_owned() } else { format!("{pauses} times") };
+            let open = open.map(|open| format!("; {open}")).unwrap_or_default();
+            format!(
+                "convey has paused accepting {times} since its start, for want of descriptors or memory{open}"
+            )
+        }
+    };
+    // It may have been a peak that is over.
+    let found = if pauses == 0 || is_low(50) { Diagnosis::error } else { Diagnosis::warning };
+    let found = found("descriptors", seen, format!("{WHY} {LASTING}"));
+    let (Some(process), Some(FileLimits { soft_limit: most, hard_limit, .. })) = (running.process, has)
+    else {
+        return Some(found);
+    };
+    let more =
+        if hard_limit >= most.saturating_mul(2) { hard_limit } else { most.saturating_mul(4).max(65_536) };
+    let found = found.mend(format!("prlimit --pid {process} --nofile={more}:{more}"));
+    // A process shares out at its start what it may have.
+    Some(if pauses == 0 { found } else { found.mend(upgrade) })
+}
+
+fn is_full(used: u64, most: u64) -> bool {
+    most > 0 && used * 100 >= most * 95
+}
+
+fn flows(host: &Host<'_>, flows: u64) -> Option<Diagnosis> {
+    let most = host.config.passthrough.max_flows;
+    if !is_full(flows, most.into()) {
+        return None;
+    }
+    let seen = format!("convey knows {flows} flows, and may know {most} (`passthrough.max_flows`)");
+    let why = "Once the table is full of open connections, convey refuses new ones.";
+    Some(host.with_setting(
+        Diagnosis::error("table-full", seen, why),
+        "max_flows",
+        &most.saturating_mul(4).min(convey_model::PacketSettings::MAX_FLOWS).to_string(),
+    ))
+}
+
+fn snat_ports(host: &Host<'_>, in_use: u64) -> Option<Diagnosis> {
+    let settings = &host.config.passthrough;
+    let servers: BTreeSet<SocketAddr> = host.servers.iter().map(|server| server.addr).collect();
+    let ports = settings.snat_ports.len() as u64;
+    let seen_by = |server: &SocketAddr| {
+        let named = &*settings.snat_addresses;
+        let ServerSnat { first, further } =
+            SnatChoice::Named.of_server(host.network, server.ip(), (named, &[]));
+        (first.len() + if host.has_named_snat { further.len() } else { 0 }) as u64
+    };
+    let most = ports * servers.iter().map(seen_by).sum::<u64>();
+    if !is_full(in_use, most) {
+        return None;
+    }
+    let seen = format!(
+        "{in_use} of {most} SNAT ports are in use: {ports} of each address for {} servers",
+        servers.len()
+    );
+    let why = "Once all are in use, convey refuses new connections. More `passthrough.snat_addresses` bring more ports.";
+    let found = Diagnosis::error("table-full", seen, why);
+    let usual = convey_model::PacketSettings::default().snat_ports;
+    if settings.snat_ports.len() >= usual.len() {
+        return Some(found);
+    }
+    let value = format!("\"{}-{}\"", usual.start(), usual.end());
+    Some(host.with_setting(found, "snat_ports", &value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn has(process: Option<u32>, pauses: u64, [open, hard_limit]: [u64; 2]) -> Option<Diagnosis> {
+        let text = format!(r#"{{ "frontends": {{ "web": {{ "accept_backoffs": {pauses} }}, "b": {{}} }} }}"#);
+        let descriptors = Some(FileLimits { open, soft_limit: 1_000, hard_limit });
+        descriptors_of(Running { process, descriptors, status: serde_json::from_str(&text).unwrap() })
+    }
+
+    fn descriptors_of(running: Running) -> Option<Diagnosis> {
+        descriptors(&running, "convey upgrade")
+    }
+
+    #[test]
+    fn descriptors_are_told_of_before_they_are_gone() {
+        assert_eq!(has(Some(7), 0, [899, 1_000]), None);
+        let found = has(Some(7), 0, [900, 1_000]).unwrap();
+        assert_eq!(found.mend, ["prlimit --pid 7 --nofile=65536:65536"]);
+        let raised = has(Some(7), 0, [900, 5_000]).unwrap();
+        assert_eq!(raised.mend, ["prlimit --pid 7 --nofile=5000:5000"]);
+        assert!(has(None, 0, [1_000, 1_000]).unwrap().mend.is_empty());
+    }
+
+    #[test]
+    fn a_convey_that_could_not_accept_is_told_of_however_many_descriptors_are_open() {
+        use crate::Severity;
+        let found = has(Some(7), 12, [630, 1_000]).unwrap();
+        assert!(found.seen.starts_with("convey has paused accepting 12 times"), "{}", found.seen);
+        assert_eq!(found.severity, Severity::Error);
+        assert_eq!(found.mend, ["prlimit --pid 7 --nofile=65536:65536", "convey upgrade"]);
+        assert_eq!(has(Some(7), 1, [20, 1_000]).unwrap().severity, Severity::Warning, "a peak that is over");
+        let status = serde_json::from_str(r#"{ "frontends": { "web": { "accept_backoffs": 3 } } }"#).unwrap();
+        let unseen = descriptors_of(Running { status, ..Running::default() }).unwrap();
+        assert!(unseen.mend.is_empty(), "as another user its process is not seen");
+    }
+
+    #[test]
+    fn the_places_where_convey_listens_are_of_proxy_mode() {
+        let text = r#"{ "frontends": {
+            "a": { "mode": "proxy", "listen_addr": ["10.0.0.1:80", "[::1]:81-82"] },
+            "b": { "mode": "dsr", "listen_addr": ["10.0.0.1:83"] } },
+            "packets": { "offload": { "eth0": "xdp", "eth1": "tc" } } }"#;
+        let running = Running { status: serde_json::from_str(text).unwrap(), ..Running::default() };
+        let listens: Vec<String> = running.listens().iter().map(ToString::to_string).collect();
+        assert_eq!(listens, ["10.0.0.1:80", "[::1]:81", "[::1]:82"]);
+        assert_eq!(running.xdp(), BTreeSet::from(["eth0".to_owned()]));
+    }
+}

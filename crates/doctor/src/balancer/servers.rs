@@ -1,0 +1,286 @@
+//! How a server that cannot be used fails. Pure.
+
+use std::net::{IpAddr, SocketAddr};
+
+use convey_config::listed;
+use convey_model::HealthCheck;
+
+use crate::Diagnosis;
+
+/// A server of a backend that a frontend uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TargetServer {
+    /// `BACKEND/SERVER`.
+    pub name: String,
+    /// Where it listens.
+    pub addr: SocketAddr,
+    /// How it is checked.
+    pub check: HealthCheck,
+    /// Whether connections of TCP are opened to it.
+    pub takes_tcp: bool,
+    /// Whether it has the VIP (dsr = "l2").
+    pub keeps_vip: bool,
+    /// Further ports that clients reach it at, as frontends with ranges do. Of many some.
+    pub more_ports: Vec<u16>,
+    /// Request that it must answer in some way, where its health check sends none. Mode http only.
+    pub request: Option<HealthCheck>,
+}
+
+impl TargetServer {
+    /// Where its health is checked.
+    pub fn probed(&self) -> SocketAddr {
+        SocketAddr::new(self.addr.ip(), self.check.port.unwrap_or(self.addr.port()))
+    }
+
+    /// For an operator: `server web/app1 (10.0.0.11)`.
+    pub fn told(&self) -> String {
+        format!("server {} ({})", self.name, self.addr.ip())
+    }
+}
+
+/// What came of a connection to a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reached {
+    /// It was opened.
+    Opened,
+    /// It was opened, and the server ended it at once: by a reset, or by a close.
+    Ended {
+        /// Whether by a reset.
+        is_reset: bool,
+    },
+    /// The server has reset it.
+    Refused,
+    /// Somebody has rejected it by ICMP.
+    Rejected {
+        /// Who; mostly the server itself.
+        by: IpAddr,
+        /// In which words.
+        how: String,
+    },
+    /// Nobody has answered.
+    Silent,
+    /// This host knows no way there: no route, or nobody on the link answers for the next hop.
+    Unreachable(String),
+    /// This host has too little of something to find out.
+    NotTried(String),
+}
+
+/// What else is known of a server.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Hints {
+    /// Whether it answers pings, or ARP and neighbour discovery.
+    pub(super) is_there: bool,
+    /// Other ports where something listens.
+    pub(super) open_ports: Vec<u16>,
+    /// The configuration file, if it has the address of the server.
+    pub(super) file: Option<String>,
+}
+
+/// What is wrong with a server, if something is.
+pub(super) fn judge(server: &TargetServer, reached: &Reached, hints: &Hints) -> Option<Diagnosis> {
+    match reached {
+        Reached::Opened | Reached::NotTried(_) => None,
+        Reached::Ended { is_reset } => Some(ended(server, *is_reset)),
+        Reached::Refused => Some(refused(server, hints)),
+        Reached::Rejected { by, how } => Some(rejected(server, *by, how)),
+        Reached::Silent => Some(silent(server, hints)),
+        Reached::Unreachable(why) => Some(unreachable(server, why)),
+    }
+}
+
+fn ended(server: &TargetServer, is_reset: bool) -> Diagnosis {
+    let does = if is_reset { "resets" } else { "closes" };
+    let port = server.probed().port();
+    let seen = format!("{} accepts connections to port {port}, and {does} them at once", server.told());
+    let why = "The service serves nobody, or not this host: a program that fails, a limit of connections, or a list of allowed addresses. \
+               Look at the log of the service.";
+    Diagnosis::error("server-ends", seen, why).on(server.told())
+}
+
+/// A server of mode http that takes connections and answers no request.
+pub(super) fn mute(server: &TargetServer, words: &str) -> Diagnosis {
+    let seen = format!("{} accepts connections, and answers no HTTP request: {words}", server.told());
+    let why = "Clients of mode http get an error. Look at the log of the service. A health check with `kind = \"http\"` takes such a \
+               server out of rotation.";
+    Diagnosis::error("server-mute", seen, why).on(server.told())
+}
+
+/// A server that refuses ports of a range. `tried` counts the ports that doctor tried.
+pub(super) fn closed_ports(server: &TargetServer, refused: &[u16], tried: usize) -> Option<Diagnosis> {
+    if refused.is_empty() {
+        return None;
+    }
+    let seen = format!(
+        "{} refuses connections to {} of {tried} ports that were tried of its frontends: {}",
+        server.told(),
+        refused.len(),
+        listed(refused.iter(), 4)
+    );
+    let why = "Nothing listens there, and clients of these ports are refused. Ports that a service opens on demand, as FTP does, look the \
+               same. On the server, `ss -ltn` shows what listens where.";
+    let found = if refused.len() == tried { Diagnosis::error } else { Diagnosis::warning };
+    Some(found("range-refused", seen, why.to_owned()).on(server.told()))
+}
+
+fn refused(server: &TargetServer, hints: &Hints) -> Diagnosis {
+    let at = server.probed();
+    let seen = format!("{} refuses connections to port {}", server.told(), at.port());
+    let why = "Nothing listens at that address and port: the service does not run, listens on another address, or has another port.";
+    if let [port] = hints.open_ports[..]
+        && server.check.port.is_none()
+        && let Some(file) = &hints.file
+    {
+        let mut right = at;
+        right.set_port(port);
+        let pattern = at.to_string().replace('.', "\\.").replace('[', "\\[").replace(']', "\\]");
+        return Diagnosis::error("server-refused", format!("{seen}, and takes them at port {port}"), why)
+            .mend(format!("sed -i 's/\"{pattern}\"/\"{right}\"/' {file}"));
+    }
+    let of_vip = if server.keeps_vip {
+        " It has to listen on the server's own address, too: health checks come there."
+    } else {
+        ""
+    };
+    let look = format!(
+        "On the server, `ss -ltnp` shows what listens where; `sport = :{}` should be there.",
+        at.port()
+    );
+    Diagnosis::error("server-refused", seen, format!("{why}{of_vip} {look}")).on(server.told())
+}
+
+fn rejected(server: &TargetServer, by: IpAddr, how: &str) -> Diagnosis {
+    let port = server.probed().port();
+    let whose =
+        if by == server.addr.ip() { "its own firewall".to_owned() } else { format!("{by} on the way") };
+    let seen =
+        format!("connections to port {port} of {} are rejected: ICMP \"{how}\" from {by}", server.told());
+    let why = format!(
+        "It is {whose} that rejects them: a service that does not run answers by a reset of TCP. {}",
+        elsewhere(port)
+    );
+    let place = if by == server.addr.ip() { server.told() } else { by.to_string() };
+    Diagnosis::error("server-rejected", seen, why).on(place).mend(accept(server.addr.ip(), port))
+}
+
+fn silent(server: &TargetServer, hints: &Hints) -> Diagnosis {
+    let port = server.probed().port();
+    let seen = format!("{} does not answer at port {port}", server.told());
+    if hints.is_there {
+        let why = format!(
+            "The host is there, so a firewall drops the packets, on the server or on the way, or its answers take another way. {}",
+            elsewhere(port)
+        );
+        return Diagnosis::error("server-silent", seen, why)
+            .on(server.told())
+            .mend(accept(server.addr.ip(), port));
+    }
+    let why = "The host answers nothing, not even pings: it is off, a router on the way has no route, or a firewall drops all.";
+    let look = format!("`traceroute -n {}` shows how far packets get.", server.addr.ip());
+    Diagnosis::error("server-silent", seen, format!("{why} {look}")).on(server.told())
+}
+
+fn unreachable(server: &TargetServer, why: &str) -> Diagnosis {
+    let seen = format!("{} cannot be reached: {why}", server.told());
+    let ip = server.addr.ip();
+    let look = format!(
+        "It is off, on another link, or has another address. `ip route get {ip}` and `ip neigh show {ip}` show the way."
+    );
+    Diagnosis::error("server-unreachable", seen, look).on(server.told())
+}
+
+/// Lets connections in before the rules that there are.
+fn accept(ip: IpAddr, port: u16) -> String {
+    let program = if ip.is_ipv4() { "iptables" } else { "ip6tables" };
+    format!("{program} -I INPUT -p tcp --dport {port} -j ACCEPT")
+}
+
+fn elsewhere(port: u16) -> String {
+    format!(
+        "Where nftables has tables of its own, their chain has to accept: `nft insert rule inet filter input tcp dport {port} accept`."
+    )
+}
+
+/// A health check of HTTP or UDP that failed although the port takes connections.
+pub(super) fn wrong_reply(server: &TargetServer, words: &str) -> Diagnosis {
+    let seen = format!("the health check of {} fails: {words}", server.told());
+    let why = "The host can be reached, and the service does not answer as `health_check` expects. Look at the service's log, or \
+               change `health_check`.";
+    Diagnosis::error("server-reply", seen, why).on(server.told())
+}
+
+/// The ports to try where one refuses: those of servers on other hosts, and usual ones. A port of another server on its host is not
+/// its own.
+pub(super) fn other_ports(server: &TargetServer, all: &[TargetServer]) -> Vec<u16> {
+    const USUAL: [u16; 6] = [80, 443, 3000, 8000, 8080, 8443];
+    let own = server.probed().port();
+    let mut ports: Vec<u16> = all.iter().map(|other| other.probed().port()).chain(USUAL).collect();
+    let host = server.addr.ip();
+    let is_of_another =
+        |port: u16| all.iter().any(|other| other.probed().ip() == host && other.probed().port() == port);
+    ports.retain(|port| *port != own && *port != 0 && !is_of_another(*port));
+    ports.sort_unstable();
+    ports.dedup();
+    ports.truncate(16);
+    ports
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use convey_model::ProbeKind;
+
+    fn server() -> TargetServer {
+        TargetServer {
+            name: "web/a".to_owned(),
+            addr: "10.0.0.11:80".parse().unwrap(),
+            check: HealthCheck::new(ProbeKind::Tcp),
+            takes_tcp: true,
+            keeps_vip: false,
+            more_ports: Vec::new(),
+            request: None,
+        }
+    }
+
+    fn judged(reached: &Reached, hints: &Hints) -> (&'static str, Vec<String>) {
+        let found = judge(&server(), reached, hints).unwrap();
+        (found.check, found.mend)
+    }
+
+    #[test]
+    fn each_way_to_fail_has_its_name() {
+        let there = Hints { is_there: true, ..Hints::default() };
+        let by = "10.0.0.11".parse().unwrap();
+        let accept = vec!["iptables -I INPUT -p tcp --dport 80 -j ACCEPT".to_owned()];
+        let rejected = Reached::Rejected { by, how: "port unreachable".to_owned() };
+        for (reached, hints, expected) in [
+            (Reached::Refused, &there, ("server-refused", Vec::new())),
+            (Reached::Ended { is_reset: true }, &there, ("server-ends", Vec::new())),
+            (Reached::Silent, &there, ("server-silent", accept.clone())),
+            (Reached::Silent, &Hints::default(), ("server-silent", Vec::new())),
+            (rejected, &there, ("server-rejected", accept)),
+            (Reached::Unreachable("no route".to_owned()), &there, ("server-unreachable", Vec::new())),
+        ] {
+            assert_eq!(judged(&reached, hints), expected);
+        }
+        assert_eq!(judge(&server(), &Reached::Opened, &there), None);
+        assert_eq!(judge(&server(), &Reached::NotTried("no descriptor".to_owned()), &there), None);
+    }
+
+    #[test]
+    fn range_without_listeners_is_an_error_and_one_with_some_a_warning() {
+        use crate::Severity;
+        let found = |refused: &[u16]| closed_ports(&server(), refused, 3).map(|found| found.severity);
+        assert_eq!(found(&[]), None);
+        assert_eq!(found(&[81]), Some(Severity::Warning));
+        assert_eq!(found(&[81, 82, 83]), Some(Severity::Error));
+    }
+
+    #[test]
+    fn the_one_other_port_that_is_open_is_the_right_one() {
+        let mut hints = Hints { open_ports: vec![8080], file: Some("a.toml".to_owned()), is_there: true };
+        let (_, mend) = judged(&Reached::Refused, &hints);
+        assert_eq!(mend, [r#"sed -i 's/"10\.0\.0\.11:80"/"10.0.0.11:8080"/' a.toml"#]);
+        hints.open_ports.push(443);
+        assert!(judged(&Reached::Refused, &hints).1.is_empty(), "nobody knows which of two it is");
+    }
+}

@@ -1,0 +1,90 @@
+//! What operators have said while convey runs, and what it keeps from clients. Pure.
+
+use std::collections::BTreeMap;
+
+use convey_model::AdminState;
+
+use super::status::{RunningBackend, RunningOverlay, RunningServer};
+use crate::Diagnosis;
+
+/// Backends and servers that are taken out, and servers that were added and do not serve.
+pub(super) fn look(
+    backends: &BTreeMap<&String, &RunningBackend>,
+    overlays: &[RunningOverlay],
+) -> Vec<Diagnosis> {
+    let of_backend = |(name, backend): (&&String, &&RunningBackend)| {
+        let is_out = |server: &RunningServer| server.state != AdminState::Ready.name();
+        let out = backend.servers.iter().filter(|(_, server)| is_out(server));
+        let out: Vec<(&String, &RunningServer)> = out.collect();
+        if !out.is_empty() && out.len() == backend.servers.len() {
+            return vec![all_out(name, out.len())];
+        }
+        out.into_iter().map(|(server, of)| one_out(name, server, &of.state)).collect()
+    };
+    let out = backends.iter().flat_map(of_backend);
+    out.chain(overlays.iter().filter_map(|said| added(backends, said))).collect()
+}
+
+fn all_out(backend: &str, servers: usize) -> Diagnosis {
+    let seen = format!("an operator has taken out all servers of backend {backend} ({servers})");
+    Diagnosis::error("backend-taken-out", seen, "Its clients get no server.")
+        .mend(format!("convey backend ready {backend}"))
+        .mend(format!("convey reset {backend}"))
+}
+
+fn one_out(backend: &str, server: &str, state: &str) -> Diagnosis {
+    let seen = format!("server {backend}/{server} is in state {state}, as an operator has said");
+    Diagnosis::warning("server-taken-out", seen, "It gets no new connections, and the others get its share.")
+        .mend(format!("convey server ready {backend}/{server}"))
+}
+
+/// The file does not have it, so nothing else looks at it.
+fn added(backends: &BTreeMap<&String, &RunningBackend>, said: &RunningOverlay) -> Option<Diagnosis> {
+    said.added.as_ref()?;
+    let (backend, name) = (said.backend.as_ref()?, said.server.as_ref()?);
+    let server = backends.get(backend)?.servers.get(name).filter(|server| !server.up)?;
+    let seen = format!(
+        "server {backend}/{name} ({}), which {} has added, is down: {}",
+        server.addr, said.by, server.health.reason
+    );
+    let why = "It gets no connections. If its address is wrong, remove it and add it again.";
+    Some(
+        Diagnosis::error("added-server-down", seen, why)
+            .mend(format!("convey server remove {backend}/{name}")),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn found(backends: serde_json::Value, overlays: serde_json::Value) -> Vec<(&'static str, String)> {
+        let backends: BTreeMap<String, RunningBackend> = serde_json::from_value(backends).unwrap();
+        let overlays: Vec<RunningOverlay> = serde_json::from_value(overlays).unwrap();
+        let found = look(&backends.iter().collect(), &overlays);
+        found.into_iter().map(|found| (found.check, found.mend[0].clone())).collect()
+    }
+
+    #[test]
+    fn what_an_operator_took_out_is_named_with_the_command_that_takes_it_back() {
+        let server = |state: &str, up: bool| json!({ "addr": "10.0.0.9:80", "state": state, "up": up, "health": { "reason": "refused" } });
+        let ready = || server("ready", true);
+        let web = |a, b| json!({ "web": { "servers": { "a": a, "b": b } } });
+        assert_eq!(
+            found(web(ready(), server("ready", false)), json!([])),
+            [],
+            "its health is looked at elsewhere"
+        );
+        let out = found(web(server("maint", false), server("drain", true)), json!([]));
+        assert_eq!(out, [("backend-taken-out", "convey backend ready web".to_owned())]);
+        let out = found(web(server("drain", true), ready()), json!([]));
+        assert_eq!(out, [("server-taken-out", "convey server ready web/a".to_owned())]);
+        let said =
+            json!([{ "backend": "web", "server": "b", "added": { "addr": "10.0.0.9:80" }, "by": "root" }]);
+        let down = found(web(ready(), server("ready", false)), said.clone());
+        assert_eq!(down, [("added-server-down", "convey server remove web/b".to_owned())]);
+        assert_eq!(found(web(ready(), ready()), said), []);
+    }
+}

@@ -1,0 +1,90 @@
+//! Whether this host has the VIPs, and nobody else on their links. The judgement is pure.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use convey_dataplane::net::LinkAnswers;
+use convey_model::{Interface, Listen};
+
+use super::{Host, is_of_link};
+use crate::Diagnosis;
+
+/// The addresses that clients connect to. A wildcard is none.
+pub(super) fn vips(host: &Host<'_>) -> BTreeSet<IpAddr> {
+    let listen = host.config.frontends.iter().flat_map(|frontend| &frontend.listen);
+    listen.map(Listen::ip).filter(|ip| !ip.is_unspecified()).collect()
+}
+
+/// The interface that has an address.
+pub(super) fn holder(interfaces: &[Interface], ip: IpAddr) -> Option<&Interface> {
+    interfaces.iter().find(|interface| interface.addresses.contains(&ip))
+}
+
+/// VIPs that no interface has, but for those that are `explained`, and those that convey adds while it can serve. `is_local` knows of addresses that routes make this host's.
+pub(super) fn missing(
+    host: &Host<'_>,
+    explained: &BTreeSet<IpAddr>,
+    is_local: impl Fn(IpAddr) -> bool,
+) -> Vec<Diagnosis> {
+    let explained: BTreeSet<IpAddr> = explained.iter().copied().chain(host.config.announced()).collect();
+    let is_missing = |vip: &IpAddr| holder(&host.tables.interfaces, *vip).is_none() && !is_local(*vip);
+    let missing = vips(host).into_iter().filter(|vip| !explained.contains(vip)).filter(is_missing);
+    missing.map(|vip| absent(host, vip)).collect()
+}
+
+fn absent(host: &Host<'_>, vip: IpAddr) -> Diagnosis {
+    let seen = format!("no interface has the VIP {vip}");
+    let why = "Nobody answers clients and routers that ask for its Ethernet address, so their packets do not arrive. On a standby \
+               that is as it should be.";
+    let found = Diagnosis::error("vip-missing", seen, why);
+    let Some(name) = link_of(host, vip).map(|interface| &interface.name) else { return found };
+    found.mend(match vip {
+        IpAddr::V4(_) => format!("ip addr add {vip}/32 dev {name}"),
+        // Deprecated, so that this host does not take it for connections of its own.
+        IpAddr::V6(_) => format!("ip -6 addr add {vip}/128 dev {name} nodad preferred_lft 0"),
+    })
+}
+
+/// The interface that a VIP belongs on: whose network it is in, else the one that leads to servers.
+fn link_of<'a>(host: &'a Host<'_>, vip: IpAddr) -> Option<&'a Interface> {
+    let servers = host.servers.iter().map(|server| server.addr.ip());
+    let hop = [vip].into_iter().chain(servers).find_map(|ip| host.network.hop_to(ip))?;
+    host.tables.interfaces.iter().find(|interface| interface.index == hop.interface)
+}
+
+/// VIPs that somebody else on the link of `interface` says that it has.
+pub(super) fn owned_twice(
+    host: &Host<'_>,
+    interface: &Interface,
+    answers: &LinkAnswers,
+) -> Vec<(IpAddr, Diagnosis)> {
+    let own: BTreeSet<[u8; 6]> = host.tables.interfaces.iter().filter_map(|own| own.mac).collect();
+    let mut found = Vec::new();
+    for (vip, macs) in answers.iter().filter(|(ip, _)| interface.addresses.contains(ip)) {
+        found.extend(macs.difference(&own).map(|mac| (*vip, duplicate(host, interface, *vip, *mac))));
+    }
+    found
+}
+
+fn duplicate(host: &Host<'_>, interface: &Interface, vip: IpAddr, mac: [u8; 6]) -> Diagnosis {
+    let text = mac.map(|byte| format!("{byte:02x}")).join(":");
+    let neighbours = host.tables.neighbours.iter().filter(|known| known.mac == mac);
+    let known = neighbours.filter(|known| known.interface == interface.index && is_of_link(known.ip));
+    let ip = known.map(|known| known.ip).next();
+    let whose = ip.map(|ip| format!(", which is {ip}'s,")).unwrap_or_default();
+    let seen =
+        format!("{text}{whose} answers for the VIP {vip} on {}, and so does this host", interface.name);
+    let place = ip.map_or_else(|| format!("the host with {text}"), |ip| format!("{ip} ({text})"));
+    let of_server = ip.is_some_and(|ip| host.servers.iter().any(|s| s.addr.ip() == ip && s.keeps_vip));
+    if of_server && vip.is_ipv4() {
+        let why = "Clients on the link send to whoever answered last. A server of dsr = \"l2\" has the VIP, and must not answer for it.";
+        return Diagnosis::error("vip-duplicate", seen, why)
+            .on(place)
+            .mend("sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2");
+    }
+    let why =
+        "Clients on the link send to whoever answered last, and the other host resets their connections.";
+    Diagnosis::error("vip-duplicate", seen, why).on(place).mend(format!(
+        "ip -o addr show to {vip} | while read -r _ dev _ addr _; do ip addr del \"$addr\" dev \"$dev\"; done"
+    ))
+}

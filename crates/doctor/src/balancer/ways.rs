@@ -1,0 +1,37 @@
+//! Ways of packet modes: servers that they must not send to, and policy rules that they do not follow. Pure.
+
+use convey_model::Mode;
+
+use super::{Explained, Host};
+use crate::Diagnosis;
+
+/// Servers of packet modes that count as down by the host's routes, interfaces and IPsec policies, and rules that are not followed.
+pub(super) fn look(host: &Host<'_>, explained: &mut Explained) -> Vec<Diagnosis> {
+    let mut found = Vec::new();
+    let forwarded = host.config.backends_in(Mode::forwards_packets);
+    if forwarded.is_empty() {
+        return found;
+    }
+    let backends = host.config.backends.iter().filter(|backend| forwarded.contains(&*backend.name));
+    for (backend, server) in backends.flat_map(|one| one.servers.iter().map(move |server| (one, server))) {
+        let ip = server.addr.ip();
+        let Some(reason) = host.network.refusal_of(ip, host.config.snat_addresses()) else { continue };
+        explained.servers.insert(ip);
+        let seen = format!("server {}/{} ({ip}) is down: {reason}", backend.name, server.name);
+        let why = "convey sends it nothing in a packet mode. Give it a way by Ethernet without IPsec and tunnels of the \
+                   kernel, or use mode proxy for it.";
+        found.push(Diagnosis::error("server-way", seen, why));
+    }
+    let why = "Health checks, and services of this host, may take other ways than packets of clients. Where they have to be the \
+               same, select by source or destination address alone.";
+    let rules = host.network.rules_not_followed();
+    found.extend(rules.into_iter().map(|rule| Diagnosis::warning("policy-rule", rule, why)));
+    found
+}
+
+/// Finding for a server whose way differs from the kernel's.
+pub(super) fn differs(difference: &str) -> Diagnosis {
+    let why = "Health checks take the way of the kernel, and packets of clients that of convey. Look at `ip rule`, `ip route show \
+               table all` and `ip nexthop`.";
+    Diagnosis::warning("route-differs", difference, why)
+}

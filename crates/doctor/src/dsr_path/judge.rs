@@ -1,0 +1,268 @@
+//! What the answer of a server to a client's SYN means. Pure.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+
+use convey_model::DsrKind;
+use convey_wire::VipAnswer;
+
+use crate::{Diagnosis, Severity};
+
+/// Handshakes that clients must have begun in vain before that counts.
+const FEW: u64 = 5;
+
+/// A server that is tried by one VIP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PathTarget {
+    /// Backend and server, as commands name them.
+    pub(super) name: String,
+    pub(super) backend: String,
+    pub(super) server_name: String,
+    pub(super) vip: SocketAddr,
+    pub(super) server: SocketAddr,
+    pub(super) dsr: DsrKind,
+}
+
+/// What was seen of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum SeenOnPath {
+    /// Nothing could be sent: the next hop's Ethernet address is not known.
+    NoWay,
+    /// An answer to the SYN.
+    Answer(VipAnswer),
+    /// It told us that it has the VIP.
+    HasVip,
+    /// No answer. What a connection to its own address met: `None`, it was accepted.
+    Silence(Option<ErrorKind>),
+    /// It could not be tried.
+    NotTried,
+}
+
+/// A leg of the triangle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PathLeg {
+    Forward,
+    Return,
+}
+
+/// Handshakes of clients with a server, as the running convey counts them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct ClientHandshakes {
+    /// Completed since the start.
+    pub(super) completed: u64,
+    /// Completed while doctor looked on.
+    pub(super) completed_meanwhile: u64,
+    /// Begun since one was last completed.
+    pub(super) in_vain: u64,
+}
+
+impl ClientHandshakes {
+    /// Whether clients reach the server now, whatever doctor's own connection met.
+    fn are_served(self) -> bool {
+        self.completed_meanwhile > 0
+    }
+
+    /// Whether the last client that tried was served.
+    fn was_last_served(self) -> bool {
+        self.completed > 0 && self.in_vain == 0
+    }
+}
+
+/// The leg that failed, if one did.
+pub(super) fn diagnosis(
+    target: &PathTarget,
+    seen: SeenOnPath,
+    clients: ClientHandshakes,
+) -> Option<Diagnosis> {
+    let (own, vip) = (target.server, target.vip);
+    let in_vain = clients.in_vain;
+    let found = |leg, seen: String, why: &str| Some(finding(target, leg, &seen, why));
+    match seen {
+        SeenOnPath::NotTried => None,
+        SeenOnPath::HasVip => {
+            let mut found = finding(
+                target,
+                PathLeg::Forward,
+                &format!("answers ARP requests for {}", vip.ip()),
+                "Clients and routers then send to it instead of this host. Its ARP is not silenced.",
+            );
+            if clients.are_served() {
+                found.severity = Severity::Warning;
+            }
+            Some(found)
+        }
+        _ if clients.are_served() => None,
+        // Rules of the server may leave out the VIP, which doctor's connection comes from.
+        SeenOnPath::Answer(VipAnswer::WrongSource { .. }) if clients.was_last_served() => None,
+        SeenOnPath::Answer(VipAnswer::Accepted) => {
+            if in_vain < FEW {
+                return None;
+            }
+            found(
+                PathLeg::Return,
+                format!(
+                    "accepts a connection of this host by {vip}, and clients completed none of the last {in_vain} that they began"
+                ),
+                "Its answers to this host need no router. Those to clients are lost: by its gateway, or by a filter on their way.",
+            )
+        }
+        SeenOnPath::NoWay => found(
+            PathLeg::Forward,
+            "no host answers for its address on the link".to_owned(),
+            "Nothing can be sent to it. It is down, or it has another address.",
+        ),
+        SeenOnPath::Answer(VipAnswer::WrongSource { from }) => found(
+            PathLeg::Return,
+            format!("answers a client of {vip} from {from}"),
+            "Clients ignore such answers. The rules that give its answers the VIP are missing, or are for another port or interface.",
+        ),
+        SeenOnPath::Answer(VipAnswer::Refused { from }) => found(
+            PathLeg::Forward,
+            format!("refuses a client of {vip} with a reset from {from}"),
+            "No service listens where the packets come to, or a firewall says so.",
+        ),
+        SeenOnPath::Answer(VipAnswer::Unreachable { from, icmp: [kind, code] }) => found(
+            PathLeg::Forward,
+            format!("a client of {vip} is rejected by {from} (ICMP type {kind}, code {code})"),
+            if from == own.ip() || from == vip.ip() {
+                "A firewall of the server rejects clients."
+            } else {
+                "A router on the way rejects packets, or knows no way to the server."
+            },
+        ),
+        SeenOnPath::Silence(met) => Some(silent(target, met)),
+    }
+}
+
+/// No answer to a client. What a connection to the server's own address met tells whether it is there.
+fn silent(target: &PathTarget, met: Option<ErrorKind>) -> Diagnosis {
+    let PathTarget { server: own, vip, .. } = target;
+    let does = match met {
+        None => Some("accepts"),
+        // The host is there, and its service may have the VIP alone.
+        Some(ErrorKind::ConnectionRefused) => Some("refuses"),
+        Some(_) => None,
+    };
+    if let Some(does) = does {
+        let why = match target.dsr {
+            DsrKind::L2 => {
+                "It drops packets for the VIP: it does not have it on lo, or rp_filter or a firewall drops them."
+            }
+            DsrKind::Ipip | DsrKind::Gue => {
+                "It drops packets of the tunnel, or those for the VIP within: it has no tunnel, or rp_filter or a firewall drops them."
+            }
+            DsrKind::L3 => {
+                "It drops packets of clients, or its answers leave by another way: a firewall, rp_filter or its routes."
+            }
+        };
+        let seen =
+            format!("does not answer a client of {vip}, and {does} connections to its own address {own}");
+        return finding(target, PathLeg::Forward, &seen, why);
+    }
+    let kind = met.unwrap_or(ErrorKind::TimedOut);
+    let seen = format!("does not answer a client of {vip}, nor on its own address {own} ({kind})");
+    finding(target, PathLeg::Forward, &seen, "It is down, or a firewall drops what comes.")
+}
+
+fn finding(target: &PathTarget, leg: PathLeg, seen: &str, why: &str) -> Diagnosis {
+    let PathTarget { name, vip, server, .. } = target;
+    let (check, leg) = match leg {
+        PathLeg::Forward => ("dsr-forward-leg", "client -> VIP -> server"),
+        PathLeg::Return => ("dsr-return-leg", "server -> client"),
+    };
+    Diagnosis {
+        check,
+        severity: Severity::Error,
+        seen: format!("server {name} ({server}), leg {leg}: {seen}"),
+        why: why.to_owned(),
+        on: Some(format!("server {name} ({})", server.ip())),
+        mend: vec![format!("convey doctor --server {vip}")],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(dsr: DsrKind) -> PathTarget {
+        PathTarget {
+            name: "pool/s1".to_owned(),
+            backend: "pool".to_owned(),
+            server_name: "s1".to_owned(),
+            vip: "10.77.0.100:80".parse().unwrap(),
+            server: "10.77.0.11:80".parse().unwrap(),
+            dsr,
+        }
+    }
+
+    #[test]
+    fn each_answer_tells_of_a_leg() {
+        let [vip, server]: [SocketAddr; 2] = [target(DsrKind::L3).vip, target(DsrKind::L3).server];
+        for (seen, check, text) in [
+            (
+                SeenOnPath::Answer(VipAnswer::WrongSource { from: server }),
+                "dsr-return-leg",
+                "from 10.77.0.11:80",
+            ),
+            (
+                SeenOnPath::Answer(VipAnswer::Refused { from: vip }),
+                "dsr-forward-leg",
+                "with a reset from 10.77.0.100:80",
+            ),
+            (
+                SeenOnPath::Answer(VipAnswer::Unreachable { from: server.ip(), icmp: [3, 3] }),
+                "dsr-forward-leg",
+                "(ICMP type 3, code 3)",
+            ),
+            (SeenOnPath::HasVip, "dsr-forward-leg", "answers ARP requests for 10.77.0.100"),
+            (SeenOnPath::NoWay, "dsr-forward-leg", "no host answers"),
+            (SeenOnPath::Silence(None), "dsr-forward-leg", "and accepts connections to its own address"),
+            (
+                SeenOnPath::Silence(Some(ErrorKind::ConnectionRefused)),
+                "dsr-forward-leg",
+                "and refuses connections to its own address",
+            ),
+            (SeenOnPath::Silence(Some(ErrorKind::TimedOut)), "dsr-forward-leg", "nor on its own address"),
+        ] {
+            for dsr in DsrKind::ALL {
+                let found = diagnosis(&target(dsr), seen.clone(), ClientHandshakes::default()).unwrap();
+                assert_eq!(found.check, check);
+                assert!(found.seen.starts_with("server pool/s1 (10.77.0.11:80), leg "), "{}", found.seen);
+                assert!(found.seen.contains(text), "{}", found.seen);
+                assert_eq!(found.on.as_deref(), Some("server pool/s1 (10.77.0.11)"));
+                assert_eq!(found.mend[0], "convey doctor --server 10.77.0.100:80");
+            }
+        }
+    }
+
+    #[test]
+    fn a_server_that_accepts_is_fine_unless_clients_complete_nothing_of_late() {
+        let told = |in_vain| {
+            let accepted = SeenOnPath::Answer(VipAnswer::Accepted);
+            let clients = ClientHandshakes { in_vain, ..ClientHandshakes::default() };
+            diagnosis(&target(DsrKind::L3), accepted, clients).map(|found| found.check)
+        };
+        let clients = ClientHandshakes { in_vain: 9, ..ClientHandshakes::default() };
+        assert_eq!(diagnosis(&target(DsrKind::L2), SeenOnPath::NotTried, clients), None);
+        assert_eq!([told(0), told(4)], [None; 2]);
+        assert_eq!([told(5), told(100)], [Some("dsr-return-leg"); 2]);
+    }
+    #[test]
+    fn server_is_not_broken_while_clients_complete_handshakes() {
+        let from = target(DsrKind::L3).server;
+        let wrong = SeenOnPath::Answer(VipAnswer::WrongSource { from });
+        let severity = |seen: &SeenOnPath, [completed, completed_meanwhile, in_vain]: [u64; 3]| {
+            let clients = ClientHandshakes { completed, completed_meanwhile, in_vain };
+            diagnosis(&target(DsrKind::L3), seen.clone(), clients).map(|found| found.severity)
+        };
+        for seen in [&wrong, &SeenOnPath::Silence(None), &SeenOnPath::Answer(VipAnswer::Accepted)] {
+            assert_eq!(severity(seen, [9, 1, 5]), None);
+            assert_eq!(severity(seen, [9, 0, 5]), Some(Severity::Error));
+        }
+        assert_eq!(severity(&SeenOnPath::HasVip, [9, 1, 0]), Some(Severity::Warning), "an error soon");
+        assert_eq!(severity(&wrong, [9, 0, 0]), None, "the last client was served");
+        assert_eq!(severity(&wrong, [9, 0, 1]), Some(Severity::Error));
+        assert_eq!(severity(&wrong, [0, 0, 0]), Some(Severity::Error), "no client has tried");
+        assert_eq!(severity(&SeenOnPath::Silence(None), [9, 0, 0]), Some(Severity::Error));
+    }
+}

@@ -1,0 +1,44 @@
+//! What `ip` and other programs of the host say.
+
+use std::net::IpAddr;
+
+use serde_json::Value as Json;
+
+use convey_dataplane::programs;
+
+/// What a program of the host printed.
+///
+/// # Errors
+/// It is missing, or failed: words for an operator.
+pub(crate) fn output(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let output = programs::command(program)
+        .args(arguments)
+        .output()
+        .map_err(|error| format!("cannot run {program}: {error}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{program} {}: {}", arguments.join(" "), said.trim()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// What `ip -j` printed.
+///
+/// # Errors
+/// It failed, or is no JSON: words for an operator.
+pub(crate) fn ip(arguments: &[&str]) -> Result<Vec<Json>, String> {
+    let text = output("ip", &[&["-j"], arguments].concat())?;
+    if text.trim().is_empty() {
+        return Ok(Vec::new());
+    }
+    serde_json::from_str(&text).map_err(|error| format!("ip -j {}: {error}", arguments.join(" ")))
+}
+
+/// The addresses of an interface of `ip -j addr show`, with the lengths of their prefixes.
+pub(crate) fn addresses(link: &Json) -> Vec<(IpAddr, u8)> {
+    let address = |it: &Json| {
+        let len = it["prefixlen"].as_u64()?.try_into().ok()?;
+        Some((it["local"].as_str()?.parse().ok()?, len))
+    };
+    link["addr_info"].as_array().into_iter().flatten().filter_map(address).collect()
+}

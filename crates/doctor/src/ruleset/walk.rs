@@ -1,0 +1,275 @@
+//! What rules do to a packet. Pure.
+
+use std::net::IpAddr;
+
+use convey_model::Prefix;
+
+use super::{Action, Base, Chain, Condition, Rule, Ruleset, Subject, Table, TakenHow, TakingRule, Value};
+
+/// Jumps within jumps that are followed; the kernel allows 16.
+pub(super) const MAX_DEPTH: u8 = 16;
+
+/// One end of a packet's way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PacketEnd {
+    /// Any client: it is not one certain host.
+    #[default]
+    Client,
+    /// This address.
+    Host(IpAddr),
+    /// An address that is not known.
+    Unknown,
+}
+
+impl From<Option<IpAddr>> for PacketEnd {
+    fn from(ip: Option<IpAddr>) -> PacketEnd {
+        ip.map_or(PacketEnd::Unknown, PacketEnd::Host)
+    }
+}
+
+/// A packet. What is `None` may be anything.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JudgedPacket {
+    /// Of IPv6.
+    pub is_v6: bool,
+    /// `tcp`, `udp`, `icmp` or `ipv6-icmp`.
+    pub protocol: &'static str,
+    /// Its source.
+    pub source: PacketEnd,
+    /// Its destination.
+    pub destination: PacketEnd,
+    /// Its source port.
+    pub source_port: Option<u16>,
+    /// Its destination port.
+    pub destination_port: Option<u16>,
+    /// The interface by which it came.
+    pub in_interface: Option<String>,
+    /// The interface by which it leaves.
+    pub out_interface: Option<String>,
+    /// What connection tracking says of it: `new` or `established`.
+    pub state: &'static str,
+}
+
+/// What becomes of a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fate {
+    /// It passes, or may pass; its source is this then.
+    Passes(PacketEnd),
+    /// It is taken for certain.
+    Lost(TakingRule),
+}
+
+/// How a chain ends.
+enum End {
+    Accept,
+    /// Nothing has decided.
+    Through,
+    /// By this chain, and by this rule of it.
+    Taken(TakenHow, String, Option<u64>),
+}
+
+impl Ruleset {
+    /// What the chains of these hooks do to a packet, in this order.
+    pub fn fate(&self, packet: &JudgedPacket, hooks: &[&str]) -> Fate {
+        let mut packet = packet.clone();
+        for hook in hooks {
+            for (table, chain, base) in self.chains(hook, &packet) {
+                let mut walk = Walk { table, packet: &mut packet, may_pass: false };
+                let end = match walk.chain(chain, 0) {
+                    End::Through if base.drops => End::Taken(TakenHow::Drops, chain.name.clone(), None),
+                    end => end,
+                };
+                let may_pass = walk.may_pass;
+                if let End::Taken(how, chain, rule) = end
+                    && !may_pass
+                {
+                    let (tool, family, table) = (table.tool, table.family.clone(), table.name.clone());
+                    return Fate::Lost(TakingRule { how, tool, family, table, chain, rule });
+                }
+            }
+        }
+        Fate::Passes(packet.source)
+    }
+
+    /// The base chains of a hook, in the order in which a packet meets them.
+    pub(super) fn chains(&self, hook: &str, packet: &JudgedPacket) -> Vec<(&Table, &Chain, &Base)> {
+        let of_ip = if packet.is_v6 { "ip6" } else { "ip" };
+        let tables = self.tables.iter().filter(|table| ["inet", "netdev", of_ip].contains(&&*table.family));
+        let chains = tables.flat_map(|table| table.chains.iter().map(move |chain| (table, chain)));
+        let mut chains: Vec<_> = chains
+            .filter_map(|(table, chain)| chain.base.as_ref().map(|base| (table, chain, base)))
+            .filter(|(.., base)| base.hook == hook && base.sees(packet))
+            .collect();
+        chains.sort_by_key(|(.., base)| base.priority);
+        chains
+    }
+}
+
+impl Base {
+    fn sees(&self, packet: &JudgedPacket) -> bool {
+        let interface = if self.hook == "egress" { &packet.out_interface } else { &packet.in_interface };
+        self.devices.is_empty() || interface.as_ref().is_some_and(|name| self.devices.contains(name))
+    }
+}
+
+/// A packet on its way through a table.
+struct Walk<'a> {
+    table: &'a Table,
+    packet: &'a mut JudgedPacket,
+    /// A rule that cannot be judged may have accepted it.
+    may_pass: bool,
+}
+
+impl Walk<'_> {
+    fn chain(&mut self, chain: &Chain, depth: u8) -> End {
+        for rule in &chain.rules {
+            let holds = self.holds(rule);
+            if holds == Some(false) {
+                continue;
+            }
+            for action in &rule.actions {
+                let Some(action) = self.resolve(action) else { continue };
+                let taken = |how| End::Taken(how, chain.name.clone(), Some(rule.number));
+                match (action, holds) {
+                    (Action::Accept | Action::SourceNat(_), Some(_)) => return End::Accept,
+                    (Action::Accept | Action::SourceNat(_), None) => self.may_pass = true,
+                    (Action::Return, Some(_)) => return End::Through,
+                    (Action::Drop, Some(_)) => return taken(TakenHow::Drops),
+                    (Action::Reject, Some(_)) => return taken(TakenHow::Rejects),
+                    (Action::Redirect, Some(_)) => return taken(TakenHow::Redirects),
+                    (Action::SetSource(vip), Some(_)) => self.packet.source = PacketEnd::Host(vip),
+                    (Action::Jump(to), Some(_)) => match self.jump(&to, depth) {
+                        End::Through => {}
+                        end => return end,
+                    },
+                    (Action::Goto(to), Some(_)) => return self.jump(&to, depth),
+                    (Action::Jump(to), None) => {
+                        let source = self.packet.source;
+                        self.may_pass |= matches!(self.jump(&to, depth), End::Accept);
+                        self.packet.source = source;
+                    }
+                    // What follows here is not looked at then.
+                    (Action::Goto(_) | Action::Return, None) => self.may_pass = true,
+                    _ => {}
+                }
+            }
+        }
+        End::Through
+    }
+
+    fn jump(&mut self, to: &str, depth: u8) -> End {
+        let table = self.table;
+        match table.chain(to) {
+            Some(chain) if depth < MAX_DEPTH => self.chain(chain, depth + 1),
+            _ => {
+                self.may_pass = true;
+                End::Through
+            }
+        }
+    }
+
+    /// The action itself, or the one that a map names. A map that cannot be judged may accept.
+    fn resolve(&mut self, action: &Action) -> Option<Action> {
+        let Action::Map(subject, pairs) = action else { return Some(action.clone()) };
+        for (value, action) in pairs {
+            match self.packet.is(*subject, value) {
+                Some(true) => return Some(action.clone()),
+                Some(false) => {}
+                None => self.may_pass = true,
+            }
+        }
+        None
+    }
+
+    /// Whether all conditions hold; `None` if that cannot be told.
+    fn holds(&self, rule: &Rule) -> Option<bool> {
+        let mut all = Some(true);
+        for condition in &rule.conditions {
+            match self.condition(condition) {
+                Some(true) => {}
+                Some(false) => return Some(false),
+                None => all = None,
+            }
+        }
+        all
+    }
+
+    fn condition(&self, condition: &Condition) -> Option<bool> {
+        self.packet.meets(condition, self.table)
+    }
+}
+
+impl JudgedPacket {
+    /// Whether a condition of a rule in `table` holds; `None` if it may or may not.
+    pub(super) fn meets(&self, condition: &Condition, table: &Table) -> Option<bool> {
+        let Condition::Is { subject, values, negated } = condition else { return None };
+        let values = table.values(values)?;
+        let mut any = Some(false);
+        for value in values {
+            match self.is(*subject, value) {
+                Some(true) => return Some(!negated),
+                Some(false) => {}
+                None => any = None,
+            }
+        }
+        any.map(|is| is != *negated)
+    }
+
+    fn is(&self, subject: Subject, value: &Value) -> Option<bool> {
+        match subject {
+            Subject::EtherType => word(if self.is_v6 { "ip6" } else { "ip" }, value),
+            Subject::Family => word(if self.is_v6 { "ipv6" } else { "ipv4" }, value),
+            Subject::Protocol => match value {
+                Value::Numbers(1, 1) => Some(self.protocol == "icmp"),
+                Value::Numbers(6, 6) => Some(self.protocol == "tcp"),
+                Value::Numbers(17, 17) => Some(self.protocol == "udp"),
+                Value::Numbers(58, 58) => Some(self.protocol == "ipv6-icmp"),
+                Value::Numbers(..) => Some(false),
+                _ => word(self.protocol, value),
+            },
+            Subject::Source => address(self.source, value),
+            Subject::Destination => address(self.destination, value),
+            Subject::SourcePort => port(self.source_port, value),
+            Subject::DestinationPort => port(self.destination_port, value),
+            Subject::InInterface => interface(self.in_interface.as_deref(), value),
+            Subject::OutInterface => interface(self.out_interface.as_deref(), value),
+            Subject::State => word(self.state, value),
+        }
+    }
+}
+
+fn word(is: &str, value: &Value) -> Option<bool> {
+    match value {
+        Value::Word(word) => Some(word == is),
+        _ => None,
+    }
+}
+
+fn port(is: Option<u16>, value: &Value) -> Option<bool> {
+    match value {
+        Value::Numbers(0, 65_535) => Some(true),
+        Value::Numbers(from, to) => is.map(|port| (*from..=*to).contains(&port.into())),
+        _ => None,
+    }
+}
+
+fn interface(is: Option<&str>, value: &Value) -> Option<bool> {
+    let Value::Word(name) = value else { return None };
+    let is = is?;
+    Some(name.strip_suffix('*').map_or(is == name, |start| is.starts_with(start)))
+}
+
+fn address(is: PacketEnd, value: &Value) -> Option<bool> {
+    match (value, is) {
+        (Value::Network(_, 0), _) => Some(true),
+        (Value::Network(network, len), PacketEnd::Host(ip)) => Some(within(ip, *network, *len)),
+        (Value::Network(ip, len), PacketEnd::Client) => (*len == Value::full(*ip)).then_some(false),
+        (Value::Addresses(from, to), PacketEnd::Host(ip)) => Some((*from..=*to).contains(&ip)),
+        _ => None,
+    }
+}
+
+/// Whether an address is one of a network.
+pub(crate) fn within(ip: IpAddr, network: IpAddr, len: u8) -> bool {
+    Prefix::of(network, len).contains(ip)
+}

@@ -1,0 +1,107 @@
+//! Whether a server that gets packets for the VIP has it, and keeps it to itself. Pure.
+
+use std::net::IpAddr;
+
+use convey_model::DsrKind;
+
+use super::facts::{HostLink, ServerFacts, is_single};
+use super::setup::ServerSetup;
+use super::{finding, script};
+use crate::{Diagnosis, Severity};
+
+/// What is wrong with it.
+pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
+    match setup.dsr {
+        DsrKind::L2 | DsrKind::Ipip | DsrKind::Gue => [place(setup, facts), silence(setup, facts)].concat(),
+        DsrKind::L3 => Vec::new(),
+    }
+}
+
+fn place(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
+    let vip = setup.vip;
+    let links: Vec<&HostLink> = facts.links_with(vip).collect();
+    let error = |check, seen, why: &str, mend| vec![finding(check, Severity::Error, seen, why, mend)];
+    let up = script::with_vip(setup, facts);
+    if links.is_empty() {
+        return error(
+            "vip-not-on-lo",
+            format!("{vip} is an address of no interface"),
+            &format!(
+                "Packets come here for the VIP (dsr = {:?}). A host that does not have the VIP drops them.",
+                setup.dsr.name()
+            ),
+            vec![up],
+        );
+    }
+    let length =
+        |link: &HostLink| link.addresses.iter().find(|(ip, _)| *ip == vip).map_or(0, |(_, len)| *len);
+    if let Some(link) = links.iter().find(|link| !link.is_loopback) {
+        let (name, length) = (&link.name, length(link));
+        if is_only_address(vip, link) {
+            return error(
+                "vip-not-on-lo",
+                format!("{vip} is the only address of {name}"),
+                "If it is the server's own address, name the VIP instead. If it is the VIP, the interface needs an address of its \
+                 own first: without one the command to remove the VIP would cut this host off.",
+                Vec::new(),
+            );
+        }
+        return error(
+            "vip-not-on-lo",
+            format!("{vip} is an address of {name}, where this host tells others that it has the VIP"),
+            "Clients and routers then send to this server instead of the balancer.",
+            vec![format!("ip addr del {vip}/{length} dev {name}"), up],
+        );
+    }
+    let Some(link) = links.iter().find(|link| !is_single(vip, length(link))) else { return Vec::new() };
+    let (name, length) = (&link.name, length(link));
+    error(
+        "vip-prefix",
+        format!("{name} has {vip} with a prefix of {length} bits"),
+        "This host takes all addresses of that network for its own, and answers none of their clients.",
+        vec![format!("ip addr del {vip}/{length} dev {name}"), up],
+    )
+}
+
+/// Whether nobody could reach the host by this interface without the VIP. A link-local address is for neighbours alone.
+fn is_only_address(vip: IpAddr, link: &HostLink) -> bool {
+    let is_other = |ip: &IpAddr| match ip {
+        IpAddr::V4(_) => vip.is_ipv4() && *ip != vip,
+        IpAddr::V6(v6) => vip.is_ipv6() && *ip != vip && !v6.is_unicast_link_local(),
+    };
+    !link.addresses.iter().any(|(ip, _)| is_other(ip))
+}
+
+/// IPv6 needs no setting: neighbours are told only of the addresses of the interface that is asked.
+fn silence(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
+    let vip = setup.vip;
+    let on_lo = facts.links_with(vip).any(|link| link.is_loopback);
+    if !vip.is_ipv4() || !on_lo || facts.rules.arp_names(vip) {
+        return Vec::new();
+    }
+    let is_loud = |link: &HostLink| link.arp_ignore == 0 || link.arp_announce < 2;
+    let has_v4 = |link: &HostLink| link.addresses.iter().any(|(ip, _)| ip.is_ipv4());
+    // It is asked where others are that have the VIP's network.
+    let asked: Vec<&HostLink> = match facts.way_in(vip, None) {
+        Some(link) => vec![link],
+        None => facts.links.iter().filter(|link| !link.is_loopback && has_v4(link)).collect(),
+    };
+    let Some(link) = asked.into_iter().find(|link| is_loud(link)) else { return Vec::new() };
+    let (name, ignore, announce) = (&link.name, link.arp_ignore, link.arp_announce);
+    let why = match ignore {
+        0 => {
+            "This server answers ARP requests for the VIP. Clients and routers then send to it instead of the balancer."
+        }
+        _ => {
+            "ARP requests of this server name the VIP as their sender. Others may learn that this server has it."
+        }
+    };
+    vec![Diagnosis {
+        check: "arp-not-silenced",
+        severity: Severity::Error,
+        seen: format!("{vip} is on lo, and {name} has arp_ignore = {ignore} and arp_announce = {announce}"),
+        why: why.to_owned(),
+        on: None,
+        mend: vec![script::with_vip(setup, facts)],
+    }]
+}

@@ -1,0 +1,121 @@
+//! Whether the service listens where packets come to. Pure.
+
+use std::net::IpAddr;
+
+use convey_model::DsrKind;
+
+use super::facts::{ServerFacts, ServerSocket};
+use super::setup::ServerSetup;
+use crate::{Diagnosis, Severity};
+
+/// What is wrong with it.
+pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
+    setup.ports.iter().filter_map(|port| listening(setup, facts, *port)).collect()
+}
+
+/// The protocols of the service on a port; TCP if nobody listens.
+pub(super) fn protocols(facts: &ServerFacts, port: u16) -> Vec<&'static str> {
+    let is_used = |protocol: &&str| {
+        facts.sockets.iter().any(|socket| socket.port == port && socket.protocol == **protocol)
+    };
+    let used: Vec<&'static str> = ["tcp", "udp"].into_iter().filter(|protocol| is_used(protocol)).collect();
+    if used.is_empty() { vec!["tcp"] } else { used }
+}
+
+fn listening(setup: &ServerSetup, facts: &ServerFacts, port: u16) -> Option<Diagnosis> {
+    let wanted = setup.server?;
+    let there: Vec<&ServerSocket> = facts.sockets.iter().filter(|socket| socket.port == port).collect();
+    let why = match setup.dsr {
+        DsrKind::Ipip | DsrKind::Gue => {
+            "Packets come for the VIP (through a tunnel), and find no service: clients are refused."
+        }
+        DsrKind::L2 => "Packets come for the VIP (dsr = \"l2\"), and find no service: clients are refused.",
+        DsrKind::L3 => {
+            "Packets come for this server's own address (dsr = \"l3\"), and find no service: clients are refused."
+        }
+    };
+    if there.iter().any(|socket| socket.hears(wanted)) {
+        return udp(setup, &there, port);
+    }
+    let (seen, mend) = match there.first() {
+        Some(socket) => (
+            format!(
+                "{} listens on {} only, and packets come for {}",
+                socket.process,
+                socket.at(),
+                at(wanted, port)
+            ),
+            format!("# let {} listen on {}, or on every address", name(&socket.process), at(wanted, port)),
+        ),
+        None => (
+            format!("nothing listens on port {port}{}", others(facts)),
+            format!("# start the service on {}, or on every address", at(wanted, port)),
+        ),
+    };
+    Some(Diagnosis {
+        check: "service-address",
+        severity: Severity::Error,
+        seen,
+        why: why.to_owned(),
+        on: None,
+        mend: vec![mend],
+    })
+}
+
+/// A socket of UDP on every address may answer from another address than the VIP.
+fn udp(setup: &ServerSetup, there: &[&ServerSocket], port: u16) -> Option<Diagnosis> {
+    let is_udp = |socket: &&&ServerSocket| socket.protocol == "udp" && socket.hears(setup.vip);
+    let on_vip = there.iter().filter(is_udp).any(|socket| socket.address == Some(setup.vip));
+    let socket = match setup.dsr {
+        DsrKind::L3 => None,
+        DsrKind::L2 | DsrKind::Ipip | DsrKind::Gue => there.iter().find(is_udp).filter(|_| !on_vip),
+    }?;
+    Some(Diagnosis {
+        check: "service-address",
+        severity: Severity::Warning,
+        seen: format!("{} receives datagrams on {}, and not on the VIP itself", socket.process, socket.at()),
+        why: "It may answer from the server's own address, and clients ignore that.".to_owned(),
+        on: None,
+        mend: vec![format!("# let {} receive on {} too", name(&socket.process), at(setup.vip, port))],
+    })
+}
+
+/// Who listens at all, for a port that was mistyped.
+fn others(facts: &ServerFacts) -> String {
+    let is_open = |socket: &&ServerSocket| {
+        socket.protocol == "tcp" && !socket.address.is_some_and(|ip| ip.is_loopback())
+    };
+    let mut others: Vec<String> = facts
+        .sockets
+        .iter()
+        .filter(is_open)
+        .map(|socket| format!("{} on {}", socket.process, socket.at()))
+        .collect();
+    others.dedup();
+    others.truncate(3);
+    if others.is_empty() { String::new() } else { format!("; there is {}", others.join(", ")) }
+}
+
+/// Without the number of the process.
+fn name(process: &str) -> &str {
+    process.split(" (").next().unwrap_or(process)
+}
+
+fn at(ip: IpAddr, port: u16) -> String {
+    std::net::SocketAddr::new(ip, port).to_string()
+}
+
+impl ServerSocket {
+    /// Whether it gets what is sent to an address.
+    pub(super) fn hears(&self, ip: IpAddr) -> bool {
+        match self.address {
+            None => true,
+            Some(own) if own.is_unspecified() => own.is_ipv4() == ip.is_ipv4(),
+            Some(own) => own == ip,
+        }
+    }
+
+    fn at(&self) -> String {
+        self.address.map_or_else(|| format!("*:{}", self.port), |ip| at(ip, self.port))
+    }
+}

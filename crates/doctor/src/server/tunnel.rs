@@ -1,0 +1,66 @@
+//! Whether packets that come through a tunnel are taken out, and let in. Pure.
+
+use std::net::IpAddr;
+
+use super::facts::{HostLink, STRICT, ServerFacts, TUNNEL_DEVICES};
+use super::setup::ServerSetup;
+use super::{finding, script};
+use crate::{Diagnosis, Severity};
+
+/// What is wrong with it.
+pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
+    if !setup.dsr.has_tunnel() {
+        return Vec::new();
+    }
+    let wanted = devices(setup.vip);
+    let there: Vec<&HostLink> =
+        facts.links.iter().filter(|link| wanted.contains(&link.name.as_str())).collect();
+    let error = |check, seen, why, mend| vec![finding(check, Severity::Error, seen, why, mend)];
+    if there.is_empty() {
+        return error(
+            "tunnel-device",
+            format!(
+                "neither {} nor {} is up, which take packets for {} out",
+                wanted[0], wanted[1], setup.vip
+            ),
+            "This host drops what comes through the tunnel, or answers that it does not know the protocol.",
+            vec![script::with_vip(setup, facts)],
+        );
+    }
+    // The script brings all of them up.
+    let usual = if setup.vip.is_ipv4() { "tunl0" } else { "ip6tnl0" };
+    let others =
+        facts.links.iter().filter(|link| TUNNEL_DEVICES.contains(&link.name.as_str()) && link.name != usual);
+    if others.count() == TUNNEL_DEVICES.len() - 1
+        && !facts.links.iter().any(|link| link.name == usual)
+        && facts.own_address(setup.vip).is_some()
+    {
+        return error(
+            "tunnel-device",
+            format!("{usual} is not up, and the other devices of tunnels are"),
+            "If convey sends to this host's address of the VIP's family, this host drops what comes through the tunnel.",
+            vec![script::with_vip(setup, facts)],
+        );
+    }
+    // IPv6 is not looked back at.
+    let is_strict = |link: &&&HostLink| setup.vip.is_ipv4() && link.rp_filter == STRICT;
+    let Some(link) = there.iter().find(is_strict) else { return Vec::new() };
+    let name = &link.name;
+    error(
+        "rp-filter",
+        format!("{name}, where packets come out of the tunnel, has rp_filter = {STRICT}"),
+        "No client is behind a tunnel: the kernel drops the packets without a word.",
+        vec![
+            "sysctl -w net.ipv4.conf.all.rp_filter=0".to_owned(),
+            format!("sysctl -w net.ipv4.conf.{name}.rp_filter=0"),
+        ],
+    )
+}
+
+/// What takes out packets for an address: out of packets of IPv4, and of IPv6.
+fn devices(vip: IpAddr) -> [&'static str; 2] {
+    match vip {
+        IpAddr::V4(_) => ["tunl0", "ip6tnl0"],
+        IpAddr::V6(_) => ["sit0", "ip6tnl0"],
+    }
+}

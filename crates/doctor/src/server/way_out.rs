@@ -1,0 +1,150 @@
+//! How packets of clients come in, and how answers leave. Pure.
+
+use std::net::IpAddr;
+
+use super::facts::{STRICT, ServerFacts, WayOut};
+use super::finding;
+use super::setup::ServerSetup;
+use crate::ruleset::{Fate, HOOKS_IN, JudgedPacket};
+use crate::{Diagnosis, Severity, Unseen};
+
+/// So many routers of a link are named.
+const MAX_NAMED: usize = 8;
+
+/// What is wrong with it.
+pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
+    let mut found: Vec<Diagnosis> = reverse_path(setup, facts).into_iter().collect();
+    match &facts.way_out {
+        None if may_reach_clients(setup, facts) => {}
+        None => found.push(finding(
+            "gateway",
+            Severity::Warning,
+            format!("no route leads to a router, and {} is on no network of this host", setup.vip),
+            "Clients get no answer: this host knows no way to them. It needs a route by the router that they are behind.",
+            Vec::new(),
+        )),
+        Some(way) => {
+            found.extend(router(setup, way, facts));
+            found.extend(longest(way, facts));
+        }
+    }
+    found
+}
+
+/// Without a default route clients may be on the link, or where another route leads.
+fn may_reach_clients(setup: &ServerSetup, facts: &ServerFacts) -> bool {
+    facts.has_routers || facts.way_in(setup.vip, None).is_some()
+}
+
+/// What cannot be known without a default route.
+pub(super) fn unseen(setup: &ServerSetup, facts: &ServerFacts) -> Option<Unseen> {
+    let family = if setup.vip.is_ipv4() { "IPv4" } else { "IPv6" };
+    let needs =
+        format!("a default route of {family}, if clients are where no other route of this host leads");
+    let is_unknown = facts.way_out.is_none() && may_reach_clients(setup, facts);
+    is_unknown.then_some(Unseen { check: "client-route", needs })
+}
+
+/// The gateway by which answers leave.
+fn router(setup: &ServerSetup, way: &WayOut, facts: &ServerFacts) -> Option<Diagnosis> {
+    let (router, seen) = (way.router?, facts.gateway.as_ref()?);
+    let interface = &way.interface;
+    let found = |severity, seen, why: &str| {
+        let (which, mend) = right_router(interface, &facts.routers);
+        Some(finding("gateway", severity, seen, &format!("{why} {which}"), mend))
+    };
+    let Some(mac) = &seen.mac else {
+        return found(
+            Severity::Error,
+            format!("the gateway {router} on {interface} does not answer: nobody there has this address"),
+            "Answers to clients behind routers leave this server by its gateway. They are lost.",
+        );
+    };
+    // It drops what comes with an address of its own as the source.
+    if facts.vip_owner.as_ref() == Some(mac) || router == setup.vip {
+        return found(
+            Severity::Error,
+            format!("the gateway {router} on {interface} is the balancer: it has the VIP {}", setup.vip),
+            "The balancer's host drops answers, for they have its own address as their source.",
+        );
+    }
+    // The router tells the VIP, which may be the balancer.
+    let has_vip_on_link = facts.links_with(setup.vip).any(|link| !link.is_loopback);
+    let is_silent = !seen.forwards && !has_vip_on_link && hears_errors(setup, interface, facts);
+    if !is_silent {
+        return None;
+    }
+    found(
+        Severity::Warning,
+        format!(
+            "the gateway {router} on {interface} ({mac}) did not say that a packet with one hop left went no further"
+        ),
+        "Routers say so. A host that is no router drops answers to clients, and tells nobody.",
+    )
+}
+
+/// Which router it should be, as far as it can be known, and the command that makes it so.
+fn right_router(interface: &str, routers: &[IpAddr]) -> (String, Vec<String>) {
+    let command = "ip route replace default via";
+    let found = match routers {
+        [only] => {
+            let mend = format!("{command} {only} dev {interface}");
+            return (format!("{only} on {interface} is a router."), vec![mend]);
+        }
+        [] => format!("None was found on {interface}."),
+        several => format!("Routers on {interface}: {}.", convey_config::listed(several.iter(), MAX_NAMED)),
+    };
+    (
+        format!(
+            "Set the default route to the router that clients are behind: `{command}` with its address. {found}"
+        ),
+        Vec::new(),
+    )
+}
+
+/// Whether the host's own packet filter lets ICMP errors in.
+fn hears_errors(setup: &ServerSetup, interface: &str, facts: &ServerFacts) -> bool {
+    let is_v6 = setup.vip.is_ipv6();
+    let error = JudgedPacket {
+        is_v6,
+        protocol: if is_v6 { "ipv6-icmp" } else { "icmp" },
+        in_interface: Some(interface.to_owned()),
+        state: "related",
+        ..JudgedPacket::default()
+    };
+    matches!(facts.rules.fate(&error, HOOKS_IN), Fate::Passes(_))
+}
+
+/// A gateway that answers short packets, and no long ones.
+fn longest(way: &WayOut, facts: &ServerFacts) -> Option<Diagnosis> {
+    let longest = facts.gateway.as_ref()?.longest?;
+    let link = facts.links.iter().find(|link| link.name == way.interface)?;
+    let (name, mtu, router) = (&link.name, link.mtu, way.router?);
+    (longest < mtu).then(|| {
+        finding(
+            "mtu",
+            Severity::Error,
+            format!(
+                "{name} sends packets of {mtu} bytes, and the gateway {router} answers none above {longest}"
+            ),
+            "Large answers are lost, small ones arrive: pages begin and never end.",
+            vec![format!("ip link set {name} mtu {longest}")],
+        )
+    })
+}
+
+/// There is no such setting of IPv6.
+fn reverse_path(setup: &ServerSetup, facts: &ServerFacts) -> Option<Diagnosis> {
+    let way_out = facts.way_out.as_ref().filter(|_| setup.vip.is_ipv4())?;
+    let link = facts.way_in(setup.vip, setup.server)?;
+    let (name, out) = (&link.name, &way_out.interface);
+    (link.rp_filter == STRICT && name != out).then(|| {
+        finding(
+            "rp-filter",
+            Severity::Error,
+            format!("{name}, where packets from the balancer come, has rp_filter = {STRICT}, and answers to clients leave by {out}"),
+            "The kernel drops packets of clients that it would answer by another interface.",
+            vec![format!("sysctl -w net.ipv4.conf.{}.rp_filter=2", name.replace('.', "/"))],
+        )
+    })
+}
