@@ -7,5 +7,4 @@ pub mod cli;
 pub mod demo;
 pub mod explain;
 mod heap;
-pub mod logging;
 pub mod operator;

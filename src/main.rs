@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use convey::app;
 use convey::cli::Cli;
-use convey::logging::Log;
+use convey_logging::Log;
 
 fn main() -> ExitCode {
     // The process after an upgrade is started by another name (/proc/self/exe).

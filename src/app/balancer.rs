@@ -23,6 +23,7 @@ use convey_control::{
     NameBoard, OperatorRequest, Reading, Resolver, Task,
 };
 use convey_dataplane::net::{ReservedPorts, end_inheritance};
+use convey_logging::Log;
 use convey_model::{ConnectFailures, Endpoint, Mode, NetworkTables};
 use convey_proxy::remedy;
 use convey_snapshot::Snapshot;
@@ -53,7 +54,6 @@ use super::{
 };
 use crate::admin::{self, AcmeState, AnnounceState, RemoteState};
 use crate::explain::PacketFacts;
-use crate::logging::{self, Log};
 
 /// How long those who watch have at most to hear that no more is shown.
 const TRACE_END_TIMEOUT: Duration = Duration::from_secs(1);
@@ -568,8 +568,8 @@ fn source(
         now: Box::new(clock::now),
         draining: draining.clone(),
         packets: data_path.packet_stats(),
-        dropped_log_lines: logging::dropped_lines,
-        log_level: logging::level,
+        dropped_log_lines: convey_logging::dropped_lines,
+        log_level: convey_logging::level,
         loads: loads.clone(),
         access_log: parts.access_log.clone(),
         events: parts.event_log.clone(),

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use convey_access_log::AccessLog;
 use convey_config::{Config, LogLevel, LogOutput};
+use convey_logging::{AccessWriter, Log, Outlet};
 use log::{error, info};
 
 use super::clock;
-use crate::logging::{AccessWriter, Log, Outlet};
 
 /// The keys that say where lines go.
 const LOG: &str = "log.output";

@@ -71,12 +71,12 @@ use self::signals::ControlRuntime;
 
 use convey_config::LoadError;
 use convey_control::ConfigFile;
+use convey_logging::Log;
 use convey_model::Mode;
 
 use crate::cli::{Cli, Command, Generated, HOST_CONFIG, Options};
 use crate::demo::{self, PacketDemo};
 use crate::heap;
-use crate::logging::Log;
 use crate::operator::Wanted;
 
 /// What was done before there was a second thread.

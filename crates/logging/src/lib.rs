@@ -1,5 +1,6 @@
 //! The log: lines go to a queue that one thread writes. So a reader that stalls stalls nobody. A full queue drops lines and
 //! counts them; the log tells of them as soon as the reader goes on.
+#![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod access;
 mod filter;
@@ -8,8 +9,8 @@ mod losses;
 mod outlet;
 mod queue;
 
-pub(crate) use access::AccessWriter;
-pub(crate) use outlet::Outlet;
+pub use access::AccessWriter;
+pub use outlet::Outlet;
 pub use queue::dropped_lines;
 
 use std::backtrace::Backtrace;
@@ -113,7 +114,7 @@ impl Log {
     }
 
     /// Goes by the file from now on; `outlet` is where lines go from now on, if that changes.
-    pub(crate) fn follow(&self, wanted: &convey_config::LogConfig, outlet: Option<Outlet>) {
+    pub fn follow(&self, wanted: &convey_config::LogConfig, outlet: Option<Outlet>) {
         let Shared { queue, is_elsewhere, wanted: wants, .. } = &*self.0;
         if let (Some(queue), Some(outlet)) = (queue, outlet) {
             queue.replace(outlet);
@@ -125,7 +126,7 @@ impl Log {
     }
 
     /// Goes by what an operator has said of the level, or by the command line, `RUST_LOG` and the file again.
-    pub(crate) fn set_level(&self, said: Option<LogLevel>) {
+    pub fn set_level(&self, said: Option<LogLevel>) {
         let mut wants = self.0.wanted.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::replace(&mut wants.said, said) != said {
             self.restyle(&wants);
@@ -141,7 +142,7 @@ impl Log {
     }
 
     /// Opens its file again, if it goes to one.
-    pub(crate) fn reopen(&self) {
+    pub fn reopen(&self) {
         if let Some(queue) = &self.0.queue {
             queue.reopen();
         }
@@ -303,7 +304,7 @@ mod tests {
         let run = |stderr: PipeWriter, kind: &str| {
             let mut command = Command::new(env::current_exe().unwrap());
             let name = "panic_is_logged_within_a_second_and_ends_the_process_unless_a_connection_contains_it";
-            command.args([&format!("logging::tests::{name}"), "--exact", "--nocapture"]);
+            command.args([&format!("tests::{name}"), "--exact", "--nocapture"]);
             command.env(PANICS, kind).env_remove("RUST_BACKTRACE").stdout(Stdio::null()).stderr(stderr);
             command.spawn().unwrap()
         };
@@ -318,7 +319,7 @@ mod tests {
         assert_eq!(aborted.signal(), Some(Signal::ABORT.as_raw()));
         let mut told = String::new();
         reader.read_to_string(&mut told).unwrap();
-        assert!(told.contains("thread 'worker' panicked at src/logging/mod.rs:"), "{told}");
+        assert!(told.contains("thread 'worker' panicked at crates/logging/src/lib.rs:"), "{told}");
         assert!(told.ends_with(":\nout of luck\n"), "{told}");
 
         let (_reader, mut writer) = pipe().unwrap();

@@ -27,7 +27,7 @@ const MAX_AT_ONCE: usize = 1 << 14;
 
 /// The access log, and the thread that writes it once it has been turned on.
 #[derive(Debug, Clone)]
-pub(crate) struct AccessWriter(Arc<Inner>);
+pub struct AccessWriter(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -49,13 +49,13 @@ enum WriterCommand {
 
 impl AccessWriter {
     /// One that is off. `now` is the clock of the records.
-    pub(crate) fn new(now: fn() -> Timestamp) -> AccessWriter {
+    pub fn new(now: fn() -> Timestamp) -> AccessWriter {
         let log = Arc::new(AccessLog::new(now));
         AccessWriter(Arc::new(Inner { log, commands: Mutex::default(), leaves: Arc::default() }))
     }
 
     /// Where the data path puts records.
-    pub(crate) fn log(&self) -> Arc<AccessLog> {
+    pub fn log(&self) -> Arc<AccessLog> {
         self.0.log.clone()
     }
 
@@ -63,7 +63,7 @@ impl AccessWriter {
     ///
     /// # Errors
     /// There is no thread to be had: nothing is written.
-    pub(crate) fn turn_on(&self, format: Format, outlet: Option<Outlet>, one_in: u32) -> io::Result<()> {
+    pub fn turn_on(&self, format: Format, outlet: Option<Outlet>, one_in: u32) -> io::Result<()> {
         let Inner { log, commands, leaves } = &*self.0;
         let mut commands = commands.lock().unwrap_or_else(PoisonError::into_inner);
         if commands.is_none() {
@@ -82,7 +82,7 @@ impl AccessWriter {
     }
 
     /// Writes nothing from now on.
-    pub(crate) fn turn_off(&self) {
+    pub fn turn_off(&self) {
         self.0.log.keep_one_in(0);
         let commands = self.0.commands.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(commands) = &*commands {
@@ -92,12 +92,12 @@ impl AccessWriter {
     }
 
     /// Opens its file again, if it goes to one.
-    pub(crate) fn reopen(&self) {
+    pub fn reopen(&self) {
         self.send(WriterCommand::Reopen);
     }
 
     /// Waits until what waits is written, for a second at most, and tells what was lost.
-    pub(crate) fn flush(&self) {
+    pub fn flush(&self) {
         let (done, is_done) = mpsc::sync_channel(1);
         if self.send(WriterCommand::Flush(done)) {
             let _ = is_done.recv_timeout(FLUSH_TIMEOUT);

@@ -10,11 +10,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use convey_config::LogOutput;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, open};
 use rustix::io::Errno;
-
-use convey_config::LogOutput;
 
 /// Where the journal takes lines (systemd.journal-fields(7), "Native Journal Protocol").
 const JOURNAL: &str = "/run/systemd/journal/socket";
@@ -33,18 +32,28 @@ const PIECE: usize = 4096;
 
 /// Takes whole lines.
 #[derive(Debug)]
-pub(crate) enum Outlet {
+pub enum Outlet {
     /// Somebody else's: it is never reopened.
     Stream(LogFile),
     /// A file of our own.
-    File { path: PathBuf, lines: LogFile },
-    /// The journal, by this socket at this path.
-    Journal { socket: UnixDatagram, path: PathBuf },
+    File {
+        /// Path at which the file is opened again.
+        path: PathBuf,
+        /// The open file.
+        lines: LogFile,
+    },
+    /// The journal of systemd.
+    Journal {
+        /// Unconnected socket that sends datagrams.
+        socket: UnixDatagram,
+        /// Path of the journal's socket.
+        path: PathBuf,
+    },
 }
 
 /// A file, and whether the last line in it is whole.
 #[derive(Debug)]
-pub(crate) struct LogFile {
+pub struct LogFile {
     file: File,
     is_torn: bool,
 }
@@ -79,7 +88,7 @@ impl Outlet {
     }
 
     /// Opens what the configuration names; waits for a file for two seconds at most.
-    pub(crate) fn open(output: &LogOutput) -> io::Result<Outlet> {
+    pub fn open(output: &LogOutput) -> io::Result<Outlet> {
         match output {
             LogOutput::Stderr => Outlet::stderr(),
             LogOutput::Stdout => stream(stdout().as_fd()),
@@ -92,7 +101,7 @@ impl Outlet {
     }
 
     /// Whether [`Outlet::open`] would succeed now. Makes no file: it would belong to whoever asks.
-    pub(crate) fn try_out(output: &LogOutput) -> io::Result<()> {
+    pub fn try_out(output: &LogOutput) -> io::Result<()> {
         match output {
             LogOutput::File(path) => in_time(path.clone(), try_to_open),
             output => Outlet::open(output).map(drop),
