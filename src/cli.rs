@@ -18,6 +18,7 @@ use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use convey_config::{ListSettings, LogLevel, Stats, parse_log_level};
 use convey_etcd::EtcdAddress;
+use convey_explain::{AskedRequest, ClientAddr};
 use convey_model::{Mode, Target};
 
 pub use self::flows::{FlowsArgs, FlowsCommand};
@@ -25,7 +26,6 @@ pub use self::operate::{BackendCommand, ServerCommand};
 pub use self::service::Service;
 pub use self::top::TopArgs;
 pub use self::trace::TraceArgs;
-use crate::explain::{AskedRequest, ClientAddr};
 
 /// The configuration of this host, which packages bring.
 pub const HOST_CONFIG: &str = "/etc/convey/config.toml";

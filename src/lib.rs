@@ -5,6 +5,5 @@ pub mod admin;
 pub mod app;
 pub mod cli;
 pub mod demo;
-pub mod explain;
 mod heap;
 pub mod operator;

@@ -13,7 +13,7 @@ use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::explain::{ClientFlows, FlowQuestion, FoundFlow, rounded_seconds};
+use convey_explain::{ClientFlows, FlowQuestion, FoundFlow, rounded_seconds};
 
 /// Lists that are made at once; more wait.
 const MAX_AT_ONCE: usize = 2;

@@ -7,7 +7,7 @@ use convey_config::find_network;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::explain::{NetworkQuestion, SearchedFile, SearchedNetwork, SearchedText};
+use convey_explain::{NetworkQuestion, SearchedFile, SearchedNetwork, SearchedText};
 
 /// A disk that does not answer keeps one thread, however many ask.
 static TURN: Semaphore = Semaphore::const_new(1);

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use convey_explain::PacketFacts;
 use convey_model::{AdminState, AnnounceConfig, Target};
 use convey_snapshot::{Frontend, Pool, Server, Snapshot};
 
 use super::certificates::{CertificateView, UnusableCertificates};
-use crate::explain::PacketFacts;
 
 /// State from which readiness follows.
 #[derive(Clone, Copy)]

@@ -8,6 +8,10 @@ use arc_swap::ArcSwap;
 use convey_access_log::AccessLog;
 use convey_control::{ConfigLoads, EventLog};
 use convey_dataplane::Sight;
+use convey_explain::{
+    AskedRequest, ClientAddr, ExplainSources, Explanation, FlowQuestion, NetworkQuestion, PacketFacts,
+    Unanswerable, explain, share_question,
+};
 use convey_model::{LogLevel, Timestamp};
 use convey_proxy::WorkersShared;
 use convey_snapshot::Snapshot;
@@ -19,10 +23,6 @@ use super::ready::ReadinessInput;
 use super::{
     AcmeState, AnnounceState, BackendReport, CertificateView, FlowSources, OverlayReport, RemoteState,
     StatsReport, report,
-};
-use crate::explain::{
-    AskedRequest, ClientAddr, ExplainSources, Explanation, FlowQuestion, NetworkQuestion, PacketFacts,
-    Unanswerable, explain, share_question,
 };
 
 /// Where answers come from.

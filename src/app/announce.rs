@@ -15,6 +15,7 @@ use convey_control::{
     AddressChange, Announcement, EventKind, EventLevel, EventLog, KnownAnnouncement, Readiness,
 };
 use convey_dataplane::net::{HostAddress, HostAddresses, OwnedName};
+use convey_explain::PacketFacts;
 use convey_model::{AnnounceConfig, Timestamp};
 use convey_snapshot::Snapshot;
 use log::{error, info, warn};
@@ -28,7 +29,6 @@ use crate::admin::{
     AcmeState, AnnounceState, AnnouncedAddress, AnnouncedAddresses, CertificateView, ReadinessInput,
     announced_addresses,
 };
-use crate::explain::PacketFacts;
 
 /// How often it is looked whether the addresses are still where they should be, and whether others have left theirs.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

@@ -23,6 +23,7 @@ use convey_control::{
     NameBoard, OperatorRequest, Reading, Resolver, Task,
 };
 use convey_dataplane::net::{ReservedPorts, end_inheritance};
+use convey_explain::PacketFacts;
 use convey_logging::Log;
 use convey_model::{ConnectFailures, Endpoint, Mode, NetworkTables};
 use convey_proxy::remedy;
@@ -53,7 +54,6 @@ use super::{
     snat_ports, socket_store, stale_filters,
 };
 use crate::admin::{self, AcmeState, AnnounceState, RemoteState};
-use crate::explain::PacketFacts;
 
 /// How long those who watch have at most to hear that no more is shown.
 const TRACE_END_TIMEOUT: Duration = Duration::from_secs(1);

@@ -6,6 +6,10 @@ use anyhow::{Context, anyhow};
 use convey_config::Config;
 use convey_control::{ControlState, Resolver, own_addresses};
 use convey_dataplane::plan;
+use convey_explain::{
+    AskedRequest, ClientAddr, ClientFlows, ExplainSources, Explanation, NetworkQuestion, PacketFacts,
+    as_text, explain,
+};
 use convey_model::Offload;
 use futures_util::future::join_all;
 
@@ -15,10 +19,6 @@ use super::host::{self, Kernel};
 use super::{Failure, clock, cores, file, packet_plan, print, print_error, runtime, snat_ports};
 use crate::admin::search_network;
 use crate::cli::Options;
-use crate::explain::{
-    AskedRequest, ClientAddr, ClientFlows, ExplainSources, Explanation, NetworkQuestion, PacketFacts,
-    as_text, explain,
-};
 use crate::operator::{Client, explain_path};
 
 /// The client gets no server now.

@@ -20,6 +20,7 @@ use convey_dataplane::{
     Pipeline, PipelineParts, Selection, Sight, Terms, WorkerFlows, XdpLinks, causes,
 };
 use convey_doctor::masquerade;
+use convey_explain::PacketFacts;
 use convey_forward::{CacheEvent, FlowCache, Forwarder, HopUse, PortSplit, SnatChoice, View};
 use convey_model::{Interface, NetworkTables, PacketSettings, WantedNeighbour};
 use convey_snapshot::Snapshot;
@@ -49,7 +50,6 @@ use super::snat_watch::SnatWatch;
 use super::stale_filters::{self, Kinds, OwnHandle};
 use super::upgrade::OwnedFlows;
 use super::{clock, neighbours, offload, privileges, route_check};
-use crate::explain::PacketFacts;
 use crate::heap;
 
 /// Between two looks at the kernel's tables, which may be long.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::explain::AskedRequest;
+use convey_explain::AskedRequest;
 use convey_model::{AddedServer, AdminState, LogLevel, ServerSettings, Target};
 use humantime::format_duration;
 use hyper::Method;

@@ -6,11 +6,11 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
 use axum::response::Response;
 use convey_control::RequestRefusal;
+use convey_explain::{AskedRequest, ClientAddr, Unanswerable};
 use serde::Deserialize;
 
 use super::super::Requester;
 use super::{ApiContext, Failure, line, may_see_clients};
-use crate::explain::{AskedRequest, ClientAddr, Unanswerable};
 
 /// Who is asked about.
 #[derive(Debug, Deserialize)]

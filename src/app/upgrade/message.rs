@@ -1,4 +1,4 @@
-//! What the two processes of an upgrade tell each other. Pure.
+//! Messages between the two processes of an upgrade, and the descriptors that travel with them.
 //!
 //! A version of convey may add kinds of messages and fields, with a default where they are missing. A change that an older
 //! version must not overlook gets a new number in [`FORMATS`]: two versions without a common number refuse each other.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use convey_control::{Done, EventKind, EventLevel, RequestRefusal, Requested};
+use convey_explain::{ExplainedFlow, FlowsOfServer, OpenFlows};
 use convey_model::{
     AddedServer, AdminState, FlowActivity, FlowAnswer, FlowGroup, FlowKind, ListedFlow, ListedFlowId, Mode,
     Overlay, OverlayValue, Protocol, SaidLogLevel, ServerSettings, Target,
@@ -13,7 +14,6 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::admin::FlowListReport;
-use crate::explain::{ExplainedFlow, FlowsOfServer, OpenFlows};
 
 pub(super) fn description() -> Value {
     serde_json::from_str(include_str!("../../openapi.json")).unwrap()

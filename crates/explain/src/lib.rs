@@ -3,6 +3,7 @@
 //! Nothing is decided here. [`explain`] asks what the data path asks: the access lists, the sources of a frontend, its pool
 //! ([`Pool::foresee`](convey_snapshot::Pool::foresee)) and, in packet modes, the forwarding core
 //! ([`Inquiry`](convey_forward::Inquiry)). None of the questions takes a turn, a slot or anything of a limit.
+#![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod access;
 mod admission;

@@ -35,7 +35,7 @@ pub struct PacketFacts {
 impl PacketFacts {
     /// The SNAT addresses of a family, if this host has lost all of them. `None` if one is left, or if an operator has named them,
     /// for routers may lead to these.
-    pub(crate) fn lost_snat_addresses(
+    pub fn lost_snat_addresses(
         &self,
         is_ipv4: bool,
         is_there: impl Fn(IpAddr) -> bool,
