@@ -5,5 +5,4 @@ pub mod admin;
 pub mod app;
 pub mod cli;
 pub mod demo;
-mod heap;
 pub mod operator;

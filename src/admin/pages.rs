@@ -8,7 +8,6 @@ use hyper::body::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{ProcessMetrics, StatsReport, StatsSource, render};
-use crate::heap;
 
 /// A page that takes time to render.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +95,7 @@ impl Renderer {
         }
         let text = Arc::new(text(page, &self.source)?);
         if text.len() >= LARGE {
-            heap::note_peak();
+            convey_heap::note_peak();
         }
         self.sent.retain(|(sent, text)| *sent != page || Arc::strong_count(text) > 1);
         self.sent.push((page, text.clone()));

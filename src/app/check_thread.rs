@@ -7,7 +7,6 @@ use anyhow::Context;
 use tokio::runtime::Handle;
 
 use super::runtime;
-use crate::heap;
 
 /// Starts the thread, which lasts as long as the process. Returns its runtime.
 ///
@@ -16,8 +15,9 @@ use crate::heap;
 pub(super) fn start() -> anyhow::Result<Handle> {
     let runtime = runtime()?;
     let handle = runtime.handle().clone();
-    let begun =
-        thread::Builder::new().name("checks".to_owned()).spawn(move || runtime.block_on(heap::give_back()));
+    let begun = thread::Builder::new()
+        .name("checks".to_owned())
+        .spawn(move || runtime.block_on(convey_heap::give_back()));
     begun.context("no thread for health checks")?;
     Ok(handle)
 }

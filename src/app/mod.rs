@@ -76,7 +76,6 @@ use convey_model::Mode;
 
 use crate::cli::{Cli, Command, Generated, HOST_CONFIG, Options};
 use crate::demo::{self, PacketDemo};
-use crate::heap;
 use crate::operator::Wanted;
 
 /// What was done before there was a second thread.
@@ -87,7 +86,7 @@ pub struct Begun(Option<Early>);
 /// # Errors
 /// The user that the file names cannot be had, or the process that is to be upgraded is not understood: words for an operator.
 pub fn begin(cli: &Cli) -> Result<Begun, String> {
-    heap::begin();
+    convey_heap::begin();
     convey_config::lower_rights().map_err(|error| format!("cannot lower CAP_DAC_READ_SEARCH: {error}"))?;
     match cli.command {
         None => {

@@ -50,7 +50,6 @@ use super::snat_watch::SnatWatch;
 use super::stale_filters::{self, Kinds, OwnHandle};
 use super::upgrade::OwnedFlows;
 use super::{clock, neighbours, offload, privileges, route_check};
-use crate::heap;
 
 /// Between two looks at the kernel's tables, which may be long.
 const READ_PAUSE: Duration = Duration::from_millis(20);
@@ -240,7 +239,7 @@ impl PacketPath {
         tasks.spawn(route_check::watch(netlink.clone(), sight.clone(), snat_addresses.clone()));
         tasks.spawn(read_network(netlink.clone(), table, path_mtus, parts.networks.clone()));
         // Loading the kernel's programs has taken much.
-        heap::trim();
+        convey_heap::trim();
         describe_start(&names, workers);
         Ok(PacketPath {
             split: (!snat_addresses.is_empty()).then(|| split(config, workers, &snat_addresses)),

@@ -19,8 +19,6 @@ use log::warn;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, sendmsg_addr};
 use sd_notify::NotifyState;
 
-use crate::heap;
-
 /// How long a message waits that may not be lost: the service manager would end or keep waiting for a convey that is well.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -215,7 +213,7 @@ impl Supervisor for ServiceManager {
     }
 
     fn reload_ends(&self) {
-        heap::note_peak();
+        convey_heap::note_peak();
         self.tell_surely(&[NotifyState::Ready]);
     }
 

@@ -10,7 +10,6 @@ use tokio::task::JoinSet;
 
 use crate::app::flood;
 use crate::app::paths::Parts;
-use crate::heap;
 
 /// Between two looks at how much memory frames take.
 const PEAK_LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -63,7 +62,7 @@ async fn note_peaks(frames: FrameMemory) {
     loop {
         ticks.tick().await;
         if frames.had_peak() {
-            heap::note_peak();
+            convey_heap::note_peak();
         }
     }
 }

@@ -19,7 +19,7 @@ const OWN_MAPPING: libc::c_int = 1 << 20;
 static HAS_PEAKED: AtomicBool = AtomicBool::new(false);
 
 /// Sets the allocator up. To be called before there are threads.
-pub(crate) fn begin() {
+pub fn begin() {
     #[cfg(target_env = "gnu")]
     #[expect(unsafe_code, reason = "no crate has this function")]
     // SAFETY: No other thread allocates meanwhile.
@@ -30,12 +30,12 @@ pub(crate) fn begin() {
 }
 
 /// Much memory was taken, and is free now or soon.
-pub(crate) fn note_peak() {
+pub fn note_peak() {
     HAS_PEAKED.store(true, Ordering::Relaxed);
 }
 
 /// Gives free memory back to the kernel after each peak, for as long as it is awaited.
-pub(crate) async fn give_back() {
+pub async fn give_back() {
     loop {
         tokio::time::sleep(PERIOD).await;
         if HAS_PEAKED.swap(false, Ordering::Relaxed) {
@@ -45,7 +45,7 @@ pub(crate) async fn give_back() {
 }
 
 /// Gives free memory back to the kernel at once.
-pub(crate) fn trim() {
+pub fn trim() {
     #[cfg(target_env = "gnu")]
     #[expect(unsafe_code, reason = "no crate has this function")]
     // SAFETY: It may be called at any time, and takes no memory from anybody.
