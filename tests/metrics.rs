@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
-use convey::admin::{StatsSource, routes, serve};
+use convey_admin::{StatsSource, routes, serve};
 use convey_model::{FrontendConfig, LookupFault, Missing, Mode, Timestamp};
 use convey_snapshot::stats::PacketStats;
 use convey_snapshot::{Ejected, Health, Name, Snapshot, fixture};

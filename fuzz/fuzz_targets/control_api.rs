@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use convey::admin::{FlowSources, Requester, StatsSource, routes};
+use convey_admin::{FlowSources, Requester, StatsSource, routes};
 use convey_config::{AdminToken, fixture::config};
 use convey_control::{ConfigLoads, Done, OperatorRequest, RequestRefusal, Requested};
 use convey_model::{LogLevel, Timestamp};

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use convey_acme::{Authority, FileLock, OrderFailure, OrderFault, OrderLock, RenewalSchedule, Store};
+use convey_admin::{AcmeName, AcmeState};
 use convey_config::Config;
 use convey_control::{EventKind, EventLevel, EventLog};
 use convey_model::AcmeConfig;
@@ -18,7 +19,6 @@ use log::{error, info, warn};
 use rustix::fs::{Access, access};
 
 use super::{clock, runtime, state_folder};
-use crate::admin::{AcmeName, AcmeState};
 
 /// Between two looks at what is due, and at what other nodes show.
 const TICK: Duration = Duration::from_secs(1);

@@ -11,6 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use convey_admin::{
+    AcmeState, AnnounceState, AnnouncedAddress, AnnouncedAddresses, CertificateView, ReadinessInput,
+    announced_addresses,
+};
 use convey_control::{
     AddressChange, Announcement, EventKind, EventLevel, EventLog, KnownAnnouncement, Readiness,
 };
@@ -25,10 +29,6 @@ use tokio::time::{sleep, timeout};
 use self::seen::SeenAddresses;
 use super::clock;
 use super::stale_addresses::{announcers, name, own, own_all, own_in_lineage};
-use crate::admin::{
-    AcmeState, AnnounceState, AnnouncedAddress, AnnouncedAddresses, CertificateView, ReadinessInput,
-    announced_addresses,
-};
 
 /// How often it is looked whether the addresses are still where they should be, and whether others have left theirs.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

@@ -5,14 +5,13 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
-use log::{info, warn};
-
 use convey_dataplane::{
     CacheError, CaptureFilter, Guard, LastingGuard, Offloader, Pipeline, Selection, XdpLinks, causes,
 };
 use convey_model::NextHops;
 use convey_model::{Endpoint, Interface, Layer};
 use convey_snapshot::stats::PacketStats;
+use log::{info, warn};
 
 /// What sees packets.
 pub(super) struct Drivers {

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::{anyhow, bail};
 use arc_swap::ArcSwap;
+use convey_admin::{AcmeState, AnnounceState, RemoteState};
 use convey_config::watch::{FirstLook, Watch};
 use convey_config::{Config, Loaded};
 use convey_control::health::{ProbeOutcome, Schedule};
@@ -53,7 +54,6 @@ use super::{
     Failure, acme, certificates, check_thread, clock, cores, limits, port_owner, resources, server_sources,
     snat_ports, socket_store, stale_filters,
 };
-use crate::admin::{self, AcmeState, AnnounceState, RemoteState};
 
 /// How long those who watch have at most to hear that no more is shown.
 const TRACE_END_TIMEOUT: Duration = Duration::from_secs(1);
@@ -557,12 +557,12 @@ fn source(
     loads: &Arc<ConfigLoads>,
     data_path: &Paths,
     followed: &Followed,
-) -> (admin::StatsSource, Arc<AcmeState>, Announcing) {
+) -> (convey_admin::StatsSource, Arc<AcmeState>, Announcing) {
     let (acme, announce) = (Arc::<AcmeState>::default(), Arc::<AnnounceState>::default());
     let (state, changed) = (announce.clone(), data_path.changed());
     let (announcer, known, view) = (None, BTreeMap::new(), data_path.view(parts.config));
     let announcing = Announcing { state, changed, packets: view.packets.clone(), announcer, known };
-    let source = admin::StatsSource {
+    let source = convey_admin::StatsSource {
         snapshot: parts.snapshot.clone(),
         started: clock::wall_clock_start(),
         now: Box::new(clock::now),

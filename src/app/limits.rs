@@ -1,11 +1,10 @@
 //! The limits that the operating system sets.
 
-use log::{debug, warn};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
 use convey_config::Config;
 use convey_dataplane::net::PortRanges;
 use convey_model::Mode;
+use log::{debug, warn};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Raises the limit on open files to the most we may have: each connection takes two. Returns the limit.
 pub(super) fn raise_file_limit() -> u64 {

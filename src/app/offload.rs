@@ -1,11 +1,10 @@
 //! Whether the kernel forwards packets of open flows, and where.
 
 use anyhow::anyhow;
-use log::{info, warn};
-
 use convey_dataplane::net;
 use convey_dataplane::{CacheError, Offloader, Selection, Sizes, XdpLink, XdpLinks, causes};
 use convey_model::{Interface, Layer, Nic, Offload, PacketSettings};
+use log::{info, warn};
 
 /// A next hop takes 24 bytes, so there may be many; clients beyond them go through a worker.
 const NEXT_HOPS: u32 = 1 << 16;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
+use convey_admin::StatsSource;
 use convey_control::OperatorRequest;
 use log::warn;
 use tokio::sync::mpsc;
@@ -15,7 +16,6 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use super::control_socket::{BoundSocket, ControlSocket, NotBound, log_missing};
 use super::statistics::{Bound, Statistics};
 use super::upgrade::{AdminInUse, AdminSockets, Handed, Taken};
-use crate::admin::{self, StatsSource};
 
 /// Pause between two attempts to have a control socket that another process has.
 const RETRY_EVERY: Duration = Duration::from_secs(2);
@@ -49,7 +49,7 @@ impl BoundAdmin {
         requests: mpsc::Sender<OperatorRequest>,
         named: Option<PathBuf>,
     ) -> anyhow::Result<Admin> {
-        let routes = admin::routes(source, requests).context("no thread for statistics")?;
+        let routes = convey_admin::routes(source, requests).context("no thread for statistics")?;
         let statistics = self.statistics.serve(routes.clone());
         let mut admin = Admin { statistics, control: None, retry: None };
         match self.control {

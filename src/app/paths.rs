@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use convey_access_log::AccessLog;
+use convey_admin::DataPathView;
+use convey_admin::FlowSources;
 use convey_config::Config;
 use convey_control::{ControlEvents, DataPath, EventLog, Task, UnreachableServers};
 use convey_dataplane::{Answers, XdpLinks};
@@ -30,8 +32,6 @@ use super::proxy_path::ProxyPath;
 use super::resources;
 use super::restart::Started;
 use super::upgrade::{AdminInUse, HeldFlows, LetGo, Predecessor};
-use crate::admin::DataPathView;
-use crate::admin::FlowSources;
 
 /// How long a stop takes at most to tell clients of the packet modes that their connections are cut.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);

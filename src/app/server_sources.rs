@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use convey_control::DiscoveryBoard;
 use convey_kubernetes::Kubernetes;
+use convey_model::{DiscoverySource, ServerSource};
 use log::error;
 use tokio::runtime::Builder;
 use tokio::time::sleep;
-
-use convey_control::DiscoveryBoard;
-use convey_model::{DiscoverySource, ServerSource};
 
 /// Pause before another try to start the thread.
 const PAUSE: Duration = Duration::from_secs(5);

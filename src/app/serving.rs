@@ -5,9 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use axum::Router;
+use convey_admin::AdminListener;
 use tokio::sync::oneshot;
-
-use crate::admin::{self, AdminListener};
 
 /// It answers as long as this lives.
 pub(super) struct Serving<L> {
@@ -22,7 +21,7 @@ impl<L: AdminListener + AsFd> Serving<L> {
     pub(super) fn begin(socket: L, routes: Router) -> Serving<L> {
         let socket = Arc::new(socket);
         let ((stop, stops), (ended, stopped)) = (oneshot::channel(), oneshot::channel());
-        tokio::spawn(admin::serve_until(socket.clone(), routes, stops, ended));
+        tokio::spawn(convey_admin::serve_until(socket.clone(), routes, stops, ended));
         Serving { socket: Some(socket), stop: Some(stop), stopped: Some(stopped) }
     }
 

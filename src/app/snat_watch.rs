@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use log::{info, warn};
-
 use convey_forward::{SnatChoice, unused_snat_addresses};
 use convey_model::NextHops;
+use log::{info, warn};
 
 /// Servers that a line of the log names.
 const MAX_NAMED: usize = 3;

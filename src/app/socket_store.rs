@@ -6,12 +6,11 @@ use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use convey_model::Endpoint;
+use convey_proxy::HandedSockets;
 use listenfd::ListenFd;
 use log::warn;
 use rustix::io::{FdFlags, fcntl_setfd};
-
-use convey_model::Endpoint;
-use convey_proxy::HandedSockets;
 
 /// What the unit writes into the runtime directory before it stops this process in order to start another one.
 const MARK: &str = "restart";

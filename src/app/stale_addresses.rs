@@ -5,7 +5,6 @@ use std::io;
 use std::net::IpAddr;
 
 use convey_dataplane::net::{self, HostAddress, HostAddresses, NotOwned, OwnedName, OwnedNames};
-
 use convey_doctor::Diagnosis;
 
 /// Who announces an address has this name in its network namespace.

@@ -7,11 +7,10 @@ use std::io;
 use std::sync::Arc;
 
 use anyhow::Context;
-use log::{info, warn};
-
 use convey_dataplane::net::{self, BpfFilter, Netlink, OwnedName};
 use convey_dataplane::{LastingGuard, Lease, Offloader, Terms};
 use convey_model::{Endpoint, Interface};
+use log::{info, warn};
 
 /// Where the handles of our filters begin. Nobody gets such a number who asks for none.
 const FIRST_HANDLE: u32 = 0x00c0_0001;

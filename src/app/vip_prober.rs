@@ -6,8 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::net::TcpSocket;
-
 use convey_control::health::{PathAnswer, PathFault, PathProber};
 use convey_dataplane::ProbeSocket;
 use convey_forward::SnatChoice;
@@ -15,6 +13,7 @@ use convey_forward::plan::{self, tunnel};
 use convey_model::{DsrKind, FlowKey, Listen, NextHop, Protocol, ServerKey, TunnelConfig, Unreachable};
 use convey_snapshot::{Frontend, Snapshot};
 use convey_wire::{Envelope, VipAnswer, VipProbe, enclose};
+use tokio::net::TcpSocket;
 
 /// VIPs of one server that one probe tries; further ones of its frontends are not.
 const MAX_VIPS: usize = 8;

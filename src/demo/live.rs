@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::time::MissedTickBehavior;
-
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Health, Pool, Server, Snapshot};
+use tokio::time::MissedTickBehavior;
 
 /// Connections and bytes so far, and each server's share of its backend's connections. Pure.
 pub fn live_line(snapshot: &Snapshot) -> String {

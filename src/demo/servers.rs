@@ -6,7 +6,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use convey_config::Config;
 use convey_lab::LabError;
+use convey_model::ServerKey;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
@@ -16,9 +18,6 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-
-use convey_config::Config;
-use convey_model::ServerKey;
 
 /// The servers that run; dropping it stops them and closes their connections.
 #[derive(Debug)]

@@ -6,10 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use convey_lab::{INTERFACE, Lab, Role};
-use pnet_datalink::{Channel, Config};
-
 use convey_model::FlowKey;
 use convey_wire::Headers;
+use pnet_datalink::{Channel, Config};
 
 /// How long a capture waits for a frame before it asks whether it is over.
 const CAPTURE_TIMEOUT: Duration = Duration::from_millis(50);

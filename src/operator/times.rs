@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer};
-
 use convey_snapshot::stats::Distribution;
+use serde::{Deserialize, Deserializer};
 
 /// How long something took.
 #[derive(Debug, Default, Clone, PartialEq, Deserialize)]

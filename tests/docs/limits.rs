@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use convey::admin::{CertificateView, ReadinessInput, StatsReport};
+use convey_admin::{CertificateView, ReadinessInput, StatsReport};
 use convey_model::{
     DiscoveryConfig, DiscoverySource, FilesConfig, FrontendConfig, KubernetesCluster, KubernetesService,
     Mode, ServerSettings, ServicePort, Timestamp,

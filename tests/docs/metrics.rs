@@ -22,7 +22,7 @@ fn page_on_metrics_has_each_metric_and_no_other() {
 
 /// The names in the code of the page, those of `traffic` with each prefix.
 fn served() -> BTreeSet<String> {
-    let code = rust_files("src/admin/prometheus").concat();
+    let code = rust_files("crates/admin/src/prometheus").concat();
     let is_name = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     let names = |text: &str| text.starts_with("convey_") || text.starts_with("process_");
     let mut served: BTreeSet<String> =

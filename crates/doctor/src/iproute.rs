@@ -2,9 +2,8 @@
 
 use std::net::IpAddr;
 
-use serde_json::Value as Json;
-
 use convey_dataplane::programs;
+use serde_json::Value as Json;
 
 /// What a program of the host printed.
 ///

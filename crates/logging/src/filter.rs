@@ -1,8 +1,7 @@
 //! Which lines are written: a level for all, and one for each module that `RUST_LOG` names.
 
-use log::{LevelFilter, Metadata};
-
 use convey_config::{LogLevel, parse_log_level};
+use log::{LevelFilter, Metadata};
 
 /// Modules that say more than anybody wants, unless `RUST_LOG` asks for it. `notify` tells of every directory that is gone, on whose
 /// account the file is looked at anyway.

@@ -3,11 +3,10 @@
 use std::fmt;
 use std::time::SystemTime;
 
+use convey_config::LogFormat;
 use humantime::format_rfc3339_millis;
 use log::{Level, Record};
 use serde::Serialize;
-
-use convey_config::LogFormat;
 
 /// How lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -9,12 +9,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use anyhow::Context;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
-
 use convey_dataplane::{Answers, WorkerFlows};
 use convey_forward::{CacheEvent, KnownFlow, View, decode, encode};
 use convey_model::{ServerKey, Timestamp};
 use convey_snapshot::Snapshot;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 
 /// Flows of workers that handle no frame for the moment. Their owners have the numbers of the snapshot.
 pub(in crate::app) struct HeldFlows {

@@ -6,10 +6,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 
+use convey_config::files;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::sync::oneshot;
-
-use convey_config::files;
 
 /// The exit code where nobody can say how it ended.
 const UNKNOWN: u8 = 1;

@@ -23,6 +23,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use convey_admin::AnnounceState;
 use convey_config::files;
 use convey_control::{Call, EventKind, EventLevel, EventLog};
 use log::{info, warn};
@@ -43,7 +44,6 @@ use super::announce::HandedAnnouncement;
 use super::clock;
 use super::paths::Paths;
 use super::service_manager::ServiceManager;
-use crate::admin::AnnounceState;
 
 /// Set for a process that is to take the place of another: its standard input leads there.
 const ENVIRONMENT: &str = "CONVEY_UPGRADE";

@@ -1,8 +1,7 @@
 //! Texts and numbers that fit. Pure.
 
-use ratatui::text::Span;
-
 use convey_model::changes_line;
+use ratatui::text::Span;
 
 /// The text without what would move the cursor, or turn the direction of what follows.
 pub(super) fn printable(text: &str) -> String {

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::thread;
 use std::time::Duration;
 
+use convey_admin::RefusedRevision;
 use convey_control::{OperatorRequest, RequestRefusal, Requested};
 use convey_etcd::{EtcdClient, EtcdFault, FollowPace, Revision};
 use log::{error, info, warn};
@@ -12,7 +13,6 @@ use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::{EtcdSource, FollowedWith};
-use crate::admin::RefusedRevision;
 use crate::app::{clock, runtime};
 
 /// How often it is looked whether a change was missed, and what this node has said is prolonged.

@@ -1,0 +1,59 @@
+//! What an operator may ask over HTTP while the program runs: `/stats`, `/metrics`, `/healthz` and `/readyz`, the control
+//! API below `/v1`, and the dashboard. `routes` has the paths, `http` lets clients in, at the statistics address and at the control socket.
+//!
+//! [`StatsReport`] is everything there is to say, taken from one snapshot; `/stats` is its JSON and `/metrics`
+//! its Prometheus text, so the two never disagree on what a number means.
+#![cfg_attr(not(test), deny(clippy::too_many_lines))]
+
+mod acme_state;
+mod announce_state;
+mod api;
+mod certificates;
+mod config;
+mod dashboard;
+mod discoveries;
+mod events;
+mod flows;
+mod hosts;
+mod http;
+mod listener;
+mod names;
+mod network_search;
+mod overlays;
+mod packets;
+mod pages;
+mod process;
+mod progress;
+mod prometheus;
+mod ready;
+mod remote_state;
+mod report;
+mod routes;
+mod source;
+mod trace;
+mod wrong_tokens;
+
+pub use acme_state::{AcmeName, AcmeState};
+pub use announce_state::{AnnounceState, AnnouncedAddress};
+pub use certificates::CertificateView;
+pub use config::{ConfigReport, ListReport};
+pub use discoveries::DiscoveryReport;
+pub use events::EventReport;
+pub use flows::{FlowGroupReport, FlowListReport, FlowReport, FlowSources};
+pub use http::{serve, serve_until};
+pub use listener::{AdminListener, Requester};
+pub use names::NameReport;
+pub use network_search::search_network;
+pub use overlays::{AddedReport, OverlayReport};
+pub use packets::PacketReport;
+pub use process::ProcessMetrics;
+pub use prometheus::render;
+pub use ready::ReadinessInput;
+pub use ready::{AnnouncedAddresses, announced_addresses};
+pub use remote_state::{RefusedRevision, RemoteKnown, RemoteState};
+pub use report::{
+    AcmeReport, AnnouncedReport, BackendReport, EjectedReport, EtcdReport, FrontendReport, HealthReport,
+    RouteReport, ServerReport, StatsReport, TimesReport, TlsReport, TrafficReport,
+};
+pub use routes::routes;
+pub use source::{DataPathView, StatsSource};

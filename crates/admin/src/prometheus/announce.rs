@@ -1,0 +1,26 @@
+//! Addresses that convey announces.
+
+use super::flag;
+use super::page::{MetricsPage, labels};
+use crate::StatsReport;
+
+/// Adds which of them are announced.
+pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
+    let all: Vec<_> = report
+        .announced
+        .iter()
+        .map(|(address, of)| (labels([("address", &**address), ("interface", &*of.interface)]), of))
+        .collect();
+    page.gauge(
+        "convey_announced",
+        "Whether the address is on its interface, for routing daemons to announce.",
+        &all,
+        |of| flag(of.announced),
+    );
+    page.counter(
+        "convey_withdrawals_total",
+        "Times the address was withdrawn since the program began.",
+        &all,
+        |of| of.withdrawals as f64,
+    );
+}

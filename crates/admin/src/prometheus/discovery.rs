@@ -1,0 +1,32 @@
+//! The sources that backends have servers from.
+
+use super::flag;
+use super::page::{MetricsPage, labels};
+use crate::StatsReport;
+
+/// Adds them, if there are any.
+pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
+    let all: Vec<_> =
+        report.discovery.iter().map(|(name, source)| (labels([("backend", name)]), source)).collect();
+    page.gauge(
+        "convey_discovery_connected",
+        "Whether the servers of the backend are those that its source has now.",
+        &all,
+        |source| flag(source.connected),
+    );
+    page.gauge("convey_discovery_endpoints", "Endpoints of the source that are servers.", &all, |source| {
+        source.endpoints as f64
+    });
+    page.gauge(
+        "convey_discovery_draining_endpoints",
+        "Endpoints of the source that get no new connections.",
+        &all,
+        |source| source.draining as f64,
+    );
+    page.counter(
+        "convey_discovery_failures_total",
+        "How often the source could not be asked.",
+        &all,
+        |source| source.failures as f64,
+    );
+}

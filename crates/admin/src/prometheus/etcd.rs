@@ -1,0 +1,25 @@
+//! A configuration in etcd.
+
+use super::flag;
+use super::page::{Labels, MetricsPage};
+use crate::StatsReport;
+
+/// Adds whether it is followed, and which revision is in force.
+pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
+    let all: Vec<_> = report.etcd.iter().map(|etcd| (Labels::new(), etcd)).collect();
+    page.gauge(
+        "convey_etcd_connected",
+        "Whether the configuration in etcd is followed: not while etcd cannot be reached.",
+        &all,
+        |etcd| flag(etcd.connected),
+    );
+    page.gauge("convey_etcd_revision", "The revision of etcd that is in force.", &all, |etcd| {
+        etcd.revision as f64
+    });
+    page.gauge(
+        "convey_etcd_refused",
+        "Whether the newest revision of etcd was refused, and one before it is in force.",
+        &all,
+        |etcd| flag(etcd.refused_revision.is_some()),
+    );
+}

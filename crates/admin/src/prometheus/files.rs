@@ -1,0 +1,38 @@
+//! The files that workers keep at hand (mode http).
+
+use super::page::{Labels, MetricsPage, labels};
+use crate::StatsReport;
+use crate::report::FileCacheReport;
+
+/// Adds what is counted of kept files.
+pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
+    let backends: Vec<(Labels, &FileCacheReport)> = report
+        .backends
+        .iter()
+        .filter_map(|(name, backend)| Some((labels([("backend", name)]), backend.file_cache.as_ref()?)))
+        .collect();
+    page.counter(
+        "convey_backend_file_cache_hits_total",
+        "Files that a worker had at hand.",
+        &backends,
+        |cache| cache.hits as f64,
+    );
+    page.counter(
+        "convey_backend_file_cache_misses_total",
+        "Files that a worker had to open.",
+        &backends,
+        |cache| cache.misses as f64,
+    );
+    page.counter(
+        "convey_backend_file_cache_evictions_total",
+        "Kept files that gave way to others.",
+        &backends,
+        |cache| cache.evictions as f64,
+    );
+    page.gauge(
+        "convey_backend_file_cache_bytes",
+        "Bytes of memory that kept files take.",
+        &backends,
+        |cache| cache.bytes as f64,
+    );
+}

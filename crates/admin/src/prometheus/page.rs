@@ -1,0 +1,110 @@
+//! Metric families built afresh for each scrape: no registry, nothing global.
+
+use convey_snapshot::stats::Distribution;
+use prometheus::TextEncoder;
+use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
+
+/// What tells one sample of a family from the others.
+pub(super) type Labels = Vec<LabelPair>;
+
+/// Labels from names and values; values may hold any text.
+pub(super) fn labels<const N: usize>(pairs: [(&str, &str); N]) -> Labels {
+    let pair = |(name, value): (&str, &str)| {
+        let mut pair = LabelPair::default();
+        pair.set_name(name.to_owned());
+        pair.set_value(value.to_owned());
+        pair
+    };
+    pairs.into_iter().map(pair).collect()
+}
+
+/// Families in the order they were added.
+#[derive(Default)]
+pub(super) struct MetricsPage {
+    families: Vec<MetricFamily>,
+}
+
+impl MetricsPage {
+    /// Adds a counter: one sample for each of `members` for which `value` is not `None`.
+    pub(super) fn counter<T, V: Into<Option<f64>>>(
+        &mut self,
+        name: &str,
+        help: &str,
+        members: &[(Labels, T)],
+        value: impl Fn(&T) -> V,
+    ) {
+        self.add((MetricType::COUNTER, name, help), members, value, |metric, value: f64| {
+            let mut counter = Counter::default();
+            counter.set_value(value);
+            metric.set_counter(counter);
+        });
+    }
+
+    /// Adds a gauge: one sample for each of `members` for which `value` is not `None`.
+    pub(super) fn gauge<T, V: Into<Option<f64>>>(
+        &mut self,
+        name: &str,
+        help: &str,
+        members: &[(Labels, T)],
+        value: impl Fn(&T) -> V,
+    ) {
+        self.add((MetricType::GAUGE, name, help), members, value, |metric, value: f64| {
+            let mut gauge = Gauge::default();
+            gauge.set_value(value);
+            metric.set_gauge(gauge);
+        });
+    }
+
+    /// Adds a histogram: one for each of `members` for which `value` is not `None`.
+    pub(super) fn histogram<'a, T>(
+        &mut self,
+        name: &str,
+        help: &str,
+        members: &'a [(Labels, T)],
+        value: impl Fn(&'a T) -> Option<&'a Distribution>,
+    ) {
+        self.add((MetricType::HISTOGRAM, name, help), members, value, |metric, value: &Distribution| {
+            let bucket = |&(bound, count): &(f64, u64)| {
+                let mut bucket = Bucket::default();
+                bucket.set_upper_bound(bound);
+                bucket.set_cumulative_count(count);
+                bucket
+            };
+            let mut histogram = Histogram::default();
+            histogram.set_bucket(value.buckets.iter().map(bucket).collect());
+            histogram.set_sample_count(value.count);
+            histogram.set_sample_sum(value.sum);
+            metric.set_histogram(histogram);
+        });
+    }
+
+    /// The page in text exposition format 0.0.4.
+    pub(super) fn encode(&self) -> prometheus::Result<String> {
+        TextEncoder::new().encode_to_string(&self.families)
+    }
+
+    fn add<'a, T, O: Into<Option<V>>, V>(
+        &mut self,
+        (kind, name, help): (MetricType, &str, &str),
+        members: &'a [(Labels, T)],
+        value: impl Fn(&'a T) -> O,
+        set: impl Fn(&mut Metric, V),
+    ) {
+        let sample = |(labels, member): &'a (Labels, T)| {
+            let mut metric = Metric::from_label(labels.clone());
+            set(&mut metric, value(member).into()?);
+            Some(metric)
+        };
+        let metrics: Vec<Metric> = members.iter().filter_map(sample).collect();
+        // The encoder takes a family without samples for a mistake.
+        if metrics.is_empty() {
+            return;
+        }
+        let mut family = MetricFamily::default();
+        family.set_name(name.to_owned());
+        family.set_help(help.to_owned());
+        family.set_field_type(kind);
+        family.set_metric(metrics);
+        self.families.push(family);
+    }
+}

@@ -1,0 +1,154 @@
+//! Requests (mode http).
+
+use convey_snapshot::stats::Distribution;
+
+use super::page::{Labels, MetricsPage, labels};
+use crate::StatsReport;
+use crate::report::{RequestReport, RouteReport};
+
+/// Adds what is counted of requests.
+pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
+    let frontends: Vec<(Labels, &RequestReport)> = report
+        .frontends
+        .iter()
+        .filter_map(|(name, frontend)| Some((labels([("frontend", name)]), frontend.requests.as_ref()?)))
+        .collect();
+    let mut servers: Vec<(Labels, &RequestReport)> = Vec::new();
+    for (backend, of_backend) in &report.backends {
+        servers.extend(of_backend.servers.iter().filter_map(|(name, server)| {
+            Some((labels([("backend", backend), ("server", name)]), server.requests.as_ref()?))
+        }));
+    }
+    page.counter(
+        "convey_frontend_http_requests_total",
+        "Requests whose head has come (mode http).",
+        &frontends,
+        |requests| requests.total as f64,
+    );
+    page.counter(
+        "convey_frontend_http_responses_total",
+        "Responses by the class of their status, those of convey's own included (mode http).",
+        &by_code(&frontends),
+        |n| *n as f64,
+    );
+    add_routes(page, report);
+    let answers = frontends.iter().flat_map(|(of, requests)| {
+        let answered = requests.answered.iter().flatten();
+        answered.map(|(reason, n)| (with(of, "reason", reason), *n))
+    });
+    page.counter(
+        "convey_frontend_http_answered_total",
+        "Requests that convey answered itself, by reason (mode http).",
+        &answers.collect::<Vec<_>>(),
+        |n| *n as f64,
+    );
+    add_compression(page, &frontends);
+    page.counter(
+        "convey_server_http_requests_total",
+        "Requests sent to the server, retries included (mode http).",
+        &servers,
+        |requests| requests.total as f64,
+    );
+    page.counter(
+        "convey_server_http_responses_total",
+        "Responses of the server by the class of their status (mode http).",
+        &by_code(&servers),
+        |n| *n as f64,
+    );
+    add_response_times(page, report);
+}
+
+/// Adds what frontends have compressed.
+fn add_compression(page: &mut MetricsPage, frontends: &[(Labels, &RequestReport)]) {
+    let reports = frontends.iter().filter_map(|(of, requests)| Some((of, requests.compression.as_ref()?)));
+    let reports: Vec<_> = reports.collect();
+    let responses = reports.iter().flat_map(|(of, report)| {
+        report.responses.iter().map(|(encoding, n)| (with(of, "encoding", encoding), *n))
+    });
+    page.counter(
+        "convey_frontend_http_compressed_total",
+        "Responses that convey has compressed, by their encoding (mode http).",
+        &responses.collect::<Vec<_>>(),
+        |n| *n as f64,
+    );
+    let no_room: Vec<(Labels, u64)> =
+        reports.iter().map(|(of, report)| ((*of).clone(), report.no_room)).collect();
+    page.counter(
+        "convey_frontend_http_compression_no_room_total",
+        "Responses that went uncompressed, because there was no memory for another encoder (mode http).",
+        &no_room,
+        |n| *n as f64,
+    );
+    let bytes = reports.iter().flat_map(|(of, report)| {
+        [("in", report.bytes_in), ("out", report.bytes_out)].map(|(side, n)| (with(of, "side", side), n))
+    });
+    page.counter(
+        "convey_frontend_http_compression_bytes_total",
+        "Bytes of bodies before they were compressed (in) and afterwards (out) (mode http).",
+        &bytes.collect::<Vec<_>>(),
+        |n| *n as f64,
+    );
+}
+
+/// Adds how long servers take to the head of a response.
+fn add_response_times(page: &mut MetricsPage, report: &StatsReport) {
+    let times: Vec<(Labels, &Distribution)> = report
+        .backends
+        .iter()
+        .flat_map(|(backend, of_backend)| {
+            of_backend.servers.iter().filter_map(move |(name, server)| {
+                let times = &server.response_seconds.as_ref()?.distribution;
+                Some((labels([("backend", backend), ("server", name)]), times))
+            })
+        })
+        .collect();
+    page.histogram(
+        "convey_server_http_response_duration_seconds",
+        "From a request to the head of its response (mode http).",
+        &times,
+        |times| Some(times),
+    );
+}
+
+/// Adds what is counted of routes.
+fn add_routes(page: &mut MetricsPage, report: &StatsReport) {
+    let mut routes: Vec<(Labels, &RouteReport)> = Vec::new();
+    for (frontend, of_frontend) in &report.frontends {
+        for route in &of_frontend.routes {
+            routes.push((labels([("frontend", frontend), ("route", &route.name)]), route));
+        }
+    }
+    let responses: Vec<(Labels, &RequestReport)> =
+        routes.iter().filter_map(|(of, route)| Some((of.clone(), route.requests.as_ref()?))).collect();
+    page.counter(
+        "convey_route_http_responses_total",
+        "Responses to requests of the route by the class of their status, those of convey's own included (mode http).",
+        &by_code(&responses),
+        |n| *n as f64,
+    );
+    page.histogram(
+        "convey_route_http_request_duration_seconds",
+        "From the head of a request to the last byte of its response (mode http).",
+        &routes,
+        |route| Some(&route.request_seconds.as_ref()?.distribution),
+    );
+    let connections: Vec<(Labels, u64)> =
+        routes.iter().filter_map(|(of, route)| Some((of.clone(), route.total_connections?))).collect();
+    page.counter(
+        "convey_route_connections_total",
+        "Connections of the route, which is by TLS server name (proxy mode).",
+        &connections,
+        |n| *n as f64,
+    );
+}
+
+fn by_code(members: &[(Labels, &RequestReport)]) -> Vec<(Labels, u64)> {
+    let of = |(of, requests): &(Labels, &RequestReport)| {
+        requests.responses.iter().map(|(code, n)| (with(of, "code", code), *n)).collect::<Vec<_>>()
+    };
+    members.iter().flat_map(of).collect()
+}
+
+fn with(of: &Labels, name: &str, value: &str) -> Labels {
+    [of.clone(), labels([(name, value)])].concat()
+}

@@ -1,0 +1,118 @@
+//! Servers.
+
+use convey_model::AdminState;
+
+use super::page::{Labels, MetricsPage, labels};
+use super::{flag, traffic, unix_time};
+use crate::{ServerReport, StatsReport};
+
+/// Adds the servers of all backends.
+pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
+    let mut all = Vec::new();
+    for (backend, b) in &report.backends {
+        all.extend(b.servers.iter().map(|(name, s)| (labels([("backend", backend), ("server", name)]), s)));
+    }
+    page.gauge("convey_server_up", "Whether the server is healthy.", &all, |s| flag(s.up));
+    page.gauge(
+        "convey_server_eligible",
+        "Whether the server can be chosen: healthy, not ejected, of some weight, not a backup that is not needed.",
+        &all,
+        |s| flag(s.eligible),
+    );
+    server_states(page, &all);
+    page.gauge(
+        "convey_server_health_changed_timestamp_seconds",
+        "When the server's health last changed, in Unix time.",
+        &all,
+        |s| unix_time(s.health.since),
+    );
+    page.gauge("convey_server_weight", "Share of new connections in the backend.", &all, |s| {
+        f64::from(s.weight)
+    });
+    page.gauge(
+        "convey_server_effective_weight",
+        "What counts of the weight now: less while the server comes back slowly.",
+        &all,
+        |s| s.effective_weight,
+    );
+    page.gauge(
+        "convey_server_ejected",
+        "Whether the server is out because clients fared badly.",
+        &all,
+        |s| flag(s.ejected.is_some()),
+    );
+    page.counter("convey_server_ejections_total", "Times the server has been ejected.", &all, |s| {
+        s.ejections as f64
+    });
+    page.gauge("convey_server_max_connections", "Connections it is given at once.", &all, |s| {
+        s.max_connections.map(f64::from)
+    });
+    traffic(page, "convey_server", "the server", &all, |s| &s.traffic);
+    page.counter(
+        "convey_server_connect_failures_total",
+        "Attempts to connect to the server that failed.",
+        &all,
+        |s| s.connect_failures as f64,
+    );
+    page.counter(
+        "convey_server_retries_total",
+        "Attempts to connect to the server after one to another had failed.",
+        &all,
+        |s| s.retries as f64,
+    );
+    handshakes(page, &all);
+}
+
+fn server_states(page: &mut MetricsPage, servers: &[(Labels, &ServerReport)]) {
+    let states = servers.iter().flat_map(|(of, server)| {
+        AdminState::ALL.map(|state| {
+            let name = state.name();
+            ([of.clone(), labels([("state", name)])].concat(), server.state == name)
+        })
+    });
+    page.gauge(
+        "convey_server_state",
+        "Whether the server is in this administrative state: ready, drain or maint.",
+        &states.collect::<Vec<_>>(),
+        |is_in_state| flag(*is_in_state),
+    );
+}
+
+fn handshakes(page: &mut MetricsPage, servers: &[(Labels, &ServerReport)]) {
+    page.counter(
+        "convey_server_handshakes_begun_total",
+        "TCP handshakes that clients have begun with the server (packet modes).",
+        servers,
+        |s| s.handshakes.map(|handshakes| handshakes.begun as f64),
+    );
+    page.counter(
+        "convey_server_handshakes_completed_total",
+        "TCP handshakes that clients have completed with the server (packet modes).",
+        servers,
+        |s| s.handshakes.map(|handshakes| handshakes.completed as f64),
+    );
+    page.counter(
+        "convey_server_syns_repeated_total",
+        "SYNs to the server that came again before their handshake was complete (packet modes).",
+        servers,
+        |s| s.handshakes.map(|handshakes| handshakes.syn_repeated as f64),
+    );
+    page.gauge(
+        "convey_server_answers_nobody",
+        "Whether the server completes no handshake of late, and others of its backend do (packet modes).",
+        servers,
+        |s| s.handshakes.map(|handshakes| f64::from(u8::from(handshakes.answers_nobody))),
+    );
+    let ways = |(of_server, server): &(Labels, &ServerReport)| {
+        let counts = server.path_mtu_suspicions?;
+        let ways = [("to_server", counts.to_server), ("to_client", counts.to_client)];
+        Some(ways.map(|(way, n)| ([of_server.clone(), labels([("direction", way)])].concat(), n)))
+    };
+    let all: Vec<(Labels, u64)> = servers.iter().filter_map(ways).flatten().collect();
+    page.counter(
+        "convey_server_path_mtu_suspicions_total",
+        "Connections whose large packets do not arrive and short ones do, by which way these go (packet modes).",
+        &all,
+        |n| *n as f64,
+    );
+}
