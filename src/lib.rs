@@ -2,6 +2,4 @@
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 pub mod app;
-pub mod cli;
 pub mod demo;
-pub mod operator;

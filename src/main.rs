@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use convey::app;
-use convey::cli::Cli;
+use convey_cli::Cli;
 use convey_logging::Log;
 
 fn main() -> ExitCode {

@@ -5,16 +5,16 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use anyhow::anyhow;
+use convey_cli::operator::{
+    self, Change, Client, FlowPage, PastEvent, Refused, Status, StatusScreen, Wanted, carry_out, kill, past,
+    path, shown, wait_until_idle,
+};
+use convey_cli::{FlowsArgs, FlowsCommand, Options};
 use hyper::StatusCode;
 use tokio::time::timeout;
 
 use super::control_socket::places;
 use super::{Failure, clock, print, runtime};
-use crate::cli::{FlowsArgs, FlowsCommand, Options};
-use crate::operator::{
-    self, Change, Client, FlowPage, PastEvent, Refused, Status, StatusScreen, Wanted, carry_out, kill, past,
-    path, shown, wait_until_idle,
-};
 
 /// Some frontend cannot serve its clients.
 const NOT_READY: u8 = 3;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
+use convey_cli::Options;
 use convey_config::{Config, FoundBySource, FoundServers, LeftOut, LoadError, Problem, Resolved};
 use convey_control::{ConfigFile, Resolver, own_addresses};
 use convey_dataplane::{Guard, GuardKind, causes};
@@ -26,7 +27,6 @@ use super::{
     Failure, ask, balancer, certificates, cores, limits, offload, packet_plan, paths, print, print_error,
     privileges, proxy_path, resources, runtime, snat_ports, snat_watch, sources, stale_filters,
 };
-use crate::cli::Options;
 
 /// A configuration that is looked at.
 pub(super) struct Checked {

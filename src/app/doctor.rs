@@ -10,6 +10,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use convey_cli::operator::Client;
+use convey_cli::{Options, Service};
 use convey_config::Config;
 use convey_control::{ConfigFile, health};
 use convey_doctor::balancer::{
@@ -33,8 +35,6 @@ use super::{
     Failure, certificates, check, clock, cores, file, packet_plan, port_owner, print, route_check, runtime,
     stale_addresses,
 };
-use crate::cli::{Options, Service};
-use crate::operator::Client;
 
 /// Something was found.
 const FOUND: u8 = 3;

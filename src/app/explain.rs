@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use convey_admin::search_network;
+use convey_cli::Options;
+use convey_cli::operator::{Client, explain_path};
 use convey_config::Config;
 use convey_control::{ControlState, Resolver, own_addresses};
 use convey_dataplane::plan;
@@ -18,8 +20,6 @@ use super::ask::refused;
 use super::control_socket::places;
 use super::host::{self, Kernel};
 use super::{Failure, clock, cores, file, packet_plan, print, print_error, runtime, snat_ports};
-use crate::cli::Options;
-use crate::operator::{Client, explain_path};
 
 /// The client gets no server now.
 const NO_SERVER: u8 = 3;

@@ -5,8 +5,7 @@ use std::io;
 use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
-
-use crate::cli::{Cli, Generated, SECTIONS};
+use convey_cli::{Cli, Generated, SECTIONS};
 
 /// One of them, to be printed.
 ///

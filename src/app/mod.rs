@@ -69,14 +69,14 @@ use self::early::Early;
 use self::show::Show;
 use self::signals::ControlRuntime;
 
+use convey_cli::operator::Wanted;
+use convey_cli::{Cli, Command, Generated, HOST_CONFIG, Options};
 use convey_config::LoadError;
 use convey_control::ConfigFile;
 use convey_logging::Log;
 use convey_model::Mode;
 
-use crate::cli::{Cli, Command, Generated, HOST_CONFIG, Options};
 use crate::demo::{self, PacketDemo};
-use crate::operator::Wanted;
 
 /// What was done before there was a second thread.
 pub struct Begun(Option<Early>);

@@ -8,6 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use convey_cli::operator::{
+    Client, Refused, TopEvent, TopKey, TopSample, TopState, TopStatus, draw, top_text,
+};
+use convey_cli::{Options, TopArgs};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use rustix::process::{Signal, getpid, kill_process};
@@ -18,8 +22,6 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use super::ask::{refused, wall_clock, width};
 use super::control_socket::places;
 use super::{Failure, clock, print, runtime};
-use crate::cli::{Options, TopArgs};
-use crate::operator::{Client, Refused, TopEvent, TopKey, TopSample, TopState, TopStatus, draw, top_text};
 
 /// How long an answer may take. The screen says that there is none, and convey is asked again.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::anyhow;
+use convey_cli::operator::{Client, PacketFile, Refused, ShownEvent, trace_path};
+use convey_cli::{Options, TraceArgs};
 
 use super::control_socket::places;
 use super::{Failure, runtime};
-use crate::cli::{Options, TraceArgs};
-use crate::operator::{Client, PacketFile, Refused, ShownEvent, trace_path};
 
 /// Shows what becomes of clients and packets until that ends, or nobody reads it any more.
 pub(super) fn run(options: &Options, args: &TraceArgs) -> Result<ExitCode, Failure> {

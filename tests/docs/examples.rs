@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use convey::cli::Cli;
+use convey_cli::Cli;
 use toml::{Table, Value};
 
 use crate::{certificates, code_spans, pages, read};

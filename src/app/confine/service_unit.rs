@@ -3,11 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
+use convey_cli::HOST_CONFIG;
 use convey_dataplane::programs;
 use rustix::thread::CapabilitySet;
 
 use super::capability;
-use crate::cli::HOST_CONFIG;
 
 /// The unit of the package.
 const NAME: &str = "convey.service";

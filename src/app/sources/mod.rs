@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use convey_admin::RemoteState;
+use convey_cli::{ConfigOrigin, Options};
 use convey_control::{ConfigFile, OperatorRequest};
 use tokio::sync::mpsc;
 
 use self::etcd::EtcdSource;
 pub(super) use self::file::FileSource;
 use self::list::ListSource;
-use crate::cli::{ConfigOrigin, Options};
 
 /// The list: every source of a configuration has one line. A source that is not on this host keeps its files below `state_dir`.
 pub(super) fn of(options: &Options, state_dir: &Path) -> Box<dyn ConfigSource> {

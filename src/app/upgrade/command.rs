@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
+use convey_cli::operator::{Client, Refused};
 use convey_config::listed;
 use convey_control::ConfigFile;
 use convey_dataplane::net::unix_sockets;
@@ -22,7 +23,6 @@ use serde::Deserialize;
 
 use super::control::{Asked, PREFIX};
 use crate::app::{Failure, port_owner, print, runtime};
-use crate::operator::{Client, Refused};
 
 /// Longer than an upgrade takes before the old process gives up.
 const UPGRADE: Duration = Duration::from_secs(120);

@@ -5,11 +5,10 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
+use convey_cli::operator::Client;
 use convey_lab::{EcmpLab, EcmpRole, LabError};
 use convey_model::Mode;
 use serde::Deserialize;
-
-use crate::operator::Client;
 
 /// One of them.
 #[derive(Debug)]

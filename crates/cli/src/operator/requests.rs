@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn reasons_are_those_that_are_counted() {
         let counted = Counter::ANSWERS.map(|(_, label)| label);
-        let script = include_str!("../../crates/admin/src/dashboard/history.js");
+        let script = include_str!("../../../admin/src/dashboard/history.js");
         for reason in SERVED {
             assert!(counted.contains(&reason), "{reason}");
             assert!(script.contains(&format!("\"{reason}\"")), "the dashboard takes {reason} for a refusal");

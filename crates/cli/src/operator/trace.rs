@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
-use crate::cli::TraceArgs;
+use crate::TraceArgs;
 
 /// A line of the API, as far as people are shown it.
 #[derive(Debug, Default, Deserialize)]

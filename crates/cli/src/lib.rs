@@ -1,9 +1,11 @@
-//! The command line.
+//! The command line. [`operator`] has the commands that ask the running convey at its control socket.
+#![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod definition;
 mod duration;
 mod flows;
 mod operate;
+pub mod operator;
 mod service;
 mod top;
 mod trace;

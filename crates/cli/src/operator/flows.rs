@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Client, Refused};
-use crate::cli::FlowsArgs;
+use crate::FlowsArgs;
 
 /// An answer. Fields that another version lacks or adds do not matter.
 #[derive(Debug, Default, Deserialize)]
@@ -283,7 +283,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cli::{Cli, Command};
+    use crate::{Cli, Command};
 
     fn args(line: &str) -> FlowsArgs {
         let cli =
