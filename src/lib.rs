@@ -2,4 +2,3 @@
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 pub mod app;
-pub mod demo;

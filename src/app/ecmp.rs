@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
+use convey_demo::EcmpDemo;
 use convey_model::Mode;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Failure, print, runtime};
-use crate::demo::EcmpDemo;
 
 /// Shows the demo until a signal. Whatever it has made is gone then.
 pub(super) fn run(mode: Mode) -> Result<ExitCode, Failure> {

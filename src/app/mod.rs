@@ -73,10 +73,9 @@ use convey_cli::operator::Wanted;
 use convey_cli::{Cli, Command, Generated, HOST_CONFIG, Options};
 use convey_config::LoadError;
 use convey_control::ConfigFile;
+use convey_demo::PacketDemo;
 use convey_logging::Log;
 use convey_model::Mode;
-
-use crate::demo::{self, PacketDemo};
 
 /// What was done before there was a second thread.
 pub struct Begun(Option<Early>);
@@ -233,7 +232,7 @@ fn try_out(options: &Options, log: &Log) -> Result<ExitCode, Failure> {
         let file = ConfigFile { mode: None, ..file(options) };
         return balancer::run(Early::shown(runtime, file, socket), &Show::Servers, log);
     }
-    let sample = demo::Sample::new().context("cannot write the sample configuration")?;
+    let sample = convey_demo::Sample::new().context("cannot write the sample configuration")?;
     let path = sample.path();
     print(&format!("the demo's configuration, to be edited: {}\n\n", path.display()));
     balancer::run(Early::shown(runtime, ConfigFile::new(path), socket), &Show::Servers, log)

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use convey_config::Config;
+use convey_demo::{DemoError, PacketDemo, Servers};
 use convey_snapshot::Snapshot;
 
 use super::print;
-use crate::demo::{self, DemoError, PacketDemo, Servers};
 
 /// What is shown besides the balancer itself.
 pub(super) enum Show {
@@ -24,7 +24,7 @@ impl Show {
     pub(super) async fn start_servers(&self, config: &Config) -> Result<Option<Servers>, DemoError> {
         match self {
             Show::Nothing => Ok(None),
-            Show::Servers => demo::start_servers(config).await.map(Some),
+            Show::Servers => convey_demo::start_servers(config).await.map(Some),
             Show::Lab(lab) => lab.start_servers().map(Some),
         }
     }
@@ -34,8 +34,8 @@ impl Show {
         match self {
             Show::Nothing => {}
             Show::Servers => {
-                print(&demo::banner(config));
-                tokio::spawn(demo::show_live(snapshot));
+                print(&convey_demo::banner(config));
+                tokio::spawn(convey_demo::show_live(snapshot));
             }
             Show::Lab(lab) => {
                 print(&lab.banner(config));
@@ -48,7 +48,7 @@ impl Show {
                         print(&told);
                     }
                     lab.keep_asking();
-                    demo::show_live(snapshot).await;
+                    convey_demo::show_live(snapshot).await;
                 });
             }
         }

@@ -1,5 +1,6 @@
 //! What `convey demo` adds to the balancer: servers to balance over, a network to do it in, a text that says
 //! what runs where, and a line that shows it at work.
+#![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod banner;
 mod ecmp;
