@@ -3,6 +3,7 @@
 
 mod builds;
 mod certificates;
+mod crates;
 mod examples;
 mod limits;
 mod metrics;
