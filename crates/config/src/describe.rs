@@ -5,13 +5,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::diff::{list, or};
+use super::tables::backend;
 use super::{AccessLogConfig, Config, LogConfig, acme, announce};
 use convey_http_core::{FieldRules, PathView};
 use convey_model::{
-    BackendConfig, DiscoveryConfig, Encapsulation, FilesConfig, FrontendConfig, HashKey, HeaderRules,
-    HealthCheck, HttpConfig, HttpLimits, Mode, NamedServer, OutlierDetection, OwnTimeouts, ProbeKind,
-    ProbeVia, Protocol, RequestRate, RouteCompression, RouteConfig, ServerAddr, ServerConfig, ServerSettings,
-    Timeouts,
+    FrontendConfig, HeaderRules, HttpConfig, HttpLimits, Mode, OwnTimeouts, Protocol, RequestRate,
+    RouteCompression, RouteConfig, Timeouts,
 };
 
 /// The text that `convey check` prints: frontends, backends with their servers, time limits, what packet modes
@@ -23,16 +22,9 @@ pub fn describe(config: &Config) -> String {
         frontend.backends().for_each(|backend| modes.entry(backend).or_default().push(frontend.mode));
     }
     for backend in &config.backends {
-        text.push_str(&backend_line(backend, modes.get(&*backend.name).map_or(&[][..], Vec::as_slice)));
-        let mut servers: Vec<_> = backend
-            .servers
-            .iter()
-            .map(server_row)
-            .chain(backend.named.iter().map(named_row))
-            .chain(backend.discovery.iter().map(discovery_row))
-            .collect();
-        servers.sort();
-        text.push_str(&table(servers.into_iter()));
+        let modes = modes.get(&*backend.name).map_or(&[][..], Vec::as_slice);
+        text.push_str(&backend::line(backend, modes));
+        text.push_str(&table(backend::rows(backend).into_iter()));
     }
     text.push_str(&timeouts(config));
     if config.frontends_where(Mode::forwards_packets).next().is_some() {
@@ -238,150 +230,15 @@ fn requests(rate: RequestRate) -> String {
     format!("{} requests a second", rate.per_source)
 }
 
-/// `modes` are those of the frontends that use it.
-fn backend_line(backend: &BackendConfig, modes: &[Mode]) -> String {
-    let note = if modes.is_empty() { ", used by no frontend" } else { "" };
-    if let Some(files) = &backend.files {
-        let times = own_timeouts("; ", &backend.timeouts);
-        return format!("backend {} ({}{times}{note})\n", backend.name, files_of(files));
-    }
-    let hash = match backend.algorithm.hashes() {
-        true => format!(" by {}{}", backend.hash_name(), hash_key(backend.hash_key)),
-        false if backend.quic.is_some() => format!(" and {}", backend.hash_name()),
-        false => String::new(),
-    };
-    let mut on_down: Vec<_> = modes.iter().map(|mode| backend.on_down_in(*mode).name()).collect();
-    on_down.sort_unstable();
-    on_down.dedup();
-    let on_down = match on_down[..] {
-        [] => String::new(),
-        [one] => format!("; on down {one}"),
-        _ => "; on down reset, proxied keep".to_owned(),
-    };
-    let dsr = match modes.iter().any(|mode| mode.is_dsr()) {
-        true => format!("; dsr {}", dsr_of(backend)),
-        false => String::new(),
-    };
-    let header =
-        backend.send_proxy.map_or(String::new(), |version| format!("; PROXY header {}", version.name()));
-    let tls = match backend.tls.as_ref().map(|tls| tls.skip_verify) {
-        None => "",
-        Some(false) => "; tls",
-        Some(true) => "; tls, certificates not verified",
-    };
-    let slow_start = match backend.time_to_warm_up() {
-        Duration::ZERO => String::new(),
-        time => format!(", slow start {time:?}"),
-    };
-    let outliers = backend.outlier_detection.as_ref().map_or(String::new(), |outlier| {
-        let OutlierDetection { consecutive_failures, base_ejection_time, max_ejection_time, max_ejection_percent } =
-            outlier;
-        format!(
-            "; ejected after {consecutive_failures} failures for {base_ejection_time:?} to {max_ejection_time:?}, \
-             at most {max_ejection_percent} % of servers"
-        )
-    });
-    let (algorithm, check) = (backend.algorithm.name(), probe(&backend.health_check));
-    let times = own_timeouts("; ", &backend.timeouts);
-    format!(
-        "backend {} ({algorithm}{hash}{slow_start}; {check}{outliers}{on_down}{dsr}{header}{tls}{times}{note})\n",
-        backend.name
-    )
-}
-
-/// Such as `gue to port 6080, from 10.0.0.0/24`.
-fn dsr_of(backend: &BackendConfig) -> String {
-    let mut text = backend.dsr.name().to_owned();
-    let Some(encapsulation) = backend.dsr.encapsulation(&backend.tunnel) else { return text };
-    if let Encapsulation::Gue { port } = encapsulation {
-        text.push_str(&format!(" to port {port}"));
-    }
-    if let Some(source) = backend.tunnel.source {
-        text.push_str(&format!(", from {source}"));
-    }
-    text
-}
-
-/// Such as `files /srv/www, index index.html, listed`.
-fn files_of(files: &FilesConfig) -> String {
-    let FilesConfig { root, index, listing, dot_files, precompressed, not_found, cache_control } = files;
-    let mut words = vec![format!("files {}", root.display())];
-    if !index.is_empty() {
-        words.push(format!("index {}", index.join(" or ")));
-    }
-    let mut say = |is_so: bool, what: &str| words.extend(is_so.then(|| what.to_owned()));
-    say(*listing, "listed");
-    say(*dot_files, "with dot files");
-    say(!*precompressed, "precompressed forms ignored");
-    words.extend(not_found.iter().map(|path| format!("404 is {path}")));
-    match cache_control.len() {
-        0 => {}
-        1 => words.push("1 rule for caches".to_owned()),
-        rules => words.push(format!("{rules} rules for caches")),
-    }
-    words.join(", ")
-}
-
-/// Nothing, unless some are set.
-fn own_timeouts(before: &str, own: &OwnTimeouts) -> String {
+/// The time limits of a frontend or backend, after `before`; nothing if none is set.
+pub(super) fn own_timeouts(before: &str, own: &OwnTimeouts) -> String {
     let set = own.named().into_iter().filter_map(|(name, time)| Some(format!("{name} {:?}", time?)));
     let set: Vec<String> = set.collect();
     if set.is_empty() { String::new() } else { format!("{before}{}", set.join(", ")) }
 }
 
-/// Nothing, unless it was chosen.
-fn hash_key(key: HashKey) -> String {
-    if key == HashKey::default() { String::new() } else { format!(" to servers by {}", key.name()) }
-}
-
-fn probe(check: &HealthCheck) -> String {
-    let what = match &check.kind {
-        ProbeKind::None => return "no health check".to_owned(),
-        ProbeKind::Tcp => "tcp check".to_owned(),
-        ProbeKind::Udp => "udp check".to_owned(),
-        ProbeKind::Http(http) => {
-            format!("{} check of {} for {}{http}", check.kind.name(), http.path, http.statuses())
-        }
-    };
-    let port = check.port.map_or(String::new(), |port| format!(" on port {port}"));
-    let HealthCheck { interval, timeout, rise, fall, .. } = check;
-    let via = match check.via {
-        ProbeVia::Server => "",
-        ProbeVia::Vip => " and via the VIP",
-    };
-    format!("{what}{port}{via} every {interval:?}, timeout {timeout:?}, rise {rise}, fall {fall}")
-}
-
-fn server_row(server: &ServerConfig) -> [String; 3] {
-    let settings = server_settings(&server.settings);
-    [format!("  server {}", server.name), ServerAddr(server.addr).to_string(), settings]
-}
-
-fn named_row(named: &NamedServer) -> [String; 3] {
-    let settings = server_settings(&named.settings);
-    [
-        format!("  server {}", named.name),
-        named.to_string(),
-        format!("{settings}, for each address of the name"),
-    ]
-}
-
-fn discovery_row(discovery: &DiscoveryConfig) -> [String; 3] {
-    let settings = server_settings(&discovery.settings);
-    let zone = discovery
-        .zone
-        .as_ref()
-        .map_or(String::new(), |zone| format!(", those outside of zone {zone} are backups"));
-    ["  servers of".to_owned(), discovery.source.to_string(), format!("{settings}, for each endpoint{zone}")]
-}
-
-fn server_settings(settings: &ServerSettings) -> String {
-    let ServerSettings { weight, backup, max_connections } = settings;
-    let backup = if *backup { ", backup" } else { "" };
-    format!("weight {weight}{backup}{}", limit(*max_connections))
-}
-
-fn limit(connections: Option<u32>) -> String {
+/// Such as `, at most 50 connections`.
+pub(super) fn limit(connections: Option<u32>) -> String {
     connections.map_or(String::new(), |most| format!(", at most {most} connections"))
 }
 

@@ -1,10 +1,7 @@
 //! How two configurations differ, in words for the log. Pure.
 
-mod discovery;
-mod files;
 mod http;
 mod limits;
-mod servers;
 mod tls;
 
 use std::fmt::Display;
@@ -12,11 +9,10 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+pub(super) use self::tls::{both, certificate_changes};
+use super::tables::backend;
 use super::{AdminToken, Config, Stats, access_log, acme, announce, logs, privileges};
-use convey_model::{
-    BackendConfig, FlowTimeouts, FrontendConfig, HealthCheck, OnDown, OutlierDetection, OwnTimeouts,
-    PacketSettings, ProbeKind, ProxyVersion, QuicConfig, SniRouteConfig, Timeouts,
-};
+use convey_model::{FlowTimeouts, FrontendConfig, OwnTimeouts, PacketSettings, SniRouteConfig, Timeouts};
 
 /// A line for each thing that differs; none exactly when both are equal.
 pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
@@ -40,7 +36,7 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
         changes.extend(line("frontend", (before, after), |f| &f.name, about_frontend, frontend));
     }
     for (before, after) in pair(backends, &new.backends, |a, b| a.name == b.name) {
-        changes.extend(line("backend", (before, after), |b| &b.name, about_backend, backend));
+        changes.extend(line("backend", (before, after), |b| &b.name, backend::about, backend::changes));
     }
     let of_flows = flow_timeout_changes(&passthrough.timeouts, &new.passthrough.timeouts);
     for (what, times) in
@@ -95,15 +91,6 @@ fn line<T>(
 fn about_frontend(frontend: &FrontendConfig) -> String {
     let listen: Vec<_> = frontend.places().collect();
     format!("{}, {} -> {}", frontend.mode.name(), listen.join(", "), frontend.backends_in_words())
-}
-
-fn about_backend(backend: &BackendConfig) -> String {
-    if let Some(files) = &backend.files {
-        return format!("files {}", files.root.display());
-    }
-    let source = backend.discovery.as_ref().map(|discovery| format!("of {}", discovery.source));
-    let servers: Vec<String> = source.into_iter().chain(servers::servers(backend)).collect();
-    format!("{}, servers {}", backend.algorithm.name(), servers.join(", "))
 }
 
 fn frontend(old: &FrontendConfig, new: &FrontendConfig) -> Vec<String> {
@@ -173,114 +160,6 @@ fn sni_route_changes(old: &[SniRouteConfig], new: &[SniRouteConfig]) -> Vec<Stri
     told.collect()
 }
 
-fn backend(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
-    let BackendConfig {
-        name: _,
-        algorithm,
-        hash: _,
-        quic,
-        hash_request: _,
-        hash_key,
-        health_check,
-        outlier_detection,
-        slow_start,
-        on_down,
-        dsr,
-        tunnel,
-        send_proxy,
-        protocol,
-        tls,
-        files: of_files,
-        timeouts,
-        servers: _,
-        named: _,
-        discovery,
-    } = old;
-    let mut changes = servers::changes(old, new);
-    changes.extend(change("algorithm", algorithm.name(), new.algorithm.name()));
-    changes.extend(change("hash", &old.hash_name(), &new.hash_name()));
-    changes.extend(quic_changes(quic.as_deref(), new.quic.as_deref()));
-    changes.extend(change("hash_key", hash_key.name(), new.hash_key.name()));
-    changes.extend(duration("slow_start", *slow_start, new.slow_start));
-    changes.extend(health_check_changes(health_check, &new.health_check));
-    changes.extend(outlier_changes(outlier_detection.as_ref(), new.outlier_detection.as_ref()));
-    let [before, after] = [*on_down, new.on_down].map(|on_down| or(on_down.map(OnDown::name), "automatic"));
-    changes.extend(change("on_down", before, after));
-    changes.extend(change("dsr", dsr.name(), new.dsr.name()));
-    changes.extend(change("gue_port", tunnel.gue_port, new.tunnel.gue_port));
-    let [before, after] = [*tunnel, new.tunnel].map(|tunnel| or(tunnel.source, "automatic"));
-    changes.extend(change("tunnel_source", before, after));
-    let versions = [*send_proxy, new.send_proxy].map(|version| or(version.map(ProxyVersion::name), "none"));
-    let [before, after] = versions;
-    changes.extend(change("send_proxy", before, after));
-    changes.extend(change("protocol", protocol.name(), new.protocol.name()));
-    changes.extend(tls::backend_changes(tls.as_deref(), new.tls.as_deref()));
-    changes.extend(discovery::changes(discovery.as_ref(), new.discovery.as_ref()));
-    changes.extend(files::changes(of_files.as_ref(), new.files.as_ref()));
-    changes.extend(own_timeout_changes(timeouts, &new.timeouts));
-    changes
-}
-
-fn quic_changes(old: Option<&QuicConfig>, new: Option<&QuicConfig>) -> Option<String> {
-    let told = change("quic_lb", or(old, "none"), or(new, "none"));
-    // A key is a secret.
-    told.or_else(|| (old != new).then(|| "quic_lb has another key or nonce_length".to_owned()))
-}
-
-fn health_check_changes(old: &HealthCheck, new: &HealthCheck) -> Vec<String> {
-    // The last two are the backend's.
-    let HealthCheck { kind, port, interval, timeout, rise, fall, via, send_proxy: _, tls: _, requests: _ } =
-        old;
-    let mut changes = Vec::new();
-    changes.extend(change("health check", probe(kind), probe(&new.kind)));
-    if headers(kind) != headers(&new.kind) && probe(kind) == probe(&new.kind) {
-        // The values may be secrets.
-        changes.push("health check headers have other values".to_owned());
-    }
-    changes.extend(change("health check port", or(*port, "the server's"), or(new.port, "the server's")));
-    changes.extend(duration("health check interval", *interval, new.interval));
-    changes.extend(duration("health check timeout", *timeout, new.timeout));
-    changes.extend(change("health check rise", rise, &new.rise));
-    changes.extend(change("health check fall", fall, &new.fall));
-    changes.extend(change("health check via", via.name(), new.via.name()));
-    changes
-}
-
-fn outlier_changes(old: Option<&OutlierDetection>, new: Option<&OutlierDetection>) -> Vec<String> {
-    let (Some(old), Some(new)) = (old, new) else {
-        let is_on = |detection: Option<&OutlierDetection>| if detection.is_some() { "on" } else { "off" };
-        return change("outlier detection", is_on(old), is_on(new)).into_iter().collect();
-    };
-    let OutlierDetection {
-        consecutive_failures,
-        base_ejection_time,
-        max_ejection_time,
-        max_ejection_percent,
-    } = old;
-    let of = |what: &str| format!("outlier detection {what}");
-    let changes = [
-        change(&of("consecutive_failures"), consecutive_failures, &new.consecutive_failures),
-        duration(&of("base_ejection_time"), *base_ejection_time, new.base_ejection_time),
-        duration(&of("max_ejection_time"), *max_ejection_time, new.max_ejection_time),
-        change(&of("max_ejection_percent"), max_ejection_percent, &new.max_ejection_percent),
-    ];
-    changes.into_iter().flatten().collect()
-}
-
-fn headers(kind: &ProbeKind) -> &[(String, String)] {
-    match kind {
-        ProbeKind::None | ProbeKind::Tcp | ProbeKind::Udp => &[],
-        ProbeKind::Http(http) => &http.headers,
-    }
-}
-
-fn probe(kind: &ProbeKind) -> String {
-    match kind {
-        ProbeKind::None | ProbeKind::Tcp | ProbeKind::Udp => kind.name().to_owned(),
-        ProbeKind::Http(http) => format!("{} {} ({}){http}", kind.name(), http.path, http.statuses()),
-    }
-}
-
 fn timeout_changes(old: &Timeouts, new: &Timeouts) -> Vec<String> {
     let Timeouts { connect, idle, response, tcp_user_timeout, udp_idle, drain, drain_delay } = old;
     let mut changes = Vec::new();
@@ -294,7 +173,8 @@ fn timeout_changes(old: &Timeouts, new: &Timeouts) -> Vec<String> {
     changes
 }
 
-fn own_timeout_changes(old: &OwnTimeouts, new: &OwnTimeouts) -> Vec<String> {
+/// What differs in the time limits of a frontend or backend.
+pub(super) fn own_timeout_changes(old: &OwnTimeouts, new: &OwnTimeouts) -> Vec<String> {
     let shown = |time: Option<Duration>| or(time.map(|time| format!("{}s", time.as_secs_f64())), "unset");
     let pairs = old.named().into_iter().zip(new.named());
     pairs
@@ -368,7 +248,7 @@ pub(super) fn or<T: Display>(value: Option<T>, none: &str) -> String {
 
 /// Pairs what is the same thing before and after, one to one: those of before in their order, then those
 /// that are only after.
-fn pair<'a, T>(
+pub(super) fn pair<'a, T>(
     before: &'a [T],
     after: &'a [T],
     same: impl Fn(&T, &T) -> bool,

@@ -2,16 +2,16 @@
 
 mod snat;
 mod timeouts;
-mod tunnels;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::file::{ParsedBackend, ParsedFile, ParsedFrontend, ParsedServer, REQUIRED};
+use super::file::{ParsedFile, ParsedFrontend, REQUIRED};
 use super::problem::{Place, Placed, Problem, Report};
 use super::reader::join;
+use super::tables::{ParsedBackend, ParsedServer};
 use super::{Config, Loaded, hint, requests, sni, tls_mode, validate};
-use convey_model::{Interface, Listen, Mode, ProbeVia, Protocol, RouteHop};
+use convey_model::{Interface, Listen, Mode, Protocol, RouteHop};
 
 /// The most ports of a range in proxy mode.
 const MAX_PROXIED_PORTS: usize = 1_024;
@@ -42,11 +42,11 @@ pub fn validate_mode(loaded: &Loaded, network: &HostNetwork<'_>) -> Result<Vec<P
     let (source, config) = (&loaded.source, &loaded.config);
     let report = Report::new(&source.texts);
     for (backend, chosen) in source.file.backends.iter().zip(&config.backends) {
-        if backend.algorithm.is_none() {
-            validate::algorithm_fits(backend, chosen.algorithm, &report);
+        if backend.keys.algorithm.is_none() {
+            backend.check_algorithm(chosen.algorithm, &report);
         }
     }
-    Check::new(loaded, network, &report).all();
+    HostCheck::new(loaded, network, &report).all();
     report.finish()
 }
 
@@ -58,32 +58,32 @@ pub fn validate_without_host(loaded: &Loaded) -> Result<Vec<Problem>, Vec<Proble
     let report = Report::new(&loaded.source.texts);
     let network =
         HostNetwork { interfaces: &[], own: &BTreeSet::new(), hop_to: &|_| None, refusal: &|_| None };
-    let check = Check::new(loaded, &network, &report);
-    Check { is_host_known: false, ..check }.all();
+    let check = HostCheck::new(loaded, &network, &report);
+    HostCheck { is_host_known: false, ..check }.all();
     report.finish()
 }
 
 /// A file that is to run on a host.
-struct Check<'a> {
-    file: &'a ParsedFile,
+pub(crate) struct HostCheck<'a> {
+    pub(crate) file: &'a ParsedFile,
     /// All frontends, with their modes.
-    frontends: Vec<(&'a ParsedFrontend, Mode)>,
-    config: &'a Config,
-    network: &'a HostNetwork<'a>,
+    pub(crate) frontends: Vec<(&'a ParsedFrontend, Mode)>,
+    pub(crate) config: &'a Config,
+    pub(crate) network: &'a HostNetwork<'a>,
     /// Whether the network is that of the host, and not only of the file.
-    is_host_known: bool,
-    report: &'a Report<'a>,
-    backends: HashMap<&'a str, &'a ParsedBackend>,
+    pub(crate) is_host_known: bool,
+    pub(crate) report: &'a Report<'a>,
+    pub(crate) backends: HashMap<&'a str, &'a ParsedBackend>,
     /// The frontends of each backend.
-    users: HashMap<&'a str, Vec<(&'a ParsedFrontend, Mode)>>,
+    pub(crate) users: HashMap<&'a str, Vec<(&'a ParsedFrontend, Mode)>>,
     /// The first frontend that listens on each address.
-    listening: HashMap<IpAddr, &'a ParsedFrontend>,
+    pub(crate) listening: HashMap<IpAddr, &'a ParsedFrontend>,
     /// The interface that has each address.
-    holders: HashMap<IpAddr, &'a Interface>,
+    pub(crate) holders: HashMap<IpAddr, &'a Interface>,
 }
 
-impl<'a> Check<'a> {
-    fn new(loaded: &'a Loaded, network: &'a HostNetwork<'a>, report: &'a Report<'a>) -> Check<'a> {
+impl<'a> HostCheck<'a> {
+    fn new(loaded: &'a Loaded, network: &'a HostNetwork<'a>, report: &'a Report<'a>) -> HostCheck<'a> {
         let (file, config) = (&loaded.source.file, &loaded.config);
         let modes = config.frontends.iter().map(|frontend| frontend.mode);
         let frontends: Vec<(&ParsedFrontend, Mode)> = file.frontends.iter().zip(modes).collect();
@@ -100,7 +100,7 @@ impl<'a> Check<'a> {
             interface.addresses.iter().for_each(|ip| _ = holders.entry(*ip).or_insert(interface));
         }
         let backends = file.backends.iter().map(|backend| (&*backend.name, backend)).collect();
-        Check {
+        HostCheck {
             file,
             frontends,
             config,
@@ -115,7 +115,7 @@ impl<'a> Check<'a> {
     }
 }
 
-impl Check<'_> {
+impl HostCheck<'_> {
     /// What a mode has no use for.
     fn keys(&self) {
         for (frontend, mode) in &self.frontends {
@@ -128,13 +128,12 @@ impl Check<'_> {
             }
         }
         for backend in &self.file.backends {
-            let used = self.users_of(backend);
-            requests::check_backend(backend, used, self.report);
-            tls_mode::check_backend(backend, used, self.report);
+            backend.check_modes(self.users_of(backend), self.report);
         }
     }
 
-    fn users_of(&self, backend: &ParsedBackend) -> &[(&ParsedFrontend, Mode)] {
+    /// The frontends of a backend, with their modes.
+    pub(crate) fn users_of(&self, backend: &ParsedBackend) -> &[(&ParsedFrontend, Mode)] {
         self.users.get(&*backend.name).map_or(&[][..], Vec::as_slice)
     }
 
@@ -233,7 +232,7 @@ impl Check<'_> {
     fn no_headers(&self, frontend: &ParsedFrontend, mode: Mode) {
         let backend = frontend.backend.as_ref().and_then(|name| self.backends.get(&*name.value));
         let accept = frontend.accept_proxy.as_ref().filter(|accept| accept.value).map(|accept| &accept.place);
-        let send = backend.and_then(|backend| backend.send_proxy.as_ref()).map(|send| &send.place);
+        let send = backend.and_then(|backend| backend.keys.send_proxy.as_ref()).map(|send| &send.place);
         for place in accept.into_iter().chain(send) {
             let (name, mode) = (&frontend.name, mode.name());
             let message = format!(
@@ -323,110 +322,6 @@ impl Check<'_> {
         }
     }
 
-    /// A backend is held against every packet mode that its frontends are in.
-    fn backend(&self, backend: &ParsedBackend) {
-        let used = self.users_of(backend);
-        let in_dsr = || used.iter().filter(|(_, mode)| mode.is_dsr());
-        let l2 = backend.dsr.as_ref().filter(|dsr| dsr.value.needs_link());
-        if let Some(l2) = l2.filter(|_| !used.is_empty() && in_dsr().next().is_none()) {
-            self.report.warning(&l2.place, "has no effect: no frontend in dsr mode uses this backend");
-        }
-        self.tunnel(backend, used);
-        let via = backend.via.as_ref().filter(|via| via.value == ProbeVia::Vip);
-        if let Some(via) = via.filter(|_| {
-            !used.is_empty() && in_dsr().all(|(frontend, _)| frontend.protocol() != Protocol::Tcp)
-        }) {
-            let message = "\"vip\" is the way of clients' connections in dsr mode; no TCP frontend in dsr mode uses this backend";
-            self.report.error(&via.place, message);
-        }
-        let is_unseen =
-            |frontend: &ParsedFrontend, mode: Mode| mode.is_dsr() && frontend.protocol() == Protocol::Udp;
-        let is_unseen = !used.is_empty() && used.iter().all(|(frontend, mode)| is_unseen(frontend, *mode));
-        if let Some(outlier) = backend.outlier_detection.as_ref().filter(|_| is_unseen) {
-            let message = "has no effect with UDP in dsr mode: servers answer clients directly, and convey does not see how they fare";
-            self.report.warning(&outlier.place, message);
-        }
-        let Some((_, mode)) = used.iter().find(|(_, mode)| mode.forwards_packets()) else { return };
-        for server in backend.servers.iter().filter_map(ParsedServer::ip) {
-            self.server(&server, *mode);
-            in_dsr().for_each(|(frontend, _)| self.same_port(frontend, &server));
-            if l2.is_some() && in_dsr().next().is_some() {
-                self.on_link(&server);
-            }
-        }
-        for place in backend.servers.iter().filter_map(ParsedServer::name_place) {
-            let mode = mode.name();
-            let message =
-                format!("in {mode} mode servers have addresses; names are looked up for proxy mode only");
-            self.report.error(place, message);
-        }
-        if let Some(Placed { place, .. }) = &backend.discovery {
-            let message = format!(
-                "in {} mode servers have addresses in the file; Services are for proxy and http mode",
-                mode.name()
-            );
-            self.report.error(place, message);
-        }
-    }
-
-    fn server(&self, server: &Placed<SocketAddr>, mode: Mode) {
-        let ip = server.value.ip();
-        let own = if let Some(interface) = self.holder(ip) {
-            format!("{ip} is this host's own address ({})", interface.name)
-        } else if ip.is_loopback() {
-            format!("{ip} is this host itself")
-        } else if let Some(frontend) = self.listening.get(&ip) {
-            format!("{ip} is where frontend {:?} listens", frontend.name)
-        } else if is_link_local(ip) {
-            let message =
-                format!("{ip} is link-local; in {} mode servers have addresses with a route", mode.name());
-            return self.report.error(&server.place, message);
-        } else {
-            if self.is_host_known && (self.network.hop_to)(ip).is_none() {
-                self.report.warning(&server.place, format!("no route leads to {ip}"));
-            } else if let Some(why) = (self.network.refusal)(ip) {
-                self.report.warning(&server.place, format!("{ip} is down until that changes: {why}"));
-            }
-            return;
-        };
-        let mode = mode.name();
-        let message = format!("{own}; in {mode} mode servers are other machines (proxy mode can do this)");
-        self.report.error(&server.place, message);
-    }
-
-    /// Ports are left as they are: the server rewrites the address alone.
-    fn same_port(&self, frontend: &ParsedFrontend, server: &Placed<SocketAddr>) {
-        let port = server.value.port();
-        let ports: BTreeSet<(u16, u16)> =
-            frontend.listen.iter().map(|vip| vip.value.ports().into_inner()).collect();
-        let is_other = |ports: &&(u16, u16)| port != 0 && **ports != (port, port);
-        let shown = |(first, last): &(u16, u16)| match first == last {
-            true => first.to_string(),
-            false => format!("{first}-{last}"),
-        };
-        let other: Vec<_> = ports.iter().filter(is_other).map(shown).collect();
-        if !other.is_empty() {
-            let message = format!(
-                "port {port} is not that of frontend {:?}, {}; in dsr mode both must be the same: a server without a port \
-                 has the frontend's",
-                frontend.name,
-                other.join(" and ")
-            );
-            self.report.error(&server.place, message);
-        }
-    }
-
-    /// A router would send what has the VIP's address back to us.
-    fn on_link(&self, server: &Placed<SocketAddr>) {
-        let ip = server.value.ip();
-        if let Some(router) = (self.network.hop_to)(ip).and_then(|hop| hop.gateway) {
-            let message = format!(
-                "{ip} is behind the router {router}; dsr = \"l2\" needs servers on the link, \"l3\" does not"
-            );
-            self.report.error(&server.place, message);
-        }
-    }
-
     fn interface(&self, name: &Placed<String>) {
         let usable = self.network.interfaces.iter().filter(|i| carries_packets(i));
         let names: Vec<&str> = usable.map(|interface| interface.name.as_str()).collect();
@@ -446,7 +341,7 @@ impl Check<'_> {
     }
 
     /// The interface that has this address.
-    fn holder(&self, ip: IpAddr) -> Option<&Interface> {
+    pub(crate) fn holder(&self, ip: IpAddr) -> Option<&Interface> {
         self.holders.get(&ip).copied()
     }
 
@@ -489,20 +384,22 @@ fn carries_packets(interface: &Interface) -> bool {
 }
 
 /// Whether others can send to this address of an interface, from wherever they are.
-fn can_be_reached(own: IpAddr) -> bool {
+pub(crate) fn can_be_reached(own: IpAddr) -> bool {
     !own.is_loopback() && !is_link_local(own)
 }
 
 /// IPv4's are addresses like any other where a network uses them; IPv6's need the interface named.
-fn is_link_local(ip: IpAddr) -> bool {
+pub(crate) fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-fn is_like(a: IpAddr, b: IpAddr) -> bool {
+/// Whether both are of one family.
+pub(crate) fn is_like(a: IpAddr, b: IpAddr) -> bool {
     a.is_ipv4() == b.is_ipv4()
 }
 
-fn family(ip: IpAddr) -> &'static str {
+/// The name of the family of an address.
+pub(crate) fn family(ip: IpAddr) -> &'static str {
     if ip.is_ipv4() { "IPv4" } else { "IPv6" }
 }
 

@@ -48,6 +48,26 @@ impl<'a> TomlTable<'a> {
         self.optional(key, parse).map_or(default, |found| found.value)
     }
 
+    /// The value of a key that may be absent, and of which one word has had another name. That word still works, and a
+    /// warning says the new one.
+    pub(super) fn reworded<T>(
+        &mut self,
+        key: &'static str,
+        (old, new): (&'static str, &'static str),
+        parse: impl Fn(&DeValue<'_>) -> Result<T, String>,
+    ) -> Option<Placed<T>> {
+        let is_old = |value: &DeValue<'_>| value.as_str() == Some(old);
+        let either = |value: &DeValue<'_>| match is_old(value) {
+            true => parse(&DeValue::String(new.into())).map(|value| (value, true)),
+            false => parse(value).map(|value| (value, false)),
+        };
+        let Placed { value: (value, is_old), place } = self.optional(key, either)?;
+        if is_old {
+            self.report.warning(&place, format!("{old:?} is now called {new:?}"));
+        }
+        Some(Placed { value, place })
+    }
+
     /// The value of a key that has had another name. That name still works, and a warning says the new one.
     pub(super) fn renamed<T>(
         &mut self,

@@ -2,10 +2,10 @@
 
 use toml::de::DeValue;
 
-use super::file::ParsedServer;
 use super::mode::{HostNetwork, validate_mode};
 use super::problem::{Place, Placed, Problem, Report};
 use super::reader::join;
+use super::tables::ParsedServer;
 use super::values::server_address;
 use super::{Loaded, validate};
 use convey_model::AddedServer;

@@ -1,6 +1,6 @@
 //! Checks of what TLS of a frontend fits its mode. Pure.
 
-use super::file::{ParsedBackend, ParsedFrontend, ParsedTls};
+use super::file::{ParsedFrontend, ParsedTls};
 use super::problem::Report;
 use convey_model::{Mode, Protocol};
 use convey_tls::TlsAcceptor;
@@ -25,22 +25,6 @@ pub(super) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) 
         report.error(&other.place, format!("found {found:?}; in http mode allowed: \"{allowed}\""));
     }
     http3(frontend, tls, mode, report);
-}
-
-/// The same of what servers speak.
-pub(super) fn check_backend(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
-    let Some(tls) = &backend.tls else { return };
-    let others =
-        used.iter().find(|(frontend, mode)| mode.forwards_packets() || frontend.protocol() == Protocol::Udp);
-    if let Some((frontend, mode)) = others {
-        let message = format!(
-            "is for connections that convey ends; frontend {:?} is in {} mode with protocol {}",
-            frontend.name,
-            mode.name(),
-            frontend.protocol().name()
-        );
-        report.error(&tls.place, message);
-    }
 }
 
 /// Its clients come over UDP, where nobody says in a PROXY header for whom.

@@ -1,9 +1,9 @@
-//! How the TLS of a frontend, or of a backend, differs. Pure.
+//! How the TLS of a frontend differs. Pure.
 
 use std::path::Path;
 
 use super::{change, duration, list_or, or, pair};
-use convey_model::{Authorities, BackendTls, CertificatePair, ClientCa, FrontendTls};
+use convey_model::{CertificatePair, ClientCa, FrontendTls};
 
 /// What changes, as in the line of the frontend.
 pub(super) fn changes(old: Option<&FrontendTls>, new: Option<&FrontendTls>) -> Vec<String> {
@@ -48,13 +48,13 @@ pub(super) fn changes(old: Option<&FrontendTls>, new: Option<&FrontendTls>) -> V
 }
 
 /// Both, or whether TLS is switched on or off.
-fn both<'a, T>(old: Option<&'a T>, new: Option<&'a T>) -> Result<(&'a T, &'a T), Option<String>> {
+pub(crate) fn both<'a, T>(old: Option<&'a T>, new: Option<&'a T>) -> Result<(&'a T, &'a T), Option<String>> {
     let is_on = |tls: Option<&T>| if tls.is_some() { "on" } else { "off" };
     old.zip(new).ok_or_else(|| change("tls", is_on(old), is_on(new)))
 }
 
 /// The pairs that come, go and have become others.
-fn certificate_changes(old: &[CertificatePair], new: &[CertificatePair]) -> Vec<String> {
+pub(crate) fn certificate_changes(old: &[CertificatePair], new: &[CertificatePair]) -> Vec<String> {
     let name = |path: &Path| format!("certificate {}", path.display());
     let told =
         pair(old, new, |a, b| a.chain_path == b.chain_path).into_iter().filter_map(|both| match both {
@@ -66,32 +66,6 @@ fn certificate_changes(old: &[CertificatePair], new: &[CertificatePair]) -> Vec<
             _ => None,
         });
     told.collect()
-}
-
-/// How the TLS with servers differs, as in the line of the backend.
-pub(super) fn backend_changes(old: Option<&BackendTls>, new: Option<&BackendTls>) -> Vec<String> {
-    let (old, new) = match both(old, new) {
-        Ok(both) => both,
-        Err(change) => return change.into_iter().collect(),
-    };
-    let BackendTls { authorities, server_name, certificate, skip_verify, min_version } = old;
-    let mut changes = Vec::new();
-    let authorities_of =
-        |tls: &Authorities| or(tls.path.as_ref().map(|path| path.display().to_string()), "this host's");
-    changes.extend(change("ca", authorities_of(authorities), authorities_of(&new.authorities)));
-    if authorities.path == new.authorities.path
-        && authorities != &new.authorities
-        && !skip_verify
-        && !new.skip_verify
-    {
-        changes.push("ca: other authorities".to_owned());
-    }
-    let name = |name: &Option<String>| or(name.clone(), "the server's");
-    changes.extend(change("server_name", name(server_name), name(&new.server_name)));
-    changes.extend(certificate_changes(certificate.as_slice(), new.certificate.as_slice()));
-    changes.extend(change("skip_verify", *skip_verify, new.skip_verify));
-    changes.extend(change("min_version", min_version.name(), new.min_version.name()));
-    changes.into_iter().map(|change| format!("tls.{change}")).collect()
 }
 
 fn ca(ca: Option<&ClientCa>) -> String {

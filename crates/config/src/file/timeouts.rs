@@ -44,7 +44,7 @@ impl TimeLimits {
 
 impl OwnLimits {
     /// Reads them.
-    pub(super) fn read(mut table: TomlTable<'_>) -> OwnLimits {
+    pub(crate) fn read(mut table: TomlTable<'_>) -> OwnLimits {
         let own = OwnLimits::keys(&mut table);
         table.finish();
         own
@@ -60,7 +60,8 @@ impl OwnLimits {
         }
     }
 
-    pub(super) fn model(&self) -> OwnTimeouts {
+    /// What the program uses.
+    pub(crate) fn model(&self) -> OwnTimeouts {
         OwnTimeouts {
             connect: value(&self.connect),
             idle: value(&self.idle),

@@ -260,7 +260,7 @@ fn pair(chain: (&str, &Place), key: (&str, &Place), report: &Report<'_>) -> Opti
 }
 
 /// Reads a chain and its key, as they are named.
-pub(super) fn read_pair(
+pub(crate) fn read_pair(
     chain: &Placed<String>,
     key: &Placed<String>,
     report: &Report<'_>,

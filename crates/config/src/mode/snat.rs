@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::{Check, can_be_reached, family, is_like};
+use super::{HostCheck, can_be_reached, family, is_like};
 use crate::file::ParsedFrontend;
 use crate::problem::Placed;
 use convey_model::Listen;
 
-impl Check<'_> {
+impl HostCheck<'_> {
     /// Ports for every worker, and an address for each family.
     pub(super) fn snat(&self) {
         let ports = self.config.passthrough.snat_ports.len();

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::Check;
+use super::HostCheck;
 use crate::file::{OwnLimits, ParsedFrontend};
 use crate::problem::Placed;
 use convey_model::{self as model, Mode, Protocol};
 
-impl Check<'_> {
+impl HostCheck<'_> {
     /// Those of the file, of frontends and of backends.
     pub(super) fn timeouts(&self) {
         self.without_effect(&self.file.timeouts.own, "", |_| true);

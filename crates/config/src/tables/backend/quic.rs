@@ -6,11 +6,17 @@ use std::sync::Arc;
 use convey_quic_cid::{DEFAULT_LEN, MAX_ROTATION, MIN_NONCE, QuicKey, Scheme, Schemes, ServerId};
 use toml::de::DeValue;
 
-use super::super::problem::{Place, Placed, Report};
-use super::super::reader::TomlTable;
-use super::super::values::{integer, not_allowed, string};
-use super::ParsedServer;
-use convey_model::QuicConfig;
+use super::{ParsedBackend, ParsedServer};
+use crate::diff::{change, or};
+use crate::file::ParsedFrontend;
+use crate::hint::listed;
+use crate::problem::{Place, Placed, Report};
+use crate::reader::TomlTable;
+use crate::values::{integer, not_allowed, string};
+use convey_model::{Protocol, QuicConfig};
+
+/// So many servers are named in a warning.
+const MAX_NAMED: usize = 8;
 
 /// `[backends.NAME.quic_lb.N]`
 #[derive(Debug)]
@@ -62,6 +68,47 @@ pub(super) fn read(
 pub(super) fn server_id(value: &DeValue<'_>) -> Result<ServerId, String> {
     const ALLOWED: &str = "2 to 30 hexadecimal digits, such as \"01\" or \"c4605e\"";
     value.as_str().and_then(|text| text.parse().ok()).ok_or_else(|| not_allowed(value, ALLOWED))
+}
+
+/// Ids without the hash that reads them, the hash without ids, and frontends without QUIC.
+pub(super) fn check(backend: &ParsedBackend, frontends: &[ParsedFrontend], report: &Report<'_>) {
+    let hash = backend.hash.as_ref().filter(|_| backend.hashes_quic());
+    let Some(Placed { place, .. }) = hash else {
+        if let Some(quic) = &backend.quic {
+            report.warning(&quic.place, "has no effect without hash = \"quic_cid\"");
+        }
+        return;
+    };
+    match &backend.quic {
+        None => report.error(place, "found \"quic_cid\", and no server has a quic_server_id"),
+        Some(_) => without_id(backend, place, report),
+    }
+    let uses = |frontend: &&ParsedFrontend| frontend.backends().any(|name| name.value == backend.name);
+    let mut used = frontends.iter().filter(uses).map(ParsedFrontend::protocol).peekable();
+    if used.peek().is_some() && used.all(|protocol| protocol != Protocol::Udp) {
+        report.warning(place, "has no effect: no UDP frontend uses this backend");
+    }
+}
+
+/// Warns of servers whose clients lose them with their address.
+fn without_id(backend: &ParsedBackend, place: &Place, report: &Report<'_>) {
+    let without = backend.servers.iter().filter(|server| server.quic_server_id.is_none());
+    let mut names: Vec<String> = without.map(|server| format!("{:?}", server.name)).collect();
+    names.extend(backend.discovery.as_ref().map(|found| format!("those of {}", found.value.source.kind())));
+    if !names.is_empty() {
+        let names = listed(names.into_iter(), MAX_NAMED);
+        report.warning(
+            place,
+            format!("clients that change their address lose servers without quic_server_id: {names}"),
+        );
+    }
+}
+
+/// What a reload changes.
+pub(super) fn changes(old: Option<&QuicConfig>, new: Option<&QuicConfig>) -> Option<String> {
+    let changed = change("quic_lb", or(old, "none"), or(new, "none"));
+    // A key is a secret.
+    changed.or_else(|| (old != new).then(|| "quic_lb has another key or nonce_length".to_owned()))
 }
 
 fn scheme(name: &str, mut table: TomlTable<'_>, report: &Report<'_>) -> Option<ParsedScheme> {

@@ -1,22 +1,52 @@
-//! Tunnels to the servers of a backend: what goes with them, and whether this host can send them.
+//! `gue_port` and `tunnel_source` of a backend: tunnels to servers, and whether this host can send them.
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{Check, can_be_reached, family, is_like, is_link_local};
-use crate::file::{ParsedBackend, ParsedFrontend, ParsedServer};
+use super::{ParsedBackend, ParsedServer};
+use crate::file::ParsedFrontend;
+use crate::keys::{keys, nothing};
+use crate::mode::{HostCheck, can_be_reached, family, is_like, is_link_local};
 use crate::problem::{Place, Placed};
-use convey_model::{DsrKind, Mode, Prefix};
+use crate::values::{network, port};
+use convey_model::{BackendConfig, DsrKind, Encapsulation, Mode, Prefix, TunnelConfig};
 
-impl Check<'_> {
+keys! {
+    /// The keys of tunnels.
+    pub(crate) struct TunnelKeys => TunnelConfig, from (_unused: (), default);
+
+    key "gue_port" => gue_port: u16 {
+        read: port,
+        describe: nothing,
+        kind: "a port from 1 to 65535, dsr: where servers take packets of `dsr = \"gue\"`",
+        default: "6080",
+        sample: r##"#gue_port = 6080                        # the port on which servers receive packets of "gue""##,
+        example: "666",
+    };
+
+    key "tunnel_source" => source: Prefix {
+        read: network,
+        unset: "automatic",
+        describe: nothing,
+        kind: "a network or an address, dsr: the outer source of tunnels, its last bits by the hash of the flow",
+        default: "convey's own address",
+        sample: r##"
+#tunnel_source = "172.16.0.0/16"        # example; the source network of outer packets. Each flow has one address of it. By
+                                        # default they come from convey's own address
+"##,
+        example: "'172.16.0.0/16'",
+    };
+}
+
+impl HostCheck<'_> {
     /// Whether packets to a backend go within others, which may be of another family.
-    pub(super) fn has_tunnel(&self, backend: &str) -> bool {
-        let dsr = self.backends.get(backend).and_then(|backend| backend.dsr.as_ref());
+    pub(crate) fn has_tunnel(&self, backend: &str) -> bool {
+        let dsr = self.backends.get(backend).and_then(|backend| backend.keys.dsr.as_ref());
         dsr.is_some_and(|dsr| dsr.value.has_tunnel())
     }
 
     /// Other modes than dsr know no tunnels, and rewrite packets in place.
     pub(super) fn tunnel(&self, backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)]) {
-        let kind = backend.dsr.as_ref().filter(|dsr| dsr.value.has_tunnel());
+        let kind = backend.keys.dsr.as_ref().filter(|dsr| dsr.value.has_tunnel());
         let has_none = |place: &Place, wanted: &str| {
             self.report.warning(place, format!("has no effect without dsr = {wanted}"));
         };
@@ -24,11 +54,11 @@ impl Check<'_> {
             DsrKind::Gue => true,
             DsrKind::L3 | DsrKind::L2 | DsrKind::Ipip => false,
         });
-        if let Some(port) = backend.gue_port.as_ref().filter(|_| !has_port) {
+        if let Some(port) = backend.tunnel.gue_port.as_ref().filter(|_| !has_port) {
             has_none(&port.place, "\"gue\"");
         }
         let Some(dsr) = kind else {
-            if let Some(source) = &backend.tunnel_source {
+            if let Some(source) = &backend.tunnel.source {
                 has_none(&source.place, "\"ipip\" or \"gue\"");
             }
             return;
@@ -42,7 +72,7 @@ impl Check<'_> {
             );
             self.report.error(&dsr.place, message);
         }
-        let Some(source) = &backend.tunnel_source else {
+        let Some(source) = &backend.tunnel.source else {
             return self.own_sources(backend);
         };
         self.source_can_be(source);
@@ -93,4 +123,17 @@ impl Check<'_> {
             self.report.warning(&server.place, message);
         }
     }
+}
+
+/// Such as `gue to port 6080, from 10.0.0.0/24`.
+pub(super) fn describe(backend: &BackendConfig) -> String {
+    let mut text = backend.dsr.name().to_owned();
+    let Some(encapsulation) = backend.dsr.encapsulation(&backend.tunnel) else { return text };
+    if let Encapsulation::Gue { port } = encapsulation {
+        text.push_str(&format!(" to port {port}"));
+    }
+    if let Some(source) = backend.tunnel.source {
+        text.push_str(&format!(", from {source}"));
+    }
+    text
 }

@@ -2,26 +2,30 @@
 
 use toml::de::DeValue;
 
-use super::super::problem::{Placed, Report};
-use super::super::reader::TomlTable;
-use super::super::values::{boolean, not_allowed, string};
+use super::{DOC, table};
+use crate::diff::{change, list_or, or};
+use crate::problem::{Placed, Report};
+use crate::reader::TomlTable;
+use crate::reference::{Docs, KeyDoc, TakesEffect};
+use crate::values::{boolean, not_allowed, string};
 use convey_model::{CacheRule, FilesConfig};
 
-/// The keys of a backend that are of servers.
-const OF_SERVERS: [&str; 12] = [
-    "algorithm",
-    "dsr",
-    "hash",
-    "hash_key",
-    "health_check",
-    "kubernetes",
-    "on_down",
-    "outlier_detection",
-    "protocol",
-    "send_proxy",
-    "slow_start",
-    "tls",
+/// The keys in the reference.
+pub(super) const DOCS: &[Docs] = &[
+    Docs::Key(KeyDoc {
+        name: "files",
+        kind: "a directory, http: its files are served in place of servers. See [Serve files](../guides/files.md)",
+        default: "none",
+        change: TakesEffect::Reload,
+        sample: r##"#files = "/srv/www""##,
+        example: "'/usr'",
+    }),
+    table("file_options", "table", "see below"),
 ];
+
+/// The keys of a backend that may be beside `files`, or have checks of their own. All others are for servers.
+const BESIDE_FILES: [&str; 7] =
+    ["files", "file_options", "gue_port", "quic_lb", "servers", "timeouts", "tunnel_source"];
 
 /// Reads both, of the table of a backend. A relative root begins at the directory of the file.
 pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Placed<FilesConfig>> {
@@ -38,7 +42,8 @@ pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<P
         (None, Some(place)) => return Some(Placed { value: of_root, place }),
         (None, None) => return None,
     };
-    for key in OF_SERVERS {
+    let keys = DOC.keys().into_iter().map(|key| key.name);
+    for key in keys.filter(|key| !BESIDE_FILES.contains(key)) {
         if let Some(other) = backend.place_of(key) {
             let line = report.line(&place, &other);
             let message = format!("is for servers, and this backend has files ({line}); keep one of them");
@@ -86,6 +91,47 @@ fn cache_rule(mut table: TomlTable<'_>, report: &Report<'_>) -> Option<CacheRule
             None
         }
     }
+}
+
+/// What a reload changes.
+pub(super) fn changes(old: Option<&FilesConfig>, new: Option<&FilesConfig>) -> Vec<String> {
+    let root = |files: Option<&FilesConfig>| or(files.map(|files| files.root.display()), "none");
+    let mut changes: Vec<String> = change("files", root(old), root(new)).into_iter().collect();
+    let (Some(old), Some(new)) = (old, new) else { return changes };
+    let FilesConfig { root: _, index, listing, dot_files, precompressed, not_found, cache_control } = old;
+    changes.extend(change("index", list_or(index, "none"), list_or(&new.index, "none")));
+    changes.extend(change("listing", *listing, new.listing));
+    changes.extend(change("dot_files", *dot_files, new.dot_files));
+    changes.extend(change("precompressed", *precompressed, new.precompressed));
+    changes.extend(change(
+        "not_found",
+        or(not_found.as_deref(), "none"),
+        or(new.not_found.as_deref(), "none"),
+    ));
+    if *cache_control != new.cache_control {
+        changes.push("cache_control has other rules".to_owned());
+    }
+    changes
+}
+
+/// Such as `files /srv/www, index index.html, listed`.
+pub(super) fn describe(files: &FilesConfig) -> String {
+    let FilesConfig { root, index, listing, dot_files, precompressed, not_found, cache_control } = files;
+    let mut words = vec![format!("files {}", root.display())];
+    if !index.is_empty() {
+        words.push(format!("index {}", index.join(" or ")));
+    }
+    let mut say = |is_so: bool, what: &str| words.extend(is_so.then(|| what.to_owned()));
+    say(*listing, "listed");
+    say(*dot_files, "with dot files");
+    say(!*precompressed, "precompressed forms ignored");
+    words.extend(not_found.iter().map(|path| format!("404 is {path}")));
+    match cache_control.len() {
+        0 => {}
+        1 => words.push("1 rule for caches".to_owned()),
+        rules => words.push(format!("{rules} rules for caches")),
+    }
+    words.join(", ")
 }
 
 fn directory(value: &DeValue<'_>) -> Result<String, String> {

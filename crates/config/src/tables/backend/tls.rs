@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use super::tls::read_pair;
+use super::ParsedBackend;
+use crate::diff::{both, certificate_changes, change, or};
+use crate::file::{ParsedFrontend, read_pair};
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
 use crate::values::{boolean, choice, http_host, string};
-use convey_model::{Authorities, BackendTls, TlsVersion};
+use convey_model::{Authorities, BackendConfig, BackendTls, Mode, Protocol, TlsVersion};
 use convey_tls::{TlsConnector, TlsFault, server_name};
 
 /// Reads the table and the files that it names; `None` without one.
@@ -45,7 +47,7 @@ pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<P
         skip_verify,
         min_version,
     };
-    check(&tls, &place, report);
+    check_handshake(&tls, &place, report);
     Some(Placed { value: Arc::new(tls), place })
 }
 
@@ -83,9 +85,61 @@ fn authorities_of_host(place: &Place, report: &Report<'_>) -> Option<Authorities
     }
 }
 
+/// Only connections that convey ends have TLS with servers.
+pub(super) fn check(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
+    let Some(tls) = &backend.tls else { return };
+    let others =
+        used.iter().find(|(frontend, mode)| mode.forwards_packets() || frontend.protocol() == Protocol::Udp);
+    if let Some((frontend, mode)) = others {
+        let message = format!(
+            "is for connections that convey ends; frontend {:?} is in {} mode with protocol {}",
+            frontend.name,
+            mode.name(),
+            frontend.protocol().name()
+        );
+        report.error(&tls.place, message);
+    }
+}
+
+/// What a reload changes.
+pub(super) fn changes(old: Option<&BackendTls>, new: Option<&BackendTls>) -> Vec<String> {
+    let (old, new) = match both(old, new) {
+        Ok(both) => both,
+        Err(change) => return change.into_iter().collect(),
+    };
+    let BackendTls { authorities, server_name, certificate, skip_verify, min_version } = old;
+    let mut changes = Vec::new();
+    let authorities_of =
+        |tls: &Authorities| or(tls.path.as_ref().map(|path| path.display().to_string()), "this host's");
+    changes.extend(change("ca", authorities_of(authorities), authorities_of(&new.authorities)));
+    if authorities.path == new.authorities.path
+        && authorities != &new.authorities
+        && !skip_verify
+        && !new.skip_verify
+    {
+        changes.push("ca: other authorities".to_owned());
+    }
+    let name = |name: &Option<String>| or(name.clone(), "the server's");
+    changes.extend(change("server_name", name(server_name), name(&new.server_name)));
+    changes.extend(certificate_changes(certificate.as_slice(), new.certificate.as_slice()));
+    changes.extend(change("skip_verify", *skip_verify, new.skip_verify));
+    changes.extend(change("min_version", min_version.name(), new.min_version.name()));
+    changes.into_iter().map(|change| format!("tls.{change}")).collect()
+}
+
+/// How `convey check` shows it.
+pub(super) fn describe(backend: &BackendConfig, _: &[Mode]) -> String {
+    let text = match backend.tls.as_ref().map(|tls| tls.skip_verify) {
+        None => "",
+        Some(false) => "; tls",
+        Some(true) => "; tls, certificates not verified",
+    };
+    text.to_owned()
+}
+
 /// Reports what a handshake would fail with.
-fn check(tls: &BackendTls, place: &Place, report: &Report<'_>) {
-    let told = match TlsConnector::new(tls) {
+fn check_handshake(tls: &BackendTls, place: &Place, report: &Report<'_>) {
+    let message = match TlsConnector::new(tls) {
         Ok(_) => return,
         Err(TlsFault::Certificate(_, fault)) => {
             let path = tls.certificate.as_ref().map(|pair| pair.chain_path.display().to_string());
@@ -94,5 +148,5 @@ fn check(tls: &BackendTls, place: &Place, report: &Report<'_>) {
         Err(TlsFault::Authorities(fault)) => format!("ca: {fault}"),
         Err(TlsFault::Setting(key, fault)) => format!("{key}: {fault}"),
     };
-    report.error(place, told);
+    report.error(place, message);
 }

@@ -2,16 +2,18 @@
 
 use toml::de::DeValue;
 
-use super::super::problem::{Placed, Report};
-use super::super::reader::TomlTable;
-use super::super::values::{not_allowed, string};
-use super::server::settings;
+use super::server::{describe_settings, settings};
+use crate::diff::{change, or};
+use crate::problem::{Placed, Report};
+use crate::reader::TomlTable;
+use crate::values::{not_allowed, port, string};
 use convey_model::{
-    DiscoveryConfig, DiscoverySource, KubernetesCluster, KubernetesService, Protocol, ServicePort,
+    DiscoveryConfig, DiscoverySource, KubernetesCluster, KubernetesService, Protocol, ServerSettings,
+    ServicePort,
 };
 
 /// Reads the table; `None` without one. A relative path begins at the directory of the file.
-/// `protocol` is what all frontends of the backend speak.
+/// `protocol` is that of all frontends of the backend, if they have the same.
 pub(super) fn read(
     backend: &mut TomlTable<'_>,
     protocol: Option<Protocol>,
@@ -59,12 +61,54 @@ fn service_port(value: &DeValue<'_>) -> Result<ServicePort, String> {
     const ALLOWED: &str =
         "the name of a port of the Service, such as \"http\", or the number at which pods listen";
     let number = |port: u16| (port != 0).then_some(ServicePort::Number(port));
-    let port = match value {
-        DeValue::Integer(_) => super::super::values::port(value).ok().and_then(number),
+    let found = match value {
+        DeValue::Integer(_) => port(value).ok().and_then(number),
         DeValue::String(name) if is_label(name) && name.parse::<u64>().is_err() => {
             Some(ServicePort::Name(name.to_string()))
         }
         _ => None,
     };
-    port.ok_or_else(|| not_allowed(value, ALLOWED))
+    found.ok_or_else(|| not_allowed(value, ALLOWED))
+}
+
+/// What a reload changes.
+pub(super) fn changes(old: Option<&DiscoveryConfig>, new: Option<&DiscoveryConfig>) -> Vec<String> {
+    let (old, new) = match (old, new) {
+        (Some(old), Some(new)) => (old, new),
+        (None, None) => return Vec::new(),
+        (None, Some(new)) => return vec![format!("+ servers of {}", new.source)],
+        (Some(old), None) => return vec![format!("- servers of {}", old.source)],
+    };
+    let DiscoveryConfig { source, settings: ServerSettings { weight, backup, max_connections }, zone } = old;
+    let kind = source.kind();
+    let limits = (or(*max_connections, "none"), or(new.settings.max_connections, "none"));
+    let mut changes = change(kind, of(source), of(&new.source)).into_iter().collect::<Vec<_>>();
+    changes.extend(change(&format!("{kind}.weight"), weight, &new.settings.weight));
+    changes.extend(change(&format!("{kind}.backup"), backup, &new.settings.backup));
+    changes.extend(change(&format!("{kind}.max_connections"), limits.0, limits.1));
+    changes.extend(change(
+        &format!("{kind}.zone"),
+        or(zone.as_deref(), "any"),
+        or(new.zone.as_deref(), "any"),
+    ));
+    changes
+}
+
+/// The Service with its cluster, which is left out elsewhere.
+fn of(source: &DiscoverySource) -> String {
+    let DiscoverySource::Kubernetes(service) = source;
+    let KubernetesService { cluster, .. } = service;
+    let file = cluster.kubeconfig.as_ref().map(|path| format!(" of {}", path.display()));
+    let context = cluster.context.as_ref().map(|context| format!(" in context {context}"));
+    format!("{service}{}{}", file.unwrap_or_default(), context.unwrap_or_default())
+}
+
+/// The row of `convey check`.
+pub(super) fn row(discovery: &DiscoveryConfig) -> [String; 3] {
+    let settings = describe_settings(&discovery.settings);
+    let zone = discovery
+        .zone
+        .as_ref()
+        .map_or(String::new(), |zone| format!(", those outside of zone {zone} are backups"));
+    ["  servers of".to_owned(), discovery.source.to_string(), format!("{settings}, for each endpoint{zone}")]
 }

@@ -1,0 +1,232 @@
+//! Keys of the file: one table of the TOML is one file, and one list in it says everything about each key.
+//!
+//! # Layout
+//!
+//! - `keys` has the macro [`keys!`], which makes the code of a table out of the list of its keys.
+//! - `tables` has a file for each table: `tables/backend.rs` is `[backends.NAME]`, and `tables/backend/` are the tables
+//!   below it. Such a file has the keys, their defaults, their checks, their differences (what a reload reports) and
+//!   their description (what `convey check` prints).
+//! - `reference` writes `docs/reference/keys.md` and `config.toml` out of the same lists.
+//! - `file` has the whole file, `validate` and `mode` the checks between several tables.
+//! - Tables that have no such list yet are in `file/`, `diff/` and `describe`, and their rows in `reference/*.in`.
+//!
+//! # A new key
+//!
+//! A key with one value takes four places:
+//!
+//! 1. The field of the model, such as `BackendConfig`.
+//! 2. Its default beside that.
+//! 3. The entry in the list of its table.
+//! 4. The default that the test `a_small_file_is_filled_up_with_defaults` expects.
+//!
+//! A field without an entry does not compile. `UPDATE_REFERENCE=1 cargo test -p convey-config reference` then writes the
+//! reference and the sample, and the tests of `tests/docs` try the example of the entry: whether its default is the
+//! default, its words and its range are right, and a reload applies it.
+
+mod shown;
+
+pub(crate) use self::shown::Shown;
+use crate::problem::{Place, Placed};
+
+/// The modes that have a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnlyIn {
+    /// Mode http: in another mode the key is an error.
+    Http,
+}
+
+/// Makes the code of a table out of the list of its keys.
+///
+/// A table (or a part of one) is a struct of the model, such as `BackendConfig`. The list has an entry for each field:
+///
+/// - `key "NAME" => FIELD: TYPE { ... }` is a key with one value. Its parts, in this order:
+///     - `read`: the parser of the value, a function of `values`.
+///     - `unset`: for an optional field the word of the log for `None`.
+///     - `reworded`: a pair of an older word that still works, and its new name.
+///     - `only_in`: the modes that have the key, a variant of [`OnlyIn`].
+///     - `describe`: how `convey check` shows it, given the model and the modes that use it. Fragments are joined.
+///     - `kind`, `default`, `sample`, `example` (and `change`, unless a reload applies it): see `KeyDoc`.
+/// - `list "NAME" => FIELD: TYPE { ... }` is a key with one value or several, with the same parts.
+/// - `also FIELD = VALUE, ... { ... }` are fields that other code reads: each with its value, and as a whole `changes`
+///   (what a reload reports), `describe`, and the `docs` of their keys.
+///
+/// The macro makes:
+///
+/// - the struct, with a field for each `key` and `list`: the values of the file and their places;
+/// - `read`, which reads the keys of a table;
+/// - `model`, which makes the model of it. A key that the file lacks keeps its default;
+/// - `changes`, the differences of two models, in the order of the entries;
+/// - `describe`, the fragments of `convey check`, in the order of the entries;
+/// - `of_some_modes`, the places of keys that only some modes have;
+/// - `DOCS`, the keys for the reference.
+///
+/// `model` and `changes` name every field of the model, so that a new field does not compile before it has an entry.
+macro_rules! keys {
+    (
+        $(#[$meta:meta])*
+        $vis:vis struct $Keys:ident => $Model:ident, from ($parsed:ident: $Parsed:ty, $default:ident);
+        $(
+            $(key $name:literal => $field:ident: $Type:ty {
+                read: $read:expr,
+                $(unset: $unset:literal,)?
+                $(reworded: $reworded:expr,)?
+                $(only_in: $only_in:ident,)?
+                describe: $describe:expr,
+                kind: $kind:expr,
+                default: $usual:expr,
+                $(change: $change:expr,)?
+                sample: $sample:expr,
+                example: $example:expr,
+            })?
+            $(list $list_key:literal => $list:ident: $Item:ty {
+                read: $read_item:expr,
+                unset: $no_items:literal,
+                describe: $describe_list:expr,
+                kind: $list_kind:expr,
+                default: $list_usual:expr,
+                $(change: $list_change:expr,)?
+                sample: $list_sample:expr,
+                example: $list_example:expr,
+            })?
+            $(also $($other:ident = $value:expr),+ ; {
+                changes: $changes:expr,
+                describe: $describe_other:expr,
+                docs: $docs:expr,
+            })?
+        );+
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Default)]
+        $vis struct $Keys {
+            $($( pub(crate) $field: Option<$crate::problem::Placed<$Type>>, )?
+            $( pub(crate) $list: Vec<$crate::problem::Placed<$Item>>, )?)+
+        }
+
+        impl $Keys {
+            /// The keys for the reference.
+            pub(crate) const DOCS: &'static [$crate::reference::Docs] = &[
+                $($( $crate::reference::Docs::Key($crate::reference::KeyDoc {
+                    name: $name,
+                    kind: $kind,
+                    default: $usual,
+                    change: $crate::keys::keys!(@change $($change)?),
+                    sample: $sample,
+                    example: $example,
+                }), )?
+                $( $crate::reference::Docs::Key($crate::reference::KeyDoc {
+                    name: $list_key,
+                    kind: $list_kind,
+                    default: $list_usual,
+                    change: $crate::keys::keys!(@change $($list_change)?),
+                    sample: $list_sample,
+                    example: $list_example,
+                }), )?
+                $( $crate::reference::Docs::Part($docs), )?)+
+            ];
+
+            /// Reads the keys of a table. Wrong values are reported.
+            pub(crate) fn read(table: &mut $crate::reader::TomlTable<'_>) -> $Keys {
+                $Keys {
+                    $($( $field: $crate::keys::keys!(@read table, $name, $read $(, $reworded)?), )?
+                    $( $list: table.any_number($list_key, $read_item), )?)+
+                }
+            }
+
+            /// What the program uses: the values of the file, and `default` for the rest.
+            #[allow(clippy::clone_on_copy, clippy::useless_conversion, reason = "of some types only")]
+            pub(crate) fn model(&self, $parsed: $Parsed, $default: $Model) -> $Model {
+                $Model {
+                    $($( $field: match &self.$field {
+                        Some(found) => found.value.clone().into(),
+                        None => $default.$field,
+                    }, )?
+                    $( $list: self.$list.iter().map(|found| found.value.clone()).collect(), )?
+                    $( $($other: $value,)+ )?)+
+                }
+            }
+
+            /// What differs, in the order of the keys.
+            pub(crate) fn changes(old: &$Model, new: &$Model) -> Vec<String> {
+                let $Model { $($( $field: _, )? $( $list: _, )? $( $($other: _,)+ )?)+ } = old;
+                let mut changes = Vec::new();
+                $($( changes.extend($crate::diff::change(
+                    $name,
+                    $crate::keys::keys!(@shown old.$field $(, $unset)?),
+                    $crate::keys::keys!(@shown new.$field $(, $unset)?),
+                )); )?
+                $( changes.extend($crate::diff::change(
+                    $list_key,
+                    $crate::diff::list_or(&old.$list, $no_items),
+                    $crate::diff::list_or(&new.$list, $no_items),
+                )); )?
+                $( changes.extend($crate::keys::changes_of(old, new, $changes)); )?)+
+                changes
+            }
+
+            /// How `convey check` shows it where frontends in these modes use it.
+            #[allow(dead_code, reason = "some parts of a table are shown by another one")]
+            pub(crate) fn describe(model: &$Model, modes: &[convey_model::Mode]) -> String {
+                let mut text = String::new();
+                $($( text.push_str(&$crate::keys::fragment(model, modes, $describe)); )?
+                $( text.push_str(&$crate::keys::fragment(model, modes, $describe_list)); )?
+                $( text.push_str(&$crate::keys::fragment(model, modes, $describe_other)); )?)+
+                text
+            }
+
+            /// The keys of the file that only some modes have, and where they are.
+            #[allow(dead_code, reason = "few tables have such keys")]
+            pub(crate) fn of_some_modes(&self) -> Vec<(&$crate::problem::Place, $crate::keys::OnlyIn)> {
+                let all: &[(Option<&$crate::problem::Place>, $crate::keys::OnlyIn)] = &[$($( $(
+                    ($crate::keys::place(self.$field.as_ref()), $crate::keys::OnlyIn::$only_in),
+                )? )?)+];
+                all.iter().filter_map(|(place, modes)| Some(((*place)?, *modes))).collect()
+            }
+        }
+    };
+    (@change) => { $crate::reference::TakesEffect::Reload };
+    (@change $change:expr) => { $change };
+    (@read $table:ident, $name:literal, $read:expr) => { $table.optional($name, $read) };
+    (@read $table:ident, $name:literal, $read:expr, $reworded:expr) => {
+        $table.reworded($name, $reworded, $read)
+    };
+    (@shown $value:expr) => { $crate::keys::Shown::shown(&$value) };
+    (@shown $value:expr, $unset:literal) => {
+        $crate::diff::or($value.as_ref().map($crate::keys::Shown::shown), $unset)
+    };
+}
+
+pub(crate) use keys;
+
+/// The part `describe` of a key that `convey check` does not show, or shows with another one.
+pub(crate) fn nothing<M>(_: &M, _: &[convey_model::Mode]) -> String {
+    String::new()
+}
+
+/// The part `changes` of a field that another line reports.
+#[allow(dead_code, reason = "for tables to come")]
+pub(crate) fn unreported<M>(_: &M, _: &M) -> Option<String> {
+    None
+}
+
+/// The differences that a part of a list finds. (A closure in the list gets its types here.)
+pub(crate) fn changes_of<M, C: IntoIterator<Item = String>>(
+    old: &M,
+    new: &M,
+    changes: impl Fn(&M, &M) -> C,
+) -> C {
+    changes(old, new)
+}
+
+/// The fragment that a part of a list writes. (A closure in the list gets its types here.)
+pub(crate) fn fragment<M>(
+    model: &M,
+    modes: &[convey_model::Mode],
+    describe: impl Fn(&M, &[convey_model::Mode]) -> String,
+) -> String {
+    describe(model, modes)
+}
+
+/// The place of a key that is there.
+pub(crate) fn place<T>(found: Option<&Placed<T>>) -> Option<&Place> {
+    found.map(|found| &found.place)
+}

@@ -1,0 +1,43 @@
+//! Values as the log shows them.
+
+use std::time::Duration;
+
+use convey_model::{Algorithm, DsrKind, HashKey, HttpVersion, OnDown, Prefix, ProxyVersion};
+
+/// A value as the log shows it: the word or number that the file has.
+pub(crate) trait Shown {
+    /// The text.
+    fn shown(&self) -> String;
+}
+
+impl Shown for Duration {
+    /// Such as `1.5s`.
+    fn shown(&self) -> String {
+        format!("{}s", self.as_secs_f64())
+    }
+}
+
+/// Shows types by their `Display`.
+macro_rules! displayed {
+    ($($Type:ty),+ $(,)?) => {
+        $(impl Shown for $Type {
+            fn shown(&self) -> String {
+                self.to_string()
+            }
+        })+
+    };
+}
+
+/// Shows types by the name that they have in the configuration.
+macro_rules! named {
+    ($($Type:ty),+ $(,)?) => {
+        $(impl Shown for $Type {
+            fn shown(&self) -> String {
+                self.name().to_owned()
+            }
+        })+
+    };
+}
+
+displayed!(bool, u8, u16, u32, u64, usize, String, Prefix);
+named!(Algorithm, DsrKind, HashKey, HttpVersion, OnDown, ProxyVersion);

@@ -1,0 +1,174 @@
+//! Writes the reference of keys and the annotated sample, out of the lists of keys in `tables`.
+//!
+//! `reference/keys.md.in` and `reference/config.toml.in` are the texts around the keys. A line such as `{{[backends.NAME]}}`
+//! is replaced by the keys of that table, `{{[backends.NAME] files}}` by one key. Tables whose keys are in no list yet are
+//! there in full.
+
+use std::fmt::Write as _;
+
+use crate::tables;
+
+/// The page `docs/reference/keys.md` without its keys.
+const PAGE: &str = include_str!("reference/keys.md.in");
+
+/// The file `config.toml` without its keys.
+const SAMPLE: &str = include_str!("reference/config.toml.in");
+
+/// A table of the file.
+#[derive(Debug, Clone, Copy)]
+pub struct TableDoc {
+    /// As the reference names it, such as `[backends.NAME]`.
+    pub name: &'static str,
+    /// The keys in their order.
+    pub docs: &'static [Docs],
+}
+
+impl TableDoc {
+    /// The keys in their order.
+    pub fn keys(&self) -> Vec<KeyDoc> {
+        Docs::keys(self.docs)
+    }
+}
+
+/// A key in the reference and in the sample.
+#[derive(Debug, Clone, Copy)]
+pub struct KeyDoc {
+    /// The key as the file has it.
+    pub name: &'static str,
+    /// What it may be, in Markdown: the column "type and range".
+    pub kind: &'static str,
+    /// The value of a file without the key, in Markdown.
+    pub default: &'static str,
+    /// When another value takes effect.
+    pub change: TakesEffect,
+    /// Lines of `config.toml`; empty if a table of its own shows the key.
+    pub sample: &'static str,
+    /// A value other than the default, in TOML, and further keys that go with it. Tables have none.
+    pub example: &'static str,
+}
+
+/// When another value of a key takes effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TakesEffect {
+    /// Once the file is saved.
+    Reload,
+    /// With the next start.
+    Restart,
+}
+
+impl TakesEffect {
+    /// The word in the reference.
+    pub fn name(self) -> &'static str {
+        match self {
+            TakesEffect::Reload => "reload",
+            TakesEffect::Restart => "restart",
+        }
+    }
+}
+
+/// Keys in the order of the reference.
+#[derive(Debug, Clone, Copy)]
+pub enum Docs {
+    /// One key.
+    Key(KeyDoc),
+    /// The keys of a part of the table that has a list of its own.
+    Part(&'static [Docs]),
+}
+
+impl Docs {
+    /// Each key of a list, parts resolved.
+    pub fn keys(all: &'static [Docs]) -> Vec<KeyDoc> {
+        let keys = all.iter().flat_map(|docs| match docs {
+            Docs::Key(key) => vec![*key],
+            Docs::Part(part) => Docs::keys(part),
+        });
+        keys.collect()
+    }
+}
+
+/// The tables whose keys are in lists.
+pub fn tables() -> &'static [TableDoc] {
+    &tables::ALL
+}
+
+/// The page `docs/reference/keys.md`.
+pub fn page() -> String {
+    filled(PAGE, |table, _| {
+        let mut keys = table.keys();
+        // Tables come last.
+        keys.sort_by_key(|key| key.example.is_empty());
+        let rows = keys.into_iter().fold(String::new(), |mut rows, key| {
+            let KeyDoc { name, kind, default, change, .. } = key;
+            _ = writeln!(rows, "| `{name}` | {kind} | {default} | {} |", change.name());
+            rows
+        });
+        format!("| key | type and range | default | change |\n|---|---|---|---|\n{rows}")
+    })
+}
+
+/// The annotated sample, `config.toml`.
+pub fn sample() -> String {
+    filled(SAMPLE, |table, only| {
+        let has_own_line = |key: &KeyDoc| SAMPLE.contains(&format!("{{{{{} {}}}}}", table.name, key.name));
+        let is_here = |key: &KeyDoc| only.map_or_else(|| !has_own_line(key), |only| only == key.name);
+        let keys = table.keys().into_iter().filter(is_here);
+        let mut text = String::new();
+        for sample in keys.map(|key| key.sample.trim_matches('\n')).filter(|sample| !sample.is_empty()) {
+            // A key with a comment above it is a paragraph.
+            if sample.starts_with("# ") && !text.is_empty() {
+                text.push('\n');
+            }
+            _ = writeln!(text, "{sample}");
+        }
+        text
+    })
+}
+
+/// A text with the keys of each table in place of the line that names it, `{{TABLE}}`, or one key, `{{TABLE KEY}}`.
+fn filled(text: &str, keys: impl Fn(&TableDoc, Option<&str>) -> String) -> String {
+    let lines = text.lines().map(|line| {
+        let named = line.strip_prefix("{{").and_then(|rest| rest.strip_suffix("}}")).unwrap_or_default();
+        let (table, key) = named.split_once(' ').map_or((named, None), |(table, key)| (table, Some(key)));
+        match tables().iter().find(|known| known.name == table) {
+            Some(table) => keys(table, key),
+            None => format!("{line}\n"),
+        }
+    });
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{env, fs, path::Path};
+
+    /// Holds a file of the repository against the text that it should have, or writes it.
+    fn check(path: &str, wanted: &str) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
+        if env::var_os("UPDATE_REFERENCE").is_some() {
+            return fs::write(path, wanted).unwrap();
+        }
+        let found = fs::read_to_string(&path).unwrap();
+        let other = found.lines().zip(wanted.lines()).find(|(found, wanted)| found != wanted);
+        let how = "run UPDATE_REFERENCE=1 cargo test -p convey-config reference";
+        assert!(found == wanted, "{} is old ({how}): {other:?}", path.display());
+    }
+
+    #[test]
+    fn reference_page_is_what_the_lists_of_keys_make() {
+        check("docs/reference/keys.md", &page());
+    }
+
+    #[test]
+    fn sample_is_what_the_lists_of_keys_make() {
+        check("config.toml", &sample());
+    }
+
+    #[test]
+    fn every_table_with_a_list_has_its_place_on_the_page() {
+        for TableDoc { name, .. } in tables() {
+            assert!(PAGE.contains(&format!("\n{{{{{name}}}}}\n")), "{name}");
+        }
+        assert!(!page().contains("{{[") && !sample().contains("{{["));
+    }
+}

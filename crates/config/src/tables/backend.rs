@@ -1,0 +1,352 @@
+//! `[backends.NAME]`: a pool of servers, and how one of them is chosen.
+
+mod checks;
+mod files;
+mod hash;
+mod health_check;
+mod kubernetes;
+pub(crate) mod outlier_detection;
+mod packet_checks;
+mod probe;
+mod quic;
+pub(crate) mod server;
+mod tls;
+mod tunnel;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::hash::Hashed;
+use self::health_check::ParsedHealthCheck;
+pub(crate) use self::health_check::checked;
+pub(crate) use self::server::ParsedServer;
+pub(crate) use self::tls::authorities;
+use self::tunnel::TunnelKeys;
+use crate::describe::own_timeouts;
+use crate::diff::own_timeout_changes;
+use crate::file::{OwnLimits, ParsedFrontend, value};
+use crate::keys::{keys, nothing};
+use crate::problem::{Place, Placed, Report};
+use crate::reader::TomlTable;
+use crate::reference::{Docs, KeyDoc, TableDoc, TakesEffect};
+use crate::values::{choice, seconds};
+use convey_model::{
+    Algorithm, BackendConfig, BackendTls, DiscoveryConfig, DsrKind, FilesConfig, HashKey, HttpVersion, Mode,
+    OnDown, OutlierDetection, ProbeKind, Protocol, ProxyVersion, QuicConfig,
+};
+
+/// The table in the reference.
+pub(crate) const DOC: TableDoc = TableDoc { name: "[backends.NAME]", docs: BackendKeys::DOCS };
+
+/// `[backends.NAME]` as the file has it.
+#[derive(Debug, Clone)]
+pub(crate) struct ParsedBackend {
+    pub(crate) name: String,
+    pub(crate) place: Place,
+    pub(crate) keys: BackendKeys,
+    pub(crate) hash: Option<Placed<Hashed>>,
+    pub(crate) quic: Option<Placed<Arc<QuicConfig>>>,
+    pub(crate) health_check: ParsedHealthCheck,
+    pub(crate) outlier_detection: Option<Placed<OutlierDetection>>,
+    pub(crate) tunnel: TunnelKeys,
+    pub(crate) tls: Option<Placed<Arc<BackendTls>>>,
+    pub(crate) discovery: Option<Placed<DiscoveryConfig>>,
+    pub(crate) files: Option<Placed<FilesConfig>>,
+    pub(crate) timeouts: OwnLimits,
+    pub(crate) servers: Vec<ParsedServer>,
+}
+
+keys! {
+    /// The keys of `[backends.NAME]` with one value each.
+    pub(crate) struct BackendKeys => BackendConfig, from (backend: &ParsedBackend, default);
+
+    also name = default.name,
+        servers = backend.servers.iter().filter_map(ParsedServer::model).collect(),
+        named = backend.servers.iter().filter_map(ParsedServer::named).collect(); {
+        changes: server::changes,
+        describe: nothing,
+        docs: &[table("servers", "tables `[backends.NAME.servers.NAME]`", "none")],
+    };
+
+    key "algorithm" => algorithm: Algorithm {
+        read: choice(&Algorithm::ALL, Algorithm::name),
+        describe: |backend, _| backend.algorithm.name().to_owned(),
+        kind: r#"`"round_robin"`, `"least_connections"`, `"power_of_two"`, `"ewma"` (mode http), `"ring"` or `"maglev"`"#,
+        default: r#"`"round_robin"`; `"ring"` if a packet mode uses the backend"#,
+        sample: r##"
+# The algorithm that chooses a server for a new connection or request. All use weights.
+#   round_robin        servers in turn
+#   least_connections  the server with the fewest open connections
+#   power_of_two       of two random servers, the one with fewer open connections
+#   ewma               of two random servers, the one that responds sooner (mode http)
+#   ring               by hash, on a consistent hash ring
+#   maglev             by hash, in a Maglev table; shares are more even than with ring
+# The default is "ring" if a frontend in mode passthrough or dsr uses the backend.
+#algorithm = "round_robin"
+"##,
+        example: "'maglev'",
+    };
+
+    also hash = backend.hash.as_ref().map_or(default.hash, |hash| hash.value.on()),
+        hash_request = backend.hash.as_ref().and_then(|hash| hash.value.request().cloned()); {
+        changes: hash::changes,
+        describe: hash::describe,
+        docs: hash::DOCS,
+    };
+
+    also quic = backend.quic.as_ref().filter(|_| backend.hashes_quic()).map(|quic| quic.value.clone()); {
+        changes: |old, new| quic::changes(old.quic.as_deref(), new.quic.as_deref()),
+        describe: nothing,
+        docs: &[table("quic_lb", "tables `[backends.NAME.quic_lb.N]`", "number 0, without a key")],
+    };
+
+    key "hash_key" => hash_key: HashKey {
+        read: choice(&HashKey::ALL, HashKey::name),
+        describe: |backend, _| match backend.algorithm.hashes() && backend.hash_key != HashKey::default() {
+            true => format!(" to servers by {}", backend.hash_key.name()),
+            false => String::new(),
+        },
+        kind: r#"`"addr_port"`, `"addr"` or `"name"`: what decides a server's place"#,
+        default: r#"`"addr_port"`"#,
+        sample: r##"
+# The property of a server that decides its place on the ring or in the table. A change moves clients to other servers
+# once.
+#   addr_port  address and port
+#   addr       address: a client gets the same server on all ports, if their backends have the same servers and weights
+#   name       name, the key of the server's table below: clients stay when the address changes
+#hash_key = "addr_port"
+"##,
+        example: "'name'",
+    };
+
+    key "slow_start" => slow_start: Duration {
+        read: seconds(Duration::ZERO),
+        describe: |backend, _| match backend.time_to_warm_up() {
+            Duration::ZERO => String::new(),
+            time => format!(", slow start {time:?}"),
+        },
+        kind: "seconds from 0",
+        default: "0",
+        sample: r##"
+# Time in which a server that comes back rises from a twentieth of its weight to the whole. ring and maglev ignore it.
+#slow_start = 0
+"##,
+        example: "7",
+    };
+
+    also health_check = backend.health_check.model(value(&backend.keys.send_proxy)); {
+        changes: |old, new| health_check::changes(&old.health_check, &new.health_check),
+        describe: |backend, _| format!("; {}", health_check::describe(&backend.health_check)),
+        docs: &[table("health_check", "table", "see below")],
+    };
+
+    also outlier_detection = backend.outlier_detection.as_ref().map(|outlier| outlier.value.clone()); {
+        changes: outlier_detection::changes,
+        describe: outlier_detection::describe,
+        docs: &[table("outlier_detection", "table; an empty one turns it on", "off")],
+    };
+
+    key "on_down" => on_down: OnDown {
+        read: choice(&OnDown::ALL, OnDown::name),
+        unset: "automatic",
+        describe: on_down,
+        kind: r#"`"reset"` or `"keep"` connections of a server that is down"#,
+        default: r#"`"keep"` in proxy mode, `"reset"` in packet modes"#,
+        sample: r##"
+# Connections of a server that goes down. UDP has none: a client's next datagram goes to another server.
+#   reset  convey ends them at once, so that clients connect again, to another server. Default in passthrough and dsr
+#   keep   they go on, in case the check is wrong. Default in modes proxy and http, where tcp_user_timeout finds a dead host
+#on_down = "reset"                       # example
+"##,
+        example: "'reset'",
+    };
+
+    key "dsr" => dsr: DsrKind {
+        read: choice(&DsrKind::ALL, DsrKind::name),
+        // "nat" clashed with the NAT of passthrough.
+        reworded: ("nat", "l3"),
+        describe: |backend, modes| match modes.iter().any(|mode| mode.is_dsr()) {
+            true => format!("; dsr {}", tunnel::describe(backend)),
+            false => String::new(),
+        },
+        kind: r#"`"l3"` (the destination becomes the server's address), `"l2"` (the server's MAC), `"ipip"` or `"gue"` (whole, through a [tunnel](../guides/tunnels.md)): how packets reach servers in mode dsr"#,
+        default: r#"`"l3"`"#,
+        sample: r##"
+# How packets reach the servers in mode dsr. A reload applies a change to new connections and to all UDP.
+#   l3  with the server's address as destination. The server puts the frontend's address into its answers (see tc/)
+#   l2  unchanged, to the server's MAC address. The server is on the same link and also has the frontend's address
+#   ipip, gue  whole, inside an IP packet or a UDP datagram. The server has the frontend's address, and may be on another
+#              network and of the other address family (docs/guides/tunnels.md)
+#dsr = "l3"
+"##,
+        example: "'l2'",
+    };
+
+    also tunnel = backend.tunnel.model((), default.tunnel); {
+        changes: |old, new| TunnelKeys::changes(&old.tunnel, &new.tunnel),
+        describe: nothing,
+        docs: TunnelKeys::DOCS,
+    };
+
+    key "send_proxy" => send_proxy: ProxyVersion {
+        read: choice(&ProxyVersion::ALL, ProxyVersion::name),
+        unset: "none",
+        describe: |backend, _| {
+            backend.send_proxy.map_or(String::new(), |version| format!("; PROXY header {}", version.name()))
+        },
+        kind: r#"`"v1"` or `"v2"` (UDP: `"v2"`), proxy and http: servers get a PROXY header"#,
+        default: "none",
+        sample: r##"
+# Sends a PROXY header before each connection ("v1" or "v2") or datagram ("v2"), so that servers learn the client's address.
+# Health checks at the server's own port send it, too. Modes proxy and http. Every server of the backend must expect it.
+#send_proxy = "v2"                      # example
+"##,
+        example: "'v2'",
+    };
+
+    key "protocol" => protocol: HttpVersion {
+        read: choice(&HttpVersion::ALL, HttpVersion::name),
+        only_in: Http,
+        describe: nothing,
+        kind: r#"`"h1"`, `"h2"`, `"auto"`: how servers are spoken to in mode http; [HTTP](../guides/http.md#http2-and-grpc)"#,
+        default: r#"`"h1"`"#,
+        sample: r##"
+# HTTP version that convey speaks with the servers, in mode http:
+#   h1    HTTP/1.1
+#   h2    HTTP/2 from the first byte on. gRPC needs it
+#   auto  the version of the client; within TLS the server chooses
+#protocol = "h1"
+"##,
+        example: "'h2'",
+    };
+
+    also tls = backend.tls.as_ref().map(|tls| tls.value.clone()); {
+        changes: |old, new| tls::changes(old.tls.as_deref(), new.tls.as_deref()),
+        describe: tls::describe,
+        docs: &[table("tls", "table, http and proxy; an empty one turns it on", "off")],
+    };
+
+    also discovery = backend.discovery.as_ref().map(|discovery| discovery.value.clone()); {
+        changes: |old, new| kubernetes::changes(old.discovery.as_ref(), new.discovery.as_ref()),
+        describe: nothing,
+        docs: &[table(
+            "kubernetes",
+            "table, proxy and http: servers are the endpoints of a Service",
+            "see below",
+        )],
+    };
+
+    also files = backend.files.as_ref().map(|files| files.value.clone()); {
+        changes: |old, new| files::changes(old.files.as_ref(), new.files.as_ref()),
+        describe: nothing,
+        docs: files::DOCS,
+    };
+
+    also timeouts = backend.timeouts.model(); {
+        changes: |old, new| own_timeout_changes(&old.timeouts, &new.timeouts),
+        describe: |backend, _| own_timeouts("; ", &backend.timeouts),
+        docs: &[table("timeouts", "table", "see below")],
+    };
+}
+
+impl ParsedBackend {
+    /// Reads the table of a backend that these frontends use.
+    pub(crate) fn read(
+        name: String,
+        mut table: TomlTable<'_>,
+        users: &[&ParsedFrontend],
+        report: &Report<'_>,
+    ) -> ParsedBackend {
+        let protocol = common_protocol(users);
+        let kind = if protocol == Some(Protocol::Udp) { ProbeKind::Udp } else { ProbeKind::Tcp };
+        let health_check = ParsedHealthCheck::read(&mut table, kind, report);
+        let servers = table.table("servers").named();
+        let servers: Vec<_> = servers.into_iter().map(|(name, t)| ParsedServer::read(name, t)).collect();
+        let backend = ParsedBackend {
+            name,
+            place: table.place.clone(),
+            keys: BackendKeys::read(&mut table),
+            hash: table.optional("hash", hash::parse),
+            health_check,
+            outlier_detection: outlier_detection::read(&mut table, report),
+            tunnel: TunnelKeys::read(&mut table),
+            tls: tls::read(&mut table, report),
+            files: files::read(&mut table, report),
+            discovery: kubernetes::read(&mut table, protocol, report),
+            timeouts: OwnLimits::read(table.table("timeouts")),
+            quic: quic::read(&mut table, &servers, report),
+            servers,
+        };
+        table.finish();
+        backend
+    }
+
+    /// What the program uses. `gets_packets`: a frontend in a packet mode uses the backend.
+    pub(crate) fn model(&self, gets_packets: bool) -> BackendConfig {
+        self.keys.model(self, BackendConfig::new(&self.name, gets_packets))
+    }
+
+    /// Whether connection ids of QUIC go before what is hashed.
+    pub(crate) fn hashes_quic(&self) -> bool {
+        self.hash.as_ref().is_some_and(|hash| hash.value.is_quic())
+    }
+}
+
+/// What a reload changes about a backend.
+pub(crate) fn changes(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
+    BackendKeys::changes(old, new)
+}
+
+/// What a reload reports of a backend that the file did not have before.
+pub(crate) fn about(backend: &BackendConfig) -> String {
+    if let Some(files) = &backend.files {
+        return format!("files {}", files.root.display());
+    }
+    let source = backend.discovery.as_ref().map(|discovery| format!("of {}", discovery.source));
+    let servers: Vec<String> = source.into_iter().chain(server::all(backend)).collect();
+    format!("{}, servers {}", backend.algorithm.name(), servers.join(", "))
+}
+
+/// The line of `convey check`. `modes` are those of the frontends that use the backend.
+pub(crate) fn line(backend: &BackendConfig, modes: &[Mode]) -> String {
+    let note = if modes.is_empty() { ", used by no frontend" } else { "" };
+    let settings = match &backend.files {
+        Some(files) => files::describe(files) + &own_timeouts("; ", &backend.timeouts),
+        None => BackendKeys::describe(backend, modes),
+    };
+    format!("backend {} ({settings}{note})\n", backend.name)
+}
+
+/// The rows of `convey check` for the servers of a backend.
+pub(crate) fn rows(backend: &BackendConfig) -> Vec<[String; 3]> {
+    let servers = backend.servers.iter().map(server::row);
+    let named = backend.named.iter().map(server::named_row);
+    let found = backend.discovery.iter().map(kubernetes::row);
+    let mut rows: Vec<_> = servers.chain(named).chain(found).collect();
+    rows.sort();
+    rows
+}
+
+/// What becomes of connections in each of these modes.
+fn on_down(backend: &BackendConfig, modes: &[Mode]) -> String {
+    let mut words: Vec<_> = modes.iter().map(|mode| backend.on_down_in(*mode).name()).collect();
+    words.sort_unstable();
+    words.dedup();
+    match words[..] {
+        [] => String::new(),
+        [one] => format!("; on down {one}"),
+        _ => "; on down reset, proxied keep".to_owned(),
+    }
+}
+
+/// The protocol that all frontends of a backend have.
+fn common_protocol(users: &[&ParsedFrontend]) -> Option<Protocol> {
+    let mut protocols = users.iter().map(|frontend| frontend.protocol());
+    let first = protocols.next()?;
+    protocols.all(|protocol| protocol == first).then_some(first)
+}
+
+/// The row of a key that is a table.
+const fn table(name: &'static str, kind: &'static str, default: &'static str) -> Docs {
+    Docs::Key(KeyDoc { name, kind, default, change: TakesEffect::Reload, sample: "", example: "" })
+}

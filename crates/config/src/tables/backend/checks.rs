@@ -1,0 +1,204 @@
+//! Checks of a backend that the file alone decides.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use super::{ParsedBackend, ParsedServer, hash, quic, tls};
+use crate::file::ParsedFrontend;
+use crate::keys::OnlyIn;
+use crate::problem::{Place, Placed, Report};
+use convey_model::{Algorithm, HttpVersion, Mode, ProbeKind, Protocol, ProxyVersion};
+
+impl ParsedBackend {
+    /// Reports what is wrong or odd in any mode. `is_used`: one of the frontends uses the backend.
+    pub(crate) fn check(&self, is_used: bool, frontends: &[ParsedFrontend], report: &Report<'_>) {
+        if !is_used {
+            report.warning(&self.place, "no frontend uses this backend");
+        }
+        pool(self, is_used, report);
+        quic::check(self, frontends, report);
+        version_fits(self, frontends, report);
+        if let Some(Placed { value: algorithm, .. }) = self.keys.algorithm {
+            self.check_algorithm(algorithm, report);
+        }
+    }
+
+    /// Reports keys that have no effect with an algorithm.
+    pub(crate) fn check_algorithm(&self, algorithm: Algorithm, report: &Report<'_>) {
+        algorithm_fits(self, algorithm, report);
+    }
+
+    /// Reports keys that do not fit the modes of the frontends that use the backend.
+    pub(crate) fn check_modes(&self, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
+        for (place, OnlyIn::Http) in self.keys.of_some_modes() {
+            only_http(place, used, report);
+        }
+        self.files.iter().for_each(|files| only_http(&files.place, used, report));
+        ewma(self, used, report);
+        shared_connections(self, report);
+        hash::check(self, used, report);
+        tls::check(self, used, report);
+    }
+}
+
+/// Reports a key that only mode http has.
+fn only_http(place: &Place, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
+    if let Some((frontend, mode)) = used.iter().find(|(_, mode)| !mode.is_http()) {
+        let (name, mode) = (&frontend.name, mode.name());
+        report.error(place, format!("is for mode http; frontend {name:?} is in {mode} mode"));
+    }
+}
+
+/// Only mode `http` sees the time of answers.
+fn ewma(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
+    let Some(Placed { value: Algorithm::Ewma, place }) = &backend.keys.algorithm else { return };
+    if let Some((frontend, mode)) = used.iter().find(|(_, mode)| !mode.is_http()) {
+        let (name, mode) = (&frontend.name, mode.name());
+        let message = format!(
+            "\"ewma\" goes by the time of answers, which only mode http sees; frontend {name:?} is in {mode} mode"
+        );
+        report.error(place, message);
+    }
+}
+
+/// A PROXY header is about one client, and all clients share a connection of HTTP/2.
+fn shared_connections(backend: &ParsedBackend, report: &Report<'_>) {
+    let Some(Placed { value, place }) = &backend.keys.protocol else { return };
+    if *value != HttpVersion::H1
+        && let Some(send) = &backend.keys.send_proxy
+    {
+        let line = report.line(&send.place, place);
+        let name = value.name();
+        let message = format!(
+            "{name:?} has clients share connections, and send_proxy ({line}) tells of one client at the beginning of each; keep one of them"
+        );
+        report.error(place, message);
+    }
+}
+
+/// Version 1 of the PROXY protocol knows TCP only.
+fn version_fits(backend: &ParsedBackend, frontends: &[ParsedFrontend], report: &Report<'_>) {
+    let Some(send) = backend.keys.send_proxy.as_ref().filter(|send| send.value == ProxyVersion::V1) else {
+        return;
+    };
+    let uses = |frontend: &&ParsedFrontend| frontend.uses(&backend.name);
+    let of_udp = |frontend: &&ParsedFrontend| frontend.protocol() == Protocol::Udp;
+    if let Some(frontend) = frontends.iter().filter(uses).find(of_udp) {
+        let message = format!(
+            "found \"v1\", but frontend {:?} has protocol = \"udp\"; allowed: \"v2\", which goes before each datagram",
+            frontend.name
+        );
+        report.error(&send.place, message);
+    }
+}
+
+/// Warns of `hash` and `hash_key` with an algorithm that does not hash, and of `slow_start` with an algorithm that hashes.
+fn algorithm_fits(backend: &ParsedBackend, algorithm: Algorithm, report: &Report<'_>) {
+    // Whatever chooses servers for new clients, connection ids say which one others have.
+    let hash = backend.hash.as_ref().filter(|_| !backend.hashes_quic());
+    let places = [hash.map(|hash| &hash.place), backend.keys.hash_key.as_ref().map(|key| &key.place)];
+    for place in places.into_iter().flatten().filter(|_| !algorithm.hashes()) {
+        let message = format!("has no effect with algorithm {:?}, which does not hash", algorithm.name());
+        report.warning(place, message);
+    }
+    let slow_start = backend.keys.slow_start.as_ref().filter(|time| !time.value.is_zero());
+    if let Some(slow_start) = slow_start.filter(|_| algorithm.hashes()) {
+        let message = format!(
+            "has no effect with algorithm {:?}, which hashes: clients would change servers all that time",
+            algorithm.name()
+        );
+        report.warning(&slow_start.place, message);
+    }
+}
+
+/// There is a server to choose, and it is clear which.
+fn pool(backend: &ParsedBackend, used: bool, report: &Report<'_>) {
+    if let Some(files) = &backend.files {
+        return no_servers(backend, &files.place, report);
+    }
+    let nobody = if backend.discovery.is_some() {
+        None
+    } else if backend.servers.is_empty() {
+        Some("no servers; write [backends.NAME.servers.NAME] with addr")
+    } else if backend.servers.iter().all(|server| server.settings.weight == 0) {
+        Some("every server has weight 0, so none gets a connection")
+    } else {
+        None
+    };
+    match nobody {
+        Some(message) if used => report.missing(&backend.place, message),
+        Some(message) => report.warning(&backend.place, message),
+        None if backend.discovery.is_none()
+            && backend.servers.iter().all(|server| server.settings.backup) =>
+        {
+            report.warning(&backend.place, "all servers are backups, so they serve as if none were");
+        }
+        None => {}
+    }
+    let mut addrs: Vec<_> = backend.servers.iter().filter_map(|server| server.addr.as_ref()).collect();
+    addrs.sort_by_key(|addr| addr.place.at);
+    let mut seen: HashMap<String, &Place> = HashMap::new();
+    for addr in addrs {
+        let text = addr.value.to_string();
+        if let Some(first) = seen.get(&text) {
+            let line = report.line(first, &addr.place);
+            report.warning(&addr.place, format!("{text} is also {} ({line})", first.key));
+        }
+        seen.entry(text).or_insert(&addr.place);
+    }
+    addrs_of_examples(backend, report);
+    names_of_servers(backend, report);
+    probed_ports(backend, report);
+}
+
+/// A backend serves files or has servers.
+fn no_servers(backend: &ParsedBackend, files: &Place, report: &Report<'_>) {
+    let server = backend.servers.iter().find_map(|server| server.addr.as_ref());
+    if let Some(server) = server {
+        let line = report.line(files, &server.place);
+        report.error(
+            &server.place,
+            format!("{} is set too ({line}): a backend serves files or has servers", files.key),
+        );
+    }
+}
+
+/// Servers without a port need a port of the file for their checks.
+fn probed_ports(backend: &ParsedBackend, report: &Report<'_>) {
+    let is_probed = backend.health_check.check.kind != ProbeKind::None || backend.outlier_detection.is_some();
+    if !is_probed || backend.health_check.check.port.is_some() {
+        return;
+    }
+    for addr in backend.servers.iter().filter_map(|server| server.addr.as_ref()) {
+        if addr.value.keeps_port() {
+            let message = format!(
+                "the port is missing, found \"{}\"; add it, or set health_check.port to use the port that each client connects to",
+                addr.value
+            );
+            report.error(&addr.place, message);
+        }
+    }
+}
+
+/// Addresses that documentation uses, and nobody else (RFC 5737): those of the `config.toml` that comes with convey.
+fn addrs_of_examples(backend: &ParsedBackend, report: &Report<'_>) {
+    for Placed { value, place } in backend.servers.iter().filter_map(ParsedServer::ip) {
+        if let IpAddr::V4(ip) = value.ip()
+            && ip.is_documentation()
+        {
+            report.warning(&place, format!("{ip} is an address for examples: write your server's"));
+        }
+    }
+}
+
+/// The servers that a name stands for are called after it.
+fn names_of_servers(backend: &ParsedBackend, report: &Report<'_>) {
+    for server in &backend.servers {
+        let (Some((owner, _)), Some(addr)) = (server.name.split_once('/'), &server.addr) else { continue };
+        let is_owner = |other: &&ParsedServer| other.name == owner && other.name_place().is_some();
+        if let Some(owner) = backend.servers.iter().find(is_owner) {
+            let message = format!("the servers of {:?}, which has a host name, are called so", owner.name);
+            report.error(&addr.place, message);
+        }
+    }
+}

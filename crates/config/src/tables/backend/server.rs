@@ -1,0 +1,194 @@
+//! `[backends.NAME.servers.NAME]`: a server as the file has it.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use super::quic;
+use crate::describe::limit;
+use crate::diff::{change, or, pair};
+use crate::file::max_connections;
+use crate::problem::{Place, Placed};
+use crate::reader::TomlTable;
+use crate::values::{ServerAddress, boolean, integer, server_address};
+use convey_model::{BackendConfig, NamedServer, ServerAddr, ServerConfig, ServerSettings};
+use convey_quic_cid::ServerId;
+
+/// `[backends.NAME.servers.NAME]`
+#[derive(Debug, Clone)]
+pub(crate) struct ParsedServer {
+    pub(crate) name: String,
+    pub(crate) addr: Option<Placed<ServerAddress>>,
+    pub(crate) settings: ServerSettings,
+    pub(crate) quic_server_id: Option<Placed<ServerId>>,
+}
+
+impl ParsedServer {
+    /// Reads one.
+    pub(super) fn read(name: String, mut table: TomlTable<'_>) -> ParsedServer {
+        let server = ParsedServer {
+            name,
+            addr: table.required("addr", server_address),
+            settings: settings(&mut table),
+            quic_server_id: table.optional("quic_server_id", quic::server_id),
+        };
+        table.finish();
+        server
+    }
+
+    /// A server of a list of servers: called by its address, the rest at its defaults.
+    pub(crate) fn listed(addr: Placed<ServerAddress>) -> ParsedServer {
+        let (settings, quic_server_id) = Default::default();
+        ParsedServer { name: addr.value.to_string(), addr: Some(addr), settings, quic_server_id }
+    }
+
+    /// Its address, if it has one of its own.
+    pub(crate) fn ip(&self) -> Option<Placed<SocketAddr>> {
+        let Placed { value, place } = self.addr.as_ref()?;
+        match value {
+            ServerAddress::Ip(addr) => Some(Placed { value: *addr, place: place.clone() }),
+            ServerAddress::Name(..) => None,
+        }
+    }
+
+    /// Where its address stands, if that is a name.
+    pub(crate) fn name_place(&self) -> Option<&Place> {
+        let addr = self.addr.as_ref()?;
+        matches!(addr.value, ServerAddress::Name(..)).then_some(&addr.place)
+    }
+
+    /// What the program uses, if it has an address of its own.
+    pub(crate) fn model(&self) -> Option<ServerConfig> {
+        Some(ServerConfig { name: self.name.clone(), addr: self.ip()?.value, settings: self.settings })
+    }
+
+    /// What the program uses, if it is known by a name.
+    pub(crate) fn named(&self) -> Option<NamedServer> {
+        let ServerAddress::Name(host, port) = &self.addr.as_ref()?.value else { return None };
+        Some(NamedServer {
+            name: self.name.clone(),
+            host: host.clone(),
+            port: *port,
+            settings: self.settings,
+        })
+    }
+}
+
+/// Reads how a server is used, or each endpoint of a Service.
+pub(super) fn settings(table: &mut TomlTable<'_>) -> ServerSettings {
+    let ServerSettings { weight, backup, max_connections: _ } = ServerSettings::default();
+    ServerSettings {
+        weight: table.or("weight", weight, integer(0..=u16::MAX)),
+        backup: table.or("backup", backup, boolean),
+        max_connections: max_connections(table),
+    }
+}
+
+/// The servers, with their addresses as the file has them.
+pub(super) fn all(backend: &BackendConfig) -> Vec<String> {
+    entries(backend).iter().map(ToString::to_string).collect()
+}
+
+/// The new servers, the servers that are gone, and the changes of the others. A server that changes its name only is
+/// renamed.
+pub(super) fn changes(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
+    let (old, new) = (entries(old), entries(new));
+    let (mut added, mut removed, mut changed) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut gone, mut come) = (Vec::new(), Vec::new());
+    for (before, after) in pair(&old, &new, |a, b| a.name == b.name && a.addr == b.addr) {
+        match (before, after) {
+            (Some(before), Some(after)) => changed.extend(about(before, after)),
+            (None, Some(after)) => come.push(after),
+            (Some(before), None) => gone.push(before),
+            (None, None) => {}
+        }
+    }
+    for (before, after) in pair(&gone, &come, |a, b| a.addr == b.addr) {
+        match (before, after) {
+            (Some(before), Some(after)) => changed.extend(about(before, after)),
+            (None, Some(after)) => added.push(after),
+            (Some(before), None) => removed.push(before),
+            (None, None) => {}
+        }
+    }
+    let (mut new, mut lost) = (Vec::new(), Vec::new());
+    for (before, after) in pair(&removed, &added, |a, b| a.name == b.name) {
+        match (before, after) {
+            (Some(before), Some(after)) => changed.extend(about(before, after)),
+            (None, Some(after)) => new.push(format!("+ {after}")),
+            (Some(before), None) => lost.push(format!("- {before}")),
+            (None, None) => {}
+        }
+    }
+    [new, lost, changed].concat()
+}
+
+/// A server of the file, known by its address or by a name.
+struct ServerLine<'a> {
+    backend: &'a str,
+    name: &'a str,
+    addr: String,
+    settings: &'a ServerSettings,
+}
+
+impl fmt::Display for ServerLine<'_> {
+    /// `web/a (10.0.0.2:80)`, as in every line of the log. Without the address if the server is called after it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ServerLine { backend, name, addr, .. } = self;
+        if name == addr { write!(f, "{backend}/{name}") } else { write!(f, "{backend}/{name} ({addr})") }
+    }
+}
+
+fn entries(backend: &BackendConfig) -> Vec<ServerLine<'_>> {
+    let at_address = backend.servers.iter().map(|server| ServerLine {
+        backend: &backend.name,
+        name: &server.name,
+        addr: ServerAddr(server.addr).to_string(),
+        settings: &server.settings,
+    });
+    let named = backend.named.iter().map(|named| ServerLine {
+        backend: &backend.name,
+        name: &named.name,
+        addr: named.to_string(),
+        settings: &named.settings,
+    });
+    at_address.chain(named).collect()
+}
+
+fn about(old: &ServerLine<'_>, new: &ServerLine<'_>) -> Vec<String> {
+    // Taken apart field by field, so that a new one cannot be forgotten.
+    let ServerSettings { weight, backup, max_connections } = old.settings;
+    let of = |what: &str| format!("{what} of {old}");
+    let name = |entry: &ServerLine<'_>| format!("{}/{}", entry.backend, entry.name);
+    let limits = (or(*max_connections, "none"), or(new.settings.max_connections, "none"));
+    let changes = [
+        change(&of("name"), old.name, new.name),
+        change(&format!("address of {}", name(old)), &old.addr, &new.addr),
+        change(&of("weight"), weight, &new.settings.weight),
+        change(&of("backup"), backup, &new.settings.backup),
+        change(&of("max_connections"), limits.0, limits.1),
+    ];
+    changes.into_iter().flatten().collect()
+}
+
+/// The row of `convey check`.
+pub(super) fn row(server: &ServerConfig) -> [String; 3] {
+    let settings = describe_settings(&server.settings);
+    [format!("  server {}", server.name), ServerAddr(server.addr).to_string(), settings]
+}
+
+/// The row of `convey check` for a server that is known by a name.
+pub(super) fn named_row(named: &NamedServer) -> [String; 3] {
+    let settings = describe_settings(&named.settings);
+    [
+        format!("  server {}", named.name),
+        named.to_string(),
+        format!("{settings}, for each address of the name"),
+    ]
+}
+
+/// How a server is used, as `convey check` shows it.
+pub(super) fn describe_settings(settings: &ServerSettings) -> String {
+    let ServerSettings { weight, backup, max_connections } = settings;
+    let backup = if *backup { ", backup" } else { "" };
+    format!("weight {weight}{backup}{}", limit(*max_connections))
+}
