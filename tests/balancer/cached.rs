@@ -58,7 +58,7 @@ impl Cached {
             return None;
         }
         let verdict = worker.handle(bytes);
-        while worker.forwarder.next_farewell(&worker.plan).is_some() {}
+        while worker.forwarder.next_server_reset(&worker.plan).is_some() {}
         worker.forwarder.flush_cache();
         Some(verdict)
     }

@@ -119,7 +119,7 @@ impl Worker {
                 buffer.set_frame(frame);
                 round.out.push((interface, buffer));
             });
-            self.say_farewells(&mut round);
+            self.send_server_resets(&mut round);
             for (since, parcel) in self.waiting.due(sight.snapshot.generation, now) {
                 self.handle(parcel, since, &mut round);
             }
@@ -166,7 +166,7 @@ impl Worker {
             let handled = HandledFrame { verdict, waits, plan, now };
             self.trace.tell(&self.forwarder, &frame, handled, before);
         }
-        self.say_farewells(round);
+        self.send_server_resets(round);
         match verdict {
             Verdict::Transmit(forwarded) => {
                 self.count(forwarded, (interface, &buffer), round);
@@ -264,11 +264,11 @@ impl Worker {
         }
     }
 
-    /// Tells servers of handshakes that gave way.
-    fn say_farewells(&mut self, round: &mut Round<'_>) {
-        while let Some((farewell, interface)) = self.forwarder.next_farewell(&round.sight.plan) {
+    /// Sends resets for evicted handshakes to their servers.
+    fn send_server_resets(&mut self, round: &mut Round<'_>) {
+        while let Some((reset, interface)) = self.forwarder.next_server_reset(&round.sight.plan) {
             let mut buffer = Buffer::default();
-            buffer.set_frame(farewell);
+            buffer.set_frame(reset);
             round.out.push((interface, buffer));
         }
     }

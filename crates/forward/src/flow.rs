@@ -9,8 +9,8 @@ use self::flags::{FlowFlags, FrontendMark};
 use super::cache::Progress;
 use super::handshake::{HandshakeEvent, HandshakeStep};
 use super::list::FlowLinks;
-use super::shares::Share;
 use super::state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
+use super::table_quota::TrafficKind;
 use super::tcp_sequence::{Heard, PendingFin, TcpSequence};
 use super::verdict::FlowOwners;
 use super::wheel::Slot;
@@ -231,9 +231,9 @@ impl Flow {
         if self.flags.has(FlowFlags::CLIENT_SIDE) { View::ClientSide } else { View::BothSides }
     }
 
-    /// Whose share of the table it takes.
-    pub(super) fn share(&self) -> Share {
-        Share::new(self.view(), self.flags.protocol())
+    /// Mode and protocol, which decide on its quota of the table.
+    pub(super) fn kind(&self) -> TrafficKind {
+        TrafficKind::new(self.view(), self.flags.protocol())
     }
 
     /// The last acknowledgement number of the client: the sequence number a reset in the server's name

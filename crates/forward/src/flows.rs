@@ -19,8 +19,8 @@ use super::handshake::{HandshakeEvent, HandshakeStep};
 use super::hop_use::HopUse;
 use super::index::Index;
 use super::list::{FlowList, TIMER};
-use super::shares::{Share, Shares};
 use super::state::{Direction, FlowState, Segment, View};
+use super::table_quota::{TableQuota, TrafficKind};
 use super::wheel::{Slot, Wheel, tick, tick_from};
 use super::workers::WorkerPeers;
 use convey_model::{FlowKey, FlowTimeouts, Timestamp};
@@ -46,22 +46,24 @@ const OPENED: usize = 4_096;
 pub enum Full {
     /// Those of the whole table.
     Table,
-    /// Those of a kind that has as much of the table as it may.
-    Share,
+    /// Those of a kind that has its quota of the table.
+    Quota,
 }
 
 /// Flows by the keys of their packets, each with a deadline that its packets put off.
 #[derive(Debug)]
 pub struct FlowTable {
-    /// The records used so far, up to the capacity; those that are in no slot of the wheel are vacant.
+    /// The records used so far, up to the capacity; those that are in no slot of the wheel are
+    /// vacant.
     flows: Vec<Flow>,
     births: Births,
     vacant: FlowList<TIMER>,
     index: Index,
     wheel: Wheel,
-    shares: Shares,
+    quota: TableQuota,
     hop_use: HopUse,
-    /// Flows that were opened since it was last asked, and may be beyond what their clients may have.
+    /// Flows that were opened since it was last asked, and may be beyond what their clients may
+    /// have.
     opened: Vec<FlowId>,
     /// Where open flows are counted.
     sources: SourceCounts,
@@ -82,11 +84,11 @@ impl FlowTable {
     /// The most flows a table can be made for.
     pub const MAX_CAPACITY: u32 = 1 << 30;
 
-    /// A table for up to `capacity` flows, at least one and at most [`FlowTable::MAX_CAPACITY`]. `seed` must
-    /// be a secret: somebody who knows it can choose keys that collide.
+    /// A table for up to `capacity` flows, at least one and at most [`FlowTable::MAX_CAPACITY`].
+    /// `seed` must be a secret: somebody who knows it can choose keys that collide.
     ///
-    /// Memory is reserved here and never grows; the kernel provides it as flows first use it, and gets it back after a
-    /// flood: see [`FlowTable::give_back_memory`].
+    /// Memory is reserved here and never grows; the kernel provides it as flows first use it, and
+    /// gets it back after a flood: see [`FlowTable::give_back_memory`].
     pub fn new(capacity: u32, timeouts: &FlowTimeouts, seed: u64) -> Self {
         let capacity = capacity.clamp(1, Self::MAX_CAPACITY);
         FlowTable {
@@ -95,7 +97,7 @@ impl FlowTable {
             vacant: FlowList::EMPTY,
             index: Index::new(2 * capacity as usize),
             wheel: Wheel::new(),
-            shares: Shares::new(capacity),
+            quota: TableQuota::new(capacity),
             hop_use: HopUse::new(),
             opened: Vec::with_capacity(OPENED),
             sources: SourceCounts::default(),
@@ -127,7 +129,7 @@ impl FlowTable {
     /// Flows now.
     #[cfg(any(test, feature = "test-util"))]
     pub fn len(&self) -> u32 {
-        self.shares.len()
+        self.quota.len()
     }
 
     /// Whether there is no flow.
@@ -148,7 +150,7 @@ impl FlowTable {
 
     /// Flows that are open now, as far as can be told: the connection has begun, and has not ended.
     pub fn open(&self) -> u32 {
-        self.shares.open() + self.count(FlowState::HandshakeOnly)
+        self.quota.open() + self.count(FlowState::HandshakeOnly)
     }
 
     /// Flows now whose packets the flow cache was told to forward.
@@ -172,9 +174,9 @@ impl FlowTable {
         self.index.find(self.hash(key), |id, direction| self.get(id).matches(direction, key))
     }
 
-    /// Fetches into the cache what looking up these keys will read. Worth it for the keys of a batch of
-    /// packets, if the table is larger than the cache: their waits for memory overlap, where those of
-    /// packets handled one by one add up.
+    /// Fetches into the cache what looking up these keys will read. Worth it for the keys of a
+    /// batch of packets, if the table is larger than the cache: their waits for memory overlap,
+    /// where those of packets handled one by one add up.
     pub fn prefetch<'a>(&self, keys: impl IntoIterator<Item = &'a FlowKey>) {
         const AT_ONCE: usize = 32;
         let mut hashes = [0; AT_ONCE];
@@ -208,7 +210,8 @@ impl FlowTable {
         self.flows[id.0 as usize].set_narrow(narrowness);
     }
 
-    /// Has packets of this flow to its client go on whole again, if it is there and they are cut. Returns whether they were.
+    /// Has packets of this flow to its client go on whole again, if it is there and they are cut.
+    /// Returns whether they were.
     pub(super) fn set_wide(&mut self, id: FlowId) -> bool {
         let Some(flow) = self.flows.get_mut(id.0 as usize) else { return false };
         let is_narrow = flow.slot != Slot::NONE && flow.is_narrow();
@@ -226,7 +229,8 @@ impl FlowTable {
         self.cached += u32::from(cached);
     }
 
-    /// Notes whether the flow cache takes packets of a flow's server from another interface than that of the next hop to it.
+    /// Notes whether the flow cache takes packets of a flow's server from another interface than
+    /// that of the next hop to it.
     pub(super) fn set_server_moved(&mut self, id: FlowId, moved: bool) {
         self.flows[id.0 as usize].set_server_moved(moved);
     }
@@ -242,23 +246,24 @@ impl FlowTable {
     /// Tells other workers from now on what may give way here. To be called before there is a flow.
     pub(super) fn work_with(&mut self, workers: WorkerPeers) {
         workers.clients().reserve(self.capacity, self.seed);
-        self.shares.work_with(workers);
+        self.quota.work_with(workers);
     }
 
     /// Has these kinds share the table from now on.
-    pub(crate) fn divide_among(&mut self, kinds: impl Iterator<Item = Share>) {
-        self.shares.divide_among(kinds);
+    pub(crate) fn divide_among(&mut self, kinds: impl Iterator<Item = TrafficKind>) {
+        self.quota.divide_among(kinds);
     }
 
-    /// Records a flow neither of whose keys is in the table. Without room for its kind, another flow gives way: the one that
-    /// has been closing for longest. If there is none: the one that has been half-open for longest. In DSR, as a last resort:
-    /// the one that has been open for longest and whose beginning was not seen.
+    /// Records a flow neither of whose keys is in the table. Without room for its kind, another
+    /// flow gives way: the one that has been closing for longest. If there is none: the one that
+    /// has been half-open for longest. In DSR, as a last resort: the one that has been open for
+    /// longest and whose beginning was not seen.
     ///
     /// # Errors
     /// [`Full`] if there is none of these.
     pub fn insert(&mut self, new: &NewFlow, now: Timestamp) -> Result<Inserted, Full> {
         debug_assert!(self.lookup(&new.client).is_none(), "{:?} is there", new.client);
-        let evicted = self.victim(Share::new(new.view, new.client.protocol))?.map(|id| self.remove(id));
+        let evicted = self.victim(TrafficKind::new(new.view, new.client.protocol))?.map(|id| self.remove(id));
         let mut flow = Flow::new(new);
         flow.deadline = tick_from(now) + self.timeouts[flow.state as usize];
         self.counts[flow.state as usize] += 1;
@@ -266,7 +271,7 @@ impl FlowTable {
         let id = self.place(flow, now);
         self.wheel.start_if_empty(tick(now));
         self.wheel.add(&mut self.flows, id.0);
-        self.shares.insert(&mut self.flows, id.0, class, now);
+        self.quota.insert(&mut self.flows, id.0, class, now);
         self.note_at_source(id, AtSource::Nothing, at_source);
         self.index.insert(self.hash(&new.client), id, Direction::ToServer);
         if new.view == View::BothSides {
@@ -275,8 +280,9 @@ impl FlowTable {
         Ok(Inserted { id, evicted })
     }
 
-    /// Notes that a segment of a flow has passed at `at`: its state follows, its deadline is put off. While the flow begins and
-    /// when it is over, few segments do that: see `Flow::is_kept_by`.
+    /// Notes that a segment of a flow has passed at `at`: its state follows, its deadline is put
+    /// off. While the flow begins and when it is over, few segments do that: see
+    /// `Flow::is_kept_by`.
     #[inline]
     pub fn on_segment(&mut self, id: FlowId, direction: Direction, segment: Segment, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
@@ -294,8 +300,8 @@ impl FlowTable {
         flow.note_answer(tick.max(flow.last_answer()));
     }
 
-    /// The flows among the next `budget` places, `from` one on, that the flow cache was told to forward; and where to go on,
-    /// `None` at the end.
+    /// The flows among the next `budget` places, `from` one on, that the flow cache was told to
+    /// forward; and where to go on, `None` at the end.
     pub(super) fn cached_from(&self, from: u32, budget: u32) -> (Vec<FlowId>, Option<u32>) {
         let used = self.flows.len() as u32;
         let end = from.saturating_add(budget).min(used);
@@ -329,7 +335,8 @@ impl FlowTable {
         self.keep_in_time(id);
     }
 
-    /// Opens a flow whose handshake the flow cache has completed by `at`, with the numbers of its client then.
+    /// Opens a flow whose handshake the flow cache has completed by `at`, with the numbers of its
+    /// client then.
     pub(super) fn open_by(&mut self, id: FlowId, progress: Progress, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
         let state = flow.catch_up(Some(progress), None);
@@ -338,7 +345,8 @@ impl FlowTable {
         self.keep_in_time(id);
     }
 
-    /// Notes how far a flow's client and server have got by what the flow cache has forwarded. Its deadline stays.
+    /// Notes how far a flow's client and server have got by what the flow cache has forwarded. Its
+    /// deadline stays.
     pub(super) fn catch_up(&mut self, id: FlowId, client: Option<Progress>, server: Option<Progress>) {
         let flow = &mut self.flows[id.0 as usize];
         let state = flow.catch_up(client, server);
@@ -356,7 +364,7 @@ impl FlowTable {
             self.index.remove(self.hash(&flow.server()), id, Direction::ToClient);
         }
         self.hop_use.end(flow.next_hops());
-        self.shares.remove(&mut self.flows, id.0, flow.class());
+        self.quota.remove(&mut self.flows, id.0, flow.class());
         self.note_at_source(id, flow.at_source(), AtSource::Nothing);
         self.wheel.remove(&mut self.flows, id.0);
         self.vacant.push(&mut self.flows, id.0);
@@ -365,10 +373,10 @@ impl FlowTable {
         flow
     }
 
-    /// Shows a slice of the flows to `keep` and forgets those for which it returns `false`. Begins with
-    /// `from` at 0 and looks at `budget` places; returns where to go on, `None` at the end. A flow that is
-    /// there from the first slice to the last is shown once. No flow that stays may be silent from now on for longer than
-    /// the timeouts say.
+    /// Shows a slice of the flows to `keep` and forgets those for which it returns `false`. Begins
+    /// with `from` at 0 and looks at `budget` places; returns where to go on, `None` at the end. A
+    /// flow that is there from the first slice to the last is shown once. No flow that stays may be
+    /// silent from now on for longer than the timeouts say.
     pub fn sweep(
         &mut self,
         now: Timestamp,
@@ -411,8 +419,8 @@ impl FlowTable {
         let (new_class, new_at_source) = (flow.class(), flow.at_source());
         self.note_at_source(id, at_source, new_at_source);
         if new_class != class {
-            self.shares.leave(&mut self.flows, id.0, class);
-            self.shares.enter(&mut self.flows, id.0, new_class, at);
+            self.quota.leave(&mut self.flows, id.0, class);
+            self.quota.enter(&mut self.flows, id.0, new_class, at);
         }
         let flow = self.get(id);
         let is_opened = match flow.view() {
@@ -424,7 +432,8 @@ impl FlowTable {
         }
     }
 
-    /// Puts a record where there is room: preferably where one was a moment ago, which is still cached.
+    /// Puts a record where there is room: preferably where one was a moment ago, which is still
+    /// cached.
     fn place(&mut self, flow: Flow, began: Timestamp) -> FlowId {
         self.hop_use.begin(flow.next_hops());
         let id = match self.vacant.last() {
@@ -444,8 +453,8 @@ impl FlowTable {
 
     #[inline]
     fn hash(&self, key: &FlowKey) -> u32 {
-        // In whole words: a load that spans smaller stores waits for them to retire, and so for every load
-        // of the packets before. That made each packet wait alone.
+        // In whole words: a load that spans smaller stores waits for them to retire, and so for
+        // every load of the packets before. That made each packet wait alone.
         let ports = u64::from(key.src_port) | u64::from(key.dst_port) << 16 | u64::from(key.protocol) << 32;
         let (src, dst) = (key.src.words(), key.dst.words());
         let mut bytes = [0; 40];

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use super::port_pools::PortPools;
 use super::port_ranges::PortsByKey;
 use super::port_split::PortSplit;
-use super::shares::Occupancy;
 use super::snat_choice::SnatChoice;
+use super::table_quota::Occupancy;
 use convey_model::{Addr, NextHops};
 
 /// Servers for which the choice of addresses is remembered.

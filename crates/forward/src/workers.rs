@@ -101,8 +101,8 @@ impl WorkerPeers {
         let counts = &shared.counts[self.own];
         let of_class = match class {
             Class::HalfOpen => &counts.unestablished,
-            Class::Closing if flow.share().is_udp() => &counts.unestablished,
-            Class::Doubtful if flow.share().is_udp() => &counts.streams,
+            Class::Closing if flow.kind().is_udp() => &counts.unestablished,
+            Class::Doubtful if flow.kind().is_udp() => &counts.streams,
             // It does not give way for slots, or has given them back.
             _ => return,
         };

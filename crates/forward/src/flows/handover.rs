@@ -3,7 +3,7 @@
 use super::{FlowId, FlowTable, Full, tick, tick_from};
 use crate::flow::{AtSource, Flow};
 use crate::handover::KnownFlow;
-use crate::shares::Share;
+use crate::table_quota::TrafficKind;
 use crate::wheel::Slot;
 use crate::{Direction, View};
 use convey_model::Timestamp;
@@ -20,7 +20,7 @@ impl FlowTable {
         now: Timestamp,
     ) -> Result<FlowId, Full> {
         debug_assert!(self.lookup(&known.client).is_none(), "{:?} is there", known.client);
-        if self.victim(Share::new(known.view, known.client.protocol))?.is_some() {
+        if self.victim(TrafficKind::new(known.view, known.client.protocol))?.is_some() {
             return Err(Full::Table);
         }
         let mut flow = Flow::restored(known, next_hops);
@@ -32,7 +32,7 @@ impl FlowTable {
         let id = self.place(flow, known.began().unwrap_or(since).min(now));
         self.wheel.start_if_empty(tick(now));
         self.wheel.add(&mut self.flows, id.0);
-        self.shares.insert(&mut self.flows, id.0, class, since.min(now));
+        self.quota.insert(&mut self.flows, id.0, class, since.min(now));
         self.note_at_source(id, AtSource::Nothing, at_source);
         self.index.insert(self.hash(&known.client), id, Direction::ToServer);
         if known.view == View::BothSides {

@@ -20,7 +20,7 @@ impl FlowTable {
     /// Gives memory back to the kernel once less than a quarter of it is needed. It stays reserved. Records before a flow
     /// that is there stay until it ends. Returns whether there is more to be given back.
     pub(crate) fn give_back_memory(&mut self) -> bool {
-        let (live, used) = (self.shares.len(), self.flows.len() as u32);
+        let (live, used) = (self.quota.len(), self.flows.len() as u32);
         self.peak.flows = self.peak.flows.max(live);
         self.peak.records = self.peak.records.max(used);
         let worthwhile = (self.capacity / 16).max(4_096);

@@ -346,7 +346,7 @@ fn a_server_short_of_ports_gets_those_of_its_own_oldest_closed_flow() {
         open(&mut flows, &passthrough(n), &[&HANDSHAKE[..], &CLOSE].concat(), at(0.0));
     }
     let closing_towards = |flows: &mut FlowTable, (addr, port)| {
-        flows.first_of(Resource::Port(addr, port), Share::new(View::BothSides, TCP), Class::Closing)
+        flows.first_of(Resource::Port(addr, port), TrafficKind::new(View::BothSides, TCP), Class::Closing)
     };
     for n in [1, 3, 5] {
         let id = closing_towards(&mut flows, to(1)).unwrap();

@@ -1,14 +1,13 @@
 //! Applies a new plan to the forwarder and its flows.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use super::Forwarder;
 use super::begin::UNRESOLVED;
 use super::recipient::{Recipient, unspecified};
 use super::served::Served;
 use crate::plan::{Plan, PlannedFrontend};
-use crate::{Flow, NatPorts, Share};
+use crate::{Flow, NatPorts, TrafficKind};
 use convey_model::{Unreachable, WantedNeighbour};
 
 impl Forwarder {
@@ -16,55 +15,54 @@ impl Forwarder {
     /// generation may withhold other SNAT addresses.
     pub(super) fn adopt(&mut self, plan: &Plan) {
         let withholds = |ports: &NatPorts| ports.withholds(&plan.snat_withheld);
-        if self.generation == Some(plan.generation) && self.ports.as_ref().is_none_or(withholds) {
+        if self.generation == Some(plan.generation) && self.tracker.ports().is_none_or(withholds) {
             return;
         }
         self.generation = Some(plan.generation);
-        let has_other_timeouts = self.flows.set_timeouts(&plan.flow_timeouts);
-        self.flows.divide_among(plan.frontends.iter().map(|frontend| share(frontend)));
-        self.flows.count_sources(plan.frontends.iter());
-        let served = Served::new(plan, self.ports.as_ref(), &self.served);
-        if let Some(ports) = &mut self.ports {
-            if served.may_be_asked_elsewhere_than(&self.served) {
-                ports.begin_to_check();
-            }
-            let proxied = plan.proxied.iter().map(|listen| (listen.ip().into(), listen.ports()));
-            ports.leave_out(served.listening().chain(proxied));
-        }
-        let has_other_tunnels = self.tunnels.adopt(plan);
-        let has_other_network = !Arc::ptr_eq(&self.network, &plan.network);
+        let table = self.tracker.table_mut();
+        let has_other_timeouts = table.set_timeouts(&plan.flow_timeouts);
+        table.divide_among(plan.frontends.iter().map(|frontend| kind_of(frontend)));
+        table.count_sources(plan.frontends.iter());
+        let served = Served::new(plan, self.tracker.ports(), &self.served);
+        let routes = self.tracker.adopt_routes(plan);
+        self.adopt_ports(plan, &served, routes.has_other_network);
         if has_other_timeouts
-            || has_other_tunnels
+            || routes.has_other_tunnels
             || served.may_end_flows_of(&self.served)
-            || plan.network.moves_flows_of(&self.network)
-            || (has_other_network && self.awaited.is_any_resolved(&plan.network))
+            || routes.moves_flows
+            || (routes.has_other_network && self.sweep.is_any_awaited_resolved(&plan.network))
         {
-            // One that is under way ends first: with plan upon plan, it would never.
-            match self.sweep {
-                None => self.sweep = Some(0),
-                Some(_) => self.sweep_again = true,
-            }
+            self.sweep.request();
         }
-        if let Some(ports) = self.ports.as_mut().filter(|_| has_other_network) {
-            ports.choose_anew();
-        }
-        if let Some(ports) = &mut self.ports {
-            ports.withhold(&plan.snat_withheld);
-        }
-        self.network = plan.network.clone();
         self.served = served;
-        // Looked up now so that they are resolved by the time of the first packet: UDP does not send it again.
+        // Looked up now so that they are resolved by the time of the first packet: UDP does not
+        // send it again.
         for server in plan.servers.values() {
             let ip = server.addr.ip();
             for source in self.sources_to(ip, plan) {
-                let _ = self.find_next_hop(Recipient::Server(source, ip), plan);
+                let _ = self.tracker.find_next_hop(Recipient::Server(source, ip), plan);
             }
         }
     }
 
-    /// The addresses that packets to a server of passthrough have, as far as they decide on the way.
+    /// Leaves out SNAT ports that clients may ask for, and addresses that the plan withholds.
+    fn adopt_ports(&mut self, plan: &Plan, served: &Served, has_other_network: bool) {
+        let Some(ports) = self.tracker.ports_mut() else { return };
+        if served.may_be_asked_elsewhere_than(&self.served) {
+            ports.begin_to_check();
+        }
+        let proxied = plan.proxied.iter().map(|listen| (listen.ip().into(), listen.ports()));
+        ports.leave_out(served.listening().chain(proxied));
+        if has_other_network {
+            ports.choose_anew();
+        }
+        ports.withhold(&plan.snat_withheld);
+    }
+
+    /// The addresses that packets to a server of passthrough have, as far as they decide on the
+    /// way.
     fn sources_to(&mut self, server: IpAddr, plan: &Plan) -> Vec<IpAddr> {
-        match self.ports.as_mut().filter(|_| plan.network.depend_on_source()) {
+        match self.tracker.ports_mut().filter(|_| plan.network.depend_on_source()) {
             None => vec![unspecified(server)],
             Some(ports) => {
                 ports.choose(server.into(), &plan.network);
@@ -74,8 +72,9 @@ impl Forwarder {
     }
 }
 
-/// Has packets of a flow go where the routes lead now. While the neighbour there is being resolved, they go on as before, and
-/// `await_neighbour` is called; unless that is gone, too: its index may soon be another's. Returns whether they go another way.
+/// Has packets of a flow go where the routes lead now. While the neighbour there is being resolved,
+/// they go on as before, and `await_neighbour` is called; unless that is gone, too: its index may
+/// soon be another's. Returns whether they go another way.
 pub(super) fn reroute(
     flow: &mut Flow,
     plan: &Plan,
@@ -98,7 +97,7 @@ pub(super) fn reroute(
     is_other
 }
 
-/// Whose share of the table a frontend's flows take.
-pub(super) fn share(frontend: &PlannedFrontend) -> Share {
-    Share::new(frontend.view, frontend.protocol as u8)
+/// The kind of a frontend's flows.
+pub(super) fn kind_of(frontend: &PlannedFrontend) -> TrafficKind {
+    TrafficKind::new(frontend.view, frontend.protocol as u8)
 }

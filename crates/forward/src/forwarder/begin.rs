@@ -2,21 +2,20 @@
 
 use std::net::IpAddr;
 
+use super::eviction::give_back;
 use super::fit::{Path, fit, fit_error};
 use super::icmp::check_error;
-use super::inquiry::{check_new, check_server, check_source, drop_reason, picked_server, server_again};
+use super::inquiry::{check_new, check_server, check_source, picked_server, server_again};
 use super::recipient::{Recipient, outer_source};
-use super::refuse::Stop;
-use super::source_limits::give_back;
+use super::snat_port::SnatPort;
+use super::stop::Stop;
 use super::{Forwarder, PacketContext, begins, segment};
 use crate::plan::{Plan, PlannedFrontend, PlannedServer};
 use crate::{
-    Cut, Direction, Flow, FlowId, FlowOwners, Forwarded, Frame, Full, NewFlow, PacketRole, ServerWay, Share,
+    Cut, Direction, FlowId, FlowOwners, Forwarded, Frame, Full, NewFlow, PacketRole, ServerWay, TrafficKind,
     Verdict, View,
 };
-use convey_model::{
-    Addr, DropReason, Endpoint, FlowKey, NextHop, Rewrite, Shortage, Unreachable, WantedNeighbour,
-};
+use convey_model::{DropReason, Endpoint, FlowKey, NextHop, Rewrite, Shortage};
 use convey_wire::{self as wire, Envelope, Headers, Kind};
 
 /// Means that a flow's next hop is not known yet.
@@ -34,24 +33,6 @@ struct ChosenServer<'a> {
     envelope: Option<Envelope>,
     /// `None` in DSR, and where no flow begins.
     snat: Option<SnatPort>,
-}
-
-/// SNAT address and port of a flow that is to begin.
-#[derive(Debug, Clone, Copy)]
-struct SnatPort {
-    at: (Addr, u16),
-    origin: PortOrigin,
-}
-
-/// Where the port of a new flow comes from.
-#[derive(Debug, Clone, Copy)]
-enum PortOrigin {
-    /// It was free, and is taken.
-    Free,
-    /// The flow that the new one replaces has it.
-    Replaced,
-    /// A flow has it that is evicted once the new one has everything else.
-    Victim,
 }
 
 impl<'a> ChosenServer<'a> {
@@ -93,7 +74,7 @@ impl Forwarder {
         }
         check_source(&self.served, &plan.network, (&key.src, key.src_port)).map_err(Stop::Silent)?;
         if !frontend.access.admits(key.src.ip()) {
-            self.refused_at = frontend.id;
+            self.replies.note_refusal(frontend.id);
             return Err(Stop::Silent(DropReason::AccessDenied));
         }
         if headers.is_error() {
@@ -123,7 +104,10 @@ impl Forwarder {
         }
         // One that is under way was let in by whoever has forgotten it.
         let taken = fitting
-            .and_then(|cut| Ok((cut, self.take_slots((frontend, server), begins(headers), now)?)))
+            .and_then(|cut| {
+                let (is_new, tracker) = (begins(headers), &mut self.tracker);
+                Ok((cut, self.eviction.take_slots(tracker, (frontend, server), is_new, now)?))
+            })
             .inspect_err(|_| self.undo_port(&target, headers));
         let (cut, slots) = taken?;
         self.record(packet, target).map(Begun::Recorded).or_else(|stop| {
@@ -175,22 +159,27 @@ impl Forwarder {
         let headers = packet.headers;
         let (key, is_new) = (&headers.key, begins(headers));
         let server = match self.choose(frontend, frame, headers) {
-            Err(Stop::Refused(DropReason::MaxConnections)) if is_new => self.choose_among_full(frontend, key),
+            Err(Stop::Refused(DropReason::MaxConnections)) if is_new => {
+                self.eviction.choose_among_full(&self.tracker, frontend, key)
+            }
             chosen => chosen,
         };
         let way = server.and_then(|server| {
             if !frontend.is_dsr() {
-                if let Some(ports) = &mut self.ports {
+                if let Some(ports) = self.tracker.ports_mut() {
                     ports.choose(server.addr.ip().into(), &packet.plan.network);
                 }
-                self.check_client(key, frontend, server, packet.now)?;
+                self.eviction.check_client(&mut self.tracker, key, (frontend, server), packet.now)?;
             }
             let target = self.find_way((frontend, server), packet)?;
-            let limits = self.check_source_limits(frontend, packet);
-            limits.map(|()| target).inspect_err(|_| self.undo_port(&target, headers))
+            let limits = self.eviction.check_source_limits(&mut self.tracker, frontend, packet);
+            limits.map(|()| target).inspect_err(|_| {
+                self.replies.note_refusal(frontend.id);
+                self.undo_port(&target, headers);
+            })
         });
-        // SYNs that are refused for want of something count: a flood has used it up. A SYN that waits for its next hop
-        // comes again.
+        // SYNs that are refused for want of something count: a flood has used it up. A SYN that
+        // waits for its next hop comes again.
         let is_for_nobody = matches!(
             &way,
             Err(Stop::Silent(_)
@@ -202,12 +191,13 @@ impl Forwarder {
                 ))
         );
         if is_new && headers.is_tcp() && !is_for_nobody {
-            self.begun += 1;
+            self.syns += 1;
         }
         way
     }
 
-    /// Finds the way to the server of a new flow. In passthrough it depends on the SNAT address, which is chosen first.
+    /// Finds the way to the server of a new flow. In passthrough it depends on the SNAT address,
+    /// which is chosen first.
     fn find_way<'a>(
         &mut self,
         (frontend, server): (&'a PlannedFrontend, &'a PlannedServer),
@@ -215,19 +205,19 @@ impl Forwarder {
     ) -> Result<ChosenServer<'a>, Stop> {
         let (key, plan) = (&packet.headers.key, packet.plan);
         if frontend.is_dsr() {
-            let next_hop = self.find_next_hop(dsr_recipient(server, frontend, key, plan), plan)?;
+            let next_hop = self.tracker.find_next_hop(dsr_recipient(server, frontend, key, plan), plan)?;
             return ChosenServer::new(frontend, server, next_hop, packet);
         }
         let endpoint = server.endpoint_for(key.dst_port);
         let snat = self.find_port(endpoint, packet)?;
-        let way = self.find_next_hop(Recipient::Server(snat.at.0.ip(), endpoint.0.ip()), plan);
+        let way = self.tracker.find_next_hop(Recipient::Server(snat.at.0.ip(), endpoint.0.ip()), plan);
         let target = way.and_then(|next_hop| ChosenServer::new(frontend, server, next_hop, packet));
         let target = target.map(|target| ChosenServer { snat: Some(snat), ..target });
         target.inspect_err(|_| self.give_port_back(endpoint, snat, key.protocol))
     }
 
-    /// An ICMP error about what a server has sent to its client directly, whose flow is not recorded, or not yet: it
-    /// goes where the client's packets hash to, and begins nothing.
+    /// An ICMP error about what a server has sent to its client directly, whose flow is not
+    /// recorded, or not yet: it goes where the client's packets hash to, and begins nothing.
     fn forward_unrecorded_error(
         &mut self,
         frontend: &PlannedFrontend,
@@ -237,16 +227,17 @@ impl Forwarder {
         let (headers, plan) = (packet.headers, packet.plan);
         check_error(&plan.network, frame, headers)?;
         let server = self.choose(frontend, frame, headers)?;
-        let next_hop = self.find_next_hop(dsr_recipient(server, frontend, &headers.key, plan), plan)?;
+        let next_hop =
+            self.tracker.find_next_hop(dsr_recipient(server, frontend, &headers.key, plan), plan)?;
         let target = ChosenServer::new(frontend, server, next_hop, packet)?;
         fit_error(headers, Path::to(target.hop, false).within(target.envelope.as_ref()))?;
         Ok(forward_unrecorded(frame, headers, target, None))
     }
 
-    /// To a SNAT port without a flow: one that ended, or a copy of what a local connection gets, which must not
-    /// be answered. To anything else: none of ours.
+    /// To a SNAT port without a flow: one that ended, or a copy of what a local connection gets,
+    /// which must not be answered. To anything else: none of ours.
     fn without_frontend(&self, key: &FlowKey) -> Verdict {
-        match &self.ports {
+        match self.tracker.ports() {
             Some(ports) if ports.holds((key.dst, key.dst_port)) => Verdict::Drop(DropReason::NoFlow),
             _ => Verdict::Pass,
         }
@@ -278,7 +269,8 @@ impl Forwarder {
             Some(snat) => {
                 self.settle_port(endpoint, snat, packet)?;
                 // Looked up now so that it is resolved by the time of the answer.
-                let to_client = self.find_next_hop(Recipient::client(key), packet.plan).unwrap_or(UNRESOLVED);
+                let to_client =
+                    self.tracker.find_next_hop(Recipient::client(key), packet.plan).unwrap_or(UNRESOLVED);
                 (View::BothSides, snat.at, to_client)
             }
         };
@@ -293,72 +285,26 @@ impl Forwarder {
             to_client,
             segment: segment(packet.headers),
         };
-        let spared = self.spare_the_open(Share::new(view, key.protocol), packet.now);
-        let inserted = match spared.and_then(|()| self.flows.insert(&flow, packet.now)) {
+        let kind = TrafficKind::new(view, key.protocol);
+        let prepared = self.eviction.prepare_table(&mut self.tracker, kind, packet.now);
+        let inserted = match prepared.and_then(|()| self.tracker.table_mut().insert(&flow, packet.now)) {
             Ok(inserted) => inserted,
             Err(full) => {
-                if let (Some(ports), View::BothSides) = (&mut self.ports, view) {
+                if let (Some(ports), View::BothSides) = (self.tracker.ports_mut(), view) {
                     ports.release(endpoint, key.protocol, back);
                 }
                 return Err(Stop::Refused(match full {
                     Full::Table => DropReason::TableFull,
-                    Full::Share => DropReason::TableShareFull,
+                    Full::Quota => DropReason::TableShareFull,
                 }));
             }
         };
         if let Some(evicted) = &inserted.evicted {
-            self.has_given_way((inserted.id, evicted), Shortage::Table, packet.now);
+            let evicted = (inserted.id, evicted);
+            self.eviction.on_evicted(&mut self.tracker, evicted, Shortage::Table, packet.now);
         }
-        self.note_begin(inserted.id, flow.segment, packet.now);
+        self.tracker.note_begin(inserted.id, flow.segment, packet.now);
         Ok(inserted.id)
-    }
-
-    /// A SNAT address and port: those of the flow that this one replaces, else free ones; where there are none
-    /// left, those of a flow of the server, which is evicted with [`Forwarder::settle_port`].
-    ///
-    /// A server that remembers the last connection of a port (TIME-WAIT) takes a new one if its numbers go on
-    /// where that one's ended (RFC 6191), as those of the same client do. And a client that met what another has
-    /// left there resets that and tries again: by another port it would meet the next one's.
-    fn find_port(&mut self, server: (Addr, u16), packet: PacketContext<'_>) -> Result<SnatPort, Stop> {
-        let (protocol, now) = (packet.headers.key.protocol, packet.now);
-        let exhausted = Stop::Refused(DropReason::SnatExhausted);
-        let Some(ports) = &mut self.ports else { return Err(exhausted) };
-        let at_server =
-            |old: &&FlowKey| (old.src, old.src_port) == server && ports.may_see(&old.src, old.dst);
-        if let Some(old) = self.replaced.as_ref().map(Flow::server).as_ref().filter(at_server) {
-            return Ok(SnatPort { at: (old.dst, old.dst_port), origin: PortOrigin::Replaced });
-        }
-        if let Some(at) = ports.allocate(server, protocol) {
-            return Ok(SnatPort { at, origin: PortOrigin::Free });
-        }
-        let victim = self.find_for_port(server, protocol, now).ok_or(exhausted)?;
-        let victim = self.flows.get(victim).server();
-        Ok(SnatPort { at: (victim.dst, victim.dst_port), origin: PortOrigin::Victim })
-    }
-
-    /// Takes the port for good, for a flow that has everything else.
-    fn settle_port(
-        &mut self,
-        server: (Addr, u16),
-        SnatPort { at, origin }: SnatPort,
-        packet: PacketContext<'_>,
-    ) -> Result<(), Stop> {
-        match origin {
-            PortOrigin::Free => {}
-            PortOrigin::Replaced => self.replaced = None,
-            PortOrigin::Victim => {
-                let key = packet.headers.key;
-                let answer = FlowKey { src: server.0, src_port: server.1, dst: at.0, dst_port: at.1, ..key };
-                // It may have been evicted for a connection slot already.
-                if let Some((id, Direction::ToClient)) = self.flows.lookup(&answer) {
-                    self.evict(id, Shortage::SnatPorts, packet.now);
-                }
-                if !self.ports.as_mut().is_some_and(|ports| ports.take(server, key.protocol, at)) {
-                    return Err(Stop::Refused(DropReason::SnatExhausted));
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Gives back the port of a flow that does not begin.
@@ -366,39 +312,6 @@ impl Forwarder {
         if let Some(snat) = target.snat {
             self.give_port_back(target.server.endpoint_for(headers.key.dst_port), snat, headers.key.protocol);
         }
-    }
-
-    fn give_port_back(&mut self, server: (Addr, u16), snat: SnatPort, protocol: u8) {
-        if let (Some(ports), SnatPort { at, origin: PortOrigin::Free }) = (&mut self.ports, snat) {
-            ports.undo(server, protocol, at);
-        }
-    }
-
-    /// The next hop on the way to somebody. A neighbour that is not resolved is asked for.
-    pub(super) fn find_next_hop(&mut self, to: Recipient, plan: &Plan) -> Result<u32, Stop> {
-        self.look_for_next_hop(to, plan, false)
-    }
-
-    /// A client has sent its SYN or datagram again: it is there, other than most of those that are asked for in vain.
-    pub(super) fn ask_for_client_again(&mut self, id: FlowId, plan: &Plan) {
-        let flow = self.flows.get(id);
-        let hop = flow.rewrite(Direction::ToClient).next_hop;
-        if flow.view() == View::BothSides && plan.network.get(hop).is_none() {
-            // When the answer comes, or came already, it finds what is known then.
-            let _ = self.look_for_next_hop(Recipient::end(flow, Direction::ToClient, plan), plan, true);
-        }
-    }
-
-    fn look_for_next_hop(&mut self, to: Recipient, plan: &Plan, is_repeated: bool) -> Result<u32, Stop> {
-        to.lookup(&plan.network).map_err(|unreachable| {
-            if let Unreachable::Unresolved { ip, interface } = unreachable {
-                self.events.unresolved = Some((interface, ip));
-                for neighbour in to.neighbours(&plan.network) {
-                    self.events.want(WantedNeighbour { is_repeated, ..neighbour });
-                }
-            }
-            Stop::Silent(drop_reason(unreachable))
-        })
     }
 }
 
@@ -424,26 +337,13 @@ enum Begun {
     Unrecorded(Option<Cut>),
 }
 
-/// The connection slots that a flow has taken at its frontend and its server.
-pub(super) struct TakenSlots<'a> {
-    pub(super) frontend: &'a PlannedFrontend,
-    pub(super) server: &'a PlannedServer,
-}
-
-impl TakenSlots<'_> {
-    pub(super) fn give_back(self) {
-        self.frontend.slots.release();
-        self.server.slots.release();
-    }
-}
-
 /// Whether each packet of a flow goes where the others go, without a record of it.
 fn is_repeatable(frontend: &PlannedFrontend) -> bool {
     frontend.is_dsr() && frontend.pool.is_hashed
 }
 
-/// Sends a packet to the server it hashes to, without a record: those after it hash to the same. Better than to
-/// refuse it, where forged packets may have filled the table.
+/// Sends a packet to the server it hashes to, without a record: those after it hash to the same.
+/// Better than to refuse it, where forged packets may have filled the table.
 fn forward_unrecorded(
     frame: &mut Frame<'_>,
     headers: &Headers,
@@ -471,8 +371,8 @@ pub(super) fn is_martian(ip: IpAddr) -> bool {
             let [first, ..] = ip.octets();
             ip.is_loopback() || ip.is_multicast() || first == 0 || first >= 240
         }
-        // Link-local ones too: no router may send them on (RFC 4291, section 2.5.6), and on which link the answer
-        // should go nobody could tell.
+        // Link-local ones too: no router may send them on (RFC 4291, section 2.5.6), and on which
+        // link the answer should go nobody could tell.
         IpAddr::V6(ip) => {
             ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || ip.is_unicast_link_local()
         }

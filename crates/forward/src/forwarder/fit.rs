@@ -1,7 +1,7 @@
 //! Whether the next hop takes a packet as it is.
 
-use super::narrow::{NARROW, longest_to};
-use super::refuse::Stop;
+use super::path_mtu::{NARROW, longest_to};
+use super::stop::Stop;
 use crate::plan::Plan;
 use crate::{Cut, Direction, Flow, Frame, View};
 use convey_model::{DropReason, NextHop};
@@ -12,7 +12,8 @@ use convey_wire::{self as wire, Envelope, Headers, Kind, TcpFlags};
 pub(super) struct Path {
     /// Longest that goes on whole, in bytes.
     mtu: u32,
-    /// Whether what is longer is cut, even if it says that it must not be: its sender is not told of this path.
+    /// Whether what is longer is cut, even if it says that it must not be: its sender is not told
+    /// of this path.
     is_secret: bool,
     /// Whether packets of several senders go on as one's.
     is_nat: bool,
@@ -33,7 +34,8 @@ impl Path {
         Path { mtu: self.mtu.saturating_sub(tunnel.overhead()), has_tunnel: true, ..self }
     }
 
-    /// Of packets of a flow. In passthrough servers know one path to all clients: see [`narrow`](super::narrow).
+    /// Of packets of a flow. In passthrough servers know one path to all clients: see
+    /// [`path_mtu`](super::path_mtu).
     #[inline]
     pub(super) fn of(
         flow: &Flow,
@@ -53,8 +55,8 @@ impl Path {
     }
 }
 
-/// Whether the next hop takes the packet; what is done to one that is too long and may be cut. A super-frame is cut
-/// into packets before it is sent, so what counts is how long those will be.
+/// Whether the next hop takes the packet; what is done to one that is too long and may be cut. A
+/// super-frame is cut into packets before it is sent, so what counts is how long those will be.
 pub(super) fn fit(frame: &Frame<'_>, headers: &Headers, path: Path) -> Result<Option<Cut>, Stop> {
     let (mtu, header_len) = (path.mtu as usize, headers.packet_len() - usize::from(headers.payload_len));
     if frame.sent_len(headers) <= mtu {
@@ -81,8 +83,8 @@ pub(super) fn fit(frame: &Frame<'_>, headers: &Headers, path: Path) -> Result<Op
     }))
 }
 
-/// Whether a packet is one of TCP that can be cut into shorter ones. Where urgent data ends is told from where a segment begins,
-/// and what begins or resets a connection is said once.
+/// Whether a packet is one of TCP that can be cut into shorter ones. Where urgent data ends is told
+/// from where a segment begins, and what begins or resets a connection is said once.
 fn may_become_segments(headers: &Headers) -> bool {
     let (flags, once) = (headers.flags.0, TcpFlags::SYN | TcpFlags::RST | TcpFlags::URG);
     headers.is_tcp() && headers.kind == Kind::Whole && flags & once == 0

@@ -2,15 +2,15 @@
 
 use super::begin::is_martian;
 use super::fit::{Path, fit_error};
-use super::refuse::Stop;
+use super::stop::Stop;
 use super::{Forwarder, PacketContext, owners};
 use crate::{Direction, FlowId, Forwarded, Frame, PacketRole, Verdict};
 use convey_model::{DropReason, NextHops};
 use convey_wire::{self as wire, Headers};
 
 impl Forwarder {
-    /// An ICMP error about a packet of the flow that went the other way. It changes nothing of the flow but how long its
-    /// packets may be: anybody can send one.
+    /// An ICMP error about a packet of the flow that went the other way. It changes nothing of the
+    /// flow but how long its packets may be: anybody can send one.
     pub(super) fn forward_error(
         &mut self,
         id: FlowId,
@@ -18,8 +18,8 @@ impl Forwarder {
         frame: &mut Frame<'_>,
         packet: PacketContext<'_>,
     ) -> Result<Verdict, Stop> {
-        self.catch_up(id);
-        let (flow, headers) = (self.flows.get(id), packet.headers);
+        self.tracker.catch_up(id);
+        let (flow, headers) = (self.tracker.flow(id), packet.headers);
         check_error(&packet.plan.network, frame, headers)?;
         if headers.is_tcp() && !flow.may_be_on_its_way(direction.opposite(), headers.seq) {
             return Err(Stop::Silent(DropReason::IcmpOutOfWindow));
@@ -33,10 +33,10 @@ impl Forwarder {
         if role == PacketRole::Refusal && !is_servers {
             return Err(Stop::Silent(DropReason::WrongInterface));
         }
-        let (rewrite, hop) = self.way(id, direction, packet)?;
-        let envelope = self.envelope(id, direction, packet.plan)?;
+        let (rewrite, hop) = self.tracker.route(id, direction, packet)?;
+        let envelope = self.tracker.envelope(id, direction, packet.plan)?;
         fit_error(headers, Path::to(hop, false).within(envelope.as_ref()))?;
-        self.check_path_mtu(id, direction, frame, packet)?;
+        self.path_mtu.check_error(&mut self.tracker, (id, direction), frame, packet)?;
         wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
         let interface = hop.interface;
         Ok(Verdict::Transmit(Forwarded { interface, direction, flow: owners, role, cut: None, envelope }))
@@ -53,8 +53,9 @@ pub(super) fn check_error(network: &NextHops, frame: &Frame<'_>, headers: &Heade
     }
 }
 
-/// Whether by an ICMP error that goes this way a server says itself that nobody takes its flow's datagrams. Somebody who
-/// forges it from elsewhere does not have the link-layer address that leads to the server.
+/// Whether by an ICMP error that goes this way a server says itself that nobody takes its flow's
+/// datagrams. Somebody who forges it from elsewhere does not have the link-layer address that leads
+/// to the server.
 fn is_refusal(direction: Direction, frame: &Frame<'_>, headers: &Headers) -> bool {
     direction == Direction::ToClient
         && !headers.is_tcp()

@@ -1,18 +1,20 @@
-//! The questions that a client's first packet is held against, as far as they take nothing. The forwarder asks them of each
-//! packet without a flow; an [`Inquiry`] asks them for whoever wants to know what would become of one.
+//! The questions that a client's first packet is held against, as far as they take nothing. The
+//! forwarder asks them of each packet without a flow; an [`Inquiry`] asks them for whoever wants to
+//! know what would become of one.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::begin::is_martian;
 use super::recipient::{Recipient, outer_source, unspecified};
-use super::refuse::Stop;
 use super::served::Served;
+use super::stop::Stop;
 use crate::plan::{Picked, Plan, PlannedFrontend, PlannedServer};
 use crate::{FlowSight, FlowState, NatPorts, ServerWay};
 use convey_model::{Addr, DropReason, Endpoint, NextHop, NextHops, Tunnel, Unreachable};
 
-/// A plan that is asked what would become of a client's first packet. Nothing comes of the questions.
+/// A plan that is asked what would become of a client's first packet. Nothing comes of the
+/// questions.
 pub struct Inquiry<'a> {
     plan: &'a Plan,
     served: Served,
@@ -37,7 +39,8 @@ impl<'a> Inquiry<'a> {
         check_source(&self.served, &self.plan.network, (&client.ip().into(), client.port()))
     }
 
-    /// Whether a client may begin something at a frontend, whichever server it gets. `port` is the one it asks for.
+    /// Whether a client may begin something at a frontend, whichever server it gets. `port` is the
+    /// one it asks for.
     ///
     /// # Errors
     /// Why its packets are dropped.
@@ -82,7 +85,8 @@ impl<'a> Inquiry<'a> {
         self.plan.tunnels.get(&server.id)
     }
 
-    /// The next hop on the way to a server, for packets from `source`: a SNAT address, or the client in DSR.
+    /// The next hop on the way to a server, for packets from `source`: a SNAT address, or the
+    /// client in DSR.
     ///
     /// # Errors
     /// Why packets to it are dropped.
@@ -144,7 +148,8 @@ pub(super) fn picked_server(frontend: &PlannedFrontend, picked: Picked) -> Resul
     }
 }
 
-/// The server of a flow that is over, for its client that tries again by the same port after a reset: see `allocate`.
+/// The server of a flow that is over, for its client that tries again by the same port after a
+/// reset: see `allocate`.
 pub(super) fn server_again(
     frontend: &PlannedFrontend,
     over: FlowState,

@@ -46,7 +46,8 @@ impl Recipient {
         }
     }
 
-    /// Whether this is the address of the client itself, other than that of a router on the way to it.
+    /// Whether this is the address of the client itself, other than that of a router on the way to
+    /// it.
     pub(super) fn is_client(self, ip: IpAddr) -> bool {
         matches!(self, Recipient::Client(_, client) if client == ip)
     }
@@ -59,7 +60,8 @@ impl Recipient {
         }
     }
 
-    /// The neighbours on the ways there. Of several equal ways any may be the first to be resolved, and some never are.
+    /// The neighbours on the ways there. Of several equal ways any may be the first to be resolved,
+    /// and some never are.
     pub(super) fn neighbours(self, network: &NextHops) -> impl Iterator<Item = WantedNeighbour> {
         let (source, ip, on_link) = match self {
             Recipient::ServerOnLink(source, ip) => (source, ip, true),

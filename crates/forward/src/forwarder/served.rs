@@ -17,11 +17,11 @@ const ANY_PORT: u16 = 0;
 
 /// The addresses a plan knows, with those of frontends and servers that drain.
 ///
-/// Flows are held against addresses and not against the numbers of frontends and servers: those change when
-/// something is renamed or moved to another backend, which must not cut a connection.
+/// Flows are held against addresses and not against the numbers of frontends and servers: those
+/// change when something is renamed or moved to another backend, which must not cut a connection.
 ///
-/// There is one for each plan, and each change of a server's health makes a plan: no port of a range is looked at for
-/// itself.
+/// There is one for each plan, and each change of a server's health makes a plan: no port of a
+/// range is looked at for itself.
 #[derive(Debug, Default)]
 pub(super) struct Served {
     /// Ours: no client has them.
@@ -109,8 +109,8 @@ impl Served {
         self.own.contains(addr)
     }
 
-    /// Whether new flows may go there: a server has this address and port, or the address and any port where clients may ask
-    /// for this one, and is spoken to by this protocol.
+    /// Whether new flows may go there: a server has this address and port, or the address and any
+    /// port where clients may ask for this one, and is spoken to by this protocol.
     pub(super) fn may_be_asked(&self, (addr, port): (Addr, u16), protocol: u8) -> bool {
         self.servers.contains(&(addr, port, protocol))
             || self.asked.contain(&protocol, port) && self.servers.contains(&(addr, ANY_PORT, protocol))
@@ -154,8 +154,9 @@ impl Served {
         here.is_some_and(|(_, access)| !access.admits(key.src.ip()))
     }
 
-    /// Whether packets of a flow of DSR get to its server as its backend has it now. Those of TCP need not: the
-    /// connection has the address at the server that it began with, and goes on with no other.
+    /// Whether packets of a flow of DSR get to its server as its backend has it now. Those of TCP
+    /// need not: the connection has the address at the server that it began with, and goes on with
+    /// no other.
     fn goes_as_configured(&self, flow: &Flow) -> bool {
         self.ways.get(&flow.server_id()).is_none_or(|configured| match configured {
             DsrKind::L3 => flow.way() == ServerWay::Rewritten,
@@ -164,8 +165,8 @@ impl Served {
         })
     }
 
-    /// Whether there may be flows for which [`Served::end_of`] has an answer, where those of `before` have ended
-    /// as it wanted.
+    /// Whether there may be flows for which [`Served::end_of`] has an answer, where those of
+    /// `before` have ended as it wanted.
     pub(super) fn may_end_flows_of(&self, before: &Served) -> bool {
         let all_stay = before.listen.are_among(&self.listen) && before.servers.is_subset(&self.servers);
         let other_way = |(id, way)| self.ways.get(id).is_some_and(|now| now != way);

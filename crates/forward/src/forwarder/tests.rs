@@ -28,10 +28,10 @@ mod client_share;
 mod damaged;
 mod drain;
 mod dsr;
+mod eviction;
 mod expiry;
 mod forged;
 mod fragments;
-mod give_way;
 mod handover;
 mod handshakes;
 mod hops;
@@ -134,7 +134,8 @@ fn a_client_that_uses_its_port_again_gets_a_new_flow_by_the_same_snat_port(famil
 fn a_client_that_tries_again_after_its_reset_comes_back_by_the_same_port(family: Family) {
     let mut lab = Lab::passthrough(family);
     let first = lab.send(lab.client(1).syn().seq(100));
-    // The server remembers the port's last user (TIME-WAIT) and acknowledges that one; the client resets it.
+    // The server remembers the port's last user (TIME-WAIT) and acknowledges that one; the client
+    // resets it.
     lab.send(first.reply().ack(77));
     lab.send(lab.client(1).rst().seq(77));
     let again = lab.send(lab.client(1).syn().seq(100));

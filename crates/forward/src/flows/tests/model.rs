@@ -43,7 +43,7 @@ fn new_flow(client: u16) -> NewFlow {
         if who.is_multiple_of(3) { Addr::v6([addr.v4_bytes(); 4].concat().try_into().unwrap()) } else { addr }
     };
     let key = |key: FlowKey| FlowKey { src: addr(key.src), dst: addr(key.dst), protocol, ..key };
-    // Frontends share servers, and servers have several numbers.
+    // Frontends kind servers, and servers have several numbers.
     let (frontend_id, server_id) = ((client / 2 % 3).into(), (client / 3 % 4).into());
     NewFlow { client: key(flow.client), server: key(flow.server), frontend_id, server_id, ..flow }
 }
@@ -64,9 +64,9 @@ impl Known {
         new_flow(self.client).view
     }
 
-    fn share(&self) -> Share {
+    fn kind(&self) -> TrafficKind {
         let new = new_flow(self.client);
-        Share::new(new.view, new.client.protocol)
+        TrafficKind::new(new.view, new.client.protocol)
     }
 
     fn half_open(&self) -> bool {
@@ -166,56 +166,56 @@ impl Known {
     }
 }
 
-/// Takes the flow of a share that has been what `which` says for longest.
-fn take_oldest(known: &mut Vec<Known>, of: Share, which: impl Fn(&Known) -> bool) -> Option<Known> {
-    let fits = |flow: &Known| flow.share() == of && which(flow);
+/// Takes the flow of a kind that has been what `which` says for longest.
+fn take_oldest(known: &mut Vec<Known>, of: TrafficKind, which: impl Fn(&Known) -> bool) -> Option<Known> {
+    let fits = |flow: &Known| flow.kind() == of && which(flow);
     let oldest =
         known.iter().enumerate().filter(|(_, flow)| fits(flow)).min_by_key(|(_, flow)| flow.since)?.0;
     Some(known.remove(oldest))
 }
 
-/// Whether more questions of a share wait than were answered.
-fn most_wait(known: &[Known], of: Share) -> bool {
-    let count = |which: fn(&Known) -> bool| known.iter().filter(|f| f.share() == of && which(f)).count();
+/// Whether more questions of a kind wait than were answered.
+fn most_wait(known: &[Known], of: TrafficKind) -> bool {
+    let count = |which: fn(&Known) -> bool| known.iter().filter(|f| f.kind() == of && which(f)).count();
     of.is_udp() && count(Known::half_open) > count(Known::closing)
 }
 
-/// Takes the flow of a share that gives way if none is over. Whether streams of which both sides are seen do, is not the table's to say.
-fn take_victim(known: &mut Vec<Known>, of: Share) -> Option<Known> {
+/// Takes the flow of a kind that gives way if none is over. Whether streams of which both sides are seen do, is not the table's to say.
+fn take_victim(known: &mut Vec<Known>, of: TrafficKind) -> Option<Known> {
     let is_last_resort = |flow: &Known| flow.doubtful() && flow.view() == View::ClientSide;
     take_oldest(known, of, Known::half_open).or_else(|| take_oldest(known, of, is_last_resort))
 }
 
 /// Makes room for a flow: `Err` if there is none, else whose place it takes.
-fn make_room(known: &mut Vec<Known>, new: Share, present: &[Share]) -> Result<Option<Known>, ()> {
+fn make_room(known: &mut Vec<Known>, new: TrafficKind, present: &[TrafficKind]) -> Result<Option<Known>, ()> {
     let part = if present.len() > 1 { CAPACITY / 2 / present.len() } else { 0 };
-    let guaranteed = |share: Share| if present.contains(&share) { part } else { 0 };
-    let count = |known: &[Known], share| known.iter().filter(|flow| flow.share() == share).count();
+    let guaranteed = |kind: TrafficKind| if present.contains(&kind) { part } else { 0 };
+    let count = |known: &[Known], kind| known.iter().filter(|flow| flow.kind() == kind).count();
     let is_within_its_part = count(known, new) < guaranteed(new);
-    let promised: usize = shares().iter().map(|share| count(known, *share).max(guaranteed(*share))).sum();
+    let promised: usize = kinds().iter().map(|kind| count(known, *kind).max(guaranteed(*kind))).sum();
     if known.len() < CAPACITY && (is_within_its_part || promised < CAPACITY) {
         return Ok(None);
     }
     assert!(!is_within_its_part, "whoever has less than its part has room");
-    let mut by_excess: Vec<(usize, Share)> =
-        shares().map(|share| (count(known, share).saturating_sub(guaranteed(share)), share)).into();
-    by_excess.retain(|(excess, share)| *excess > 0 || *share == new);
+    let mut by_excess: Vec<(usize, TrafficKind)> =
+        kinds().map(|kind| (count(known, kind).saturating_sub(guaranteed(kind)), kind)).into();
+    by_excess.retain(|(excess, kind)| *excess > 0 || *kind == new);
     // Of equals, the last.
     by_excess.sort_by_key(|(excess, _)| *excess);
     by_excess.reverse();
-    let mut first = |take: fn(&mut Vec<Known>, Share) -> Option<Known>| {
-        by_excess.iter().find_map(|(_, share)| take(known, *share))
+    let mut first = |take: fn(&mut Vec<Known>, TrafficKind) -> Option<Known>| {
+        by_excess.iter().find_map(|(_, kind)| take(known, *kind))
     };
-    let over = first(|known, share| match most_wait(known, share) {
+    let over = first(|known, kind| match most_wait(known, kind) {
         true => None,
-        false => take_oldest(known, share, Known::closing),
+        false => take_oldest(known, kind, Known::closing),
     });
     over.or_else(|| first(take_victim)).map(Some).ok_or(())
 }
 
-fn shares() -> [Share; Share::COUNT] {
+fn kinds() -> [TrafficKind; TrafficKind::COUNT] {
     [(View::BothSides, TCP), (View::BothSides, UDP), (View::ClientSide, TCP), (View::ClientSide, UDP)]
-        .map(|(view, protocol)| Share::new(view, protocol))
+        .map(|(view, protocol)| TrafficKind::new(view, protocol))
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
@@ -237,7 +237,7 @@ proptest! {
     #[test]
     fn the_table_knows_what_a_plain_list_knows(
         steps in prop::collection::vec(any_step(), 1..300),
-        present in prop::sample::subsequence(shares().to_vec(), 0..=Share::COUNT),
+        present in prop::sample::subsequence(kinds().to_vec(), 0..=TrafficKind::COUNT),
     ) {
         let mut flows = table(CAPACITY as u32);
         flows.divide_among(present.iter().copied());
@@ -301,8 +301,8 @@ proptest! {
                             continue;
                         }
                         let inserted = flows.insert(&new, now);
-                        let share = Share::new(new.view, new.client.protocol);
-                        if let Ok(evicted) = make_room(&mut known, share, &present) {
+                        let kind = TrafficKind::new(new.view, new.client.protocol);
+                        if let Ok(evicted) = make_room(&mut known, kind, &present) {
                             let evicted = evicted.map(|flow| new_flow(flow.client).client);
                             prop_assert_eq!(inserted.unwrap().evicted.map(|flow| flow.client()), evicted);
                             let state = FlowState::first(new.client.protocol, flags);
@@ -347,15 +347,15 @@ fn same(flows: &mut FlowTable, known: &[Known], number: usize) -> Result<(), Tes
     }
     // Each client's in turn.
     let held = held_by((number % usize::from(CLIENTS)) as u16);
-    for (held, share) in held.into_iter().flat_map(|held| shares().map(|share| (held, share))) {
+    for (held, kind) in held.into_iter().flat_map(|held| kinds().map(|kind| (held, kind))) {
         for class in [Class::Closing, Class::HalfOpen, Class::Doubtful] {
             let holds = |flow: &&Known| {
-                flow.share() == share && flow.is_in(class) && held_by(flow.client).contains(&held)
+                flow.kind() == kind && flow.is_in(class) && held_by(flow.client).contains(&held)
             };
             let oldest = known.iter().filter(holds).min_by_key(|flow| flow.since);
-            let first = flows.first_of(held, share, class).map(|id| flows.get(id).client());
+            let first = flows.first_of(held, kind, class).map(|id| flows.get(id).client());
             prop_assert_eq!(first, oldest.map(|flow| new_flow(flow.client).client), "{:?} {:?}", held, class);
-            prop_assert_eq!(flows.count_of(held, share, class) as usize, known.iter().filter(holds).count());
+            prop_assert_eq!(flows.count_of(held, kind, class) as usize, known.iter().filter(holds).count());
         }
     }
     Ok(())

@@ -225,8 +225,9 @@ fn flows_move_to_a_router_that_is_resolved_after_its_route_came(family: Family) 
     lab.change(|world| world.neighbours.push(neighbour(WAN, other, 0xfd)));
     assert_eq!(lab.send(syn.reply().ack(101)).mac, 0xfd);
     assert_eq!(lab.send(lab.client(1).seq(101).ack(501)).route(), syn.route());
-    let (awaited, network) = (&lab.forwarder.awaited, &lab.forwarder.network);
-    assert!(!awaited.is_any_resolved(network), "or each change of the network costs a look at every flow");
+    let network = lab.plan.network.clone();
+    let is_resolved = lab.forwarder.sweep.is_any_awaited_resolved(&network);
+    assert!(!is_resolved, "or each change of the network costs a look at every flow");
 }
 
 /// Two routers that default routes of the same metric lead to, and that nobody has resolved.

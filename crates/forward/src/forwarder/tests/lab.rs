@@ -43,7 +43,7 @@ pub(super) struct Lab {
     /// Datagrams of servers, and refusals by servers, that were forwarded.
     pub(super) heard: [usize; 2],
     /// What servers were told of handshakes that gave way.
-    pub(super) farewells: Vec<Seen>,
+    pub(super) server_resets: Vec<Seen>,
     /// The tunnel that the last packet went through.
     pub(super) envelope: Option<wire::Envelope>,
     fragments: Fragments<Vec<u8>>,
@@ -169,7 +169,7 @@ impl Lab {
             unrecorded: 0,
             heard: [0; 2],
             envelope: None,
-            farewells: Vec::new(),
+            server_resets: Vec::new(),
             fragments: Fragments::new(IpIds::new(0)),
             ids: IpIds::new(0),
         };
@@ -225,7 +225,7 @@ impl Lab {
         self.forwarder.handle_timeout(&self.plan, self.now, |frame, interface| {
             sent.push(Seen::read(frame, interface));
         });
-        self.hear_farewells();
+        self.take_server_resets();
         self.forwarder.flush_cache();
         sent
     }
@@ -288,7 +288,7 @@ impl Lab {
         }
         let before = frame.bytes.to_vec();
         let verdict = self.forwarder.handle_frame(frame, &self.plan, self.now);
-        self.hear_farewells();
+        self.take_server_resets();
         self.forwarder.flush_cache();
         let forwarded = match verdict {
             Verdict::Transmit(forwarded) => forwarded,
@@ -327,9 +327,9 @@ impl Lab {
         }
     }
 
-    fn hear_farewells(&mut self) {
-        while let Some((frame, interface)) = self.forwarder.next_farewell(&self.plan) {
-            self.farewells.push(Seen::read(frame, interface));
+    fn take_server_resets(&mut self) {
+        while let Some((frame, interface)) = self.forwarder.next_server_reset(&self.plan) {
+            self.server_resets.push(Seen::read(frame, interface));
         }
     }
 

@@ -141,7 +141,7 @@ fn who_fills_a_frontend_at_one_port_of_its_range_gives_way_to_clients_at_another
 fn snat_ports_of_a_port_that_nobody_listens_on_any_more_are_given_back(family: Family) {
     let mut lab = ranging(family, Lab::passthrough);
     lab.change(|world| world.servers.truncate(1));
-    let pools = |lab: &Lab| lab.forwarder.ports.as_ref().unwrap().pools();
+    let pools = |lab: &Lab| lab.forwarder.tracker.ports().unwrap().pools();
     for port in FIRST..=LAST {
         let syn = lab.send(client(family, port, port).syn().seq(100));
         lab.handle(&syn.reply().rst().ack(101));

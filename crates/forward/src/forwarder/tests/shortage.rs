@@ -170,7 +170,7 @@ fn of_a_server_that_is_gone_no_ports_are_remembered(family: Family) {
     lab.close(1, &first);
     lab.wait(Duration::from_secs(61));
     let mut servers = std::mem::take(&mut lab.world.servers);
-    let pools = |lab: &Lab| lab.forwarder.ports.as_ref().unwrap().pools();
+    let pools = |lab: &Lab| lab.forwarder.tracker.ports().unwrap().pools();
     assert_eq!(pools(&lab), 1);
     lab.change(|_| {});
     assert_eq!(pools(&lab), 0);

@@ -1,0 +1,274 @@
+//! How much one client may hold in passthrough: eight times what is left, of the table, of the SNAT
+//! ports of a server, and of the connection slots. The rule is that of proxy mode: [`fits`].
+//!
+//! Only open flows count, so SYNs in a client's name take nothing of its share. A client may begin
+//! many connections at once and open them all; then convey ends those beyond its share.
+//!
+//! UDP streams can be forged in a client's name. So a flow of UDP beyond the share does not become
+//! a stream: it gives way before streams do. A client is refused further ones only while all
+//! streams are in use.
+//!
+//! In DSR all that opens a flow can be forged, in any client's name. There nobody has a share.
+
+use super::Eviction;
+use super::in_use::Search;
+use super::source_limits::{find_silent_of_source, is_at_limit};
+use super::victims::is_crowd;
+use crate::flow::Class;
+use crate::forwarder::adopt::kind_of;
+use crate::forwarder::stop::Stop;
+use crate::forwarder::tracker::FlowTracker;
+use crate::plan::{Plan, PlannedFrontend, PlannedServer};
+use crate::queues::Resource;
+use crate::table_quota::Occupancy;
+use crate::{Flow, FlowEnd, FlowId, TrafficKind, View};
+use convey_model::{Addr, DropReason, Endpoint, FlowKey, Slots, Timestamp, fits};
+
+/// A flow that is to begin or to be open, and what it is to hold.
+struct Claim<'a> {
+    client: Addr,
+    protocol: u8,
+    port: (Addr, u16),
+    frontend: &'a PlannedFrontend,
+    server: &'a PlannedServer,
+    /// How often it counts already among its client's open flows.
+    own: u32,
+    /// How often it counts already among the open flows of its source.
+    own_at_source: u32,
+}
+
+/// A client's share of a resource that may run short, in passthrough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientShare {
+    /// The resource, in words.
+    pub of: &'static str,
+    /// How many of them its open flows hold.
+    pub own: u32,
+    /// How many are taken, by anybody.
+    pub used: u32,
+    /// How many are left.
+    pub free: u32,
+    /// Whether the client has its share, and is refused.
+    pub is_refused: bool,
+}
+
+impl<'a> Claim<'a> {
+    fn of_new(key: &FlowKey, frontend: &'a PlannedFrontend, server: &'a PlannedServer) -> Claim<'a> {
+        let port = server.endpoint_for(key.dst_port);
+        let (client, protocol, own, own_at_source) = (key.src, key.protocol, 0, 0);
+        Claim { client, protocol, port, frontend, server, own, own_at_source }
+    }
+
+    fn of_open(flow: &Flow, plan: &'a Plan) -> Option<Claim<'a>> {
+        let key = flow.client();
+        let endpoint = Endpoint { protocol: key.transport()?, addr: key.destination() };
+        let frontend = plan.listeners.get(&endpoint)?;
+        let server = plan.servers.get(&flow.server_id())?;
+        // A flow of before a reload may have begun at another frontend: that one's slots are no
+        // longer limited.
+        let is_its = frontend.id == flow.frontend_id() && flow.view() == frontend.view;
+        let [own, own_at_source] = [flow.class().is_open(), flow.is_counted()].map(u32::from);
+        let (port, client, protocol) = (flow.server_place(), key.src, key.protocol);
+        is_its.then_some(Claim { client, protocol, port, frontend, server, own, own_at_source })
+    }
+}
+
+/// Result of the check of a datagram that would make a stream of its flow.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum StreamCheck {
+    /// The client may have the stream.
+    Within,
+    /// The client has its share without the stream.
+    Beyond,
+    /// The client may have the stream once this silent flow of its source has ended, unless it is
+    /// beyond its share.
+    InPlaceOf(FlowId),
+}
+
+impl Eviction {
+    /// Refuses the beginning of a flow to a client that has its share.
+    pub(crate) fn check_client(
+        &mut self,
+        tracker: &mut FlowTracker,
+        key: &FlowKey,
+        (frontend, server): (&PlannedFrontend, &PlannedServer),
+        now: Timestamp,
+    ) -> Result<(), Stop> {
+        match self.refused_for(tracker, &Claim::of_new(key, frontend, server), now) {
+            None => Ok(()),
+            Some(_) => Err(Stop::Refused(DropReason::ClientLimit)),
+        }
+    }
+
+    /// What the client of a new flow holds of what it has its share of; of the table if it has of
+    /// nothing. `server` is the server's number. `None` where nobody has a share, or this client
+    /// needs none.
+    pub(crate) fn client_share(
+        &mut self,
+        tracker: &mut FlowTracker,
+        (key, server): (&FlowKey, u32),
+        plan: &Plan,
+        now: Timestamp,
+    ) -> Option<ClientShare> {
+        let endpoint = Endpoint { protocol: key.transport()?, addr: key.destination() };
+        let frontend = plan.listeners.get(&endpoint)?;
+        if frontend.is_dsr() || frontend.trusts(key.src.ip()) {
+            return None;
+        }
+        let claim = Claim::of_new(key, frontend, plan.servers.get(&server)?);
+        let refused_for = self.refused_for(tracker, &claim, now);
+        let held = refused_for.unwrap_or(Resource::TableEntry);
+        let (_, room) = rooms(tracker, &claim).into_iter().find(|(resource, _)| *resource == held)?;
+        let Occupancy { used, free } = room?;
+        let of = match held {
+            Resource::TableEntry => "places in its worker's table",
+            Resource::Port(..) => "SNAT ports to the server, of those of its worker",
+            Resource::FrontendSlot(_) => "connections of the frontend's max_connections",
+            Resource::ServerSlot(_) => "connections of the server's max_connections",
+        };
+        let own = self.others_of_client(&claim, held);
+        Some(ClientShare { of, own, used, free, is_refused: refused_for.is_some() })
+    }
+
+    /// The resource of which the client of a new flow has its share, if there is one.
+    fn refused_for(
+        &mut self,
+        tracker: &mut FlowTracker,
+        claim: &Claim<'_>,
+        now: Timestamp,
+    ) -> Option<Resource> {
+        let held = self.beyond(tracker, claim)?;
+        let kind = TrafficKind::new(View::BothSides, claim.protocol);
+        let search = Search { held, kind, class: Class::Doubtful };
+        // One that is not in use can have been forged.
+        let gives_way = kind.is_udp() && self.find_idle(tracker, search, now).is_some();
+        (!gives_way).then_some(held)
+    }
+
+    /// Checks a datagram of a client that would make a stream of its flow. At the limit of its
+    /// source a silent flow may give way.
+    pub(crate) fn check_stream(
+        &mut self,
+        tracker: &mut FlowTracker,
+        id: FlowId,
+        plan: &Plan,
+        now: Timestamp,
+    ) -> StreamCheck {
+        let Some(claim) = Claim::of_open(tracker.flow(id), plan) else { return StreamCheck::Within };
+        match self.end_of(tracker, &claim) {
+            None => StreamCheck::Within,
+            Some(FlowEnd::SourceLimit) => {
+                let source = (claim.frontend, claim.client.ip());
+                find_silent_of_source(tracker, source, Some(id), now)
+                    .map_or(StreamCheck::Beyond, StreamCheck::InPlaceOf)
+            }
+            Some(_) => StreamCheck::Beyond,
+        }
+    }
+
+    /// Whether the client of an open flow has its share without it.
+    pub(crate) fn is_beyond_share(&self, tracker: &FlowTracker, id: FlowId, plan: &Plan) -> bool {
+        let claim = Claim::of_open(tracker.flow(id), plan);
+        claim.is_some_and(|claim| self.beyond(tracker, &claim).is_some())
+    }
+
+    /// The next flow to end because it was opened beyond what its client may have, the newest
+    /// first; at the limit of a source rather one that has been silent.
+    pub(crate) fn next_excess(
+        &mut self,
+        tracker: &mut FlowTracker,
+        plan: &Plan,
+        now: Timestamp,
+    ) -> Option<(FlowId, FlowEnd)> {
+        while let Some(id) = tracker.table_mut().next_opened() {
+            let Some(claim) = Claim::of_open(tracker.flow(id), plan) else { continue };
+            let Some(end) = self.end_of(tracker, &claim) else { continue };
+            let silent = match end {
+                FlowEnd::SourceLimit => {
+                    find_silent_of_source(tracker, (claim.frontend, claim.client.ip()), Some(id), now)
+                }
+                _ => None,
+            };
+            return Some((silent.unwrap_or(id), end));
+        }
+        None
+    }
+
+    /// Why an open flow has to end: its client has its share without it, or its source as many as
+    /// it may have.
+    fn end_of(&self, tracker: &FlowTracker, claim: &Claim<'_>) -> Option<FlowEnd> {
+        match is_at_limit(claim.frontend, claim.client, claim.own_at_source) {
+            true => Some(FlowEnd::SourceLimit),
+            false => self.beyond(tracker, claim).map(|_| FlowEnd::ClientLimit),
+        }
+    }
+
+    /// The resource of which a client has its share; `None` if there is none, or the client is
+    /// trusted.
+    fn beyond(&self, tracker: &FlowTracker, claim: &Claim<'_>) -> Option<Resource> {
+        if claim.frontend.is_dsr() {
+            return None;
+        }
+        self.beyond_share(tracker, claim).filter(|_| !claim.frontend.trusts(claim.client.ip()))
+    }
+
+    fn beyond_share(&self, tracker: &FlowTracker, claim: &Claim<'_>) -> Option<Resource> {
+        let short = rooms(tracker, claim).into_iter().find(|(held, room)| {
+            // While there is so much that one client could hold all that is taken, nobody needs to
+            // be looked up.
+            room.is_some_and(|room| {
+                !fits(room.used, room.free.into()) && self.is_too_much(tracker, claim, *held, room)
+            })
+        });
+        short.map(|(held, _)| held)
+    }
+
+    fn is_too_much(&self, tracker: &FlowTracker, claim: &Claim<'_>, held: Resource, room: Occupancy) -> bool {
+        let all = room.used.saturating_add(room.free);
+        let yielding = self.yielding(tracker, held, claim.protocol, all);
+        let left = room.free.saturating_add(yielding).saturating_add(claim.own);
+        !fits(self.others_of_client(claim, held), left.into())
+    }
+
+    /// How many other open flows of its client hold this.
+    fn others_of_client(&self, claim: &Claim<'_>, held: Resource) -> u32 {
+        let all = self.workers.clients().count(claim.client, held, claim.protocol);
+        all.saturating_sub(claim.own)
+    }
+
+    /// Counts what flows hold that would give way now as left. Else forged SYNs would take
+    /// everybody's share away.
+    fn yielding(&self, tracker: &FlowTracker, held: Resource, protocol: u8, all: u32) -> u32 {
+        let count = |kind, class| tracker.table().count_of(held, kind, class);
+        let own = TrafficKind::new(View::BothSides, protocol);
+        let (over, begun) = match held {
+            Resource::TableEntry | Resource::Port(..) => {
+                (count(own, Class::Closing), count(own, Class::HalfOpen))
+            }
+            // A connection that is over has given its slots back.
+            Resource::FrontendSlot(_) | Resource::ServerSlot(_) => {
+                let udp = TrafficKind::all().filter(|kind| kind.is_udp());
+                let answered: u32 = udp.map(|kind| count(kind, Class::Closing)).sum();
+                let begun: u32 = TrafficKind::all().map(|kind| count(kind, Class::HalfOpen)).sum();
+                (answered, begun.saturating_add(self.workers.others(held).unestablished))
+            }
+        };
+        over.saturating_add(if is_crowd(begun, all) { begun } else { 0 })
+    }
+}
+
+/// How much is taken of each resource that a flow is to hold.
+fn rooms(tracker: &FlowTracker, claim: &Claim<'_>) -> [(Resource, Option<Occupancy>); 4] {
+    let Claim { protocol, port, frontend, server, .. } = *claim;
+    let limits = (frontend.max_connections, server.max_connections);
+    // A client that has its share of one server's slots is to get another server, as where that one
+    // is full; it has chosen already.
+    let of_server = limits.1.filter(|_| frontend.pool.servers.len() == 1);
+    let slots = |limit: Option<u32>, slots: &Slots| limit.map(|limit| Occupancy::of(limit, slots.open()));
+    [
+        (Resource::TableEntry, Some(tracker.table().occupancy(kind_of(frontend)))),
+        (Resource::Port(port.0, port.1), tracker.ports().map(|ports| ports.occupancy(port, protocol))),
+        (Resource::FrontendSlot(frontend.id), slots(limits.0, &frontend.slots)),
+        (Resource::ServerSlot(server.id), slots(of_server, &server.slots)),
+    ]
+}

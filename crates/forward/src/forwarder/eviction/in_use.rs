@@ -1,0 +1,77 @@
+//! Searches that have found all flows in use: they are not repeated for a moment.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+use crate::TrafficKind;
+use crate::flow::Class;
+use crate::forwarder::tracker::FlowTracker;
+use crate::queues::Resource;
+use convey_model::Timestamp;
+
+/// A look costs 64 flows. In a shortage every packet would take one, and none would find more than
+/// the last.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
+
+/// Searches that are remembered; of two at the same place the last.
+const REMEMBERED_SEARCHES: usize = 256;
+
+/// Searches that have found nothing, and when.
+#[derive(Debug)]
+pub(super) struct InUse(Box<[Option<(Search, Timestamp)>]>);
+
+/// Flows of one kind and class that hold something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Search {
+    pub(super) held: Resource,
+    pub(super) kind: TrafficKind,
+    pub(super) class: Class,
+}
+
+impl Search {
+    /// How many such flows there are.
+    pub(super) fn count(self, tracker: &FlowTracker) -> u32 {
+        tracker.table().count_of(self.held, self.kind, self.class)
+    }
+}
+
+impl InUse {
+    pub(super) fn new() -> InUse {
+        InUse(vec![None; REMEMBERED_SEARCHES].into())
+    }
+
+    /// Notes that all flows that the search has found are in use.
+    pub(super) fn note(&mut self, search: Search, now: Timestamp) {
+        self.0[place(&search)] = Some((search, now));
+    }
+
+    /// Whether all were in use a moment ago.
+    pub(super) fn are_all(&self, search: Search, now: Timestamp) -> bool {
+        self.0[place(&search)].is_some_and(|(known, at)| known == search && now.since(at) < LOOK_PAUSE)
+    }
+}
+
+fn place(search: &Search) -> usize {
+    let mut hasher = DefaultHasher::new();
+    search.hash(&mut hasher);
+    hasher.finish() as usize % REMEMBERED_SEARCHES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::View;
+    use convey_model::UDP;
+
+    #[test]
+    fn search_that_found_all_in_use_is_not_repeated_for_50_ms() {
+        let kind = TrafficKind::new(View::BothSides, UDP);
+        let (slot, other) = (Resource::ServerSlot(1), Resource::ServerSlot(2));
+        let at = |millis: u64| Timestamp(millis * 1_000_000);
+        let mut in_use = InUse::new();
+        in_use.note(Search { held: slot, kind, class: Class::Doubtful }, at(1_000));
+        let are_all = |held, class, millis| in_use.are_all(Search { held, kind, class }, at(millis));
+        assert!(are_all(slot, Class::Doubtful, 1_049) && !are_all(slot, Class::Doubtful, 1_050));
+        assert!(!are_all(other, Class::Doubtful, 1_000) && !are_all(slot, Class::Closing, 1_000));
+    }
+}

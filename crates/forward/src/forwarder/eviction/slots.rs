@@ -1,0 +1,232 @@
+//! Connection slots of frontends and servers: taken by new flows, and freed by flows that give way,
+//! here or at another worker.
+
+use super::Eviction;
+use super::server_resets::MAX_QUEUED;
+use super::victims::{EvictionRequest, MIN_CROWD, is_crowd};
+use crate::flow::Class;
+use crate::forwarder::adopt::kind_of;
+use crate::forwarder::stop::Stop;
+use crate::forwarder::tracker::FlowTracker;
+use crate::plan::{Plan, PlannedFrontend, PlannedServer};
+use crate::queues::Resource;
+use crate::workers::Others;
+use crate::{FlowId, TrafficKind, WorkerPeers};
+use convey_model::{Addr, DropReason, FlowKey, Shortage, Slots, Timestamp};
+
+/// Servers of a frontend that are looked at for one with flows that may give way.
+const MAX_SERVERS: usize = 16;
+
+/// The connection slots that a flow has taken at its frontend and its server.
+pub(crate) struct TakenSlots<'a> {
+    frontend: &'a PlannedFrontend,
+    server: &'a PlannedServer,
+}
+
+impl TakenSlots<'_> {
+    /// Gives the slots back, for a flow that does not begin.
+    pub(crate) fn give_back(self) {
+        self.frontend.slots.release();
+        self.server.slots.release();
+    }
+}
+
+/// Connection slots that have run out.
+#[derive(Clone, Copy)]
+struct ExhaustedSlots<'a> {
+    held: Resource,
+    slots: &'a Slots,
+    limit: u32,
+}
+
+impl ExhaustedSlots<'_> {
+    /// Whether more are taken than there may be, without those that are about to be given back.
+    fn is_exceeded(&self, workers: &WorkerPeers) -> bool {
+        let leaving = workers.leaving(self.held);
+        self.slots.open().saturating_sub(leaving) > self.limit
+    }
+}
+
+impl Eviction {
+    /// Takes a connection slot of the frontend and one of the server; no more than there are, if
+    /// they are `limited`. Where there are none left, it takes those of flows that give way: the
+    /// driver gives them back with the events of their ends.
+    pub(crate) fn take_slots<'a>(
+        &mut self,
+        tracker: &mut FlowTracker,
+        (frontend, server): (&'a PlannedFrontend, &'a PlannedServer),
+        limited: bool,
+        now: Timestamp,
+    ) -> Result<TakenSlots<'a>, Stop> {
+        let limits = [frontend.max_connections, server.max_connections];
+        let slots = [&frontend.slots, &server.slots];
+        let held = [Resource::FrontendSlot(frontend.id), Resource::ServerSlot(server.id)];
+        let mut wanted = [None; 2];
+        for n in 0..2 {
+            if !slots[n].try_take(limits[n].filter(|_| limited)) {
+                slots[n].try_take(None);
+                let limit = limits[n].unwrap_or(u32::MAX);
+                wanted[n] = Some(ExhaustedSlots { held: held[n], slots: slots[n], limit });
+            }
+        }
+        let taken = TakenSlots { frontend, server };
+        if self.free_slots(tracker, wanted, kind_of(frontend), now) {
+            return Ok(taken);
+        }
+        taken.give_back();
+        Err(Stop::Refused(DropReason::MaxConnections))
+    }
+
+    /// The server that a new flow goes to where all are at their limit: of some, the one with most
+    /// flows that may give way.
+    pub(crate) fn choose_among_full<'a>(
+        &self,
+        tracker: &FlowTracker,
+        frontend: &'a PlannedFrontend,
+        key: &FlowKey,
+    ) -> Result<&'a PlannedServer, Stop> {
+        let pool = &frontend.pool;
+        let is_client = |server: &PlannedServer| frontend.is_dsr() && Addr::from(server.addr.ip()) == key.src;
+        let weight = |index: usize| {
+            let held = Resource::ServerSlot(pool.servers[index].id);
+            let of_kind = |kind: TrafficKind| {
+                let more: &[Class] = if kind.is_udp() { &[Class::Closing, Class::Doubtful] } else { &[] };
+                let classes = [Class::HalfOpen].iter().chain(more);
+                classes.map(|class| tracker.table().count_of(held, kind, *class)).sum::<u32>()
+            };
+            let others = self.workers.others(held);
+            (TrafficKind::all().map(of_kind).sum::<u32>(), others.unestablished, others.streams)
+        };
+        // Each client begins at one of its own.
+        let from = pool.picker.hash(key.source(), key.destination());
+        let some = from_on(from, pool.servers.len())
+            .filter(|&n| pool.servers[n].is_eligible && !is_client(&pool.servers[n]));
+        let most = some.map(|n| (weight(n), n)).reduce(|a, b| if b.0 > a.0 { b } else { a });
+        let server = most.filter(|(flows, _)| *flows != (0, 0, 0)).map(|(_, n)| &*pool.servers[n]);
+        server.ok_or(Stop::Refused(DropReason::MaxConnections))
+    }
+
+    /// Evicts flows for slots that other workers have taken beyond a limit because we have more
+    /// that may give way; no more of them than there are slots beyond the limit, whatever was asked
+    /// for.
+    pub(crate) fn evict_for_others(&mut self, tracker: &mut FlowTracker, plan: &Plan, now: Timestamp) {
+        if !self.workers.are_asking() {
+            return;
+        }
+        let workers = self.workers.clone();
+        let mut left = MAX_QUEUED;
+        for mut request in workers.requests() {
+            // Nobody has more than the limit now, or there is none.
+            let wanted = wanted(request.held(), plan);
+            let Some(wanted) = wanted.filter(|wanted| wanted.slots.open() > wanted.limit) else {
+                workers.withdraw(request);
+                continue;
+            };
+            while left > 0
+                && wanted.is_exceeded(&workers)
+                && let Some(id) = self.find_for_slot(tracker, &wanted, TrafficKind::all(), now)
+                // The slot may have been taken for a flow that began after that.
+                && tracker.flow(id).since < request.at(now).0
+            {
+                // First: a worker that sees the promise relies on the slot.
+                let flow = tracker.flow(id);
+                let (frontend, server) = (flow.frontend_id(), flow.server_id());
+                workers.leave(frontend, server);
+                if !workers.grant(&mut request) {
+                    workers.have_left(frontend, server);
+                    break;
+                }
+                self.leaving.push((frontend, server));
+                self.evict(tracker, id, Shortage::ConnectionSlots, now);
+                left -= 1;
+            }
+        }
+    }
+
+    /// Evicts flows for each of these slots. Returns whether there are enough.
+    fn free_slots(
+        &mut self,
+        tracker: &mut FlowTracker,
+        wanted: [Option<ExhaustedSlots<'_>>; 2],
+        new: TrafficKind,
+        now: Timestamp,
+    ) -> bool {
+        let kinds = || std::iter::once(new).chain(TrafficKind::all().filter(move |kind| *kind != new));
+        let mut victims = [None; 2];
+        for (victim, slot) in victims.iter_mut().zip(&wanted) {
+            let Some(slot) = slot else { continue };
+            *victim = self.find_for_slot(tracker, slot, kinds(), now);
+            // One may be enough.
+            if let Some(id) = *victim
+                && wanted.iter().flatten().all(|slot| slot.held.is_held_by(tracker.flow(id)))
+            {
+                self.evict_for_slot(tracker, id, now);
+                return true;
+            }
+        }
+        let is_there = |(slot, victim): (&Option<ExhaustedSlots<'_>>, &Option<FlowId>)| {
+            slot.is_none() || victim.is_some() || slot.is_some_and(|slot| self.ask_others(&slot, now))
+        };
+        if !wanted.iter().zip(&victims).all(is_there) {
+            return false;
+        }
+        victims.into_iter().flatten().for_each(|id| self.evict_for_slot(tracker, id, now));
+        true
+    }
+
+    /// Evicts a flow whose slots are taken already, and counts them as about to be given back.
+    fn evict_for_slot(&mut self, tracker: &mut FlowTracker, id: FlowId, now: Timestamp) {
+        let flow = tracker.flow(id);
+        let (frontend, server) = (flow.frontend_id(), flow.server_id());
+        if self.workers.len() > 1 {
+            self.workers.leave(frontend, server);
+            self.leaving.push((frontend, server));
+        }
+        self.evict(tracker, id, Shortage::ConnectionSlots, now);
+    }
+
+    /// Asks other workers to end a flow for a slot that is taken beyond the limit meanwhile. In DSR
+    /// the half-open ones may have opened unnoticed, and streams may be in use: so no more are
+    /// asked for at once than there are workers, and of streams one.
+    fn ask_others(&self, slot: &ExhaustedSlots<'_>, now: Timestamp) -> bool {
+        let Others { unestablished, streams } = self.workers.others(slot.held);
+        let is_crowd = is_crowd(unestablished, slot.limit) || unestablished >= MIN_CROWD;
+        let most = if is_crowd { unestablished.min(self.workers.len()) } else { streams.min(1) };
+        self.workers.ask(slot.held, most, now)
+    }
+
+    fn find_for_slot(
+        &mut self,
+        tracker: &mut FlowTracker,
+        slot: &ExhaustedSlots<'_>,
+        kinds: impl Iterator<Item = TrafficKind> + Clone,
+        now: Timestamp,
+    ) -> Option<FlowId> {
+        let ExhaustedSlots { held, limit: all, .. } = *slot;
+        let others = self.workers.others(held);
+        let request = EvictionRequest { held, shortage: Shortage::ConnectionSlots, all, others };
+        self.find_victim(tracker, request, kinds, now)
+    }
+}
+
+/// The slots of a frontend or server, with their limit; `None` if it is gone or has no limit.
+fn wanted(held: Resource, plan: &Plan) -> Option<ExhaustedSlots<'_>> {
+    let (slots, limit) = match held {
+        Resource::FrontendSlot(id) => {
+            let frontend = plan.frontends.iter().find(|frontend| frontend.id == id)?;
+            (&frontend.slots, frontend.max_connections)
+        }
+        Resource::ServerSlot(id) => {
+            let server = plan.servers.get(&id)?;
+            (&server.slots, server.max_connections)
+        }
+        Resource::TableEntry | Resource::Port(..) => return None,
+    };
+    limit.map(|limit| ExhaustedSlots { held, slots, limit })
+}
+
+/// Some of `len` indices, from one on and round.
+fn from_on(from: u64, len: usize) -> impl Iterator<Item = usize> {
+    let len = len as u64;
+    (0..len.min(MAX_SERVERS as u64)).map(move |n| ((from % len + n) % len) as usize)
+}

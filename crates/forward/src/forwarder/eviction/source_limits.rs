@@ -1,0 +1,97 @@
+//! What one source may have of a frontend, at all workers together.
+//!
+//! Only open flows count among those that a source has at once: anybody can forge beginnings in any
+//! source's name. A source may begin many connections at once and open them all; then convey ends
+//! those beyond the limit. The rate counts first packets, and so can be forged.
+//!
+//! UDP streams can be forged too, and in DSR handshakes. At the limit, one of them that is silent
+//! gives way to another one of the same source, once that is open. A worker knows its own.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::Eviction;
+use super::victims::MAX_LOOKED_AT;
+use crate::FlowId;
+use crate::forwarder::stop::Stop;
+use crate::forwarder::tracker::FlowTracker;
+use crate::forwarder::{PacketContext, begins};
+use crate::plan::PlannedFrontend;
+use convey_model::{Addr, DropReason, Excess, OverLimit, Timestamp};
+
+/// A flow whose server has sent nothing for so long is silent; of DSR, one whose client has.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// For so long nobody looks again where all flows of a source are in use.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
+
+impl Eviction {
+    /// Refuses the beginning of a flow to a source that has what it may have; else takes one of
+    /// what it may begin. A connection that is under way takes nothing of that.
+    pub(crate) fn check_source_limits(
+        &mut self,
+        tracker: &mut FlowTracker,
+        frontend: &PlannedFrontend,
+        PacketContext { headers, now, .. }: PacketContext<'_>,
+    ) -> Result<(), Stop> {
+        let (ip, limits) = (headers.key.src.ip(), &frontend.limits);
+        let Some(sources) = frontend.sources.as_ref().filter(|_| !frontend.trusts(ip)) else { return Ok(()) };
+        let limits = if begins(headers) { *limits } else { limits.without_rate() };
+        let begun = match sources.begin(ip, &limits, now) {
+            Err(Excess::Connections)
+                if find_silent_of_source(tracker, (frontend, ip), None, now).is_some() =>
+            {
+                sources.begin(ip, &limits.without_connections(), now)
+            }
+            begun => begun,
+        };
+        let Err(excess) = begun else { return Ok(()) };
+        let reason = match excess {
+            Excess::Connections => DropReason::SourceConnections,
+            Excess::Rate => DropReason::SourceRate,
+        };
+        Err(match frontend.limits.action {
+            OverLimit::Reset => Stop::Refused(reason),
+            OverLimit::Drop => Stop::Silent(reason),
+        })
+    }
+}
+
+/// A silent flow of a source, beside the one at hand, that may give way to another one of it.
+pub(super) fn find_silent_of_source(
+    tracker: &mut FlowTracker,
+    (frontend, client): (&PlannedFrontend, IpAddr),
+    but: Option<FlowId>,
+    now: Timestamp,
+) -> Option<FlowId> {
+    let a_moment_ago = Timestamp(now.0.saturating_sub(LOOK_PAUSE.as_nanos() as u64));
+    let all = tracker.table().yielding(frontend.id, client, a_moment_ago);
+    for _ in 0..all.min(MAX_LOOKED_AT as usize) {
+        let id = tracker.table_mut().next_yielding(frontend.id, client)?;
+        if but != Some(id) && !tracker.has_got_further(id) && now.since(tracker.last_use(id)) >= SILENCE {
+            return Some(id);
+        }
+    }
+    if all > 0 {
+        tracker.table_mut().note_in_use(frontend.id, client, now);
+    }
+    None
+}
+
+/// Gives a client's beginning back to its source's rate, for it came to nothing.
+pub(crate) fn give_back(frontend: &PlannedFrontend, PacketContext { headers, .. }: PacketContext<'_>) {
+    let ip = headers.key.src.ip();
+    if let Some(sources) = frontend.sources.as_ref().filter(|_| begins(headers) && !frontend.trusts(ip)) {
+        sources.give_back(ip, &frontend.limits);
+    }
+}
+
+/// Whether a client's source has as many open flows as it may have, beside `own` of the flow at
+/// hand.
+pub(super) fn is_at_limit(frontend: &PlannedFrontend, client: Addr, own: u32) -> bool {
+    let limit = frontend.sources.as_ref().zip(frontend.limits.connections_per_source);
+    limit.is_some_and(|(sources, most)| {
+        let ip = client.ip();
+        !frontend.trusts(ip) && sources.open(ip).saturating_sub(own) >= most
+    })
+}

@@ -1,0 +1,69 @@
+//! Places of the table: which flow gives way to a new one, by what the flow cache knows.
+
+use super::Eviction;
+use super::in_use::Search;
+use super::victims::{MAX_ASKED, MAX_LOOKED_AT};
+use crate::flow::Class;
+use crate::forwarder::tracker::FlowTracker;
+use crate::queues::Resource;
+use crate::{FlowId, FlowState, Full, TrafficKind};
+use convey_model::{Shortage, Timestamp};
+
+impl Eviction {
+    /// Prepares the table for a new flow of this kind. A flow that has opened in the cache does not
+    /// give way because its event is late. Nor does a flow of UDP that was answered, while its
+    /// server sends, if there is another among the first.
+    ///
+    /// # Errors
+    /// There is no room; or so many flows have opened in the cache that there was no time to look up the next; these are not looked
+    /// up again.
+    pub(crate) fn prepare_table(
+        &mut self,
+        tracker: &mut FlowTracker,
+        new: TrafficKind,
+        now: Timestamp,
+    ) -> Result<(), Full> {
+        let mut left = MAX_LOOKED_AT;
+        for _ in 0..MAX_ASKED {
+            match tracker.table_mut().victim(new) {
+                Ok(Some(id)) if tracker.has_got_further(id) => {}
+                Ok(Some(id)) if left > 0 && was_answered_again(tracker, id) => left -= 1,
+                Ok(_) => return Ok(()),
+                Err(full) => return self.evict_stream(tracker, new, full, now),
+            }
+        }
+        Err(Full::Quota)
+    }
+
+    /// Makes room for a flow of this kind at the cost of a stream, where nothing else may give way.
+    fn evict_stream(
+        &mut self,
+        tracker: &mut FlowTracker,
+        new: TrafficKind,
+        full: Full,
+        now: Timestamp,
+    ) -> Result<(), Full> {
+        for kind in TrafficKind::all().filter(|kind| kind.is_udp()) {
+            let search = Search { held: Resource::TableEntry, kind, class: Class::Doubtful };
+            if tracker.table().may_evict(kind, new)
+                && let Some(id) = self.find_idle(tracker, search, now)
+            {
+                self.evict(tracker, id, Shortage::Table, now);
+                return Ok(());
+            }
+        }
+        Err(full)
+    }
+}
+
+/// Whether the server of a flow of UDP has sent again since the flow was put in its queue; then it
+/// goes to the end.
+fn was_answered_again(tracker: &mut FlowTracker, id: FlowId) -> bool {
+    let flow = tracker.flow(id);
+    let last = tracker.table().last_use(flow);
+    let is_in_use = flow.state() == FlowState::UdpAnswered && last > Timestamp(flow.since);
+    if is_in_use {
+        tracker.table_mut().put_last(id, last);
+    }
+    is_in_use
+}

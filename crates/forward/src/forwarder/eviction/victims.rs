@@ -1,0 +1,223 @@
+//! Searches for the flow that gives way: one that is half-open or over, or a stream that is not in
+//! use.
+
+use std::time::Duration;
+
+use super::in_use::Search;
+use super::{Eviction, UDP_SILENCE};
+use crate::flow::Class;
+use crate::forwarder::tracker::FlowTracker;
+use crate::queues::Resource;
+use crate::workers::Others;
+use crate::{FlowId, TrafficKind, View};
+use convey_model::{Addr, Shortage, Timestamp};
+
+/// Half-open flows are a crowd when they are more than this part of all that there may be. If there
+/// are fewer, those that are under way finish first: in a balancer that is only busy, clients would
+/// push out each other.
+const HALF_OPEN_SHARE: u32 = 8;
+
+/// Half-open connections that are a crowd, however many there may be. Established ones may have
+/// left them little, and who forges as many a second would keep every client out.
+pub(super) const MIN_CROWD: u32 = 32;
+
+/// Duration that most handshakes do not need: a connection that has been half-open for longer gives
+/// way, however few there are.
+const HANDSHAKE: Duration = Duration::from_millis(100);
+
+/// Flows that are looked at for one that is not in use.
+pub(super) const MAX_LOOKED_AT: u32 = 64;
+
+/// Flows that the cache is asked for before one gives way: about 0.2 ms. In DSR it may have
+/// forwarded data of all.
+pub(super) const MAX_ASKED: u32 = 256;
+
+/// A resource that has run out, and that an evicted flow frees.
+#[derive(Clone, Copy)]
+pub(super) struct EvictionRequest {
+    pub(super) held: Resource,
+    pub(super) shortage: Shortage,
+    /// How many there are.
+    pub(super) all: u32,
+    /// Flows of other workers that may give way for it.
+    pub(super) others: Others,
+}
+
+impl Eviction {
+    /// The flow that gives its SNAT port towards a server to a new one.
+    pub(crate) fn find_for_port(
+        &mut self,
+        tracker: &mut FlowTracker,
+        server: (Addr, u16),
+        protocol: u8,
+        now: Timestamp,
+    ) -> Option<FlowId> {
+        let request = EvictionRequest {
+            held: Resource::Port(server.0, server.1),
+            shortage: Shortage::SnatPorts,
+            all: tracker.ports().map_or(0, |ports| ports.towards(&server.0)),
+            others: Others::default(),
+        };
+        self.find_victim(tracker, request, [TrafficKind::new(View::BothSides, protocol)].into_iter(), now)
+    }
+
+    /// The flow that gives way: one that is half-open or over, of the first kind that has one; else
+    /// a stream that is not in use; and if there is none, one that was answered within a second,
+    /// which may become a stream.
+    pub(super) fn find_victim(
+        &mut self,
+        tracker: &mut FlowTracker,
+        request: EvictionRequest,
+        kinds: impl Iterator<Item = TrafficKind> + Clone,
+        now: Timestamp,
+    ) -> Option<FlowId> {
+        let held = request.held;
+        let mut all = kinds.clone();
+        let mut udp = kinds.filter(|kind| kind.is_udp());
+        all.find_map(|kind| self.find_unestablished(tracker, request, kind, now))
+            .or_else(|| {
+                udp.clone().find_map(|kind| {
+                    self.find_idle(tracker, Search { held, kind, class: Class::Doubtful }, now)
+                })
+            })
+            .or_else(|| {
+                udp.find_map(|kind| first_useful(tracker, Search { held, kind, class: Class::Closing }, now))
+            })
+    }
+
+    /// A connection that is over gives way first, then the one that has been half-open for longest.
+    /// A datagram that was answered is mostly the only one: its flow goes before those that wait
+    /// for an answer; but not if most wait, for then they are forged.
+    fn find_unestablished(
+        &mut self,
+        tracker: &mut FlowTracker,
+        request: EvictionRequest,
+        kind: TrafficKind,
+        now: Timestamp,
+    ) -> Option<FlowId> {
+        let EvictionRequest { held, shortage, .. } = request;
+        let closing = Search { held, kind, class: Class::Closing };
+        if !kind.is_udp() {
+            // A connection that is over has given its slots back.
+            let has_more = shortage == Shortage::SnatPorts;
+            let over = has_more.then(|| first_useful(tracker, closing, now)).flatten();
+            return over.or_else(|| self.find_half_open(tracker, request, kind, now));
+        }
+        let count = |class| tracker.table().count_of(held, kind, class);
+        let most_wait = count(Class::HalfOpen) > count(Class::Closing);
+        if most_wait && let Some(id) = self.find_half_open(tracker, request, kind, now) {
+            return Some(id);
+        }
+        let is_no_crowd = EvictionRequest { all: u32::MAX, ..request };
+        self.find_idle(tracker, closing, now).or_else(|| self.find_half_open(tracker, is_no_crowd, kind, now))
+    }
+
+    /// Of a crowd, the flow that has been half-open for longest; of few, one that has been silent
+    /// for too long.
+    fn find_half_open(
+        &mut self,
+        tracker: &mut FlowTracker,
+        request: EvictionRequest,
+        kind: TrafficKind,
+        now: Timestamp,
+    ) -> Option<FlowId> {
+        let search = Search { held: request.held, kind, class: Class::HalfOpen };
+        for _ in 0..MAX_ASKED {
+            let half_open = search.count(tracker);
+            let id = first_useful(tracker, search, now)?;
+            if !tracker.has_got_further(id) {
+                let half_open = half_open.saturating_add(request.others.unestablished);
+                let are_many = !kind.is_udp() && half_open >= MIN_CROWD;
+                let is_crowd = are_many || is_crowd(half_open, request.all);
+                return if is_crowd { Some(id) } else { self.find_idle(tracker, search, now) };
+            }
+        }
+        None
+    }
+
+    /// Of some flows of this class, the one that has not been in use for longest; none of those
+    /// that were until just now.
+    ///
+    /// Packets do not move their flow. One that is found to have been in use since it was put in
+    /// its queue goes to the end, so the next that was not is mostly the one that has been idle for
+    /// longest.
+    pub(super) fn find_idle(
+        &mut self,
+        tracker: &mut FlowTracker,
+        search: Search,
+        now: Timestamp,
+    ) -> Option<FlowId> {
+        if self.in_use.are_all(search, now) {
+            return None;
+        }
+        let Search { held, kind, class } = search;
+        let is_handshake = class == Class::HalfOpen && !kind.is_udp();
+        let patience = if is_handshake { HANDSHAKE } else { UDP_SILENCE };
+        let idle = |last: Timestamp| now.since(last) >= patience;
+        self.candidates.clear();
+        let count = search.count(tracker);
+        let (mut longest, mut was_looked_at) = (None, count <= MAX_LOOKED_AT);
+        for _ in 0..count.min(MAX_LOOKED_AT) {
+            let Some(id) = tracker.table_mut().first_of(held, kind, class) else { break };
+            if !is_useful(tracker, held, id) {
+                tracker.table_mut().put_last(id, now);
+                continue;
+            }
+            if class == Class::HalfOpen && tracker.has_got_further(id) {
+                continue;
+            }
+            let since = Timestamp(tracker.flow(id).since);
+            // Else it was in use a moment ago.
+            let last = if idle(since) { last_in_use(tracker, id, class).max(since) } else { since };
+            if idle(last) && last == since {
+                longest = Some((last, id));
+                break;
+            }
+            was_looked_at |= !idle(since);
+            self.candidates.push((last, id));
+            tracker.table_mut().put_last(id, last);
+        }
+        self.candidates.sort_unstable_by_key(|(last, _)| *last);
+        self.candidates.iter().for_each(|(last, id)| tracker.table_mut().put_last(*id, *last));
+        let idle_for_longest = self.candidates.first().copied().filter(|(last, _)| idle(*last));
+        let longest = longest.into_iter().chain(idle_for_longest).min_by_key(|(last, _)| *last);
+        if longest.is_none() && was_looked_at {
+            self.in_use.note(search, now);
+        }
+        longest.map(|(_, id)| id)
+    }
+}
+
+/// The flow of this class that has held this for longest, if its end is of use. A flow may have a
+/// SNAT port that no new one gets: of an address that its server no longer sees, or of a frontend.
+/// Some of those go to the end of their queue.
+fn first_useful(tracker: &mut FlowTracker, search: Search, now: Timestamp) -> Option<FlowId> {
+    for _ in 0..MAX_LOOKED_AT {
+        let id = tracker.table_mut().first_of(search.held, search.kind, search.class)?;
+        if is_useful(tracker, search.held, id) {
+            return Some(id);
+        }
+        tracker.table_mut().put_last(id, now);
+    }
+    None
+}
+
+fn is_useful(tracker: &FlowTracker, held: Resource, id: FlowId) -> bool {
+    let snat = tracker.flow(id).server();
+    !matches!(held, Resource::Port(..))
+        || tracker.ports().is_some_and(|ports| ports.may_have(&snat.src, (snat.dst, snat.dst_port)))
+}
+
+/// Time of the last use of a flow of this class: of one that begins, by its client; of one of UDP
+/// that was answered, by its server.
+fn last_in_use(tracker: &mut FlowTracker, id: FlowId, class: Class) -> Timestamp {
+    match class {
+        Class::HalfOpen => tracker.table().last_kept(tracker.flow(id)),
+        _ => tracker.last_use(id),
+    }
+}
+
+/// Whether so many half-open flows are a crowd among all that there may be.
+pub(super) fn is_crowd(half_open: u32, all: u32) -> bool {
+    half_open.saturating_mul(HALF_OPEN_SHARE) > all
+}

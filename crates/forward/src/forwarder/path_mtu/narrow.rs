@@ -1,0 +1,170 @@
+//! Clients whose path takes shorter packets than their server is told (passthrough).
+//!
+//! A server knows one path to all clients, for all of them have our address there. So what one of
+//! them says of its path would shorten everybody's packets. Servers are told of no path MTU (below
+//! a least, if one is configured): the flow bears it alone, and packets to its client are cut here,
+//! until the path is tried anew.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::PathMtu;
+use crate::forwarder::tracker::{ACKNOWLEDGED_AFTER, FlowTracker};
+use crate::forwarder::{PacketContext, Stop};
+use crate::{Direction, Flow, FlowId, Frame, View};
+use convey_model::{DropReason, Timestamp};
+use convey_wire as wire;
+
+/// No link of IPv6 takes less (RFC 8200, section 5), and who says so is not to be believed (RFC
+/// 8201, section 4).
+pub(crate) const NARROW: u32 = 1280;
+
+/// The lengths that packets to such a client are cut to, in bytes, by [`Flow::narrowness`]. A flow
+/// has no room for a number. 1,400 fits most tunnels. Every host takes 576 (RFC 791, section 3.1),
+/// and a router whose link does not cuts them further: to cut them shorter here would let a liar
+/// have us send very many.
+const LENGTHS: [u32; 4] = [u32::MAX, 1400, NARROW, 576];
+
+/// The longest packet that the path to a flow's client takes, as far as routers have told.
+#[inline]
+pub(crate) fn longest_to(flow: &Flow) -> u32 {
+    LENGTHS[usize::from(flow.narrowness())]
+}
+
+/// How narrow a path is that takes packets of so many bytes.
+fn narrowness_of(mtu: u32) -> u8 {
+    let fits = LENGTHS.iter().skip(1).position(|length| *length <= mtu);
+    fits.map_or(LENGTHS.len() - 1, |n| n + 1) as u8
+}
+
+/// How long a path is taken for narrow: as long as hosts do (RFC 8201, section 4; Linux:
+/// `mtu_expires`).
+const NARROW_FOR: Duration = Duration::from_secs(600);
+
+/// Most flows of a worker whose packets are cut at once: 1 MiB.
+const MAX_NARROWED: usize = 65_536;
+
+/// Flows whose packets are cut, and since when, the first in front. Some of them may be gone, or
+/// others by now.
+#[derive(Debug)]
+pub(super) struct Narrowed(VecDeque<(Timestamp, FlowId)>);
+
+impl Default for Narrowed {
+    /// Without any, with room for all: filling it allocates nothing.
+    fn default() -> Self {
+        Narrowed(VecDeque::with_capacity(MAX_NARROWED))
+    }
+}
+
+impl Narrowed {
+    /// Adds one. Returns the one whose packets are no longer cut, if there are too many.
+    fn push(&mut self, id: FlowId, now: Timestamp) -> Option<FlowId> {
+        let first = if self.0.len() < MAX_NARROWED { None } else { self.0.pop_front() };
+        self.0.push_back((now, id));
+        first.map(|(_, id)| id)
+    }
+
+    /// Takes one whose time is over.
+    fn take_old(&mut self, now: Timestamp) -> Option<FlowId> {
+        let is_old = self.0.front().is_some_and(|(since, _)| now.since(*since) >= NARROW_FOR);
+        if is_old { self.0.pop_front().map(|(_, id)| id) } else { None }
+    }
+}
+
+impl PathMtu {
+    /// Has packets of flows whose path was narrow for long enough go on whole again: it may be
+    /// another path by now. If it is not, a router reports it again.
+    pub(crate) fn widen_expired(&mut self, tracker: &mut FlowTracker, now: Timestamp) {
+        while let Some(id) = self.narrowed.take_old(now) {
+            widen(tracker, id, now);
+        }
+    }
+
+    /// Keeps the path of a flow of another forwarder narrow, if it is, for as long as if that was
+    /// reported now.
+    pub(crate) fn keep_narrow(&mut self, tracker: &mut FlowTracker, id: FlowId, now: Timestamp) {
+        if tracker.flow(id).is_narrow()
+            && let Some(other) = self.narrowed.push(id, now)
+        {
+            widen(tracker, other, now);
+        }
+    }
+
+    /// Refuses an ICMP error that reports to a server how narrow the path to a client is, and
+    /// remembers it for the flow.
+    pub(crate) fn check_error(
+        &mut self,
+        tracker: &mut FlowTracker,
+        (id, direction): (FlowId, Direction),
+        frame: &Frame<'_>,
+        PacketContext { headers, plan, now }: PacketContext<'_>,
+    ) -> Result<(), Stop> {
+        let flow = tracker.flow(id);
+        if direction != Direction::ToServer || flow.view() != View::BothSides {
+            return Ok(());
+        }
+        let Some(reported) = wire::reported_mtu(frame.bytes, headers) else { return Ok(()) };
+        let is_possible = headers.is_v4() || reported >= NARROW;
+        if is_possible && plan.min_path_mtu.is_some_and(|least| reported >= least) {
+            return Ok(());
+        }
+        // Whoever knows a datagram's addresses and ports can make an error up; a segment's has to
+        // have its number, too.
+        let reported = if flow.state().is_udp() { reported.max(NARROW) } else { reported };
+        let own = plan.network.get(flow.next_hop(Direction::ToClient));
+        if is_possible && own.is_none_or(|hop| reported < hop.mtu) {
+            let widened = if flow.is_narrow() { None } else { self.narrowed.push(id, now) };
+            tracker.table_mut().set_narrow(id, narrowness_of(reported));
+            if let Some(id) = widened {
+                widen(tracker, id, now);
+            }
+            // The cache cuts nothing.
+            tracker.update_in_cache(id);
+        }
+        Err(Stop::Silent(DropReason::PathMtuTooSmall))
+    }
+}
+
+fn widen(tracker: &mut FlowTracker, id: FlowId, now: Timestamp) {
+    if !tracker.table_mut().set_wide(id) {
+        return;
+    }
+    tracker.update_in_cache(id);
+    if tracker.flow(id).has_pending_fin() {
+        tracker.table_mut().look_at(id, now.after(ACKNOWLEDGED_AFTER));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beyond_the_most_the_first_is_no_longer_cut() {
+        let (mut narrowed, now) = (Narrowed::default(), Timestamp(0));
+        let most = MAX_NARROWED as u32;
+        assert!((0..most).all(|id| narrowed.push(FlowId(id), now).is_none()));
+        assert_eq!(narrowed.push(FlowId(most), now), Some(FlowId(0)));
+        assert_eq!(narrowed.take_old(now), None);
+        let later = now.after(NARROW_FOR);
+        let taken = std::iter::from_fn(|| narrowed.take_old(later)).map(|FlowId(id)| id);
+        assert!(taken.eq(1..=most));
+    }
+
+    #[test]
+    fn a_path_takes_what_packets_for_it_are_cut_into_unless_it_takes_less_than_every_host() {
+        for (mtu, length) in [
+            (9_000, 1_400),
+            (1_492, 1_400),
+            (1_400, 1_400),
+            (1_399, 1_280),
+            (1_280, 1_280),
+            (1_279, 576),
+            (576, 576),
+            (68, 576),
+            (0, 576),
+        ] {
+            assert_eq!(LENGTHS[usize::from(narrowness_of(mtu))], length, "{mtu}");
+        }
+    }
+}

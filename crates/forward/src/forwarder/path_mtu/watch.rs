@@ -1,0 +1,107 @@
+//! Watches for large segments that are repeated and never arrive.
+
+use super::PathMtu;
+use crate::black_hole::{
+    FlowSide, MAX_UNSUSPECTED, PathMtuSuspicion, RepeatFinding, RepeatedSegment, UnansweredSegment,
+};
+use crate::forwarder::tracker::FlowTracker;
+use crate::forwarder::{PacketContext, owners, segment};
+use crate::tcp_sequence::{WINDOW, is_after};
+use crate::{Direction, FlowId, Frame, Progress};
+use convey_model::Timestamp;
+use convey_wire::Kind;
+
+impl PathMtu {
+    /// Notes that the server of a repeated segment has answered somebody at this time, which is
+    /// after the segment was first repeated. Returns the suspicion that this completes.
+    pub(crate) fn server_has_answered(
+        &mut self,
+        segment: &UnansweredSegment,
+        at: Timestamp,
+    ) -> Option<PathMtuSuspicion> {
+        self.black_holes.server_has_answered(segment, at)
+    }
+
+    /// Forgets segments that were not repeated for long.
+    pub(crate) fn forget_old(&mut self, now: Timestamp) {
+        self.black_holes.forget_old(now);
+    }
+
+    /// Watches a packet that goes on. To be called before the packet is applied to its flow.
+    #[inline]
+    pub(crate) fn watch(
+        &mut self,
+        tracker: &mut FlowTracker,
+        (id, direction): (FlowId, Direction),
+        frame: &Frame<'_>,
+        packet: PacketContext<'_>,
+    ) {
+        if packet.headers.packet_len() > MAX_UNSUSPECTED {
+            self.note_large(tracker, (id, direction), frame, packet);
+        }
+        if !self.black_holes.is_empty() {
+            self.note_receiver(tracker, (id, direction), packet);
+        }
+    }
+
+    fn note_large(
+        &mut self,
+        tracker: &mut FlowTracker,
+        (id, direction): (FlowId, Direction),
+        frame: &Frame<'_>,
+        PacketContext { headers, now, .. }: PacketContext<'_>,
+    ) {
+        let packet_len = frame.sent_len(headers);
+        if packet_len <= MAX_UNSUSPECTED || !headers.is_tcp() || headers.kind != Kind::Whole {
+            return;
+        }
+        if tracker.flow(id).is_cached() {
+            // Or it came here because the cache has no room: then as many do.
+            if !self.cache_lookups.allow(now) {
+                return;
+            }
+            tracker.catch_up(id);
+        }
+        let flow = tracker.flow(id);
+        if flow.state().is_handshake() || flow.is_over() {
+            return;
+        }
+        let Progress { sent, .. } = flow.progress(direction);
+        let behind = sent.wrapping_sub(headers.seq);
+        if behind < segment(headers).len || behind > WINDOW {
+            return;
+        }
+        let at = side(tracker, id, direction);
+        if let Some((ack, heard)) = tracker.acknowledged_in_cache(id, direction) {
+            // Of a cached flow the acknowledgements do not pass here.
+            self.black_holes.acknowledged(at, ack, heard);
+            if is_after(ack, headers.seq) {
+                return;
+            }
+        }
+        let flow = owners(tracker.flow(id));
+        let packet_len = u16::try_from(packet_len).unwrap_or(u16::MAX);
+        let repeated = RepeatedSegment { flow, seq: headers.seq, sent, packet_len };
+        match self.black_holes.repeated(at, repeated, now) {
+            RepeatFinding::Nothing => {}
+            RepeatFinding::Unanswered(unanswered) => tracker.events_mut().unanswered.push(unanswered),
+            RepeatFinding::Suspected(suspicion) => tracker.events_mut().path_mtu.push(suspicion),
+        }
+    }
+
+    /// Notes a packet of the receiver of a segment that may be suspected.
+    fn note_receiver(
+        &mut self,
+        tracker: &FlowTracker,
+        (id, direction): (FlowId, Direction),
+        PacketContext { headers, now, .. }: PacketContext<'_>,
+    ) {
+        if headers.flags.ack() && !headers.is_error() {
+            self.black_holes.acknowledged(side(tracker, id, direction.opposite()), headers.ack, now);
+        }
+    }
+}
+
+fn side(tracker: &FlowTracker, id: FlowId, direction: Direction) -> FlowSide {
+    FlowSide { place: id.0, serial: tracker.table().serial(id), direction }
+}

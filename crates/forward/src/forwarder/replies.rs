@@ -1,0 +1,150 @@
+//! Packets of convey's own: replies to senders whose packets go no further, and resets for both
+//! sides of a flow that ends.
+
+use super::PacketContext;
+use super::stop::Stop;
+use crate::limiter::Limiter;
+use crate::plan::Plan;
+use crate::{Flow, Frame, Verdict, View};
+use convey_model::{Addr, FlowKey, Timestamp};
+use convey_wire::{self as wire, ANSWER_LEN, Headers, IcmpError, Kind};
+
+/// Upper bound a second for each of: replies that refuse packets, ICMP errors about how to send
+/// them, and connections whose sides get resets because they end. More are dropped in silence, lest
+/// forged packets make convey answer the whole world.
+const REPLIES_PER_SECOND: u64 = 1_000;
+
+/// Builder of convey's own packets, with their rate limits.
+#[derive(Debug)]
+pub(super) struct PacketReplies {
+    refusals: Limiter,
+    /// Apart from `refusals`, so that a flood of refused packets does not stop path MTU discovery.
+    advice: Limiter,
+    /// Connections whose sides get resets because they end.
+    ends: Limiter,
+    /// The last packet that was built.
+    frame: Vec<u8>,
+    /// Frontend that has last refused a client.
+    refused_at: u32,
+}
+
+impl PacketReplies {
+    /// A builder that has not sent anything yet.
+    pub(super) fn new() -> PacketReplies {
+        let limiter = || Limiter::new(REPLIES_PER_SECOND);
+        PacketReplies {
+            refusals: limiter(),
+            advice: limiter(),
+            ends: limiter(),
+            frame: Vec::with_capacity(ANSWER_LEN),
+            refused_at: 0,
+        }
+    }
+
+    /// The last packet that was built.
+    pub(super) fn frame(&self) -> &[u8] {
+        &self.frame
+    }
+
+    /// The frontend that has last refused a client, by its number.
+    pub(super) fn refused_at(&self) -> u32 {
+        self.refused_at
+    }
+
+    /// Notes the frontend that refuses a client.
+    pub(super) fn note_refusal(&mut self, frontend: u32) {
+        self.refused_at = frontend;
+    }
+
+    /// Turns the reason to stop into a verdict, and builds the reply, if there is to be one.
+    pub(super) fn refuse(&mut self, stop: Stop, frame: &Frame<'_>, packet: PacketContext<'_>) -> Verdict {
+        let (headers, reason) = (packet.headers, stop.reason());
+        // RFC 1122, section 3.2.2; RFC 9293, section 3.10.7.1.
+        let may_be_answered = !comes_from_group(frame.bytes)
+            && !headers.is_error()
+            && !headers.flags.rst()
+            && !matches!(headers.kind, Kind::LaterFragment { .. })
+            && !matches!(stop, Stop::Silent(_));
+        let limiter = match stop {
+            Stop::Refused(_) | Stop::Silent(_) => &mut self.refusals,
+            Stop::TooBig { .. } | Stop::Expired => &mut self.advice,
+        };
+        if !may_be_answered || !limiter.allow(packet.now) {
+            return Verdict::Drop(reason);
+        }
+        let asked = headers.key.dst;
+        let (error, from) = match stop {
+            Stop::Refused(_) | Stop::Silent(_) if headers.is_tcp() => {
+                wire::reset_reply(frame.bytes, headers, &mut self.frame);
+                return Verdict::Reply(reason);
+            }
+            Stop::Refused(_) | Stop::Silent(_) => (IcmpError::PortUnreachable, asked),
+            Stop::TooBig { mtu } => (IcmpError::TooBig { mtu }, asked),
+            Stop::Expired => (IcmpError::TimeExceeded, own_address(headers, packet.plan)),
+        };
+        wire::icmp_error(frame.bytes, headers, error, from, &mut self.frame);
+        Verdict::Reply(reason)
+    }
+
+    /// Whether the sides of one more connection may get resets because it ends.
+    pub(super) fn allow_end(&mut self, now: Timestamp) -> bool {
+        self.ends.allow(now)
+    }
+
+    /// Builds the resets for both sides of a flow, and passes each to `send` with the interface to
+    /// send it on.
+    pub(super) fn reset_both(&mut self, flow: &Flow, plan: &Plan, send: &mut impl FnMut(&[u8], u32)) {
+        self.reset_client(flow, plan, send);
+        self.reset_server(flow, plan, send);
+    }
+
+    /// Builds the reset for the client of a flow, and passes it to `send` with the interface to
+    /// send it on. Before the client's first acknowledgement there is no number that it would
+    /// believe, and no reset.
+    pub(super) fn reset_client(&mut self, flow: &Flow, plan: &Plan, send: &mut impl FnMut(&[u8], u32)) {
+        if flow.last_ack() != 0 && !flow.is_over() {
+            self.reset(flow.client().reversed(), flow.last_ack(), plan, send);
+        }
+    }
+
+    /// Builds the reset for the server of a flow, where its packets pass, and passes it to `send`
+    /// with the interface to send it on.
+    pub(super) fn reset_server(&mut self, flow: &Flow, plan: &Plan, send: &mut impl FnMut(&[u8], u32)) {
+        if flow.view() == View::BothSides {
+            self.reset(flow.server().reversed(), flow.expected_of_client(), plan, send);
+        }
+    }
+
+    fn reset(&mut self, key: FlowKey, seq: u32, plan: &Plan, send: &mut impl FnMut(&[u8], u32)) {
+        let Ok(index) = plan.network.lookup_from(key.src.ip(), key.dst.ip()) else { return };
+        if let Some(hop) = plan.network.get(index) {
+            wire::reset(&key, seq, hop, &mut self.frame);
+            send(&self.frame, hop.interface);
+        }
+    }
+}
+
+/// Whether the source of a frame is the Ethernet address of a group: an answer would reach
+/// everybody on the link.
+fn comes_from_group(frame: &[u8]) -> bool {
+    const SOURCE: usize = 6;
+    frame.get(SOURCE).is_some_and(|first| first & 1 != 0)
+}
+
+/// The address that traceroute is to show: our own on the way back to the sender, as routers do,
+/// and not that of the VIP, which would look like the end of the way. What was asked if there is no
+/// other.
+fn own_address(headers: &Headers, plan: &Plan) -> Addr {
+    let network = &plan.network;
+    let towards = network.hop_from(headers.key.dst.ip(), headers.key.src.ip()).map(|hop| hop.interface);
+    let of_interface = network.interfaces().iter().filter(|interface| Some(interface.index) == towards);
+    // A proxied frontend on an address of ours does not make it the end of any way that a packet is
+    // forwarded on.
+    let listen = || plan.frontends.iter().flat_map(|frontend| &frontend.listen);
+    let is_vip = |addr: &Addr| listen().any(|listen| listen.ip() == addr.ip());
+    let is_local = |addr: &Addr| addr.bytes()[..2] == [0xfe, 0x80];
+    of_interface
+        .flat_map(|interface| interface.addresses.iter().map(|ip| Addr::from(*ip)))
+        .find(|addr| addr.is_v4() == headers.is_v4() && !is_local(addr) && !is_vip(addr))
+        .unwrap_or(headers.key.dst)
+}

@@ -1,0 +1,128 @@
+//! Steps that time and new plans ask for, between batches of packets.
+
+use super::Forwarder;
+use super::adopt::reroute;
+use super::tracker::SweepDecision;
+use crate::plan::Plan;
+use crate::{Flow, FlowEnd, FlowId, View};
+use convey_model::Timestamp;
+
+/// Pools of SNAT ports looked at in one call.
+const POOLS: usize = 1_024;
+
+impl Forwarder {
+    /// Lets time pass: expires flows, and after a new plan looks at every flow once, a slice at a
+    /// time. `reset` gets resets, each with the interface to send it on: for clients whose server
+    /// is gone, and for both sides of a connection that was silent for too long, or that is beyond
+    /// its client's share. Call it before the first frame, and about as often as batches of frames
+    /// come. Returns whether there is more to be done that need not wait.
+    pub fn handle_timeout(&mut self, plan: &Plan, now: Timestamp, mut reset: impl FnMut(&[u8], u32)) -> bool {
+        self.adopt(plan);
+        self.tracker.write_numbers(now);
+        self.path_mtu.widen_expired(&mut self.tracker, now);
+        self.path_mtu.forget_old(now);
+        self.sweep.ask_again(self.tracker.events_mut(), now);
+        self.eviction.evict_for_others(&mut self.tracker, plan, now);
+        while let Some((id, end)) = self.eviction.next_excess(&mut self.tracker, plan, now) {
+            self.end_excess((id, end), plan, now, &mut reset);
+        }
+        self.tracker.withdraw_watched();
+        let mut gone = Vec::new();
+        let expired_all = self.tracker.expire(now, &mut gone);
+        for (id, flow, end) in gone.iter_mut().filter(|(_, _, end)| *end == FlowEnd::Silent) {
+            self.reset_sides((*id, flow, *end), plan, now, &mut reset);
+        }
+        if let Some(from) = self.sweep.next_place() {
+            self.sweep_flows(from, (plan, now), &mut gone, &mut reset);
+        }
+        for (id, flow, end) in &gone {
+            self.tracker.log_gone(*id, flow, *end, now);
+            self.tracker.release(flow, *end);
+        }
+        let is_sweeping = self.sweep.next_place().is_some();
+        let has_spare_memory = expired_all && !is_sweeping && self.tracker.table_mut().give_back_memory();
+        let served = &self.served;
+        let may_be_asked = |server, protocol| served.may_be_asked(server, protocol);
+        let has_more_pools = self.tracker.ports_mut().is_some_and(|ports| ports.check(POOLS, may_be_asked));
+        !expired_all
+            || has_spare_memory
+            || is_sweeping
+            || has_more_pools
+            || self.tracker.has_flows_to_withdraw()
+            || self.tracker.has_numbers_to_write(now)
+    }
+
+    /// Looks at a slice of the flows after a new plan: those that end are added to `gone`, others
+    /// follow the new routes.
+    fn sweep_flows(
+        &mut self,
+        from: u32,
+        (plan, now): (&Plan, Timestamp),
+        gone: &mut Vec<(FlowId, Flow, FlowEnd)>,
+        reset: &mut impl FnMut(&[u8], u32),
+    ) {
+        let (served, replies, awaited) = (&self.served, &mut self.replies, self.sweep.begin_slice(from));
+        let next = self.tracker.sweep(
+            from,
+            now,
+            |flow, events| {
+                let end = served.end_of(flow);
+                let is_rerouted = reroute(flow, plan, |neighbour| {
+                    if end.is_none() {
+                        awaited.add(neighbour);
+                        // No packet asks for a router or a server. Requests for clients are few,
+                        // and those that packets wait for have precedence.
+                        if neighbour.is_ours {
+                            events.want(neighbour);
+                        }
+                    }
+                });
+                SweepDecision { end, is_rerouted }
+            },
+            |id, flow, end| {
+                if end != FlowEnd::Left {
+                    replies.reset_client(flow, plan, reset);
+                }
+                // Its client's packets are dropped from now on, so its server would wait for them.
+                if end == FlowEnd::Denied && flow.is_open_connection() {
+                    replies.reset_server(flow, plan, reset);
+                }
+                gone.push((id, flow.clone(), end));
+            },
+        );
+        if self.sweep.end_slice(next) {
+            self.tracker.forget_tunnel_changes();
+        }
+    }
+
+    /// Ends a flow that is beyond what its client may have.
+    pub(super) fn end_excess(
+        &mut self,
+        (id, end): (FlowId, FlowEnd),
+        plan: &Plan,
+        now: Timestamp,
+        reset: &mut impl FnMut(&[u8], u32),
+    ) {
+        let mut flow = self.tracker.table_mut().remove(id);
+        self.reset_sides((id, &mut flow, end), plan, now, reset);
+        self.tracker.log_gone(id, &flow, end, now);
+        self.tracker.release(&flow, end);
+    }
+
+    /// Resets both sides of a connection that is no longer forwarded: a side that speaks first
+    /// would wait in vain. In DSR silence resets nothing, as another balancer may forward the
+    /// connection, or this one again by hash.
+    fn reset_sides(
+        &mut self,
+        (id, flow, end): (FlowId, &mut Flow, FlowEnd),
+        plan: &Plan,
+        now: Timestamp,
+        reset: &mut impl FnMut(&[u8], u32),
+    ) {
+        let goes_on = flow.view() == View::ClientSide && end == FlowEnd::Silent;
+        if !goes_on && self.replies.allow_end(now) {
+            self.tracker.catch_up_removed(id, flow);
+            self.replies.reset_both(flow, plan, reset);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Notes for the log of flows: a record of each flow that has ended.
+
+use crate::forwarder::owners;
+use crate::journal::{FlowRecord, Journal};
+use crate::{Direction, Flow, FlowEnd, FlowId, FlowState, Progress, Segment};
+use convey_model::Timestamp;
+use convey_wire::{Headers, Kind};
+
+/// Bytes of a UDP header.
+const UDP_HEADER: usize = 8;
+
+/// Notes of flows, while somebody wants the log of flows.
+#[derive(Debug, Default)]
+pub(super) struct FlowLog(Option<Journal>);
+
+impl FlowLog {
+    /// Begins or stops to take notes of flows that begin. The first call takes memory for all
+    /// flows.
+    pub(super) fn keep(&mut self, is_wanted: bool, capacity: u32) {
+        if is_wanted != self.0.is_some() {
+            self.0 = is_wanted.then(|| Journal::new(capacity));
+        }
+    }
+
+    /// Whether notes are taken.
+    #[inline]
+    pub(super) fn is_kept(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Notes the first segment of a flow.
+    pub(super) fn begin(&mut self, id: FlowId, segment: Segment, now: Timestamp) {
+        if let Some(journal) = &mut self.0 {
+            journal.begin(id, segment, now);
+        }
+    }
+
+    /// Notes that the client begins the flow anew with this number.
+    pub(super) fn begin_anew(&mut self, id: FlowId, client_base: u32) {
+        if let Some(journal) = &mut self.0 {
+            journal.begin_anew(id, client_base);
+        }
+    }
+
+    /// Notes a segment that was applied to its flow.
+    #[inline]
+    pub(super) fn note_segment(&mut self, id: FlowId, flow: &Flow, direction: Direction, segment: Segment) {
+        let Some(journal) = &mut self.0 else { return };
+        let is_believed = match direction {
+            Direction::ToServer => flow.last_ack() == segment.ack,
+            Direction::ToClient => flow.progress(direction).sent == segment.seq.wrapping_add(segment.len),
+        };
+        if is_believed && !flow.is_over() {
+            journal.hear(id, direction, segment);
+        }
+    }
+
+    /// Counts a packet that goes on. Packets of TCP are counted by their numbers.
+    #[inline]
+    pub(super) fn note_packet(&mut self, id: FlowId, direction: Direction, headers: &Headers) {
+        if let Some(journal) = self.0.as_mut().filter(|_| !headers.is_tcp()) {
+            let is_later = matches!(headers.kind, Kind::LaterFragment { .. });
+            let header = if is_later { 0 } else { UDP_HEADER };
+            journal.count(id, direction, headers.end.saturating_sub(headers.l4 + header) as u64);
+        }
+    }
+
+    /// Gives up counting the bytes of a flow.
+    pub(super) fn lose_count(&mut self, id: FlowId) {
+        if let Some(journal) = &mut self.0 {
+            journal.lose_count(id);
+        }
+    }
+
+    /// The notes of a flow, for another process.
+    pub(super) fn words(&self, id: FlowId) -> Option<[u64; 4]> {
+        self.0.as_ref().map(|journal| journal.words(id))
+    }
+
+    /// Takes over the notes of another process.
+    pub(super) fn restore(&mut self, id: FlowId, words: [u64; 4]) {
+        if let Some(journal) = &mut self.0 {
+            journal.restore(id, words);
+        }
+    }
+
+    /// Payload bytes from and to the client, as far as the notes show. `seen` is the progress in
+    /// the cache.
+    pub(super) fn bytes(&self, id: FlowId, flow: &Flow, seen: [Option<Progress>; 2]) -> [Option<u64>; 2] {
+        let Some(journal) = &self.0 else { return [None; 2] };
+        let note = journal.get(id);
+        if note.began.is_none() {
+            return [None; 2];
+        }
+        if flow.state().is_udp() {
+            return note.udp_bytes(flow.view());
+        }
+        let mut flow = flow.clone();
+        if seen != [None; 2] {
+            flow.catch_up(seen[0], seen[1]);
+        }
+        note.tcp_bytes(flow.state(), flow.view(), sent_by_both(&flow))
+    }
+
+    /// Ends the notes of a flow that is gone from the table. Returns its record, unless it was over
+    /// or hardly begun.
+    pub(super) fn end_gone(
+        &mut self,
+        id: FlowId,
+        flow: &Flow,
+        how: FlowEnd,
+        now: Timestamp,
+    ) -> Option<FlowRecord> {
+        let state = flow.state();
+        let is_worth_it = !flow.is_over() && !is_mere_beginning(state);
+        self.end(id, (flow, state), is_worth_it.then_some(how), now)
+    }
+
+    /// Ends the notes of a flow. Returns its record, by its numbers and the state before its end,
+    /// if `how` is given.
+    pub(super) fn end(
+        &mut self,
+        id: FlowId,
+        (flow, state): (&Flow, FlowState),
+        how: Option<FlowEnd>,
+        now: Timestamp,
+    ) -> Option<FlowRecord> {
+        let journal = self.0.as_mut()?;
+        let note = journal.get(id);
+        journal.forget(id);
+        let (how, began) = (how?, note.began?);
+        let [bytes_rx, bytes_tx] = match state.is_udp() {
+            true => note.udp_bytes(flow.view()),
+            false => note.tcp_bytes(state, flow.view(), sent_by_both(flow)),
+        };
+        Some(FlowRecord {
+            client: flow.client(),
+            server: flow.server(),
+            view: flow.view(),
+            owners: owners(flow),
+            began,
+            ended: now,
+            bytes_rx,
+            bytes_tx,
+            how,
+        })
+    }
+}
+
+fn sent_by_both(flow: &Flow) -> [u32; 2] {
+    [Direction::ToServer, Direction::ToClient].map(|direction| flow.progress(direction).sent)
+}
+
+/// How a connection in the state `before` came to its end in the state `now`, by a packet that went
+/// this way.
+pub(super) fn over_by(before: FlowState, now: FlowState, direction: Direction) -> FlowEnd {
+    match (now, direction) {
+        (FlowState::Closed, Direction::ToClient) if before == FlowState::SynSent => FlowEnd::Refused,
+        _ if is_mere_beginning(before) => FlowEnd::Unopened,
+        (FlowState::Closed, Direction::ToServer) => FlowEnd::ClientReset,
+        (FlowState::Closed, Direction::ToClient) => FlowEnd::ServerReset,
+        _ => FlowEnd::Finished,
+    }
+}
+
+/// How a flow ended that was silent until its deadline.
+pub(super) fn silenced(flow: &Flow) -> FlowEnd {
+    match flow.state() {
+        _ if flow.is_open_connection() => FlowEnd::Silent,
+        state if is_mere_beginning(state) => FlowEnd::Unopened,
+        _ => FlowEnd::Expired,
+    }
+}
+
+/// Whether one or two forged segments are enough for a flow in this state: a flood would fill the
+/// log.
+fn is_mere_beginning(state: FlowState) -> bool {
+    matches!(state, FlowState::SynSent | FlowState::SynReceived | FlowState::Adopted)
+}

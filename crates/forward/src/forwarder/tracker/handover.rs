@@ -1,0 +1,126 @@
+//! Flows that leave for another forwarder.
+
+use super::FlowTracker;
+use super::entries::keys;
+use crate::forwarder::opens;
+use crate::handover::{CacheEvent, KnownFlow};
+use crate::journal;
+use crate::wheel::tick;
+use crate::{ACK, Direction, FIN, Flow, FlowId, Full, Progress, SYN, Segment, View};
+use convey_model::Timestamp;
+use convey_wire::Headers;
+
+impl FlowTracker {
+    /// Everything another forwarder needs to go on with the flows, with their progress in the
+    /// cache; those first that have been in their state for longest. The flows stay here.
+    pub(crate) fn known_flows(&mut self) -> Vec<KnownFlow> {
+        let ids: Vec<FlowId> = self.table.ids().collect();
+        let known = ids.into_iter().map(|id| {
+            self.learn_from_cache(id);
+            let noted = self.log.words(id);
+            let is_over = self.table.get(id).is_over();
+            let journal = match noted {
+                Some(noted) => noted,
+                None if is_over => [0; 4],
+                None => journal::only_began(self.table.began(id)),
+            };
+            KnownFlow { journal, ..self.table.get(id).known() }
+        });
+        let mut known: Vec<KnownFlow> = known.collect();
+        known.sort_unstable_by_key(|flow| flow.since);
+        known
+    }
+
+    /// How far connections have got in the cache since [`Forwarder::known_flows`]: the server's
+    /// SYN-ACK where it has answered since, for each side of an open one a segment without flags
+    /// and length, and its FIN if it has finished. For a UDP stream, the time of its server's last
+    /// datagram. The next process takes note of these before other events.
+    pub(crate) fn progress_in_cache(&mut self) -> Vec<CacheEvent> {
+        let ids: Vec<FlowId> = self.table.ids().collect();
+        let mut events = Vec::new();
+        for id in ids {
+            let flow = self.table.get(id);
+            if !flow.is_cached() {
+                continue;
+            }
+            let far = |flow: &Flow| [Direction::ToServer, Direction::ToClient].map(|way| flow.progress(way));
+            let (before, state) = (far(flow), flow.state());
+            self.learn_from_cache(id);
+            let flow = self.table.get(id);
+            if (far(flow), flow.state()) == (before, state) {
+                continue;
+            }
+            if state.is_udp() {
+                let Progress { sent, acked } = flow.progress(Direction::ToClient);
+                events.push((flow.server(), Segment { flags: 0, seq: sent, ack: acked, len: 0 }));
+                continue;
+            }
+            if state.is_handshake() && flow.view() == View::BothSides {
+                let is_open = !flow.state().is_handshake();
+                let Progress { sent, acked } = flow.progress(Direction::ToServer);
+                // It has to fit the SYN, and the client may have sent much since.
+                let ack = if is_open { before[0].sent } else { sent };
+                let answer = Segment { flags: SYN | ACK, seq: acked.wrapping_sub(1), ack, len: 1 };
+                events.push((flow.server(), answer));
+                if !is_open {
+                    continue;
+                }
+            }
+            let segments = keys(flow).map(|(direction, key)| {
+                let Progress { sent, acked } = flow.progress(direction);
+                (direction, key, Segment { flags: 0, seq: sent, ack: acked, len: 0 })
+            });
+            events.extend(segments.clone().map(|(_, key, segment)| (key, segment)));
+            let has_finished = |way| flow.state().has_finished(way) && !state.has_finished(way);
+            let finished = segments.filter(|(direction, ..)| has_finished(*direction));
+            events.extend(finished.map(|(_, key, Segment { seq, ack, .. })| {
+                (key, Segment { flags: FIN | ACK, seq: seq.wrapping_sub(1), ack, len: 1 })
+            }));
+        }
+        events
+    }
+
+    /// Learns from the cache how far a connection has got, or when the server of a UDP stream last
+    /// sent.
+    fn learn_from_cache(&mut self, id: FlowId) {
+        let flow = self.table.get(id);
+        if !flow.state().is_udp() {
+            self.catch_up(id);
+        } else if flow.view() == View::BothSides {
+            let last = self.last_use(id);
+            self.table.note_answer(id, tick(last));
+        }
+    }
+
+    /// Records a flow of another forwarder, with these next hops and its notes for the log. Its
+    /// SNAT port is taken.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub(crate) fn restore(
+        &mut self,
+        known: &KnownFlow,
+        next_hops: [u32; 2],
+        now: Timestamp,
+    ) -> Result<FlowId, Full> {
+        let id = self.table.restore(known, next_hops, now)?;
+        self.log.restore(id, known.journal);
+        Ok(id)
+    }
+
+    /// Whether a frame that waited while the flows of another forwarder came has been handled
+    /// there. The other one has recorded the flow of its SYN: handled twice, that would begin anew
+    /// a connection that has gone on, or ended, meanwhile. Or the other one's cache, if flows
+    /// `were_cached`, has forwarded it. To be asked before an event is taken note of, or a frame
+    /// handled.
+    pub(crate) fn was_handled_elsewhere(&self, headers: &Headers, were_cached: bool) -> bool {
+        let Some((id, direction)) = self.table.lookup(&headers.key) else { return false };
+        let flow = self.table.get(id);
+        if opens(direction, headers) {
+            return flow.has_sent(headers.seq);
+        }
+        // The cache leaves these to a worker, or they make an event: so they may come twice.
+        let flags = headers.flags;
+        were_cached && flow.is_cached() && !(flags.syn() || flags.fin() || flags.rst())
+    }
+}

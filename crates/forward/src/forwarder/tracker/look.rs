@@ -1,0 +1,152 @@
+//! Looks at flows for an operator, a slice at a time.
+
+use super::FlowTracker;
+use super::cache_sync::CacheSync;
+use super::flow_log::FlowLog;
+use crate::forwarder::owners;
+use crate::{Direction, Flow, FlowId, FlowOwners, FlowState, FlowTable, Progress, ServerWay, View};
+use convey_model::{FlowActivity, FlowKey, Timestamp};
+
+/// How much one look may cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LookBudget {
+    /// Places that are looked at.
+    pub places: u32,
+    /// Flows whose activity the cache is asked for.
+    pub asked: u32,
+}
+
+/// A flow as it is when it is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowSight {
+    /// Its place in the table.
+    pub place: u32,
+    /// Which of the flows of that place it is.
+    pub serial: u32,
+    /// Key of the client's packets: from the client to the VIP.
+    pub client: FlowKey,
+    /// Key of the server's packets as they leave it.
+    pub server: FlowKey,
+    /// Whose packets pass.
+    pub view: View,
+    /// How packets get to the server.
+    pub way: ServerWay,
+    /// Whose it is.
+    pub owners: FlowOwners,
+    /// How far it is.
+    pub state: FlowState,
+    /// Whether the flow cache forwards its packets.
+    pub is_cached: bool,
+    /// Where packets to its server go next: index into the plan's next hops.
+    pub to_server: u32,
+}
+
+impl FlowSight {
+    pub(crate) fn new(table: &FlowTable, id: FlowId) -> FlowSight {
+        let flow = table.get(id);
+        FlowSight {
+            place: id.0,
+            serial: table.serial(id),
+            client: flow.client(),
+            server: flow.server(),
+            view: flow.view(),
+            way: flow.way(),
+            owners: owners(flow),
+            state: flow.state(),
+            is_cached: flow.is_cached(),
+            to_server: flow.next_hop(Direction::ToServer),
+        }
+    }
+
+    /// Whether its connection is over as far as can be seen: a SYN of its client begins a new one
+    /// then.
+    pub fn is_over(&self) -> bool {
+        self.state.is_over(self.view)
+    }
+}
+
+impl FlowTracker {
+    /// Shows a slice of the flows to `see`, which may ask for the activity of each. Begins with
+    /// `from` at 0; returns where to go on, `None` at the end. A flow that is there from the first
+    /// slice to the last is shown once. Changes nothing.
+    pub(crate) fn look(
+        &mut self,
+        from: u32,
+        budget: LookBudget,
+        now: Timestamp,
+        mut see: impl FnMut(&FlowSight, &mut dyn FnMut() -> FlowActivity),
+    ) -> Option<u32> {
+        let FlowTracker { table, cache, log, .. } = self;
+        let (end, mut left) = (from.saturating_add(budget.places).min(table.places()), budget.asked);
+        for place in from..end {
+            let Some((id, flow)) = table.at(place) else { continue };
+            let mut sight = FlowSight::new(table, id);
+            let mut ask = || {
+                let seen = BothSeen::of(cache, id, flow)?;
+                left = left.saturating_sub(1);
+                Some(seen)
+            };
+            // Else the cache knows nothing of its state that is not known here.
+            let known = if flow.state().may_lag() { ask() } else { None };
+            if let Some(seen) = known {
+                sight.state = state(flow, seen);
+            }
+            see(&sight, &mut || {
+                let seen = known.or_else(&mut ask).unwrap_or_default();
+                activity(table, log, (id, flow), seen, now)
+            });
+            if left == 0 {
+                return (place + 1 < table.places()).then_some(place + 1);
+            }
+        }
+        (end < table.places()).then_some(end)
+    }
+
+    /// Shows the flow that packets with this key belong to, if there is one. Changes nothing.
+    pub(crate) fn find_flow(&mut self, key: &FlowKey, now: Timestamp) -> Option<(FlowSight, FlowActivity)> {
+        let FlowTracker { table, cache, log, .. } = self;
+        let (id, _) = table.lookup(key)?;
+        let (mut sight, flow) = (FlowSight::new(table, id), table.get(id));
+        let seen = BothSeen::of(cache, id, flow).unwrap_or_default();
+        sight.state = state(flow, seen);
+        Some((sight, activity(table, log, (id, flow), seen, now)))
+    }
+}
+
+/// How far a flow's client and server have got, and when the cache has last forwarded a packet of
+/// theirs.
+#[derive(Debug, Clone, Copy, Default)]
+struct BothSeen {
+    progress: [Option<Progress>; 2],
+    at: Option<Timestamp>,
+}
+
+impl BothSeen {
+    /// Looks up the entries of a flow; `None` unless the cache has it.
+    fn of(cache: &mut CacheSync, id: FlowId, flow: &Flow) -> Option<BothSeen> {
+        let both = cache.lookup(flow)?;
+        let at = both.iter().flatten().map(|seen| seen.at).max();
+        Some(BothSeen { progress: cache.progress(id, flow, both), at })
+    }
+}
+
+/// How far a flow is by what the cache has seen.
+fn state(flow: &Flow, seen: BothSeen) -> FlowState {
+    match (flow.state().is_handshake(), seen.progress) {
+        (true, [Some(client), _]) => flow.clone().catch_up(Some(client), None),
+        (true, _) => flow.state(),
+        (false, [client, server]) => flow.clone().catch_up(client, server),
+    }
+}
+
+fn activity(
+    table: &FlowTable,
+    log: &FlowLog,
+    (id, flow): (FlowId, &Flow),
+    seen: BothSeen,
+    now: Timestamp,
+) -> FlowActivity {
+    let last = seen.at.unwrap_or_default().max(table.last_kept(flow));
+    let [bytes_rx, bytes_tx] = log.bytes(id, flow, seen.progress);
+    FlowActivity { age: Some(now.since(table.began(id))), idle: Some(now.since(last)), bytes_rx, bytes_tx }
+}

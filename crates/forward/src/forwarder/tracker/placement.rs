@@ -1,0 +1,153 @@
+//! Which flows the cache has: those that begin and those that are open, unless a trace watches
+//! them.
+
+use super::FlowTracker;
+use super::bypass::CacheBypass;
+use super::entries::{ActivityByDirection, Numbers};
+use crate::forwarder::owners;
+use crate::handshake::HandshakeStep;
+use crate::{Ended, FlowEnd, FlowId};
+use convey_model::Timestamp;
+use convey_trace::TraceFilter;
+
+/// Flows looked at in one call of [`Forwarder::handle_timeout`](crate::Forwarder::handle_timeout).
+const BUDGET: u32 = 4_096;
+
+/// Flows removed from the cache, or written anew, before the changes are flushed. The cache
+/// forwards little of them in between.
+pub(super) const FLUSH_EVERY: usize = 32;
+
+impl FlowTracker {
+    /// Carries out the changes of the cache since the last call. To be called between batches of
+    /// frames.
+    pub(crate) fn flush_cache(&mut self) {
+        self.cache.flush();
+    }
+
+    /// Updates the cache after a packet of a flow: flows that begin and flows that are open are
+    /// there, others are not.
+    #[inline]
+    pub(crate) fn update_in_cache(&mut self, id: FlowId) {
+        if self.cache.is_present() {
+            self.change_in_cache(id, Numbers::OfCache);
+        }
+    }
+
+    /// Like [`FlowTracker::update_in_cache`], for a flow that was just recorded. Its first packet
+    /// may have ended it.
+    #[inline]
+    pub(crate) fn begin_in_cache(&mut self, id: FlowId) {
+        let flow = self.table.get(id);
+        if flow.is_over() {
+            self.events.ended.push(Ended { flow: owners(flow), how: FlowEnd::Unopened });
+        }
+        self.update_in_cache(id);
+    }
+
+    /// Like [`FlowTracker::update_in_cache`], for a flow of another process, which may have
+    /// forwarded more of it since it described the flow.
+    pub(crate) fn restore_in_cache(&mut self, id: FlowId) {
+        self.change_in_cache(id, Numbers::Restored);
+    }
+
+    #[inline]
+    fn change_in_cache(&mut self, id: FlowId, numbers: Numbers) {
+        let flow = self.table.get(id);
+        let change = (flow.is_cached(), flow.may_be_cached() && self.routes.has_tunnel(flow));
+        if change == (false, true) && self.bypass.keep(flow) {
+            return;
+        }
+        if !self.cache.is_present() {
+            return;
+        }
+        match change {
+            (false, true) => {
+                self.cache.put(flow, &self.routes, numbers);
+                if flow.state().is_udp() {
+                    self.log.lose_count(id);
+                }
+            }
+            (true, false) => self.cache.remove(flow),
+            _ => return,
+        }
+        let is_cached = flow.is_cached();
+        self.table.set_cached(id, !is_cached);
+    }
+
+    /// Writes the numbers of another forwarder's event into the entries of a flow, if the cache has
+    /// it.
+    pub(super) fn put_restored_numbers(&mut self, id: FlowId) {
+        let flow = self.table.get(id);
+        if flow.is_cached() && self.routes.has_tunnel(flow) {
+            self.cache.put(flow, &self.routes, Numbers::Restored);
+        }
+    }
+
+    /// Replaces a flow by the next connection between the same ends. The cache and the log know the
+    /// numbers of the one before.
+    pub(super) fn reopen(&mut self, id: FlowId) {
+        self.events.handshakes.push(self.table.get(id).handshake(HandshakeStep::Begun));
+        self.log.lose_count(id);
+        if self.cache.is_present() {
+            self.cache.remove(self.table.get(id));
+            self.table.set_cached(id, false);
+        }
+        self.update_in_cache(id);
+    }
+
+    /// Has the cache forward a flow another way. Its numbers are taken from there before: the cache
+    /// may have no memory for the new entries.
+    pub(crate) fn reroute_in_cache(&mut self, id: FlowId, now: Timestamp) {
+        let seen = self.catch_up_open(id);
+        self.replace_entries(id, seen, now);
+    }
+
+    /// Replaces the entries of a flow of whose handshake the cache has missed a part.
+    pub(super) fn replace_in_cache(&mut self, id: FlowId, now: Timestamp) {
+        self.replace_entries(id, None, now);
+    }
+
+    /// Replaces the entries of a flow. `seen` are the old ones, if they were just looked up.
+    fn replace_entries(&mut self, id: FlowId, seen: Option<ActivityByDirection>, now: Timestamp) {
+        let flow = self.table.get(id);
+        if !self.routes.has_tunnel(flow) {
+            self.update_in_cache(id);
+        } else if self.cache.replace(flow, &self.routes, seen, now) {
+            self.table.set_server_moved(id, false);
+        }
+    }
+
+    /// Has packets of flows that one of these filters may show pass a worker from now on. The cache
+    /// takes flows that are no longer watched with their next packet.
+    pub(crate) fn watch_flows(&mut self, filters: Vec<TraceFilter>) {
+        self.bypass = CacheBypass::new(filters);
+    }
+
+    /// Whether [`FlowTracker::withdraw_watched`] has flows left to look at.
+    pub(crate) fn has_flows_to_withdraw(&self) -> bool {
+        self.bypass.next_place().is_some()
+    }
+
+    /// Removes watched flows from the cache, a slice of the table at a time.
+    pub(crate) fn withdraw_watched(&mut self) {
+        let Some(from) = self.bypass.next_place() else { return };
+        let (cached, next) = self.table.cached_from(from, BUDGET);
+        let (table, bypass) = (&self.table, &mut self.bypass);
+        let watched: Vec<FlowId> = cached.into_iter().filter(|id| bypass.keep(table.get(*id))).collect();
+        for some in watched.chunks(FLUSH_EVERY) {
+            some.iter().for_each(|id| self.withdraw(*id));
+            self.flush_cache();
+        }
+        self.bypass.continue_at(next);
+    }
+
+    /// Removes a flow from the cache, once the table knows what the cache has seen of it.
+    pub(super) fn withdraw(&mut self, id: FlowId) {
+        if let Some(last) = self.last_in_cache(id) {
+            self.table.put_off(id, last);
+        }
+        // A flow that is found to be over has left it.
+        self.cache.remove(self.table.get(id));
+        self.table.set_cached(id, false);
+    }
+}

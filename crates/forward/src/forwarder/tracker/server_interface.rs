@@ -1,0 +1,142 @@
+//! The interface that the cache takes packets of a flow's server from. The server's router may use
+//! another of equal routes.
+
+use std::time::Duration;
+
+use super::FlowTracker;
+use crate::forwarder::{PacketContext, segment};
+use crate::plan::Plan;
+use crate::{ACK, Direction, FlowId, Frame, RST, SYN};
+use convey_model::Timestamp;
+use convey_wire::Kind;
+
+/// How long nothing has come by the interface in a flow's entry before the entry moves to another
+/// one: a server that sends by both at once must not cause a write for each packet. It is also the
+/// least time between two looks at an entry.
+const SILENT_FOR: Duration = Duration::from_millis(100);
+
+/// Flows whose last look is remembered: 16 KiB.
+const SLOTS: usize = 1_024;
+
+/// When the entries of flows were last compared with the interface of a packet. Several flows share
+/// a slot; a flow that another one has replaced there is looked at again.
+#[derive(Debug)]
+pub(super) struct InterfaceChecks(Box<[(FlowId, Timestamp)]>);
+
+impl Default for InterfaceChecks {
+    fn default() -> InterfaceChecks {
+        InterfaceChecks(vec![(FlowId(u32::MAX), Timestamp::default()); SLOTS].into())
+    }
+}
+
+impl InterfaceChecks {
+    /// Whether a flow's entry may be looked at now; notes the look.
+    pub(super) fn is_due(&mut self, id: FlowId, now: Timestamp) -> bool {
+        let slot = &mut self.0[id.0 as usize % SLOTS];
+        let is_due = slot.0 != id || now.since(slot.1) >= SILENT_FOR;
+        if is_due {
+            *slot = (id, now);
+        }
+        is_due
+    }
+}
+
+impl FlowTracker {
+    /// The interface that a packet of a flow's server, or an ICMP error about one to it, came in
+    /// by, if packets to that server go out by another one.
+    #[inline]
+    pub(crate) fn unusual_interface(&self, id: FlowId, frame: &Frame<'_>, plan: &Plan) -> Option<u32> {
+        let usual = plan.network.get(self.table.get(id).next_hop(Direction::ToServer));
+        frame.interface.filter(|interface| usual.is_none_or(|hop| hop.interface != *interface))
+    }
+
+    /// Applies a packet to its flow, before it is rewritten.
+    #[inline]
+    pub(crate) fn apply_packet(
+        &mut self,
+        (id, direction): (FlowId, Direction),
+        frame: &Frame<'_>,
+        packet: PacketContext<'_>,
+    ) {
+        self.apply_beside_cache(id, direction, segment(packet.headers), packet.now);
+        if direction == Direction::ToClient {
+            self.follow_server_interface(id, frame, packet);
+        }
+    }
+
+    /// Has the cache take the packets of a flow's server from the interface of this packet, if its
+    /// numbers and its checksum are right and nothing comes by the other interface any more.
+    #[inline]
+    fn follow_server_interface(&mut self, id: FlowId, frame: &Frame<'_>, packet: PacketContext<'_>) {
+        if let (true, Some(interface)) = (self.cache.is_present(), frame.interface) {
+            self.move_server_interface(id, (interface, frame), packet);
+        }
+    }
+
+    fn move_server_interface(
+        &mut self,
+        id: FlowId,
+        (interface, frame): (u32, &Frame<'_>),
+        PacketContext { headers, plan, now }: PacketContext<'_>,
+    ) {
+        let flow = self.table.get(id);
+        // A handshake goes in when it ends.
+        let is_open = flow.is_cached() && !flow.state().is_handshake();
+        let is_believed = !headers.is_tcp()
+            || (headers.flags.0 & (SYN | RST | ACK) == ACK
+                && flow.is_followed_by(Direction::ToClient, segment(headers)));
+        if !is_open
+            || !is_believed
+            || headers.kind != Kind::Whole
+            || !self.cache.is_interface_check_due(id, now)
+        {
+            return;
+        }
+        let flow = self.table.get(id);
+        let seen = self.cache.seen(flow, &flow.server());
+        let is_other = match seen {
+            Some(seen) => {
+                seen.from.is_some_and(|from| from != interface as u16) && now.since(seen.at) >= SILENT_FOR
+            }
+            None => self.unusual_interface(id, frame, plan).is_some(),
+        };
+        if !is_other || !frame.is_intact(headers) {
+            return;
+        }
+        // What the entry knows of a FIN goes with it.
+        let seen = self.catch_up_open(id).map_or(seen, |both| both[Direction::ToClient as usize]);
+        let is_unusual = self.unusual_interface(id, frame, plan).is_some();
+        if self.cache.accept_server_from(self.table.get(id), interface, seen, now) {
+            self.table.set_server_moved(id, is_unusual);
+        }
+    }
+
+    /// Whether packets of a flow's server can no longer come from there by the interface that its
+    /// entry has moved to.
+    pub(super) fn has_lost_server_interface(&mut self, id: FlowId) -> bool {
+        let flow = self.table.get(id);
+        let key = flow.server();
+        let Some(from) = self.cache.seen(flow, &key).and_then(|seen| seen.from) else { return true };
+        let (ends, network) = ((key.src.ip(), key.dst.ip()), self.routes.network());
+        let mut interfaces = network.interfaces().iter().map(|interface| interface.index);
+        !interfaces.any(|index| index as u16 == from && !network.is_spoofed(ends, index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entry_is_looked_at_once_in_100_ms() {
+        let mut checks = InterfaceChecks::default();
+        let at = |ms: u64| Timestamp(ms * 1_000_000);
+        let [one, alike] = [FlowId(7), FlowId(7 + SLOTS as u32)];
+        assert_eq!(
+            [0, 1, 99, 100, 199, 200].map(|ms| checks.is_due(one, at(ms))),
+            [true, false, false, true, false, true]
+        );
+        assert!(checks.is_due(alike, at(201)) && !checks.is_due(alike, at(202)));
+        assert!(checks.is_due(one, at(203)), "it shares its slot");
+    }
+}

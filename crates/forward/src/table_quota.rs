@@ -1,0 +1,401 @@
+//! How much of the table each kind of flows may take, so that what can be forged in one mode leaves
+//! room for the others, and which flow gives way.
+
+use super::flow::{Class, Flow};
+use super::flows::Full;
+use super::queues::{Queues, Resource};
+use super::state::View;
+use super::workers::WorkerPeers;
+use convey_model::{Timestamp, UDP};
+
+/// A mode and a protocol: what a stranger has to forge for a flow of it to count as open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TrafficKind(u8);
+
+impl TrafficKind {
+    /// How many there are.
+    pub const COUNT: usize = 4;
+
+    /// Kind of flows of this protocol of which these packets pass.
+    #[inline]
+    pub fn new(view: View, protocol: u8) -> TrafficKind {
+        TrafficKind(u8::from(view == View::ClientSide) << 1 | u8::from(protocol == UDP))
+    }
+
+    /// Whether it is of UDP.
+    pub(super) fn is_udp(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// Whether the next packet of an evicted flow finds the same server again.
+    fn is_hashed(self) -> bool {
+        self.0 & 2 != 0
+    }
+
+    pub(super) fn all() -> impl Iterator<Item = TrafficKind> + Clone {
+        (0..TrafficKind::COUNT as u8).map(TrafficKind)
+    }
+
+    /// The classes of which a flow gives way for its place in the table, in this order, when none
+    /// is over. Streams of which both sides are seen are not among them: a flow that needs their
+    /// place asks first whether they are in use.
+    fn gives_way(self) -> &'static [Class] {
+        if self.is_hashed() { &[Class::HalfOpen, Class::Doubtful] } else { &[Class::HalfOpen] }
+    }
+
+    #[inline]
+    fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// How much is taken of something that may run short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Occupancy {
+    pub(super) used: u32,
+    pub(super) free: u32,
+}
+
+impl Occupancy {
+    /// That of so many, of which so many are used.
+    pub(super) fn of(all: u32, used: u32) -> Occupancy {
+        Occupancy { used, free: all.saturating_sub(used) }
+    }
+}
+
+/// The flows of each kind: how many there are, how many there may be, and those that may be
+/// evicted.
+///
+/// Half of the table is divided evenly among the kinds that are configured, and each can count on
+/// its part; the other half is whoever's comes. Where there is only one kind, it may take the whole
+/// table.
+#[derive(Debug)]
+pub(super) struct TableQuota {
+    queues: [Queues; TrafficKind::COUNT],
+    counts: [u32; TrafficKind::COUNT],
+    /// What each kind can count on.
+    guaranteed: [u32; TrafficKind::COUNT],
+    capacity: u32,
+    /// When a flow last came to be in another class; later than for all before it.
+    clock: u64,
+    workers: WorkerPeers,
+}
+
+impl TableQuota {
+    pub(super) fn new(capacity: u32) -> TableQuota {
+        let queues = std::array::from_fn(|_| Queues::new());
+        TableQuota {
+            queues,
+            counts: [0; TrafficKind::COUNT],
+            guaranteed: [0; TrafficKind::COUNT],
+            capacity,
+            clock: 0,
+            workers: WorkerPeers::alone(),
+        }
+    }
+
+    /// Other workers are told from now on what may give way here.
+    pub(super) fn work_with(&mut self, workers: WorkerPeers) {
+        self.workers = workers;
+    }
+
+    /// These kinds are configured from now on. What is there stays.
+    pub(super) fn divide_among(&mut self, kinds: impl Iterator<Item = TrafficKind>) {
+        let mut is_present = [false; TrafficKind::COUNT];
+        kinds.for_each(|kind| is_present[kind.index()] = true);
+        let present = is_present.into_iter().filter(|present| *present).count() as u32;
+        let part = if present > 1 { self.capacity / 2 / present } else { 0 };
+        self.guaranteed = is_present.map(|present| if present { part } else { 0 });
+    }
+
+    /// Flows now.
+    pub(super) fn len(&self) -> u32 {
+        self.counts.iter().sum()
+    }
+
+    /// How many flows are open, as far as can be told.
+    pub(super) fn open(&self) -> u32 {
+        self.queues.iter().map(Queues::open).sum()
+    }
+
+    /// How many flows of a kind there are, and how many more there is room for.
+    pub(super) fn occupancy(&self, kind: TrafficKind) -> Occupancy {
+        let (used, guaranteed) = (self.counts[kind.index()], self.guaranteed[kind.index()]);
+        let free = self.capacity.saturating_sub(self.promised()) + guaranteed.saturating_sub(used);
+        Occupancy { used, free }
+    }
+
+    /// The flow that gives way to a new one of this kind; none if there is room.
+    ///
+    /// # Errors
+    /// [`Full`] if there is no room, and all that could give way are open.
+    pub(super) fn victim(&mut self, flows: &[Flow], new: TrafficKind) -> Result<Option<u32>, Full> {
+        let is_within_its_part = self.counts[new.index()] < self.guaranteed[new.index()];
+        let has_place = self.len() < self.capacity;
+        if has_place && (is_within_its_part || self.promised() < self.capacity) {
+            return Ok(None);
+        }
+        let full = if has_place { Full::Quota } else { Full::Table };
+        let most_wait: [bool; TrafficKind::COUNT] =
+            std::array::from_fn(|kind| self.most_wait(TrafficKind(kind as u8)));
+        let over = |kind: TrafficKind| if most_wait[kind.index()] { &[][..] } else { &[Class::Closing][..] };
+        let over = self.first_by_excess(flows, new, over);
+        over.or_else(|| self.first_by_excess(flows, new, TrafficKind::gives_way)).map(Some).ok_or(full)
+    }
+
+    /// Whether more questions wait for an answer than were answered: then they are forged, and give
+    /// way before who was answered. Else they are those of clients that wait, and a question that
+    /// was answered is mostly over.
+    fn most_wait(&self, kind: TrafficKind) -> bool {
+        let count = |class| self.count(Resource::TableEntry, kind, class);
+        kind.is_udp() && count(Class::HalfOpen) > count(Class::Closing)
+    }
+
+    /// Whether a flow of this kind may give way to a new one for its place: it has more than it can
+    /// count on.
+    pub(super) fn may_evict(&self, kind: TrafficKind, new: TrafficKind) -> bool {
+        self.excess(kind) > 0 || kind == new
+    }
+
+    /// How many flows of a kind and class hold this.
+    pub(super) fn count(&self, held: Resource, kind: TrafficKind, class: Class) -> u32 {
+        self.queues[kind.index()].len(held, class)
+    }
+
+    /// The flow of this kind that holds this and has been in a class for longest.
+    pub(super) fn first(
+        &mut self,
+        flows: &[Flow],
+        held: Resource,
+        kind: TrafficKind,
+        class: Class,
+    ) -> Option<u32> {
+        self.queues[kind.index()].first(flows, held, class)
+    }
+
+    /// Adds a flow that is now in `class`.
+    pub(super) fn insert(&mut self, flows: &mut [Flow], id: u32, class: Class, now: Timestamp) {
+        self.counts[flows[id as usize].kind().index()] += 1;
+        self.enter(flows, id, class, now);
+    }
+
+    /// Takes out a flow that was in `class`.
+    pub(super) fn remove(&mut self, flows: &mut [Flow], id: u32, class: Class) {
+        self.counts[flows[id as usize].kind().index()] -= 1;
+        self.leave(flows, id, class);
+    }
+
+    /// A flow that is there is now in `class`.
+    pub(super) fn enter(&mut self, flows: &mut [Flow], id: u32, class: Class, now: Timestamp) {
+        self.clock = now.0.max(self.clock + 1);
+        self.workers.note(&flows[id as usize], class, true);
+        self.queues[flows[id as usize].kind().index()].enter(flows, id, class, self.clock);
+    }
+
+    /// A flow that may be evicted goes to the end of its queue, as one that came there at this
+    /// time.
+    pub(super) fn put_last(&mut self, flows: &mut [Flow], id: u32, class: Class, since: Timestamp) {
+        let queues = &mut self.queues[flows[id as usize].kind().index()];
+        queues.leave(flows, id, class);
+        queues.enter(flows, id, class, since.0);
+    }
+
+    /// A flow that is there is no longer in `class`.
+    pub(super) fn leave(&mut self, flows: &mut [Flow], id: u32, class: Class) {
+        self.workers.note(&flows[id as usize], class, false);
+        self.queues[flows[id as usize].kind().index()].leave(flows, id, class);
+    }
+
+    /// The entries in use, and those that the kinds can count on beyond that.
+    fn promised(&self) -> u32 {
+        self.counts.iter().zip(&self.guaranteed).map(|(count, guaranteed)| count.max(guaranteed)).sum()
+    }
+
+    /// The first flow of these classes, one class after the other, of the kind that has most beyond
+    /// what it can count on; of the next if that has none. A kind that has no more than that gives
+    /// way to none but its own.
+    fn first_by_excess(
+        &mut self,
+        flows: &[Flow],
+        new: TrafficKind,
+        classes: impl Fn(TrafficKind) -> &'static [Class],
+    ) -> Option<u32> {
+        let mut found = None;
+        for kind in TrafficKind::all() {
+            if !self.may_evict(kind, new) {
+                continue;
+            }
+            let queues = &mut self.queues[kind.index()];
+            let first =
+                classes(kind).iter().find_map(|class| queues.first(flows, Resource::TableEntry, *class));
+            let excess = self.excess(kind);
+            found = found.max(first.map(|id| (excess, kind.0, id)));
+        }
+        found.map(|(_, _, id)| id)
+    }
+
+    fn excess(&self, kind: TrafficKind) -> u32 {
+        self.counts[kind.index()].saturating_sub(self.guaranteed[kind.index()])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{ACK, Direction, FlowTable, NewFlow, SYN, Segment};
+    use convey_model::{Addr, FlowKey, FlowTimeouts, Protocol, TCP, Timestamp};
+
+    const PASSTHROUGH: TrafficKind = TrafficKind(0);
+    const DSR: TrafficKind = TrafficKind(2);
+
+    fn shared(capacity: u32, kinds: &[TrafficKind]) -> FlowTable {
+        let mut table = FlowTable::new(capacity, &FlowTimeouts::default(), 7);
+        table.divide_among(kinds.iter().copied());
+        table
+    }
+
+    fn flow(view: View, protocol: Protocol, n: u32) -> NewFlow {
+        let vip = "192.0.2.1:80".parse().unwrap();
+        let mut client = FlowKey::new(protocol, "198.51.100.1:4000".parse().unwrap(), vip);
+        client.src = Addr::v4((0xcb00_0000 + n).to_be_bytes());
+        let mut server = FlowKey::new(protocol, "10.0.1.1:80".parse().unwrap(), client.source());
+        if view == View::BothSides {
+            server.dst = Addr::v4((0x0a01_0000 + n).to_be_bytes());
+        }
+        NewFlow {
+            client,
+            server,
+            view,
+            way: crate::ServerWay::Rewritten,
+            server_id: 1,
+            frontend_id: 1,
+            to_server: 1,
+            to_client: 2,
+            segment: Segment { flags: SYN, seq: 99, ack: 0, len: 1 },
+        }
+    }
+
+    const CLIENT: (Direction, u32) = (Direction::ToServer, ACK as u32);
+
+    /// Client `n` completes a handshake; returns whether there was room.
+    fn connect(table: &mut FlowTable, view: View, n: u32, now: Timestamp) -> bool {
+        let Ok(inserted) = table.insert(&flow(view, Protocol::Tcp, n), now) else { return false };
+        if view == View::BothSides {
+            let answer = Segment { flags: SYN | ACK, seq: 499, ack: 100, len: 1 };
+            table.on_segment(inserted.id, Direction::ToClient, answer, now);
+        }
+        let ack = Segment { flags: CLIENT.1 as u8, seq: 100, ack: 500, len: 0 };
+        table.on_segment(inserted.id, CLIENT.0, ack, now);
+        true
+    }
+
+    /// Client `n` sends its first data.
+    fn send(table: &mut FlowTable, view: View, n: u32, now: Timestamp) {
+        let (id, _) = table.lookup(&flow(view, Protocol::Tcp, n).client).expect("it is there");
+        table.on_segment(id, CLIENT.0, Segment { flags: ACK, seq: 100, ack: 500, len: 10 }, now);
+    }
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp(Duration::from_millis(millis).as_nanos() as u64)
+    }
+
+    #[test]
+    fn kinds_are_told_apart_by_mode_and_protocol() {
+        let views = [View::BothSides, View::ClientSide];
+        let kinds = views.map(|view| [TrafficKind::new(view, TCP), TrafficKind::new(view, UDP)]);
+        assert_eq!(kinds.concat(), TrafficKind::all().collect::<Vec<_>>());
+    }
+
+    /// How many flows of the first kind fit, and how many of each of the others after that.
+    fn fit(kinds: &[(View, Protocol)]) -> Vec<usize> {
+        let kinds: Vec<TrafficKind> =
+            kinds.iter().map(|(view, protocol)| TrafficKind::new(*view, *protocol as u8)).collect();
+        let mut shared = TableQuota::new(1_000);
+        shared.divide_among(kinds.iter().copied());
+        let mut fits = |kind: TrafficKind| {
+            let of_kind =
+                |shared: &mut TableQuota| shared.victim(&[], kind).is_ok_and(|victim| victim.is_none());
+            (0..2_000)
+                .take_while(|_| {
+                    of_kind(&mut shared) && {
+                        shared.counts[kind.index()] += 1;
+                        true
+                    }
+                })
+                .count()
+        };
+        kinds.iter().map(|kind| fits(*kind)).collect()
+    }
+
+    #[test]
+    fn each_kind_can_count_on_its_part_however_many_the_others_have() {
+        let (tcp, udp) = ((View::BothSides, Protocol::Tcp), (View::BothSides, Protocol::Udp));
+        let (dsr, dsr_udp) = ((View::ClientSide, Protocol::Tcp), (View::ClientSide, Protocol::Udp));
+        assert_eq!(fit(&[tcp]), [1_000]);
+        assert_eq!(fit(&[tcp, tcp]), [1_000, 0], "two frontends of a kind share one part");
+        assert_eq!(fit(&[dsr, tcp]), [750, 250]);
+        assert_eq!(fit(&[dsr, udp, tcp]), [668, 166, 166]);
+        assert_eq!(fit(&[dsr, dsr_udp, udp, tcp]), [625, 125, 125, 125]);
+    }
+
+    #[test]
+    fn forged_handshakes_in_dsr_leave_passthrough_its_share_though_they_show_data() {
+        let mut table = shared(1_000, &[PASSTHROUGH, DSR]);
+        for n in 0..5_000 {
+            if connect(&mut table, View::ClientSide, n, at(0)) {
+                send(&mut table, View::ClientSide, n, at(0));
+            }
+        }
+        assert_eq!(table.len(), 750);
+        assert_eq!(
+            table.insert(&flow(View::ClientSide, Protocol::Tcp, 9_999), at(0)).unwrap_err(),
+            Full::Quota
+        );
+        assert!((10_000..10_250).all(|n| connect(&mut table, View::BothSides, n, at(0))));
+        assert_eq!((table.len(), table.open()), (1_000, 1_000));
+        assert_eq!(
+            table.insert(&flow(View::BothSides, Protocol::Tcp, 20_000), at(0)).unwrap_err(),
+            Full::Table
+        );
+    }
+
+    #[test]
+    fn a_flood_in_one_mode_evicts_nothing_of_the_other_that_is_within_its_share() {
+        for (flooded, other) in [(View::ClientSide, View::BothSides), (View::BothSides, View::ClientSide)] {
+            let mut table = shared(1_000, &[PASSTHROUGH, DSR]);
+            for n in 0..250 {
+                table.insert(&flow(other, Protocol::Tcp, 10_000 + n), at(0)).unwrap();
+            }
+            for n in 0..5_000 {
+                table.insert(&flow(flooded, Protocol::Tcp, n), at(1)).unwrap();
+            }
+            assert_eq!(table.len(), 1_000);
+            assert!((0..250).all(|n| table.lookup(&flow(other, Protocol::Tcp, 10_000 + n).client).is_some()));
+            for n in 250..500 {
+                let evicted =
+                    table.insert(&flow(other, Protocol::Tcp, 10_000 + n), at(2)).unwrap().evicted.unwrap();
+                assert_eq!(evicted.view(), flooded, "who has most beyond its share gives way");
+            }
+        }
+    }
+
+    #[test]
+    fn a_client_whose_handshake_takes_a_while_outlives_forged_ones_that_take_none() {
+        let mut table = shared(1_000, &[DSR]);
+        table.insert(&flow(View::ClientSide, Protocol::Tcp, 10_000), at(0)).unwrap();
+        for n in 0..900 {
+            connect(&mut table, View::ClientSide, n, at(10));
+        }
+        let id = table.lookup(&flow(View::ClientSide, Protocol::Tcp, 10_000).client).unwrap().0;
+        let ack = Segment { flags: ACK, seq: 100, ack: 500, len: 0 };
+        table.on_segment(id, Direction::ToServer, ack, at(50));
+        send(&mut table, View::ClientSide, 10_000, at(60));
+        for n in 900..9_000 {
+            connect(&mut table, View::ClientSide, n, at(70));
+        }
+        assert!(table.lookup(&flow(View::ClientSide, Protocol::Tcp, 10_000).client).is_some());
+        assert_eq!(table.len(), 1_000);
+    }
+}
