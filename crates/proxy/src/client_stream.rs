@@ -309,7 +309,7 @@ impl ClientStream {
     /// Whether the worker drains: a connection between two requests ends then. Whoever waits for [`ClientStream::over`] is woken when it
     /// begins.
     pub fn is_draining(&self) -> bool {
-        self.session.context.is_draining.load(Ordering::Relaxed)
+        self.session.context.is_draining()
     }
 
     /// A moment as tables have it that all workers share.

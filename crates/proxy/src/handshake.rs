@@ -9,9 +9,9 @@ use std::time::Duration;
 use log::debug;
 use tokio::time::timeout;
 
+use super::context::WorkerContext;
 use super::session::TcpSession;
 use super::socket::Leg;
-use super::worker::Context;
 use convey_access_log::LoggedTls;
 use convey_model::{FrontendTls, Prefix, client_of};
 use convey_snapshot::Frontend;
@@ -118,7 +118,7 @@ impl HandshakeSlot {
     /// # Errors
     /// Its source has as many as it may.
     pub(super) fn of_client(
-        context: &Context,
+        context: &WorkerContext,
         frontend: &Frontend,
         client: IpAddr,
         most: u32,

@@ -12,7 +12,9 @@ mod clients;
 mod connect;
 mod connection_bytes;
 mod contained;
+mod context;
 mod cut_offs;
+mod descriptors;
 mod flow_desk;
 mod handover;
 mod handshake;
@@ -43,6 +45,7 @@ mod watch;
 mod window;
 mod window_budget;
 mod worker;
+mod workers;
 
 pub use byte_stream::ByteStream;
 pub use charge::{HeldResource, RequestCharge};
@@ -50,7 +53,9 @@ pub use client_stream::{ClientBytes, ClientStream, ServeStream, ServerStream, St
 pub use clients::Clients;
 pub use connection_bytes::ConnectionBytes;
 pub use contained::Contained;
+pub use context::WorkersShared;
 pub use cut_offs::CutOffs;
+pub use descriptors::{Descriptors, Reserved};
 pub use flow_desk::ProxyFlows;
 pub use handover::{HandedSession, HandedSockets};
 pub use handshake::SourceHandshakes;
@@ -68,287 +73,4 @@ pub use udp::Sessions;
 #[cfg(any(test, feature = "test-util"))]
 pub use udp::exercise_session_table;
 pub use upstream::{Attempts, Downstream, Permit, ServerAnswer, Unavailable};
-pub use worker::{Descriptors, Reserved, WorkersShared};
-
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::io;
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
-use std::time::Duration;
-
-use tokio::sync::oneshot;
-
-use convey_model::{Endpoint, Protocol};
-use convey_snapshot::Frontend;
-use cut_offs::AdmittedPeers;
-use worker::{ClientSocket, WorkerCommand, WorkerThread};
-
-/// The worker threads.
-pub struct Workers {
-    threads: Vec<WorkerThread>,
-    listening: BTreeSet<Endpoint>,
-    /// Sockets of UDP: an address that is no longer listened on keeps them until its sessions have ended.
-    in_use: HashMap<SocketAddr, SocketsInUse>,
-    descriptors: Descriptors,
-    /// What the sockets of TCP have; those of UDP know it themselves.
-    reserved: HashMap<SocketAddr, Reserved>,
-    /// Sockets of the process before this one, as far as they are not in use yet.
-    handed: HandedSockets,
-    /// Places of HTTP/3 whose ports another process has.
-    late: quic::LatePlaces,
-    /// Of these, the places whose sockets are in use.
-    taken: BTreeSet<Endpoint>,
-}
-
-/// Sockets that are bound and queue connections, and the places that are to be closed; for
-/// [`Workers::close`] and [`Workers::open`].
-pub struct PreparedSockets {
-    new: Vec<(Endpoint, ListeningSockets)>,
-    late: Vec<quic::LatePlace>,
-    wanted: BTreeSet<Endpoint>,
-}
-
-/// Of one place, a socket for each worker.
-enum ListeningSockets {
-    Tcp(Vec<std::net::TcpListener>, Reserved),
-    Udp(Arc<udp::UdpSockets>),
-    Quic(Arc<quic::QuicSockets>),
-}
-
-/// Sockets of UDP that may be in use, for sessions or for HTTP/3.
-enum SocketsInUse {
-    Udp(Weak<udp::UdpSockets>),
-    Quic(Weak<quic::QuicSockets>),
-}
-
-impl SocketsInUse {
-    fn upgrade(&self) -> Option<ListeningSockets> {
-        match self {
-            SocketsInUse::Udp(sockets) => sockets.upgrade().map(ListeningSockets::Udp),
-            SocketsInUse::Quic(sockets) => sockets.upgrade().map(ListeningSockets::Quic),
-        }
-    }
-
-    fn are_closed(&self) -> bool {
-        self.upgrade().is_none()
-    }
-}
-
-/// Why an address cannot go from datagrams to HTTP/3, or back.
-const OTHER_KIND: &str = "clients of datagrams and of HTTP/3 would get each other's packets there; restart convey to change what it serves";
-
-impl PreparedSockets {
-    /// The places that are not listened on yet.
-    pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> {
-        self.new.iter().map(|(at, _)| *at)
-    }
-}
-
-impl Workers {
-    /// Starts a thread for each column of the counters; they serve nothing yet.
-    pub fn start(shared: &WorkersShared) -> io::Result<Self> {
-        let threads = shared.columns.clone().map(|core| worker::start(core, shared.clone()));
-        let threads = threads.collect::<io::Result<_>>()?;
-        let descriptors = shared.descriptors.clone();
-        let (listening, in_use, reserved) = Default::default();
-        let (handed, late, taken) = Default::default();
-        Ok(Workers { threads, listening, in_use, descriptors, reserved, handed, late, taken })
-    }
-
-    /// How many descriptors it takes to listen at these places.
-    pub fn descriptors<'a>(at: impl IntoIterator<Item = &'a Endpoint>, workers: usize) -> u64 {
-        // One of UDP has an epoll beside it.
-        let of_one = |at: &Endpoint| if at.protocol == Protocol::Udp { 2 } else { 1 };
-        at.into_iter().map(of_one).sum::<u64>() * workers as u64
-    }
-
-    /// How many more descriptors it takes to listen where that is wanted.
-    pub fn missing(&self, wanted: &BTreeSet<Endpoint>) -> u64 {
-        Self::descriptors(wanted.difference(&self.listening), self.threads.len())
-    }
-
-    /// Binds what is wanted and not yet listened on: a socket for each worker. Errors leave nothing bound. Where another process
-    /// has handed its sockets over, those are taken. HTTP/3 is served at the places of UDP that are `quic`; one whose port is
-    /// taken is no error, for its clients have TCP, and is tried again.
-    pub fn prepare(
-        &mut self,
-        wanted: &BTreeSet<Endpoint>,
-        quic: &HashSet<Endpoint>,
-    ) -> Result<PreparedSockets, BindError> {
-        self.note_late();
-        self.in_use.retain(|_, sockets| !sockets.are_closed());
-        let is_other = |at: &&Endpoint| {
-            let in_use = self.in_use.get(&at.addr).filter(|_| at.protocol == Protocol::Udp);
-            in_use.is_some_and(|sockets| matches!(sockets, SocketsInUse::Quic(_)) != quic.contains(at))
-        };
-        if let Some(at) = wanted.iter().find(is_other) {
-            return Err(BindError { at: *at, cause: io::Error::other(OTHER_KIND) });
-        }
-        let (mut new, mut late): (Vec<(Endpoint, _)>, _) = (Vec::new(), Vec::new());
-        let of_udp = wanted.iter().filter(|at| at.protocol == Protocol::Udp).count();
-        let receive_buffer = udp::receive_buffer(of_udp);
-        for at in wanted.difference(&self.listening) {
-            if self.late.has(at) {
-                continue;
-            }
-            let handed = self.handed.keys().chain(&self.taken);
-            let listening = self.listening.iter().chain(handed).copied().chain(new.iter().map(|(at, _)| *at));
-            let ours = listening.filter(|other| other.protocol == at.protocol).map(|other| other.addr);
-            let ours: Vec<SocketAddr> = ours.collect();
-            let handed = self.handed.remove(at).unwrap_or_default();
-            if !handed.is_empty() {
-                self.taken.insert(*at);
-            }
-            let ours = ours.into_iter();
-            let is_quic = quic.contains(at);
-            match self.bind(*at, (is_quic, receive_buffer), handed, ours) {
-                Ok(sockets) => new.push((*at, sockets)),
-                Err(error) if is_quic && error.kind() == io::ErrorKind::AddrInUse => {
-                    late.push(quic::LatePlace { at: *at, receive_buffer });
-                }
-                Err(cause) => return Err(BindError { at: *at, cause }),
-            }
-        }
-        Ok(PreparedSockets { new, late, wanted: wanted.clone() })
-    }
-
-    /// Counts places among those that are listened on that have become free meanwhile.
-    fn note_late(&mut self) {
-        for (at, sockets) in self.late.take_begun() {
-            self.in_use.insert(at.addr, SocketsInUse::Quic(sockets));
-            self.listening.insert(at);
-        }
-    }
-
-    /// Binds a place. One of UDP is for HTTP/3 if it `is_quic`, and so many bytes may wait there.
-    fn bind(
-        &self,
-        at: Endpoint,
-        (is_quic, receive_buffer): (bool, usize),
-        handed: Vec<OwnedFd>,
-        ours: impl Iterator<Item = SocketAddr>,
-    ) -> io::Result<ListeningSockets> {
-        let reserved = self.descriptors.reserve(Self::descriptors([&at], self.threads.len()));
-        if at.protocol == Protocol::Tcp {
-            return Ok(ListeningSockets::Tcp(
-                socket::listen(at.addr, self.threads.len(), handed, ours)?,
-                reserved,
-            ));
-        }
-        let runtimes = self.threads.iter().map(|worker| &worker.runtime);
-        if !handed.is_empty() {
-            return Ok(match is_quic {
-                true => ListeningSockets::Quic(quic::QuicSockets::take(handed, runtimes, reserved)?),
-                false => ListeningSockets::Udp(udp::UdpSockets::take(handed, runtimes, reserved)?),
-            });
-        }
-        // Others beside those that are in use would get a part of their clients' datagrams.
-        if let Some(in_use) = self.in_use.get(&at.addr).and_then(SocketsInUse::upgrade) {
-            return Ok(in_use);
-        }
-        let ours = ours.chain(self.in_use.keys().copied());
-        let (addr, size) = (at.addr, receive_buffer);
-        Ok(match is_quic {
-            true => ListeningSockets::Quic(quic::QuicSockets::bind(addr, runtimes, ours, size, reserved)?),
-            false => ListeningSockets::Udp(udp::UdpSockets::bind(addr, runtimes, ours, size, reserved)?),
-        })
-    }
-
-    /// Stops listening where that is no longer wanted. Clients that waited in their accept queues are served;
-    /// established connections go on, and so do sessions of UDP, for `patience` at most: nobody says when they
-    /// are over.
-    pub async fn close(&mut self, ready: &PreparedSockets, patience: Duration) {
-        let mut closed = Vec::new();
-        self.late.retain(&ready.wanted);
-        self.note_late();
-        let gone: Vec<Endpoint> = self.listening.difference(&ready.wanted).copied().collect();
-        for WorkerThread { commands, .. } in &self.threads {
-            let (done, is_done) = oneshot::channel();
-            let _ = commands.send(WorkerCommand::Close { places: gone.clone(), patience, done });
-            closed.push(is_done);
-        }
-        for is_done in closed {
-            let _ = is_done.await;
-        }
-        self.listening.retain(|at| !gone.contains(at));
-        let of_tcp = gone.iter().filter(|at| at.protocol == Protocol::Tcp);
-        of_tcp.for_each(|at| drop(self.reserved.remove(&at.addr)));
-    }
-
-    /// Starts to accept at the new places. The `sessions` of UDP, which another process has begun there, go on.
-    pub fn open(&mut self, ready: PreparedSockets, sessions: Vec<HandedSession>) {
-        let mut sessions = handover::by_listener(sessions);
-        for (at, sockets) in ready.new {
-            let sockets: Vec<ClientSocket> = match sockets {
-                ListeningSockets::Tcp(sockets, reserved) => {
-                    self.reserved.insert(at.addr, reserved);
-                    sockets.into_iter().map(ClientSocket::Tcp).collect()
-                }
-                ListeningSockets::Udp(sockets) => {
-                    self.in_use.insert(at.addr, SocketsInUse::Udp(Arc::downgrade(&sockets)));
-                    sockets.split().map(ClientSocket::Udp).collect()
-                }
-                ListeningSockets::Quic(sockets) => {
-                    self.in_use.insert(at.addr, SocketsInUse::Quic(Arc::downgrade(&sockets)));
-                    sockets.split().map(ClientSocket::Quic).collect()
-                }
-            };
-            for ((number, worker), socket) in self.threads.iter().enumerate().cycle().zip(sockets) {
-                let sessions = match at.protocol {
-                    Protocol::Tcp => Vec::new(),
-                    Protocol::Udp => sessions.remove(&(at.addr, number)).unwrap_or_default(),
-                };
-                let _ = worker.commands.send(WorkerCommand::Listen { addr: at.addr, socket, sessions });
-            }
-            self.listening.insert(at);
-        }
-        ready.late.into_iter().for_each(|place| self.late.add(place, &self.threads, &self.descriptors));
-    }
-
-    /// Ends the connections to these servers.
-    fn end_connections(&self, servers: &Arc<BTreeSet<u32>>) {
-        for WorkerThread { commands, .. } in &self.threads {
-            let _ = commands.send(WorkerCommand::EndConnections { servers: servers.clone() });
-        }
-    }
-
-    /// Ends the connections of clients that may not come in, by the numbers of the frontends. New ones go by the snapshot.
-    fn end_denied(&self, access: &Arc<HashMap<u32, AdmittedPeers>>) {
-        for WorkerThread { commands, .. } in &self.threads {
-            let _ = commands.send(WorkerCommand::EndDenied { access: access.clone() });
-        }
-    }
-
-    /// Counts open connections to these frontends at their sources. New ones go by the snapshot.
-    fn count_sources(&self, frontends: &Arc<[Arc<Frontend>]>) {
-        for WorkerThread { commands, .. } in &self.threads {
-            let _ = commands.send(WorkerCommand::CountSources { frontends: frontends.clone() });
-        }
-    }
-
-    /// Stops accepting. The future waits for the open connections to end. Call once. Another process has the
-    /// sockets of the places that are `left`: it serves the clients that wait there.
-    pub fn drain(&self, left: BTreeSet<Endpoint>) -> impl Future<Output = ()> + use<> {
-        self.late.end();
-        let (mut drained, left) = (Vec::new(), Arc::new(left));
-        for WorkerThread { commands, .. } in &self.threads {
-            let (done, is_done) = oneshot::channel();
-            let _ = commands.send(WorkerCommand::Drain { left: left.clone(), done });
-            drained.push(is_done);
-        }
-        async {
-            for is_done in drained {
-                let _ = is_done.await;
-            }
-        }
-    }
-
-    /// Cuts what is still open, and stops.
-    pub fn stop(self) {
-        for WorkerThread { commands, thread, .. } in self.threads {
-            drop(commands); // a worker ends when nobody can command it any more
-            let _ = thread.join();
-        }
-    }
-}
+pub use workers::{PreparedSockets, Workers};

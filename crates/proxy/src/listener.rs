@@ -13,10 +13,10 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
+use super::context::WorkerContext;
 use super::lines::Event;
 use super::session::TcpSession;
 use super::socket::{self, Leg};
-use super::worker::Context;
 use convey_model::Endpoint;
 use convey_snapshot::is_shortage;
 use convey_snapshot::stats::{Counter, Traffic};
@@ -58,7 +58,7 @@ impl Listener {
 }
 
 /// Starts to accept on `socket`, which is bound to `vip`.
-pub(super) fn start(vip: SocketAddr, socket: std::net::TcpListener, context: Arc<Context>) -> Listener {
+pub(super) fn start(vip: SocketAddr, socket: std::net::TcpListener, context: Arc<WorkerContext>) -> Listener {
     let (stop, stopped) = oneshot::channel();
     let listener = TcpListener::from_std(socket).map(Arc::new);
     let socket = listener.as_ref().map(Arc::downgrade).unwrap_or_default();
@@ -77,7 +77,7 @@ pub(super) fn start(vip: SocketAddr, socket: std::net::TcpListener, context: Arc
 struct Acceptor {
     vip: SocketAddr,
     listener: Arc<TcpListener>,
-    context: Arc<Context>,
+    context: Arc<WorkerContext>,
     /// They outlive snapshots.
     totals: Arc<Traffic>,
     /// Failed accepts in a row.
@@ -207,7 +207,7 @@ mod tests {
     use tokio::task::yield_now;
 
     use super::*;
-    use crate::worker::tests::{LOADS, context};
+    use crate::context::tests::{LOADS, context};
     use convey_snapshot::fixture;
 
     /// How often a client's connection loads the snapshot, where another server may refuse it first.

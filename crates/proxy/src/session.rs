@@ -18,6 +18,7 @@ use super::client_stream::ClientStream;
 use super::clients::{Counted, Left, Waiting};
 use super::connect::{Connected, Opening};
 use super::contained::Contained;
+use super::context::WorkerContext;
 use super::header_error::HeaderError;
 use super::own_sockets::{self, FrontendPath, OwnSocket};
 use super::proxy_header::{self, Origin};
@@ -29,7 +30,6 @@ use super::tls_hello::Routed;
 use super::traced;
 use super::upstream::{Downstream, Permit};
 use super::watch::{Watched, WatchedClient, WatchedServer};
-use super::worker::Context;
 use convey_access_log::{LoggedTls, Termination};
 use convey_model::{Endpoint, OverLimit, Protocol, Timeouts};
 use convey_snapshot::stats::{Counter, Traffic};
@@ -39,7 +39,7 @@ use convey_trace::ConnectionStep;
 /// A client's connection, counted from accept on. Dropped before it has ended, it was cut.
 pub(super) struct TcpSession {
     pub(super) downstream: Downstream,
-    pub(super) context: Arc<Context>,
+    pub(super) context: Arc<WorkerContext>,
     /// As of accept or, if the client had to wait, of the end of the wait.
     pub(super) frontend: Arc<Frontend>,
     /// The same.
@@ -75,7 +75,7 @@ impl TcpSession {
     pub(super) fn new(
         client: SocketAddr,
         vip: SocketAddr,
-        context: &Arc<Context>,
+        context: &Arc<WorkerContext>,
         snapshot: &Snapshot,
     ) -> Option<TcpSession> {
         let frontend = snapshot.listener(&Endpoint::tcp(vip))?.clone();

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::context::WorkersShared;
 use super::tls_hello::Routed;
 use super::upstream::{Downstream, Permit};
-use super::worker::WorkersShared;
 use convey_access_log::{AccessLog, LoggedTls, Record, ServedBy, Termination};
 use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;

@@ -2,9 +2,9 @@
 
 use std::io;
 
+use super::context::WorkerContext;
 use super::session::TcpSession;
 use super::upstream::Downstream;
-use super::worker::Context;
 use convey_access_log::Termination;
 use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;
@@ -14,7 +14,7 @@ use convey_trace::{ConnectionStep, TraceEvent, TraceStep};
 /// Shows a step to those who watch, if anybody does.
 #[inline]
 pub(super) fn tell(
-    context: &Context,
+    context: &WorkerContext,
     downstream: &Downstream,
     frontend: &Frontend,
     server: Option<u32>,

@@ -15,9 +15,9 @@ use super::settings::{self, ConnectionSettings};
 use super::unproven::UnprovenAddresses;
 use crate::client_stream::{ClientStream, ServeStream};
 use crate::contained::Contained;
+use crate::context::WorkerContext;
 use crate::handshake::HandshakeSlot;
 use crate::session::{TcpSession, reason_of};
-use crate::worker::Context;
 use convey_model::{Endpoint, HttpLimits};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Snapshot};
@@ -63,7 +63,7 @@ impl fmt::Debug for PendingHandshake {
 /// Lets the clients of one worker in that come to one address.
 pub(super) struct Admission {
     vip: SocketAddr,
-    context: Arc<Context>,
+    context: Arc<WorkerContext>,
     /// Each handshake of the worker at this address has a copy.
     handshakes: Arc<()>,
     /// What the last client got, which the next one gets too unless a reload has changed the frontend.
@@ -72,7 +72,11 @@ pub(super) struct Admission {
 }
 
 impl Admission {
-    pub(super) fn new(vip: SocketAddr, context: Arc<Context>, unproven: Arc<UnprovenAddresses>) -> Admission {
+    pub(super) fn new(
+        vip: SocketAddr,
+        context: Arc<WorkerContext>,
+        unproven: Arc<UnprovenAddresses>,
+    ) -> Admission {
         Admission { vip, context, handshakes: Arc::default(), last: None, unproven }
     }
 
@@ -187,7 +191,7 @@ impl Admission {
 }
 
 /// Counts something at the frontend of this address, and in all.
-pub(super) fn count(context: &Context, vip: SocketAddr, counter: Counter) {
+pub(super) fn count(context: &WorkerContext, vip: SocketAddr, counter: Counter) {
     let snapshot = context.snapshot();
     if let Some(frontend) = snapshot.listener(&Endpoint::udp(vip)) {
         frontend.live.traffic.add(context.core, counter, 1);

@@ -15,7 +15,8 @@ use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 use super::QuicSockets;
-use crate::worker::{ClientSocket, Descriptors, WorkerCommand, WorkerThread};
+use crate::Descriptors;
+use crate::worker::{ClientSocket, WorkerCommand, WorkerThread};
 use convey_model::Endpoint;
 
 /// Pause between two tries.

@@ -17,7 +17,7 @@ use super::settings;
 use super::socket::{QuicSocket, SocketReading};
 use super::sockets::{BusyWorker, QuicPlace, WeakPlace};
 use super::unproven::UnprovenAddresses;
-use crate::worker::Context;
+use crate::context::WorkerContext;
 use convey_model::Endpoint as Place;
 use convey_snapshot::stats::Counter;
 
@@ -37,7 +37,7 @@ enum Order {
 
 impl QuicListener {
     /// Starts to serve clients of a socket that is bound to `vip`. To be called on the worker's thread.
-    pub(crate) fn start(vip: SocketAddr, place: QuicPlace, context: Arc<Context>) -> QuicListener {
+    pub(crate) fn start(vip: SocketAddr, place: QuicPlace, context: Arc<WorkerContext>) -> QuicListener {
         let (orders, received) = mpsc::unbounded_channel();
         let weak = place.downgrade();
         let unproven = UnprovenAddresses::new();
@@ -102,7 +102,7 @@ fn endpoint(
     vip: SocketAddr,
     place: &QuicPlace,
     socket: Arc<QuicSocket>,
-    context: &Context,
+    context: &WorkerContext,
 ) -> io::Result<Endpoint> {
     let snapshot = context.snapshot();
     let frontend = snapshot.listener(&Place::udp(vip)).ok_or(io::ErrorKind::NotFound)?;

@@ -17,7 +17,7 @@ use super::predecessor;
 use super::sockets::{QuicPlace, WorkerPlace};
 use super::steering::QuicDestination;
 use super::unproven::{PacketHeader, UnprovenAddresses};
-use crate::worker;
+use crate::context::WorkerContext;
 use convey_snapshot::stats::Counter;
 
 /// Times that nothing but datagrams of others are read before the thread's other work gets a turn.
@@ -30,7 +30,7 @@ pub(super) struct QuicSocket {
     unproven: Arc<UnprovenAddresses>,
     /// Its address, and where it counts what it drops.
     vip: SocketAddr,
-    context: Arc<worker::Context>,
+    context: Arc<WorkerContext>,
 }
 
 /// Whether a socket is read.
@@ -49,7 +49,7 @@ impl QuicSocket {
     pub(super) fn new(
         place: QuicPlace,
         unproven: Arc<UnprovenAddresses>,
-        (vip, context): (SocketAddr, Arc<worker::Context>),
+        (vip, context): (SocketAddr, Arc<WorkerContext>),
     ) -> QuicSocket {
         QuicSocket { place, reading: AtomicU8::new(SocketReading::On as u8), unproven, vip, context }
     }

@@ -15,8 +15,8 @@ use super::MAX_WORKERS;
 use super::arrivals::Arrivals;
 use super::predecessor::{self, HandedPlace, PredecessorLink};
 use super::steering::{ConnectionIdLayout, ProcessTag};
+use crate::Reserved;
 use crate::socket::{bound_for_datagrams, check_is_free};
-use crate::worker::Reserved;
 
 /// The sockets of one address. None is closed while a worker has connections: the rule goes by their order.
 #[derive(Debug)]

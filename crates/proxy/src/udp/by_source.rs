@@ -71,9 +71,10 @@ mod tests {
     use super::super::relay::Relay;
     use super::super::sockets::UdpSockets;
     use super::*;
+    use crate::Reserved;
+    use crate::context::WorkerContext;
+    use crate::context::tests::context;
     use crate::handover;
-    use crate::worker::tests::context;
-    use crate::worker::{Context, Reserved};
     use convey_model::{Excess, Limits, Protocol, Sources};
     use convey_snapshot::{Health, Snapshot, fixture};
 
@@ -82,7 +83,7 @@ mod tests {
         vip: SocketAddr,
         server: UdpSocket,
         sources: Arc<Sources>,
-        context: Arc<Context>,
+        context: Arc<WorkerContext>,
         relay: Relay,
     }
 

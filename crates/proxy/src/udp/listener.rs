@@ -13,8 +13,8 @@ use tokio::time::{Instant, sleep};
 
 use super::relay::Relay;
 use super::sockets::{Listening, WeakListening};
+use crate::context::WorkerContext;
 use crate::handover::HandedSession;
-use crate::worker::Context;
 
 /// While a listener drains, who is silent for this long has finished: idle clients do not hold a stop up.
 const FINISHED: Duration = Duration::from_secs(2);
@@ -48,7 +48,7 @@ impl UdpListener {
     pub(crate) fn start(
         vip: SocketAddr,
         listening: Listening,
-        context: Arc<Context>,
+        context: Arc<WorkerContext>,
         sessions: Vec<HandedSession>,
     ) -> UdpListener {
         let (orders, received) = mpsc::unbounded_channel();

@@ -27,10 +27,10 @@ use super::session::UdpSession;
 use super::socket::{self, BUFFERS, Datagrams, ReceiveBuffers};
 use super::sockets::Listening;
 use super::table::{SessionKey, SessionTable};
+use crate::context::WorkerContext;
 use crate::header_error::HeaderError;
 use crate::traced;
 use crate::upstream::{Attempts, Downstream};
-use crate::worker::Context;
 use convey_model::{Endpoint, Protocol, Timestamp};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Snapshot};
@@ -53,7 +53,7 @@ struct Moment<'a> {
 /// One worker's clients of one address.
 pub(super) struct Relay {
     vip: SocketAddr,
-    context: Arc<Context>,
+    context: Arc<WorkerContext>,
     listening: Listening,
     /// Its number among the addresses of the worker's sessions.
     address: usize,
@@ -75,7 +75,7 @@ pub(super) struct Relay {
 
 impl Relay {
     /// Without sessions; the socket is bound to `vip`. To be called in the worker's thread.
-    pub(super) fn new(vip: SocketAddr, listening: Listening, context: Arc<Context>) -> Relay {
+    pub(super) fn new(vip: SocketAddr, listening: Listening, context: Arc<WorkerContext>) -> Relay {
         Relay {
             vip,
             context,
@@ -401,8 +401,8 @@ mod tests {
 
     use super::super::sockets::UdpSockets;
     use super::*;
-    use crate::worker::Reserved;
-    use crate::worker::tests::{LOADS, context};
+    use crate::Reserved;
+    use crate::context::tests::{LOADS, context};
     use convey_snapshot::fixture;
 
     #[tokio::test]

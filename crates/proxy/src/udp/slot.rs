@@ -7,12 +7,12 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::clients::Counted;
+use crate::context::WorkerContext;
 use crate::own_sockets::{FrontendPath, OwnSocket};
 use crate::source;
 use crate::tally::Tally;
 use crate::traced;
 use crate::upstream::Downstream;
-use crate::worker::Context;
 use convey_model::{ConnectFailures, CountedSource, Endpoint};
 use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{Frontend, Snapshot};
@@ -22,7 +22,7 @@ use convey_trace::ConnectionStep;
 pub(super) struct SessionSlot {
     pub(super) frontend: Arc<Frontend>,
     totals: Arc<Traffic>,
-    context: Arc<Context>,
+    context: Arc<WorkerContext>,
     is_open: bool,
     /// How the client came here, if it is one of ours.
     path: Option<Arc<FrontendPath>>,
@@ -43,7 +43,7 @@ impl SessionSlot {
         (client, path): (SocketAddr, Option<Arc<FrontendPath>>),
         source: &mut Option<CountedSource>,
         frontend: &Arc<Frontend>,
-        context: &Arc<Context>,
+        context: &Arc<WorkerContext>,
         snapshot: &Snapshot,
     ) -> Result<SessionSlot, Counter> {
         let sessions = &context.shared.udp_sessions;

@@ -14,8 +14,8 @@ use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::runtime::Handle;
 
 use super::socket::prepare;
+use crate::Reserved;
 use crate::socket::{bound_for_datagrams, check_is_free};
-use crate::worker::Reserved;
 
 /// Bytes that may wait in a listening socket until we get to them. Without privileges the kernel lowers it to
 /// `net.core.rmem_max`.

@@ -1,0 +1,82 @@
+//! Budget of file descriptors: how many are for listeners, connections and pipes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Shares of the descriptors that this process may open. The remainder is for probes, statistics and the
+/// configuration, so that a peak of connections does not stop these.
+#[derive(Debug, Clone)]
+pub struct Descriptors {
+    /// Descriptors of connections and listeners together.
+    shared: u64,
+    /// Descriptors of listeners, part of `shared`.
+    reserved: Arc<AtomicU64>,
+    /// Upper bound of the pipes for bulk transfers in one worker; each has two descriptors.
+    pipes: usize,
+}
+
+impl Descriptors {
+    /// Divides `limit` descriptors: an eighth of what `listeners` leave stays in reserve, and a quarter goes to the
+    /// `workers`' pipes. Reloads may change the number of listeners; connections have what these leave.
+    pub fn share(limit: u64, listeners: u64, workers: usize) -> Descriptors {
+        let left = limit.saturating_sub(listeners);
+        let reserve = (left / 8).clamp(24, 1024);
+        let pipes = left / 4 / 2 / workers as u64;
+        let shared = limit.saturating_sub(reserve + pipes * 2 * workers as u64);
+        Descriptors { shared, reserved: Arc::default(), pipes: usize::try_from(pipes).unwrap_or(usize::MAX) }
+    }
+
+    /// Upper bound of connections for now; each has two descriptors.
+    pub fn connections(&self) -> u64 {
+        (self.left_beside(0) / 2).max(1)
+    }
+
+    /// Descriptors that are left beside the listeners and this number of connections.
+    pub fn left_beside(&self, connections: u64) -> u64 {
+        self.shared.saturating_sub(self.reserved.load(Ordering::Relaxed) + 2 * connections)
+    }
+
+    /// Reserves descriptors for listeners until the returned guard is dropped.
+    pub fn reserve(&self, descriptors: u64) -> Reserved {
+        self.reserved.fetch_add(descriptors, Ordering::Relaxed);
+        Reserved { of: self.reserved.clone(), descriptors }
+    }
+
+    /// Upper bound of the pipes in one worker.
+    pub(super) fn pipes(&self) -> usize {
+        self.pipes
+    }
+}
+
+/// Descriptors that listeners have.
+#[derive(Debug, Default)]
+pub struct Reserved {
+    of: Arc<AtomicU64>,
+    descriptors: u64,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.of.fetch_sub(self.descriptors, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_have_the_descriptors_that_listeners_leave() {
+        let descriptors = Descriptors::share(1_000, 200, 2);
+        let first = descriptors.reserve(200);
+        assert_eq!((descriptors.connections(), descriptors.pipes), (250, 50));
+        let more = descriptors.reserve(100);
+        assert_eq!((descriptors.connections(), descriptors.left_beside(150)), (200, 100));
+        assert_eq!(descriptors.left_beside(300), 0);
+        drop(first);
+        assert_eq!(descriptors.connections(), 300);
+        drop(more);
+        let _too_many = descriptors.reserve(10_000);
+        assert_eq!(descriptors.connections(), 1);
+    }
+}
