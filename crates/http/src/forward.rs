@@ -16,13 +16,11 @@ use std::time::Duration;
 use bytes::BytesMut;
 use convey_http_core::{Exchange, ExchangeEnd};
 use convey_model::{HttpLimits, HttpVersion, Timeouts};
-use convey_proxy::{
-    Attempts, ClientStream, Downstream, HeldResource, Permit, ServerAnswer, ServerStream, ServerWatch,
-    Unavailable,
-};
+use convey_proxy::{ClientStream, HeldResource, ServerStream, ServerWatch};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{HttpRoute, Pool};
 use convey_tls::SpokenWithin;
+use convey_upstream::{Attempts, Permit, PickContext, ServerAnswer, Unavailable};
 use log::debug;
 use tokio::time::Instant;
 
@@ -124,10 +122,10 @@ impl Forwarding<'_, '_> {
             return Box::pin(files::serve(self, pool, of_pool)).await;
         }
         let (mut attempts, mut pool) = (Attempts::default(), pool.clone());
-        let downstream = Downstream {
+        let downstream = PickContext {
             client: self.request.client(),
             request: pool.hash_of(self.request.head()),
-            ..self.client.downstream(self.record.began)
+            ..self.client.pick_context(self.record.began)
         };
         if let Some(server) = self.request.chosen() {
             attempts.prefer(server);

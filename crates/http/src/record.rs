@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use convey_access_log::{LoggedRequest, Record, ServedBy, Termination};
 use convey_http_core::{ContentCoding, RequestHead, TraceParent};
-use convey_proxy::{ClientStream, Permit};
+use convey_proxy::ClientStream;
 use convey_snapshot::HttpRoute;
 use convey_snapshot::stats::Counter;
+use convey_upstream::Permit;
 use tokio::time::Instant;
 
 use crate::answer::AnswerReason;
@@ -181,7 +182,7 @@ impl RequestRecord {
             return;
         }
         let log = client.access_log().clone();
-        let at = client.downstream(self.began);
+        let at = client.pick_context(self.began);
         let frontend = client.frontend();
         log.put(|| {
             let (termination, reason) = self.ending();

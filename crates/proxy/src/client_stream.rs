@@ -1,7 +1,7 @@
 //! A client's connection that something else than the relay of bytes serves: HTTP.
 //!
 //! It is admitted as every connection is: access lists, limits, PROXY header, share and slot. Then a [`ServeStream`] has it, and
-//! asks for servers as often as it needs one ([`Attempts`](crate::Attempts)).
+//! asks for servers as often as it needs one ([`Attempts`](convey_upstream::Attempts)).
 
 use std::fmt;
 use std::io;
@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::QuicClient;
 use super::byte_stream::ByteStream;
 use super::clients::Clients;
 use super::connect::Opening;
@@ -28,12 +29,12 @@ use super::server_watch::ServerWatch;
 use super::session::{TcpSession, reason_of};
 use super::socket::Leg;
 use super::watch::WatchedServer;
-use super::{Downstream, Permit, QuicClient};
 use convey_access_log::{AccessLog, LoggedTls};
 use convey_model::{ConnectFailures, Endpoint, Timeouts, Timestamp};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Pool, Snapshot};
 use convey_tls::SpokenWithin;
+use convey_upstream::{Permit, PickContext};
 
 /// Serves connections of clients in place of the relay of bytes.
 pub trait ServeStream: Send + Sync + fmt::Debug {
@@ -225,9 +226,9 @@ impl ClientStream {
         self.session.downstream.core
     }
 
-    /// What a request that begins now needs to get a server.
-    pub fn downstream(&self, began: Instant) -> Downstream {
-        Downstream { began, ..self.session.downstream }
+    /// Input of the pick of a server for a request that begins now.
+    pub fn pick_context(&self, began: Instant) -> PickContext {
+        PickContext { began, ..self.session.downstream }
     }
 
     /// The frontend, as it was when the client came or when [`ClientStream::refresh`] was called last.

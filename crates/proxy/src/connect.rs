@@ -14,10 +14,10 @@ use super::proxy_header::{self, Origin};
 use super::session::TcpSession;
 use super::socket::{self, Leg};
 use super::traced;
-use super::upstream::{Attempts, Downstream, Permit, Unavailable};
 use convey_snapshot::stats::Counter;
 use convey_tls::SpokenWithin;
 use convey_trace::ConnectionStep;
+use convey_upstream::{Attempts, Permit, PickContext, Unavailable};
 
 /// What a connection to a server begins with.
 pub(super) struct Opening<'a> {
@@ -70,7 +70,7 @@ impl TcpSession {
                     return Ok(Connected { leg, permit, _own });
                 }
                 Err(error) => {
-                    let Downstream { client, vip, .. } = self.downstream;
+                    let PickContext { client, vip, .. } = self.downstream;
                     debug!(
                         "{client} -> {vip}: cannot connect to server {} ({server}): {error}",
                         permit.name()

@@ -40,7 +40,6 @@ mod tls_hello;
 mod tls_layer;
 mod traced;
 mod udp;
-mod upstream;
 mod watch;
 mod window;
 mod window_budget;
@@ -72,5 +71,4 @@ pub use stream::More;
 pub use udp::Sessions;
 #[cfg(any(test, feature = "test-util"))]
 pub use udp::exercise_session_table;
-pub use upstream::{Attempts, Downstream, Permit, ServerAnswer, Unavailable};
 pub use workers::{PreparedSockets, Workers};

@@ -28,17 +28,17 @@ use super::source;
 use super::tally::{Tally, termination_for};
 use super::tls_hello::Routed;
 use super::traced;
-use super::upstream::{Downstream, Permit};
 use super::watch::{Watched, WatchedClient, WatchedServer};
 use convey_access_log::{LoggedTls, Termination};
 use convey_model::{Endpoint, OverLimit, Protocol, Timeouts};
 use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{Frontend, Pool, Snapshot};
 use convey_trace::ConnectionStep;
+use convey_upstream::{Permit, PickContext};
 
 /// A client's connection, counted from accept on. Dropped before it has ended, it was cut.
 pub(super) struct TcpSession {
-    pub(super) downstream: Downstream,
+    pub(super) downstream: PickContext,
     pub(super) context: Arc<WorkerContext>,
     /// As of accept or, if the client had to wait, of the end of the wait.
     pub(super) frontend: Arc<Frontend>,
@@ -92,7 +92,7 @@ impl TcpSession {
             began,
         });
         Some(TcpSession {
-            downstream: Downstream { client, proxy: None, vip, protocol, core, began, request: None },
+            downstream: PickContext { client, proxy: None, vip, protocol, core, began, request: None },
             context: context.clone(),
             frontend,
             timeouts,
@@ -559,7 +559,7 @@ impl TcpSession {
     pub(super) fn end(&mut self, reason: Option<Counter>) {
         (self.ended, self.reason) = (true, reason);
         if let Some(reason) = reason {
-            let Downstream { client, vip, .. } = self.downstream;
+            let PickContext { client, vip, .. } = self.downstream;
             debug!("{client} -> {vip}: ended: {}", reason.label());
             self.count(reason, 1);
         }

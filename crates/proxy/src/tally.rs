@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use super::context::WorkersShared;
 use super::tls_hello::Routed;
-use super::upstream::{Downstream, Permit};
 use convey_access_log::{AccessLog, LoggedTls, Record, ServedBy, Termination};
 use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;
+use convey_upstream::{Permit, PickContext};
 
 /// Kept while a connection is open, if it is logged or somebody watched its beginning. Apart from the connection, which needs no memory for it else.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl Tally {
     /// Logs the connection, if it is logged. It ends now. What its TLS handshake has agreed on, and by what it was routed, goes into its line.
     pub(super) fn end(
         self,
-        downstream: &Downstream,
+        downstream: &PickContext,
         frontend: &Frontend,
         (tls, routed): (Option<Arc<LoggedTls>>, Option<&Routed>),
         (termination, reason): (Termination, Option<&'static str>),

@@ -17,13 +17,13 @@ use tokio::time::{timeout, timeout_at};
 use super::session::TcpSession;
 use super::socket::Leg;
 use super::stream::{More, try_write};
-use super::upstream::Downstream;
 use convey_access_log::LoggedHello;
 use convey_client_hello::{ClientHello, HelloAlert, HelloFault, HelloVerdict, MAX_HELLO, parse};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Pool, Snapshot, SniRoute};
 use convey_tls::SessionFacts;
 use convey_trace::ConnectionStep;
+use convey_upstream::PickContext;
 
 /// How long a hello may take once its client may come in: three lost segments in a row, one after the other.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -102,7 +102,7 @@ impl TcpSession {
             }
             Err(NoHello::Reset) => return Err(Some(Counter::ClientReset)),
             Err(why) => {
-                let Downstream { client: from, vip, .. } = self.downstream;
+                let PickContext { client: from, vip, .. } = self.downstream;
                 debug!("{from} -> {vip}: not a ClientHello: {why:?}");
                 if let NoHello::Malformed(fault) = why {
                     tell(client, fault.alert()).await;

@@ -4,18 +4,18 @@ use std::io;
 
 use super::context::WorkerContext;
 use super::session::TcpSession;
-use super::upstream::Downstream;
 use convey_access_log::Termination;
 use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;
 use convey_tls::{TlsError, handshake_fault};
 use convey_trace::{ConnectionStep, TraceEvent, TraceStep};
+use convey_upstream::PickContext;
 
 /// Shows a step to those who watch, if anybody does.
 #[inline]
 pub(super) fn tell(
     context: &WorkerContext,
-    downstream: &Downstream,
+    downstream: &PickContext,
     frontend: &Frontend,
     server: Option<u32>,
     step: ConnectionStep,
@@ -42,7 +42,7 @@ pub(super) fn drops(reason: Counter) -> ConnectionStep {
 pub(super) fn end(
     (termination, reason): (Termination, Option<&'static str>),
     bytes: Option<(u64, u64)>,
-    downstream: &Downstream,
+    downstream: &PickContext,
 ) -> ConnectionStep {
     match (termination, reason) {
         (Termination::Refused, Some(reason)) => ConnectionStep::Refused { reason },

@@ -1,8 +1,8 @@
 //! Attempts that end before the client has the whole response.
 
 use convey_http_core::{Exchange, ServerFault};
-use convey_proxy::{Attempts, Permit};
 use convey_snapshot::stats::Counter;
+use convey_upstream::{Attempts, Permit};
 
 use super::{Attempt, Forwarding, RequestEnd, unanswered};
 use crate::answer::AnswerReason;

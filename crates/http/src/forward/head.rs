@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 use convey_http_core::{BodyFraming, ClientIdentity, RequestChanges, write_request};
-use convey_proxy::Permit;
+use convey_upstream::Permit;
 
 use super::Forwarding;
 use crate::request::HttpRequest;

@@ -30,10 +30,10 @@ use super::table::{SessionKey, SessionTable};
 use crate::context::WorkerContext;
 use crate::header_error::HeaderError;
 use crate::traced;
-use crate::upstream::{Attempts, Downstream};
 use convey_model::{Endpoint, Protocol, Timestamp};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Snapshot};
+use convey_upstream::{Attempts, PickContext};
 
 /// Sessions that are told to have answers at once.
 const EVENTS: usize = 64;
@@ -368,11 +368,11 @@ impl Relay {
         ended.into_iter().for_each(|session| session.end(Some(Counter::AccessDenied)));
     }
 
-    fn downstream(&self, SessionKey { client, via, .. }: SessionKey, now: Timestamp) -> Downstream {
+    fn downstream(&self, SessionKey { client, via, .. }: SessionKey, now: Timestamp) -> PickContext {
         let began = self.context.shared.started + Duration::from_nanos(now.0);
         let proxy = via.filter(|proxy| *proxy != client);
         let (vip, core) = (self.vip, self.context.core);
-        Downstream { client, proxy, vip, protocol: Protocol::Udp, core, began, request: None }
+        PickContext { client, proxy, vip, protocol: Protocol::Udp, core, began, request: None }
     }
 
     fn now(&self) -> Timestamp {

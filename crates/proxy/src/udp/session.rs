@@ -12,18 +12,18 @@ use super::socket;
 use crate::own_sockets::OwnSocket;
 use crate::tally::{Tally, termination_for};
 use crate::traced;
-use crate::upstream::{Attempts, Downstream, Permit, Unavailable};
 use convey_access_log::Termination;
 use convey_model::{FlowServer, ProxyVersion};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Pool};
 use convey_trace::ConnectionStep;
+use convey_upstream::{Attempts, Permit, PickContext, Unavailable};
 
 /// A session, counted from its beginning on. Dropped before it has ended, it was cut.
 pub(super) struct UdpSession {
     upstream: Upstream,
     slot: SessionSlot,
-    downstream: Downstream,
+    downstream: PickContext,
     /// Of the snapshot in which its server was last looked for.
     generation: u64,
     /// Whether the server has refused what it was sent last.
@@ -53,7 +53,7 @@ impl UdpSession {
     /// # Errors
     /// Why its datagram is dropped.
     pub(super) fn open(
-        downstream: Downstream,
+        downstream: PickContext,
         mut slot: SessionSlot,
         generation: u64,
         datagram: &[u8],
@@ -68,7 +68,7 @@ impl UdpSession {
 
     /// One that another process has begun, in the snapshot of this `generation`. `None` if its server is no longer there.
     pub(super) fn known(
-        downstream: Downstream,
+        downstream: PickContext,
         mut slot: SessionSlot,
         generation: u64,
         server: SocketAddr,
@@ -82,7 +82,7 @@ impl UdpSession {
         Some(UdpSession::new(upstream, slot, downstream, generation))
     }
 
-    fn new(upstream: Upstream, slot: SessionSlot, downstream: Downstream, generation: u64) -> UdpSession {
+    fn new(upstream: Upstream, slot: SessionSlot, downstream: PickContext, generation: u64) -> UdpSession {
         let mut tally = slot.tally(downstream.began);
         if let Some(tally) = &mut tally {
             tally.moves_to(&upstream.permit, upstream.server);
@@ -179,7 +179,7 @@ impl UdpSession {
         }
         self.count_overruns();
         let upstream = found?;
-        self.upstream.permit.is_replaced();
+        self.upstream.permit.stop_timing();
         self.upstream = upstream;
         if let Some(tally) = &mut self.tally {
             tally.moves_to(&self.upstream.permit, self.upstream.server);
@@ -196,7 +196,7 @@ impl UdpSession {
     /// The server cannot be reached, or says that nobody is there. `attempts` are those of the datagram that it refuses;
     /// `None` if it was an earlier one.
     pub(super) fn refused(&mut self, error: &io::Error, attempts: Option<&mut Attempts>) {
-        let Downstream { client, vip, .. } = self.downstream;
+        let PickContext { client, vip, .. } = self.downstream;
         let Upstream { permit, server, .. } = &self.upstream;
         debug!("{client} -> {vip}/udp: server {} ({server}) refuses: {error}", permit.name());
         self.trace(traced::connect_failed(error));
@@ -277,7 +277,7 @@ impl Drop for UdpSession {
 
 /// A socket that is connected to a server which has not failed this client.
 fn connect(
-    downstream: &Downstream,
+    downstream: &PickContext,
     slot: &SessionSlot,
     pool: &Arc<Pool>,
     (mut named, attempts): (Option<Permit>, &mut Attempts),

@@ -12,11 +12,11 @@ use crate::own_sockets::{FrontendPath, OwnSocket};
 use crate::source;
 use crate::tally::Tally;
 use crate::traced;
-use crate::upstream::Downstream;
 use convey_model::{ConnectFailures, CountedSource, Endpoint};
 use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{Frontend, Snapshot};
 use convey_trace::ConnectionStep;
+use convey_upstream::PickContext;
 
 /// A slot that is taken for as long as this lives.
 pub(super) struct SessionSlot {
@@ -78,7 +78,7 @@ impl SessionSlot {
     }
 
     /// Shows what has happened to the session to those who watch.
-    pub(super) fn trace(&self, downstream: &Downstream, server: u32, step: ConnectionStep) {
+    pub(super) fn trace(&self, downstream: &PickContext, server: u32, step: ConnectionStep) {
         traced::tell(&self.context, downstream, &self.frontend, Some(server), step);
     }
 

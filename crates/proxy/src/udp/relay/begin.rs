@@ -9,9 +9,9 @@ use crate::udp::session::UdpSession;
 use crate::udp::slot::SessionSlot;
 use crate::udp::socket;
 use crate::udp::table::{SessionKey, SessionTable};
-use crate::upstream::Attempts;
 use convey_model::{CountedSource, Endpoint, Protocol, Timestamp, client_of};
 use convey_snapshot::stats::Counter;
+use convey_upstream::Attempts;
 
 impl Relay {
     /// A session for a client that has none, which has sent this; returns its number. Where there is no room, another gives way.

@@ -1,8 +1,8 @@
 //! The retry policy, one for connections and datagrams.
 //!
-//! - A client tries [`MAX_ATTEMPTS`] servers, and none of them twice.
-//! - convey passes over a server that failed the client in newer snapshots, too.
-//! - A shortage of this host ends the attempts. Only local ports are short towards one server alone.
+//! - A client tries [`MAX_ATTEMPTS`] servers, each of them once.
+//! - A server that failed the client is passed over in newer snapshots, too.
+//! - A shortage of this host ends the attempts, except for local ports, which may be short towards one server alone.
 //!
 //! The caller limits the time of each attempt (`timeouts.connect`) and the wait for a slot (the same).
 
@@ -13,51 +13,51 @@ use rustix::io::Errno;
 use tokio::sync::mpsc;
 
 use super::outcome::is_host_shortage;
-use super::{Downstream, Permit, Unavailable};
+use crate::{Permit, PickContext, Unavailable};
 use convey_model::ConnectFailures;
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Pick, Pool};
 
-/// Servers tried for one client's connection or datagram: the first and three others.
+/// Upper bound of the servers tried for one client's connection or datagram: the first and three others.
 const MAX_ATTEMPTS: u32 = 4;
 
-/// Servers may refuse a request so often, having done nothing of it: one that ends its connections in order refuses all that were on
-/// their way.
+/// Upper bound of refusals of one request by servers that have not processed it: a server that closes its connections in order
+/// refuses all requests that are under way.
 const MAX_REFUSALS: u32 = 16;
 
-/// What one client has tried. It allocates only once a server has failed.
+/// Servers that one client has tried. It allocates only after a server has failed.
 #[derive(Debug, Default)]
 pub struct Attempts {
     used: u32,
-    /// How often it was refused in order.
+    /// Number of refusals by servers that have not processed the request.
     refusals: u32,
-    /// The server that is tried first, by id.
+    /// Id of the server that is tried first.
     preferred: Option<u32>,
-    /// Servers that are not tried again, by id.
+    /// Ids of the servers that are not tried again.
     passed_over: Vec<u32>,
-    /// Why there is no other server, once one has failed.
+    /// Reason for having no other server, once a server has failed.
     reason: Option<Unavailable>,
 }
 
 impl Attempts {
-    /// A permit for a server that has not failed this client.
+    /// Picks a server that has not failed this client, without queueing.
     ///
     /// # Errors
-    /// Why there is none. [`Unavailable::Full`] may be over soon.
-    pub(crate) fn next(&mut self, downstream: &Downstream, pool: &Arc<Pool>) -> Result<Permit, Unavailable> {
+    /// Reason for having none. [`Unavailable::Full`] may be over soon.
+    pub fn next(&mut self, pick: &PickContext, pool: &Arc<Pool>) -> Result<Permit, Unavailable> {
         if self.are_over() {
             return Err(self.reason());
         }
         let tried = self.tried_in(pool);
-        let preferred = self.take_preferred(pool, downstream);
+        let preferred = self.take_preferred(pool, pick);
         let permit = loop {
             if let Some(permit) = preferred {
                 break permit;
             }
-            match pool.pick_for(downstream.request, downstream.client, downstream.vip, &tried) {
+            match pool.pick_for(pick.request, pick.client, pick.vip, &tried) {
                 Pick::Server(index) => {
                     // `None`: another worker took the last slot since the pick.
-                    if let Some(permit) = Permit::take(pool, index, downstream) {
+                    if let Some(permit) = Permit::take(pool, index, pick) {
                         break permit;
                     }
                 }
@@ -71,18 +71,18 @@ impl Attempts {
         Ok(permit)
     }
 
-    /// The server with this number is tried first, if it can be chosen then.
+    /// Tries the server with this id first, if it is eligible then.
     pub fn prefer(&mut self, server: u32) {
         self.preferred = Some(server);
     }
 
-    fn take_preferred(&mut self, pool: &Arc<Pool>, downstream: &Downstream) -> Option<Permit> {
+    fn take_preferred(&mut self, pool: &Arc<Pool>, pick: &PickContext) -> Option<Permit> {
         let preferred = self.preferred.take()?;
         let index = pool.servers.iter().position(|server| server.live.id == preferred)?;
-        if pool.is_eligible(index) { Permit::take(pool, index, downstream) } else { None }
+        if pool.is_eligible(index) { Permit::take(pool, index, pick) } else { None }
     }
 
-    /// The server has failed this client: health is told, and another server is next.
+    /// Reports that the server failed this client, and passes over it.
     pub fn failed(&mut self, permit: &Permit, error: &io::Error, failures: &mpsc::Sender<ConnectFailures>) {
         permit.failed(error, failures);
         self.pass_over(permit);
@@ -94,39 +94,40 @@ impl Attempts {
         }
     }
 
-    /// The server is not the next one, though it has not failed in these attempts.
+    /// Passes over the server, although it has not failed in these attempts.
     pub fn pass_over(&mut self, permit: &Permit) {
         self.passed_over.push(permit.server().live.id);
         self.reason = self.reason.or(Some(Unavailable::Failed));
     }
 
-    /// The same server is tried again.
+    /// Counts an attempt, after which the same server may be tried again.
     pub fn repeat(&mut self) {
         self.used += 1;
     }
 
-    /// The server has done nothing of the request, and says so: no failure. Whether it may be asked once more.
+    /// Counts a refusal by a server that has not processed the request, which is no failure. Returns whether a server may be
+    /// tried once more.
     pub fn was_refused(&mut self) -> bool {
         self.refusals += 1;
         self.refusals <= MAX_REFUSALS
     }
 
-    /// Whether one has failed already.
+    /// Whether an attempt has failed already.
     pub fn have_begun(&self) -> bool {
         self.used > 0
     }
 
-    /// Whether the client has used up what it may try.
+    /// Whether the client has used all its attempts.
     pub fn are_over(&self) -> bool {
         self.used >= MAX_ATTEMPTS
     }
 
-    /// Why there is no other server.
+    /// Reason for having no other server.
     pub(super) fn reason(&self) -> Unavailable {
         self.reason.unwrap_or(Unavailable::NoServer)
     }
 
-    /// The indices of the servers that are not tried again.
+    /// Indices of the servers that are not tried again.
     fn tried_in(&self, pool: &Pool) -> Vec<usize> {
         if self.passed_over.is_empty() {
             return Vec::new();
@@ -140,12 +141,12 @@ impl Attempts {
 mod tests {
     use std::collections::HashSet;
 
-    use super::super::testing::{client, fail, pool};
     use super::*;
+    use crate::testing::{client, fail, pool};
     use convey_snapshot::fixture::with_servers;
 
     #[test]
-    fn a_client_tries_four_servers_and_none_of_them_twice() {
+    fn client_tries_four_servers_once_each() {
         let (pool, mut attempts, mut tried) = (pool(9, None), Attempts::default(), HashSet::new());
         while let Ok(permit) = attempts.next(&client(), &pool) {
             tried.insert(permit.server().live.id);
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_failed_is_passed_over_in_a_newer_snapshot_too() {
+    fn failed_server_is_passed_over_in_a_newer_snapshot() {
         let (pool, mut attempts) = (pool(2, None), Attempts::default());
         let failed = attempts.next(&client(), &pool).unwrap();
         fail(&mut attempts, &failed, Errno::CONNREFUSED);
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_says_whose_fault_it_is() {
+    fn reason_distinguishes_faults_of_the_host_and_of_servers() {
         let next_after = |servers, errno| {
             let (pool, mut attempts) = (pool(servers, None), Attempts::default());
             if let Ok(permit) = attempts.next(&client(), &pool) {
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_server_is_no_failed_attempt_and_its_slot_is_given_back() {
+    fn full_server_is_no_failed_attempt() {
         let (pool, mut attempts) = (pool(1, Some(1)), Attempts::default());
         let other = attempts.next(&client(), &pool).unwrap();
         (0..9).for_each(|_| {

@@ -1,4 +1,4 @@
-//! How a client fared with a server, as health and outlier detection are told.
+//! Outcome of a client's connection or request, for health checks and outlier detection.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -11,19 +11,20 @@ use convey_model::{Algorithm, ConnectFailures, Protocol, ServerKey, Timestamp};
 use convey_snapshot::is_shortage;
 use convey_snapshot::stats::Counter;
 
-/// How a server has answered a request (mode http).
+/// Response of a server to a request (mode http).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerAnswer {
-    /// The status; `None`: nothing came in time.
+    /// Status of the response; `None`: no response came in time.
     pub status: Option<u16>,
-    /// From the request to the head of the response.
+    /// Time from the request to the head of the response.
     pub took: Duration,
-    /// The present.
+    /// Current time.
     pub now: Timestamp,
 }
 
 impl Permit {
-    /// The server has taken the client's connection, after so long. With outlier detection its answer decides.
+    /// Records that the server accepted the client's connection. With outlier detection the first response decides whether the
+    /// server has served the client.
     pub fn connected(&mut self, after: Duration) {
         self.pool.live.connect_times.record(self.core, after);
         self.opened();
@@ -32,22 +33,22 @@ impl Permit {
         }
     }
 
-    /// The server has answered the client, or ended the connection in order.
+    /// Records that the server answered the client, or closed the connection in order.
     pub fn answered(&self) {
         if self.is_first_judgement() {
             self.succeeded();
         }
     }
 
-    /// The server has reset the connection: a failure if it had not answered.
+    /// Records that the server reset the connection: a failure if it had not answered.
     pub fn reset(&self, failures: &mpsc::Sender<ConnectFailures>) {
         if self.is_first_judgement() {
             self.report("reset before an answer".to_owned(), failures);
         }
     }
 
-    /// The server has answered the request of a client with this status, or with none in time. Where outlier detection is on, a 5xx and
-    /// silence are failures.
+    /// Records the response to a request. With outlier detection a status of 500 or above and a missing response are
+    /// failures.
     pub fn answered_with(&self, answer: ServerAnswer, failures: &mpsc::Sender<ConnectFailures>) {
         let ServerAnswer { status, took, now } = answer;
         let is_failure = status.is_none_or(|status| status >= 500);
@@ -66,12 +67,12 @@ impl Permit {
         }
     }
 
-    /// The server has failed a request after so long: what chooses by the time of answers is told.
+    /// Records a failed request for algorithms that pick by response times.
     pub fn failed_after(&self, took: Duration, now: Timestamp) {
         self.time_answer(took, true, now);
     }
 
-    /// Workers share these numbers: they are written only where somebody goes by them.
+    /// Records a response time. Workers share these numbers, so only `ewma` writes them.
     fn time_answer(&self, took: Duration, is_failure: bool, now: Timestamp) {
         self.end_wait();
         if self.pool.config.algorithm == Algorithm::Ewma {
@@ -79,7 +80,8 @@ impl Permit {
         }
     }
 
-    /// Only one task has a permit: no exchange is needed, which would cost each read.
+    /// Whether this is the first outcome of the permit. One task has a permit, so a plain load and store will do: an atomic
+    /// exchange would cost each read.
     fn is_first_judgement(&self) -> bool {
         let is_first = !self.is_judged.load(Ordering::Relaxed);
         if is_first {
@@ -88,24 +90,24 @@ impl Permit {
         is_first
     }
 
-    /// The server has served a client: its row of failures is over.
-    pub(crate) fn succeeded(&self) {
+    /// Records that the server served a client: this ends its failures in a row.
+    pub fn succeeded(&self) {
         self.server().live.connect_succeeded();
     }
 
-    /// The server could not be connected to, or refused a datagram.
-    pub(crate) fn failed(&self, error: &io::Error, failures: &mpsc::Sender<ConnectFailures>) {
+    /// Records that the server could not be connected to, or refused a datagram.
+    pub fn failed(&self, error: &io::Error, failures: &mpsc::Sender<ConnectFailures>) {
         self.count(Counter::ConnectFailures, 1);
         if !is_host_shortage(error) {
             self.report(error.to_string(), failures);
         }
     }
 
-    /// Tells health that the server has failed a client, once it has often enough. Of TCP the kernel has seen to it that
-    /// nobody has made it up. Of UDP it passes on whatever says that it is about a socket's datagrams.
+    /// Reports the failures in a row to the health checks once they are enough. For TCP the kernel checks that a failure is
+    /// genuine. For UDP it delivers any ICMP error that seems to be about a socket's datagrams, so that failure may be forged.
     fn report(&self, error: String, failures: &mpsc::Sender<ConnectFailures>) {
         let server = self.server();
-        let Some(in_a_row) = server.live.connect_failed(self.row) else { return };
+        let Some(in_a_row) = server.live.connect_failed(self.failure_epoch) else { return };
         if self.pool.config.is_failing_after(in_a_row) {
             let server = ServerKey {
                 backend: self.pool.config.name.clone(),
@@ -113,13 +115,14 @@ impl Permit {
                 addr: server.config.addr,
             };
             let (protocol, is_forgeable) = (self.protocol, self.protocol == Protocol::Udp);
-            // A full channel has more of the same in it.
+            // A full channel holds other reports of failures: one of them triggers the probe.
             let _ = failures.try_send(ConnectFailures { server, in_a_row, error, protocol, is_forgeable });
         }
     }
 }
 
-/// Whether this host is short of something: no fault of the server. "Would block": a socket of UDP found no port.
+/// Whether the error is a shortage of this host, which is no fault of the server. `WouldBlock` means that a UDP socket found no
+/// local port.
 pub(super) fn is_host_shortage(error: &io::Error) -> bool {
     is_shortage(error) || error.kind() == io::ErrorKind::WouldBlock
 }
@@ -130,11 +133,11 @@ mod tests {
 
     use convey_snapshot::{Pool, fixture};
 
-    use super::super::testing::{client, pool};
-    use super::super::{Attempts, Downstream};
     use super::*;
+    use crate::testing::{client, pool};
+    use crate::{Attempts, PickContext};
 
-    /// A server that so many failures in a row take out.
+    /// Pool with one server, which this number of failures in a row takes out.
     fn pool_with_fall(fall: u32) -> Arc<Pool> {
         let mut config = fixture::backend("web", vec![fixture::server("a", "10.0.1.1:80")]);
         config.health_check.fall = fall;
@@ -142,9 +145,9 @@ mod tests {
     }
 
     #[test]
-    fn health_is_told_once_failures_in_a_row_reach_the_limit_and_of_what_can_be_forged() {
+    fn failures_in_a_row_are_reported_at_the_limit() {
         for protocol in [Protocol::Tcp, Protocol::Udp] {
-            let (pool, client) = (pool_with_fall(3), Downstream { protocol, ..client() });
+            let (pool, client) = (pool_with_fall(3), PickContext { protocol, ..client() });
             let (failures, mut told) = mpsc::channel(9);
             let permit = || Attempts::default().next(&client, &pool).unwrap();
             for _ in 0..3 {
@@ -159,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_is_a_failure_only_before_the_first_answer() {
+    fn reset_is_a_failure_only_before_the_first_answer() {
         for answers in [false, true] {
             let (pool, (failures, mut told)) = (pool(1, None), mpsc::channel(9));
             let permit = Attempts::default().next(&client(), &pool).unwrap();

@@ -1,4 +1,4 @@
-//! Waiting while every server is at its `max_connections`: first come, first served, across all workers.
+//! Queue for a slot while every server is at its `max_connections`: first come, first served, across all workers.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::pin::pin;
@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::{Attempts, Downstream, Permit, Unavailable};
+use crate::{Attempts, Permit, PickContext, Unavailable};
 use convey_snapshot::Pool;
 
 impl Attempts {
-    /// A permit for the next server. Where a client queues already, or no slot is free, this one queues, for `patience` at
-    /// most. `newest` is the pool as of now: servers and limits may change while a client waits.
+    /// Picks the next server. If other clients queue, or no slot is free, this client queues, for `patience` at most. `newest`
+    /// returns the current pool: servers and limits may change while a client waits.
     ///
     /// # Errors
     /// [`Unavailable::Full`] if no slot came free in time, or why there is no server.
     pub async fn next_in_turn(
         &mut self,
-        downstream: &Downstream,
+        pick: &PickContext,
         pool: &Arc<Pool>,
         patience: Duration,
         newest: impl Fn() -> Arc<Pool>,
@@ -28,20 +28,20 @@ impl Attempts {
         }
         let somebody_queues = pool.is_limited() && pool.live.queue.try_lock().is_err();
         if !somebody_queues {
-            match self.next(downstream, pool) {
+            match self.next(pick, pool) {
                 Err(Unavailable::Full) => {}
                 found => return found,
             }
         }
         let give_up = Instant::now() + patience;
-        // In a box: who need not wait has no room for it.
-        let queued = Box::pin(self.queue(downstream, newest));
+        // In a box: clients that need not wait have no memory for it.
+        let queued = Box::pin(self.queue(pick, newest));
         timeout_at(give_up, queued).await.unwrap_or(Err(Unavailable::Full))
     }
 
     async fn queue(
         &mut self,
-        downstream: &Downstream,
+        pick: &PickContext,
         newest: impl Fn() -> Arc<Pool>,
     ) -> Result<Permit, Unavailable> {
         loop {
@@ -51,12 +51,12 @@ impl Attempts {
             loop {
                 let mut freed = pin!(live.freed.notified());
                 freed.as_mut().enable();
-                // Looked up only now: `freed` tells of every later change.
+                // Looked up only now: `freed` notifies of every later change.
                 let pool = newest();
                 if !Arc::ptr_eq(&live, &pool.live) {
-                    break; // the frontend has another backend now, with a queue of its own
+                    break; // the frontend has another backend, with a queue of its own
                 }
-                match self.next(downstream, &pool) {
+                match self.next(pick, &pool) {
                     Err(Unavailable::Full) => freed.await,
                     found => return found,
                 }
@@ -72,20 +72,20 @@ mod tests {
     use futures_util::FutureExt;
     use rustix::io::Errno;
 
-    use super::super::testing::{client, fail, pool};
     use super::*;
+    use crate::testing::{client, fail, pool};
     use convey_snapshot::fixture::with_servers;
 
     const PATIENCE: Duration = Duration::from_secs(5);
 
-    /// A client that wants a permit of the newest pool, and has failed nowhere.
+    /// Waits for a permit of the newest pool, for a client that no server has failed.
     async fn wait(newest: &Mutex<Arc<Pool>>) -> Result<Permit, Unavailable> {
         let now = || newest.lock().unwrap().clone();
         Attempts::default().next_in_turn(&client(), &now(), PATIENCE, now).await
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slot_that_is_freed_goes_to_the_first_who_waits_and_nobody_gets_past() {
+    async fn freed_slot_goes_to_the_first_in_the_queue() {
         let newest = Mutex::new(pool(1, Some(1)));
         let open = wait(&newest).await.unwrap();
         let (mut first, mut second) = (Box::pin(wait(&newest)), Box::pin(wait(&newest)));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_for_the_connect_timeout_is_told_that_all_servers_are_full() {
+    async fn queued_client_is_refused_after_the_connect_timeout() {
         let newest = Mutex::new(pool(1, Some(1)));
         let _open = wait(&newest).await.unwrap();
         let start = Instant::now();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_sees_servers_come_and_its_backend_change_and_go() {
+    async fn queued_client_sees_changes_of_its_backend_and_servers() {
         let full = pool(1, Some(1));
         let open = Mutex::new(full.clone());
         let open = wait(&open).await.unwrap();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_may_try_no_other_server_does_not_queue() {
+    async fn client_without_attempts_left_does_not_queue() {
         let full = pool(2, Some(1));
         let mut attempts = Attempts::default();
         let short = attempts.next(&client(), &full).unwrap();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_failed_is_not_taken_once_it_has_a_slot() {
+    async fn failed_server_is_not_picked_when_it_has_a_slot() {
         let (full, mut attempts) = (pool(2, Some(1)), Attempts::default());
         let failed = attempts.next(&client(), &full).unwrap();
         let _open = Attempts::default().next(&client(), &full).unwrap();

@@ -1,4 +1,4 @@
-//! A permit: one of a server's connection slots, for as long as it lives.
+//! Permit: a connection slot of one server.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,36 +7,36 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::time::Instant;
 
-use super::Downstream;
+use crate::PickContext;
 use convey_model::{Algorithm, HttpVersion, Mode, OnDown, Protocol, ProxyVersion};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Pool, Server, Snapshot};
 use convey_tls::{SpokenWithin, TlsSession, server_name};
 
-/// The right to use one server for one client.
+/// Right to use one server for one client: a connection slot, which the drop releases.
 #[derive(Debug)]
 pub struct Permit {
     pub(super) pool: Arc<Pool>,
     pub(super) index: usize,
     pub(super) core: usize,
     pub(super) protocol: Protocol,
-    /// When the client came; `None` once its session goes on with another permit.
+    /// Arrival of the client; `None` once another permit times the session.
     began: Option<Instant>,
-    /// Of the server's connects: tells whether a failure is stale.
-    pub(super) row: u32,
+    /// Epoch of the server's failures at the pick: a failure of an earlier epoch is stale.
+    pub(super) failure_epoch: u32,
     is_open: bool,
-    /// Whether health has been told how the client fared.
+    /// Whether an outcome has been recorded.
     pub(super) is_judged: AtomicBool,
-    /// Whether an answer is awaited that `ewma` goes by.
+    /// Whether `ewma` counts this client among those that await an answer.
     is_awaited: AtomicBool,
 }
 
 impl Permit {
-    /// Takes a slot of the server with this index; `None` if it has none left.
-    pub(crate) fn take(pool: &Arc<Pool>, index: usize, downstream: &Downstream) -> Option<Permit> {
+    /// Takes a slot of the server with this index; `None` if the server has no slot left.
+    pub fn take(pool: &Arc<Pool>, index: usize, pick: &PickContext) -> Option<Permit> {
         let server = &pool.servers[index];
         let is_taken = server.live.slots.try_take(server.config.settings.max_connections);
-        let row = server.live.row();
+        let failure_epoch = server.live.row();
         let is_awaited = is_taken && pool.config.algorithm == Algorithm::Ewma;
         if is_awaited {
             server.live.answers.begins();
@@ -44,25 +44,25 @@ impl Permit {
         is_taken.then(|| Permit {
             pool: pool.clone(),
             index,
-            core: downstream.core,
-            protocol: downstream.protocol,
-            began: Some(downstream.began),
-            row,
+            core: pick.core,
+            protocol: pick.protocol,
+            began: Some(pick.began),
+            failure_epoch,
             is_open: false,
             is_judged: AtomicBool::new(false),
             is_awaited: AtomicBool::new(is_awaited),
         })
     }
 
-    /// A slot of the server at this address, for a client that another process has connected there. `None` if there is no such
-    /// server, or it has none left.
-    pub(crate) fn at(pool: &Arc<Pool>, server: SocketAddr, downstream: &Downstream) -> Option<Permit> {
-        let port = downstream.vip.port();
+    /// Takes a slot of the server at this address, for a client that another process has connected there. `None` if there is
+    /// no such server, or it has no slot left.
+    pub fn at(pool: &Arc<Pool>, server: SocketAddr, pick: &PickContext) -> Option<Permit> {
+        let port = pick.vip.port();
         let index = pool.servers.iter().position(|other| other.config.addr_for(port) == server)?;
-        Permit::take(pool, index, downstream)
+        Permit::take(pool, index, pick)
     }
 
-    /// The answer is awaited no longer.
+    /// Ends the wait for an answer.
     pub(super) fn end_wait(&self) {
         if self.is_awaited.load(Ordering::Relaxed) {
             self.is_awaited.store(false, Ordering::Relaxed);
@@ -85,54 +85,54 @@ impl Permit {
         &self.pool.live.name
     }
 
-    /// What lines of the log call the server: `backend/server`.
+    /// Name of the server in log lines: `backend/server`.
     pub fn name(&self) -> String {
         format!("{}/{}", self.pool.config.name, self.server().config.name)
     }
 
-    /// Whether it is for a server of this backend.
-    pub(crate) fn is_of(&self, pool: &Pool) -> bool {
+    /// Whether the server belongs to this backend.
+    pub fn is_of(&self, pool: &Pool) -> bool {
         Arc::ptr_eq(&self.pool.live, &pool.live)
     }
 
-    /// Whether requests wait for a slot of a server of this backend, since all are at their limit.
+    /// Whether clients queue for a slot of this backend, because all its servers are at their limit.
     pub fn is_wanted(&self) -> bool {
         self.pool.live.waiters.count() > 0
     }
 
-    /// Counts at the server and its backend.
+    /// Adds to a counter of the server and of its backend.
     pub fn count(&self, counter: Counter, n: u64) {
         self.server().live.traffic.add(self.core, counter, n);
         self.pool.live.traffic.add(self.core, counter, n);
     }
 
-    /// The client uses the server from now on.
+    /// Counts the client as open at the server, until the permit is dropped.
     pub fn opened(&mut self) {
         self.is_open = true;
         self.count(Counter::Opened, 1);
     }
 
-    /// How the server is spoken to in mode http.
+    /// Version of HTTP towards the server (mode http).
     pub fn http_version(&self) -> HttpVersion {
         self.pool.config.protocol
     }
 
-    /// Whether TLS is spoken with the server.
+    /// Whether connections to the server use TLS.
     pub fn has_tls(&self) -> bool {
         self.pool.config.tls.is_some()
     }
 
-    /// The number of the TLS settings that connections to the server are made by; 0: they have none. Connections of other settings are not to
-    /// be used again.
+    /// Number of the TLS settings of new connections to the server; 0 without TLS. Connections with another number must not be
+    /// reused.
     pub fn tls_id(&self) -> u64 {
         self.pool.tls.as_ref().map_or(0, |connector| connector.id())
     }
 
-    /// How the server is shaken hands with, and the name that it is asked for; `None`: not at all.
+    /// Creates the TLS session of a new connection to the server; `None` without TLS.
     ///
     /// # Errors
-    /// The settings make no handshake. The configuration is checked before.
-    pub(crate) fn tls(&self, within: SpokenWithin) -> io::Result<Option<TlsSession>> {
+    /// The settings are invalid, although the configuration was checked.
+    pub fn tls(&self, within: SpokenWithin) -> io::Result<Option<TlsSession>> {
         if !self.has_tls() {
             return Ok(None);
         }
@@ -143,33 +143,33 @@ impl Permit {
         TlsSession::connect(connector.config(within), name).map(Some).map_err(io::Error::other)
     }
 
-    /// The PROXY header that the server expects.
+    /// Version of the PROXY header that the server expects.
     pub fn send_proxy(&self) -> Option<ProxyVersion> {
         self.pool.config.send_proxy
     }
 
-    /// Whether clients are cut off when the server goes down.
-    pub(crate) fn ends_when_down(&self) -> bool {
+    /// Whether connections end when the server goes down (`on_down = "reset"`).
+    pub fn ends_when_down(&self) -> bool {
         self.pool.config.on_down_in(Mode::Proxy) == OnDown::Reset
     }
 
     /// Whether the server is down in this snapshot.
-    pub(crate) fn is_down_in(&self, snapshot: &Snapshot) -> bool {
+    pub fn is_down_in(&self, snapshot: &Snapshot) -> bool {
         snapshot.server(self.server().live.id).is_some_and(|server| !server.health.up)
     }
 
-    /// Keeps the slot in a newer `pool`, if its server is up there.
-    pub(crate) fn keep_in(&mut self, pool: &Arc<Pool>) -> bool {
+    /// Moves the permit to a newer `pool`, if its server is up there. Returns whether it is.
+    pub fn keep_in(&mut self, pool: &Arc<Pool>) -> bool {
         let live = &self.server().live;
-        let row = live.row();
+        let failure_epoch = live.row();
         let is_ours = |server: &Arc<Server>| Arc::ptr_eq(&server.live, live) && server.health.up;
         let Some(index) = pool.servers.iter().position(is_ours) else { return false };
-        (self.pool, self.index, self.row) = (pool.clone(), index, row);
+        (self.pool, self.index, self.failure_epoch) = (pool.clone(), index, failure_epoch);
         true
     }
 
-    /// The session goes on with another permit, which times it as a whole.
-    pub(crate) fn is_replaced(&mut self) {
+    /// Leaves the time of the session to another permit, with which the session goes on.
+    pub fn stop_timing(&mut self) {
         self.began = None;
     }
 }

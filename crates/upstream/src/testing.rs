@@ -1,4 +1,4 @@
-//! Clients and servers for the tests of this module.
+//! Clients and servers for the tests of this crate.
 #![expect(clippy::disallowed_methods, reason = "tests")]
 
 use std::io;
@@ -7,15 +7,15 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use tokio::time::Instant;
 
-use super::{Attempts, Downstream, Permit};
+use crate::{Attempts, Permit, PickContext};
 use convey_model::{ConnectFailures, Protocol};
 use convey_snapshot::{Pool, fixture};
 use tokio::sync::mpsc;
 
-/// A client that has just come.
-pub(super) fn client() -> Downstream {
+/// Client that has just arrived.
+pub(super) fn client() -> PickContext {
     let (client, vip) = (([192, 0, 2, 1], 4_000).into(), ([10, 0, 0, 1], 80).into());
-    Downstream {
+    PickContext {
         client,
         proxy: None,
         vip,
@@ -26,7 +26,7 @@ pub(super) fn client() -> Downstream {
     }
 }
 
-/// So many servers that are up, each with this limit.
+/// Pool of servers that are up, each with this limit of connections.
 pub(super) fn pool(servers: u8, limit: Option<u32>) -> Arc<Pool> {
     let server = |n: u8| {
         let mut server = fixture::server(&n.to_string(), &format!("10.0.1.{n}:80"));
@@ -36,7 +36,7 @@ pub(super) fn pool(servers: u8, limit: Option<u32>) -> Arc<Pool> {
     fixture::pool("web", (0..servers).map(server).collect())
 }
 
-/// A connect to the server of this permit fails. Returns what health is told.
+/// Fails a connect to the server of this permit. Returns the report to the health checks.
 pub(super) fn fail(attempts: &mut Attempts, permit: &Permit, errno: Errno) -> Option<ConnectFailures> {
     let (failures, mut told) = mpsc::channel(1);
     attempts.failed(permit, &io::Error::from(errno), &failures);
