@@ -113,6 +113,7 @@ impl LastHolder {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests")]
 pub(super) mod tests {
     use std::cell::Cell;
 

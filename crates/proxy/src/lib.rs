@@ -5,6 +5,7 @@
 //! one core.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
+mod admission;
 mod byte_stream;
 mod charge;
 mod client_stream;

@@ -171,7 +171,7 @@ impl Acceptor {
         match session.admit(leg.tcp(), &snapshot) {
             Ok(()) => {
                 if session.is_beyond_share() {
-                    session.tell(None);
+                    session.log_refusal(None);
                 }
                 Some((leg, session))
             }
@@ -180,7 +180,7 @@ impl Acceptor {
                     socket::keep_reset_near(leg.tcp());
                 }
                 session.end(Some(reason));
-                session.tell(Some(reason));
+                session.log_refusal(Some(reason));
                 None
             }
         }

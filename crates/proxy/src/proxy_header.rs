@@ -2,16 +2,22 @@
 //! anything else to servers that expect it.
 
 use std::io;
+use std::mem;
 use std::net::SocketAddr;
 
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::clients::Counted;
 use super::header_error::{HEADER_TIMEOUT, HeaderError};
 use super::own_sockets::plain;
+use super::session::TcpSession;
+use super::socket::Leg;
 use super::stream::{self, More};
 use convey_model::{Protocol, ProxyVersion};
 use convey_proxy_protocol::{Addresses, MAX_HEADER, ProxyHeaderError, parse, write};
+use convey_snapshot::stats::Counter;
+use convey_trace::ConnectionStep;
 
 /// The client that the header of its connection names; empty without a header.
 #[derive(Debug, Default)]
@@ -47,8 +53,49 @@ impl Origin {
     }
 }
 
+impl TcpSession {
+    /// Receives the PROXY header, if the connection begins with one, and admits the client that it names. Returns the bytes
+    /// that the client has sent after it.
+    ///
+    /// # Errors
+    /// Reason of the end; `None` if the connection was closed in order.
+    pub(super) async fn take_header(
+        &mut self,
+        client: &mut Leg,
+    ) -> Result<(Origin, Vec<u8>), Option<Counter>> {
+        if !self.awaits_header {
+            return Ok(Default::default());
+        }
+        let (origin, early) = match receive(client.tcp()).await {
+            Ok(received) => received,
+            Err(HeaderError::Silent) => {
+                client.close_in_order();
+                return Err(None);
+            }
+            Err(why) => {
+                if why != HeaderError::Reset {
+                    self.log_header_error(why);
+                }
+                return Err(why.end());
+            }
+        };
+        if let Some(addresses) = origin.addresses {
+            let proxy = mem::replace(&mut self.downstream.client, addresses.client());
+            self.downstream.proxy = Some(proxy);
+        }
+        if let Some(tally) = &mut self.tally {
+            tally.has_header();
+        }
+        self.counted = Counted::default();
+        self.watched.set_client(self.downstream.client);
+        self.trace(None, ConnectionStep::Header);
+        self.admit_named()?;
+        Ok((origin, early))
+    }
+}
+
 /// Takes the header from a connection, and the client's bytes that have come with it.
-pub(super) async fn receive(stream: &TcpStream) -> Result<(Origin, Vec<u8>), HeaderError> {
+async fn receive(stream: &TcpStream) -> Result<(Origin, Vec<u8>), HeaderError> {
     timeout(HEADER_TIMEOUT, read(stream)).await.unwrap_or(Err(HeaderError::Late))
 }
 

@@ -1,4 +1,4 @@
-//! The log's lines on connections that are refused, or wait: one in a while for each reason.
+//! Log lines about connections that are refused, or wait: limited for each reason.
 
 use std::fmt::Display;
 
@@ -9,26 +9,26 @@ use super::session::TcpSession;
 use convey_snapshot::stats::Counter;
 
 impl TcpSession {
-    /// Says that the connection was refused for this reason, or waits for its client's share.
-    pub(super) fn tell(&self, refused: Option<Counter>) {
+    /// Logs that the connection was refused for this reason, or waits for its client's share.
+    pub(super) fn log_refusal(&self, refused: Option<Counter>) {
         let event = match refused {
             Some(Counter::Loop) => Event::Loop,
             Some(Counter::ProxyUntrusted) => Event::Untrusted,
             Some(Counter::ClientLimit) => Event::Refused,
-            // Counters have the connections that the file refuses.
+            // Refusals by the configuration are counted, not logged.
             Some(_) => return,
             None => Event::Waits,
         };
-        let Some(untold) = self.context.shared.lines.take(self.frontend_id(), event) else { return };
+        let Some(more) = self.context.shared.lines.take(self.frontend_id(), event) else { return };
         let (vip, client) = (self.downstream.vip, self.downstream.client);
         let ip = client.ip();
         match event {
             Event::Loop => warn!(
-                "{vip}: a connection of convey's own came back ({client}): a server leads here; it is reset{untold}"
+                "{vip}: a connection of convey's own came back ({client}): a server leads here; it is reset{more}"
             ),
             Event::Untrusted => {
                 warn!(
-                    "{vip}: {ip} is not in trusted_proxies, its connections are reset (accept_proxy){untold}"
+                    "{vip}: {ip} is not in trusted_proxies, its connections are reset (accept_proxy){more}"
                 );
             }
             _ => {
@@ -38,16 +38,16 @@ impl TcpSession {
                 };
                 warn!(
                     "{vip}: client {ip} has its share of {of}, more {fate} \
-                     (max_connections_per_client, trusted_clients){untold}"
+                     (max_connections_per_client, trusted_clients){more}"
                 );
             }
         }
     }
 
-    /// Says that the connection came without the PROXY header that it must begin with.
-    pub(super) fn tell_of_header(&self, why: impl Display) {
-        let Some(untold) = self.context.shared.lines.take(self.frontend_id(), Event::Header) else { return };
+    /// Logs that the connection has no valid PROXY header.
+    pub(super) fn log_header_error(&self, why: impl Display) {
+        let Some(more) = self.context.shared.lines.take(self.frontend_id(), Event::Header) else { return };
         let (vip, ip) = (self.downstream.vip, self.downstream.client.ip());
-        warn!("{vip}: a connection of {ip} is reset (accept_proxy): {why}{untold}");
+        warn!("{vip}: a connection of {ip} is reset (accept_proxy): {why}{more}");
     }
 }

@@ -12,7 +12,7 @@ use quinn::{Endpoint, Incoming, TokioRuntime};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use super::admission::Admission;
+use super::acceptor::QuicAcceptor;
 use super::settings;
 use super::socket::{QuicSocket, SocketReading};
 use super::sockets::{BusyWorker, QuicPlace, WeakPlace};
@@ -45,9 +45,9 @@ impl QuicListener {
         let downgraded = Arc::downgrade(&socket);
         match endpoint(vip, &place, socket, &context) {
             Ok(endpoint) => {
-                let admission = Admission::new(vip, context, unproven);
+                let acceptor = QuicAcceptor::new(vip, context, unproven);
                 let busy = Some(place.busy());
-                tokio::spawn(ListenerTask { endpoint, admission, place, until: None, busy }.run(received));
+                tokio::spawn(ListenerTask { endpoint, acceptor, place, until: None, busy }.run(received));
             }
             Err(error) => warn!("cannot serve HTTP/3 on {vip}: {error}"),
         }
@@ -116,7 +116,7 @@ fn endpoint(
 
 struct ListenerTask {
     endpoint: Endpoint,
-    admission: Admission,
+    acceptor: QuicAcceptor,
     place: QuicPlace,
     /// When it ends at the latest, if there is a limit; set while it drains.
     until: Option<Option<Instant>>,
@@ -154,9 +154,9 @@ impl ListenerTask {
                 }
                 Next::Idle => self.busy = None,
                 Next::Client(None) | Next::Over => break,
-                Next::Client(Some(client)) if self.until.is_none() => self.admission.take(*client),
+                Next::Client(Some(client)) if self.until.is_none() => self.acceptor.take(*client),
                 Next::Client(Some(client)) => {
-                    self.admission.count(Counter::DroppedDraining);
+                    self.acceptor.count(Counter::DroppedDraining);
                     client.refuse();
                 }
             }

@@ -3,8 +3,8 @@
 //! The kernel gives each datagram to the worker that has its connection, by the connection id ([`steering`]). So a connection stays on one
 //! core when its client moves to another address. After an upgrade datagrams of older connections go back to the process that has them.
 
+mod acceptor;
 mod address_tokens;
-mod admission;
 mod arrivals;
 mod connection_ids;
 mod crypto;
@@ -19,7 +19,8 @@ mod sockets;
 mod steering;
 mod unproven;
 
-pub use admission::{PendingHandshake, QuicClient};
+pub(super) use acceptor::{AdmittedQuic, QuicAcceptor, QuicRefusal};
+pub use acceptor::{PendingHandshake, QuicClient};
 pub(super) use late::{LatePlace, LatePlaces};
 pub(super) use listener::QuicListener;
 pub(super) use paths::ClientPaths;

@@ -50,7 +50,7 @@ pub(crate) struct ClientPaths {
 
 impl ClientPaths {
     /// The path of a handshake, which ends with a proof.
-    pub(super) fn new() -> Arc<ClientPaths> {
+    pub(crate) fn new() -> Arc<ClientPaths> {
         Arc::new(ClientPaths {
             received: AtomicU64::new(HANDSHAKE_BYTES),
             acknowledged: AtomicU64::new(0),

@@ -46,7 +46,7 @@ pub(super) fn of_endpoint(ids: ConnectionIdLayout) -> EndpointConfig {
 }
 
 /// Settings of connections that are let in from now on.
-pub(super) struct ConnectionSettings {
+pub(crate) struct ConnectionSettings {
     /// Without limits of connections: [`ConnectionSettings::of_client`] adds them.
     pub(super) config: ServerConfig,
     crypto: Arc<QuicCrypto>,

@@ -12,7 +12,7 @@ use quinn::udp::{RecvMeta, Transmit, UdpSockRef};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio::io::Interest;
 
-use super::admission::count;
+use super::acceptor::count;
 use super::predecessor;
 use super::sockets::{QuicPlace, WorkerPlace};
 use super::steering::QuicDestination;

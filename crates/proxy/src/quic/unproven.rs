@@ -51,7 +51,7 @@ impl PacketHeader {
 }
 
 /// Addresses of one worker's clients that have proved nothing yet.
-pub(super) struct UnprovenAddresses {
+pub(crate) struct UnprovenAddresses {
     limited: LimitedAddresses,
     addresses: Mutex<Addresses>,
 }
@@ -123,7 +123,7 @@ impl Budget {
 }
 
 /// The address of one connection's client. Dropped, the connection is over.
-pub(super) struct ClientAddress {
+pub(crate) struct ClientAddress {
     of: Arc<UnprovenAddresses>,
     address: SocketAddr,
     is_proven: AtomicBool,
@@ -201,7 +201,7 @@ impl UnprovenAddresses {
 
     /// Bytes of the first packets of a client, which is let in or refused now. Nothing is kept of
     /// them.
-    pub(super) fn take_arrived(&self, from: SocketAddr) -> u64 {
+    pub(crate) fn take_arrived(&self, from: SocketAddr) -> u64 {
         self.lock().arriving.pop(&from).unwrap_or(0).max(MIN_INITIAL)
     }
 

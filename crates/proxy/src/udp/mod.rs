@@ -17,7 +17,9 @@ mod table;
 
 pub(super) use listener::UdpListener;
 pub(super) use relay::{kill, look};
+pub(super) use slot::SessionSlot;
 pub(super) use sockets::{Listening, UdpSockets, receive_buffer};
+pub(super) use table::SessionKey;
 #[cfg(any(test, feature = "test-util"))]
 pub use table::exercise_session_table;
 
@@ -44,6 +46,17 @@ impl Sessions {
     pub(crate) fn room(&self, all: u64, left: u64) -> (u32, u64) {
         let most = self.most(all);
         (most, self.left(most, left))
+    }
+
+    /// Opens a session, a question, if there is room: at most so many, and so many more connections of any kind fit. Returns
+    /// whether there is.
+    pub(crate) fn try_open(&self, most: u32, connections: u64) -> bool {
+        self.leave(connections) && self.open.try_take(Some(most))
+    }
+
+    /// Closes a session.
+    pub(crate) fn close(&self) {
+        self.open.release();
     }
 
     /// How many there may be. Each counts as one of the most `connections`: half stays for those of TCP.

@@ -1,4 +1,4 @@
-//! A session's connection slot: its place at its frontend, in its client's share, and among all sessions.
+//! Slot of a UDP session: its place at its frontend, in its client's share, and among all sessions.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -13,57 +13,40 @@ use crate::source;
 use crate::tally::Tally;
 use crate::traced;
 use convey_model::{ConnectFailures, CountedSource, Endpoint};
+use convey_snapshot::Frontend;
 use convey_snapshot::stats::{Counter, Traffic};
-use convey_snapshot::{Frontend, Snapshot};
 use convey_trace::ConnectionStep;
 use convey_upstream::PickContext;
 
-/// A slot that is taken for as long as this lives.
-pub(super) struct SessionSlot {
+/// Slot of a session, released by the drop.
+pub(crate) struct SessionSlot {
     pub(super) frontend: Arc<Frontend>,
     totals: Arc<Traffic>,
     context: Arc<WorkerContext>,
     is_open: bool,
-    /// How the client came here, if it is one of ours.
+    /// Frontends that the client has come through, if it is one of convey's own sockets.
     path: Option<Arc<FrontendPath>>,
-    /// Among its client's sessions.
+    /// Count among its client's sessions.
     counted: Counted,
-    /// Among its source's, where these have a limit.
+    /// Count among its source's sessions, where these have a limit.
     source: Option<CountedSource>,
-    /// Whether it gives way to any new one.
+    /// Whether any new session may evict it.
     is_question: bool,
 }
 
 impl SessionSlot {
-    /// One for a client that came by `path`, and whose `source` is counted. That is taken, if there is a slot.
-    ///
-    /// # Errors
-    /// Why there is none, and its datagram is dropped.
-    pub(super) fn take(
-        (client, path): (SocketAddr, Option<Arc<FrontendPath>>),
-        source: &mut Option<CountedSource>,
-        frontend: &Arc<Frontend>,
-        context: &Arc<WorkerContext>,
-        snapshot: &Snapshot,
-    ) -> Result<SessionSlot, Counter> {
-        let sessions = &context.shared.udp_sessions;
-        let connections = context.shared.connections_left(&snapshot.totals);
-        let (most, left) = sessions.room(context.shared.descriptors.connections(), connections);
-        let counted = context.shared.clients.count(client.ip(), frontend, left);
-        let counted = counted.ok_or(Counter::DroppedClientLimit)?;
-        if !sessions.leave(connections) || !sessions.open.try_take(Some(most)) {
-            return Err(Counter::DroppedNoResources);
-        }
-        if !frontend.live.slots.try_take(frontend.config.max_connections) {
-            sessions.open.release();
-            return Err(Counter::DroppedFull);
-        }
+    /// A slot of the frontend and of all sessions that has been taken; it begins as a question. The client came by `path` and
+    /// is counted, and so is its source.
+    pub(crate) fn taken(
+        frontend: Arc<Frontend>,
+        totals: Arc<Traffic>,
+        context: Arc<WorkerContext>,
+        (path, counted): (Option<Arc<FrontendPath>>, Counted),
+        source: Option<CountedSource>,
+    ) -> SessionSlot {
         frontend.live.questions.try_take(None);
-        sessions.questions.try_take(None);
-        let (frontend, context) = (frontend.clone(), context.clone());
-        let totals = snapshot.totals.clone();
-        let (source, is_open) = (source.take(), false);
-        Ok(SessionSlot { frontend, totals, context, is_open, path, counted, source, is_question: true })
+        context.shared.udp_sessions.questions.try_take(None);
+        SessionSlot { frontend, totals, context, is_open: false, path, counted, source, is_question: true }
     }
 
     /// Remembers a socket towards a server.
@@ -135,6 +118,6 @@ impl Drop for SessionSlot {
             self.context.shared.udp_sessions.questions.release();
         }
         self.frontend.live.slots.release();
-        self.context.shared.udp_sessions.open.release();
+        self.context.shared.udp_sessions.close();
     }
 }

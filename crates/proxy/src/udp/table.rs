@@ -18,20 +18,20 @@ pub use exercise::exercise_session_table;
 use lists::{ListKind, SessionLinks, SessionList};
 pub(super) use look::SessionSight;
 
-/// What the datagrams of one session have in common, at the address that one socket is bound to.
+/// Key of a session among those of one listening socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct SessionKey {
-    /// The client.
-    pub(super) client: SocketAddr,
-    /// The proxy that it asks by, where PROXY headers say who the client is.
-    pub(super) via: Option<SocketAddr>,
-    /// The address that was asked; `None` where there is only one.
-    pub(super) asked: Option<IpAddr>,
+pub(crate) struct SessionKey {
+    /// Address and port of the client.
+    pub(crate) client: SocketAddr,
+    /// Proxy that sends the client's datagrams, where PROXY headers name the client.
+    pub(crate) via: Option<SocketAddr>,
+    /// Address that the client sent to; `None` if the socket has one address.
+    pub(crate) asked: Option<IpAddr>,
 }
 
 impl SessionKey {
-    /// Where its datagrams come from, and answers go to.
-    pub(super) fn peer(&self) -> SocketAddr {
+    /// Peer that sends the datagrams and gets the answers.
+    pub(crate) fn peer(&self) -> SocketAddr {
         self.via.unwrap_or(self.client)
     }
 }

@@ -1,20 +1,22 @@
-//! How a session begins: whether its client may have one, and which other one gives way where there is no room.
+//! Begin of a session: admission of its client, and eviction of another session where there is no room.
 
 use std::net::IpAddr;
 
 use super::{Moment, Relay};
+use crate::admission::UdpCandidate;
 use crate::source;
 use crate::udp::by_source;
 use crate::udp::session::UdpSession;
 use crate::udp::slot::SessionSlot;
 use crate::udp::socket;
 use crate::udp::table::{SessionKey, SessionTable};
-use convey_model::{CountedSource, Endpoint, Protocol, Timestamp, client_of};
+use convey_model::{CountedSource, Timestamp, client_of};
 use convey_snapshot::stats::Counter;
 use convey_upstream::Attempts;
 
 impl Relay {
-    /// A session for a client that has none, which has sent this; returns its number. Where there is no room, another gives way.
+    /// Begins a session for a client that has none and has sent this datagram; returns its number. Where there is no room,
+    /// another session is evicted.
     pub(super) fn begin(
         &mut self,
         sessions: &mut SessionTable<UdpSession>,
@@ -25,43 +27,25 @@ impl Relay {
         let Some(frontend) = self.frontend.clone().filter(|_| !self.drains) else {
             return Err(Counter::DroppedDraining);
         };
-        if !frontend.config.access.admits(key.client.ip()) {
-            return Err(Counter::RefusedAccess);
-        }
-        if key.asked.is_some_and(|asked| self.is_for_many(asked)) {
-            return Err(Counter::DroppedNotUnicast);
-        }
-        if key.peer().port() == 0 {
-            return Err(Counter::DroppedUnsent); // nobody can be answered there
-        }
-        // The server would be sent an answer, which it answers, and so on without end.
-        if snapshot.server_endpoints.contain(Protocol::Udp, key.peer(), self.vip.port()) {
-            return Err(Counter::DroppedLoop);
-        }
-        // Of UDP one socket alone is bound to an address and port.
-        let from = self.context.own_sockets_at(Endpoint::udp(key.peer()), snapshot).pop();
-        let path = from.map(|socket| socket.path);
-        if path.as_ref().is_some_and(|path| path.has(frontend.live.id)) {
-            return Err(Counter::DroppedLoop);
-        }
+        let mut candidate = UdpCandidate { key, vip: self.vip, frontend: &frontend, snapshot, path: None };
+        candidate.check(&self.context, |asked| is_for_many(asked, &mut self.asked))?;
         let mut source = by_source::count(sessions, &frontend, key, now)?;
         let downstream = self.downstream(key, now);
         let (generation, context) = (self.generation, self.context.clone());
         let mut open = |source: &mut Option<CountedSource>| {
-            *attempts = Attempts::default(); // there may be room now that there was none
-            let client = (key.client, path.clone());
-            let slot = SessionSlot::take(client, source, &frontend, &context, snapshot)?;
+            *attempts = Attempts::default(); // an evicted session may have left room
+            let slot = SessionSlot::take(&candidate, source, &context)?;
             UdpSession::open(downstream, slot, generation, datagram, attempts)
         };
         let mut opened = open(&mut source);
-        // It may need room at its frontend and in the process: for each reason one session gives way.
+        // The session may need room at its frontend and in the process: for each reason one session is evicted.
         let mut found = None;
         while let Err(reason) = opened
             && found.replace(reason) != Some(reason)
             && let Some(other) = self.evict_for(sessions, key, reason, now)
         {
             other.end(Some(Counter::Evicted));
-            // One that found no server has given back what was counted.
+            // A session that found no server has released the count.
             source = source.or_else(|| source::count_open(&frontend, key.client.ip()));
             opened = open(&mut source);
         }
@@ -71,8 +55,8 @@ impl Relay {
         Ok(number)
     }
 
-    /// Takes out the session that gives way to a new one, which found no room for this reason. Clients with many
-    /// questions make room among their own, so that they do not push out others'.
+    /// Removes the session that a new one evicts, which found no room for this reason. Clients with many questions evict their
+    /// own, not those of others.
     fn evict_for(
         &self,
         sessions: &mut SessionTable<UdpSession>,
@@ -103,17 +87,17 @@ impl Relay {
             _ => None,
         }
     }
+}
 
-    /// Whether an address that was asked is one of many hosts: then each worker's socket has got a copy, and no answer
-    /// can come from there.
-    fn is_for_many(&mut self, asked: IpAddr) -> bool {
-        if self.asked == Some(asked) {
-            return false;
-        }
-        let is_for_many = socket::is_for_many(asked);
-        if !is_for_many {
-            self.asked = Some(asked);
-        }
-        is_for_many
+/// Whether an address is a broadcast or multicast address: then each worker's socket has received a copy, and no answer can
+/// come from there. `last` is the last address that was none.
+fn is_for_many(asked: IpAddr, last: &mut Option<IpAddr>) -> bool {
+    if *last == Some(asked) {
+        return false;
     }
+    let is_for_many = socket::is_for_many(asked);
+    if !is_for_many {
+        *last = Some(asked);
+    }
+    is_for_many
 }

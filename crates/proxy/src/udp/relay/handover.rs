@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Relay, SESSIONS};
+use crate::admission::UdpCandidate;
 use crate::handover::HandedSession;
 use crate::source;
 use crate::udp::by_source;
@@ -40,8 +41,9 @@ impl Relay {
         }
         // It began elsewhere, and takes nothing of what its source may begin here.
         let mut source = source::count_open(&frontend, known.client.ip());
-        let client = (known.client, None);
-        let slot = SessionSlot::take(client, &mut source, &frontend, &self.context, &snapshot);
+        let client =
+            UdpCandidate { key, vip: self.vip, frontend: &frontend, snapshot: &snapshot, path: None };
+        let slot = SessionSlot::take(&client, &mut source, &self.context);
         let Ok(slot) = slot else { return };
         let session = UdpSession::known(downstream, slot, self.generation, known.server, known.socket.into());
         let Some(mut session) = session else { return };

@@ -1,4 +1,4 @@
-//! Letting a client in that comes over QUIC: the limits that it has, its handshake, and then whoever serves it.
+//! Accepting clients over QUIC: admission, the handshake, and then their server of requests.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,52 +6,52 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use log::debug;
-use quinn::{Connecting, Connection, ConnectionError, Incoming, ServerConfig, ZeroRttAccepted};
+use quinn::{Connecting, Connection, ConnectionError, Incoming, ZeroRttAccepted};
 use tokio::time::timeout;
 
 use super::crypto::QuicClientState;
 use super::paths::ClientPaths;
 use super::settings::{self, ConnectionSettings};
-use super::unproven::UnprovenAddresses;
+use super::unproven::{ClientAddress, UnprovenAddresses};
 use crate::client_stream::{ClientStream, ServeStream};
 use crate::contained::Contained;
 use crate::context::WorkerContext;
 use crate::handshake::HandshakeSlot;
 use crate::session::{TcpSession, reason_of};
 use convey_model::{Endpoint, HttpLimits};
+use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;
-use convey_snapshot::{Frontend, Snapshot};
 use convey_tls::{SessionFacts, TlsAcceptor};
 use convey_trace::ConnectionStep;
 
-/// A client's connection over QUIC. Dropped it is closed.
+/// Connection of a client over QUIC. The drop closes it.
 #[derive(Debug)]
 pub struct QuicClient {
     /// The connection.
     pub connection: Connection,
-    /// Its handshake, if that is still on its way: requests that come before its end may be repeated by anybody who has recorded them.
+    /// Handshake, if it is still under way: anybody who has recorded requests that come before its end may repeat them.
     pub handshake: Option<PendingHandshake>,
 }
 
-/// A handshake on its way.
+/// Handshake under way.
 pub struct PendingHandshake {
-    /// Waits until it has ended, well or not.
+    /// Waits for the end of the handshake, successful or not.
     pub done: ZeroRttAccepted,
-    /// How long it may take.
+    /// Upper bound of its time.
     pub within: Duration,
-    /// Whether the client has proved already that it is at its address. Otherwise the end of the handshake proves it.
+    /// Whether the client has proved its address already. Otherwise the end of the handshake proves it.
     pub is_address_proven: bool,
     _place: HandshakePlace,
 }
 
-/// A handshake that counts, until this is dropped.
-struct HandshakePlace {
+/// Handshake that is counted until the drop.
+pub(crate) struct HandshakePlace {
     is_proven: bool,
     _of_worker: Arc<()>,
     _of_source: Option<HandshakeSlot>,
 }
 
-/// Handshakes at once of a worker from which on clients have to prove where they are: senders can forge as many addresses as they like.
+/// Handshakes under way in one worker from which on new clients have to prove their addresses, for these can be forged.
 const MAX_UNPROVEN: usize = 256;
 
 impl fmt::Debug for PendingHandshake {
@@ -60,68 +60,73 @@ impl fmt::Debug for PendingHandshake {
     }
 }
 
-/// Lets the clients of one worker in that come to one address.
-pub(super) struct Admission {
-    vip: SocketAddr,
-    context: Arc<WorkerContext>,
+/// Accepts the clients of one worker at one address.
+pub(crate) struct QuicAcceptor {
+    pub(crate) vip: SocketAddr,
+    pub(crate) context: Arc<WorkerContext>,
     /// Each handshake of the worker at this address has a copy.
     handshakes: Arc<()>,
-    /// What the last client got, which the next one gets too unless a reload has changed the frontend.
+    /// Settings of the last client, for the next one unless a reload has changed the frontend.
     last: Option<(Arc<TlsAcceptor>, HttpLimits, Arc<ConnectionSettings>)>,
-    unproven: Arc<UnprovenAddresses>,
+    pub(crate) unproven: Arc<UnprovenAddresses>,
 }
 
-impl Admission {
+/// Client that has passed all checks before its handshake.
+pub(crate) struct AdmittedQuic {
+    pub(crate) session: TcpSession,
+    pub(crate) settings: Arc<ConnectionSettings>,
+    pub(crate) address: ClientAddress,
+    pub(crate) paths: Arc<ClientPaths>,
+    pub(crate) place: HandshakePlace,
+    pub(crate) http: Arc<dyn ServeStream>,
+}
+
+/// Answer to a client that is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QuicRefusal {
+    /// The client may come over TCP, where it may wait.
+    Refuse,
+    /// The client has to prove its address first, and nothing is kept until it does (RFC 9000, section 8.1.2).
+    Retry,
+    /// The client gets no answer.
+    Ignore,
+}
+
+impl QuicRefusal {
+    fn answer(self, incoming: Incoming) {
+        match self {
+            QuicRefusal::Refuse => incoming.refuse(),
+            QuicRefusal::Retry => drop(incoming.retry()),
+            QuicRefusal::Ignore => incoming.ignore(),
+        }
+    }
+}
+
+impl QuicAcceptor {
     pub(super) fn new(
         vip: SocketAddr,
         context: Arc<WorkerContext>,
         unproven: Arc<UnprovenAddresses>,
-    ) -> Admission {
-        Admission { vip, context, handshakes: Arc::default(), last: None, unproven }
+    ) -> QuicAcceptor {
+        QuicAcceptor { vip, context, handshakes: Arc::default(), last: None, unproven }
     }
 
-    /// Counts something at the frontend of the address, and in all.
-    pub(super) fn count(&self, counter: Counter) {
+    /// Adds one to a counter of the frontend of the address and to that of all traffic.
+    pub(crate) fn count(&self, counter: Counter) {
         count(&self.context, self.vip, counter);
     }
 
-    /// Lets a client in, or refuses it. One that is refused comes over TCP, where it may wait.
+    /// Accepts a client, or refuses it.
     pub(super) fn take(&mut self, incoming: Incoming) {
-        let context = self.context.clone();
-        let snapshot = context.snapshot();
-        let Some(frontend) = snapshot.listener(&Endpoint::udp(self.vip)) else {
-            return incoming.refuse();
-        };
-        let Some((settings, http)) = self.settings(frontend).zip(context.shared.http.clone()) else {
-            return incoming.refuse();
-        };
-        if context.shared.connections_left(&snapshot.totals) == 0 {
-            self.count(Counter::DroppedNoResources);
-            return incoming.refuse();
+        match self.admit(&incoming) {
+            Ok(admitted) => self.accept(incoming, admitted),
+            Err(refusal) => refusal.answer(incoming),
         }
-        let arrived = self.unproven.take_arrived(incoming.remote_address());
-        let place = match self.handshake_place(frontend, &incoming) {
-            Ok(place) => place,
-            // Only who is at that address can answer, and nothing is kept until it does (RFC 9000, section 8.1.2).
-            Err(_) if incoming.may_retry() => return drop(incoming.retry()),
-            Err(reason) => {
-                self.count(reason);
-                return incoming.refuse();
-            }
-        };
-        let paths = ClientPaths::new();
-        let Some(config) = self.config(&incoming, &settings, arrived, paths.clone()) else {
-            return drop(incoming.retry());
-        };
-        let Some(mut session) = TcpSession::new(incoming.remote_address(), self.vip, &context, &snapshot)
-        else {
-            return incoming.refuse();
-        };
-        if let Err(reason) = admit(&mut session, &snapshot) {
-            let is_dropped = session.is_dropped_for(reason);
-            session.end(Some(reason));
-            return if is_dropped { incoming.ignore() } else { incoming.refuse() };
-        }
+    }
+
+    fn accept(&self, incoming: Incoming, admitted: AdmittedQuic) {
+        let AdmittedQuic { mut session, settings, address, paths, place, http } = admitted;
+        let config = settings.of_client(QuicClientState { address: Arc::new(address), paths: paths.clone() });
         match incoming.accept_with(config) {
             Ok(connecting) => {
                 drop(tokio::spawn(Contained::new(serve(session, connecting, place, http, paths))));
@@ -133,24 +138,24 @@ impl Admission {
         }
     }
 
-    /// Settings of one connection. `None`: its client has to prove its address first.
-    fn config(
+    /// Returns the address of a client, which limits the bytes sent there until the client has proved it.
+    ///
+    /// # Errors
+    /// Too many handshakes are under way: the client has to prove its address first.
+    pub(crate) fn limited_address(
         &self,
         incoming: &Incoming,
-        settings: &ConnectionSettings,
         arrived: u64,
-        paths: Arc<ClientPaths>,
-    ) -> Option<Arc<ServerConfig>> {
+    ) -> Result<ClientAddress, QuicRefusal> {
         let from = incoming.remote_address();
-        let address = match incoming.remote_address_validated() {
-            true => self.unproven.begin_proven(from),
-            false => self.unproven.begin(from, arrived)?,
-        };
-        Some(settings.of_client(QuicClientState { address: Arc::new(address), paths }))
+        match incoming.remote_address_validated() {
+            true => Ok(self.unproven.begin_proven(from)),
+            false => self.unproven.begin(from, arrived).ok_or(QuicRefusal::Retry),
+        }
     }
 
-    /// Settings of new connections.
-    fn settings(&mut self, frontend: &Frontend) -> Option<Arc<ConnectionSettings>> {
+    /// Returns the settings of new connections; `None` if the frontend serves no QUIC.
+    pub(crate) fn settings(&mut self, frontend: &Frontend) -> Option<Arc<ConnectionSettings>> {
         let (acceptor, limits) = (frontend.tls.as_ref()?, frontend.config.http_limits());
         if let Some((of, with, settings)) = &self.last
             && Arc::ptr_eq(of, acceptor)
@@ -163,8 +168,8 @@ impl Admission {
         Some(settings)
     }
 
-    /// Whether a client may come in that has not proved where it is. Forged ones take nothing that is counted by address, and no more than an
-    /// eighth of the frontend's connections.
+    /// Whether there is room for a client that has not proved its address. Such clients, which may be forged, take nothing that
+    /// is counted by address, and at most an eighth of the frontend's connections.
     fn has_room_for_unproven(&self, frontend: &Frontend) -> bool {
         let config = &frontend.config;
         if frontend.sources.is_some() || config.max_connections_per_client.is_some() {
@@ -176,8 +181,30 @@ impl Admission {
         Arc::strong_count(&self.handshakes) <= MAX_UNPROVEN.min(eighth)
     }
 
-    /// One of the handshakes at once of the worker, and of its source. Half of a source's are for clients that have proved where they are.
-    fn handshake_place(&self, frontend: &Frontend, incoming: &Incoming) -> Result<HandshakePlace, Counter> {
+    /// Counts a handshake of the worker and of its source. Half of a source's handshakes are for clients that have proved their
+    /// address.
+    ///
+    /// # Errors
+    /// There are too many: the client has to prove its address first, or has done so and is refused.
+    pub(crate) fn handshake_place(
+        &self,
+        frontend: &Frontend,
+        incoming: &Incoming,
+    ) -> Result<HandshakePlace, QuicRefusal> {
+        self.try_handshake_place(frontend, incoming).map_err(|reason| {
+            if incoming.may_retry() {
+                return QuicRefusal::Retry;
+            }
+            self.count(reason);
+            QuicRefusal::Refuse
+        })
+    }
+
+    fn try_handshake_place(
+        &self,
+        frontend: &Frontend,
+        incoming: &Incoming,
+    ) -> Result<HandshakePlace, Counter> {
         let is_proven = incoming.remote_address_validated();
         if !is_proven && !self.has_room_for_unproven(frontend) {
             return Err(Counter::TlsHandshakeLimit);
@@ -190,22 +217,13 @@ impl Admission {
     }
 }
 
-/// Counts something at the frontend of this address, and in all.
+/// Adds one to a counter of the frontend of this address and to that of all traffic.
 pub(super) fn count(context: &WorkerContext, vip: SocketAddr, counter: Counter) {
     let snapshot = context.snapshot();
     if let Some(frontend) = snapshot.listener(&Endpoint::udp(vip)) {
         frontend.live.traffic.add(context.core, counter, 1);
     }
     snapshot.totals.add(context.core, counter, 1);
-}
-
-/// Whether a client may come in now.
-fn admit(session: &mut TcpSession, snapshot: &Snapshot) -> Result<(), Counter> {
-    session.admit_without_header(snapshot)?;
-    if session.is_beyond_share() || !session.try_take_slot() {
-        return Err(Counter::RefusedFull);
-    }
-    Ok(())
 }
 
 /// Serves a client from its handshake to the end of its connection.

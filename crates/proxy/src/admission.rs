@@ -1,0 +1,295 @@
+//! Admission: the checks that a new client passes before convey serves it, in their order.
+//!
+//! The functions of this file are the order: one for each transport and moment. Each line of them is a check, and the
+//! comment behind it names the counter of its refusal.
+//!
+//! | moment | function |
+//! |---|---|
+//! | TCP, at accept | [`TcpSession::admit`] |
+//! | TCP, once a PROXY header has named the client | [`TcpSession::admit_named`] |
+//! | TCP, in the connection's task: PROXY header, share, slot, TLS handshake | [`TcpSession::let_in`] |
+//! | QUIC, at the first packet | [`QuicAcceptor::admit`], with [`TcpSession::admit_quic`] |
+//! | UDP, at the first datagram of a client | [`UdpCandidate::check`] |
+//! | UDP, with what the source may begin counted | [`SessionSlot::take`] |
+//!
+//! Two checks come earlier. A worker accepts no TCP connection while the process is short of descriptors: clients wait in
+//! the accept queue (`AcceptBackoff`, `listener`). A datagram that has to begin with a PROXY header is dropped without a
+//! valid one (`DroppedProxyUntrusted`, `DroppedProxyHeader`, `udp::relay`).
+//!
+//! Frontends in mode proxy check two things more, after [`TcpSession::let_in`]: the ClientHello, where they have routes
+//! (`tls_hello`), and the first bytes, where the configuration limits the wait for these (`FirstByteTimeout`).
+#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use quinn::Incoming;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use super::clients::Left;
+use super::context::WorkerContext;
+use super::own_sockets::{self, FrontendPath};
+use super::proxy_header::Origin;
+use super::quic::{AdmittedQuic, ClientPaths, QuicAcceptor, QuicRefusal};
+use super::session::{TcpSession, reason_of};
+use super::socket::{self, Leg};
+use super::source;
+use super::udp::{SessionKey, SessionSlot};
+use convey_model::{CountedSource, Endpoint, Protocol};
+use convey_snapshot::stats::Counter;
+use convey_snapshot::{Frontend, Snapshot};
+
+impl TcpSession {
+    /// Checks a connection at accept, before it has sent a byte. With `accept_proxy` its peer is a proxy.
+    ///
+    /// # Errors
+    /// Reason of the refusal: the connection is reset.
+    pub(super) fn admit(&mut self, stream: &TcpStream, snapshot: &Snapshot) -> Result<(), Counter> {
+        self.awaits_header = self.frontend.config.accept_proxy;
+        if self.awaits_header {
+            self.check_loop(stream, snapshot)?; // Loop
+            self.check_proxy()?; // ProxyUntrusted
+            self.count_proxy(snapshot) // ClientLimit
+        } else {
+            check_access(&self.frontend, self.client_ip())?; // RefusedAccess
+            self.check_loop(stream, snapshot)?; // Loop
+            self.count_client(snapshot, self.downstream.began) // ClientLimit, RefusedSource...
+        }
+    }
+
+    /// Checks the client that a PROXY header names, by the newest snapshot. The connection may have to release its slot.
+    ///
+    /// # Errors
+    /// Reason of the refusal.
+    pub(super) fn admit_named(&mut self) -> Result<(), Counter> {
+        let context = self.context.clone();
+        let snapshot = context.snapshot();
+        // By the newest lists: the registry, which ends denied connections, did not have the client before.
+        check_access(self.frontend_in(&snapshot), self.client_ip())?; // RefusedAccess
+        let counted = self.count_client(&snapshot, Instant::now()); // ClientLimit, RefusedSource...
+        if counted.is_err() || self.is_beyond_share() {
+            self.log_refusal(counted.err());
+            self.release_slot();
+            // A connection that waits may take it.
+            self.context.shared.clients.call_next(&self.frontend, self.client_ip());
+        }
+        counted
+    }
+
+    /// Waits until the client may be served. Returns its PROXY header, and its first bytes.
+    ///
+    /// # Errors
+    /// Reason of the refusal; `None` if the client has closed in order.
+    pub(super) async fn let_in(&mut self, client: &mut Leg) -> Result<(Origin, Vec<u8>), Option<Counter>> {
+        let (origin, early) = self.take_header(client).await?; // ProxyHeader..., then `admit_named`
+        self.wait_for_share().await?; // ClientLimit
+        self.wait_for_slot().await; // waits without a limit
+        self.check_still_admitted()?; // AccessDenied, Killed
+        let early = self.shake_hands(client, early).await?; // TlsHandshake...
+        Ok((origin, early))
+    }
+
+    /// Checks a connection over QUIC at its first packet. It has no PROXY header, and convey itself opens no connections over
+    /// QUIC. A client without room is refused, for it may wait over TCP.
+    ///
+    /// # Errors
+    /// Reason of the refusal.
+    fn admit_quic(&mut self, snapshot: &Snapshot) -> Result<(), Counter> {
+        check_access(&self.frontend, self.client_ip())?; // RefusedAccess
+        self.count_client(snapshot, self.downstream.began)?; // ClientLimit, RefusedSource...
+        if self.is_beyond_share() || !self.try_take_slot() {
+            return Err(Counter::RefusedFull);
+        }
+        Ok(())
+    }
+
+    /// Refuses a connection that has come through its frontend before.
+    fn check_loop(&mut self, stream: &TcpStream, snapshot: &Snapshot) -> Result<(), Counter> {
+        self.path = self.path_of(stream, snapshot);
+        let is_loop = self.path.as_ref().is_some_and(|path| path.has(self.frontend.live.id));
+        if is_loop { Err(Counter::Loop) } else { Ok(()) }
+    }
+
+    /// Returns the frontends that the connection has come through, if its client is one of convey's own sockets: that is bound
+    /// to the client's address and connected to the address that the client connected to.
+    fn path_of(&self, stream: &TcpStream, snapshot: &Snapshot) -> Option<Arc<FrontendPath>> {
+        let client = Endpoint::tcp(self.downstream.client);
+        let sockets = self.context.own_sockets_at(client, snapshot);
+        if sockets.is_empty() {
+            return None;
+        }
+        let asked = [stream.local_addr().ok(), socket::asked_before_nat(stream)];
+        let asked = asked.map(|addr| addr.map(own_sockets::plain));
+        sockets.into_iter().find(|socket| asked.contains(&Some(socket.server))).map(|socket| socket.path)
+    }
+
+    /// Refuses a peer that may not send PROXY headers.
+    fn check_proxy(&self) -> Result<(), Counter> {
+        let is_trusted = self.frontend.config.trusts_proxy(self.client_ip());
+        if is_trusted { Ok(()) } else { Err(Counter::ProxyUntrusted) }
+    }
+
+    /// Counts the connection in its proxy's share of the process, until a header names the client.
+    fn count_proxy(&mut self, snapshot: &Snapshot) -> Result<(), Counter> {
+        // This connection counts as open already.
+        let left = self.context.shared.connections_left(&snapshot.totals) + 1;
+        let counted = self.context.shared.clients.count_proxy(self.client_ip(), &self.frontend, left);
+        self.counted = counted.ok_or(Counter::ClientLimit)?;
+        Ok(())
+    }
+
+    /// Counts the connection in its client's shares of the process, the local ports and the frontend, and then at its source:
+    /// a connection beyond its client's share takes nothing of its source's rate.
+    fn count_client(&mut self, snapshot: &Snapshot, now: Instant) -> Result<(), Counter> {
+        // This connection counts as open already.
+        let left = Left {
+            connections: self.context.shared.connections_left(&snapshot.totals) + 1,
+            local_ports: self.context.shared.ports_left(&self.frontend).saturating_add(1),
+        };
+        let counted = self.context.shared.clients.count_or_wait(self.client_ip(), &self.frontend, left);
+        let (counted, waiting) = counted.ok_or(Counter::ClientLimit)?;
+        // A reload while its PROXY header was awaited may have brought another table of sources.
+        let frontend = self.frontend_in(snapshot);
+        let source = source::count(frontend, self.client_ip(), self.context.timestamp(now))?;
+        self.watched.set_source(source);
+        (self.counted, self.waiting) = (counted, waiting);
+        Ok(())
+    }
+
+    /// Refuses a client that a reload has denied since accept, or that an operator has ended.
+    fn check_still_admitted(&self) -> Result<(), Counter> {
+        if let Some(reason) = self.watched.end().and_then(reason_of) {
+            return Err(reason);
+        }
+        let is_let_in = self.frontend.config.access.admits(self.client_ip());
+        if is_let_in { Ok(()) } else { Err(Counter::AccessDenied) }
+    }
+}
+
+impl QuicAcceptor {
+    /// Checks the first packet of a connection, and counts the reason of a refusal.
+    ///
+    /// # Errors
+    /// Answer to a client that is refused.
+    pub(super) fn admit(&mut self, incoming: &Incoming) -> Result<AdmittedQuic, QuicRefusal> {
+        let context = self.context.clone();
+        let snapshot = context.snapshot();
+        let frontend = snapshot.listener(&Endpoint::udp(self.vip)).ok_or(QuicRefusal::Refuse)?;
+        let settings = self.settings(frontend).ok_or(QuicRefusal::Refuse)?;
+        let http = context.shared.http.clone().ok_or(QuicRefusal::Refuse)?;
+        self.check_descriptors(&snapshot)?; // DroppedNoResources
+        let arrived = self.unproven.take_arrived(incoming.remote_address());
+        let place = self.handshake_place(frontend, incoming)?; // Retry, TlsHandshakeLimit
+        let address = self.limited_address(incoming, arrived)?; // Retry
+        let client = incoming.remote_address();
+        let session = TcpSession::new(client, self.vip, &context, &snapshot);
+        let mut session = session.ok_or(QuicRefusal::Refuse)?;
+        match session.admit_quic(&snapshot) {
+            Ok(()) => {
+                let paths = ClientPaths::new();
+                Ok(AdmittedQuic { session, settings, address, paths, place, http })
+            }
+            Err(reason) => {
+                let is_dropped = session.is_dropped_for(reason);
+                session.end(Some(reason));
+                Err(if is_dropped { QuicRefusal::Ignore } else { QuicRefusal::Refuse })
+            }
+        }
+    }
+
+    /// Refuses a client while the process is short of descriptors.
+    fn check_descriptors(&self, snapshot: &Snapshot) -> Result<(), QuicRefusal> {
+        if self.context.shared.connections_left(&snapshot.totals) > 0 {
+            return Ok(());
+        }
+        self.count(Counter::DroppedNoResources);
+        Err(QuicRefusal::Refuse)
+    }
+}
+
+/// Client of UDP that has no session yet.
+pub(super) struct UdpCandidate<'a> {
+    /// Key of the session.
+    pub(super) key: SessionKey,
+    /// Address that its socket is bound to.
+    pub(super) vip: SocketAddr,
+    /// Frontend of the address.
+    pub(super) frontend: &'a Arc<Frontend>,
+    /// Snapshot of the batch of datagrams.
+    pub(super) snapshot: &'a Snapshot,
+    /// Frontends that the client has come through, as [`UdpCandidate::check`] finds them.
+    pub(super) path: Option<Arc<FrontendPath>>,
+}
+
+impl UdpCandidate<'_> {
+    /// Checks the first datagram of a client. `is_for_many` says whether the address that the client asked is a broadcast or
+    /// multicast address.
+    ///
+    /// # Errors
+    /// Reason of the drop.
+    pub(super) fn check(
+        &mut self,
+        context: &WorkerContext,
+        is_for_many: impl FnOnce(IpAddr) -> bool,
+    ) -> Result<(), Counter> {
+        check_access(self.frontend, self.key.client.ip())?; // RefusedAccess
+        if self.key.asked.is_some_and(is_for_many) {
+            return Err(Counter::DroppedNotUnicast);
+        }
+        if self.key.peer().port() == 0 {
+            return Err(Counter::DroppedUnsent); // no answer can be sent there
+        }
+        self.check_loop(context) // DroppedLoop
+    }
+
+    /// Refuses a server as a client, and a client that has come through the frontend before: either would get its own
+    /// datagrams again without end.
+    fn check_loop(&mut self, context: &WorkerContext) -> Result<(), Counter> {
+        let (peer, snapshot) = (self.key.peer(), self.snapshot);
+        if snapshot.server_endpoints.contain(Protocol::Udp, peer, self.vip.port()) {
+            return Err(Counter::DroppedLoop);
+        }
+        // One UDP socket alone is bound to an address and port.
+        let own = context.own_sockets_at(Endpoint::udp(peer), snapshot).pop();
+        self.path = own.map(|socket| socket.path);
+        let is_loop = self.path.as_ref().is_some_and(|path| path.has(self.frontend.live.id));
+        if is_loop { Err(Counter::DroppedLoop) } else { Ok(()) }
+    }
+}
+
+impl SessionSlot {
+    /// Takes a slot for a client whose `source` is counted, and takes over that count. Without room the caller may evict
+    /// another session and try again.
+    ///
+    /// # Errors
+    /// Reason of the drop.
+    pub(super) fn take(
+        of: &UdpCandidate<'_>,
+        source: &mut Option<CountedSource>,
+        context: &Arc<WorkerContext>,
+    ) -> Result<SessionSlot, Counter> {
+        let UdpCandidate { key, frontend, snapshot, path, .. } = of;
+        let (shared, sessions) = (&context.shared, &context.shared.udp_sessions);
+        let connections = shared.connections_left(&snapshot.totals);
+        let (most, left) = sessions.room(shared.descriptors.connections(), connections);
+        let counted = shared.clients.count(key.client.ip(), frontend, left);
+        let counted = counted.ok_or(Counter::DroppedClientLimit)?;
+        if !sessions.try_open(most, connections) {
+            return Err(Counter::DroppedNoResources);
+        }
+        if !frontend.live.slots.try_take(frontend.config.max_connections) {
+            sessions.close();
+            return Err(Counter::DroppedFull);
+        }
+        let totals = snapshot.totals.clone();
+        let (client, source) = ((path.clone(), counted), source.take());
+        Ok(SessionSlot::taken((*frontend).clone(), totals, context.clone(), client, source))
+    }
+}
+
+/// Refuses a client that the access list of its frontend denies. Trusted HTTP proxies pass: each of their requests is
+/// checked instead.
+fn check_access(frontend: &Frontend, client: IpAddr) -> Result<(), Counter> {
+    if frontend.config.admits(client) { Ok(()) } else { Err(Counter::RefusedAccess) }
+}

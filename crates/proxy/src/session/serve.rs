@@ -1,0 +1,143 @@
+//! Life of a connection whose bytes are relayed: admission, a server, the relay.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+use tokio::time::sleep_until;
+
+use super::{TcpSession, reason_of};
+use crate::byte_stream::ByteStream;
+use crate::client_stream::ClientStream;
+use crate::connect::{Connected, Opening};
+use crate::contained::Contained;
+use crate::relay::{Patience, RelayEnd, relay};
+use crate::socket::Leg;
+use crate::watch::WatchedServer;
+use convey_snapshot::stats::Counter;
+use convey_upstream::Permit;
+
+impl TcpSession {
+    /// Serves the client in a task, whose size depends on the mode, until both sides have closed or something ends the
+    /// connection.
+    pub(crate) fn spawn(self, client: Leg) {
+        match self.context.shared.http.clone().filter(|_| self.frontend.config.mode.is_http()) {
+            Some(http) => drop(tokio::spawn(Contained::new(ClientStream::serve(self, client, http)))),
+            None => drop(tokio::spawn(Contained::new(self.serve_bytes(client)))),
+        }
+    }
+
+    /// Relays bytes between the client and a server.
+    async fn serve_bytes(mut self, mut client: Leg) {
+        // A reload may deny the client while it waits.
+        let denied = self.watched.over();
+        let opened = tokio::select! {
+            biased;
+            opened = self.open(&mut client) => opened,
+            end = denied => Err(reason_of(end)),
+        };
+        let (early, mut server) = match opened {
+            Ok(opened) => opened,
+            Err(reason) => return self.refuse(&client, reason),
+        };
+        let end = self.relay(&mut client, &mut server, early).await;
+        if end == RelayEnd::Closed {
+            client.close_in_order();
+            server.leg.close_in_order();
+        }
+        if end == RelayEnd::ServerReset {
+            server.permit.reset(&self.context.shared.failures);
+        }
+        self.end(reason_of(end));
+    }
+
+    /// Admits the client and connects to a server. Returns the bytes that the client has sent already.
+    ///
+    /// # Errors
+    /// Reason of the end; `None` if the client has closed in order.
+    async fn open(&mut self, client: &mut Leg) -> Result<(Vec<u8>, Connected), Option<Counter>> {
+        let (origin, mut early) = self.let_in(client).await?;
+        self.choose_route(client, &early).await?;
+        if early.is_empty() {
+            early = self.wait_for_first_bytes(&mut client.stream).await?;
+        }
+        let opening = Opening {
+            local: self.local_address(client.tcp()),
+            origin: &origin,
+            named: None,
+            data_waits: !early.is_empty(),
+            within: self.timeouts.connect,
+        };
+        let server = self.connect_to_server(opening).await?;
+        Ok((early, server))
+    }
+
+    /// Waits for the first bytes of the client, if the configuration limits this time, so that no server waits for them.
+    /// Returns the bytes that have arrived: a usual request at most, for the connection may wait for a server.
+    async fn wait_for_first_bytes(&self, client: &mut ByteStream) -> Result<Vec<u8>, Counter> {
+        let limit = self.frontend.config.limits.first_byte_timeout;
+        let mut late = pin!(limit.map(|limit| sleep_until(self.downstream.began + limit)));
+        poll_fn(|cx| {
+            let mut buffer = [0; 4096];
+            match (client.poll_read(cx, &mut buffer), late.as_mut().as_pin_mut()) {
+                (Poll::Ready(Ok(n)), _) => Poll::Ready(Ok(buffer[..n].to_vec())),
+                (Poll::Ready(Err(_)), _) => Poll::Ready(Err(Counter::ClientReset)),
+                (Poll::Pending, Some(late)) => late.poll(cx).map(|()| Err(Counter::FirstByteTimeout)),
+                (Poll::Pending, None) => Poll::Ready(Ok(Vec::new())),
+            }
+        })
+        .await
+    }
+
+    /// Moves bytes until something ends the connection. Notes at the permit that the server answered.
+    async fn relay(&self, client: &mut Leg, server: &mut Connected, early: Vec<u8>) -> RelayEnd {
+        let Connected { leg, permit, .. } = server;
+        let mut is_silent = true;
+        let count = |rx, tx| {
+            is_silent &= rx + tx == 0;
+            if tx > 0 {
+                permit.answered();
+            }
+            if let Some(tally) = &self.tally {
+                tally.count(rx, tx);
+            }
+            self.watched.count(rx, tx);
+            for (counter, n) in [(Counter::BytesRx, rx), (Counter::BytesTx, tx)] {
+                if n > 0 {
+                    self.count(counter, n);
+                    permit.count(counter, n);
+                }
+            }
+        };
+        let patience = Patience { idle: self.timeouts.idle, unanswered: self.timeouts.tcp_user_timeout };
+        self.watched.set_server(WatchedServer {
+            id: permit.server().live.id,
+            names: permit.names(),
+            addr: permit.server().config.addr_for(self.downstream.vip.port()),
+            seen_from: leg.tcp().local_addr().ok(),
+            is_only: true,
+        });
+        if let Some(end) = self.watched.end() {
+            return end;
+        }
+        let end = tokio::select! {
+            biased;
+            end = relay(&mut client.stream, &mut leg.stream, early, patience, count) => end,
+            end = self.until_ended(permit) => end,
+        };
+        // A client that sends nothing proves nothing about the server: health checks of other load balancers do so.
+        if end == RelayEnd::Closed && !is_silent {
+            permit.answered();
+        }
+        end
+    }
+
+    /// Waits for an end that neither side causes: the server is down, or the client is denied.
+    async fn until_ended(&self, permit: &Permit) -> RelayEnd {
+        // The server may have gone down before the registry had it: snapshots are published before the registry ends connections.
+        if permit.ends_when_down() && permit.is_down_in(&self.context.snapshot()) {
+            return RelayEnd::ServerGone;
+        }
+        self.watched.over().await
+    }
+}

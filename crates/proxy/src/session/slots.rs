@@ -1,0 +1,116 @@
+//! Waits of a connection for its client's share and for a slot of its frontend.
+
+use std::mem;
+use std::pin::pin;
+use std::sync::Arc;
+
+use tokio::time::timeout;
+
+use super::{TcpSession, reason_of};
+use crate::clients::Waiting;
+use convey_snapshot::stats::Counter;
+use convey_trace::ConnectionStep;
+
+impl TcpSession {
+    /// Whether the client has its share of the frontend, and waits behind others.
+    pub(crate) fn is_beyond_share(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    /// Waits until the client has room in its share of the frontend, for `timeouts.connect` at most.
+    ///
+    /// # Errors
+    /// Reason of the end, if the client had no room in time.
+    pub(crate) async fn wait_for_share(&mut self) -> Result<(), Counter> {
+        let Some(mut waiting) = self.waiting.take() else { return Ok(()) };
+        self.trace(None, ConnectionStep::Waits);
+        let live = self.frontend.live.clone();
+        let waits = live.waiters.enter();
+        let turn = timeout(self.timeouts.connect, self.wait_for_turn(&mut waiting));
+        turn.await.map_err(|_| Counter::ClientLimit)?;
+        drop((waiting, waits));
+        self.wait_for_slot().await;
+        // There may be room for another connection.
+        self.context.shared.clients.call_next(&self.frontend, self.client_ip());
+        Ok(())
+    }
+
+    /// Waits until the connection is the first of its client, and the client has room.
+    async fn wait_for_turn(&mut self, waiting: &mut Waiting) {
+        loop {
+            let live = self.frontend.live.clone();
+            let mut changed = pin!(live.share_changed.notified());
+            changed.as_mut().enable();
+            // Looked up only now: `share_changed` notifies of every later change.
+            self.reload();
+            if !Arc::ptr_eq(&live, &self.frontend.live) {
+                continue;
+            }
+            let clients = &self.context.shared.clients;
+            if clients.count_waiting(&self.frontend, self.client_ip(), &mut self.counted, waiting) {
+                return;
+            }
+            tokio::select! {
+                () = waiting.called() => {}
+                () = changed => {}
+            }
+        }
+    }
+
+    /// Waits for a connection slot of the frontend.
+    ///
+    /// # Errors
+    /// A reload has denied the client meanwhile.
+    pub(crate) async fn wait_for_slot_or_denial(&mut self) -> Result<(), Counter> {
+        let denied = self.watched.over();
+        tokio::select! {
+            biased;
+            () = self.wait_for_slot() => Ok(()),
+            end = denied => Err(reason_of(end).unwrap_or(Counter::AccessDenied)),
+        }
+    }
+
+    /// Waits for a connection slot of the frontend.
+    pub(crate) async fn wait_for_slot(&mut self) {
+        if self.try_take_slot() {
+            return;
+        }
+        self.trace(None, ConnectionStep::Waits);
+        let first = self.frontend.live.clone();
+        let _waits = first.waiters.enter();
+        while !self.try_take_slot() {
+            let live = self.frontend.live.clone();
+            let mut freed = pin!(live.freed.notified());
+            freed.as_mut().enable();
+            // Looked up only now: `freed` notifies of every later change.
+            self.reload();
+            if !Arc::ptr_eq(&live, &self.frontend.live) || self.try_take_slot() {
+                continue;
+            }
+            freed.await;
+            // A reload may have removed its frontend since.
+            self.reload();
+        }
+    }
+
+    /// Takes a connection slot if the frontend is below its limit.
+    pub(crate) fn try_take_slot(&mut self) -> bool {
+        let live = &self.frontend.live;
+        if !self.has_slot && live.slots.try_take(self.frontend.config.max_connections) {
+            if !mem::replace(&mut self.is_open, true) {
+                live.traffic.add(self.context.core, Counter::Opened, 1);
+            }
+            self.has_slot = true;
+        }
+        self.has_slot
+    }
+
+    /// Releases the connection slot, if there is one.
+    pub(crate) fn release_slot(&mut self) {
+        if mem::take(&mut self.has_slot) {
+            let live = &self.frontend.live;
+            live.slots.release();
+            live.freed.notify_one();
+        }
+    }
+}
