@@ -182,7 +182,7 @@ const PREDICTABLE: [&str; 11] = [
     "crates/http/src/stack/traces.rs: fastrand::u64",
     "crates/kubernetes/src/backoff.rs: fastrand::f32",
     "crates/proxy/src/udp/relay.rs: fastrand::u32",
-    "crates/proxy/src/watch.rs: fastrand::u32",
+    "crates/proxy/src/registry/connection.rs: fastrand::u32",
     "src/app/acme.rs: fastrand::f64",
 ];
 

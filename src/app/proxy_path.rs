@@ -11,8 +11,8 @@ use convey_config::Config;
 use convey_http::HttpServer;
 use convey_model::{Endpoint, FrontendConfig, Listen, Mode};
 use convey_proxy::{
-    BindError, CutOffs, Descriptors, HandedSession, HandedSockets, LocalPorts, PreparedSockets, ProxyFlows,
-    Reserved, Sessions, Workers, WorkersShared,
+    BindError, ConnectionReaper, Descriptors, HandedSession, HandedSockets, LocalPorts, PreparedSockets,
+    ProxyFlows, Reserved, Sessions, Workers, WorkersShared,
 };
 use convey_snapshot::Snapshot;
 use convey_snapshot::stats::Traffic;
@@ -27,7 +27,7 @@ pub(super) struct ProxyPath {
     shared: WorkersShared,
     /// Where they have ever listened.
     listened: BTreeSet<Endpoint>,
-    cut_offs: CutOffs,
+    reaper: ConnectionReaper,
     /// How many descriptors this process may have.
     open_files: u64,
     /// How many frontends of packet modes were among the open files at the start, and those that have come since.
@@ -65,7 +65,7 @@ impl ProxyPath {
             workers,
             shared,
             listened: BTreeSet::new(),
-            cut_offs: CutOffs::default(),
+            reaper: ConnectionReaper::default(),
             open_files,
             first_owned: owned,
             new_owned: Reserved::default(),
@@ -140,7 +140,7 @@ impl ProxyPath {
     /// Ends the connections of servers that have gone down, where the file says so, and of clients that it denies. The
     /// snapshot has been published.
     pub(super) fn on_snapshot(&mut self, snapshot: &Snapshot) {
-        self.cut_offs.on_snapshot(&self.workers, snapshot);
+        self.reaper.on_snapshot(&self.workers, snapshot);
     }
 
     /// The listening sockets once more, for another process.

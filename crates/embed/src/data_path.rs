@@ -10,7 +10,7 @@ use convey_config::Config;
 use convey_control::DataPath;
 use convey_model::{ConnectFailures, Endpoint, FrontendConfig, Mode};
 use convey_proxy::{
-    CutOffs, Descriptors, LocalPorts, PreparedSockets, ServeStream, Sessions, Workers, WorkersShared,
+    ConnectionReaper, Descriptors, LocalPorts, PreparedSockets, ServeStream, Sessions, Workers, WorkersShared,
 };
 use convey_snapshot::Snapshot;
 use rustix::process::{Resource, getrlimit};
@@ -25,7 +25,7 @@ const LOCAL_PORTS: std::ops::RangeInclusive<u16> = 32_768..=60_999;
 /// The workers.
 pub(crate) struct EmbeddedPath {
     workers: Workers,
-    cut_offs: CutOffs,
+    reaper: ConnectionReaper,
 }
 
 impl EmbeddedPath {
@@ -57,7 +57,7 @@ impl EmbeddedPath {
             started: started.into(),
         };
         let workers = Workers::start(&shared)?;
-        Ok(EmbeddedPath { workers, cut_offs: CutOffs::default() })
+        Ok(EmbeddedPath { workers, reaper: ConnectionReaper::default() })
     }
 
     pub(crate) fn into_workers(self) -> Workers {
@@ -99,6 +99,6 @@ impl DataPath for EmbeddedPath {
     fn see(&mut self, _: &Arc<Snapshot>) {}
 
     fn on_snapshot(&mut self, snapshot: &Snapshot) {
-        self.cut_offs.on_snapshot(&self.workers, snapshot);
+        self.reaper.on_snapshot(&self.workers, snapshot);
     }
 }

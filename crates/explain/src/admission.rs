@@ -74,8 +74,8 @@ pub(super) fn check_access(sources: ExplainSources<'_>, place: &AskedPlace, step
 pub(super) fn check_share(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let Some(proxy) = sources.proxy else { return };
     let (frontend, ip) = (&place.frontend, place.client.ip);
-    let standing = proxy.standing(ip, frontend, &sources.snapshot.totals);
-    if frontend.config.trusts(ip) && standing.shortage.is_none() {
+    let quota = proxy.client_quota(ip, frontend, &sources.snapshot.totals);
+    if frontend.config.trusts(ip) && quota.shortage.is_none() {
         return steps
             .note("share", format!("{ip} is in {}: its connections are not counted", trusting(place)));
     }
@@ -86,8 +86,8 @@ pub(super) fn check_share(sources: ExplainSources<'_>, place: &AskedPlace, steps
         (None, Some(_)) => " at this frontend, which shares its max_connections among clients".to_owned(),
         (None, None) => " in this process, and may have its share of what is left".to_owned(),
     };
-    let says = format!("{who} has {} open connections{of}", standing.open);
-    let Some(shortage) = standing.shortage else { return steps.note("share", says) };
+    let says = format!("{who} has {} open connections{of}", quota.open);
+    let Some(shortage) = quota.shortage else { return steps.note("share", says) };
     let (is_tcp, limit) = (is_tcp(place), Counter::ClientLimit.label());
     let (waits, reason, says) = match shortage {
         ClientShortage::Descriptors => (

@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use convey_http_core::{Exchange, ExchangeEnd};
 use convey_model::{HttpLimits, HttpVersion, Timeouts};
-use convey_proxy::{ClientStream, HeldResource, ServerStream, ServerWatch};
+use convey_proxy::{ClientStream, HeldResource, RegisteredRequest, ServerStream};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{HttpRoute, Pool};
 use convey_tls::SpokenWithin;
@@ -369,7 +369,7 @@ impl Forwarding<'_, '_> {
         let (sent, mut is_told) = (Instant::now(), false);
         let (client, time_limit, record) = (self.client, &mut *self.time_limit, &mut *self.record);
         let client_end = &mut *self.end;
-        let (is_counted, watch) = (client_end.is_stream(), client.watch_server(permit));
+        let (is_counted, watch) = (client_end.is_stream(), client.register_request(permit));
         let wanted = || permit.is_wanted().then(|| held.map_or(1, HeldResource::count_of_connection));
         let end = poll_fn(|cx| {
             let polled = transfer.poll(cx, Ends { client: client_end, server });
@@ -440,7 +440,7 @@ fn transferred(
 }
 
 /// Whether the server that is watched has gone down.
-fn is_down(watch: &Option<ServerWatch>, cx: &mut Context<'_>) -> bool {
+fn is_down(watch: &Option<RegisteredRequest>, cx: &mut Context<'_>) -> bool {
     watch.as_ref().is_some_and(|watch| watch.poll_down(cx).is_ready())
 }
 

@@ -152,14 +152,14 @@ impl TcpSession {
         // A reload while its PROXY header was awaited may have brought another table of sources.
         let frontend = self.frontend_in(snapshot);
         let source = source::count(frontend, self.client_ip(), self.context.timestamp(now))?;
-        self.watched.set_source(source);
+        self.entry.set_source(source);
         (self.counted, self.waiting) = (counted, waiting);
         Ok(())
     }
 
     /// Refuses a client that a reload has denied since accept, or that an operator has ended.
     fn check_still_admitted(&self) -> Result<(), Counter> {
-        if let Some(reason) = self.watched.end().and_then(reason_of) {
+        if let Some(reason) = self.entry.end().and_then(reason_of) {
             return Err(reason);
         }
         let is_let_in = self.frontend.config.access.admits(self.client_ip());

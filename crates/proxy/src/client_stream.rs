@@ -25,10 +25,9 @@ use super::connection_bytes::ClientTransport;
 use super::own_sockets::OwnSocket;
 use super::proxy_header::Origin;
 use super::quic::ClientPaths;
-use super::server_watch::ServerWatch;
+use super::registry::{ConnectionServer, RegisteredRequest};
 use super::session::{TcpSession, reason_of};
 use super::socket::Leg;
-use super::watch::WatchedServer;
 use convey_access_log::{AccessLog, LoggedTls};
 use convey_model::{ConnectFailures, Endpoint, Timeouts, Timestamp};
 use convey_snapshot::stats::Counter;
@@ -110,7 +109,7 @@ impl ClientStream {
 
     /// The client, once it may come in; `None`: it may not.
     async fn let_in(mut session: TcpSession, mut leg: Leg) -> Option<(ClientStream, ClientBytes)> {
-        let denied = session.watched.over();
+        let denied = session.entry.over();
         let let_in = tokio::select! {
             biased;
             let_in = session.let_in(&mut leg) => let_in,
@@ -119,7 +118,7 @@ impl ClientStream {
         match let_in {
             Ok((origin, early)) => {
                 // From now on each request has a line of its own.
-                session.tally = None;
+                session.record = None;
                 let local = session.local_address(leg.tcp());
                 let has_moved = AtomicBool::new(false);
                 let client = ClientStream {
@@ -148,7 +147,7 @@ impl ClientStream {
         paths: Arc<ClientPaths>,
     ) -> ClientStream {
         // From now on each request has a line of its own.
-        session.tally = None;
+        session.record = None;
         let (origin, early) = Default::default();
         ClientStream {
             session,
@@ -291,7 +290,7 @@ impl ClientStream {
     /// Waits until something else than the two sides ends the connection: a reload that denies the
     /// client, an operator, or too many changes of address over QUIC.
     pub fn over(&self) -> impl Future<Output = Counter> + Send + use<> {
-        let (over, paths) = (self.session.watched.over(), self.transport.paths().cloned());
+        let (over, paths) = (self.session.entry.over(), self.transport.paths().cloned());
         let overdrawn = async move {
             match paths {
                 Some(paths) => paths.overdrawn().await,
@@ -320,7 +319,7 @@ impl ClientStream {
 
     /// Counts bytes from the client, and bytes to it.
     pub fn count_bytes(&self, rx: u64, tx: u64) {
-        self.session.watched.count(rx, tx);
+        self.session.entry.count(rx, tx);
         for (counter, n) in [(Counter::BytesRx, rx), (Counter::BytesTx, tx)] {
             if n > 0 {
                 self.session.count(counter, n);
@@ -345,7 +344,7 @@ impl ClientStream {
 
     /// The server of the request that runs now is the permit's.
     pub fn goes_to(&self, permit: &Permit, server: &ServerStream) {
-        self.session.watched.set_server(WatchedServer {
+        self.session.entry.set_server(ConnectionServer {
             id: permit.server().live.id,
             names: permit.names(),
             addr: self.address_of(permit),
@@ -354,11 +353,14 @@ impl ClientStream {
         });
     }
 
-    /// Tells when the server of the permit is down, if its requests are to end then (`on_down`).
-    pub fn watch_server(&self, permit: &Permit) -> Option<ServerWatch> {
-        // What is published from now on is told; what was before is looked up.
+    /// Registers a request at the server of the permit, if requests end when that server goes down (`on_down`).
+    pub fn register_request(&self, permit: &Permit) -> Option<RegisteredRequest> {
+        // The registry ends it by snapshots of the future; the newest one is looked up here.
         permit.ends_when_down().then(|| {
-            ServerWatch::new(permit.server().live.id, permit.is_down_in(&self.session.context.snapshot()))
+            RegisteredRequest::new(
+                permit.server().live.id,
+                permit.is_down_in(&self.session.context.snapshot()),
+            )
         })
     }
 

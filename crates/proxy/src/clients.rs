@@ -1,4 +1,4 @@
-//! How many connections each client has, so that one alone cannot take all there may be.
+//! Connections of each client, so that no client takes all connections that there may be.
 
 mod share_queue;
 
@@ -14,12 +14,12 @@ use convey_model::{ALWAYS_FITS, ClientNetwork, Prefix, Protocol, client_of, fits
 use convey_snapshot::Frontend;
 use share_queue::ShareQueue;
 
-use crate::standing::ClientShortage;
+use crate::quota::ClientShortage;
 
-/// The connections of all clients. An entry lives as long as a connection of its client.
+/// Connections of all clients. An entry lives as long as a connection of its client.
 #[derive(Debug, Default)]
 pub struct Clients {
-    /// Workers seldom meet at one.
+    /// Shards, so that workers seldom wait for each other.
     shards: [Mutex<HashMap<ShareKey, ClientUsage>>; 16],
     hasher: RandomState,
     /// Servers and files that streams hold beside the one of each client's connection.
@@ -43,7 +43,7 @@ enum ShareScope {
     Frontend(u32),
 }
 
-/// How many more connections of TCP there may be.
+/// Number of further TCP connections that there may be.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Left {
     /// In the process.
@@ -52,16 +52,16 @@ pub(super) struct Left {
     pub(super) local_ports: u64,
 }
 
-/// The connections of one client.
+/// Number of connections of one client.
 #[derive(Debug, Default, Clone, Copy)]
 struct ClientUsage {
     /// Connections and UDP sessions.
     all: u32,
-    /// Of these, the UDP sessions that give way to any new one.
+    /// UDP sessions among them that any new session may evict.
     questions: u32,
 }
 
-/// A client's connection, counted for as long as this lives. A UDP session begins as a question.
+/// Count of a client's connection, until the drop. A UDP session begins as a question.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     process: Option<Count>,
@@ -72,7 +72,7 @@ pub(super) struct Counted {
 #[derive(Debug)]
 struct Count {
     all: Arc<Clients>,
-    /// Of the client itself; it is counted at the networks around it, too.
+    /// Key of the client itself; the connection is counted at the networks around it, too.
     key: ShareKey,
     is_question: bool,
 }
@@ -99,8 +99,8 @@ impl Clients {
         self.count_at(frontend, client, &mut counted).then_some(counted)
     }
 
-    /// The same for one that can wait until its client has room at the frontend: then its place in the queue is returned,
-    /// too, and [`Clients::count_at`] is still to be done.
+    /// Like [`Clients::count`], for a connection that can wait until its client has room at the frontend: then its place in the
+    /// queue is returned, too, and [`Clients::count_waiting`] has to follow.
     pub(super) fn count_or_wait(
         self: &Arc<Self>,
         client: IpAddr,
@@ -116,7 +116,7 @@ impl Clients {
         if !self.beyond.has(id, of) && self.count_at(frontend, client, &mut counted) {
             return Some((counted, None));
         }
-        // A number of the operator's own is a limit, no share.
+        // A number in the configuration is a limit, no share.
         if frontend.config.max_connections_per_client.is_some() {
             return None;
         }
@@ -157,9 +157,9 @@ impl Clients {
         self.beyond.call_next(id, of, |client| self.has_at(id, client), may);
     }
 
-    /// How many connections a client has at the frontend if that has a limit, else in the process, and where it may have no
-    /// more. Nothing is counted.
-    pub(super) fn standing(
+    /// Returns a client's connections, at the frontend if that has a limit, else in the process, and the limit that another
+    /// connection would exceed. Nothing is counted.
+    pub(super) fn quota(
         &self,
         client: IpAddr,
         frontend: &Frontend,
@@ -193,7 +193,7 @@ impl Clients {
         self.shard(key).get(key).copied().unwrap_or_default()
     }
 
-    /// The usage of a client, and that of the networks around it divided by their shares.
+    /// Usage of a client, and usages of the networks around it divided by their shares.
     fn usages(&self, key: ShareKey) -> impl Iterator<Item = (ShareKey, ClientUsage)> {
         networks_of(key.client).map(move |ClientNetwork { network, shares }| {
             let key = ShareKey { client: network, ..key };
@@ -202,7 +202,7 @@ impl Clients {
         })
     }
 
-    /// How many connections a client has at a frontend, or more if networks around it have more for their shares.
+    /// Number of connections of a client at a frontend, or more if networks around it have more for their shares.
     fn has_at(&self, frontend: u32, client: Prefix) -> u32 {
         let key = ShareKey { of: ShareScope::Frontend(frontend), client };
         self.usages(key).map(|(_, usage)| usage.all).max().unwrap_or_default()

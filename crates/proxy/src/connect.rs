@@ -56,16 +56,16 @@ impl TcpSession {
             let id = Some(permit.server().live.id);
             self.trace(id, ConnectionStep::Chosen { attempt });
             let began = Instant::now();
-            if let Some(tally) = &mut self.tally {
-                tally.tries(&permit, server, began);
+            if let Some(record) = &mut self.record {
+                record.tries(&permit, server, began);
             }
             match self.connect(server, &permit, SpokenWithin::Bytes, &opening).await {
                 Ok((leg, _own)) => {
                     let after = began.elapsed();
                     self.trace(id, ConnectionStep::Connected { after });
                     permit.connected(after);
-                    if let Some(tally) = &mut self.tally {
-                        tally.connected();
+                    if let Some(record) = &mut self.record {
+                        record.connected();
                     }
                     return Ok(Connected { leg, permit, _own });
                 }

@@ -1,8 +1,10 @@
-//! Proxy mode: TCP is terminated here and relayed to a server, and so are the datagrams of UDP.
+//! Proxy mode: terminates TCP connections and relays their bytes to servers, and the datagrams of UDP.
 //!
-//! One worker thread for each core, each with a single-threaded runtime and listeners of its own: the
-//! kernel spreads new connections and clients of UDP over them (`SO_REUSEPORT`), and a connection lives and dies on
-//! one core.
+//! Each core has a worker thread with a single-threaded runtime and listeners of its own. The kernel spreads new
+//! connections and UDP clients over them (`SO_REUSEPORT`), and a connection stays on one core.
+//!
+//! Read `admission` for the checks of a new client, `session` for the life of a connection, and `convey_upstream` for the
+//! choice of its server.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod admission;
@@ -14,9 +16,8 @@ mod connect;
 mod connection_bytes;
 mod contained;
 mod context;
-mod cut_offs;
 mod descriptors;
-mod flow_desk;
+mod flow_queries;
 mod handover;
 mod handshake;
 mod header_error;
@@ -27,21 +28,21 @@ mod own_sockets;
 mod pipe;
 mod proxy_header;
 mod quic;
+mod quota;
+mod reaper;
 mod refusal;
+mod registry;
 mod relay;
-mod server_watch;
 mod session;
+mod session_record;
 mod socket;
 mod source;
-mod standing;
 mod stream;
-mod tally;
 mod tcp_info;
 mod tls_hello;
 mod tls_layer;
 mod traced;
 mod udp;
-mod watch;
 mod window;
 mod window_budget;
 mod worker;
@@ -54,9 +55,8 @@ pub use clients::Clients;
 pub use connection_bytes::ConnectionBytes;
 pub use contained::Contained;
 pub use context::WorkersShared;
-pub use cut_offs::CutOffs;
 pub use descriptors::{Descriptors, Reserved};
-pub use flow_desk::ProxyFlows;
+pub use flow_queries::ProxyFlows;
 pub use handover::{HandedSession, HandedSockets};
 pub use handshake::SourceHandshakes;
 pub use lines::ClientLines;
@@ -64,10 +64,11 @@ pub use local_ports::LocalPorts;
 pub use own_sockets::OwnSockets;
 pub use pipe::Pipe;
 pub use quic::{PendingHandshake, QuicClient};
-pub use server_watch::ServerWatch;
+pub use quota::{ClientQuota, ClientShortage};
+pub use reaper::ConnectionReaper;
+pub use registry::RegisteredRequest;
 pub use socket::{BindError, missing_address, remedy, try_to_bind};
 pub use source::reason as excess_counter;
-pub use standing::{ClientShortage, ClientStanding};
 pub use stream::More;
 pub use udp::Sessions;
 #[cfg(any(test, feature = "test-util"))]

@@ -83,11 +83,11 @@ impl TcpSession {
             let proxy = mem::replace(&mut self.downstream.client, addresses.client());
             self.downstream.proxy = Some(proxy);
         }
-        if let Some(tally) = &mut self.tally {
-            tally.has_header();
+        if let Some(record) = &mut self.record {
+            record.has_header();
         }
         self.counted = Counted::default();
-        self.watched.set_client(self.downstream.client);
+        self.entry.set_client(self.downstream.client);
         self.trace(None, ConnectionStep::Header);
         self.admit_named()?;
         Ok((origin, early))

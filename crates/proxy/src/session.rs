@@ -19,13 +19,13 @@ use tokio::time::Instant;
 use super::clients::{Counted, Waiting};
 use super::context::WorkerContext;
 use super::own_sockets::{FrontendPath, OwnSocket};
+use super::registry::{ConnectionClient, RegisteredConnection};
 use super::relay::RelayEnd;
+use super::session_record::{SessionRecord, termination_for};
 use super::socket::{self, Leg};
 use super::source;
-use super::tally::{Tally, termination_for};
 use super::tls_hello::Routed;
 use super::traced;
-use super::watch::{Watched, WatchedClient};
 use convey_access_log::{LoggedTls, Termination};
 use convey_model::{Endpoint, OverLimit, Protocol, Timeouts};
 use convey_snapshot::stats::{Counter, Traffic};
@@ -49,7 +49,7 @@ pub(super) struct TcpSession {
     /// Reason of an early end.
     reason: Option<Counter>,
     /// Record for the access log and for traces, if either wants one.
-    pub(super) tally: Option<Box<Tally>>,
+    pub(super) record: Option<Box<SessionRecord>>,
     /// Count among the connections of its client.
     pub(super) counted: Counted,
     /// Place in the queue of connections beyond their client's share of the frontend.
@@ -63,7 +63,7 @@ pub(super) struct TcpSession {
     /// Route of its ClientHello, where its frontend has routes.
     pub(super) routed: Option<Box<Routed>>,
     /// Entry in the registry, which may end the connection.
-    pub(super) watched: Watched,
+    pub(super) entry: RegisteredConnection,
 }
 
 impl TcpSession {
@@ -79,7 +79,7 @@ impl TcpSession {
         let totals = snapshot.totals.clone();
         totals.add(context.core, Counter::Opened, 1);
         let (protocol, core, began) = (Protocol::Tcp, context.core, Instant::now());
-        let watched = Watched::new(WatchedClient {
+        let entry = RegisteredConnection::new(ConnectionClient {
             frontend: (frontend.live.id, frontend.live.name.clone()),
             mode: frontend.config.mode,
             client,
@@ -97,14 +97,14 @@ impl TcpSession {
             is_open: false,
             ended: false,
             reason: None,
-            tally: Tally::begin(&context.shared, began),
+            record: SessionRecord::begin(&context.shared, began),
             counted: Counted::default(),
             waiting: None,
             path: None,
             awaits_header: false,
             tls: None,
             routed: None,
-            watched,
+            entry,
         })
     }
 
@@ -172,7 +172,7 @@ impl TcpSession {
                 self.count_closed();
             }
             self.frontend = frontend.clone();
-            self.watched.set_frontend(frontend.live.id, &frontend.live.name, frontend.config.mode);
+            self.entry.set_frontend(frontend.live.id, &frontend.live.name, frontend.config.mode);
         }
         self.timeouts = snapshot.timeouts_of(&self.frontend);
     }
@@ -224,13 +224,13 @@ impl Drop for TcpSession {
             self.reason = Some(Counter::Cut);
         }
         let termination = termination_for(self.reason, Termination::Closed);
-        let bytes = self.tally.as_ref().map(|tally| tally.bytes());
+        let bytes = self.record.as_ref().map(|record| record.bytes());
         if self.context.shared.trace.is_watched() {
-            self.trace(self.watched.server(), traced::end(termination, bytes, &self.downstream));
+            self.trace(self.entry.server(), traced::end(termination, bytes, &self.downstream));
         }
-        if let Some(tally) = self.tally.take() {
+        if let Some(record) = self.record.take() {
             let of_client = (self.tls.take(), self.routed.as_deref());
-            (*tally).end(&self.downstream, &self.frontend, of_client, termination);
+            (*record).end(&self.downstream, &self.frontend, of_client, termination);
         }
         self.totals.add(self.context.core, Counter::Closed, 1);
         if let Some(routed) = &self.routed {

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::client_stream::ServeStream;
 use super::context::{WorkerContext, WorkersShared};
-use super::{flow_desk, pipe, server_watch, watch};
+use super::{flow_queries, pipe, registry};
 use listeners::Listeners;
 
 /// Handle of a worker thread, which ends when its command channel is dropped.
@@ -93,7 +93,7 @@ async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedRe
     };
     context.begin_drain();
     drop(context);
-    watch::wake_all();
+    registry::wake_all();
     listeners.drain(&left).await;
     // The last connection ends the wait; the end of the commands cuts connections that take too long.
     tokio::select! {
@@ -116,17 +116,14 @@ struct Operators {
 impl Operators {
     fn obey(self, command: WorkerCommand) {
         match command {
-            WorkerCommand::EndConnections { servers } => {
-                watch::end(&servers);
-                server_watch::end(&servers);
-            }
-            WorkerCommand::EndDenied { access } => watch::end_denied(&access),
-            WorkerCommand::CountSources { frontends } => watch::count_sources(&frontends),
+            WorkerCommand::EndConnections { servers } => registry::end_servers(&servers),
+            WorkerCommand::EndDenied { access } => registry::end_denied(&access),
+            WorkerCommand::CountSources { frontends } => registry::count_sources(&frontends),
             WorkerCommand::ListFlows { query, answer } => {
-                flow_desk::begin_list(self.worker, self.started, query, answer);
+                flow_queries::begin_list(self.worker, self.started, query, answer);
             }
             WorkerCommand::KillFlow { id, answer } => {
-                let _ = answer.send(flow_desk::kill(id, self.started));
+                let _ = answer.send(flow_queries::kill(id, self.started));
             }
             // The sender sees that its answer is dropped.
             _ => {}
@@ -139,7 +136,7 @@ async fn update_clock(http: Option<Arc<dyn ServeStream>>) {
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     loop {
         seconds.tick().await;
-        watch::pass_to(Instant::now());
+        registry::advance_clock(Instant::now());
         if let Some(http) = &http {
             http.each_second();
         }

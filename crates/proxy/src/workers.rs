@@ -10,47 +10,47 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::context::WorkersShared;
-use super::cut_offs::AdmittedPeers;
 use super::descriptors::{Descriptors, Reserved};
 use super::handover::{self, HandedSession, HandedSockets};
+use super::reaper::AdmittedPeers;
 use super::worker::{self, ClientSocket, WorkerCommand, WorkerThread};
 use super::{BindError, quic, socket, udp};
 use convey_model::{Endpoint, Protocol};
 use convey_snapshot::Frontend;
 
-/// The worker threads.
+/// Worker threads of a process.
 pub struct Workers {
     pub(super) threads: Vec<WorkerThread>,
     listening: BTreeSet<Endpoint>,
-    /// Sockets of UDP: an address that is no longer listened on keeps them until its sessions have ended.
+    /// UDP sockets. An address that is no longer listened on keeps them until its sessions have ended.
     in_use: HashMap<SocketAddr, SocketsInUse>,
     descriptors: Descriptors,
-    /// What the sockets of TCP have; those of UDP know it themselves.
+    /// Descriptors of the TCP sockets; UDP sockets keep theirs.
     reserved: HashMap<SocketAddr, Reserved>,
-    /// Sockets of the process before this one, as far as they are not in use yet.
+    /// Sockets of the previous process that are not in use yet.
     pub(super) handed: HandedSockets,
-    /// Places of HTTP/3 whose ports another process has.
+    /// HTTP/3 places whose ports another process has.
     late: quic::LatePlaces,
-    /// Of these, the places whose sockets are in use.
+    /// Places whose sockets of the previous process are in use.
     pub(super) taken: BTreeSet<Endpoint>,
 }
 
-/// Sockets that are bound and queue connections, and the places that are to be closed; for
-/// [`Workers::close`] and [`Workers::open`].
+/// Sockets that are bound and queue connections, and all places that are wanted; for [`Workers::close`] and
+/// [`Workers::open`].
 pub struct PreparedSockets {
     new: Vec<(Endpoint, ListeningSockets)>,
     late: Vec<quic::LatePlace>,
     wanted: BTreeSet<Endpoint>,
 }
 
-/// Of one place, a socket for each worker.
+/// Sockets of one place, one for each worker.
 enum ListeningSockets {
     Tcp(Vec<std::net::TcpListener>, Reserved),
     Udp(Arc<udp::UdpSockets>),
     Quic(Arc<quic::QuicSockets>),
 }
 
-/// Sockets of UDP that may be in use, for sessions or for HTTP/3.
+/// UDP sockets that may be in use, for sessions or for HTTP/3.
 enum SocketsInUse {
     Udp(Weak<udp::UdpSockets>),
     Quic(Weak<quic::QuicSockets>),
@@ -69,7 +69,7 @@ impl SocketsInUse {
     }
 }
 
-/// Why an address cannot go from datagrams to HTTP/3, or back.
+/// Reason why an address cannot change from datagrams to HTTP/3, or back.
 const OTHER_KIND: &str = "clients of datagrams and of HTTP/3 would get each other's packets there; restart convey to change what it serves";
 
 impl PreparedSockets {
@@ -80,7 +80,7 @@ impl PreparedSockets {
 }
 
 impl Workers {
-    /// Starts a thread for each column of the counters; they serve nothing yet.
+    /// Starts a thread for each column of the counters. The threads do not listen yet.
     pub fn start(shared: &WorkersShared) -> io::Result<Self> {
         let threads = shared.columns.clone().map(|core| worker::start(core, shared.clone()));
         let threads = threads.collect::<io::Result<_>>()?;
@@ -90,21 +90,21 @@ impl Workers {
         Ok(Workers { threads, listening, in_use, descriptors, reserved, handed, late, taken })
     }
 
-    /// How many descriptors it takes to listen at these places.
+    /// Number of descriptors that listening at these places takes.
     pub fn descriptors<'a>(at: impl IntoIterator<Item = &'a Endpoint>, workers: usize) -> u64 {
-        // One of UDP has an epoll beside it.
+        // A UDP socket has an epoll instance beside it.
         let of_one = |at: &Endpoint| if at.protocol == Protocol::Udp { 2 } else { 1 };
         at.into_iter().map(of_one).sum::<u64>() * workers as u64
     }
 
-    /// How many more descriptors it takes to listen where that is wanted.
+    /// Number of further descriptors that listening at the wanted places takes.
     pub fn missing(&self, wanted: &BTreeSet<Endpoint>) -> u64 {
         Self::descriptors(wanted.difference(&self.listening), self.threads.len())
     }
 
-    /// Binds what is wanted and not yet listened on: a socket for each worker. Errors leave nothing bound. Where another process
-    /// has handed its sockets over, those are taken. HTTP/3 is served at the places of UDP that are `quic`; one whose port is
-    /// taken is no error, for its clients have TCP, and is tried again.
+    /// Binds the wanted places that are not listened on yet, a socket for each worker, or takes the sockets that another process
+    /// has handed over. An error leaves no new place bound. The UDP places in `quic` serve HTTP/3; if the port of such a place is
+    /// taken, it is tried again later, for its clients have TCP.
     pub fn prepare(
         &mut self,
         wanted: &BTreeSet<Endpoint>,
@@ -147,7 +147,7 @@ impl Workers {
         Ok(PreparedSockets { new, late, wanted: wanted.clone() })
     }
 
-    /// Counts places among those that are listened on that have become free meanwhile.
+    /// Notes the HTTP/3 places whose ports have become free, and which are listened on now.
     fn note_late(&mut self) {
         for (at, sockets) in self.late.take_begun() {
             self.in_use.insert(at.addr, SocketsInUse::Quic(sockets));
@@ -155,7 +155,7 @@ impl Workers {
         }
     }
 
-    /// Binds a place. One of UDP is for HTTP/3 if it `is_quic`, and so many bytes may wait there.
+    /// Binds a place. A UDP place serves HTTP/3 if it `is_quic`, and its receive buffer has this size.
     fn bind(
         &self,
         at: Endpoint,
@@ -177,7 +177,7 @@ impl Workers {
                 false => ListeningSockets::Udp(udp::UdpSockets::take(handed, runtimes, reserved)?),
             });
         }
-        // Others beside those that are in use would get a part of their clients' datagrams.
+        // New sockets beside the old ones would get a part of the datagrams of open sessions.
         if let Some(in_use) = self.in_use.get(&at.addr).and_then(SocketsInUse::upgrade) {
             return Ok(in_use);
         }
@@ -189,9 +189,8 @@ impl Workers {
         })
     }
 
-    /// Stops listening where that is no longer wanted. Clients that waited in their accept queues are served;
-    /// established connections go on, and so do sessions of UDP, for `patience` at most: nobody says when they
-    /// are over.
+    /// Closes the places that are no longer wanted. Clients in the accept queues are served. Established connections go on, and
+    /// so do UDP sessions, for `patience` at most, for their end is not visible.
     pub async fn close(&mut self, ready: &PreparedSockets, patience: Duration) {
         let mut closed = Vec::new();
         self.late.retain(&ready.wanted);
@@ -210,7 +209,7 @@ impl Workers {
         of_tcp.for_each(|at| drop(self.reserved.remove(&at.addr)));
     }
 
-    /// Starts to accept at the new places. The `sessions` of UDP, which another process has begun there, go on.
+    /// Starts to accept at the new places, and continues the UDP `sessions` that another process has begun there.
     pub fn open(&mut self, ready: PreparedSockets, sessions: Vec<HandedSession>) {
         let mut sessions = handover::by_listener(sessions);
         for (at, sockets) in ready.new {
@@ -247,22 +246,22 @@ impl Workers {
         }
     }
 
-    /// Ends the connections of clients that may not come in, by the numbers of the frontends. New ones go by the snapshot.
+    /// Ends the connections of clients that `access` denies, by the ids of the frontends. New connections use the snapshot.
     pub(super) fn end_denied(&self, access: &Arc<HashMap<u32, AdmittedPeers>>) {
         for WorkerThread { commands, .. } in &self.threads {
             let _ = commands.send(WorkerCommand::EndDenied { access: access.clone() });
         }
     }
 
-    /// Counts open connections to these frontends at their sources. New ones go by the snapshot.
+    /// Counts open connections to these frontends at their sources. New connections use the snapshot.
     pub(super) fn count_sources(&self, frontends: &Arc<[Arc<Frontend>]>) {
         for WorkerThread { commands, .. } in &self.threads {
             let _ = commands.send(WorkerCommand::CountSources { frontends: frontends.clone() });
         }
     }
 
-    /// Stops accepting. The future waits for the open connections to end. Call once. Another process has the
-    /// sockets of the places that are `left`: it serves the clients that wait there.
+    /// Stops accepting. The future waits for the end of the open connections. Call once. Another process has the sockets of the
+    /// places in `left`, and serves the clients that wait there.
     pub fn drain(&self, left: BTreeSet<Endpoint>) -> impl Future<Output = ()> + use<> {
         self.late.end();
         let (mut drained, left) = (Vec::new(), Arc::new(left));
@@ -278,10 +277,10 @@ impl Workers {
         }
     }
 
-    /// Cuts what is still open, and stops.
+    /// Cuts the connections that are still open, and stops.
     pub fn stop(self) {
         for WorkerThread { commands, thread, .. } in self.threads {
-            drop(commands); // a worker ends when nobody can command it any more
+            drop(commands); // ends the worker
             let _ = thread.join();
         }
     }

@@ -234,7 +234,7 @@ async fn serve(
     http: Arc<dyn ServeStream>,
     paths: Arc<ClientPaths>,
 ) {
-    let denied = session.watched.over();
+    let denied = session.entry.over();
     let shaken = tokio::select! {
         biased;
         shaken = shake_hands(&session, connecting, place) => shaken,

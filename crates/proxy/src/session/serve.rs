@@ -11,9 +11,9 @@ use crate::byte_stream::ByteStream;
 use crate::client_stream::ClientStream;
 use crate::connect::{Connected, Opening};
 use crate::contained::Contained;
+use crate::registry::ConnectionServer;
 use crate::relay::{Patience, RelayEnd, relay};
 use crate::socket::Leg;
-use crate::watch::WatchedServer;
 use convey_snapshot::stats::Counter;
 use convey_upstream::Permit;
 
@@ -30,7 +30,7 @@ impl TcpSession {
     /// Relays bytes between the client and a server.
     async fn serve_bytes(mut self, mut client: Leg) {
         // A reload may deny the client while it waits.
-        let denied = self.watched.over();
+        let denied = self.entry.over();
         let opened = tokio::select! {
             biased;
             opened = self.open(&mut client) => opened,
@@ -98,10 +98,10 @@ impl TcpSession {
             if tx > 0 {
                 permit.answered();
             }
-            if let Some(tally) = &self.tally {
-                tally.count(rx, tx);
+            if let Some(record) = &self.record {
+                record.count(rx, tx);
             }
-            self.watched.count(rx, tx);
+            self.entry.count(rx, tx);
             for (counter, n) in [(Counter::BytesRx, rx), (Counter::BytesTx, tx)] {
                 if n > 0 {
                     self.count(counter, n);
@@ -110,14 +110,14 @@ impl TcpSession {
             }
         };
         let patience = Patience { idle: self.timeouts.idle, unanswered: self.timeouts.tcp_user_timeout };
-        self.watched.set_server(WatchedServer {
+        self.entry.set_server(ConnectionServer {
             id: permit.server().live.id,
             names: permit.names(),
             addr: permit.server().config.addr_for(self.downstream.vip.port()),
             seen_from: leg.tcp().local_addr().ok(),
             is_only: true,
         });
-        if let Some(end) = self.watched.end() {
+        if let Some(end) = self.entry.end() {
             return end;
         }
         let end = tokio::select! {
@@ -138,6 +138,6 @@ impl TcpSession {
         if permit.ends_when_down() && permit.is_down_in(&self.context.snapshot()) {
             return RelayEnd::ServerGone;
         }
-        self.watched.over().await
+        self.entry.over().await
     }
 }

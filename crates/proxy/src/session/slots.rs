@@ -62,7 +62,7 @@ impl TcpSession {
     /// # Errors
     /// A reload has denied the client meanwhile.
     pub(crate) async fn wait_for_slot_or_denial(&mut self) -> Result<(), Counter> {
-        let denied = self.watched.over();
+        let denied = self.entry.over();
         tokio::select! {
             biased;
             () = self.wait_for_slot() => Ok(()),

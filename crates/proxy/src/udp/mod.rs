@@ -16,7 +16,7 @@ mod sockets;
 mod table;
 
 pub(super) use listener::UdpListener;
-pub(super) use relay::{kill, look};
+pub(super) use relay::{kill, list};
 pub(super) use slot::SessionSlot;
 pub(super) use sockets::{Listening, UdpSockets, receive_buffer};
 pub(super) use table::SessionKey;

@@ -2,9 +2,9 @@
 
 mod begin;
 mod handover;
-mod look;
+mod list;
 
-pub(crate) use look::{kill, look};
+pub(crate) use list::{kill, list};
 
 use std::cell::RefCell;
 use std::io;
@@ -43,9 +43,9 @@ thread_local! {
     static SESSIONS: RefCell<SessionTable<UdpSession>> = RefCell::new(SessionTable::new(fastrand::u32(..)));
 }
 
-/// What all datagrams of a batch go by.
+/// Snapshot and time of a batch of datagrams.
 #[derive(Clone, Copy)]
-struct Moment<'a> {
+struct BatchContext<'a> {
     snapshot: &'a Snapshot,
     now: Timestamp,
 }
@@ -119,7 +119,7 @@ impl Relay {
     /// Sends to servers what has come from clients. Returns whether nothing is left.
     pub(super) fn forward(&mut self) -> bool {
         let snapshot = self.load_snapshot();
-        let moment = Moment { snapshot: &snapshot, now: self.now() };
+        let moment = BatchContext { snapshot: &snapshot, now: self.now() };
         BUFFERS.with_borrow_mut(|batch| {
             let Ok(received) = batch.receive(self.listening.state(), self.listening.socket()) else {
                 return true;
@@ -155,7 +155,7 @@ impl Relay {
         &mut self,
         sessions: &mut SessionTable<UdpSession>,
         datagrams: Datagrams<'_>,
-        moment: Moment<'_>,
+        moment: BatchContext<'_>,
     ) {
         let frontend = self.frontend.as_ref();
         let accepts = frontend.is_some_and(|frontend| frontend.config.accept_proxy);
@@ -201,7 +201,7 @@ impl Relay {
         &mut self,
         sessions: &mut SessionTable<UdpSession>,
         inbound: Inbound<'_>,
-        moment: Moment<'_>,
+        moment: BatchContext<'_>,
     ) -> Result<(), Counter> {
         let mut attempts = Attempts::default();
         let datagrams = inbound.datagrams;
@@ -323,7 +323,7 @@ impl Relay {
     }
 
     /// So many datagrams of a client go nowhere.
-    fn refuse(&self, client: SocketAddr, reason: Counter, (n, moment): (u64, Moment<'_>)) {
+    fn refuse(&self, client: SocketAddr, reason: Counter, (n, moment): (u64, BatchContext<'_>)) {
         self.dropped(reason, n);
         if let Some(frontend) = self.frontend.as_ref().filter(|_| self.context.shared.trace.is_watched()) {
             let downstream = self.downstream(SessionKey { client, via: None, asked: None }, moment.now);

@@ -10,7 +10,7 @@ use log::debug;
 use super::slot::SessionSlot;
 use super::socket;
 use crate::own_sockets::OwnSocket;
-use crate::tally::{Tally, termination_for};
+use crate::session_record::{SessionRecord, termination_for};
 use crate::traced;
 use convey_access_log::Termination;
 use convey_model::{FlowServer, ProxyVersion};
@@ -32,7 +32,7 @@ pub(super) struct UdpSession {
     /// How it ended, and why, if not in the usual way.
     ending: Option<(Termination, Option<&'static str>)>,
     /// For the access log and for traces, if anybody wants it.
-    tally: Option<Box<Tally>>,
+    record: Option<Box<SessionRecord>>,
     /// From and to the client.
     bytes: [Cell<u64>; 2],
 }
@@ -83,14 +83,14 @@ impl UdpSession {
     }
 
     fn new(upstream: Upstream, slot: SessionSlot, downstream: PickContext, generation: u64) -> UdpSession {
-        let mut tally = slot.tally(downstream.began);
-        if let Some(tally) = &mut tally {
-            tally.moves_to(&upstream.permit, upstream.server);
+        let mut record = slot.record(downstream.began);
+        if let Some(record) = &mut record {
+            record.moves_to(&upstream.permit, upstream.server);
         }
         let (is_refused, ended, ending) = (false, false, None);
         let bytes = Default::default();
         let session =
-            UdpSession { upstream, slot, downstream, generation, is_refused, ended, ending, tally, bytes };
+            UdpSession { upstream, slot, downstream, generation, is_refused, ended, ending, record, bytes };
         session.trace(ConnectionStep::Begun);
         session
     }
@@ -181,8 +181,8 @@ impl UdpSession {
         let upstream = found?;
         self.upstream.permit.stop_timing();
         self.upstream = upstream;
-        if let Some(tally) = &mut self.tally {
-            tally.moves_to(&self.upstream.permit, self.upstream.server);
+        if let Some(record) = &mut self.record {
+            record.moves_to(&self.upstream.permit, self.upstream.server);
         }
         self.trace(ConnectionStep::Moved);
         Ok(true)
@@ -222,9 +222,9 @@ impl UdpSession {
             Counter::BytesTx => self.bytes[1].update(|bytes| bytes + n),
             _ => {}
         }
-        match (&self.tally, counter) {
-            (Some(tally), Counter::BytesRx) => tally.count(n, 0),
-            (Some(tally), Counter::BytesTx) => tally.count(0, n),
+        match (&self.record, counter) {
+            (Some(record), Counter::BytesRx) => record.count(n, 0),
+            (Some(record), Counter::BytesTx) => record.count(0, n),
             _ => {}
         }
     }
@@ -266,11 +266,11 @@ impl Drop for UdpSession {
         }
         let ending = self.ending.unwrap_or_else(|| termination_for(Some(Counter::Cut), Termination::Cut));
         if self.slot.is_traced() {
-            let bytes = self.tally.as_ref().map(|tally| tally.bytes());
+            let bytes = self.record.as_ref().map(|record| record.bytes());
             self.trace(traced::end(ending, bytes, &self.downstream));
         }
-        if let Some(tally) = self.tally.take() {
-            (*tally).end(&self.downstream, &self.slot.frontend, (None, None), ending);
+        if let Some(record) = self.record.take() {
+            (*record).end(&self.downstream, &self.slot.frontend, (None, None), ending);
         }
     }
 }

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use crate::clients::Counted;
 use crate::context::WorkerContext;
 use crate::own_sockets::{FrontendPath, OwnSocket};
+use crate::session_record::SessionRecord;
 use crate::source;
-use crate::tally::Tally;
 use crate::traced;
 use convey_model::{ConnectFailures, CountedSource, Endpoint};
 use convey_snapshot::Frontend;
@@ -56,8 +56,8 @@ impl SessionSlot {
     }
 
     /// What will be told of the session, if anybody wants it.
-    pub(super) fn tally(&self, began: Instant) -> Option<Box<Tally>> {
-        Tally::begin(&self.context.shared, began)
+    pub(super) fn record(&self, began: Instant) -> Option<Box<SessionRecord>> {
+        SessionRecord::begin(&self.context.shared, began)
     }
 
     /// Shows what has happened to the session to those who watch.

@@ -4,7 +4,7 @@ mod evict;
 #[cfg(any(test, feature = "test-util"))]
 mod exercise;
 mod lists;
-mod look;
+mod view;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +16,7 @@ use convey_model::{Prefix, Timestamp};
 #[cfg(any(test, feature = "test-util"))]
 pub use exercise::exercise_session_table;
 use lists::{ListKind, SessionLinks, SessionList};
-pub(super) use look::SessionSight;
+pub(super) use view::SessionEntryView;
 
 /// Key of a session among those of one listening socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

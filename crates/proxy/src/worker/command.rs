@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::cut_offs::AdmittedPeers;
 use crate::handover::HandedSession;
 use crate::quic::QuicPlace;
+use crate::reaper::AdmittedPeers;
 use crate::udp;
 use convey_model::{Endpoint, FlowListing, FlowQuery, ListedFlow, ListedFlowId};
 use convey_snapshot::Frontend;

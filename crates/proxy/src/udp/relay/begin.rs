@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{Moment, Relay};
+use super::{BatchContext, Relay};
 use crate::admission::UdpCandidate;
 use crate::source;
 use crate::udp::by_source;
@@ -21,7 +21,7 @@ impl Relay {
         &mut self,
         sessions: &mut SessionTable<UdpSession>,
         (key, datagram): (SessionKey, &[u8]),
-        Moment { snapshot, now }: Moment<'_>,
+        BatchContext { snapshot, now }: BatchContext<'_>,
         attempts: &mut Attempts,
     ) -> Result<usize, Counter> {
         let Some(frontend) = self.frontend.clone().filter(|_| !self.drains) else {

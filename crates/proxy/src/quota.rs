@@ -1,4 +1,4 @@
-//! How much room there is for one more client, and what it has already. Nothing is counted here.
+//! Quota of a client: its open connections, and whether there is room for another one. Nothing is counted here.
 
 use std::net::IpAddr;
 
@@ -9,31 +9,31 @@ use convey_snapshot::{Frontend, Pool};
 use crate::WorkersShared;
 use crate::clients::Left;
 
-/// What a client has now, and whether it may have more.
+/// Open connections of a client, and whether it may open another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClientStanding {
-    /// Its open connections or sessions: at the frontend if that has a limit, else in the process.
+pub struct ClientQuota {
+    /// Open connections or sessions: at the frontend if that has a limit, else in the process.
     pub open: u32,
-    /// Where there is no room for one more; `None`: there is.
+    /// First limit that another connection would exceed, if there is one.
     pub shortage: Option<ClientShortage>,
 }
 
-/// Where there is no room for one more connection of a client. The first that holds.
+/// Limit that another connection of a client would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientShortage {
-    /// Nobody may have more: the process is short of descriptors.
+    /// Descriptors of the process, for any client.
     Descriptors,
-    /// Its share of the process.
+    /// The client's share of the process.
     Process,
-    /// Its share of the local ports towards the servers.
+    /// The client's share of the local ports towards the servers.
     LocalPorts,
-    /// Its share of the frontend.
+    /// The client's share of the frontend.
     Frontend,
 }
 
 impl WorkersShared {
-    /// What would become of one more connection or session of the client at the frontend; `totals` are the counters of all traffic.
-    pub fn standing(&self, client: IpAddr, frontend: &Frontend, totals: &Traffic) -> ClientStanding {
+    /// Returns the quota of the client at the frontend; `totals` are the counters of all traffic.
+    pub fn client_quota(&self, client: IpAddr, frontend: &Frontend, totals: &Traffic) -> ClientQuota {
         let connections = self.connections_left(totals);
         let left = match frontend.config.protocol {
             Protocol::Tcp => Left { connections, local_ports: self.ports_left(frontend) },
@@ -42,22 +42,22 @@ impl WorkersShared {
                 Left { connections: left, local_ports: u64::MAX }
             }
         };
-        let (open, beyond) = self.clients.standing(client, frontend, left);
+        let (open, beyond) = self.clients.quota(client, frontend, left);
         let shortage = if connections == 0 { Some(ClientShortage::Descriptors) } else { beyond };
-        ClientStanding { open, shortage }
+        ClientQuota { open, shortage }
     }
 
-    /// How many more connections leave enough descriptors for everything else.
+    /// Number of further connections that leave enough descriptors for everything else.
     pub(super) fn connections_left(&self, totals: &Traffic) -> u64 {
         let taken = totals.current_in(self.columns.clone()) + self.clients.held_resources();
         self.descriptors.connections().saturating_sub(taken)
     }
 
-    /// How many more connections a frontend's servers can have from local ports for sure.
+    /// Number of further connections to the frontend's servers for which there are local ports in any case.
     pub(super) fn ports_left(&self, frontend: &Frontend) -> u64 {
         match &frontend.sni {
             None => self.ports_left_to(&frontend.pool, frontend),
-            // Where a connection goes is not known before its hello.
+            // The ClientHello decides about the pool.
             Some(_) => {
                 let left = frontend.pools().iter().map(|pool| self.ports_left_to(pool, frontend));
                 left.fold(0, u64::saturating_add)
@@ -66,12 +66,12 @@ impl WorkersShared {
     }
 
     fn ports_left_to(&self, pool: &Pool, frontend: &Frontend) -> u64 {
-        // Towards each port of a server there is each local port.
+        // Each local port can be used once towards each port of a server.
         let asked: usize = frontend.config.listen.iter().map(|listen| listen.ports().len()).sum();
         let keep_ports = asked > 1 && pool.servers.iter().any(|server| server.config.keeps_port());
         let ports = if keep_ports { asked } else { 1 };
         let all = u64::from(self.local_ports.count()).saturating_mul((pool.servers.len() * ports) as u64);
-        // Without a server it is not for want of ports that nobody is served.
+        // Without a server, ports are not what is short.
         if all == 0 {
             u64::MAX
         } else {

@@ -1,4 +1,4 @@
-//! Connections and sessions for an operator: a worker lists them in slices, with a turn for everybody else between two.
+//! Queries of operators for connections and sessions. A worker lists them in slices, and its other tasks run between two.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use tokio::sync::{mpsc, oneshot};
@@ -6,33 +6,33 @@ use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use super::worker::{WorkerCommand, WorkerThread};
-use super::{Workers, udp, watch};
+use super::{Workers, registry, udp};
 use convey_model::{FlowKind, FlowListing, FlowQuery, FlowsUnavailable, ListedFlow, ListedFlowId, Timestamp};
 
-/// Places that a worker looks at in one slice.
+/// Places of a table that a worker reads in one slice.
 const SLICE: usize = 1_000;
 
-/// Where connections and sessions of all workers can be asked for.
+/// Queries for the connections and sessions of all workers.
 #[derive(Debug, Clone)]
 pub struct ProxyFlows(Vec<mpsc::WeakUnboundedSender<WorkerCommand>>);
 
 impl Workers {
-    /// Where connections and sessions can be asked for.
+    /// Returns the queries for connections and sessions.
     pub fn flows(&self) -> ProxyFlows {
         ProxyFlows(self.threads.iter().map(|WorkerThread { commands, .. }| commands.downgrade()).collect())
     }
 }
 
 impl ProxyFlows {
-    /// The connections and sessions that a query wants, of all workers.
+    /// Lists the connections and sessions of all workers that match a query.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// Reason for having no answer.
     pub async fn list(&self, query: &FlowQuery) -> Result<FlowListing, FlowsUnavailable> {
         let mut answers = Vec::new();
         for worker in &self.0 {
             let (answer, listing) = oneshot::channel();
-            tell(worker, WorkerCommand::ListFlows { query: query.clone(), answer })?;
+            send(worker, WorkerCommand::ListFlows { query: query.clone(), answer })?;
             answers.push(listing);
         }
         let mut all = FlowListing::new(query.clone());
@@ -42,19 +42,19 @@ impl ProxyFlows {
         Ok(all)
     }
 
-    /// Ends a connection or session. `None` if there is no such one any more.
+    /// Ends a connection or session. `None` if it does not exist any more.
     ///
     /// # Errors
-    /// Why nobody knows.
+    /// Reason for having no answer.
     pub async fn kill(&self, id: ListedFlowId) -> Result<Option<ListedFlow>, FlowsUnavailable> {
         let Some(worker) = self.0.get(usize::from(id.worker)) else { return Ok(None) };
         let (answer, killed) = oneshot::channel();
-        tell(worker, WorkerCommand::KillFlow { id, answer })?;
+        send(worker, WorkerCommand::KillFlow { id, answer })?;
         killed.await.map_err(|_| FlowsUnavailable::Gone)
     }
 }
 
-fn tell(
+fn send(
     worker: &mpsc::WeakUnboundedSender<WorkerCommand>,
     command: WorkerCommand,
 ) -> Result<(), FlowsUnavailable> {
@@ -73,12 +73,12 @@ pub(super) fn begin_list(
         let mut listing = FlowListing::new(query);
         let mut next = Some(0);
         while let Some(from) = next.filter(|_| !answer.is_closed()) {
-            next = watch::look((from, SLICE), worker, Instant::now(), &mut listing);
+            next = registry::list((from, SLICE), worker, Instant::now(), &mut listing);
             yield_now().await;
         }
         next = Some(0);
         while let Some(from) = next.filter(|_| !answer.is_closed()) {
-            next = udp::look((from, SLICE), worker, since(started), &mut listing);
+            next = udp::list((from, SLICE), worker, since(started), &mut listing);
             yield_now().await;
         }
         let _ = answer.send(listing);
@@ -88,7 +88,7 @@ pub(super) fn begin_list(
 /// Ends one of this thread's connections or sessions.
 pub(super) fn kill(id: ListedFlowId, started: Instant) -> Option<ListedFlow> {
     match id.kind {
-        FlowKind::Connection => watch::kill(id),
+        FlowKind::Connection => registry::kill(id),
         FlowKind::Session => udp::kill(id, since(started)),
         FlowKind::Packets => None,
     }

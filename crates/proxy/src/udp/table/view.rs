@@ -1,32 +1,32 @@
-//! Sessions for an operator, a slice at a time. Pure.
+//! Views of sessions, for lists. Pure.
 
 use super::{SessionKey, SessionTable};
 use convey_model::Timestamp;
 
-/// A session as it is when it is looked at.
+/// View of one session of the table.
 #[derive(Debug)]
-pub(in crate::udp) struct SessionSight<'a, T> {
-    /// Its number.
+pub(in crate::udp) struct SessionEntryView<'a, T> {
+    /// Number of the session in the table.
     pub(in crate::udp) number: usize,
-    /// Which of the sessions that had its number it is.
+    /// Serial number, which differs among the sessions that had the same number.
     pub(in crate::udp) serial: u32,
-    /// What its datagrams have in common.
+    /// Key of the session.
     pub(in crate::udp) key: SessionKey,
     /// The session.
     pub(in crate::udp) session: &'a T,
-    /// When its client first sent.
+    /// Time of the client's first datagram.
     pub(in crate::udp) began: Timestamp,
-    /// When a datagram last went either way.
+    /// Time of the last datagram in either direction.
     pub(in crate::udp) active: Timestamp,
-    /// Whether its client was answered, and has sent again after that.
+    /// Whether the client was answered, and whether it has sent again after that.
     pub(in crate::udp) progress: [bool; 2],
 }
 
 impl<T> SessionTable<T> {
-    /// The session with this number, if there is one.
-    pub(in crate::udp) fn at(&self, number: usize) -> Option<SessionSight<'_, T>> {
+    /// Returns the session with this number, if it exists.
+    pub(in crate::udp) fn at(&self, number: usize) -> Option<SessionEntryView<'_, T>> {
         let entry = self.entries.get(number)?;
-        Some(SessionSight {
+        Some(SessionEntryView {
             number,
             serial: entry.serial,
             key: entry.key,
@@ -37,7 +37,7 @@ impl<T> SessionTable<T> {
         })
     }
 
-    /// All numbers of sessions are below this one.
+    /// Upper bound of the numbers of sessions.
     pub(in crate::udp) fn places(&self) -> usize {
         self.entries.capacity()
     }

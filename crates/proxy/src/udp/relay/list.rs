@@ -1,17 +1,17 @@
-//! This thread's sessions for an operator, a slice at a time.
+//! List of this thread's sessions for operators, a slice at a time.
 
 use super::SESSIONS;
 use crate::udp::session::UdpSession;
-use crate::udp::table::SessionSight;
+use crate::udp::table::SessionEntryView;
 use convey_model::{
     FlowActivity, FlowFacts, FlowKind, FlowListing, FlowServer, ListedFlow, ListedFlowId, Mode, Protocol,
     Timestamp,
 };
 use convey_snapshot::stats::Counter;
 
-/// Offers sessions to a list, of so many places from the first one on. `worker` is this thread's number. Returns where to go on,
-/// `None` at the end.
-pub(crate) fn look(
+/// Offers the sessions at this many places of the table to a list, from the first one on. `worker` is this thread's number.
+/// Returns the next place; `None` at the end.
+pub(crate) fn list(
     (from, places): (usize, usize),
     worker: u16,
     now: Timestamp,
@@ -20,20 +20,20 @@ pub(crate) fn look(
     SESSIONS.with_borrow(|sessions| {
         let end = sessions.places();
         let next = from.saturating_add(places).min(end);
-        for sight in (from..next).filter_map(|number| sessions.at(number)) {
-            offer(&sight, worker, now, listing);
+        for view in (from..next).filter_map(|number| sessions.at(number)) {
+            offer(&view, worker, now, listing);
         }
         (next < end).then_some(next)
     })
 }
 
-/// Ends the session of this name. `None` if there is none of this name any more.
+/// Ends the session with this id. `None` if there is no such session any more.
 pub(crate) fn kill(id: ListedFlowId, now: Timestamp) -> Option<ListedFlow> {
     let (killed, session) = SESSIONS.with_borrow_mut(|sessions| {
         let number = usize::try_from(id.place).ok()?;
-        let sight = sessions.at(number).filter(|sight| sight.serial == id.serial)?;
-        let names = Names::of(&sight);
-        let killed = ListedFlow::new(&names.facts(&sight, id.worker), activity(&sight, now));
+        let view = sessions.at(number).filter(|view| view.serial == id.serial)?;
+        let names = Names::of(&view);
+        let killed = ListedFlow::new(&names.facts(&view, id.worker), activity(&view, now));
         Some((killed, sessions.remove(number)))
     })?;
     if let Some(session) = session {
@@ -42,36 +42,36 @@ pub(crate) fn kill(id: ListedFlowId, now: Timestamp) -> Option<ListedFlow> {
     Some(killed)
 }
 
-fn offer(sight: &SessionSight<'_, UdpSession>, worker: u16, now: Timestamp, listing: &mut FlowListing) {
-    listing.offer(&Names::of(sight).facts(sight, worker), || activity(sight, now));
+fn offer(view: &SessionEntryView<'_, UdpSession>, worker: u16, now: Timestamp, listing: &mut FlowListing) {
+    listing.offer(&Names::of(view).facts(view, worker), || activity(view, now));
 }
 
-/// The names in what is told of a session.
+/// Names of a session's frontend and server.
 struct Names<'a> {
     frontend: &'a std::sync::Arc<str>,
     server: FlowServer<'a>,
 }
 
 impl<'a> Names<'a> {
-    fn of(sight: &SessionSight<'a, UdpSession>) -> Names<'a> {
-        Names { frontend: &sight.session.frontend().live.name, server: sight.session.flow_server() }
+    fn of(view: &SessionEntryView<'a, UdpSession>) -> Names<'a> {
+        Names { frontend: &view.session.frontend().live.name, server: view.session.flow_server() }
     }
 
-    fn facts(&self, sight: &SessionSight<'_, UdpSession>, worker: u16) -> FlowFacts<'a> {
-        let session = sight.session;
-        let state = match sight.progress {
+    fn facts(&self, view: &SessionEntryView<'_, UdpSession>, worker: u16) -> FlowFacts<'a> {
+        let session = view.session;
+        let state = match view.progress {
             [_, true] => "udp_stream",
             [true, false] => "udp_answered",
             [false, false] => "udp_new",
         };
-        let (place, serial) = (sight.number as u32, sight.serial);
+        let (place, serial) = (view.number as u32, view.serial);
         FlowFacts {
             id: ListedFlowId { kind: FlowKind::Session, worker, place, serial },
             mode: Mode::Proxy,
             protocol: Protocol::Udp,
             frontend: (session.frontend().live.id, self.frontend),
             server: Some(self.server),
-            client: sight.key.client,
+            client: view.key.client,
             listen: session.vip(),
             snat: session.socket().local_addr().ok(),
             state,
@@ -81,11 +81,11 @@ impl<'a> Names<'a> {
     }
 }
 
-fn activity(sight: &SessionSight<'_, UdpSession>, now: Timestamp) -> FlowActivity {
-    let [rx, tx] = sight.session.bytes();
+fn activity(view: &SessionEntryView<'_, UdpSession>, now: Timestamp) -> FlowActivity {
+    let [rx, tx] = view.session.bytes();
     FlowActivity {
-        age: Some(now.since(sight.began)),
-        idle: Some(now.since(sight.active)),
+        age: Some(now.since(view.began)),
+        idle: Some(now.since(view.active)),
         bytes_rx: Some(rx),
         bytes_tx: Some(tx),
     }

@@ -1,4 +1,4 @@
-//! Open connections whose end, or whose count at their source, a new state brings.
+//! Effects of a new snapshot on open connections: it may end them, or have them counted anew at their sources.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -9,14 +9,14 @@ use convey_snapshot::{Frontend, Snapshot};
 
 use crate::Workers;
 
-/// What the workers were told last: a snapshot that changes nothing of it tells them nothing.
+/// Sends commands about open connections to the workers when a snapshot changes their servers, access lists or limits.
 #[derive(Debug, Default)]
-pub struct CutOffs {
-    /// Servers that are down and whose connections have been ended.
+pub struct ConnectionReaper {
+    /// Servers that are down, and whose connections have been ended.
     down: BTreeSet<u32>,
-    /// The clients that may come in, by the numbers of the frontends.
+    /// Access lists that the workers have, by the ids of the frontends.
     access: HashMap<u32, AdmittedPeers>,
-    /// Where sources are counted, by the numbers of the frontends.
+    /// Tables of sources that the workers use, by the ids of the frontends.
     sources: HashMap<u32, Arc<Sources>>,
 }
 
@@ -46,9 +46,9 @@ impl From<Access> for AdmittedPeers {
     }
 }
 
-impl CutOffs {
-    /// Ends the connections of servers that have gone down, where the file says so, and of clients that it denies. Counts open ones where
-    /// a frontend counts sources anew. The snapshot has been published.
+impl ConnectionReaper {
+    /// Ends the connections of servers that have gone down with `on_down = "reset"`, and of clients that are denied. Counts open
+    /// connections where a frontend has a new table of sources. The snapshot must have been published.
     pub fn on_snapshot(&mut self, workers: &Workers, snapshot: &Snapshot) {
         self.end_denied(workers, snapshot);
         self.count_sources(workers, snapshot);

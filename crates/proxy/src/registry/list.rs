@@ -1,23 +1,26 @@
-//! This thread's connections for an operator, a slice at a time.
+//! List of this thread's connections for operators, a slice at a time.
 
 use std::net::SocketAddr;
 
 use tokio::time::Instant;
 
-use super::{OPEN, OpenConnection, RelayEnd};
+use super::REGISTRY;
+use super::connection::OpenConnection;
+use crate::relay::RelayEnd;
 use convey_model::{
     FlowActivity, FlowFacts, FlowKind, FlowListing, FlowServer, ListedFlow, ListedFlowId, Protocol,
 };
 
-/// Offers connections to a list, of so many places from the first one on. `worker` is this thread's number. Returns where to
-/// go on, `None` at the end.
-pub(crate) fn look(
+/// Offers the connections at this many places of the registry to a list, from the first one on. `worker` is this thread's
+/// number. Returns the next place; `None` at the end.
+pub(crate) fn list(
     (from, places): (usize, usize),
     worker: u16,
     now: Instant,
     listing: &mut FlowListing,
 ) -> Option<usize> {
-    OPEN.with_borrow(|open| {
+    REGISTRY.with(|registry| {
+        let open = registry.connections.borrow();
         let end = open.capacity();
         let next = from.saturating_add(places).min(end);
         for place in from..next {
@@ -29,9 +32,10 @@ pub(crate) fn look(
     })
 }
 
-/// Has the connection of this name end. `None` if there is none of this name any more.
+/// Ends the connection with this id. `None` if there is no such connection any more.
 pub(crate) fn kill(id: ListedFlowId) -> Option<ListedFlow> {
-    let (killed, waker) = OPEN.with_borrow_mut(|open| {
+    let (killed, waker) = REGISTRY.with(|registry| {
+        let mut open = registry.connections.borrow_mut();
         let place = usize::try_from(id.place).ok()?;
         let entry = open.get_mut(place).filter(|entry| entry.serial == id.serial)?;
         entry.end.get_or_insert(RelayEnd::Killed);
@@ -65,7 +69,7 @@ fn facts(place: usize, worker: u16, entry: &OpenConnection) -> FlowFacts<'_> {
     }
 }
 
-/// Without the prefix that an IPv4 address has at a socket of IPv6.
+/// Address without the prefix that an IPv4 address has at an IPv6 socket.
 fn plain(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }

@@ -1,4 +1,4 @@
-//! What the access log and a trace tell of a connection or session, as it grows.
+//! Record of a connection or session for the access log and for traces.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::net::SocketAddr;
@@ -15,29 +15,29 @@ use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;
 use convey_upstream::{Permit, PickContext};
 
-/// Kept while a connection is open, if it is logged or somebody watched its beginning. Apart from the connection, which needs no memory for it else.
+/// Record of an open connection or session, which exists only if the access log or a trace wants it.
 #[derive(Debug)]
-pub(super) struct Tally {
-    /// `None`: it is not logged.
+pub(super) struct SessionRecord {
+    /// Access log; `None` if the connection is not logged.
     log: Option<Arc<AccessLog>>,
     bytes_rx: AtomicU64,
     bytes_tx: AtomicU64,
-    /// Since when it waits for a connection slot or a server.
+    /// Begin of the wait for a connection slot or a server.
     waits_since: Instant,
-    /// When the first server was tried.
+    /// Time of the first attempt to connect.
     tried: Option<Instant>,
     connect: Option<Duration>,
     retries: u32,
-    /// The backend, and who was tried last.
+    /// Backend, and the last server that was tried.
     server: Option<(Arc<str>, ServedBy)>,
 }
 
-impl Tally {
-    /// One for a client that came at `began`; `None`: nobody wants it.
-    pub(super) fn begin(shared: &WorkersShared, began: Instant) -> Option<Box<Tally>> {
+impl SessionRecord {
+    /// Begins the record of a client that came at `began`, if the access log or a trace wants it.
+    pub(super) fn begin(shared: &WorkersShared, began: Instant) -> Option<Box<SessionRecord>> {
         let log = shared.access_log.chooses_one().then(|| shared.access_log.clone());
         (log.is_some() || shared.trace.is_watched()).then(|| {
-            Box::new(Tally {
+            Box::new(SessionRecord {
                 log,
                 bytes_rx: AtomicU64::new(0),
                 bytes_tx: AtomicU64::new(0),
@@ -50,12 +50,12 @@ impl Tally {
         })
     }
 
-    /// Its PROXY header has come: it waits for a server only now.
+    /// Notes that the PROXY header has arrived: the wait for a server begins now.
     pub(super) fn has_header(&mut self) {
         self.waits_since = Instant::now();
     }
 
-    /// Counts bytes from and to the client. One task has it: plain loads and stores.
+    /// Counts bytes from and to the client. One task has the record, so plain loads and stores will do.
     pub(super) fn count(&self, rx: u64, tx: u64) {
         for (bytes, n) in [(&self.bytes_rx, rx), (&self.bytes_tx, tx)] {
             bytes.store(bytes.load(Ordering::Relaxed) + n, Ordering::Relaxed);
@@ -67,25 +67,25 @@ impl Tally {
         (self.bytes_rx.load(Ordering::Relaxed), self.bytes_tx.load(Ordering::Relaxed))
     }
 
-    /// The server of a permit is tried at `addr`.
+    /// Notes an attempt to connect to the server of a permit at `addr`.
     pub(super) fn tries(&mut self, permit: &Permit, addr: SocketAddr, at: Instant) {
         self.retries += u32::from(self.tried.is_some());
         self.tried.get_or_insert(at);
         self.moves_to(permit, addr);
     }
 
-    /// The server has accepted at last.
+    /// Notes that the server has accepted the connection.
     pub(super) fn connected(&mut self) {
         self.connect = self.tried.map(|tried| tried.elapsed());
     }
 
-    /// A session goes on with the server of this permit.
+    /// Notes that a session goes on with the server of this permit.
     pub(super) fn moves_to(&mut self, permit: &Permit, addr: SocketAddr) {
         let (backend, name) = permit.names();
         self.server = Some((backend, ServedBy { name, addr }));
     }
 
-    /// Logs the connection, if it is logged. It ends now. What its TLS handshake has agreed on, and by what it was routed, goes into its line.
+    /// Logs the end of the connection, with the facts of its TLS handshake and its route.
     pub(super) fn end(
         self,
         downstream: &PickContext,
@@ -93,7 +93,7 @@ impl Tally {
         (tls, routed): (Option<Arc<LoggedTls>>, Option<&Routed>),
         (termination, reason): (Termination, Option<&'static str>),
     ) {
-        let Tally { log, bytes_rx, bytes_tx, waits_since, tried, connect, retries, server } = self;
+        let SessionRecord { log, bytes_rx, bytes_tx, waits_since, tried, connect, retries, server } = self;
         let Some(log) = log else { return };
         let make = || {
             let (backend, server) = server.unzip();
@@ -125,7 +125,7 @@ impl Tally {
     }
 }
 
-/// How a connection ends for this reason; `usual` is how it ends without one.
+/// Termination of a connection that ends for this reason; `usual` without a reason.
 pub(super) fn termination_for(
     reason: Option<Counter>,
     usual: Termination,
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_that_is_logged_takes_150_bytes_more() {
-        assert!(size_of::<Tally>() <= 150, "{}", size_of::<Tally>());
+    fn record_of_a_logged_connection_takes_150_bytes() {
+        assert!(size_of::<SessionRecord>() <= 150, "{}", size_of::<SessionRecord>());
     }
 }

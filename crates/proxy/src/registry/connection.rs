@@ -1,0 +1,183 @@
+//! Connections in the registry.
+
+use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use tokio::time::Instant;
+
+use super::REGISTRY;
+use crate::relay::RelayEnd;
+use convey_model::{CountedSource, Mode};
+
+/// Client of a new connection.
+pub(crate) struct ConnectionClient {
+    /// Id and name of its frontend.
+    pub(crate) frontend: (u32, Arc<str>),
+    /// Mode of its frontend.
+    pub(crate) mode: Mode,
+    /// Address of the peer.
+    pub(crate) client: SocketAddr,
+    /// Address that the peer connected to.
+    pub(crate) vip: SocketAddr,
+    /// Whether the peer is the client, not a proxy whose PROXY header is awaited.
+    pub(crate) is_client_known: bool,
+    /// Time of accept.
+    pub(crate) began: Instant,
+}
+
+/// Server of a connection.
+pub(crate) struct ConnectionServer {
+    /// Id of the server.
+    pub(crate) id: u32,
+    /// Names of its backend and of the server.
+    pub(crate) names: (Arc<str>, Arc<str>),
+    /// Address of the server.
+    pub(crate) addr: SocketAddr,
+    /// Local address of the connection to the server.
+    pub(crate) seen_from: Option<SocketAddr>,
+    /// Whether the client's connection ends with the server. In mode http only the request does.
+    pub(crate) is_only: bool,
+}
+
+/// Entry of a connection in this thread's registry, removed by the drop.
+pub(crate) struct RegisteredConnection(usize);
+
+impl RegisteredConnection {
+    /// Registers a connection of this client.
+    pub(crate) fn new(of: ConnectionClient) -> RegisteredConnection {
+        let ConnectionClient { frontend, mode, client, vip, is_client_known, began } = of;
+        REGISTRY.with(|registry| {
+            registry.advance_clock(began);
+            let serial = registry.next_serial.get().unwrap_or_else(|| fastrand::u32(..));
+            registry.next_serial.set(Some(serial.wrapping_add(1)));
+            let (source, server, end, waker, bytes, moved) = (None, None, None, None, [0; 2], began);
+            let entry = OpenConnection {
+                serial,
+                frontend,
+                mode,
+                client,
+                vip,
+                is_client_known,
+                source,
+                server,
+                began,
+                moved,
+                bytes,
+                end,
+                waker,
+            };
+            RegisteredConnection(registry.connections.borrow_mut().insert(entry))
+        })
+    }
+
+    /// Moves the connection to the frontend with this id, name and mode.
+    pub(crate) fn set_frontend(&self, id: u32, name: &Arc<str>, mode: Mode) {
+        self.with(|entry| (entry.frontend, entry.mode) = ((id, name.clone()), mode));
+    }
+
+    /// Sets the client that the PROXY header names.
+    pub(crate) fn set_client(&self, client: SocketAddr) {
+        self.with(|entry| (entry.client, entry.is_client_known) = (client, true));
+    }
+
+    /// Keeps the count of the connection at its source.
+    pub(crate) fn set_source(&self, source: Option<CountedSource>) {
+        self.with(|entry| entry.source = source);
+    }
+
+    /// Sets the server of the connection.
+    pub(crate) fn set_server(&self, server: ConnectionServer) {
+        self.with(|entry| entry.server = Some(server));
+    }
+
+    /// Id of the server of the connection.
+    pub(crate) fn server(&self) -> Option<u32> {
+        let id = REGISTRY.try_with(|registry| {
+            let connections = registry.connections.borrow();
+            connections.get(self.0).and_then(|entry| entry.server.as_ref().map(|server| server.id))
+        });
+        id.ok().flatten()
+    }
+
+    /// Counts bytes from and to the client.
+    #[inline]
+    pub(crate) fn count(&self, rx: u64, tx: u64) {
+        REGISTRY.with(|registry| {
+            let entry = &mut registry.connections.borrow_mut()[self.0];
+            entry.bytes[0] += rx;
+            entry.bytes[1] += tx;
+            entry.moved = registry.clock.get().unwrap_or(entry.moved);
+        });
+    }
+
+    /// How the connection is to end; `None` while it may go on.
+    pub(crate) fn end(&self) -> Option<RelayEnd> {
+        self.with(|entry| entry.end)
+    }
+
+    /// Waits until the connection is to end. The future must not outlive the entry.
+    pub(crate) fn over(&self) -> impl Future<Output = RelayEnd> + use<> {
+        let number = self.0;
+        poll_fn(move |cx| {
+            REGISTRY.with(|registry| {
+                let entry = &mut registry.connections.borrow_mut()[number];
+                if let Some(end) = entry.end {
+                    return Poll::Ready(end);
+                }
+                if !entry.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                    entry.waker = Some(cx.waker().clone());
+                }
+                Poll::Pending
+            })
+        })
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut OpenConnection) -> T) -> T {
+        REGISTRY.with(|registry| change(&mut registry.connections.borrow_mut()[self.0]))
+    }
+}
+
+impl Drop for RegisteredConnection {
+    fn drop(&mut self) {
+        let entry = REGISTRY.with(|registry| registry.connections.borrow_mut().try_remove(self.0));
+        drop(entry);
+    }
+}
+
+/// Connection of this thread, as the registry has it.
+pub(super) struct OpenConnection {
+    pub(super) serial: u32,
+    pub(super) frontend: (u32, Arc<str>),
+    pub(super) mode: Mode,
+    pub(super) client: SocketAddr,
+    pub(super) vip: SocketAddr,
+    /// Whether `client` is the client, not a proxy whose PROXY header is still awaited.
+    pub(super) is_client_known: bool,
+    /// Count among its source's connections, where these have a limit.
+    pub(super) source: Option<CountedSource>,
+    /// Server of the connection, or of its last request.
+    pub(super) server: Option<ConnectionServer>,
+    pub(super) began: Instant,
+    /// Time of the last bytes, to a second.
+    pub(super) moved: Instant,
+    /// Bytes from and to the client.
+    pub(super) bytes: [u64; 2],
+    pub(super) end: Option<RelayEnd>,
+    pub(super) waker: Option<Waker>,
+}
+
+impl OpenConnection {
+    /// Sets how the connection is to end. Returns the waker of its task.
+    pub(super) fn end_by(&mut self, end: RelayEnd) -> Option<Waker> {
+        self.end = Some(end);
+        self.waker.take()
+    }
+
+    /// Whether the connection ends with one of these servers.
+    pub(super) fn depends_on(&self, servers: &BTreeSet<u32>) -> bool {
+        self.server.as_ref().is_some_and(|server| server.is_only && servers.contains(&server.id))
+    }
+}

@@ -1,0 +1,81 @@
+//! Requests of mode http in the registry: they end when their server goes down, and their clients' connections go on.
+
+use std::collections::BTreeSet;
+use std::task::{Context, Poll, Waker};
+
+use super::REGISTRY;
+
+/// Entry of a request that is with a server, removed by the drop.
+#[derive(Debug)]
+pub struct RegisteredRequest(usize);
+
+impl RegisteredRequest {
+    /// Registers a request that is with the server with this id. `is_over` says that the server is down already.
+    pub(crate) fn new(server: u32, is_over: bool) -> RegisteredRequest {
+        let request = RunningRequest { server, is_over, waker: None };
+        REGISTRY.with(|registry| RegisteredRequest(registry.requests.borrow_mut().insert(request)))
+    }
+
+    /// Waits until the server is down.
+    pub fn poll_down(&self, cx: &mut Context<'_>) -> Poll<()> {
+        REGISTRY.with(|registry| {
+            let request = &mut registry.requests.borrow_mut()[self.0];
+            if request.is_over {
+                return Poll::Ready(());
+            }
+            if !request.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                request.waker = Some(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+    }
+}
+
+impl Drop for RegisteredRequest {
+    fn drop(&mut self) {
+        let request = REGISTRY.with(|registry| registry.requests.borrow_mut().try_remove(self.0));
+        drop(request);
+    }
+}
+
+/// Request of this thread, as the registry has it.
+pub(super) struct RunningRequest {
+    /// Id of its server.
+    server: u32,
+    is_over: bool,
+    waker: Option<Waker>,
+}
+
+impl RunningRequest {
+    /// Ends the request if it is with one of these servers. Returns the waker of its task.
+    pub(super) fn end_by(&mut self, servers: &BTreeSet<u32>) -> Option<Waker> {
+        if !servers.contains(&self.server) {
+            return None;
+        }
+        self.is_over = true;
+        self.waker.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use futures_util::FutureExt;
+
+    use super::super::end_servers;
+    use super::*;
+
+    #[test]
+    fn requests_end_with_their_server_and_no_others() {
+        let [here, elsewhere, late] = [(7, false), (8, false), (7, true)]
+            .map(|(server, is_over)| RegisteredRequest::new(server, is_over));
+        let is_over =
+            |request: &RegisteredRequest| poll_fn(|cx| request.poll_down(cx)).now_or_never().is_some();
+        assert_eq!([&here, &elsewhere, &late].map(is_over), [false, false, true]);
+        end_servers(&BTreeSet::from([7, 9]));
+        assert_eq!([&here, &elsewhere, &late].map(is_over), [true, false, true]);
+        drop((here, elsewhere, late));
+        assert!(REGISTRY.with(|registry| registry.requests.borrow().is_empty()));
+    }
+}
