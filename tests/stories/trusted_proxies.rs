@@ -14,6 +14,7 @@ use super::http::client::{Client, Response};
 stories!("trusted_proxies":
     client_behind_trusted_proxies_is_the_client_for_access_limits_hash_and_log,
     trusted_proxy_has_no_share_of_the_connections,
+    trusted_proxy_connects_although_access_denies_its_address,
     proxy_header_makes_no_field_of_a_client_believed,
 );
 
@@ -89,6 +90,18 @@ fn trusted_proxy_has_no_share_of_the_connections() {
     let mut of_client = [(); 2].map(|()| open(5));
     assert!(of_client.iter_mut().all(|client| get(client, "").status == 200));
     assert!(is_refused_with_reset_from(lab.ip(5), lab.vip()));
+}
+
+fn trusted_proxy_connects_although_access_denies_its_address() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let lines = trusting(&lab, "access.allow = \"198.51.100.0/24\"");
+    let setup = Setup::new(&lab).frontend(&lines).server("a", lab.server(1), "");
+    let _balancer = BalancerProcess::start(&lab, &setup);
+    let mut proxy = Client(connect_from(lab.ip(PROXY), lab.vip()).unwrap());
+    let clients = ["198.51.100.1", "192.0.2.66"];
+    let statuses = clients.map(|client| get(&mut proxy, &format!("X-Forwarded-For: {client}\r\n")).status);
+    assert_eq!(statuses, [200, 403]);
 }
 
 fn proxy_header_makes_no_field_of_a_client_believed() {

@@ -162,8 +162,8 @@ impl TcpSession {
         if let Some(reason) = self.entry.end().and_then(reason_of) {
             return Err(reason);
         }
-        let is_let_in = self.frontend.config.access.admits(self.client_ip());
-        if is_let_in { Ok(()) } else { Err(Counter::AccessDenied) }
+        let is_admitted = self.frontend.config.admits(self.client_ip());
+        if is_admitted { Ok(()) } else { Err(Counter::AccessDenied) }
     }
 }
 
