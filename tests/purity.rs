@@ -16,6 +16,7 @@ const PURE_CRATES: [&str; 11] = [
     "forward",
     "http-core",
     "model",
+    "pacing",
     "proxy-protocol",
     "snapshot",
     "trace",
@@ -172,18 +173,23 @@ fn visible_types(text: &str) -> impl Iterator<Item = String> {
 }
 
 /// Random numbers that are no secrets: jitter, samples, first numbers of counters, ids that authorise nothing.
-const PREDICTABLE: [&str; 11] = [
+const PREDICTABLE: [&str; 16] = [
     "crates/access-log/src/queue.rs: fastrand::u32",
+    "crates/control/src/dns.rs: fastrand::f64",
     "crates/control/src/health/schedule.rs: fastrand::f64",
     "crates/dataplane/src/net/reserved_ports/records.rs: fastrand::u32",
     "crates/dataplane/src/pipeline.rs: fastrand::u16",
     "crates/http/src/http3/quic.rs: fastrand::bool",
     "crates/http/src/stack/traces.rs: fastrand::u128",
     "crates/http/src/stack/traces.rs: fastrand::u64",
-    "crates/kubernetes/src/backoff.rs: fastrand::f32",
+    "crates/kubernetes/src/annotations.rs: fastrand::f64",
+    "crates/kubernetes/src/watch.rs: fastrand::f64",
+    "crates/proxy/src/listener.rs: fastrand::f64",
+    "crates/proxy/src/quic/late.rs: fastrand::f64",
     "crates/proxy/src/udp/relay.rs: fastrand::u32",
     "crates/proxy/src/registry/connection.rs: fastrand::u32",
     "src/app/acme.rs: fastrand::f64",
+    "src/app/sources/etcd/follow.rs: fastrand::f64",
 ];
 
 /// `fastrand` is seeded by the time, and each number that it returns reveals the next ones.

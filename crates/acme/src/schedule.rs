@@ -1,18 +1,23 @@
 //! Which certificate is due when. Pure: times are seconds since 1970, chance is a number from 0 to 1 that the caller draws.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use convey_pacing::BackoffPolicy;
 use convey_tls::Validity;
 use serde::{Deserialize, Serialize};
 
-/// Seconds until an order that has failed once is tried again. Let's Encrypt allows five failures an hour for each name.
-const FIRST_PAUSE: i64 = 5 * 60;
+/// Delays between orders of a name that fail, unless the authority asks for longer ones. Let's Encrypt
+/// allows five failures an hour for each name.
+const ORDERS: BackoffPolicy = BackoffPolicy {
+    first: Duration::from_secs(5 * 60),
+    cap: Duration::from_secs(24 * 60 * 60),
+    jitter: 0.25,
+    reset_after: Duration::ZERO,
+};
 
-/// Most seconds from one try to the next, unless the authority asks for more.
-const MAX_PAUSE: i64 = 24 * 60 * 60;
-
-/// Most seconds that an authority may ask for.
-const MAX_RETRY_AFTER: i64 = 7 * MAX_PAUSE;
+/// Longest delay, in seconds, that an authority may ask for.
+const MAX_RETRY_AFTER: i64 = 7 * 24 * 60 * 60;
 
 /// Renewals are spread over this part of a certificate's life, after two thirds of it: one in so many.
 const SPREAD: f64 = 50.0;
@@ -109,13 +114,9 @@ impl OrderFailure {
         chance: f64,
     ) -> OrderFailure {
         let count = before.map_or(0, |before| before.count).saturating_add(1);
-        let doublings = (count - 1).min(16);
-        let pause = (FIRST_PAUSE << doublings).min(MAX_PAUSE);
-        // From three quarters on, so that nodes and names do not try in step.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "a day of seconds")]
-        let pause = (pause as f64 * (0.75 + chance.clamp(0.0, 1.0) / 4.0)) as i64;
+        let delay = i64::try_from(ORDERS.delay(count, chance).as_secs()).unwrap_or(i64::MAX);
         let asked = retry_after.and_then(|seconds| i64::try_from(seconds).ok()).unwrap_or(0);
-        let next = now.saturating_add(pause.max(asked.min(MAX_RETRY_AFTER)));
+        let next = now.saturating_add(delay.max(asked.min(MAX_RETRY_AFTER)));
         OrderFailure { count, next, error }
     }
 }

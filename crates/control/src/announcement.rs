@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use convey_model::Timestamp;
+use convey_pacing::BackoffPolicy;
 
 /// Two withdrawals within this time belong together: the second doubles the wait.
 const FLAP_WINDOW: Duration = Duration::from_secs(10 * 60);
@@ -164,8 +165,8 @@ impl Announcement {
             _ => 1,
         };
         self.last = Some((now, in_a_row));
-        // 32 doublings are beyond any bound.
-        hold.saturating_mul(1 << (in_a_row - 1).min(31)).min(MAX_WAIT.max(hold))
+        let cap = MAX_WAIT.max(hold);
+        BackoffPolicy { first: hold, cap, jitter: 0.0, reset_after: FLAP_WINDOW }.delay(in_a_row, 1.0)
     }
 }
 

@@ -70,7 +70,7 @@ impl ServerSource for Lookups {
         loop {
             let lookup = self.0.look_up(wanted.host.clone(), &wanted.name_servers).await;
             let lookup = if wanted.allow_local { lookup } else { lookup.without_local() };
-            let wait = pace.wait(&lookup);
+            let wait = pace.wait(&lookup, fastrand::f64());
             tell(lookup);
             sleep(wait).await;
         }

@@ -6,7 +6,7 @@
 //! - [`EtcdAddress`] says where it is: pure.
 //! - [`Revision`] is all files at one revision of the store; [`Revision::of`] makes it of keys: pure.
 //! - [`EtcdClient`] reads and watches it, and writes what has become of it.
-//! - [`FollowPace`] says when to try again, and which failures the log tells: pure.
+//! - [`FollowPace`] decides when to try again, and which failures are logged: pure.
 //! - [`RevisionFolder`] keeps it on disk: the one in use, and the last one that was good, for a start without etcd.
 //!
 //! etcd is asked by its JSON gateway (`/v3/kv/range`, `/v3/watch`, `/v3/auth/authenticate`), which is on by default from etcd 3.4 on.

@@ -1,63 +1,69 @@
-//! When to try etcd again while it cannot be reached, and which of the failures the log tells. Pure.
+//! When to try etcd again while it cannot be reached, and which failures are logged. Pure.
 
 use std::time::Duration;
 
 use convey_model::Timestamp;
+use convey_pacing::{Backoff, BackoffPolicy, LogLimit};
 
-/// From one attempt to the next: at first, and at most.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const MAX_WAIT: Duration = Duration::from_secs(15);
+/// Delays between attempts to follow etcd.
+const ATTEMPTS: BackoffPolicy = BackoffPolicy {
+    first: Duration::from_secs(1),
+    cap: Duration::from_secs(15),
+    jitter: 0.5,
+    reset_after: Duration::from_secs(15),
+};
 
-/// After so long without a fault the waits begin anew. An etcd that is lost again at once is no reason to hurry.
-const WELL_AFTER: Duration = Duration::from_secs(15);
+/// Shortest time between two log lines about faults.
+const LOG_PERIOD: Duration = Duration::from_secs(5 * 60);
 
-/// The log tells a fault at most so often.
-const TELL_EVERY: Duration = Duration::from_secs(5 * 60);
-
-/// The pace of attempts to follow etcd.
+/// Pace of the attempts to follow etcd.
 #[derive(Debug)]
 pub struct FollowPace {
-    wait: Duration,
+    backoff: Backoff,
     followed_since: Option<Timestamp>,
-    /// The fault that the log has told last, until etcd is followed again.
-    told: Option<String>,
-    may_tell_at: Timestamp,
+    /// Fault in the log, until etcd is followed again.
+    logged: Option<String>,
+    log_limit: LogLimit<Timestamp>,
 }
 
 /// What follows from a fault.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NextAttempt {
-    /// How long to wait for the next attempt.
+    /// Delay before the next attempt.
     pub wait: Duration,
-    /// Whether the log tells the fault.
-    pub is_told: bool,
+    /// Whether to log the fault.
+    pub is_logged: bool,
 }
 
 impl Default for FollowPace {
     fn default() -> FollowPace {
-        FollowPace { wait: FIRST_WAIT, followed_since: None, told: None, may_tell_at: Timestamp(0) }
+        FollowPace {
+            backoff: Backoff::new(ATTEMPTS),
+            followed_since: None,
+            logged: None,
+            log_limit: LogLimit::once_in(LOG_PERIOD),
+        }
     }
 }
 
 impl FollowPace {
-    /// etcd is followed. Returns whether the log tells it.
+    /// etcd is followed. Returns whether to log that.
     pub fn on_followed(&mut self, now: Timestamp) -> bool {
         self.followed_since = Some(now);
-        self.told.take().is_some()
+        self.logged.take().is_some()
     }
 
-    /// etcd cannot be reached, or is followed no longer.
-    pub fn on_fault(&mut self, fault: &str, now: Timestamp) -> NextAttempt {
-        if self.followed_since.take().is_some_and(|since| now.since(since) >= WELL_AFTER) {
-            self.wait = FIRST_WAIT;
+    /// etcd cannot be reached, or is followed no longer. `random` is a number from 0 to 1.
+    pub fn on_fault(&mut self, fault: &str, now: Timestamp, random: f64) -> NextAttempt {
+        if let Some(since) = self.followed_since.take() {
+            self.backoff.on_success(now.since(since));
         }
-        let wait = self.wait;
-        self.wait = (wait * 2).min(MAX_WAIT);
-        let is_told = self.told.as_deref() != Some(fault) && now >= self.may_tell_at;
-        if is_told {
-            (self.told, self.may_tell_at) = (Some(fault.to_owned()), now.after(TELL_EVERY));
+        let wait = self.backoff.next_delay(random);
+        let is_logged = self.logged.as_deref() != Some(fault) && self.log_limit.admit(now).is_some();
+        if is_logged {
+            self.logged = Some(fault.to_owned());
         }
-        NextAttempt { wait, is_told }
+        NextAttempt { wait, is_logged }
     }
 }
 
@@ -71,50 +77,60 @@ mod tests {
         Timestamp(0).after(Duration::from_secs(seconds))
     }
 
-    /// Attempts and lines of the log in an hour in which each attempt ends at once. `fault` says why, `works` whether etcd is followed
-    /// for a moment before.
+    /// Attempts and log lines in an hour in which each attempt ends at once, without jitter. `fault`
+    /// is the reason, `works`: etcd is followed for a moment before.
     fn an_hour(pace: &mut FollowPace, fault: impl Fn(u64) -> &'static str, works: bool) -> (u64, u64) {
         let (mut now, mut attempts, mut lines) = (at(0), 0, 0);
         while now < Timestamp(0).after(HOUR) {
             if works {
                 lines += u64::from(pace.on_followed(now));
             }
-            let next = pace.on_fault(fault(attempts), now);
-            (attempts, lines) = (attempts + 1, lines + u64::from(next.is_told));
+            let next = pace.on_fault(fault(attempts), now, 1.0);
+            (attempts, lines) = (attempts + 1, lines + u64::from(next.is_logged));
             now = now.after(next.wait);
         }
         (attempts, lines)
     }
 
     #[test]
-    fn an_hour_without_etcd_is_243_attempts_and_one_line() {
+    fn hour_without_etcd_is_243_attempts_and_one_line() {
         let mut pace = FollowPace::default();
         assert_eq!(an_hour(&mut pace, |_| "Connection refused", false), (243, 1));
         assert!(pace.on_followed(at(3_600)), "the other line");
-        assert_eq!(pace.on_fault("gone", at(7_200)), NextAttempt { wait: FIRST_WAIT, is_told: true });
+        let next = NextAttempt { wait: ATTEMPTS.first, is_logged: true };
+        assert_eq!(pace.on_fault("gone", at(7_200), 1.0), next);
     }
 
     #[test]
-    fn faults_that_differ_each_time_are_a_line_in_5_minutes() {
+    fn faults_that_differ_are_one_line_in_5_minutes() {
         let fault = |attempt| if attempt % 2 == 0 { "Connection refused" } else { "No route to host" };
         let (attempts, lines) = an_hour(&mut FollowPace::default(), fault, false);
         assert!(attempts <= 243 && lines <= 12, "{attempts} {lines}");
     }
 
     #[test]
-    fn an_etcd_that_works_for_a_moment_each_time_is_neither_asked_nor_told_more_often() {
+    fn etcd_that_works_for_a_moment_is_neither_tried_nor_logged_more_often() {
         let (attempts, lines) = an_hour(&mut FollowPace::default(), |_| "reset", true);
         assert!(attempts <= 243 && lines <= 2 * 12, "{attempts} {lines}");
     }
 
     #[test]
-    fn waits_grow_to_15_seconds_and_begin_anew_after_etcd_was_well() {
+    fn waits_grow_to_15_seconds_and_start_again_after_a_success_that_lasts() {
         let mut pace = FollowPace::default();
-        let waits: Vec<u64> = (0..6).map(|n| pace.on_fault("gone", at(n)).wait.as_secs()).collect();
+        let waits: Vec<u64> = (0..6).map(|n| pace.on_fault("gone", at(n), 1.0).wait.as_secs()).collect();
         assert_eq!(waits, [1, 2, 4, 8, 15, 15]);
         pace.on_followed(at(100));
-        assert_eq!(pace.on_fault("gone", at(114)).wait, MAX_WAIT);
+        assert_eq!(pace.on_fault("gone", at(114), 1.0).wait, ATTEMPTS.cap);
         pace.on_followed(at(200));
-        assert_eq!(pace.on_fault("gone", at(215)).wait, FIRST_WAIT);
+        assert_eq!(pace.on_fault("gone", at(215), 1.0).wait, ATTEMPTS.first);
+    }
+
+    #[test]
+    fn nodes_that_lose_etcd_together_try_again_at_different_times() {
+        let wait = |random| {
+            let mut pace = FollowPace::default();
+            (0..6).map(|n| pace.on_fault("gone", at(n), random).wait).last().unwrap_or_default()
+        };
+        assert_eq!([0.0, 0.5, 1.0].map(|random| wait(random).as_millis()), [7_500, 11_250, 15_000]);
     }
 }

@@ -6,11 +6,11 @@ use std::pin::pin;
 
 use convey_config::Annotations;
 use convey_model::{KubernetesService, SourceSettings};
+use convey_pacing::Backoff;
 use futures_util::StreamExt;
 use tokio::time::{sleep, timeout_at};
 
-use crate::backoff::Backoff;
-use crate::bounds::now;
+use crate::bounds::{ATTEMPTS, now};
 use crate::client::{ApiClient, ApiFault, Transport};
 use crate::cluster::{bounded, connect};
 use crate::objects::ServiceObject;
@@ -23,8 +23,9 @@ pub(crate) async fn watch(
     service: &KubernetesService,
     mut tell: impl FnMut(SourceSettings, BTreeSet<String>) + Send,
 ) -> Infallible {
-    let (mut annotations, mut pauses) = (Annotations::default(), Backoff::default());
+    let (mut annotations, mut backoff) = (Annotations::default(), Backoff::new(ATTEMPTS));
     loop {
+        let begun = now();
         let refusal = match connect(&service.cluster).await {
             Ok(client) => watch_service(client, service, &mut annotations, &mut tell).await,
             Err(_) => None,
@@ -34,7 +35,8 @@ pub(crate) async fn watch(
             let note = format!("its annotations cannot be read, they stay as they were: {why}");
             tell(annotations.settings(), BTreeSet::from([note]));
         }
-        sleep(pauses.next(now())).await;
+        backoff.on_success(now() - begun);
+        sleep(backoff.next_delay(fastrand::f64())).await;
     }
 }
 

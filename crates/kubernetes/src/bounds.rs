@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use convey_pacing::BackoffPolicy;
+
 use crate::watcher::WATCH_SECONDS;
 
 /// Bytes of an answer that ends: a page of slices, a Service, an error.
@@ -21,6 +23,15 @@ pub(crate) const MAX_TOKEN: usize = 64 << 10;
 /// How long an API server may be silent: longer than a watch lasts, and not by much. Then a list has to be answered, and both are over
 /// within 65 s.
 pub(crate) const SILENCE: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 3);
+
+/// Delays between attempts to reach an API server. A watch that settles resets them, see `watch`; a
+/// watch of annotations does by its length.
+pub(crate) const ATTEMPTS: BackoffPolicy = BackoffPolicy {
+    first: Duration::from_millis(1_600),
+    cap: Duration::from_secs(60),
+    jitter: 0.5,
+    reset_after: Duration::from_secs(120),
+};
 
 /// The time of the runtime.
 #[expect(clippy::disallowed_methods, reason = "requests and watches are this crate's shell")]

@@ -8,7 +8,6 @@
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod annotations;
-mod backoff;
 mod bounds;
 mod client;
 mod cluster;

@@ -7,20 +7,20 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tokio::time::{sleep, timeout, timeout_at};
 
-use crate::backoff::Backoff;
-use crate::bounds::now;
+use crate::bounds::{ATTEMPTS, now};
 use crate::client::{ApiClient, ApiFault, Transport};
 use crate::cluster::{bounded, connect};
 use crate::endpoints::Endpoints;
 use crate::watcher::{Collection, ObjectEvent, events};
 use convey_model::{DiscoveryState, KubernetesService};
+use convey_pacing::Backoff;
 
 /// How long a list may take, with all its pages.
 pub(crate) const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 /// A watch that has not failed for so long has begun: nothing else tells.
 const SETTLED: Duration = Duration::from_secs(5);
-/// The longest pause while lists are answered and watches fail: then lists alone tell what is new.
-const MAX_PAUSE_OF_LISTS: Duration = Duration::from_secs(10);
+/// Longest delay while lists are answered and watches fail: then changes arrive by lists alone.
+const LIST_ATTEMPTS_CAP: Duration = Duration::from_secs(10);
 /// From a list to the next one that has to be, although nothing has failed.
 const LIST_AGAIN: Duration = Duration::from_secs(1);
 
@@ -84,21 +84,21 @@ pub(crate) async fn watch(
     mut tell: impl FnMut(DiscoveryState) + Send,
 ) -> Infallible {
     let mut attempts = WatchAttempts::default();
-    let mut pauses = Backoff::default();
+    let mut backoff = Backoff::new(ATTEMPTS);
     loop {
         let end = watch_once(service, |endpoints, is_settled| {
             tell(attempts.on_slices(endpoints, is_settled));
         })
         .await;
         if attempts.failures_in_a_row == 0 {
-            pauses.reset();
+            backoff.reset();
         }
         let pause = match end {
             WatchEnd::HasRoom => LIST_AGAIN,
             WatchEnd::Failed(failure) => {
-                let longest = if failure.has_listed { MAX_PAUSE_OF_LISTS } else { Duration::MAX };
+                let cap = if failure.has_listed { LIST_ATTEMPTS_CAP } else { ATTEMPTS.cap };
                 tell(attempts.on_failure(failure));
-                pauses.next(now()).min(longest)
+                backoff.next_delay_up_to(cap, fastrand::f64())
             }
         };
         sleep(pause).await;

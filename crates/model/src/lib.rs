@@ -112,6 +112,7 @@ pub use tunnel::{Encapsulation, Tunnel, TunnelConfig};
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::Sub;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -524,6 +525,15 @@ impl Timestamp {
     /// This much later.
     pub fn after(self, time: Duration) -> Timestamp {
         Timestamp(self.0.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Sub for Timestamp {
+    type Output = Duration;
+
+    /// Time since `earlier`, see [`Timestamp::since`].
+    fn sub(self, earlier: Timestamp) -> Duration {
+        self.since(earlier)
     }
 }
 

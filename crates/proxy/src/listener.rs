@@ -18,9 +18,18 @@ use super::lines::Event;
 use super::session::TcpSession;
 use super::socket::{self, Leg};
 use convey_model::Endpoint;
+use convey_pacing::{Backoff, BackoffPolicy};
 use convey_snapshot::is_shortage;
 use convey_snapshot::stats::{Counter, Traffic};
 use convey_trace::ConnectionStep;
+
+/// Delays after failed accepts, until one succeeds.
+const ACCEPTS: BackoffPolicy = BackoffPolicy {
+    first: Duration::from_millis(5),
+    cap: Duration::from_millis(640),
+    jitter: 0.5,
+    reset_after: Duration::ZERO,
+};
 
 /// A listener that runs.
 pub(super) struct Listener {
@@ -66,7 +75,9 @@ pub(super) fn start(vip: SocketAddr, socket: std::net::TcpListener, context: Arc
         match listener {
             Ok(listener) => {
                 let totals = context.snapshot().totals.clone();
-                Acceptor { vip, listener, context, totals, pauses: 0 }.run(stopped).await;
+                Acceptor { vip, listener, context, totals, backoff: Backoff::new(ACCEPTS) }
+                    .run(stopped)
+                    .await;
             }
             Err(error) => warn!("cannot accept on {vip}: {error}"),
         }
@@ -80,8 +91,7 @@ struct Acceptor {
     context: Arc<WorkerContext>,
     /// They outlive snapshots.
     totals: Arc<Traffic>,
-    /// Failed accepts in a row.
-    pauses: u32,
+    backoff: Backoff,
 }
 
 impl Acceptor {
@@ -127,7 +137,7 @@ impl Acceptor {
         }
         match self.listener.accept().await {
             Ok((stream, client)) => {
-                self.pauses = 0;
+                self.backoff.reset();
                 self.session(stream, client)
             }
             Err(error) if is_shortage(&error) => {
@@ -196,8 +206,7 @@ impl Acceptor {
                 warn!("cannot accept on {vip}: {why}; its clients wait{untold}");
             }
         }
-        sleep(Duration::from_millis(5 << self.pauses.min(7))).await;
-        self.pauses += 1;
+        sleep(self.backoff.next_delay(fastrand::f64())).await;
     }
 }
 

@@ -1,41 +1,49 @@
-//! When a name is looked up again. Pure.
+//! When to look a name up again. Pure.
 
 use std::time::Duration;
 
 use convey_model::{Lookup, Missing};
+use convey_pacing::{Backoff, BackoffPolicy};
 
-/// The shortest time to live: a shorter one counts as this.
+/// Lower bound of a time to live.
 const MIN_TTL: Duration = Duration::from_secs(1);
-/// The longest: a longer one counts as this.
+/// Upper bound of a time to live.
 const MAX_TTL: Duration = Duration::from_secs(300);
-/// After a lookup that failed, also if for one family only, the next one waits this long, and twice as long each time it
-/// fails again.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// The longest wait, unless there are records: then it is their time to live.
-const LAST_RETRY: Duration = Duration::from_secs(30);
+/// Delays after lookups that fail, also if one family alone does. Where there are records, their time
+/// to live takes the place of the cap.
+const RETRIES: BackoffPolicy = BackoffPolicy {
+    first: Duration::from_secs(1),
+    cap: Duration::from_secs(30),
+    jitter: 0.5,
+    reset_after: Duration::ZERO,
+};
 
-/// How often a name is looked up.
-#[derive(Debug, Default)]
+/// Pace of the lookups of one name.
+#[derive(Debug)]
 pub(super) struct LookupPace {
-    /// What the last lookup did not find.
+    /// Records that the last lookup did not find.
     missing: Option<Missing>,
-    failures_in_a_row: u32,
+    backoff: Backoff,
+}
+
+impl Default for LookupPace {
+    fn default() -> LookupPace {
+        LookupPace { missing: None, backoff: Backoff::new(RETRIES) }
+    }
 }
 
 impl LookupPace {
-    /// How long to wait after this lookup for the next one.
-    pub(super) fn wait(&mut self, lookup: &Lookup) -> Duration {
-        let longest = lookup.ttl().map_or(LAST_RETRY, |ttl| ttl.clamp(MIN_TTL, MAX_TTL));
+    /// Returns the delay before the next lookup. `random` is a number from 0 to 1.
+    pub(super) fn wait(&mut self, lookup: &Lookup, random: f64) -> Duration {
+        let longest = lookup.ttl().map_or(RETRIES.cap, |ttl| ttl.clamp(MIN_TTL, MAX_TTL));
         let missing = lookup.fault().map(|fault| fault.missing);
         if std::mem::replace(&mut self.missing, missing) != missing {
-            self.failures_in_a_row = 0;
+            self.backoff.reset();
         }
-        if missing.is_none() {
-            return longest;
+        match missing {
+            None => longest,
+            Some(_) => self.backoff.next_delay_up_to(longest, random),
         }
-        let doubled = FIRST_RETRY * (1 << self.failures_in_a_row.min(9));
-        self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
-        doubled.min(longest)
     }
 }
 
@@ -56,10 +64,10 @@ mod tests {
         Err("request timed out".into())
     }
 
-    /// How many seconds follow a lookup.
+    /// Seconds that follow a lookup, without jitter.
     fn wait(pace: &mut LookupPace, v4: Records, v6: Records) -> u64 {
         let (host, refused) = ("app.internal".to_owned(), BTreeSet::new());
-        pace.wait(&Lookup { host, name_servers: vec![], v4, v6, from_hosts: false, refused }).as_secs()
+        pace.wait(&Lookup { host, name_servers: vec![], v4, v6, from_hosts: false, refused }, 1.0).as_secs()
     }
 
     #[test]

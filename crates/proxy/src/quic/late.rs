@@ -18,9 +18,14 @@ use super::QuicSockets;
 use crate::Descriptors;
 use crate::worker::{ClientSocket, WorkerCommand, WorkerThread};
 use convey_model::Endpoint;
+use convey_pacing::{Backoff, BackoffPolicy};
 
-/// Pause between two tries.
+/// Pause between two attempts while another process has the port: its clients wait for its end.
 const PAUSE: Duration = Duration::from_millis(250);
+
+/// Delays while the port cannot be opened for another reason.
+const OPENINGS: BackoffPolicy =
+    BackoffPolicy { first: PAUSE, cap: Duration::from_secs(15), jitter: 0.5, reset_after: Duration::ZERO };
 
 /// Places that wait for another process.
 #[derive(Default)]
@@ -97,8 +102,9 @@ impl LatePlaces {
 impl Try {
     async fn run(self) {
         let at = self.place.at;
+        let (mut backoff, mut delay) = (Backoff::new(OPENINGS), PAUSE);
         loop {
-            sleep(PAUSE).await;
+            sleep(delay).await;
             if self.is_over.load(Ordering::Relaxed) {
                 return;
             }
@@ -112,8 +118,14 @@ impl Try {
                     self.begun.lock().unwrap_or_else(PoisonError::into_inner).push((at, held));
                     return info!("HTTP/3 is served at {at} now");
                 }
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-                Err(error) => warn!("HTTP/3 cannot be served at {at}, trying again: {error}"),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                    backoff.reset();
+                    delay = PAUSE;
+                }
+                Err(error) => {
+                    warn!("HTTP/3 cannot be served at {at}, trying again: {error}");
+                    delay = backoff.next_delay(fastrand::f64());
+                }
             }
         }
     }

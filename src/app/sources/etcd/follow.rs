@@ -118,8 +118,8 @@ impl Following {
     /// Returns how long to wait for the next attempt.
     fn lose(&mut self, fault: &str) -> Duration {
         self.with.state.lose(fault, clock::now());
-        let next = self.pace.on_fault(fault, clock::now());
-        if next.is_told {
+        let next = self.pace.on_fault(fault, clock::now(), fastrand::f64());
+        if next.is_logged {
             warn!("{} cannot be followed, convey goes on as it is: {fault}", self.source.address);
         }
         next.wait
