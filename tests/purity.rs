@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Crates that are pure as a whole.
-const PURE_CRATES: [&str; 11] = [
+const PURE_CRATES: [&str; 12] = [
     "balance",
     "client-hello",
     "compression",

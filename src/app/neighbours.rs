@@ -10,15 +10,16 @@ use arc_swap::ArcSwap;
 use convey_dataplane::Sight;
 use convey_dataplane::net::{Asking, KernelNeighbour, Netlink, OwnedNames};
 use convey_forward::HopUse;
-use convey_model::{Timestamp, WantedNeighbour};
+use convey_model::WantedNeighbour;
+use convey_pacing::LogLimit;
 use log::warn;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::MissedTickBehavior;
 
 use super::clock;
 
-/// Between two lines of the log.
-const QUIET: Duration = Duration::from_secs(1);
+/// Shortest time between two log lines about neighbours that cannot be resolved.
+const LOG_PERIOD: Duration = Duration::from_secs(1);
 
 /// Between two looks at the kernel's entries.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -77,7 +78,7 @@ pub(super) async fn resolve(
     mut wanted: Receiver<WantedNeighbour>,
     kept: KeptNeighbours,
 ) {
-    let (mut asking, mut logged) = (Asking::default(), None::<Timestamp>);
+    let (mut asking, mut log_limit) = (Asking::default(), LogLimit::once_in(LOG_PERIOD));
     loop {
         let more = async {
             match asking.pause() {
@@ -99,10 +100,9 @@ pub(super) async fn resolve(
                 kept.lock().neighbours.insert((next.interface, next.ip));
             }
             if let Err(error) = netlink.resolve(next).await
-                && logged.is_none_or(|logged| clock::now().since(logged) >= QUIET)
+                && let Some(suppressed) = log_limit.admit(clock::now())
             {
-                logged = Some(clock::now());
-                warn!("cannot resolve {}: {error}", next.ip);
+                warn!("cannot resolve {}: {error}{suppressed}", next.ip);
             }
         }
     }

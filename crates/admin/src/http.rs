@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::{Extension, Router};
+use convey_pacing::LogLimit;
 use convey_proxy::Contained;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -66,27 +67,8 @@ const MAX_REQUEST: usize = 16 << 10;
 /// Without a pause, a lack of descriptors would make accepting spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Between two lines of the log about that lack.
-const LINE_EVERY: Duration = Duration::from_secs(10);
-
-/// Accepts that failed.
-#[derive(Default)]
-struct AcceptFailures {
-    told: Option<Instant>,
-    untold: u64,
-}
-
-impl AcceptFailures {
-    /// One more. Returns how many the log does not know of, if it is told of this one.
-    fn take(&mut self, now: Instant) -> Option<u64> {
-        if self.told.is_some_and(|told| now.duration_since(told) < LINE_EVERY) {
-            self.untold += 1;
-            return None;
-        }
-        self.told = Some(now);
-        Some(std::mem::take(&mut self.untold))
-    }
-}
+/// Shortest time between two log lines about that lack.
+const LOG_PERIOD: Duration = Duration::from_secs(10);
 
 /// A connection that is open.
 struct Open {
@@ -109,16 +91,13 @@ async fn serve_within(
     tasks: &mut JoinSet<()>,
 ) {
     let mut open: Vec<Open> = Vec::new();
-    let mut failures = AcceptFailures::default();
+    let mut log_limit = LogLimit::once_in(LOG_PERIOD);
     loop {
         let (stream, who) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                if let Some(untold) = failures.take(Instant::now()) {
-                    log::warn!(
-                        "{}: cannot accept a connection: {error} ({untold} more since the last line)",
-                        listener.name()
-                    );
+                if let Some(suppressed) = log_limit.admit(Instant::now()) {
+                    log::warn!("{}: cannot accept a connection: {error}{suppressed}", listener.name());
                 }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;

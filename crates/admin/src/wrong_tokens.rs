@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use convey_model::Timestamp;
+use convey_pacing::{LogLimit, Suppressed};
 
 /// Wrong tokens that an address may send in a [`WINDOW`].
 const MAX_WRONG: u32 = 10;
@@ -15,33 +16,26 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// Addresses that are remembered. Of more, the one whose window began first is forgotten.
 const MAX_ADDRESSES: usize = 1_024;
 
-/// Between two lines of the log.
-const LINE_EVERY: Duration = Duration::from_secs(10);
+/// Shortest time between two log lines.
+const LOG_PERIOD: Duration = Duration::from_secs(10);
 
 /// Who has sent some lately: IPv4 addresses, and networks /64 of IPv6.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct WrongTokens {
     sources: HashMap<IpAddr, Window>,
-    told: Option<Timestamp>,
-    untold: u64,
+    log_limit: LogLimit<Timestamp>,
+}
+
+impl Default for WrongTokens {
+    fn default() -> WrongTokens {
+        WrongTokens { sources: HashMap::new(), log_limit: LogLimit::once_in(LOG_PERIOD) }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Window {
     since: Timestamp,
     wrong: u32,
-}
-
-/// Whether the log is told of a wrong token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Blame {
-    /// It is, and of so many since the last line.
-    Told {
-        /// Those of which it was not told.
-        untold: u64,
-    },
-    /// The last line was a moment ago.
-    Untold,
 }
 
 impl WrongTokens {
@@ -52,8 +46,8 @@ impl WrongTokens {
         (*wrong >= MAX_WRONG).then_some(left)
     }
 
-    /// One more came from there.
-    pub(super) fn take(&mut self, from: IpAddr, now: Timestamp) -> Blame {
+    /// Counts a wrong token from this address. Returns the number of earlier ones without a line, if this one is to be logged.
+    pub(super) fn take(&mut self, from: IpAddr, now: Timestamp) -> Option<Suppressed> {
         let from = source(from);
         if !self.sources.contains_key(&from) && self.sources.len() >= MAX_ADDRESSES {
             let first = self.sources.iter().min_by_key(|(_, window)| window.since).map(|(from, _)| *from);
@@ -64,12 +58,7 @@ impl WrongTokens {
             *window = Window { since: now, wrong: 0 };
         }
         window.wrong = window.wrong.saturating_add(1);
-        if self.told.is_some_and(|told| now.since(told) < LINE_EVERY) {
-            self.untold += 1;
-            return Blame::Untold;
-        }
-        self.told = Some(now);
-        Blame::Told { untold: std::mem::take(&mut self.untold) }
+        self.log_limit.admit(now)
     }
 }
 
@@ -120,10 +109,10 @@ mod tests {
         let mut wrong = WrongTokens::default();
         let told = (0..3_000_u32).filter(|n| {
             let from = IpAddr::from(n.to_be_bytes());
-            wrong.take(from, at(u64::from(*n / 300))) != Blame::Untold
+            wrong.take(from, at(u64::from(*n / 300))).is_some()
         });
         assert_eq!(told.count(), 1);
         assert_eq!(wrong.sources.len(), MAX_ADDRESSES);
-        assert_eq!(wrong.take(ip("10.0.0.9"), at(10)), Blame::Told { untold: 2_999 });
+        assert_eq!(wrong.take(ip("10.0.0.9"), at(10)), Some(Suppressed(2_999)));
     }
 }

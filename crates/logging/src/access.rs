@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use convey_access_log::{AccessLog, Format, Record, Records};
 use convey_model::Timestamp;
+use convey_pacing::LogLimit;
 
 use super::outlet::{Lost, Outlet};
 use super::{FLUSH_TIMEOUT, now as wall_clock};
@@ -19,8 +20,8 @@ const WRITE_EVERY: Duration = Duration::from_millis(50);
 /// Bytes of lines that are written at once.
 const BATCH: usize = 1 << 16;
 
-/// How often it is told at most that lines are lost.
-const REPORT_EVERY: Duration = Duration::from_secs(60);
+/// Shortest time between two log lines about lost records.
+const LOG_PERIOD: Duration = Duration::from_secs(60);
 
 /// Records written between two looks for commands.
 const MAX_AT_ONCE: usize = 1 << 14;
@@ -126,14 +127,21 @@ struct Writer {
 }
 
 /// What is told of lines that cannot be written.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Failing {
     /// How many there are since it was told that all is well.
     lost: u64,
-    told: Option<Timestamp>,
+    log_limit: LogLimit<Timestamp>,
     is_told: bool,
     /// The reader was given up last.
     is_stalled: bool,
+}
+
+impl Default for Failing {
+    fn default() -> Failing {
+        let log_limit = LogLimit::once_in(LOG_PERIOD);
+        Failing { lost: 0, log_limit, is_told: false, is_stalled: false }
+    }
 }
 
 impl Writer {
@@ -226,8 +234,8 @@ impl Failing {
     fn tell(&mut self, Lost { lines, error }: &Lost, now: Timestamp) {
         self.lost += lines;
         self.is_stalled = error.kind() == ErrorKind::TimedOut;
-        if self.told.is_none_or(|told| now.since(told) >= REPORT_EVERY) {
-            (self.told, self.is_told) = (Some(now), true);
+        if self.log_limit.admit(now).is_some() {
+            self.is_told = true;
             log::error!("cannot write the access log: {error}; lines are lost, {} so far", self.lost);
         }
     }

@@ -1,17 +1,17 @@
-//! Which lines of the log clients may cause, and how often.
+//! Limits of the log lines that clients can cause.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use convey_pacing::{LogLimit, Suppressed};
 use tokio::time::Instant;
 
-/// Between two lines about the same.
-const EVERY: Duration = Duration::from_secs(10);
+/// Shortest time between two lines about one event of one frontend.
+const PERIOD: Duration = Duration::from_secs(10);
 
-/// How long an event is remembered: its frontend may be gone.
+/// Time after its last line that an event is forgotten: its frontend may be gone.
 const KEPT: Duration = Duration::from_secs(600);
 
 /// Events that clients can cause as often as they like.
@@ -31,51 +31,28 @@ pub(super) enum Event {
     Backoff,
 }
 
-/// When each event was last logged for each frontend, whichever of its ports and workers it happened at.
+/// Limiters of the log lines about each frontend and event, for all ports and workers of the frontend.
 #[derive(Debug, Default)]
-pub struct ClientLines(Mutex<HashMap<(u32, Event), LastLine>>);
-
-#[derive(Debug, Clone, Copy)]
-struct LastLine {
-    at: Instant,
-    suppressed: u64,
-}
-
-/// How often the same has happened since the last line about it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Suppressed(u64);
+pub struct ClientLines(Mutex<HashMap<(u32, Event), LogLimit<Instant>>>);
 
 impl ClientLines {
-    /// Something has happened at the frontend with this number. Returns how often it was not logged, if it is to be logged now.
+    /// Counts an event at the frontend with this number. Returns the number of earlier events without a line, if this one is to be
+    /// logged.
     pub(super) fn take(&self, frontend: u32, event: Event) -> Option<Suppressed> {
         self.take_all(frontend, event, 1)
     }
 
-    /// The same of something that has happened so many times.
+    /// Counts several events of one kind, see [`ClientLines::take`].
     pub(super) fn take_all(&self, frontend: u32, event: Event, times: u64) -> Option<Suppressed> {
         self.take_at(frontend, event, times, Instant::now())
     }
 
     fn take_at(&self, frontend: u32, event: Event, times: u64, now: Instant) -> Option<Suppressed> {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(last) = lines.get_mut(&(frontend, event))
-            && now.duration_since(last.at) < EVERY
-        {
-            last.suppressed += times;
-            return None;
-        }
-        let before = lines.insert((frontend, event), LastLine { at: now, suppressed: 0 });
-        lines.retain(|_, last| now.duration_since(last.at) < KEPT);
-        Some(Suppressed(before.map_or(0, |last| last.suppressed) + times.saturating_sub(1)))
-    }
-}
-
-impl fmt::Display for Suppressed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0 => Ok(()),
-            n => write!(f, " ({n} more since the last line)"),
-        }
+        let limit = lines.entry((frontend, event)).or_insert_with(|| LogLimit::once_in(PERIOD));
+        let suppressed = limit.admit_all(times, now)?;
+        lines.retain(|_, limit| !limit.is_idle_for(KEPT, now));
+        Some(suppressed)
     }
 }
 
@@ -84,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_makes_a_line_in_ten_seconds_for_each_frontend_and_says_how_often() {
+    fn flood_makes_a_line_in_ten_seconds_for_each_frontend_with_its_number() {
         let (lines, start) = (ClientLines::default(), Instant::now());
         let mut lines_seen = Vec::new();
         // 200 a second for 31 s, of two frontends.

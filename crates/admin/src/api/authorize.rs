@@ -17,7 +17,6 @@ use log::warn;
 
 use super::super::Requester;
 use super::super::hosts::is_this_machine;
-use super::super::wrong_tokens::Blame;
 use super::{ApiContext, Failure};
 
 /// Answers whoever sends a wrong token, or none for the name of another site; lets everybody else ask, and change things with the
@@ -83,10 +82,8 @@ fn check(context: &ApiContext, from: IpAddr, is_right: bool) -> Result<(), Failu
     if let Some(time) = wrong_tokens.refuses(from, now) {
         return Err(Failure::TooManyTokens(time));
     }
-    if let Blame::Told { untold } = wrong_tokens.take(from, now) {
-        let line = format!(
-            "a wrong token from {from} at the statistics address ({untold} more since the last line)"
-        );
+    if let Some(suppressed) = wrong_tokens.take(from, now) {
+        let line = format!("a wrong token from {from} at the statistics address{suppressed}");
         warn!("{line}");
         context.source.events.record(EventKind::Operator, EventLevel::Warn, now, &line);
     }

@@ -17,6 +17,7 @@ use super::path::PathProber;
 use super::probe::{ProbeAnswer, ProbeError, Signature, probe};
 use super::{Confirmation, Finding};
 use convey_model::{HealthCheck, ProbeKind, ProbeVia, ServerKey};
+use convey_pacing::LogLimit;
 
 /// When a probe that was refused is repeated, until `fall` of them were. A refusal costs nobody anything, and while it
 /// is not believed clients are refused too. Long enough for a service that reloads its listeners.
@@ -25,6 +26,9 @@ const REFUSED_AGAIN: Duration = Duration::from_millis(50);
 /// How long a probe that is to confirm clients' failures waits at most where silence is no failure (UDP): clients have
 /// been refused a moment ago, so a refusal comes at once or not at all.
 const CONFIRM_UDP: Duration = Duration::from_secs(1);
+
+/// Shortest time between two log lines about probes that could not be made.
+const SHORTAGE_LOG_PERIOD: Duration = Duration::from_secs(1);
 
 /// The outcome of a probe.
 #[derive(Debug)]
@@ -61,8 +65,8 @@ struct ProbeBudget {
     probes: Semaphore,
     most: usize,
     is_told: AtomicBool,
-    /// When it was last told that a probe could not be made.
-    shortage: Mutex<Option<Instant>>,
+    /// Limiter of the line about probes that could not be made.
+    shortages: Mutex<LogLimit<Instant>>,
 }
 
 impl ProbeBudget {
@@ -71,16 +75,14 @@ impl ProbeBudget {
             probes: Semaphore::new(most),
             most,
             is_told: AtomicBool::new(false),
-            shortage: Mutex::default(),
+            shortages: Mutex::new(LogLimit::once_in(SHORTAGE_LOG_PERIOD)),
         })
     }
 
-    /// Whether it may be told now that a probe could not be made: once a second for all servers.
-    fn tells_of_shortage(&self) -> bool {
-        let mut last = self.shortage.lock().unwrap_or_else(PoisonError::into_inner);
-        let tells = last.is_none_or(|last| last.elapsed() > Duration::from_secs(1));
-        *last = if tells { Some(Instant::now()) } else { *last };
-        tells
+    /// Whether to log now that a probe could not be made: once a second for all servers.
+    fn logs_shortage(&self) -> bool {
+        let mut limit = self.shortages.lock().unwrap_or_else(PoisonError::into_inner);
+        limit.admit(Instant::now()).is_some()
     }
 
     /// Waits for the turn of one probe. If that takes longer than the interval it is told once.
@@ -203,7 +205,7 @@ async fn run(probing: Probing, outcomes: mpsc::Sender<ProbeOutcome>, budget: Arc
         let outcome = match result {
             Ok(seen) => Some(seen),
             Err(error) if error.is_ours() => {
-                if !told && budget.tells_of_shortage() {
+                if !told && budget.logs_shortage() {
                     warn!("server {server} cannot be probed: {error}; its health stays as it is");
                 }
                 told = true;

@@ -4,20 +4,27 @@ use std::time::Duration;
 
 use super::{ControlState, key};
 use convey_model::{ServerKey, Timestamp};
+use convey_pacing::LogLimit;
 use convey_snapshot::ServerLive;
 use convey_snapshot::stats::Counter;
 
-/// How often it is told of one server and direction while it goes on.
-const TOLD_EVERY: Duration = Duration::from_secs(600);
+/// Shortest time between two lines about one server and direction.
+const LOG_PERIOD: Duration = Duration::from_secs(600);
 
-/// What was counted of a server, and when it was last told of: of packets to it, and to its clients.
+/// Lost large packets of a server, as last looked at: packets to the server, and packets to its clients.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PathMtuRow([PathMtuWay; 2]);
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct PathMtuWay {
     counted: u64,
-    told: Option<Timestamp>,
+    log_limit: LogLimit<Timestamp>,
+}
+
+impl Default for PathMtuWay {
+    fn default() -> PathMtuWay {
+        PathMtuWay { counted: 0, log_limit: LogLimit::once_in(LOG_PERIOD) }
+    }
 }
 
 impl ControlState {
@@ -49,7 +56,7 @@ impl ControlState {
 }
 
 impl PathMtuRow {
-    /// How many connections are to be told of, each way.
+    /// Returns the number of connections to log, each way.
     fn advance(&mut self, live: &ServerLive, now: Timestamp) -> [Option<u64>; 2] {
         let [to_server, to_client] = &mut self.0;
         [
@@ -61,11 +68,10 @@ impl PathMtuRow {
 
 impl PathMtuWay {
     fn advance(&mut self, counted: u64, now: Timestamp) -> Option<u64> {
-        let is_told = self.told.is_some_and(|told| now.since(told) < TOLD_EVERY);
-        if counted == self.counted || is_told {
+        if counted == self.counted {
             return None;
         }
-        self.told = Some(now);
+        self.log_limit.admit(now)?;
         Some(counted - std::mem::replace(&mut self.counted, counted))
     }
 }

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use crate::header_error::HeaderError;
-use crate::lines::{ClientLines, Event, Suppressed};
+use crate::lines::{ClientLines, Event};
+use convey_pacing::Suppressed;
 
 /// Those of one worker and address. A flood of one kind hides none of the other.
 #[derive(Debug, Default)]
