@@ -43,7 +43,7 @@ balancer() {
     "$convey/iptables/$mode.sh" up
     cat >/etc/systemd/system/convey.service <<UNIT
 [Unit]
-Description=convey, a layer-4 load balancer
+Description=convey, a load balancer for TCP, UDP and HTTP
 After=network-online.target
 
 [Service]

@@ -12,8 +12,8 @@
 //! | [`Algorithm::Ring`] | `ring` | the flow's hash, on a ring of servers |
 //! | [`Algorithm::Maglev`] | `maglev` | the flow's hash, in a table of servers |
 //!
-//! [`Ewma`] goes by the time that servers take to answer requests, which [`AnswerTimes`] keeps. It is for the mode `http` to come:
-//! the configuration does not name it yet.
+//! [`Ewma`] uses the response times of servers, which [`AnswerTimes`] records. Only mode `http` measures these times, so the
+//! configuration accepts `ewma` only there.
 //!
 //! [`build`] makes the one that is configured. `candidates` has what they share: which servers take part, and where to go
 //! on when the chosen one is full. A new one needs a file here, a variant of [`Algorithm`] and an arm of [`build`]: the

@@ -35,13 +35,13 @@ pub const HOST_CONFIG: &str = "/etc/convey/config.toml";
 /// The configuration of this folder, if the host has none.
 const LOCAL_CONFIG: &str = "config.toml";
 
-/// A layer-4 load balancer: one binary, one file, every way to forward.
+/// A load balancer for TCP, UDP and HTTP: one binary, one file, every way to forward.
 #[derive(Debug, Parser)]
 #[command(
     name = "convey",
     version,
-    about = "A layer-4 load balancer: one binary, one file, every way to forward.",
-    long_about = "A layer-4 load balancer: one binary, one file, every way to forward.\n\n\
+    about = "A load balancer for TCP, UDP and HTTP: one binary, one file, every way to forward.",
+    long_about = "A load balancer for TCP, UDP and HTTP: one binary, one file, every way to forward.\n\n\
         Without a command it runs the balancer described by the configuration file, or, with --listen and \
         --servers, one that needs no file but a list of servers. Saving the file reloads it; established \
         connections are never cut.",
