@@ -1,10 +1,10 @@
 /*
- * For benches alone. For pps: makes the packets of many flows out of one frame that the kernel sends again and again, and
- * the least that a program can do with them. For peers: takes packets out of tunnels.
+ * Only for benchmarks. For pps: makes packets of many flows from one frame that the kernel sends repeatedly, and
+ * handles them with minimal work. For peers: decapsulates packets of tunnels.
  */
 #include "parse.h"
 
-/* Ethernet's least, without its checksum. */
+/* Minimum Ethernet frame, without its checksum. */
 enum { FRAME = 60 };
 
 struct writer {
@@ -20,7 +20,7 @@ struct {
 	MAP_TYPE(value, struct writer);
 } writer SEC(".maps");
 
-/* What the frames are for. */
+/* Purpose of the frames. */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_PROG_ARRAY);
 	MAP_UINT(max_entries, 1);
@@ -28,7 +28,7 @@ struct {
 	MAP_UINT(value_size, sizeof(__u32));
 } next SEC(".maps");
 
-/* Writes all of it: the frame may be one that has been through here, and rewritten. */
+/* Writes the whole frame, because it may have passed here before, and been rewritten. */
 SEC("xdp")
 int bench_write(struct xdp_md *ctx)
 {
@@ -55,7 +55,7 @@ int bench_write(struct xdp_md *ctx)
 	return XDP_DROP;
 }
 
-/* Back to where it came from. */
+/* Sends the frame back to its origin. */
 SEC("xdp")
 int bench_echo(struct xdp_md *ctx)
 {
@@ -81,10 +81,10 @@ int bench_drop(struct xdp_md *ctx)
 	return ctx ? XDP_DROP : XDP_PASS;
 }
 
-/* Where servers get GUE, as the configuration of the bench has it. */
+/* Port of GUE in the configuration of the benchmark. */
 enum { GUE_PORT = 6080, GUE_HEADER = 4, IPV4_INSIDE = 4 };
 
-/* A server's end of tunnels, where its kernel has no device for them: of IP in IP and GUE, IPv4 in IPv4. */
+/* A server's end of tunnels, if its kernel has no device for them: IP in IP and GUE, IPv4 in IPv4. */
 SEC("classifier")
 int bench_open(struct __sk_buff *skb)
 {
@@ -98,7 +98,7 @@ int bench_open(struct __sk_buff *skb)
 		outer += sizeof(*udp) + GUE_HEADER;
 	else if (ip->protocol != IPV4_INSIDE)
 		return TCX_NEXT;
-	/* A super-frame's packets stay as long as they are. */
+	/* The packets of a super-frame keep their length. */
 	bpf_skb_adjust_room(skb, -outer, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
 	return TCX_NEXT;
 }

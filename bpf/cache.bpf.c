@@ -25,15 +25,15 @@ struct ethernet_header {
 	__be16 protocol;
 };
 
-/* Whether userspace gets an event for a packet that is forwarded. A FIN that comes again makes none. */
+/* Whether userspace gets an event for a forwarded packet. A repeated FIN causes none. */
 static ALWAYS_INLINE int makes_event(const struct packet *packet, const struct flow_entry *entry)
 {
 	return entry->flags & FLOW_OPENING || (packet->flags & TCP_FIN && !(entry->flags & FLOW_FINISHED));
 }
 
 /*
- * Puts a segment into the ring of events, without waking userspace. Fails where there is no room for a FIN, which has to
- * come again. The end of a handshake need not: userspace asks for it before it gives up the flow.
+ * Puts a segment into the ring of events, without waking userspace. Fails if there is no room for a FIN, which its sender then
+ * repeats. The end of a handshake need not be repeated: userspace reads the entry before it expires the flow.
  */
 static ALWAYS_INLINE int push_event(const struct packet *packet)
 {
@@ -48,7 +48,7 @@ static ALWAYS_INLINE int push_event(const struct packet *packet)
 	return bpf_ringbuf_output(&events, &event, sizeof(event), BPF_RB_NO_WAKEUP) && packet->flags & TCP_FIN;
 }
 
-/* Whether it is left to userspace for what it says of its connection. */
+/* Whether a packet is left to userspace because of its effect on its connection. */
 static ALWAYS_INLINE int changes_state(const struct packet *packet, const struct flow_entry *entry)
 {
 	if (packet->flags & TCP_RST)
@@ -61,8 +61,8 @@ static ALWAYS_INLINE int changes_state(const struct packet *packet, const struct
 }
 
 /*
- * Whether it came in where packets like it do; clients' may come in anywhere. Anybody can send in a server's name; from elsewhere it
- * may be forged, or come by a way that is as good: a worker knows.
+ * Whether a packet arrived on the right interface; clients may use any. A server's address can be forged; from another interface a
+ * packet may be forged, or take another one of several equal routes: a worker decides.
  */
 static ALWAYS_INLINE int comes_as_usual(const struct packet *packet, const struct flow_entry *entry)
 {
@@ -70,15 +70,15 @@ static ALWAYS_INLINE int comes_as_usual(const struct packet *packet, const struc
 }
 
 /*
- * FORWARDED for a hit. `gso_size` is 0 but for a super-frame, of which counts how long its packets will be. A large segment that comes
- * again after a pause of `after` ns is none.
+ * FORWARDED for a hit. `gso_size` is 0 except for a super-frame, for which the length of its packets counts. A large segment that is
+ * retransmitted after a pause of `after` ns is not a hit.
  */
 static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_size, __u64 after,
 					struct flow_entry **entry, struct next_hop **hop)
 {
 	__u32 next_hop, len, added;
 
-	/* It has no flow yet, and there may be very many. */
+	/* A SYN has no flow yet, and there may be very many. */
 	if (is_opening(packet->flags))
 		return UNKNOWN;
 	*entry = bpf_map_lookup_elem(&flows, &packet->key);
@@ -98,7 +98,7 @@ static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_s
 		return UNUSUAL;
 	len = gso_size ? packet->headers_len + gso_size : packet->len;
 	added = overhead(*entry);
-	/* A super-frame may be as long as a length can say. */
+	/* A super-frame may have the maximum length of the field. */
 	if (len + added > (*hop)->mtu || packet->len + added > 0xffff)
 		return TOO_BIG;
 	if (is_repeated(packet, len, *entry, after))
@@ -106,26 +106,26 @@ static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_s
 	return FORWARDED;
 }
 
-/* Whether a packet that is forwarded may change the state of its flow: `forwarder::changes_state` in C. Workers get those with RST. */
+/* Whether a forwarded packet may change the state of its flow: `forwarder::changes_state` in C. Workers get packets with RST. */
 static ALWAYS_INLINE int is_verified(const struct packet *packet)
 {
 	return packet->flags & (TCP_SYN | TCP_FIN);
 }
 
-/* Takes note of a packet that is forwarded; `len` is with its Ethernet header. */
+/* Records a forwarded packet; `len` includes its Ethernet header. */
 static ALWAYS_INLINE void note(const struct packet *packet, struct flow_entry *entry, __u32 len)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
 	__u32 counter_id = entry->counter_id;
 	struct flow_counters *sum = bpf_map_lookup_elem(&flow_counters, &counter_id);
-	/* It has heard the server. */
+	/* The client has received the server's answer. */
 	int completes = (entry->flags & (FLOW_OPENING | FLOW_TO_CLIENT | FLOW_ALONE)) == FLOW_OPENING;
 
 	follow(packet, entry);
-	/* Of many packets in a tick, one writes. */
+	/* Only one of many packets in a tick writes. */
 	if (entry->last_seen != now) {
 		entry->last_seen = now;
-		/* In a flood servers, too: what they send with IP options may come to an address that has frontends. */
+		/* In a flood also servers: their packets with IP options may arrive at an address of frontends. */
 		if (packet->key.protocol == IPPROTO_TCP && (completes || limit_now()))
 			know(&packet->key.src);
 	}
@@ -139,7 +139,7 @@ static ALWAYS_INLINE void note(const struct packet *packet, struct flow_entry *e
 	count(FORWARDED);
 }
 
-/* Counts what is left to userspace. A sender that goes on repeating has the next ones forwarded. */
+/* Counts packets that are left to userspace. If a sender keeps retransmitting, the next ones are forwarded. */
 static ALWAYS_INLINE void note_miss(enum shape shape, const struct packet *packet, enum outcome outcome,
 				    struct flow_entry *entry)
 {
@@ -151,13 +151,13 @@ static ALWAYS_INLINE void note_miss(enum shape shape, const struct packet *packe
 		count(UNUSUAL);
 }
 
-/* Whether it begins a connection that is ours; at a frontend that drains it is the host's. */
+/* Whether a packet begins a connection of convey; at a draining frontend it belongs to the host. */
 static ALWAYS_INLINE int begins(const struct packet *packet)
 {
 	return is_opening(packet->flags) && to_frontend(&packet->key) == SERVING;
 }
 
-/* Whether it begins one too many. */
+/* Whether a packet begins a connection beyond the limit. */
 static ALWAYS_INLINE int is_refused(const struct packet *packet)
 {
 	struct syn_limit *limit = limit_now();
@@ -174,7 +174,7 @@ static ALWAYS_INLINE int may_be_tcp(__u8 protocol)
 	return protocol == IPPROTO_TCP || is_extension(protocol);
 }
 
-/* The same of what has options, or is a fragment: as far as can be told here, TCP to a frontend's address begins one. */
+/* The same for packets with options and for fragments: any TCP to a frontend's address may begin a connection. */
 static ALWAYS_INLINE int is_unread_refused(const struct packet *packet)
 {
 	struct syn_limit *limit = limit_now();
@@ -187,7 +187,7 @@ static ALWAYS_INLINE int is_unread_refused(const struct packet *packet)
 	return 1;
 }
 
-/* As much as is read of a packet: what is behind may not lie beside it, and take longer. */
+/* The part of a packet that is read: bytes after it may not be contiguous, and take longer. */
 static ALWAYS_INLINE __u32 headers_of(const struct __sk_buff *skb)
 {
 	__u32 ip_len = skb->protocol == htons(ETH_P_IP) ? sizeof(struct ipv4_header) : sizeof(struct ipv6_header);
@@ -195,7 +195,7 @@ static ALWAYS_INLINE __u32 headers_of(const struct __sk_buff *skb)
 	return ip_len + sizeof(struct tcp_header);
 }
 
-/* Has the headers be where they can be read. */
+/* Makes the headers accessible. */
 static ALWAYS_INLINE int pull(struct __sk_buff *skb)
 {
 	__u32 wanted = ETH_HLEN + headers_of(skb);
@@ -206,7 +206,7 @@ static ALWAYS_INLINE int pull(struct __sk_buff *skb)
 }
 
 /*
- * Leaves to workers a flow whose packet the kernel could not put into its tunnel. The entry keeps
+ * Leaves a flow to workers whose packet the kernel could not encapsulate. The entry keeps
  * the numbers of the connection. This packet is lost: no packet socket has a copy.
  */
 static ALWAYS_INLINE int give_up(struct flow_entry *entry)
@@ -246,7 +246,7 @@ int cache_tc(struct __sk_buff *skb)
 		return TCX_DROP;
 	}
 	len = skb->len;
-	/* First: a packet that the kernel cannot put into its tunnel is not forwarded. */
+	/* First, because a packet that the kernel cannot encapsulate is not forwarded. */
 	if (entry->flags & FLOW_TUNNELED) {
 		if (enclose_in_kernel(skb, &packet, entry, hop))
 			return give_up(entry);
@@ -259,10 +259,10 @@ int cache_tc(struct __sk_buff *skb)
 		return TCX_DROP;
 	}
 	note(&packet, entry, len);
-	/* A priority tag is not part of the bytes, but would go out with them. */
+	/* A priority tag is not part of the bytes, but would be sent with them. */
 	if (skb->vlan_present)
 		bpf_skb_vlan_pop(skb);
-	/* To hand over saves the way through a queue between the ends of a veth. */
+	/* The redirect to the peer avoids the queue between the ends of a veth. */
 	return hop->redirect_peer ? bpf_redirect_peer(hop->ifindex, 0) : bpf_redirect(hop->ifindex, 0);
 }
 
@@ -276,7 +276,7 @@ static ALWAYS_INLINE int is_to_host(struct xdp_md *ctx, const struct ethernet_he
 	return mac && mac->words[0] == dst->words[0] && mac->words[1] == dst->words[1] && mac->words[2] == dst->words[2];
 }
 
-/* How long the priority tag of a frame is, 0 without one. A card that strips tags hides them from XDP. */
+/* Length of the priority tag of a frame, 0 without one. A card that strips tags hides them from XDP. */
 static ALWAYS_INLINE __u32 priority_tag(const struct ethernet_header *ethernet, const void *end)
 {
 	const __be16 *tag = (const void *)(ethernet + 1);
@@ -286,7 +286,7 @@ static ALWAYS_INLINE __u32 priority_tag(const struct ethernet_header *ethernet, 
 	return VLAN_HLEN;
 }
 
-/* Takes away a priority tag: the addresses move to what was behind it. Pointers into the packet are void afterwards. */
+/* Removes a priority tag: the addresses move to the bytes after it. Pointers into the packet are invalid afterwards. */
 static ALWAYS_INLINE long strip_priority_tag(struct xdp_md *ctx, struct ethernet_header *ethernet)
 {
 	const struct ethernet_header *outer = (void *)ethernet - VLAN_HLEN;
@@ -330,7 +330,7 @@ int cache_xdp(struct xdp_md *ctx)
 		count(BAD_CHECKSUM);
 		return XDP_DROP;
 	}
-	/* First: where the driver has no room a worker forwards the packet, and counts it. */
+	/* First, because without room in the driver a worker forwards the packet, and counts it. */
 	if (entry->flags & FLOW_TUNNELED) {
 		if ((tag_len && strip_priority_tag(ctx, ethernet)) || enclose_in_driver(ctx, &packet, entry, hop)) {
 			count(UNUSUAL);
@@ -339,7 +339,7 @@ int cache_xdp(struct xdp_md *ctx)
 	} else {
 		rewrite_headers(ethernet, &packet, entry, hop);
 		rewrite_checksum(&packet, entry);
-		/* To take bytes off the front always succeeds. */
+		/* Removing bytes from the front always succeeds. */
 		if (tag_len && bpf_xdp_adjust_head(ctx, VLAN_HLEN)) {
 			count(REWRITE_FAILED);
 			return XDP_DROP;
@@ -353,7 +353,7 @@ int cache_xdp(struct xdp_md *ctx)
 	return hop->ifindex == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(hop->ifindex, 0);
 }
 
-/* Whether it is an ICMP error: it may be about a flow. */
+/* Whether a packet is an ICMP error, which may be about a flow. */
 static ALWAYS_INLINE int is_icmp_error(const struct source *from, struct __sk_buff *skb, const struct packet *packet)
 {
 	int is_ipv4 = skb->protocol == htons(ETH_P_IP);
@@ -371,7 +371,7 @@ static ALWAYS_INLINE int is_icmp_error(const struct source *from, struct __sk_bu
 	return 1 <= type && type <= 4; /* RFC 4443: the same and packet too big */
 }
 
-/* Whether it is left to userspace, and userspace is to know of it. */
+/* Whether a packet is left to userspace and accepted by the filter. */
 static ALWAYS_INLINE int is_for_us(const struct source *from, struct __sk_buff *skb)
 {
 	struct packet packet = { .interface = skb->ifindex };
@@ -393,7 +393,7 @@ static ALWAYS_INLINE int is_for_us(const struct source *from, struct __sk_buff *
 SEC("socket")
 int cache_filter(struct __sk_buff *skb)
 {
-	/* A filter may not read in place. What is not there is zero, and makes nothing WHOLE. */
+	/* A filter cannot read in place. Missing bytes are zero, and never make a packet WHOLE. */
 	__u8 headers[HEADERS] __attribute__((aligned(8))) = {};
 	__u32 len = skb->len - ETH_HLEN, wanted = headers_of(skb);
 	struct source from = { .at = headers, .end = headers + HEADERS, .len = len };
@@ -401,7 +401,7 @@ int cache_filter(struct __sk_buff *skb)
 	if (skb->pkt_type != PACKET_HOST || !is_untagged(skb) || skb->len < ETH_HLEN)
 		return 0;
 	wanted = len < wanted ? len : wanted;
-	/* Linux 6.1 wants to see both bounds, one by one. */
+	/* The verifier of Linux 6.1 needs both bounds separately. */
 	asm volatile("" : "+r"(wanted));
 	if (wanted < sizeof(struct ipv4_header))
 		return 0;
@@ -413,7 +413,7 @@ int cache_filter(struct __sk_buff *skb)
 	return is_for_us(&from, skb) ? ~0 : 0;
 }
 
-/* Nothing reads it: it keeps in the object's BTF what userspace mirrors and no map holds. */
+/* Unused: keeps the types in the object's BTF that userspace mirrors and no map holds. */
 const struct {
 	struct segment_event event;
 	enum flow_flag flow_flag;

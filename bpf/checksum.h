@@ -1,12 +1,12 @@
 /*
- * The Internet checksum, updated by what a change does to it (RFC 1624, equation 3). A change is the ones' complement
- * sum of what was, complemented, and what is: in the order of the bytes on the wire, like the checksum itself.
+ * Incremental updates of the Internet checksum (RFC 1624, equation 3). A change is the ones' complement
+ * sum of the complemented old value and the new value, in network byte order, like the checksum itself.
  */
 #pragma once
 
 #include "kernel.h"
 
-/* What a hop less changes: the TTL of IPv4 is the upper byte of a word, the hop limit of IPv6 the lower. */
+/* The change by one hop: the TTL of IPv4 is the upper byte of a word, the hop limit of IPv6 the lower. */
 #define TTL_SUM htons(0xfeff)
 #define HOP_LIMIT_SUM htons(0xfffe)
 

@@ -1,4 +1,4 @@
-/* Packets in fragments whose first was dropped: the host could not put the rest together, and would keep it for long. */
+/* Fragmented packets whose first fragment was dropped: the host could not reassemble the rest, and would keep it for long. */
 #pragma once
 
 #include "head.h"
@@ -13,7 +13,7 @@ struct fragment_key {
 };
 
 /*
- * The fragments of a packet follow each other closely, so that few packets are enough; but each CPU takes 128 places of
+ * The fragments of a packet follow each other closely, so few packets are enough; but each CPU takes 128 places of
  * such a map at once.
  */
 struct {
@@ -30,7 +30,7 @@ static ALWAYS_INLINE struct fragment_key fragment_of(const struct __sk_buff *skb
 	return (struct fragment_key){ .src = head->key.src, .dst = head->key.dst, .id = head->id, .protocol = protocol };
 }
 
-/* What has become of a first fragment. One that passes may have the number of an older packet that did not. */
+/* Records the decision on a first fragment. A passing one may have the number of an older, dropped packet. */
 static ALWAYS_INLINE void remember(const struct fragment_key *key, int is_dropped)
 {
 	__u8 yes = 1;

@@ -1,15 +1,15 @@
 /*
- * The guard: keeps from the host's own stack what convey forwards, or the stack would answer it with RST or "port
+ * The guard: hides the packets that convey forwards from the host's own stack, which would answer with RST or "port
  * unreachable".
- * `guard` is attached to tcx ingress, which a frame passes after the packet sockets have had their copy of it, and goes
- * with the process. `dsr_guard` is a filter of clsact, behind it, which stays when the process ends: until its time is over.
+ * `guard` is attached to tcx ingress, which a frame passes after the packet sockets have got their copy, and disappears
+ * with the process. `dsr_guard` is a filter of clsact, behind it, which stays after the process has ended, until it expires.
  */
 #include "kernel.h"
 #include "fragments.h"
 #include "head.h"
 #include "selection.h"
 
-/* How long `dsr_guard` does what (CLOCK_MONOTONIC, ns). Mirrors `kernel_types::LeaseEntry`. */
+/* Deadlines of `dsr_guard` (CLOCK_MONOTONIC, ns). Mirrors `kernel_types::LeaseEntry`. */
 struct lease {
 	__u64 serves_until; /* as long as convey may still be there, or come back at once */
 	__u64 ends;	    /* until then what begins at a frontend is the host's, and what is under way is not */
@@ -22,7 +22,7 @@ struct {
 	MAP_TYPE(value, struct lease);
 } lease SEC(".maps");
 
-/* What `dsr_guard` takes frontends for by now: SERVING, DRAINING or, when its time is over, 0. */
+/* Current state of frontends for `dsr_guard`: SERVING, DRAINING or, after it has expired, 0. */
 static ALWAYS_INLINE int of_lease(void)
 {
 	__u32 only = 0;
@@ -34,7 +34,7 @@ static ALWAYS_INLINE int of_lease(void)
 	return now < held->serves_until ? SERVING : DRAINING;
 }
 
-/* The key as sockets are looked up by; its size. */
+/* Converts the key for a lookup of sockets; returns its size. */
 static ALWAYS_INLINE __u32 socket_tuple(const struct __sk_buff *skb, const struct flow_key *key,
 					struct bpf_sock_tuple *tuple)
 {
@@ -55,7 +55,7 @@ static ALWAYS_INLINE __u32 socket_tuple(const struct __sk_buff *skb, const struc
 	return sizeof(tuple->ipv6);
 }
 
-/* Whether a connection of this host has the key. A listening socket would answer with RST as the stack does. */
+/* Whether a connection of this host has the key. A listening socket does not count: it would answer with RST, like the stack. */
 static ALWAYS_INLINE int connected_here(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, __u32 size)
 {
 	struct bpf_sock *sock = bpf_skc_lookup_tcp(skb, tuple, size, BPF_F_CURRENT_NETNS, 0);
@@ -69,8 +69,8 @@ static ALWAYS_INLINE int connected_here(struct __sk_buff *skb, struct bpf_sock_t
 }
 
 /*
- * Whether a UDP socket of this host takes the key, connected or not. Most clients (resolvers, QUIC) never connect
- * theirs, and a program ignores what does not concern it; the stack answers only for a port that nobody has.
+ * Whether a UDP socket of this host accepts the key, connected or not. Most clients (resolvers, QUIC) never connect
+ * theirs, and a program ignores unexpected datagrams; the stack answers only for an unused port.
  */
 static ALWAYS_INLINE int bound_here(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, __u32 size)
 {
@@ -82,7 +82,7 @@ static ALWAYS_INLINE int bound_here(struct __sk_buff *skb, struct bpf_sock_tuple
 	return 1;
 }
 
-/* Whether a program of this host waits for this packet: it may talk to a server from a port of ours. */
+/* Whether a program of this host waits for this packet: it may contact a server from one of convey's ports. */
 static ALWAYS_INLINE int owned_here(struct __sk_buff *skb, const struct flow_key *key)
 {
 	struct bpf_sock_tuple tuple;
@@ -91,7 +91,7 @@ static ALWAYS_INLINE int owned_here(struct __sk_buff *skb, const struct flow_key
 	return key->protocol == IPPROTO_TCP ? connected_here(skb, &tuple, size) : bound_here(skb, &tuple, size);
 }
 
-/* Whether it is a SYN that opens a connection. */
+/* Whether a segment is a SYN that opens a connection. */
 static ALWAYS_INLINE int opens(const struct __sk_buff *skb, const struct head *head)
 {
 	__u8 flags;
@@ -101,13 +101,13 @@ static ALWAYS_INLINE int opens(const struct __sk_buff *skb, const struct head *h
 	return is_opening(flags);
 }
 
-/* What becomes of a packet that has its ports in it, where frontends serve at most as `at_most` says. */
+/* Decision on a packet that contains its ports; `at_most` limits the state of frontends. */
 static ALWAYS_INLINE int judge(struct __sk_buff *skb, const struct head *head, int at_most)
 {
 	const struct flow_key *key = &head->key;
 	int frontend;
 
-	/* The host's stack reads any number of extension headers. */
+	/* The host's stack parses any number of extension headers. */
 	if (head->is_beyond && at_most == SERVING && (has_frontend(&key->dst) || bpf_map_lookup_elem(&snat, &key->dst)))
 		return TCX_DROP;
 	if (!head->transport)
@@ -124,7 +124,7 @@ static ALWAYS_INLINE int judge(struct __sk_buff *skb, const struct head *head, i
 	return TCX_NEXT;
 }
 
-/* Frames that were dropped for a second priority tag: no worker gets them. */
+/* Frames dropped because of a second priority tag: no worker gets them. */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	MAP_UINT(max_entries, 1);
@@ -142,7 +142,7 @@ static ALWAYS_INLINE int drop_stacked(void)
 	return TCX_DROP;
 }
 
-/* Whether a frame has a second priority tag behind its first. The host's stack steps over any number of them. */
+/* Whether a frame has a second priority tag after its first. The host's stack skips any number of them. */
 static ALWAYS_INLINE int is_stacked(struct __sk_buff *skb)
 {
 	__be16 tag;
@@ -152,7 +152,7 @@ static ALWAYS_INLINE int is_stacked(struct __sk_buff *skb)
 	return !bpf_skb_load_bytes(skb, ETH_HLEN, &tag, sizeof(tag)) && !(tag & htons(VLAN_VID_MASK));
 }
 
-/* Fragments share the fate of their first, which alone says whose they are. */
+/* Fragments are treated like the first one, because only the first one contains the ports. */
 static ALWAYS_INLINE int keep_away(struct __sk_buff *skb, int at_most)
 {
 	struct fragment_key fragment;

@@ -1,4 +1,4 @@
-/* What the guard reads of a packet, once: whose it is, and which part of it a frame has. */
+/* The fields of a packet that the guard reads, once: its flow key, and which part of the packet the frame contains. */
 #pragma once
 
 #include "packet.h"
@@ -13,12 +13,12 @@ struct head {
 	int is_beyond; /* it has more extension headers than are read */
 };
 
-/* Where the transport header is, or 0 if this frame has none. */
+/* Offset of the transport header, or 0 if this frame has none. */
 static ALWAYS_INLINE __u32 read_v4(const struct __sk_buff *skb, struct head *head)
 {
 	struct ipv4_header ip;
 
-	/* A packet of another version no worker gets, and the host drops. */
+	/* No worker gets a packet of another version, and the host drops it. */
 	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) || ip.version_ihl >> 4 != 4)
 		return 0;
 	head->key.src = v4_mapped(ip.src);
@@ -31,7 +31,7 @@ static ALWAYS_INLINE __u32 read_v4(const struct __sk_buff *skb, struct head *hea
 	return head->part == LATER ? 0 : ETH_HLEN + (ip.version_ihl & 0xf) * 4;
 }
 
-/* Reads a fragment header, whose begin is at `at`. A packet that was sent whole may have one, too (RFC 6946). */
+/* Reads the fragment header at `at`. An unfragmented packet may have one, too (RFC 6946). */
 static ALWAYS_INLINE int read_fragment(const struct __sk_buff *skb, __u32 at, __be16 fragment, struct head *head)
 {
 	if (!(fragment & htons(IPV6_OFFSET | IPV6_MORE)))
@@ -42,7 +42,7 @@ static ALWAYS_INLINE int read_fragment(const struct __sk_buff *skb, __u32 at, __
 	return 1;
 }
 
-/* As by IPv4. A packet whose source has chosen its way is not at its destination: 0 too. */
+/* As for IPv4. A packet with a source route has not reached its destination: also 0. */
 static ALWAYS_INLINE __u32 read_v6(const struct __sk_buff *skb, struct head *head)
 {
 	__u32 at = ETH_HLEN + sizeof(struct ipv6_header);
@@ -58,13 +58,13 @@ static ALWAYS_INLINE __u32 read_v6(const struct __sk_buff *skb, struct head *hea
 	for (int i = 0; i < MAX_EXTENSIONS; i++) {
 		__u8 protocol = head->key.protocol;
 
-		/* Options for every hop come first or are none: the host refuses others, and no worker takes them. */
+		/* Hop-by-hop options must come first: the host refuses others, and no worker handles them. */
 		if (!is_extension(protocol) || (protocol == HOP_BY_HOP && i))
 			break;
 		if (bpf_skb_load_bytes(skb, at, &header, sizeof(header)))
 			return 0;
 		if (protocol == FRAGMENT) {
-			/* The first of several is what hosts go by. */
+			/* Hosts use the first of several fragment headers. */
 			if (!has_fragment && !read_fragment(skb, at, header.fragment, head))
 				return 0;
 			if (header.fragment & htons(IPV6_OFFSET))
@@ -82,7 +82,7 @@ static ALWAYS_INLINE __u32 read_v6(const struct __sk_buff *skb, struct head *hea
 
 /*
  * Reads a packet that was sent to this host without a VLAN tag or with a priority tag (the interface of a VLAN sees its
- * packets untagged). There is a transport header if this is TCP or UDP and has its ports in it: whole, or the first
+ * packets untagged). There is a transport header if this is TCP or UDP and contains its ports: unfragmented, or the first
  * fragment.
  */
 static ALWAYS_INLINE void read_head(const struct __sk_buff *skb, struct head *head)

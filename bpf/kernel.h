@@ -1,6 +1,6 @@
 /*
  * The part of the kernel's BPF interface that our programs use, as include/uapi/linux/bpf.h defines it.
- * Declared here so that building takes clang alone, and the object is the same whatever headers a machine has.
+ * Declared here so that the build needs only clang, and the object does not depend on the headers of a machine.
  */
 #pragma once
 
@@ -26,7 +26,7 @@ typedef __u32 __be32;
 #define ntohl(value) htonl(value)
 #define NULL ((void *)0)
 
-/* Maps describe themselves by the types of these members (BTF). */
+/* The types of these members describe a map (BTF). */
 #define MAP_UINT(name, value) int(*name)[value]
 #define MAP_TYPE(name, type) type *name
 
@@ -42,7 +42,7 @@ enum { PACKET_HOST = 0 };
 enum { BPF_TCP_LISTEN = 10 };
 #define BPF_F_CURRENT_NETNS ((__u64)-1)
 
-/* What the programs of tc and of sockets are given. */
+/* Context of tc programs and socket filters. */
 struct __sk_buff {
 	__u32 len;
 	__u32 pkt_type;
@@ -60,7 +60,7 @@ struct __sk_buff {
 	__u32 gso_size; /* of a super-frame: payload of each packet that it will be cut into */
 };
 
-/* What an XDP program is given. */
+/* Context of an XDP program. */
 struct xdp_md {
 	__u32 data;
 	__u32 data_end;
@@ -85,7 +85,7 @@ struct bpf_sock {
 	__u32 state;
 };
 
-/* The two ends of a packet; the kernel tells the families apart by the size it is given. */
+/* The two ends of a packet; the kernel distinguishes the families by the size. */
 struct bpf_sock_tuple {
 	union {
 		struct {
@@ -103,7 +103,7 @@ struct bpf_sock_tuple {
 	};
 };
 
-/* Of bpf_skb_adjust_room: where room is made, and for what. Packets of a super-frame stay as long as they are. */
+/* Flags of bpf_skb_adjust_room: position and type of the new headers. Packets of a super-frame keep their length. */
 enum { BPF_ADJ_ROOM_MAC = 1 };
 enum {
 	BPF_F_ADJ_ROOM_FIXED_GSO = 1,

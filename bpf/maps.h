@@ -5,26 +5,26 @@
 
 /* Mirrored by `cache::entry`. */
 enum flow_flag {
-	/* Nothing but hop count and link-layer addresses changes. */
+	/* Only hop count and link-layer addresses change. */
 	FLOW_L2_DSR = 1,
-	/* It goes to the client; else to the server. */
+	/* Packets to the client; otherwise to the server. */
 	FLOW_TO_CLIENT = 2,
-	/* Its sender has finished. Written here. */
+	/* The sender has finished. Written by the program. */
 	FLOW_FINISHED = 4,
-	/* Of the connection only the SYN is known yet. Ended here. */
+	/* Only the SYN of the connection has passed. Cleared by the program. */
 	FLOW_OPENING = 8,
-	/* What its receiver answers does not pass here (DSR). */
+	/* The answers of the receiver do not pass here (DSR). */
 	FLOW_ALONE = 16,
-	/* Each packet goes within another one, but for a hop as it is. Addresses and ports of the entry are those of outer packets. */
+	/* Packets are encapsulated, unchanged except for the hop count. The entry has the outer addresses and ports. */
 	FLOW_TUNNELED = 32,
-	/* The numbers are those that another process had, which may have forwarded more since. Ended here. */
+	/* The numbers come from another process, which may have forwarded more since. Cleared by the program. */
 	FLOW_RESTORED = 64,
 };
 
-/* Index of no next hop: there are fewer. */
+/* Index that no next hop has. */
 enum { NOWHERE = 0xffff };
 
-/* What is done to the packets of a flow that go one way, in a cache line. Mirrors `cache::FlowEntry`. */
+/* Rewriting of the packets of a flow in one direction, in a cache line. Mirrors `cache::FlowEntry`. */
 struct flow_entry {
 	struct addr src;
 	struct addr dst;
@@ -32,12 +32,12 @@ struct flow_entry {
 	__u16 dst_port;
 	__u16 next_hop; /* index into next_hops; NOWHERE: its packets are left to userspace */
 	__u16 from;	/* what packets of a server come in on: the lower half of that interface's index */
-	/* What the new addresses change in a checksum, and the new ports: see checksum.h. With FLOW_TUNNELED the halves of the flow label. */
+	/* Checksum differences of the new addresses and of the new ports: see checksum.h. With FLOW_TUNNELED the halves of the flow label. */
 	__u16 address_sum;
 	__u16 port_sum;
 	__u16 counter_id; /* index into flow_counters */
 	__u16 flags;
-	/* Said by userspace, and kept up here: */
+	/* Written by userspace, and updated by the program: */
 	__u32 sent;	 /* TCP: what comes after the last byte; nothing while its sender has not been heard */
 	__u32 ack;	 /* TCP: what its sender expects next; the same, but for who answers a SYN */
 	__u64 last_seen; /* when the last packet passed, to a tick: CLOCK_MONOTONIC, ns */
@@ -48,7 +48,7 @@ struct mac {
 	__u16 words[3];
 };
 
-/* What an Ethernet header begins with. */
+/* First part of an Ethernet header. */
 struct macs {
 	struct mac dst;
 	struct mac src;
@@ -62,7 +62,7 @@ struct next_hop {
 	__u32 redirect_peer; /* whether the other end of that interface takes frames: see model::Interface */
 };
 
-/* What has been sent from clients to a server and back; lengths with the Ethernet header. Mirrors `cache::FlowCounters`. */
+/* Packets and bytes from clients to a server and back, including the Ethernet header. Mirrors `cache::FlowCounters`. */
 struct flow_counters {
 	__u64 packets_to_server;
 	__u64 bytes_to_server;
@@ -70,42 +70,42 @@ struct flow_counters {
 	__u64 bytes_to_client;
 };
 
-/* What has become of packets; what is not forwarded or dropped is left to userspace. Mirrors `model::CacheOutcome`. */
+/* Outcome for a packet; userspace gets packets that are neither forwarded nor dropped. Mirrors `model::CacheOutcome`. */
 enum outcome {
 	FORWARDED,
-	/* Of a flow that is known: TCP with SYN or RST, or a FIN or a part of the handshake that does not fit; */
+	/* Known flow: TCP with SYN or RST, or a FIN or part of the handshake that does not fit. */
 	CHANGES_STATE,
-	/* a packet that may go no further; */
+	/* Known flow: the TTL has expired. */
 	EXPIRED,
-	/* one that is longer than its next hop takes; */
+	/* Known flow: longer than the MTU of the next hop. */
 	TOO_BIG,
-	/* one whose next hop leads nowhere; */
+	/* Known flow: the next hop is unusable. */
 	NO_NEXT_HOP,
-	/* one of a server, from an interface that is not the one to that server; */
+	/* Known flow: a server's packet from another interface than the server's. */
 	OTHER_INTERFACE,
-	/* A large TCP segment that its sender sends again after a pause. */
+	/* A large TCP segment that its sender retransmits after a pause. */
 	REPEATED,
 	/*
 	 * TCP or UDP to an address of ours with IP options, extension headers, wrong lengths or a wrong checksum of its IPv4 header, or
-	 * in fragments; or a packet that a worker alone can put into its tunnel.
+	 * in fragments; or a packet that only a worker can encapsulate.
 	 */
 	UNUSUAL,
 	/* A SYN to a frontend that was dropped before: see limit.h. */
 	CAME_AGAIN,
-	/* A SYN to a frontend in a flood, or what may be one: dropped. */
+	/* A SYN to a frontend in a flood, or a possible one: dropped. */
 	SYN_LIMITED,
-	/* A FIN whose event found no room in the ring: dropped, and sent again. */
+	/* A FIN without room for its event in the ring: dropped, and retransmitted. */
 	FIN_QUEUE_FULL,
 	/* A segment with a wrong checksum that would have changed the state of its flow: dropped. */
 	BAD_CHECKSUM,
-	/* A packet that the kernel could not make room in, or take a tag from, as its flow wants it: dropped. */
+	/* A packet that the kernel could not make room in, or remove a tag from: dropped. */
 	REWRITE_FAILED,
 	OUTCOMES,
-	/* Of no known flow: not counted. */
+	/* Not a known flow: not counted. */
 	UNKNOWN,
 };
 
-/* A segment that was forwarded, and that is part of a handshake or has a FIN. Mirrors `cache::events::SegmentEvent`. */
+/* A forwarded segment that is part of a handshake or has a FIN. Mirrors `cache::events::SegmentEvent`. */
 struct segment_event {
 	struct flow_key key;
 	__u32 seq;
@@ -120,13 +120,13 @@ struct rate {
 	__u64 burst;	/* ns by which they may come too early: so many intervals at once */
 };
 
-/* How fast connections may begin. Mirrors `kernel_types::SynLimitEntry`. */
+/* Rate limits for new connections. Mirrors `kernel_types::SynLimitEntry`. */
 struct syn_limit {
 	struct rate network;   /* those of one network; no interval: no limit */
 	struct rate strangers; /* those of all networks together that are not known */
 };
 
-/* Sizes are set when it is loaded. */
+/* The size is set when the map is loaded. */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_HASH);
 	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
@@ -156,16 +156,16 @@ struct {
 	MAP_TYPE(value, __u64);
 } outcomes SEC(".maps");
 
-/* Read by userspace at its own pace: so that 1 MiB is enough for 100 ms of 150,000 a second. */
+/* Userspace polls it: 1 MiB is enough for 100 ms at 150,000 events a second. */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_RINGBUF);
 	MAP_UINT(max_entries, 1 << 20);
 } events SEC(".maps");
 
-/* What is at an address of ours. Mirrors `selection_maps::WITH_FRONTENDS` and `selection_maps::SNAT_ALONE`. */
+/* Use of one of convey's addresses. Mirrors `selection_maps::WITH_FRONTENDS` and `selection_maps::SNAT_ALONE`. */
 enum own_address { WITH_FRONTENDS = 1, SNAT_ALONE = 2 };
 
-/* All our addresses: the VIPs and those of SNAT, each with its `enum own_address`. */
+/* All of convey's addresses: VIPs and SNAT addresses, each with its `enum own_address`. */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_HASH);
 	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
@@ -174,7 +174,7 @@ struct {
 	MAP_TYPE(value, __u8);
 } ours SEC(".maps");
 
-/* The addresses of the interfaces that XDP is on. */
+/* The addresses of the interfaces with XDP. */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_HASH);
 	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);

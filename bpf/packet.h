@@ -1,17 +1,17 @@
-/* Headers as they are on the wire, and the key they give. */
+/* Headers on the wire, and the flow key derived from them. */
 #pragma once
 
 #include "kernel.h"
 
 enum { ETH_HLEN = 14, ETH_P_IP = 0x0800, ETH_P_IPV6 = 0x86dd };
-/* VLAN tags: 802.1Q and 802.1ad. VID 0 is no VLAN: the tag has a priority alone. */
+/* VLAN tags: 802.1Q and 802.1ad. VID 0 is no VLAN: the tag has only a priority. */
 enum { ETH_P_8021Q = 0x8100, ETH_P_8021AD = 0x88a8, VLAN_HLEN = 4, VLAN_VID_MASK = 0xfff };
 enum { IPPROTO_TCP = 6, IPPROTO_UDP = 17 };
-/* Where the flags of the TCP header are. */
+/* Offset of the flags in the TCP header. */
 enum { TCP_FLAGS = 13 };
 enum { TCP_FIN = 0x01, TCP_SYN = 0x02, TCP_RST = 0x04, TCP_ACK = 0x10 };
 enum { IPV4_DONT_FRAGMENT = 0x4000, IPV4_MORE = 0x2000, IPV4_OFFSET = 0x1fff, IPV6_OFFSET = 0xfff8, IPV6_MORE = 1 };
-/* Extension headers, by protocol number, and most of them that a packet may have (as in `wire`). */
+/* Extension headers by protocol number, and the maximum number in a packet (as in `wire`). */
 enum { HOP_BY_HOP = 0, ROUTING = 43, FRAGMENT = 44, DESTINATION_OPTIONS = 60 };
 enum extension_limit { MAX_EXTENSIONS = 8 };
 
@@ -42,7 +42,7 @@ struct ipv6_header {
 	struct addr dst;
 };
 
-/* What every extension header begins with. */
+/* First part of every extension header. */
 struct extension {
 	__u8 next;
 	__u8 len; /* in units of 8 bytes, the first not counted; none in a fragment header */
@@ -60,7 +60,7 @@ struct ports {
 	__be16 dst;
 };
 
-/* What all packets of one direction of a flow have in common; ports in the machine's order. Mirrors `model::FlowKey`. */
+/* Key of all packets of one direction of a flow; ports in host byte order. Mirrors `model::FlowKey`. */
 struct flow_key {
 	struct addr src;
 	struct addr dst;
@@ -75,7 +75,7 @@ static ALWAYS_INLINE int is_vlan_tag(__be16 protocol)
 	return protocol == htons(ETH_P_8021Q) || protocol == htons(ETH_P_8021AD);
 }
 
-/* Whether the host's stack takes a frame on this interface: without a VLAN tag, or with a priority tag. */
+/* Whether the host's stack accepts a frame on this interface: without a VLAN tag, or with a priority tag. */
 static ALWAYS_INLINE int is_untagged(const struct __sk_buff *skb)
 {
 	return !skb->vlan_present || !(skb->vlan_tci & VLAN_VID_MASK);
@@ -102,7 +102,7 @@ static ALWAYS_INLINE int is_extension(__u8 protocol)
 	return protocol == HOP_BY_HOP || protocol == ROUTING || protocol == FRAGMENT || protocol == DESTINATION_OPTIONS;
 }
 
-/* Whether TCP's flags are those of a SYN that opens a connection. */
+/* Whether the TCP flags are those of a SYN that opens a connection. */
 static ALWAYS_INLINE int is_opening(__u8 flags)
 {
 	return (flags & (TCP_SYN | TCP_RST | TCP_ACK)) == TCP_SYN;

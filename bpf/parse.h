@@ -1,4 +1,4 @@
-/* Packets that the cache may forward: whole TCP segments and UDP datagrams whose lengths agree, as `wire::parse` has it. */
+/* Packets that the cache may forward: unfragmented TCP segments and UDP datagrams with consistent lengths, as in `wire::parse`. */
 #pragma once
 
 #include "checksum.h"
@@ -23,14 +23,14 @@ struct udp_header {
 	__u16 checksum;
 };
 
-/* Where a packet is read: from the IP header on to `end`. */
+/* The readable part of a packet: from the IP header to `end`. */
 struct source {
 	void *at;
 	void *end;
 	__u32 len; /* from the IP header on, with what is beyond `end` and padding */
 };
 
-/* As much as is read of any packet. */
+/* Result of parsing a packet. */
 enum { HEADERS = sizeof(struct ipv6_header) + sizeof(struct tcp_header) };
 
 struct packet {
@@ -46,29 +46,29 @@ struct packet {
 	__u8 flags; /* of TCP */
 	__be32 seq; /* of TCP */
 	__be32 ack;
-	/* Where it came in. Last, for the verifier forgets what is known of `ip_len` if it shares its 8 bytes. */
+	/* The ingress interface. Last, because the verifier loses the bounds of `ip_len` if both share 8 bytes. */
 	__u32 interface;
 };
 
 enum shape {
-	/* Not for the cache, nor for convey if it is not ICMP: only the addresses are known, if it is IP. */
+	/* Not for the cache, and not for convey unless it is ICMP: only the addresses of an IP packet are known. */
 	OTHER,
 	/*
 	 * TCP or UDP with options, extension headers, wrong lengths, a wrong checksum of the IPv4 header, or in fragments: only the
 	 * addresses are known, and the protocol, if not more than one header is before it.
 	 */
 	FANCY,
-	/* All is known. */
+	/* All fields are known. */
 	WHOLE,
 };
 
-/* Bytes of the packet; NULL if they are not there. */
+/* Bytes of the packet; NULL if they are missing. */
 static ALWAYS_INLINE void *look(const struct source *from, __u32 offset, __u32 len)
 {
 	return from->at + offset + len > from->end ? NULL : from->at + offset;
 }
 
-/* What the IP header carries. */
+/* Parses the payload of the IP header. */
 static ALWAYS_INLINE enum shape parse_transport(const struct source *from, struct packet *packet)
 {
 	__u32 len;
@@ -154,7 +154,7 @@ static ALWAYS_INLINE enum shape parse_whole_v6(const struct source *from, struct
 	}
 	if (ip->next != IPPROTO_TCP && ip->next != IPPROTO_UDP)
 		return OTHER;
-	/* On a wire nobody has an address that stands for one of IPv4; as a key it would be that of another flow. */
+	/* An IPv4-mapped address is not allowed on the wire; as a key it would match another flow. */
 	if (is_v4(&ip->src) || is_v4(&ip->dst))
 		return FANCY;
 	packet->ip = ip;
@@ -163,7 +163,7 @@ static ALWAYS_INLINE enum shape parse_whole_v6(const struct source *from, struct
 	return parse_transport(from, packet);
 }
 
-/* `protocol` is that of the Ethernet header. */
+/* `protocol` is the one of the Ethernet header. */
 static ALWAYS_INLINE enum shape parse_whole(__be16 protocol, const struct source *from, struct packet *packet)
 {
 	if (protocol == htons(ETH_P_IP))

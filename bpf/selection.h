@@ -1,4 +1,4 @@
-/* What is forwarded: the maps that hold a `dataplane::Selection`. */
+/* The forwarded traffic: the maps of a `dataplane::Selection`. */
 #pragma once
 
 #include "packet.h"
@@ -17,10 +17,10 @@ struct port_range {
 	__u16 last;
 };
 
-/* What is said of a frontend. Mirrors `selection_maps::SERVING` and `selection_maps::DRAINING`. */
+/* State of a frontend. Mirrors `selection_maps::SERVING` and `selection_maps::DRAINING`. */
 enum frontend_state { SERVING = 1, DRAINING = 2 };
 
-/* Where clients connect to; and with port and protocol 0 the addresses of frontends that serve. */
+/* Addresses and ports of frontends; with port and protocol 0 the addresses of serving frontends. */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_HASH);
 	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
@@ -29,7 +29,7 @@ struct {
 	MAP_TYPE(value, __u8);
 } frontends SEC(".maps");
 
-/* Whose replies come to the SNAT addresses; with port 0, from any port. */
+/* Servers whose replies arrive at the SNAT addresses; with port 0, from any port. */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_HASH);
 	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
@@ -47,7 +47,7 @@ struct {
 	MAP_TYPE(value, struct port_range);
 } snat SEC(".maps");
 
-/* SERVING or DRAINING if it goes to a frontend, else 0. */
+/* SERVING or DRAINING for a packet to a frontend, otherwise 0. */
 static ALWAYS_INLINE int to_frontend(const struct flow_key *key)
 {
 	struct endpoint dst = { key->dst, key->dst_port, key->protocol, 0 };
@@ -56,7 +56,7 @@ static ALWAYS_INLINE int to_frontend(const struct flow_key *key)
 	return frontend ? *frontend : 0;
 }
 
-/* Whether a frontend that serves has this address. */
+/* Whether a serving frontend has this address. */
 static ALWAYS_INLINE int has_frontend(const struct addr *addr)
 {
 	struct endpoint dst = { *addr, 0, 0, 0 };
@@ -73,7 +73,7 @@ static ALWAYS_INLINE int reply_of_server(const struct flow_key *key)
 		return 0;
 	if (bpf_map_lookup_elem(&servers, &src))
 		return 1;
-	/* One that keeps the ports that clients ask for. */
+	/* A server without a port, which keeps the clients' destination ports. */
 	src.port = 0;
 	return bpf_map_lookup_elem(&servers, &src) != NULL;
 }

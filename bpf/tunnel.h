@@ -1,4 +1,4 @@
-/* Putting packets into tunnels: `wire::tunnel` in C. */
+/* Encapsulation of packets: `wire::tunnel` in C. */
 #pragma once
 
 #include "checksum.h"
@@ -16,14 +16,14 @@ struct gue_header {
 	__be16 flags;
 };
 
-/* What it takes to put a packet into a tunnel. Read once: the verifier takes a second look for another value. */
+/* Parameters of an encapsulation. Read once: for the verifier a second read returns another value. */
 struct tunnel {
 	__u32 overhead;
 	int is_v4;
 	int is_gue;
 };
 
-/* Of an entry that has FLOW_TUNNELED. */
+/* Parameters from an entry with FLOW_TUNNELED. */
 static ALWAYS_INLINE struct tunnel tunnel_of(const struct flow_entry *entry)
 {
 	struct tunnel tunnel = { .is_v4 = is_v4(&entry->dst), .is_gue = entry->dst_port != 0 };
@@ -34,19 +34,19 @@ static ALWAYS_INLINE struct tunnel tunnel_of(const struct flow_entry *entry)
 	return tunnel;
 }
 
-/* How much longer packets become. */
+/* Length of the outer headers. */
 static ALWAYS_INLINE __u32 overhead(const struct flow_entry *entry)
 {
 	return entry->flags & FLOW_TUNNELED ? tunnel_of(entry).overhead : 0;
 }
 
-/* Whether outer packets have a checksum over all that is within. */
+/* Whether outer packets have a checksum over the whole inner packet. */
 static ALWAYS_INLINE int needs_checksum(const struct flow_entry *entry)
 {
 	return entry->flags & FLOW_TUNNELED && entry->dst_port && !is_v4(&entry->dst);
 }
 
-/* Whether the sum over a packet is known by a checksum in it. Nobody writes that of a super-frame into what it is cut into. */
+/* Whether the sum over a packet follows from a checksum in it. For a super-frame it would be missing in each segment. */
 static ALWAYS_INLINE int has_checksum(const struct packet *packet, __u32 gso_size)
 {
 	const struct udp_header *udp = (void *)packet->ports;
@@ -57,7 +57,7 @@ static ALWAYS_INLINE int has_checksum(const struct packet *packet, __u32 gso_siz
 	       (udp->checksum && ntohs(udp->len) == packet->len - packet->ip_len);
 }
 
-/* The sum of so many words, as a checksum has it. */
+/* The sum of so many words, as in a checksum. */
 static ALWAYS_INLINE __u32 sum_of(const void *bytes, int words)
 {
 	const __u16 *word = bytes;
@@ -69,7 +69,7 @@ static ALWAYS_INLINE __u32 sum_of(const void *bytes, int words)
 	return sum;
 }
 
-/* The sum over a packet that `has_checksum`: with the pseudo-header, what the checksum covers sums up to nothing. */
+/* The sum over a packet that `has_checksum`: the covered bytes and the pseudo-header sum up to zero. */
 static ALWAYS_INLINE __u32 sum_of_inner(const struct packet *packet, const void *inner)
 {
 	__u32 pseudo = htons(packet->key.protocol) + htons(packet->len - packet->ip_len);
@@ -87,7 +87,7 @@ static ALWAYS_INLINE __u32 sum_of_inner(const struct packet *packet, const void 
 	}
 }
 
-/* One hop less for the inner packet. Returns its traffic class, with the ECN bits. */
+/* Decrements the hop count of the inner packet. Returns its traffic class, with the ECN bits. */
 static ALWAYS_INLINE __u8 pass_inner(const struct packet *packet, void *inner)
 {
 	if (is_ipv4(packet)) {
@@ -104,7 +104,7 @@ static ALWAYS_INLINE __u8 pass_inner(const struct packet *packet, void *inner)
 	}
 }
 
-/* The protocol number of what is within. */
+/* The protocol number of the inner packet. */
 static ALWAYS_INLINE __u8 inside(const struct packet *packet)
 {
 	return is_ipv4(packet) ? IPV4_INSIDE : IPV6_INSIDE;
@@ -122,7 +122,7 @@ static ALWAYS_INLINE __u32 put_gue(struct gue_header *gue, const struct packet *
 	return sum_of(gue, sizeof(*gue) / 2);
 }
 
-/* Writes outer headers of IPv4. Returns what they add to a sum over the packet: that of IPv4 nothing, by its checksum. */
+/* Writes outer IPv4 headers. Returns their sum for a sum over the packet: the IPv4 header adds zero, because of its checksum. */
 static ALWAYS_INLINE __u32 put_v4(struct ipv4_header *ip, const struct tunnel *tunnel, const struct packet *packet,
 				  const struct flow_entry *entry, __u8 class)
 {
@@ -140,7 +140,7 @@ static ALWAYS_INLINE __u32 put_v4(struct ipv4_header *ip, const struct tunnel *t
 	return tunnel->is_gue ? put_gue((void *)(ip + 1), packet, entry) : 0;
 }
 
-/* The same of IPv6. */
+/* Writes outer IPv6 headers, like the function above. */
 static ALWAYS_INLINE __u32 put_v6(struct ipv6_header *ip, const struct tunnel *tunnel, const struct packet *packet,
 				  const struct flow_entry *entry, __u8 class, const void *inner)
 {
@@ -166,7 +166,7 @@ static ALWAYS_INLINE __u32 put_v6(struct ipv6_header *ip, const struct tunnel *t
 }
 
 /*
- * Writes the headers of a frame that has room for the outer ones before its packet. Returns what that changes in a sum over the
+ * Writes the headers of a frame with room for the outer ones before its packet. Returns the change of a sum over the
  * frame's contents; negative if there is no such room.
  */
 static ALWAYS_INLINE long enclose(void *ethernet, const void *end, const struct tunnel *tunnel,
@@ -181,7 +181,7 @@ static ALWAYS_INLINE long enclose(void *ethernet, const void *end, const struct 
 	if (inner + (is_ipv4(packet) ? sizeof(struct ipv4_header) : sizeof(struct ipv6_header)) > end)
 		return -1;
 	class = pass_inner(packet, inner);
-	/* The verifier wants to see that there is room for outer headers, too: before an inner one of 20 bytes there is. */
+	/* The verifier has to see that there is room for outer headers: before an inner header of 20 bytes there is. */
 	if (tunnel->is_v4) {
 		if (outer + sizeof(struct ipv4_header) + sizeof(struct gue_header) > end)
 			return -1;
@@ -197,12 +197,12 @@ static ALWAYS_INLINE long enclose(void *ethernet, const void *end, const struct 
 	return is_ipv4(packet) ? sum : sum + HOP_LIMIT_SUM;
 }
 
-/* Puts a packet into its flow's tunnel. Fails if the kernel cannot, and it is as it was then but for padding. */
+/* Encapsulates a packet of a flow. If the kernel cannot, it fails, and the packet is unchanged except for padding. */
 static ALWAYS_INLINE long enclose_in_kernel(struct __sk_buff *skb, const struct packet *packet,
 					    const struct flow_entry *entry, const struct next_hop *hop)
 {
 	struct tunnel tunnel = tunnel_of(entry);
-	/* Each packet of a super-frame is as long as its sender made it: they fit. */
+	/* The packets of a super-frame keep the length that their sender chose, so they fit. */
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO;
 	long change;
 
@@ -216,13 +216,13 @@ static ALWAYS_INLINE long enclose_in_kernel(struct __sk_buff *skb, const struct 
 	change = enclose((void *)(long)skb->data, (void *)(long)skb->data_end, &tunnel, packet, entry, hop);
 	if (change < 0)
 		return -1;
-	/* Of the sum over the whole packet that a card may have given it. */
+	/* Updates the sum over the whole packet that a card may have provided. */
 	if (change)
 		bpf_csum_update(skb, change);
 	return 0;
 }
 
-/* The same in a driver. */
+/* Encapsulates a packet on XDP. */
 static ALWAYS_INLINE long enclose_in_driver(struct xdp_md *ctx, const struct packet *packet,
 					    const struct flow_entry *entry, const struct next_hop *hop)
 {

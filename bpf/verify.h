@@ -6,7 +6,7 @@
 #include "parse.h"
 
 /*
- * Longest segment that is verified, in bytes; no link but a loopback carries longer ones. The headers before it: Ethernet with a
+ * Longest verified segment, in bytes; only a loopback carries longer ones. The headers before it: Ethernet with a
  * priority tag, and IPv6.
  */
 enum { MAX_VERIFIED = 9216, CHUNK = 64, MAX_HEADERS = 58 };
@@ -22,8 +22,8 @@ static ALWAYS_INLINE __u64 pseudo_header(const struct packet *packet)
 }
 
 /*
- * The sum over `len` bytes of a packet on tc, from `at` on: parts of it may lie elsewhere. Negative if there are fewer. A function of its
- * own, as the next one: the kernel verifies it once, and not for each way that leads to it.
+ * The sum over `len` bytes of a packet on tc, from `at` on: the bytes may not be contiguous. Negative if there are fewer. A separate
+ * function, like the next one, so that the kernel verifies it once, and not for each path that leads to it.
  */
 __attribute__((noinline)) int sum_in_kernel(struct __sk_buff *skb, __u32 at, __u32 len)
 {
@@ -54,7 +54,7 @@ __attribute__((noinline)) int sum_in_kernel(struct __sk_buff *skb, __u32 at, __u
 	return fold_long(sum);
 }
 
-/* The same on XDP, where a packet lies in one piece. */
+/* The same on XDP, where a packet is contiguous. */
 __attribute__((noinline)) int sum_in_driver(struct xdp_md *ctx, __u32 from, __u32 len)
 {
 	const void *segment = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end, *piece;
@@ -66,7 +66,7 @@ __attribute__((noinline)) int sum_in_driver(struct xdp_md *ctx, __u32 from, __u3
 	segment += from;
 	for (int i = 0; i < MAX_VERIFIED / CHUNK && at + CHUNK <= len; i++, at += CHUNK) {
 		piece = segment + at;
-		/* The compiler would reckon from the end, which no program may. */
+		/* The compiler would compute from the end, which programs must not. */
 		asm volatile("" : "+r"(piece));
 		if (piece + CHUNK > end)
 			return -1;
@@ -90,8 +90,8 @@ __attribute__((noinline)) int sum_in_driver(struct xdp_md *ctx, __u32 from, __u3
 }
 
 /*
- * On tc. The kernel makes super-frames of segments that it has verified. The sum of the pseudo-header alone is right, too: a sender on
- * this machine has left the rest to its interface, and on a virtual link there is none.
+ * On tc. The kernel makes super-frames of verified segments. A partial checksum (only the pseudo-header) is right, too: a sender on
+ * this machine has left the rest to its interface, and on a virtual link nothing completes it.
  */
 static ALWAYS_INLINE int is_intact_in_kernel(struct __sk_buff *skb, const struct packet *packet)
 {
