@@ -75,7 +75,7 @@ impl Cli {
     }
 }
 
-/// Of options that are missing or do not go together, clap's line of usage shows some, which would be wrong, too.
+/// Removes clap's usage line from errors about missing or conflicting options, because it would show some of them.
 fn without_usage(mut error: clap::Error) -> clap::Error {
     let contradicts =
         [ErrorKind::ArgumentConflict, ErrorKind::MissingRequiredArgument, ErrorKind::UnknownArgument];
@@ -85,129 +85,129 @@ fn without_usage(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// What to do instead of running the balancer.
+/// A command other than running the balancer.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub enum Command {
-    /// Say whether convey would start here and now, and print what would run
+    /// Test whether convey would start here and now, and print the effective configuration
     ///
-    /// Tries what a start does: addresses, ports, privileges, descriptors, offload. Exit code 0 means that convey would start.
-    /// A port that a running convey has is taken, too.
+    /// Tests addresses, ports, privileges, descriptors and offload, as a start does. Exit code 0 means that convey would start.
+    /// The ports of a running convey count as taken.
     Check {
-        /// Look at the configuration and the files that it names, such as keys and lists, but not
-        /// at this host: for another host that has these files, or beside a convey that runs
+        /// Test only the configuration and the files that it names, such as keys and lists, but not
+        /// this host: for another host with these files, or beside a running convey
         #[arg(long)]
         syntax: bool,
     },
     /// Run the balancer with small HTTP servers behind it, to try it out
     ///
-    /// Without --config it has a configuration of its own, and says where, so that you can edit it.
+    /// Without --config it writes its own configuration, and prints the path, so that you can edit it.
     Demo {
         /// Show four balancers behind a router instead: they announce one address by BGP, and one after the other dies
         ///
-        /// It is of mode dsr, or of passthrough with --passthrough. It needs root and BIRD 2 (Debian package bird2).
+        /// Uses mode dsr, or passthrough with --passthrough. Needs root and BIRD 2 (Debian package bird2).
         #[arg(long)]
         ecmp: bool,
     },
-    /// Remove what a convey that no longer runs has left on this host
+    /// Remove the traces of a convey process that has ended on this host
     ///
-    /// That is the guard that dsr mode leaves for some minutes so that the host resets no connection, the addresses that a killed
-    /// process announced, and, before Linux 6.6, its filters. What belongs to a convey that runs stays.
+    /// These are the guard that dsr mode leaves for some minutes so that the host resets no connection, the addresses that a killed
+    /// process announced, and, before Linux 6.6, its filters. Nothing that belongs to a running convey is removed.
     Clear {
-        /// Remove addresses alone, and leave the guard
+        /// Remove only addresses, and leave the guard
         #[arg(long)]
         addresses: bool,
     },
-    /// Have the convey that runs hand over to a new process of the program that is installed now
+    /// Replace the running convey by a new process of the installed program, without cutting connections
     ///
-    /// The new process reads the configuration and takes the listening sockets; the old one lets its connections finish. If the new
-    /// one cannot start, the old one goes on, and this says why. It is for root and for convey's own user. With several processes in
-    /// a network namespace, --socket or --config names one. A demo is not upgraded.
+    /// The new process reads the configuration and takes over the listening sockets; the old one lets its connections finish. If the
+    /// new one cannot start, the old one continues, and the command prints why. Only root and convey's own user may upgrade. With
+    /// several processes in a network namespace, --socket or --config selects one. A demo cannot be upgraded.
     Upgrade,
-    /// Say how the convey that runs fares, on one screen
+    /// Show the status of the running convey on one screen
     ///
-    /// Exit code 0 means that convey is ready (/readyz), 3 that it is not or that a frontend has no valid certificate, and 1 that no
-    /// convey answers.
+    /// Exit code 0 means that convey is ready (/readyz), 3 that it is not ready or that a frontend has no valid certificate, and 1
+    /// that no convey answers.
     Status {
         /// Show these frontends with their routes and backends, and these backends with their frontends
         #[arg(value_name = "NAME", conflicts_with_all = ["json", "events"])]
         names: Vec<String>,
-        /// Print all there is to say, as JSON
+        /// Print the whole status as JSON
         #[arg(long)]
         json: bool,
-        /// Print what has happened lately instead: the last 1,000 events
+        /// Print the last 1,000 events instead
         #[arg(long)]
         events: bool,
     },
-    /// Show live what happens a second in the convey that runs: new connections, bytes, latency, servers, drops
+    /// Show live rates per second of the running convey: new connections, bytes, latency, servers, drops
     ///
-    /// Keys: q quits, s or an arrow sorts by another column, r reverses, / filters, p pauses, ? explains. It goes on through upgrades
-    /// and restarts of convey. NO_COLOR=1 leaves colors out.
+    /// Keys: q quits, s or an arrow sorts by another column, r reverses, / filters, p pauses, ? explains. It continues through
+    /// upgrades and restarts of convey. NO_COLOR=1 turns colors off.
     Top(TopArgs),
-    /// List connections, UDP sessions and packet flows of the convey that runs, count them, or end one
+    /// List connections, UDP sessions and packet flows of the running convey, count them, or end one
     ///
-    /// Flows come and go while the list is made. One that lives throughout is in it once.
+    /// Flows begin and end while convey makes the list. A flow that exists the whole time is in it exactly once.
     Flows(Box<FlowsArgs>),
-    /// Take a server of the convey that runs out or in, or give it another weight
+    /// Drain, remove or add a server of the running convey, or change its weight
     ///
-    /// That goes before what the file says, through reloads and upgrades, until `convey reset` or the end of convey.
+    /// The change overrides the file, through reloads and upgrades, until `convey reset` or the end of convey.
     #[command(subcommand)]
     Server(ServerCommand),
-    /// Take all servers of a backend of the convey that runs out or in
+    /// Drain all servers of a backend of the running convey, take them out, or put them back
     ///
-    /// What is said of one server goes before that.
+    /// A change of one server takes precedence over a change of its backend.
     #[command(subcommand)]
     Backend(BackendCommand),
-    /// Take back what was said of servers and backends, so that the file holds again
+    /// Undo the changes of servers and backends, so that the file applies again
     Reset {
-        /// A backend with its servers, or one server; without it: everything
+        /// A backend with its servers, or one server [default: everything]
         #[arg(value_name = "BACKEND[/SERVER]", value_parser = operate::target)]
         target: Option<Target>,
     },
-    /// Say how much the convey that runs logs, or have it log more or less
+    /// Print or change the log level of the running convey
     ///
-    /// What is said here goes before --log-level, RUST_LOG and log.level, through reloads and upgrades, until --reset, `convey reset`
-    /// or the end of convey.
+    /// The level overrides --log-level, RUST_LOG and log.level, through reloads and upgrades, until --reset, `convey reset` or the
+    /// end of convey.
     LogLevel {
-        /// The least important lines that are written; without it: say which these are
+        /// The level to log from; without it: print the current level
         #[arg(value_name = "LEVEL", ignore_case = true, value_parser = log_level())]
         level: Option<LogLevel>,
-        /// Go by the command line, RUST_LOG and the file again
+        /// Use the level of the command line, RUST_LOG and the file again
         #[arg(long, conflicts_with = "level")]
         reset: bool,
     },
-    /// Have the convey that runs read its file again, and say what has changed or why the file was refused
+    /// Make the running convey read its file again, and print the changes or why it refused the file
     Reload,
-    /// Show live what becomes of connections and packets: what came, what was decided and why, what went
+    /// Show live events of connections and packets: the received packet, the decision and its reason, the sent packet
     ///
-    /// Without options it shows everything, at most 1,000 events a second. Packets that the kernel forwards pass convey's workers
-    /// while a trace may show them. So name a client, a frontend or a server on a balancer that has much to do.
+    /// Without options it shows everything, at most 1,000 events a second. During a trace, packets that the kernel would forward pass
+    /// convey's workers. So select a client, a frontend or a server on a busy balancer.
     Trace(TraceArgs),
-    /// Say which server a client gets, and why: access lists, limits, hash and place in the table, weights and health of all
+    /// Show which server a client gets, and why: access lists, limits, hash and place in the table, weights and health of all
     /// servers, SNAT address, next hop and offload
     ///
-    /// It asks the convey that runs. With --config, or a list of servers, it answers as that file would right after a start: all
-    /// servers are up, nobody is connected. Exit code 0 means that the client gets a server, 3 that it is refused or waits.
+    /// It queries the running convey. With --config, or a list of servers, it answers for that file right after a start: all
+    /// servers are up, and no client is connected. Exit code 0 means that the client gets a server, 3 that it is refused or waits.
     Explain {
-        /// The client; without a port where the choice does not go by it
+        /// The client; the port may be left out if the choice does not depend on it
         #[arg(value_name = "CLIENT[:PORT]")]
         client: ClientAddr,
         /// A frontend by its name, with a port if it has several, or by an address that it listens on
         #[arg(value_name = "FRONTEND[:PORT]|ADDRESS")]
         frontend: String,
-        /// What is asked for: the backend is that of its route. In proxy mode only the host matters, as the TLS server name
+        /// URL of the request: its route determines the backend. In proxy mode only the host matters, as the TLS server name
         url: Option<AskedRequest>,
-        /// Print the answer of the control API
+        /// Print the response of the control API
         #[arg(long)]
         json: bool,
     },
-    /// Look at this host and say what keeps traffic from coming through, why it matters, and which command mends it
+    /// Check this host for faults that block traffic, and print the cause and a command that fixes each
     ///
-    /// Exit code 0 means that nothing was found, 3 that something was, and 1 that the host could not be looked at.
+    /// Exit code 0 means no findings, 3 findings, and 1 that the host could not be checked.
     Doctor {
         /// Print the findings as JSON
         #[arg(long)]
         json: bool,
-        /// Look at this host as at a server of direct server return for this VIP; with a port, also at the service there
+        /// Check this host as a server of direct server return for this VIP; with a port, also the service there
         #[arg(long, value_name = "VIP[:PORT]")]
         server: Option<Service>,
     },
@@ -221,7 +221,7 @@ pub enum Command {
     },
 }
 
-/// What is made of the command line's definition.
+/// Files generated from the definition of the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Generated {
     /// The manual page, convey(8)
@@ -234,17 +234,17 @@ pub enum Generated {
     CompleteZsh,
 }
 
-/// What every command takes.
+/// Options of every command.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Configuration: a file, or etcd://[USER@]HOST[:PORT]/PREFIX [default: /etc/convey/config.toml if it exists, else ./config.toml]
     ///
-    /// In etcd the keys below the prefix are the files of a folder, and PREFIX/config.toml is the configuration. Several members are
-    /// said with commas between them. etcds:// is for TLS; ?ca=FILE&cert=FILE&key=FILE behind it name whom to trust, and what to
-    /// show. The user's password is in CONVEY_ETCD_PASSWORD.
+    /// In etcd the keys below the prefix are the files of a folder, and PREFIX/config.toml is the configuration. Separate several
+    /// members by commas. etcds:// uses TLS; append ?ca=FILE&cert=FILE&key=FILE to set the trusted authorities and the certificate of
+    /// this host. The user's password is in CONVEY_ETCD_PASSWORD.
     #[arg(short, long, value_name = "PATH|URL", global = true, value_parser = config_place())]
     config: Option<ConfigPlace>,
-    /// Where a configuration of etcd is kept on this host, for a start without etcd
+    /// Folder for a copy of the configuration in etcd, for a start without etcd
     #[arg(
         long,
         value_name = "DIR",
@@ -254,7 +254,7 @@ pub struct Options {
         default_value = "/var/lib/convey"
     )]
     pub state_dir: PathBuf,
-    /// Without a configuration file: where clients connect to (a port alone: every IPv4 address)
+    /// Without a configuration file: the address that clients connect to (a port alone: every IPv4 address)
     #[arg(
         short, long, value_name = "[IP:]PORT", global = true,
         conflicts_with = "config", requires = "servers", value_parser = listen_address
@@ -262,28 +262,28 @@ pub struct Options {
     pub listen: Option<SocketAddr>,
     /// Without a configuration file: a list of servers, one HOST:PORT a line; `#` begins a comment.
     ///
-    /// convey gives connections to them in turn, and checks each of them every 2 seconds. Three failures in a row take a server
-    /// out, of the check or of clients' connections. Two successes of the check bring it back. A client whose connection
-    /// fails gets another server.
+    /// convey distributes connections to them in turn, and checks each of them every 2 seconds. Three failures in a row, of checks or
+    /// of clients' connections, take a server out. Two successful checks bring it back. If a connection fails, the client gets
+    /// another server.
     #[arg(short, long, value_name = "PATH", global = true, requires = "listen")]
     pub servers: Option<PathBuf>,
-    /// Without a configuration file: where statistics are served (a port alone: 127.0.0.1)
+    /// Without a configuration file: the address of the statistics (a port alone: 127.0.0.1)
     #[arg(
         long, value_name = "[IP:]PORT", global = true, default_value_t = Stats::default().listen,
         requires = "listen", value_parser = statistics_address
     )]
     pub stats: SocketAddr,
-    /// The control socket, where commands reach the convey that runs; empty: none [default: /run/convey/control.sock, or
-    /// convey/control.sock in $XDG_RUNTIME_DIR for who may not write there]
+    /// The control socket, through which commands reach the running convey; empty: none [default: /run/convey/control.sock, or
+    /// convey/control.sock in $XDG_RUNTIME_DIR for users who may not write there]
     #[arg(long, value_name = "PATH", global = true, env = "CONVEY_SOCKET", hide_env_values = true, value_parser = path_or_none())]
     pub socket: Option<PathBuf>,
-    /// The least important lines of the log that are written; goes before RUST_LOG, and that before log.level
+    /// The level to log from; overrides RUST_LOG, which overrides log.level
     #[arg(long, value_name = "LEVEL", global = true, ignore_case = true, value_parser = log_level())]
     pub log_level: Option<LogLevel>,
-    /// For frontends that do not say their mode: forward packets, rewriting both directions (NAT); needs root
+    /// Mode of frontends that set none: forward packets, rewriting both directions (NAT); needs root
     #[arg(short, long, global = true, conflicts_with = "dsr")]
     pub passthrough: bool,
-    /// For frontends that do not say their mode: forward packets, servers answering directly; needs root
+    /// Mode of frontends that set none: forward packets, servers answering directly; needs root
     #[arg(short, long, global = true)]
     pub dsr: bool,
 }
@@ -375,7 +375,7 @@ fn address(text: &str, ip: Ipv4Addr) -> Result<SocketAddr, String> {
 /// A part of the help and of the manual page: its title, and terms with their meaning.
 pub type Section = (&'static str, &'static [(&'static str, &'static str)]);
 
-/// What `--help` says below the options.
+/// Sections of `--help` below the options.
 pub const SECTIONS: [Section; 4] = [
     (
         "Files",
@@ -384,7 +384,7 @@ pub const SECTIONS: [Section; 4] = [
             ("./config.toml", "the configuration, if there is no file of that name in /etc/convey"),
             (
                 "/run/convey",
-                "the control socket, and which ports a running convey has reserved (packet modes)",
+                "the control socket, and a list of the ports that a running convey has reserved (packet modes)",
             ),
         ],
     ),
@@ -396,8 +396,8 @@ pub const SECTIONS: [Section; 4] = [
                 "stop accepting, let connections finish (timeouts.drain), exit; again: exit at once",
             ),
             ("SIGHUP", "read the configuration file, or the list of servers, again"),
-            ("SIGUSR1", "open the files of the log again (logrotate)"),
-            ("SIGUSR2", "hand over to a new process, as `convey upgrade` asks for"),
+            ("SIGUSR1", "reopen the log files (logrotate)"),
+            ("SIGUSR2", "upgrade to a new process, like `convey upgrade`"),
         ],
     ),
     (
@@ -405,7 +405,7 @@ pub const SECTIONS: [Section; 4] = [
         &[
             (
                 "RUST_LOG",
-                "what is logged, before log.level: error, warn, info, debug or trace; or of one part: convey_proxy=debug",
+                "log level, overrides log.level: error, warn, info, debug or trace; or of one module: convey_proxy=debug",
             ),
             ("CONVEY_SOCKET", "the control socket, unless --socket names another"),
         ],
@@ -416,13 +416,13 @@ pub const SECTIONS: [Section; 4] = [
             ("0", "clean stop"),
             (
                 "1",
-                "the configuration is invalid, start-up failed, something could not be removed, there was no upgrade, or \
-                 a convey that runs has refused what it was asked for, or does not answer",
+                "the configuration is invalid, start-up failed, something could not be removed, the upgrade failed, or \
+                 the running convey has refused a request, or does not answer",
             ),
             ("2", "wrong usage"),
             (
                 "3",
-                "status: a frontend cannot serve its clients; explain: the client gets no server now; doctor: something was found",
+                "status: a frontend cannot serve its clients; explain: the client gets no server now; doctor: findings",
             ),
             ("128 + N", "ended at once by a second signal N; top: ended by signal N"),
         ],

@@ -1,4 +1,4 @@
-//! The commands that steer a convey that runs.
+//! The commands that change servers and backends of a running convey.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::operator::{Change, Wanted};
 /// Whether a command waits for the end of connections.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Wait {
-    /// Wait until no connection is left, and say how many are
+    /// Wait until no connection is left, and print how many are
     #[arg(long)]
     wait: bool,
     /// Give up waiting after this time
@@ -20,10 +20,10 @@ pub struct Wait {
     timeout: Duration,
 }
 
-/// What becomes of a server.
+/// Commands on a server.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub enum ServerCommand {
-    /// Give it no new connections; open ones go on, and it is still checked
+    /// Give it no new connections; open ones and health checks continue
     Drain {
         /// Its backend and its name; NAME/ADDRESS is one address of a host name
         #[arg(value_name = "BACKEND/SERVER", value_parser = server)]
@@ -35,7 +35,7 @@ pub enum ServerCommand {
         #[arg(long)]
         force: bool,
     },
-    /// Have it serve as its weight and its health say
+    /// Put it back into rotation, by its weight and health
     Ready {
         /// Its backend and its name
         #[arg(value_name = "BACKEND/SERVER", value_parser = server)]
@@ -50,10 +50,10 @@ pub enum ServerCommand {
         #[arg(long)]
         force: bool,
     },
-    /// Add a server that the file does not have; if it was added before, change it
+    /// Add a server that is not in the file, or change an added one
     ///
-    /// It serves through reloads and upgrades, until `convey reset`, `convey server remove` or the end of convey. A file that has a
-    /// server of that name goes before it.
+    /// It serves through reloads and upgrades, until `convey reset`, `convey server remove` or the end of convey. If the file has a
+    /// server of that name, the file wins.
     Add {
         /// Its backend and its name
         #[arg(value_name = "BACKEND/SERVER", value_parser = server)]
@@ -67,13 +67,13 @@ pub enum ServerCommand {
         /// Use it only while no other server is usable
         #[arg(long)]
         backup: bool,
-        /// Connections it is given at once
+        /// Maximum number of its connections at once
         #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
         max_connections: Option<u32>,
     },
-    /// Remove a server; its open connections go on, in packet modes for timeouts.drain
+    /// Remove a server; its open connections continue, in packet modes for timeouts.drain
     ///
-    /// One of the file comes back with `convey reset`.
+    /// `convey reset` brings a server of the file back.
     Remove {
         /// Its backend and its name
         #[arg(value_name = "BACKEND/SERVER", value_parser = server)]
@@ -82,7 +82,7 @@ pub enum ServerCommand {
         #[arg(long)]
         force: bool,
     },
-    /// Give it another share of new connections
+    /// Change its share of new connections
     Weight {
         /// Its backend and its name
         #[arg(value_name = "BACKEND/SERVER", value_parser = server)]
@@ -96,10 +96,10 @@ pub enum ServerCommand {
     },
 }
 
-/// What becomes of all servers of a backend, also of those that are yet to come.
+/// Commands on all servers of a backend, including future ones.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub enum BackendCommand {
-    /// Give its servers no new connections; open ones go on
+    /// Give its servers no new connections; open ones continue
     Drain {
         /// Its name
         #[arg(value_name = "BACKEND")]
@@ -111,7 +111,7 @@ pub enum BackendCommand {
         #[arg(long)]
         force: bool,
     },
-    /// Have its servers serve as their weights and their health say
+    /// Put its servers back into rotation, by their weights and health
     Ready {
         /// Its name
         #[arg(value_name = "BACKEND")]

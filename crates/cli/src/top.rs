@@ -7,19 +7,19 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::operator::TopColumn;
 
-/// What is shown, and how often.
+/// Columns, filter and interval of `convey top`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct TopArgs {
     /// Print the screen once, as text: for scripts, and without a terminal
     #[arg(long)]
     pub once: bool,
-    /// From one screen to the next, 1 to 60 seconds; rates are averages over this time
+    /// Interval between two screens, 1 to 60 seconds; rates are averages over this time
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub interval: NonZeroU64,
     /// Sort backends, and servers of each, by this column
     #[arg(long, value_name = "COLUMN", default_value = "name", value_parser = column())]
     pub sort: TopColumn,
-    /// Show what has this in its name or state
+    /// Show only entries with this text in their name or state
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub filter: String,
 }
