@@ -447,7 +447,7 @@ impl Flow {
     /// Takes note of a FIN that the flow cache has found to be exact, and returns the state after it.
     pub(super) fn hear_fin_event(&mut self, direction: Direction, fin: Segment) -> FlowState {
         let mut pending = self.flags.pending_fin();
-        let flags = self.sequence.finish(&mut pending, direction, fin);
+        let flags = self.sequence.finish(&mut pending, self.state, direction, fin);
         self.flags.set_pending_fin(pending);
         self.state.next(self.view(), direction, flags)
     }

@@ -268,7 +268,13 @@ impl TcpSequence {
 
     /// Takes note of a FIN that has been found to be exact, by who has seen more. Returns the flags to be believed: none if
     /// it is of another connection.
-    pub(super) fn finish(&mut self, pending: &mut PendingFin, from: Direction, segment: Segment) -> u8 {
+    pub(super) fn finish(
+        &mut self,
+        pending: &mut PendingFin,
+        state: FlowState,
+        from: Direction,
+        segment: Segment,
+    ) -> u8 {
         let Segment { flags, seq, ack, len } = segment;
         let (sent, acked) = match from {
             Direction::ToServer => (&mut self.sent, &mut self.acked),
@@ -291,6 +297,12 @@ impl TcpSequence {
                 }
             }
             Direction::ToClient if *pending == PendingFin::Clients => {}
+            // The cache forwarded this FIN before the SYN, which it left to a worker: the server may answer the SYN.
+            Direction::ToClient
+                if *pending == PendingFin::Reopening && !state.has_finished(Direction::ToServer) =>
+            {
+                advance(sent, end);
+            }
             // A server that finishes has not forgotten the connection.
             Direction::ToClient => (*pending, self.answered) = (PendingFin::Nobodys, end),
         }

@@ -43,7 +43,7 @@ fn numbers_of_the_cache_count_however_much_has_passed() {
         numbers.catch_up(PendingFin::Nobodys, Some(client), Some(server));
         assert_eq!(numbers.sent, sent, "{passed}");
         let fin = Segment { flags: FIN_ACK, seq: sent, ack: 5_000, len: 1 };
-        assert_eq!(numbers.finish(&mut PendingFin::default(), ToServer, fin), FIN_ACK);
+        assert_eq!(numbers.finish(&mut PendingFin::default(), Established, ToServer, fin), FIN_ACK);
     }
 }
 
@@ -433,7 +433,7 @@ fn a_fin_that_is_found_to_be_exact_is_waited_for_no_more() {
         let fin = segment(FIN_ACK, seq, ack);
         numbers.hear(&mut pending, (BothSides, Established), from, fin);
         assert_ne!(pending, PendingFin::Nobodys);
-        assert_eq!(numbers.finish(&mut pending, from, fin), FIN_ACK);
+        assert_eq!(numbers.finish(&mut pending, Established, from, fin), FIN_ACK);
         assert_eq!(pending, PendingFin::Nobodys);
         let at_end = if from == ToServer { numbers.sent } else { numbers.answered };
         assert_eq!(at_end, seq + 1);
@@ -448,10 +448,24 @@ fn exact_fin_ends_the_memory_of_a_syn() {
         let (mut numbers, mut pending) = (established(), PendingFin::default());
         numbers.hear(&mut pending, (BothSides, state), ToServer, segment(SYN, 70_000, 0));
         assert_eq!(pending, PendingFin::Reopening);
-        assert_eq!(numbers.finish(&mut pending, from, segment(FIN_ACK, seq, ack)), FIN_ACK);
+        assert_eq!(numbers.finish(&mut pending, state, from, segment(FIN_ACK, seq, ack)), FIN_ACK);
         assert_eq!(pending, PendingFin::Nobodys);
         let reset = segment(RST, seq + 1, 0);
         assert_eq!(numbers.hear(&mut pending, (BothSides, Closing), from, reset).flags, RST, "{from:?}");
+    }
+}
+
+#[test]
+fn fin_of_a_server_that_the_cache_reports_late_does_not_end_the_memory_of_a_syn() {
+    for (state, seq) in [(HalfClosedByServer, 4_999), (HalfClosedByServer, 5_000), (Established, 5_000)] {
+        let (mut numbers, mut pending) = (established(), PendingFin::default());
+        numbers.hear(&mut pending, (BothSides, state), ToServer, segment(SYN, 70_000, 0));
+        let fin = segment(FIN_ACK, seq, 1_000);
+        assert_eq!(numbers.finish(&mut pending, state, ToClient, fin), FIN_ACK);
+        assert_eq!((pending, numbers.acked), (PendingFin::Reopening, seq + 1), "{state:?}");
+        let answer = segment(SYN_ACK, 90_000, 70_001);
+        let heard = numbers.hear(&mut pending, (BothSides, HalfClosedByServer), ToClient, answer);
+        assert_eq!((heard.flags, numbers.sent, numbers.acked), (SYN_ACK, 70_001, 90_001), "{state:?}");
     }
 }
 

@@ -26,6 +26,7 @@ told_with_a_cache! {
     a_syn_without_a_follow_up_changes_nothing_of_a_connection,
     in_dsr_a_client_keeps_the_flow_that_somebody_opened_again_in_its_name,
     a_fin_of_the_connection_before_does_not_end_the_next,
+    syn_that_comes_before_the_event_of_a_fin_opens_its_flow_again,
 }
 
 mod stories {
@@ -381,6 +382,24 @@ mod stories {
                 lab.send(lab.client(1).seq(103 + 2 * n).ack(501).payload(b"hi"));
             }
             assert_eq!(state(&lab), ended, "no flow began anew: {is_open} {is_reset}");
+        }
+    }
+
+    pub(super) fn syn_that_comes_before_the_event_of_a_fin_opens_its_flow_again(family: Family) {
+        for is_lost in [false, true] {
+            let mut lab = Lab::passthrough(family);
+            let syn = lab.connect(1);
+            lab.is_deaf = true;
+            lab.send(syn.reply().fin().seq(501).ack(101));
+            if is_lost {
+                kernel(&lab).lose_all();
+            }
+            lab.send(lab.client(1).syn().seq(3_000_000_000));
+            lab.hear_cache();
+            assert_eq!(state(&lab), FlowState::HalfClosedByServer);
+            lab.send(syn.reply().syn().seq(2_000_000_000).ack(3_000_000_001));
+            lab.send(lab.client(1).seq(3_000_000_001).ack(2_000_000_001));
+            assert_eq!((state(&lab), lab.opened), (FlowState::Established, 1));
         }
     }
 
