@@ -6,4 +6,5 @@ pub(crate) use self::backend::{ParsedBackend, ParsedServer, authorities};
 use crate::reference::TableDoc;
 
 /// The tables whose keys are in lists, in the order of the reference.
-pub(crate) const ALL: [TableDoc; 2] = [backend::DOC, backend::outlier_detection::DOC];
+pub(crate) const ALL: [TableDoc; 3] =
+    [backend::DOC, backend::health_check::DOC, backend::outlier_detection::DOC];

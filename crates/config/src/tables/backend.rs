@@ -3,7 +3,7 @@
 mod checks;
 mod files;
 mod hash;
-mod health_check;
+pub(crate) mod health_check;
 mod kubernetes;
 pub(crate) mod outlier_detection;
 mod packet_checks;
@@ -135,8 +135,8 @@ keys! {
     };
 
     also health_check = backend.health_check.model(value(&backend.keys.send_proxy)); {
-        changes: |old, new| health_check::changes(&old.health_check, &new.health_check),
-        describe: |backend, _| format!("; {}", health_check::describe(&backend.health_check)),
+        changes: health_check::changes,
+        describe: health_check::describe,
         docs: &[table("health_check", "table", "see below")],
     };
 

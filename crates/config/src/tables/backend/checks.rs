@@ -165,8 +165,9 @@ fn no_servers(backend: &ParsedBackend, files: &Place, report: &Report<'_>) {
 
 /// Servers without a port need a port of the file for their checks.
 fn probed_ports(backend: &ParsedBackend, report: &Report<'_>) {
-    let is_probed = backend.health_check.check.kind != ProbeKind::None || backend.outlier_detection.is_some();
-    if !is_probed || backend.health_check.check.port.is_some() {
+    let is_probed =
+        backend.health_check.default.kind != ProbeKind::None || backend.outlier_detection.is_some();
+    if !is_probed || backend.health_check.keys.port.is_some() {
         return;
     }
     for addr in backend.servers.iter().filter_map(|server| server.addr.as_ref()) {

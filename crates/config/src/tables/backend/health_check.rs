@@ -1,21 +1,118 @@
 //! `[backends.NAME.health_check]`, and `health_check_interval` beside it: how convey finds out which servers are up.
 
+use std::time::Duration;
+
 use super::probe;
-use crate::diff::{change, duration, or};
 use crate::file::value;
-use crate::problem::{Placed, Report};
+use crate::keys::{keys, nothing, unreported};
+use crate::problem::Report;
 use crate::reader::TomlTable;
-use crate::values::{MILLISECOND, integer, port, seconds};
+use crate::reference::TableDoc;
+use crate::values::{MILLISECOND, choice, integer, port, seconds};
 use convey_http_core::HeadLimits;
 use convey_model::{
-    BackendConfig, CheckedRequests, FrontendConfig, HealthCheck, ProbeKind, ProbeVia, ProxyVersion,
+    BackendConfig, CheckedRequests, FrontendConfig, HealthCheck, Mode, ProbeKind, ProbeVia, ProxyVersion,
 };
+
+/// The table in the reference.
+pub(crate) const DOC: TableDoc =
+    TableDoc { name: "[backends.NAME.health_check]", docs: HealthCheckKeys::DOCS };
 
 /// The table as the file has it.
 #[derive(Debug, Clone)]
 pub(crate) struct ParsedHealthCheck {
-    pub(crate) check: HealthCheck,
-    pub(crate) via: Option<Placed<ProbeVia>>,
+    pub(crate) keys: HealthCheckKeys,
+    /// The kind, and its defaults.
+    pub(crate) default: HealthCheck,
+}
+
+keys! {
+    /// The keys of `[backends.NAME.health_check]` with one value each.
+    pub(crate) struct HealthCheckKeys => HealthCheck, from (_unused: (), default);
+
+    also kind = default.kind; {
+        changes: |old, new| kind_changes(&old.kind, &new.kind),
+        describe: |check, _| match &check.kind {
+            ProbeKind::None => "no health check".to_owned(),
+            ProbeKind::Tcp | ProbeKind::Udp => format!("{} check", check.kind.name()),
+            ProbeKind::Http(http) => {
+                format!("{} check of {} for {}{http}", check.kind.name(), http.path, http.statuses())
+            }
+        },
+        docs: probe::DOCS,
+    };
+
+    key "port" => port: u16 {
+        read: port,
+        unset: "the server's",
+        describe: |check, _| {
+            let port = check.port.map_or(String::new(), |port| format!(" on port {port}"));
+            let via = match check.via {
+                ProbeVia::Server => "",
+                ProbeVia::Vip => " and via the VIP",
+            };
+            port + via
+        },
+        kind: "1 to 65535; required if a server has no port",
+        default: "the server's port",
+        sample: "#port = 9000                            # example; the port to check. Required for servers without a port",
+        example: "7",
+    };
+
+    key "interval" => interval: Duration {
+        read: seconds(MILLISECOND),
+        describe: |check, _| format!(" every {:?}", check.interval),
+        kind: "seconds from 0.001",
+        default: "2; UDP: 4",
+        sample: "#interval = 2                           # between two checks of a server; udp: 4",
+        example: "7",
+    };
+
+    key "timeout" => timeout: Duration {
+        read: seconds(MILLISECOND),
+        describe: |check, _| format!(", timeout {:?}", check.timeout),
+        kind: "seconds from 0.001 to `interval`",
+        default: "1; UDP: 3.5; never more than `interval`",
+        sample: "#timeout = 1                            # a slower response is a failure; at most the interval; udp: 3.5",
+        example: "0.5",
+    };
+
+    key "rise" => rise: u32 {
+        read: integer(1..=u32::MAX),
+        describe: |check, _| format!(", rise {}", check.rise),
+        kind: "1 to 4294967295 successes bring a server back",
+        default: "2",
+        sample: "#rise = 2                               # successes in a row that bring a server back",
+        example: "7",
+    };
+
+    key "fall" => fall: u32 {
+        read: integer(1..=u32::MAX),
+        describe: |check, _| format!(", fall {}", check.fall),
+        kind: "1 to 4294967295 failures take it out",
+        default: "3",
+        sample: r##"
+#fall = 3                               # failures in a row that take it out. As many failed connects of clients trigger an
+                                        # immediate check
+"##,
+        example: "7",
+    };
+
+    key "via" => via: ProbeVia {
+        read: choice(&ProbeVia::ALL, ProbeVia::name),
+        describe: nothing,
+        kind: r#"`"server"`, or `"vip"` (mode dsr, TCP): after the check, also a connection through the VIP"#,
+        default: r#"`"server"`"#,
+        sample: r##"#via = "server"                         # "vip" (dsr, TCP): check also on the path of clients' packets, through the VIP"##,
+        example: "'vip'",
+    };
+
+    also send_proxy = default.send_proxy, tls = default.tls, requests = default.requests; {
+        // The backend reports them.
+        changes: unreported,
+        describe: nothing,
+        docs: &[],
+    };
 }
 
 impl ParsedHealthCheck {
@@ -28,91 +125,43 @@ impl ParsedHealthCheck {
         let old_interval =
             backend.old_name("health_check_interval", "health_check.interval", seconds(MILLISECOND));
         let mut table = backend.table("health_check");
-        let kind = probe::kind(&mut table, default_kind, report);
-        let default = HealthCheck::new(kind);
-        let interval = table.optional("interval", seconds(MILLISECOND));
-        let interval = table
-            .keep_one(old_interval, interval, "health_check.interval")
-            .map_or(default.interval, |found| found.value);
+        let mut default = HealthCheck::new(probe::kind(&mut table, default_kind, report));
+        let mut keys = HealthCheckKeys::read(&mut table);
+        keys.interval = table.keep_one(old_interval, keys.interval, "health_check.interval");
+        let interval = value(&keys.interval).unwrap_or(default.interval);
         // Without a timeout of its own, a check more frequent than the default timeout must still be valid.
-        let timeout = table.optional("timeout", seconds(MILLISECOND));
-        if let Some(timeout) = timeout.as_ref().filter(|timeout| timeout.value > interval) {
+        default.timeout = default.timeout.min(interval);
+        if let Some(timeout) = keys.timeout.as_ref().filter(|timeout| timeout.value > interval) {
             let [found, most] = [timeout.value, interval].map(|time| time.as_secs_f64());
             let message = format!("found {found}; allowed: seconds up to the interval, {most}");
             report.error(&timeout.place, message);
         }
-        let timeout = timeout.map_or(interval.min(default.timeout), |found| found.value);
-        let via = probe::via(&mut table, &default.kind, report);
-        let check = HealthCheck {
-            via: value(&via).unwrap_or_default(),
-            port: table.optional("port", port).map(|found| found.value),
-            interval,
-            timeout,
-            rise: table.or("rise", default.rise, integer(1..=u32::MAX)),
-            fall: table.or("fall", default.fall, integer(1..=u32::MAX)),
-            ..default
-        };
+        if let Some(via) = keys.via.as_ref().filter(|via| via.value == ProbeVia::Vip) {
+            probe::check_via(&via.place, &default.kind, report);
+        }
         table.finish();
-        ParsedHealthCheck { check, via }
+        ParsedHealthCheck { keys, default }
     }
 
     /// What the program uses. `send_proxy` is the header that servers expect.
     pub(super) fn model(&self, send_proxy: Option<ProxyVersion>) -> HealthCheck {
-        HealthCheck { send_proxy, ..self.check.clone() }
+        self.keys.model((), HealthCheck { send_proxy, ..self.default.clone() })
     }
 }
 
 /// What a reload changes.
-pub(super) fn changes(old: &HealthCheck, new: &HealthCheck) -> Vec<String> {
-    // The last three are the backend's.
-    let HealthCheck { kind, port, interval, timeout, rise, fall, via, send_proxy: _, tls: _, requests: _ } =
-        old;
-    let mut changes = Vec::new();
-    changes.extend(change("health check", probe_of(kind), probe_of(&new.kind)));
-    if headers(kind) != headers(&new.kind) && probe_of(kind) == probe_of(&new.kind) {
-        // The values may be secrets.
-        changes.push("health check headers have other values".to_owned());
-    }
-    changes.extend(change("health check port", or(*port, "the server's"), or(new.port, "the server's")));
-    changes.extend(duration("health check interval", *interval, new.interval));
-    changes.extend(duration("health check timeout", *timeout, new.timeout));
-    changes.extend(change("health check rise", rise, &new.rise));
-    changes.extend(change("health check fall", fall, &new.fall));
-    changes.extend(change("health check via", via.name(), new.via.name()));
-    changes
+pub(super) fn changes(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
+    let changes = HealthCheckKeys::changes(&old.health_check, &new.health_check).into_iter();
+    changes.map(|change| format!("health check {change}")).collect()
 }
 
-/// Such as `tcp check every 2s, timeout 1s, rise 2, fall 3`.
-pub(super) fn describe(check: &HealthCheck) -> String {
-    let what = match &check.kind {
-        ProbeKind::None => return "no health check".to_owned(),
-        ProbeKind::Tcp => "tcp check".to_owned(),
-        ProbeKind::Udp => "udp check".to_owned(),
-        ProbeKind::Http(http) => {
-            format!("{} check of {} for {}{http}", check.kind.name(), http.path, http.statuses())
+/// Such as `; tcp check every 2s, timeout 1s, rise 2, fall 3`.
+pub(super) fn describe(backend: &BackendConfig, modes: &[Mode]) -> String {
+    match &backend.health_check.kind {
+        ProbeKind::None => "; no health check".to_owned(),
+        ProbeKind::Tcp | ProbeKind::Udp | ProbeKind::Http(_) => {
+            format!("; {}", HealthCheckKeys::describe(&backend.health_check, modes))
         }
-    };
-    let port = check.port.map_or(String::new(), |port| format!(" on port {port}"));
-    let HealthCheck { interval, timeout, rise, fall, .. } = check;
-    let via = match check.via {
-        ProbeVia::Server => "",
-        ProbeVia::Vip => " and via the VIP",
-    };
-    format!("{what}{port}{via} every {interval:?}, timeout {timeout:?}, rise {rise}, fall {fall}")
-}
-
-fn headers(kind: &ProbeKind) -> &[(String, String)] {
-    match kind {
-        ProbeKind::None | ProbeKind::Tcp | ProbeKind::Udp => &[],
-        ProbeKind::Http(http) => &http.headers,
-    }
-}
-
-/// The kind of a probe, and what it asks for.
-fn probe_of(kind: &ProbeKind) -> String {
-    match kind {
-        ProbeKind::None | ProbeKind::Tcp | ProbeKind::Udp => kind.name().to_owned(),
-        ProbeKind::Http(http) => format!("{} {} ({}){http}", kind.name(), http.path, http.statuses()),
     }
 }
 
@@ -129,4 +178,29 @@ pub(crate) fn checked(backend: &BackendConfig, frontends: &[FrontendConfig]) -> 
         *most = HeadLimits { bytes: most.bytes.max(bytes), fields: most.fields.max(fields) };
     }
     response_head.map(|response_head| CheckedRequests { version: backend.protocol, response_head })
+}
+
+/// The kind, and what it asks for. Values of headers may be secrets.
+fn kind_changes(old: &ProbeKind, new: &ProbeKind) -> Option<String> {
+    let [before, after] = [old, new].map(probe_of);
+    let have_other_headers = before == after && headers(old) != headers(new);
+    match before == after {
+        true => have_other_headers.then(|| "headers have other values".to_owned()),
+        false => Some(format!("{before} -> {after}")),
+    }
+}
+
+fn headers(kind: &ProbeKind) -> &[(String, String)] {
+    match kind {
+        ProbeKind::None | ProbeKind::Tcp | ProbeKind::Udp => &[],
+        ProbeKind::Http(http) => &http.headers,
+    }
+}
+
+/// Such as `http / (200-399)`.
+fn probe_of(kind: &ProbeKind) -> String {
+    match kind {
+        ProbeKind::None | ProbeKind::Tcp | ProbeKind::Udp => kind.name().to_owned(),
+        ProbeKind::Http(http) => format!("{} {} ({}){http}", kind.name(), http.path, http.statuses()),
+    }
 }

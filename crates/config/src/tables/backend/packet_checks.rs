@@ -19,7 +19,7 @@ impl HostCheck<'_> {
             self.report.warning(&l2.place, "has no effect: no frontend in dsr mode uses this backend");
         }
         self.tunnel(backend, used);
-        let via = backend.health_check.via.as_ref().filter(|via| via.value == ProbeVia::Vip);
+        let via = backend.health_check.keys.via.as_ref().filter(|via| via.value == ProbeVia::Vip);
         if let Some(via) = via.filter(|_| {
             !used.is_empty() && in_dsr().all(|(frontend, _)| frontend.protocol() != Protocol::Tcp)
         }) {

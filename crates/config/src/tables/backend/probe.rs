@@ -1,12 +1,78 @@
-//! What a health check does, as the file has it.
-
-use convey_model::{BodyPattern, HttpCheck, ProbeKind, ProbeVia, TlsCheck};
+//! `kind` of a health check, and its keys for HTTP.
 
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
+use crate::reference::{Docs, KeyDoc, TakesEffect};
 use crate::values::{
     body_pattern, boolean, choice, header_name, header_value, http_host, http_path, status_range,
 };
+use convey_model::{BodyPattern, HttpCheck, ProbeKind, TlsCheck};
+
+/// `kind` and the keys for HTTP in the reference.
+pub(super) const DOCS: &[Docs] = &[
+    Docs::Key(KeyDoc {
+        name: "kind",
+        kind: r##"`"tcp"`, `"http"`, `"https"`, `"udp"` or `"none"`"##,
+        default: r##"`"tcp"`; `"udp"` if only UDP frontends use the backend"##,
+        change: TakesEffect::Reload,
+        sample: r##"#kind = "tcp""##,
+        example: "'none'",
+    }),
+    Docs::Key(KeyDoc {
+        name: "path",
+        kind: "HTTP, HTTPS: a path that begins with `/`",
+        default: r##"`"/"`"##,
+        change: TakesEffect::Reload,
+        sample: r##"#path = "/"                             # http, https: the path of the request"##,
+        example: "'/up'",
+    }),
+    Docs::Key(KeyDoc {
+        name: "host",
+        kind: "HTTP, HTTPS: the `Host` of the request. HTTPS: the name that the certificate is for",
+        default: "the server's address",
+        change: TakesEffect::Reload,
+        sample: r##"#host = "app.internal"                  # example; http, https: the Host of the request; by default the server's address"##,
+        example: "'app.internal'",
+    }),
+    Docs::Key(KeyDoc {
+        name: "headers",
+        kind: r##"table of further headers, HTTP and HTTPS: `{ X-Check = "convey" }`. None of the connection, such as `Expect` or `Upgrade`"##,
+        default: "none",
+        change: TakesEffect::Reload,
+        sample: r##"#headers = { X-Check = "convey" }       # example; http, https: further headers"##,
+        example: "",
+    }),
+    Docs::Key(KeyDoc {
+        name: "expected_status",
+        kind: r##"HTTP, HTTPS: a status from 100 to 599, a range, or several: `[200, "301-302"]`"##,
+        default: r##"`"200-399"`"##,
+        change: TakesEffect::Reload,
+        sample: r##"#expected_status = "200-399"            # http, https: a status, a range, or several: [200, "301-302"]"##,
+        example: "204",
+    }),
+    Docs::Key(KeyDoc {
+        name: "expected_body",
+        kind: "HTTP, HTTPS: a [regular expression](https://docs.rs/regex/latest/regex/#syntax) that matches within the first 64 KiB of the body",
+        default: "any body",
+        change: TakesEffect::Reload,
+        sample: r##"
+#expected_body = "^OK"                  # example; http, https: a regular expression that the body has to match. By default
+                                        # any body passes
+"##,
+        example: r##""^OK""##,
+    }),
+    Docs::Key(KeyDoc {
+        name: "tls_skip_verify",
+        kind: "HTTPS: `true` takes any certificate",
+        default: "`false`",
+        change: TakesEffect::Reload,
+        sample: r##"
+#tls_skip_verify = false                # https: true accepts any certificate. false: only one for `host`, by an authority that
+                                        # this host trusts
+"##,
+        example: "true",
+    }),
+];
 
 /// Reads `kind` and the keys that are for HTTP.
 pub(super) fn kind(table: &mut TomlTable<'_>, default: ProbeKind, report: &Report<'_>) -> ProbeKind {
@@ -26,19 +92,13 @@ pub(super) fn kind(table: &mut TomlTable<'_>, default: ProbeKind, report: &Repor
     }
 }
 
-/// Reads `via`: a way for what begins with a SYN.
-pub(super) fn via(
-    table: &mut TomlTable<'_>,
-    kind: &ProbeKind,
-    report: &Report<'_>,
-) -> Option<Placed<ProbeVia>> {
-    let via = table.optional("via", choice(&ProbeVia::ALL, ProbeVia::name))?;
-    if via.value == ProbeVia::Vip && matches!(kind, ProbeKind::Udp | ProbeKind::None) {
+/// Only a check that begins with a SYN can go through the VIP.
+pub(super) fn check_via(place: &Place, kind: &ProbeKind, report: &Report<'_>) {
+    if matches!(kind, ProbeKind::Udp | ProbeKind::None) {
         let message =
             format!("\"vip\" is for kind = \"tcp\", \"http\" or \"https\"; the kind is {:?}", kind.name());
-        report.error(&via.place, message);
+        report.error(place, message);
     }
-    Some(via)
 }
 
 /// What the file may say for `kind`.
