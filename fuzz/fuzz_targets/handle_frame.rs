@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use balancer::{BalancerSetup, TestBalancer};
 use convey_forward::{
-    Cut, Direction, FlowState, Forwarded, Fragments, Frame, IpIds, Later, Lead, PacketRole, Verdict, cut,
+    Cut, Direction, FlowState, Forwarded, Fragments, Frame, IpIds, Later, FirstFragment, PacketRole, Verdict, cut,
 };
 use convey_model::{Addr, DsrKind, Mode, Protocol};
 use convey_wire::{
@@ -156,23 +156,23 @@ impl Story {
         let now = self.balancer.now;
         self.fragments.expire(now, drop);
         if let Kind::LaterFragment { .. } = headers.kind {
-            if let Later::Follows(lead, frame) = self.fragments.later(key, frame, now, drop) {
-                self.handle(frame, Some(lead));
+            if let Later::Follows(first_fragment, frame) = self.fragments.later(key, frame, now, drop) {
+                self.handle(frame, Some(first_fragment));
             }
             return;
         }
-        let (lead, held) = self.fragments.first(key, (&headers.key, 0), now, drop);
-        self.handle(frame, Some(lead));
-        held.into_iter().for_each(|frame| self.handle(frame, Some(lead)));
+        let (first_fragment, held) = self.fragments.first(key, (&headers.key, 0), now, drop);
+        self.handle(frame, Some(first_fragment));
+        held.into_iter().for_each(|frame| self.handle(frame, Some(first_fragment)));
     }
 
-    fn handle(&mut self, mut bytes: Vec<u8>, lead: Option<Lead>) {
+    fn handle(&mut self, mut bytes: Vec<u8>, first_fragment: Option<FirstFragment>) {
         let before = bytes.clone();
         let mut headers = parse(&bytes);
-        if let (Some(lead), Ok(headers)) = (lead, &mut headers) {
-            lead.complete(headers);
+        if let (Some(first_fragment), Ok(headers)) = (first_fragment, &mut headers) {
+            first_fragment.complete(headers);
         }
-        let mut frame = Frame { lead, ..Frame::new(&mut bytes, &headers) };
+        let mut frame = Frame { first_fragment, ..Frame::new(&mut bytes, &headers) };
         match self.balancer.handle_frame(&mut frame) {
             Verdict::Transmit(forwarded) => self.check_sent(&before, bytes, forwarded),
             Verdict::Reply(_) => {

@@ -1,6 +1,6 @@
 //! A frame in memory, with what the kernel says about it.
 
-use convey_forward::{Frame, Lead};
+use convey_forward::{FirstFragment, Frame};
 use convey_model::FlowKey;
 use convey_wire::{Checksum, Envelope, Headers, ParseError, complete_checksum, enclose, parse};
 
@@ -20,19 +20,19 @@ pub struct Buffer {
     /// The headers of a captured frame; nothing else is ever asked for them.
     pub(super) headers: Result<Headers, ParseError>,
     /// For a fragment: what is known of its packet.
-    pub(super) lead: Option<Lead>,
+    pub(super) first_fragment: Option<FirstFragment>,
 }
 
 impl Default for Buffer {
     fn default() -> Buffer {
-        Buffer { bytes: Vec::new(), headers: Err(ParseError::Truncated), lead: None }
+        Buffer { bytes: Vec::new(), headers: Err(ParseError::Truncated), first_fragment: None }
     }
 }
 
 impl Buffer {
     /// Takes over what a packet socket delivered, header and frame, and parses it. `false` if it is too short for the header.
     pub(super) fn fill(&mut self, captured: &[u8]) -> bool {
-        self.lead = None;
+        self.first_fragment = None;
         self.bytes.clear();
         self.bytes.reserve_exact(captured.len().max(ORDINARY));
         self.bytes.extend_from_slice(captured);
@@ -72,10 +72,10 @@ impl Buffer {
     }
 
     /// Takes note of the first fragment of its packet.
-    pub(super) fn set_lead(&mut self, lead: Lead) {
-        self.lead = Some(lead);
+    pub(super) fn set_first_fragment(&mut self, first_fragment: FirstFragment) {
+        self.first_fragment = Some(first_fragment);
         if let Ok(headers) = &mut self.headers {
-            lead.complete(headers);
+            first_fragment.complete(headers);
         }
     }
 
@@ -83,9 +83,16 @@ impl Buffer {
     pub(super) fn as_frame(&mut self, interface: u32) -> Frame<'_> {
         let checksum = self.checksum();
         let segment_size = self.segment_size();
-        let Buffer { bytes, headers, lead } = self;
+        let Buffer { bytes, headers, first_fragment } = self;
         let bytes = bytes.get_mut(VNET_HEADER_LEN..).unwrap_or_default();
-        Frame { bytes, headers, checksum, segment_size, lead: *lead, interface: Some(interface) }
+        Frame {
+            bytes,
+            headers,
+            checksum,
+            segment_size,
+            first_fragment: *first_fragment,
+            interface: Some(interface),
+        }
     }
 
     /// The frame from its Ethernet header on, up to 64 KiB.

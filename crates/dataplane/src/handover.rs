@@ -4,6 +4,7 @@
 //! or ends. A worker that awaits flows keeps the newest frames meanwhile.
 
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -130,12 +131,6 @@ impl Pipeline {
     }
 }
 
-/// What a worker does once it has obeyed.
-pub(super) enum Duty {
-    Forward,
-    End,
-}
-
 /// Frames that wait for the flows of another process: the newest.
 #[derive(Default)]
 pub(super) struct Backlog {
@@ -216,13 +211,13 @@ fn is_plain_segment(frame: &Buffer) -> bool {
 }
 
 impl Worker {
-    /// Carries out orders until frames may be handled.
-    pub(super) fn obey(&mut self, accounting: &mut Accounting) -> Duty {
+    /// Carries out orders until frames may be handled. Breaks when no more orders come.
+    pub(super) fn obey(&mut self, accounting: &mut Accounting) -> ControlFlow<()> {
         let mut holds = false;
         while holds || self.backlog.awaits_flows || !self.orders.is_empty() {
             let order =
                 if self.backlog.awaits_flows { self.order_or_frames() } else { self.orders.recv().ok() };
-            let Some(order) = order else { return Duty::End };
+            let Some(order) = order else { return ControlFlow::Break(()) };
             match order {
                 Order::Hold(answer) => {
                     holds = true;
@@ -257,7 +252,7 @@ impl Worker {
                 }
             }
         }
-        Duty::Forward
+        ControlFlow::Continue(())
     }
 
     /// Takes note of what the flow cache has told.

@@ -127,7 +127,7 @@ fn frontend(frontend: &snapshot::Frontend, pool: &Arc<PlannedPool>) -> Option<Pl
 fn pool(pool: &Arc<snapshot::Pool>) -> PlannedPool {
     PlannedPool {
         servers: servers(pool).collect(),
-        picker: Arc::new(By(pool.clone())),
+        picker: Arc::new(PoolPicker(pool.clone())),
         is_hashed: pool.config.algorithm.hashes(),
         dsr: pool.config.dsr,
         tunnel: pool.config.tunnel,
@@ -160,10 +160,10 @@ pub fn picked(pick: snapshot::Pick) -> Picked {
     }
 }
 
-/// Picks by the table of a backend.
-struct By(Arc<snapshot::Pool>);
+/// Picks servers by the table of a backend.
+struct PoolPicker(Arc<snapshot::Pool>);
 
-impl ServerPicker for By {
+impl ServerPicker for PoolPicker {
     fn pick(&self, client: SocketAddr, vip: SocketAddr) -> Picked {
         picked(self.0.pick(client, vip, &[]))
     }

@@ -49,9 +49,9 @@ impl Steering {
         let lost = &mut self.lost;
         if let Kind::LaterFragment { .. } = headers.kind {
             match self.fragments.later(key, frame, now, |frame| lost.unmatched(&frame, now)) {
-                Later::Follows(lead, mut frame) => {
-                    frame.set_lead(lead);
-                    send(lead.worker, frame);
+                Later::Follows(first, mut frame) => {
+                    frame.set_first_fragment(first);
+                    send(first.worker, frame);
                 }
                 Later::Queued => {}
                 Later::Full(frame) => lost.refused(&frame, now),
@@ -59,12 +59,12 @@ impl Steering {
             return;
         }
         let worker = self.dispatch.worker(&headers.key);
-        let lead_of = (&headers.key, worker);
-        let (lead, held) = self.fragments.first(key, lead_of, now, |frame| lost.unmatched(&frame, now));
-        frame.set_lead(lead);
+        let flow = (&headers.key, worker);
+        let (first, held) = self.fragments.first(key, flow, now, |frame| lost.unmatched(&frame, now));
+        frame.set_first_fragment(first);
         send(worker, frame);
         for mut later in held {
-            later.set_lead(lead);
+            later.set_first_fragment(first);
             send(worker, later);
         }
     }
@@ -126,7 +126,7 @@ mod tests {
         buffer.fill(&[&[0; VNET_HEADER_LEN], frame].concat());
         let mut to = Vec::new();
         steering.steer(buffer, &mut |worker, buffer| {
-            to.push((worker, buffer.lead.is_some(), buffer.key().unwrap().src_port));
+            to.push((worker, buffer.first_fragment.is_some(), buffer.key().unwrap().src_port));
         });
         to
     }

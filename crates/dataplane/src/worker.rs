@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 use super::accounting::{self, Accounting};
 use super::event_queue::EventQueue;
 use super::flow_desk::FlowDesk;
-use super::handover::{Backlog, Duty, Order};
+use super::handover::{Backlog, Order};
 use super::neighbour_queue::{NeighbourQueue, QueuedFrame};
 use super::packet_trace::{HandledFrame, PacketTrace};
 use super::queues::{Batch, MemoryBudget, Parcel, QUEUE_TIMEOUT};
@@ -90,11 +90,9 @@ impl Worker {
                 0 => TICK,
                 _ => HEARING,
             };
-            if !self.orders.is_empty() || self.backlog.awaits_flows() {
-                match self.obey(&mut accounting) {
-                    Duty::Forward => {}
-                    Duty::End => break,
-                }
+            let has_orders = !self.orders.is_empty() || self.backlog.awaits_flows();
+            if has_orders && self.obey(&mut accounting).is_break() {
+                break;
             }
             let Some(Batch { parcels, charge }) = self.next_batch(patience) else { break };
             let sight = self.sight.load();
@@ -277,7 +275,7 @@ impl Worker {
     fn may_wait(&self, reason: DropReason, frame: &Buffer) -> bool {
         match reason {
             DropReason::NextHopUnresolved => true,
-            DropReason::NoFlow => frame.lead.is_some() && !self.waiting.is_empty(),
+            DropReason::NoFlow => frame.first_fragment.is_some() && !self.waiting.is_empty(),
             _ => false,
         }
     }

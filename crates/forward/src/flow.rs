@@ -408,16 +408,16 @@ impl Flow {
         self.sequence.acknowledged_fin(self.flags.pending_fin(), self.view())
     }
 
-    /// Takes note of what a segment says, or a datagram, and returns the state after it. A segment whose numbers are not
-    /// those of the connection changes nothing.
+    /// Applies a segment or a datagram, and returns the state after it. A segment whose numbers are
+    /// not those of the connection changes nothing.
     #[inline]
-    pub(super) fn hear(&mut self, direction: Direction, segment: Segment) -> FlowState {
+    pub(super) fn apply_segment(&mut self, direction: Direction, segment: Segment) -> FlowState {
         if self.flags.has(FlowFlags::UDP) {
             return self.state.next(self.view(), direction, 0);
         }
         let (view, mut pending, before) = (self.view(), self.flags.pending_fin(), self.sequence);
         let Heard { flags, ends_other } =
-            self.sequence.hear(&mut pending, (view, self.state), direction, segment);
+            self.sequence.apply_segment(&mut pending, (view, self.state), direction, segment);
         let was_reopening = self.flags.pending_fin() == PendingFin::Reopening;
         self.flags.set_pending_fin(pending);
         let is_another = view == View::ClientSide && was_reopening && flags & (SYN | ACK) == SYN | ACK;
@@ -444,8 +444,8 @@ impl Flow {
         state
     }
 
-    /// Takes note of a FIN that the flow cache has found to be exact, and returns the state after it.
-    pub(super) fn hear_fin_event(&mut self, direction: Direction, fin: Segment) -> FlowState {
+    /// Applies a FIN that the flow cache has found to be exact, and returns the state after it.
+    pub(super) fn apply_cached_fin(&mut self, direction: Direction, fin: Segment) -> FlowState {
         let mut pending = self.flags.pending_fin();
         let flags = self.sequence.finish(&mut pending, self.state, direction, fin);
         self.flags.set_pending_fin(pending);

@@ -286,7 +286,7 @@ impl FlowTable {
     #[inline]
     pub fn on_segment(&mut self, id: FlowId, direction: Direction, segment: Segment, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
-        let state = flow.hear(direction, segment);
+        let state = flow.apply_segment(direction, segment);
         if state.is_udp() && direction == Direction::ToClient {
             flow.note_answer(tick(at));
         }
@@ -315,7 +315,7 @@ impl FlowTable {
     /// Notes that the flow cache has forwarded a FIN at `at`, and found it to be exact.
     pub(super) fn on_fin_event(&mut self, id: FlowId, direction: Direction, fin: Segment, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
-        let state = flow.hear_fin_event(direction, fin);
+        let state = flow.apply_cached_fin(direction, fin);
         let is_kept = flow.is_kept_by(direction, fin);
         self.go_on(id, state, is_kept, at);
     }

@@ -91,7 +91,7 @@ impl Forwarder {
             Ok(headers) => headers,
             Err(error) => return stop::verdict_on_unparsed(*error),
         };
-        if matches!(headers.kind, Kind::LaterFragment { .. }) && frame.lead.is_none() {
+        if matches!(headers.kind, Kind::LaterFragment { .. }) && frame.first_fragment.is_none() {
             return Verdict::Drop(DropReason::FragmentUnmatched);
         }
         if changes_state(headers) && !frame.is_intact(headers) {
@@ -173,8 +173,8 @@ impl Forwarder {
         }
         let role = self.apply_to_flow((id, direction), role, frame, packet);
         wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
-        if let Some(lead) = frame.lead.filter(|_| is_nat) {
-            wire::renumber(frame.bytes, headers, lead.id);
+        if let Some(fragment) = frame.first_fragment.filter(|_| is_nat) {
+            wire::renumber(frame.bytes, headers, fragment.id);
         }
         // Packets come out of a tunnel as they are.
         if cut.is_some() && envelope.is_none() && headers.dont_fragment && headers.is_v4() {

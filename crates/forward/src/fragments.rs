@@ -38,9 +38,9 @@ pub struct Fragments<T> {
     ids: IpIds,
 }
 
-/// What a first fragment tells of those that follow it.
+/// Fields of a first fragment that the fragments after it lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lead {
+pub struct FirstFragment {
     /// Source and destination port.
     pub ports: (u16, u16),
     /// IP protocol number.
@@ -52,7 +52,7 @@ pub struct Lead {
     pub worker: u16,
 }
 
-impl Lead {
+impl FirstFragment {
     /// Gives the headers of a later fragment the ports and the protocol of its packet.
     pub fn complete(&self, headers: &mut Headers) {
         if let Kind::LaterFragment { .. } = headers.kind {
@@ -66,7 +66,7 @@ impl Lead {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Later<T> {
     /// Its first was here: it goes where that went.
-    Follows(Lead, T),
+    Follows(FirstFragment, T),
     /// It waits.
     Queued,
     /// Too many wait already.
@@ -77,7 +77,7 @@ pub enum Later<T> {
 struct FragmentedPacket<T> {
     since: Timestamp,
     id: u16,
-    first: Option<Lead>,
+    first: Option<FirstFragment>,
     held: Vec<T>,
 }
 
@@ -108,7 +108,7 @@ impl<T> Fragments<T> {
         (flow, worker): (&FlowKey, u16),
         now: Timestamp,
         mut drop: impl FnMut(T),
-    ) -> (Lead, Vec<T>) {
+    ) -> (FirstFragment, Vec<T>) {
         let known = self.packets.get(&key);
         if known.is_some_and(|packet| packet.first.is_some() && is_over(packet.since, MAX_FRAGMENT_WAIT, now))
         {
@@ -116,7 +116,7 @@ impl<T> Fragments<T> {
         }
         let packet = self.packet(key, now, drop);
         let ports = (flow.src_port, flow.dst_port);
-        let part = Lead { ports, protocol: flow.protocol, worker, id: packet.id };
+        let part = FirstFragment { ports, protocol: flow.protocol, worker, id: packet.id };
         packet.first = Some(part);
         let held = std::mem::take(&mut packet.held);
         self.held -= held.len();
@@ -241,7 +241,7 @@ mod tests {
     fn fragments_go_where_their_first_went() {
         let mut fragments = none_yet();
         let (part, held) = fragments.first(key(1, 9), (&flow(PORTS), 3), at(0), none);
-        assert_eq!((part, held), (Lead { ports: PORTS, protocol: UDP, worker: 3, id: 7 }, vec![]));
+        assert_eq!((part, held), (FirstFragment { ports: PORTS, protocol: UDP, worker: 3, id: 7 }, vec![]));
         assert_eq!(fragments.later(key(1, 9), "b", at(1), none), Later::Follows(part, "b"));
         let (other, _) = fragments.first(key(2, 9), (&flow(PORTS), 3), at(1), none);
         assert_ne!(other.id, part.id, "another client chose the same number");

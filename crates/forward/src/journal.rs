@@ -151,8 +151,8 @@ impl Journal {
         self.set(id, note);
     }
 
-    /// A segment of a flow has passed that is believed.
-    pub(super) fn hear(&mut self, id: FlowId, direction: Direction, segment: Segment) {
+    /// Notes a segment of a flow whose numbers are believed.
+    pub(super) fn note_segment(&mut self, id: FlowId, direction: Direction, segment: Segment) {
         let note = self.get(id);
         if note.server_base.is_some() {
             return;
@@ -239,8 +239,8 @@ mod tests {
     #[test]
     fn bytes_of_tcp_are_what_its_numbers_say_without_syn_and_fin() {
         let mut journal = begun(SYN, u32::MAX, 0);
-        journal.hear(ID, Direction::ToClient, Segment { flags: SYN | ACK, seq: 99, ack: 0, len: 1 });
-        journal.hear(ID, Direction::ToServer, Segment { flags: ACK, seq: 0, ack: 500, len: 0 });
+        journal.note_segment(ID, Direction::ToClient, Segment { flags: SYN | ACK, seq: 99, ack: 0, len: 1 });
+        journal.note_segment(ID, Direction::ToServer, Segment { flags: ACK, seq: 0, ack: 500, len: 0 });
         let note = journal.get(ID);
         for (state, view, sent, bytes) in [
             (FlowState::Established, View::BothSides, [10, 300], [Some(10), Some(200)]),

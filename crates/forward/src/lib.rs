@@ -89,7 +89,7 @@ use flows::{FlowId, FlowTable, Full};
 pub use forwarder::{
     ClientShare, FlowSight, Forwarder, ForwarderEvents, Inquiry, LookBudget, Restored, Settings,
 };
-pub use fragments::{Fragments, Later, Lead};
+pub use fragments::{FirstFragment, Fragments, Later};
 pub use handover::{CacheEvent, KnownFlow, TableRow, Unreadable, decode, encode};
 pub use handshake::{HandshakeEvent, HandshakeStep};
 pub use hop_use::HopUse;

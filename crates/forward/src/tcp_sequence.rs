@@ -246,14 +246,14 @@ impl TcpSequence {
         }
     }
 
-    /// Takes note of a segment in this state of the connection.
+    /// Applies a segment in this state of the connection.
     ///
     /// A sender that does not see the connection may be lucky and near. So a segment that moves the numbers has to go on
     /// where its sender had got to, or repeat bytes that end there. A FIN counts if it is exactly there; else once its
     /// receiver has acknowledged it. A reset has to be exact, too: one that is near has its receiver ask back, and the
     /// answer to that is exact (RFC 5961, section 3.2).
     #[inline]
-    pub(super) fn hear(
+    pub(super) fn apply_segment(
         &mut self,
         pending: &mut PendingFin,
         (view, state): (View, FlowState),
@@ -261,8 +261,8 @@ impl TcpSequence {
         segment: Segment,
     ) -> Heard {
         match from {
-            Direction::ToServer => self.hear_client(pending, view, state, segment),
-            Direction::ToClient => self.hear_server(pending, state, segment),
+            Direction::ToServer => self.apply_client_segment(pending, view, state, segment),
+            Direction::ToClient => self.apply_server_segment(pending, state, segment),
         }
     }
 

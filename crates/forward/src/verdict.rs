@@ -1,6 +1,6 @@
 //! Decisions on packets.
 
-use super::{Cut, Direction, Lead};
+use super::{Cut, Direction, FirstFragment};
 use convey_model::DropReason;
 use convey_wire::{self as wire, Checksum, Envelope, Headers, ParseError};
 
@@ -10,14 +10,14 @@ pub struct Frame<'a> {
     /// From the Ethernet header on; rewritten in place.
     pub bytes: &'a mut [u8],
     /// What [`parse`](convey_wire::parse) made of it as it came in. A later fragment has the ports of its first: see
-    /// [`Lead::complete`].
+    /// [`FirstFragment::complete`].
     pub headers: &'a Result<Headers, ParseError>,
     /// Whether the kernel left the checksum of TCP or UDP for who sends the frame on.
     pub checksum: Checksum,
     /// For a super-frame: payload bytes in each of the packets it will be cut into.
     pub segment_size: Option<u16>,
     /// For a fragment: what is known of its packet.
-    pub lead: Option<Lead>,
+    pub first_fragment: Option<FirstFragment>,
     /// Index of the interface it came in on; `None`: not known, any will do.
     pub interface: Option<u32>,
 }
@@ -30,7 +30,7 @@ impl<'a> Frame<'a> {
             headers,
             checksum: Checksum::Complete,
             segment_size: None,
-            lead: None,
+            first_fragment: None,
             interface: None,
         }
     }

@@ -16,13 +16,13 @@ const LOOKUP_ELEM: c_long = 1;
 const UPDATE_BATCH: c_long = 26;
 const DELETE_BATCH: c_long = 27;
 
-/// A call for many was refused in the middle.
+/// Failure of a batch call in the middle of its entries.
 #[derive(Debug, Error)]
 #[error("the flow cache's map, after {done} entries: {error}")]
-pub struct Undone {
-    /// How many are done: those before it.
+pub struct BatchError {
+    /// Entries before the failure, which are done.
     pub done: usize,
-    /// Why.
+    /// Error of the kernel.
     pub error: io::Error,
 }
 
@@ -44,7 +44,7 @@ impl FlowMap {
     ///
     /// # Panics
     /// If there are not as many entries as keys.
-    pub fn put(&self, keys: &[FlowKey], entries: &[FlowEntry]) -> Result<usize, Undone> {
+    pub fn put(&self, keys: &[FlowKey], entries: &[FlowEntry]) -> Result<usize, BatchError> {
         assert_eq!(keys.len(), entries.len(), "a key for each entry");
         let update = |from: usize| {
             let mut batch = self.batch(&keys[from..]);
@@ -58,7 +58,7 @@ impl FlowMap {
     ///
     /// # Errors
     /// The kernel refuses: those that are not done may still be there.
-    pub fn remove(&self, keys: &[FlowKey]) -> Result<(), Undone> {
+    pub fn remove(&self, keys: &[FlowKey]) -> Result<(), BatchError> {
         remove_all(keys.len(), |from| self.batch(&keys[from..]).call(DELETE_BATCH))
     }
 
@@ -92,30 +92,30 @@ type EarlyEnd = (usize, io::Error);
 fn put_all(
     len: usize,
     mut update: impl FnMut(usize) -> Result<(), EarlyEnd>,
-    mut remove: impl FnMut(usize) -> Result<(), Undone>,
-) -> Result<usize, Undone> {
+    mut remove: impl FnMut(usize) -> Result<(), BatchError>,
+) -> Result<usize, BatchError> {
     let (mut at, mut put) = (0, len);
     while at < len {
         let Err((done, error)) = update(at) else { break };
         at += done_of(done, len - at);
         if !matches!(error.raw_os_error(), Some(libc::E2BIG | libc::ENOMEM)) {
-            return Err(Undone { done: at, error });
+            return Err(BatchError { done: at, error });
         }
         // It ended at the first that cannot be put in.
-        remove(at).map_err(|undone| Undone { done: at, ..undone })?;
+        remove(at).map_err(|failed| BatchError { done: at, ..failed })?;
         (at, put) = (at + 1, put - 1);
     }
     Ok(put)
 }
 
 /// Removes `len` keys by a call that goes on from one of them.
-fn remove_all(len: usize, mut delete: impl FnMut(usize) -> Result<(), EarlyEnd>) -> Result<(), Undone> {
+fn remove_all(len: usize, mut delete: impl FnMut(usize) -> Result<(), EarlyEnd>) -> Result<(), BatchError> {
     let mut at = 0;
     while at < len {
         let Err((done, error)) = delete(at) else { break };
         at += done_of(done, len - at);
         if error.raw_os_error() != Some(libc::ENOENT) {
-            return Err(Undone { done: at, error });
+            return Err(BatchError { done: at, error });
         }
         // It ended at the first that is not there.
         at += 1;
@@ -199,8 +199,8 @@ mod tests {
             Ok(())
         });
         assert_eq!((put.unwrap(), removed), (0, vec![0, 1, 2]));
-        let undone = remove_all(3, |_| Err((3, error(libc::ENOMEM)))).unwrap_err();
-        assert_eq!((undone.done, undone.error.raw_os_error()), (0, Some(libc::ENOMEM)));
+        let failed = remove_all(3, |_| Err((3, error(libc::ENOMEM)))).unwrap_err();
+        assert_eq!((failed.done, failed.error.raw_os_error()), (0, Some(libc::ENOMEM)));
     }
 
     #[test]
@@ -208,7 +208,7 @@ mod tests {
         let busy = |from: usize| Err((2 - from, error(libc::EBUSY)));
         assert_eq!(put_all(4, busy, |_| Ok(())).unwrap_err().done, 2);
         let no_room = |from: usize| Err((1 - from, error(libc::E2BIG)));
-        let stuck = |_| Err(Undone { done: 0, error: error(libc::EBUSY) });
+        let stuck = |_| Err(BatchError { done: 0, error: error(libc::EBUSY) });
         assert_eq!(put_all(4, no_room, stuck).unwrap_err().done, 1, "the one without room is still there");
         let gone_then_busy =
             |from: usize| Err((0, error(if from == 0 { libc::ENOENT } else { libc::EBUSY })));

@@ -25,8 +25,8 @@ use crate::kernel_types::FlowCounters;
 pub use counter_reader::CounterReader;
 pub use entry::FlowEntry;
 pub use events::SegmentEvents;
+use flow_map::BatchError;
 pub use flow_map::FlowMap;
-use flow_map::Undone;
 pub use offloader::{Offloader, XdpLinks};
 #[cfg(feature = "test-util")]
 pub use offloader::{counter_reader, events};
@@ -118,7 +118,7 @@ pub enum CacheError {
     Missing(&'static str),
     /// Some entries could not be written.
     #[error(transparent)]
-    Entries(#[from] Undone),
+    Entries(#[from] BatchError),
     /// The system call that only we make failed.
     #[error("the flow cache's map: {0}")]
     System(#[from] std::io::Error),

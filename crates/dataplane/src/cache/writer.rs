@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::counter_ids::CounterIds;
-use super::flow_map::Undone;
+use super::flow_map::BatchError;
 use super::{FlowEntry, FlowMap, Sizes};
 use convey_forward::{CachedActivity, CachedRoute, FlowCache, FlowOwners, Progress};
 use convey_model::{FlowKey, TCP, Timestamp};
@@ -42,17 +42,17 @@ impl Failures {
 
 /// The kernel's flows, as a [`FlowMap`] has them.
 pub(super) trait Flows {
-    fn put(&self, keys: &[FlowKey], entries: &[FlowEntry]) -> Result<usize, Undone>;
-    fn remove(&self, keys: &[FlowKey]) -> Result<(), Undone>;
+    fn put(&self, keys: &[FlowKey], entries: &[FlowEntry]) -> Result<usize, BatchError>;
+    fn remove(&self, keys: &[FlowKey]) -> Result<(), BatchError>;
     fn get(&self, key: &FlowKey) -> io::Result<Option<FlowEntry>>;
 }
 
 impl Flows for FlowMap {
-    fn put(&self, keys: &[FlowKey], entries: &[FlowEntry]) -> Result<usize, Undone> {
+    fn put(&self, keys: &[FlowKey], entries: &[FlowEntry]) -> Result<usize, BatchError> {
         self.put(keys, entries)
     }
 
-    fn remove(&self, keys: &[FlowKey]) -> Result<(), Undone> {
+    fn remove(&self, keys: &[FlowKey]) -> Result<(), BatchError> {
         self.remove(keys)
     }
 
@@ -144,16 +144,16 @@ impl<M: Flows + Debug + Send> CacheWriter<M> {
     /// Tries again to remove what the kernel has refused to.
     fn remove_stale(&mut self) {
         let keys: Vec<FlowKey> = self.stale.drain().collect();
-        if let Err(undone) = self.flows.remove(&keys) {
-            self.failed(&keys, &undone);
+        if let Err(failed) = self.flows.remove(&keys) {
+            self.failed(&keys, &failed);
         }
     }
 
     /// Notes which keys a call has not come to. A key that cannot be put in is removed, as where there is no room
     /// for it.
-    fn failed(&mut self, keys: &[FlowKey], undone: &Undone) {
+    fn failed(&mut self, keys: &[FlowKey], failed: &BatchError) {
         self.failures.0.changes.fetch_add(1, Ordering::Relaxed);
-        for key in &keys[undone.done..] {
+        for key in &keys[failed.done..] {
             if self.stale.len() < MAX_STALE {
                 self.stale.insert(*key);
             } else if !self.stale.contains(key) {
@@ -244,12 +244,12 @@ impl<M: Flows + Debug + Send> FlowCache for CacheWriter<M> {
         } else {
             self.flows.put(&keys, &entries).map(drop)
         };
-        let written = done.as_ref().map_or_else(|undone| undone.done, |()| keys.len());
+        let written = done.as_ref().map_or_else(|failed| failed.done, |()| keys.len());
         if !self.stale.is_empty() {
             keys[..written].iter().for_each(|key| _ = self.stale.remove(key));
         }
-        if let Err(undone) = &done {
-            self.failed(&keys, undone);
+        if let Err(failed) = &done {
+            self.failed(&keys, failed);
         }
         self.changes = Changes { keys, entries };
         self.changes.keys.clear();

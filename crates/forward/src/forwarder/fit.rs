@@ -78,8 +78,8 @@ pub(super) fn fit(frame: &Frame<'_>, headers: &Headers, path: Path) -> Result<Op
     Ok(Some(match is_super_segment || is_segment {
         // Each will have a header of its own.
         true => Cut::Segments((mtu - header_len) as u16),
-        // A fragment that was let in by its lead has such a number already.
-        false => Cut::Fragments { mtu: path.mtu, renumber: path.is_nat && frame.lead.is_none() },
+        // A fragment that follows its first has such a number already.
+        false => Cut::Fragments { mtu: path.mtu, renumber: path.is_nat && frame.first_fragment.is_none() },
     }))
 }
 

@@ -8,7 +8,7 @@ use crate::state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
 
 impl TcpSequence {
     #[inline]
-    pub(super) fn hear_client(
+    pub(super) fn apply_client_segment(
         &mut self,
         pending: &mut PendingFin,
         view: View,

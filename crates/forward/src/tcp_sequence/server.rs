@@ -6,7 +6,7 @@ use crate::state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment};
 
 impl TcpSequence {
     #[inline]
-    pub(super) fn hear_server(
+    pub(super) fn apply_server_segment(
         &mut self,
         pending: &mut PendingFin,
         state: FlowState,

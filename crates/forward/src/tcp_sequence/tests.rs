@@ -25,7 +25,7 @@ fn established() -> TcpSequence {
 impl TcpSequence {
     /// What is believed of a segment while no FIN waits.
     fn say(&mut self, view: View, state: FlowState, from: Direction, segment: Segment) -> u8 {
-        self.hear(&mut PendingFin::default(), (view, state), from, segment).flags
+        self.apply_segment(&mut PendingFin::default(), (view, state), from, segment).flags
     }
 }
 
@@ -120,16 +120,20 @@ fn server_decides_which_of_two_syns_begins_the_connection() {
     let other = 1 << 20;
     for (answered, is_known) in [(101, true), (other + 1, true), (other + 101, true), (1 << 31, false)] {
         let (mut numbers, mut pending) = (TcpSequence::first(segment(SYN, 100, 0)), PendingFin::default());
-        let mut hear = |from, segment| numbers.hear(&mut pending, (BothSides, SynSent), from, segment).flags;
-        hear(ToServer, segment(SYN, other, 0));
-        hear(ToServer, segment(SYN, 100, 0));
-        let refusal = hear(ToClient, segment(RST_ACK, 0, answered));
+        let mut apply_segment =
+            |from, segment| numbers.apply_segment(&mut pending, (BothSides, SynSent), from, segment).flags;
+        apply_segment(ToServer, segment(SYN, other, 0));
+        apply_segment(ToServer, segment(SYN, 100, 0));
+        let refusal = apply_segment(ToClient, segment(RST_ACK, 0, answered));
         assert_eq!(refusal, if is_known { RST } else { 0 }, "{answered}");
-        let answer = hear(ToClient, segment(SYN_ACK, 500, answered));
+        let answer = apply_segment(ToClient, segment(SYN_ACK, 500, answered));
         assert_eq!(answer, if is_known { SYN_ACK } else { 0 }, "{answered}");
         if is_known {
             let ack = segment(ACK, answered, 501);
-            assert_eq!(numbers.hear(&mut pending, (BothSides, SynReceived), ToServer, ack).flags, ACK);
+            assert_eq!(
+                numbers.apply_segment(&mut pending, (BothSides, SynReceived), ToServer, ack).flags,
+                ACK
+            );
             assert_eq!((numbers.numbers(), pending), ([answered, 501, 501], PendingFin::Nobodys));
         }
     }
@@ -146,11 +150,11 @@ fn client_in_dsr_completes_the_handshake_of_any_of_its_syns() {
             }
             let (mut numbers, mut pending) =
                 (TcpSequence::first(segment(SYN, syns[0], 0)), PendingFin::default());
-            let mut hear =
-                |segment| numbers.hear(&mut pending, (ClientSide, SynSent), ToServer, segment).flags;
-            syns[1..].iter().for_each(|seq| assert_eq!(hear(segment(SYN, *seq, 0)), 0));
-            assert_eq!(hear(Segment { len, ..segment(ACK, 2_000_000_000, 501) }), 0);
-            let flags = hear(Segment { len, ..segment(ACK, seq, 501) });
+            let mut apply_segment =
+                |segment| numbers.apply_segment(&mut pending, (ClientSide, SynSent), ToServer, segment).flags;
+            syns[1..].iter().for_each(|seq| assert_eq!(apply_segment(segment(SYN, *seq, 0)), 0));
+            assert_eq!(apply_segment(Segment { len, ..segment(ACK, 2_000_000_000, 501) }), 0);
+            let flags = apply_segment(Segment { len, ..segment(ACK, seq, 501) });
             assert_eq!(flags & !SYN, ACK, "{syns:?} {seq}");
             assert_eq!((numbers.numbers(), pending), ([seq + len, 501, 501], PendingFin::Nobodys));
         }
@@ -161,13 +165,14 @@ fn client_in_dsr_completes_the_handshake_of_any_of_its_syns() {
 fn answered_with_another_syn(is_before: bool) -> (TcpSequence, PendingFin) {
     let (mut numbers, mut pending) = (TcpSequence::first(segment(SYN, 100, 0)), PendingFin::default());
     let (other, answer) = (segment(SYN, 3_000_000_000, 0), segment(SYN_ACK, 500, 101));
-    let mut hear = |state, from, segment| numbers.hear(&mut pending, (BothSides, state), from, segment).flags;
+    let mut apply_segment =
+        |state, from, segment| numbers.apply_segment(&mut pending, (BothSides, state), from, segment).flags;
     if is_before {
-        hear(SynSent, ToServer, other);
+        apply_segment(SynSent, ToServer, other);
     }
-    assert_eq!(hear(SynSent, ToClient, answer), SYN_ACK);
+    assert_eq!(apply_segment(SynSent, ToClient, answer), SYN_ACK);
     if !is_before {
-        hear(SynReceived, ToServer, other);
+        apply_segment(SynReceived, ToServer, other);
     }
     (numbers, pending)
 }
@@ -176,14 +181,15 @@ fn answered_with_another_syn(is_before: bool) -> (TcpSequence, PendingFin) {
 fn server_that_answers_both_syns_has_begun_the_second_connection() {
     for is_before in [true, false] {
         let (mut numbers, mut pending) = answered_with_another_syn(is_before);
-        let mut hear =
-            |from, segment| numbers.hear(&mut pending, (BothSides, SynReceived), from, segment).flags;
-        hear(ToServer, segment(SYN, 3_000_000_000, 0));
-        assert_eq!(hear(ToClient, segment(SYN_ACK, 700, 3_000_000_002)), 0);
-        assert_eq!(hear(ToServer, segment(ACK, 3_000_000_001, 701)), 0, "nobody has answered");
-        assert_eq!(hear(ToClient, segment(SYN_ACK, 700, 3_000_000_001)), SYN_ACK);
-        assert_eq!(hear(ToServer, segment(ACK, 101, 501)), 0);
-        assert_eq!(hear(ToServer, segment(ACK, 3_000_000_001, 701)), ACK, "{is_before}");
+        let mut apply_segment = |from, segment| {
+            numbers.apply_segment(&mut pending, (BothSides, SynReceived), from, segment).flags
+        };
+        apply_segment(ToServer, segment(SYN, 3_000_000_000, 0));
+        assert_eq!(apply_segment(ToClient, segment(SYN_ACK, 700, 3_000_000_002)), 0);
+        assert_eq!(apply_segment(ToServer, segment(ACK, 3_000_000_001, 701)), 0, "nobody has answered");
+        assert_eq!(apply_segment(ToClient, segment(SYN_ACK, 700, 3_000_000_001)), SYN_ACK);
+        assert_eq!(apply_segment(ToServer, segment(ACK, 101, 501)), 0);
+        assert_eq!(apply_segment(ToServer, segment(ACK, 3_000_000_001, 701)), ACK, "{is_before}");
         assert_eq!((numbers.numbers(), pending), ([3_000_000_001, 701, 701], PendingFin::Nobodys));
     }
 }
@@ -193,11 +199,12 @@ fn client_that_completes_its_handshake_has_sent_no_other_syn() {
     for is_before in [true, false] {
         let (mut numbers, mut pending) = answered_with_another_syn(is_before);
         assert_eq!(numbers.reopening_at(pending), Some(3_000_000_001), "{is_before}");
-        let mut hear =
-            |state, from, segment| numbers.hear(&mut pending, (BothSides, state), from, segment).flags;
-        assert_eq!(hear(SynReceived, ToClient, segment(SYN_ACK, 500, 101)), SYN_ACK);
-        assert_eq!(hear(SynReceived, ToServer, segment(ACK, 101, 501)), ACK);
-        assert_eq!(hear(Established, ToClient, segment(SYN_ACK, 700, 3_000_000_001)), 0);
+        let mut apply_segment = |state, from, segment| {
+            numbers.apply_segment(&mut pending, (BothSides, state), from, segment).flags
+        };
+        assert_eq!(apply_segment(SynReceived, ToClient, segment(SYN_ACK, 500, 101)), SYN_ACK);
+        assert_eq!(apply_segment(SynReceived, ToServer, segment(ACK, 101, 501)), ACK);
+        assert_eq!(apply_segment(Established, ToClient, segment(SYN_ACK, 700, 3_000_000_001)), 0);
         assert_eq!((numbers.numbers(), pending), ([101, 501, 501], PendingFin::Nobodys));
     }
 }
@@ -223,9 +230,9 @@ fn a_server_that_answers_a_syn_has_forgotten_the_connection() {
     ] {
         let (mut numbers, mut pending) = (established(), PendingFin::default());
         for (from, segment) in &before {
-            numbers.hear(&mut pending, (BothSides, state), *from, *segment);
+            numbers.apply_segment(&mut pending, (BothSides, state), *from, *segment);
         }
-        let heard = numbers.hear(&mut pending, (BothSides, state), ToClient, answer);
+        let heard = numbers.apply_segment(&mut pending, (BothSides, state), ToClient, answer);
         assert_eq!(heard.flags, if is_believed { SYN_ACK } else { 0 }, "{state:?}: {before:?}");
         let is_anew = numbers.numbers() == [70_001, 90_001, 90_001];
         assert_eq!(is_anew, is_believed, "{numbers:?}");
@@ -237,9 +244,10 @@ fn a_server_that_answers_a_syn_has_forgotten_the_connection() {
 fn a_server_that_refuses_the_next_syn_has_forgotten_the_connection() {
     for (refused, believed) in [(70_001, RST), (70_002, 0), (1_000, 0)] {
         let (mut numbers, mut pending) = (established(), PendingFin::default());
-        let mut hear = |from, segment| numbers.hear(&mut pending, (BothSides, Established), from, segment);
-        hear(ToServer, segment(SYN, 70_000, 0));
-        assert_eq!(hear(ToClient, segment(RST_ACK, 0, refused)).flags, believed, "{refused}");
+        let mut apply_segment =
+            |from, segment| numbers.apply_segment(&mut pending, (BothSides, Established), from, segment);
+        apply_segment(ToServer, segment(SYN, 70_000, 0));
+        assert_eq!(apply_segment(ToClient, segment(RST_ACK, 0, refused)).flags, believed, "{refused}");
     }
 }
 
@@ -264,9 +272,10 @@ fn in_dsr_a_client_that_follows_up_on_its_syn_has_new_numbers() {
     ] {
         for state in [HandshakeOnly, Established] {
             let (mut numbers, mut pending) = (established(), PendingFin::default());
-            let mut hear = |segment| numbers.hear(&mut pending, (ClientSide, state), ToServer, segment).flags;
-            before.iter().for_each(|segment| _ = hear(*segment));
-            let heard = hear(next);
+            let mut apply_segment =
+                |segment| numbers.apply_segment(&mut pending, (ClientSide, state), ToServer, segment).flags;
+            before.iter().for_each(|segment| _ = apply_segment(*segment));
+            let heard = apply_segment(next);
             assert_eq!(heard & (FIN | RST), 0, "{before:?} {next:?}");
             let end = next.seq.wrapping_add(next.len);
             let is_anew = numbers.numbers() == [end, 90_001, 90_001] && pending == PendingFin::Nobodys;
@@ -298,9 +307,10 @@ fn a_server_that_resets_behind_what_is_on_its_way_is_believed() {
 /// Whether a FIN is believed when it comes, and then when its receiver acknowledges it.
 fn fin(numbers: &mut TcpSequence, from: Direction, fin: Segment) -> [bool; 2] {
     let mut pending = PendingFin::default();
-    let heard = numbers.hear(&mut pending, (BothSides, Established), from, fin);
+    let heard = numbers.apply_segment(&mut pending, (BothSides, Established), from, fin);
     let (end, other) = (fin.seq.wrapping_add(fin.len), if from == ToServer { ToClient } else { ToServer });
-    let ack = numbers.hear(&mut pending, (BothSides, Established), other, segment(ACK, fin.ack, end));
+    let ack =
+        numbers.apply_segment(&mut pending, (BothSides, Established), other, segment(ACK, fin.ack, end));
     assert_eq!(pending, PendingFin::Nobodys);
     [heard.flags & FIN != 0, ack.ends_other]
 }
@@ -324,14 +334,14 @@ fn a_fin_before_the_window_is_ignored_unless_it_is_repeated() {
         for len in [1, 301] {
             let (mut numbers, mut pending) = (established(), PendingFin::default());
             let fin = Segment { len, ..segment(FIN_ACK, sent - len, other) };
-            let heard = numbers.hear(&mut pending, (BothSides, Established), from, fin);
+            let heard = numbers.apply_segment(&mut pending, (BothSides, Established), from, fin);
             assert_eq!((heard, pending), (Heard::flags(0), PendingFin::Nobodys), "{from:?} {len}");
             assert_eq!(numbers.numbers(), established().numbers());
             let acked = segment(ACK, other, sent);
             let back = if from == ToServer { ToClient } else { ToServer };
-            assert!(!numbers.hear(&mut pending, (BothSides, Established), back, acked).ends_other);
+            assert!(!numbers.apply_segment(&mut pending, (BothSides, Established), back, acked).ends_other);
             assert_eq!(
-                numbers.hear(&mut pending, (BothSides, finished), from, fin).flags,
+                numbers.apply_segment(&mut pending, (BothSides, finished), from, fin).flags,
                 FIN_ACK,
                 "it has come"
             );
@@ -343,15 +353,16 @@ fn a_fin_before_the_window_is_ignored_unless_it_is_repeated() {
 fn fin_of_a_server_that_its_acknowledgements_overtook_counts_once_acknowledged() {
     for len in [1, 301] {
         let (mut numbers, mut pending) = (established(), PendingFin::default());
-        let mut hear = |from, segment| numbers.hear(&mut pending, (BothSides, Established), from, segment);
-        hear(ToClient, Segment { len: 100, ..segment(ACK, 5_000, 1_000) });
-        hear(ToClient, segment(ACK, 5_100 + len, 1_000));
+        let mut apply_segment =
+            |from, segment| numbers.apply_segment(&mut pending, (BothSides, Established), from, segment);
+        apply_segment(ToClient, Segment { len: 100, ..segment(ACK, 5_000, 1_000) });
+        apply_segment(ToClient, segment(ACK, 5_100 + len, 1_000));
         for _ in 0..2 {
             let fin = Segment { len, ..segment(FIN_ACK, 5_100, 1_000) };
-            assert_eq!(hear(ToClient, fin), Heard::flags(ACK));
+            assert_eq!(apply_segment(ToClient, fin), Heard::flags(ACK));
         }
-        assert!(!hear(ToServer, segment(ACK, 1_000, 5_100)).ends_other);
-        assert!(hear(ToServer, segment(ACK, 1_000, 5_100 + len)).ends_other);
+        assert!(!apply_segment(ToServer, segment(ACK, 1_000, 5_100)).ends_other);
+        assert!(apply_segment(ToServer, segment(ACK, 1_000, 5_100 + len)).ends_other);
     }
 }
 
@@ -369,14 +380,15 @@ fn fin_of_a_client_that_its_acknowledgements_overtook_counts_in_dsr() {
 fn a_fin_that_its_sender_goes_on_behind_was_none() {
     for (from, sent, other) in [(ToServer, 1_000, 5_000), (ToClient, 5_000, 1_000)] {
         let (mut numbers, mut pending) = (established(), PendingFin::default());
-        let mut hear = |from, segment| numbers.hear(&mut pending, (BothSides, Established), from, segment);
-        let heard = hear(from, segment(FIN_ACK, sent + 1_000, other));
+        let mut apply_segment =
+            |from, segment| numbers.apply_segment(&mut pending, (BothSides, Established), from, segment);
+        let heard = apply_segment(from, segment(FIN_ACK, sent + 1_000, other));
         assert_eq!(heard, Heard { flags: ACK, ends_other: false });
         for seq in [0, 700] {
-            hear(from, Segment { len: 700, ..segment(ACK, sent + seq, other) });
+            apply_segment(from, Segment { len: 700, ..segment(ACK, sent + seq, other) });
         }
         let back = if from == ToServer { ToClient } else { ToServer };
-        let heard = hear(back, segment(ACK, other, sent + 1_001));
+        let heard = apply_segment(back, segment(ACK, other, sent + 1_001));
         assert_eq!((heard.ends_other, pending), (false, PendingFin::Nobodys));
     }
 }
@@ -385,14 +397,14 @@ fn a_fin_that_its_sender_goes_on_behind_was_none() {
 fn in_dsr_a_fin_waits_for_what_was_lost_before_it() {
     for (len, repeated) in [(1, 700), (301, 1_001)] {
         let (mut numbers, mut pending) = (established(), PendingFin::default());
-        let mut hear =
-            |segment| numbers.hear(&mut pending, (ClientSide, Established), ToServer, segment).flags;
+        let mut apply_segment =
+            |segment| numbers.apply_segment(&mut pending, (ClientSide, Established), ToServer, segment).flags;
         let end = Segment { len, ..segment(FIN_ACK, 1_700, 5_000) };
-        assert_eq!([hear(end), hear(end)], [ACK; 2], "nor if it is sent twice");
+        assert_eq!([apply_segment(end), apply_segment(end)], [ACK; 2], "nor if it is sent twice");
         // What was lost; or, behind data of its own, that the client acknowledges what it is sent.
         let next = if len == 1 { segment(ACK, 1_000, 5_000) } else { segment(ACK, 2_001, 5_100) };
         let next = Segment { len: if len == 1 { repeated } else { 0 }, ..next };
-        assert_eq!(hear(next), FIN_ACK);
+        assert_eq!(apply_segment(next), FIN_ACK);
     }
 }
 
@@ -403,14 +415,18 @@ fn in_dsr_what_is_close_moves_the_numbers_behind_a_gap_and_what_is_merely_near_d
     for (gap, acked) in near {
         let (mut numbers, mut pending) = (established(), PendingFin::default());
         let (seq, ack) = (1_000u32.wrapping_add(gap), 5_000u32.wrapping_add(acked));
-        let mut hear = |flags, seq, len| {
+        let mut apply_segment = |flags, seq, len| {
             let segment = Segment { len, ..segment(flags, seq, ack) };
-            numbers.hear(&mut pending, (ClientSide, Established), ToServer, segment).flags & (FIN | RST)
+            numbers.apply_segment(&mut pending, (ClientSide, Established), ToServer, segment).flags
+                & (FIN | RST)
         };
         // Data, and a reset or a FIN that go on behind it.
-        hear(ACK, seq, 1);
-        assert_eq!([hear(RST, seq.wrapping_add(1), 0), hear(FIN_ACK, seq.wrapping_add(1), 1)], [0; 2]);
-        assert_eq!(hear(ACK, seq.wrapping_add(2), 0), 0, "{gap} {acked}");
+        apply_segment(ACK, seq, 1);
+        assert_eq!(
+            [apply_segment(RST, seq.wrapping_add(1), 0), apply_segment(FIN_ACK, seq.wrapping_add(1), 1)],
+            [0; 2]
+        );
+        assert_eq!(apply_segment(ACK, seq.wrapping_add(2), 0), 0, "{gap} {acked}");
         assert_eq!((numbers.sent, numbers.acked), (1_000, 5_000), "{gap} {acked}");
     }
     for (gap, acked) in [(1, 0), (MAX_GAP, MAX_GAP_ACK)] {
@@ -431,7 +447,7 @@ fn a_fin_that_is_found_to_be_exact_is_waited_for_no_more() {
     for (from, seq, ack) in [(ToServer, 1_010, 5_000), (ToClient, 5_010, 1_000)] {
         let (mut numbers, mut pending) = (established(), PendingFin::default());
         let fin = segment(FIN_ACK, seq, ack);
-        numbers.hear(&mut pending, (BothSides, Established), from, fin);
+        numbers.apply_segment(&mut pending, (BothSides, Established), from, fin);
         assert_ne!(pending, PendingFin::Nobodys);
         assert_eq!(numbers.finish(&mut pending, Established, from, fin), FIN_ACK);
         assert_eq!(pending, PendingFin::Nobodys);
@@ -446,12 +462,16 @@ fn exact_fin_ends_the_memory_of_a_syn() {
         [(HalfClosedByServer, ToServer, 1_000, 5_000), (HalfClosedByClient, ToClient, 5_000, 1_000)]
     {
         let (mut numbers, mut pending) = (established(), PendingFin::default());
-        numbers.hear(&mut pending, (BothSides, state), ToServer, segment(SYN, 70_000, 0));
+        numbers.apply_segment(&mut pending, (BothSides, state), ToServer, segment(SYN, 70_000, 0));
         assert_eq!(pending, PendingFin::Reopening);
         assert_eq!(numbers.finish(&mut pending, state, from, segment(FIN_ACK, seq, ack)), FIN_ACK);
         assert_eq!(pending, PendingFin::Nobodys);
         let reset = segment(RST, seq + 1, 0);
-        assert_eq!(numbers.hear(&mut pending, (BothSides, Closing), from, reset).flags, RST, "{from:?}");
+        assert_eq!(
+            numbers.apply_segment(&mut pending, (BothSides, Closing), from, reset).flags,
+            RST,
+            "{from:?}"
+        );
     }
 }
 
@@ -526,8 +546,10 @@ fn gaps_on_both_sides_stop_the_numbers_of_no_stream() {
     const SEGMENT: u32 = 1_000;
     const FLIGHT: u32 = 50 * SEGMENT;
     let (mut numbers, mut pending) = (established(), PendingFin::default());
-    let mut hear = |from, flags, seq, ack, len| {
-        numbers.hear(&mut pending, (BothSides, Established), from, Segment { flags, seq, ack, len }).flags
+    let mut apply_segment = |from, flags, seq, ack, len| {
+        numbers
+            .apply_segment(&mut pending, (BothSides, Established), from, Segment { flags, seq, ack, len })
+            .flags
     };
     let (client, server) = (1_000, 5_000);
     // Beyond the window, in which what stands still would do no harm yet.
@@ -536,18 +558,18 @@ fn gaps_on_both_sides_stop_the_numbers_of_no_stream() {
         let acknowledged = at.saturating_sub(FLIGHT);
         // The tenth of each side comes only when its sender has missed an acknowledgement.
         if at != 10 * SEGMENT {
-            hear(ToServer, ACK, client + at, server + acknowledged, SEGMENT);
-            hear(ToClient, ACK, server + at, client + acknowledged, SEGMENT);
+            apply_segment(ToServer, ACK, client + at, server + acknowledged, SEGMENT);
+            apply_segment(ToClient, ACK, server + at, client + acknowledged, SEGMENT);
         }
         if at == 60 * SEGMENT {
-            hear(ToServer, ACK, client + 10 * SEGMENT, server + acknowledged, SEGMENT);
-            hear(ToClient, ACK, server + 10 * SEGMENT, client + acknowledged, SEGMENT);
+            apply_segment(ToServer, ACK, client + 10 * SEGMENT, server + acknowledged, SEGMENT);
+            apply_segment(ToClient, ACK, server + 10 * SEGMENT, client + acknowledged, SEGMENT);
         }
     }
-    assert_eq!(hear(ToServer, ACK, client + total, server + total, 0), ACK);
-    assert_eq!(hear(ToClient, ACK, server + total, client + total, 0), ACK);
-    assert_eq!(hear(ToServer, FIN_ACK, client + total, server + total, 1), FIN_ACK);
-    assert_eq!(hear(ToClient, FIN_ACK, server + total, client + total + 1, 1), FIN_ACK);
+    assert_eq!(apply_segment(ToServer, ACK, client + total, server + total, 0), ACK);
+    assert_eq!(apply_segment(ToClient, ACK, server + total, client + total, 0), ACK);
+    assert_eq!(apply_segment(ToServer, FIN_ACK, client + total, server + total, 1), FIN_ACK);
+    assert_eq!(apply_segment(ToClient, FIN_ACK, server + total, client + total + 1, 1), FIN_ACK);
 }
 
 proptest! {
@@ -642,13 +664,13 @@ proptest! {
             let (seq, ack) = (known.0.wrapping_add(off), known.1.wrapping_add(acked));
             for (flags, at) in [(ACK, 0), (RST, len), (FIN_ACK, len), (ACK, len + 1)] {
                 let forged = Segment { flags, seq: seq.wrapping_add(at), ack, len };
-                let heard = after.hear(&mut pending, (ClientSide, Established), ToServer, forged);
+                let heard = after.apply_segment(&mut pending, (ClientSide, Established), ToServer, forged);
                 prop_assert!(heard.flags & (FIN | RST) == 0, "{:?} of {:?}", forged, after);
             }
         }
         prop_assert_eq!((after.sent, after.acked), (before.sent, before.acked));
         let end = segment(FIN_ACK, known.0, known.1);
-        let heard = after.hear(&mut pending, (ClientSide, Established), ToServer, end);
+        let heard = after.apply_segment(&mut pending, (ClientSide, Established), ToServer, end);
         prop_assert_eq!(heard.flags, FIN_ACK, "its own does");
     }
 
@@ -665,7 +687,7 @@ proptest! {
         let (own, other) = if from == ToServer { known } else { (known.1, known.0) };
         let guess = Segment { flags, seq: own.wrapping_add_signed(off), ack: other.wrapping_add_signed(ack), len };
         let (mut after, mut pending) = (before, PendingFin::default());
-        let heard = after.hear(&mut pending, (BothSides, Established), from, guess);
+        let heard = after.apply_segment(&mut pending, (BothSides, Established), from, guess);
         prop_assert!(heard.flags & (SYN | FIN | RST) == 0 && !heard.ends_other, "{:?}", heard);
         prop_assert_eq!(after.acked, before.acked);
         // A segment from the server's side may acknowledge bytes that have passed behind a gap. It moves nothing

@@ -9,7 +9,7 @@ use convey_model::{Addr, Rewrite, Timestamp};
 struct Moody(Mutex<(HashMap<FlowKey, FlowEntry>, bool)>);
 
 impl Moody {
-    fn change(&self, keys: &[FlowKey], entries: Option<&[FlowEntry]>) -> Result<usize, Undone> {
+    fn change(&self, keys: &[FlowKey], entries: Option<&[FlowEntry]>) -> Result<usize, BatchError> {
         let (map, refuses) = &mut *self.0.lock().unwrap();
         // The first of them is done all the same.
         let n = if *refuses { keys.len().min(1) } else { keys.len() };
@@ -20,16 +20,16 @@ impl Moody {
             }
         }
         let error = || io::Error::from_raw_os_error(libc::EBUSY);
-        if n < keys.len() || *refuses { Err(Undone { done: n, error: error() }) } else { Ok(n) }
+        if n < keys.len() || *refuses { Err(BatchError { done: n, error: error() }) } else { Ok(n) }
     }
 }
 
 impl Flows for &Moody {
-    fn put(&self, keys: &[FlowKey], entries: &[FlowEntry]) -> Result<usize, Undone> {
+    fn put(&self, keys: &[FlowKey], entries: &[FlowEntry]) -> Result<usize, BatchError> {
         self.change(keys, Some(entries))
     }
 
-    fn remove(&self, keys: &[FlowKey]) -> Result<(), Undone> {
+    fn remove(&self, keys: &[FlowKey]) -> Result<(), BatchError> {
         self.change(keys, None).map(drop)
     }
 

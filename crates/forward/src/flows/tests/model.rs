@@ -106,7 +106,12 @@ impl Known {
 
     /// A packet; a segment that is forged changes nothing. While it begins only the client keeps it, by its SYN; when it is over,
     /// what may be part of it.
-    fn hear(&mut self, direction: Direction, (flags, is_forged, has_data): (u8, bool, bool), now: Duration) {
+    fn apply_segment(
+        &mut self,
+        direction: Direction,
+        (flags, is_forged, has_data): (u8, bool, bool),
+        now: Duration,
+    ) {
         let is_udp = self.client >= CLIENTS / 2;
         let before = self.state;
         // The server's reset of a SYN is known by what it acknowledges.
@@ -290,7 +295,7 @@ proptest! {
                         };
                         flows.on_segment(id, direction, packet, now);
                         let was = flow.class();
-                        flow.hear(direction, (flags, is_forged, has_data), clock);
+                        flow.apply_segment(direction, (flags, is_forged, has_data), clock);
                         if flow.class() != was {
                             flow.since = number;
                         }

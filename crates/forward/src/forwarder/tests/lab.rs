@@ -255,20 +255,20 @@ impl Lab {
         let key = wire::parse(bytes).unwrap();
         let whole = key.fragment().expect("a fragment");
         self.fragments.expire(self.now, drop);
-        let (lead, frames) = if let Kind::LaterFragment { .. } = key.kind {
+        let (first, frames) = if let Kind::LaterFragment { .. } = key.kind {
             match self.fragments.later(whole, bytes.to_vec(), self.now, drop) {
-                Later::Follows(lead, frame) => (lead, vec![frame]),
+                Later::Follows(first, frame) => (first, vec![frame]),
                 Later::Queued => return Vec::new(),
                 Later::Full(_) => return vec![Outcome::Dropped(DropReason::FragmentQueueFull)],
             }
         } else {
-            let (lead, held) = self.fragments.first(whole, (&key.key, 0), self.now, drop);
-            (lead, [vec![bytes.to_vec()], held].concat())
+            let (first, held) = self.fragments.first(whole, (&key.key, 0), self.now, drop);
+            (first, [vec![bytes.to_vec()], held].concat())
         };
         let decide = |mut frame: Vec<u8>| {
             let mut headers = wire::parse(&frame).unwrap();
-            lead.complete(&mut headers);
-            self.decide(&mut Frame { lead: Some(lead), ..Frame::new(&mut frame, &Ok(headers)) })
+            first.complete(&mut headers);
+            self.decide(&mut Frame { first_fragment: Some(first), ..Frame::new(&mut frame, &Ok(headers)) })
         };
         frames.into_iter().map(decide).collect()
     }

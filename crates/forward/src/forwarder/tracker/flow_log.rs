@@ -51,7 +51,7 @@ impl FlowLog {
             Direction::ToClient => flow.progress(direction).sent == segment.seq.wrapping_add(segment.len),
         };
         if is_believed && !flow.is_over() {
-            journal.hear(id, direction, segment);
+            journal.note_segment(id, direction, segment);
         }
     }
 

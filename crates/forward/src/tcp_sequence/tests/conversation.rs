@@ -101,11 +101,11 @@ struct Observer {
 }
 
 impl Observer {
-    fn hear(&mut self, way: Direction, segment: Segment) {
+    fn apply_segment(&mut self, way: Direction, segment: Segment) {
         if self.view == ClientSide && way == ToClient {
             return;
         }
-        let heard = self.numbers.hear(&mut self.pending, (self.view, self.state), way, segment);
+        let heard = self.numbers.apply_segment(&mut self.pending, (self.view, self.state), way, segment);
         if heard.ends_other {
             self.state = self.state.next(self.view, way.opposite(), FIN_ACK);
         }
@@ -143,7 +143,7 @@ fn state_after_conversation(view: View, seed: u64) -> FlowState {
             }
             1 => {
                 let Some(packet) = pass(&mut before, reordering, losses[0], random) else { continue };
-                observer.hear(WAYS[packet.from], segment_of(&hosts, &packet));
+                observer.apply_segment(WAYS[packet.from], segment_of(&hosts, &packet));
                 behind.push(packet);
             }
             _ => {
@@ -154,7 +154,7 @@ fn state_after_conversation(view: View, seed: u64) -> FlowState {
     }
     for from in [0, 1] {
         let (last, ack) = (hosts[from].segments(), hosts[1 - from].segments());
-        observer.hear(WAYS[from], segment_of(&hosts, &Packet { from, segments: last..last, ack }));
+        observer.apply_segment(WAYS[from], segment_of(&hosts, &Packet { from, segments: last..last, ack }));
     }
     observer.state
 }

@@ -9,11 +9,12 @@ fn lost_fin_of_a_server_counts_when_it_comes_again() {
     for state in [Established, HalfClosedByClient] {
         for len in [1, 301] {
             let (mut numbers, mut pending) = (established(), PendingFin::default());
-            let mut hear = |from, segment| numbers.hear(&mut pending, (BothSides, state), from, segment);
+            let mut apply_segment =
+                |from, segment| numbers.apply_segment(&mut pending, (BothSides, state), from, segment);
             // The server answers a segment of its client once more.
-            hear(ToClient, segment(ACK, 5_000 + len, 1_000));
+            apply_segment(ToClient, segment(ACK, 5_000 + len, 1_000));
             let fin = Segment { len, ..segment(FIN_ACK, 5_000, 1_000) };
-            assert_eq!(hear(ToClient, fin).flags, FIN_ACK, "{state:?} {len}");
+            assert_eq!(apply_segment(ToClient, fin).flags, FIN_ACK, "{state:?} {len}");
         }
     }
 }
@@ -22,11 +23,12 @@ fn lost_fin_of_a_server_counts_when_it_comes_again() {
 fn lost_fin_of_a_client_in_dsr_counts_when_it_comes_again() {
     for (state, len) in [(SynSent, 1), (HandshakeOnly, 1), (Established, 1), (Established, 301)] {
         let (mut numbers, mut pending) = (established(), PendingFin::default());
-        let mut hear = |state, segment| numbers.hear(&mut pending, (ClientSide, state), ToServer, segment);
-        hear(state, segment(ACK, 1_000 + len, 5_100));
+        let mut apply_segment =
+            |state, segment| numbers.apply_segment(&mut pending, (ClientSide, state), ToServer, segment);
+        apply_segment(state, segment(ACK, 1_000 + len, 5_100));
         let state = if state == SynSent { HandshakeOnly } else { state };
         let fin = Segment { len, ..segment(FIN_ACK, 1_000, 5_100) };
-        assert_eq!(hear(state, fin).flags, FIN_ACK, "{state:?} {len}");
+        assert_eq!(apply_segment(state, fin).flags, FIN_ACK, "{state:?} {len}");
     }
 }
 
@@ -124,7 +126,7 @@ impl Connection {
 
     fn pass(&mut self, from: Direction, segment: Segment) {
         if from == ToServer || self.flow.view() == BothSides {
-            self.flow.state = self.flow.hear(from, segment);
+            self.flow.state = self.flow.apply_segment(from, segment);
         }
     }
 
