@@ -9,10 +9,9 @@ use data_encoding::BASE64URL_NOPAD;
 use toml::de::DeValue;
 
 use super::diff::{change, list_or, or};
-use super::file::ParsedFrontend;
 use super::problem::{Place, Placed, Report};
 use super::reader::TomlTable;
-use super::tables::authorities;
+use super::tables::{ParsedFrontend, authorities};
 use super::values::{choice, not_allowed, string};
 
 /// Where the program keeps what outlives it, unless the file says otherwise.

@@ -8,10 +8,10 @@ use toml::de::DeValue;
 
 use super::Config;
 use super::diff::{change, duration, list_or};
-use super::file::{ParsedFile, ParsedFrontend};
+use super::file::ParsedFile;
 use super::problem::{Place, Placed, Report};
 use super::reader::TomlTable;
-use super::tables::ParsedBackend;
+use super::tables::{ParsedBackend, ParsedFrontend};
 use super::values::{integer, not_allowed, seconds};
 
 /// The longest name of an interface, in bytes: `IFNAMSIZ` with its end (netdevice(7)).

@@ -5,18 +5,14 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::diff::{list, or};
-use super::tables::backend;
+use super::tables::{backend, frontend};
 use super::{AccessLogConfig, Config, LogConfig, acme, announce};
-use convey_http_core::{FieldRules, PathView};
-use convey_model::{
-    FrontendConfig, HeaderRules, HttpConfig, HttpLimits, Mode, OwnTimeouts, Protocol, RequestRate,
-    RouteCompression, RouteConfig, Timeouts,
-};
+use convey_model::{Mode, OwnTimeouts, Protocol, Timeouts};
 
 /// The text that `convey check` prints: frontends, backends with their servers, time limits, what packet modes
 /// are set to, statistics.
 pub fn describe(config: &Config) -> String {
-    let mut text = table(config.frontends.iter().flat_map(frontend_rows));
+    let mut text = table(config.frontends.iter().flat_map(frontend::rows));
     let mut modes: HashMap<&str, Vec<Mode>> = HashMap::new();
     for frontend in &config.frontends {
         frontend.backends().for_each(|backend| modes.entry(backend).or_default().push(frontend.mode));
@@ -100,134 +96,6 @@ fn snat(config: &Config) -> String {
     let settings = &config.passthrough;
     let (first, last) = (settings.snat_ports.start(), settings.snat_ports.end());
     format!("snat ports {first}-{last}; addresses {}\n", list(&settings.snat_addresses))
-}
-
-/// A frontend, and below it its routes.
-fn frontend_rows(frontend: &FrontendConfig) -> impl Iterator<Item = [String; 4]> {
-    let routes = frontend.http.iter().flat_map(|http| &http.routes).map(route_row);
-    let sni_routes = frontend.sni_routes.iter().map(|route| {
-        let to = format!("-> backend {}", route.backend);
-        [format!("  route {}", route.name), String::new(), String::new(), to]
-    });
-    [frontend_row(frontend)].into_iter().chain(routes).chain(sni_routes)
-}
-
-fn route_row(route: &RouteConfig) -> [String; 4] {
-    let path = route.rewrite_path.as_ref().map(|path| format!(", path becomes {path}"));
-    let host = route.rewrite_host.as_ref().map(|host| format!(", host becomes {host}"));
-    let rewrites: String = path.into_iter().chain(host).collect();
-    let rate = route.rate.map_or(String::new(), |rate| format!("; a source has {}", requests(rate)));
-    let compression = match &route.compression {
-        RouteCompression::OfFrontend => String::new(),
-        own => format!("; compression: {own}"),
-    };
-    let to = format!("-> {}{rewrites}{}{rate}{compression}", route.action, headers(&route.headers));
-    [format!("  route {}", route.name), String::new(), String::new(), to]
-}
-
-/// The headers that change; nothing if none does.
-fn headers(rules: &HeaderRules) -> String {
-    let of = |what: &str, rules: &FieldRules| match rules.is_empty() {
-        true => String::new(),
-        false => format!("; {what} headers: {rules}"),
-    };
-    of("request", &rules.request) + &of("response", &rules.response)
-}
-
-/// Where requests of mode http, or connections of another one, go if no route says another place.
-fn default_way(frontend: &FrontendConfig) -> String {
-    let of_http = frontend.http.as_ref().and_then(|http| http.default_action(frontend.backend.as_deref()));
-    match (of_http, &frontend.backend) {
-        (Some(action), _) => action.to_string(),
-        (None, Some(backend)) => format!("backend {backend}"),
-        (None, None) if frontend.mode.is_http() => "404".to_owned(),
-        (None, None) => "refused".to_owned(),
-    }
-}
-
-/// What is said of clients in requests.
-fn forwarded(frontend: &FrontendConfig, http: &HttpConfig) -> String {
-    let believed = match &frontend.trusted_proxies[..] {
-        [] => String::new(),
-        trusted => format!(", X-Forwarded-* believed from {}", list(trusted)),
-    };
-    let forwarded = if http.forwarded { ", Forwarded is sent" } else { "" };
-    let traces = if http.begin_traces { ", traces are begun" } else { "" };
-    let pages = http.error_pages.statuses().map(|status| status.to_string()).collect::<Vec<_>>();
-    let pages = if pages.is_empty() { String::new() } else { format!("; error pages: {}", pages.join(", ")) };
-    let compressed =
-        http.compression.as_ref().map_or(String::new(), |rules| format!("; compression: {rules}"));
-    let (headers, limits) = (headers(&http.headers), http_limits(&http.limits));
-    let paths = if http.path_view == PathView::AsSent { ", paths are matched as sent" } else { "" };
-    format!("{believed}{forwarded}{traces}{paths}{headers}{limits}{pages}{compressed}")
-}
-
-/// The limits of requests that are not the usual ones.
-fn http_limits(limits: &HttpLimits) -> String {
-    let all = limits.named().into_iter().zip(HttpLimits::default().named());
-    let set = all.filter(|(one, usual)| one != usual).map(|((name, value), _)| format!("{name} {value}"));
-    let set: Vec<String> = set.collect();
-    if set.is_empty() { String::new() } else { format!("; http: {}", set.join(", ")) }
-}
-
-fn frontend_row(frontend: &FrontendConfig) -> [String; 4] {
-    let listen: Vec<String> = frontend.listen.iter().map(ToString::to_string).collect();
-    let limit = limit(frontend.max_connections);
-    let per_client =
-        frontend.max_connections_per_client.map_or(String::new(), |most| format!(", {most} a client"));
-    let proxies = match frontend.accept_proxy {
-        true => format!(", PROXY header from {}", list(&frontend.trusted_proxies)),
-        false => String::new(),
-    };
-    let times = own_timeouts(", ", &frontend.timeouts);
-    let http = frontend.http.as_ref().map_or(String::new(), |http| forwarded(frontend, http));
-    let access = match frontend.access.is_open() {
-        true => String::new(),
-        false => format!("; access: {}", frontend.access),
-    };
-    [
-        format!("frontend {}", frontend.name),
-        format!("{} {}", frontend.mode.name(), frontend.protocol.name()),
-        listen.join(", "),
-        format!(
-            "-> {}{limit}{per_client}{proxies}{times}{access}{}{}{http}",
-            default_way(frontend),
-            of_sources(frontend),
-            tls(frontend)
-        ),
-    ]
-}
-
-/// How clients shake hands.
-fn tls(frontend: &FrontendConfig) -> String {
-    let Some(tls) = &frontend.tls else { return String::new() };
-    let certificates = match tls.certificates.len() {
-        1 => "1 certificate".to_owned(),
-        0 => "no certificate yet".to_owned(),
-        count => format!("{count} certificates"),
-    };
-    let clients = match tls.client_ca.as_ref().map(|ca| ca.is_required) {
-        None => "",
-        Some(true) => ", clients need a certificate",
-        Some(false) => ", clients may have a certificate",
-    };
-    let http3 = if tls.http3 { ", HTTP/3" } else { "" };
-    format!("; tls {} and later, {certificates}{clients}{http3}", tls.min_version.name())
-}
-
-/// The limits of one source.
-fn of_sources(frontend: &FrontendConfig) -> String {
-    let limits = &frontend.limits;
-    let connections = limits.connections_per_source.map(|most| format!("{most} connections"));
-    let rate = limits.rate_per_source.map(|rate| format!("{rate} new ones a second"));
-    let requests = frontend.http.as_ref().and_then(|http| http.rate).map(requests);
-    let parts: Vec<String> = connections.into_iter().chain(rate).chain(requests).collect();
-    if parts.is_empty() { String::new() } else { format!("; a source has {}", parts.join(", ")) }
-}
-
-/// How many requests one source may send.
-fn requests(rate: RequestRate) -> String {
-    format!("{} requests a second", rate.per_source)
 }
 
 /// The time limits of a frontend or backend, after `before`; nothing if none is set.

@@ -1,18 +1,13 @@
 //! How two configurations differ, in words for the log. Pure.
 
-mod http;
-mod limits;
-mod tls;
-
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-pub(super) use self::tls::{both, certificate_changes};
-use super::tables::backend;
+use super::tables::{backend, frontend};
 use super::{AdminToken, Config, Stats, access_log, acme, announce, logs, privileges};
-use convey_model::{FlowTimeouts, FrontendConfig, OwnTimeouts, PacketSettings, SniRouteConfig, Timeouts};
+use convey_model::{FlowTimeouts, OwnTimeouts, PacketSettings, Timeouts};
 
 /// A line for each thing that differs; none exactly when both are equal.
 pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
@@ -33,7 +28,7 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
     } = old;
     let mut changes = Vec::new();
     for (before, after) in pair(frontends, &new.frontends, |a, b| a.name == b.name) {
-        changes.extend(line("frontend", (before, after), |f| &f.name, about_frontend, frontend));
+        changes.extend(line("frontend", (before, after), |f| &f.name, frontend::about, frontend::changes));
     }
     for (before, after) in pair(backends, &new.backends, |a, b| a.name == b.name) {
         changes.extend(line("backend", (before, after), |b| &b.name, backend::about, backend::changes));
@@ -86,78 +81,6 @@ fn line<T>(
         (Some(before), None) => Some(format!("{kind} {}: removed", name(before))),
         _ => None,
     }
-}
-
-fn about_frontend(frontend: &FrontendConfig) -> String {
-    let listen: Vec<_> = frontend.places().collect();
-    format!("{}, {} -> {}", frontend.mode.name(), listen.join(", "), frontend.backends_in_words())
-}
-
-fn frontend(old: &FrontendConfig, new: &FrontendConfig) -> Vec<String> {
-    let FrontendConfig {
-        name: _,
-        mode,
-        protocol,
-        listen,
-        backend,
-        sni_routes,
-        ready_needs,
-        max_connections,
-        max_connections_per_client: per_client,
-        trusted_clients,
-        accept_proxy,
-        trusted_proxies,
-        timeouts,
-        access,
-        limits: of_sources,
-        tls,
-        http: of_requests,
-    } = old;
-    let mut changes: Vec<String> = change("mode", mode.name(), new.mode.name()).into_iter().collect();
-    for (before, after) in pair(listen, &new.listen, |a, b| a == b) {
-        match (before, after) {
-            (None, Some(addr)) => changes.push(format!("+ {addr}")),
-            (Some(addr), None) => changes.push(format!("- {addr}")),
-            _ => {}
-        }
-    }
-    changes.extend(change("protocol", protocol.name(), new.protocol.name()));
-    let [before, after] = [backend, &new.backend].map(|backend| or(backend.as_deref(), "none"));
-    changes.extend(change("backend", before, after));
-    let [before, after] = [ready_needs, &new.ready_needs].map(|backends| list_or(backends, "none"));
-    changes.extend(change("ready_needs", before, after));
-    changes.extend(sni_route_changes(sni_routes, &new.sni_routes));
-    changes.extend(change("max_connections", or(*max_connections, "none"), or(new.max_connections, "none")));
-    let per_client = [*per_client, new.max_connections_per_client].map(|most| or(most, "automatic"));
-    let [before, after] = per_client;
-    changes.extend(change("max_connections_per_client", before, after));
-    let [before, after] = [trusted_clients, &new.trusted_clients].map(|networks| list_or(networks, "none"));
-    changes.extend(change("trusted_clients", before, after));
-    changes.extend(change("accept_proxy", *accept_proxy, new.accept_proxy));
-    let [before, after] = [trusted_proxies, &new.trusted_proxies].map(|networks| list_or(networks, "none"));
-    changes.extend(change("trusted_proxies", before, after));
-    changes.extend(own_timeout_changes(timeouts, &new.timeouts));
-    if *access != new.access {
-        let (added, gone) = new.access.changes_since(access);
-        changes.push(format!("access + {added} - {gone} networks"));
-    }
-    changes.extend(limits::changes(of_sources, &new.limits));
-    changes.extend(tls::changes(tls.as_deref(), new.tls.as_deref()));
-    changes.extend(http::changes(of_requests.as_deref(), new.http.as_deref()));
-    changes
-}
-
-/// Routes that come, go and lead elsewhere.
-fn sni_route_changes(old: &[SniRouteConfig], new: &[SniRouteConfig]) -> Vec<String> {
-    let told = pair(old, new, |a, b| a.name == b.name).into_iter().filter_map(|routes| match routes {
-        (None, Some(after)) => Some(format!("+ route {} to backend {}", after.name, after.backend)),
-        (Some(before), None) => Some(format!("- route {}", before.name)),
-        (Some(before), Some(after)) => {
-            change(&format!("route {} backend", before.name), &before.backend, &after.backend)
-        }
-        (None, None) => None,
-    });
-    told.collect()
 }
 
 fn timeout_changes(old: &Timeouts, new: &Timeouts) -> Vec<String> {

@@ -1,16 +1,7 @@
 //! The language of the file: which tables and keys there are, what they may hold and what holds without them.
 //! `validate` checks what follows from several of them together.
 
-pub(super) mod access;
-mod compression;
-mod error_pages;
-mod frontend;
-mod http;
-mod http_limits;
-mod limits;
-mod sni;
 mod timeouts;
-mod tls;
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -19,12 +10,7 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::DeTable;
 
-pub(super) use self::frontend::ParsedFrontend;
-pub(super) use self::frontend::REQUIRED;
-use self::frontend::by_backend;
-pub(super) use self::http::{ParsedRoute, one_of};
 pub(super) use self::timeouts::{OwnLimits, TimeLimits};
-pub(super) use self::tls::{ParsedTls, read_pair};
 use super::acme::ParsedAcme;
 use super::announce::{self, ParsedAnnounce};
 use super::document::INCLUDE;
@@ -32,7 +18,9 @@ use super::include;
 use super::problem::{Placed, Report};
 use super::reader::TomlTable;
 use super::tables::backend::checked;
-use super::tables::{ParsedBackend, ParsedServer};
+pub(super) use super::tables::frontend::access;
+use super::tables::frontend::by_backend;
+use super::tables::{ParsedBackend, ParsedFrontend, ParsedServer};
 use super::values::{
     MILLISECOND, SECOND, ServerAddress, boolean, choice, integer, ip, name_server, port, seconds,
     snat_address, snat_ports, string,
@@ -286,7 +274,7 @@ fn flow_timeouts(mut table: TomlTable<'_>) -> FlowTimeouts {
     timeouts
 }
 
-/// Reads the most connections of a frontend, a server or an endpoint.
+/// Reads the most connections of a server or an endpoint.
 pub(super) fn max_connections(table: &mut TomlTable<'_>) -> Option<u32> {
     table.optional("max_connections", integer(1..=u32::MAX)).map(|found| found.value)
 }

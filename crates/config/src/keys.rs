@@ -33,6 +33,8 @@ use crate::problem::{Place, Placed};
 pub(crate) enum OnlyIn {
     /// Mode http: in another mode the key is an error.
     Http,
+    /// Modes proxy and http: in packet modes the key has no effect, which is a warning.
+    Proxied,
 }
 
 /// Makes the code of a table out of the list of its keys.
@@ -203,7 +205,6 @@ pub(crate) fn nothing<M>(_: &M, _: &[convey_model::Mode]) -> String {
 }
 
 /// The part `changes` of a field that another line reports.
-#[allow(dead_code, reason = "for tables to come")]
 pub(crate) fn unreported<M>(_: &M, _: &M) -> Option<String> {
     None
 }

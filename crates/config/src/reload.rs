@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::diff::differences;
-use super::file::ParsedFrontend;
+use super::tables::ParsedFrontend;
 use super::{Config, Loaded, Stats};
 use convey_model::{FrontendConfig, Mode, PacketSettings};
 

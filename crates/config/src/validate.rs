@@ -3,13 +3,13 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
-use super::file::{self, ParsedFile, ParsedFrontend};
+use super::announce;
+use super::file::{self, ParsedFile};
 use super::hint;
 use super::loops::{self, Listens};
 use super::problem::{Place, Placed, Report};
-use super::tables::{ParsedBackend, ParsedServer};
-use super::{announce, requests, sni};
-use convey_model::{Endpoint, Listen, Mode, Protocol, overlap};
+use super::tables::{ParsedBackend, ParsedFrontend, ParsedServer, frontend};
+use convey_model::{Endpoint, Listen, Protocol, overlap};
 
 /// Reports what is wrong or odd about a file whose values are right one by one.
 pub(super) fn check(file: &ParsedFile, report: &Report<'_>) {
@@ -21,14 +21,7 @@ pub(super) fn check(file: &ParsedFile, report: &Report<'_>) {
     for frontend in &file.frontends {
         let mode = file::value(&frontend.mode).unwrap_or(file.mode);
         frontend.backends().for_each(|name| is_there(name, &backends, report));
-        for needed in frontend.ready_needs.iter().filter(|needed| !frontend.uses(&needed.value)) {
-            let (name, needed_name) = (&frontend.name, &needed.value);
-            report
-                .error(&needed.place, format!("no route of frontend {name} leads to backend {needed_name}"));
-        }
-        proxies(frontend, mode, report);
-        requests::check(frontend, mode, report);
-        sni::check(frontend, mode, report);
+        frontend::check(frontend, mode, report);
     }
     let used: HashSet<&str> =
         file.frontends.iter().flat_map(ParsedFrontend::backends).map(|name| name.value.as_str()).collect();
@@ -104,21 +97,4 @@ fn is_there(name: &Placed<String>, backends: &HashMap<&str, &ParsedBackend>, rep
     let meant = hint::did_you_mean(&name.value, names.iter().copied());
     let there_are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     report.missing(&name.place, format!("no backend {:?}{meant} (backends: {there_are})", name.value));
-}
-
-/// A frontend that accepts PROXY headers has to say who may send them. In mode http the same proxies are believed what they say of
-/// clients in requests.
-fn proxies(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
-    let accept = frontend.accept_proxy.as_ref().filter(|accept| accept.value);
-    match (accept, frontend.trusted_proxies.first()) {
-        (Some(accept), None) => {
-            let message = "needs trusted_proxies, such as [\"10.0.0.5\"]: whoever may send a PROXY header can pretend to be any \
-                           client";
-            report.error(&accept.place, message);
-        }
-        (None, Some(network)) if !mode.is_http() => {
-            report.warning(&network.place, "has no effect without accept_proxy = true")
-        }
-        _ => {}
-    }
 }

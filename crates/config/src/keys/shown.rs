@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use convey_model::{Algorithm, DsrKind, HashKey, HttpVersion, OnDown, Prefix, ProbeVia, ProxyVersion};
+use convey_model::{
+    Algorithm, DsrKind, HashKey, HttpVersion, OnDown, Prefix, ProbeVia, Protocol, ProxyVersion,
+};
 
 /// A value as the log shows it: the word or number that the file has.
 pub(crate) trait Shown {
@@ -40,4 +42,4 @@ macro_rules! named {
 }
 
 displayed!(bool, u8, u16, u32, u64, usize, String, Prefix);
-named!(Algorithm, DsrKind, HashKey, HttpVersion, OnDown, ProbeVia, ProxyVersion);
+named!(Algorithm, DsrKind, HashKey, HttpVersion, OnDown, ProbeVia, Protocol, ProxyVersion);

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{HostCheck, can_be_reached, family, is_like};
-use crate::file::ParsedFrontend;
 use crate::problem::Placed;
+use crate::tables::ParsedFrontend;
 use convey_model::Listen;
 
 impl HostCheck<'_> {

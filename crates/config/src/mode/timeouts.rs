@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::HostCheck;
-use crate::file::{OwnLimits, ParsedFrontend};
+use crate::file::OwnLimits;
 use crate::problem::Placed;
+use crate::tables::ParsedFrontend;
 use convey_model::{self as model, Mode, Protocol};
 
 impl HostCheck<'_> {

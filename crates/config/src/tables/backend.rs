@@ -22,13 +22,15 @@ pub(crate) use self::health_check::checked;
 pub(crate) use self::server::ParsedServer;
 pub(crate) use self::tls::authorities;
 use self::tunnel::TunnelKeys;
+use super::table;
 use crate::describe::own_timeouts;
 use crate::diff::own_timeout_changes;
-use crate::file::{OwnLimits, ParsedFrontend, value};
+use crate::file::{OwnLimits, value};
 use crate::keys::{keys, nothing};
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
-use crate::reference::{Docs, KeyDoc, TableDoc, TakesEffect};
+use crate::reference::TableDoc;
+use crate::tables::ParsedFrontend;
 use crate::values::{choice, seconds};
 use convey_model::{
     Algorithm, BackendConfig, BackendTls, DiscoveryConfig, DsrKind, FilesConfig, HashKey, HttpVersion, Mode,
@@ -344,9 +346,4 @@ fn common_protocol(users: &[&ParsedFrontend]) -> Option<Protocol> {
     let mut protocols = users.iter().map(|frontend| frontend.protocol());
     let first = protocols.next()?;
     protocols.all(|protocol| protocol == first).then_some(first)
-}
-
-/// The row of a key that is a table.
-const fn table(name: &'static str, kind: &'static str, default: &'static str) -> Docs {
-    Docs::Key(KeyDoc { name, kind, default, change: TakesEffect::Reload, sample: "", example: "" })
 }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use super::{ParsedBackend, ParsedServer, hash, quic, tls};
-use crate::file::ParsedFrontend;
 use crate::keys::OnlyIn;
 use crate::problem::{Place, Placed, Report};
+use crate::tables::ParsedFrontend;
 use convey_model::{Algorithm, HttpVersion, Mode, ProbeKind, Protocol, ProxyVersion};
 
 impl ParsedBackend {
@@ -30,8 +30,11 @@ impl ParsedBackend {
 
     /// Reports keys that do not fit the modes of the frontends that use the backend.
     pub(crate) fn check_modes(&self, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
-        for (place, OnlyIn::Http) in self.keys.of_some_modes() {
-            only_http(place, used, report);
+        for (place, only) in self.keys.of_some_modes() {
+            match only {
+                OnlyIn::Http => only_http(place, used, report),
+                OnlyIn::Proxied => {}
+            }
         }
         self.files.iter().for_each(|files| only_http(&files.place, used, report));
         ewma(self, used, report);

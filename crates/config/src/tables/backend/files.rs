@@ -2,11 +2,12 @@
 
 use toml::de::DeValue;
 
-use super::{DOC, table};
+use super::DOC;
 use crate::diff::{change, list_or, or};
 use crate::problem::{Placed, Report};
 use crate::reader::TomlTable;
 use crate::reference::{Docs, KeyDoc, TakesEffect};
+use crate::tables::table;
 use crate::values::{boolean, not_allowed, string};
 use convey_model::{CacheRule, FilesConfig};
 

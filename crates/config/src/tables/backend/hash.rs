@@ -4,9 +4,9 @@ use toml::de::DeValue;
 
 use super::ParsedBackend;
 use crate::diff::change;
-use crate::file::ParsedFrontend;
 use crate::problem::{Placed, Report};
 use crate::reference::{Docs, KeyDoc, TakesEffect};
+use crate::tables::ParsedFrontend;
 use crate::values::choice;
 use convey_http_core::RequestField;
 use convey_model::{BackendConfig, HashOn, Mode};

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use super::{ParsedBackend, ParsedServer};
-use crate::file::ParsedFrontend;
 use crate::mode::{HostCheck, is_link_local};
 use crate::problem::Placed;
+use crate::tables::ParsedFrontend;
 use convey_model::{Mode, ProbeVia, Protocol};
 
 impl HostCheck<'_> {

@@ -8,10 +8,10 @@ use toml::de::DeValue;
 
 use super::{ParsedBackend, ParsedServer};
 use crate::diff::{change, or};
-use crate::file::ParsedFrontend;
 use crate::hint::listed;
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
+use crate::tables::ParsedFrontend;
 use crate::values::{integer, not_allowed, string};
 use convey_model::{Protocol, QuicConfig};
 

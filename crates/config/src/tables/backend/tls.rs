@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::ParsedBackend;
-use crate::diff::{both, certificate_changes, change, or};
-use crate::file::{ParsedFrontend, read_pair};
+use crate::diff::{change, or};
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
+use crate::tables::ParsedFrontend;
+use crate::tables::frontend::tls::{both, certificate_changes, read_pair};
 use crate::values::{boolean, choice, http_host, string};
 use convey_model::{Authorities, BackendConfig, BackendTls, Mode, Protocol, TlsVersion};
 use convey_tls::{TlsConnector, TlsFault, server_name};

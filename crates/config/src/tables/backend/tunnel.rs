@@ -3,10 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::{ParsedBackend, ParsedServer};
-use crate::file::ParsedFrontend;
 use crate::keys::{keys, nothing};
 use crate::mode::{HostCheck, can_be_reached, family, is_like, is_link_local};
 use crate::problem::{Place, Placed};
+use crate::tables::ParsedFrontend;
 use crate::values::{network, port};
 use convey_model::{BackendConfig, DsrKind, Encapsulation, Mode, Prefix, TunnelConfig};
 

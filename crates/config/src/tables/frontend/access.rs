@@ -4,11 +4,11 @@ use std::path::Path;
 
 use toml::de::DeValue;
 
-use super::super::problem::{Place, Placed, Report};
-use super::super::reader::TomlTable;
-use super::super::values::network_or;
-use super::super::{encoding, files};
-use convey_model::{Access, AccessFile, Prefix};
+use crate::problem::{Place, Placed, Report};
+use crate::reader::TomlTable;
+use crate::values::network_or;
+use crate::{encoding, files};
+use convey_model::{Access, AccessFile, FrontendConfig, Mode, Prefix};
 
 /// Stands before the path of a file.
 const FILE: char = '@';
@@ -43,6 +43,22 @@ pub(super) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> Access {
     }
     table.finish();
     report.share(Access::from_files(allowed, denied, files))
+}
+
+/// What a reload changes.
+pub(super) fn changes(old: &FrontendConfig, new: &FrontendConfig) -> Option<String> {
+    (old.access != new.access).then(|| {
+        let (added, gone) = new.access.changes_since(&old.access);
+        format!("access + {added} - {gone} networks")
+    })
+}
+
+/// How `convey check` shows it; nothing if everybody may come in.
+pub(super) fn describe(frontend: &FrontendConfig, _: &[Mode]) -> String {
+    match frontend.access.is_open() {
+        true => String::new(),
+        false => format!("; access: {}", frontend.access),
+    }
 }
 
 /// Looks for a network in a file of networks. Returns the first line that has it, and the

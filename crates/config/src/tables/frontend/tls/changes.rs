@@ -1,12 +1,12 @@
-//! How the TLS of a frontend differs. Pure.
+//! What a reload changes about the TLS of a frontend, and how `convey check` shows it.
 
 use std::path::Path;
 
-use super::{change, duration, list_or, or, pair};
-use convey_model::{CertificatePair, ClientCa, FrontendTls};
+use crate::diff::{change, duration, list_or, or, pair};
+use convey_model::{CertificatePair, ClientCa, FrontendConfig, FrontendTls};
 
-/// What changes, as in the line of the frontend.
-pub(super) fn changes(old: Option<&FrontendTls>, new: Option<&FrontendTls>) -> Vec<String> {
+/// What a reload changes.
+pub(crate) fn changes(old: Option<&FrontendTls>, new: Option<&FrontendTls>) -> Vec<String> {
     let (old, new) = match both(old, new) {
         Ok(both) => both,
         Err(change) => return change.into_iter().collect(),
@@ -74,4 +74,21 @@ fn ca(ca: Option<&ClientCa>) -> String {
         format!("{} ({wanted})", ca.path.display())
     });
     or(named, "none")
+}
+
+/// How `convey check` shows it.
+pub(crate) fn describe(frontend: &FrontendConfig) -> String {
+    let Some(tls) = &frontend.tls else { return String::new() };
+    let certificates = match tls.certificates.len() {
+        1 => "1 certificate".to_owned(),
+        0 => "no certificate yet".to_owned(),
+        count => format!("{count} certificates"),
+    };
+    let clients = match tls.client_ca.as_ref().map(|ca| ca.is_required) {
+        None => "",
+        Some(true) => ", clients need a certificate",
+        Some(false) => ", clients may have a certificate",
+    };
+    let http3 = if tls.http3 { ", HTTP/3" } else { "" };
+    format!("; tls {} and later, {certificates}{clients}{http3}", tls.min_version.name())
 }

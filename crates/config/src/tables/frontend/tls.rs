@@ -1,11 +1,17 @@
 //! `[frontends.NAME.tls]`: certificates, and how clients shake hands.
 
+mod changes;
+mod checks;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub(crate) use self::changes::{both, certificate_changes};
+pub(super) use self::changes::{changes, describe};
+pub(crate) use self::checks::check as check_mode;
 use super::sni::protocol;
-use super::value;
 use crate::acme::ParsedAcme;
+use crate::file::value;
 use crate::pairs_before::PairsBefore;
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;

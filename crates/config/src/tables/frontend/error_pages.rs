@@ -1,8 +1,8 @@
 //! `[frontends.NAME.error_pages]`: files in place of convey's own lines of text.
 
-use super::super::problem::{Placed, Report};
-use super::super::reader::TomlTable;
-use super::super::values::string;
+use crate::problem::{Placed, Report};
+use crate::reader::TomlTable;
+use crate::values::string;
 use convey_model::{ErrorPage, ErrorPages};
 
 /// Reads the table and the files that it names.

@@ -1,11 +1,11 @@
-//! How what a frontend does with requests differs. Pure.
+//! What a reload changes about the requests of a frontend.
 
-use super::{change, or, pair};
+use crate::diff::{change, or, pair};
 use convey_http_core::{CompressionRules, FieldRules, PathView};
 use convey_model::{ErrorPage, ErrorPages, HeaderRules, HttpConfig, Redirect, RequestRate, RouteConfig};
 
 /// What changes, as in the line of the frontend. Of a frontend that is not in mode `http` the line says the mode.
-pub(super) fn changes(old: Option<&HttpConfig>, new: Option<&HttpConfig>) -> Vec<String> {
+pub(crate) fn changes(old: Option<&HttpConfig>, new: Option<&HttpConfig>) -> Vec<String> {
     let none = HttpConfig::default();
     let (old, new) = (old.unwrap_or(&none), new.unwrap_or(&none));
     let HttpConfig {

@@ -3,30 +3,31 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::super::problem::{Place, Placed, Report};
-use super::super::reader::TomlTable;
-use super::super::values::{MILLISECOND, choice, integer, seconds};
-use super::value;
-use convey_model::{Limits, OverLimit, RequestRate};
+use crate::diff::{change, or};
+use crate::file::value;
+use crate::problem::{Place, Placed, Report};
+use crate::reader::TomlTable;
+use crate::values::{MILLISECOND, choice, integer, seconds};
+use convey_model::{FrontendConfig, Limits, Mode, OverLimit, RequestRate};
 
 /// The table, and what of it has no effect everywhere.
 #[derive(Debug, Clone, Default)]
-pub(in super::super) struct FrontendLimits {
+pub(crate) struct FrontendLimits {
     pub(super) limits: Limits,
-    pub(in super::super) first_byte_timeout: Option<Placed<Duration>>,
-    pub(in super::super) requests: ParsedRate,
+    pub(crate) first_byte_timeout: Option<Placed<Duration>>,
+    pub(crate) requests: ParsedRate,
 }
 
 /// How many requests one source may send, at a frontend or a route.
 #[derive(Debug, Clone, Default)]
-pub(in super::super) struct ParsedRate {
+pub(crate) struct ParsedRate {
     per_source: Option<Placed<u32>>,
     burst: Option<Placed<u32>>,
 }
 
 impl FrontendLimits {
     /// Whether sources are counted.
-    pub(in super::super) fn are_per_source(&self) -> bool {
+    pub(crate) fn are_per_source(&self) -> bool {
         self.limits.are_per_source()
     }
 }
@@ -46,7 +47,7 @@ impl ParsedRate {
     }
 
     /// Where the keys stand that are there.
-    pub(in super::super) fn places(&self) -> impl Iterator<Item = &Place> {
+    pub(crate) fn places(&self) -> impl Iterator<Item = &Place> {
         [&self.per_source, &self.burst].into_iter().flatten().map(|found| &found.place)
     }
 
@@ -94,4 +95,47 @@ pub(super) fn read(mut table: TomlTable<'_>, routes_limit: bool, report: &Report
         first_byte_timeout: value(&first_byte_timeout),
     };
     FrontendLimits { limits, first_byte_timeout, requests }
+}
+
+/// What a reload changes.
+pub(super) fn changes(old: &Limits, new: &Limits) -> Vec<String> {
+    let Limits {
+        connections_per_source,
+        rate_per_source,
+        burst,
+        ipv4_prefix,
+        ipv6_prefix,
+        action,
+        first_byte_timeout,
+    } = old;
+    let seconds = |time: Option<Duration>| or(time.map(|time| format!("{}s", time.as_secs_f64())), "none");
+    let changes = [
+        change(
+            "connections_per_source",
+            or(*connections_per_source, "none"),
+            or(new.connections_per_source, "none"),
+        ),
+        change("rate_per_source", or(*rate_per_source, "none"), or(new.rate_per_source, "none")),
+        change("burst", or(*burst, "automatic"), or(new.burst, "automatic")),
+        change("ipv4_prefix", *ipv4_prefix, new.ipv4_prefix),
+        change("ipv6_prefix", *ipv6_prefix, new.ipv6_prefix),
+        change("action", action.name(), new.action.name()),
+        change("first_byte_timeout", seconds(*first_byte_timeout), seconds(new.first_byte_timeout)),
+    ];
+    changes.into_iter().flatten().map(|change| format!("limits.{change}")).collect()
+}
+
+/// How `convey check` shows the limits of one source.
+pub(super) fn describe(frontend: &FrontendConfig, _: &[Mode]) -> String {
+    let limits = &frontend.limits;
+    let connections = limits.connections_per_source.map(|most| format!("{most} connections"));
+    let rate = limits.rate_per_source.map(|rate| format!("{rate} new ones a second"));
+    let requests = frontend.http.as_ref().and_then(|http| http.rate).map(requests);
+    let parts: Vec<String> = connections.into_iter().chain(rate).chain(requests).collect();
+    if parts.is_empty() { String::new() } else { format!("; a source has {}", parts.join(", ")) }
+}
+
+/// How many requests one source may send.
+pub(super) fn requests(rate: RequestRate) -> String {
+    format!("{} requests a second", rate.per_source)
 }

@@ -2,9 +2,9 @@
 
 use toml::de::DeValue;
 
-use super::super::problem::{Placed, Report};
-use super::super::reader::TomlTable;
-use super::super::values::{boolean, choice, integer, not_allowed};
+use crate::problem::{Placed, Report};
+use crate::reader::TomlTable;
+use crate::values::{boolean, choice, integer, not_allowed};
 use convey_http_core::{CompressionRules, ContentCoding, MediaPattern};
 use convey_model::RouteCompression;
 

@@ -1,12 +1,12 @@
 //! Checks of what TLS of a frontend fits its mode. Pure.
 
-use super::file::{ParsedFrontend, ParsedTls};
-use super::problem::Report;
+use super::super::{ParsedFrontend, ParsedTls};
+use crate::problem::Report;
 use convey_model::{Mode, Protocol};
 use convey_tls::TlsAcceptor;
 
 /// Packets pass as they are, and datagrams have no TLS of their own here. In mode `http` requests are all that is spoken within.
-pub(super) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
+pub(crate) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
     let Some(tls) = &frontend.tls else { return };
     if mode.forwards_packets() {
         let message = format!(

@@ -1,0 +1,77 @@
+//! Checks of a frontend that the file alone decides.
+
+use super::http::one_of;
+use super::{ParsedFrontend, sni};
+use crate::problem::{Place, Placed, Report};
+use convey_http_core::{HostPattern, RouteTable};
+use convey_model::{Mode, Protocol};
+
+/// Reports what is wrong or odd about a frontend in this mode.
+pub(crate) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
+    for needed in frontend.keys.ready_needs.iter().filter(|needed| !frontend.uses(&needed.value)) {
+        let (name, needed_name) = (&frontend.name, &needed.value);
+        report.error(&needed.place, format!("no route of frontend {name} leads to backend {needed_name}"));
+    }
+    proxies(frontend, mode, report);
+    requests(frontend, mode, report);
+    sni::check(frontend, mode, report);
+}
+
+/// A frontend that accepts PROXY headers has to say who may send them. In mode http the same proxies are believed what they say of
+/// clients in requests.
+fn proxies(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
+    let accept = frontend.keys.accept_proxy.as_ref().filter(|accept| accept.value);
+    match (accept, frontend.keys.trusted_proxies.first()) {
+        (Some(accept), None) => {
+            let message = "needs trusted_proxies, such as [\"10.0.0.5\"]: whoever may send a PROXY header can pretend to be any \
+                           client";
+            report.error(&accept.place, message);
+        }
+        (None, Some(network)) if !mode.is_http() => {
+            report.warning(&network.place, "has no effect without accept_proxy = true")
+        }
+        _ => {}
+    }
+}
+
+/// Reports the keys of mode `http` in another mode. In this mode: a protocol without requests, and what no request could reach.
+pub(super) fn requests(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
+    if !mode.is_http() {
+        for place in frontend.http.keys.iter().chain(frontend.limits.requests.places()) {
+            report.error(place, format!("needs mode = \"http\"; the frontend is in {} mode", mode.name()));
+        }
+        return;
+    }
+    if let Some(protocol) = frontend.keys.protocol.as_ref().filter(|protocol| protocol.value == Protocol::Udp)
+    {
+        report.error(&protocol.place, "found \"udp\"; in http mode allowed: tcp");
+    }
+    one_of(frontend.keys.backend.as_ref(), frontend.http.redirect.as_ref(), report);
+    unreachable(frontend, report);
+}
+
+/// Two routes for the same requests, and a route for every request beside what the frontend has for the rest.
+fn unreachable(frontend: &ParsedFrontend, report: &Report<'_>) {
+    let mut first: RouteTable<&Place> = RouteTable::new(frontend.http.path_view);
+    let mut for_all = None;
+    for route in &frontend.http.routes {
+        let Some((host, path)) = route.pattern() else { continue };
+        // Requests that came by HTTPS pass a redirect to HTTPS.
+        let may_be_https = frontend.tls.is_some() || !frontend.keys.trusted_proxies.is_empty();
+        let takes_all = host == HostPattern::Any && path.is_empty() && !(may_be_https && route.is_redirect());
+        match first.add(&host, path, &route.place) {
+            Ok(()) if takes_all => for_all = Some(&route.place),
+            Ok(()) => {}
+            Err(other) => {
+                let line = report.line(other, &route.place);
+                report.error(&route.place, format!("is unreachable: {line} has the same host and path"));
+            }
+        }
+    }
+    let backend = frontend.keys.backend.as_ref().map(|backend| &backend.place);
+    let rest = backend.or(frontend.http.redirect.as_ref().map(|Placed { place, .. }| place));
+    if let (Some(rest), Some(route)) = (rest, for_all) {
+        let line = report.line(route, rest);
+        report.error(rest, format!("is unreachable: the route in {line} takes every request"));
+    }
+}
