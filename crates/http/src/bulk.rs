@@ -3,7 +3,7 @@
 use std::io;
 use std::task::{Context, Poll, ready};
 
-use convey_proxy::Pipe;
+use convey_stream::Pipe;
 use tokio::net::TcpStream;
 
 use crate::buffer;

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use convey_http_core::{BodyFraming, FieldRules, HeadReader, HttpMethod, Malformed, RequestHead};
-use convey_proxy::{ClientBytes, ClientStream, More, QuicClient, RequestCharge, ServeStream, StreamEnd};
+use convey_proxy::{ClientBytes, ClientStream, QuicClient, RequestCharge, ServeStream, StreamEnd};
 use convey_snapshot::stats::Counter;
+use convey_stream::More;
 use tokio::time::timeout;
 
 use crate::answer::{ANSWER_TIME, AnswerReason, AnswerTo, OwnAnswer};

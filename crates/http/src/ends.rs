@@ -4,7 +4,8 @@ use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
 
-use convey_proxy::{ByteStream, More, ServerStream};
+use convey_proxy::ServerStream;
+use convey_stream::{ByteStream, More};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionread;
 use tokio::io::Interest;

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-use convey_proxy::ByteStream;
+use convey_stream::ByteStream;
 
 use crate::buffer;
 use crate::time_limit::TimeLimit;

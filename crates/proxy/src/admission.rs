@@ -30,15 +30,16 @@ use tokio::time::Instant;
 use super::clients::Left;
 use super::context::WorkerContext;
 use super::own_sockets::{self, FrontendPath};
-use super::proxy_header::Origin;
 use super::quic::{AdmittedQuic, ClientPaths, QuicAcceptor, QuicRefusal};
 use super::session::{TcpSession, reason_of};
-use super::socket::{self, Leg};
+use super::socket;
 use super::source;
 use super::udp::{SessionKey, SessionSlot};
 use convey_model::{CountedSource, Endpoint, Protocol};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Snapshot};
+use convey_stream::Leg;
+use convey_upstream::Origin;
 
 impl TcpSession {
     /// Checks a connection at accept, before it has sent a byte. With `accept_proxy` its peer is a proxy.

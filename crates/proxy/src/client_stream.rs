@@ -18,22 +18,19 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::QuicClient;
-use super::byte_stream::ByteStream;
 use super::clients::Clients;
-use super::connect::Opening;
 use super::connection_bytes::ClientTransport;
 use super::own_sockets::OwnSocket;
-use super::proxy_header::Origin;
 use super::quic::ClientPaths;
 use super::registry::{ConnectionServer, RegisteredRequest};
 use super::session::{TcpSession, reason_of};
-use super::socket::Leg;
 use convey_access_log::{AccessLog, LoggedTls};
 use convey_model::{ConnectFailures, Endpoint, Timeouts, Timestamp};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Pool, Snapshot};
+use convey_stream::{ByteStream, Leg};
 use convey_tls::SpokenWithin;
-use convey_upstream::{Permit, PickContext};
+use convey_upstream::{Opening, Origin, Permit, PickContext};
 
 /// Serves connections of clients in place of the relay of bytes.
 pub trait ServeStream: Send + Sync + fmt::Debug {
@@ -381,9 +378,10 @@ impl ClientStream {
         within: Duration,
         within_tls: SpokenWithin,
     ) -> io::Result<ServerStream> {
-        let opening = Opening { local: self.local, origin: &self.origin, named, data_waits: true, within };
+        let (client, local, origin, data_waits) = (self.client(), self.local, &self.origin, true);
+        let opening = Opening { client, local, origin, named, data_waits, within, within_tls };
         let server = self.address_of(permit);
-        let (leg, _own) = self.session.connect(server, permit, within_tls, &opening).await?;
+        let (leg, _own) = self.session.connect(server, permit, &opening).await?;
         Ok(ServerStream { local: leg.tcp().local_addr().ok(), leg, _own })
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::client_stream::ClientStream;
 use super::quic::ClientPaths;
-use super::tcp_info::tcp_info;
+use convey_stream::tcp_info;
 
 /// Bytes that have moved over a connection, with those of TLS and of protocols.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

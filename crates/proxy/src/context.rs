@@ -13,11 +13,12 @@ use tokio::time::Instant;
 use super::client_stream::ServeStream;
 use super::own_sockets::Towards;
 use super::udp;
-use super::{ClientLines, Clients, Descriptors, LocalPorts, OwnSockets, SourceHandshakes};
+use super::{ClientLines, Clients, Descriptors, OwnSockets, SourceHandshakes};
 use convey_access_log::AccessLog;
 use convey_model::{ConnectFailures, Endpoint, Timestamp};
 use convey_snapshot::Snapshot;
 use convey_trace::TraceHub;
+use convey_upstream::LocalPorts;
 
 /// State that all workers share.
 #[derive(Clone)]

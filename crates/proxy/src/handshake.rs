@@ -11,11 +11,11 @@ use tokio::time::timeout;
 
 use super::context::WorkerContext;
 use super::session::TcpSession;
-use super::socket::Leg;
 use convey_access_log::LoggedTls;
 use convey_model::{FrontendTls, Prefix, client_of};
 use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;
+use convey_stream::Leg;
 use convey_tls::{ACME_TLS, SessionFacts, TlsError, TlsSession, handshake_fault};
 use convey_trace::ConnectionStep;
 

@@ -8,7 +8,6 @@
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod admission;
-mod byte_stream;
 mod charge;
 mod client_stream;
 mod clients;
@@ -23,9 +22,7 @@ mod handshake;
 mod header_error;
 mod lines;
 mod listener;
-mod local_ports;
 mod own_sockets;
-mod pipe;
 mod proxy_header;
 mod quic;
 mod quota;
@@ -37,10 +34,7 @@ mod session;
 mod session_record;
 mod socket;
 mod source;
-mod stream;
-mod tcp_info;
 mod tls_hello;
-mod tls_layer;
 mod traced;
 mod udp;
 mod window;
@@ -48,28 +42,25 @@ mod window_budget;
 mod worker;
 mod workers;
 
-pub use byte_stream::ByteStream;
 pub use charge::{HeldResource, RequestCharge};
 pub use client_stream::{ClientBytes, ClientStream, ServeStream, ServerStream, StreamEnd};
 pub use clients::Clients;
 pub use connection_bytes::ConnectionBytes;
 pub use contained::Contained;
 pub use context::WorkersShared;
+pub use convey_upstream::LocalPorts;
 pub use descriptors::{Descriptors, Reserved};
 pub use flow_queries::ProxyFlows;
 pub use handover::{HandedSession, HandedSockets};
 pub use handshake::SourceHandshakes;
 pub use lines::ClientLines;
-pub use local_ports::LocalPorts;
 pub use own_sockets::OwnSockets;
-pub use pipe::Pipe;
 pub use quic::{PendingHandshake, QuicClient};
 pub use quota::{ClientQuota, ClientShortage};
 pub use reaper::ConnectionReaper;
 pub use registry::RegisteredRequest;
 pub use socket::{BindError, missing_address, remedy, try_to_bind};
 pub use source::reason as excess_counter;
-pub use stream::More;
 pub use udp::Sessions;
 #[cfg(any(test, feature = "test-util"))]
 pub use udp::exercise_session_table;

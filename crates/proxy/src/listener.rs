@@ -16,11 +16,12 @@ use tokio::time::sleep;
 use super::context::WorkerContext;
 use super::lines::Event;
 use super::session::TcpSession;
-use super::socket::{self, Leg};
+use super::socket;
 use convey_model::Endpoint;
 use convey_pacing::{Backoff, BackoffPolicy};
 use convey_snapshot::is_shortage;
 use convey_snapshot::stats::{Counter, Traffic};
+use convey_stream::Leg;
 use convey_trace::ConnectionStep;
 
 /// Delays after failed accepts, until one succeeds.

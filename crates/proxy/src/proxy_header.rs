@@ -1,57 +1,18 @@
-//! The PROXY header of a TCP connection: taken before anything else where clients come by a proxy, and sent before
-//! anything else to servers that expect it.
+//! PROXY header at the begin of a client's TCP connection.
 
-use std::io;
 use std::mem;
-use std::net::SocketAddr;
 
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::clients::Counted;
 use super::header_error::{HEADER_TIMEOUT, HeaderError};
-use super::own_sockets::plain;
 use super::session::TcpSession;
-use super::socket::Leg;
-use super::stream::{self, More};
-use convey_model::{Protocol, ProxyVersion};
-use convey_proxy_protocol::{Addresses, MAX_HEADER, ProxyHeaderError, parse, write};
+use convey_proxy_protocol::{MAX_HEADER, ProxyHeaderError, parse};
 use convey_snapshot::stats::Counter;
+use convey_stream::Leg;
 use convey_trace::ConnectionStep;
-
-/// The client that the header of its connection names; empty without a header.
-#[derive(Debug, Default)]
-pub(super) struct Origin {
-    /// `None`: the connection's own.
-    pub(super) addresses: Option<Addresses>,
-    /// Additional fields, for servers that get version 2.
-    tlvs: Box<[u8]>,
-}
-
-impl Origin {
-    /// The header for a server of a client that connected to `local`. It has the client that trusted proxies have `named`, if they
-    /// have.
-    pub(super) fn header(
-        &self,
-        version: ProxyVersion,
-        client: SocketAddr,
-        named: Option<SocketAddr>,
-        local: Option<SocketAddr>,
-    ) -> Vec<u8> {
-        let of_connection = || {
-            let destination = plain(local?);
-            Some(Addresses { source: plain(client), destination, transport: Protocol::Tcp })
-        };
-        let addresses = self.addresses.or_else(of_connection);
-        let addresses = match named {
-            Some(source) => addresses.map(|of| Addresses { source: plain(source), ..of }),
-            None => addresses,
-        };
-        let mut header = Vec::new();
-        write(version, addresses, &self.tlvs, &mut header);
-        header
-    }
-}
+use convey_upstream::Origin;
 
 impl TcpSession {
     /// Receives the PROXY header, if the connection begins with one, and admits the client that it names. Returns the bytes
@@ -94,19 +55,9 @@ impl TcpSession {
     }
 }
 
-/// Takes the header from a connection, and the client's bytes that have come with it.
+/// Receives the header of a connection, and the client's bytes that have come with it.
 async fn receive(stream: &TcpStream) -> Result<(Origin, Vec<u8>), HeaderError> {
     timeout(HEADER_TIMEOUT, read(stream)).await.unwrap_or(Err(HeaderError::Late))
-}
-
-/// Sends a header, whole: a connection that has just been made has room for it. `data_waits`: the client's bytes follow.
-pub(super) fn send(stream: &TcpStream, header: &[u8], data_waits: bool) -> io::Result<()> {
-    let more = if data_waits { More::Data } else { More::No };
-    match stream::try_write(stream, header, more) {
-        Some(Ok(sent)) if sent == header.len() => Ok(()),
-        Some(Err(error)) => Err(error),
-        Some(Ok(_)) | None => Err(io::ErrorKind::WriteZero.into()),
-    }
 }
 
 async fn read(stream: &TcpStream) -> Result<(Origin, Vec<u8>), HeaderError> {
@@ -119,12 +70,12 @@ async fn read(stream: &TcpStream) -> Result<(Origin, Vec<u8>), HeaderError> {
     }
 }
 
-/// Takes what is there; `held` is what has come of the header so far.
+/// Reads the bytes that have arrived; `held` are those of the header so far.
 fn take(stream: &TcpStream, held: &mut Vec<u8>) -> Result<Option<(Origin, Vec<u8>)>, HeaderError> {
     let mut buffer = [0; MAX_HEADER];
     let (before, room) = buffer.split_at_mut(held.len());
     before.copy_from_slice(held);
-    let n = match stream::try_read(stream, room) {
+    let n = match convey_stream::try_read(stream, room) {
         None => return Ok(None),
         Some(Ok(0)) if held.is_empty() => return Err(HeaderError::Silent),
         Some(Ok(0)) => return Err(HeaderError::Cut),
@@ -151,31 +102,13 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use convey_proxy_protocol::HeaderFault;
+    use convey_model::{Protocol, ProxyVersion};
+    use convey_proxy_protocol::{Addresses, HeaderFault, write};
 
     async fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         (client, listener.accept().await.unwrap().0)
-    }
-
-    #[test]
-    fn header_for_a_server_has_the_client_that_trusted_proxies_name() {
-        let addr = |text: &str| text.parse::<SocketAddr>().unwrap();
-        let (proxy, local) = (addr("10.0.0.5:4711"), addr("192.0.2.8:80"));
-        let line = |origin: &Origin, named: &str| {
-            let named = (!named.is_empty()).then(|| addr(named));
-            String::from_utf8(origin.header(ProxyVersion::V1, proxy, named, Some(local))).unwrap()
-        };
-        let none = Origin::default();
-        assert_eq!(line(&none, ""), "PROXY TCP4 10.0.0.5 192.0.2.8 4711 80\r\n");
-        assert_eq!(line(&none, "203.0.113.7:0"), "PROXY TCP4 203.0.113.7 192.0.2.8 0 80\r\n");
-        assert_eq!(line(&none, "[2001:db8::7]:1"), "PROXY UNKNOWN\r\n", "addresses are of one family");
-        let (source, destination) = (addr("198.51.100.1:1"), addr("192.0.2.9:443"));
-        let addresses = Some(Addresses { source, destination, transport: Protocol::Tcp });
-        let received = Origin { addresses, ..Origin::default() };
-        assert_eq!(line(&received, ""), "PROXY TCP4 198.51.100.1 192.0.2.9 1 443\r\n");
-        assert_eq!(line(&received, "203.0.113.7:5"), "PROXY TCP4 203.0.113.7 192.0.2.9 5 443\r\n");
     }
 
     const LINE: &[u8] = b"PROXY TCP4 192.0.2.7 192.0.2.8 7 80\r\n";
@@ -195,7 +128,7 @@ mod tests {
         client.write_all(b"more").await.unwrap();
         stream.readable().await.unwrap();
         let mut rest = [0; 9];
-        assert_eq!(stream::try_read(&stream, &mut rest).unwrap().unwrap(), 4);
+        assert_eq!(convey_stream::try_read(&stream, &mut rest).unwrap().unwrap(), 4);
     }
 
     #[tokio::test]
@@ -231,7 +164,7 @@ mod tests {
             while early.len() < 5 {
                 stream.readable().await.unwrap();
                 let mut rest = [0; 9];
-                let n = stream::try_read(&stream, &mut rest).unwrap().unwrap();
+                let n = convey_stream::try_read(&stream, &mut rest).unwrap().unwrap();
                 early.extend_from_slice(&rest[..n]);
             }
             assert_eq!(early, b"early");

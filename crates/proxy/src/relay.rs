@@ -16,12 +16,9 @@ use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
-use super::byte_stream::ByteStream;
-use super::pipe::Pipe;
 use super::socket;
-use super::stream::More;
-use super::tcp_info::tcp_info;
 use super::window::Window;
+use convey_stream::{ByteStream, More, Pipe, tcp_info};
 
 /// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use super::own_sockets::{FrontendPath, OwnSocket};
 use super::registry::{ConnectionClient, RegisteredConnection};
 use super::relay::RelayEnd;
 use super::session_record::{SessionRecord, termination_for};
-use super::socket::{self, Leg};
+use super::socket;
 use super::source;
 use super::tls_hello::Routed;
 use super::traced;
@@ -30,6 +30,7 @@ use convey_access_log::{LoggedTls, Termination};
 use convey_model::{Endpoint, OverLimit, Protocol, Timeouts};
 use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{Frontend, Pool, Snapshot};
+use convey_stream::Leg;
 use convey_upstream::PickContext;
 
 /// TCP or QUIC connection of a client, counted from accept on. Dropped before it has ended, it was cut.

@@ -1,19 +1,15 @@
 //! Sockets with the options the proxy wants.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rustix::io::Errno;
-use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_tcp_quickack};
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use thiserror::Error;
-use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use super::LocalPorts;
-use super::byte_stream::ByteStream;
 use convey_model::Endpoint;
 
 /// An address cannot be listened on.
@@ -68,38 +64,6 @@ pub fn remedy(at: Endpoint, cause: &io::Error) -> String {
             )
         }
         _ => String::new(),
-    }
-}
-
-/// A connection to one side. Dropped without an orderly close it is reset, so that whoever is there
-/// does not take what came so far for the whole.
-pub(super) struct Leg {
-    pub(super) stream: ByteStream,
-    in_order: bool,
-}
-
-impl Leg {
-    pub(super) fn new(stream: TcpStream) -> Leg {
-        Leg { stream: stream.into(), in_order: false }
-    }
-
-    /// The socket.
-    pub(super) fn tcp(&self) -> &TcpStream {
-        self.stream.tcp()
-    }
-
-    /// Has the drop close the connection as usual: what was written still arrives.
-    pub(super) fn close_in_order(&mut self) {
-        self.stream.say_end();
-        self.in_order = true;
-    }
-}
-
-impl Drop for Leg {
-    fn drop(&mut self) {
-        if !self.in_order {
-            let _ = self.tcp().set_zero_linger();
-        }
     }
 }
 
@@ -177,46 +141,6 @@ pub(super) fn queue_no_more(listener: &tokio::net::TcpListener) {
     let _ = SockRef::from(listener).listen(0);
 }
 
-/// Begins to connect to a server; [`connected`] waits for it. `data_waits` says that there is something to send once that
-/// has worked: then it goes with the acknowledgement that ends the handshake, which saves a segment.
-pub(super) fn connect(addr: SocketAddr, data_waits: bool, ports: &LocalPorts) -> io::Result<Socket> {
-    ports.connect(|port| connect_from(port, addr, data_waits))
-}
-
-/// The same from a port, or from one that the kernel chooses.
-fn connect_from(port: Option<u16>, addr: SocketAddr, data_waits: bool) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-    // Whether the server is still there is only asked of connections that last: see `keep_alive`.
-    socket.set_tcp_nodelay(true)?;
-    if data_waits {
-        let _ = set_tcp_quickack(&socket, false);
-    }
-    // Of every one, or none could have its port again before it is forgotten.
-    socket.set_reuse_address(true)?;
-    if let Some(port) = port {
-        let any: IpAddr =
-            if addr.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        socket.bind(&SocketAddr::new(any, port).into())?;
-    }
-    match socket.connect(&addr.into()) {
-        Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
-        connected => connected?,
-    }
-    Ok(socket)
-}
-
-/// Waits until a socket is connected, or cannot be.
-pub(super) async fn connected(socket: Socket) -> io::Result<TcpStream> {
-    let stream = TcpStream::from_std(socket.into())?;
-    // A failed connection is closed for writing as well; so the error is asked for only then.
-    if stream.ready(Interest::WRITABLE).await?.is_write_closed()
-        && let Some(error) = stream.take_error()?
-    {
-        return Err(error);
-    }
-    Ok(stream)
-}
-
 /// Has the kernel ask the other side whether it is still there, so that one that vanished is noticed within two
 /// and a half minutes.
 pub(super) fn keep_alive(socket: &SockRef<'_>) -> io::Result<()> {
@@ -268,6 +192,10 @@ fn adding(ip: IpAddr) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
+    use rustix::io::Errno;
+
     use super::*;
 
     fn free_port(ip: &str) -> SocketAddr {

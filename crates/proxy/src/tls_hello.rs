@@ -15,12 +15,11 @@ use tokio::net::TcpStream;
 use tokio::time::{timeout, timeout_at};
 
 use super::session::TcpSession;
-use super::socket::Leg;
-use super::stream::{More, try_write};
 use convey_access_log::LoggedHello;
 use convey_client_hello::{ClientHello, HelloAlert, HelloFault, HelloVerdict, MAX_HELLO, parse};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Pool, Snapshot, SniRoute};
+use convey_stream::{Leg, More, try_write};
 use convey_tls::SessionFacts;
 use convey_trace::ConnectionStep;
 use convey_upstream::PickContext;

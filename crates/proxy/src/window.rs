@@ -6,9 +6,9 @@ use std::io;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-use super::tcp_info::tcp_info;
 use super::window_budget::{BlockedBytes, WindowSlot};
 use convey_model::client_of;
+use convey_stream::tcp_info;
 
 /// Bytes moved at which [`Window::begin`] is called if nobody has: the kernel begins with 128 KiB.
 const MIN_MOVED: u64 = 16 * 1024;

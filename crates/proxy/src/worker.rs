@@ -19,7 +19,8 @@ use tokio::time::Instant;
 
 use super::client_stream::ServeStream;
 use super::context::{WorkerContext, WorkersShared};
-use super::{flow_queries, pipe, registry};
+use super::{flow_queries, registry};
+use convey_stream::Pipe;
 use listeners::Listeners;
 
 /// Handle of a worker thread, which ends when its command channel is dropped.
@@ -69,7 +70,7 @@ fn drop_capabilities() {
 
 async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedReceiver<WorkerCommand>) {
     drop_capabilities();
-    pipe::limit(shared.descriptors.pipes());
+    Pipe::limit(shared.descriptors.pipes());
     let operators = Operators { worker: (core - shared.columns.start) as u16, started: shared.started };
     tokio::spawn(update_clock(shared.http.clone()));
     let (context, mut last_holder) = WorkerContext::new(core, shared);

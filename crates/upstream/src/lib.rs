@@ -3,7 +3,7 @@
 //! 1. [`Attempts::next_in_turn`] picks a server for a [`PickContext`] and takes one of its connection slots: a
 //!    [`Permit`].
 //! 2. While every server is at `max_connections`, the client queues for a slot, first come, first served.
-//! 3. The caller connects, or reuses a connection. If that fails, [`Attempts::failed`] decides whether it may try
+//! 3. [`Permit::connect`] opens a connection, unless the caller reuses one. If that fails, [`Attempts::failed`] decides whether it may try
 //!    another server.
 //! 4. The [`Permit`] takes the outcome ([`Permit::connected`], [`Permit::answered`], [`Permit::failed`]) and reports
 //!    failures to the health checks. Dropped, it releases the slot.
@@ -11,6 +11,9 @@
 //! No step needs a worker, a frontend or a listener.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
+mod connect;
+mod local_ports;
+mod origin;
 mod outcome;
 mod permit;
 mod queue;
@@ -18,6 +21,9 @@ mod retry;
 #[cfg(test)]
 mod testing;
 
+pub use connect::Opening;
+pub use local_ports::LocalPorts;
+pub use origin::Origin;
 pub use outcome::ServerAnswer;
 pub use permit::Permit;
 pub use retry::Attempts;

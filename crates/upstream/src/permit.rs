@@ -132,7 +132,7 @@ impl Permit {
     ///
     /// # Errors
     /// The settings are invalid, although the configuration was checked.
-    pub fn tls(&self, within: SpokenWithin) -> io::Result<Option<TlsSession>> {
+    pub(crate) fn tls(&self, within: SpokenWithin) -> io::Result<Option<TlsSession>> {
         if !self.has_tls() {
             return Ok(None);
         }

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use convey_files::beneath::{self, DiskWait};
-use convey_proxy::{ClientStream, More};
+use convey_proxy::ClientStream;
 use convey_snapshot::stats::Counter;
+use convey_stream::More;
 use rustix::fs::sendfile;
 use rustix::io::Errno;
 use tokio::io::Interest;

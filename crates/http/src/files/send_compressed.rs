@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use convey_compression::EncoderFault;
 use convey_files::beneath::{self, DiskWait};
-use convey_proxy::More;
 use convey_snapshot::stats::Counter;
+use convey_stream::More;
 use tokio::task::yield_now;
 
 use super::reply::{Reply, ReplyPiece};

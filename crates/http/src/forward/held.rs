@@ -5,8 +5,9 @@ use std::task::Poll;
 
 use convey_http_core::BodyFraming;
 use convey_model::client_of;
-use convey_proxy::{HeldResource, More};
+use convey_proxy::HeldResource;
 use convey_snapshot::stats::Counter;
+use convey_stream::More;
 
 use super::{Forwarding, StallLimit};
 use crate::ends::End;

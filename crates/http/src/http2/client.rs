@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use convey_model::HttpLimits;
-use convey_proxy::{ByteStream, ClientStream, StreamEnd};
+use convey_proxy::{ClientStream, StreamEnd};
 use convey_snapshot::stats::Counter;
+use convey_stream::ByteStream;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use h2::Reason;

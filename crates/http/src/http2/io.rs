@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use convey_http_core::Malformed;
-use convey_proxy::{ByteStream, ClientStream, More, ServerStream};
+use convey_proxy::{ClientStream, ServerStream};
+use convey_stream::{ByteStream, More};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::task::{Context, Poll, ready};
 
 use convey_http_core::BodyPiece;
-use convey_proxy::More;
+use convey_stream::More;
 
 use super::end::server_broke;
 use super::{Ends, Step, Transfer, TransferEnd};

@@ -4,7 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::task::{Context, Poll};
 
-use convey_proxy::More;
+use convey_stream::More;
 
 use crate::ends::End;
 use crate::held_responses::{ALWAYS_HELD, HeldResponse, MAX_HELD};

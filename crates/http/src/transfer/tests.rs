@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use convey_http_core::{CompressionOffer, CompressionRules, HeadLimits, HeadReader};
-use convey_proxy::{ByteStream, More};
+use convey_stream::{ByteStream, More};
 use rustix::net::sockopt::set_socket_linger;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;

@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll, ready};
 
-use convey_proxy::More;
+use convey_stream::More;
 
 use super::end::client_broke;
 use super::{Ends, Step, Transfer, TransferEnd};

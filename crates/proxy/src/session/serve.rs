@@ -7,15 +7,15 @@ use std::task::Poll;
 use tokio::time::sleep_until;
 
 use super::{TcpSession, reason_of};
-use crate::byte_stream::ByteStream;
 use crate::client_stream::ClientStream;
-use crate::connect::{Connected, Opening};
+use crate::connect::Connected;
 use crate::contained::Contained;
 use crate::registry::ConnectionServer;
 use crate::relay::{Patience, RelayEnd, relay};
-use crate::socket::Leg;
 use convey_snapshot::stats::Counter;
-use convey_upstream::Permit;
+use convey_stream::{ByteStream, Leg};
+use convey_tls::SpokenWithin;
+use convey_upstream::{Opening, Permit};
 
 impl TcpSession {
     /// Serves the client in a task, whose size depends on the mode, until both sides have closed or something ends the
@@ -62,11 +62,13 @@ impl TcpSession {
             early = self.wait_for_first_bytes(&mut client.stream).await?;
         }
         let opening = Opening {
+            client: self.downstream.client,
             local: self.local_address(client.tcp()),
             origin: &origin,
             named: None,
             data_waits: !early.is_empty(),
             within: self.timeouts.connect,
+            within_tls: SpokenWithin::Bytes,
         };
         let server = self.connect_to_server(opening).await?;
         Ok((early, server))

@@ -32,7 +32,7 @@ const LEN: usize = 40_000;
 
 const AT_ONCE: usize = 32 * 1024;
 
-type Client = h2::server::Connection<Connection<convey_proxy::ByteStream>, Bytes>;
+type Client = h2::server::Connection<Connection<convey_stream::ByteStream>, Bytes>;
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let len = (payload.len() as u32).to_be_bytes();
@@ -43,7 +43,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 async fn connection(
     sender: Sender,
     frames: Vec<u8>,
-) -> (Connection<convey_proxy::ByteStream>, Arc<ReceiveQueue>) {
+) -> (Connection<convey_stream::ByteStream>, Arc<ReceiveQueue>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let other = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     tokio::spawn(async move {

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use rustix::net::{Shutdown, shutdown};
 use tokio::net::TcpStream;
 
-use super::stream::{More, poll_read, poll_write, try_write};
+use super::socket_io::{More, poll_read, poll_write, try_write};
 use convey_tls::{OutgoingRecords, SessionFacts, TlsError, TlsSession};
 
 /// Most bytes that one read takes from the socket.

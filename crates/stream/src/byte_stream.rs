@@ -1,4 +1,4 @@
-//! A connection as bytes: plain, or within TLS.
+//! TCP connection as bytes: plain, or within TLS.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -8,65 +8,67 @@ use std::task::{Context, Poll, ready};
 use rustix::net::{Shutdown, shutdown};
 use tokio::net::TcpStream;
 
-use super::stream::{self, More, poll_read, poll_write, poll_write_vectored};
+use super::socket_io::{self, More, poll_read, poll_write, poll_write_vectored};
 use super::tcp_info::tcp_info;
 use super::tls_layer::TlsLayer;
 use convey_tls::{SessionFacts, TlsSession};
 
-/// Most bytes that are read of a connection that is over.
+/// Upper bound of the bytes that are read and discarded at the end of a connection.
 const MAX_DISCARDED: usize = 4 * 1024 * 1024;
 
-/// A connection.
+/// TCP connection, plain or within TLS.
 pub struct ByteStream {
     tcp: TcpStream,
     tls: Option<Box<TlsLayer>>,
 }
 
 impl ByteStream {
-    /// Shakes hands: bytes are within this session from now on. So much has come of it already.
+    /// Performs the TLS handshake of a server; from then on bytes are within this session. `early` is what the peer has sent of
+    /// the handshake already.
     ///
     /// # Errors
-    /// The other side has closed or reset the connection, breaks the protocol, or is not who it should be.
-    pub(super) async fn begin_tls(&mut self, session: TlsSession, early: Vec<u8>) -> io::Result<()> {
+    /// The peer has closed or reset the connection, breaks the protocol, or fails authentication.
+    pub async fn begin_tls(&mut self, session: TlsSession, early: Vec<u8>) -> io::Result<()> {
         let tls = self.tls.insert(Box::new(TlsLayer::new(session, early)));
         tls.handshake(&self.tcp).await
     }
 
-    /// The same of the side that begins. An end that the server does not announce counts as an error from then on.
+    /// Performs the TLS handshake of a client. From then on an end of the connection without `close_notify` is an error.
     ///
     /// # Errors
-    /// The same.
-    pub(super) async fn begin_tls_with_server(&mut self, session: TlsSession) -> io::Result<()> {
+    /// The server has closed or reset the connection, breaks the protocol, or fails authentication.
+    pub async fn begin_tls_with_server(&mut self, session: TlsSession) -> io::Result<()> {
         let tls = self.tls.insert(Box::new(TlsLayer::new(session, Vec::new()).strict()));
         tls.handshake(&self.tcp).await
     }
 
-    /// The protocol within that both sides have agreed on (ALPN).
+    /// Protocol within TLS that both sides have agreed on (ALPN).
     pub fn protocol(&self) -> Option<&[u8]> {
         self.tls.as_ref()?.protocol()
     }
 
-    /// What the handshake has agreed on; `None`: there was none.
+    /// Facts of the TLS handshake; `None` without TLS.
     pub fn facts(&self) -> Option<SessionFacts> {
         self.tls.as_ref().map(|tls| tls.facts())
     }
 
-    /// Whether the other side has sent anything for the handshake.
-    pub(super) fn has_begun_tls(&self) -> bool {
+    /// Whether the peer has sent any bytes of the handshake.
+    pub fn has_begun_tls(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.has_begun())
     }
 
-    /// The socket: what goes over it may be encrypted.
+    /// Socket of the connection, whose bytes may be encrypted.
     pub fn tcp(&self) -> &TcpStream {
         &self.tcp
     }
 
-    /// The socket, if the kernel may move bytes between it and others.
+    /// Socket, if the kernel may move bytes between it and others.
     pub fn plain(&self) -> Option<&TcpStream> {
         self.tls.is_none().then_some(&self.tcp)
     }
 
-    /// Reads what is there; 0 is the end.
+    /// Reads the bytes that have arrived; 0 is the end.
+    #[inline]
     pub fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         match &mut self.tls {
             None => poll_read(&self.tcp, cx, buffer),
@@ -74,7 +76,8 @@ impl ByteStream {
         }
     }
 
-    /// Writes what the kernel takes. A write that is pending has to be repeated with the same bytes first.
+    /// Writes as many bytes as the kernel takes. A write that is pending has to be repeated with the same bytes first.
+    #[inline]
     pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8], more: More) -> Poll<io::Result<usize>> {
         match &mut self.tls {
             None => poll_write(&self.tcp, cx, bytes, more),
@@ -82,7 +85,7 @@ impl ByteStream {
         }
     }
 
-    /// Waits until the kernel takes something. A write that is pending is over then, and was taken whole: it is not repeated.
+    /// Waits until the kernel takes bytes. A pending write has been taken whole then, and must not be repeated.
     pub fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.tls {
             None => self.tcp.poll_write_ready(cx),
@@ -90,7 +93,7 @@ impl ByteStream {
         }
     }
 
-    /// Writes several parts, one after the other.
+    /// Writes several parts in their order.
     pub fn poll_write_vectored(
         &mut self,
         cx: &mut Context<'_>,
@@ -102,7 +105,7 @@ impl ByteStream {
         }
     }
 
-    /// Says that nothing more is written.
+    /// Closes the connection for writing.
     pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.tls {
             None => Poll::Ready(shutdown(&self.tcp, Shutdown::Write).map_err(Into::into)),
@@ -110,26 +113,26 @@ impl ByteStream {
         }
     }
 
-    /// Whether a write has begun that is to be repeated.
+    /// Whether a pending write has to be repeated.
     pub fn is_writing(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_writing())
     }
 
-    /// Whether the kernel keeps bytes of what was written that the other side has not acknowledged.
+    /// Whether the peer has not acknowledged all bytes that were written.
     pub fn has_untaken(&self) -> bool {
         tcp_info(&self.tcp).is_some_and(|info| info.tcpi_unacked > 0 || info.tcpi_notsent_bytes > 0)
     }
 
-    /// Whether nothing has come: no byte, and no end. No system call while nothing has.
+    /// Whether neither a byte nor the end has arrived. It makes no system call while nothing has.
     pub fn is_quiet(&mut self) -> bool {
         match &mut self.tls {
-            None => stream::try_read(&self.tcp, &mut [0]).is_none(),
+            None => socket_io::try_read(&self.tcp, &mut [0]).is_none(),
             Some(tls) => tls.is_quiet(&self.tcp),
         }
     }
 
-    /// Says that nothing more is written, and reads on until the other side has ended, so that what was written arrives.
-    pub(super) async fn discard_rest(&mut self) {
+    /// Closes the connection for writing, and reads until the peer has closed it, so that what was written arrives.
+    pub async fn discard_rest(&mut self) {
         let _ = shutdown(&self.tcp, Shutdown::Write);
         let mut left = MAX_DISCARDED;
         poll_fn(|cx| {
@@ -145,8 +148,8 @@ impl ByteStream {
         .await;
     }
 
-    /// Tells the other side that the connection ends in order, where that takes more than closing it.
-    pub(super) fn say_end(&mut self) {
+    /// Sends `close_notify` within TLS.
+    pub(crate) fn say_end(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.say_end(&self.tcp);
         }

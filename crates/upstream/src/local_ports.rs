@@ -1,9 +1,9 @@
-//! Local ports of connections to servers, also where the kernel has none left to choose.
+//! Local ports of connections to servers, also where the kernel has no port left to choose.
 //!
-//! The side that ends a connection first keeps its port for a minute (TIME-WAIT). A client that half-closes has convey do
+//! The side that closes a connection first keeps its port for a minute (TIME-WAIT). A client that half-closes makes convey do
 //! so, and 470 short connections a second would use up all ports towards a server. For sockets without a port the kernel
-//! passes over all of these, unless `net.ipv4.tcp_tw_reuse` is 1. A socket that is bound to such a port may connect:
-//! timestamps tell old segments from new.
+//! passes over these ports, unless `net.ipv4.tcp_tw_reuse` is 1. A socket that is bound to such a port may connect, for
+//! timestamps distinguish old segments from new ones.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::cell::Cell;
@@ -14,22 +14,22 @@ use std::time::Duration;
 use rustix::io::Errno;
 use tokio::time::Instant;
 
-/// Ports that are tried, chosen at random, about 0.5 ms. In TIME-WAIT each of them will do; those in use will not.
+/// Upper bound of the random ports that are tried, which takes about 0.5 ms. Ports in TIME-WAIT work, ports in use do not.
 const MAX_TRIED_PORTS: usize = 128;
 
-/// The part of the ports, the first ones, that none of these are chosen from. Before Linux 6.18 the kernel chooses no port by
-/// itself that a socket was bound to: these stay for probes and for other programs.
+/// Part of the ports, the first ones, that convey never chooses. Before Linux 6.18 the kernel chooses no port that a socket was
+/// bound to, so these ports stay for probes and for other programs.
 const PART: u32 = 8;
 
-/// How long the kernel is not asked again: it looks at every port.
+/// Time after a failure in which the kernel is not asked again, for it tries every port.
 const SHORT: Duration = Duration::from_millis(100);
 
 thread_local! {
-    /// Until when this thread chooses ports itself.
+    /// End of the time in which this thread chooses ports itself.
     static SHORT_UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// The ports that this host hands out to connections.
+/// Local ports that this host gives to connections.
 #[derive(Debug, Default)]
 pub struct LocalPorts {
     ranges: Vec<RangeInclusive<u16>>,
@@ -37,23 +37,24 @@ pub struct LocalPorts {
 }
 
 impl LocalPorts {
-    /// Those in these ranges, which have no port in common.
+    /// Takes the ports of these ranges, which have no port in common.
     pub fn new(ranges: impl IntoIterator<Item = RangeInclusive<u16>>) -> LocalPorts {
         let ranges: Vec<_> = ranges.into_iter().collect();
         let count = ranges.iter().map(|range| range.len() as u32).sum();
         LocalPorts { ranges, count }
     }
 
-    /// How many there are for sure towards one address and port of a server, also where all others are in TIME-WAIT.
+    /// Number of ports that can be had in any case towards one address and port of a server, even if all others are in
+    /// TIME-WAIT.
     pub fn count(&self) -> u32 {
         self.count - self.count / PART
     }
 
-    /// Has `connect` begin a connection, from a port that the kernel chooses or, where it has none, from one of the later ones.
+    /// Calls `connect` to begin a connection, without a port or, if the kernel finds none, from one of the later ports.
     ///
     /// # Errors
-    /// Those of `connect`: `ADDRNOTAVAIL` if no port was found.
-    pub(super) fn connect<T>(&self, mut connect: impl FnMut(Option<u16>) -> io::Result<T>) -> io::Result<T> {
+    /// Errors of `connect`; `ADDRNOTAVAIL` if no port was found.
+    pub fn connect<T>(&self, mut connect: impl FnMut(Option<u16>) -> io::Result<T>) -> io::Result<T> {
         let now = Instant::now();
         let is_short = SHORT_UNTIL.get().is_some_and(|until| now < until);
         if !is_short {
@@ -71,7 +72,7 @@ impl LocalPorts {
         Err(Errno::ADDRNOTAVAIL.into())
     }
 
-    /// One of the later ports, at random.
+    /// Returns a random port, one of the later ones.
     fn any(&self) -> Option<u16> {
         let first = self.count / PART;
         let offset = convey_random::secret_u64().checked_rem(u64::from(self.count - first))?;
@@ -87,7 +88,7 @@ impl LocalPorts {
     }
 }
 
-/// Whether a port cannot be had: none at all, not that one towards this server, or not that one here.
+/// Whether the error is about the port: the kernel found none, or the chosen port is in use.
 fn is_taken(error: &io::Error) -> bool {
     let errnos = [Errno::ADDRNOTAVAIL, Errno::ADDRINUSE];
     errnos.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_the_kernel_has_no_port_left_one_is_used_again_and_the_kernel_is_not_asked_for_a_while() {
+    fn port_in_time_wait_is_reused_when_the_kernel_has_none_left() {
         SHORT_UNTIL.set(None);
         let ports = LocalPorts::new([10..=19, 30..=39]);
         assert_eq!(ports.count(), 18);
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_for_another_reason_is_not_tried_at_other_ports() {
+    fn other_errors_try_no_other_port() {
         SHORT_UNTIL.set(None);
         let ports = LocalPorts::new([10..=19]);
         let mut asked = 0;

@@ -25,11 +25,6 @@ thread_local! {
     static LIMIT: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// Most pipes this thread opens.
-pub(super) fn limit(pipes: usize) {
-    LIMIT.set(pipes);
-}
-
 /// A pipe on the way from one socket to another.
 #[derive(Debug)]
 pub struct Pipe {
@@ -43,7 +38,12 @@ impl Pipe {
     /// Most bytes moved at once. A pipe's size counts pages, and what is in a page's place may be longer.
     pub const MAX_MOVED: usize = 1024 * 1024;
 
-    /// An empty pipe, from the thread's pool if it has one.
+    /// Limits the pipes that this thread opens.
+    pub fn limit(pipes: usize) {
+        LIMIT.set(pipes);
+    }
+
+    /// Returns an empty pipe, from the thread's pool if it has one.
     ///
     /// # Errors
     /// This thread has as many as it may, or the kernel gives none.
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn no_more_pipes_are_opened_than_the_thread_may_and_few_of_them_are_kept() {
         const SOME: usize = POOLED + 6;
-        limit(SOME);
+        Pipe::limit(SOME);
         let mut pipes: Vec<Pipe> = (0..SOME).map(|_| Pipe::get().unwrap()).collect();
         assert!(Pipe::get().is_err());
         pipes.pop().unwrap().put();

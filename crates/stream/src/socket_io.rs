@@ -1,5 +1,5 @@
-//! Reading from and writing to a connection, as often as there are bytes: system calls without the C library,
-//! which makes a point of cancellation of each.
+//! Reads from and writes to a socket, by system calls without the C library, which would make each of them a point of
+//! cancellation.
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
@@ -8,14 +8,14 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// Whether something follows what is written.
+/// What follows the bytes of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum More {
-    /// Nothing that is known of: the bytes go out at once.
+    /// Nothing so far: the bytes are sent at once.
     No,
-    /// Further bytes, which have to be written next: the bytes go out with these.
+    /// Further bytes, which have to be written next: both are sent together.
     Data,
-    /// The end of the stream, which has to be written next: the bytes go out with it.
+    /// End of the stream, which has to be written next: both are sent together.
     End,
 }
 
@@ -28,7 +28,7 @@ impl More {
     }
 }
 
-/// Reads what is there; 0 is the end of the stream.
+/// Reads the bytes that have arrived; 0 is the end of the stream.
 pub(super) fn poll_read(
     stream: &TcpStream,
     cx: &mut Context<'_>,
@@ -42,7 +42,7 @@ pub(super) fn poll_read(
     }
 }
 
-/// Writes what the kernel takes.
+/// Writes as many bytes as the kernel takes.
 pub(super) fn poll_write(
     stream: &TcpStream,
     cx: &mut Context<'_>,
@@ -57,7 +57,7 @@ pub(super) fn poll_write(
     }
 }
 
-/// The same of several parts, one after the other.
+/// Writes several parts in their order, as far as the kernel takes them.
 pub(super) fn poll_write_vectored(
     stream: &TcpStream,
     cx: &mut Context<'_>,
@@ -72,21 +72,21 @@ pub(super) fn poll_write_vectored(
     }
 }
 
-/// Writes what the kernel takes at once; `None` if that is nothing. Wakes nobody.
-pub(super) fn try_write(stream: &TcpStream, bytes: &[u8], more: More) -> Option<io::Result<usize>> {
+/// Writes as many bytes as the kernel takes at once; `None` if it takes none. It registers no waker.
+pub fn try_write(stream: &TcpStream, bytes: &[u8], more: More) -> Option<io::Result<usize>> {
     attempt(stream, Interest::WRITABLE, bytes.len(), || send(stream, bytes, more.flags()))
 }
 
-/// Reads what is there already; `None` if that is nothing. Wakes nobody.
-pub(super) fn try_read(stream: &TcpStream, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+/// Reads the bytes that have arrived already; `None` if there are none. It registers no waker.
+pub fn try_read(stream: &TcpStream, buffer: &mut [u8]) -> Option<io::Result<usize>> {
     let size = buffer.len();
     attempt(stream, Interest::READABLE, size, || {
         recv(stream, &mut *buffer, RecvFlags::empty()).map(|(n, _)| n)
     })
 }
 
-/// A call that may move `most` bytes. One that moves some and fewer has emptied, or filled, the socket: the runtime
-/// is told so, rather than by another call that moves none.
+/// Makes a call that may move `most` bytes. A call that moves some, but fewer, has emptied or filled the socket: the runtime
+/// is notified at once, without another call that moves none.
 fn attempt(
     stream: &TcpStream,
     interest: Interest,

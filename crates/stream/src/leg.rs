@@ -1,0 +1,39 @@
+//! Connection to one side, and how it is closed.
+
+use tokio::net::TcpStream;
+
+use super::ByteStream;
+
+/// Connection to one side. Dropped without [`Leg::close_in_order`] it is reset, so that the peer does not take the bytes so
+/// far for the whole.
+pub struct Leg {
+    /// Bytes of the connection.
+    pub stream: ByteStream,
+    in_order: bool,
+}
+
+impl Leg {
+    /// Takes a connected socket.
+    pub fn new(stream: TcpStream) -> Leg {
+        Leg { stream: stream.into(), in_order: false }
+    }
+
+    /// Socket of the connection.
+    pub fn tcp(&self) -> &TcpStream {
+        self.stream.tcp()
+    }
+
+    /// Makes the drop close the connection in order: what was written still arrives.
+    pub fn close_in_order(&mut self) {
+        self.stream.say_end();
+        self.in_order = true;
+    }
+}
+
+impl Drop for Leg {
+    fn drop(&mut self) {
+        if !self.in_order {
+            let _ = self.tcp().set_zero_linger();
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Connecting to the server of a permit.
+#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::set_tcp_quickack;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+
+use super::origin;
+use crate::{LocalPorts, Origin, Permit};
+use convey_stream::Leg;
+use convey_tls::SpokenWithin;
+
+/// Properties of a new connection to a server.
+pub struct Opening<'a> {
+    /// Client, for a PROXY header.
+    pub client: SocketAddr,
+    /// Address that the client connected to.
+    pub local: Option<SocketAddr>,
+    /// PROXY header that the client's connection began with.
+    pub origin: &'a Origin,
+    /// Client of the request, if trusted proxies name one.
+    pub named: Option<SocketAddr>,
+    /// Whether the client has sent bytes already.
+    pub data_waits: bool,
+    /// Upper bound of the time until the connection is ready.
+    pub within: Duration,
+    /// Protocol within TLS, if the server has TLS.
+    pub within_tls: SpokenWithin,
+}
+
+impl Permit {
+    /// Connects to the permit's server at this address, sends the PROXY header that the server expects, and performs the TLS
+    /// handshake if the server has TLS. `begun` gets the socket when it has its local address.
+    ///
+    /// # Errors
+    /// The server refuses the connection, fails authentication, or was not ready in time.
+    pub async fn connect<T>(
+        &self,
+        server: SocketAddr,
+        opening: &Opening<'_>,
+        ports: &LocalPorts,
+        begun: impl FnOnce(&Socket) -> T,
+    ) -> io::Result<(Leg, T)> {
+        let Opening { client, local, origin, named, data_waits, within, within_tls } = *opening;
+        let (header, tls) = (self.send_proxy(), self.tls(within_tls)?);
+        // A TLS handshake begins with bytes of convey.
+        let data_waits = data_waits || tls.is_some();
+        let bytes_wait = data_waits || header.is_some();
+        let until = Instant::now() + within;
+        let socket = ports.connect(|port| begin(port, server, bytes_wait))?;
+        let kept = begun(&socket);
+        let connected = timeout_at(until, connected(socket)).await;
+        let stream = connected.unwrap_or_else(|_| Err(Errno::TIMEDOUT.into()))?;
+        if let Some(version) = header {
+            let header = origin.header(version, client, named, local);
+            origin::send(&stream, &header, data_waits)?;
+        }
+        let mut leg = Leg::new(stream);
+        if let Some(session) = tls {
+            let shaken = timeout_at(until, leg.stream.begin_tls_with_server(session)).await;
+            shaken.unwrap_or_else(|_| Err(Errno::TIMEDOUT.into()))?;
+        }
+        Ok((leg, kept))
+    }
+}
+
+/// Begins to connect to a server, from this port or from a port that the kernel chooses. If `data_waits`, bytes follow at once:
+/// they are sent with the acknowledgement that ends the TCP handshake, which saves a segment.
+fn begin(port: Option<u16>, addr: SocketAddr, data_waits: bool) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    // Keep-alive is set later, for connections that last.
+    socket.set_tcp_nodelay(true)?;
+    if data_waits {
+        let _ = set_tcp_quickack(&socket, false);
+    }
+    // On every socket, or the port of none could be reused before TIME-WAIT has ended.
+    socket.set_reuse_address(true)?;
+    if let Some(port) = port {
+        let any: IpAddr =
+            if addr.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        socket.bind(&SocketAddr::new(any, port).into())?;
+    }
+    match socket.connect(&addr.into()) {
+        Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
+        connected => connected?,
+    }
+    Ok(socket)
+}
+
+/// Waits until a socket is connected, or has failed.
+async fn connected(socket: Socket) -> io::Result<TcpStream> {
+    let stream = TcpStream::from_std(socket.into())?;
+    // A failed connection is closed for writing as well, so the error is fetched only then.
+    if stream.ready(Interest::WRITABLE).await?.is_write_closed()
+        && let Some(error) = stream.take_error()?
+    {
+        return Err(error);
+    }
+    Ok(stream)
+}
