@@ -5,24 +5,22 @@
 //! read once its writer has closed it (`schedule`). Where inotify is blind, as on NFS, the files are polled.
 
 mod folders;
+mod named_files;
 mod places;
 mod schedule;
 mod shared;
 mod thread;
 mod watched_file;
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 
+use self::named_files::LoadedFiles;
+pub use self::named_files::NamedFiles;
 use self::shared::WatchShared;
 use self::thread::WatchThread;
 use self::watched_file::WatchedFile;
-use crate::file::access;
-use crate::files::ReadFile;
-use crate::pairs_before::PairsBefore;
 use crate::rights::RaisedRights;
 
 /// Watches until it is dropped.
@@ -32,118 +30,6 @@ pub struct Watch(Arc<WatchShared>);
 impl Drop for Watch {
     fn drop(&mut self) {
         self.0.update(|state, _| state.is_stopped = true);
-    }
-}
-
-/// The files that a configuration names (access lists, error pages, certificates), and folders of them. The code that loads the configuration lists them.
-#[derive(Debug, Clone, Default)]
-pub struct NamedFiles {
-    files: Arc<Mutex<Vec<ReadFile>>>,
-    /// The configuration and the files that it includes, as they were loaded last.
-    texts: Arc<Mutex<Texts>>,
-    entries: Arc<Mutex<Entries>>,
-    /// The certificates of the configuration that was loaded last; `None` before the first.
-    pairs: Arc<Mutex<Option<PairsBefore>>>,
-    /// The watch of these files, once there is one.
-    watch: Arc<Mutex<Weak<WatchShared>>>,
-}
-
-/// Files with their content.
-type Texts = Vec<(PathBuf, Vec<u8>)>;
-
-/// How many entries each file had when the configuration was last loaded.
-type Entries = BTreeMap<PathBuf, usize>;
-
-impl NamedFiles {
-    /// The configuration was loaded, and these are all. Returns which of them are empty now, and how many entries they had.
-    pub fn set(&self, lists: Vec<ReadFile>) -> Entries {
-        let count = |content: &Option<Vec<u8>>| {
-            let text = String::from_utf8_lossy(content.as_deref().unwrap_or_default());
-            access::entries(&text).count()
-        };
-        let access_lists = lists.iter().filter(|file| file.is_access_list);
-        let entries: Entries = access_lists.map(|list| (list.path.clone(), count(&list.content))).collect();
-        *self.files.lock().unwrap_or_else(PoisonError::into_inner) = lists;
-        self.notify_watch();
-        let mut known = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut emptied = std::mem::replace(&mut *known, entries);
-        emptied.retain(|path, before| *before > 0 && known.get(path) == Some(&0));
-        emptied
-    }
-
-    /// It was not: those of the one that runs are watched, too.
-    pub fn add(&self, lists: Vec<ReadFile>) {
-        let mut all = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|known| lists.iter().all(|list| list.path != known.path));
-        all.extend(lists);
-        drop(all);
-        self.notify_watch();
-    }
-
-    /// Sets the configuration and the files that it includes as they were read, also if something is
-    /// wrong with them.
-    pub fn set_texts(&self, texts: Vec<(PathBuf, Vec<u8>)>) {
-        *self.texts.lock().unwrap_or_else(PoisonError::into_inner) = texts;
-        self.notify_watch();
-    }
-
-    fn notify_watch(&self) {
-        let watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
-        if let Some(watch) = watch {
-            watch.update(|state, _| state.has_new_names = true);
-        }
-    }
-
-    /// Remembers the certificates of a configuration that was loaded.
-    pub fn keep_pairs(&self, pairs: PairsBefore) {
-        *self.pairs.lock().unwrap_or_else(PoisonError::into_inner) = Some(pairs);
-    }
-
-    /// The certificates that were loaded last; `None`: nothing was.
-    pub fn pairs(&self) -> Option<PairsBefore> {
-        self.pairs.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Where they are.
-    pub fn paths(&self) -> Vec<PathBuf> {
-        let lists = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        lists.iter().map(|list| list.path.clone()).collect()
-    }
-
-    /// Takes the contents that were loaded since the last call.
-    fn take_loaded(&self) -> LoadedFiles {
-        let mut loaded = LoadedFiles::default();
-        for ReadFile { path, content, .. } in &mut *self.files.lock().unwrap_or_else(PoisonError::into_inner)
-        {
-            loaded.named.insert(path.clone());
-            if let Some(content) = content.take() {
-                loaded.add(path.clone(), content);
-            }
-        }
-        let texts = std::mem::take(&mut *self.texts.lock().unwrap_or_else(PoisonError::into_inner));
-        for (path, content) in texts {
-            loaded.add(std::path::absolute(&path).unwrap_or(path), content);
-        }
-        loaded
-    }
-}
-
-/// Files as a load has read them.
-#[derive(Default)]
-struct LoadedFiles {
-    /// All files that the configuration names.
-    named: BTreeSet<PathBuf>,
-    contents: BTreeMap<PathBuf, Vec<u8>>,
-}
-
-impl LoadedFiles {
-    fn add(&mut self, path: PathBuf, content: Vec<u8>) {
-        match self.contents.entry(path) {
-            Entry::Vacant(entry) => _ = entry.insert(content),
-            // The file has changed between two reads of one load: no content is the loaded one.
-            Entry::Occupied(mut entry) if *entry.get() != content => entry.get_mut().clear(),
-            Entry::Occupied(_) => {}
-        }
     }
 }
 
@@ -177,7 +63,7 @@ pub fn watch(
     on_change: impl Fn() + Send + 'static,
 ) -> io::Result<Watch> {
     let shared = Arc::new(WatchShared::new());
-    *lists.watch.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&shared);
+    lists.set_watch(&shared);
     let in_thread = Arc::clone(&shared);
     std::thread::Builder::new().name("config-watch".to_owned()).spawn(move || {
         // Certificates are read with the rights of the code that loads them. This thread only compares.

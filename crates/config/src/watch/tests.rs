@@ -1,5 +1,6 @@
 //! Files that are saved in every way that editors and programs save them.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
@@ -10,6 +11,7 @@ use tempfile::TempDir;
 
 use super::schedule::LOOK_EVERY;
 use super::*;
+use crate::files::ReadFile;
 
 /// A configuration in a directory of its own, and every change somebody was told of.
 struct Story {
@@ -267,7 +269,7 @@ fn a_list_that_a_reload_finds_empty_is_told_with_what_it_had() {
     let read = |text: &str| file(text, true);
     let lists = NamedFiles::default();
     assert!(lists.set(read("# nobody yet\n")).is_empty() && lists.set(read("10.0.0.1\n::1\n")).is_empty());
-    assert_eq!(lists.set(read("# nobody\n")), Entries::from([("list.txt".into(), 2)]));
+    assert_eq!(lists.set(read("# nobody\n")), BTreeMap::from([("list.txt".into(), 2)]));
     assert!(lists.set(read("")).is_empty(), "once");
     lists.set(read("::1"));
     assert!(lists.set(vec![]).is_empty(), "nobody names it any more");
