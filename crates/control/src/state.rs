@@ -1,207 +1,140 @@
 //! The running configuration and its state. Pure: events in, snapshots and changes out.
+//!
+//! [`ControlState`] has parts, each with fields of its own: [`Membership`] (which servers there are), [`ServerTable`],
+//! [`PoolTable`], [`FrontendTable`], [`OperatorChanges`] and [`RefusedServers`].
 
 mod acceptors;
 mod dns_grace;
 mod frontends;
 mod handshakes;
 mod known;
+mod live_factory;
+mod membership;
+mod operators;
 mod outlier;
 mod path_mtu;
-mod reconcile;
+mod pools;
 mod refused;
+mod server;
+mod server_view;
+mod servers;
 mod sources;
 mod steer;
+mod updates;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use self::acceptors::Acceptors;
-use self::dns_grace::DnsGrace;
-use self::frontends::Built;
+use self::frontends::FrontendTable;
 pub use self::known::{Known, KnownServer};
-use self::path_mtu::PathMtuRow;
+use self::live_factory::LiveFactory;
+use self::membership::Membership;
+use self::operators::OperatorChanges;
+use self::pools::PoolTable;
 use self::refused::RefusedServers;
+use self::server::{ProbeEffect, ServerEntry};
+use self::server_view::ServerView;
+use self::servers::ServerTable;
+use self::sources::share_access;
 pub use self::steer::Unsteerable;
-use super::discoveries::{Discoveries, DiscoveryChange};
+use super::discoveries::DiscoveryChange;
 use super::draining::DrainDeadlines;
-use super::kept::Kept;
-use super::names::{NameChange, Names};
-use super::overlays::Overlays;
+use super::names::NameChange;
 use crate::UnreachableServers;
-use crate::health::{
-    self, Confirmation, Doubt, Ejection, Finding, HandshakeRow, HealthTransition, ProbeOutcome, Warmup,
-};
+use crate::health::{Confirmation, Finding, HealthTransition, ProbeOutcome};
 use convey_config::{Config, LeftOut};
 use convey_model::{
-    self as model, AdminState, BackendConfig, DiscoverySource, DiscoveryState, Endpoint, HealthCheck, Lookup,
-    Mode, NextHops, Overlay, ProbeKind, SaidLogLevel, ServerConfig, ServerEndpoints, ServerKey, Sources,
-    Timestamp, WHOLE,
+    BackendConfig, DiscoverySource, DiscoveryState, Endpoint, FrontendConfig, HealthCheck, Lookup, Mode,
+    NextHops, ServerConfig, ServerEndpoints, ServerKey, Timestamp,
 };
+use convey_snapshot::Snapshot;
 use convey_snapshot::stats::Traffic;
-use convey_snapshot::{
-    self as snapshot, Ejected, FrontendLive, Health, Places, Pool, PoolLive, RequestLimit, ServerLive,
-    Snapshot,
-};
 use convey_tls::AcmeChallenges;
 
 /// The state behind the snapshots.
 pub struct ControlState {
-    cores: usize,
-    generation: u64,
     config: Option<Config>,
-    draining: DrainDeadlines,
-    stopping: bool,
-    /// Frontends whose flows go on without us; none before the end.
-    outlasting: BTreeSet<Endpoint>,
-    names: Names,
-    discoveries: Discoveries,
-    /// Servers that get no new connections, as their source says.
-    discovered_draining: HashSet<ServerKey>,
-    left_out: BTreeSet<LeftOut>,
-    own_addresses: Arc<BTreeSet<IpAddr>>,
-    network: Arc<NextHops>,
-    /// Whether the network or what drains is not what was last published.
-    is_stale: bool,
-    next_id: u32,
-    totals: Arc<Traffic>,
-    frontends: Kept<String, FrontendLive>,
-    acceptors: Acceptors,
-    /// What authorities look for while a certificate is ordered.
-    challenges: Arc<AcmeChallenges>,
-    /// What each source has of a frontend that limits sources, by its name.
-    sources: HashMap<String, Arc<Sources>>,
-    /// The same of requests, by the names of the frontend and of the route, if it is one's.
-    request_limits: HashMap<(String, Option<String>), RequestLimit>,
-    backends: Kept<String, PoolLive>,
-    pools: HashMap<String, PoolEntry>,
-    /// What the last snapshot had; `None` once a configuration or servers come, for then all of it is made anew.
-    built: Option<Built>,
-    /// The pool of frontends without a backend of their own.
-    no_pool: Arc<Pool>,
-    kept_servers: Kept<ServerKey, ServerLive>,
-    servers: HashMap<ServerKey, ServerEntry>,
-    /// Servers that packet modes must not send to.
+    membership: Membership,
+    servers: ServerTable,
+    pools: PoolTable,
+    frontends: FrontendTable,
+    operators: OperatorChanges,
     refused: RefusedServers,
-    /// Servers that the data path cannot send to.
-    unreachable: UnreachableServers,
+    draining: DrainDeadlines,
     server_endpoints: Arc<ServerEndpoints>,
-    dns_grace: DnsGrace,
-    overlays: Overlays,
-    log_level: Option<SaidLogLevel>,
-    /// What the process before this one knew, as far as it is not in use yet.
-    known: known::Unused,
-    /// Servers that time changes something about.
-    timed: BTreeSet<ServerKey>,
+    lives: LiveFactory,
+    totals: Arc<Traffic>,
+    is_stopping: bool,
+    /// Frontends whose flows outlive this process; none before the end.
+    outlasting: BTreeSet<Endpoint>,
+    generation: u64,
+    /// Whether snapshots show anything besides pools that has changed since the last one.
+    is_stale: bool,
+    /// Changes of health since the last snapshot.
     changes: Vec<HealthChange>,
-    /// Servers that are to be probed at once.
+    /// Servers to probe at once.
     doubts: Vec<Confirmation>,
 }
 
-/// A server went up or down, was ejected or is no longer.
+/// Change of a server: it went up or down, was ejected or is no longer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HealthChange {
-    /// Which.
+    /// The server.
     pub server: ServerKey,
-    /// What it became.
+    /// New state of the server.
     pub change: HealthTransition,
-    /// Why, in words for an operator.
+    /// Reason, an operator-facing message.
     pub reason: String,
-    /// Servers of its backend that can be chosen after this (and all other changes of the moment).
+    /// Number of servers of its backend that can be chosen after all changes of the same snapshot.
     pub eligible: usize,
-    /// Servers its backend has.
+    /// Number of servers of its backend.
     pub of: usize,
 }
 
-struct PoolEntry {
-    pool: Arc<Pool>,
-    stale: bool,
-}
-
-struct ServerEntry {
-    live: Arc<ServerLive>,
-    check: HealthCheck,
-    state: health::HealthState,
-    /// Whether a check of it has ever succeeded.
-    has_answered: bool,
-    doubt: Doubt,
-    reason: String,
-    since: Timestamp,
-    ejection: Ejection,
-    /// Why it is ejected, in words for an operator.
-    ejected_for: String,
-    warmup: Option<Warmup>,
-    handshakes: HandshakeRow,
-    path_mtu: PathMtuRow,
-}
-
 impl ControlState {
-    /// Nothing runs; counters are for `cores` writers.
+    /// Returns the state before the first configuration; counters are for `cores` writers.
     pub fn new(cores: usize) -> Self {
+        let lives = LiveFactory::new(cores);
         ControlState {
-            cores,
-            generation: 0,
             config: None,
+            membership: Membership::default(),
+            servers: ServerTable::default(),
+            pools: PoolTable::new(lives.empty_pool()),
+            frontends: FrontendTable::default(),
+            operators: OperatorChanges::default(),
+            refused: RefusedServers::default(),
             draining: DrainDeadlines::default(),
-            stopping: false,
-            outlasting: BTreeSet::new(),
-            names: Names::default(),
-            discoveries: Discoveries::default(),
-            discovered_draining: HashSet::new(),
-            left_out: BTreeSet::new(),
-            own_addresses: Arc::default(),
-            network: Arc::default(),
-            is_stale: false,
-            next_id: 0,
-            totals: Arc::new(Traffic::new(cores)),
-            frontends: Kept::default(),
-            acceptors: Acceptors::default(),
-            challenges: Arc::default(),
-            sources: HashMap::new(),
-            request_limits: HashMap::new(),
-            backends: Kept::default(),
-            pools: HashMap::new(),
-            built: None,
-            no_pool: frontends::no_pool(cores),
-            kept_servers: Kept::default(),
-            servers: HashMap::new(),
-            refused: HashMap::new(),
-            unreachable: UnreachableServers::default(),
             server_endpoints: Arc::default(),
-            dns_grace: DnsGrace::default(),
-            overlays: Overlays::default(),
-            log_level: None,
-            known: known::Unused::default(),
-            timed: BTreeSet::new(),
+            totals: lives.totals(),
+            lives,
+            is_stopping: false,
+            outlasting: BTreeSet::new(),
+            generation: 0,
+            is_stale: false,
             changes: Vec::new(),
             doubts: Vec::new(),
         }
     }
 
-    /// The configuration that runs, servers that are known by name as the file has them.
+    /// The running configuration; servers known by name are as the file has them.
     pub fn config(&self) -> Option<&Config> {
         self.config.as_ref()
     }
 
     /// The next hops, as last set.
     pub fn network(&self) -> &Arc<NextHops> {
-        &self.network
+        self.refused.network()
     }
 
     /// Takes over a configuration. Frontends, backends and servers with the same name (servers: and address)
     /// keep their counters, connections and health. One that was taken away and comes back while connections
     /// are open has those.
     pub fn configure(&mut self, mut config: Config, now: Timestamp) -> Arc<Snapshot> {
-        self.names.want(&config.hosts(), now);
-        self.discoveries.want(&config.sources(), now);
-        if !config.allow_local {
-            self.names.refuse_local();
-            self.discoveries.refuse_local();
-        }
-        self.keep_backends(&config, now);
-        self.keep_sources(&config);
-        self.keep_request_limits(&config);
-        self.share_access(&mut config);
+        self.membership.follow(&config, now);
+        self.set_backends(&config, now);
+        self.frontends.configure(&config);
+        share_access(self.config.as_ref(), &mut config);
         if let Some(before) = &self.config {
             self.draining.apply(before, &config, now);
         }
@@ -209,34 +142,32 @@ impl ControlState {
         self.snapshot()
     }
 
-    /// Names of this configuration that nothing is known of yet.
+    /// Names of this configuration that were not looked up yet.
     pub(crate) fn unknown_names(&self, config: &Config) -> BTreeSet<String> {
-        let unknown = config.hosts().into_iter().filter(|host| !self.names.knows(host));
-        unknown.map(str::to_owned).collect()
+        self.membership.unknown_names(config)
     }
 
-    /// Sources of this configuration that have said nothing yet.
+    /// Sources of this configuration that have reported nothing yet.
     pub(crate) fn unknown_sources(&self, config: &Config) -> BTreeSet<DiscoverySource> {
-        let unknown = config.sources().into_iter().filter(|source| !self.discoveries.knows(source));
-        unknown.cloned().collect()
+        self.membership.unknown_sources(config)
     }
 
-    /// Has the configuration that comes next know which servers a source has.
+    /// Sets the servers of a source for the configuration that comes next.
     pub fn know_source(&mut self, source: &DiscoverySource, state: DiscoveryState, now: Timestamp) {
         self.learn_of_source(source, state, now);
     }
 
-    /// Takes the first word of a source of the configuration that comes next.
+    /// Takes the first report of a source of the configuration that comes next.
     pub(crate) fn learn_of_source(
         &mut self,
         source: &DiscoverySource,
         state: DiscoveryState,
         now: Timestamp,
     ) -> Option<DiscoveryChange> {
-        self.discoveries.learn(source, state, now)
+        self.membership.learn_source(source, state, now)
     }
 
-    /// Takes what a source says. Servers that are new come, those that are gone leave, as with a lookup of a name; those that
+    /// Takes a report of a source. Servers that are new come, those that are gone leave, as with a lookup of a name; those that
     /// drain get no new connections. Nothing is published before [`ControlState::take_update`].
     pub(crate) fn on_discovery(
         &mut self,
@@ -244,9 +175,8 @@ impl ControlState {
         state: DiscoveryState,
         now: Timestamp,
     ) -> Option<DiscoveryChange> {
-        let failures = self.discoveries.failures(source);
-        let change = self.discoveries.on_state(source, state, now);
-        self.is_stale |= change.is_some() || failures != self.discoveries.failures(source);
+        let (change, is_shown) = self.membership.on_discovery(source, state, now);
+        self.is_stale |= is_shown;
         let change = change?;
         if change.is_of_servers {
             self.resolve_again(now);
@@ -254,22 +184,22 @@ impl ControlState {
         Some(change)
     }
 
-    /// Has the configuration that comes next know what a name stands for.
+    /// Sets the addresses of a name for the configuration that comes next.
     pub fn know_name(&mut self, lookup: Lookup, now: Timestamp) {
         self.learn(lookup, now);
     }
 
-    /// Has it know which addresses this host has.
+    /// Sets the addresses of this host.
     pub fn know_own_addresses(&mut self, addresses: BTreeSet<IpAddr>, now: Timestamp) {
         self.set_own_addresses(addresses, now);
     }
 
     /// Takes the lookup of an unknown name of the configuration that comes next.
     pub(crate) fn learn(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
-        self.names.learn(lookup, now)
+        self.membership.learn_name(lookup, now)
     }
 
-    /// Takes what a lookup found. Servers at addresses that are new come, those at addresses that are gone leave, as
+    /// Takes a lookup. Servers at addresses that are new come, those at addresses that are gone leave, as
     /// with a new configuration. But the state of those is kept for a while: some name servers leave out now this
     /// record, now that. Answers of name servers that the configuration no longer has are ignored. Nothing is
     /// published before [`ControlState::take_update`].
@@ -277,7 +207,7 @@ impl ControlState {
         if self.config.as_ref().is_some_and(|config| config.name_servers != lookup.name_servers) {
             return None;
         }
-        let change = self.names.on_lookup(lookup, now)?;
+        let change = self.membership.on_lookup(lookup, now)?;
         self.is_stale = true;
         if !change.added.is_empty() || !change.removed.is_empty() {
             self.resolve_again(now);
@@ -285,40 +215,29 @@ impl ControlState {
         Some(change)
     }
 
-    /// Takes over which addresses this host has: servers of names that would lead back to us are left out. Returns
-    /// whether they are others than before. Nothing is published before [`ControlState::take_update`].
+    /// Takes the addresses of this host: servers of names that would lead back to us are left out. Returns
+    /// whether the addresses have changed. Nothing is published before [`ControlState::take_update`].
     pub(crate) fn set_own_addresses(&mut self, addresses: BTreeSet<IpAddr>, now: Timestamp) -> bool {
-        let differ = *self.own_addresses != addresses;
+        let differ = self.membership.set_own_addresses(addresses);
         if differ {
-            self.own_addresses = addresses.into();
             self.is_stale = true;
             self.resolve_again(now);
         }
         differ
     }
 
-    fn resolve_again(&mut self, now: Timestamp) {
-        if let Some(config) = self.config.take() {
-            let gone = self.keep_backends(&config, now);
-            self.dns_grace.keep(gone, now);
-            self.config = Some(config);
-        }
-    }
-
     /// Addresses of names at which there is no server, because it would be a frontend itself.
     pub fn left_out(&self) -> &BTreeSet<LeftOut> {
-        &self.left_out
+        self.membership.left_out()
     }
 
     /// When [`ControlState::on_time`] has something to do; `None` if time changes nothing.
     pub(crate) fn due(&self) -> Option<Timestamp> {
-        let timed = self.timed.iter().filter_map(|server| self.servers.get(server)?.due());
-        self.draining.due().into_iter().chain(timed).min()
+        self.draining.due().into_iter().chain(self.servers.due()).min()
     }
 
-    /// Lets go what a reload took away and whose connections have had their time, ends ejections, lets the shares of
-    /// servers grow that have come back. Nothing is published before
-    /// [`ControlState::take_update`].
+    /// Releases places that a reload took away and whose connections have had their time, ends ejections, lets the shares of
+    /// servers in slow start grow. Nothing is published before [`ControlState::take_update`].
     pub(crate) fn on_time(&mut self, now: Timestamp) {
         self.is_stale |= self.draining.expire(now);
         self.pass_time(now);
@@ -326,18 +245,18 @@ impl ControlState {
 
     /// Begins nothing new from now on (packet modes): open flows may finish.
     pub fn stop(&mut self) -> Arc<Snapshot> {
-        self.stopping = true;
+        self.is_stopping = true;
         self.snapshot()
     }
 
     /// Whether nothing new begins any more.
     pub fn is_stopping(&self) -> bool {
-        self.stopping
+        self.is_stopping
     }
 
-    /// What frontends show authorities: whoever orders certificates puts it there.
+    /// What frontends show authorities while a certificate is ordered.
     pub fn challenges(&self) -> Arc<AcmeChallenges> {
-        self.challenges.clone()
+        self.frontends.challenges().clone()
     }
 
     /// Serves nobody from now on, and cuts open connections. But where any balancer would send a client's packets to
@@ -352,7 +271,7 @@ impl ControlState {
     /// else, and a server without a check would stay down for good.
     pub(crate) fn on_outcome(&mut self, outcome: ProbeOutcome, now: Timestamp) {
         let ProbeOutcome { server, check, finding, reason, confirms } = outcome;
-        let is_current = self.servers.get(&server).is_some_and(|entry| entry.check == check);
+        let is_current = self.servers.get(&server).is_some_and(|entry| *entry.check() == check);
         if confirms {
             let finding = if is_current { finding } else { Finding::Nothing };
             return self.on_confirmation(&server, finding, now);
@@ -368,220 +287,63 @@ impl ControlState {
     /// Takes the outcome of a probe. Nothing is published before [`ControlState::take_update`].
     pub(crate) fn on_probe(&mut self, server: &ServerKey, success: bool, reason: String, now: Timestamp) {
         let Some(entry) = self.servers.get_mut(server) else { return };
-        entry.has_answered |= success;
-        let first = !entry.state.is_proven();
-        match entry.state.on_probe(success, &entry.check) {
-            Some(change) => self.changed(server, change, reason, now),
-            None if first => self.noted(server, reason),
-            None if !success && !entry.state.is_up() && entry.reason != reason => {
-                self.noted(server, reason.clone());
-                self.tell(server, HealthTransition::StillDown, reason);
-            }
-            None => {}
+        match entry.on_probe(success, &reason, now) {
+            ProbeEffect::Nothing => {}
+            ProbeEffect::Proven => self.pools.mark_stale(&server.backend),
+            ProbeEffect::StillDown => self.note_change(server, HealthTransition::StillDown, reason),
+            ProbeEffect::Changed(change) => self.changed(server, change, reason, now),
         }
     }
 
-    /// The servers of a backend and why each is down, if none of them has ever answered, and no operator has taken one out.
-    pub(crate) fn never_answered(&self, backend: &str) -> Option<Vec<String>> {
-        let pool = &self.pools.get(backend)?.pool;
-        let is_mute = |server: &Arc<snapshot::Server>| {
-            let entry = self.servers.get(&key(&pool.config, &server.config));
-            server.admin == AdminState::Ready && entry.is_some_and(|entry| !entry.has_answered)
-        };
-        let why = |server: &Arc<snapshot::Server>| {
-            format!("{}: {}", key(&pool.config, &server.config), server.health.reason)
-        };
-        let are_mute = !pool.servers.is_empty() && pool.servers.iter().all(is_mute);
-        are_mute.then(|| pool.servers.iter().map(why).collect())
+    /// The probes that should run now.
+    pub fn probes(&self) -> HashMap<ServerKey, HealthCheck> {
+        let view = self.view();
+        let checked = self.servers.iter().filter(|(key, _)| !view.is_in_maintenance(key));
+        checked.map(|(key, entry)| (key.clone(), entry.check().clone())).collect()
     }
 
     /// Takes over the next hops. It must be made from what was set before, so that next hops keep their
     /// indices. Nothing is published before `take_update`.
     pub fn set_network(&mut self, network: impl Into<Arc<NextHops>>) {
-        self.network = network.into();
+        self.refused.set_network(network.into());
         self.is_stale = true;
     }
 
-    /// Publishes what the last outcomes, a new network and time changed: a snapshot if there is anything new in it, and
-    /// the changes of health. Tables are built here, once for any number of outcomes.
-    pub(crate) fn take_update(&mut self) -> Option<(Arc<Snapshot>, Vec<HealthChange>)> {
-        let stale: Vec<String> =
-            self.pools.iter().filter(|(_, entry)| entry.stale).map(|(name, _)| name.clone()).collect();
-        if stale.is_empty() && !self.is_stale && self.changes.is_empty() {
-            return None;
+    /// Takes over the next hops, as [`ControlState::set_network`] does. Servers that packet modes must not send to now count as
+    /// down.
+    pub fn on_network(&mut self, network: impl Into<Arc<NextHops>>, now: Timestamp) {
+        self.set_network(network);
+        self.review_refused(now);
+    }
+
+    /// Has the servers of passthrough count as down that the data path cannot send to. Returns whether they are others than before.
+    pub(crate) fn set_unreachable(&mut self, unreachable: UnreachableServers, now: Timestamp) -> bool {
+        let differ = self.refused.set_unreachable(unreachable);
+        if differ {
+            self.is_stale = true;
+            self.review_refused(now);
         }
-        for name in stale {
-            let entry = &self.pools[&name];
-            let pool = self.build_pool(&entry.pool.config, &entry.pool.live, Some(&entry.pool));
-            self.pools.insert(name, PoolEntry { pool, stale: false });
-        }
-        let mut changes = std::mem::take(&mut self.changes);
-        for change in &mut changes {
-            if let Some(entry) = self.pools.get(&change.server.backend) {
-                change.eligible = entry.pool.eligible();
-                change.of = entry.pool.servers.len();
-            }
-        }
-        Some((self.snapshot(), changes))
+        differ
     }
 
-    /// The probes that should run now.
-    pub fn probes(&self) -> HashMap<ServerKey, HealthCheck> {
-        let checked = self.servers.iter().filter(|(key, _)| self.admin_state(key) != AdminState::Maint);
-        checked.map(|(key, entry)| (key.clone(), entry.check.clone())).collect()
-    }
-
-    fn changed(&mut self, server: &ServerKey, change: HealthTransition, reason: String, now: Timestamp) {
-        if let Some(entry) = self.servers.get_mut(server) {
-            entry.since = now;
-        }
-        self.begin_anew(server, now);
-        self.noted(server, reason.clone());
-        self.tell(server, change, reason);
-    }
-
-    /// Publishes a change with the next snapshot. A refused server is down, whatever its checks find.
-    fn tell(&mut self, server: &ServerKey, change: HealthTransition, reason: String) {
-        if !self.refused.contains_key(server) {
-            self.changes.push(HealthChange { server: server.clone(), change, reason, eligible: 0, of: 0 });
-        }
-        self.rebuild(server);
-    }
-
-    fn noted(&mut self, server: &ServerKey, reason: String) {
-        if let Some(entry) = self.servers.get_mut(server) {
-            entry.reason = reason;
-        }
-        self.rebuild(server);
-    }
-
-    fn rebuild(&mut self, server: &ServerKey) {
-        if let Some(entry) = self.pools.get_mut(&server.backend) {
-            entry.stale = true;
-        }
-    }
-
-    fn build_pool(
-        &self,
-        config: &Arc<BackendConfig>,
-        live: &Arc<PoolLive>,
-        before: Option<&Pool>,
-    ) -> Arc<Pool> {
-        let servers = config.servers.iter().map(|server| {
-            let entry = &self.servers[&key(config, server)];
-            let said = self.overlays.state_of(&config.name, &server.name);
-            let admin = self.admin_state(&key(config, server));
-            let health = match (said, self.refused.get(&key(config, server))) {
-                (Some((AdminState::Maint, said)), _) => in_maintenance(entry.health(), said),
-                (_, Some(refused)) => refused.apply(entry.health()),
-                (_, None) => entry.health(),
-            };
-            Arc::new(snapshot::Server { config: server.clone(), admin, health, live: entry.live.clone() })
-        });
-        Arc::new(Pool::new(config.clone(), servers.collect(), live.clone(), before))
-    }
-
-    fn snapshot(&mut self) -> Arc<Snapshot> {
-        self.generation += 1;
-        self.is_stale = false;
-        let (generation, network, totals) = (self.generation, self.network.clone(), self.totals.clone());
-        let before = self.built.take();
-        let frontends = self.build_frontends(before.as_ref());
-        let Some(config) = &self.config else {
-            let outlasting = self.outlasting.clone();
-            return Arc::new(Snapshot {
-                generation,
-                network,
-                totals,
-                outlasting,
-                ..Snapshot::empty(self.cores)
-            });
-        };
-        let pools: Vec<Arc<Pool>> =
-            config.backends.iter().map(|backend| self.pools[&backend.name].pool.clone()).collect();
-        let places = before.map_or_else(|| Places::new(&frontends, &pools).into(), |before| before.places);
-        self.built = Some(Built { frontends: frontends.clone(), places: places.clone() });
-        Arc::new(Snapshot {
-            generation,
-            places,
-            server_endpoints: self.server_endpoints.clone(),
-            pools,
-            frontends,
-            names: self.names.all(),
-            discoveries: self.discoveries.all(),
-            overlays: self.overlays.all().cloned().collect(),
-            log_level: self.log_level.clone(),
-            own_addresses: self.own_addresses.clone(),
-            draining: self.draining.places(),
-            stopping: self.stopping,
-            outlasting: self.outlasting.clone(),
-            network,
-            acme: config.acme.clone(),
-            announce: config.announce.clone(),
-            timeouts: config.timeouts,
-            flow_timeouts: config.passthrough.timeouts,
-            min_path_mtu: config.passthrough.min_path_mtu,
-            totals,
-        })
-    }
-}
-
-impl ServerEntry {
-    fn new(live: Arc<ServerLive>, check: HealthCheck, now: Timestamp) -> Self {
-        let reason = if check.kind == ProbeKind::None { "no health check" } else { "not probed yet" };
-        ServerEntry {
-            live,
-            check,
-            state: health::HealthState::default(),
-            has_answered: false,
-            doubt: Doubt::default(),
-            reason: reason.to_owned(),
-            since: now,
-            ejection: Ejection::default(),
-            ejected_for: String::new(),
-            warmup: None,
-            handshakes: HandshakeRow::default(),
-            path_mtu: PathMtuRow::default(),
-        }
-    }
-
-    fn health(&self) -> Health {
-        let (times, reason) = (self.ejection.times(), &self.ejected_for);
-        let ejected = self.ejection.until().map(|until| Ejected { until, times, reason: reason.clone() });
-        let percent = self.warmup.map_or(WHOLE, |warmup| warmup.percent());
-        // A server without probes is as proven as ever.
-        let proven = self.state.is_proven() || self.check.kind == ProbeKind::None;
-        Health {
-            up: self.state.is_up(),
-            proven,
-            reason: self.reason.clone(),
-            since: self.since,
-            ejected,
-            percent,
+    /// The parts that decide how snapshots show servers.
+    fn view(&self) -> ServerView<'_> {
+        ServerView {
+            servers: &self.servers,
+            membership: &self.membership,
+            operators: &self.operators,
+            refused: &self.refused,
         }
     }
 }
 
-/// Whatever a check said: this server counts as down.
-fn in_maintenance(health: Health, said: &Overlay) -> Health {
-    let reason = format!("in maintenance, as {} has said", said.by);
-    Health { up: false, proven: true, reason, since: said.since, ..health }
-}
-
-/// Where any balancer sends a client's packets to the same server, and servers answer clients themselves.
+/// Frontends where any balancer sends a client's packets to the same server, and servers answer clients themselves.
 fn repeatable(config: &Config) -> impl Iterator<Item = Endpoint> {
-    let hashes = |frontend: &&model::FrontendConfig| {
+    let hashes = |frontend: &&FrontendConfig| {
         let backend = frontend.backend.as_deref().and_then(|name| config.backend(name));
         backend.is_some_and(|backend| backend.algorithm.hashes())
     };
-    config.frontends_where(Mode::is_dsr).filter(hashes).flat_map(model::FrontendConfig::endpoints)
-}
-
-/// The next number.
-fn number(next: &mut u32) -> u32 {
-    let id = *next;
-    *next += 1;
-    id
+    config.frontends_where(Mode::is_dsr).filter(hashes).flat_map(FrontendConfig::endpoints)
 }
 
 fn key(backend: &BackendConfig, server: &ServerConfig) -> ServerKey {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::ServerEntry;
+use super::server::ServerEntry;
 use convey_model::{ServerKey, Timestamp};
 
 /// For how long: names are asked for every five minutes at least, so for two answers in a row without it.
@@ -62,7 +62,7 @@ mod tests {
         let (mut grace, end) = (DnsGrace::default(), Timestamp(0).after(GRACE));
         grace.keep([1, 2].map(|n| (server(n), entry(n))).into(), Timestamp(0));
         grace.expire(Timestamp(end.0 - 1));
-        assert_eq!(grace.take(&server(1)).unwrap().live.id, 1);
+        assert_eq!(grace.take(&server(1)).unwrap().live().id, 1);
         assert!(grace.take(&server(1)).is_none(), "it has come back");
         grace.expire(end);
         assert!(grace.0.is_empty());

@@ -1,86 +1,107 @@
 //! Frontends with the backends of their clients, and of their routes, as these are now. Pure.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{ControlState, PoolEntry, number};
-use convey_model::{BackendConfig, FrontendConfig};
-use convey_snapshot::{Frontend, FrontendLive, HttpFrontend, Places, Pool, PoolLive, SniRoutes};
+use super::acceptors::Acceptors;
+use super::live_factory::LiveFactory;
+use super::pools::PoolTable;
+use super::sources::SourceLimits;
+use crate::kept::Kept;
+use convey_config::Config;
+use convey_model::FrontendConfig;
+use convey_snapshot::{Frontend, FrontendLive, HttpFrontend, Places, Pool, SniRoutes};
+use convey_tls::AcmeChallenges;
 
-/// What snapshots of one configuration share.
-pub(super) struct Built {
+/// The frontends of the running configuration, and what outlives each of them.
+#[derive(Default)]
+pub(super) struct FrontendTable {
+    /// Counters of frontends that somebody still holds.
+    lives: Kept<String, FrontendLive>,
+    acceptors: Acceptors,
+    limits: SourceLimits,
+    /// Frontends of the last snapshot; `None` once a configuration or servers come, for then all are made anew.
+    built: Option<BuiltFrontends>,
+}
+
+/// Frontends of one snapshot. Snapshots of one configuration share those that have not changed.
+#[derive(Clone)]
+pub(super) struct BuiltFrontends {
     pub(super) frontends: Vec<Arc<Frontend>>,
     pub(super) places: Arc<Places>,
 }
 
-impl ControlState {
-    /// The frontends of the configuration. Those `before` whose backends are the same are kept.
-    pub(super) fn build_frontends(&mut self, before: Option<&Built>) -> Vec<Arc<Frontend>> {
-        let Some(config) = &self.config else { return Vec::new() };
-        let (pools, cores, ids) =
-            (Pools { all: &self.pools, none: &self.no_pool }, self.cores, &mut self.next_id);
-        let (limits, acceptors) = (&self.request_limits, &mut self.acceptors);
-        let (orders, challenges) = (config.acme.is_some(), &self.challenges);
+impl FrontendTable {
+    /// What frontends show authorities while a certificate is ordered.
+    pub(super) fn challenges(&self) -> &Arc<AcmeChallenges> {
+        self.acceptors.challenges()
+    }
+
+    /// Keeps the counts of limits that stay the same.
+    pub(super) fn configure(&mut self, config: &Config) {
+        self.limits.configure(config);
+    }
+
+    /// Has the next snapshot make all frontends anew.
+    pub(super) fn discard_built(&mut self) {
+        self.built = None;
+    }
+
+    /// Returns the frontends of the configuration for a snapshot with these pools. Frontends are kept whose backends are the same as
+    /// in the snapshot before.
+    pub(super) fn build(
+        &mut self,
+        config: &Config,
+        pools: &PoolTable,
+        all_pools: &[Arc<Pool>],
+        lives: &mut LiveFactory,
+    ) -> BuiltFrontends {
+        let before = self.built.take();
         if before.is_none() {
-            acceptors.retain(config);
+            self.acceptors.retain(config);
         }
-        let mut build = |frontend: &FrontendConfig| {
-            let live = self
-                .frontends
-                .get(&frontend.name, || FrontendLive::new(number(ids), cores).named(&frontend.name));
-            let http = frontend.http.as_ref();
-            Arc::new(Frontend {
-                config: frontend.clone(),
-                pool: frontend.backend.as_ref().map_or(pools.none.clone(), |backend| pools.of(backend)),
-                http: http.map(|http| {
-                    let limit = |route: Option<&str>| {
-                        limits.get(&(frontend.name.clone(), route.map(str::to_owned))).cloned()
-                    };
-                    let pool = |backend: &str| pools.of(backend);
-                    HttpFrontend::new(frontend, http, &live.routes, pool, limit)
-                }),
-                tls: acceptors.get(frontend, challenges),
-                sni: (!frontend.sni_routes.is_empty()).then(|| {
-                    let backend = frontend.backend.as_deref();
-                    SniRoutes::new(&frontend.sni_routes, backend, &live.routes, |backend| pools.of(backend))
-                }),
-                challenges: orders.then(|| challenges.clone()),
-                sources: self.sources.get(&frontend.name).cloned(),
-                live,
-            })
+        let mut frontends = Vec::with_capacity(config.frontends.len());
+        for (place, frontend) in config.frontends.iter().enumerate() {
+            let kept = before.as_ref().and_then(|before| before.frontends.get(place));
+            let kept = kept.filter(|kept| is_of_newest(kept, pools)).cloned();
+            frontends.push(kept.unwrap_or_else(|| Arc::new(self.frontend(frontend, config, pools, lives))));
+        }
+        let places = match before {
+            Some(before) => before.places,
+            None => Places::new(&frontends, all_pools).into(),
         };
-        let is_same = |frontend: &&Arc<Frontend>| {
-            let is_newest = |pool: &Arc<Pool>| Arc::ptr_eq(pool, pools.newest(pool));
-            is_newest(&frontend.pool) && frontend.pools().iter().all(is_newest)
-        };
-        let mut build_or_keep = |(place, frontend): (usize, &FrontendConfig)| {
-            let kept = before.and_then(|before| before.frontends.get(place)).filter(is_same);
-            kept.cloned().unwrap_or_else(|| build(frontend))
-        };
-        config.frontends.iter().enumerate().map(&mut build_or_keep).collect()
+        self.built.insert(BuiltFrontends { frontends, places }).clone()
+    }
+
+    fn frontend(
+        &mut self,
+        frontend: &FrontendConfig,
+        config: &Config,
+        pools: &PoolTable,
+        lives: &mut LiveFactory,
+    ) -> Frontend {
+        let live = self.lives.get(&frontend.name, || lives.frontend(&frontend.name));
+        let pool = |backend: &str| pools.of_frontend(Some(backend));
+        let limit = |route: Option<&str>| self.limits.of_requests(&frontend.name, route);
+        let http = frontend.http.as_ref();
+        let http = http.map(|http| HttpFrontend::new(frontend, http, &live.routes, pool, limit));
+        let sni = (!frontend.sni_routes.is_empty()).then(|| {
+            let backend = frontend.backend.as_deref();
+            SniRoutes::new(&frontend.sni_routes, backend, &live.routes, pool)
+        });
+        Frontend {
+            config: frontend.clone(),
+            pool: pools.of_frontend(frontend.backend.as_deref()),
+            http,
+            tls: self.acceptors.get(frontend),
+            sni,
+            challenges: config.acme.is_some().then(|| self.acceptors.challenges().clone()),
+            sources: self.limits.of_connections(&frontend.name),
+            live,
+        }
     }
 }
 
-/// The backends as they are now.
-#[derive(Clone, Copy)]
-struct Pools<'a> {
-    all: &'a HashMap<String, PoolEntry>,
-    none: &'a Arc<Pool>,
-}
-
-impl Pools<'_> {
-    fn of(self, backend: &str) -> Arc<Pool> {
-        self.all.get(backend).map_or(self.none, |entry| &entry.pool).clone()
-    }
-
-    /// The same backend's pool.
-    fn newest(&self, pool: &Pool) -> &Arc<Pool> {
-        self.all.get(&pool.config.name).map_or(self.none, |entry| &entry.pool)
-    }
-}
-
-/// The pool of a frontend without a backend: it has no server, and no name.
-pub(super) fn no_pool(cores: usize) -> Arc<Pool> {
-    let config = Arc::new(BackendConfig::new("", false));
-    Arc::new(Pool::new(config, Vec::new(), Arc::new(PoolLive::new(cores)), None))
+/// Whether all pools of a frontend are the newest of their backends.
+fn is_of_newest(frontend: &Frontend, pools: &PoolTable) -> bool {
+    pools.is_newest(&frontend.pool) && frontend.pools().iter().all(|pool| pools.is_newest(pool))
 }

@@ -1,13 +1,10 @@
 //! Servers that complete no handshake while others of their backend do (packet modes). Pure.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
 
 use super::{ControlState, key};
-use crate::health::{HandshakeCounts, HandshakesSeen, SilentServer};
+use crate::health::{HandshakesSeen, SilentServer};
 use convey_model::{BackendConfig, ConnectFailures, Mode, Protocol, ServerKey, Timestamp};
-use convey_snapshot::ServerLive;
-use convey_snapshot::stats::Counter;
 
 impl ControlState {
     /// The backends whose handshakes can be seen.
@@ -24,20 +21,13 @@ impl ControlState {
     /// Looks at the handshakes of each server of a backend, and ejects one that completes none, if it has outlier detection.
     /// Returns what an operator is to be told of others. To be called about once a second.
     pub(crate) fn look_at_handshakes(&mut self, name: &str, now: Timestamp) -> Vec<String> {
-        let Some(backend) = self.pools.get(name).map(|entry| entry.pool.config.clone()) else {
-            return Vec::new();
-        };
+        let Some(backend) = self.pools.config(name) else { return Vec::new() };
         let seen: Vec<(ServerKey, HandshakesSeen)> = backend
             .servers
             .iter()
             .filter_map(|server| {
                 let server = key(&backend, server);
-                let entry = self.servers.get_mut(&server)?;
-                let seen = entry.handshakes.advance(
-                    counts(&entry.live),
-                    entry.live.completing.take(),
-                    entry.live.repeating.take(),
-                );
+                let seen = self.servers.get_mut(&server)?.count_handshakes();
                 Some((server, seen))
             })
             .collect();
@@ -45,14 +35,11 @@ impl ControlState {
         let mut told = Vec::new();
         for ((server, own), others) in seen.iter().zip(others(&seen)) {
             let Some(entry) = self.servers.get_mut(server) else { continue };
-            if !entry.state.is_up() || entry.ejection.until().is_some() {
-                entry.handshakes.forgive(now);
-            } else if let Some(silent) = entry.handshakes.judge(*own, others, least, now) {
+            if let Some(silent) = entry.judge_handshakes(*own, others, least, now) {
                 told.extend(self.is_silent(server, &backend, silent, now));
             }
             if let Some(entry) = self.servers.get(server) {
-                entry.live.answers_nobody.store(entry.handshakes.is_told(), Ordering::Relaxed);
-                entry.live.in_vain.store(entry.handshakes.in_vain(), Ordering::Relaxed);
+                entry.publish_handshakes();
             }
         }
         told
@@ -80,7 +67,7 @@ impl ControlState {
         let failures = ConnectFailures { server, in_a_row, error, protocol, is_forgeable: false };
         self.eject(&failures, backend, outlier, now);
         if let Some(entry) = self.servers.get_mut(&failures.server) {
-            entry.handshakes.forgive(now);
+            entry.forgive_handshakes(now);
         }
         None
     }
@@ -99,16 +86,10 @@ fn others(seen: &[(ServerKey, HandshakesSeen)]) -> Vec<HandshakesSeen> {
     before.zip(behind.into_iter().rev()).map(|(before, behind)| before.and(behind)).collect()
 }
 
-fn counts(live: &ServerLive) -> HandshakeCounts {
-    // Completed is read first: none may be complete before it began.
-    let completed = live.traffic.sum(Counter::HandshakesCompleted);
-    let repeated = live.traffic.sum(Counter::SynsRepeated);
-    HandshakeCounts { begun: live.traffic.sum(Counter::HandshakesBegun), completed, repeated }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::health::HandshakeCounts;
 
     #[test]
     fn the_others_of_each_server_are_all_but_itself() {

@@ -1,16 +1,10 @@
 //! The state of servers that one process hands to the next at an upgrade, so that no server is unknown for a moment.
 //! Both count time from the same moment. Pure.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
-use super::reconcile::digest_of;
-use super::{ControlState, ServerEntry};
+use super::ControlState;
 use crate::discoveries::KnownSource;
-use crate::health::{self, Ejection, Warmup};
 use crate::names::KnownName;
-use convey_model::{HealthCheck, Overlay, ProbeKind, SaidLogLevel, ServerKey, Timestamp};
-use convey_snapshot::ServerLive;
+use convey_model::{Overlay, SaidLogLevel, ServerKey, Timestamp};
 
 /// The state of servers and backends.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -60,95 +54,28 @@ pub struct KnownServer {
     pub warmup_since: Option<Timestamp>,
 }
 
-/// The state that another process knew and this one has not used yet: at most one entry for each of its
-/// servers.
-#[derive(Default)]
-pub(super) struct Unused {
-    servers: HashMap<ServerKey, KnownServer>,
-    turns: HashMap<String, usize>,
-}
-
 impl ControlState {
-    /// What is known now.
+    /// Returns the state for the next process.
     pub fn known(&self) -> Known {
-        let turns = self.pools.iter().map(|(name, entry)| (name.clone(), entry.pool.live.turn()));
-        let servers = self.servers.iter().map(|(key, entry)| entry.known(key));
-        let overlays = self.overlays.all().cloned().collect();
-        let log_level = self.log_level.clone();
-        let (servers, turns) = (servers.collect(), turns.collect());
-        let (names, sources) = (self.names.known(), self.discoveries.known());
-        Known { servers, turns, overlays, log_level, names, sources }
+        let (overlays, log_level) = self.operators.known();
+        let (names, sources) = self.membership.known();
+        Known {
+            servers: self.servers.known(),
+            turns: self.pools.turns(),
+            overlays,
+            log_level,
+            names,
+            sources,
+        }
     }
 
-    /// Has servers, backends, names and sources that are configured from now on begin with what another process knew of them.
+    /// Has servers, backends, names and sources that are configured from now on start with the state of another process.
     pub fn expect(&mut self, known: Known, now: Timestamp) {
-        self.names.expect(known.names, now);
-        self.discoveries.expect(known.sources, now);
-        self.overlays.expect(known.overlays);
-        self.log_level = known.log_level;
-        let servers = known.servers.into_iter().map(|known| (known.server.clone(), known));
-        self.known = Unused { servers: servers.collect(), turns: known.turns.into_iter().collect() };
-    }
-}
-
-impl Unused {
-    /// The state of a server that is new here.
-    pub(super) fn take_server(
-        &mut self,
-        server: &ServerKey,
-        live: Arc<ServerLive>,
-        check: &HealthCheck,
-        now: Timestamp,
-    ) -> Option<ServerEntry> {
-        let known = self.servers.remove(server)?;
-        let since = |at: Timestamp| at.min(now);
-        let entry = ServerEntry {
-            ejection: Ejection::known(known.ejected_until, known.ejections, since(known.returned)),
-            ejected_for: known.ejected_for,
-            // Without an end here: the configuration's is looked at next.
-            warmup: known.warmup_since.map(|began| Warmup::known(since(began))),
-            ..ServerEntry::new(live, check.clone(), now)
-        };
-        // Without a check no probe would bring it back.
-        if check.kind == ProbeKind::None {
-            return Some(entry);
-        }
-        let mut state = health::HealthState::known(known.up, known.proven, known.against);
-        if known.check.is_some_and(|digest| digest != digest_of(check)) {
-            state.begin_other_check();
-        }
-        Some(ServerEntry {
-            state,
-            has_answered: known.has_answered,
-            reason: known.reason,
-            since: since(known.since),
-            ..entry
-        })
-    }
-
-    /// The position of round robin in a backend that is new here.
-    pub(super) fn take_turn(&mut self, backend: &str) -> usize {
-        self.turns.remove(backend).unwrap_or_default()
-    }
-}
-
-impl ServerEntry {
-    fn known(&self, server: &ServerKey) -> KnownServer {
-        KnownServer {
-            server: server.clone(),
-            up: self.state.is_up(),
-            proven: self.state.is_proven(),
-            against: self.state.against(),
-            check: Some(digest_of(&self.check)),
-            has_answered: self.has_answered,
-            reason: self.reason.clone(),
-            since: self.since,
-            ejected_until: self.ejection.until(),
-            ejections: self.ejection.times(),
-            returned: self.ejection.returned(),
-            ejected_for: self.ejected_for.clone(),
-            warmup_since: self.warmup.map(|warmup| warmup.since()),
-        }
+        let Known { servers, turns, overlays, log_level, names, sources } = known;
+        self.membership.expect(names, sources, now);
+        self.operators.expect(overlays, log_level);
+        self.servers.expect(servers);
+        self.pools.expect(turns);
     }
 }
 

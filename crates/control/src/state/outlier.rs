@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{ControlState, ServerEntry, key};
-use crate::health::{Confirmation, Finding, HealthTransition, Warmup};
+use super::{ControlState, key};
+use crate::health::{Confirmation, Finding, HealthTransition};
 use convey_model::{
     AdminState, BackendConfig, ConnectFailures, HealthCheck, Listen, OutlierDetection, ProbeKind, Protocol,
     ServerKey, Timestamp,
@@ -17,8 +17,7 @@ impl ControlState {
         let is_forgeable = failures.is_forgeable || failures.server.addr.port() == 0;
         let failures = &ConnectFailures { is_forgeable, ..failures.clone() };
         let server = &failures.server;
-        let Some(pool) = self.pools.get(&server.backend) else { return };
-        let backend = pool.pool.config.clone();
+        let Some(backend) = self.pools.config(&server.backend) else { return };
         if !backend.is_failing_after(failures.in_a_row) {
             return;
         }
@@ -27,13 +26,13 @@ impl ControlState {
                 return self.eject(failures, &backend, outlier, now);
             }
             Some(outlier) => self.may_be_ejected(server, &backend, outlier),
-            None => self.servers.get(server).is_some_and(|entry| entry.state.is_up()),
+            None => self.servers.get(server).is_some_and(|entry| entry.is_up()),
         };
         let Some(entry) = self.servers.get_mut(server).filter(|_| takes_connections) else { return };
-        let tls = entry.check.tls.clone();
-        let configured = entry.check.clone();
+        let configured = entry.check().clone();
+        let tls = configured.tls.clone();
         let check = HealthCheck { tls, ..check_of_doubt(&backend, failures.protocol, server.addr) };
-        if entry.doubt.raise(failures, check.timeout, now) {
+        if entry.raise_doubt(failures, check.timeout, now) {
             let from = if failures.is_forgeable { self.address_of_its_own(server) } else { None };
             self.doubts.push(Confirmation { server: server.clone(), check, configured, from });
         }
@@ -56,52 +55,41 @@ impl ControlState {
 
     /// Takes what a probe has found that was to confirm clients' failures.
     pub(crate) fn on_confirmation(&mut self, server: &ServerKey, found: Finding, now: Timestamp) {
-        let Some(backend) = self.pools.get(&server.backend).map(|pool| pool.pool.config.clone()) else {
-            return;
-        };
+        let Some(backend) = self.pools.config(&server.backend) else { return };
         let Some(entry) = self.servers.get_mut(server) else { return };
-        let Some(failures) = entry.doubt.resolve(found, entry.live.failures()) else { return };
+        let Some(failures) = entry.resolve_doubt(found) else { return };
         if let Some(outlier) = &backend.outlier_detection {
-            self.eject(&failures, &backend, outlier, now);
-        } else if let Some(change) = entry.state.on_confirmed_failures(&entry.check) {
-            self.changed(server, change, why(&failures, "connects"), now);
+            return self.eject(&failures, &backend, outlier, now);
+        }
+        let why = why(&failures, "connects");
+        if let Some(change) = entry.on_confirmed_failures(&why, now) {
+            self.changed(server, change, why, now);
         }
     }
 
     /// Ends ejections and lets shares grow.
     pub(super) fn pass_time(&mut self, now: Timestamp) {
-        for server in std::mem::take(&mut self.timed) {
+        for server in self.servers.take_timed() {
             let Some(entry) = self.servers.get_mut(&server) else { continue };
-            if entry.ejection.on_time(now) {
+            if entry.end_ejection(now) {
                 self.begin_anew(&server, now);
-                self.tell(&server, HealthTransition::Returned, String::new());
-            } else if let (Some(warmup), Some(pool)) = (entry.warmup, self.pools.get_mut(&server.backend)) {
-                entry.warmup = warmup.on_time(pool.pool.config.time_to_warm_up(), now);
-                pool.stale |= entry.warmup.map(|warmup| warmup.percent()) != Some(warmup.percent());
+                self.note_change(&server, HealthTransition::Returned, String::new());
+            } else if let Some(backend) = self.pools.config(&server.backend)
+                && entry.warm_up(backend.time_to_warm_up(), now)
+            {
+                self.pools.mark_stale(&server.backend);
             }
-            self.time(&server);
+            self.servers.time(&server);
         }
     }
 
     /// A server was taken out, or takes connections again: slowly, if it is meant to.
     pub(super) fn begin_anew(&mut self, server: &ServerKey, now: Timestamp) {
-        let Some(slow_start) = self.pools.get(&server.backend).map(|pool| pool.pool.config.time_to_warm_up())
-        else {
-            return;
-        };
+        let Some(backend) = self.pools.config(&server.backend) else { return };
         if let Some(entry) = self.servers.get_mut(server) {
-            entry.live.begin_row();
-            let takes = entry.state.is_up() && !entry.is_ejected();
-            entry.warmup = if takes { Warmup::begin(slow_start, now) } else { None };
+            entry.begin_anew(backend.time_to_warm_up(), now);
         }
-        self.time(server);
-    }
-
-    /// Sees to it that time reaches a server if it changes anything there.
-    fn time(&mut self, server: &ServerKey) {
-        if self.servers.get(server).is_some_and(|entry| entry.due().is_some()) {
-            self.timed.insert(server.clone());
-        }
+        self.servers.time(server);
     }
 
     pub(super) fn eject(
@@ -116,11 +104,9 @@ impl ControlState {
             return;
         }
         let Some(entry) = self.servers.get_mut(server) else { return };
-        let time = entry.ejection.begin(outlier, now);
-        entry.ejected_for.clone_from(&why);
-        entry.live.count_ejection();
+        let time = entry.eject(outlier, &why, now);
         self.begin_anew(server, now);
-        self.tell(server, HealthTransition::Ejected(time), why);
+        self.note_change(server, HealthTransition::Ejected(time), why);
     }
 
     /// Whether it takes connections now, somebody else does, too, and not too many are out already.
@@ -130,17 +116,14 @@ impl ControlState {
         backend: &BackendConfig,
         outlier: &OutlierDetection,
     ) -> bool {
-        let is_out = |key: &&ServerKey| {
-            key.backend == server.backend && self.servers.get(key).is_some_and(ServerEntry::is_ejected)
-        };
         let takes = |key: &ServerKey| {
-            let is_up = self.servers.get(key).is_some_and(|entry| entry.state.is_up() && !entry.is_ejected());
-            is_up && self.admin_state(key) == AdminState::Ready
+            let takes_connections = self.servers.get(key).is_some_and(|entry| entry.takes_connections());
+            takes_connections && self.view().admin_state(key) == AdminState::Ready
         };
         let others =
             backend.servers.iter().filter(|other| other.settings.weight > 0).map(|other| key(backend, other));
         takes(server)
-            && self.timed.iter().filter(is_out).count() < outlier.most_ejected(backend.servers.len())
+            && self.servers.ejected(&server.backend) < outlier.most_ejected(backend.servers.len())
             && others.into_iter().any(|other| other != *server && takes(&other))
     }
 }
@@ -164,15 +147,4 @@ fn check_of_doubt(backend: &BackendConfig, protocol: Protocol, addr: SocketAddr)
 /// What clients' failures are called in the log.
 fn why(ConnectFailures { in_a_row, error, .. }: &ConnectFailures, what: &str) -> String {
     format!("{in_a_row} {what} in a row failed: {error}")
-}
-
-impl ServerEntry {
-    /// When time changes something; `None` if it does not.
-    pub(super) fn due(&self) -> Option<Timestamp> {
-        self.ejection.until().into_iter().chain(self.warmup.map(|warmup| warmup.due())).min()
-    }
-
-    fn is_ejected(&self) -> bool {
-        self.ejection.until().is_some()
-    }
 }

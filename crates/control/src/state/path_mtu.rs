@@ -31,21 +31,19 @@ impl ControlState {
     /// A server has answered a probe.
     pub(crate) fn note_answer(&self, server: &ServerKey, now: Timestamp) {
         if let Some(entry) = self.servers.get(server) {
-            entry.live.note_answer(now);
+            entry.live().note_answer(now);
         }
     }
 
     /// Returns what an operator is to be told of servers of a backend that large packets do not reach, or whose large packets reach no
     /// client. To be called about once a second.
     pub(crate) fn look_at_path_mtu(&mut self, name: &str, now: Timestamp) -> Vec<String> {
-        let Some(backend) = self.pools.get(name).map(|entry| entry.pool.config.clone()) else {
-            return Vec::new();
-        };
+        let Some(backend) = self.pools.config(name) else { return Vec::new() };
         let look = |server| {
             let key = key(&backend, server);
             let entry = self.servers.get_mut(&key)?;
-            let [to_server, to_client] = entry.path_mtu.advance(&entry.live, now);
-            let len = entry.live.lost_len();
+            let [to_server, to_client] = entry.count_lost_packets(now);
+            let len = entry.live().lost_len();
             Some([
                 to_server.map(|flows| to_server_line(&key, flows, len)),
                 to_client.map(|flows| to_client_line(&key, flows, len)),
@@ -57,7 +55,7 @@ impl ControlState {
 
 impl PathMtuRow {
     /// Returns the number of connections to log, each way.
-    fn advance(&mut self, live: &ServerLive, now: Timestamp) -> [Option<u64>; 2] {
+    pub(super) fn advance(&mut self, live: &ServerLive, now: Timestamp) -> [Option<u64>; 2] {
         let [to_server, to_client] = &mut self.0;
         [
             to_server.advance(live.traffic.sum(Counter::PathMtuToServer), now),

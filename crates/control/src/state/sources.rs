@@ -1,30 +1,54 @@
-//! Counts of what sources have, and access lists that stay the same, outlive a configuration. Pure.
+//! Counts of limited sources, and access lists that stay the same, outlive a configuration. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::ControlState;
 use convey_config::Config;
 use convey_model::{Access, FrontendConfig, RequestRate, Sources};
 use convey_snapshot::RequestLimit;
 
-impl ControlState {
-    /// Counts go on where limits mean the same sources as before. Everywhere else they begin anew: threads that count flows
+/// Counts of the sources of frontends with limits.
+#[derive(Default)]
+pub(super) struct SourceLimits {
+    /// Connections and flows of each source, by the name of the frontend.
+    connections: HashMap<String, Arc<Sources>>,
+    /// Requests of each source, by the names of the frontend and of the route; without a route, of all of the frontend.
+    requests: HashMap<(String, Option<String>), RequestLimit>,
+}
+
+impl SourceLimits {
+    /// Has exactly the limits of this configuration.
+    pub(super) fn configure(&mut self, config: &Config) {
+        self.keep_connections(config);
+        self.keep_requests(config);
+    }
+
+    /// Connections of the sources of a frontend; `None`: it does not limit them.
+    pub(super) fn of_connections(&self, frontend: &str) -> Option<Arc<Sources>> {
+        self.connections.get(frontend).cloned()
+    }
+
+    /// Limit of the requests to a route, or to the whole frontend.
+    pub(super) fn of_requests(&self, frontend: &str, route: Option<&str>) -> Option<RequestLimit> {
+        self.requests.get(&(frontend.to_owned(), route.map(str::to_owned))).cloned()
+    }
+
+    /// Counts go on where limits mean the same sources as before. Everywhere else they start anew: threads that count flows
     /// see that by the table, which is another one.
-    pub(super) fn keep_sources(&mut self, config: &Config) {
-        let mut before = std::mem::take(&mut self.sources);
+    fn keep_connections(&mut self, config: &Config) {
+        let mut before = std::mem::take(&mut self.connections);
         let limited = config.frontends.iter().filter(|frontend| frontend.limits.are_per_source());
         let counts = limited.map(|frontend| {
             let kept = before.remove(&frontend.name).filter(|sources| sources.fit(&frontend.limits));
             let counts = kept.unwrap_or_else(|| Arc::new(Sources::new(&frontend.limits)));
             (frontend.name.clone(), counts)
         });
-        self.sources = counts.collect();
+        self.connections = counts.collect();
     }
 
-    /// The same for limits of requests: what stays one's limit goes on with its counts, be it another one now.
-    pub(super) fn keep_request_limits(&mut self, config: &Config) {
-        let mut before = std::mem::take(&mut self.request_limits);
+    /// Counts of requests go on wherever there is a limit still, also with another rate.
+    fn keep_requests(&mut self, config: &Config) {
+        let mut before = std::mem::take(&mut self.requests);
         let limits = config.frontends.iter().flat_map(|frontend| {
             rates(frontend).map(|(route, rate)| {
                 let name = (frontend.name.clone(), route.map(str::to_owned));
@@ -35,24 +59,22 @@ impl ControlState {
             let limit = RequestLimit::new(limits, before.remove(&name));
             (name, limit)
         });
-        self.request_limits = limits.collect();
+        self.requests = limits.collect();
     }
+}
 
-    /// Lists that have not changed are the ones of before: code that compares them, for each address and worker, sees that
-    /// at once.
-    pub(super) fn share_access(&self, config: &mut Config) {
-        let before = self.config.iter().flat_map(|config| &config.frontends);
-        let known: HashMap<&str, &Access> =
-            before.map(|frontend| (&*frontend.name, &frontend.access)).collect();
-        for frontend in &mut config.frontends {
-            if let Some(same) = known.get(&*frontend.name).filter(|access| **access == &frontend.access) {
-                frontend.access = (*same).clone();
-            }
+/// Shares the access lists that have not changed: code that compares them, for each address and worker, sees that at once.
+pub(super) fn share_access(before: Option<&Config>, config: &mut Config) {
+    let before = before.into_iter().flat_map(|config| &config.frontends);
+    let known: HashMap<&str, &Access> = before.map(|frontend| (&*frontend.name, &frontend.access)).collect();
+    for frontend in &mut config.frontends {
+        if let Some(same) = known.get(&*frontend.name).filter(|access| **access == &frontend.access) {
+            frontend.access = (*same).clone();
         }
     }
 }
 
-/// How fast sources may send requests to a frontend, and to its routes.
+/// Rates of requests of a frontend and its routes.
 fn rates(frontend: &FrontendConfig) -> impl Iterator<Item = (Option<&str>, RequestRate)> {
     frontend.http.iter().flat_map(|http| {
         let of_routes = http.routes.iter().filter_map(|route| Some((Some(&*route.name), route.rate?)));

@@ -1,13 +1,11 @@
-//! What operators say of servers while the program runs. Pure.
+//! Changes of servers and of the log by operators while the program runs. Pure.
 
-use super::{ControlState, ServerEntry};
+use super::ControlState;
 use crate::overlays::Overlays;
 use convey_config::{did_you_mean, listed};
-use convey_model::{
-    AdminState, BackendConfig, LogLevel, Overlay, OverlayValue, SaidLogLevel, ServerKey, Target, Timestamp,
-};
+use convey_model::{LogLevel, Overlay, OverlayValue, SaidLogLevel, ServerKey, Target, Timestamp};
 
-/// Why a change was not made.
+/// Reason why a change was not made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unsteerable {
     /// There is no such backend or server: words for an operator.
@@ -37,7 +35,7 @@ impl ControlState {
         }
         let out = self.in_maintenance();
         let overlay = Overlay { target, value, since: now, by, superseded: false };
-        let has_changed = self.overlays.set(overlay).map_err(Unsteerable::Refused)?;
+        let has_changed = self.operators.overlays_mut().set(overlay).map_err(Unsteerable::Refused)?;
         if has_changed {
             self.has_been_steered(out, now);
         }
@@ -48,7 +46,7 @@ impl ControlState {
     /// `take_update`.
     pub fn reset(&mut self, target: Option<&Target>, now: Timestamp) -> Vec<Overlay> {
         let out = self.in_maintenance();
-        let gone = self.overlays.reset(target);
+        let gone = self.operators.overlays_mut().reset(target);
         if !gone.is_empty() {
             self.has_been_steered(out, now);
         }
@@ -58,58 +56,38 @@ impl ControlState {
     /// Has the log say so much; without a level as the command line and the file say. Returns whether that is other than before.
     /// Nothing is published before `take_update`.
     pub fn set_log_level(&mut self, level: Option<LogLevel>, by: String, now: Timestamp) -> bool {
-        let has_changed = self.log_level.as_ref().map(|said| said.level) != level;
-        if has_changed {
-            self.log_level = level.map(|level| SaidLogLevel { level, since: now, by });
-            self.is_stale = true;
-        }
+        let has_changed = self.operators.set_log_level(level, by, now);
+        self.is_stale |= has_changed;
         has_changed
     }
 
     /// What was said of the log.
     pub fn log_level(&self) -> Option<&SaidLogLevel> {
-        self.log_level.as_ref()
+        self.operators.log_level()
     }
 
     /// All that was said of servers.
     pub(crate) fn overlays(&self) -> &Overlays {
-        &self.overlays
+        self.operators.overlays()
     }
 
     /// The same, to change which servers there are. The configuration that follows from it is the caller's affair.
     pub(crate) fn overlays_mut(&mut self) -> &mut Overlays {
-        &mut self.overlays
-    }
-
-    /// Whether this server may serve, as an operator or its source has said: the stronger word counts.
-    pub(super) fn admin_state(&self, server: &ServerKey) -> AdminState {
-        let said = self.overlays.state_of(&server.backend, &server.server);
-        let drains = self.discovered_draining.contains(server);
-        let of_source = if drains { AdminState::Drain } else { AdminState::Ready };
-        said.map_or(AdminState::Ready, |(state, _)| state).max(of_source)
-    }
-
-    /// Has servers the weights that operators have said.
-    pub(super) fn apply_weights(&self, backends: &mut [BackendConfig]) {
-        for backend in backends {
-            for server in &mut backend.servers {
-                if let Some(weight) = self.overlays.weight_of(&backend.name, &server.name) {
-                    server.settings.weight = weight;
-                }
-            }
-        }
+        self.operators.overlays_mut()
     }
 
     fn in_maintenance(&self) -> Vec<ServerKey> {
-        self.servers.keys().filter(|server| self.admin_state(server) == AdminState::Maint).cloned().collect()
+        let view = self.view();
+        let servers = self.servers.iter().map(|(server, _)| server);
+        servers.filter(|server| view.is_in_maintenance(server)).cloned().collect()
     }
 
     /// Servers that come back begin as new ones do: nobody knows what has become of them.
     fn has_been_steered(&mut self, mut out: Vec<ServerKey>, now: Timestamp) {
-        out.retain(|server| self.admin_state(server) != AdminState::Maint);
+        out.retain(|server| !self.view().is_in_maintenance(server));
         for server in out {
             if let Some(entry) = self.servers.get_mut(&server) {
-                *entry = ServerEntry::new(entry.live.clone(), entry.check.clone(), now);
+                entry.reset(now);
             }
             self.begin_anew(&server, now);
         }
@@ -129,7 +107,7 @@ impl ControlState {
 
     /// Whether no other server of the target's backend has an address now.
     pub(crate) fn is_last_with_address(&self, target: &Target) -> bool {
-        let servers = self.pools.get(&target.backend).map(|entry| &entry.pool.servers);
+        let servers = self.pools.get(&target.backend).map(|pool| &pool.servers);
         servers.is_some_and(|servers| {
             let mut names = servers.iter().map(|server| &server.config.name);
             !servers.is_empty() && names.all(|name| target.includes(&target.backend, name))
@@ -147,7 +125,7 @@ impl ControlState {
         let Some(server) = &target.server else { return Ok(()) };
         let written = backend.servers.iter().map(|server| server.name.as_str());
         let named = backend.named.iter().map(|named| named.name.as_str());
-        let resolved = self.pools.get(&target.backend).into_iter().flat_map(|entry| &entry.pool.servers);
+        let resolved = self.pools.get(&target.backend).into_iter().flat_map(|pool| &pool.servers);
         let mut names: Vec<&str> =
             written.chain(named).chain(resolved.map(|server| server.config.name.as_str())).collect();
         if names.contains(&server.as_str()) {

@@ -19,10 +19,10 @@ use std::time::Duration;
 
 use super::*;
 use crate::health::Finding;
-use convey_model::{self as model, ConnectFailures, Endpoint, Mode, Neighbour, Protocol};
-use convey_snapshot::Pick;
+use convey_model::{self as model, AdminState, ConnectFailures, Neighbour, Overlay, ProbeKind, Protocol};
 use convey_snapshot::fixture::{self, backend, server};
 use convey_snapshot::stats::Counter;
+use convey_snapshot::{self as snapshot, Pick, Pool};
 
 const SECOND: Duration = Duration::from_secs(1);
 const VIP: &str = "10.0.0.1:80";

@@ -109,7 +109,7 @@ fn of_an_operator_and_a_source_the_stronger_word_counts() {
         let overlay = Overlay { target, value, since, by, superseded: false };
         state.overlays_mut().set(overlay).unwrap();
         let key = state.probed_or_not(pod);
-        assert_eq!(state.admin_state(&key), expected, "{pod} {said:?}");
+        assert_eq!(state.view().admin_state(&key), expected, "{pod} {said:?}");
     }
 }
 
@@ -129,6 +129,6 @@ fn while_a_source_cannot_be_asked_its_servers_stay() {
 impl ControlState {
     /// The key of a pod.
     fn probed_or_not(&self, pod: &str) -> ServerKey {
-        self.servers.keys().find(|key| key.server == pod).unwrap().clone()
+        self.servers.iter().find(|(key, _)| key.server == pod).unwrap().0.clone()
     }
 }

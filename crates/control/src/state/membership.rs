@@ -1,0 +1,135 @@
+//! Which servers the backends have: those of the file, at the addresses of names, and those that sources report. Pure.
+
+use std::collections::{BTreeSet, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::discoveries::{Discoveries, DiscoveryChange, KnownSource};
+use crate::names::{KnownName, NameChange, Names};
+use convey_config::{Config, FoundServers, LeftOut, Resolved};
+use convey_model::{BackendConfig, DiscoverySource, DiscoveryState, Lookup, ServerKey, Timestamp};
+use convey_snapshot::{Discovery, Name};
+
+/// Names, sources, and the addresses of this host, at which there is no server.
+#[derive(Default)]
+pub(super) struct Membership {
+    names: Names,
+    discoveries: Discoveries,
+    own_addresses: Arc<BTreeSet<IpAddr>>,
+    /// Addresses of names at which there is no server, because it would be a frontend itself.
+    left_out: BTreeSet<LeftOut>,
+    /// Servers that get no new connections, as their source says.
+    draining: HashSet<ServerKey>,
+}
+
+impl Membership {
+    /// Follows exactly the names and sources of this configuration.
+    pub(super) fn follow(&mut self, config: &Config, now: Timestamp) {
+        self.names.want(&config.hosts(), now);
+        self.discoveries.want(&config.sources(), now);
+        if !config.allow_local {
+            self.names.refuse_local();
+            self.discoveries.refuse_local();
+        }
+    }
+
+    /// Returns the backends of the configuration with their servers.
+    pub(super) fn resolve(&mut self, config: &Config) -> Vec<BackendConfig> {
+        let found = FoundServers {
+            addresses: |host: &str| self.names.addresses(host),
+            discovered: |source: &DiscoverySource| self.discoveries.found(source),
+        };
+        let Resolved { backends, left_out, draining } = config.resolved(&found, &self.own_addresses);
+        (self.left_out, self.draining) = (left_out, draining);
+        backends
+    }
+
+    /// Names of this configuration that were not looked up yet.
+    pub(super) fn unknown_names(&self, config: &Config) -> BTreeSet<String> {
+        let unknown = config.hosts().into_iter().filter(|host| !self.names.knows(host));
+        unknown.map(str::to_owned).collect()
+    }
+
+    /// Sources of this configuration that have reported nothing yet.
+    pub(super) fn unknown_sources(&self, config: &Config) -> BTreeSet<DiscoverySource> {
+        let unknown = config.sources().into_iter().filter(|source| !self.discoveries.knows(source));
+        unknown.cloned().collect()
+    }
+
+    /// Takes a lookup of a name that the next configuration has.
+    pub(super) fn learn_name(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
+        self.names.learn(lookup, now)
+    }
+
+    /// Takes a lookup. Returns what it changes.
+    pub(super) fn on_lookup(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
+        self.names.on_lookup(lookup, now)
+    }
+
+    /// Takes the first report of a source that the next configuration has.
+    pub(super) fn learn_source(
+        &mut self,
+        source: &DiscoverySource,
+        state: DiscoveryState,
+        now: Timestamp,
+    ) -> Option<DiscoveryChange> {
+        self.discoveries.learn(source, state, now)
+    }
+
+    /// Takes a report of a source. Returns what it changes, and whether snapshots show anything of it.
+    pub(super) fn on_discovery(
+        &mut self,
+        source: &DiscoverySource,
+        state: DiscoveryState,
+        now: Timestamp,
+    ) -> (Option<DiscoveryChange>, bool) {
+        let failures = self.discoveries.failures(source);
+        let change = self.discoveries.on_state(source, state, now);
+        let is_shown = change.is_some() || failures != self.discoveries.failures(source);
+        (change, is_shown)
+    }
+
+    /// Takes the addresses of this host. Returns whether they have changed.
+    pub(super) fn set_own_addresses(&mut self, addresses: BTreeSet<IpAddr>) -> bool {
+        let differ = *self.own_addresses != addresses;
+        if differ {
+            self.own_addresses = addresses.into();
+        }
+        differ
+    }
+
+    pub(super) fn own_addresses(&self) -> Arc<BTreeSet<IpAddr>> {
+        self.own_addresses.clone()
+    }
+
+    /// Addresses of names at which there is no server, because it would be a frontend itself.
+    pub(super) fn left_out(&self) -> &BTreeSet<LeftOut> {
+        &self.left_out
+    }
+
+    /// Whether the source of a server has it drain.
+    pub(super) fn is_draining(&self, server: &ServerKey) -> bool {
+        self.draining.contains(server)
+    }
+
+    /// Returns the addresses and servers, for the next process.
+    pub(super) fn known(&self) -> (Vec<KnownName>, Vec<KnownSource>) {
+        (self.names.known(), self.discoveries.known())
+    }
+
+    /// Starts with the addresses and servers of the process before.
+    pub(super) fn expect(&mut self, names: Vec<KnownName>, sources: Vec<KnownSource>, now: Timestamp) {
+        self.names.expect(names, now);
+        self.discoveries.expect(sources, now);
+    }
+
+    /// All names, for a snapshot.
+    pub(super) fn names(&self) -> Vec<Name> {
+        self.names.all()
+    }
+
+    /// All sources, for a snapshot.
+    pub(super) fn discoveries(&self) -> Vec<Discovery> {
+        self.discoveries.all()
+    }
+}

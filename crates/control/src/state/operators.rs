@@ -1,0 +1,61 @@
+//! Changes by operators while the program runs, of servers and of the log. Pure.
+
+use crate::overlays::Overlays;
+use convey_model::{AdminState, BackendConfig, LogLevel, Overlay, SaidLogLevel, ServerKey, Timestamp};
+
+/// What operators have set: it takes precedence over the file.
+#[derive(Default)]
+pub(super) struct OperatorChanges {
+    overlays: Overlays,
+    log_level: Option<SaidLogLevel>,
+}
+
+impl OperatorChanges {
+    pub(super) fn overlays(&self) -> &Overlays {
+        &self.overlays
+    }
+
+    pub(super) fn overlays_mut(&mut self) -> &mut Overlays {
+        &mut self.overlays
+    }
+
+    pub(super) fn log_level(&self) -> Option<&SaidLogLevel> {
+        self.log_level.as_ref()
+    }
+
+    /// Sets the log level; `None`: that of the command line and the file. Returns whether it is another one than before.
+    pub(super) fn set_log_level(&mut self, level: Option<LogLevel>, by: String, now: Timestamp) -> bool {
+        let has_changed = self.log_level.as_ref().map(|set| set.level) != level;
+        if has_changed {
+            self.log_level = level.map(|level| SaidLogLevel { level, since: now, by });
+        }
+        has_changed
+    }
+
+    /// Returns the state that operators have set for a server, if any.
+    pub(super) fn state_of(&self, server: &ServerKey) -> Option<(AdminState, &Overlay)> {
+        self.overlays.state_of(&server.backend, &server.server)
+    }
+
+    /// Gives servers the weights that operators have set.
+    pub(super) fn apply_weights(&self, backends: &mut [BackendConfig]) {
+        for backend in backends {
+            for server in &mut backend.servers {
+                if let Some(weight) = self.overlays.weight_of(&backend.name, &server.name) {
+                    server.settings.weight = weight;
+                }
+            }
+        }
+    }
+
+    /// Returns all changes, for the next process.
+    pub(super) fn known(&self) -> (Vec<Overlay>, Option<SaidLogLevel>) {
+        (self.overlays.all().cloned().collect(), self.log_level.clone())
+    }
+
+    /// Starts with the changes of the process before.
+    pub(super) fn expect(&mut self, overlays: Vec<Overlay>, log_level: Option<SaidLogLevel>) {
+        self.overlays.expect(overlays);
+        self.log_level = log_level;
+    }
+}

@@ -1,0 +1,99 @@
+//! Backends as the data path uses them. Pure.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::live_factory::LiveFactory;
+use crate::kept::Kept;
+use convey_model::BackendConfig;
+use convey_snapshot::{Pool, PoolLive};
+
+/// The pool of each backend. A change of a server makes its pool stale; it is built anew once for any number of changes.
+pub(super) struct PoolTable {
+    pools: HashMap<String, PoolEntry>,
+    /// Counters of backends that somebody still holds.
+    lives: Kept<String, PoolLive>,
+    /// Positions of round robin of the process before this one, as far as they are not in use yet.
+    handed_over: HashMap<String, usize>,
+    /// Pool of frontends without a backend.
+    empty: Arc<Pool>,
+}
+
+struct PoolEntry {
+    pool: Arc<Pool>,
+    is_stale: bool,
+}
+
+impl PoolTable {
+    pub(super) fn new(empty: Arc<Pool>) -> PoolTable {
+        PoolTable { pools: HashMap::new(), lives: Kept::default(), handed_over: HashMap::new(), empty }
+    }
+
+    pub(super) fn get(&self, backend: &str) -> Option<&Arc<Pool>> {
+        self.pools.get(backend).map(|entry| &entry.pool)
+    }
+
+    /// Returns the configuration of a backend, with the servers that its names stand for.
+    pub(super) fn config(&self, backend: &str) -> Option<Arc<BackendConfig>> {
+        self.get(backend).map(|pool| pool.config.clone())
+    }
+
+    pub(super) fn configs(&self) -> Vec<Arc<BackendConfig>> {
+        self.pools.values().map(|entry| entry.pool.config.clone()).collect()
+    }
+
+    /// Returns the pool of a frontend; an empty one for a frontend without a backend.
+    pub(super) fn of_frontend(&self, backend: Option<&str>) -> Arc<Pool> {
+        backend.and_then(|backend| self.get(backend)).unwrap_or(&self.empty).clone()
+    }
+
+    /// Whether this is the newest pool of its backend.
+    pub(super) fn is_newest(&self, pool: &Arc<Pool>) -> bool {
+        Arc::ptr_eq(pool, self.get(&pool.config.name).unwrap_or(&self.empty))
+    }
+
+    /// Positions of round robin, for the next process.
+    pub(super) fn turns(&self) -> Vec<(String, usize)> {
+        self.pools.iter().map(|(name, entry)| (name.clone(), entry.pool.live.turn())).collect()
+    }
+
+    /// Has backends that are configured from now on start at these positions of round robin.
+    pub(super) fn expect(&mut self, turns: Vec<(String, usize)>) {
+        self.handed_over = turns.into_iter().collect();
+    }
+
+    /// Has the pool of a backend built anew before the next snapshot.
+    pub(super) fn mark_stale(&mut self, backend: &str) {
+        if let Some(entry) = self.pools.get_mut(backend) {
+            entry.is_stale = true;
+        }
+    }
+
+    /// Builds the stale pools anew. Returns whether there were any.
+    pub(super) fn rebuild_stale(&mut self, build: impl Fn(&Arc<Pool>) -> Arc<Pool>) -> bool {
+        let mut was_stale = false;
+        for entry in self.pools.values_mut().filter(|entry| entry.is_stale) {
+            *entry = PoolEntry { pool: build(&entry.pool), is_stale: false };
+            was_stale = true;
+        }
+        was_stale
+    }
+
+    /// Has exactly the pools of these backends.
+    pub(super) fn configure(
+        &mut self,
+        backends: &[BackendConfig],
+        lives: &LiveFactory,
+        build: impl Fn(&Arc<BackendConfig>, &Arc<PoolLive>, Option<&Pool>) -> Arc<Pool>,
+    ) {
+        let mut old = std::mem::take(&mut self.pools);
+        for backend in backends {
+            let name = &backend.name;
+            let turn = self.handed_over.remove(name).unwrap_or_default();
+            let live = self.lives.get(name, || lives.pool(name).at_turn(turn));
+            let before = old.remove(name).map(|entry| entry.pool);
+            let pool = build(&Arc::new(backend.clone()), &live, before.as_deref());
+            self.pools.insert(name.clone(), PoolEntry { pool, is_stale: false });
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Servers of the running configuration, and those that may come back. Pure.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::dns_grace::DnsGrace;
+use super::key;
+use super::known::KnownServer;
+use super::live_factory::LiveFactory;
+use super::server::ServerEntry;
+use crate::kept::Kept;
+use convey_model::{BackendConfig, ServerKey, Slots, Timestamp};
+use convey_snapshot::ServerLive;
+
+/// All servers, by name and address.
+#[derive(Default)]
+pub(super) struct ServerTable {
+    entries: HashMap<ServerKey, ServerEntry>,
+    /// Counters of servers that somebody still holds.
+    lives: Kept<ServerKey, ServerLive>,
+    /// Servers that time changes something about.
+    timed: BTreeSet<ServerKey>,
+    dns_grace: DnsGrace,
+    /// Servers of the process before this one that no configuration has had yet.
+    handed_over: HashMap<ServerKey, KnownServer>,
+}
+
+impl ServerTable {
+    pub(super) fn get(&self, server: &ServerKey) -> Option<&ServerEntry> {
+        self.entries.get(server)
+    }
+
+    pub(super) fn get_mut(&mut self, server: &ServerKey) -> Option<&mut ServerEntry> {
+        self.entries.get_mut(server)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&ServerKey, &ServerEntry)> {
+        self.entries.iter()
+    }
+
+    /// Returns the state of all servers, for the next process.
+    pub(super) fn known(&self) -> Vec<KnownServer> {
+        self.entries.iter().map(|(key, entry)| entry.known(key)).collect()
+    }
+
+    /// Has servers that are configured from now on start with the state of the process before.
+    pub(super) fn expect(&mut self, known: Vec<KnownServer>) {
+        self.handed_over = known.into_iter().map(|known| (known.server.clone(), known)).collect();
+    }
+
+    /// Has exactly the servers of these backends. Those that stay or come back keep their state. Returns the others.
+    pub(super) fn configure(
+        &mut self,
+        backends: &[BackendConfig],
+        lives: &mut LiveFactory,
+        now: Timestamp,
+    ) -> HashMap<ServerKey, ServerEntry> {
+        self.dns_grace.expire(now);
+        let mut old = std::mem::take(&mut self.entries);
+        let renamed = RenamedServers::of(&old, backends);
+        for backend in backends {
+            for server in &backend.servers {
+                let key = key(backend, server);
+                let check = backend.check_of(server);
+                let live = self.lives.get(&key, || {
+                    let new = lives.server(&server.name);
+                    match renamed.slots(&key) {
+                        Some(slots) => new.with_slots(slots),
+                        None => new,
+                    }
+                });
+                let before = old.remove(&key).or_else(|| self.dns_grace.take(&key)).or_else(|| {
+                    let known = self.handed_over.remove(&key)?;
+                    Some(ServerEntry::handed_over(known, live.clone(), &check, now))
+                });
+                let entry = match before {
+                    Some(entry) => entry.configured(backend, check, now),
+                    None => ServerEntry::new(live, check, now),
+                };
+                self.entries.insert(key, entry);
+            }
+        }
+        let timed = self.entries.iter().filter(|(_, entry)| entry.due().is_some());
+        self.timed = timed.map(|(key, _)| key.clone()).collect();
+        old
+    }
+
+    /// Remembers servers for a while whose record was missing from an answer.
+    pub(super) fn keep_for_dns(&mut self, gone: HashMap<ServerKey, ServerEntry>, now: Timestamp) {
+        self.dns_grace.keep(gone, now);
+    }
+
+    /// When time changes something; `None` if it does not.
+    pub(super) fn due(&self) -> Option<Timestamp> {
+        self.timed.iter().filter_map(|server| self.entries.get(server)?.due()).min()
+    }
+
+    /// Returns the servers that time changes something about. Each is to be handed to [`ServerTable::time`] again.
+    pub(super) fn take_timed(&mut self) -> BTreeSet<ServerKey> {
+        std::mem::take(&mut self.timed)
+    }
+
+    /// Notes whether time changes something about a server.
+    pub(super) fn time(&mut self, server: &ServerKey) {
+        if self.entries.get(server).is_some_and(|entry| entry.due().is_some()) {
+            self.timed.insert(server.clone());
+        }
+    }
+
+    /// Number of ejected servers of a backend.
+    pub(super) fn ejected(&self, backend: &str) -> usize {
+        let is_out = |key: &&ServerKey| {
+            key.backend == backend && self.entries.get(key).is_some_and(ServerEntry::is_ejected)
+        };
+        self.timed.iter().filter(is_out).count()
+    }
+}
+
+/// Slots of servers that go, by backend and address: a server that comes there is the same one under another name, and what is
+/// open there counts towards its `max_connections`.
+struct RenamedServers(HashMap<(String, SocketAddr), Arc<Slots>>);
+
+impl RenamedServers {
+    fn of(old: &HashMap<ServerKey, ServerEntry>, backends: &[BackendConfig]) -> RenamedServers {
+        let all = backends
+            .iter()
+            .flat_map(|backend| backend.servers.iter().map(move |server| key(backend, server)));
+        let wanted: HashSet<ServerKey> = all.collect();
+        // Mostly there is none.
+        if wanted.iter().all(|key| old.contains_key(key)) {
+            return RenamedServers(HashMap::new());
+        }
+        let gone = old.iter().filter(|(key, _)| !wanted.contains(*key));
+        let slots = gone.map(|(key, entry)| ((key.backend.clone(), key.addr), entry.live().slots.clone()));
+        RenamedServers(slots.collect())
+    }
+
+    fn slots(&self, key: &ServerKey) -> Option<Arc<Slots>> {
+        if self.0.is_empty() {
+            return None;
+        }
+        self.0.get(&(key.backend.clone(), key.addr)).cloned()
+    }
+}
