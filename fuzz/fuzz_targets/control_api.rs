@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use convey_admin::{FlowSources, Requester, StatsSource, routes};
 use convey_config::{AdminToken, fixture::config};
-use convey_control::{ConfigLoads, Done, OperatorRequest, RequestRefusal, Requested};
+use convey_control::{ReloadHistory, Done, OperatorRequest, RequestRefusal, Requested};
 use convey_model::{LogLevel, Timestamp};
 use convey_snapshot::fixture;
 use http::Request;
@@ -93,7 +93,7 @@ fn ask(api: &Api, request: Request<Full<Bytes>>, may_change: bool) {
 fn api() -> Api {
     let pool = fixture::pool("app", vec![(fixture::server("a", "127.0.0.1:8081"), fixture::up())]);
     let frontend = fixture::frontend("web", &["127.0.0.1:8080"], &pool);
-    let loads = Arc::new(ConfigLoads::default());
+    let loads = Arc::new(ReloadHistory::default());
     let mut running = config(vec![], vec![]);
     running.stats.token = Some(AdminToken::new("/etc/convey/token".into(), TOKEN).expect("a token"));
     loads.succeed(&running, Timestamp(1));

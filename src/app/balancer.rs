@@ -20,8 +20,8 @@ use convey_config::watch::{FirstLook, Watch};
 use convey_config::{Config, Loaded};
 use convey_control::health::{ProbeOutcome, Schedule};
 use convey_control::{
-    Call, ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, EventKind, EventLevel, EventLog,
-    NameBoard, OperatorRequest, Reading, Resolver, Task,
+    Call, ConfigFile, ControlEvents, ControlState, Digest, EventKind, EventLevel, EventLog, NameRegistry,
+    OperatorRequest, Reading, ReloadHistory, Resolver, Task,
 };
 use convey_dataplane::net::{ReservedPorts, end_inheritance};
 use convey_explain::PacketFacts;
@@ -221,7 +221,7 @@ impl RunningBalancer {
         let (log, cores, with_ports) = (logs.files(), cores(), with_ports(&loaded.config)?);
         let threads = Threads::new(&with_ports, cores, kernel.as_ref())?;
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(threads.columns())));
-        let (draining, loads) = (Arc::new(AtomicBool::new(false)), Arc::new(ConfigLoads::default()));
+        let (draining, loads) = (Arc::new(AtomicBool::new(false)), Arc::new(ReloadHistory::default()));
         let (event_log, trace) = (Arc::new(EventLog::default()), Arc::new(TraceHub::default()));
         let (Tellers { outcomes, failures, networks, requests, calls }, events) = channels(reloads);
         // Those that are not used are closed: the other process's programs are detached with it.
@@ -254,12 +254,12 @@ impl RunningBalancer {
             snapshot,
             schedule: schedule(&parts, outcomes)?,
             discovery: server_sources::begin(),
-            names: NameBoard::of(Resolver::new(limits::lookups_at_once(open_files))),
+            names: NameRegistry::of(Resolver::new(limits::lookups_at_once(open_files))),
             data_path,
             file,
             loaded: loaded.clone(),
             digest: Digest::default(),
-            loads,
+            reload_history: loads,
             events: event_log.clone(),
             now: clock::now,
             supervisor: Box::new(manager.clone()),
@@ -511,7 +511,7 @@ fn expect(
 /// Has the configuration of the start run.
 async fn run_first(task: &mut Task<Paths>, loaded: Loaded) -> anyhow::Result<()> {
     task.run_loaded(loaded).await.map_err(anyhow::Error::msg)?;
-    task.loads.start(&task.file, &task.loaded.config, clock::now());
+    task.reload_history.start(&task.file, &task.loaded.config, clock::now());
     task.data_path.has_taken_over()
 }
 
@@ -554,7 +554,7 @@ fn schedule(parts: &Parts<'_>, outcomes: mpsc::Sender<ProbeOutcome>) -> anyhow::
 fn source(
     parts: &Parts<'_>,
     draining: &Arc<AtomicBool>,
-    loads: &Arc<ConfigLoads>,
+    loads: &Arc<ReloadHistory>,
     data_path: &Paths,
     followed: &Followed,
 ) -> (convey_admin::StatsSource, Arc<AcmeState>, Announcing) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use convey_control::DiscoveryBoard;
+use convey_control::SourceRegistry;
 use convey_kubernetes::Kubernetes;
 use convey_model::{DiscoverySource, ServerSource};
 use log::error;
@@ -18,7 +18,7 @@ use tokio::time::sleep;
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// The list: every source of servers has one line.
-async fn watch(source: DiscoverySource, board: Arc<DiscoveryBoard>) -> Infallible {
+async fn watch(source: DiscoverySource, board: Arc<SourceRegistry>) -> Infallible {
     let tell = |state| board.post(&source, state);
     match source.clone() {
         DiscoverySource::Kubernetes(service) => Kubernetes.watch(service, tell).await,
@@ -26,13 +26,13 @@ async fn watch(source: DiscoverySource, board: Arc<DiscoveryBoard>) -> Infallibl
 }
 
 /// The board that sources write on. The thread begins with the first source that is wanted.
-pub(super) fn begin() -> Arc<DiscoveryBoard> {
-    let board = Arc::<DiscoveryBoard>::default();
+pub(super) fn begin() -> Arc<SourceRegistry> {
+    let board = Arc::<SourceRegistry>::default();
     tokio::spawn(start(board.clone()));
     board
 }
 
-async fn start(board: Arc<DiscoveryBoard>) {
+async fn start(board: Arc<SourceRegistry>) {
     board.any_is_wanted().await;
     while let Err(error) = start_thread(board.clone()) {
         error!("no source of servers is watched, trying again: {error}");
@@ -40,7 +40,7 @@ async fn start(board: Arc<DiscoveryBoard>) {
     }
 }
 
-fn start_thread(board: Arc<DiscoveryBoard>) -> io::Result<()> {
+fn start_thread(board: Arc<SourceRegistry>) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let follow = move || runtime.block_on(board.follow(watch));
     thread::Builder::new().name("sources".to_owned()).spawn(follow).map(drop)

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use convey_access_log::AccessLog;
-use convey_control::{ConfigLoads, EventLog};
+use convey_control::{EventLog, ReloadHistory};
 use convey_dataplane::Sight;
 use convey_explain::{
     AskedRequest, ClientAddr, ExplainSources, Explanation, FlowQuestion, NetworkQuestion, PacketFacts,
@@ -42,7 +42,7 @@ pub struct StatsSource {
     /// The least important lines of the log that are written.
     pub log_level: fn() -> LogLevel,
     /// What has become of the configuration.
-    pub loads: Arc<ConfigLoads>,
+    pub loads: Arc<ReloadHistory>,
     /// Knows how many lines of the access log were lost.
     pub access_log: Arc<AccessLog>,
     /// What has happened lately.

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use tokio::time::sleep;
 
 use self::pace::LookupPace;
-use crate::{Resolver, SourceBoard};
+use crate::{DiscoveryRegistry, Resolver};
 use convey_config::Config;
 use convey_model::{Lookup, ServerSource};
 
-/// The board of names.
-pub type NameBoard = SourceBoard<NameQuestion, Lookup>;
+/// Registry of the names of servers.
+pub type NameRegistry = DiscoveryRegistry<NameQuestion, Lookup>;
 
 /// A name, and how to look it up.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,20 +40,20 @@ impl NameQuestion {
     }
 }
 
-impl NameBoard {
-    /// A board whose names this resolver looks up, as tasks of the runtime that calls.
-    pub fn of(resolver: Resolver) -> Arc<NameBoard> {
+impl NameRegistry {
+    /// A registry whose names this resolver looks up, as tasks of the runtime that calls.
+    pub fn of(resolver: Resolver) -> Arc<NameRegistry> {
         let resolver = Lookups(resolver);
-        let board = Arc::<NameBoard>::default();
-        tokio::spawn(board.clone().follow(move |question, board| {
+        let registry = Arc::<NameRegistry>::default();
+        tokio::spawn(registry.clone().follow(move |question, registry| {
             let resolver = resolver.clone();
             async move {
                 resolver
-                    .watch(question.clone(), |lookup| board.post_after(&question, lookup, Lookup::join))
+                    .watch(question.clone(), |lookup| registry.post_after(&question, lookup, Lookup::join))
                     .await
             }
         }));
-        board
+        registry
     }
 }
 

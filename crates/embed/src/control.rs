@@ -11,8 +11,8 @@ use arc_swap::ArcSwap;
 use convey_config::{HostNetwork, Loaded, Problem, parse, validate_mode};
 use convey_control::health::Schedule;
 use convey_control::{
-    ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, EventLog, NameBoard, OperatorRequest,
-    Reading, Resolver, Task, own_addresses,
+    ConfigFile, ControlEvents, ControlState, Digest, EventLog, NameRegistry, OperatorRequest, Reading,
+    ReloadHistory, Resolver, Task, own_addresses,
 };
 use convey_model::{Mode, Timestamp};
 use convey_proxy::ServeStream;
@@ -79,12 +79,12 @@ impl ControlThread {
             snapshot,
             schedule: Schedule::new(outcome, PROBES),
             discovery: Arc::default(),
-            names: NameBoard::of(Resolver::new(LOOKUPS)),
+            names: NameRegistry::of(Resolver::new(LOOKUPS)),
             data_path,
             file: ConfigFile::new(PathBuf::new()),
             loaded: loaded.clone(),
             digest: Digest::default(),
-            loads: Arc::new(ConfigLoads::default()),
+            reload_history: Arc::new(ReloadHistory::default()),
             events: Arc::new(EventLog::default()),
             now,
             supervisor: Box::new(()),

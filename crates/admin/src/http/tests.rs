@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
-use convey_control::{ConfigLoads, EventLog, OperatorRequest};
+use convey_control::{EventLog, OperatorRequest, ReloadHistory};
 use convey_model::{LogLevel, Timestamp};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Snapshot, fixture};
@@ -34,7 +34,7 @@ struct Admin {
     snapshot: Arc<ArcSwap<Snapshot>>,
     draining: Arc<AtomicBool>,
     events: Arc<EventLog>,
-    loads: Arc<ConfigLoads>,
+    loads: Arc<ReloadHistory>,
     trace: Arc<TraceHub>,
     routes: Router,
     /// Nobody grants them.
@@ -47,7 +47,7 @@ fn admin() -> Admin {
     let snapshot = Arc::new(ArcSwap::from_pointee(fixture::snapshot(vec![frontend], vec![pool])));
     let draining = Arc::new(AtomicBool::new(false));
     let (request, requests) = mpsc::channel(1);
-    let (events, loads) = (Arc::new(EventLog::default()), Arc::new(ConfigLoads::default()));
+    let (events, loads) = (Arc::new(EventLog::default()), Arc::new(ReloadHistory::default()));
     let trace = Arc::new(TraceHub::default());
     let source = StatsSource {
         acme: Arc::default(),

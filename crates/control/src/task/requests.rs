@@ -109,8 +109,8 @@ impl<D: DataPath> Task<D> {
                 Err(RequestRefusal::Later("an upgrade is under way: try again once it has ended".to_owned()))
             }
             Requested::Reload => {
-                self.tell(EventKind::Operator, Info, &format!("reloading, as {by} has asked for"));
-                self.tell_of_reload();
+                self.log_event(EventKind::Operator, Info, &format!("reloading, as {by} has asked for"));
+                self.notify_reload();
                 return reading.begin_for(answer, &self.file);
             }
             Requested::Set(target, value) => self.steer(target, value, by),
@@ -135,7 +135,7 @@ impl<D: DataPath> Task<D> {
         };
         let has_changed = self.state.set_log_level(level, by, (self.now)());
         if has_changed {
-            self.tell(EventKind::Operator, Info, &line);
+            self.log_event(EventKind::Operator, Info, &line);
         }
         has_changed
     }
@@ -144,7 +144,7 @@ impl<D: DataPath> Task<D> {
         let line = format!("{target}: {value}, as {by} has said");
         let has_changed = self.state.steer(target, value, by, (self.now)())?;
         if has_changed {
-            self.tell(EventKind::Operator, Info, &line);
+            self.log_event(EventKind::Operator, Info, &line);
             self.schedule.set(self.state.probes());
         }
         Ok(Done::Set { has_changed })
@@ -154,7 +154,7 @@ impl<D: DataPath> Task<D> {
         let gone = self.state.reset(target, (self.now)());
         for overlay in &gone {
             let line = format!("{}: {by} has taken back {}", overlay.target, as_noun(&overlay.value));
-            self.tell(EventKind::Operator, Info, &line);
+            self.log_event(EventKind::Operator, Info, &line);
         }
         self.run_without(&gone).await;
         self.schedule.set(self.state.probes());

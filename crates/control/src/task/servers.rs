@@ -44,7 +44,7 @@ impl<D: DataPath> Task<D> {
                 return Err(refusal);
             }
         };
-        self.tell(EventKind::Operator, Info, &line);
+        self.log_event(EventKind::Operator, Info, &line);
         warnings.iter().for_each(|warning| warn!("{target}: {warning}"));
         Ok(Done::Added { is_new: was.is_none(), warnings })
     }
@@ -84,7 +84,7 @@ impl<D: DataPath> Task<D> {
             *self.state.overlays_mut() = before;
             return Err(if self.state.is_last(&target) { is_last(&target) } else { refusal });
         }
-        self.tell(EventKind::Operator, Info, &line);
+        self.log_event(EventKind::Operator, Info, &line);
         Ok(Done::Set { has_changed: true })
     }
 

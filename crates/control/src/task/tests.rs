@@ -116,7 +116,7 @@ impl<D: DataPath> Scene<D> {
             file: file.clone(),
             loaded: file.load().unwrap(),
             digest: Digest::default(),
-            loads: Arc::default(),
+            reload_history: Arc::default(),
             events: Arc::default(),
             now: || Timestamp(0),
             supervisor: Box::new(Beats(beats.clone())),

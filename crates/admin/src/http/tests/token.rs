@@ -1,7 +1,7 @@
 //! Changes at the statistics address, by who has the token.
 
 use convey_config::{AdminToken, fixture::config};
-use convey_control::{ConfigLoads, Done, RequestRefusal, Requested};
+use convey_control::{Done, ReloadHistory, RequestRefusal, Requested};
 use hyper::header::{AUTHORIZATION, RETRY_AFTER, WWW_AUTHENTICATE};
 
 use super::*;
@@ -9,7 +9,7 @@ use super::*;
 pub(super) const SECRET: &str = "correct-horse-battery";
 
 /// What runs has this token.
-pub(super) fn has_token(loads: &ConfigLoads, secret: &str) {
+pub(super) fn has_token(loads: &ReloadHistory, secret: &str) {
     let mut config = config(vec![], vec![]);
     config.stats.token = Some(AdminToken::new("/etc/convey/token".into(), secret).unwrap());
     loads.succeed(&config, Timestamp(1));

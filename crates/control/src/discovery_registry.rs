@@ -1,5 +1,5 @@
-//! The board between sources of servers and the control task: the task says what it wants watched, sources post what they know.
-//! A newer word takes the place of an older one, so that a source that changes often fills no queue.
+//! The registry between sources of servers and the control task: the task registers what to watch, sources post reports.
+//! A newer report replaces an older one, so that a source that changes often fills no queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -10,16 +10,16 @@ use tokio::task::AbortHandle;
 
 use convey_model::{DiscoverySource, DiscoveryState};
 
-/// What is wanted of sources, and what they say of it.
+/// What to watch, and the last report of each.
 #[derive(Debug)]
-pub struct SourceBoard<W, S> {
+pub struct DiscoveryRegistry<W, S> {
     wanted: watch::Sender<BTreeSet<W>>,
     posted: Mutex<BTreeMap<W, Posted<S>>>,
     changed: Notify,
 }
 
-/// The board of what backends have servers from, besides those of the file.
-pub type DiscoveryBoard = SourceBoard<DiscoverySource, DiscoveryState>;
+/// Registry of the sources of servers, besides the file and DNS.
+pub type SourceRegistry = DiscoveryRegistry<DiscoverySource, DiscoveryState>;
 
 #[derive(Debug)]
 struct Posted<S> {
@@ -27,14 +27,14 @@ struct Posted<S> {
     is_unread: bool,
 }
 
-impl<W, S> Default for SourceBoard<W, S> {
+impl<W, S> Default for DiscoveryRegistry<W, S> {
     fn default() -> Self {
         let (wanted, changed) = (watch::Sender::new(BTreeSet::new()), Notify::new());
-        SourceBoard { wanted, posted: Mutex::new(BTreeMap::new()), changed }
+        DiscoveryRegistry { wanted, posted: Mutex::new(BTreeMap::new()), changed }
     }
 }
 
-impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> SourceBoard<W, S> {
+impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> DiscoveryRegistry<W, S> {
     /// Runs one watch for each thing that is wanted, as long as it is. `watch` never ends by itself.
     pub async fn follow<F>(self: Arc<Self>, watch: impl Fn(W, Arc<Self>) -> F)
     where
@@ -57,23 +57,23 @@ impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> SourceBo
 
     /// Waits until something is wanted.
     pub async fn any_is_wanted(&self) {
-        // The board has the sender.
+        // The registry has the sender.
         let _ = self.wanted.subscribe().wait_for(|wanted| !wanted.is_empty()).await;
     }
 
-    /// Has nothing watched from now on. What is known stays.
+    /// Ends all watches. Reports stay.
     pub fn end(&self) {
         self.wanted.send_replace(BTreeSet::new());
     }
 
-    /// A source says this now. Nothing if it is not wanted.
+    /// Posts the report of a source. It is ignored if nobody wants the source.
     pub fn post(&self, one: &W, said: S) {
         self.post_after(one, said, |_, said| said);
     }
 
-    /// The same. `join` has what the source said before, if nobody has read it yet, and what it says now.
+    /// Posts the report of a source. `join` makes one report of an earlier one that was not taken yet and this one.
     pub fn post_after(&self, one: &W, said: S, join: impl FnOnce(S, S) -> S) {
-        // The lock of the board comes first: what ceases to be wanted leaves nothing.
+        // The lock of the reports comes first: what ceases to be wanted leaves nothing.
         let mut posted = self.posted();
         if self.wanted.borrow().contains(one) {
             let unread = posted.get(one).filter(|posted| posted.is_unread).map(|posted| posted.said.clone());
@@ -86,7 +86,7 @@ impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> SourceBo
         }
     }
 
-    /// Has exactly these watched from now on.
+    /// Watches exactly these from now on.
     pub(crate) fn want(&self, all: BTreeSet<W>) {
         let mut posted = self.posted();
         posted.retain(|one, _| all.contains(one));
@@ -97,7 +97,7 @@ impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> SourceBo
         });
     }
 
-    /// What was posted and not taken yet.
+    /// Takes the reports that were posted since the last call.
     pub(crate) fn take(&self) -> Vec<(W, S)> {
         let mut posted = self.posted();
         let unread = posted.iter_mut().filter(|(_, posted)| posted.is_unread);
@@ -108,7 +108,7 @@ impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> SourceBo
         taken.collect()
     }
 
-    /// Waits until something is there to take, also if whoever waited for something else has heard of it first.
+    /// Waits until there is a report to take, also if another waiter was notified of it first.
     pub(crate) async fn changed(&self) {
         loop {
             let changed = self.changed.notified();
@@ -119,8 +119,8 @@ impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> SourceBo
         }
     }
 
-    /// Waits until something was said of each of these.
-    pub(crate) async fn all_are_said(&self, all: &BTreeSet<W>) {
+    /// Waits until each of these has a report.
+    pub(crate) async fn all_are_posted(&self, all: &BTreeSet<W>) {
         loop {
             let changed = self.changed.notified();
             if all.iter().all(|one| self.posted().contains_key(one)) {
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn changes_that_come_faster_than_they_are_read_are_one() {
-        let board = DiscoveryBoard::default();
+        let board = SourceRegistry::default();
         board.want(BTreeSet::from([source("web")]));
         (1..=1_000).for_each(|n| board.post(&source("web"), failed(n)));
         assert_eq!(board.take(), [(source("web"), failed(1_000))]);
@@ -165,11 +165,11 @@ mod tests {
 
     #[tokio::test]
     async fn what_another_has_waited_for_is_still_there_to_take() {
-        let board = DiscoveryBoard::default();
+        let board = SourceRegistry::default();
         board.want(BTreeSet::from([source("web")]));
         assert!(board.changed().now_or_never().is_none(), "there is nothing to take");
         board.post(&source("web"), failed(1));
-        board.all_are_said(&BTreeSet::from([source("web")])).await;
+        board.all_are_posted(&BTreeSet::from([source("web")])).await;
         board.changed().await;
         assert!(board.changed().now_or_never().is_some(), "nobody has taken it");
         board.take();
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_source_that_nobody_wants_leaves_nothing() {
-        let board = DiscoveryBoard::default();
+        let board = SourceRegistry::default();
         board.post(&source("web"), failed(1));
         assert_eq!(board.take(), []);
         board.want(BTreeSet::from([source("web")]));

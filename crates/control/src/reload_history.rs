@@ -1,4 +1,4 @@
-//! The record of loads: which configuration runs, and how the last reload went. Pure.
+//! History of reloads: which configuration runs, and the outcome of the last reload. Pure.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,9 +10,9 @@ use convey_model::{Mode, Timestamp};
 
 use super::ConfigFile;
 
-/// What is known of it, for whoever asks.
+/// The running configuration and its reloads, for the statistics.
 #[derive(Debug, Default)]
-pub struct ConfigLoads(Mutex<Loads>);
+pub struct ReloadHistory(Mutex<Loads>);
 
 #[derive(Debug, Default)]
 struct Loads {
@@ -21,7 +21,7 @@ struct Loads {
     token: Option<AdminToken>,
 }
 
-/// What is known now.
+/// The history at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ConfigLoad {
     /// Where the file is. Empty before the first one.
@@ -53,13 +53,13 @@ const MAX_ERRORS: usize = 10;
 /// The most certificates that are told.
 const MAX_REFUSED: usize = 100;
 
-impl ConfigLoads {
-    /// What is known now.
+impl ReloadHistory {
+    /// Returns the history.
     pub fn now(&self) -> ConfigLoad {
         self.lock().load.clone()
     }
 
-    /// What lets a request at the statistics address change things.
+    /// Token of requests at the statistics address that change something.
     pub fn token(&self) -> Option<AdminToken> {
         self.lock().token.clone()
     }
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_reload_that_is_refused_leaves_the_hash_and_tells_why_until_one_succeeds() {
-        let loads = ConfigLoads::default();
+        let loads = ReloadHistory::default();
         loads.start(&ConfigFile::new("c.toml".into()), &config(""), Timestamp(1));
         let first = loads.now();
         assert_eq!((first.hash.len(), first.successes, first.failures), (16, 0, 0));

@@ -1,4 +1,4 @@
-//! Tells of what has happened: to the log, and to whoever asks later.
+//! Logs changes, and records them as events.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,32 +15,32 @@ use convey_model::AdminState;
 use convey_snapshot::{Frontend, Server, Snapshot};
 
 impl<D> Task<D> {
-    /// Tells it to the log, and to whoever asks later.
-    pub(super) fn tell(&self, kind: EventKind, level: EventLevel, line: &str) {
+    /// Logs a line, and records it as an event.
+    pub(super) fn log_event(&self, kind: EventKind, level: EventLevel, line: &str) {
         log!(log_level(level), "{line}");
         self.events.record(kind, level, (self.now)(), line);
     }
 
-    pub(super) fn tell_of_name(&self, change: &NameChange) {
+    pub(super) fn log_name_change(&self, change: &NameChange) {
         let (level, line) = of_name(change);
-        self.tell(EventKind::Name, level, &line);
+        self.log_event(EventKind::Name, level, &line);
     }
 
-    pub(super) fn tell_of_source(&self, change: &DiscoveryChange) {
+    pub(super) fn log_source_change(&self, change: &DiscoveryChange) {
         if change.is_told {
             let (level, line) = of_source(change);
-            self.tell(EventKind::Name, level, &line);
+            self.log_event(EventKind::Name, level, &line);
         }
     }
 
-    pub(super) fn tell_of_server(&self, change: &HealthChange) {
+    pub(super) fn log_health_change(&self, change: &HealthChange) {
         let (level, line) = of_server(change);
-        self.tell(kind_of(&change.change), level, &line);
+        self.log_event(kind_of(&change.change), level, &line);
     }
 
-    /// Tells of which servers, since `before`, routes no longer say that they are on the link, as their mode wants it,
-    /// and of which they say so again. A file is refused for it.
-    pub(super) fn tell_who_left_the_link(&self, before: &Snapshot) {
+    /// Logs the servers whose routes, since `before`, no longer have them on the link, as their mode needs it, and those that are on
+    /// the link again. A file with such a server is refused.
+    pub(super) fn log_off_link_servers(&self, before: &Snapshot) {
         let now = self.snapshot.load();
         if Arc::ptr_eq(&before.network, &now.network) && Arc::ptr_eq(&before.places, &now.places) {
             return;
@@ -49,15 +49,15 @@ impl<D> Task<D> {
         for server in now.difference(&before) {
             let line =
                 format!("server {server} is no longer on the link (dsr = \"l2\"): nothing is sent to it");
-            self.tell(EventKind::Health, Warn, &line);
+            self.log_event(EventKind::Health, Warn, &line);
         }
         for server in before.difference(&now) {
-            self.tell(EventKind::Health, Info, &format!("server {server} is on the link again"));
+            self.log_event(EventKind::Health, Info, &format!("server {server} is on the link again"));
         }
     }
 
-    /// Tells which backends lost their last server, or have one again, since `before`.
-    pub(super) fn tell_who_is_empty(&self, before: &Snapshot) {
+    /// Logs the backends that lost their last server, or have one again, since `before`.
+    pub(super) fn log_empty_backends(&self, before: &Snapshot) {
         let now = self.snapshot.load();
         let are_same = Arc::ptr_eq(&before.places, &now.places);
         let empty = |snapshot: &Snapshot, other: &Snapshot| -> BTreeSet<String> {
@@ -74,7 +74,7 @@ impl<D> Task<D> {
                 let taken_out = self.taken_out(backend);
                 let line =
                     format!("backend {backend} has no server left{taken_out}: its clients are refused");
-                self.tell(EventKind::Backend, Error, &line);
+                self.log_event(EventKind::Backend, Error, &line);
                 continue;
             };
             let (servers, file) = (listed(servers.into_iter(), MAX_LISTED), self.file.path.display());
@@ -82,14 +82,14 @@ impl<D> Task<D> {
                 "backend {backend} waits for its first server, and its clients are refused: {servers}; start them, or \
                  correct their addresses in {file}"
             );
-            self.tell(EventKind::Backend, Error, &line);
+            self.log_event(EventKind::Backend, Error, &line);
         }
         for backend in before.difference(&now) {
-            self.tell(EventKind::Backend, Info, &format!("backend {backend} serves again"));
+            self.log_event(EventKind::Backend, Info, &format!("backend {backend} serves again"));
         }
     }
 
-    /// How many servers of a backend operators have taken out, in words.
+    /// Number of servers of a backend that operators have taken out, as a part of a log line; empty for none.
     fn taken_out(&self, backend: &str) -> String {
         let snapshot = self.snapshot.load();
         let mut pools = snapshot.frontends.iter().flat_map(|frontend| frontend.pools());

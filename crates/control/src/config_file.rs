@@ -1,0 +1,107 @@
+//! The configuration file, its loads, and the files that it names.
+
+use std::path::PathBuf;
+
+use log::warn;
+
+use convey_config::files::ReadFiles;
+use convey_config::watch::NamedFiles;
+use convey_config::{self as config, ListSettings, LoadError, Loaded, PairsBefore, Problem};
+use convey_model::Mode;
+
+/// The configuration file, and how to read it.
+#[derive(Debug, Clone)]
+pub struct ConfigFile {
+    /// Its path.
+    pub path: PathBuf,
+    /// Settings that a mere list of servers leaves open.
+    pub list: Option<ListSettings>,
+    /// Mode of the command line, for frontends without one.
+    pub mode: Option<Mode>,
+    /// The files that it names.
+    pub lists: NamedFiles,
+    /// The folder that it is brought into, if it comes from elsewhere.
+    pub brought_into: Option<PathBuf>,
+}
+
+impl ConfigFile {
+    /// A configuration whose frontends are in proxy mode unless they say otherwise.
+    pub fn new(path: PathBuf) -> ConfigFile {
+        ConfigFile { path, list: None, mode: None, lists: NamedFiles::default(), brought_into: None }
+    }
+
+    /// This file before its first load.
+    #[must_use]
+    pub fn unloaded(&self) -> ConfigFile {
+        ConfigFile { lists: NamedFiles::default(), ..self.clone() }
+    }
+
+    /// Its absolute path.
+    pub fn absolute(&self) -> PathBuf {
+        std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone())
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// Those of [`config::load`] and [`config::load_list`].
+    pub fn load(&self) -> Result<Loaded, LoadError> {
+        let loaded = match self.list {
+            Some(list) => self.load_list(list),
+            None => self.load_with_lists(),
+        };
+        let loaded = self.with_source_paths(loaded)?;
+        Ok(match self.mode {
+            Some(mode) => loaded.with_default_mode(mode),
+            None => loaded,
+        })
+    }
+
+    /// Names files in problems as the place calls them that they are brought from: nobody edits them in the folder here.
+    fn with_source_paths(&self, loaded: Result<Loaded, LoadError>) -> Result<Loaded, LoadError> {
+        let Some(folder) = self.path.parent().filter(|_| self.brought_into.is_some()) else { return loaded };
+        let folder = format!("{}/", folder.display());
+        let rename = |problems: &mut Vec<Problem>| {
+            for problem in problems {
+                problem.file = problem.file.replace(&folder, "");
+                problem.message = problem.message.replace(&folder, "");
+            }
+        };
+        match loaded {
+            Ok(mut loaded) => {
+                rename(&mut loaded.warnings);
+                Ok(loaded)
+            }
+            Err(LoadError::Invalid(mut problems)) => {
+                rename(&mut problems);
+                Err(LoadError::Invalid(problems))
+            }
+            Err(other) => Err(other),
+        }
+    }
+
+    fn load_list(&self, list: ListSettings) -> Result<Loaded, LoadError> {
+        let mut read = ReadFiles::default();
+        let loaded = config::load_list(&self.path, list, &mut read);
+        self.lists.set_texts(read.texts);
+        loaded
+    }
+
+    /// Has the watch of the file include the files that it names.
+    fn load_with_lists(&self) -> Result<Loaded, LoadError> {
+        let mut read = ReadFiles::default();
+        let before = self.lists.pairs();
+        let loaded = config::load_with_lists(&self.path, &mut read, before.as_ref());
+        let ReadFiles { texts, named: lists } = read;
+        self.lists.set_texts(texts);
+        if let Ok(loaded) = &loaded {
+            self.lists.keep_pairs(PairsBefore::of(&loaded.config));
+            for (path, before) in self.lists.set(lists) {
+                warn!("{} has no network any more; it had {before} before", path.display());
+            }
+        } else {
+            self.lists.add(lists);
+        }
+        loaded
+    }
+}

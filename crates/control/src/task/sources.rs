@@ -1,0 +1,96 @@
+//! Names, sources of servers, and the addresses of this host: what the servers of the configuration depend on.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use log::warn;
+
+use super::Task;
+use crate::{NameQuestion, own_addresses};
+use convey_config::{Config, LeftOut};
+
+/// How long a start or a reload waits for the names that are new in it. Less than anybody's patience, more than name
+/// servers take.
+const FIRST_LOOKUP: Duration = Duration::from_secs(2);
+
+impl<D> Task<D> {
+    /// Has no name and no source watched any more. What is known stays.
+    pub fn end_sources(&self) {
+        self.names.end();
+        self.discovery.end();
+    }
+
+    /// Has the names and the sources of this configuration watched, and no others.
+    pub(super) fn watch_sources_of(&self, config: Option<&Config>) {
+        self.names.want(config.map(NameQuestion::all).unwrap_or_default());
+        let sources = config.map(Config::sources).unwrap_or_default();
+        self.discovery.want(sources.into_iter().cloned().collect());
+    }
+
+    /// Waits for names and sources that are new in `config`, so that their servers are there from the start; those that take too
+    /// long go without for now.
+    pub(super) async fn await_first_lookup(&self, config: &Config) {
+        let (hosts, sources) = (self.state.unknown_names(config), self.state.unknown_sources(config));
+        let names = NameQuestion::all(config).into_iter().filter(|name| hosts.contains(&name.host)).collect();
+        let all = async {
+            tokio::join!(self.names.all_are_posted(&names), self.discovery.all_are_posted(&sources))
+        };
+        let _ = tokio::time::timeout(FIRST_LOOKUP, all).await;
+    }
+
+    /// Takes lookups and reports for the configuration that comes next.
+    pub(super) fn learn_sources(&mut self, config: &Config) {
+        let now = (self.now)();
+        for (_, lookup) in self.names.take() {
+            if let Some(change) = self.state.learn(lookup, now) {
+                self.log_name_change(&change);
+            }
+        }
+        for (source, said) in self.discovery.take() {
+            let said = said.with_usable(config.allow_local);
+            if let Some(change) = self.state.learn_of_source(&source, said, now) {
+                self.log_source_change(&change);
+            }
+        }
+    }
+
+    pub(super) fn on_lookups(&mut self) {
+        let left_out_before = self.state.left_out().clone();
+        for (_, lookup) in self.names.take() {
+            if let Some(change) = self.state.on_lookup(lookup, (self.now)()) {
+                self.log_name_change(&change);
+            }
+        }
+        self.log_left_out(&left_out_before);
+        self.schedule.set(self.state.probes());
+    }
+
+    pub(super) fn on_discoveries(&mut self) {
+        let left_out_before = self.state.left_out().clone();
+        let allow_local = self.state.config().is_some_and(|config| config.allow_local);
+        for (source, said) in self.discovery.take() {
+            let said = said.with_usable(allow_local);
+            if let Some(change) = self.state.on_discovery(&source, said, (self.now)()) {
+                self.log_source_change(&change);
+            }
+        }
+        self.log_left_out(&left_out_before);
+        self.schedule.set(self.state.probes());
+    }
+
+    /// Asks the kernel for the addresses of this host. If it does not answer, the last ones stay.
+    pub(super) fn look_at_own_addresses(&mut self) {
+        let Ok(addresses) = own_addresses() else { return };
+        let left_out_before = self.state.left_out().clone();
+        if self.state.set_own_addresses(addresses, (self.now)()) {
+            self.log_left_out(&left_out_before);
+            self.schedule.set(self.state.probes());
+        }
+    }
+
+    /// Logs the servers of names that would be a frontend themselves, and were not left out before.
+    pub(super) fn log_left_out(&mut self, before: &BTreeSet<LeftOut>) {
+        let new = self.state.left_out().difference(before);
+        self.digest.left_out.take(new, (self.now)()).iter().for_each(|line| warn!("{line}"));
+    }
+}
