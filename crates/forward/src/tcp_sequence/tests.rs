@@ -479,12 +479,12 @@ fn exact_fin_ends_the_memory_of_a_syn() {
 fn fin_of_a_server_that_the_cache_reports_late_does_not_end_the_memory_of_a_syn() {
     for (state, seq) in [(HalfClosedByServer, 4_999), (HalfClosedByServer, 5_000), (Established, 5_000)] {
         let (mut numbers, mut pending) = (established(), PendingFin::default());
-        numbers.hear(&mut pending, (BothSides, state), ToServer, segment(SYN, 70_000, 0));
+        numbers.apply_segment(&mut pending, (BothSides, state), ToServer, segment(SYN, 70_000, 0));
         let fin = segment(FIN_ACK, seq, 1_000);
         assert_eq!(numbers.finish(&mut pending, state, ToClient, fin), FIN_ACK);
         assert_eq!((pending, numbers.acked), (PendingFin::Reopening, seq + 1), "{state:?}");
         let answer = segment(SYN_ACK, 90_000, 70_001);
-        let heard = numbers.hear(&mut pending, (BothSides, HalfClosedByServer), ToClient, answer);
+        let heard = numbers.apply_segment(&mut pending, (BothSides, HalfClosedByServer), ToClient, answer);
         assert_eq!((heard.flags, numbers.sent, numbers.acked), (SYN_ACK, 70_001, 90_001), "{state:?}");
     }
 }
