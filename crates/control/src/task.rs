@@ -136,7 +136,7 @@ impl<D: DataPath> Task<D> {
                 Some(outcome) = events.outcomes.recv() => self.state.on_outcome(outcome, (self.now)()),
                 Some(failures) = events.failures.recv() => self.on_failures(failures),
                 () = heartbeat.due() => self.supervisor.is_alive(),
-                Some(()) = events.reloads.recv(), if !self.handing_over => {
+                Some(()) = events.reloads.recv() => {
                     self.notify_reload();
                     reading.begin(&self.file);
                 }
@@ -144,7 +144,7 @@ impl<D: DataPath> Task<D> {
                     self.on_request(request, reading).await;
                     pace.hurry();
                 }
-                loaded = reading.end(), if !self.handing_over => {
+                loaded = reading.end(), if !self.handing_over || self.state.is_stopping() => {
                     let outcome = self.reload(loaded).await;
                     reading.answer(&outcome);
                     if !reading.begin_again(&self.file) && !self.state.is_stopping() {
@@ -162,7 +162,7 @@ impl<D: DataPath> Task<D> {
                     let backends = round.step(|| self.state.backends_with_handshakes());
                     backends.iter().for_each(|backend| self.look_at_backend(backend));
                 }
-                Some(call) = events.calls.recv() => call(self),
+                Some(call) = events.calls.recv() => self.on_call(call, reading),
             }
             // Further events that have arrived are decided together: a table is built once for all of them.
             while let Ok(outcome) = events.outcomes.try_recv() {
@@ -178,16 +178,21 @@ impl<D: DataPath> Task<D> {
         }
     }
 
-    /// Sets whether requests that change the state are refused, because another process has it. The file is not reloaded meanwhile, but
-    /// afterwards: the other process reads it itself, and listens on what is new there.
+    fn on_call(&mut self, call: Call<D>, reading: &mut Reading) {
+        call(self);
+        if self.handing_over {
+            reading.answer_all(&Err(requests::during_upgrade()));
+        }
+    }
+
+    /// Sets whether another process takes over. Requests that change the state are refused then. A reload waits until the other process
+    /// has failed, or until this one stops: the other process reads the file itself, and listens on what is new there.
     pub fn set_handing_over(&mut self, handing_over: bool) {
         self.handing_over = handing_over;
     }
 
     /// Begins no new connections (packet modes).
     pub fn stop(&mut self) {
-        // A process that leaves follows what the file forbids clients.
-        self.handing_over = false;
         let snapshot = self.state.stop();
         self.publish(snapshot);
     }

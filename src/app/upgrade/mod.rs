@@ -246,6 +246,10 @@ async fn try_once(
     let (channel, gate) = (ours.clone(), passage.gate.clone());
     let (offer, offered) = oneshot::channel();
     let call: Call<Paths> = Box::new(move |task| {
+        // Nobody waits for it any more if this process stops.
+        if offer.is_closed() {
+            return;
+        }
         task.set_handing_over(true);
         let _ = offer.send((
             task.data_path.offer(),

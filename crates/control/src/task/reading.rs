@@ -50,6 +50,14 @@ impl Reading {
         }
     }
 
+    /// Answers everybody who waits. The reading goes on.
+    pub(super) fn answer_all(&mut self, outcome: &Outcome) {
+        self.answer(outcome);
+        for answer in self.waiting_for_next.drain(..) {
+            let _ = answer.send(outcome.clone());
+        }
+    }
+
     /// Begins anew if the task was interrupted before what was read was in force.
     pub(super) fn resume(&mut self, file: &ConfigFile) {
         if self.is_pending && self.loaded.is_none() {

@@ -89,6 +89,11 @@ impl From<Unsteerable> for RequestRefusal {
     }
 }
 
+/// The answer to a request that changes the state while another process takes over.
+pub(super) fn during_upgrade() -> RequestRefusal {
+    RequestRefusal::Later("an upgrade is under way: try again once it has ended".to_owned())
+}
+
 /// What an operator has said, as the object of a sentence.
 pub(super) fn as_noun(value: &OverlayValue) -> String {
     match value {
@@ -105,9 +110,7 @@ impl<D: DataPath> Task<D> {
         let OperatorRequest { what, by, answer } = request;
         let outcome = match what {
             // The new process reads the file itself, and has been sent the rest of the state.
-            _ if self.handing_over => {
-                Err(RequestRefusal::Later("an upgrade is under way: try again once it has ended".to_owned()))
-            }
+            _ if self.handing_over => Err(during_upgrade()),
             Requested::Reload => {
                 self.log_event(EventKind::Operator, Info, &format!("reloading, as {by} has asked for"));
                 self.notify_reload();

@@ -27,6 +27,8 @@ pub(super) struct Following {
     with: FollowedWith,
     node: String,
     last: Option<TriedRevision>,
+    /// Whether the newest revision waits for the end of an upgrade.
+    is_put_off: bool,
     pace: FollowPace,
     /// Why the status key cannot be written, as the log has told it.
     cannot_say: Option<String>,
@@ -42,7 +44,8 @@ impl Following {
         in_force.iter().for_each(|revision| with.state.accept(revision.number));
         let last = in_force.map(|revision| TriedRevision { revision, is_accepted: true });
         let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let following = Following { source, with, node, last, pace: FollowPace::default(), cannot_say: None };
+        let pace = FollowPace::default();
+        let following = Following { source, with, node, last, is_put_off: false, pace, cannot_say: None };
         let begun = thread::Builder::new().name("etcd".to_owned()).spawn(move || match runtime() {
             Ok(runtime) => runtime.block_on(following.run()),
             Err(error) => error!("etcd is not followed: {error:#}"),
@@ -104,7 +107,8 @@ impl Following {
                 }
                 _ = looks.tick() => {
                     let now = client.mark().await?;
-                    if std::mem::replace(&mut mark, now) != now {
+                    let is_due = std::mem::take(&mut self.is_put_off);
+                    if std::mem::replace(&mut mark, now) != now || is_due {
                         self.read(client).await?;
                     }
                     if !client.keep().await? {
@@ -129,7 +133,14 @@ impl Following {
     async fn read(&mut self, client: &mut EtcdClient) -> Result<(), EtcdFault> {
         match client.read().await {
             Ok(revision) if self.last.as_ref().is_none_or(|last| last.allows(&revision)) => {
-                let tried = self.try_out(&revision).await;
+                let tried = match self.try_out(&revision).await {
+                    Ok(()) => Ok(()),
+                    Err(NotInForce::Refused(problems)) => Err(problems),
+                    Err(NotInForce::Later) => {
+                        self.is_put_off = true;
+                        return Ok(());
+                    }
+                };
                 let is_accepted = tried.is_ok();
                 self.note(revision.number, tried);
                 self.last = Some(TriedRevision { revision, is_accepted });
@@ -151,10 +162,12 @@ impl Following {
     }
 
     /// # Errors
-    /// It is not in force, and the one before is in use: what is wrong, a line each.
-    async fn try_out(&self, revision: &Revision) -> Result<(), Vec<String>> {
+    /// It is not in force, and the one before is in use.
+    async fn try_out(&self, revision: &Revision) -> Result<(), NotInForce> {
         let folder = &self.source.folder;
-        let words = |error: std::io::Error| vec![format!("{}: {error}", folder.path().display())];
+        let words = |error: std::io::Error| {
+            NotInForce::Refused(vec![format!("{}: {error}", folder.path().display())])
+        };
         folder.use_revision(revision).map_err(words)?;
         let reloaded = self.reload(revision.number).await;
         match reloaded {
@@ -172,18 +185,22 @@ impl Following {
         }
     }
 
-    async fn reload(&self, number: i64) -> Result<(), Vec<String>> {
+    async fn reload(&self, number: i64) -> Result<(), NotInForce> {
         let (answer, answered) = oneshot::channel();
         let by = format!("revision {number} of etcd");
-        let over = || vec!["this process is about to end".to_owned()];
+        let over = || NotInForce::Refused(vec!["this process is about to end".to_owned()]);
         let request = OperatorRequest { what: Requested::Reload, by, answer };
         self.with.requests.send(request).await.map_err(|_| over())?;
         match timeout(RELOAD_TIMEOUT, answered).await {
             Ok(Ok(Ok(_))) => Ok(()),
-            Ok(Ok(Err(RequestRefusal::Invalid(problems)))) => Err(problems),
-            Ok(Ok(Err(refusal))) => Err(vec![refusal.to_string()]),
+            Ok(Ok(Err(RequestRefusal::Invalid(problems)))) => Err(NotInForce::Refused(problems)),
+            Ok(Ok(Err(RequestRefusal::Later(_)))) => Err(NotInForce::Later),
+            Ok(Ok(Err(refusal))) => Err(NotInForce::Refused(vec![refusal.to_string()])),
             Ok(Err(_)) => Err(over()),
-            Err(_) => Err(vec![format!("the reload has not ended within {} s", RELOAD_TIMEOUT.as_secs())]),
+            Err(_) => {
+                let seconds = RELOAD_TIMEOUT.as_secs();
+                Err(NotInForce::Refused(vec![format!("the reload has not ended within {seconds} s")]))
+            }
         }
     }
 
@@ -223,6 +240,14 @@ impl Following {
         }
         self.cannot_say = said;
     }
+}
+
+/// Why a revision is not in force.
+enum NotInForce {
+    /// It is wrong: the problems, a line each.
+    Refused(Vec<String>),
+    /// An upgrade is under way. If that fails, the revision is to be tried again.
+    Later,
 }
 
 /// The last revision that was tried.
