@@ -98,7 +98,15 @@ impl Side {
 }
 
 impl Connection {
-    pub(super) fn new() -> Connection {
+    /// The first of a client. Its numbers are far from those of other clients (RFC 6528): a late answer to the client that had its SNAT
+    /// port before does not fit.
+    pub(super) fn first(client: usize) -> Connection {
+        let seq = (client as u32) << 28;
+        let side = Side { next: seq, got: seq };
+        Connection { client: side, server: side, ..Connection::new() }
+    }
+
+    fn new() -> Connection {
         Connection {
             delivered: None,
             answer_passed: false,

@@ -63,7 +63,7 @@ impl EventSequence {
         let setup = BalancerSetup { mode, is_v6: has(2), ports, ..few }.with_clock(setup >> 6);
         let room = has(4).then_some(if has(32) { FEW_ENTRIES } else { usize::MAX });
         let balancer = Cached::new(setup, workers, room);
-        let connections = vec![Connection::new(); CLIENTS];
+        let connections = (0..CLIENTS).map(Connection::first).collect();
         let changes = Changes::none();
         let mut events =
             EventSequence { setup, balancer, connections, opened: 0, ended: 0, forged: 0, changes };
