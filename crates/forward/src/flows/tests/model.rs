@@ -43,7 +43,7 @@ fn new_flow(client: u16) -> NewFlow {
         if who.is_multiple_of(3) { Addr::v6([addr.v4_bytes(); 4].concat().try_into().unwrap()) } else { addr }
     };
     let key = |key: FlowKey| FlowKey { src: addr(key.src), dst: addr(key.dst), protocol, ..key };
-    // Frontends kind servers, and servers have several numbers.
+    // Frontends share servers, and servers have several numbers.
     let (frontend_id, server_id) = ((client / 2 % 3).into(), (client / 3 % 4).into());
     NewFlow { client: key(flow.client), server: key(flow.server), frontend_id, server_id, ..flow }
 }
