@@ -399,6 +399,8 @@ impl RunningBalancer {
 
     /// Lets connections finish. Clients are refused from now on.
     async fn stop(mut self, signals: &mut Signals) -> ExitCode {
+        // The control task answers no more: a revision that is tried now would stay in its folder as if it were in force.
+        self.followed.with.state.end();
         let is_upgrading = self.upgrades.is_under_way();
         if let Some(successful) = self.upgrades.abandon().await {
             if let Some(heir) = &successful.heir {
@@ -407,6 +409,7 @@ impl RunningBalancer {
             return self.leave(successful, true, signals).await;
         }
         if is_upgrading {
+            self.task.set_handing_over(false);
             self.task.data_path.release();
         }
         self.draining.store(true, Ordering::Relaxed);
@@ -414,7 +417,6 @@ impl RunningBalancer {
             announcer.withdraw().await;
         }
         self.acme.end();
-        self.followed.with.state.end();
         self.task.end_sources();
         self.end_traces(TraceEnd::Stop).await;
         self.task.data_path.wait_until_idle().await;
@@ -425,6 +427,7 @@ impl RunningBalancer {
     /// Lets connections finish, however long that takes if no signal comes, or has come. Another process serves from now on.
     async fn leave(mut self, successful: Successful, is_told: bool, signals: &mut Signals) -> ExitCode {
         let Successful { process, taken, mut heir } = successful;
+        self.followed.with.state.end();
         info!("upgraded: process {process} serves from now on");
         // It has a socket of its own that `convey upgrade` finds.
         self.upgrade_requests = None;
@@ -432,7 +435,6 @@ impl RunningBalancer {
             announcer.leave().await;
         }
         self.acme.end();
-        self.followed.with.state.end();
         self.task.end_sources();
         self.end_traces(TraceEnd::Upgrade).await;
         self.task.data_path.leave_packets();

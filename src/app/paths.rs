@@ -40,6 +40,8 @@ const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct Paths {
     proxy: Option<ProxyPath>,
     packets: Option<PacketPath>,
+    /// Whether another process forwards the packets that this one forwarded.
+    has_left_packets: bool,
     logs: Logs,
     changed: Arc<Notify>,
     /// The process before this one, until it has let go of what was handed over.
@@ -122,6 +124,7 @@ impl Paths {
             logs,
             changed: Arc::default(),
             packets,
+            has_left_packets: false,
             proxy: if columns.is_empty() { None } else { Some(ProxyPath::start(parts, columns, owned)?) },
             predecessor: None,
             not_let_go: None,
@@ -192,6 +195,7 @@ impl Paths {
     /// Stops forwarding packets: another process goes on with the flows.
     pub(super) fn leave_packets(&mut self) {
         if let Some(packets) = self.packets.take() {
+            self.has_left_packets = true;
             packets.leave();
         }
     }
@@ -400,7 +404,10 @@ impl DataPath for Paths {
             snat: self.packets.as_ref().and_then(PacketPath::snat),
             proxied: self.proxy.as_ref().map_or(&none, ProxyPath::listened),
         };
-        started.refuse(running, wanted)
+        match self.has_left_packets {
+            true => started.refuse(&without_packets(running), &without_packets(wanted)),
+            false => started.refuse(running, wanted),
+        }
     }
 
     fn prepare(&mut self, config: &Config) -> Result<Self::Ready, String> {
@@ -462,6 +469,13 @@ impl DataPath for Paths {
             proxy.count_owned(packets.owned());
         }
     }
+}
+
+/// The frontends of a process that has left those of packet modes to another one.
+fn without_packets(config: &Config) -> Config {
+    let mut config = config.clone();
+    config.frontends.retain(|frontend| frontend.mode.is_proxied());
+    config
 }
 
 #[cfg(test)]

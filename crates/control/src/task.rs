@@ -122,7 +122,9 @@ impl<D: DataPath> Task<D> {
     /// reload.
     pub async fn run(&mut self, events: &mut ControlEvents<D>) {
         let reading = &mut events.reading;
-        reading.resume(&self.file);
+        if !self.holds_reloads() {
+            reading.resume(&self.file);
+        }
         let mut own_addresses = tokio::time::interval(OWN_ADDRESSES);
         let (mut round, mut step) = (LookRound::default(), tokio::time::interval(STEP));
         step.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -136,15 +138,12 @@ impl<D: DataPath> Task<D> {
                 Some(outcome) = events.outcomes.recv() => self.state.on_outcome(outcome, (self.now)()),
                 Some(failures) = events.failures.recv() => self.on_failures(failures),
                 () = heartbeat.due() => self.supervisor.is_alive(),
-                Some(()) = events.reloads.recv() => {
-                    self.notify_reload();
-                    reading.begin(&self.file);
-                }
+                Some(()) = events.reloads.recv() => self.on_reload_signal(reading),
                 Some(request) = events.requests.recv() => {
                     self.on_request(request, reading).await;
                     pace.hurry();
                 }
-                loaded = reading.end(), if !self.handing_over || self.state.is_stopping() => {
+                loaded = reading.end() => {
                     let outcome = self.reload(loaded).await;
                     reading.answer(&outcome);
                     if !reading.begin_again(&self.file) && !self.state.is_stopping() {
@@ -178,15 +177,29 @@ impl<D: DataPath> Task<D> {
         }
     }
 
-    fn on_call(&mut self, call: Call<D>, reading: &mut Reading) {
-        call(self);
-        if self.handing_over {
-            reading.answer_all(&Err(requests::during_upgrade()));
+    fn on_reload_signal(&self, reading: &mut Reading) {
+        self.notify_reload();
+        match self.holds_reloads() {
+            true => reading.hold(&self.file),
+            false => reading.begin(&self.file),
         }
     }
 
-    /// Sets whether another process takes over. Requests that change the state are refused then. A reload waits until the other process
-    /// has failed, or until this one stops: the other process reads the file itself, and listens on what is new there.
+    fn on_call(&mut self, call: Call<D>, reading: &mut Reading) {
+        call(self);
+        match self.holds_reloads() {
+            true => reading.interrupt(&Err(self.while_another_has_the_state())),
+            false => reading.resume(&self.file),
+        }
+    }
+
+    /// Whether a reload waits for the end of an upgrade.
+    fn holds_reloads(&self) -> bool {
+        self.handing_over && !self.state.is_stopping()
+    }
+
+    /// Sets whether another process takes over. Requests that change the state are refused then. The file is read again once the other
+    /// process has failed, or this one stops: the other process reads it itself, and listens on what is new there.
     pub fn set_handing_over(&mut self, handing_over: bool) {
         self.handing_over = handing_over;
     }

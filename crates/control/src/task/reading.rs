@@ -50,8 +50,16 @@ impl Reading {
         }
     }
 
-    /// Answers everybody who waits. The reading goes on.
-    pub(super) fn answer_all(&mut self, outcome: &Outcome) {
+    /// Notes that the file is to be read, which [`Reading::resume`] begins.
+    pub(super) fn hold(&mut self, file: &ConfigFile) {
+        if !std::mem::replace(&mut self.is_pending, true) {
+            info!("{} will be read once the upgrade has ended", file.path.display());
+        }
+    }
+
+    /// Ends a reading that is under way, answers everybody who waits, and has [`Reading::resume`] read the file again.
+    pub(super) fn interrupt(&mut self, outcome: &Outcome) {
+        (self.loaded, self.again) = (None, false);
         self.answer(outcome);
         for answer in self.waiting_for_next.drain(..) {
             let _ = answer.send(outcome.clone());

@@ -53,9 +53,7 @@ impl<D: DataPath> Task<D> {
         let (loaded, running) = (loaded.map_err(lines)?, &self.loaded.config);
         let stopping = self.state.is_stopping();
         let (loaded, diff) = if stopping { loaded.reload_draining(running) } else { loaded.reload(running) };
-        // A process that stops begins nothing.
-        let obstacle = self.data_path.refuse(running, &loaded.config).filter(|_| !stopping);
-        if let Some(obstacle) = obstacle {
+        if let Some(obstacle) = self.data_path.refuse(running, &loaded.config) {
             return Err(vec![obstacle]);
         }
         let odd = self.on_host(&loaded.config, |network| config::validate_mode(&loaded, network));

@@ -89,11 +89,6 @@ impl From<Unsteerable> for RequestRefusal {
     }
 }
 
-/// The answer to a request that changes the state while another process takes over.
-pub(super) fn during_upgrade() -> RequestRefusal {
-    RequestRefusal::Later("an upgrade is under way: try again once it has ended".to_owned())
-}
-
 /// What an operator has said, as the object of a sentence.
 pub(super) fn as_noun(value: &OverlayValue) -> String {
     match value {
@@ -105,12 +100,21 @@ pub(super) fn as_noun(value: &OverlayValue) -> String {
 }
 
 impl<D: DataPath> Task<D> {
+    /// The answer to a request that changes the state, which another process takes over or has.
+    pub(super) fn while_another_has_the_state(&self) -> RequestRefusal {
+        let why = match self.state.is_stopping() {
+            true => "another process serves now",
+            false => "an upgrade is under way: try again once it has ended",
+        };
+        RequestRefusal::Later(why.to_owned())
+    }
+
     /// Does what is asked, or has it done.
     pub(super) async fn on_request(&mut self, request: OperatorRequest, reading: &mut Reading) {
         let OperatorRequest { what, by, answer } = request;
         let outcome = match what {
             // The new process reads the file itself, and has been sent the rest of the state.
-            _ if self.handing_over => Err(during_upgrade()),
+            _ if self.handing_over => Err(self.while_another_has_the_state()),
             Requested::Reload => {
                 self.log_event(EventKind::Operator, Info, &format!("reloading, as {by} has asked for"));
                 self.notify_reload();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use log::{info, warn};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
@@ -56,7 +56,8 @@ impl Drop for AbortOnDrop {
 /// A try at a place.
 struct Try {
     place: LatePlace,
-    workers: Vec<(UnboundedSender<WorkerCommand>, Handle)>,
+    /// A worker ends once all strong senders of its commands are gone.
+    workers: Vec<(WeakUnboundedSender<WorkerCommand>, Handle)>,
     descriptors: Descriptors,
     begun: Arc<Mutex<Vec<BegunPlace>>>,
     is_over: Arc<AtomicBool>,
@@ -74,7 +75,7 @@ impl LatePlaces {
         warn!(
             "HTTP/3 waits for {at}: another process has the port, such as a convey that drains; TCP is served meanwhile"
         );
-        let workers = threads.iter().map(|thread| (thread.commands.clone(), thread.runtime.clone()));
+        let workers = threads.iter().map(|thread| (thread.commands.downgrade(), thread.runtime.clone()));
         let (begun, is_over) = (self.begun.clone(), self.is_over.clone());
         let next =
             Try { place, workers: workers.collect(), descriptors: descriptors.clone(), begun, is_over };
@@ -113,7 +114,10 @@ impl Try {
                     let held = Arc::downgrade(&sockets);
                     for ((worker, _), socket) in self.workers.iter().zip(sockets.split()) {
                         let (socket, sessions) = (ClientSocket::Quic(socket), Vec::new());
-                        let _ = worker.send(WorkerCommand::Listen { addr: at.addr, socket, sessions });
+                        let command = WorkerCommand::Listen { addr: at.addr, socket, sessions };
+                        if let Some(worker) = worker.upgrade() {
+                            let _ = worker.send(command);
+                        }
                     }
                     self.begun.lock().unwrap_or_else(PoisonError::into_inner).push((at, held));
                     return info!("HTTP/3 is served at {at} now");

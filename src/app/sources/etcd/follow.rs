@@ -131,12 +131,15 @@ impl Following {
 
     /// Reads the newest revision, and tries it unless its files are in force.
     async fn read(&mut self, client: &mut EtcdClient) -> Result<(), EtcdFault> {
+        self.is_put_off = false;
         match client.read().await {
             Ok(revision) if self.last.as_ref().is_none_or(|last| last.allows(&revision)) => {
                 let tried = match self.try_out(&revision).await {
                     Ok(()) => Ok(()),
                     Err(NotInForce::Refused(problems)) => Err(problems),
                     Err(NotInForce::Later) => {
+                        let number = revision.number;
+                        info!("revision {number} of {} waits for the end of an upgrade", self.source.address);
                         self.is_put_off = true;
                         return Ok(());
                     }
