@@ -1,5 +1,5 @@
-//! Large segments that a sender repeats and nobody acknowledges, while the receiver is there: a hop on the path takes only shorter
-//! packets, and does not say so. Pure.
+//! Path MTU black hole detection: large segments that a sender repeats and a live receiver never
+//! acknowledges. A hop on the path takes only shorter packets and sends no ICMP error. Pure.
 
 use std::time::Duration;
 
@@ -8,45 +8,48 @@ use super::tcp_sequence::is_after;
 use super::verdict::FlowOwners;
 use convey_model::Timestamp;
 
-/// Packets up to this length are not suspected, in bytes: every IPv6 link takes them (RFC 8200, section 5).
+/// Packets up to this length are not suspected, in bytes: every IPv6 link carries them (RFC 8200,
+/// section 5).
 pub(super) const MAX_UNSUSPECTED: usize = 1280;
 
-/// Suspects of one worker at once.
+/// Upper bound for the suspected segments of one worker.
 const PLACES: usize = 256;
 
-/// How often a segment has to be repeated, and over how long. Hosts double the time between two.
+/// Repeats of a segment, and the time they take, before it is reported. Hosts double the time
+/// between two repeats.
 const MIN_REPEATS: u8 = 4;
 const MIN_TIME: Duration = Duration::from_secs(2);
 
-/// A suspect that has been repeated more than once keeps its place for so long after the last time.
+/// A suspect that was repeated more than once keeps its place for this long after the last repeat.
 const KEPT_FOR: Duration = Duration::from_secs(10);
 
-/// When a suspect is forgotten. Linux repeats a segment after 120 s at the latest.
+/// A suspect is forgotten after this time without a repeat. Linux waits at most 120 s between two.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(150);
 
-/// Large segments of a flow do not arrive, and short packets do.
+/// Suspicion that large segments of a flow are lost while short packets arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathMtuSuspicion {
-    /// Whose flow it is.
+    /// Owners of the flow.
     pub flow: FlowOwners,
-    /// Which way the large segments go.
+    /// Direction of the large segments.
     pub direction: Direction,
-    /// Length of their packets, in bytes.
+    /// Length of the packets that carry the large segments, in bytes.
     pub packet_len: u16,
 }
 
-/// A large segment to a server was repeated, and nothing in its flow tells whether the server is there: who knows whether it has
-/// answered others tells [`Forwarder::server_has_answered`](super::Forwarder::server_has_answered).
+/// Repeated large segment to a server that may be down: the flow itself does not show whether the
+/// server is alive. If the server has answered other clients since, the driver calls
+/// [`Forwarder::server_has_answered`](super::Forwarder::server_has_answered).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnansweredSegment {
-    /// Whose flow it is.
+    /// Owners of the flow.
     pub flow: FlowOwners,
-    /// When the segment was repeated first.
+    /// Time of the first repeat.
     pub since: Timestamp,
     pub(super) at: FlowSide,
 }
 
-/// One way of a flow, by the flow's place and number in its table.
+/// One direction of a flow, identified by the flow's place and serial number in its table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FlowSide {
     pub(super) place: u32,
@@ -54,27 +57,27 @@ pub(super) struct FlowSide {
     pub(super) direction: Direction,
 }
 
-/// A large segment that its sender has sent before.
+/// A large segment that its sender repeats.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RepeatedSegment {
     pub(super) flow: FlowOwners,
     pub(super) seq: u32,
-    /// How far its sender has got.
+    /// Sequence number after the last byte that the sender has sent.
     pub(super) sent: u32,
     pub(super) packet_len: u16,
 }
 
-/// What a repeated segment says.
+/// Result of noting a repeated segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RepeatFinding {
-    /// Nothing yet.
+    /// No conclusion yet.
     Nothing,
     Unanswered(UnansweredSegment),
     Suspected(PathMtuSuspicion),
 }
 
-/// The suspects, by flow: a fixed number. A newcomer takes the place of one that was repeated once, was told of, or has been
-/// silent.
+/// Table of suspected segments by flow, of fixed size. A new suspect replaces one that was repeated
+/// only once, was already reported, or has not been repeated for a while.
 #[derive(Debug)]
 pub(super) struct BlackHoles {
     suspects: Box<[Option<Suspect>; PLACES]>,
@@ -91,7 +94,7 @@ struct Suspect {
     first: Timestamp,
     before_last: Timestamp,
     last: Timestamp,
-    /// When its receiver was first seen to be there since.
+    /// Time of the first packet of the receiver since the first repeat.
     answered: Option<Timestamp>,
 }
 
@@ -100,13 +103,13 @@ impl BlackHoles {
         BlackHoles { suspects: Box::new([None; PLACES]), occupied: 0, swept: Timestamp::default() }
     }
 
-    /// Whether there is no suspect.
+    /// Whether no segment is suspected.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.occupied == 0
     }
 
-    /// A large segment came again.
+    /// Notes that a sender has repeated a large segment.
     pub(super) fn repeated(
         &mut self,
         at: FlowSide,
@@ -128,7 +131,8 @@ impl BlackHoles {
         }
     }
 
-    /// The receiver of a flow's packets has sent something at `heard`: it acknowledges everything before `ack`.
+    /// Notes a packet of a flow's receiver at time `heard`, which acknowledges all bytes before
+    /// `ack`.
     pub(super) fn acknowledged(&mut self, at: FlowSide, ack: u32, heard: Timestamp) {
         let place = &mut self.suspects[index(at)];
         match place {
@@ -141,7 +145,7 @@ impl BlackHoles {
         }
     }
 
-    /// The server of a flow has answered somebody at this time.
+    /// Notes that the server of a flow has answered some client at this time.
     pub(super) fn server_has_answered(
         &mut self,
         segment: &UnansweredSegment,
@@ -155,7 +159,7 @@ impl BlackHoles {
         }
     }
 
-    /// Forgets, now and then, what was not repeated for long.
+    /// Removes suspects that were not repeated for long, at intervals of [`KEPT_FOR`].
     pub(super) fn forget_old(&mut self, now: Timestamp) {
         if self.is_empty() || now.since(self.swept) < KEPT_FOR {
             return;
@@ -183,7 +187,7 @@ impl Suspect {
         }
     }
 
-    /// Whether it is the same segment, and its sender has sent nothing new since.
+    /// Whether this is the same segment, and its sender has sent no new data since.
     fn is_same(&self, new: &Suspect) -> bool {
         (self.at, self.segment.seq, self.segment.sent) == (new.at, new.segment.seq, new.segment.sent)
     }
@@ -203,7 +207,8 @@ impl Suspect {
         !self.is_told && self.repeats > 1 && now.since(self.last) < KEPT_FOR
     }
 
-    /// The receiver was there before the segment was sent the last time but one: it has not acknowledged that one.
+    /// Conclusion from the repeats so far. The path is suspected if the receiver was alive before
+    /// the next to last repeat and still did not acknowledge it.
     fn finding(&mut self) -> RepeatFinding {
         let RepeatedSegment { flow, packet_len, .. } = self.segment;
         let is_long = self.repeats >= MIN_REPEATS && self.last.since(self.first) >= MIN_TIME;

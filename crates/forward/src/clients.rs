@@ -1,8 +1,10 @@
-//! How many open flows of each client hold something that may run short. Each worker writes counters of its own; of what all
-//! workers share, it reads the others', too.
+//! Counts of open flows per client, by the limited resource that the flows hold. Each worker writes
+//! only its own counters; for resources that all workers share, it also reads the counters of the
+//! others.
 //!
-//! A hash says which counters are a client's, so memory is bounded and nothing is allocated. Clients that meet at a counter
-//! are counted together. So each client has two, and the smaller one counts.
+//! A hash maps clients to counters, so memory is bounded and nothing is allocated. Clients whose
+//! hashes collide share a counter. Each client therefore has two counters, and the smaller one is
+//! its count.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -13,19 +15,21 @@ use super::flow::Flow;
 use super::queues::Resource;
 use convey_model::{Addr, client_of};
 
-/// Counters in one of a worker's two rows: half as many as it has places for flows, of which each counts at four of a row.
-/// So there are 8 flows at one on average when the table is full. That is fewer than the 16 that every client may have, in one
-/// worker; slots are summed over the workers, and there the counts are rougher. 8 MiB at most.
+/// Counters in each of a worker's two rows: half as many as its table has places. Each flow
+/// increments four counters of a row, so a counter has 8 flows on average when the table is full.
+/// That is fewer than the 16 flows that every client of a worker may have. Slots are summed over
+/// the workers, and their counts are less exact. 8 MiB at most.
 const COUNTERS: std::ops::RangeInclusive<u32> = 1 << 14..=1 << 20;
 
-/// What one worker knows of all of them. Without counters, it counts nothing and everybody has none.
+/// Counters of all clients, for one worker. A worker without counters counts no flows, and every
+/// client has 0.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ClientCounts {
     workers: Arc<[OnceLock<Counters>]>,
     own: usize,
 }
 
-/// Those of one worker, which alone writes them.
+/// Counters that one worker writes and all workers read.
 #[derive(Debug)]
 struct Counters {
     rows: [Box<[AtomicU32]>; 2],
@@ -33,13 +37,13 @@ struct Counters {
 }
 
 impl ClientCounts {
-    /// For so many workers, each with its own.
+    /// Creates the counts of this many workers.
     pub(super) fn together(workers: usize) -> Vec<ClientCounts> {
         let all: Arc<[_]> = (0..workers).map(|_| OnceLock::new()).collect();
         (0..workers).map(|own| ClientCounts { workers: all.clone(), own }).collect()
     }
 
-    /// Reserves the counters of this worker, whose table has so many places.
+    /// Reserves the counters of this worker, whose table has `capacity` places.
     pub(super) fn reserve(&self, capacity: u32, seed: u64) {
         let len = (capacity / 2).clamp(*COUNTERS.start(), *COUNTERS.end());
         let row = || (0..len).map(|_| AtomicU32::new(0)).collect();
@@ -48,7 +52,7 @@ impl ClientCounts {
         }
     }
 
-    /// A flow of this worker is open from now on, or no longer.
+    /// Counts a flow of this worker that has opened, or discounts one that is no longer open.
     pub(super) fn note(&self, flow: &Flow, is_open: bool) {
         let Some(counters) = self.workers.get(self.own).and_then(OnceLock::get) else { return };
         let key = flow.client();
@@ -62,7 +66,8 @@ impl ClientCounts {
         }
     }
 
-    /// How many open flows of a client hold this. Each worker has its own places and ports, and all share slots.
+    /// Number of open flows of a client that hold this resource. Table entries and ports belong to
+    /// one worker; slots are shared by all.
     pub(super) fn count(&self, client: Addr, held: Resource, protocol: u8) -> u32 {
         let client = network_of(client);
         let smaller = |counters: &Counters| {
@@ -75,7 +80,7 @@ impl ClientCounts {
         }
     }
 
-    /// How many flows this worker counts. Adds up all its counters.
+    /// Number of flows that this worker counts. Adds up all its counters.
     #[cfg(any(test, feature = "test-util"))]
     pub(super) fn flows(&self) -> u64 {
         let own = self.workers.get(self.own).and_then(OnceLock::get);
@@ -86,7 +91,7 @@ impl ClientCounts {
 }
 
 impl Counters {
-    /// A client's counters for what its flows hold, one in each row.
+    /// Counters of a client for a resource, one in each row.
     fn find(&self, client: Addr, held: Resource, protocol: u8) -> [&AtomicU32; 2] {
         let (kind, id, [a, b]) = match held {
             Resource::TableEntry => (0, 0, [0; 2]),
@@ -94,7 +99,7 @@ impl Counters {
             Resource::FrontendSlot(id) => (2, id, [0; 2]),
             Resource::ServerSlot(id) => (3, id, [0; 2]),
         };
-        // All protocols share the slots.
+        // Slots are shared by all protocols.
         let protocol = if kind < 2 { protocol } else { 0 };
         let what = u64::from(id) | u64::from(protocol) << 32 | kind << 40;
         let mut bytes = [0; 40];
@@ -109,7 +114,7 @@ impl Counters {
     }
 }
 
-/// The first address of what counts as one client.
+/// First address of the network whose addresses count as one client.
 fn network_of(client: Addr) -> Addr {
     client_of(client.ip()).first().into()
 }

@@ -1,28 +1,31 @@
-//! Making packets fit a next hop that takes shorter ones.
+//! Cutting of packets that are too long for their next hop.
 
 use super::{Frame, IpIds};
 use convey_wire::{self as wire, Checksum, Headers, Split};
 
-/// The way to shorten a packet that is too long for its next hop, and may be cut.
+/// How to cut a packet that is too long for its next hop, and may be cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// TCP: it is cut into segments with this many bytes of payload at most. A super-frame is, by whoever would have cut it
-    /// into longer ones; any other by [`cut`].
+    /// TCP: cut into segments with at most this many payload bytes. The kernel or the interface
+    /// cuts a super-frame, with this size instead of a longer one; [`cut`] cuts any other packet.
     Segments(u16),
-    /// A super-frame of UDP: it is cut into the datagrams that it stands for, with this many bytes of payload each.
+    /// UDP super-frame: cut into its datagrams, with this many payload bytes each.
     Datagrams(u16),
-    /// It is cut into fragments, by [`cut`].
+    /// Cut into fragments, by [`cut`].
     Fragments {
-        /// Most bytes in an IP packet, at least 68.
+        /// Maximum length of an IP packet in bytes, at least 68.
         mtu: u32,
-        /// Whether they get a number of their own: their packet comes from one sender of several that go on as one.
+        /// Whether the fragments get a new identification number, because packets of several
+        /// senders leave with one source address.
         renumber: bool,
     },
 }
 
-/// Gives a super-frame the number of the first of the segments with `payload` bytes that it will be cut into: the kernel or
-/// the interface cuts it and numbers them on. Routers may cut segments further, and there are more of them than their sender
-/// has counted. By its numbers they would be taken for parts of its next packets (RFC 6864, section 4.3).
+/// Sets the identification number of a super-frame to that of the first of its segments with
+/// `payload` bytes: the kernel or the interface cuts the frame and counts up from that number.
+/// Routers may cut the segments further, and there are more of them than their sender has counted.
+/// With the sender's numbers, receivers would take fragments for parts of its next packets (RFC
+/// 6864, section 4.3).
 pub fn number_segments(frame: &mut Frame<'_>, payload: u16, ids: &IpIds) {
     if let Ok(headers) = frame.headers
         && headers.is_v4()
@@ -31,9 +34,10 @@ pub fn number_segments(frame: &mut Frame<'_>, payload: u16, ids: &IpIds) {
     }
 }
 
-/// Cuts a frame, as it was rewritten, into segments or fragments, and hands each to `send` as a complete frame. Fragments keep
-/// their number unless there are `ids` for them; segments have their own. A super-frame of UDP becomes the datagrams that it stands for first, each of
-/// which is a packet. Afterwards the frame is of no use any more.
+/// Cuts a rewritten frame into segments or fragments, and passes each to `send` as a complete
+/// frame. Fragments keep their identification number unless `ids` provides new ones; segments have
+/// their own. A UDP super-frame is first cut into its datagrams, each of which is a packet. The
+/// frame is unusable afterwards.
 pub fn cut(frame: &mut Frame<'_>, how: Cut, ids: &mut IpIds, mut send: impl FnMut(&[u8])) {
     let Ok(headers) = frame.headers else { return };
     let (mtu, renumber) = match how {

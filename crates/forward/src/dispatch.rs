@@ -1,4 +1,5 @@
-//! Which worker a frame belongs to: all packets of a flow, both ways, to the one that holds it.
+//! Dispatch of frames to workers: all packets of a flow, in both directions, go to the worker that
+//! holds the flow.
 
 use std::net::IpAddr;
 
@@ -7,31 +8,32 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::PortSplit;
 use convey_model::{Addr, FlowKey};
 
-/// A pure function of a packet's key and of a seed.
+/// Choice of the worker for a packet: a pure function of the packet's key and a seed.
 #[derive(Debug, Clone)]
 pub struct Dispatch {
     workers: u16,
-    /// Where replies come back to, and whose ports those are; `None` if there are no replies (DSR).
+    /// SNAT addresses and the workers' ports; `None` if no replies come back (DSR).
     replies: Option<(Vec<Addr>, PortSplit)>,
     seed: u64,
 }
 
 impl Dispatch {
-    /// For `workers` workers, at least one.
+    /// Creates the dispatch for `workers` workers, at least one.
     pub fn new(workers: u16, replies: Option<(&[IpAddr], PortSplit)>) -> Dispatch {
         let replies =
             replies.map(|(addresses, split)| (addresses.iter().map(|ip| (*ip).into()).collect(), split));
         Dispatch { workers, replies, seed: 0 }
     }
 
-    /// The same, where clients spread over the workers by a secret: nobody can aim a flood at one worker.
+    /// Sets a secret seed for the hash of clients, so that an attacker cannot aim a flood at one
+    /// worker.
     #[must_use]
     pub fn with_seed(self, seed: u64) -> Dispatch {
         Dispatch { seed, ..self }
     }
 
-    /// The worker of packets with this key: for a reply the one that owns its SNAT port, else by hash of the
-    /// client's tuple.
+    /// Worker for packets with this key: the owner of the SNAT port for a reply, otherwise a worker
+    /// chosen by hash of the client's tuple.
     #[inline]
     pub fn worker(&self, key: &FlowKey) -> u16 {
         if self.workers == 1 {
@@ -47,7 +49,7 @@ impl Dispatch {
         bytes[..16].copy_from_slice(key.src.bytes());
         bytes[16..18].copy_from_slice(&key.src_port.to_be_bytes());
         bytes[18..].copy_from_slice(&key.dst_port.to_be_bytes());
-        // The high bits: the low ones choose places in tables elsewhere.
+        // The high bits are used here because the low bits select places in other hash tables.
         ((u128::from(xxh3_64_with_seed(&bytes, self.seed)) * u128::from(self.workers)) >> 64) as u16
     }
 }

@@ -1,4 +1,4 @@
-//! One flow: its two keys, where its packets go, how far its connection is.
+//! A tracked flow: its two keys, its next hops and the state of its connection.
 
 mod class;
 mod flags;
@@ -16,14 +16,14 @@ use super::verdict::FlowOwners;
 use super::wheel::Slot;
 use convey_model::{Addr, FlowKey, Rewrite};
 
-/// How a flow's packets get to its server.
+/// How packets of a flow reach the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerWay {
-    /// Their destination becomes the server's address.
+    /// The destination is rewritten to the server's address.
     Rewritten,
-    /// As they are, by the server's link-layer address alone (L2 DSR).
+    /// Unchanged but for the destination MAC address (L2 DSR).
     OnLink,
-    /// As they are, each whole in another packet to the server's address.
+    /// Unchanged, encapsulated in a packet to the server's address.
     Tunneled,
 }
 
@@ -32,29 +32,31 @@ pub enum ServerWay {
 pub struct NewFlow {
     /// Key of the client's packets: from the client to the VIP.
     pub client: FlowKey,
-    /// Key of the server's packets as they leave it: to the SNAT address and port (passthrough), or to
-    /// the client (DSR; they do not pass us). Same protocol as `client`.
+    /// Key of the server's packets as they leave the server: to the SNAT address and port
+    /// (passthrough), or to the client (DSR; these packets do not pass convey). Same protocol as
+    /// `client`.
     pub server: FlowKey,
-    /// Whether the server's packets pass us, and are found by their key.
+    /// Whether the server's packets pass convey too, and are looked up by their key.
     pub view: View,
-    /// How packets get to the server.
+    /// How packets reach the server.
     pub way: ServerWay,
-    /// The server, by the number the control path gave it.
+    /// Number of the server, assigned by the control path.
     pub server_id: u32,
-    /// The frontend, by the number the control path gave it.
+    /// Number of the frontend, assigned by the control path.
     pub frontend_id: u32,
     /// Next hop to the server: index into the plan's next hops.
     pub to_server: u32,
-    /// Next hop to the client; means nothing where the server answers it directly.
+    /// Next hop to the client; unused where the server answers the client directly.
     pub to_client: u32,
-    /// The client's segment that begins the flow.
+    /// First segment of the client.
     pub segment: Segment,
 }
 
 /// A recorded flow; 128 bytes.
 ///
-/// Packets that match one key become the reverse of the other. In the first 64 bytes is what a packet to
-/// the server is compared with; two lines that lie together are fetched together.
+/// Packets that match one key leave with the reverse of the other. The first 64 bytes hold the
+/// fields that are compared with packets to the server; the CPU fetches adjacent cache lines
+/// together.
 #[derive(Debug, Clone)]
 #[repr(C, align(128))]
 pub struct Flow {
@@ -67,24 +69,24 @@ pub struct Flow {
     snat_port: u16,
     flags: FlowFlags,
     pub(super) state: FlowState,
-    /// Where in the wheel it is.
+    /// Slot of the timer wheel that holds the flow.
     pub(super) slot: Slot,
-    /// First tick at which it has been silent for too long.
+    /// First tick at which the flow has been silent for too long.
     pub(super) deadline: u32,
     snat: Addr,
     next_hops: [u16; 2],
     server_id: u32,
     frontend: FrontendMark,
     sequence: TcpSequence,
-    /// When it came to be in its class, in nanoseconds; of a stream when it was last found in use. Means something if it may
-    /// be evicted.
+    /// Time at which the flow entered its class, in nanoseconds; for a stream, the time when it was
+    /// last found in use. Only valid if the flow may be evicted.
     pub(super) since: u64,
-    /// Neighbours in each list it is in.
+    /// Neighbours in each list that holds the flow.
     pub(super) links: [FlowLinks; 2],
 }
 
 impl Flow {
-    /// In no list, with a deadline that is to be set.
+    /// Creates a flow that is in no list, and whose deadline is not set yet.
     pub(super) fn new(new: &NewFlow) -> Flow {
         debug_assert_eq!(new.client.protocol, new.server.protocol);
         let state = FlowState::first(new.client.protocol, new.segment.flags);
@@ -123,7 +125,7 @@ impl Flow {
         }
     }
 
-    /// Key of the server's packets as they leave it.
+    /// Key of the server's packets as they leave the server.
     #[inline]
     pub fn server(&self) -> FlowKey {
         FlowKey {
@@ -141,7 +143,7 @@ impl Flow {
         (self.server, self.server_port)
     }
 
-    /// What is done to packets that go this way.
+    /// Rewrite of packets in this direction.
     #[inline]
     pub fn rewrite(&self, direction: Direction) -> Rewrite {
         let next_hop = self.next_hop(direction);
@@ -153,7 +155,7 @@ impl Flow {
         Rewrite { src, dst, src_port, dst_port, next_hop }
     }
 
-    /// Where packets of this direction go next: index into the plan's next hops.
+    /// Next hop of packets in this direction: index into the plan's next hops.
     #[inline]
     pub fn next_hop(&self, direction: Direction) -> u32 {
         match self.next_hops[direction as usize] {
@@ -162,17 +164,17 @@ impl Flow {
         }
     }
 
-    /// Where packets go next, by direction.
+    /// Next hops of packets, by direction.
     pub(crate) fn next_hops(&self) -> [u32; 2] {
         [Direction::ToServer, Direction::ToClient].map(|direction| self.next_hop(direction))
     }
 
-    /// Sends packets of this direction to another next hop from now on.
+    /// Changes the next hop of packets in this direction.
     pub fn set_next_hop(&mut self, direction: Direction, next_hop: u32) {
         self.next_hops[direction as usize] = short(next_hop);
     }
 
-    /// How packets get to the server.
+    /// How packets reach the server.
     #[inline]
     pub fn way(&self) -> ServerWay {
         match (self.flags.has(FlowFlags::L2_DSR), self.frontend.0 & FrontendMark::TUNNELED != 0) {
@@ -182,17 +184,17 @@ impl Flow {
         }
     }
 
-    /// The server, by the number the control path gave it.
+    /// Number of the server, assigned by the control path.
     pub fn server_id(&self) -> u32 {
         self.server_id
     }
 
-    /// The frontend, by the number the control path gave it.
+    /// Number of the frontend, assigned by the control path.
     pub fn frontend_id(&self) -> u32 {
         self.frontend.0 & FrontendMark::ID
     }
 
-    /// Whether its source has it among its open connections.
+    /// Whether the flow counts among the open connections of its source.
     #[inline]
     pub(super) fn is_counted(&self) -> bool {
         self.frontend.0 & FrontendMark::COUNTED != 0
@@ -203,14 +205,14 @@ impl Flow {
         self.frontend.0 = rest | if counted { FrontendMark::COUNTED } else { 0 };
     }
 
-    /// What its handshake has just done.
+    /// Event for a handshake step of this flow.
     pub(super) fn handshake(&self, step: HandshakeStep) -> HandshakeEvent {
         let flow = FlowOwners { server: self.server_id, frontend: self.frontend_id() };
         HandshakeEvent { flow, client: self.client, step }
     }
 
-    /// The step that a SYN of the client is, if it is one: the same one comes again until it is answered, and one with other numbers
-    /// begins anew.
+    /// Handshake step of a client's SYN with this number, if it is one. A repeated SYN has the same
+    /// number until it is answered; a SYN with another number begins a new handshake.
     pub(super) fn step_of_syn(&self, seq: u32) -> Option<HandshakeStep> {
         let next = seq.wrapping_add(1);
         let is_same = self.expected_of_client() == next || self.reopening_at() == Some(next);
@@ -221,81 +223,85 @@ impl Flow {
         }
     }
 
-    /// How far the connection is.
+    /// State of the connection.
     pub fn state(&self) -> FlowState {
         self.state
     }
 
-    /// Whether the server's packets pass us too.
+    /// Whether the server's packets pass convey too.
     pub fn view(&self) -> View {
         if self.flags.has(FlowFlags::CLIENT_SIDE) { View::ClientSide } else { View::BothSides }
     }
 
-    /// Mode and protocol, which decide on its quota of the table.
+    /// Mode and protocol, which select the quota of the table.
     pub(super) fn kind(&self) -> TrafficKind {
         TrafficKind::new(self.view(), self.flags.protocol())
     }
 
-    /// The last acknowledgement number of the client: the sequence number a reset in the server's name
-    /// must have for the client to believe it (RFC 5961, section 3.2). 0 if it has not acknowledged anything.
+    /// Last acknowledgement number of the client; 0 if there is none. A reset in the server's name
+    /// needs this sequence number, or the client ignores it (RFC 5961, section 3.2).
     pub(crate) fn last_ack(&self) -> u32 {
         self.sequence.acked()
     }
 
-    /// The sequence number a reset in the client's name must have for the server to believe it.
+    /// Sequence number that a reset in the client's name needs, or the server ignores it.
     pub(super) fn expected_of_client(&self) -> u32 {
         self.sequence.progress(self.flags.pending_fin(), Direction::ToServer).sent
     }
 
-    /// UDP in passthrough: the server has sent a datagram in this tick.
+    /// UDP in passthrough: notes that the server has sent a datagram in this tick.
     #[inline]
     pub(super) fn note_answer(&mut self, tick: u32) {
         self.sequence.note_answer(tick);
     }
 
-    /// The tick of the server's last datagram, as far as is known here.
+    /// Tick of the server's last datagram that this worker has noted.
     pub(super) fn last_answer(&self) -> u32 {
         self.sequence.last_answer()
     }
 
-    /// Whether it is a connection that both sides have begun and not both finished, as far as can be told.
+    /// Whether this is a connection, not UDP, that has opened and is not over.
     pub(super) fn is_open_connection(&self) -> bool {
         !self.flags.has(FlowFlags::UDP) && self.class().is_open()
     }
 
-    /// Whether a TCP segment of this direction with this sequence number may be on its way, so that an ICMP error
-    /// about it is believed. While nothing is known of the receiver, any may.
+    /// Whether a TCP segment with this direction and sequence number may be in flight, so that an
+    /// ICMP error about it is accepted. Accepts any number until something is known of the
+    /// receiver.
     pub(crate) fn may_be_on_its_way(&self, direction: Direction, seq: u32) -> bool {
         self.sequence.may_be_on_its_way(self.flags.pending_fin(), self.view(), direction, seq)
     }
 
-    /// Whether the connection is over as far as we can see: a SYN of the same client address and port begins a new
-    /// flow then, instead of belonging to this one.
+    /// Whether the connection is over as far as convey can see. A SYN from the same client address
+    /// and port then begins a new flow.
     pub fn is_over(&self) -> bool {
         self.state.is_over(self.view())
     }
 
-    /// Whether a packet that leaves the flow's state as it is puts its deadline off. While it begins, only the client's SYN
-    /// does: a server repeats its answer to a forged one, too. Once it is over, only what somebody still needs does: else
-    /// whoever knows its ports could keep it for good.
+    /// Whether a packet that does not change the flow's state extends its deadline. During the
+    /// handshake only the client's SYN does, because a server also repeats its answer to a forged
+    /// SYN. After the end, only a packet of a side that still needs the flow does; otherwise
+    /// anybody who knows the ports could keep the flow forever.
     #[inline]
     pub(super) fn is_kept_by(&self, direction: Direction, segment: Segment) -> bool {
         if self.state.is_handshake() {
             return direction == Direction::ToServer && segment.flags & SYN != 0;
         }
         let pending = self.flags.pending_fin();
-        // The connection before may go on: whoever followed up on the SYN need not have been its client.
+        // The earlier connection may continue: the SYN may have been followed up by another host
+        // than its client.
         if self.is_reopened_by_client() && segment.flags & (SYN | RST | ACK) == ACK {
             return true;
         }
         !self.is_over() || self.sequence.may_conclude(pending, self.view(), direction, segment)
     }
 
-    /// Whether packets of this flow are handed to the flow cache: there will be more. That of UDP is not known of the first
-    /// one, and a connection of which not even the SYN was seen may be made up.
+    /// Whether the flow cache may forward packets of this flow, because more packets are likely. A
+    /// single UDP datagram may have no successor, and a connection whose SYN was not seen may be
+    /// forged.
     pub(super) fn may_be_cached(&self) -> bool {
         match self.state {
-            // The next segment decides between the connection and the one after it.
+            // The next segment decides between the old and the new connection.
             _ if self.is_narrow() || self.reopening_at().is_some() => false,
             FlowState::SynSent | FlowState::SynReceived | FlowState::HandshakeOnly => true,
             FlowState::Established | FlowState::UdpStream => true,
@@ -304,31 +310,33 @@ impl Flow {
         }
     }
 
-    /// Whether its packets to the client are cut.
+    /// Whether convey cuts the packets to the client.
     #[inline]
     pub(super) fn is_narrow(&self) -> bool {
         self.flags.narrowness() != 0
     }
 
-    /// How narrow the path to its client is: 0 if it takes what its server is told, at most 3.
+    /// Narrowness of the path to the client: 0 if the path carries the MTU that the server uses, 3
+    /// at most.
     #[inline]
     pub(super) fn narrowness(&self) -> u8 {
         self.flags.narrowness()
     }
 
-    /// Has its packets to the client be cut from now on; once into short pieces, for as long as they are cut.
+    /// Makes convey cut packets to the client. While packets are cut, their length is only ever
+    /// reduced.
     pub(super) fn set_narrow(&mut self, narrowness: u8) {
         debug_assert!(narrowness <= 3);
         let narrower = narrowness.max(self.narrowness());
         self.flags.0 = self.flags.0 & !FlowFlags::NARROW | narrower << FlowFlags::NARROW_SHIFT;
     }
 
-    /// Has its packets to the client go on whole again.
+    /// Stops cutting packets to the client.
     pub(super) fn set_wide(&mut self) {
         self.flags.set(FlowFlags::NARROW, false);
     }
 
-    /// Whether the flow cache was told to forward packets of this flow.
+    /// Whether the flow cache has entries for this flow.
     #[inline]
     pub(super) fn is_cached(&self) -> bool {
         self.flags.has(FlowFlags::CACHED)
@@ -339,7 +347,8 @@ impl Flow {
         self.set_server_moved(false);
     }
 
-    /// Whether the flow cache takes the server's packets from another interface than that of the next hop to the server.
+    /// Whether the flow cache expects the server's packets on another interface than that of the
+    /// next hop to the server.
     #[inline]
     pub(super) fn is_server_moved(&self) -> bool {
         self.frontend.0 & FrontendMark::SERVER_MOVED != 0
@@ -350,29 +359,29 @@ impl Flow {
         self.frontend.0 = rest | if moved { FrontendMark::SERVER_MOVED } else { 0 };
     }
 
-    /// How far the sender of packets of this direction has got.
+    /// Progress of the sender of packets in this direction.
     pub(super) fn progress(&self, direction: Direction) -> Progress {
         self.sequence.progress(self.flags.pending_fin(), direction)
     }
 
-    /// Whether the numbers of a segment that goes this way fit what is known.
+    /// Whether the numbers of a segment in this direction fit the known ones.
     #[inline]
     pub(super) fn is_followed_by(&self, direction: Direction, segment: Segment) -> bool {
         self.sequence.is_followed_by(self.view(), direction, segment)
     }
 
-    /// Whether a segment with this number may be the one that completes the handshake.
+    /// Whether a segment with this number may complete the handshake.
     pub(super) fn may_complete(&self, seq: u32) -> bool {
         self.sequence.may_complete(seq)
     }
 
-    /// Whether the client has sent this number, and not long ago.
+    /// Whether the client has sent this number recently.
     pub(super) fn has_sent(&self, seq: u32) -> bool {
         self.sequence.has_sent(seq)
     }
 
-    /// Takes note of how far client and server have got without us, as far as is known; the handshake is complete if the
-    /// client has. Returns the state after it.
+    /// Applies progress of client and server that the flow cache has seen. Progress of the client
+    /// completes the handshake. Returns the new state.
     pub(super) fn catch_up(&mut self, client: Option<Progress>, server: Option<Progress>) -> FlowState {
         let before = self.sequence;
         self.sequence.catch_up(self.flags.pending_fin(), client, server);
@@ -384,7 +393,8 @@ impl Flow {
         if self.sequence.show_data_since(&before) { state.with_data() } else { state }
     }
 
-    /// Number after a SYN of the client that would open the next connection between the same ends.
+    /// Number after a client's SYN that would open the next connection with the same addresses and
+    /// ports.
     pub(super) fn reopening_at(&self) -> Option<u32> {
         self.sequence.reopening_at(self.flags.pending_fin())
     }
@@ -393,23 +403,23 @@ impl Flow {
         self.view() == View::ClientSide && self.flags.has(FlowFlags::REOPENED)
     }
 
-    /// Whether the client has followed up on that SYN, which was there before its last segment.
+    /// Whether the client has followed up on the SYN that was pending before its last segment.
     pub(super) fn is_reopened(&self, at: u32) -> bool {
         self.reopening_at().is_none() && self.sequence.is_at_beginning(at)
     }
 
-    /// Whether a FIN is not believed yet.
+    /// Whether a FIN is pending: seen, but not accepted yet.
     pub(super) fn has_pending_fin(&self) -> bool {
         matches!(self.flags.pending_fin(), PendingFin::Clients | PendingFin::Servers)
     }
 
-    /// That FIN, as it would come again, if it has been acknowledged meanwhile.
+    /// The pending FIN, as its sender would repeat it, if it has been acknowledged.
     pub(super) fn acknowledged_fin(&self) -> Option<(Direction, Segment)> {
         self.sequence.acknowledged_fin(self.flags.pending_fin(), self.view())
     }
 
-    /// Applies a segment or a datagram, and returns the state after it. A segment whose numbers are
-    /// not those of the connection changes nothing.
+    /// Applies a segment or a datagram, and returns the new state. A segment whose numbers do not
+    /// fit the connection changes nothing.
     #[inline]
     pub(super) fn apply_segment(&mut self, direction: Direction, segment: Segment) -> FlowState {
         if self.flags.has(FlowFlags::UDP) {
@@ -424,7 +434,7 @@ impl Flow {
         if is_another {
             self.flags.set(FlowFlags::REOPENED, true);
         }
-        // It completes the handshake of another SYN than the first.
+        // The segment completes the handshake of a later SYN.
         if is_another && self.state.is_handshake() {
             return self.state.next(view, direction, flags & !SYN);
         }
@@ -433,18 +443,18 @@ impl Flow {
             false => self.state,
         };
         let mut state = state.next(view, direction, flags);
-        // A SYN: the numbers are those of another connection.
+        // After a SYN the numbers belong to another connection.
         if view == View::ClientSide && flags & SYN == 0 && self.sequence.show_data_since(&before) {
             state = state.with_data();
         }
-        // It begins after all.
+        // The connection begins with this SYN after all.
         if state == FlowState::SynSent && view == View::ClientSide {
             self.flags.set(FlowFlags::MET | FlowFlags::REOPENED, false);
         }
         state
     }
 
-    /// Applies a FIN that the flow cache has found to be exact, and returns the state after it.
+    /// Applies a FIN whose numbers the flow cache has verified, and returns the new state.
     pub(super) fn apply_cached_fin(&mut self, direction: Direction, fin: Segment) -> FlowState {
         let mut pending = self.flags.pending_fin();
         let flags = self.sequence.finish(&mut pending, self.state, direction, fin);
@@ -452,7 +462,7 @@ impl Flow {
         self.state.next(self.view(), direction, flags)
     }
 
-    /// Whether packets with this key are those of the flow that go this way.
+    /// Whether packets with this key belong to the flow in this direction.
     #[inline]
     pub(super) fn matches(&self, direction: Direction, key: &FlowKey) -> bool {
         let (src, dst, src_port, dst_port) = match direction {
@@ -465,7 +475,8 @@ impl Flow {
     }
 }
 
-/// There are fewer next hops than would need more; none beyond is known.
+/// Shortens the index of a next hop. The network never has so many; a larger index means that the
+/// next hop is not known.
 fn short(next_hop: u32) -> u16 {
     u16::try_from(next_hop).unwrap_or(u16::MAX)
 }

@@ -1,4 +1,4 @@
-//! The connection table of one worker: bounded, never rebuilt, nothing allocated for a packet.
+//! Connection table of one worker: of bounded size, never rebuilt, without allocation per packet.
 
 mod births;
 mod deadlines;
@@ -25,35 +25,38 @@ use super::wheel::{Slot, Wheel, tick, tick_from};
 use super::workers::WorkerPeers;
 use convey_model::{FlowKey, FlowTimeouts, Timestamp};
 
-/// Names a flow in its table for as long as it is there.
+/// Identifier of a flow for as long as the flow is in its table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FlowId(pub(super) u32);
 
-/// A flow was recorded.
+/// Result of recording a flow.
 #[derive(Debug)]
 pub struct Inserted {
-    /// Its name from now on.
+    /// Identifier of the new flow.
     pub id: FlowId,
-    /// The flow whose place it took.
+    /// Flow that was evicted for the new one.
     pub evicted: Option<Flow>,
 }
 
-/// Room for flows that were just opened, for as many as mostly come between two looks at them.
+/// Capacity of the list of flows that have opened since the list was last drained. It covers most
+/// bursts.
 const OPENED: usize = 4_096;
 
-/// All flows that could make room are open, and none may be evicted.
+/// Error for a table without room: all flows that might be evicted are open, and open flows are not
+/// evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Full {
-    /// Those of the whole table.
+    /// The whole table is full.
     Table,
-    /// Those of a kind that has its quota of the table.
+    /// The quota of the flow's kind is used up.
     Quota,
 }
 
-/// Flows by the keys of their packets, each with a deadline that its packets put off.
+/// Connection table: flows by the keys of their packets, each with a deadline that its packets
+/// extend.
 #[derive(Debug)]
 pub struct FlowTable {
-    /// The records used so far, up to the capacity; those that are in no slot of the wheel are
+    /// Records used so far, up to the capacity. A record without a slot of the timer wheel is
     /// vacant.
     flows: Vec<Flow>,
     births: Births,
@@ -62,18 +65,18 @@ pub struct FlowTable {
     wheel: Wheel,
     quota: TableQuota,
     hop_use: HopUse,
-    /// Flows that were opened since it was last asked, and may be beyond what their clients may
-    /// have.
+    /// Flows opened since the last [`FlowTable::next_opened`], which may exceed the limits of their
+    /// clients.
     opened: Vec<FlowId>,
-    /// Where open flows are counted.
+    /// Counts of open flows by source.
     sources: SourceCounts,
     counts: [u32; FlowState::ALL.len()],
     cached: u32,
-    /// Handshakes that were completed.
+    /// Number of completed handshakes.
     finished: u64,
-    /// Those of them that nobody was told of.
+    /// Completed handshakes that were not reported yet.
     completed: Vec<HandshakeEvent>,
-    /// By state, in ticks.
+    /// Timeout of each state, in ticks.
     timeouts: [u32; FlowState::ALL.len()],
     capacity: u32,
     peak: Peak,
@@ -81,14 +84,15 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// The most flows a table can be made for.
+    /// Upper bound for the capacity of a table.
     pub const MAX_CAPACITY: u32 = 1 << 30;
 
-    /// A table for up to `capacity` flows, at least one and at most [`FlowTable::MAX_CAPACITY`].
-    /// `seed` must be a secret: somebody who knows it can choose keys that collide.
+    /// Creates a table for up to `capacity` flows, at least one and at most
+    /// [`FlowTable::MAX_CAPACITY`]. `seed` must be a secret: an attacker who has it can choose keys
+    /// that collide.
     ///
-    /// Memory is reserved here and never grows; the kernel provides it as flows first use it, and
-    /// gets it back after a flood: see [`FlowTable::give_back_memory`].
+    /// The memory is reserved here and never grows. The kernel provides it when flows first use it,
+    /// and gets it back after a flood: see [`FlowTable::give_back_memory`].
     pub fn new(capacity: u32, timeouts: &FlowTimeouts, seed: u64) -> Self {
         let capacity = capacity.clamp(1, Self::MAX_CAPACITY);
         FlowTable {
@@ -112,7 +116,7 @@ impl FlowTable {
         }
     }
 
-    /// Bytes reserved: 160 for each flow of the capacity, and 32 KiB.
+    /// Reserved bytes: 160 for each flow of the capacity, and 32 KiB.
     #[cfg(test)]
     fn memory(&self) -> usize {
         self.capacity as usize * size_of::<Flow>()
@@ -121,44 +125,45 @@ impl FlowTable {
             + self.wheel.memory()
     }
 
-    /// The most flows there may be.
+    /// Maximum number of flows.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Flows now.
+    /// Current number of flows.
     #[cfg(any(test, feature = "test-util"))]
     pub fn len(&self) -> u32 {
         self.quota.len()
     }
 
-    /// Whether there is no flow.
+    /// Whether the table is empty.
     #[cfg(any(test, feature = "test-util"))]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Flows in this state now.
+    /// Current number of flows in this state.
     pub fn count(&self, state: FlowState) -> u32 {
         self.counts[state as usize]
     }
 
-    /// How many flows send to each next hop.
+    /// Number of flows that send to each next hop.
     pub(super) fn hop_use(&self) -> &HopUse {
         &self.hop_use
     }
 
-    /// Flows that are open now, as far as can be told: the connection has begun, and has not ended.
+    /// Current number of open flows, as far as convey can see: the connection has begun and has not
+    /// ended.
     pub fn open(&self) -> u32 {
         self.quota.open() + self.count(FlowState::HandshakeOnly)
     }
 
-    /// Flows now whose packets the flow cache was told to forward.
+    /// Current number of flows with entries in the flow cache.
     pub fn cached(&self) -> u32 {
         self.cached
     }
 
-    /// Handshakes completed so far.
+    /// Number of handshakes completed so far.
     pub fn finished(&self) -> u64 {
         self.finished
     }
@@ -168,21 +173,21 @@ impl FlowTable {
         self.completed.drain(..)
     }
 
-    /// The flow that packets with this key belong to, and which way they go.
+    /// Flow that packets with this key belong to, and their direction.
     #[inline]
     pub fn lookup(&self, key: &FlowKey) -> Option<(FlowId, Direction)> {
         self.index.find(self.hash(key), |id, direction| self.get(id).matches(direction, key))
     }
 
-    /// Fetches into the cache what looking up these keys will read. Worth it for the keys of a
-    /// batch of packets, if the table is larger than the cache: their waits for memory overlap,
-    /// where those of packets handled one by one add up.
+    /// Prefetches into the CPU cache the memory that lookups of these keys will read. Use it for
+    /// the keys of a batch of packets if the table is larger than the cache: the waits for memory
+    /// then overlap instead of adding up.
     pub fn prefetch<'a>(&self, keys: impl IntoIterator<Item = &'a FlowKey>) {
         const AT_ONCE: usize = 32;
         let mut hashes = [0; AT_ONCE];
         let mut keys = keys.into_iter().peekable();
         while keys.peek().is_some() {
-            // Loads that nobody waits for: safe Rust has no other prefetch instruction.
+            // Loads whose result is not used: safe Rust has no other prefetch instruction.
             let (mut read, mut n) = (0, 0);
             for (hash, key) in hashes.iter_mut().zip(&mut keys) {
                 *hash = self.hash(key);
@@ -199,19 +204,19 @@ impl FlowTable {
         }
     }
 
-    /// The flow of this name, which must be in the table.
+    /// Flow with this identifier, which must be in the table.
     #[inline]
     pub fn get(&self, id: FlowId) -> &Flow {
         &self.flows[id.0 as usize]
     }
 
-    /// Has packets of this flow to its client be cut, into shorter pieces the narrower its path is.
+    /// Makes convey cut packets of this flow to its client; higher values mean shorter pieces.
     pub(super) fn set_narrow(&mut self, id: FlowId, narrowness: u8) {
         self.flows[id.0 as usize].set_narrow(narrowness);
     }
 
-    /// Has packets of this flow to its client go on whole again, if it is there and they are cut.
-    /// Returns whether they were.
+    /// Stops cutting packets of this flow to its client, if the flow exists and its packets are
+    /// cut. Returns whether they were.
     pub(super) fn set_wide(&mut self, id: FlowId) -> bool {
         let Some(flow) = self.flows.get_mut(id.0 as usize) else { return false };
         let is_narrow = flow.slot != Slot::NONE && flow.is_narrow();
@@ -221,7 +226,7 @@ impl FlowTable {
         is_narrow
     }
 
-    /// Notes whether the flow cache was told to forward packets of this flow.
+    /// Notes whether the flow cache has entries for this flow.
     pub(super) fn set_cached(&mut self, id: FlowId, cached: bool) {
         let flow = &mut self.flows[id.0 as usize];
         self.cached -= u32::from(flow.is_cached());
@@ -229,13 +234,13 @@ impl FlowTable {
         self.cached += u32::from(cached);
     }
 
-    /// Notes whether the flow cache takes packets of a flow's server from another interface than
-    /// that of the next hop to it.
+    /// Notes whether the flow cache expects packets of a flow's server on another interface than
+    /// that of the next hop to the server.
     pub(super) fn set_server_moved(&mut self, id: FlowId, moved: bool) {
         self.flows[id.0 as usize].set_server_moved(moved);
     }
 
-    /// Sends packets of a flow's direction to another next hop from now on.
+    /// Changes the next hop of a flow's packets in this direction.
     pub fn set_next_hop(&mut self, id: FlowId, direction: Direction, next_hop: u32) {
         let flow = &mut self.flows[id.0 as usize];
         self.hop_use.end(flow.next_hops());
@@ -243,24 +248,24 @@ impl FlowTable {
         self.hop_use.begin(flow.next_hops());
     }
 
-    /// Tells other workers from now on what may give way here. To be called before there is a flow.
+    /// Shares the number of evictable flows with the other workers. Call it before the first flow
+    /// is recorded.
     pub(super) fn work_with(&mut self, workers: WorkerPeers) {
         workers.clients().reserve(self.capacity, self.seed);
         self.quota.work_with(workers);
     }
 
-    /// Has these kinds share the table from now on.
+    /// Divides the table among these kinds from now on.
     pub(crate) fn divide_among(&mut self, kinds: impl Iterator<Item = TrafficKind>) {
         self.quota.divide_among(kinds);
     }
 
-    /// Records a flow neither of whose keys is in the table. Without room for its kind, another
-    /// flow gives way: the one that has been closing for longest. If there is none: the one that
-    /// has been half-open for longest. In DSR, as a last resort: the one that has been open for
-    /// longest and whose beginning was not seen.
+    /// Records a flow neither of whose keys is in the table. If there is no room for its kind,
+    /// another flow is evicted: first the flow that has been closing for longest, then the flow
+    /// that has been half-open for longest. In DSR, the last resort is the flow that has been open
+    /// for longest and whose beginning was not seen.
     ///
-    /// # Errors
-    /// [`Full`] if there is none of these.
+    /// # Errors [`Full`] if there is no such flow.
     pub fn insert(&mut self, new: &NewFlow, now: Timestamp) -> Result<Inserted, Full> {
         debug_assert!(self.lookup(&new.client).is_none(), "{:?} is there", new.client);
         let evicted = self.victim(TrafficKind::new(new.view, new.client.protocol))?.map(|id| self.remove(id));
@@ -280,8 +285,8 @@ impl FlowTable {
         Ok(Inserted { id, evicted })
     }
 
-    /// Notes that a segment of a flow has passed at `at`: its state follows, its deadline is put
-    /// off. While the flow begins and when it is over, few segments do that: see
+    /// Applies a segment of a flow that has passed at `at`: updates the state and extends the
+    /// deadline. During the handshake and after the end, few segments extend the deadline: see
     /// `Flow::is_kept_by`.
     #[inline]
     pub fn on_segment(&mut self, id: FlowId, direction: Direction, segment: Segment, at: Timestamp) {
@@ -294,14 +299,15 @@ impl FlowTable {
         self.go_on(id, state, is_kept, at);
     }
 
-    /// Notes that the server of a UDP flow has sent in this tick. The flow's deadline stays.
+    /// Notes that the server of a UDP flow has sent in this tick. The deadline of the flow does not
+    /// change.
     pub(super) fn note_answer(&mut self, id: FlowId, tick: u32) {
         let flow = &mut self.flows[id.0 as usize];
         flow.note_answer(tick.max(flow.last_answer()));
     }
 
-    /// The flows among the next `budget` places, `from` one on, that the flow cache was told to
-    /// forward; and where to go on, `None` at the end.
+    /// Flows with cache entries among the next `budget` places, starting with `from`; and the next
+    /// place to continue with, `None` at the end.
     pub(super) fn cached_from(&self, from: u32, budget: u32) -> (Vec<FlowId>, Option<u32>) {
         let used = self.flows.len() as u32;
         let end = from.saturating_add(budget).min(used);
@@ -312,7 +318,7 @@ impl FlowTable {
         ((from..end).filter(is_cached).map(FlowId).collect(), (end < used).then_some(end))
     }
 
-    /// Notes that the flow cache has forwarded a FIN at `at`, and found it to be exact.
+    /// Applies a FIN that the flow cache has forwarded at `at`, with numbers that it has verified.
     pub(super) fn on_fin_event(&mut self, id: FlowId, direction: Direction, fin: Segment, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
         let state = flow.apply_cached_fin(direction, fin);
@@ -326,7 +332,7 @@ impl FlowTable {
         let deadline = tick_from(at) + self.timeouts[state as usize];
         if state != flow.state {
             let is_same_handshake = flow.state.is_handshake() && state.is_handshake();
-            // A SYN that is not told of may have followed an event that comes late.
+            // A SYN that was not reported may have followed this event, which arrives late.
             flow.deadline = if is_same_handshake { flow.deadline.max(deadline) } else { deadline };
             self.set_state(id, state, at);
         } else if is_kept {
@@ -335,8 +341,8 @@ impl FlowTable {
         self.keep_in_time(id);
     }
 
-    /// Opens a flow whose handshake the flow cache has completed by `at`, with the numbers of its
-    /// client then.
+    /// Opens a flow whose handshake the flow cache has completed by `at`, with the progress of its
+    /// client at that time.
     pub(super) fn open_by(&mut self, id: FlowId, progress: Progress, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
         let state = flow.catch_up(Some(progress), None);
@@ -345,18 +351,18 @@ impl FlowTable {
         self.keep_in_time(id);
     }
 
-    /// Notes how far a flow's client and server have got by what the flow cache has forwarded. Its
-    /// deadline stays.
+    /// Applies the progress of client and server that the flow cache has seen. The deadline of the
+    /// flow does not change.
     pub(super) fn catch_up(&mut self, id: FlowId, client: Option<Progress>, server: Option<Progress>) {
         let flow = &mut self.flows[id.0 as usize];
         let state = flow.catch_up(client, server);
         if state != flow.state {
-            // No later than what has happened last.
+            // With time 0, the change counts as made right after the latest one.
             self.set_state(id, state, Timestamp::default());
         }
     }
 
-    /// Forgets a flow, which must be in the table. Returns what was known of it.
+    /// Removes a flow, which must be in the table, and returns its record.
     pub fn remove(&mut self, id: FlowId) -> Flow {
         let flow = self.get(id).clone();
         self.index.remove(self.hash(&flow.client()), id, Direction::ToServer);
@@ -373,10 +379,10 @@ impl FlowTable {
         flow
     }
 
-    /// Shows a slice of the flows to `keep` and forgets those for which it returns `false`. Begins
-    /// with `from` at 0 and looks at `budget` places; returns where to go on, `None` at the end. A
-    /// flow that is there from the first slice to the last is shown once. No flow that stays may be
-    /// silent from now on for longer than the timeouts say.
+    /// Passes a slice of the flows to `keep` and removes those for which it returns `false`. The
+    /// first call has `from` 0; each call covers `budget` places and returns the place to continue
+    /// with, `None` at the end. A flow that exists during the whole sweep is passed once. Remaining
+    /// flows follow the current timeouts afterwards.
     pub fn sweep(
         &mut self,
         now: Timestamp,
@@ -432,8 +438,8 @@ impl FlowTable {
         }
     }
 
-    /// Puts a record where there is room: preferably where one was a moment ago, which is still
-    /// cached.
+    /// Stores a record in a vacant place, preferably in the one that was vacated last, which is
+    /// still in the CPU cache.
     fn place(&mut self, flow: Flow, began: Timestamp) -> FlowId {
         self.hop_use.begin(flow.next_hops());
         let id = match self.vacant.last() {
@@ -453,8 +459,9 @@ impl FlowTable {
 
     #[inline]
     fn hash(&self, key: &FlowKey) -> u32 {
-        // In whole words: a load that spans smaller stores waits for them to retire, and so for
-        // every load of the packets before. That made each packet wait alone.
+        // Hash whole words: a load that spans smaller stores waits until they retire, and so until
+        // all loads of earlier packets are done. Packets would then wait for memory one after
+        // another.
         let ports = u64::from(key.src_port) | u64::from(key.dst_port) << 16 | u64::from(key.protocol) << 32;
         let (src, dst) = (key.src.words(), key.dst.words());
         let mut bytes = [0; 40];

@@ -1,8 +1,8 @@
-//! The forwarder: the steps that a packet goes through, in their order.
+//! Forwarder: the steps of handling a packet, in order.
 //!
 //! Each part owns its state. [`FlowTracker`] has the flows and keeps the flow cache in step with
-//! them, [`Eviction`] makes room for new ones, [`PacketReplies`] builds convey's own packets,
-//! [`PathMtu`] knows narrow paths, [`Sweep`] follows new plans.
+//! them, [`Eviction`] makes room for new flows, [`PacketReplies`] builds convey's own packets,
+//! [`PathMtu`] tracks narrow paths, [`Sweep`] applies new plans to all flows.
 
 mod adopt;
 mod begin;
@@ -42,7 +42,7 @@ use crate::plan::Plan;
 use convey_model::{DropReason, Timestamp, UDP};
 use convey_wire::{self as wire, Headers, Kind, TcpFlags};
 
-/// Decides on every packet of one worker, and forwards it.
+/// Forwarder of one worker: decides on every packet and rewrites it.
 #[derive(Debug)]
 pub struct Forwarder {
     tracker: FlowTracker,
@@ -54,13 +54,13 @@ pub struct Forwarder {
     /// Generation of the plan that `served` was derived from.
     generation: Option<u64>,
     served: Served,
-    /// SYNs that were to begin a flow, repeated ones among them.
+    /// SYNs that were to begin a flow, including repeated ones.
     syns: u64,
-    /// The flow that was over when the SYN at hand came for the same addresses and ports.
+    /// Flow that was over when the current SYN arrived for the same addresses and ports.
     replaced: Option<Flow>,
 }
 
-/// A packet, and what decides on it.
+/// A packet, with the inputs of the decision on it.
 #[derive(Clone, Copy)]
 struct PacketContext<'a> {
     headers: &'a Headers,
@@ -108,7 +108,7 @@ impl Forwarder {
         let verdict = match found {
             Some((id, direction)) if headers.is_error() => self.forward_error(id, direction, frame, packet),
             Some((id, direction)) if !self.is_replaced(id, direction, packet) => {
-                // A flood of repeated SYNs takes as much as one of different SYNs.
+                // Repeated SYNs of a flood count like different ones.
                 self.syns += u64::from(opens(direction, headers));
                 self.forward((id, direction), PacketRole::Later, frame, packet)
             }
@@ -124,7 +124,7 @@ impl Forwarder {
         verdict.unwrap_or_else(|stop| self.replies.refuse(stop, frame, packet))
     }
 
-    /// Whether a SYN begins a new flow in place of one that is over.
+    /// Whether a SYN begins a new flow in place of a flow that is over.
     fn is_replaced(
         &mut self,
         id: FlowId,
@@ -157,7 +157,7 @@ impl Forwarder {
             return Err(Stop::Silent(DropReason::ForwardingLoop));
         }
         let (rewrite, hop) = self.tracker.route(id, direction, packet)?;
-        // Before a SYN the tracker has caught up already, to know whether the flow is over.
+        // For a SYN, the tracker has caught up already, to find out whether the flow is over.
         let is_handshake = self.tracker.flow(id).state().is_handshake() && !opens(direction, headers);
         if headers.flags.0 & (FIN | RST) != 0 || is_handshake {
             self.tracker.catch_up(id);
@@ -176,14 +176,14 @@ impl Forwarder {
         if let Some(fragment) = frame.first_fragment.filter(|_| is_nat) {
             wire::renumber(frame.bytes, headers, fragment.id);
         }
-        // Packets come out of a tunnel as they are.
+        // The server receives a tunneled packet with its own header, unchanged.
         if cut.is_some() && envelope.is_none() && headers.dont_fragment && headers.is_v4() {
             wire::allow_cutting(frame.bytes, headers);
         }
         Ok(Verdict::Transmit(Forwarded { interface, direction, flow: owners, role, cut, envelope }))
     }
 
-    /// Applies a packet that goes on to its flow. Returns the packet's role.
+    /// Applies a forwarded packet to its flow. Returns the packet's role.
     #[inline]
     fn apply_to_flow(
         &mut self,
@@ -223,23 +223,23 @@ impl Forwarder {
         }
     }
 
-    /// Whether a packet of a flow is one that a loop would bring back: a SYN, or a datagram to a
-    /// server that has answered none.
+    /// Whether a loop would bring this packet back: a SYN, or a datagram to a server that has not
+    /// answered any.
     fn may_come_back(&self, id: FlowId, direction: Direction, headers: &Headers) -> bool {
         let is_question = asks(direction, headers) && self.tracker.flow(id).state() == FlowState::UdpNew;
         is_question || opens(direction, headers)
     }
 
-    /// Whether a packet that may begin a flow has been here before: another balancer has us as its
-    /// server, and we have it.
+    /// Whether a packet that may begin a flow has passed before, because another balancer has this
+    /// one as its server and the other way round.
     fn comes_back(&self, frame: &Frame<'_>, PacketContext { headers, now, .. }: PacketContext<'_>) -> bool {
         let to = (headers.key.dst.bytes(), headers.key.dst_port);
         let fingerprint = wire::fingerprint(frame.bytes, headers, self.loops.seed());
         fingerprint.is_some_and(|fingerprint| self.loops.comes_back(fingerprint, to, headers.ttl, now))
     }
 
-    /// Whether a datagram of a client would make a stream of its flow beyond what the client may
-    /// have. At the limit of its source a silent flow ends for it.
+    /// Whether a client's datagram would turn its flow into a stream beyond the client's limits. At
+    /// the limit of its source, a silent flow is ended for it.
     #[inline]
     fn is_stream_beyond(&mut self, id: FlowId, direction: Direction, packet: PacketContext<'_>) -> bool {
         if self.tracker.flow(id).state() != FlowState::UdpAnswered || direction == Direction::ToClient {
@@ -257,26 +257,26 @@ impl Forwarder {
     }
 }
 
-/// Whether a packet opens a connection. Every UDP datagram may.
+/// Whether a packet may open a flow: a SYN, or any UDP datagram.
 fn begins(headers: &Headers) -> bool {
     let flags = headers.flags;
     headers.key.protocol == UDP || (flags.syn() && !flags.ack() && !flags.rst())
 }
 
-/// Whether a packet that goes this way is a client's SYN.
+/// Whether a packet in this direction is a client's SYN.
 fn opens(direction: Direction, headers: &Headers) -> bool {
     direction == Direction::ToServer && headers.is_tcp() && begins(headers)
 }
 
-/// Whether a packet that goes this way is a client's datagram, or its first fragment.
+/// Whether a packet in this direction is a client's datagram, or the first fragment of one.
 fn asks(direction: Direction, headers: &Headers) -> bool {
     direction == Direction::ToServer
         && !headers.is_tcp()
         && !matches!(headers.kind, Kind::LaterFragment { .. })
 }
 
-/// Whether a packet may open or end its flow, or narrow its path. Linux' conntrack ignores such a
-/// packet with a wrong checksum, too (`nf_conntrack_checksum`).
+/// Whether a packet may open or end its flow, or narrow its path, and so needs a valid checksum.
+/// Linux' conntrack ignores such a packet with a wrong checksum, too (`nf_conntrack_checksum`).
 fn changes_state(headers: &Headers) -> bool {
     headers.is_error() || headers.flags.0 & (TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST) != 0
 }

@@ -19,7 +19,8 @@ fn segment(seq: u32) -> RepeatedSegment {
     }
 }
 
-/// Repeats a segment as Linux does; of some repeats the server has answered others before. Says at which it is suspected.
+/// Repeats a segment with the intervals of Linux. `answers` selects the repeats before which the
+/// server has answered other clients. Returns the times at which the path is suspected.
 fn suspected(holes: &mut BlackHoles, answers: impl Fn(u64) -> bool) -> Vec<u64> {
     let is_suspected = |ms: &u64| {
         let finding = holes.repeated(SIDE, segment(100), at(*ms));

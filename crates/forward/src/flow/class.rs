@@ -1,30 +1,32 @@
-//! Classes of flows: which may be given up for a new flow, and which count for their client's source.
+//! Classes of flows: which may be evicted for a new flow, and which count for their client's
+//! source.
 
 use super::Flow;
 use crate::state::FlowState;
 
-/// What a flow is to its client's source.
+/// How a flow counts at its client's source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AtSource {
-    /// None of its open connections.
+    /// Not among the open connections of the source.
     Nothing,
-    /// One of them, which anybody may have forged: it gives way to another one of the source if it is silent.
+    /// Open, but possibly forged. If the flow is silent, it may be evicted for another flow of its
+    /// source.
     Yields,
-    /// One of them.
+    /// Open.
     Stays,
 }
 
-/// What may be given up for a new flow, and in which order.
+/// Class of a flow for eviction, in the order of eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(crate) enum Class {
-    /// First: over, as far as we can see.
+    /// Evicted first: over, as far as convey can see.
     Closing,
-    /// Then: its client may not exist.
+    /// Evicted second: its client may not exist.
     HalfOpen,
-    /// Last: it is open by what its client is said to have sent, which anybody can make up.
+    /// Evicted last: open only by packets of the client, which anybody can forge.
     Doubtful,
-    /// Never.
+    /// Never evicted.
     Open,
 }
 
@@ -42,18 +44,21 @@ impl Flow {
             FlowState::SynSent | FlowState::SynReceived | FlowState::Adopted | FlowState::UdpNew => {
                 Class::HalfOpen
             }
-            // In line with those of which only the SYN is known, from when that came: else who forges both would push out
-            // whoever has not completed the handshake yet.
+            // Queued with the flows whose SYN alone is known, by the time of that SYN. Otherwise an
+            // attacker who forges both segments would evict clients that have not completed the
+            // handshake yet.
             FlowState::HandshakeOnly => Class::HalfOpen,
-            // Two forged datagrams make one, around an answer where those are seen; or two forged segments.
+            // Two forged datagrams make a stream (with an answer in between where answers pass),
+            // and two forged segments make a connection that was picked up mid-stream.
             FlowState::UdpStream => Class::Doubtful,
             _ if self.flags.is_met() => Class::Doubtful,
             _ => Class::Open,
         }
     }
 
-    /// What it is to its client's source. In DSR a completed handshake is one of its connections: the flow cache does not tell of
-    /// the data after it, and who forges the one can forge the other.
+    /// How the flow counts at its client's source. In DSR a completed handshake counts as open: the
+    /// flow cache does not report the data after it, and an attacker who forges the handshake can
+    /// forge data as well.
     #[inline]
     pub(crate) fn at_source(&self) -> AtSource {
         match self.state {

@@ -1,11 +1,11 @@
-//! Flags of a flow, and the number of its frontend, in few bits.
+//! Flags of a flow and the number of its frontend, packed into few bits.
 
 use super::{NewFlow, ServerWay};
 use crate::state::{FlowState, View};
 use crate::tcp_sequence::PendingFin;
 use convey_model::{TCP, UDP};
 
-/// A flow's protocol and how its packets pass, in a byte.
+/// Protocol and forwarding mode of a flow, in a byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FlowFlags(pub(super) u8);
 
@@ -14,20 +14,20 @@ impl FlowFlags {
     pub(super) const CLIENT_SIDE: u8 = 2;
     pub(super) const L2_DSR: u8 = 4;
     pub(super) const CACHED: u8 = 8;
-    /// A connection that only its client's side is seen of, and not from its beginning.
+    /// Connection in DSR that was not seen from its beginning.
     pub(super) const MET: u8 = 16;
-    /// How narrow the path to its client is: two bits.
+    /// Narrowness of the path to the client: two bits.
     pub(super) const NARROW: u8 = 32 + 64;
     pub(super) const NARROW_SHIFT: u32 = FlowFlags::NARROW.trailing_zeros();
-    /// A FIN of the client that is not believed yet.
+    /// A FIN of the client is pending.
     pub(super) const CLIENTS_FIN: u8 = 128;
-    /// Passthrough, where none is met under way: the same of the server.
+    /// Passthrough, where [`FlowFlags::MET`] is not used: a FIN of the server is pending.
     pub(super) const SERVERS_FIN: u8 = FlowFlags::MET;
-    /// Passthrough: no FIN, but a SYN of the client.
+    /// Passthrough: no FIN but a SYN of the client is pending.
     pub(super) const REOPENING: u8 = FlowFlags::CLIENTS_FIN | FlowFlags::SERVERS_FIN;
-    /// DSR, where no path to a client is narrow: a SYN of the client.
+    /// DSR, where no path to a client is narrow: a SYN of the client is pending.
     pub(super) const CLIENTS_SYN: u8 = 32;
-    /// The same: the numbers are those of a SYN that the client, or somebody in its name, has followed up.
+    /// DSR: the numbers are those of a SYN that the client, or a host in its name, has followed up.
     pub(super) const REOPENED: u8 = 64;
 
     pub(super) fn new(new: &NewFlow, state: FlowState) -> FlowFlags {
@@ -79,7 +79,7 @@ impl FlowFlags {
         }
     }
 
-    /// How narrow the path to the client is.
+    /// Narrowness of the path to the client.
     #[inline]
     pub(super) fn narrowness(self) -> u8 {
         if self.has(FlowFlags::CLIENT_SIDE) {
@@ -95,8 +95,8 @@ impl FlowFlags {
     }
 }
 
-/// The number of a frontend, whether the flow is counted at its source there, whether it goes through a tunnel, and whether its
-/// server answers by another interface. No frontend has a number of more than 29 bits.
+/// Number of a frontend, with three flags of the flow: counted at its source, sent through a
+/// tunnel, and answered by the server on another interface. Frontend numbers have at most 29 bits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FrontendMark(pub(super) u32);
 

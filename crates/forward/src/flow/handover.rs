@@ -1,4 +1,4 @@
-//! A flow that another process has had, and what the next one is told of it.
+//! Flow state for the next process, and flows restored from it.
 
 use super::{Flow, FlowFlags, FrontendMark, ServerWay, short};
 use crate::handover::KnownFlow;
@@ -8,11 +8,12 @@ use crate::tcp_sequence::TcpSequence;
 use crate::wheel::Slot;
 use convey_model::{TCP, UDP};
 
-/// What a flow's flags tell the next process that other fields do not.
+/// Flags that the next process gets because no other field implies them.
 const NOTES: u8 = FlowFlags::MET | FlowFlags::NARROW | FlowFlags::CLIENTS_FIN;
 
 impl Flow {
-    /// One that another process has recorded, with its next hops here. In no list.
+    /// Restores a flow that another process has recorded, with the next hops of this process. The
+    /// flow is in no list.
     pub(crate) fn restored(known: &KnownFlow, next_hops: [u32; 2]) -> Flow {
         let KnownFlow { client, server, .. } = known;
         let set = |flag, yes| if yes { flag } else { 0 };
@@ -42,7 +43,7 @@ impl Flow {
         }
     }
 
-    /// What another process needs to go on with it.
+    /// State that another process needs to continue the flow.
     pub(crate) fn known(&self) -> KnownFlow {
         KnownFlow {
             client: self.client(),
@@ -61,7 +62,7 @@ impl Flow {
         }
     }
 
-    /// Whether there are flows of this protocol in this state.
+    /// Whether flows of this protocol can be in this state.
     pub(crate) fn fits(protocol: u8, state: FlowState) -> bool {
         matches!(protocol, TCP | UDP) && state.is_udp() == (protocol == UDP)
     }

@@ -1,4 +1,4 @@
-//! Deadlines of flows: packets put them off, and flows that miss them are forgotten.
+//! Deadlines of flows: packets extend them, and flows that miss them are removed.
 
 use std::time::Duration;
 
@@ -9,26 +9,29 @@ use crate::wheel::{begin, tick, tick_from, ticks, time};
 use convey_model::{FlowTimeouts, Timestamp};
 
 impl FlowTable {
-    /// Puts a flow's deadline off as a packet does after which its state is the same.
+    /// Extends a flow's deadline for a packet that does not change its state.
     pub(crate) fn keep(&mut self, id: FlowId, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
         flow.deadline = tick_from(at) + self.timeouts[flow.state as usize];
         self.keep_in_time(id);
     }
 
-    /// Puts a flow's deadline off, if one more packet is known to have come at `last`, which is later than the last one.
+    /// Extends a flow's deadline for a packet at `last`, which is later than the flow's last known
+    /// packet.
     pub(crate) fn put_off(&mut self, id: FlowId, last: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
         flow.deadline = flow.deadline.max(tick_from(last) + self.timeouts[flow.state as usize]);
     }
 
-    /// A flow that is to be looked at by now, if there is one: see [`FlowTable::expire_or_requeue`].
+    /// A flow whose deadline has to be checked by now, if there is one: see
+    /// [`FlowTable::expire_or_requeue`].
     pub fn due(&mut self, now: Timestamp) -> Option<FlowId> {
         self.wheel.due(tick(now)).map(FlowId)
     }
 
-    /// Forgets a flow that was [`FlowTable::due`] if its deadline has come, and returns what was known of it. Its last packet
-    /// that is known of elsewhere was at `last`. If it stays, it will be due another time.
+    /// Removes a flow that [`FlowTable::due`] has returned if its deadline has passed, and returns
+    /// its record. `last` is the time of its last packet in the flow cache. A flow that stays will
+    /// be due again.
     pub(crate) fn expire_or_requeue(
         &mut self,
         id: FlowId,
@@ -47,7 +50,7 @@ impl FlowTable {
         None
     }
 
-    /// Has a flow be due at `at`, if that is before its deadline, too.
+    /// Schedules a check of a flow at `at`, even if that is before its deadline.
     pub(crate) fn look_at(&mut self, id: FlowId, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
         let (deadline, tick) = (flow.deadline, tick_from(at));
@@ -59,29 +62,31 @@ impl FlowTable {
         }
     }
 
-    /// Whether a flow that is due will be forgotten, as far as is known here.
+    /// Whether a due flow has missed its deadline, not counting packets in the flow cache.
     pub fn is_silent(&self, id: FlowId, now: Timestamp) -> bool {
         self.get(id).deadline <= tick(now)
     }
 
-    /// When the last packet passed here that put a flow's deadline off. Up to a quarter of a second too early.
+    /// Time of the last packet that extended a flow's deadline here. Up to a quarter of a second
+    /// too early.
     pub(crate) fn last_kept(&self, flow: &Flow) -> Timestamp {
         begin(flow.deadline.saturating_sub(self.timeouts[flow.state as usize] + 1))
     }
 
-    /// How long a flow has been silent that is in the table or was, to a quarter of a second.
+    /// Time that a flow, in the table or just removed, has been silent, to a quarter of a second.
     pub(crate) fn silence(&self, flow: &Flow, now: Timestamp) -> Duration {
         time(tick(now).saturating_sub(flow.deadline.saturating_sub(self.timeouts[flow.state as usize])))
     }
 
-    /// Changes the timeouts. Returns whether they were others: longer ones hold from a flow's next packet, shorter ones
-    /// from when it is swept.
+    /// Changes the timeouts. Returns whether they differ from those before. Longer timeouts apply
+    /// from a flow's next packet, shorter ones from the next sweep.
     pub(crate) fn set_timeouts(&mut self, timeouts: &FlowTimeouts) -> bool {
         let before = std::mem::replace(&mut self.timeouts, in_ticks(timeouts));
         before != self.timeouts
     }
 
-    /// The wheel finds out by itself that a deadline was put off, but not that it was brought forward.
+    /// Moves a flow whose deadline was brought forward to an earlier slot. The wheel detects by
+    /// itself only deadlines that were extended.
     #[inline]
     pub(super) fn keep_in_time(&mut self, id: FlowId) {
         let flow = &self.flows[id.0 as usize];

@@ -1,4 +1,4 @@
-//! Flows that may give way to others, in their order.
+//! Order in which flows are evicted.
 
 use super::{FlowId, FlowTable, Full, OPENED};
 use crate::flow::{Class, Flow};
@@ -9,17 +9,16 @@ use crate::wheel::{Slot, begin};
 use convey_model::Timestamp;
 
 impl FlowTable {
-    /// How many flows of a kind there are, and how many more there is room for.
+    /// Number of flows of a kind, and of further flows that there is room for.
     pub(crate) fn occupancy(&self, kind: TrafficKind) -> Occupancy {
         self.quota.occupancy(kind)
     }
 
-    /// A flow that was opened since it was last asked, if it still is open: a connection seen from
-    /// both sides, or of those seen from the client's side one that is counted at its source. The
-    /// last one first.
+    /// A flow that was opened since the last call and still is open: a connection in passthrough,
+    /// or a flow in DSR that is counted at its source. The newest flow comes first.
     pub(crate) fn next_opened(&mut self) -> Option<FlowId> {
         while let Some(id) = self.opened.pop() {
-            // One that has ended since may have taken its record along.
+            // The flow may have ended since, and its record may be gone.
             let Some(flow) = self.flows.get(id.0 as usize) else { continue };
             let is_open = match flow.view() {
                 View::BothSides => flow.is_open_connection(),
@@ -33,39 +32,40 @@ impl FlowTable {
         None
     }
 
-    /// The flow that [`FlowTable::insert`] would forget now for one of this kind; none if there is
+    /// Flow that [`FlowTable::insert`] would evict now for a flow of this kind; `None` if there is
     /// room.
     ///
     /// # Errors
-    /// There is no room, and all are open.
+    /// There is no room, and all flows are open.
     pub fn victim(&mut self, new: TrafficKind) -> Result<Option<FlowId>, Full> {
         Ok(self.quota.victim(&self.flows, new)?.map(FlowId))
     }
 
-    /// Whether a flow of this kind may give way to a new one for its place.
+    /// Whether a flow of this kind may be evicted for the table entry of a new one.
     pub(crate) fn may_evict(&self, kind: TrafficKind, new: TrafficKind) -> bool {
         self.quota.may_evict(kind, new)
     }
 
-    /// How many flows of a kind and class hold this.
+    /// Number of flows of a kind and class that hold this resource.
     pub(crate) fn count_of(&self, held: Resource, kind: TrafficKind, class: Class) -> u32 {
         self.quota.count(held, kind, class)
     }
 
-    /// The flow of this kind that holds this and has been in a class for longest: a flow that wants
-    /// what it holds may take its place.
+    /// Flow of this kind that holds this resource and has been in a class for longest. It is
+    /// evicted for a flow that needs the resource.
     pub(crate) fn first_of(&mut self, held: Resource, kind: TrafficKind, class: Class) -> Option<FlowId> {
         self.quota.first(&self.flows, held, kind, class).map(FlowId)
     }
 
-    /// Puts a stream at the end of its queue, as one that was last in use then.
+    /// Moves a stream to the end of its queue, as last used at `last_use`.
     pub(crate) fn put_last(&mut self, id: FlowId, last_use: Timestamp) {
         let class = self.get(id).class();
         self.quota.put_last(&mut self.flows, id.0, class, last_use);
     }
 
-    /// When a stream was last in use, as far as is known here: its server has sent, or its client
-    /// where the server's packets do not pass. Up to a quarter of a second too early.
+    /// Time when a stream was last in use, not counting packets in the flow cache: its server has
+    /// sent or, where the server's packets do not pass, its client. Up to a quarter of a second too
+    /// early.
     pub(crate) fn last_use(&self, flow: &Flow) -> Timestamp {
         match flow.view() {
             View::BothSides => begin(flow.last_answer()),

@@ -1,4 +1,4 @@
-//! Flows that another table had, and what the next one is told.
+//! Handover of flows from another table.
 
 use super::{FlowId, FlowTable, Full, tick, tick_from};
 use crate::flow::{AtSource, Flow};
@@ -9,7 +9,7 @@ use crate::{Direction, View};
 use convey_model::Timestamp;
 
 impl FlowTable {
-    /// Records a flow that another table had, with its next hops here. It makes no room for itself.
+    /// Records a flow of another table, with the next hops of this process. Evicts no flow.
     ///
     /// # Errors
     /// [`Full`] if there is no room.
@@ -25,7 +25,8 @@ impl FlowTable {
         }
         let mut flow = Flow::restored(known, next_hops);
         let latest = tick_from(now) + self.timeouts[flow.state as usize];
-        // What the cache of the other table has forwarded has not moved its deadline yet.
+        // Packets that the cache of the other table has forwarded have not extended this deadline
+        // yet.
         flow.deadline = if known.was_cached { latest } else { flow.deadline.min(latest) };
         self.counts[flow.state as usize] += 1;
         let (class, at_source, since) = (flow.class(), flow.at_source(), Timestamp(flow.since));
@@ -41,7 +42,7 @@ impl FlowTable {
         Ok(id)
     }
 
-    /// All flows.
+    /// Identifiers of all flows.
     pub(crate) fn ids(&self) -> impl Iterator<Item = FlowId> + use<> {
         let used: Vec<u32> =
             (0..self.flows.len() as u32).filter(|id| self.flows[*id as usize].slot != Slot::NONE).collect();

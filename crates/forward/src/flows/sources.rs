@@ -1,4 +1,4 @@
-//! Open flows are counted at their clients' sources, where a frontend has limits for these.
+//! Counts of open flows per source, for frontends with limits for sources.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use crate::plan::PlannedFrontend;
 use crate::wheel::Slot;
 use convey_model::{Prefix, Sources, Timestamp};
 
-/// Where flows are counted, by the numbers of the frontends that limit sources.
+/// Counts by the numbers of the frontends that limit sources.
 #[derive(Debug, Default)]
 pub(super) struct SourceCounts(HashMap<u32, Counting>);
 
@@ -18,23 +18,23 @@ pub(super) struct SourceCounts(HashMap<u32, Counting>);
 struct Counting {
     frontend: Arc<PlannedFrontend>,
     sources: Arc<Sources>,
-    /// Those of this worker, where sources may have only so many flows.
+    /// Evictable flows of this worker by source, if connections per source are limited.
     yielding: HashMap<Prefix, Yielding>,
 }
 
-/// The flows of one source that may give way to another one of it.
+/// Flows of one source that may be evicted for another flow of the same source.
 #[derive(Debug, Default)]
 struct Yielding {
-    /// How many there are.
+    /// Number of such flows.
     len: usize,
-    /// Their records, the oldest first. Some are no longer theirs, and some are there twice.
+    /// Their records, the oldest first. Stale and duplicate entries are possible.
     queue: VecDeque<u32>,
-    /// When all were found to be in use.
+    /// Time when all of them were found to be in use.
     in_use_at: Option<Timestamp>,
 }
 
 impl SourceCounts {
-    /// Notes what a flow is to its source from now on.
+    /// Updates the counts for a flow that changes how it counts at its source.
     #[inline]
     fn note(&mut self, flows: &mut [Flow], id: u32, (before, now): (AtSource, AtSource)) {
         if before == now || self.0.is_empty() {
@@ -71,7 +71,8 @@ impl Counting {
         let mut yielding = self.yielding.remove(&source).unwrap_or_default();
         yielding.len += 1;
         yielding.queue.push_back(id);
-        // Twice as many, so that most flows come and go without a look at the others.
+        // Clean up only at twice the length, so that most flows come and go without a scan of the
+        // queue.
         if yielding.queue.len() > 2 * yielding.len + 8 {
             let mut found = HashSet::new();
             yielding.queue.retain(|&id| self.is_yielding(flows, id, source) && found.insert(id));
@@ -89,9 +90,9 @@ impl Counting {
         }
     }
 
-    /// Whether a record is that of a flow of the source that may give way.
+    /// Whether a record is that of a flow of this source that may be evicted.
     fn is_yielding(&self, flows: &[Flow], id: u32, source: Prefix) -> bool {
-        // Its record may have been given back since it was put down.
+        // The record may have been vacated since it was queued.
         flows.get(id as usize).is_some_and(|flow| {
             flow.slot != Slot::NONE
                 && flow.frontend_id() == self.frontend.id
@@ -103,14 +104,14 @@ impl Counting {
 }
 
 impl FlowTable {
-    /// Notes what a flow is to its source, which it was not before.
+    /// Updates the counts of a flow's source after the flow has changed how it counts there.
     #[inline]
     pub(super) fn note_at_source(&mut self, id: FlowId, before: AtSource, now: AtSource) {
         self.sources.note(&mut self.flows, id.0, (before, now));
     }
 
-    /// Counts open flows at the tables of these frontends from now on. If a table is new, flows that are open already are counted
-    /// too: then it looks at all flows once.
+    /// Sets the frontends that count open flows per source. For a new count, flows that are already
+    /// open are counted too, with one scan of all flows.
     pub(crate) fn count_sources<'a>(&mut self, frontends: impl Iterator<Item = &'a Arc<PlannedFrontend>>) {
         let mut before = std::mem::take(&mut self.sources.0);
         let mut new = HashSet::new();
@@ -130,7 +131,7 @@ impl FlowTable {
         for id in 0..self.flows.len() as u32 {
             let flow = &mut self.flows[id as usize];
             if flow.slot != Slot::NONE && new.contains(&flow.frontend_id()) {
-                // Counts in another table end with that table.
+                // The flow was counted in another table, which is gone with its counts.
                 flow.set_counted(false);
                 let now = flow.at_source();
                 self.note_at_source(FlowId(id), AtSource::Nothing, now);
@@ -138,7 +139,8 @@ impl FlowTable {
         }
     }
 
-    /// How many flows of the client's source may give way to another one of it; none if all were in use a moment ago.
+    /// Number of flows that may be evicted for another flow of the client's source; 0 if all of
+    /// them were in use since `since`.
     pub(crate) fn yielding(&self, frontend: u32, client: IpAddr, since: Timestamp) -> usize {
         let found = self.sources.0.get(&frontend).and_then(|counting| {
             let yielding = counting.yielding.get(&counting.sources.source_of(client))?;
@@ -147,7 +149,7 @@ impl FlowTable {
         found.unwrap_or_default()
     }
 
-    /// The one of them that has not been looked at for longest.
+    /// Evictable flow of the client's source that was not checked for longest.
     pub(crate) fn next_yielding(&mut self, frontend: u32, client: IpAddr) -> Option<FlowId> {
         let counting = self.sources.0.get_mut(&frontend)?;
         let source = counting.sources.source_of(client);
@@ -165,7 +167,7 @@ impl FlowTable {
         next
     }
 
-    /// All of them are in use now.
+    /// Notes that all evictable flows of the client's source are in use.
     pub(crate) fn note_in_use(&mut self, frontend: u32, client: IpAddr, now: Timestamp) {
         let counting = self.sources.0.get_mut(&frontend);
         let yielding = counting.and_then(|counting| {

@@ -1,15 +1,16 @@
-//! Memory of a table that many flows have used, and few need now: after a flood of SYNs it goes back to the kernel.
+//! Release of table memory that a flood has used: memory that few flows need goes back to the
+//! kernel.
 
 use super::{Flow, FlowTable, Index, Slot};
 use crate::state::{Direction, View};
 
-/// Vacant records that are taken off the end of the table in one call.
+/// Vacant records taken off the end of the table in one call.
 const AT_ONCE: usize = 4_096;
 
-/// Flows that the index is written anew for at most: this takes a few milliseconds.
+/// Upper bound for the flows whose index is rebuilt: this takes a few milliseconds.
 const MAX_INDEXED: u32 = 65_536;
 
-/// The most that was in use since memory was given back.
+/// Peak use of the table since memory was last given back.
 #[derive(Debug, Default)]
 pub(super) struct Peak {
     flows: u32,
@@ -17,8 +18,9 @@ pub(super) struct Peak {
 }
 
 impl FlowTable {
-    /// Gives memory back to the kernel once less than a quarter of it is needed. It stays reserved. Records before a flow
-    /// that is there stay until it ends. Returns whether there is more to be given back.
+    /// Gives memory back to the kernel once less than a quarter of it is needed; it stays reserved.
+    /// Records before the last flow stay until that flow ends. Returns whether there is more to
+    /// give back.
     pub(crate) fn give_back_memory(&mut self) -> bool {
         let (live, used) = (self.quota.len(), self.flows.len() as u32);
         self.peak.flows = self.peak.flows.max(live);
@@ -56,7 +58,8 @@ impl FlowTable {
         is_vacant(&self.flows)
     }
 
-    /// The memory of the old index goes back to the kernel, which provides that of the new one as it is used.
+    /// Rebuilds the index in new memory, which the kernel provides as it is used; the old index is
+    /// freed.
     fn write_index_anew(&mut self) {
         self.index = Index::new(2 * self.capacity as usize);
         let ids: Vec<_> = self.ids().collect();
@@ -71,9 +74,9 @@ impl FlowTable {
     }
 }
 
-/// Gives back the memory behind the elements, and reserves as much again, untouched.
+/// Releases the memory behind the elements, and reserves as much again, untouched.
 pub(super) fn release<T>(elements: &mut Vec<T>, capacity: u32) {
     elements.shrink_to_fit();
-    // Where there is none now, the vector grows as it is needed.
+    // If no memory is available now, the vector grows when it is needed.
     let _ = elements.try_reserve_exact(capacity as usize - elements.len());
 }

@@ -1,4 +1,4 @@
-//! Applies a new plan to the forwarder and its flows.
+//! Application of a new plan to the forwarder and its flows.
 
 use std::net::IpAddr;
 
@@ -11,8 +11,8 @@ use crate::{Flow, NatPorts, TrafficKind};
 use convey_model::{Unreachable, WantedNeighbour};
 
 impl Forwarder {
-    /// Derives what the plan implies, if it is a new one. After an upgrade, a plan of the same
-    /// generation may withhold other SNAT addresses.
+    /// Derives the state that depends on the plan, if the plan is new. After an upgrade, a plan of
+    /// the same generation may withhold other SNAT addresses.
     pub(super) fn adopt(&mut self, plan: &Plan) {
         let withholds = |ports: &NatPorts| ports.withholds(&plan.snat_withheld);
         if self.generation == Some(plan.generation) && self.tracker.ports().is_none_or(withholds) {
@@ -35,8 +35,8 @@ impl Forwarder {
             self.sweep.request();
         }
         self.served = served;
-        // Looked up now so that they are resolved by the time of the first packet: UDP does not
-        // send it again.
+        // Look the next hops up now so that they are resolved by the time of the first packet: UDP
+        // does not repeat it.
         for server in plan.servers.values() {
             let ip = server.addr.ip();
             for source in self.sources_to(ip, plan) {
@@ -45,7 +45,7 @@ impl Forwarder {
         }
     }
 
-    /// Leaves out SNAT ports that clients may ask for, and addresses that the plan withholds.
+    /// Excludes SNAT ports that frontends listen on, and addresses that the plan withholds.
     fn adopt_ports(&mut self, plan: &Plan, served: &Served, has_other_network: bool) {
         let Some(ports) = self.tracker.ports_mut() else { return };
         if served.may_be_asked_elsewhere_than(&self.served) {
@@ -59,8 +59,7 @@ impl Forwarder {
         ports.withhold(&plan.snat_withheld);
     }
 
-    /// The addresses that packets to a server of passthrough have, as far as they decide on the
-    /// way.
+    /// Source addresses of packets to a passthrough server, as far as the route depends on them.
     fn sources_to(&mut self, server: IpAddr, plan: &Plan) -> Vec<IpAddr> {
         match self.tracker.ports_mut().filter(|_| plan.network.depend_on_source()) {
             None => vec![unspecified(server)],
@@ -72,9 +71,9 @@ impl Forwarder {
     }
 }
 
-/// Has packets of a flow go where the routes lead now. While the neighbour there is being resolved,
-/// they go on as before, and `await_neighbour` is called; unless that is gone, too: its index may
-/// soon be another's. Returns whether they go another way.
+/// Moves a flow's packets to the current route. While the neighbour there is being resolved, the
+/// packets keep the former next hop and `await_neighbour` is called, unless that next hop is gone
+/// too and its index may soon be reused. Returns whether the next hop has changed.
 pub(super) fn reroute(
     flow: &mut Flow,
     plan: &Plan,
@@ -97,7 +96,7 @@ pub(super) fn reroute(
     is_other
 }
 
-/// The kind of a frontend's flows.
+/// Kind of a frontend's flows.
 pub(super) fn kind_of(frontend: &PlannedFrontend) -> TrafficKind {
     TrafficKind::new(frontend.view, frontend.protocol as u8)
 }

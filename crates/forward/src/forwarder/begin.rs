@@ -1,4 +1,4 @@
-//! Begins flows: checks the client, and chooses the server and the port.
+//! Beginning of flows: checks of the client, choice of the server and the SNAT port.
 
 use std::net::IpAddr;
 
@@ -18,18 +18,18 @@ use crate::{
 use convey_model::{DropReason, Endpoint, FlowKey, NextHop, Rewrite, Shortage};
 use convey_wire::{self as wire, Envelope, Headers, Kind};
 
-/// Means that a flow's next hop is not known yet.
+/// Index for a next hop that is not resolved yet.
 pub(super) const UNRESOLVED: u32 = u32::MAX;
 
-/// Where a packet without a flow goes.
+/// Destination of a packet without a flow.
 #[derive(Clone, Copy)]
 struct ChosenServer<'a> {
     frontend: &'a PlannedFrontend,
     server: &'a PlannedServer,
     next_hop: u32,
-    /// What is known of the next hop.
+    /// Next hop to the server.
     hop: &'a NextHop,
-    /// The tunnel that it goes through.
+    /// Tunnel to the server, if there is one.
     envelope: Option<Envelope>,
     /// `None` in DSR, and where no flow begins.
     snat: Option<SnatPort>,
@@ -56,7 +56,7 @@ impl<'a> ChosenServer<'a> {
 }
 
 impl Forwarder {
-    /// A packet without a flow: begins one, or is refused.
+    /// Begins a flow for a packet that has none, or refuses the packet.
     pub(super) fn begin(
         &mut self,
         frame: &mut Frame<'_>,
@@ -88,7 +88,7 @@ impl Forwarder {
         }
     }
 
-    /// Takes what a flow needs, and records it, if it is to be recorded.
+    /// Takes the resources of a flow, and records the flow if it needs a record.
     fn begin_at(
         &mut self,
         target: ChosenServer<'_>,
@@ -99,10 +99,11 @@ impl Forwarder {
         let ChosenServer { frontend, server, hop, envelope, .. } = target;
         let fitting = fit(frame, headers, Path::to(hop, !frontend.is_dsr()).within(envelope.as_ref()));
         if matches!(headers.kind, Kind::LaterFragment { .. }) {
-            // Its first has gone there, and has been forgotten or was never recorded.
+            // The first packet has gone to this server; its flow was forgotten or never recorded.
             return fitting.map(Begun::Unrecorded);
         }
-        // One that is under way was let in by whoever has forgotten it.
+        // A connection that is under way was accepted by a process or balancer that has no record
+        // of it now.
         let taken = fitting
             .and_then(|cut| {
                 let (is_new, tracker) = (begins(headers), &mut self.tracker);
@@ -113,7 +114,7 @@ impl Forwarder {
         self.record(packet, target).map(Begun::Recorded).or_else(|stop| {
             slots.give_back();
             match stop {
-                // In passthrough nobody could tell whose the answer is.
+                // In passthrough, an answer without a record would have no owner.
                 Stop::Refused(DropReason::TableFull | DropReason::TableShareFull)
                     if is_repeatable(frontend) =>
                 {
@@ -124,7 +125,7 @@ impl Forwarder {
         })
     }
 
-    /// Whether a packet for this frontend may begin a flow, whichever server it gets.
+    /// Whether a packet for this frontend may begin a flow, whichever server is chosen.
     fn check_begin(
         &self,
         frontend: &PlannedFrontend,
@@ -142,14 +143,14 @@ impl Forwarder {
         if headers.ttl <= 1 {
             return Err(Stop::Expired);
         }
-        // Its sender is told, and with it whoever is before that.
+        // The reply reaches the sender, and through it the balancer before it.
         if is_new && self.comes_back(frame, packet) {
             return Err(Stop::Refused(DropReason::ForwardingLoop));
         }
         Ok(())
     }
 
-    /// Chooses a server of the frontend, and finds the way to it.
+    /// Chooses a server of the frontend, and the route to it.
     fn find_target<'a>(
         &mut self,
         frontend: &'a PlannedFrontend,
@@ -178,8 +179,8 @@ impl Forwarder {
                 self.undo_port(&target, headers);
             })
         });
-        // SYNs that are refused for want of something count: a flood has used it up. A SYN that
-        // waits for its next hop comes again.
+        // SYNs that are refused for lack of a resource count: a flood has used it up. A SYN that
+        // waits for its next hop will be repeated.
         let is_for_nobody = matches!(
             &way,
             Err(Stop::Silent(_)
@@ -196,7 +197,7 @@ impl Forwarder {
         way
     }
 
-    /// Finds the way to the server of a new flow. In passthrough it depends on the SNAT address,
+    /// Finds the route to the server of a new flow. In passthrough it depends on the SNAT address,
     /// which is chosen first.
     fn find_way<'a>(
         &mut self,
@@ -216,8 +217,9 @@ impl Forwarder {
         target.inspect_err(|_| self.give_port_back(endpoint, snat, key.protocol))
     }
 
-    /// An ICMP error about what a server has sent to its client directly, whose flow is not
-    /// recorded, or not yet: it goes where the client's packets hash to, and begins nothing.
+    /// Forwards an ICMP error about a packet that a server has sent to its client directly, and
+    /// whose flow has no record. The error goes to the server that the client's packets hash to,
+    /// and begins no flow.
     fn forward_unrecorded_error(
         &mut self,
         frontend: &PlannedFrontend,
@@ -234,8 +236,9 @@ impl Forwarder {
         Ok(forward_unrecorded(frame, headers, target, None))
     }
 
-    /// To a SNAT port without a flow: one that ended, or a copy of what a local connection gets,
-    /// which must not be answered. To anything else: none of ours.
+    /// Verdict on a packet without a flow and without a frontend. A packet to a SNAT port belongs
+    /// to a flow that has ended, or is a copy of a local connection's packet, and must not be
+    /// answered. Any other packet is left to the host.
     fn without_frontend(&self, key: &FlowKey) -> Verdict {
         match self.tracker.ports() {
             Some(ports) if ports.holds((key.dst, key.dst_port)) => Verdict::Drop(DropReason::NoFlow),
@@ -268,7 +271,7 @@ impl Forwarder {
             None => (View::ClientSide, (key.src, key.src_port), UNRESOLVED),
             Some(snat) => {
                 self.settle_port(endpoint, snat, packet)?;
-                // Looked up now so that it is resolved by the time of the answer.
+                // Look the neighbour up now so that it is resolved by the time of the answer.
                 let to_client =
                     self.tracker.find_next_hop(Recipient::client(key), packet.plan).unwrap_or(UNRESOLVED);
                 (View::BothSides, snat.at, to_client)
@@ -315,7 +318,7 @@ impl Forwarder {
     }
 }
 
-/// The way of packets with this key to the server that a frontend in DSR mode has chosen.
+/// Recipient of packets with this key, for the server that a DSR frontend has chosen.
 fn dsr_recipient(
     server: &PlannedServer,
     frontend: &PlannedFrontend,
@@ -330,20 +333,21 @@ fn dsr_recipient(
     Recipient::server(source, ip, frontend.way())
 }
 
-/// What has become of a packet without a flow.
+/// Outcome of beginning a flow.
 enum Begun {
     Recorded(FlowId),
-    /// It is sent on all the same.
+    /// The packet is forwarded without a record.
     Unrecorded(Option<Cut>),
 }
 
-/// Whether each packet of a flow goes where the others go, without a record of it.
+/// Whether every packet of a flow reaches the same server without a record of the flow.
 fn is_repeatable(frontend: &PlannedFrontend) -> bool {
     frontend.is_dsr() && frontend.pool.is_hashed
 }
 
-/// Sends a packet to the server it hashes to, without a record: those after it hash to the same.
-/// Better than to refuse it, where forged packets may have filled the table.
+/// Forwards a packet to the server that it hashes to, without a record: later packets of the flow
+/// hash to the same server. This is better than refusing clients while forged packets fill the
+/// table.
 fn forward_unrecorded(
     frame: &mut Frame<'_>,
     headers: &Headers,
@@ -363,7 +367,7 @@ fn forward_unrecorded(
     Verdict::Transmit(Forwarded { interface, direction, flow, role, cut, envelope })
 }
 
-/// Addresses that must not be the source of what is sent on (RFC 1122, section 3.2.1.3).
+/// Whether this address is invalid as the source of a forwarded packet (RFC 1122, section 3.2.1.3).
 pub(super) fn is_martian(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => {
@@ -371,8 +375,8 @@ pub(super) fn is_martian(ip: IpAddr) -> bool {
             let [first, ..] = ip.octets();
             ip.is_loopback() || ip.is_multicast() || first == 0 || first >= 240
         }
-        // Link-local ones too: no router may send them on (RFC 4291, section 2.5.6), and on which
-        // link the answer should go nobody could tell.
+        // Link-local addresses are invalid too: routers must not forward them (RFC 4291, section
+        // 2.5.6), and the link for the answer would be unknown.
         IpAddr::V6(ip) => {
             ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || ip.is_unicast_link_local()
         }

@@ -1,9 +1,9 @@
-//! Eviction: which flow gives way to a new one where something has run out, and who may take no
-//! more.
+//! Eviction of flows when a resource runs out, and limits for clients.
 //!
-//! Addresses are easily forged; but who forges them cannot finish a handshake, and gets no answer.
-//! So half-open flows and flows that are over give way, and streams that are not in use. A worker
-//! ends flows of its own only. Where others have all that may give way for a slot, it asks them.
+//! Addresses are easily forged, but an attacker who forges them cannot finish a handshake, and
+//! receives no answer. Eviction therefore takes half-open flows, flows that are over, and streams
+//! that are not in use. A worker evicts its own flows only. If only other workers have evictable
+//! flows for a connection slot, it requests a slot from them.
 
 mod client_share;
 mod in_use;
@@ -24,31 +24,31 @@ use crate::plan::Plan;
 use crate::{Flow, FlowEnd, FlowId, WorkerPeers};
 use convey_model::{Shortage, Timestamp};
 
-/// Upper bound for the silence of a handshake that a patient client may still finish, and of a flow
-/// of UDP in use.
+/// Upper bound for the silence of a handshake that a patient client may still finish, and of a UDP
+/// flow in use.
 const UDP_SILENCE: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Evicted flows of one worker, and the searches for the next one.
 #[derive(Debug)]
 pub(super) struct Eviction {
-    /// Flows that were evicted before they were over, by shortage.
+    /// Flows evicted before they were over, by shortage.
     evicted: [u64; Shortage::ALL.len()],
-    /// Handshakes that were evicted before they could be finished.
+    /// Handshakes evicted before they were finished.
     displaced: u64,
-    /// Resets for servers of evicted handshakes.
+    /// Resets for the servers of evicted handshakes.
     resets: ServerResets,
     workers: WorkerPeers,
-    /// Frontends and servers of flows that were evicted for their slots, which are not given back
-    /// yet.
+    /// Frontend and server of each flow that was evicted for its slots, until the slots are given
+    /// back.
     leaving: Vec<(u32, u32)>,
-    /// Flows that the last search has looked at, and when they were last in use.
+    /// Flows that the last search has examined, each with the time of its last use.
     candidates: Vec<(Timestamp, FlowId)>,
-    /// Searches that have found all flows in use.
+    /// Searches that have found only flows in use.
     in_use: InUse,
 }
 
 impl Eviction {
-    /// No flow was evicted yet. All memory is reserved here.
+    /// Creates an eviction without evicted flows. All memory is reserved here.
     pub(super) fn new(workers: WorkerPeers) -> Eviction {
         Eviction {
             evicted: Default::default(),
@@ -61,17 +61,17 @@ impl Eviction {
         }
     }
 
-    /// Flows that were evicted before they were over.
+    /// Number of flows evicted before they were over.
     pub(super) fn evicted(&self, shortage: Shortage) -> u64 {
         self.evicted[shortage as usize]
     }
 
-    /// Handshakes that were evicted before they could be finished.
+    /// Number of handshakes evicted before they were finished.
     pub(super) fn displaced(&self) -> u64 {
         self.displaced
     }
 
-    /// Removes a flow because another one takes what it holds.
+    /// Evicts a flow because another one takes its resources.
     pub(super) fn evict(
         &mut self,
         tracker: &mut FlowTracker,
@@ -83,8 +83,7 @@ impl Eviction {
         self.on_evicted(tracker, (id, &flow), shortage, now);
     }
 
-    /// Counts a flow that is no longer in the table because another took what it held, and releases
-    /// the rest.
+    /// Counts a flow that was evicted from the table, and releases its other resources.
     pub(super) fn on_evicted(
         &mut self,
         tracker: &mut FlowTracker,
@@ -104,29 +103,29 @@ impl Eviction {
         tracker.release(flow, FlowEnd::Evicted);
     }
 
-    /// A frame to be sent before that of the last verdict, and the interface; to be called until it
-    /// returns `None`. It resets the evicted handshake at its server.
+    /// Frame to be sent before that of the last verdict, with its interface: the reset of an
+    /// evicted handshake for its server. Call it until it returns `None`.
     #[inline]
     pub(super) fn next_server_reset(&mut self, plan: &Plan) -> Option<(&[u8], u32)> {
         self.resets.next(plan)
     }
 
-    /// Stops to count slots of evicted flows as taken, once the driver has taken the events of
-    /// their ends: it has given them back.
+    /// Stops counting slots of evicted flows as taken, once the driver has drained the events of
+    /// their ends and given the slots back.
     pub(super) fn settle_released_slots(&mut self, tracker: &FlowTracker) {
         if tracker.events().ended.is_empty() {
             self.leaving.drain(..).for_each(|(frontend, server)| self.workers.have_left(frontend, server));
         }
     }
 
-    /// Flows that count among the open ones of their clients: those of passthrough. Adds up all
-    /// counters.
+    /// Number of flows that count among the open flows of their clients: those of passthrough. Adds
+    /// up all counters.
     #[cfg(any(test, feature = "test-util"))]
     pub(super) fn counted_for_clients(&self) -> u64 {
         self.workers.clients().flows()
     }
 
-    /// Empties the list of flows that a search has looked at. Returns how many there were.
+    /// Empties the list of flows that the last search has examined. Returns their number.
     #[cfg(test)]
     pub(super) fn take_candidates(&mut self) -> usize {
         self.candidates.drain(..).count()

@@ -1,4 +1,4 @@
-//! Whether the next hop takes a packet as it is.
+//! Check whether a packet fits the MTU of its next hop.
 
 use super::path_mtu::{NARROW, longest_to};
 use super::stop::Stop;
@@ -7,34 +7,34 @@ use crate::{Cut, Direction, Flow, Frame, View};
 use convey_model::{DropReason, NextHop};
 use convey_wire::{self as wire, Envelope, Headers, Kind, TcpFlags};
 
-/// How long packets may be on a way.
+/// Limits for the length of packets on a path.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Path {
-    /// Longest that goes on whole, in bytes.
+    /// Longest packet that is forwarded whole, in bytes.
     mtu: u32,
-    /// Whether what is longer is cut, even if it says that it must not be: its sender is not told
-    /// of this path.
+    /// Whether longer packets are cut even if their DF bit is set, because their sender does not
+    /// learn the MTU of this path.
     is_secret: bool,
-    /// Whether packets of several senders go on as one's.
+    /// Whether packets of several senders leave with one source address.
     is_nat: bool,
-    /// Whether they go within others, which nobody cuts for us.
+    /// Whether packets are encapsulated; routers do not cut them then.
     has_tunnel: bool,
 }
 
 impl Path {
-    /// Of packets that begin a flow, or go by themselves.
+    /// Path of packets that begin a flow, or that belong to none.
     pub(super) fn to(hop: &NextHop, is_nat: bool) -> Path {
         Path { mtu: hop.mtu, is_secret: false, is_nat, has_tunnel: false }
     }
 
-    /// The same through a tunnel, whose headers take room.
+    /// Path through a tunnel, whose headers reduce the MTU.
     #[inline]
     pub(super) fn within(self, envelope: Option<&Envelope>) -> Path {
         let Some(Envelope { tunnel, .. }) = envelope else { return self };
         Path { mtu: self.mtu.saturating_sub(tunnel.overhead()), has_tunnel: true, ..self }
     }
 
-    /// Of packets of a flow. In passthrough servers know one path to all clients: see
+    /// Path of packets of a flow. In passthrough, servers use one path MTU for all clients: see
     /// [`path_mtu`](super::path_mtu).
     #[inline]
     pub(super) fn of(
@@ -49,14 +49,14 @@ impl Path {
             return Path::to(hop, is_nat);
         }
         let mtu = hop.mtu.min(longest_to(flow));
-        // Of our own links nobody can lie.
+        // The MTU of a local link cannot be forged.
         let is_short = headers.is_v4() && mtu < plan.min_path_mtu.unwrap_or(NARROW).min(NARROW);
         Path { mtu, is_secret: mtu < hop.mtu || is_short, is_nat, has_tunnel: false }
     }
 }
 
-/// Whether the next hop takes the packet; what is done to one that is too long and may be cut. A
-/// super-frame is cut into packets before it is sent, so what counts is how long those will be.
+/// Checks whether the next hop takes the packet. Returns how to cut a packet that is too long and
+/// may be cut. For a super-frame, the length of the packets that it will be cut into counts.
 pub(super) fn fit(frame: &Frame<'_>, headers: &Headers, path: Path) -> Result<Option<Cut>, Stop> {
     let (mtu, header_len) = (path.mtu as usize, headers.packet_len() - usize::from(headers.payload_len));
     if frame.sent_len(headers) <= mtu {
@@ -71,26 +71,26 @@ pub(super) fn fit(frame: &Frame<'_>, headers: &Headers, path: Path) -> Result<Op
     }
     // Fragments get lost on the way to clients more often than segments do.
     let is_segment = path.is_secret && may_become_segments(headers) && mtu > header_len;
-    // Each segment gets a checksum of its own, which would be right over damaged bytes.
+    // Each segment gets a new checksum, which would hide damaged bytes.
     if is_segment && !frame.is_intact(headers) {
         return Err(Stop::Silent(DropReason::BadChecksum));
     }
     Ok(Some(match is_super_segment || is_segment {
-        // Each will have a header of its own.
+        // Each segment will have a header of its own.
         true => Cut::Segments((mtu - header_len) as u16),
-        // A fragment that follows its first has such a number already.
+        // A fragment that follows its first has a new number already.
         false => Cut::Fragments { mtu: path.mtu, renumber: path.is_nat && frame.first_fragment.is_none() },
     }))
 }
 
-/// Whether a packet is one of TCP that can be cut into shorter ones. Where urgent data ends is told
-/// from where a segment begins, and what begins or resets a connection is said once.
+/// Whether a TCP packet can be cut into shorter segments. SYN and RST must not be repeated, and the
+/// urgent pointer is relative to the beginning of a segment.
 fn may_become_segments(headers: &Headers) -> bool {
     let (flags, once) = (headers.flags.0, TcpFlags::SYN | TcpFlags::RST | TcpFlags::URG);
     headers.is_tcp() && headers.kind == Kind::Whole && flags & once == 0
 }
 
-/// Whether the next hop takes an ICMP error, which is short and never cut.
+/// Checks whether the next hop takes an ICMP error, which is short and never cut.
 pub(super) fn fit_error(headers: &Headers, path: Path) -> Result<(), Stop> {
     if headers.packet_len() > path.mtu as usize { Err(Stop::Silent(DropReason::TooBig)) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! Flows that come from another forwarder.
+//! Handover: flows that are restored from another forwarder.
 
 use super::Forwarder;
 use super::begin::UNRESOLVED;
@@ -9,19 +9,19 @@ use crate::plan::Plan;
 use crate::{Direction, FlowOwners, ServerWay, View};
 use convey_model::{Endpoint, Timestamp};
 
-/// A flow that goes on here.
+/// A restored flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restored {
-    /// Whom it is counted for.
+    /// Owners whose counters include the flow.
     pub owners: FlowOwners,
-    /// Whether it is over, and only its last packets are still to come: then it is counted no more.
+    /// Whether the flow is over and waits only for its last packets; it is not counted then.
     pub is_over: bool,
 }
 
 impl Forwarder {
-    /// Goes on with a flow of another forwarder, whose frontend and server have the numbers of this
-    /// plan. Its slots are taken. `None` if it cannot go on here: its frontend or server is gone,
-    /// its SNAT port is not ours, or there is no room.
+    /// Restores a flow of another forwarder, whose frontend and server have the numbers of this
+    /// plan. Takes its slots. Returns `None` if the flow cannot continue here: its frontend or
+    /// server is gone, its SNAT port belongs to another worker, or there is no room.
     pub fn restore(&mut self, known: &KnownFlow, plan: &Plan, now: Timestamp) -> Option<Restored> {
         self.adopt(plan);
         let key = &known.client;
@@ -64,7 +64,7 @@ impl Forwarder {
         Some(Restored { owners, is_over })
     }
 
-    /// Where packets of such a flow go here: to the server, and to the client.
+    /// Next hops of a restored flow: to the server, and to the client.
     fn next_hops_of(&mut self, known: &KnownFlow, plan: &Plan) -> [u32; 2] {
         let server = known.server.src.ip();
         let source = match known.way {

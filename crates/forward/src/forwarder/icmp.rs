@@ -9,8 +9,8 @@ use convey_model::{DropReason, NextHops};
 use convey_wire::{self as wire, Headers};
 
 impl Forwarder {
-    /// An ICMP error about a packet of the flow that went the other way. It changes nothing of the
-    /// flow but how long its packets may be: anybody can send one.
+    /// Forwards an ICMP error about a packet of this flow in the other direction. Anybody can send
+    /// such an error, so the error changes nothing of the flow but the length of its packets.
     pub(super) fn forward_error(
         &mut self,
         id: FlowId,
@@ -27,7 +27,8 @@ impl Forwarder {
         let owners = owners(flow);
         let role =
             if is_refusal(direction, frame, headers) { PacketRole::Refusal } else { PacketRole::Later };
-        // Whom the kernel of a client hears it from is no matter there: its socket fails.
+        // For a client, the sender of the error does not matter: its kernel fails the socket in any
+        // case.
         let server = packet.plan.network.get(flow.next_hop(Direction::ToServer));
         let is_servers = server.is_some_and(|hop| wire::is_from(frame.bytes, &hop.dst_mac));
         if role == PacketRole::Refusal && !is_servers {
@@ -43,7 +44,7 @@ impl Forwarder {
     }
 }
 
-/// Whether an ICMP error comes from somebody and may go on. Nothing is ever said about one.
+/// Checks the sender of an ICMP error. Nothing is ever sent in reply to an ICMP error.
 pub(super) fn check_error(network: &NextHops, frame: &Frame<'_>, headers: &Headers) -> Result<(), Stop> {
     let from = wire::source(frame.bytes, headers).ip();
     match headers.ttl {
@@ -53,9 +54,9 @@ pub(super) fn check_error(network: &NextHops, frame: &Frame<'_>, headers: &Heade
     }
 }
 
-/// Whether by an ICMP error that goes this way a server says itself that nobody takes its flow's
-/// datagrams. Somebody who forges it from elsewhere does not have the link-layer address that leads
-/// to the server.
+/// Whether an ICMP error in this direction comes from the server itself and reports that no program
+/// receives the flow's datagrams. A host that forges the error does not have the link-layer address
+/// of the next hop to the server.
 fn is_refusal(direction: Direction, frame: &Frame<'_>, headers: &Headers) -> bool {
     direction == Direction::ToClient
         && !headers.is_tcp()

@@ -1,6 +1,5 @@
-//! The questions that a client's first packet is held against, as far as they take nothing. The
-//! forwarder asks them of each packet without a flow; an [`Inquiry`] asks them for whoever wants to
-//! know what would become of one.
+//! Checks of a client's first packet that take no resources. The forwarder runs them for each
+//! packet without a flow; an [`Inquiry`] runs them to explain the outcome for a packet.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,37 +12,35 @@ use crate::plan::{Picked, Plan, PlannedFrontend, PlannedServer};
 use crate::{FlowSight, FlowState, NatPorts, ServerWay};
 use convey_model::{Addr, DropReason, Endpoint, NextHop, NextHops, Tunnel, Unreachable};
 
-/// A plan that is asked what would become of a client's first packet. Nothing comes of the
-/// questions.
+/// Queries about the treatment of a client's first packet by a plan, without side effects.
 pub struct Inquiry<'a> {
     plan: &'a Plan,
     served: Served,
 }
 
 impl<'a> Inquiry<'a> {
-    /// Of this plan; `ports` are those that servers' answers come back to, if there are such.
+    /// Creates queries for this plan; `ports` are the SNAT ports to which servers answer, if there
+    /// are any.
     pub fn new(plan: &'a Plan, ports: Option<&NatPorts>) -> Inquiry<'a> {
         Inquiry { plan, served: Served::new(plan, ports, &Served::default()) }
     }
 
-    /// The frontend that listens there.
+    /// Frontend that listens on this endpoint.
     pub fn frontend(&self, at: Endpoint) -> Option<&'a Arc<PlannedFrontend>> {
         self.plan.listeners.get(&at)
     }
 
-    /// Whether this may be a client's address.
+    /// Checks whether this may be a client's address.
     ///
-    /// # Errors
-    /// Why its packets are dropped.
+    /// # Errors Reason why packets from this address are dropped.
     pub fn check_source(&self, client: SocketAddr) -> Result<(), DropReason> {
         check_source(&self.served, &self.plan.network, (&client.ip().into(), client.port()))
     }
 
-    /// Whether a client may begin something at a frontend, whichever server it gets. `port` is the
-    /// one it asks for.
+    /// Checks whether a client may begin a flow at a frontend, whichever server is chosen. `port`
+    /// is the destination port of the client.
     ///
-    /// # Errors
-    /// Why its packets are dropped.
+    /// # Errors Reason why the client's packets are dropped.
     pub fn check_new(
         &self,
         frontend: &PlannedFrontend,
@@ -56,10 +53,9 @@ impl<'a> Inquiry<'a> {
         check_new(self.plan, frontend, client, port).map_err(|stop| stop.reason())
     }
 
-    /// The server that a client gets where the pool says this.
+    /// Server that a client gets if the pool returns `picked`.
     ///
-    /// # Errors
-    /// Why its packets are dropped.
+    /// # Errors Reason why the client's packets are dropped.
     pub fn server<'f>(
         &self,
         frontend: &'f PlannedFrontend,
@@ -71,7 +67,7 @@ impl<'a> Inquiry<'a> {
         Ok(server)
     }
 
-    /// The server that a client gets again by the port of a flow that is over, if it does.
+    /// Server that a client gets again because its port had a flow that is over, if there is one.
     pub fn server_again<'f>(
         &self,
         frontend: &'f PlannedFrontend,
@@ -80,16 +76,15 @@ impl<'a> Inquiry<'a> {
         server_again(frontend, over.state, over.owners.server)
     }
 
-    /// The tunnel to a server; `None` if there is none.
+    /// Tunnel to a server; `None` if the server has none.
     pub fn tunnel(&self, server: &PlannedServer) -> Option<&'a Tunnel> {
         self.plan.tunnels.get(&server.id)
     }
 
-    /// The next hop on the way to a server, for packets from `source`: a SNAT address, or the
-    /// client in DSR.
+    /// Next hop on the route to a server, for packets from `source`: a SNAT address, or the client
+    /// in DSR.
     ///
-    /// # Errors
-    /// Why packets to it are dropped.
+    /// # Errors Reason why packets to the server are dropped.
     pub fn next_hop(
         &self,
         frontend: &PlannedFrontend,
@@ -107,7 +102,7 @@ impl<'a> Inquiry<'a> {
     }
 }
 
-/// Whether what comes from there may be a client's.
+/// Checks whether packets from this address may be a client's.
 pub(super) fn check_source(
     served: &Served,
     network: &NextHops,
@@ -122,7 +117,7 @@ pub(super) fn check_source(
     Ok(())
 }
 
-/// Whether a client may begin something that asks for this port.
+/// Checks whether a client may begin a flow to this port.
 pub(super) fn check_new(
     plan: &Plan,
     frontend: &PlannedFrontend,
@@ -132,14 +127,14 @@ pub(super) fn check_new(
     if plan.stopping {
         return Err(Stop::Refused(DropReason::Stopping));
     }
-    // Its answer would be a question to us, and so on without end.
+    // The server's answer would be a first packet for convey again, and so on without end.
     if plan.server_endpoints.contain(frontend.protocol, client, port) {
         return Err(Stop::Silent(DropReason::ClientIsServer));
     }
     Ok(())
 }
 
-/// The server that a pool has picked.
+/// Server that a pool has picked.
 pub(super) fn picked_server(frontend: &PlannedFrontend, picked: Picked) -> Result<&Arc<PlannedServer>, Stop> {
     match picked {
         Picked::Server(index) => Ok(&frontend.pool.servers[index]),
@@ -148,8 +143,7 @@ pub(super) fn picked_server(frontend: &PlannedFrontend, picked: Picked) -> Resul
     }
 }
 
-/// The server of a flow that is over, for its client that tries again by the same port after a
-/// reset: see `allocate`.
+/// Server of a flow that is over, for a client that reuses the port after a reset: see `allocate`.
 pub(super) fn server_again(
     frontend: &PlannedFrontend,
     over: FlowState,
@@ -160,7 +154,8 @@ pub(super) fn server_again(
     (over == FlowState::Closed && same.is_eligible && has_room).then_some(same)
 }
 
-/// Whether this client may have this server: its answer to itself would not leave it.
+/// Checks whether this client may have this server. A server that is itself the client would answer
+/// without convey.
 pub(super) fn check_server(
     frontend: &PlannedFrontend,
     server: &PlannedServer,
@@ -172,7 +167,7 @@ pub(super) fn check_server(
     Ok(())
 }
 
-/// Why packets to somebody are dropped.
+/// Reason to drop packets whose destination is unreachable.
 pub(super) fn drop_reason(unreachable: Unreachable) -> DropReason {
     match unreachable {
         Unreachable::NoRoute

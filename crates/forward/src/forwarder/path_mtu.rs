@@ -1,5 +1,5 @@
-//! How long packets of a flow may be on their path: `narrow` keeps what routers report, `watch`
-//! finds where they report nothing.
+//! Path MTU of flows: `narrow` keeps the lengths that routers report, `watch` detects paths where
+//! they report nothing.
 
 mod narrow;
 mod watch;
@@ -9,10 +9,11 @@ pub(super) use self::narrow::{NARROW, longest_to};
 use crate::black_hole::BlackHoles;
 use crate::limiter::Limiter;
 
-/// Cache lookups a second for the progress of a flow of which a large segment came to a worker.
+/// Upper bound per second for cache lookups of the progress of a flow whose large segment has
+/// reached a worker.
 const LOOKUPS_PER_SECOND: u64 = 1_000;
 
-/// Paths of flows that take shorter packets than our own links.
+/// Paths of flows that take shorter packets than the local links.
 #[derive(Debug)]
 pub(super) struct PathMtu {
     /// Flows whose packets are cut.
@@ -23,7 +24,7 @@ pub(super) struct PathMtu {
 }
 
 impl PathMtu {
-    /// No path is known to be narrow yet. All memory is reserved here.
+    /// Creates the state without narrow paths. All memory is reserved here.
     pub(super) fn new() -> PathMtu {
         PathMtu {
             narrowed: Narrowed::default(),

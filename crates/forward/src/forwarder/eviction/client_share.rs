@@ -1,14 +1,15 @@
-//! How much one client may hold in passthrough: eight times what is left, of the table, of the SNAT
-//! ports of a server, and of the connection slots. The rule is that of proxy mode: [`fits`].
+//! Share of one client in passthrough: at most eight times the free part of the table, of a
+//! server's SNAT ports and of the connection slots. Proxy mode has the same rule: [`fits`].
 //!
-//! Only open flows count, so SYNs in a client's name take nothing of its share. A client may begin
-//! many connections at once and open them all; then convey ends those beyond its share.
+//! Only open flows count, so forged SYNs take nothing from a client's share. A client may begin
+//! many connections at once and open them all; convey then ends those beyond the share.
 //!
-//! UDP streams can be forged in a client's name. So a flow of UDP beyond the share does not become
-//! a stream: it gives way before streams do. A client is refused further ones only while all
-//! streams are in use.
+//! UDP streams can be forged in a client's name. A UDP flow beyond the share therefore does not
+//! become a stream, and is evicted before streams are. A client is refused further UDP flows only
+//! while all streams are in use.
 //!
-//! In DSR all that opens a flow can be forged, in any client's name. There nobody has a share.
+//! In DSR, every packet that opens a flow can be forged in any client's name, so clients have no
+//! share there.
 
 use super::Eviction;
 use super::in_use::Search;
@@ -24,31 +25,31 @@ use crate::table_quota::Occupancy;
 use crate::{Flow, FlowEnd, FlowId, TrafficKind, View};
 use convey_model::{Addr, DropReason, Endpoint, FlowKey, Slots, Timestamp, fits};
 
-/// A flow that is to begin or to be open, and what it is to hold.
+/// A flow that is to begin or to open, with the resources that it needs.
 struct Claim<'a> {
     client: Addr,
     protocol: u8,
     port: (Addr, u16),
     frontend: &'a PlannedFrontend,
     server: &'a PlannedServer,
-    /// How often it counts already among its client's open flows.
+    /// Number of times that the flow already counts among its client's open flows: 0 or 1.
     own: u32,
-    /// How often it counts already among the open flows of its source.
+    /// Number of times that the flow already counts among its source's open flows: 0 or 1.
     own_at_source: u32,
 }
 
 /// A client's share of a resource that may run short, in passthrough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientShare {
-    /// The resource, in words.
+    /// Name of the resource, in words.
     pub of: &'static str,
-    /// How many of them its open flows hold.
+    /// Units that the client's open flows hold.
     pub own: u32,
-    /// How many are taken, by anybody.
+    /// Units that flows of all clients hold.
     pub used: u32,
-    /// How many are left.
+    /// Units that are free.
     pub free: u32,
-    /// Whether the client has its share, and is refused.
+    /// Whether the client has used up its share, and is refused.
     pub is_refused: bool,
 }
 
@@ -64,8 +65,8 @@ impl<'a> Claim<'a> {
         let endpoint = Endpoint { protocol: key.transport()?, addr: key.destination() };
         let frontend = plan.listeners.get(&endpoint)?;
         let server = plan.servers.get(&flow.server_id())?;
-        // A flow of before a reload may have begun at another frontend: that one's slots are no
-        // longer limited.
+        // A flow from before a reload may have begun at another frontend, whose slots are no longer
+        // limited.
         let is_its = frontend.id == flow.frontend_id() && flow.view() == frontend.view;
         let [own, own_at_source] = [flow.class().is_open(), flow.is_counted()].map(u32::from);
         let (port, client, protocol) = (flow.server_place(), key.src, key.protocol);
@@ -78,15 +79,15 @@ impl<'a> Claim<'a> {
 pub(crate) enum StreamCheck {
     /// The client may have the stream.
     Within,
-    /// The client has its share without the stream.
+    /// The client has used up its share already.
     Beyond,
-    /// The client may have the stream once this silent flow of its source has ended, unless it is
-    /// beyond its share.
+    /// The client may have the stream once this silent flow of its source has ended, unless that
+    /// flow is itself beyond the client's share.
     InPlaceOf(FlowId),
 }
 
 impl Eviction {
-    /// Refuses the beginning of a flow to a client that has its share.
+    /// Refuses the beginning of a flow to a client that has used up its share.
     pub(crate) fn check_client(
         &mut self,
         tracker: &mut FlowTracker,
@@ -100,9 +101,9 @@ impl Eviction {
         }
     }
 
-    /// What the client of a new flow holds of what it has its share of; of the table if it has of
-    /// nothing. `server` is the server's number. `None` where nobody has a share, or this client
-    /// needs none.
+    /// Share that the client of a new flow has used up, or its share of the table if it has not
+    /// used up any. `server` is the server's number. `None` where clients have no share, or this
+    /// client is not limited.
     pub(crate) fn client_share(
         &mut self,
         tracker: &mut FlowTracker,
@@ -130,7 +131,7 @@ impl Eviction {
         Some(ClientShare { of, own, used, free, is_refused: refused_for.is_some() })
     }
 
-    /// The resource of which the client of a new flow has its share, if there is one.
+    /// Resource of which the client of a new flow has used up its share, if there is one.
     fn refused_for(
         &mut self,
         tracker: &mut FlowTracker,
@@ -140,13 +141,13 @@ impl Eviction {
         let held = self.beyond(tracker, claim)?;
         let kind = TrafficKind::new(View::BothSides, claim.protocol);
         let search = Search { held, kind, class: Class::Doubtful };
-        // One that is not in use can have been forged.
+        // A stream that is not in use may be forged.
         let gives_way = kind.is_udp() && self.find_idle(tracker, search, now).is_some();
         (!gives_way).then_some(held)
     }
 
-    /// Checks a datagram of a client that would make a stream of its flow. At the limit of its
-    /// source a silent flow may give way.
+    /// Checks a client's datagram that would turn its flow into a stream. At the limit of the
+    /// source, a silent flow may be evicted for it.
     pub(crate) fn check_stream(
         &mut self,
         tracker: &mut FlowTracker,
@@ -166,14 +167,14 @@ impl Eviction {
         }
     }
 
-    /// Whether the client of an open flow has its share without it.
+    /// Whether the client of an open flow has used up its share without this flow.
     pub(crate) fn is_beyond_share(&self, tracker: &FlowTracker, id: FlowId, plan: &Plan) -> bool {
         let claim = Claim::of_open(tracker.flow(id), plan);
         claim.is_some_and(|claim| self.beyond(tracker, &claim).is_some())
     }
 
-    /// The next flow to end because it was opened beyond what its client may have, the newest
-    /// first; at the limit of a source rather one that has been silent.
+    /// Next flow to end because it was opened beyond its client's limits, the newest first. At the
+    /// limit of a source, a flow that has been silent is ended instead.
     pub(crate) fn next_excess(
         &mut self,
         tracker: &mut FlowTracker,
@@ -194,8 +195,8 @@ impl Eviction {
         None
     }
 
-    /// Why an open flow has to end: its client has its share without it, or its source as many as
-    /// it may have.
+    /// Reason why an open flow has to end: without it, its client has used up its share, or its
+    /// source has reached its limit.
     fn end_of(&self, tracker: &FlowTracker, claim: &Claim<'_>) -> Option<FlowEnd> {
         match is_at_limit(claim.frontend, claim.client, claim.own_at_source) {
             true => Some(FlowEnd::SourceLimit),
@@ -203,7 +204,7 @@ impl Eviction {
         }
     }
 
-    /// The resource of which a client has its share; `None` if there is none, or the client is
+    /// Resource of which a client has used up its share; `None` if there is none, or the client is
     /// trusted.
     fn beyond(&self, tracker: &FlowTracker, claim: &Claim<'_>) -> Option<Resource> {
         if claim.frontend.is_dsr() {
@@ -214,8 +215,7 @@ impl Eviction {
 
     fn beyond_share(&self, tracker: &FlowTracker, claim: &Claim<'_>) -> Option<Resource> {
         let short = rooms(tracker, claim).into_iter().find(|(held, room)| {
-            // While there is so much that one client could hold all that is taken, nobody needs to
-            // be looked up.
+            // Clients are only looked up when one of them could not hold everything that is taken.
             room.is_some_and(|room| {
                 !fits(room.used, room.free.into()) && self.is_too_much(tracker, claim, *held, room)
             })
@@ -230,14 +230,14 @@ impl Eviction {
         !fits(self.others_of_client(claim, held), left.into())
     }
 
-    /// How many other open flows of its client hold this.
+    /// Number of other open flows of the client that hold this resource.
     fn others_of_client(&self, claim: &Claim<'_>, held: Resource) -> u32 {
         let all = self.workers.clients().count(claim.client, held, claim.protocol);
         all.saturating_sub(claim.own)
     }
 
-    /// Counts what flows hold that would give way now as left. Else forged SYNs would take
-    /// everybody's share away.
+    /// Number of flows that hold this resource and would be evicted now. They count as free;
+    /// otherwise forged SYNs would use up every client's share.
     fn yielding(&self, tracker: &FlowTracker, held: Resource, protocol: u8, all: u32) -> u32 {
         let count = |kind, class| tracker.table().count_of(held, kind, class);
         let own = TrafficKind::new(View::BothSides, protocol);
@@ -257,12 +257,12 @@ impl Eviction {
     }
 }
 
-/// How much is taken of each resource that a flow is to hold.
+/// Occupancy of each resource that a flow needs.
 fn rooms(tracker: &FlowTracker, claim: &Claim<'_>) -> [(Resource, Option<Occupancy>); 4] {
     let Claim { protocol, port, frontend, server, .. } = *claim;
     let limits = (frontend.max_connections, server.max_connections);
-    // A client that has its share of one server's slots is to get another server, as where that one
-    // is full; it has chosen already.
+    // A client that has used up its share of one server's slots should get another server, as if
+    // the server were full; a flow with a choice of servers has already chosen.
     let of_server = limits.1.filter(|_| frontend.pool.servers.len() == 1);
     let slots = |limit: Option<u32>, slots: &Slots| limit.map(|limit| Occupancy::of(limit, slots.open()));
     [

@@ -1,4 +1,4 @@
-//! Searches that have found all flows in use: they are not repeated for a moment.
+//! Searches that have found only flows in use, and are not repeated for a short time.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
@@ -9,18 +9,19 @@ use crate::forwarder::tracker::FlowTracker;
 use crate::queues::Resource;
 use convey_model::Timestamp;
 
-/// A look costs 64 flows. In a shortage every packet would take one, and none would find more than
-/// the last.
+/// Pause after a search that has found nothing. A search examines 64 flows; in a shortage every
+/// packet would start one, and none would find more than the last.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
-/// Searches that are remembered; of two at the same place the last.
+/// Upper bound for the searches that are remembered; a newer search replaces an older one in the
+/// same place.
 const REMEMBERED_SEARCHES: usize = 256;
 
-/// Searches that have found nothing, and when.
+/// Searches that have found nothing, each with its time.
 #[derive(Debug)]
 pub(super) struct InUse(Box<[Option<(Search, Timestamp)>]>);
 
-/// Flows of one kind and class that hold something.
+/// A search among the flows of one kind and class that hold a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Search {
     pub(super) held: Resource,
@@ -29,7 +30,7 @@ pub(super) struct Search {
 }
 
 impl Search {
-    /// How many such flows there are.
+    /// Number of flows that the search covers.
     pub(super) fn count(self, tracker: &FlowTracker) -> u32 {
         tracker.table().count_of(self.held, self.kind, self.class)
     }
@@ -40,12 +41,12 @@ impl InUse {
         InUse(vec![None; REMEMBERED_SEARCHES].into())
     }
 
-    /// Notes that all flows that the search has found are in use.
+    /// Notes that the search has found only flows in use.
     pub(super) fn note(&mut self, search: Search, now: Timestamp) {
         self.0[place(&search)] = Some((search, now));
     }
 
-    /// Whether all were in use a moment ago.
+    /// Whether the search has found only flows in use a moment ago.
     pub(super) fn are_all(&self, search: Search, now: Timestamp) -> bool {
         self.0[place(&search)].is_some_and(|(known, at)| known == search && now.since(at) < LOOK_PAUSE)
     }

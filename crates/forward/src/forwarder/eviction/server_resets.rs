@@ -1,5 +1,6 @@
-//! Resets for servers of evicted handshakes: such a server would answer for a minute, and take the
-//! next SYN from the same SNAT port for one of the old handshake.
+//! Resets for the servers of evicted handshakes. Without the reset, the server would repeat its
+//! answer for a minute, and would take the next SYN from the same SNAT port for a part of the old
+//! handshake.
 
 use crate::limiter::Limiter;
 use crate::plan::Plan;
@@ -7,19 +8,19 @@ use crate::{Direction, Flow, View};
 use convey_model::{FlowKey, Timestamp};
 use convey_wire::{self as wire, ANSWER_LEN};
 
-/// Upper bound for the resets sent a second.
+/// Upper bound for the resets per second.
 const RESETS_PER_SECOND: u64 = 100_000;
 
-/// Upper bound for the resets that wait to be sent: those of one packet, or of what other workers
-/// asked for.
+/// Upper bound for the resets in the queue: those that one packet causes, or the slot requests of
+/// other workers.
 pub(super) const MAX_QUEUED: usize = 4;
 
-/// Resets that wait to be sent.
+/// Queue of resets to be sent.
 #[derive(Debug)]
 pub(super) struct ServerResets {
     queue: Vec<ServerReset>,
     limiter: Limiter,
-    /// The last frame that was built.
+    /// Frame that was built last.
     frame: Vec<u8>,
 }
 
@@ -31,7 +32,7 @@ struct ServerReset {
 }
 
 impl ServerResets {
-    /// An empty queue.
+    /// Creates an empty queue.
     pub(super) fn new() -> ServerResets {
         ServerResets {
             queue: Vec::new(),
@@ -40,7 +41,8 @@ impl ServerResets {
         }
     }
 
-    /// Queues the reset of an evicted handshake, where the server's packets pass and there is room.
+    /// Queues the reset of an evicted handshake, if the server's packets pass convey and the queue
+    /// has room.
     pub(super) fn queue_reset_to_server(&mut self, flow: &Flow, now: Timestamp) {
         let may_send = flow.view() == View::BothSides && self.queue.len() < MAX_QUEUED;
         if may_send && self.limiter.allow(now) {

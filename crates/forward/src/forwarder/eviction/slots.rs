@@ -1,5 +1,5 @@
-//! Connection slots of frontends and servers: taken by new flows, and freed by flows that give way,
-//! here or at another worker.
+//! Connection slots of frontends and servers: taken by new flows, and freed by evicted flows of
+//! this or another worker.
 
 use super::Eviction;
 use super::server_resets::MAX_QUEUED;
@@ -14,24 +14,24 @@ use crate::workers::Others;
 use crate::{FlowId, TrafficKind, WorkerPeers};
 use convey_model::{Addr, DropReason, FlowKey, Shortage, Slots, Timestamp};
 
-/// Servers of a frontend that are looked at for one with flows that may give way.
+/// Upper bound for the servers of a frontend that are searched for evictable flows.
 const MAX_SERVERS: usize = 16;
 
-/// The connection slots that a flow has taken at its frontend and its server.
+/// Connection slots that a flow has taken at its frontend and its server.
 pub(crate) struct TakenSlots<'a> {
     frontend: &'a PlannedFrontend,
     server: &'a PlannedServer,
 }
 
 impl TakenSlots<'_> {
-    /// Gives the slots back, for a flow that does not begin.
+    /// Releases the slots of a flow that does not begin.
     pub(crate) fn give_back(self) {
         self.frontend.slots.release();
         self.server.slots.release();
     }
 }
 
-/// Connection slots that have run out.
+/// Connection slots of a frontend or server that have run out.
 #[derive(Clone, Copy)]
 struct ExhaustedSlots<'a> {
     held: Resource,
@@ -40,7 +40,8 @@ struct ExhaustedSlots<'a> {
 }
 
 impl ExhaustedSlots<'_> {
-    /// Whether more are taken than there may be, without those that are about to be given back.
+    /// Whether more slots are taken than the limit allows, not counting those that will soon be
+    /// given back.
     fn is_exceeded(&self, workers: &WorkerPeers) -> bool {
         let leaving = workers.leaving(self.held);
         self.slots.open().saturating_sub(leaving) > self.limit
@@ -48,9 +49,9 @@ impl ExhaustedSlots<'_> {
 }
 
 impl Eviction {
-    /// Takes a connection slot of the frontend and one of the server; no more than there are, if
-    /// they are `limited`. Where there are none left, it takes those of flows that give way: the
-    /// driver gives them back with the events of their ends.
+    /// Takes a connection slot of the frontend and one of the server; if they are `limited`, within
+    /// their limits. If none is free, flows are evicted for their slots, which the driver gives
+    /// back with the events of the flows' ends.
     pub(crate) fn take_slots<'a>(
         &mut self,
         tracker: &mut FlowTracker,
@@ -77,8 +78,8 @@ impl Eviction {
         Err(Stop::Refused(DropReason::MaxConnections))
     }
 
-    /// The server that a new flow goes to where all are at their limit: of some, the one with most
-    /// flows that may give way.
+    /// Server for a new flow where all servers are at their limit: among some of them, the server
+    /// with the most evictable flows.
     pub(crate) fn choose_among_full<'a>(
         &self,
         tracker: &FlowTracker,
@@ -97,7 +98,7 @@ impl Eviction {
             let others = self.workers.others(held);
             (TrafficKind::all().map(of_kind).sum::<u32>(), others.unestablished, others.streams)
         };
-        // Each client begins at one of its own.
+        // Clients begin their search at different servers.
         let from = pool.picker.hash(key.source(), key.destination());
         let some = from_on(from, pool.servers.len())
             .filter(|&n| pool.servers[n].is_eligible && !is_client(&pool.servers[n]));
@@ -106,9 +107,9 @@ impl Eviction {
         server.ok_or(Stop::Refused(DropReason::MaxConnections))
     }
 
-    /// Evicts flows for slots that other workers have taken beyond a limit because we have more
-    /// that may give way; no more of them than there are slots beyond the limit, whatever was asked
-    /// for.
+    /// Evicts flows for slots that other workers have taken beyond a limit because this worker has
+    /// more evictable flows. Evicts no more flows than there are slots beyond the limit, even if
+    /// more are requested.
     pub(crate) fn evict_for_others(&mut self, tracker: &mut FlowTracker, plan: &Plan, now: Timestamp) {
         if !self.workers.are_asking() {
             return;
@@ -116,7 +117,7 @@ impl Eviction {
         let workers = self.workers.clone();
         let mut left = MAX_QUEUED;
         for mut request in workers.requests() {
-            // Nobody has more than the limit now, or there is none.
+            // No slot beyond the limit is taken now, or the limit is gone.
             let wanted = wanted(request.held(), plan);
             let Some(wanted) = wanted.filter(|wanted| wanted.slots.open() > wanted.limit) else {
                 workers.withdraw(request);
@@ -125,10 +126,10 @@ impl Eviction {
             while left > 0
                 && wanted.is_exceeded(&workers)
                 && let Some(id) = self.find_for_slot(tracker, &wanted, TrafficKind::all(), now)
-                // The slot may have been taken for a flow that began after that.
+                // The slot may have been taken for a flow that began after the request.
                 && tracker.flow(id).since < request.at(now).0
             {
-                // First: a worker that sees the promise relies on the slot.
+                // Promise first: a worker that sees the promise relies on the slot.
                 let flow = tracker.flow(id);
                 let (frontend, server) = (flow.frontend_id(), flow.server_id());
                 workers.leave(frontend, server);
@@ -143,7 +144,7 @@ impl Eviction {
         }
     }
 
-    /// Evicts flows for each of these slots. Returns whether there are enough.
+    /// Evicts flows for each of these slots. Returns whether that frees enough.
     fn free_slots(
         &mut self,
         tracker: &mut FlowTracker,
@@ -156,7 +157,7 @@ impl Eviction {
         for (victim, slot) in victims.iter_mut().zip(&wanted) {
             let Some(slot) = slot else { continue };
             *victim = self.find_for_slot(tracker, slot, kinds(), now);
-            // One may be enough.
+            // One flow may free all of the slots.
             if let Some(id) = *victim
                 && wanted.iter().flatten().all(|slot| slot.held.is_held_by(tracker.flow(id)))
             {
@@ -174,7 +175,8 @@ impl Eviction {
         true
     }
 
-    /// Evicts a flow whose slots are taken already, and counts them as about to be given back.
+    /// Evicts a flow whose slots are already counted for another, and counts them as soon to be
+    /// given back.
     fn evict_for_slot(&mut self, tracker: &mut FlowTracker, id: FlowId, now: Timestamp) {
         let flow = tracker.flow(id);
         let (frontend, server) = (flow.frontend_id(), flow.server_id());
@@ -185,9 +187,9 @@ impl Eviction {
         self.evict(tracker, id, Shortage::ConnectionSlots, now);
     }
 
-    /// Asks other workers to end a flow for a slot that is taken beyond the limit meanwhile. In DSR
-    /// the half-open ones may have opened unnoticed, and streams may be in use: so no more are
-    /// asked for at once than there are workers, and of streams one.
+    /// Requests from other workers that they evict a flow for a slot, which is taken beyond the
+    /// limit meanwhile. In DSR, half-open flows may have opened unnoticed, and streams may be in
+    /// use. At most one flow per worker is therefore requested at a time, and one stream.
     fn ask_others(&self, slot: &ExhaustedSlots<'_>, now: Timestamp) -> bool {
         let Others { unestablished, streams } = self.workers.others(slot.held);
         let is_crowd = is_crowd(unestablished, slot.limit) || unestablished >= MIN_CROWD;
@@ -209,7 +211,7 @@ impl Eviction {
     }
 }
 
-/// The slots of a frontend or server, with their limit; `None` if it is gone or has no limit.
+/// Slots of a frontend or server, with their limit; `None` if it is gone or has no limit.
 fn wanted(held: Resource, plan: &Plan) -> Option<ExhaustedSlots<'_>> {
     let (slots, limit) = match held {
         Resource::FrontendSlot(id) => {
@@ -225,7 +227,7 @@ fn wanted(held: Resource, plan: &Plan) -> Option<ExhaustedSlots<'_>> {
     limit.map(|limit| ExhaustedSlots { held, slots, limit })
 }
 
-/// Some of `len` indices, from one on and round.
+/// Some of `len` indices, starting at `from` and wrapping around.
 fn from_on(from: u64, len: usize) -> impl Iterator<Item = usize> {
     let len = len as u64;
     (0..len.min(MAX_SERVERS as u64)).map(move |n| ((from % len + n) % len) as usize)

@@ -1,11 +1,12 @@
-//! What one source may have of a frontend, at all workers together.
+//! Limits for one source at a frontend, over all workers.
 //!
-//! Only open flows count among those that a source has at once: anybody can forge beginnings in any
-//! source's name. A source may begin many connections at once and open them all; then convey ends
-//! those beyond the limit. The rate counts first packets, and so can be forged.
+//! Only open flows count towards the limit of connections, because anybody can forge first packets
+//! in the name of a source. A source may begin many connections at once and open them all; convey
+//! then ends those beyond the limit. The rate limit counts first packets, which can be forged.
 //!
-//! UDP streams can be forged too, and in DSR handshakes. At the limit, one of them that is silent
-//! gives way to another one of the same source, once that is open. A worker knows its own.
+//! UDP streams can be forged too, and handshakes in DSR. At the limit, a silent flow among these is
+//! evicted for another flow of the same source, once that flow is open. A worker only evicts flows
+//! of its own.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -19,15 +20,16 @@ use crate::forwarder::{PacketContext, begins};
 use crate::plan::PlannedFrontend;
 use convey_model::{Addr, DropReason, Excess, OverLimit, Timestamp};
 
-/// A flow whose server has sent nothing for so long is silent; of DSR, one whose client has.
+/// Minimum silence of a flow before it may be evicted: silence of its server, or in DSR of its
+/// client.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// For so long nobody looks again where all flows of a source are in use.
+/// Pause after a search that has found all flows of a source in use.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 impl Eviction {
-    /// Refuses the beginning of a flow to a source that has what it may have; else takes one of
-    /// what it may begin. A connection that is under way takes nothing of that.
+    /// Refuses the beginning of a flow if the source has reached a limit; otherwise counts it
+    /// towards the rate limit. A connection that is under way does not count towards the rate.
     pub(crate) fn check_source_limits(
         &mut self,
         tracker: &mut FlowTracker,
@@ -57,7 +59,8 @@ impl Eviction {
     }
 }
 
-/// A silent flow of a source, beside the one at hand, that may give way to another one of it.
+/// A silent flow of a source, other than the current one, that may be evicted for another flow of
+/// the source.
 pub(super) fn find_silent_of_source(
     tracker: &mut FlowTracker,
     (frontend, client): (&PlannedFrontend, IpAddr),
@@ -78,7 +81,7 @@ pub(super) fn find_silent_of_source(
     None
 }
 
-/// Gives a client's beginning back to its source's rate, for it came to nothing.
+/// Returns a client's beginning to the rate limit of its source, because no flow has begun.
 pub(crate) fn give_back(frontend: &PlannedFrontend, PacketContext { headers, .. }: PacketContext<'_>) {
     let ip = headers.key.src.ip();
     if let Some(sources) = frontend.sources.as_ref().filter(|_| begins(headers) && !frontend.trusts(ip)) {
@@ -86,8 +89,8 @@ pub(crate) fn give_back(frontend: &PlannedFrontend, PacketContext { headers, .. 
     }
 }
 
-/// Whether a client's source has as many open flows as it may have, beside `own` of the flow at
-/// hand.
+/// Whether a client's source has reached its limit of open flows, not counting `own` of the current
+/// flow.
 pub(super) fn is_at_limit(frontend: &PlannedFrontend, client: Addr, own: u32) -> bool {
     let limit = frontend.sources.as_ref().zip(frontend.limits.connections_per_source);
     limit.is_some_and(|(sources, most)| {

@@ -1,4 +1,4 @@
-//! Places of the table: which flow gives way to a new one, by what the flow cache knows.
+//! Table entries for new flows: eviction that takes the flow cache's activity into account.
 
 use super::Eviction;
 use super::in_use::Search;
@@ -10,13 +10,12 @@ use crate::{FlowId, FlowState, Full, TrafficKind};
 use convey_model::{Shortage, Timestamp};
 
 impl Eviction {
-    /// Prepares the table for a new flow of this kind. A flow that has opened in the cache does not
-    /// give way because its event is late. Nor does a flow of UDP that was answered, while its
-    /// server sends, if there is another among the first.
+    /// Makes room in the table for a new flow of this kind. A flow that has opened in the cache is
+    /// not evicted just because its event is late. A UDP flow that was answered is not evicted
+    /// while its server sends, if there is another one among the first.
     ///
-    /// # Errors
-    /// There is no room; or so many flows have opened in the cache that there was no time to look up the next; these are not looked
-    /// up again.
+    /// # Errors There is no room, or so many flows have opened in the cache that there was no time
+    /// to look up the next one. These flows are not looked up again.
     pub(crate) fn prepare_table(
         &mut self,
         tracker: &mut FlowTracker,
@@ -35,7 +34,7 @@ impl Eviction {
         Err(Full::Quota)
     }
 
-    /// Makes room for a flow of this kind at the cost of a stream, where nothing else may give way.
+    /// Evicts a stream for a flow of this kind, if nothing else may be evicted.
     fn evict_stream(
         &mut self,
         tracker: &mut FlowTracker,
@@ -56,8 +55,8 @@ impl Eviction {
     }
 }
 
-/// Whether the server of a flow of UDP has sent again since the flow was put in its queue; then it
-/// goes to the end.
+/// Whether the server of a UDP flow has sent again since the flow was queued. If so, moves the flow
+/// to the end of its queue.
 fn was_answered_again(tracker: &mut FlowTracker, id: FlowId) -> bool {
     let flow = tracker.flow(id);
     let last = tracker.table().last_use(flow);

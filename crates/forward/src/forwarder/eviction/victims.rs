@@ -1,5 +1,4 @@
-//! Searches for the flow that gives way: one that is half-open or over, or a stream that is not in
-//! use.
+//! Search for the flow to evict: a flow that is half-open or over, or a stream that is not in use.
 
 use std::time::Duration;
 
@@ -12,24 +11,25 @@ use crate::workers::Others;
 use crate::{FlowId, TrafficKind, View};
 use convey_model::{Addr, Shortage, Timestamp};
 
-/// Half-open flows are a crowd when they are more than this part of all that there may be. If there
-/// are fewer, those that are under way finish first: in a balancer that is only busy, clients would
-/// push out each other.
+/// Half-open flows are crowded when they exceed this fraction (one in so many) of the capacity.
+/// Below it, handshakes may finish first; otherwise clients of a balancer that is only busy would
+/// evict each other.
 const HALF_OPEN_SHARE: u32 = 8;
 
-/// Half-open connections that are a crowd, however many there may be. Established ones may have
-/// left them little, and who forges as many a second would keep every client out.
+/// Half-open connections are crowded above this number, whatever the capacity. Established
+/// connections may have left little room, and an attacker who forges as many SYNs a second would
+/// shut out every client.
 pub(super) const MIN_CROWD: u32 = 32;
 
-/// Duration that most handshakes do not need: a connection that has been half-open for longer gives
-/// way, however few there are.
+/// Duration that most handshakes do not need: a connection that has been half-open for longer may
+/// be evicted even if there are few.
 const HANDSHAKE: Duration = Duration::from_millis(100);
 
-/// Flows that are looked at for one that is not in use.
+/// Upper bound for the flows that a search for an idle one examines.
 pub(super) const MAX_LOOKED_AT: u32 = 64;
 
-/// Flows that the cache is asked for before one gives way: about 0.2 ms. In DSR it may have
-/// forwarded data of all.
+/// Upper bound for the flows whose cache entries are looked up before one is evicted: about 0.2 ms.
+/// In DSR the cache may have forwarded data of all of them.
 pub(super) const MAX_ASKED: u32 = 256;
 
 /// A resource that has run out, and that an evicted flow frees.
@@ -37,14 +37,14 @@ pub(super) const MAX_ASKED: u32 = 256;
 pub(super) struct EvictionRequest {
     pub(super) held: Resource,
     pub(super) shortage: Shortage,
-    /// How many there are.
+    /// Total number of units of the resource.
     pub(super) all: u32,
-    /// Flows of other workers that may give way for it.
+    /// Evictable flows of other workers that hold the resource.
     pub(super) others: Others,
 }
 
 impl Eviction {
-    /// The flow that gives its SNAT port towards a server to a new one.
+    /// Flow to evict so that a new flow gets its SNAT port towards a server.
     pub(crate) fn find_for_port(
         &mut self,
         tracker: &mut FlowTracker,
@@ -61,9 +61,9 @@ impl Eviction {
         self.find_victim(tracker, request, [TrafficKind::new(View::BothSides, protocol)].into_iter(), now)
     }
 
-    /// The flow that gives way: one that is half-open or over, of the first kind that has one; else
-    /// a stream that is not in use; and if there is none, one that was answered within a second,
-    /// which may become a stream.
+    /// Flow to evict. The first choice is a half-open flow or one that is over, of the first kind
+    /// that has one; then a stream that is not in use; then a UDP flow that was answered within the
+    /// last second and may become a stream.
     pub(super) fn find_victim(
         &mut self,
         tracker: &mut FlowTracker,
@@ -85,9 +85,10 @@ impl Eviction {
             })
     }
 
-    /// A connection that is over gives way first, then the one that has been half-open for longest.
-    /// A datagram that was answered is mostly the only one: its flow goes before those that wait
-    /// for an answer; but not if most wait, for then they are forged.
+    /// First choice for eviction: a connection that is over, then the connection that has been
+    /// half-open for longest. A UDP flow whose server has answered is mostly complete, and is
+    /// evicted before those that wait for an answer, unless most wait: in that case they are
+    /// forged.
     fn find_unestablished(
         &mut self,
         tracker: &mut FlowTracker,
@@ -112,8 +113,8 @@ impl Eviction {
         self.find_idle(tracker, closing, now).or_else(|| self.find_half_open(tracker, is_no_crowd, kind, now))
     }
 
-    /// Of a crowd, the flow that has been half-open for longest; of few, one that has been silent
-    /// for too long.
+    /// If half-open flows are crowded, the flow that has been half-open for longest; otherwise a
+    /// flow that has been silent for too long.
     fn find_half_open(
         &mut self,
         tracker: &mut FlowTracker,
@@ -135,12 +136,11 @@ impl Eviction {
         None
     }
 
-    /// Of some flows of this class, the one that has not been in use for longest; none of those
-    /// that were until just now.
+    /// Flow of this class that has been idle for longest, among some of them; `None` if all were in
+    /// use until just now.
     ///
-    /// Packets do not move their flow. One that is found to have been in use since it was put in
-    /// its queue goes to the end, so the next that was not is mostly the one that has been idle for
-    /// longest.
+    /// Packets do not move their flow in its queue. A flow that was in use since it was queued is
+    /// moved to the end, so the next idle flow is mostly the one that has been idle for longest.
     pub(super) fn find_idle(
         &mut self,
         tracker: &mut FlowTracker,
@@ -167,7 +167,7 @@ impl Eviction {
                 continue;
             }
             let since = Timestamp(tracker.flow(id).since);
-            // Else it was in use a moment ago.
+            // Without a lookup, because the flow was in use a moment ago.
             let last = if idle(since) { last_in_use(tracker, id, class).max(since) } else { since };
             if idle(last) && last == since {
                 longest = Some((last, id));
@@ -188,9 +188,9 @@ impl Eviction {
     }
 }
 
-/// The flow of this class that has held this for longest, if its end is of use. A flow may have a
-/// SNAT port that no new one gets: of an address that its server no longer sees, or of a frontend.
-/// Some of those go to the end of their queue.
+/// Flow of this class that has held a resource for longest, if its eviction helps. A SNAT port may
+/// be useless for new flows, if its address is no longer used for the server or a frontend listens
+/// on it. Some flows with such ports are moved to the end of their queue.
 fn first_useful(tracker: &mut FlowTracker, search: Search, now: Timestamp) -> Option<FlowId> {
     for _ in 0..MAX_LOOKED_AT {
         let id = tracker.table_mut().first_of(search.held, search.kind, search.class)?;
@@ -208,8 +208,8 @@ fn is_useful(tracker: &FlowTracker, held: Resource, id: FlowId) -> bool {
         || tracker.ports().is_some_and(|ports| ports.may_have(&snat.src, (snat.dst, snat.dst_port)))
 }
 
-/// Time of the last use of a flow of this class: of one that begins, by its client; of one of UDP
-/// that was answered, by its server.
+/// Time of the last use of a flow of this class: by the client of a half-open flow, or by the
+/// server of a UDP flow that was answered.
 fn last_in_use(tracker: &mut FlowTracker, id: FlowId, class: Class) -> Timestamp {
     match class {
         Class::HalfOpen => tracker.table().last_kept(tracker.flow(id)),
@@ -217,7 +217,7 @@ fn last_in_use(tracker: &mut FlowTracker, id: FlowId, class: Class) -> Timestamp
     }
 }
 
-/// Whether so many half-open flows are a crowd among all that there may be.
+/// Whether this many half-open flows are crowded, given the capacity.
 pub(super) fn is_crowd(half_open: u32, all: u32) -> bool {
     half_open.saturating_mul(HALF_OPEN_SHARE) > all
 }

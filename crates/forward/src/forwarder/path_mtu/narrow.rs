@@ -1,9 +1,9 @@
-//! Clients whose path takes shorter packets than their server is told (passthrough).
+//! Clients on paths with a smaller MTU than their server uses (passthrough).
 //!
-//! A server knows one path to all clients, for all of them have our address there. So what one of
-//! them says of its path would shorten everybody's packets. Servers are told of no path MTU (below
-//! a least, if one is configured): the flow bears it alone, and packets to its client are cut here,
-//! until the path is tried anew.
+//! In passthrough all clients have a SNAT address of convey, so a server has one path MTU for all
+//! of them. A report from the path of one client would shorten the packets to every client. Reports
+//! are therefore not forwarded to servers (except down to a configured minimum). Instead, convey
+//! cuts the packets of the affected flow to its client, until the path is tried anew.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,56 +15,56 @@ use crate::{Direction, Flow, FlowId, Frame, View};
 use convey_model::{DropReason, Timestamp};
 use convey_wire as wire;
 
-/// No link of IPv6 takes less (RFC 8200, section 5), and who says so is not to be believed (RFC
-/// 8201, section 4).
+/// Every IPv6 link takes packets of this length (RFC 8200, section 5), and reports of less are to
+/// be ignored (RFC 8201, section 4).
 pub(crate) const NARROW: u32 = 1280;
 
-/// The lengths that packets to such a client are cut to, in bytes, by [`Flow::narrowness`]. A flow
-/// has no room for a number. 1,400 fits most tunnels. Every host takes 576 (RFC 791, section 3.1),
-/// and a router whose link does not cuts them further: to cut them shorter here would let a liar
-/// have us send very many.
+/// Lengths to which packets to such a client are cut, in bytes, by [`Flow::narrowness`]; a flow has
+/// no room for an exact number. 1,400 fits most tunnels. Every host takes 576 (RFC 791, section
+/// 3.1), and a router with a smaller MTU cuts further: with smaller lengths here, a forged report
+/// could make convey send very many packets.
 const LENGTHS: [u32; 4] = [u32::MAX, 1400, NARROW, 576];
 
-/// The longest packet that the path to a flow's client takes, as far as routers have told.
+/// Longest packet that the path to a flow's client takes, according to routers.
 #[inline]
 pub(crate) fn longest_to(flow: &Flow) -> u32 {
     LENGTHS[usize::from(flow.narrowness())]
 }
 
-/// How narrow a path is that takes packets of so many bytes.
+/// Narrowness of a path that takes packets of `mtu` bytes.
 fn narrowness_of(mtu: u32) -> u8 {
     let fits = LENGTHS.iter().skip(1).position(|length| *length <= mtu);
     fits.map_or(LENGTHS.len() - 1, |n| n + 1) as u8
 }
 
-/// How long a path is taken for narrow: as long as hosts do (RFC 8201, section 4; Linux:
+/// Time for which a path is treated as narrow, as in hosts (RFC 8201, section 4; Linux:
 /// `mtu_expires`).
 const NARROW_FOR: Duration = Duration::from_secs(600);
 
-/// Most flows of a worker whose packets are cut at once: 1 MiB.
+/// Upper bound for the flows of a worker whose packets are cut: 1 MiB.
 const MAX_NARROWED: usize = 65_536;
 
-/// Flows whose packets are cut, and since when, the first in front. Some of them may be gone, or
-/// others by now.
+/// Flows whose packets are cut, each with the time of its report, the oldest first. Some entries
+/// are stale: the flow is gone, or its place has another flow.
 #[derive(Debug)]
 pub(super) struct Narrowed(VecDeque<(Timestamp, FlowId)>);
 
 impl Default for Narrowed {
-    /// Without any, with room for all: filling it allocates nothing.
+    /// Creates an empty list with room for all entries: filling it allocates nothing.
     fn default() -> Self {
         Narrowed(VecDeque::with_capacity(MAX_NARROWED))
     }
 }
 
 impl Narrowed {
-    /// Adds one. Returns the one whose packets are no longer cut, if there are too many.
+    /// Adds a flow. If there are too many, returns the oldest one, whose packets are no longer cut.
     fn push(&mut self, id: FlowId, now: Timestamp) -> Option<FlowId> {
         let first = if self.0.len() < MAX_NARROWED { None } else { self.0.pop_front() };
         self.0.push_back((now, id));
         first.map(|(_, id)| id)
     }
 
-    /// Takes one whose time is over.
+    /// Takes an entry whose time is over.
     fn take_old(&mut self, now: Timestamp) -> Option<FlowId> {
         let is_old = self.0.front().is_some_and(|(since, _)| now.since(*since) >= NARROW_FOR);
         if is_old { self.0.pop_front().map(|(_, id)| id) } else { None }
@@ -72,16 +72,15 @@ impl Narrowed {
 }
 
 impl PathMtu {
-    /// Has packets of flows whose path was narrow for long enough go on whole again: it may be
-    /// another path by now. If it is not, a router reports it again.
+    /// Stops cutting packets of flows whose path was narrow for long enough: the path may be
+    /// another by now. If it is not, a router reports it again.
     pub(crate) fn widen_expired(&mut self, tracker: &mut FlowTracker, now: Timestamp) {
         while let Some(id) = self.narrowed.take_old(now) {
             widen(tracker, id, now);
         }
     }
 
-    /// Keeps the path of a flow of another forwarder narrow, if it is, for as long as if that was
-    /// reported now.
+    /// Keeps the narrow path of a flow from another forwarder, as if it was reported now.
     pub(crate) fn keep_narrow(&mut self, tracker: &mut FlowTracker, id: FlowId, now: Timestamp) {
         if tracker.flow(id).is_narrow()
             && let Some(other) = self.narrowed.push(id, now)
@@ -90,8 +89,8 @@ impl PathMtu {
         }
     }
 
-    /// Refuses an ICMP error that reports to a server how narrow the path to a client is, and
-    /// remembers it for the flow.
+    /// Stops an ICMP error that reports to a server the MTU of the path to a client, and applies it
+    /// to the flow.
     pub(crate) fn check_error(
         &mut self,
         tracker: &mut FlowTracker,
@@ -108,8 +107,8 @@ impl PathMtu {
         if is_possible && plan.min_path_mtu.is_some_and(|least| reported >= least) {
             return Ok(());
         }
-        // Whoever knows a datagram's addresses and ports can make an error up; a segment's has to
-        // have its number, too.
+        // An attacker who has a datagram's addresses and ports can forge an error. For TCP, the
+        // error needs a valid sequence number, too.
         let reported = if flow.state().is_udp() { reported.max(NARROW) } else { reported };
         let own = plan.network.get(flow.next_hop(Direction::ToClient));
         if is_possible && own.is_none_or(|hop| reported < hop.mtu) {
@@ -118,7 +117,7 @@ impl PathMtu {
             if let Some(id) = widened {
                 widen(tracker, id, now);
             }
-            // The cache cuts nothing.
+            // The cache does not cut packets.
             tracker.update_in_cache(id);
         }
         Err(Stop::Silent(DropReason::PathMtuTooSmall))

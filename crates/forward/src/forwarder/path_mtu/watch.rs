@@ -1,4 +1,4 @@
-//! Watches for large segments that are repeated and never arrive.
+//! Detection of large segments that are repeated and never arrive.
 
 use super::PathMtu;
 use crate::black_hole::{
@@ -12,8 +12,8 @@ use convey_model::Timestamp;
 use convey_wire::Kind;
 
 impl PathMtu {
-    /// Notes that the server of a repeated segment has answered somebody at this time, which is
-    /// after the segment was first repeated. Returns the suspicion that this completes.
+    /// Notes that the server of a repeated segment has answered some client at this time, which is
+    /// after the first repeat. Returns the suspicion that this completes.
     pub(crate) fn server_has_answered(
         &mut self,
         segment: &UnansweredSegment,
@@ -22,12 +22,12 @@ impl PathMtu {
         self.black_holes.server_has_answered(segment, at)
     }
 
-    /// Forgets segments that were not repeated for long.
+    /// Removes segments that were not repeated for long.
     pub(crate) fn forget_old(&mut self, now: Timestamp) {
         self.black_holes.forget_old(now);
     }
 
-    /// Watches a packet that goes on. To be called before the packet is applied to its flow.
+    /// Watches a forwarded packet. Call it before the packet is applied to its flow.
     #[inline]
     pub(crate) fn watch(
         &mut self,
@@ -56,7 +56,7 @@ impl PathMtu {
             return;
         }
         if tracker.flow(id).is_cached() {
-            // Or it came here because the cache has no room: then as many do.
+            // If the cache is full, as many large segments reach a worker.
             if !self.cache_lookups.allow(now) {
                 return;
             }
@@ -73,7 +73,7 @@ impl PathMtu {
         }
         let at = side(tracker, id, direction);
         if let Some((ack, heard)) = tracker.acknowledged_in_cache(id, direction) {
-            // Of a cached flow the acknowledgements do not pass here.
+            // The acknowledgements of a cached flow do not pass a worker.
             self.black_holes.acknowledged(at, ack, heard);
             if is_after(ack, headers.seq) {
                 return;
@@ -89,7 +89,7 @@ impl PathMtu {
         }
     }
 
-    /// Notes a packet of the receiver of a segment that may be suspected.
+    /// Notes a packet from the receiver of a segment that may be suspected.
     fn note_receiver(
         &mut self,
         tracker: &FlowTracker,
