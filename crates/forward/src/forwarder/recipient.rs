@@ -1,4 +1,4 @@
-//! The ends of packets as they leave, by which routes are looked up.
+//! Source and destination of outgoing packets, for route lookups.
 
 use std::net::IpAddr;
 
@@ -6,19 +6,19 @@ use crate::plan::Plan;
 use crate::{Direction, Flow, ServerWay};
 use convey_model::{FlowKey, NextHops, Unreachable, WantedNeighbour};
 
-/// Source and destination of packets as they leave.
+/// Source and destination of outgoing packets.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Recipient {
-    /// A server, wherever it is.
+    /// A server, on a link or behind routers.
     Server(IpAddr, IpAddr),
-    /// A server that has to be on a link: packets have the VIP as their destination.
+    /// A server that has to be on a link: its packets have the VIP as their destination.
     ServerOnLink(IpAddr, IpAddr),
     /// A client, which gets packets from the VIP.
     Client(IpAddr, IpAddr),
 }
 
 impl Recipient {
-    /// A server that packets with this source get to in this way.
+    /// The server, for packets with this source that reach it in this way.
     pub(super) fn server(source: IpAddr, ip: IpAddr, way: ServerWay) -> Recipient {
         match way {
             ServerWay::Rewritten | ServerWay::Tunneled => Recipient::Server(source, ip),
@@ -26,7 +26,7 @@ impl Recipient {
         }
     }
 
-    /// The client that this packet of it comes from.
+    /// The client that has sent this packet.
     pub(super) fn client(key: &FlowKey) -> Recipient {
         Recipient::Client(key.dst.ip(), key.src.ip())
     }
@@ -38,7 +38,7 @@ impl Recipient {
             Direction::ToServer => {
                 let source = match flow.way() {
                     ServerWay::Tunneled => outer_source(plan, flow.server_id(), flow.server().src.ip()),
-                    // The SNAT address, or the client in mode dsr.
+                    // The SNAT address, or the client in DSR.
                     ServerWay::Rewritten | ServerWay::OnLink => flow.server().dst.ip(),
                 };
                 Recipient::server(source, flow.server().src.ip(), flow.way())
@@ -46,13 +46,12 @@ impl Recipient {
         }
     }
 
-    /// Whether this is the address of the client itself, other than that of a router on the way to
-    /// it.
+    /// Whether this is the address of the client itself, not of a router on the way to the client.
     pub(super) fn is_client(self, ip: IpAddr) -> bool {
         matches!(self, Recipient::Client(_, client) if client == ip)
     }
 
-    /// The next hop on the way there.
+    /// Index of the next hop to the recipient.
     pub(super) fn lookup(self, network: &NextHops) -> Result<u32, Unreachable> {
         match self {
             Recipient::ServerOnLink(source, ip) => network.lookup_on_link_from(source, ip),
@@ -60,8 +59,8 @@ impl Recipient {
         }
     }
 
-    /// The neighbours on the ways there. Of several equal ways any may be the first to be resolved,
-    /// and some never are.
+    /// Neighbours on the routes to the recipient. Of several equal routes, any may be resolved
+    /// first, and some never are.
     pub(super) fn neighbours(self, network: &NextHops) -> impl Iterator<Item = WantedNeighbour> {
         let (source, ip, on_link) = match self {
             Recipient::ServerOnLink(source, ip) => (source, ip, true),
@@ -76,12 +75,12 @@ impl Recipient {
     }
 }
 
-/// Source of the outer packets of a server's tunnel; of a network of sources the first one.
+/// Source of the outer packets of a server's tunnel; for a network of sources, its first address.
 pub(super) fn outer_source(plan: &Plan, server_id: u32, server: IpAddr) -> IpAddr {
     plan.tunnels.get(&server_id).map_or_else(|| unspecified(server), |tunnel| tunnel.source.first())
 }
 
-/// The source of packets whose sender leaves it to the kernel.
+/// Source of packets if the kernel chooses the source address.
 pub(super) fn unspecified(family_of: IpAddr) -> IpAddr {
     if family_of.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) }
 }

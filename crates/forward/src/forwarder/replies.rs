@@ -1,4 +1,4 @@
-//! Packets of convey's own: replies to senders whose packets go no further, and resets for both
+//! Packets that convey sends itself: replies to senders of refused packets, and resets for both
 //! sides of a flow that ends.
 
 use super::PacketContext;
@@ -9,27 +9,28 @@ use crate::{Flow, Frame, Verdict, View};
 use convey_model::{Addr, FlowKey, Timestamp};
 use convey_wire::{self as wire, ANSWER_LEN, Headers, IcmpError, Kind};
 
-/// Upper bound a second for each of: replies that refuse packets, ICMP errors about how to send
-/// them, and connections whose sides get resets because they end. More are dropped in silence, lest
-/// forged packets make convey answer the whole world.
+/// Upper bound per second, separately for replies that refuse packets, for ICMP errors such as
+/// "fragmentation needed", and for connections that are reset. More are dropped silently, so that
+/// forged packets do not make convey flood other hosts.
 const REPLIES_PER_SECOND: u64 = 1_000;
 
 /// Builder of convey's own packets, with their rate limits.
 #[derive(Debug)]
 pub(super) struct PacketReplies {
     refusals: Limiter,
-    /// Apart from `refusals`, so that a flood of refused packets does not stop path MTU discovery.
+    /// Separate from `refusals`, so that a flood of refused packets does not stop path MTU
+    /// discovery.
     advice: Limiter,
-    /// Connections whose sides get resets because they end.
+    /// Limit for connections that are reset because they end.
     ends: Limiter,
-    /// The last packet that was built.
+    /// Packet that was built last.
     frame: Vec<u8>,
     /// Frontend that has last refused a client.
     refused_at: u32,
 }
 
 impl PacketReplies {
-    /// A builder that has not sent anything yet.
+    /// Creates a builder that has not sent anything yet.
     pub(super) fn new() -> PacketReplies {
         let limiter = || Limiter::new(REPLIES_PER_SECOND);
         PacketReplies {
@@ -41,12 +42,12 @@ impl PacketReplies {
         }
     }
 
-    /// The last packet that was built.
+    /// Packet that was built last.
     pub(super) fn frame(&self) -> &[u8] {
         &self.frame
     }
 
-    /// The frontend that has last refused a client, by its number.
+    /// Number of the frontend that has last refused a client.
     pub(super) fn refused_at(&self) -> u32 {
         self.refused_at
     }
@@ -56,7 +57,7 @@ impl PacketReplies {
         self.refused_at = frontend;
     }
 
-    /// Turns the reason to stop into a verdict, and builds the reply, if there is to be one.
+    /// Turns the reason to stop into a verdict, and builds the reply if there is one.
     pub(super) fn refuse(&mut self, stop: Stop, frame: &Frame<'_>, packet: PacketContext<'_>) -> Verdict {
         let (headers, reason) = (packet.headers, stop.reason());
         // RFC 1122, section 3.2.2; RFC 9293, section 3.10.7.1.
@@ -86,29 +87,28 @@ impl PacketReplies {
         Verdict::Reply(reason)
     }
 
-    /// Whether the sides of one more connection may get resets because it ends.
+    /// Whether one more connection may be reset within the rate limit.
     pub(super) fn allow_end(&mut self, now: Timestamp) -> bool {
         self.ends.allow(now)
     }
 
-    /// Builds the resets for both sides of a flow, and passes each to `send` with the interface to
-    /// send it on.
+    /// Builds the resets for both sides of a flow, and passes each to `send` with its interface.
     pub(super) fn reset_both(&mut self, flow: &Flow, plan: &Plan, send: &mut impl FnMut(&[u8], u32)) {
         self.reset_client(flow, plan, send);
         self.reset_server(flow, plan, send);
     }
 
-    /// Builds the reset for the client of a flow, and passes it to `send` with the interface to
-    /// send it on. Before the client's first acknowledgement there is no number that it would
-    /// believe, and no reset.
+    /// Builds the reset for the client of a flow, and passes it to `send` with its interface.
+    /// Before the client's first acknowledgement there is no sequence number that the client would
+    /// accept, and no reset is sent.
     pub(super) fn reset_client(&mut self, flow: &Flow, plan: &Plan, send: &mut impl FnMut(&[u8], u32)) {
         if flow.last_ack() != 0 && !flow.is_over() {
             self.reset(flow.client().reversed(), flow.last_ack(), plan, send);
         }
     }
 
-    /// Builds the reset for the server of a flow, where its packets pass, and passes it to `send`
-    /// with the interface to send it on.
+    /// Builds the reset for the server of a flow, if the server's packets pass convey, and passes
+    /// it to `send` with its interface.
     pub(super) fn reset_server(&mut self, flow: &Flow, plan: &Plan, send: &mut impl FnMut(&[u8], u32)) {
         if flow.view() == View::BothSides {
             self.reset(flow.server().reversed(), flow.expected_of_client(), plan, send);
@@ -124,22 +124,22 @@ impl PacketReplies {
     }
 }
 
-/// Whether the source of a frame is the Ethernet address of a group: an answer would reach
-/// everybody on the link.
+/// Whether the source of a frame is an Ethernet group address: an answer would reach every host on
+/// the link.
 fn comes_from_group(frame: &[u8]) -> bool {
     const SOURCE: usize = 6;
     frame.get(SOURCE).is_some_and(|first| first & 1 != 0)
 }
 
-/// The address that traceroute is to show: our own on the way back to the sender, as routers do,
-/// and not that of the VIP, which would look like the end of the way. What was asked if there is no
-/// other.
+/// Source address of an ICMP error, which traceroute shows: convey's own address on the route back
+/// to the sender, as routers do. The VIP would look like the end of the path; the destination of
+/// the packet is used only if there is no other address.
 fn own_address(headers: &Headers, plan: &Plan) -> Addr {
     let network = &plan.network;
     let towards = network.hop_from(headers.key.dst.ip(), headers.key.src.ip()).map(|hop| hop.interface);
     let of_interface = network.interfaces().iter().filter(|interface| Some(interface.index) == towards);
-    // A proxied frontend on an address of ours does not make it the end of any way that a packet is
-    // forwarded on.
+    // A proxied frontend on one of convey's addresses does not make that address the end of a path
+    // that packets are forwarded on.
     let listen = || plan.frontends.iter().flat_map(|frontend| &frontend.listen);
     let is_vip = |addr: &Addr| listen().any(|listen| listen.ip() == addr.ip());
     let is_local = |addr: &Addr| addr.bytes()[..2] == [0xfe, 0x80];

@@ -1,4 +1,4 @@
-//! Whose flows go on: what a plan implies for those that have begun.
+//! Flows that continue under a new plan, and flows that the plan ends.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
@@ -9,47 +9,47 @@ use crate::port_ranges::PortsByKey;
 use crate::{Flow, FlowEnd, NatPorts, ServerWay, View};
 use convey_model::{Access, Addr, DrainingEndpoints, DsrKind, Endpoint, Listen, OnDown, UDP};
 
-/// An address, a port and a protocol, as flows have them.
+/// Address, port and protocol, as in the keys of flows.
 type FlowEndpoint = (Addr, u16, u8);
 
-/// The port of a server that has none of its own: its flows keep that of the frontend.
+/// Port of a server without a port of its own: its flows keep the port of the frontend.
 const ANY_PORT: u16 = 0;
 
-/// The addresses a plan knows, with those of frontends and servers that drain.
+/// Addresses of a plan, including frontends and servers that drain.
 ///
-/// Flows are held against addresses and not against the numbers of frontends and servers: those
-/// change when something is renamed or moved to another backend, which must not cut a connection.
+/// Flows are compared with addresses and not with the numbers of frontends and servers: a number
+/// changes when an object is renamed or moved to another backend, which must not cut a connection.
 ///
-/// There is one for each plan, and each change of a server's health makes a plan: no port of a
-/// range is looked at for itself.
+/// Every plan needs one, and every change of a server's health makes a plan. Port ranges are
+/// therefore never expanded into single ports.
 #[derive(Debug, Default)]
 pub(super) struct Served {
-    /// Ours: no client has them.
+    /// Addresses of this host, which no client has.
     own: HashSet<Addr>,
     listen: PortsByKey<(Addr, u8)>,
-    /// The ports that clients may ask for, at any address, by protocol.
+    /// Destination ports that clients may use, at any address, by protocol.
     asked: PortsByKey<u8>,
     draining: Arc<DrainingEndpoints>,
-    /// Where that listens.
+    /// Endpoints of draining frontends.
     drained: Arc<PortsByKey<(Addr, u8)>>,
-    /// Those where connections go on without us.
+    /// Endpoints whose connections continue on another balancer.
     outlasting: HashSet<FlowEndpoint>,
     servers: HashSet<FlowEndpoint>,
-    /// Ids of the servers that are down.
+    /// Numbers of the servers that are down.
     down: HashSet<u32>,
-    /// Those of them whose connections end with that.
+    /// Numbers of the servers that are down and whose connections are reset.
     reset: ByView<HashSet<u32>>,
-    /// How packets get to each server in DSR, by its number.
+    /// How packets reach each server in DSR, by the server's number.
     ways: HashMap<u32, DsrKind>,
-    /// The clients that may come in, where not everybody may.
+    /// Access lists of frontends that do not accept every client.
     access: AccessByAddress,
 }
 
-/// By address and protocol, with the ports of each frontend.
+/// Access lists by address and protocol, each with the ports of its frontend.
 type AccessByAddress = HashMap<(Addr, u8), Vec<(RangeInclusive<u16>, Access)>>;
 
 impl Served {
-    /// What this plan knows, and who has these SNAT ports.
+    /// Derives the addresses of a plan, and the owners of these SNAT ports.
     pub(super) fn new(plan: &Plan, ports: Option<&NatPorts>, before: &Served) -> Served {
         let draining = &plan.draining;
         let drained = match Arc::ptr_eq(draining, &before.draining) {
@@ -99,35 +99,35 @@ impl Served {
         }
     }
 
-    /// Where clients may ask for something, and where they could before and go on.
+    /// Endpoints of frontends, including draining ones.
     pub(super) fn listening(&self) -> impl Iterator<Item = (Addr, RangeInclusive<u16>)> {
         self.listen.iter().map(|((addr, _), ports)| (*addr, ports.clone()))
     }
 
-    /// Whether the address is one of ours.
+    /// Whether the address belongs to this host.
     pub(super) fn is_own(&self, addr: &Addr) -> bool {
         self.own.contains(addr)
     }
 
-    /// Whether new flows may go there: a server has this address and port, or the address and any
-    /// port where clients may ask for this one, and is spoken to by this protocol.
+    /// Whether new flows may go to this endpoint: a server has this address and port, or has the
+    /// address and accepts any port of a frontend; and the server is used with this protocol.
     pub(super) fn may_be_asked(&self, (addr, port): (Addr, u16), protocol: u8) -> bool {
         self.servers.contains(&(addr, port, protocol))
             || self.asked.contain(&protocol, port) && self.servers.contains(&(addr, ANY_PORT, protocol))
     }
 
-    /// Whether new flows may go where those of `before` could not, or no longer where they could.
+    /// Whether the endpoints for new flows differ from those of `before`.
     pub(super) fn may_be_asked_elsewhere_than(&self, before: &Served) -> bool {
         self.servers != before.servers || self.asked != before.asked
     }
 
-    /// How this flow is to end now; `None` if it goes on.
+    /// How this flow has to end now; `None` if it continues.
     pub(super) fn end_of(&self, flow: &Flow) -> Option<FlowEnd> {
         let (vip, server) = (flow.client(), flow.server());
         if self.denies(flow) {
             return Some(FlowEnd::Denied);
         }
-        // Datagrams have no connection that could be kept: the next chooses anew.
+        // Datagrams have no connection to keep: the next one chooses another server.
         let ending = if vip.protocol == UDP { &self.down } else { self.reset.of(flow.view()) };
         if ending.contains(&flow.server_id()) {
             return Some(FlowEnd::ServerGone);
@@ -146,7 +146,7 @@ impl Served {
         (!stays).then_some(FlowEnd::Cut)
     }
 
-    /// Whether the client of a flow may come in no more.
+    /// Whether the access lists deny the client of a flow.
     fn denies(&self, flow: &Flow) -> bool {
         let key = flow.client();
         let lists = if self.access.is_empty() { None } else { self.access.get(&(key.dst, key.protocol)) };
@@ -154,9 +154,8 @@ impl Served {
         here.is_some_and(|(_, access)| !access.admits(key.src.ip()))
     }
 
-    /// Whether packets of a flow of DSR get to its server as its backend has it now. Those of TCP
-    /// need not: the connection has the address at the server that it began with, and goes on with
-    /// no other.
+    /// Whether packets of a DSR flow reach the server as its backend is configured now. TCP flows
+    /// need not: a connection keeps the server address that it began with.
     fn goes_as_configured(&self, flow: &Flow) -> bool {
         self.ways.get(&flow.server_id()).is_none_or(|configured| match configured {
             DsrKind::L3 => flow.way() == ServerWay::Rewritten,
@@ -165,8 +164,8 @@ impl Served {
         })
     }
 
-    /// Whether there may be flows for which [`Served::end_of`] has an answer, where those of
-    /// `before` have ended as it wanted.
+    /// Whether [`Served::end_of`] may return an end for some flow, given that the flows that
+    /// `before` ends are gone.
     pub(super) fn may_end_flows_of(&self, before: &Served) -> bool {
         let all_stay = before.listen.are_among(&self.listen) && before.servers.is_subset(&self.servers);
         let other_way = |(id, way)| self.ways.get(id).is_some_and(|now| now != way);

@@ -1,4 +1,4 @@
-//! SNAT ports of flows that are to begin.
+//! SNAT ports for new flows.
 
 use super::stop::Stop;
 use super::{Forwarder, PacketContext};
@@ -15,23 +15,22 @@ pub(super) struct SnatPort {
 /// Origin of a new flow's port.
 #[derive(Debug, Clone, Copy)]
 enum PortOrigin {
-    /// It was free, and is taken.
+    /// The port was free, and is now taken.
     Free,
-    /// The flow that the new one replaces has it.
+    /// The port belongs to the flow that the new one replaces.
     Replaced,
-    /// A flow has it that is evicted once the new one has everything else.
+    /// The port belongs to a flow that will be evicted once the new one has all other resources.
     Victim,
 }
 
 impl Forwarder {
-    /// A SNAT address and port: those of the flow that this one replaces, else free ones; where
-    /// there are none left, those of a flow of the server, which is evicted with
-    /// [`Forwarder::settle_port`].
+    /// Finds a SNAT address and port: those of the flow that this one replaces, otherwise free
+    /// ones, otherwise those of a flow of the server, which [`Forwarder::settle_port`] evicts.
     ///
-    /// A server that remembers the last connection of a port (TIME-WAIT) takes a new one if its
-    /// numbers go on where that one's ended (RFC 6191), as those of the same client do. And a
-    /// client that met what another has left there resets that and tries again: by another port it
-    /// would meet the next one's.
+    /// A server that still remembers the last connection of a port (TIME-WAIT) accepts a new one if
+    /// its sequence numbers are higher than those of the last (RFC 6191), as they are if both are
+    /// from one client. A client that meets another client's old connection resets it and tries
+    /// again; with another port, the client could meet the next one.
     pub(super) fn find_port(
         &mut self,
         server: (Addr, u16),
@@ -53,7 +52,7 @@ impl Forwarder {
         Ok(SnatPort { at: (victim.dst, victim.dst_port), origin: PortOrigin::Victim })
     }
 
-    /// Takes the port for good, for a flow that has everything else.
+    /// Takes the port for a flow that has all other resources.
     pub(super) fn settle_port(
         &mut self,
         server: (Addr, u16),
@@ -66,7 +65,7 @@ impl Forwarder {
             PortOrigin::Victim => {
                 let key = packet.headers.key;
                 let answer = FlowKey { src: server.0, src_port: server.1, dst: at.0, dst_port: at.1, ..key };
-                // It may have been evicted for a connection slot already.
+                // The flow may have been evicted for a connection slot already.
                 if let Some((id, Direction::ToClient)) = self.tracker.table().lookup(&answer) {
                     self.eviction.evict(&mut self.tracker, id, Shortage::SnatPorts, packet.now);
                 }

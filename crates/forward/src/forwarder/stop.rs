@@ -1,19 +1,20 @@
-//! Reasons why packets go no further.
+//! Reasons to stop forwarding a packet.
 
 use crate::Verdict;
 use convey_model::DropReason;
 use convey_wire::ParseError;
 
-/// Reason why a packet goes no further, with the reply to its sender.
+/// Reason to stop forwarding a packet, with the reply to its sender.
 pub(super) enum Stop {
-    /// The sender gets a reset, or an ICMP error where there are none, as if nobody listened.
+    /// The sender gets a reset, or an ICMP error for protocols without resets, as if the port were
+    /// closed.
     Refused(DropReason),
-    /// The packet has no hop left; its sender gets an ICMP error.
+    /// The packet's TTL has run out; its sender gets an ICMP error.
     Expired,
-    /// The packet is longer than the next hop takes; its sender gets an ICMP error with the length
-    /// that goes through.
+    /// The packet is longer than the MTU of the next hop; its sender gets an ICMP error with that
+    /// MTU.
     TooBig {
-        /// Longest packet that goes through, in bytes.
+        /// Maximum length of a packet, in bytes.
         mtu: u32,
     },
     /// The sender gets no reply.
@@ -31,7 +32,7 @@ impl Stop {
     }
 }
 
-/// The verdict on a frame that cannot be parsed.
+/// Verdict on a frame that cannot be parsed.
 pub(super) fn verdict_on_unparsed(error: ParseError) -> Verdict {
     match error {
         ParseError::NotIp | ParseError::NotForwarded { .. } => Verdict::Pass,

@@ -1,4 +1,4 @@
-//! The look at every flow that a new plan asks for, a slice of the table at a time.
+//! Sweep over all flows after a new plan, a slice of the table at a time.
 
 mod awaited;
 
@@ -6,21 +6,20 @@ use self::awaited::AwaitedNeighbours;
 use super::tracker::ForwarderEvents;
 use convey_model::{NextHops, Timestamp};
 
-/// Progress of the look at every flow, and the neighbours that the last one has found flows to wait
-/// for.
+/// Progress of the sweep, and the unresolved neighbours that its last pass has found.
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
-    /// Next place of the table; `None` when no look is under way.
+    /// Next place of the table; `None` while no sweep is running.
     next_place: Option<u32>,
-    /// Whether another look has to follow, for a plan that came meanwhile.
+    /// Whether another sweep has to follow, because a new plan came during this one.
     is_due_again: bool,
-    /// Once one of them is resolved, another look is due.
+    /// Neighbours that flows wait for. Once one of them is resolved, another sweep is due.
     awaited: AwaitedNeighbours,
 }
 
 impl Sweep {
-    /// Asks for a look at every flow. One that is under way ends first: with plan upon plan, it
-    /// would never.
+    /// Requests a sweep over all flows. A running sweep ends first; with frequent plans, it would
+    /// never end otherwise.
     pub(super) fn request(&mut self) {
         match self.next_place {
             None => self.next_place = Some(0),
@@ -28,13 +27,13 @@ impl Sweep {
         }
     }
 
-    /// Next place of the table to look at, if a look is under way.
+    /// Next place of the table to check, if a sweep is running.
     pub(super) fn next_place(&self) -> Option<u32> {
         self.next_place
     }
 
-    /// Begins a slice of the look at this place. Returns the neighbours that flows wait for, to add
-    /// those of the slice.
+    /// Begins a slice of the sweep at this place. Returns the neighbours that flows wait for; the
+    /// caller adds those of the slice.
     pub(super) fn begin_slice(&mut self, place: u32) -> &mut AwaitedNeighbours {
         if place == 0 {
             self.awaited.clear();
@@ -42,8 +41,8 @@ impl Sweep {
         &mut self.awaited
     }
 
-    /// Ends a slice of the look, which goes on at this place. Returns whether every flow has been
-    /// looked at for the latest plan.
+    /// Ends a slice of the sweep, which continues at this place. Returns whether all flows were
+    /// checked against the latest plan.
     pub(super) fn end_slice(&mut self, next_place: Option<u32>) -> bool {
         self.next_place = next_place;
         if next_place.is_none() && std::mem::take(&mut self.is_due_again) {
@@ -57,7 +56,8 @@ impl Sweep {
         self.awaited.is_any_resolved(network)
     }
 
-    /// Requests routers and servers that flows wait for again, if the last requests are old enough.
+    /// Requests the routers and servers that flows wait for again, if the last requests are old
+    /// enough.
     pub(super) fn ask_again(&mut self, events: &mut ForwarderEvents, now: Timestamp) {
         self.awaited.ask_again(events, now);
     }

@@ -1,4 +1,4 @@
-//! Steps that time and new plans ask for, between batches of packets.
+//! Periodic work between batches of packets: expiry, and application of new plans to flows.
 
 use super::Forwarder;
 use super::adopt::reroute;
@@ -7,15 +7,15 @@ use crate::plan::Plan;
 use crate::{Flow, FlowEnd, FlowId, View};
 use convey_model::Timestamp;
 
-/// Pools of SNAT ports looked at in one call.
+/// Pools of SNAT ports that one call checks.
 const POOLS: usize = 1_024;
 
 impl Forwarder {
-    /// Lets time pass: expires flows, and after a new plan looks at every flow once, a slice at a
-    /// time. `reset` gets resets, each with the interface to send it on: for clients whose server
-    /// is gone, and for both sides of a connection that was silent for too long, or that is beyond
-    /// its client's share. Call it before the first frame, and about as often as batches of frames
-    /// come. Returns whether there is more to be done that need not wait.
+    /// Expires flows and, after a new plan, checks every flow once, a slice at a time. `reset` gets
+    /// resets, each with its interface: for clients whose server is gone, and for both sides of a
+    /// connection that was silent for too long or is beyond its client's share. Call it before the
+    /// first frame, and about as often as batches of frames come. Returns whether more work is due
+    /// at once.
     pub fn handle_timeout(&mut self, plan: &Plan, now: Timestamp, mut reset: impl FnMut(&[u8], u32)) -> bool {
         self.adopt(plan);
         self.tracker.write_numbers(now);
@@ -52,8 +52,8 @@ impl Forwarder {
             || self.tracker.has_numbers_to_write(now)
     }
 
-    /// Looks at a slice of the flows after a new plan: those that end are added to `gone`, others
-    /// follow the new routes.
+    /// Checks a slice of the flows after a new plan: flows that end are added to `gone`, others
+    /// move to the new routes.
     fn sweep_flows(
         &mut self,
         from: u32,
@@ -70,8 +70,8 @@ impl Forwarder {
                 let is_rerouted = reroute(flow, plan, |neighbour| {
                     if end.is_none() {
                         awaited.add(neighbour);
-                        // No packet asks for a router or a server. Requests for clients are few,
-                        // and those that packets wait for have precedence.
+                        // Packets request neighbours of clients only, not routers and servers. Few
+                        // clients are requested, and those that packets wait for take precedence.
                         if neighbour.is_ours {
                             events.want(neighbour);
                         }
@@ -83,7 +83,7 @@ impl Forwarder {
                 if end != FlowEnd::Left {
                     replies.reset_client(flow, plan, reset);
                 }
-                // Its client's packets are dropped from now on, so its server would wait for them.
+                // The client's packets are dropped from now on, so the server would wait for them.
                 if end == FlowEnd::Denied && flow.is_open_connection() {
                     replies.reset_server(flow, plan, reset);
                 }
@@ -95,7 +95,7 @@ impl Forwarder {
         }
     }
 
-    /// Ends a flow that is beyond what its client may have.
+    /// Ends a flow that exceeds its client's limits.
     pub(super) fn end_excess(
         &mut self,
         (id, end): (FlowId, FlowEnd),
@@ -109,9 +109,9 @@ impl Forwarder {
         self.tracker.release(&flow, end);
     }
 
-    /// Resets both sides of a connection that is no longer forwarded: a side that speaks first
-    /// would wait in vain. In DSR silence resets nothing, as another balancer may forward the
-    /// connection, or this one again by hash.
+    /// Resets both sides of a connection that is no longer forwarded, since a side that sends first
+    /// would wait in vain. In DSR, a silent flow is not reset, because another balancer may forward
+    /// the connection, or this one by hash.
     fn reset_sides(
         &mut self,
         (id, flow, end): (FlowId, &mut Flow, FlowEnd),

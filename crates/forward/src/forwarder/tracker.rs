@@ -1,8 +1,8 @@
-//! Connection tracking: the flows of one worker, with everything that each of them holds.
+//! Connection tracking: the flows of one worker, with all resources that each of them holds.
 //!
-//! A flow has a record in the table, entries in the flow cache, a SNAT port and notes for the log
-//! of flows. A packet that passes a worker, or an event of the cache, changes the record;
-//! [`FlowTracker`] keeps the rest in step with it.
+//! A flow has a record in the table, entries in the flow cache, a SNAT port and notes for the
+//! access log. A packet at a worker, or an event of the cache, changes the record; [`FlowTracker`]
+//! keeps the other resources in step with it.
 
 mod ahead;
 mod bypass;
@@ -37,7 +37,7 @@ use crate::{Direction, Ended, Flow, FlowEnd, FlowId, FlowTable, NatPorts, Segmen
 use convey_model::{FlowKey, FlowTimeouts, Timestamp};
 use convey_wire::Envelope;
 
-/// The flows of one worker, and what each of them holds besides its record.
+/// Flows of one worker, and the resources of each besides its record.
 #[derive(Debug)]
 pub(super) struct FlowTracker {
     table: FlowTable,
@@ -66,25 +66,25 @@ impl FlowTracker {
         }
     }
 
-    /// The record of a flow, which must be in the table.
+    /// Record of a flow, which must be in the table.
     #[inline]
     pub(super) fn flow(&self, id: FlowId) -> &Flow {
         self.table.get(id)
     }
 
-    /// The records of all flows.
+    /// Records of all flows.
     #[inline]
     pub(super) fn table(&self) -> &FlowTable {
         &self.table
     }
 
-    /// Like [`FlowTracker::table`], to change what concerns nothing but the records.
+    /// Like [`FlowTracker::table`], for changes that only affect the records.
     #[inline]
     pub(super) fn table_mut(&mut self) -> &mut FlowTable {
         &mut self.table
     }
 
-    /// SNAT ports of this worker, if it has some.
+    /// SNAT ports of this worker, if it has any.
     #[inline]
     pub(super) fn ports(&self) -> Option<&NatPorts> {
         self.ports.as_ref()
@@ -96,7 +96,7 @@ impl FlowTracker {
         self.ports.as_mut()
     }
 
-    /// Events that the driver has not taken yet.
+    /// Events that the driver has not drained yet.
     #[inline]
     pub(super) fn events(&self) -> &ForwarderEvents {
         &self.events
@@ -108,24 +108,23 @@ impl FlowTracker {
         &mut self.events
     }
 
-    /// Moves the handshakes that were completed since the last call to the events, and returns all
-    /// events.
+    /// Adds the handshakes completed since the last call to the events, and returns all events.
     pub(super) fn collect_events(&mut self) -> &mut ForwarderEvents {
         self.events.handshakes.extend(self.table.take_completed());
         &mut self.events
     }
 
-    /// Follows the routes and tunnels of a new plan. Returns how they differ from those before.
+    /// Applies the routes and tunnels of a new plan. Returns how they differ from those before.
     pub(super) fn adopt_routes(&mut self, plan: &Plan) -> RouteChanges {
         self.routes.adopt(plan)
     }
 
-    /// Forgets which tunnels have changed, after a look at every flow.
+    /// Resets the list of changed tunnels, after a sweep over all flows.
     pub(super) fn forget_tunnel_changes(&mut self) {
         self.routes.forget_tunnel_changes();
     }
 
-    /// The tunnel that a packet of a flow goes through, and the hash of the flow there.
+    /// Tunnel of a flow's packet, and the hash of the flow there.
     #[inline]
     pub(super) fn envelope(
         &self,
@@ -136,19 +135,18 @@ impl FlowTracker {
         self.routes.envelope_of_packet(self.table.get(id), direction, plan)
     }
 
-    /// Notes the first segment of a flow that was just recorded.
+    /// Notes the first segment of a flow that was just recorded, for the access log.
     pub(super) fn note_begin(&mut self, id: FlowId, segment: Segment, now: Timestamp) {
         self.log.begin(id, segment, now);
     }
 
-    /// Begins or stops to take notes for the log of flows. The first call takes memory for all
-    /// flows.
+    /// Starts or stops taking notes for the access log. The first call takes memory for all flows.
     pub(super) fn keep_log(&mut self, is_wanted: bool) {
         self.log.keep(is_wanted, self.table.capacity());
     }
 
     /// Releases the cache entries and the SNAT port of a flow that is no longer in the table.
-    /// Reports its end, unless it was over.
+    /// Reports its end, unless the flow was over.
     pub(super) fn release(&mut self, flow: &Flow, how: FlowEnd) {
         self.bypass.forget(flow);
         self.cache.remove(flow);

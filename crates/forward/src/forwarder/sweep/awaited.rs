@@ -1,15 +1,15 @@
-//! Neighbours that flows are to be sent to once they are resolved.
+//! Neighbours on new routes of flows, which use them once they are resolved.
 
 use std::time::Duration;
 
 use crate::forwarder::tracker::{ForwarderEvents, add_wanted};
 use convey_model::{NextHops, Timestamp, WantedNeighbour};
 
-/// Time between two requests for the same router or server: no packet asks for it meanwhile.
+/// Interval between requests for the same router or server: no packet requests it meanwhile.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// Neighbours on the new ways of flows that go on by a former way, as the last look at every flow
-/// has found them: as many as [`add_wanted`] allows.
+/// Unresolved neighbours on new routes of flows that keep a former route, according to the last
+/// sweep. Their number is limited by [`add_wanted`].
 #[derive(Debug, Default)]
 pub(crate) struct AwaitedNeighbours {
     neighbours: Vec<WantedNeighbour>,
@@ -22,7 +22,7 @@ impl AwaitedNeighbours {
         self.neighbours.iter().any(|awaited| network.is_resolved(awaited.interface, awaited.ip))
     }
 
-    /// Forgets all of them, before another look at every flow.
+    /// Removes all neighbours, before another sweep.
     pub(super) fn clear(&mut self) {
         self.neighbours.clear();
     }
@@ -32,7 +32,8 @@ impl AwaitedNeighbours {
         add_wanted(&mut self.neighbours, neighbour);
     }
 
-    /// Requests routers and servers that flows wait for again, if the last requests are old enough.
+    /// Requests the routers and servers that flows wait for again, if the last requests are old
+    /// enough.
     pub(super) fn ask_again(&mut self, events: &mut ForwarderEvents, now: Timestamp) {
         if self.neighbours.is_empty() || now.since(self.asked) < ASK_AGAIN_AFTER {
             return;

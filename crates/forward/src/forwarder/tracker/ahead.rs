@@ -1,4 +1,4 @@
-//! Flows whose numbers in the flow cache are behind those of a worker.
+//! Flows whose sequence numbers in the flow cache are older than those of a worker.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -7,22 +7,22 @@ use crate::cache::CachedActivity;
 use crate::{Direction, Flow, FlowId, Progress, View};
 use convey_model::Timestamp;
 
-/// How long no worker has moved the numbers of a flow before they are written into the cache. No
-/// connection sends 4 GiB meanwhile.
+/// Time without packets at a worker after which the numbers of a flow are written into the cache.
+/// No connection sends 4 GiB in this time.
 const WRITE_AFTER: Duration = Duration::from_millis(250);
 
-/// Flows whose numbers a worker has moved since their entries were last written. Of all other flows
-/// the cache has the latest numbers.
+/// Flows whose numbers a worker has moved since their entries were last written. For all other
+/// flows, the cache has the latest numbers.
 #[derive(Debug, Default)]
 pub(super) struct AheadOfCache {
-    /// When a worker last moved them.
+    /// Time of each flow's last move by a worker.
     moved: HashMap<FlowId, Timestamp>,
-    /// Each of these flows once, with the time before which it need not be looked at.
+    /// Each of these flows once, with the time at which to check it.
     queue: VecDeque<(Timestamp, FlowId)>,
 }
 
 impl AheadOfCache {
-    /// Flows written at once: about 0.3 ms.
+    /// Flows written in one call: about 0.3 ms.
     pub(super) const BUDGET: usize = 256;
 
     /// Upper bound for the flows that wait to be written: 3 MiB.
@@ -33,7 +33,7 @@ impl AheadOfCache {
         self.moved.len() >= AheadOfCache::MAX_FLOWS
     }
 
-    /// Whether a worker may know later numbers of a flow than the cache.
+    /// Whether a worker may have later numbers of a flow than the cache.
     pub(super) fn has(&self, id: FlowId) -> bool {
         self.moved.contains_key(&id)
     }
@@ -45,12 +45,12 @@ impl AheadOfCache {
         }
     }
 
-    /// Whether flows are to be looked at by now.
+    /// Whether some flow has to be checked by now.
     pub(super) fn is_behind(&self, now: Timestamp) -> bool {
         self.queue.front().is_some_and(|(at, _)| *at <= now)
     }
 
-    /// Removes the next flow that is to be written by now, and returns it.
+    /// Removes the next flow whose numbers have to be written by now, and returns it.
     pub(super) fn next(&mut self, now: Timestamp) -> Option<FlowId> {
         while self.is_behind(now) {
             let (_, id) = self.queue.pop_front()?;
@@ -65,7 +65,7 @@ impl AheadOfCache {
         None
     }
 
-    /// Flows that wait to be written.
+    /// Number of flows that wait to be written.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         assert_eq!(self.moved.len(), self.queue.len());
@@ -73,7 +73,7 @@ impl AheadOfCache {
     }
 }
 
-/// How far the sides of a flow have got by its entries, and by a worker that may be ahead of them.
+/// Progress of both sides of a flow, from its entries and from a worker that may be ahead of them.
 pub(super) fn progress_of(
     flow: &Flow,
     is_ahead: bool,
@@ -84,7 +84,7 @@ pub(super) fn progress_of(
         client = client.map(|client| client.or_ahead(flow.progress(Direction::ToServer)));
         server = server.map(|server| server.or_ahead(flow.progress(Direction::ToClient)));
     }
-    // All packets of the server have come to a worker.
+    // The cache has no entry for the server, so all of the server's packets have reached a worker.
     if let (Some(client), None, View::BothSides) = (client, server, flow.view())
         && !flow.state().is_handshake()
     {

@@ -1,5 +1,5 @@
-//! Flows that are kept from the flow cache because a trace watches their packets: those pass a
-//! worker.
+//! Flows that are kept out of the flow cache because a trace watches their packets, which have to
+//! pass a worker.
 
 use std::collections::HashSet;
 
@@ -8,46 +8,44 @@ use crate::forwarder::owners;
 use convey_model::FlowKey;
 use convey_trace::TraceFilter;
 
-/// Upper bound for the flows that are kept from the cache at once. The kernel goes on with others,
-/// so that watching everything does not take the whole traffic away from it.
+/// Upper bound for the flows that are kept out of the cache. The kernel forwards all others, so
+/// that a trace of everything does not move the whole traffic to the workers.
 const MAX_FLOWS: usize = 1_024;
 
-/// Filters of the running traces, and the flows that one of them may show.
+/// Filters of the running traces, and the flows that match one of them.
 #[derive(Debug, Default)]
 pub(super) struct CacheBypass {
-    /// Empty while there is no trace.
+    /// Empty if no trace is running.
     filters: Vec<TraceFilter>,
-    /// By the key of the client's packets.
+    /// Keys of the client's packets.
     flows: HashSet<FlowKey>,
-    /// Next place of the table to look at for flows that are in the cache; `None` after the last
-    /// one.
+    /// Next place of the table to search for cached flows; `None` after the last one.
     next_place: Option<u32>,
 }
 
 impl CacheBypass {
-    /// A bypass for these filters that has to look at all flows.
+    /// Creates a bypass for these filters. All flows of the table have to be checked.
     pub(super) fn new(filters: Vec<TraceFilter>) -> CacheBypass {
         let next_place = (!filters.is_empty()).then_some(0);
         CacheBypass { filters, flows: HashSet::new(), next_place }
     }
 
-    /// Next place of the table to look at for flows that are in the cache, if not all were looked
-    /// at.
+    /// Next place of the table to search for cached flows, unless all were checked.
     pub(super) fn next_place(&self) -> Option<u32> {
         self.next_place
     }
 
-    /// Continues the look at the table at this place.
+    /// Sets the place of the table at which to continue.
     pub(super) fn continue_at(&mut self, place: Option<u32>) {
         self.next_place = place;
     }
 
-    /// Whether the flow is kept from the cache.
+    /// Whether the flow is kept out of the cache.
     pub(super) fn has(&self, flow: &Flow) -> bool {
         !self.flows.is_empty() && self.flows.contains(&flow.client())
     }
 
-    /// Forgets a flow that is gone.
+    /// Removes a flow that is gone.
     #[inline]
     pub(super) fn forget(&mut self, flow: &Flow) {
         if !self.flows.is_empty() {
@@ -55,7 +53,7 @@ impl CacheBypass {
         }
     }
 
-    /// Whether a flow is to be kept from the cache from now on.
+    /// Whether a flow has to be kept out of the cache from now on.
     #[inline]
     pub(super) fn keep(&mut self, flow: &Flow) -> bool {
         !self.filters.is_empty() && self.keep_watched(flow)

@@ -12,9 +12,10 @@ impl FlowTracker {
         let flow = self.table.get(id);
         let before = flow.state();
         let is_fin = segment.flags & FIN != 0;
-        // Else its flow is over, and this may be the next one between the same ends.
+        // Otherwise the flow is over, and the segment may belong to the next one with the same
+        // addresses and ports.
         if !flow.is_cached() {
-            // Or it was forwarded just before the cache had to leave the flow to us.
+            // Or the cache forwarded the FIN just before it had to leave the flow to a worker.
             if is_fin && !before.is_handshake() {
                 self.apply_cached_fin(id, direction, segment, now);
             } else if !is_fin
@@ -28,7 +29,7 @@ impl FlowTracker {
         if before.is_handshake() && direction == Direction::ToServer {
             if !is_fin && flow.may_complete(segment.seq) {
                 let sent = match (segment.len, flow.view()) {
-                    // Lost bytes before it come again.
+                    // Bytes that were lost before it will be repeated.
                     (0, View::BothSides) => flow.expected_of_client(),
                     (len, _) => segment.seq.wrapping_add(len),
                 };
@@ -36,7 +37,8 @@ impl FlowTracker {
                 self.log.note_segment(id, self.table.get(id), direction, segment);
                 return self.note_server_answer(id, before);
             }
-            // The event of the segment before may be lost. Else this is of the flow before.
+            // The event of the segment before it may be lost; otherwise this segment is of the
+            // earlier flow.
             self.catch_up(id);
             if !is_fin || self.table.get(id).state().is_handshake() {
                 return;
@@ -48,15 +50,15 @@ impl FlowTracker {
         }
         self.apply_cached_fin(id, direction, segment, now);
         if self.table.get(id).state() == before {
-            // More has passed than the numbers allow; or it is the same FIN again.
+            // More data has passed than the numbers allow, or this is a repeated FIN.
             self.catch_up(id);
             self.apply_cached_fin(id, direction, segment, now);
         }
     }
 
-    /// Applies events of another forwarder, which had these flows before: segments that its cache
-    /// has forwarded; or the progress of their sender, where one has no flags. The cache then has
-    /// the same numbers: else it would take the end of a connection for a guess.
+    /// Applies cache events of another forwarder, which had these flows before: forwarded segments
+    /// and, in events without flags, the progress of their sender. The cache then gets the same
+    /// numbers; otherwise it would reject the end of a connection as a guess.
     pub(crate) fn on_cached_elsewhere(&mut self, events: &[CacheEvent], now: Timestamp) {
         let mut last = None;
         for (key, segment) in events {
@@ -65,7 +67,7 @@ impl FlowTracker {
                 self.table.note_answer(id, segment.seq);
                 continue;
             }
-            // Those of one flow come in a row.
+            // Events of one flow are adjacent.
             if let Some(other) = last.replace(id).filter(|other| *other != id) {
                 self.put_restored_numbers(other);
             }
@@ -77,7 +79,7 @@ impl FlowTracker {
                 }
                 (0, Direction::ToServer) => {}
                 (0, Direction::ToClient) => self.apply_progress(id, None, progress, now),
-                // The cache here need not have the flow.
+                // The cache here may not have the flow.
                 (SYN_ACK, Direction::ToClient) if before.is_handshake() => {
                     self.apply_segment(id, direction, *segment, now);
                 }
@@ -91,9 +93,9 @@ impl FlowTracker {
         last.into_iter().for_each(|id| self.put_restored_numbers(id));
     }
 
-    /// Whether the progress of a client, as another process reports it, shows no more than that the
-    /// server has answered its SYN. Earlier builds report that without the SYN-ACK. The next
-    /// segment of the client completes the handshake here.
+    /// Whether the progress of a client, as reported by another process, only shows that the server
+    /// has answered the SYN. Earlier builds report this without the SYN-ACK. The client's next
+    /// segment completes the handshake here.
     fn shows_answer_alone(&mut self, id: FlowId, Segment { seq, ack, .. }: Segment, now: Timestamp) -> bool {
         let flow = self.table.get(id);
         let sent = flow.expected_of_client();

@@ -1,4 +1,4 @@
-//! The flow cache of one worker, and what keeps its entries in step with the flow table.
+//! Synchronization of the flow cache of one worker with the flow table.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::server_interface::InterfaceChecks;
 use crate::{CachedActivity, Flow, FlowCache, FlowId, FlowTable, Progress};
 use convey_model::{FlowKey, Timestamp};
 
-/// Upper bound for the delay between a packet that the cache forwards and its event here.
+/// Upper bound for the delay between a packet that the cache forwards and its event.
 const EVENT_DELAY: Duration = Duration::from_secs(1);
 
 /// The flow cache, if there is one.
@@ -19,7 +19,7 @@ pub(super) struct CacheSync {
     /// Flows whose numbers in the cache are behind those in the table.
     ahead: AheadOfCache,
     interface_checks: InterfaceChecks,
-    /// When entries of a flow in its handshake were last replaced.
+    /// Time of the last replacement of a flow's entries during its handshake.
     handshake_replaced: Option<Timestamp>,
 }
 
@@ -47,7 +47,7 @@ impl CacheSync {
         }
     }
 
-    /// Looks up the entries of a flow; `None` unless the cache has the flow.
+    /// Looks up the entries of a flow; `None` if the cache does not have the flow.
     pub(super) fn lookup(&mut self, flow: &Flow) -> Option<ActivityByDirection> {
         let cache = self.of(flow)?;
         Some(entries::lookup(cache, flow))
@@ -59,15 +59,15 @@ impl CacheSync {
         self.of(flow)?.seen(key)
     }
 
-    /// Has the cache forward a flow with these numbers. The flow's tunnel is known.
+    /// Makes the cache forward a flow with these numbers. The flow's tunnel must be known.
     pub(super) fn put(&mut self, flow: &Flow, routes: &FlowRoutes, numbers: Numbers) {
         if let Some(cache) = self.cache.as_deref_mut() {
             entries::put_as(cache, flow, routes, numbers);
         }
     }
 
-    /// Replaces the entries of a flow whose tunnel is known. `seen` are the old ones, if they were
-    /// just looked up. Returns whether the cache has the flow.
+    /// Replaces the entries of a flow whose tunnel is known. `seen` are the old entries, if they
+    /// were just looked up. Returns whether the cache has the flow.
     pub(super) fn replace(
         &mut self,
         flow: &Flow,
@@ -91,8 +91,8 @@ impl CacheSync {
         }
     }
 
-    /// Has the cache take packets of a flow's server from this interface alone. Returns whether the
-    /// cache has the flow.
+    /// Makes the cache accept packets of a flow's server only from this interface. Returns whether
+    /// the cache has the flow.
     pub(super) fn accept_server_from(
         &mut self,
         flow: &Flow,
@@ -106,18 +106,18 @@ impl CacheSync {
     }
 
     /// Whether the entry of a flow's server may be compared with the interface of a packet now;
-    /// notes that it was.
+    /// notes the comparison.
     pub(super) fn is_interface_check_due(&mut self, id: FlowId, now: Timestamp) -> bool {
         self.interface_checks.is_due(id, now)
     }
 
-    /// Whether entries of a flow that opened at `at` may have been replaced meanwhile by the state
-    /// before.
+    /// Whether entries of a flow that opened at `at` may have been replaced since by entries of the
+    /// state before.
     pub(super) fn may_have_lost_handshake(&self, at: Timestamp) -> bool {
         self.handshake_replaced.is_some_and(|replaced| at.since(replaced) < EVENT_DELAY)
     }
 
-    /// How far the sides of a flow have got by its entries, and by a worker that may be ahead of
+    /// Progress of both sides of a flow, from its entries and from a worker that may be ahead of
     /// them.
     pub(super) fn progress(
         &self,
@@ -128,8 +128,7 @@ impl CacheSync {
         progress_of(flow, self.ahead.has(id), seen)
     }
 
-    /// Takes the numbers from the cache for a record outside of the table, if the cache has its
-    /// flow.
+    /// Applies the numbers in the cache to a record outside the table, if the cache has its flow.
     pub(super) fn catch_up(&mut self, id: FlowId, flow: &mut Flow) {
         if let Some(seen) = self.lookup(flow) {
             let [client, server] = self.progress(id, flow, seen);
@@ -137,12 +136,12 @@ impl CacheSync {
         }
     }
 
-    /// Whether a worker may know later numbers of a flow than the cache.
+    /// Whether a worker may have later numbers of a flow than the cache.
     pub(super) fn is_behind(&self, id: FlowId) -> bool {
         self.ahead.has(id)
     }
 
-    /// Whether numbers are to be written by now.
+    /// Whether numbers have to be written by now.
     pub(super) fn has_numbers_to_write(&self, now: Timestamp) -> bool {
         self.ahead.is_behind(now)
     }
@@ -167,11 +166,11 @@ impl CacheSync {
                 self.write_progress(flow);
             }
         }
-        // From here on the entries alone count.
+        // From here on only the entries count.
         self.flush();
     }
 
-    /// Writes the numbers of a worker that are ahead of a flow's entries. All earlier changes are
+    /// Writes a worker's numbers that are ahead of a flow's entries. All earlier changes must be
     /// carried out.
     pub(super) fn write_progress(&mut self, flow: &Flow) {
         if flow.state().is_udp() || flow.state().is_handshake() {
@@ -183,7 +182,7 @@ impl CacheSync {
             let progress = match cache.seen(&key) {
                 Some(CachedActivity { progress: Some(seen), .. }) if seen.or_ahead(known) == seen => continue,
                 Some(CachedActivity { progress: Some(seen), .. }) => seen.or_ahead(known),
-                // The kernel takes up the numbers of its packets.
+                // The kernel takes over the numbers of the flow's next packets.
                 Some(CachedActivity { progress: None, .. }) => continue,
                 None => known,
             };

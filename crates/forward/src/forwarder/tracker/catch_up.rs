@@ -1,5 +1,5 @@
-//! Learns from the flow cache how far a flow has got: the cache may not have reported it yet, and
-//! its events may be lost.
+//! Progress of flows, read from the flow cache: the cache may not have reported it yet, and events
+//! may be lost.
 
 use super::FlowTracker;
 use super::entries::ActivityByDirection;
@@ -10,19 +10,19 @@ use convey_model::Timestamp;
 pub(super) const SYN_ACK: u8 = SYN | ACK;
 
 impl FlowTracker {
-    /// Learns from the cache how far a flow's sides have got, and which have finished. To be called
-    /// before a packet is held against the flow's state or sequence numbers.
+    /// Applies the progress of both sides of a flow from the cache, and their FINs. Call it before
+    /// a packet is checked against the flow's state or sequence numbers.
     ///
-    /// Returns the entries, unless the cache does not have the flow.
+    /// Returns the entries; `None` if the cache does not have the flow.
     pub(crate) fn catch_up(&mut self, id: FlowId) -> Option<ActivityByDirection> {
         let flow = self.table.get(id);
         let before = flow.state();
         let both = self.cache.lookup(flow)?;
         let far = both.map(|seen| seen.and_then(|seen| Some((seen.progress?, seen.at))));
-        // As long ago as the packet: each look at a flow would put its deadline off.
+        // Use the time of the packet: with the current time, each lookup would extend the deadline.
         match (before.is_handshake(), far) {
             (true, [Some((progress, at)), server]) => {
-                // The server may have accepted data of the SYN.
+                // The server may have accepted data in the SYN.
                 let confirmed = server.map_or(progress.sent, |(server, _)| server.acked);
                 let progress = progress.furthest(Progress { sent: confirmed, ..progress });
                 self.open(id, progress, at);
@@ -57,8 +57,8 @@ impl FlowTracker {
         }
     }
 
-    /// Like [`FlowTracker::catch_up`], before the entries of a flow are replaced. Of a handshake
-    /// the cache may have seen less than this worker.
+    /// Like [`FlowTracker::catch_up`], before the entries of a flow are replaced. The cache may
+    /// have seen less of a handshake than this worker.
     pub(super) fn catch_up_open(&mut self, id: FlowId) -> Option<ActivityByDirection> {
         let state = self.table.get(id).state();
         if state.is_udp() || state.is_handshake() { None } else { self.catch_up(id) }
@@ -69,7 +69,7 @@ impl FlowTracker {
         self.cache.catch_up(id, flow);
     }
 
-    /// Notes how far a flow's sides have got by `at` with packets that the cache has forwarded.
+    /// Applies progress of a flow by `at` with packets that the cache has forwarded.
     pub(super) fn apply_progress(
         &mut self,
         id: FlowId,
@@ -91,7 +91,7 @@ impl FlowTracker {
     /// before.
     pub(super) fn open(&mut self, id: FlowId, progress: Progress, at: Timestamp) {
         self.table.open_by(id, progress, at);
-        // Its entries may have been replaced meanwhile by what was known before.
+        // Its entries may have been replaced since by entries of the earlier state.
         if !self.cache.may_have_lost_handshake(at) {
             return;
         }
@@ -101,7 +101,7 @@ impl FlowTracker {
         }
     }
 
-    /// Reports that a flow's server has answered a SYN, if it has since the state `before`.
+    /// Reports that a flow's server has answered a SYN since the state `before`.
     pub(super) fn note_server_answer(&mut self, id: FlowId, before: FlowState) {
         let flow = self.table.get(id);
         if before == FlowState::SynSent && flow.state() != before {
@@ -109,8 +109,8 @@ impl FlowTracker {
         }
     }
 
-    /// Time of the last packet of a flow that is in the cache and has begun: a server's answers
-    /// alone do not keep it.
+    /// Time of the last packet of a cached flow that has begun; for a handshake, packets of the
+    /// server alone do not extend the deadline.
     pub(super) fn last_in_cache(&mut self, id: FlowId) -> Option<Timestamp> {
         let seen = if self.table.get(id).state().is_udp() { None } else { self.catch_up(id) };
         let flow = self.table.get(id);
@@ -124,8 +124,8 @@ impl FlowTracker {
         seen.into_iter().flatten().map(|seen| seen.at).max()
     }
 
-    /// Time of the last use of a stream: its server has sent, which nobody else can do in its name.
-    /// Where the server's packets do not pass, its client.
+    /// Time of the last use of a stream: by its server, in whose name no other host can send; where
+    /// the server's packets do not pass, by its client.
     pub(crate) fn last_use(&mut self, id: FlowId) -> Timestamp {
         let flow = self.table.get(id);
         let key = if flow.view() == View::BothSides { flow.server() } else { flow.client() };
@@ -133,8 +133,8 @@ impl FlowTracker {
         cached.map_or(Timestamp::default(), |seen| seen.at).max(self.table.last_use(flow))
     }
 
-    /// Whether the cache has seen a flow change its state, of a flow that is about to be evicted.
-    /// The table follows.
+    /// Whether the cache has seen a change of state of a flow that is about to be evicted. Updates
+    /// the table.
     pub(crate) fn has_got_further(&mut self, id: FlowId) -> bool {
         let flow = self.table.get(id);
         let before = flow.state();

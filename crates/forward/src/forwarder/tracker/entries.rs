@@ -1,4 +1,4 @@
-//! Entries of the flow cache: how those of a flow are looked up, put in and removed.
+//! Entries of the flow cache: lookup, addition and removal for a flow.
 
 use super::routes::{FlowRoutes, Way};
 use crate::forwarder::begin::UNRESOLVED;
@@ -6,28 +6,28 @@ use crate::forwarder::owners;
 use crate::{CachedActivity, CachedRoute, Direction, Flow, FlowCache};
 use convey_model::{FlowKey, Timestamp};
 
-/// Entries of a flow that have seen packets, by [`Direction`].
+/// Activity of a flow's entries, by [`Direction`]; `None` for an entry that has seen no packet.
 pub(super) type ActivityByDirection = [Option<CachedActivity>; 2];
 
-/// Where the numbers of a flow's new entries come from.
+/// Source of the numbers in a flow's new entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Numbers {
-    /// From the old entry; from the flow's record where that has seen no packet.
+    /// The old entry, or the flow's record if that entry has seen no packet.
     OfCache,
-    /// From the process that had the flow before. An entry that has taken up the numbers of packets
-    /// stays: they are newer.
+    /// The process that had the flow before. An entry that has taken over the numbers of packets
+    /// stays: its numbers are newer.
     Restored,
 }
 
-/// Has the cache forward a flow's packets with these numbers, those of its server from one
-/// interface alone. Its tunnel is known. The server's packets go first: the client's make it
-/// answer.
+/// Makes the cache forward a flow's packets with these numbers, and accept those of its server only
+/// from one interface. The tunnel must be known. The server's entry is written first, because the
+/// client's packets cause answers.
 pub(super) fn put_as(cache: &mut dyn FlowCache, flow: &Flow, routes: &FlowRoutes, numbers: Numbers) {
     let seen = if flow.is_cached() { lookup(cache, flow) } else { ActivityByDirection::default() };
     put_seen(cache, flow, routes, numbers, seen);
 }
 
-/// Like [`put_as`], after a lookup of the entries that are replaced.
+/// Like [`put_as`], after a lookup of the old entries.
 pub(super) fn put_seen(
     cache: &mut dyn FlowCache,
     flow: &Flow,
@@ -42,8 +42,8 @@ pub(super) fn put_seen(
     }
 }
 
-/// Has the cache take packets of a flow's server from this interface alone, where a worker has met
-/// one at `now`. `seen` is the entry of these packets.
+/// Makes the cache accept packets of a flow's server only from this interface, after a worker has
+/// received one there at `now`. `seen` is the entry of these packets.
 pub(super) fn accept_server_from(
     cache: &mut dyn FlowCache,
     flow: &Flow,
@@ -55,7 +55,7 @@ pub(super) fn accept_server_from(
     put_one(cache, flow, (Direction::ToClient, &flow.server()), way, (Numbers::OfCache, seen));
 }
 
-/// Like [`put_seen`], for the packets that go one way.
+/// Like [`put_seen`], for packets in one direction.
 fn put_one(
     cache: &mut dyn FlowCache,
     flow: &Flow,
@@ -65,7 +65,7 @@ fn put_one(
 ) {
     let mut rewrite = flow.rewrite(direction);
     if direction == Direction::ToClient && from.is_none() {
-        // No route leads to the server: a worker judges packets in its name by their interfaces.
+        // No route leads to the server, so a worker checks the interface of packets in its name.
         rewrite.next_hop = UNRESOLVED;
     }
     // The cache has seen less of a handshake than this worker.
@@ -108,12 +108,12 @@ pub(super) fn lookup(cache: &mut dyn FlowCache, flow: &Flow) -> ActivityByDirect
     seen
 }
 
-/// Has the cache forward packets of a flow no longer.
+/// Stops the cache from forwarding packets of a flow.
 pub(super) fn remove(cache: &mut dyn FlowCache, flow: &Flow) {
     keys(flow).for_each(|(_, key)| cache.remove(&key, owners(flow)));
 }
 
-/// The keys of a flow's packets that pass us.
+/// Keys of the flow's packets that pass convey.
 pub(super) fn keys(flow: &Flow) -> impl DoubleEndedIterator<Item = (Direction, FlowKey)> + Clone + use<> {
     let (client, server) = (flow.client(), flow.server());
     flow.view().directions().iter().map(move |&direction| match direction {
