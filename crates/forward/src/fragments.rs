@@ -1,7 +1,9 @@
-//! Fragments: only the first of a packet has the ports that tell whose it is; the others follow it.
+//! Fragments: only the first fragment of a packet has the ports that identify its flow, and the
+//! others follow it.
 //!
-//! Fragments that arrive before it, on a path that reorders or from a sender that sends the last one first, are
-//! held briefly. Dropping one would cost the whole datagram, and UDP does not send it again.
+//! A path may reorder fragments, and some senders send the last one first. Fragments that arrive
+//! before the first are held briefly. Dropping one would lose the whole datagram, and UDP does not
+//! send it again.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -10,50 +12,51 @@ use super::IpIds;
 use convey_model::{FlowKey, Timestamp};
 use convey_wire::{FragmentKey, Headers, Kind};
 
-/// Packets that are remembered at once; the oldest makes room for another.
+/// Upper bound for the packets that are remembered; the oldest makes room for another.
 const MAX_PACKETS: usize = 4_096;
 
-/// Fragments that wait for their first at once.
+/// Upper bound for the fragments that wait for their first.
 const MAX_HELD: usize = 512;
 
-/// Of one packet: the longest has 45 fragments on Ethernet.
+/// Upper bound for the waiting fragments of one packet: the longest packet has 45 fragments on
+/// Ethernet.
 const MAX_HELD_OF_ONE: usize = 64;
 
-/// How long a packet is remembered. Receivers give up on it after 30 s (Linux) and more (RFC 8200: 60 s), but what
-/// follows later than a few seconds after its first fragment hardly ever comes.
+/// Time for which a packet is remembered. Receivers give up after 30 s (Linux) or more (RFC 8200:
+/// 60 s), but fragments hardly ever arrive more than a few seconds after the first.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
-/// How long a fragment waits for its first. Reordering delays packets by milliseconds.
+/// Time for which a fragment waits for its first. Reordering delays packets by milliseconds.
 const MAX_FRAGMENT_WAIT: Duration = Duration::from_millis(500);
 
-/// The packets whose fragments pass, and the frames `T` that wait for their first.
+/// Packets that arrive in fragments, and the frames `T` that wait for their first fragment.
 #[derive(Debug)]
 pub struct Fragments<T> {
     packets: HashMap<FragmentKey, FragmentedPacket<T>>,
-    /// Packets in the order they came up; those that are known no more too.
+    /// Packets in the order of their arrival, including some that are no longer remembered.
     order: VecDeque<(Timestamp, FragmentKey)>,
-    /// Packets that began to wait for their first fragment, in the order they did.
+    /// Packets that wait for their first fragment, in the order in which they began to wait.
     waiting: VecDeque<(Timestamp, FragmentKey)>,
     held: usize,
     ids: IpIds,
 }
 
-/// Fields of a first fragment that the fragments after it lack.
+/// Fields of a first fragment that the later fragments lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FirstFragment {
     /// Source and destination port.
     pub ports: (u16, u16),
     /// IP protocol number.
     pub protocol: u8,
-    /// A number that no other packet has at this time. Packets of several senders that go on as one's must differ by
-    /// it (RFC 6864, section 4.3).
+    /// Identification number that no other packet has at this time. Packets of several senders that
+    /// leave with one source address must differ in it (RFC 6864, section 4.3).
     pub id: u16,
-    /// The worker that has the flow.
+    /// Worker that has the flow.
     pub worker: u16,
 }
 
 impl FirstFragment {
-    /// Gives the headers of a later fragment the ports and the protocol of its packet.
+    /// Copies the ports and the protocol of the packet to the headers of a later fragment.
     pub fn complete(&self, headers: &mut Headers) {
         if let Kind::LaterFragment { .. } = headers.kind {
             (headers.key.src_port, headers.key.dst_port) = self.ports;
@@ -62,14 +65,14 @@ impl FirstFragment {
     }
 }
 
-/// What becomes of a fragment that is not the first.
+/// Result of handling a fragment that is not the first.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Later<T> {
-    /// Its first was here: it goes where that went.
+    /// The first fragment has arrived: the fragment follows it.
     Follows(FirstFragment, T),
-    /// It waits.
+    /// The fragment waits for the first.
     Queued,
-    /// Too many wait already.
+    /// Too many fragments wait already.
     Full(T),
 }
 
@@ -82,26 +85,28 @@ struct FragmentedPacket<T> {
 }
 
 impl<T> Fragments<T> {
-    /// None yet. Packets get their numbers from `ids`.
+    /// Creates an empty state. Packets get their identification numbers from `ids`.
     pub fn new(ids: IpIds) -> Fragments<T> {
         let (packets, order, waiting) = (HashMap::new(), VecDeque::new(), VecDeque::new());
         Fragments { packets, order, waiting, held: 0, ids }
     }
 
-    /// How many frames wait for their first.
+    /// Number of frames that wait for their first fragment.
     pub fn held(&self) -> usize {
         self.held
     }
 
-    /// Whether there is nothing that time changes.
+    /// Whether there is nothing to expire.
     pub fn is_empty(&self) -> bool {
         self.order.is_empty() && self.waiting.is_empty()
     }
 
-    /// A first fragment, of a packet of `flow`, goes to `worker`. Returns what those after it need to follow, and those
-    /// that waited for it. `drop` is given what had to make room.
+    /// Handles the first fragment of a packet of `flow`, which goes to `worker`. Returns the fields
+    /// that later fragments need, and the frames that waited for them. `drop` gets frames that had
+    /// to make room.
     ///
-    /// One that comes again soon is a copy; later, it is another packet whose sender has run out of numbers.
+    /// A first fragment that arrives again soon is a copy; after a while, it belongs to another
+    /// packet whose sender has reused the identification number.
     pub fn first(
         &mut self,
         key: FragmentKey,
@@ -123,10 +128,11 @@ impl<T> Fragments<T> {
         (part, held)
     }
 
-    /// Any other fragment. `drop` is given what had to make room.
+    /// Handles a later fragment. `drop` gets frames that had to make room.
     pub fn later(&mut self, key: FragmentKey, frame: T, now: Timestamp, drop: impl FnMut(T)) -> Later<T> {
         let is_full = self.held >= MAX_HELD;
-        // Not remembered, lest a flood of such push out packets whose first was here.
+        // The packet is not remembered, so that a flood of later fragments does not displace
+        // packets whose first has arrived.
         if is_full && !self.packets.contains_key(&key) {
             return Later::Full(frame);
         }
@@ -146,7 +152,7 @@ impl<T> Fragments<T> {
         }
     }
 
-    /// Lets time pass. `drop` is given the fragments whose first did not come.
+    /// Forgets old packets. `drop` gets the fragments whose first did not arrive.
     pub fn expire(&mut self, now: Timestamp, mut drop: impl FnMut(T)) {
         while let Some(&(since, key)) =
             self.waiting.front().filter(|(since, _)| is_over(*since, MAX_FRAGMENT_WAIT, now))
@@ -166,7 +172,7 @@ impl<T> Fragments<T> {
         }
     }
 
-    /// The packet with this key, new if it is not known.
+    /// The packet with this key, added if it is not known.
     fn packet(
         &mut self,
         key: FragmentKey,
@@ -174,7 +180,7 @@ impl<T> Fragments<T> {
         mut drop: impl FnMut(T),
     ) -> &mut FragmentedPacket<T> {
         if !self.packets.contains_key(&key) {
-            // As many as there are packets, and those that waited in vain.
+            // The queue has all packets that are remembered, and those that waited in vain.
             while self.order.len() >= MAX_PACKETS
                 && let Some((since, oldest)) = self.order.pop_front()
             {

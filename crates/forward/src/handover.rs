@@ -1,7 +1,9 @@
-//! Handing flows over to another forwarder, as at an upgrade of the program: it goes on where this one stopped. Pure.
+//! Handover of flows to another forwarder, for example at an upgrade of the program: the next one
+//! continues where this one has stopped. Pure.
 //!
-//! Both must count time from the same moment. [`encode`] and [`decode`] are for two processes: a format with a version and a
-//! checksum, not memory. So two builds of the program may lay flows out as they like.
+//! Both forwarders must count time from the same moment. [`encode`] and [`decode`] connect two
+//! processes with a format that has a version and a checksum, independent of the layout in memory.
+//! Two builds of the program may therefore lay flows out differently.
 
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
@@ -11,95 +13,97 @@ use super::journal;
 use super::state::{FlowState, Segment, View};
 use convey_model::{Addr, FlowKey, Timestamp};
 
-/// The state of a flow, in whichever process.
+/// State of a flow, independent of the process that has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KnownFlow {
     /// Key of the client's packets: from the client to the VIP.
     pub client: FlowKey,
-    /// Key of the server's packets as they leave it.
+    /// Key of the server's packets as they leave the server.
     pub server: FlowKey,
-    /// Whose packets pass.
+    /// Whether convey sees the packets of both sides or of the client alone.
     pub view: View,
-    /// How packets get to the server.
+    /// How packets reach the server.
     pub way: ServerWay,
     /// Whether the flow cache forwarded its packets.
     pub was_cached: bool,
-    /// How far it is.
+    /// State of the connection.
     pub state: FlowState,
-    /// The server, by the number that both sides have agreed on.
+    /// Number of the server that both processes have agreed on.
     pub server_id: u32,
-    /// The frontend, likewise.
+    /// Number of the frontend that both processes have agreed on.
     pub frontend_id: u32,
-    /// When it will have been silent for too long: ticks of a quarter of a second.
+    /// Deadline, in ticks of a quarter of a second.
     pub(crate) deadline: u32,
-    /// When it came to be as it is, in nanoseconds.
+    /// Time of the last change of state, in nanoseconds.
     pub(crate) since: u64,
-    /// How far client and server have got.
+    /// Sequence numbers of client and server.
     pub(crate) sequence: [u32; 3],
-    /// The rest of its state: whether it was met under way, how narrow its path is, which FIN waits to be believed.
+    /// Remaining state as flags: picked up mid-connection, narrowness of the path, pending FIN.
     pub(crate) notes: u8,
-    /// The journal's notes on it; without a journal only when it began. Zeroes if not even that is known.
+    /// Notes of the journal; without a journal only the time when the flow began, and zeroes if
+    /// that is not known.
     pub(crate) journal: [u64; 4],
 }
 
 impl KnownFlow {
-    /// The same flow, where its server and frontend have these numbers.
+    /// Returns the flow with other numbers for its server and frontend.
     #[must_use]
     pub fn owned_by(&self, server_id: u32, frontend_id: u32) -> KnownFlow {
         KnownFlow { server_id, frontend_id, ..*self }
     }
 
-    /// When its first packet came, if that is known.
+    /// Time of the first packet, if known.
     pub(crate) fn began(&self) -> Option<Timestamp> {
         journal::began(self.journal)
     }
 
-    /// Whether somebody would notice its loss: it is open, as far as can be told.
+    /// Whether losing the flow would be noticed: it is open, as far as convey can see.
     pub fn is_open(&self) -> bool {
         !self.state.is_over(self.view) && !self.state.is_handshake() && self.state != FlowState::UdpNew
     }
 }
 
-/// Why flows of another process cannot be read.
+/// Reason why flows of another process cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Unreadable {
-    /// It is none.
+    /// The bytes are not such a table.
     #[error("this is no table of flows")]
     NoTable,
-    /// Another version of convey has written it.
+    /// Another version of convey has written the table.
     #[error("the flows are in format {0}, and this version reads format {VERSION}")]
     Version(u32),
-    /// It is not what was written.
+    /// The table was changed after it was written.
     #[error("the table of flows is damaged")]
     Damaged,
 }
 
-/// A segment that the flow cache has forwarded, by the key of its packet: of a handshake, or a FIN. Without flags it says how far the
-/// sender of such packets has got. For a UDP stream, `seq` is the tick in which the server last sent: a quarter of a second.
+/// Segment of a handshake, or a FIN, that the flow cache has forwarded, with the key of its packet.
+/// Without flags, the segment is the progress of the sender. For a UDP stream, `seq` is the tick (a
+/// quarter of a second) in which the server last sent.
 pub type CacheEvent = (FlowKey, Segment);
 
-/// The format. Another number for whatever an older version would read wrongly.
+/// Version of the format; incremented when an older version would misread it.
 const VERSION: u32 = 1;
 
-/// Magic, version, number of records.
+/// Length of magic, version and number of records.
 const HEADER: usize = 8 + 4 + 8;
 
-/// Bytes of the checksum at the end.
+/// Length of the checksum at the end.
 const CHECKSUM: usize = 8;
 
-/// What a table has one of in each row.
+/// Row of a table in the handover format.
 pub trait TableRow: Sized {
     /// The first bytes of the table.
     const MAGIC: &[u8; 8];
     /// Bytes of a row.
     const LEN: usize;
-    /// Adds a row.
+    /// Appends the row to `bytes`.
     fn write(&self, bytes: &mut Vec<u8>);
-    /// Reads a row. `None` if it makes no sense.
+    /// Reads a row; `None` if it is invalid.
     fn read(row: &[u8]) -> Option<Self>;
 }
 
-/// A table as bytes: little-endian, the version in front, a checksum behind.
+/// Encodes a table: little-endian, with the version in front and a checksum at the end.
 pub fn encode<R: TableRow>(records: &[R]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER + records.len() * R::LEN + CHECKSUM);
     bytes.extend(R::MAGIC);
@@ -110,10 +114,9 @@ pub fn encode<R: TableRow>(records: &[R]) -> Vec<u8> {
     bytes
 }
 
-/// The records of such a table.
+/// Decodes the records of a table.
 ///
-/// # Errors
-/// [`Unreadable`]; nothing is read then.
+/// # Errors [`Unreadable`]; no record is returned then.
 pub fn decode<R: TableRow>(bytes: &[u8]) -> Result<Vec<R>, Unreadable> {
     let mut rest = ByteReader(bytes);
     if rest.take::<8>() != Some(*R::MAGIC) {
@@ -218,7 +221,7 @@ impl TableRow for KnownFlow {
     }
 }
 
-/// Bytes that are still to be read.
+/// Reader of the remaining bytes.
 struct ByteReader<'a>(&'a [u8]);
 
 impl ByteReader<'_> {

@@ -1,25 +1,25 @@
-//! How far TCP handshakes with a server get: what tells a server apart that answers nobody.
+//! Progress of TCP handshakes with a server, which reveals a server that answers no client.
 
 use super::verdict::FlowOwners;
 use convey_model::Addr;
 
-/// A handshake has begun, was tried again or is complete.
+/// A handshake has begun, was repeated or is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandshakeEvent {
-    /// Whose flow it is.
+    /// Owners of the flow.
     pub flow: FlowOwners,
-    /// Who begins it, or is said to.
+    /// Source address of the SYN, which may be forged.
     pub client: Addr,
-    /// What has happened.
+    /// Step of the handshake.
     pub step: HandshakeStep,
 }
 
 /// The steps of a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandshakeStep {
-    /// A client's SYN begins it.
+    /// A client has sent a SYN.
     Begun,
-    /// The same SYN again: the client has not seen an answer.
+    /// The client has repeated its SYN: it has not received an answer.
     Repeated,
     /// The client has acknowledged the answer.
     Completed,

@@ -1,4 +1,4 @@
-//! How many flows send to each next hop.
+//! Number of flows that send to each next hop.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -6,7 +6,8 @@ use std::sync::{Arc, OnceLock};
 /// Next hops whose counts are allocated together.
 const CHUNK: usize = 256;
 
-/// Number of flows of one worker that send to each next hop. Clones share the counts: one thread writes them, others read.
+/// Number of flows of one worker that send to each next hop. Clones share the counts: one thread
+/// writes them, others read.
 #[derive(Debug, Clone)]
 pub struct HopUse(Arc<[OnceLock<Box<[AtomicU32; CHUNK]>>; CHUNK]>);
 
@@ -15,7 +16,7 @@ impl HopUse {
         HopUse(Arc::new([const { OnceLock::new() }; CHUNK]))
     }
 
-    /// Whether a flow sends to this next hop.
+    /// Whether some flow sends to this next hop.
     pub fn is_used(&self, next_hop: u32) -> bool {
         let chunk = self.0.get(next_hop as usize / CHUNK).and_then(OnceLock::get);
         chunk.is_some_and(|chunk| chunk[next_hop as usize % CHUNK].load(Ordering::Relaxed) > 0)
@@ -26,7 +27,7 @@ impl HopUse {
         next_hops.into_iter().for_each(|next_hop| self.change(next_hop, 1));
     }
 
-    /// Discounts it.
+    /// Discounts a flow with these next hops.
     pub(crate) fn end(&self, next_hops: [u32; 2]) {
         next_hops.into_iter().for_each(|next_hop| self.change(next_hop, -1));
     }

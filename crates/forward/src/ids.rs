@@ -1,28 +1,30 @@
-//! Identification numbers for packets that go on in fragments, or may be cut on their way.
+//! Identification numbers of packets that are sent in fragments, or may be fragmented on their
+//! path.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Identification numbers that nobody else gives at this time: a receiver puts fragments together by them, and those of several
-/// clients come to a server from one address (RFC 6864, section 4.3). Clones share them.
+/// Generator of identification numbers, which no other packet has at the same time. Receivers
+/// reassemble fragments by them, and packets of several clients reach a server from one address
+/// (RFC 6864, section 4.3). Clones share the numbers.
 ///
-/// After 65,536 packets in fragments, within the 30 s and more that a receiver waits for what is missing, numbers
-/// repeat; IPv4 has no more of them.
+/// Receivers wait 30 s or more for missing fragments. After 65,536 fragmented packets in that time
+/// numbers repeat, as IPv4 has no more of them.
 #[derive(Debug, Clone)]
 pub struct IpIds(Arc<AtomicU16>);
 
 impl IpIds {
-    /// Begins at `first`.
+    /// Creates a generator that begins at `first`.
     pub fn new(first: u16) -> IpIds {
         IpIds(Arc::new(AtomicU16::new(first)))
     }
 
-    /// A number.
+    /// Next number.
     pub fn take(&self) -> u16 {
         self.take_many(1)
     }
 
-    /// The first of so many numbers in a row.
+    /// First of `count` consecutive numbers.
     pub(crate) fn take_many(&self, count: u16) -> u16 {
         self.0.fetch_add(count, Ordering::Relaxed)
     }

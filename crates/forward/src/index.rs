@@ -1,23 +1,24 @@
-//! Finds the record of a key: an open-addressing hash index of record numbers.
+//! Hash index from keys to record numbers, with open addressing.
 //!
-//! An entry is 8 bytes: 32 bits of the key's hash, and the record's number with the direction the key stands
-//! for. The 32 bits give the entry's home and tell it from its neighbours. So a probe reads one cache line of
-//! the index and one record; a wrong record is one in billions. Entries are ordered by their distance from
-//! home (Robin Hood hashing; Celis, 1986), so a miss ends early. Removal shifts entries back: there are no
-//! tombstones, and nothing is ever rebuilt.
+//! An entry has 8 bytes: 32 bits of the key's hash, and the record's number with the direction of
+//! the key. The 32 bits determine the home slot of the entry and distinguish it from its
+//! neighbours. A probe therefore reads one cache line of the index and one record, and a wrong
+//! record is one in billions. Entries are ordered by their distance from home (Robin Hood hashing;
+//! Celis, 1986), so a miss ends early. Removal shifts entries back: there are no tombstones, and
+//! the index is never rebuilt.
 
 use super::flows::FlowId;
 use super::state::Direction;
 
-/// An index of a fixed number of keys.
+/// Index for a fixed number of keys.
 #[derive(Debug)]
 pub(super) struct Index {
-    /// 0 is free.
+    /// Entries; 0 is a free slot.
     slots: Box<[u64]>,
 }
 
 impl Index {
-    /// An index for up to `keys` keys, three slots for every two.
+    /// Creates an index for up to `keys` keys, with three slots for every two.
     pub(super) fn new(keys: usize) -> Self {
         Index { slots: vec![0; keys + keys / 2 + 1].into_boxed_slice() }
     }
@@ -28,7 +29,7 @@ impl Index {
         size_of_val(&*self.slots)
     }
 
-    /// The entry with this hash for which `is_it` is true.
+    /// Finds the entry with this hash for which `is_it` is true.
     #[inline]
     pub(super) fn find(
         &self,
@@ -52,13 +53,13 @@ impl Index {
         }
     }
 
-    /// Reads the first entry that [`Index::find`] would.
+    /// Reads the entry at which [`Index::find`] begins.
     #[inline]
     pub(super) fn first(&self, hash: u32) -> u64 {
         self.slots[self.home(hash)]
     }
 
-    /// Adds an entry. There must be fewer than the index was made for.
+    /// Adds an entry. The index must have fewer entries than its capacity.
     pub(super) fn insert(&mut self, hash: u32, id: FlowId, direction: Direction) {
         let mut entry = pack(hash, id, direction);
         let mut at = self.home(hash);
@@ -75,7 +76,7 @@ impl Index {
         self.slots[at] = entry;
     }
 
-    /// Takes out an entry that is there.
+    /// Removes an entry, which must exist.
     pub(super) fn remove(&mut self, hash: u32, id: FlowId, direction: Direction) {
         let entry = pack(hash, id, direction);
         let mut at = self.home(hash);
@@ -95,13 +96,13 @@ impl Index {
         self.slots[at] = 0;
     }
 
-    /// Where an entry belongs: the hash scaled to the number of slots.
+    /// Home slot of an entry: the hash scaled to the number of slots.
     #[inline]
     fn home(&self, hash: u32) -> usize {
         ((u64::from(hash) * self.slots.len() as u64) >> 32) as usize
     }
 
-    /// How far from home the entry in slot `at` is.
+    /// Distance of the entry in slot `at` from its home.
     #[inline]
     fn distance(&self, entry: u64, at: usize) -> usize {
         let home = self.home(hash_of(entry));
@@ -114,7 +115,8 @@ impl Index {
     }
 }
 
-/// The hash above; below it the number doubled, plus the direction, plus one: an entry is never 0.
+/// Packs an entry: the hash in the upper half; below it the number doubled, plus the direction,
+/// plus one, so that an entry is never 0.
 #[inline]
 fn pack(hash: u32, id: FlowId, direction: Direction) -> u64 {
     u64::from(hash) << 32 | u64::from((id.0 << 1 | direction as u32) + 1)
@@ -141,7 +143,8 @@ mod tests {
     use super::Direction::{ToClient, ToServer};
     use super::*;
 
-    /// Hashes at both ends of the index, and often equal: everything collides, and runs wrap around.
+    /// Hashes at both ends of the index, and often equal: all of them collide, and runs wrap
+    /// around.
     fn any_hash() -> impl Strategy<Value = u32> {
         prop_oneof![0..4u32, u32::MAX - 3..=u32::MAX, any::<u32>()]
     }

@@ -1,54 +1,57 @@
-//! The notes on each flow beside its entry, for a log of flows: when it began, and how many bytes have passed.
+//! Journal of flows for the access log: when each flow began, and how many bytes have passed.
 //!
-//! The flow cache forwards most packets without telling. So bytes of TCP come from its sequence numbers: payload, modulo
-//! 4 GiB in each direction. Of UDP they are known until the cache forwards it. DSR does not see what servers send.
+//! The flow cache forwards most packets without an event. TCP bytes are therefore derived from
+//! sequence numbers: payload, modulo 4 GiB in each direction. UDP bytes are known only until the
+//! cache forwards the flow. In DSR the server's bytes are not seen.
 
 use super::{ACK, Direction, FlowEnd, FlowId, FlowOwners, FlowState, SYN, Segment, View};
 use convey_model::{FlowKey, Timestamp};
 
-/// A flow that has ended.
+/// Record of a flow that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowRecord {
     /// Key of the client's packets: from the client to the VIP.
     pub client: FlowKey,
-    /// Key of the server's packets as they leave it.
+    /// Key of the server's packets as they leave the server.
     pub server: FlowKey,
-    /// Whose segments passed.
+    /// Whether convey has seen the packets of both sides or of the client alone.
     pub view: View,
-    /// Whose it was.
+    /// Owners of the flow.
     pub owners: FlowOwners,
-    /// When its first packet came.
+    /// Time of the first packet.
     pub began: Timestamp,
-    /// When it ended.
+    /// Time of the end.
     pub ended: Timestamp,
-    /// Payload bytes from the client, of TCP modulo 4 GiB; `None`: some passed uncounted.
+    /// Payload bytes from the client, for TCP modulo 4 GiB; `None` if some were not counted.
     pub bytes_rx: Option<u64>,
-    /// Payload bytes to the client, the same.
+    /// Payload bytes to the client, for TCP modulo 4 GiB; `None` if some were not counted.
     pub bytes_tx: Option<u64>,
-    /// How it ended.
+    /// Reason for the end.
     pub how: FlowEnd,
 }
 
-/// Notes of the flows of one table, by their names. All memory is reserved at once; the kernel provides it as flows use it.
+/// Notes of the flows of one table, by their identifiers. All memory is reserved at once; the
+/// kernel provides it as flows use it.
 #[derive(Debug)]
 pub(super) struct Journal {
     notes: Vec<Words>,
 }
 
-/// A note, in words that a table of zeroes is made of without touching it.
+/// A note in words, so that a table of zeroes is allocated without touching its memory.
 type Words = [u64; 4];
 
-/// What is noted of a flow.
+/// Note of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Note {
-    /// `None`: it began before there was a journal, or its end was told.
+    /// Time of the first packet; `None` if the flow began before the journal, or its end was
+    /// logged.
     pub(super) began: Option<Timestamp>,
-    /// TCP: the number of the client's first byte, and of the server's once it is known.
+    /// TCP: sequence number of the client's first byte, and of the server's once it is known.
     client_base: u32,
     server_base: Option<u32>,
-    /// UDP: payload bytes that passed here.
+    /// UDP: payload bytes counted here.
     bytes: [u64; 2],
-    /// Bytes may have passed that were not counted.
+    /// Whether some bytes may not have been counted.
     is_partial: bool,
 }
 
@@ -76,10 +79,10 @@ impl Note {
         [began, bases, rx, tx | flags]
     }
 
-    /// Payload bytes of a TCP connection from and to the client, if they are known, by how far its sides have got and the
-    /// state before its end.
+    /// Payload bytes of a TCP connection from and to the client, if they are known. `sent` is the
+    /// progress of both sides, `state` the state before the end.
     pub(super) fn tcp_bytes(&self, state: FlowState, view: View, sent: [u32; 2]) -> [Option<u64>; 2] {
-        // A FIN takes a number.
+        // A FIN takes a sequence number.
         let (client_fin, server_fin) = match state {
             FlowState::HalfClosedByClient => (1, 0),
             FlowState::HalfClosedByServer => (0, 1),
@@ -88,20 +91,20 @@ impl Note {
         };
         let count = |to: u32, from: u32, fin: u32| {
             let bytes = to.wrapping_sub(from).wrapping_sub(fin);
-            // The FIN has not been counted yet.
+            // The numbers do not include the FIN yet.
             u64::from(if bytes == u32::MAX { 0 } else { bytes })
         };
         let [client, server] = sent;
         let to_client = match self.server_base {
             Some(base) => Some(count(server, base, server_fin)),
-            // It has sent no SYN.
+            // The server has sent no SYN.
             None => (state == FlowState::SynSent).then_some(0),
         };
         let bytes = [Some(count(client, self.client_base, client_fin)), to_client];
         self.known(view, bytes)
     }
 
-    /// The same of UDP.
+    /// Payload bytes of a UDP flow from and to the client, if they are known.
     pub(super) fn udp_bytes(&self, view: View) -> [Option<u64>; 2] {
         self.known(view, self.bytes.map(Some))
     }
@@ -115,28 +118,28 @@ impl Note {
     }
 }
 
-/// When the flow of this note began, if that is known.
+/// Time when the flow of this note began, if known.
 pub(super) fn began(words: Words) -> Option<Timestamp> {
     Note::from_words(words).began
 }
 
-/// A note that knows no more of a flow than when it began.
+/// Note of a flow of which only the beginning is known.
 pub(super) fn only_began(began: Timestamp) -> Words {
     Note { began: Some(began), is_partial: true, ..Note::default() }.words()
 }
 
 impl Journal {
-    /// For the flows of a table of this capacity: 32 bytes each.
+    /// Creates a journal for a table of this capacity: 32 bytes for each flow.
     pub(super) fn new(capacity: u32) -> Journal {
         Journal { notes: vec![[0; 4]; capacity as usize] }
     }
 
-    /// What is noted of a flow.
+    /// Note of a flow.
     pub(super) fn get(&self, id: FlowId) -> Note {
         self.notes.get(id.0 as usize).map_or(Note::default(), |words| Note::from_words(*words))
     }
 
-    /// A flow begins with this segment.
+    /// Begins the note of a flow with its first segment.
     pub(super) fn begin(&mut self, id: FlowId, segment: Segment, now: Timestamp) {
         let is_syn = segment.flags & SYN != 0;
         let is_tcp = segment.flags != 0;
@@ -145,13 +148,13 @@ impl Journal {
             client_base: segment.seq.wrapping_add(u32::from(is_syn)),
             server_base: (is_tcp && !is_syn).then_some(segment.ack),
             bytes: [0; 2],
-            // Of one that is met under way nobody knows what has passed before.
+            // If a connection was picked up midway, its earlier bytes are not known.
             is_partial: is_tcp && !is_syn,
         };
         self.set(id, note);
     }
 
-    /// Notes a segment of a flow whose numbers are believed.
+    /// Applies an accepted segment to the note of a flow.
     pub(super) fn note_segment(&mut self, id: FlowId, direction: Direction, segment: Segment) {
         let note = self.get(id);
         if note.server_base.is_some() {
@@ -165,7 +168,7 @@ impl Journal {
         self.set(id, Note { server_base: Some(base), ..note });
     }
 
-    /// Payload bytes of a datagram have passed.
+    /// Counts payload bytes of a datagram.
     pub(super) fn count(&mut self, id: FlowId, direction: Direction, bytes: u64) {
         if let Some(words) = self.notes.get_mut(id.0 as usize) {
             let mut note = Note::from_words(*words);
@@ -174,27 +177,27 @@ impl Journal {
         }
     }
 
-    /// The handshake of a flow is that of another SYN, with this number after it.
+    /// Restarts the note of a flow with another SYN, which has this number after it.
     pub(super) fn begin_anew(&mut self, id: FlowId, client_base: u32) {
         self.set(id, Note { client_base, server_base: None, ..self.get(id) });
     }
 
-    /// Packets of a flow pass uncounted from now on.
+    /// Marks a flow as partially counted, because its packets bypass the journal from now on.
     pub(super) fn lose_count(&mut self, id: FlowId) {
         self.set(id, Note { is_partial: true, ..self.get(id) });
     }
 
-    /// Nothing more will be told of a flow.
+    /// Clears the note of a flow, so that nothing more is logged.
     pub(super) fn forget(&mut self, id: FlowId) {
         self.set(id, Note::default());
     }
 
-    /// What is noted of a flow, for another process.
+    /// Note of a flow in words, for another process.
     pub(super) fn words(&self, id: FlowId) -> [u64; 4] {
         self.notes.get(id.0 as usize).copied().unwrap_or_default()
     }
 
-    /// Goes on with what another process has noted of a flow.
+    /// Continues with the note of another process.
     pub(super) fn restore(&mut self, id: FlowId, words: [u64; 4]) {
         if let Some(note) = self.notes.get_mut(id.0 as usize) {
             *note = words;
@@ -246,7 +249,7 @@ mod tests {
             (FlowState::Established, View::BothSides, [10, 300], [Some(10), Some(200)]),
             (FlowState::TimeWait, View::BothSides, [11, 301], [Some(10), Some(200)]),
             (FlowState::TimeWait, View::BothSides, [0, 100], [Some(0), Some(0)]),
-            // The servers' packets pass elsewhere.
+            // The server's packets do not pass convey.
             (FlowState::HalfClosedByClient, View::ClientSide, [11, 0], [Some(10), None]),
         ] {
             assert_eq!(note.tcp_bytes(state, view, sent), bytes, "{state:?} {view:?} {sent:?}");

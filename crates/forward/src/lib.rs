@@ -1,7 +1,8 @@
 //! The forwarding core of the packet modes. Pure: frames and the time in, verdicts out.
 //!
-//! A [`Plan`] says what is forwarded. The driver of a [`Forwarder`] gives it each frame, the plan and the time. It does as
-//! the [`Verdict`] says, and calls [`Forwarder::handle_timeout`] now and then. So a test needs no network:
+//! A [`Plan`] defines what is forwarded. The driver of a [`Forwarder`] passes it each frame, the
+//! plan and the time, executes the [`Verdict`], and calls [`Forwarder::handle_timeout`] from time
+//! to time. Tests therefore need no network:
 //!
 //! ```
 //! use std::net::SocketAddr;

@@ -1,10 +1,10 @@
-//! At most so many a second.
+//! Rate limiter: at most so many events a second.
 
 use convey_model::Timestamp;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A token bucket that holds one second's worth.
+/// Token bucket with a capacity of one second's tokens.
 #[derive(Debug)]
 pub(super) struct Limiter {
     per_second: u64,
@@ -17,13 +17,14 @@ impl Limiter {
         Limiter { per_second, tokens: per_second, refilled: Timestamp::default() }
     }
 
-    /// Whether one more is allowed now.
+    /// Whether one more event is allowed now.
     pub(super) fn allow(&mut self, now: Timestamp) -> bool {
         let passed = now.0.saturating_sub(self.refilled.0).min(SECOND);
         let earned = passed * self.per_second / SECOND;
         if earned > 0 {
             self.tokens = (self.tokens + earned).min(self.per_second);
-            // Only as far as what was earned took: the rest counts towards the next one.
+            // Advance only by the time of the earned tokens; the rest counts towards the next
+            // token.
             self.refilled.0 = now.0 - (passed - (earned * SECOND).div_ceil(self.per_second));
         }
         let allowed = self.tokens > 0;

@@ -1,14 +1,14 @@
-//! Doubly linked lists through the records of the table: a flow enters and leaves them at constant cost
-//! and without memory of its own.
+//! Doubly linked lists through the records of the table: adding and removing a flow takes constant
+//! time and no memory.
 
 use super::flow::Flow;
 
-/// Place in [`Flow::links`] of the list of a wheel slot, or of vacant records.
+/// Index in [`Flow::links`] for the list of a wheel slot, or of vacant records.
 pub(super) const TIMER: usize = 0;
-/// Place in [`Flow::links`] of a list of flows that may be evicted.
+/// Index in [`Flow::links`] for a list of flows that may be evicted.
 pub(super) const GROUP: usize = 1;
 
-/// Indices of the records before and after one in a list.
+/// Numbers of the records before and after a record in a list.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FlowLinks {
     previous: u32,
@@ -16,11 +16,11 @@ pub(super) struct FlowLinks {
 }
 
 impl FlowLinks {
-    /// Those of a record without neighbours.
+    /// Links of a record without neighbours.
     pub(super) const NONE: FlowLinks = FlowLinks { previous: NONE, next: NONE };
 }
 
-/// First and last record of a list whose links are in place `PLACE` of its records.
+/// First and last record of a list that uses the links with index `PLACE`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FlowList<const PLACE: usize> {
     first: u32,
@@ -28,7 +28,7 @@ pub(super) struct FlowList<const PLACE: usize> {
 }
 
 impl<const PLACE: usize> FlowList<PLACE> {
-    /// The list without records.
+    /// Empty list.
     pub(super) const EMPTY: Self = FlowList { first: NONE, last: NONE };
 
     /// The record that has been in the list for longest.
@@ -37,12 +37,12 @@ impl<const PLACE: usize> FlowList<PLACE> {
         (self.first != NONE).then_some(self.first)
     }
 
-    /// The record that came last.
+    /// The record that was added last.
     pub(super) fn last(&self) -> Option<u32> {
         (self.last != NONE).then_some(self.last)
     }
 
-    /// Appends a record that is in no list of this place.
+    /// Appends a record that is in no other list with this index.
     pub(super) fn push(&mut self, flows: &mut [Flow], id: u32) {
         flows[id as usize].links[PLACE] = FlowLinks { previous: self.last, next: NONE };
         match self.last {
@@ -52,7 +52,7 @@ impl<const PLACE: usize> FlowList<PLACE> {
         self.last = id;
     }
 
-    /// Takes out a record that is in this list.
+    /// Removes a record from this list.
     pub(super) fn remove(&mut self, flows: &mut [Flow], id: u32) {
         let FlowLinks { previous, next } = flows[id as usize].links[PLACE];
         match previous {
@@ -66,5 +66,5 @@ impl<const PLACE: usize> FlowList<PLACE> {
     }
 }
 
-/// No record has this number.
+/// Number of no record.
 const NONE: u32 = u32::MAX;

@@ -1,4 +1,4 @@
-//! Packets that come back: balancers that have each other as servers.
+//! Forwarding loops: packets that return because balancers have each other as servers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,24 +8,28 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use convey_model::Timestamp;
 use convey_wire::Fingerprint;
 
-/// Packets remembered: 32 KiB. A loop takes milliseconds, so this is enough for hundreds of thousands of them a second.
+/// Number of remembered packets: 32 KiB. A loop takes milliseconds, so this is enough for hundreds
+/// of thousands of packets a second.
 const REMEMBERED_PACKETS: usize = 4_096;
 
-/// Times are kept in sixteenths of a second.
+/// Resolution of times: a sixteenth of a second.
 const UNIT: u64 = 1_000_000_000 / 16;
 
-/// How long a packet may take to come back, in these units. Less than a second, after which a client repeats its SYN
-/// (RFC 6298), perhaps by another way.
+/// Upper bound for the time of a loop, in these units. It is less than a second, after which a
+/// client repeats its SYN (RFC 6298), possibly on another path.
 const WITHIN: u64 = 14;
 
-/// Times in a row that a packet comes with fewer hops left, each time by as many, if others may be the same: then it is no other.
+/// Number of returns, each with the TTL lower by the same step, after which a packet that is not
+/// unique counts as looping.
 const LAPS: u64 = 3;
 
-/// The last packets that were to begin a flow, with the hops that they had left. One that comes again with fewer has been
-/// here before. Clones share what they know: another worker may get it. Packets that do not fit are forgotten.
+/// Recent packets that were to begin a flow, with their TTL. A packet that returns with a lower TTL
+/// is in a loop. Clones share the packets, because another worker may receive the packet next.
+/// Older packets are overwritten.
 ///
-/// An entry is 40 bits of a hash, 16 of the time and 8 of the hops left. Where the fingerprint is not unique, 28 bits are of the
-/// hash, and 8 and 4 say how many hops fewer there were the last time, and how many times in a row.
+/// An entry has 40 bits of a hash, 16 of the time and 8 of the TTL. Where the fingerprint is not
+/// unique, the hash has 28 bits; 8 bits hold the last decrease of the TTL, and 4 the number of
+/// equal decreases in a row.
 #[derive(Debug, Clone)]
 pub struct Loops {
     places: Arc<[AtomicU64; REMEMBERED_PACKETS]>,
@@ -33,17 +37,19 @@ pub struct Loops {
 }
 
 impl Loops {
-    /// Nothing is known. `seed` must be a secret: somebody who knows it can have others' packets forgotten.
+    /// Creates an empty memory. `seed` must be a secret: an attacker who has it can overwrite the
+    /// packets of others.
     pub fn new(seed: u64) -> Loops {
         Loops { places: Arc::new([const { AtomicU64::new(0) }; REMEMBERED_PACKETS]), seed }
     }
 
-    /// What [`wire::fingerprint`](convey_wire::fingerprint) is to begin with.
+    /// Seed for [`wire::fingerprint`](convey_wire::fingerprint).
     pub(super) fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// Whether a packet with this fingerprint, for this port of this address, comes back. If it does not, it is remembered.
+    /// Whether a packet with this fingerprint, for this port and address, is in a loop. Otherwise
+    /// the packet is remembered.
     pub(super) fn comes_back(
         &self,
         fingerprint: Fingerprint,
@@ -67,7 +73,8 @@ impl Loops {
     }
 }
 
-/// Whether a packet comes back that others may be the same as. After that nothing is known of it.
+/// Whether a packet with a fingerprint that is not unique is in a loop. If it is, the entry is
+/// cleared.
 fn goes_round(place: &AtomicU64, hash: u64, hops: u8, now: Timestamp) -> bool {
     let (tag, time) = (hash >> 36, (now.0 / UNIT) & 0xffff);
     let known = place.load(Relaxed);
@@ -98,12 +105,12 @@ mod tests {
 
     const VIP: (&[u8; 16], u16) = (&[1; 16], 80);
 
-    /// Of one packet alone.
+    /// Fingerprint of a unique packet.
     fn only(hash: u64) -> Fingerprint {
         Fingerprint { hash, is_unique: true }
     }
 
-    /// Of a packet that others may be the same as.
+    /// Fingerprint that other packets may share.
     fn any(hash: u64) -> Fingerprint {
         Fingerprint { hash, is_unique: false }
     }

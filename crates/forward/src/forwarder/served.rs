@@ -24,7 +24,7 @@ const ANY_PORT: u16 = 0;
 /// therefore never expanded into single ports.
 #[derive(Debug, Default)]
 pub(super) struct Served {
-    /// Addresses of this host, which no client has.
+    /// Interface addresses, VIPs and SNAT addresses, which no client may have.
     own: HashSet<Addr>,
     listen: PortsByKey<(Addr, u8)>,
     /// Destination ports that clients may use, at any address, by protocol.
@@ -49,7 +49,7 @@ pub(super) struct Served {
 type AccessByAddress = HashMap<(Addr, u8), Vec<(RangeInclusive<u16>, Access)>>;
 
 impl Served {
-    /// Derives the addresses of a plan, and the owners of these SNAT ports.
+    /// Derives the addresses of a plan; `ports` has the SNAT addresses.
     pub(super) fn new(plan: &Plan, ports: Option<&NatPorts>, before: &Served) -> Served {
         let draining = &plan.draining;
         let drained = match Arc::ptr_eq(draining, &before.draining) {
@@ -104,7 +104,7 @@ impl Served {
         self.listen.iter().map(|((addr, _), ports)| (*addr, ports.clone()))
     }
 
-    /// Whether the address belongs to this host.
+    /// Whether this is an interface address, a VIP or a SNAT address.
     pub(super) fn is_own(&self, addr: &Addr) -> bool {
         self.own.contains(addr)
     }

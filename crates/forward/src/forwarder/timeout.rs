@@ -70,8 +70,8 @@ impl Forwarder {
                 let is_rerouted = reroute(flow, plan, |neighbour| {
                     if end.is_none() {
                         awaited.add(neighbour);
-                        // Packets request neighbours of clients only, not routers and servers. Few
-                        // clients are requested, and those that packets wait for take precedence.
+                        // Routers and servers are requested here, since no packet requests them.
+                        // Clients are left to the packets that wait for them.
                         if neighbour.is_ours {
                             events.want(neighbour);
                         }

@@ -84,7 +84,7 @@ pub(super) fn progress_of(
         client = client.map(|client| client.or_ahead(flow.progress(Direction::ToServer)));
         server = server.map(|server| server.or_ahead(flow.progress(Direction::ToClient)));
     }
-    // The cache has no entry for the server, so all of the server's packets have reached a worker.
+    // The server's entry has seen no packet: all of them have reached a worker.
     if let (Some(client), None, View::BothSides) = (client, server, flow.view())
         && !flow.state().is_handshake()
     {

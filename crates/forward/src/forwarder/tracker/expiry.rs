@@ -1,4 +1,4 @@
-//! Flows that end without a packet: the silent ones, and those that a new plan ends.
+//! Flows that end without a packet: silent flows, and flows that a new plan ends.
 
 use std::time::Duration;
 
@@ -9,34 +9,34 @@ use crate::forwarder::begin::UNRESOLVED;
 use crate::{Direction, Flow, FlowEnd, FlowId, View};
 use convey_model::Timestamp;
 
-/// Delay between a FIN that is not believed yet and the look whether it has been acknowledged.
+/// Delay between a pending FIN and the check whether it has been acknowledged.
 pub(crate) const ACKNOWLEDGED_AFTER: Duration = Duration::from_secs(2);
 
-/// Flows looked at in one call of [`Forwarder::handle_timeout`](crate::Forwarder::handle_timeout),
-/// for each of its two tasks.
+/// Upper bound for the flows that each of the two tasks checks in one call of
+/// [`Forwarder::handle_timeout`](crate::Forwarder::handle_timeout).
 const BUDGET: u32 = 4_096;
 
-/// A new plan's decision on a flow.
+/// Decision of a new plan on a flow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SweepDecision {
-    /// How the flow ends; `None` if it goes on.
+    /// Reason for the end of the flow; `None` if the flow continues.
     pub(crate) end: Option<FlowEnd>,
-    /// Whether it goes by another next hop now.
+    /// Whether the next hop of the flow has changed.
     pub(crate) is_rerouted: bool,
 }
 
-/// Cached flows whose entries change by a new plan.
+/// Cached flows whose entries change because of a new plan.
 #[derive(Default)]
 struct Moved {
     rerouted: Vec<FlowId>,
     without_tunnel: Vec<FlowId>,
-    /// Flows whose server answers by another interface than that of the next hop to it.
+    /// Flows whose server answers on another interface than that of the next hop to the server.
     server_moved: Vec<FlowId>,
 }
 
 impl FlowTracker {
     /// Removes flows that have been silent for too long, and adds them to `gone`. Returns whether
-    /// that was all of them.
+    /// no more such flows are left.
     pub(crate) fn expire(&mut self, now: Timestamp, gone: &mut Vec<(FlowId, Flow, FlowEnd)>) -> bool {
         for _ in 0..BUDGET {
             let Some(id) = self.table.due(now) else { return true };
@@ -50,7 +50,7 @@ impl FlowTracker {
                     let end = silenced(&flow);
                     gone.push((id, flow, end));
                 }
-                // Less and less often: a client may never finish what it has announced.
+                // The interval grows: a client may never finish although it has sent a FIN.
                 None if self.table.get(id).is_cached() && self.table.get(id).has_pending_fin() => {
                     let silence = self.table.silence(self.table.get(id), now);
                     self.table.look_at(id, now.after(silence.max(ACKNOWLEDGED_AFTER)));
@@ -61,9 +61,9 @@ impl FlowTracker {
         self.table.due(now).is_none()
     }
 
-    /// Shows a slice of the flows, `from` a place on, to `decide`, which may change their next
-    /// hops. Removes those that end, each of which is shown to `ended`, and moves the cache entries
-    /// of the others. Returns where to go on, `None` at the end.
+    /// Passes a slice of the flows, beginning at place `from`, to `decide`, which may change their
+    /// next hops. Removes flows that end, after passing each to `ended`, and moves the cache
+    /// entries of the others. Returns the place to continue with, `None` at the end.
     pub(crate) fn sweep(
         &mut self,
         from: u32,
@@ -109,8 +109,8 @@ impl FlowTracker {
     }
 }
 
-/// Whether the routes alone decide which interface the entry of a flow's server has, as its next
-/// hop is not known.
+/// Whether the interface in the entry of a flow's server depends on the routes alone, because the
+/// next hop is not resolved.
 fn has_unresolved_server(flow: &Flow) -> bool {
     flow.view() == View::BothSides && flow.next_hop(Direction::ToServer) == UNRESOLVED
 }

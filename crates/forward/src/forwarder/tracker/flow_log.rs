@@ -1,4 +1,4 @@
-//! Notes for the log of flows: a record of each flow that has ended.
+//! Notes for the access log: a record of each flow that has ended.
 
 use crate::forwarder::owners;
 use crate::journal::{FlowRecord, Journal};
@@ -9,13 +9,12 @@ use convey_wire::{Headers, Kind};
 /// Bytes of a UDP header.
 const UDP_HEADER: usize = 8;
 
-/// Notes of flows, while somebody wants the log of flows.
+/// Notes of flows, while the access log is enabled.
 #[derive(Debug, Default)]
 pub(super) struct FlowLog(Option<Journal>);
 
 impl FlowLog {
-    /// Begins or stops to take notes of flows that begin. The first call takes memory for all
-    /// flows.
+    /// Starts or stops taking notes of flows that begin. The first call takes memory for all flows.
     pub(super) fn keep(&mut self, is_wanted: bool, capacity: u32) {
         if is_wanted != self.0.is_some() {
             self.0 = is_wanted.then(|| Journal::new(capacity));
@@ -35,7 +34,7 @@ impl FlowLog {
         }
     }
 
-    /// Notes that the client begins the flow anew with this number.
+    /// Notes that the client restarts the flow with this number.
     pub(super) fn begin_anew(&mut self, id: FlowId, client_base: u32) {
         if let Some(journal) = &mut self.0 {
             journal.begin_anew(id, client_base);
@@ -55,7 +54,7 @@ impl FlowLog {
         }
     }
 
-    /// Counts a packet that goes on. Packets of TCP are counted by their numbers.
+    /// Counts the bytes of a forwarded UDP packet. TCP bytes are counted by sequence numbers.
     #[inline]
     pub(super) fn note_packet(&mut self, id: FlowId, direction: Direction, headers: &Headers) {
         if let Some(journal) = self.0.as_mut().filter(|_| !headers.is_tcp()) {
@@ -65,14 +64,14 @@ impl FlowLog {
         }
     }
 
-    /// Gives up counting the bytes of a flow.
+    /// Stops counting the bytes of a flow.
     pub(super) fn lose_count(&mut self, id: FlowId) {
         if let Some(journal) = &mut self.0 {
             journal.lose_count(id);
         }
     }
 
-    /// The notes of a flow, for another process.
+    /// Notes of a flow, for another process.
     pub(super) fn words(&self, id: FlowId) -> Option<[u64; 4]> {
         self.0.as_ref().map(|journal| journal.words(id))
     }
@@ -84,8 +83,8 @@ impl FlowLog {
         }
     }
 
-    /// Payload bytes from and to the client, as far as the notes show. `seen` is the progress in
-    /// the cache.
+    /// Payload bytes from and to the client, if the notes cover the whole flow. `seen` is the
+    /// progress in the cache.
     pub(super) fn bytes(&self, id: FlowId, flow: &Flow, seen: [Option<Progress>; 2]) -> [Option<u64>; 2] {
         let Some(journal) = &self.0 else { return [None; 2] };
         let note = journal.get(id);
@@ -102,8 +101,8 @@ impl FlowLog {
         note.tcp_bytes(flow.state(), flow.view(), sent_by_both(&flow))
     }
 
-    /// Ends the notes of a flow that is gone from the table. Returns its record, unless it was over
-    /// or hardly begun.
+    /// Ends the notes of a flow that is gone from the table. Returns its record, unless the flow
+    /// was over or had hardly begun.
     pub(super) fn end_gone(
         &mut self,
         id: FlowId,
@@ -116,8 +115,8 @@ impl FlowLog {
         self.end(id, (flow, state), is_worth_it.then_some(how), now)
     }
 
-    /// Ends the notes of a flow. Returns its record, by its numbers and the state before its end,
-    /// if `how` is given.
+    /// Ends the notes of a flow. Returns its record, based on its numbers and the state before its
+    /// end, if `how` is given.
     pub(super) fn end(
         &mut self,
         id: FlowId,
@@ -151,8 +150,8 @@ fn sent_by_both(flow: &Flow) -> [u32; 2] {
     [Direction::ToServer, Direction::ToClient].map(|direction| flow.progress(direction).sent)
 }
 
-/// How a connection in the state `before` came to its end in the state `now`, by a packet that went
-/// this way.
+/// Reason for the end of a connection that a packet in this direction has moved from state `before`
+/// to state `now`.
 pub(super) fn over_by(before: FlowState, now: FlowState, direction: Direction) -> FlowEnd {
     match (now, direction) {
         (FlowState::Closed, Direction::ToClient) if before == FlowState::SynSent => FlowEnd::Refused,
@@ -163,7 +162,7 @@ pub(super) fn over_by(before: FlowState, now: FlowState, direction: Direction) -
     }
 }
 
-/// How a flow ended that was silent until its deadline.
+/// Reason for the end of a flow that was silent until its deadline.
 pub(super) fn silenced(flow: &Flow) -> FlowEnd {
     match flow.state() {
         _ if flow.is_open_connection() => FlowEnd::Silent,
@@ -172,8 +171,8 @@ pub(super) fn silenced(flow: &Flow) -> FlowEnd {
     }
 }
 
-/// Whether one or two forged segments are enough for a flow in this state: a flood would fill the
-/// log.
+/// Whether one or two forged segments suffice for this state. Such flows are not logged, or a flood
+/// would fill the log.
 fn is_mere_beginning(state: FlowState) -> bool {
     matches!(state, FlowState::SynSent | FlowState::SynReceived | FlowState::Adopted)
 }

@@ -1,4 +1,4 @@
-//! Flows that leave for another forwarder.
+//! Handover of flows to another forwarder.
 
 use super::FlowTracker;
 use super::entries::keys;
@@ -11,8 +11,9 @@ use convey_model::Timestamp;
 use convey_wire::Headers;
 
 impl FlowTracker {
-    /// Everything another forwarder needs to go on with the flows, with their progress in the
-    /// cache; those first that have been in their state for longest. The flows stay here.
+    /// Flows with all state that another forwarder needs to continue them, including their progress
+    /// in the cache. Flows that have been in their state for longest come first. The flows stay
+    /// here.
     pub(crate) fn known_flows(&mut self) -> Vec<KnownFlow> {
         let ids: Vec<FlowId> = self.table.ids().collect();
         let known = ids.into_iter().map(|id| {
@@ -31,10 +32,10 @@ impl FlowTracker {
         known
     }
 
-    /// How far connections have got in the cache since [`Forwarder::known_flows`]: the server's
-    /// SYN-ACK where it has answered since, for each side of an open one a segment without flags
-    /// and length, and its FIN if it has finished. For a UDP stream, the time of its server's last
-    /// datagram. The next process takes note of these before other events.
+    /// Progress of flows in the cache since [`Forwarder::known_flows`]: the server's SYN-ACK if it
+    /// has answered since; for each side of an open connection, a segment without flags and length,
+    /// and its FIN if it has finished; for a UDP stream, the time of its server's last datagram.
+    /// The next process applies these before other events.
     pub(crate) fn progress_in_cache(&mut self) -> Vec<CacheEvent> {
         let ids: Vec<FlowId> = self.table.ids().collect();
         let mut events = Vec::new();
@@ -58,7 +59,7 @@ impl FlowTracker {
             if state.is_handshake() && flow.view() == View::BothSides {
                 let is_open = !flow.state().is_handshake();
                 let Progress { sent, acked } = flow.progress(Direction::ToServer);
-                // It has to fit the SYN, and the client may have sent much since.
+                // The SYN-ACK has to fit the SYN, and the client may have sent much since.
                 let ack = if is_open { before[0].sent } else { sent };
                 let answer = Segment { flags: SYN | ACK, seq: acked.wrapping_sub(1), ack, len: 1 };
                 events.push((flow.server(), answer));
@@ -80,8 +81,7 @@ impl FlowTracker {
         events
     }
 
-    /// Learns from the cache how far a connection has got, or when the server of a UDP stream last
-    /// sent.
+    /// Updates a connection's progress, or the time of a UDP stream's last answer, from the cache.
     fn learn_from_cache(&mut self, id: FlowId) {
         let flow = self.table.get(id);
         if !flow.state().is_udp() {
@@ -92,8 +92,8 @@ impl FlowTracker {
         }
     }
 
-    /// Records a flow of another forwarder, with these next hops and its notes for the log. Its
-    /// SNAT port is taken.
+    /// Records a flow of another forwarder, with these next hops and its notes for the access log.
+    /// Takes its SNAT port.
     ///
     /// # Errors
     /// There is no room.
@@ -108,18 +108,19 @@ impl FlowTracker {
         Ok(id)
     }
 
-    /// Whether a frame that waited while the flows of another forwarder came has been handled
-    /// there. The other one has recorded the flow of its SYN: handled twice, that would begin anew
-    /// a connection that has gone on, or ended, meanwhile. Or the other one's cache, if flows
-    /// `were_cached`, has forwarded it. To be asked before an event is taken note of, or a frame
-    /// handled.
+    /// Whether another forwarder has handled this frame, which waited here while that forwarder's
+    /// flows were restored. Either the other forwarder has recorded the flow of this SYN, and
+    /// handling the SYN twice would restart a connection that has continued or ended. Or its cache
+    /// has forwarded the frame, if flows `were_cached`. Call it before an event is applied or a
+    /// frame is handled.
     pub(crate) fn was_handled_elsewhere(&self, headers: &Headers, were_cached: bool) -> bool {
         let Some((id, direction)) = self.table.lookup(&headers.key) else { return false };
         let flow = self.table.get(id);
         if opens(direction, headers) {
             return flow.has_sent(headers.seq);
         }
-        // The cache leaves these to a worker, or they make an event: so they may come twice.
+        // The cache leaves these segments to a worker or reports them, so they may be handled
+        // twice.
         let flags = headers.flags;
         were_cached && flow.is_cached() && !(flags.syn() || flags.fin() || flags.rst())
     }

@@ -1,4 +1,4 @@
-//! Looks at flows for an operator, a slice at a time.
+//! Flow listings for operators, a slice of the table at a time.
 
 use super::FlowTracker;
 use super::cache_sync::CacheSync;
@@ -7,37 +7,37 @@ use crate::forwarder::owners;
 use crate::{Direction, Flow, FlowId, FlowOwners, FlowState, FlowTable, Progress, ServerWay, View};
 use convey_model::{FlowActivity, FlowKey, Timestamp};
 
-/// How much one look may cost.
+/// Upper bounds for the cost of one slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LookBudget {
-    /// Places that are looked at.
+    /// Places of the table to visit.
     pub places: u32,
-    /// Flows whose activity the cache is asked for.
+    /// Flows whose activity is looked up in the cache.
     pub asked: u32,
 }
 
-/// A flow as it is when it is looked at.
+/// State of a flow, for an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowSight {
-    /// Its place in the table.
+    /// Place of the flow in the table.
     pub place: u32,
-    /// Which of the flows of that place it is.
+    /// Serial number of the flow among those that had its place.
     pub serial: u32,
     /// Key of the client's packets: from the client to the VIP.
     pub client: FlowKey,
-    /// Key of the server's packets as they leave it.
+    /// Key of the server's packets as they leave the server.
     pub server: FlowKey,
-    /// Whose packets pass.
+    /// Whether convey sees the packets of both sides or of the client alone.
     pub view: View,
-    /// How packets get to the server.
+    /// How packets reach the server.
     pub way: ServerWay,
-    /// Whose it is.
+    /// Owners of the flow.
     pub owners: FlowOwners,
-    /// How far it is.
+    /// State of the connection.
     pub state: FlowState,
     /// Whether the flow cache forwards its packets.
     pub is_cached: bool,
-    /// Where packets to its server go next: index into the plan's next hops.
+    /// Next hop to the server: index into the plan's next hops.
     pub to_server: u32,
 }
 
@@ -58,17 +58,17 @@ impl FlowSight {
         }
     }
 
-    /// Whether its connection is over as far as can be seen: a SYN of its client begins a new one
-    /// then.
+    /// Whether the connection is over as far as convey can see; a SYN of its client then begins a
+    /// new one.
     pub fn is_over(&self) -> bool {
         self.state.is_over(self.view)
     }
 }
 
 impl FlowTracker {
-    /// Shows a slice of the flows to `see`, which may ask for the activity of each. Begins with
-    /// `from` at 0; returns where to go on, `None` at the end. A flow that is there from the first
-    /// slice to the last is shown once. Changes nothing.
+    /// Passes a slice of the flows to `see`, which may request the activity of each. The first call
+    /// has `from` 0; the result is the place to continue with, `None` at the end. A flow that
+    /// exists during the whole walk is passed once. Changes nothing.
     pub(crate) fn look(
         &mut self,
         from: u32,
@@ -86,7 +86,7 @@ impl FlowTracker {
                 left = left.saturating_sub(1);
                 Some(seen)
             };
-            // Else the cache knows nothing of its state that is not known here.
+            // In other states, the cache cannot be ahead of the table.
             let known = if flow.state().may_lag() { ask() } else { None };
             if let Some(seen) = known {
                 sight.state = state(flow, seen);
@@ -102,7 +102,7 @@ impl FlowTracker {
         (end < table.places()).then_some(end)
     }
 
-    /// Shows the flow that packets with this key belong to, if there is one. Changes nothing.
+    /// Flow that packets with this key belong to, if there is one. Changes nothing.
     pub(crate) fn find_flow(&mut self, key: &FlowKey, now: Timestamp) -> Option<(FlowSight, FlowActivity)> {
         let FlowTracker { table, cache, log, .. } = self;
         let (id, _) = table.lookup(key)?;
@@ -113,8 +113,8 @@ impl FlowTracker {
     }
 }
 
-/// How far a flow's client and server have got, and when the cache has last forwarded a packet of
-/// theirs.
+/// Progress of a flow's client and server, and the times when the cache last forwarded a packet of
+/// each.
 #[derive(Debug, Clone, Copy, Default)]
 struct BothSeen {
     progress: [Option<Progress>; 2],
@@ -122,7 +122,7 @@ struct BothSeen {
 }
 
 impl BothSeen {
-    /// Looks up the entries of a flow; `None` unless the cache has it.
+    /// Looks up the entries of a flow; `None` if the cache does not have the flow.
     fn of(cache: &mut CacheSync, id: FlowId, flow: &Flow) -> Option<BothSeen> {
         let both = cache.lookup(flow)?;
         let at = both.iter().flatten().map(|seen| seen.at).max();
@@ -130,7 +130,7 @@ impl BothSeen {
     }
 }
 
-/// How far a flow is by what the cache has seen.
+/// State of a flow after the packets that the cache has seen.
 fn state(flow: &Flow, seen: BothSeen) -> FlowState {
     match (flow.state().is_handshake(), seen.progress) {
         (true, [Some(client), _]) => flow.clone().catch_up(Some(client), None),

@@ -1,4 +1,4 @@
-//! Next hops of packets, and requests for the neighbours that are not resolved.
+//! Next hops of packets, and requests for unresolved neighbours.
 
 use super::FlowTracker;
 use crate::forwarder::PacketContext;
@@ -10,7 +10,7 @@ use crate::{Direction, FlowId, View};
 use convey_model::{DropReason, NextHop, Rewrite, Unreachable, WantedNeighbour};
 
 impl FlowTracker {
-    /// The rewrite of packets of a flow that go this way, and their next hop.
+    /// Rewrite of a flow's packets in this direction, and their next hop.
     #[inline]
     pub(crate) fn route<'a>(
         &mut self,
@@ -30,18 +30,18 @@ impl FlowTracker {
         Ok((rewrite, hop.ok_or(Stop::Silent(DropReason::NextHopUnresolved))?))
     }
 
-    /// The next hop on the way to a recipient. Requests a neighbour that is not resolved.
+    /// Index of the next hop to a recipient. Requests the neighbour if it is not resolved.
     pub(crate) fn find_next_hop(&mut self, to: Recipient, plan: &Plan) -> Result<u32, Stop> {
         self.look_up(to, plan, false)
     }
 
-    /// Requests a client's neighbour because the client has sent its SYN or datagram again: it is
-    /// there, other than most of those that are asked for in vain.
+    /// Requests a client's neighbour because the client has repeated its SYN or datagram. Such a
+    /// client exists, unlike most clients whose neighbours are never resolved.
     pub(crate) fn ask_for_client_again(&mut self, id: FlowId, plan: &Plan) {
         let flow = self.table.get(id);
         let hop = flow.rewrite(Direction::ToClient).next_hop;
         if flow.view() == View::BothSides && plan.network.get(hop).is_none() {
-            // When the answer comes, or came already, it finds what is known then.
+            // The answer looks up its next hop again.
             let _ = self.look_up(Recipient::end(flow, Direction::ToClient, plan), plan, true);
         }
     }

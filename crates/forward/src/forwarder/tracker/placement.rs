@@ -1,5 +1,4 @@
-//! Which flows the cache has: those that begin and those that are open, unless a trace watches
-//! them.
+//! Selection of the flows in the cache: flows that begin or are open, unless a trace watches them.
 
 use super::FlowTracker;
 use super::bypass::CacheBypass;
@@ -10,22 +9,22 @@ use crate::{Ended, FlowEnd, FlowId};
 use convey_model::Timestamp;
 use convey_trace::TraceFilter;
 
-/// Flows looked at in one call of [`Forwarder::handle_timeout`](crate::Forwarder::handle_timeout).
+/// Upper bound for the flows checked in one call of
+/// [`Forwarder::handle_timeout`](crate::Forwarder::handle_timeout).
 const BUDGET: u32 = 4_096;
 
-/// Flows removed from the cache, or written anew, before the changes are flushed. The cache
-/// forwards little of them in between.
+/// Upper bound for the flows removed from the cache, or rewritten there, between two flushes. The
+/// cache forwards few of their packets in between.
 pub(super) const FLUSH_EVERY: usize = 32;
 
 impl FlowTracker {
-    /// Carries out the changes of the cache since the last call. To be called between batches of
-    /// frames.
+    /// Carries out the changes of the cache since the last call. Call it between batches of frames.
     pub(crate) fn flush_cache(&mut self) {
         self.cache.flush();
     }
 
-    /// Updates the cache after a packet of a flow: flows that begin and flows that are open are
-    /// there, others are not.
+    /// Updates the cache after a packet of a flow: it has flows that begin or are open, and no
+    /// others.
     #[inline]
     pub(crate) fn update_in_cache(&mut self, id: FlowId) {
         if self.cache.is_present() {
@@ -45,7 +44,7 @@ impl FlowTracker {
     }
 
     /// Like [`FlowTracker::update_in_cache`], for a flow of another process, which may have
-    /// forwarded more of it since it described the flow.
+    /// forwarded more packets since it exported the flow.
     pub(crate) fn restore_in_cache(&mut self, id: FlowId) {
         self.change_in_cache(id, Numbers::Restored);
     }
@@ -75,7 +74,7 @@ impl FlowTracker {
     }
 
     /// Writes the numbers of another forwarder's event into the entries of a flow, if the cache has
-    /// it.
+    /// the flow.
     pub(super) fn put_restored_numbers(&mut self, id: FlowId) {
         let flow = self.table.get(id);
         if flow.is_cached() && self.routes.has_tunnel(flow) {
@@ -83,8 +82,8 @@ impl FlowTracker {
         }
     }
 
-    /// Replaces a flow by the next connection between the same ends. The cache and the log know the
-    /// numbers of the one before.
+    /// Replaces a flow by the next connection with the same addresses and ports. The cache and the
+    /// log still have the numbers of the earlier one.
     pub(super) fn reopen(&mut self, id: FlowId) {
         self.events.handshakes.push(self.table.get(id).handshake(HandshakeStep::Begun));
         self.log.lose_count(id);
@@ -95,19 +94,19 @@ impl FlowTracker {
         self.update_in_cache(id);
     }
 
-    /// Has the cache forward a flow another way. Its numbers are taken from there before: the cache
-    /// may have no memory for the new entries.
+    /// Changes the route of a flow in the cache. The numbers are read from the cache before,
+    /// because it may have no memory for the new entries.
     pub(crate) fn reroute_in_cache(&mut self, id: FlowId, now: Timestamp) {
         let seen = self.catch_up_open(id);
         self.replace_entries(id, seen, now);
     }
 
-    /// Replaces the entries of a flow of whose handshake the cache has missed a part.
+    /// Replaces the entries of a flow, if the cache has missed a part of its handshake.
     pub(super) fn replace_in_cache(&mut self, id: FlowId, now: Timestamp) {
         self.replace_entries(id, None, now);
     }
 
-    /// Replaces the entries of a flow. `seen` are the old ones, if they were just looked up.
+    /// Replaces the entries of a flow. `seen` are the old entries, if they were just looked up.
     fn replace_entries(&mut self, id: FlowId, seen: Option<ActivityByDirection>, now: Timestamp) {
         let flow = self.table.get(id);
         if !self.routes.has_tunnel(flow) {
@@ -117,13 +116,13 @@ impl FlowTracker {
         }
     }
 
-    /// Has packets of flows that one of these filters may show pass a worker from now on. The cache
-    /// takes flows that are no longer watched with their next packet.
+    /// Routes the packets of flows that match one of these filters through a worker from now on.
+    /// The cache takes over other flows again with their next packet.
     pub(crate) fn watch_flows(&mut self, filters: Vec<TraceFilter>) {
         self.bypass = CacheBypass::new(filters);
     }
 
-    /// Whether [`FlowTracker::withdraw_watched`] has flows left to look at.
+    /// Whether [`FlowTracker::withdraw_watched`] has more flows to check.
     pub(crate) fn has_flows_to_withdraw(&self) -> bool {
         self.bypass.next_place().is_some()
     }
@@ -141,12 +140,12 @@ impl FlowTracker {
         self.bypass.continue_at(next);
     }
 
-    /// Removes a flow from the cache, once the table knows what the cache has seen of it.
+    /// Removes a flow from the cache, after the table has taken over its progress there.
     pub(super) fn withdraw(&mut self, id: FlowId) {
         if let Some(last) = self.last_in_cache(id) {
             self.table.put_off(id, last);
         }
-        // A flow that is found to be over has left it.
+        // If the flow turned out to be over, it has left the cache already.
         self.cache.remove(self.table.get(id));
         self.table.set_cached(id, false);
     }

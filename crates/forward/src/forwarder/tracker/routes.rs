@@ -1,4 +1,4 @@
-//! Where packets of flows go: the next hops and tunnels of the plan.
+//! Routes of flows: the next hops and tunnels of the plan.
 
 use std::sync::Arc;
 
@@ -9,35 +9,35 @@ use crate::{Direction, Flow};
 use convey_model::{NextHops, Timestamp};
 use convey_wire::Envelope;
 
-/// Next hops of the plan, and tunnels of this plan and of former ones.
+/// Next hops of the plan, and tunnels of this plan and earlier ones.
 #[derive(Debug, Default)]
 pub(super) struct FlowRoutes {
     network: Arc<NextHops>,
     tunnels: Tunnels,
 }
 
-/// How the routes of a new plan differ from those before.
+/// Differences between the routes of a new plan and those before.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RouteChanges {
-    /// Whether flows go through another tunnel now.
+    /// Whether the tunnel of some flow may have changed.
     pub(crate) has_other_tunnels: bool,
-    /// Whether the network is another one.
+    /// Whether the network has changed.
     pub(crate) has_other_network: bool,
-    /// Whether flows go by another next hop now.
+    /// Whether the next hop of some flow may have changed.
     pub(crate) moves_flows: bool,
 }
 
-/// How the cache forwards packets of a flow in one direction.
+/// Route of a flow's cached packets in one direction.
 pub(super) struct Way {
-    /// The interface that they have to come in by, if they have to.
+    /// Interface on which the packets have to arrive, if it matters.
     pub(super) from: Option<u32>,
     pub(super) envelope: Option<Envelope>,
-    /// Time of a packet that came in there and was forwarded by a worker.
+    /// Time of a packet that arrived on that interface and was forwarded by a worker.
     pub(super) came: Option<Timestamp>,
 }
 
 impl FlowRoutes {
-    /// Follows another plan. Returns how it differs from the one before.
+    /// Applies another plan. Returns how its routes differ from those before.
     pub(super) fn adopt(&mut self, plan: &Plan) -> RouteChanges {
         let changes = RouteChanges {
             has_other_tunnels: self.tunnels.adopt(plan),
@@ -53,12 +53,12 @@ impl FlowRoutes {
         &self.network
     }
 
-    /// Forgets which tunnels have changed, after a look at every flow.
+    /// Resets the list of changed tunnels, after a sweep over all flows.
     pub(super) fn forget_tunnel_changes(&mut self) {
         self.tunnels.forget_changes();
     }
 
-    /// Whether the cache may put packets of a flow into a tunnel that is no longer the flow's.
+    /// Whether the cache may use a tunnel for packets of a flow that is no longer the flow's.
     pub(super) fn has_other_tunnel(&self, flow: &Flow) -> bool {
         self.tunnels.is_changed(flow)
     }
@@ -69,7 +69,7 @@ impl FlowRoutes {
         self.tunnels.know(flow)
     }
 
-    /// The tunnel that a packet of a flow goes through, and the hash of the flow there.
+    /// Tunnel of a flow's packet, and the hash of the flow there.
     #[inline]
     pub(super) fn envelope_of_packet(
         &self,
@@ -80,7 +80,7 @@ impl FlowRoutes {
         self.tunnels.envelope_of_packet(flow, direction, plan)
     }
 
-    /// How the cache forwards packets of a flow in this direction.
+    /// Route of a flow's cached packets in this direction.
     pub(super) fn way(&self, flow: &Flow, direction: Direction) -> Way {
         match direction {
             Direction::ToServer => Way { from: None, envelope: self.tunnels.envelope(flow), came: None },
@@ -88,8 +88,8 @@ impl FlowRoutes {
         }
     }
 
-    /// The interface that packets of a flow's server come in by: the one that packets to it go out
-    /// by. `None` while no route leads to the server.
+    /// Interface on which packets of a flow's server arrive: that of the next hop to the server.
+    /// `None` while no route leads to the server.
     fn server_side(&self, flow: &Flow) -> Option<u32> {
         let hop = self.network.get(flow.next_hop(Direction::ToServer)).map(|hop| hop.interface);
         hop.or_else(|| Some(self.network.hop_from(flow.server().dst.ip(), flow.server().src.ip())?.interface))

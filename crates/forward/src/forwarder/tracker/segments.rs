@@ -1,4 +1,4 @@
-//! Segments applied to their flows, and the steps that follow from the flows' new states.
+//! Application of segments to flows, and the effects of the flows' new states.
 
 use super::flow_log::over_by;
 use super::{ACKNOWLEDGED_AFTER, FlowTracker};
@@ -10,8 +10,7 @@ use convey_model::Timestamp;
 use convey_wire::Headers;
 
 impl FlowTracker {
-    /// Reports the step of a handshake that a client's SYN is. To be called before the SYN is
-    /// applied.
+    /// Reports the handshake step of a client's SYN. Call it before the SYN is applied.
     pub(crate) fn note_syn(&mut self, id: FlowId, role: PacketRole, seq: u32) {
         let flow = self.table.get(id);
         let step = match role {
@@ -21,15 +20,15 @@ impl FlowTracker {
         self.events.handshakes.extend(step.map(|step| flow.handshake(step)));
     }
 
-    /// Counts a packet of a flow that goes on, for the log of flows.
+    /// Counts a forwarded packet of a flow for the access log.
     #[inline]
     pub(crate) fn note_packet(&mut self, id: FlowId, direction: Direction, headers: &Headers) {
         self.log.note_packet(id, direction, headers);
     }
 
-    /// Applies a packet that a worker forwards. If the cache has its flow, the cache may have
-    /// forwarded much since the worker took numbers from there; and the entry gets the worker's
-    /// numbers before it falls too far behind.
+    /// Applies a packet that a worker forwards. If the cache has the flow, it may have forwarded
+    /// much since the worker last read its numbers. The entry gets the worker's numbers before it
+    /// falls too far behind.
     #[inline]
     pub(super) fn apply_beside_cache(
         &mut self,
@@ -40,7 +39,7 @@ impl FlowTracker {
     ) {
         let flow = self.table.get(id);
         let is_open = flow.is_cached() && !flow.state().is_udp() && !flow.state().is_handshake();
-        // The numbers of a FIN and a reset are up to date.
+        // For a FIN or a reset, the numbers were updated before.
         let is_known = segment.flags & (FIN | RST) != 0
             || (self.cache.is_behind(id) && flow.is_followed_by(direction, segment));
         if is_open && !is_known {
@@ -67,7 +66,7 @@ impl FlowTracker {
         self.cache.write_numbers(&self.table, now);
     }
 
-    /// Whether [`FlowTracker::write_numbers`] has numbers left to write.
+    /// Whether [`FlowTracker::write_numbers`] has more numbers to write.
     pub(crate) fn has_numbers_to_write(&self, now: Timestamp) -> bool {
         self.cache.has_numbers_to_write(now)
     }
@@ -82,14 +81,14 @@ impl FlowTracker {
     ) {
         self.apply_by(id, direction, now, |table| table.on_segment(id, direction, segment, now));
         self.log.note_segment(id, self.table.get(id), direction, segment);
-        // Whether it is acknowledged only the cache sees.
+        // Only the cache sees the acknowledgement.
         let flow = self.table.get(id);
         if flow.is_cached() && flow.has_pending_fin() {
             self.table.look_at(id, now.after(ACKNOWLEDGED_AFTER));
         }
     }
 
-    /// Applies a FIN that the cache has found to be exact.
+    /// Applies a FIN whose numbers the cache has verified.
     pub(super) fn apply_cached_fin(&mut self, id: FlowId, direction: Direction, fin: Segment, at: Timestamp) {
         self.apply_by(id, direction, at, |table| table.on_fin_event(id, direction, fin, at));
     }
@@ -117,7 +116,8 @@ impl FlowTracker {
         }
         let flow = self.table.get(id);
         match flow.state() {
-            // It begins anew, or its handshake was completed here: the cache knows nothing of that.
+            // The flow has restarted, or its handshake was completed here; the cache does not have
+            // that state.
             FlowState::SynSent if flow.progress(Direction::ToServer) != progress => {
                 self.replace_in_cache(id, now);
             }
@@ -140,7 +140,7 @@ impl FlowTracker {
         }
     }
 
-    /// Logs a connection that is over and still in the table; its state was `before`.
+    /// Logs a connection that is over and still in the table; its earlier state was `before`.
     fn log_over(&mut self, id: FlowId, (before, how): (FlowState, FlowEnd), now: Timestamp) {
         if !self.log.is_kept() {
             return;
@@ -151,7 +151,7 @@ impl FlowTracker {
         self.events.records.extend(record);
     }
 
-    /// Logs a flow that is gone from the table, unless it was over: that was logged.
+    /// Logs a flow that is gone from the table, unless it was over and therefore logged already.
     pub(crate) fn log_gone(&mut self, id: FlowId, flow: &Flow, how: FlowEnd, now: Timestamp) {
         if !self.log.is_kept() {
             return;

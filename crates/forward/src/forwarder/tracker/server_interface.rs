@@ -1,5 +1,5 @@
-//! The interface that the cache takes packets of a flow's server from. The server's router may use
-//! another of equal routes.
+//! Interface from which the cache accepts packets of a flow's server. The server's router may use
+//! another of several equal routes.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use crate::{ACK, Direction, FlowId, Frame, RST, SYN};
 use convey_model::Timestamp;
 use convey_wire::Kind;
 
-/// How long nothing has come by the interface in a flow's entry before the entry moves to another
-/// one: a server that sends by both at once must not cause a write for each packet. It is also the
-/// least time between two looks at an entry.
+/// Minimum silence on the interface in a flow's entry before the entry moves to another one, and
+/// minimum time between two checks of an entry. A server that sends on both interfaces must not
+/// cause a write for each packet.
 const SILENT_FOR: Duration = Duration::from_millis(100);
 
-/// Flows whose last look is remembered: 16 KiB.
+/// Flows whose last check is remembered: 16 KiB.
 const SLOTS: usize = 1_024;
 
-/// When the entries of flows were last compared with the interface of a packet. Several flows share
-/// a slot; a flow that another one has replaced there is looked at again.
+/// Times when the entries of flows were last compared with the interface of a packet. Several flows
+/// share a slot; a flow that another one has replaced there is checked again.
 #[derive(Debug)]
 pub(super) struct InterfaceChecks(Box<[(FlowId, Timestamp)]>);
 
@@ -30,7 +30,7 @@ impl Default for InterfaceChecks {
 }
 
 impl InterfaceChecks {
-    /// Whether a flow's entry may be looked at now; notes the look.
+    /// Whether a flow's entry may be checked now; notes the check.
     pub(super) fn is_due(&mut self, id: FlowId, now: Timestamp) -> bool {
         let slot = &mut self.0[id.0 as usize % SLOTS];
         let is_due = slot.0 != id || now.since(slot.1) >= SILENT_FOR;
@@ -42,15 +42,15 @@ impl InterfaceChecks {
 }
 
 impl FlowTracker {
-    /// The interface that a packet of a flow's server, or an ICMP error about one to it, came in
-    /// by, if packets to that server go out by another one.
+    /// Interface on which a packet of a flow's server, or an ICMP error about a packet to the
+    /// server, has arrived, if the next hop to the server is on another one.
     #[inline]
     pub(crate) fn unusual_interface(&self, id: FlowId, frame: &Frame<'_>, plan: &Plan) -> Option<u32> {
         let usual = plan.network.get(self.table.get(id).next_hop(Direction::ToServer));
         frame.interface.filter(|interface| usual.is_none_or(|hop| hop.interface != *interface))
     }
 
-    /// Applies a packet to its flow, before it is rewritten.
+    /// Applies a packet to its flow, before the packet is rewritten.
     #[inline]
     pub(crate) fn apply_packet(
         &mut self,
@@ -64,8 +64,8 @@ impl FlowTracker {
         }
     }
 
-    /// Has the cache take the packets of a flow's server from the interface of this packet, if its
-    /// numbers and its checksum are right and nothing comes by the other interface any more.
+    /// Moves a flow's entry to the interface of this packet of the server, if the packet's numbers
+    /// and checksum are right and the other interface is silent.
     #[inline]
     fn follow_server_interface(&mut self, id: FlowId, frame: &Frame<'_>, packet: PacketContext<'_>) {
         if let (true, Some(interface)) = (self.cache.is_present(), frame.interface) {
@@ -80,7 +80,7 @@ impl FlowTracker {
         PacketContext { headers, plan, now }: PacketContext<'_>,
     ) {
         let flow = self.table.get(id);
-        // A handshake goes in when it ends.
+        // The entry is written when the handshake ends.
         let is_open = flow.is_cached() && !flow.state().is_handshake();
         let is_believed = !headers.is_tcp()
             || (headers.flags.0 & (SYN | RST | ACK) == ACK
@@ -103,7 +103,7 @@ impl FlowTracker {
         if !is_other || !frame.is_intact(headers) {
             return;
         }
-        // What the entry knows of a FIN goes with it.
+        // The new entry has no record of a FIN that the old one has seen, so catch up first.
         let seen = self.catch_up_open(id).map_or(seen, |both| both[Direction::ToClient as usize]);
         let is_unusual = self.unusual_interface(id, frame, plan).is_some();
         if self.cache.accept_server_from(self.table.get(id), interface, seen, now) {
@@ -111,8 +111,8 @@ impl FlowTracker {
         }
     }
 
-    /// Whether packets of a flow's server can no longer come from there by the interface that its
-    /// entry has moved to.
+    /// Whether packets of a flow's server can no longer arrive on the interface that its entry has
+    /// moved to.
     pub(super) fn has_lost_server_interface(&mut self, id: FlowId) -> bool {
         let flow = self.table.get(id);
         let key = flow.server();

@@ -1,4 +1,4 @@
-//! The tunnels that flows go through, also after a reload that took them away.
+//! Tunnels of flows, including those that a reload has removed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,19 +12,20 @@ use convey_wire::Envelope;
 /// Tunnels by the number of their server.
 #[derive(Debug, Default)]
 pub(super) struct Tunnels {
-    /// Those of the plan.
+    /// Tunnels of the plan.
     planned: Arc<HashMap<u32, Tunnel>>,
-    /// Those of servers that are reached in another way now, or drain: connections go on through
+    /// Tunnels of servers that are now reached in another way or drain; their connections still use
     /// them.
     former: HashMap<u32, Tunnel>,
-    /// Servers whose tunnel is another one since the last look at every flow: the flow cache may
-    /// know the one before.
+    /// Servers whose tunnel has changed since the last sweep over all flows: the flow cache may
+    /// have the earlier one.
     changed: HashSet<u32>,
 }
 
 impl Tunnels {
-    /// Goes by another plan. Keeps what flows may still need: there are no more than the plan has
-    /// servers, and servers that drain. Returns whether flows go through another tunnel now.
+    /// Applies another plan and keeps the tunnels that flows may still need: at most one for each
+    /// server of the plan and each draining server. Returns whether the tunnel of some flow may
+    /// have changed.
     pub(super) fn adopt(&mut self, plan: &Plan) -> bool {
         if Arc::ptr_eq(&self.planned, &plan.tunnels) && self.former.is_empty() {
             return false;
@@ -49,24 +50,23 @@ impl Tunnels {
         !changed.is_empty()
     }
 
-    /// Every flow has been looked at since the tunnels last changed.
+    /// Resets the list of changed tunnels, after a sweep over all flows.
     pub(super) fn forget_changes(&mut self) {
         self.changed.clear();
     }
 
-    /// Whether the cache may put packets of a flow into a tunnel that is no longer the flow's.
+    /// Whether the cache may use a tunnel for packets of a flow that is no longer the flow's.
     pub(super) fn is_changed(&self, flow: &Flow) -> bool {
         flow.way() == ServerWay::Tunneled && self.changed.contains(&flow.server_id())
     }
 
-    /// Whether there is the tunnel that packets of a flow go through, if they do.
+    /// Whether the tunnel of a flow is known, or the flow needs none.
     #[inline]
     pub(super) fn know(&self, flow: &Flow) -> bool {
         flow.way() != ServerWay::Tunneled || self.of_server(flow.server_id()).is_some()
     }
 
-    /// The tunnel that a flow's packets to its server go through, if they do, and what the flow is
-    /// known by there.
+    /// Tunnel of a flow's packets to its server, if there is one, and the hash of the flow there.
     pub(super) fn envelope(&self, flow: &Flow) -> Option<Envelope> {
         let tunnel = self.of_server(flow.server_id()).filter(|_| flow.way() == ServerWay::Tunneled)?;
         Some(Envelope::new(tunnel, &flow.client()))
@@ -76,7 +76,7 @@ impl Tunnels {
         self.planned.get(&id).or_else(|| self.former.get(&id))
     }
 
-    /// The tunnel that a packet of a flow goes through, and the hash of the flow there.
+    /// Tunnel of a flow's packet, and the hash of the flow there.
     #[inline]
     pub(super) fn envelope_of_packet(
         &self,
