@@ -1,7 +1,8 @@
-//! SNAT ports: which of our addresses and ports stands for a client towards a server.
+//! SNAT ports: addresses and ports of convey that replace a client's address and port towards a
+//! server.
 //!
-//! A port may be in use for many servers at once, once for each: replies are told apart by where they come
-//! from.
+//! A port may be used for many servers at once, once for each: replies are distinguished by their
+//! source.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -15,39 +16,39 @@ use super::snat_choice::SnatChoice;
 use super::table_quota::Occupancy;
 use convey_model::{Addr, NextHops};
 
-/// Servers for which the choice of addresses is remembered.
+/// Upper bound for the servers whose choice of addresses is remembered.
 const MAX_CHOSEN: usize = 1 << 16;
 
-/// The SNAT ports of one worker, on every SNAT address.
+/// SNAT ports of one worker, on every SNAT address.
 #[derive(Debug)]
 pub struct NatPorts {
     addresses: Vec<Addr>,
     choice: SnatChoice,
-    /// Those that another process has. No flow begins with them.
+    /// Addresses whose ports another process has; no flow begins with them.
     withheld: Arc<[IpAddr]>,
-    /// The addresses that a server sees. Chosen with its first flow.
+    /// Addresses that each server sees, chosen with the server's first flow.
     chosen: HashMap<Addr, Places>,
-    /// All of IPv4, and all of IPv6.
+    /// All IPv4 addresses, and all IPv6 addresses.
     of_family: [Places; 2],
-    /// Flows of servers that see several addresses take turns.
+    /// Index for taking turns between several addresses that a server sees.
     turn: usize,
     ports: RangeInclusive<u16>,
     pools: PortPools,
-    /// How many are in use, towards all servers.
+    /// Number of ports in use, over all servers.
     in_use: usize,
-    /// Those left out of the split: their replies would not come to this worker.
+    /// Ports outside the split: their replies would not reach this worker.
     not_ours: Arc<[u16]>,
-    /// The same and those of frontends, among `ports`.
+    /// Ports outside the split, and ports of frontends, among `ports`.
     left_out: PortsByKey<()>,
-    /// How many these are.
+    /// Number of ports in `left_out`.
     left_out_len: u32,
 }
 
-/// Places in the list of SNAT addresses of those that a server sees.
+/// Addresses that a server sees, as indices into the list of SNAT addresses.
 #[derive(Debug, Clone)]
 struct Places {
     all: Arc<[u16]>,
-    /// How many come first: the others are used while the ports of these are in use.
+    /// Number of preferred addresses: the others are used while the ports of these are in use.
     first: usize,
 }
 
@@ -57,7 +58,7 @@ impl Places {
         Places { first: first.len(), all: first.into_iter().chain(further).collect() }
     }
 
-    /// The place that is looked at in this step: the first ones in turn, then the others in turn.
+    /// Index to try in this step: the preferred ones in turn, then the others in turn.
     fn in_turn(&self, turn: usize, step: usize) -> u16 {
         let (first, further) = self.all.split_at(self.first);
         let places = if step < first.len() { first } else { further };
@@ -66,9 +67,10 @@ impl Places {
 }
 
 impl NatPorts {
-    /// The ports `ports` of each of these addresses. `seed` decides in which order they are handed out. It must be a secret:
-    /// somebody who knows it can forge packets of the next connection. If it differs from run to run, a server rarely meets
-    /// a port that it still remembers from the last.
+    /// Creates the ports `ports` of each of these addresses. `seed` decides the order of
+    /// allocation. It must be a secret: an attacker who has it can forge packets of the next
+    /// connection. If it differs between runs, a server rarely gets a port that it still remembers
+    /// from the last run.
     pub fn new(mut addresses: Vec<Addr>, ports: RangeInclusive<u16>, seed: u64) -> Self {
         addresses.sort_by_key(|address| !address.is_v4());
         let v4 = addresses.iter().filter(|address| address.is_v4()).count();
@@ -91,13 +93,13 @@ impl NatPorts {
         }
     }
 
-    /// With another way to choose the address that a server sees.
+    /// Sets how the addresses that a server sees are chosen.
     #[must_use]
     pub fn choosing(self, choice: SnatChoice) -> Self {
         NatPorts { choice, ..self }
     }
 
-    /// Chooses the addresses that a server sees, if they are not chosen yet.
+    /// Chooses the addresses that a server sees, unless they are chosen already.
     pub(super) fn choose(&mut self, server: Addr, network: &NextHops) {
         if self.chosen.contains_key(&server) {
             return;
@@ -114,17 +116,17 @@ impl NatPorts {
         self.chosen.insert(server, Places::new(places(seen.first), places(seen.further)));
     }
 
-    /// Has the addresses that servers see chosen anew: routes or addresses of this host have changed.
+    /// Discards all choices of addresses, because routes or addresses of this host have changed.
     pub(super) fn choose_anew(&mut self) {
         self.chosen.clear();
     }
 
-    /// Whether these are the addresses that no flow begins with.
+    /// Whether these are the withheld addresses.
     pub(super) fn withholds(&self, withheld: &Arc<[IpAddr]>) -> bool {
         self.withheld == *withheld
     }
 
-    /// Begins no flow with the addresses that another process has.
+    /// Sets the addresses that another process has; no flow begins with them.
     pub(super) fn withhold(&mut self, withheld: &Arc<[IpAddr]>) {
         if !self.withholds(withheld) {
             self.withheld = withheld.clone();
@@ -132,7 +134,8 @@ impl NatPorts {
         }
     }
 
-    /// Places of the addresses that a server sees; all of its family unless they are chosen.
+    /// Indices of the addresses that a server sees; all addresses of its family unless they are
+    /// chosen.
     fn places(&self, server: &Addr) -> &Places {
         let [v4, v6] = &self.of_family;
         self.chosen.get(server).unwrap_or(if server.is_v4() { v4 } else { v6 })
@@ -144,7 +147,7 @@ impl NatPorts {
         places.all.iter().any(|place| self.addresses.get(usize::from(*place)) == Some(&address))
     }
 
-    /// Those of a worker, of each of these addresses.
+    /// Creates the ports of a worker, on each of these addresses.
     pub fn of_worker(addresses: Vec<Addr>, split: &PortSplit, worker: u16, seed: u64) -> Self {
         let not_ours = split.left_out.clone();
         let mut ports = NatPorts { not_ours, ..NatPorts::new(addresses, split.ports(worker), seed) };
@@ -152,8 +155,9 @@ impl NatPorts {
         ports
     }
 
-    /// Hands out no port where a frontend listens from now on: what a server sends late would begin something there. A
-    /// port in use stays with its flow, which is told apart by where packets come from.
+    /// Excludes the ports of frontends from allocation: late packets of a server to such a port
+    /// would begin a flow there. A port in use stays with its flow, whose packets are distinguished
+    /// by their source.
     pub(crate) fn leave_out(&mut self, frontends: impl IntoIterator<Item = (Addr, RangeInclusive<u16>)>) {
         let (first, last) = (*self.ports.start(), *self.ports.end());
         let ours = frontends.into_iter().filter(|(addr, _)| self.addresses.contains(addr));
@@ -169,9 +173,10 @@ impl NatPorts {
         }
     }
 
-    /// An address that the server may see and a port for a new flow to it; `None` if all are in use. Ports that were never
-    /// used come first (unless many are remembered), then those that have been free for longest: the server remembers a connection for a
-    /// while after its end (TIME-WAIT) and may refuse another of the same addresses and ports.
+    /// Allocates a port for a new flow to a server, on an address that the server may see; `None`
+    /// if all are in use. Ports that were never used come first (unless many are remembered), then
+    /// those that have been free for longest: the server remembers a connection for a while after
+    /// its end (TIME-WAIT) and may refuse another one with the same addresses and ports.
     pub fn allocate(&mut self, server: (Addr, u16), protocol: u8) -> Option<(Addr, u16)> {
         let places = self.places(&server.0).clone();
         let (first, total) = (*self.ports.start(), self.ports.len() as u32);
@@ -192,8 +197,8 @@ impl NatPorts {
         None
     }
 
-    /// Takes this very address and port for a flow to a server that another process has begun. Returns whether it is free
-    /// and ours.
+    /// Takes this address and port for a flow that another process has begun. Returns whether it is
+    /// free and belongs to this worker.
     pub(super) fn take(&mut self, server: (Addr, u16), protocol: u8, at: (Addr, u16)) -> bool {
         let Some((place, number)) = self.numbered(&server.0, at) else { return false };
         let total = self.ports.len() as u32;
@@ -202,13 +207,14 @@ impl NatPorts {
         is_free
     }
 
-    /// Takes back what was allocated for this server. A port outside of these addresses and ports is ignored:
-    /// it was allocated from others, before they were changed.
+    /// Releases a port that was allocated for this server. A port outside of these addresses and
+    /// ports is ignored: it was allocated before they were changed.
     pub fn release(&mut self, server: (Addr, u16), protocol: u8, at: (Addr, u16)) {
         self.give_back(server, protocol, at, true);
     }
 
-    /// Takes back what was allocated for a flow that has not begun: the server has seen nothing of it.
+    /// Releases a port that was allocated for a flow that has not begun: the server has not seen
+    /// the port.
     pub(super) fn undo(&mut self, server: (Addr, u16), protocol: u8, at: (Addr, u16)) {
         self.give_back(server, protocol, at, false);
     }
@@ -219,32 +225,32 @@ impl NatPorts {
         }
     }
 
-    /// Whether a new flow to this server may have this address and port once the flow that has it ends.
+    /// Whether a new flow to this server may use this address and port once its present flow ends.
     pub(super) fn may_have(&self, server: &Addr, (address, port): (Addr, u16)) -> bool {
         let is_left_out = || self.left_out.around(&(), port).is_some();
         self.ports.contains(&port) && !is_left_out() && self.may_see(server, address)
     }
 
-    /// The addresses that flows to this server begin with while there are ports, as they are chosen for it.
+    /// Preferred addresses for flows to this server.
     pub(super) fn first_addresses(&self, server: &Addr) -> impl Iterator<Item = Addr> {
         let places = self.places(server);
         let first = places.all.iter().take(places.first);
         first.filter_map(|place| self.addresses.get(usize::from(*place)).copied())
     }
 
-    /// The place of an address of the server's family, and the number of a port there.
+    /// Index of an address of the server's family, and the number of a port there.
     fn numbered(&self, server: &Addr, (address, port): (Addr, u16)) -> Option<(u16, u32)> {
         let place = self.addresses.iter().position(|a| *a == address)?;
         let fits = address.is_v4() == server.is_v4() && self.ports.contains(&port);
         fits.then(|| (place as u16, u32::from(port - self.ports.start())))
     }
 
-    /// Whether this is one of the addresses with one of the ports.
+    /// Whether this address and port are among the SNAT ports of this worker.
     pub fn holds(&self, (address, port): (Addr, u16)) -> bool {
         self.ports.contains(&port) && self.addresses.contains(&address)
     }
 
-    /// How many there are for a server, those that are left out among them.
+    /// Number of ports towards a server, including ports that are left out.
     pub fn towards(&self, server: &Addr) -> u32 {
         self.ports_of(self.places(server))
     }
@@ -253,7 +259,7 @@ impl NatPorts {
         places.all.len() as u32 * self.ports.len() as u32
     }
 
-    /// How many ports are in use towards a server, and how many are free.
+    /// Numbers of ports in use and free towards a server.
     pub(super) fn occupancy(&self, server: (Addr, u16), protocol: u8) -> Occupancy {
         let places = self.places(&server.0);
         let used = places.all.iter().map(|place| self.pools.in_use((server, protocol, *place))).sum();
@@ -261,28 +267,29 @@ impl NatPorts {
         Occupancy::of(self.ports_of(places).saturating_sub(left_out), used)
     }
 
-    /// Ports in use, over all servers.
+    /// Number of ports in use, over all servers.
     pub fn in_use(&self) -> usize {
         self.in_use
     }
 
-    /// The addresses.
+    /// SNAT addresses.
     pub fn addresses(&self) -> &[Addr] {
         &self.addresses
     }
 
-    /// Servers have come or gone: all are to be looked at.
+    /// Requests a check of all pools, because servers have come or gone.
     pub(super) fn begin_to_check(&mut self) {
         self.pools.begin_to_check();
     }
 
-    /// Looks at some of the servers' addresses and ports, and forgets those for which `keep` is false and no port is in use;
-    /// the others when their last port comes back. Returns whether there are more to be looked at.
+    /// Checks some of the pools, each for a server's address and port. Forgets those for which
+    /// `keep` is false: at once if no port is in use, otherwise when the last port is released.
+    /// Returns whether there are more to check.
     pub(super) fn check(&mut self, budget: usize, keep: impl Fn((Addr, u16), u8) -> bool) -> bool {
         self.pools.check(budget, |(server, protocol, _)| keep(server, protocol))
     }
 
-    /// How many servers' addresses and ports are remembered.
+    /// Number of pools.
     #[cfg(test)]
     pub(super) fn pools(&self) -> usize {
         self.pools.len()
@@ -401,7 +408,7 @@ mod tests {
         let taken = take(&mut ports, 8);
         assert!(taken.len() == 6 && taken.iter().all(|(_, port)| *port != 1001), "{taken:?}");
         assert_eq!(ports.in_use(), 6);
-        // One that is in use stays with its flow, and is not handed out again.
+        // A port in use stays with its flow, and is not allocated again.
         ports.leave_out([(addr(1), 900..=1000)]);
         let more = take(&mut ports, 8);
         assert!(more.len() == 2 && more.iter().all(|(_, port)| *port == 1001), "{more:?}");

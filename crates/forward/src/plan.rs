@@ -1,5 +1,5 @@
-//! The plan of the forwarding core: frontends, their servers, and next hops. The driver of the core makes a new
-//! [`Plan`] whenever something changes, and gives it with each frame.
+//! Plan of the forwarding core: frontends, their servers, and next hops. The driver of the core
+//! makes a new [`Plan`] whenever something changes, and passes it with each frame.
 
 mod balancing;
 mod path_mtu;
@@ -19,138 +19,145 @@ use convey_model::{
     Prefix, Protocol, ServerEndpoints, Slots, Sources, Tunnel, TunnelConfig,
 };
 
-/// All that decides about packets besides their flows. Flows that have begun go on by it, too.
+/// Everything that decides about packets besides their flows. Existing flows follow the latest
+/// plan, too.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// Another number than the plan before had.
+    /// Number that differs from that of the plan before.
     pub generation: u64,
-    /// The frontends whose packets are forwarded.
+    /// Frontends whose packets are forwarded.
     pub frontends: Vec<Arc<PlannedFrontend>>,
-    /// The same, by where they listen.
+    /// Frontends by their endpoints.
     pub listeners: HashMap<Endpoint, Arc<PlannedFrontend>>,
-    /// All pools, those without a frontend too.
+    /// All pools, including those without a frontend.
     pub pools: Vec<Arc<PlannedPool>>,
-    /// The servers of all pools, by their number.
+    /// Servers of all pools, by number.
     pub servers: HashMap<u32, Arc<PlannedServer>>,
-    /// The tunnels to servers that have one, by the server's number: see [`tunnels`].
+    /// Tunnels to the servers that have one, by the server's number: see [`tunnels`].
     pub tunnels: Arc<HashMap<u32, Tunnel>>,
-    /// Where the servers listen: nobody who sends from there is a client.
+    /// Endpoints of the servers, which cannot be the source of a client.
     pub server_endpoints: Arc<ServerEndpoints>,
-    /// Where other programs of this host listen: its addresses are no client's, and its ports no SNAT ports.
+    /// Endpoints of other programs of this host: their addresses are not clients' addresses, and
+    /// their ports not SNAT ports.
     pub proxied: Vec<Listen>,
-    /// Frontends and servers whose flows go on, though nothing begins there any more.
+    /// Frontends and servers that drain: existing flows continue, but no flow begins.
     pub draining: Arc<DrainingEndpoints>,
-    /// Whether nothing may begin any more.
+    /// Whether convey is stopping, so that no flow begins.
     pub stopping: bool,
-    /// Where flows that cannot go on are left as they are, for another balancer forwards them.
+    /// Endpoints whose flows are left alone when they cannot continue here, because another
+    /// balancer forwards them.
     pub outlasting: BTreeSet<Endpoint>,
-    /// The next hops.
+    /// Next hops.
     pub network: Arc<NextHops>,
     /// SNAT addresses whose ports another process has: no flow begins with them.
     pub snat_withheld: Arc<[IpAddr]>,
-    /// How long silent flows are remembered.
+    /// Timeouts after which silent flows are forgotten.
     pub flow_timeouts: FlowTimeouts,
-    /// Shortest path MTU to a client that servers are told of, in bytes; `None`: they are told of none.
+    /// Minimum path MTU to a client that is reported to servers, in bytes; `None`: no path MTU is
+    /// reported.
     pub min_path_mtu: Option<u32>,
 }
 
-/// Where clients connect to.
+/// Frontend: the address and ports that clients connect to.
 #[derive(Debug)]
 pub struct PlannedFrontend {
-    /// No other frontend has it.
+    /// Unique number of the frontend.
     pub id: u32,
-    /// Which packets of a flow pass here: those of both sides (NAT), or its client's (direct server return).
+    /// Whether the packets of both sides pass convey (NAT), or only the client's (direct server
+    /// return).
     pub view: View,
-    /// What its clients speak.
+    /// Transport protocol of the clients.
     pub protocol: Protocol,
-    /// Its addresses (VIPs) and ports.
+    /// Addresses (VIPs) and ports of the frontend.
     pub listen: Vec<Listen>,
-    /// Flows at once; `None`: no limit.
+    /// Maximum number of flows; `None`: no limit.
     pub max_connections: Option<u32>,
-    /// Clients that have no share.
+    /// Clients without a limit to their share.
     pub trusted_clients: Vec<Prefix>,
-    /// The clients that may come in. Flows of others end.
+    /// Access list. Flows of denied clients end.
     pub access: Access,
-    /// The limits of one source.
+    /// Limits for each source.
     pub limits: Limits,
-    /// The counts of each source, at all workers; `None` without limits for sources.
+    /// Counts for each source, over all workers; `None` without limits for sources.
     pub sources: Option<Arc<Sources>>,
-    /// Its flows, of all workers.
+    /// Connection slots in use, over all workers.
     pub slots: Arc<Slots>,
-    /// The servers of its clients.
+    /// Servers of the frontend.
     pub pool: Arc<PlannedPool>,
 }
 
-/// Servers, and how one is chosen.
+/// Servers of a backend, with the choice between them.
 pub struct PlannedPool {
-    /// Those that [`ServerPicker`] has the indices of.
+    /// Servers, by the indices that [`ServerPicker`] returns.
     pub servers: Vec<Arc<PlannedServer>>,
-    /// Chooses one.
+    /// Choice of a server.
     pub picker: Arc<dyn ServerPicker>,
-    /// Whether the choice follows from addresses and ports alone, so that it need not be remembered.
+    /// Whether the choice follows from addresses and ports alone, so that it need not be
+    /// remembered.
     pub is_hashed: bool,
-    /// How packets get to the servers in direct server return.
+    /// How packets reach the servers in direct server return.
     pub dsr: DsrKind,
-    /// What there is to say of a tunnel, where that is one.
+    /// Tunnel settings, for direct server return through tunnels.
     pub tunnel: TunnelConfig,
     /// Whether convey resets or keeps flows whose server goes down.
     pub on_down: ByView<OnDown>,
 }
 
-/// What holds for the flows of each view.
+/// Values for the flows of each view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ByView<T> {
-    /// For those whose both sides pass here (NAT).
+    /// For flows whose packets pass convey in both directions (NAT).
     pub both_sides: T,
-    /// For those whose client alone does (direct server return).
+    /// For flows whose client packets alone pass convey (direct server return).
     pub client_side: T,
 }
 
-/// The side that answers clients.
+/// A server of a pool.
 #[derive(Debug)]
 pub struct PlannedServer {
-    /// No other server has it.
+    /// Unique number of the server.
     pub id: u32,
-    /// Its address; with port 0, it listens on whatever port a client asks for.
+    /// Address of the server. With port 0, the server listens on every port that clients of the
+    /// frontend use.
     pub addr: SocketAddr,
-    /// Whether it answers.
+    /// Whether the server is up.
     pub is_up: bool,
-    /// Whether new flows may go to it.
+    /// Whether new flows may go to the server.
     pub is_eligible: bool,
-    /// Flows at once; `None`: no limit.
+    /// Maximum number of flows; `None`: no limit.
     pub max_connections: Option<u32>,
-    /// Its flows, of all workers and frontends.
+    /// Connection slots in use, over all workers and frontends.
     pub slots: Arc<Slots>,
 }
 
-/// Chooses a server for a new flow.
+/// Choice of a server for a new flow.
 pub trait ServerPicker: Send + Sync {
-    /// The server for a client of `vip`.
+    /// Server for a client of `vip`.
     fn pick(&self, client: SocketAddr, vip: SocketAddr) -> Picked;
 
-    /// The server that a datagram names itself, by its index in the pool. It goes before [`ServerPicker::pick`]: a client may have changed its
-    /// address in the midst of a connection.
+    /// Server that a datagram itself identifies, by its index in the pool. It overrides
+    /// [`ServerPicker::pick`], because a client may have changed its address during a connection.
     fn named_by(&self, _datagram: &[u8]) -> Option<usize> {
         None
     }
 
-    /// A number that is always the same for a client of `vip`.
+    /// Hash that is constant for a client of `vip`.
     fn hash(&self, client: SocketAddr, vip: SocketAddr) -> u64;
 }
 
-/// The answer to "which server?".
+/// Result of choosing a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Picked {
-    /// The one with this index in its pool.
+    /// Index of the server in its pool.
     Server(usize),
-    /// All that could be chosen have as many flows as they may.
+    /// All eligible servers have reached their maximum number of flows.
     Busy,
-    /// None can be chosen.
+    /// No server is eligible.
     Nobody,
 }
 
 impl Plan {
-    /// What these frontends forward over this network, with defaults for the rest.
+    /// Creates a plan with these frontends and this network, and defaults for the rest.
     pub fn new(generation: u64, frontends: Vec<Arc<PlannedFrontend>>, network: Arc<NextHops>) -> Plan {
         let endpoints = |frontend: &Arc<PlannedFrontend>| {
             let frontend = frontend.clone();
@@ -175,7 +182,7 @@ impl Plan {
 }
 
 impl PlannedFrontend {
-    /// Number `id`, at one address and port, without limits.
+    /// Creates a frontend with number `id` and one address and port, without limits.
     pub fn new(
         id: u32,
         view: View,
@@ -200,12 +207,12 @@ impl PlannedFrontend {
         }
     }
 
-    /// Whether servers answer its clients themselves.
+    /// Whether servers answer the frontend's clients directly.
     pub fn is_dsr(&self) -> bool {
         self.view == View::ClientSide
     }
 
-    /// How packets get to its servers.
+    /// How packets reach the frontend's servers.
     pub(crate) fn way(&self) -> ServerWay {
         match (self.view, self.pool.dsr) {
             (View::BothSides, _) | (View::ClientSide, DsrKind::L3) => ServerWay::Rewritten,
@@ -214,14 +221,14 @@ impl PlannedFrontend {
         }
     }
 
-    /// Whether a client has no share.
+    /// Whether a client has no limit to its share.
     pub fn trusts(&self, client: IpAddr) -> bool {
         self.trusted_clients.iter().any(|network| network.contains(client))
     }
 }
 
 impl<T> ByView<T> {
-    /// For flows of this view.
+    /// Value for flows of this view.
     pub fn of(&self, view: View) -> &T {
         match view {
             View::BothSides => &self.both_sides,
@@ -231,15 +238,15 @@ impl<T> ByView<T> {
 }
 
 impl<T: Copy> ByView<T> {
-    /// The same for all.
+    /// Creates equal values for both views.
     pub fn both(value: T) -> ByView<T> {
         ByView { both_sides: value, client_side: value }
     }
 }
 
 impl PlannedPool {
-    /// Servers chosen by hash. Packets that go straight to them get a new destination; flows of a server that is down are
-    /// reset.
+    /// Creates a pool with servers chosen by hash. In direct server return, packets get a new
+    /// destination. Flows of a server that is down are reset.
     pub fn new(servers: Vec<Arc<PlannedServer>>, picker: Arc<dyn ServerPicker>) -> PlannedPool {
         let on_down = ByView::both(OnDown::Reset);
         let tunnel = TunnelConfig::default();
@@ -248,7 +255,7 @@ impl PlannedPool {
 }
 
 impl PlannedServer {
-    /// Number `id`, which answers and has no limit.
+    /// Creates a server with number `id` that is up and has no limit.
     pub fn new(id: u32, addr: SocketAddr) -> PlannedServer {
         PlannedServer {
             id,
@@ -260,7 +267,7 @@ impl PlannedServer {
         }
     }
 
-    /// Where it listens for clients that ask for this port.
+    /// Address of the server for clients that use this port.
     pub fn addr_for(&self, port: u16) -> SocketAddr {
         let mut addr = self.addr;
         if addr.port() == 0 {
@@ -269,7 +276,7 @@ impl PlannedServer {
         addr
     }
 
-    /// The same as the server's end of a flow.
+    /// Address and port of the server, as in the keys of flows.
     pub(crate) fn endpoint_for(&self, port: u16) -> (Addr, u16) {
         let addr = self.addr_for(port);
         (addr.ip().into(), addr.port())

@@ -1,47 +1,49 @@
-//! Which SNAT ports were handed out towards each address and port of a server. Strangers choose the port where servers have
-//! none of their own, so there may be many pools: what they take is bounded, and no call looks at all of them.
+//! Pools of SNAT ports towards each address and port of a server. If a server accepts any port,
+//! strangers choose it, so there may be many pools. Their memory is bounded, and no call visits all
+//! of them.
 
 use std::collections::{HashMap, VecDeque};
 
 use convey_model::Addr;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// A server's address and port, a protocol, and the place of a SNAT address in the list of them.
+/// Key of a pool: a server's address and port, a protocol, and the index of a SNAT address.
 pub(super) type PoolKey = ((Addr, u16), u8, u16);
 
-/// Beyond so many pools, those of which no port is in use are forgotten.
+/// Number of pools above which pools without a port in use are forgotten.
 const MAX_POOLS: usize = 1 << 16;
 
-/// So many numbers of ports are remembered of each pool, if they were handed out; those of a server that strangers do not
-/// flood come back late even when the others have used up what all share.
+/// Port numbers that each pool remembers as used, at least. They ensure that ports of a server that
+/// is not flooded are reused late, even when other pools have used up the shared memory.
 const SURE: u32 = 64;
 
-/// So many more over all pools. A number takes 4 bytes, and one more range of numbers another 4; both up to twice that as lists
-/// grow by doubling: with those that are sure of [`MAX_POOLS`] 96 MiB.
+/// Port numbers beyond [`SURE`] that all pools together remember as used. A number takes 4 bytes,
+/// and each additional range of numbers another 4; both up to twice that, as lists grow by
+/// doubling. With the guaranteed numbers of [`MAX_POOLS`], the total is 96 MiB.
 const MAX_FRESH: usize = 1 << 21;
 
-/// Pools that are looked at for one that nobody uses, for each new one beyond the most.
+/// Pools that are checked for one without a port in use, for each new pool beyond the maximum.
 const MAX_LOOKED_AT_POOLS: usize = 16;
 
-/// The pools of one worker.
+/// Pools of one worker.
 #[derive(Debug)]
 pub(super) struct PortPools {
     pools: Vec<PortPool>,
     places: HashMap<PoolKey, u32>,
-    /// How many numbers they have handed out beyond those that are sure.
+    /// Number of remembered ports beyond the guaranteed ones, over all pools.
     fresh: usize,
     most_fresh: usize,
     most_pools: usize,
-    /// Where to look next for one that nobody uses.
+    /// Next place to check for a pool without a port in use.
     hand: usize,
     draws: Draws,
-    /// Which ports are left out: another number for each change.
+    /// Version of the set of ports that are left out.
     left_out_since: u32,
-    /// Pools that are still to be looked at, those before this place.
+    /// Pools before this place are still to be checked.
     unchecked: usize,
 }
 
-/// Random numbers of a secret seed: nobody who sees some of them can tell the next one.
+/// Random numbers from a secret seed, which cannot be predicted from earlier ones.
 #[derive(Debug)]
 struct Draws {
     seed: u64,
@@ -59,25 +61,27 @@ impl Draws {
 #[derive(Debug)]
 pub(super) struct PortPool {
     of: PoolKey,
-    /// Numbers that were neither handed out nor passed: the first and the last of each range, in their order.
+    /// Numbers that were neither handed out nor skipped: the first and the last of each range, in
+    /// order.
     unused: Vec<(u16, u16)>,
-    /// How many were handed out.
+    /// Number of ports that were handed out.
     handed: u32,
-    /// Ranges of numbers that were passed, because they are left out.
+    /// Ranges of numbers that were skipped because they are left out.
     passed: Vec<(u16, u16)>,
-    /// Ports that came back, the first in front.
+    /// Ports that were released, the oldest first.
     freed: VecDeque<u32>,
-    /// Whether no server has seen the first of these.
+    /// Whether no server has seen the first of the released ports.
     has_unseen: bool,
-    /// Ports that came back and are left out.
+    /// Ports that were released and are left out.
     left_out: Vec<u32>,
     left_out_since: u32,
-    /// Whether it goes with its last port in use: its server is gone, or nobody listens at its port.
+    /// Whether the pool is removed with its last port in use: its server is gone, or no frontend
+    /// uses its port.
     is_unwanted: bool,
 }
 
 impl PortPools {
-    /// `seed` is a secret: it decides in which order numbers are handed out.
+    /// Creates an empty set of pools. `seed` is a secret that decides the order of allocation.
     pub(super) fn new(seed: u64) -> PortPools {
         PortPools {
             pools: Vec::new(),
@@ -92,9 +96,11 @@ impl PortPools {
         }
     }
 
-    /// A number of `total` that fits. Numbers that were never handed out come first, unless many are remembered, in an
-    /// order that nobody can foresee (RFC 6056); then the numbers that have been free for longest. One that came back and was not
-    /// seen comes before all. `misfits` says how many numbers from one on do not fit: 0 if it does.
+    /// Takes one of `total` numbers that fits. Numbers that were never handed out come first,
+    /// unless many are remembered, in an unpredictable order (RFC 6056); then the numbers that have
+    /// been free for longest. A released number that no server has seen comes before all of these.
+    /// `misfits` returns how many numbers, beginning with this one, do not fit; 0 if the number
+    /// fits.
     pub(super) fn take(&mut self, of: PoolKey, total: u32, misfits: impl Fn(u32) -> u32) -> Option<u32> {
         if total == 0 {
             return None;
@@ -141,7 +147,7 @@ impl PortPools {
         }
     }
 
-    /// Hands out this number of `total`, if it is free.
+    /// Takes this number of `total`, if it is free.
     pub(super) fn take_this(&mut self, of: PoolKey, number: u32, total: u32) -> bool {
         if number >= total {
             return false;
@@ -160,8 +166,8 @@ impl PortPools {
         true
     }
 
-    /// Takes back a number that was handed out; one that no server has seen is handed out again next. Returns whether there
-    /// is such a pool.
+    /// Releases a number. If no server has seen it, it is handed out next. Returns whether the pool
+    /// exists.
     pub(super) fn give_back(&mut self, of: PoolKey, number: u32, was_seen: bool) -> bool {
         let Some(&place) = self.places.get(&of) else { return false };
         let pool = &mut self.pools[place as usize];
@@ -177,27 +183,28 @@ impl PortPools {
         true
     }
 
-    /// How many of these ports are in use.
+    /// Number of ports in use in this pool.
     pub(super) fn in_use(&self, of: PoolKey) -> u32 {
         let pool = self.places.get(&of).map(|place| &self.pools[*place as usize]);
         pool.map_or(0, PortPool::in_use)
     }
 
-    /// Other numbers fit from now on.
+    /// Notes that the set of ports that are left out has changed.
     pub(super) fn have_others_left_out(&mut self) {
         self.left_out_since = self.left_out_since.wrapping_add(1);
     }
 
-    /// All are to be looked at: see [`PortPools::check`].
+    /// Starts a check of all pools: see [`PortPools::check`].
     pub(super) fn begin_to_check(&mut self) {
         self.unchecked = self.pools.len();
     }
 
-    /// Looks at some of the pools and forgets those for which `keep` is false, each with its last port in use. Returns
-    /// whether there are more.
+    /// Checks some of the pools and forgets those for which `keep` is false, each once its last
+    /// port is released. Returns whether there are more to check.
     pub(super) fn check(&mut self, budget: usize, keep: impl Fn(PoolKey) -> bool) -> bool {
         for _ in 0..budget {
-            // From the last on: the pool that takes the place of a forgotten one was looked at, or is new.
+            // Backwards: the pool that takes the place of a forgotten one was checked already, or
+            // is new.
             self.unchecked = self.unchecked.min(self.pools.len());
             let Some(place) = self.unchecked.checked_sub(1) else { break };
             self.unchecked = place;
@@ -210,13 +217,13 @@ impl PortPools {
         self.unchecked > 0
     }
 
-    /// How many there are.
+    /// Number of pools.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.pools.len()
     }
 
-    /// Where the pool is; a new one if there is none.
+    /// Index of the pool, which is created if it does not exist.
     fn place(&mut self, of: PoolKey, total: u32) -> usize {
         if let Some(&place) = self.places.get(&of) {
             return place as usize;
@@ -262,25 +269,25 @@ impl PortPools {
 }
 
 impl PortPool {
-    /// Where the unused range is that has this number.
+    /// Index of the unused range that contains this number.
     fn unused_with(&self, number: u32) -> Option<usize> {
         let at = self.unused_after(number).checked_sub(1)?;
         (number <= u32::from(self.unused[at].1)).then_some(at)
     }
 
-    /// Where an unused range of the numbers below `total` is, by chance.
+    /// Index of a random unused range among the numbers below `total`.
     fn unused_near(&self, draw: u64, total: u32) -> Option<usize> {
         let near = draw as u32 % total;
         let after = || (!self.unused.is_empty()).then(|| self.unused_after(near) % self.unused.len());
         self.unused_with(near).or_else(after)
     }
 
-    /// Where the first unused range is that begins after this number.
+    /// Index of the first unused range that begins after this number.
     fn unused_after(&self, number: u32) -> usize {
         self.unused.partition_point(|(first, _)| u32::from(*first) <= number)
     }
 
-    /// Takes a part out of an unused range.
+    /// Removes a part from an unused range.
     fn part(&mut self, at: usize, taken: (u16, u16)) {
         let (first, last) = self.unused[at];
         match (first < taken.0, taken.1 < last) {
@@ -327,7 +334,7 @@ mod tests {
             self.places.get(&of(port)).map(|place| &self.pools[*place as usize])
         }
 
-        /// Bytes on the heap, as lists have them.
+        /// Bytes on the heap, including the spare capacity of lists.
         fn memory(&self) -> usize {
             let lists = self.pools.iter().map(|pool| pool.freed.capacity() + pool.left_out.capacity());
             let ranges = self.pools.iter().map(|pool| pool.passed.capacity() + pool.unused.capacity());
@@ -335,7 +342,7 @@ mod tests {
         }
     }
 
-    /// Takes so many numbers of this port's pool, and gives them back.
+    /// Takes `total` numbers of this port's pool, and releases them.
     fn use_up(pools: &mut PortPools, port: u16, total: u32) {
         let taken: Vec<_> = (0..total).map_while(|_| pools.take(of(port), total, |_| 0)).collect();
         assert_eq!(taken.len(), total as usize);
@@ -378,7 +385,7 @@ mod tests {
     fn what_is_remembered_of_many_servers_is_bounded_and_every_port_is_still_handed_out() {
         let mut pools = PortPools { most_fresh: 1_000, ..PortPools::new(7) };
         for port in 0..50 {
-            // One at a time: each comes back before the next is taken.
+            // One at a time: each number is released before the next is taken.
             for _ in 0..1_000 {
                 let number = pools.take(of(port), 1_000, |_| 0).unwrap();
                 pools.give_back(of(port), number, true);
@@ -426,7 +433,7 @@ mod tests {
         let (one, other) = (order(1), order(2));
         assert_eq!(order(1), one);
         assert!((0..1_000).filter(|n| one[*n] == other[*n]).count() < 20);
-        // A number next to the one before is as likely as any other.
+        // A neighbour of the number before is as likely as any other number.
         let steps = |order: &[u32]| order.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) == 1).count();
         assert!(steps(&one) < 20, "{one:?}");
         let low = |order: &[u32]| order[..500].iter().filter(|number| **number < 500).count();
@@ -451,7 +458,7 @@ mod tests {
         }
         assert!(asked.get() <= 1_000 * 130, "{} numbers were looked at", asked.get());
         assert!(pools.memory() < 1_000 * (128 * 4 + 101 * 16 + 256), "{} bytes", pools.memory());
-        // Then it is no longer left out.
+        // The number is no longer left out then.
         pools.have_others_left_out();
         let all = (0..10_000).map_while(|_| pools.take(of(7), 10_000, |_| 0));
         assert_eq!(all.collect::<std::collections::HashSet<_>>().len(), 10_000);

@@ -1,10 +1,11 @@
-//! Ports by what they are of, as ranges: a frontend may have thousands, and each plan is held against the last.
+//! Sets of ports by key, stored as ranges: a frontend may have thousands of ports, and each plan is
+//! compared with the last.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::RangeInclusive;
 
-/// The ports of each `K`, in ranges that are sorted and do not touch.
+/// Ports of each `K`, as sorted ranges that do not touch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PortsByKey<K: Eq + Hash>(HashMap<K, Vec<RangeInclusive<u16>>>);
 
@@ -15,12 +16,12 @@ impl<K: Eq + Hash> Default for PortsByKey<K> {
 }
 
 impl<K: Eq + Hash> PortsByKey<K> {
-    /// Whether this port is one of `of`'s.
+    /// Whether the port belongs to `of`.
     pub(super) fn contain(&self, of: &K, port: u16) -> bool {
         self.around(of, port).is_some()
     }
 
-    /// Whether each port is among those of `other`.
+    /// Whether each port is also in `other`.
     pub(super) fn are_among(&self, other: &Self) -> bool {
         let is_among = |of: &K, range: &RangeInclusive<u16>| {
             other.around(of, *range.start()).is_some_and(|around| around.contains(range.end()))
@@ -28,12 +29,12 @@ impl<K: Eq + Hash> PortsByKey<K> {
         self.0.iter().all(|(of, ranges)| ranges.iter().all(|range| is_among(of, range)))
     }
 
-    /// Each range, and whose it is.
+    /// Each range, with its key.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &RangeInclusive<u16>)> {
         self.0.iter().flat_map(|(of, ranges)| ranges.iter().map(move |range| (of, range)))
     }
 
-    /// The range of `of` that has this port.
+    /// Range of `of` that contains this port.
     pub(super) fn around(&self, of: &K, port: u16) -> Option<&RangeInclusive<u16>> {
         let ranges = self.0.get(of)?;
         let after = ranges.partition_point(|range| *range.start() <= port);
@@ -47,7 +48,7 @@ impl<K: Eq + Hash> FromIterator<(K, RangeInclusive<u16>)> for PortsByKey<K> {
         for (of, range) in ranges {
             let known = of_each.entry(of).or_default();
             match known.last_mut() {
-                // Ports in a row make one range at once.
+                // Consecutive ports are joined at once.
                 Some(last) if range.start().checked_sub(1) == Some(*last.end()) => {
                     *last = *last.start()..=*range.end();
                 }
@@ -59,7 +60,7 @@ impl<K: Eq + Hash> FromIterator<(K, RangeInclusive<u16>)> for PortsByKey<K> {
     }
 }
 
-/// Sorts ranges, and makes one of those that touch.
+/// Sorts ranges, and joins those that touch.
 fn join(ranges: &mut Vec<RangeInclusive<u16>>) {
     ranges.sort_unstable_by_key(|range| *range.start());
     ranges.dedup_by(|next, last| {

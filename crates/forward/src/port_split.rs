@@ -1,10 +1,11 @@
-//! The SNAT ports of each worker.
+//! Split of the SNAT ports between workers.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// The SNAT port range, split evenly between workers: the port of a reply says whose flow it is.
+/// SNAT port range, split evenly between workers: the port of a reply identifies the worker that
+/// has its flow.
 #[derive(Debug, Clone)]
 pub struct PortSplit {
     first: u16,
@@ -14,14 +15,15 @@ pub struct PortSplit {
 }
 
 impl PortSplit {
-    /// Splits `ports` between `workers`, of which there is at least one and no more than ports.
+    /// Splits `ports` between `workers`: at least one, and at most as many as there are ports.
     pub fn new(ports: RangeInclusive<u16>, workers: u16) -> Self {
         debug_assert!(workers >= 1 && usize::from(workers) <= ports.len());
         let (first, ports) = (*ports.start(), ports.len() as u32);
         PortSplit { first, ports, workers: workers.into(), left_out: Arc::default() }
     }
 
-    /// The same without these ports, which nobody owns: clients' packets to a frontend there go to all workers.
+    /// Excludes these ports, which then have no owner: clients' packets to a frontend on such a
+    /// port go to all workers.
     #[must_use]
     pub fn without(self, ports: impl IntoIterator<Item = u16>) -> Self {
         let mut left_out: Vec<u16> = ports.into_iter().collect();
@@ -29,21 +31,21 @@ impl PortSplit {
         PortSplit { left_out: left_out.into(), ..self }
     }
 
-    /// The ports of a worker.
+    /// Ports of a worker.
     pub fn ports(&self, worker: u16) -> RangeInclusive<u16> {
         let start = |worker: u32| worker * self.ports / self.workers;
         let worker = u32::from(worker);
         self.first + start(worker) as u16..=self.first + (start(worker + 1) - 1) as u16
     }
 
-    /// How many ports the worker has that has the fewest besides those that are `taken`.
+    /// Smallest number of ports of a worker that are not `taken`.
     pub fn fewest_without(&self, taken: &BTreeSet<u16>) -> usize {
         let is_free = |port: &u16| !taken.contains(port) && self.left_out.binary_search(port).is_err();
         let free = (0..self.workers as u16).map(|worker| self.ports(worker).filter(is_free).count());
         free.min().unwrap_or_default()
     }
 
-    /// The worker a port belongs to; `None` outside the range, and for those left out.
+    /// Worker that owns a port; `None` outside the range, and for excluded ports.
     #[inline]
     pub fn owner(&self, port: u16) -> Option<u16> {
         let offset = u32::from(port.checked_sub(self.first)?);

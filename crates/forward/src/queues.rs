@@ -1,8 +1,8 @@
-//! Which flow gives way when there is no room for another. Touched when a flow changes its class, not by
+//! Queues of flows in the order of eviction. They change when a flow changes its class, not with
 //! its packets.
 //!
-//! Flows that hold the same things form a group and queue in it, the oldest in front. To find the oldest flow that
-//! holds one of these things, a heap has the fronts of the groups that hold it.
+//! Flows that hold the same resources form a group and queue in it, the oldest in front. To find
+//! the oldest flow that holds a resource, a heap has the fronts of all groups that hold it.
 
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
@@ -12,19 +12,20 @@ use super::flow::{Class, Flow};
 use super::list::{FlowList, GROUP};
 use convey_model::Addr;
 
-/// Classes whose flows may give way.
+/// Number of classes whose flows may be evicted.
 const CLASSES: usize = 3;
 
-/// So many groups without a flow are kept, so that the next flow of the same frontend and server allocates nothing.
+/// Groups without a flow that are kept, so that the next flow of the same frontend and server
+/// allocates nothing.
 const IDLE_GROUPS: usize = 1_024;
 
-/// A resource that a flow holds, and that may run short.
+/// A limited resource that a flow holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Resource {
-    /// An entry of the table.
+    /// An entry of the connection table.
     TableEntry,
-    /// A SNAT port towards a server's address and port. One server may have several numbers, as a member of several
-    /// backends or by a new name.
+    /// A SNAT port towards a server's address and port. One address may have several server
+    /// numbers, as a member of several backends or after a change of its name.
     Port(Addr, u16),
     /// A connection slot of the frontend with this number.
     FrontendSlot(u32),
@@ -32,19 +33,19 @@ pub(super) enum Resource {
     ServerSlot(u32),
 }
 
-/// The flows of one kind that may be evicted.
+/// Queues of the evictable flows of one kind.
 #[derive(Debug)]
 pub(super) struct Queues {
     groups: Vec<Group>,
     group_numbers: HashMap<Owner, u32>,
     holders: Vec<Holder>,
     holder_numbers: HashMap<Resource, u32>,
-    /// Groups that there may be before those without a flow are forgotten.
+    /// Number of groups above which groups without a flow are forgotten.
     most_groups: usize,
     open: u32,
 }
 
-/// What the flows of a group have in common.
+/// Resources that the flows of a group have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Owner {
     frontend: u32,
@@ -56,37 +57,39 @@ struct Owner {
 #[derive(Debug)]
 struct Group {
     owner: Owner,
-    /// Numbers of the holders of what its flows hold.
+    /// Numbers of the holders for the resources of this group.
     holders: [u32; Owner::HOLDS],
     queues: [Queue; CLASSES],
     /// Whether a queue is in the heap of a holder, by class and holder.
     is_listed: [[bool; Owner::HOLDS]; CLASSES],
 }
 
-/// A list that knows how long it is.
+/// A list with its length.
 #[derive(Debug, Clone, Copy)]
 struct Queue {
     list: FlowList<GROUP>,
     len: u32,
 }
 
-/// All groups whose flows hold one thing.
+/// All groups whose flows hold one resource.
 #[derive(Debug, Default)]
 struct Holder {
     fronts: [Fronts; CLASSES],
 }
 
-/// The groups with flows of one class, by when the first of them came.
+/// Groups with flows of one class, ordered by the time of their first flow.
 #[derive(Debug, Default)]
 struct Fronts {
     len: u32,
-    /// A group's first flow came then or later: a flow that leaves a group does not look here.
+    /// Lower bounds: a group's first flow entered its class at this time or later, since a flow
+    /// that leaves does not update the heap.
     heap: BinaryHeap<Reverse<(u64, u32)>>,
 }
 
 impl Queues {
     pub(super) fn new() -> Self {
-        // Enough for most, so that packets do not make it grow; it does with the number of servers.
+        // Large enough for most configurations, so that packets rarely cause an allocation; it
+        // grows with the number of servers.
         Queues {
             groups: Vec::with_capacity(256),
             group_numbers: HashMap::with_capacity(256),
@@ -97,18 +100,18 @@ impl Queues {
         }
     }
 
-    /// How many flows are open, as far as can be told.
+    /// Number of open flows, as far as convey can see.
     pub(super) fn open(&self) -> u32 {
         self.open
     }
 
-    /// How many flows of a class hold this.
+    /// Number of flows of a class that hold this resource.
     pub(super) fn len(&self, held: Resource, class: Class) -> u32 {
         let holder = self.holder_numbers.get(&held);
         holder.map_or(0, |number| self.holders[*number as usize].fronts[class as usize].len)
     }
 
-    /// The flow that holds this and has been in a class for longest.
+    /// Flow that holds this resource and has been in a class for longest.
     pub(super) fn first(&mut self, flows: &[Flow], held: Resource, class: Class) -> Option<u32> {
         let number = *self.holder_numbers.get(&held)?;
         let heap = &mut self.holders[number as usize].fronts[class as usize].heap;
@@ -127,7 +130,7 @@ impl Queues {
         None
     }
 
-    /// Adds a flow that is in `class` since then.
+    /// Adds a flow that has been in `class` since `since`.
     pub(super) fn enter(&mut self, flows: &mut [Flow], id: u32, class: Class, since: u64) {
         self.open += u32::from(class.is_open());
         if class == Class::Open {
@@ -139,7 +142,7 @@ impl Queues {
         self.list(number, class as usize, 1, Some(since));
     }
 
-    /// Takes out a flow that was in `class`.
+    /// Removes a flow that was in `class`.
     pub(super) fn leave(&mut self, flows: &mut [Flow], id: u32, class: Class) {
         self.open -= u32::from(class.is_open());
         if class == Class::Open {
@@ -153,7 +156,8 @@ impl Queues {
         }
     }
 
-    /// Counts `more` flows of a group where the group is looked for, and has it be found there by when its first one came.
+    /// Adds `more` flows of a group to the counts of its holders, and adds the group to their heaps
+    /// with the time `since` of its first flow.
     fn list(&mut self, number: u32, class: usize, more: u32, since: Option<u64>) {
         let group = &mut self.groups[number as usize];
         for (holder, is_listed) in group.holders.into_iter().zip(&mut group.is_listed[class]) {
@@ -166,7 +170,7 @@ impl Queues {
         }
     }
 
-    /// The number of a group.
+    /// Number of a group, which is created if it does not exist.
     fn group(&mut self, owner: Owner, flows: &[Flow]) -> u32 {
         if let Some(&number) = self.group_numbers.get(&owner) {
             return number;
@@ -191,7 +195,8 @@ impl Queues {
         number
     }
 
-    /// Servers come and go, and where a frontend has many ports there are many groups.
+    /// Removes groups without a flow. Servers come and go, and a frontend with many ports has many
+    /// groups.
     fn forget_empty_groups(&mut self, flows: &[Flow]) {
         let groups = std::mem::take(&mut self.groups);
         self.group_numbers.clear();
@@ -210,20 +215,20 @@ impl Queues {
 }
 
 impl Resource {
-    /// Whether a flow holds it.
+    /// Whether a flow holds this resource.
     pub(super) fn is_held_by(self, flow: &Flow) -> bool {
         Owner::of(flow).holds().contains(&self)
     }
 
-    /// How many things a flow holds.
+    /// Number of resources that a flow holds.
     pub(super) const COUNT: usize = Owner::HOLDS;
 
-    /// All that a flow holds.
+    /// All resources that a flow holds.
     pub(super) fn all_of(flow: &Flow) -> [Resource; Resource::COUNT] {
         Owner::of(flow).holds()
     }
 
-    /// Its place in [`Owner::holds`].
+    /// Index of the resource in [`Owner::holds`].
     fn index(self) -> usize {
         match self {
             Resource::TableEntry => 0,
@@ -235,7 +240,7 @@ impl Resource {
 }
 
 impl Owner {
-    /// How many things a flow holds.
+    /// Number of resources that a flow holds.
     const HOLDS: usize = 4;
 
     fn of(flow: &Flow) -> Owner {

@@ -1,4 +1,5 @@
-//! Memory of flow tables, tried before tables are made: a `Vec` that gets none ends the process. Pure.
+//! Trial allocation of the memory of flow tables, before tables are made: a `Vec` without memory
+//! aborts the process. Pure.
 
 use std::collections::TryReserveError;
 
@@ -11,21 +12,21 @@ const FLOW_BYTES: usize = size_of::<Flow>() + 8 + 3 * 8;
 /// Bytes of a flow's note for the access log.
 const NOTE_BYTES: usize = 32;
 
-/// Memory as flow tables reserve it. Dropped, it is given back.
+/// Memory as flow tables reserve it; released when dropped.
 #[derive(Debug)]
 pub struct Reservation(#[expect(dead_code, reason = "held until dropped")] Vec<Vec<u8>>);
 
 impl Reservation {
-    /// Bytes that the tables of this many workers reserve for so many flows, with notes for an access log if there is one.
+    /// Bytes that the tables of this many workers reserve for `flows` flows, including notes if
+    /// there is an access log.
     pub fn bytes(flows: u32, workers: u32, has_log: bool) -> u64 {
         let note = if has_log { NOTE_BYTES } else { 0 };
         u64::from(workers) * u64::from(capacity(flows, workers)) * (FLOW_BYTES + note) as u64
     }
 
-    /// Tries to reserve it, in parts as the tables do.
+    /// Tries to reserve the memory, in parts like those of the tables.
     ///
-    /// # Errors
-    /// There is no such memory.
+    /// # Errors The memory is not available.
     pub fn new(flows: u32, workers: u32, has_log: bool) -> Result<Reservation, TryReserveError> {
         let record = size_of::<Flow>();
         let note = if has_log { NOTE_BYTES } else { 0 };
@@ -41,10 +42,9 @@ impl Reservation {
         Ok(Reservation(parts))
     }
 
-    /// Tries to reserve notes for an access log alone.
+    /// Tries to reserve the notes for an access log alone.
     ///
-    /// # Errors
-    /// There is no such memory.
+    /// # Errors The memory is not available.
     pub fn of_notes(flows: u32) -> Result<(), TryReserveError> {
         Vec::<[u8; NOTE_BYTES]>::new().try_reserve_exact(flows as usize)
     }
@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(Reservation::bytes(1 << 30, 1, false), 160 << 30);
         assert_eq!(Reservation::bytes(1_000_001, 2, true), 2 * 500_001 * 192);
         assert!(Reservation::new(1_000, 4, true).is_ok());
-        // More than an address space has.
+        // This is more than an address space has.
         let many: Result<Vec<_>, _> = (0..1_000).map(|_| Reservation::new(1 << 30, 1, true)).collect();
         assert!(many.is_err());
     }

@@ -5,27 +5,27 @@ use std::net::IpAddr;
 
 use convey_model::NextHops;
 
-/// How the SNAT addresses of a server are chosen.
+/// Method of choosing the SNAT addresses of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SnatChoice {
-    /// The one that the kernel would choose for its own connections to the server.
+    /// The address that the kernel would choose for its own connections to the server.
     Kernel,
-    /// Those that an operator has named, as far as they fit the way to the server.
+    /// The configured addresses, as far as they fit the route to the server.
     Named,
 }
 
 /// The SNAT addresses of one server.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServerSnat {
-    /// Those that flows take in turn.
+    /// Addresses that flows use in turn.
     pub first: Vec<IpAddr>,
-    /// Those that flows take while the ports of the first ones are in use.
+    /// Addresses that flows use while the ports of the first ones are in use.
     pub further: Vec<IpAddr>,
 }
 
 impl SnatChoice {
-    /// All SNAT addresses of `server`, without those that are `withheld`. Among named addresses, those that its answers return to
-    /// follow the ones that fit its way best.
+    /// All SNAT addresses of `server`, except those that are `withheld`. For configured addresses,
+    /// those that fit the server's route best come first, then others to which its answers return.
     pub fn of_server(
         self,
         network: &NextHops,
@@ -43,8 +43,8 @@ impl SnatChoice {
         ServerSnat { first, further }
     }
 
-    /// The SNAT addresses that `server` sees, without those that are `withheld` because another process has their ports. None if
-    /// the server's answers would return to no other address.
+    /// SNAT addresses that `server` sees, except those that are `withheld` because another process
+    /// has their ports. Empty if the server's answers would return to no other address.
     pub fn among_free(
         self,
         network: &NextHops,
@@ -61,7 +61,7 @@ impl SnatChoice {
         seen
     }
 
-    /// The SNAT addresses that `server` sees; all of its family if none can be told from the others.
+    /// SNAT addresses that `server` sees; all of its family if none fits better than the others.
     pub fn among(self, network: &NextHops, server: IpAddr, addresses: &[IpAddr]) -> Vec<IpAddr> {
         let of_family = || addresses.iter().copied().filter(|ip| ip.is_ipv4() == server.is_ipv4());
         match self {
@@ -78,8 +78,8 @@ impl SnatChoice {
     }
 }
 
-/// The `named` SNAT addresses that none of the `servers` sees, each with the reason in words for an operator. None while there are
-/// no servers.
+/// The `named` SNAT addresses that none of the `servers` sees, each with an operator-facing reason.
+/// Empty while there are no servers.
 pub fn unused_snat_addresses(
     network: &NextHops,
     servers: &BTreeSet<IpAddr>,

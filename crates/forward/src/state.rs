@@ -1,6 +1,6 @@
-//! The state of a TCP connection (RFC 9293) or an exchange of UDP datagrams, from the packets that pass. The state
-//! decides how long a flow is remembered, never whether a packet is forwarded. Which segments are believed is decided
-//! before, by their numbers.
+//! State machine of a TCP connection (RFC 9293) or an exchange of UDP datagrams, driven by the
+//! packets that pass. The state decides how long a flow is remembered, never whether a packet is
+//! forwarded. Segments are validated before, by their numbers.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use convey_wire::TcpFlags;
 pub const FIN: u8 = TcpFlags::FIN;
 /// Flag of the TCP header, byte 13: the sender opens the connection.
 pub const SYN: u8 = TcpFlags::SYN;
-/// Flag of the TCP header, byte 13: the sender knows no such connection any more.
+/// Flag of the TCP header, byte 13: the sender has no such connection any more.
 pub const RST: u8 = TcpFlags::RST;
 /// Flag of the TCP header, byte 13: the acknowledgement number is valid.
 pub const ACK: u8 = TcpFlags::ACK;
 
-/// Which way a packet goes.
+/// Direction of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Direction {
@@ -27,7 +27,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// The other one.
+    /// The opposite direction.
     pub(crate) fn opposite(self) -> Direction {
         match self {
             Direction::ToServer => Direction::ToClient,
@@ -36,18 +36,18 @@ impl Direction {
     }
 }
 
-/// Whose segments pass us.
+/// Sides of a flow whose packets pass convey.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum View {
-    /// Those of client and server (passthrough).
+    /// Client and server (passthrough).
     BothSides,
-    /// Those of the client; the server answers it directly (DSR).
+    /// The client alone; the server answers it directly (DSR).
     ClientSide,
 }
 
 impl View {
-    /// Which way the packets go that pass us.
+    /// Directions of the packets that pass convey.
     pub(super) fn directions(self) -> &'static [Direction] {
         match self {
             View::BothSides => &[Direction::ToServer, Direction::ToClient],
@@ -56,36 +56,37 @@ impl View {
     }
 }
 
-/// What matters of a segment; of a datagram: nothing.
+/// Fields of a TCP segment that matter for tracking; all zero for a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Segment {
     /// The flags: byte 13 of the TCP header.
     pub flags: u8,
     /// The sequence number.
     pub seq: u32,
-    /// The acknowledgement number; means something if [`ACK`] is set.
+    /// The acknowledgement number; valid if [`ACK`] is set.
     pub ack: u32,
-    /// How far it advances the sequence: its payload, and one each for SYN and FIN.
+    /// Advance of the sequence number: the payload, and one each for SYN and FIN.
     pub len: u32,
 }
 
-/// How far a connection is. Those of UDP follow those of TCP.
+/// State of a TCP connection or UDP exchange. The UDP states follow the TCP states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FlowState {
     /// The client has sent a SYN.
     SynSent,
-    /// The server has answered it.
+    /// The server has answered the SYN.
     SynReceived,
-    /// Met under way, and no data has passed since: anybody could have made up the client's segments.
+    /// Picked up mid-connection, and no data has passed since: the client's segments may be forged.
     Adopted,
-    /// DSR: the client has acknowledged what it says is the server's answer, and nothing since. Anybody could have made
-    /// up both segments.
+    /// DSR: the client has acknowledged a SYN-ACK that convey has not seen, and has sent nothing
+    /// since. Both segments may be forged.
     HandshakeOnly,
-    /// Both sides may send. Seen from the client's side alone: it has sent data, or acknowledged some.
+    /// Both sides may send. Where only the client's packets pass: the client has sent or
+    /// acknowledged data.
     Established,
-    /// The client has finished; the server may send. Seen from the client's side alone, the server may
-    /// have finished too: nothing more is ever learnt of this connection but a reset.
+    /// The client has finished; the server may send. Where only the client's packets pass, the
+    /// server may have finished too, and convey only learns of a reset from then on.
     HalfClosedByClient,
     /// The server has finished; the client may send.
     HalfClosedByServer,
@@ -95,16 +96,17 @@ pub enum FlowState {
     TimeWait,
     /// One side has reset the connection.
     Closed,
-    /// UDP: the client has sent, and has not been answered as far as we see.
+    /// UDP: the client has sent, and convey has not seen an answer.
     UdpNew,
-    /// UDP: the server has answered. Mostly that is all there will be.
+    /// UDP: the server has answered, which mostly ends the exchange.
     UdpAnswered,
-    /// UDP: the client has sent again after it was answered; seen from the client's side alone, after it sent.
+    /// UDP: the client has sent again after an answer or, where only its packets pass, after its
+    /// first datagram.
     UdpStream,
 }
 
 impl FlowState {
-    /// Every state, in the order of their numbers.
+    /// All states, in the order of their numbers.
     pub const ALL: [FlowState; FlowState::UdpStream as usize + 1] = [
         FlowState::SynSent,
         FlowState::SynReceived,
@@ -121,7 +123,7 @@ impl FlowState {
         FlowState::UdpStream,
     ];
 
-    /// The state's name in metrics; lower case with underscores.
+    /// Name of the state in metrics; lower case with underscores.
     pub const fn name(self) -> &'static str {
         match self {
             FlowState::SynSent => "syn_sent",
@@ -140,8 +142,8 @@ impl FlowState {
         }
     }
 
-    /// The state of a connection whose first segment we see is this one of the client: it begins, or is under
-    /// way (after a restart, or when another balancer's client moves here).
+    /// State of a connection after its first segment here, from the client: the connection begins,
+    /// or is picked up midway (after a restart, or when another balancer's client moves here).
     pub fn first(protocol: u8, flags: u8) -> FlowState {
         match flags & (SYN | ACK | FIN | RST) {
             _ if protocol == UDP => FlowState::UdpNew,
@@ -152,8 +154,8 @@ impl FlowState {
         }
     }
 
-    /// The state after a segment of which these flags are believed, or a datagram, which has none. That data passes says
-    /// more: `FlowState::with_data`.
+    /// State after a segment with these flags, which were validated, or after a datagram, which has
+    /// none. Data changes the state further: see `FlowState::with_data`.
     pub fn next(self, view: View, direction: Direction, flags: u8) -> FlowState {
         match view {
             _ if self.is_udp() => self.after_datagram(view, direction),
@@ -163,7 +165,7 @@ impl FlowState {
         }
     }
 
-    /// The state once data has passed since the first segments that were seen.
+    /// State once data has passed since the first segments that were seen.
     #[inline]
     pub(super) fn with_data(self) -> FlowState {
         match self {
@@ -172,19 +174,19 @@ impl FlowState {
         }
     }
 
-    /// Whether both sides have finished, or one has reset the connection, as far as can be seen from here. UDP says
-    /// nothing of an end.
+    /// Whether both sides have finished, or one has reset the connection, as far as convey can see.
+    /// UDP has no end.
     pub fn is_over(self, view: View) -> bool {
         match self {
             FlowState::Closing | FlowState::TimeWait | FlowState::Closed => true,
-            // We do not see the server finish: every connection that has ended would look half-closed, and if those
-            // were kept the table would be full of them.
+            // The server's end does not pass convey. If half-closed connections were kept, the
+            // table would fill with connections that have ended.
             FlowState::HalfClosedByClient => view == View::ClientSide,
             _ => false,
         }
     }
 
-    /// Whether the sender of packets of this direction has finished, or the connection was reset.
+    /// Whether the sender of packets in this direction has finished, or the connection was reset.
     pub(super) fn has_finished(self, direction: Direction) -> bool {
         match self {
             FlowState::Closing | FlowState::TimeWait | FlowState::Closed => true,
@@ -194,12 +196,12 @@ impl FlowState {
         }
     }
 
-    /// Whether it began with a SYN, and that is all that is known of it.
+    /// Whether the flow has begun with a SYN and its handshake is not complete.
     pub(super) fn is_handshake(self) -> bool {
         matches!(self, FlowState::SynSent | FlowState::SynReceived)
     }
 
-    /// Whether the flow cache may know of a packet after which the state is another.
+    /// Whether the flow cache may have seen a packet that changes this state.
     pub(super) fn may_lag(self) -> bool {
         self.is_handshake() || self == FlowState::HandshakeOnly
     }
@@ -208,7 +210,7 @@ impl FlowState {
         self >= FlowState::UdpNew
     }
 
-    /// How long a connection in this state may be silent.
+    /// Maximum silence of a connection in this state.
     pub(super) fn timeout(self, timeouts: &FlowTimeouts) -> Duration {
         match self {
             FlowState::SynSent | FlowState::SynReceived | FlowState::Adopted => timeouts.half_open,
@@ -233,7 +235,7 @@ impl FlowState {
             (SynReceived | Established, ToClient, FIN_ACK) => HalfClosedByServer,
             (HalfClosedByClient, ToClient, FIN_ACK) | (HalfClosedByServer, ToServer, FIN_ACK) => Closing,
             (Closing, _, ACK) => TimeWait,
-            // The server has forgotten the connection, and answers the client's next SYN.
+            // The server has lost the connection, and answers the client's next SYN.
             (Established | HalfClosedByClient | HalfClosedByServer, ToClient, SYN_ACK) => SynReceived,
             _ => self,
         }
@@ -269,7 +271,7 @@ mod tests {
     use super::*;
     use convey_model::TCP;
 
-    /// The states after each of a client's SYN and these segments, seen from both sides.
+    /// States after a client's SYN and after each of these segments, where both sides pass.
     fn passthrough(segments: &[(Direction, u8)]) -> Vec<FlowState> {
         let mut state = FlowState::first(TCP, SYN);
         let mut after = |&(direction, flags): &_| {
@@ -279,7 +281,7 @@ mod tests {
         segments.iter().map(&mut after).collect()
     }
 
-    /// The states after each of these segments of a client, the only ones that pass.
+    /// States after each of these segments of a client, where the server's do not pass.
     fn dsr(segments: &[u8]) -> Vec<FlowState> {
         let mut states = vec![FlowState::first(TCP, segments[0])];
         for &flags in &segments[1..] {

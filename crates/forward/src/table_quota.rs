@@ -1,5 +1,5 @@
-//! How much of the table each kind of flows may take, so that what can be forged in one mode leaves
-//! room for the others, and which flow gives way.
+//! Quotas of the connection table for each kind of flow, and the choice of the flow to evict. Flows
+//! that can be forged in one mode leave room for the other modes.
 
 use super::flow::{Class, Flow};
 use super::flows::Full;
@@ -8,26 +8,27 @@ use super::state::View;
 use super::workers::WorkerPeers;
 use convey_model::{Timestamp, UDP};
 
-/// A mode and a protocol: what a stranger has to forge for a flow of it to count as open.
+/// Kind of traffic: mode and protocol, which determine the packets that a stranger has to forge to
+/// open a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TrafficKind(u8);
 
 impl TrafficKind {
-    /// How many there are.
+    /// Number of kinds.
     pub const COUNT: usize = 4;
 
-    /// Kind of flows of this protocol of which these packets pass.
+    /// Kind of flows with this protocol and view.
     #[inline]
     pub fn new(view: View, protocol: u8) -> TrafficKind {
         TrafficKind(u8::from(view == View::ClientSide) << 1 | u8::from(protocol == UDP))
     }
 
-    /// Whether it is of UDP.
+    /// Whether this is a kind of UDP.
     pub(super) fn is_udp(self) -> bool {
         self.0 & 1 != 0
     }
 
-    /// Whether the next packet of an evicted flow finds the same server again.
+    /// Whether the next packet of an evicted flow reaches the same server again.
     fn is_hashed(self) -> bool {
         self.0 & 2 != 0
     }
@@ -36,9 +37,8 @@ impl TrafficKind {
         (0..TrafficKind::COUNT as u8).map(TrafficKind)
     }
 
-    /// The classes of which a flow gives way for its place in the table, in this order, when none
-    /// is over. Streams of which both sides are seen are not among them: a flow that needs their
-    /// place asks first whether they are in use.
+    /// Classes whose flows are evicted for their place in the table, in this order, if no flow is
+    /// over. Passthrough streams are excluded: whether they are in use is checked first.
     fn gives_way(self) -> &'static [Class] {
         if self.is_hashed() { &[Class::HalfOpen, Class::Doubtful] } else { &[Class::HalfOpen] }
     }
@@ -49,7 +49,7 @@ impl TrafficKind {
     }
 }
 
-/// How much is taken of something that may run short.
+/// Numbers of used and free units of a limited resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Occupancy {
     pub(super) used: u32,
@@ -57,26 +57,24 @@ pub(super) struct Occupancy {
 }
 
 impl Occupancy {
-    /// That of so many, of which so many are used.
+    /// Occupancy of a resource with `all` units, of which `used` are taken.
     pub(super) fn of(all: u32, used: u32) -> Occupancy {
         Occupancy { used, free: all.saturating_sub(used) }
     }
 }
 
-/// The flows of each kind: how many there are, how many there may be, and those that may be
-/// evicted.
+/// Flows of each kind: their number, their quota, and the queues for eviction.
 ///
-/// Half of the table is divided evenly among the kinds that are configured, and each can count on
-/// its part; the other half is whoever's comes. Where there is only one kind, it may take the whole
-/// table.
+/// Half of the table is divided evenly among the configured kinds, as a guaranteed quota of each;
+/// all kinds share the other half. A single kind may use the whole table.
 #[derive(Debug)]
 pub(super) struct TableQuota {
     queues: [Queues; TrafficKind::COUNT],
     counts: [u32; TrafficKind::COUNT],
-    /// What each kind can count on.
+    /// Guaranteed entries of each kind.
     guaranteed: [u32; TrafficKind::COUNT],
     capacity: u32,
-    /// When a flow last came to be in another class; later than for all before it.
+    /// Time of the last change of class, which increases with every change.
     clock: u64,
     workers: WorkerPeers,
 }
@@ -94,12 +92,12 @@ impl TableQuota {
         }
     }
 
-    /// Other workers are told from now on what may give way here.
+    /// Shares the number of evictable flows with the other workers.
     pub(super) fn work_with(&mut self, workers: WorkerPeers) {
         self.workers = workers;
     }
 
-    /// These kinds are configured from now on. What is there stays.
+    /// Sets the configured kinds. Existing flows stay.
     pub(super) fn divide_among(&mut self, kinds: impl Iterator<Item = TrafficKind>) {
         let mut is_present = [false; TrafficKind::COUNT];
         kinds.for_each(|kind| is_present[kind.index()] = true);
@@ -108,27 +106,26 @@ impl TableQuota {
         self.guaranteed = is_present.map(|present| if present { part } else { 0 });
     }
 
-    /// Flows now.
+    /// Current number of flows.
     pub(super) fn len(&self) -> u32 {
         self.counts.iter().sum()
     }
 
-    /// How many flows are open, as far as can be told.
+    /// Number of open flows, as far as convey can see.
     pub(super) fn open(&self) -> u32 {
         self.queues.iter().map(Queues::open).sum()
     }
 
-    /// How many flows of a kind there are, and how many more there is room for.
+    /// Number of flows of a kind, and of further flows that there is room for.
     pub(super) fn occupancy(&self, kind: TrafficKind) -> Occupancy {
         let (used, guaranteed) = (self.counts[kind.index()], self.guaranteed[kind.index()]);
         let free = self.capacity.saturating_sub(self.promised()) + guaranteed.saturating_sub(used);
         Occupancy { used, free }
     }
 
-    /// The flow that gives way to a new one of this kind; none if there is room.
+    /// Flow to evict for a new one of this kind; `None` if there is room.
     ///
-    /// # Errors
-    /// [`Full`] if there is no room, and all that could give way are open.
+    /// # Errors [`Full`] if there is no room, and all candidates for eviction are open.
     pub(super) fn victim(&mut self, flows: &[Flow], new: TrafficKind) -> Result<Option<u32>, Full> {
         let is_within_its_part = self.counts[new.index()] < self.guaranteed[new.index()];
         let has_place = self.len() < self.capacity;
@@ -143,26 +140,26 @@ impl TableQuota {
         over.or_else(|| self.first_by_excess(flows, new, TrafficKind::gives_way)).map(Some).ok_or(full)
     }
 
-    /// Whether more questions wait for an answer than were answered: then they are forged, and give
-    /// way before who was answered. Else they are those of clients that wait, and a question that
-    /// was answered is mostly over.
+    /// Whether more UDP flows wait for an answer than were answered. If so, they are forged, and
+    /// are evicted before answered flows. Otherwise they belong to waiting clients, and an answered
+    /// flow is mostly over.
     fn most_wait(&self, kind: TrafficKind) -> bool {
         let count = |class| self.count(Resource::TableEntry, kind, class);
         kind.is_udp() && count(Class::HalfOpen) > count(Class::Closing)
     }
 
-    /// Whether a flow of this kind may give way to a new one for its place: it has more than it can
-    /// count on.
+    /// Whether a flow of this kind may be evicted for the table entry of a new one, because its
+    /// kind exceeds the guaranteed quota.
     pub(super) fn may_evict(&self, kind: TrafficKind, new: TrafficKind) -> bool {
         self.excess(kind) > 0 || kind == new
     }
 
-    /// How many flows of a kind and class hold this.
+    /// Number of flows of a kind and class that hold this resource.
     pub(super) fn count(&self, held: Resource, kind: TrafficKind, class: Class) -> u32 {
         self.queues[kind.index()].len(held, class)
     }
 
-    /// The flow of this kind that holds this and has been in a class for longest.
+    /// Flow of this kind that holds this resource and has been in a class for longest.
     pub(super) fn first(
         &mut self,
         flows: &[Flow],
@@ -173,47 +170,46 @@ impl TableQuota {
         self.queues[kind.index()].first(flows, held, class)
     }
 
-    /// Adds a flow that is now in `class`.
+    /// Adds a flow that is in `class`.
     pub(super) fn insert(&mut self, flows: &mut [Flow], id: u32, class: Class, now: Timestamp) {
         self.counts[flows[id as usize].kind().index()] += 1;
         self.enter(flows, id, class, now);
     }
 
-    /// Takes out a flow that was in `class`.
+    /// Removes a flow that was in `class`.
     pub(super) fn remove(&mut self, flows: &mut [Flow], id: u32, class: Class) {
         self.counts[flows[id as usize].kind().index()] -= 1;
         self.leave(flows, id, class);
     }
 
-    /// A flow that is there is now in `class`.
+    /// Notes that an existing flow has entered `class`.
     pub(super) fn enter(&mut self, flows: &mut [Flow], id: u32, class: Class, now: Timestamp) {
         self.clock = now.0.max(self.clock + 1);
         self.workers.note(&flows[id as usize], class, true);
         self.queues[flows[id as usize].kind().index()].enter(flows, id, class, self.clock);
     }
 
-    /// A flow that may be evicted goes to the end of its queue, as one that came there at this
-    /// time.
+    /// Moves an evictable flow to the end of its queue, as if it had entered its class at `since`.
     pub(super) fn put_last(&mut self, flows: &mut [Flow], id: u32, class: Class, since: Timestamp) {
         let queues = &mut self.queues[flows[id as usize].kind().index()];
         queues.leave(flows, id, class);
         queues.enter(flows, id, class, since.0);
     }
 
-    /// A flow that is there is no longer in `class`.
+    /// Notes that an existing flow has left `class`.
     pub(super) fn leave(&mut self, flows: &mut [Flow], id: u32, class: Class) {
         self.workers.note(&flows[id as usize], class, false);
         self.queues[flows[id as usize].kind().index()].leave(flows, id, class);
     }
 
-    /// The entries in use, and those that the kinds can count on beyond that.
+    /// Entries in use, and guaranteed entries that are not in use.
     fn promised(&self) -> u32 {
         self.counts.iter().zip(&self.guaranteed).map(|(count, guaranteed)| count.max(guaranteed)).sum()
     }
 
-    /// The first flow of these classes, one class after the other, of the kind that has most beyond
-    /// what it can count on; of the next if that has none. A kind that has no more than that gives
-    /// way to none but its own.
+    /// First flow of these classes, one class after the other. Searches the kind that exceeds its
+    /// guaranteed quota most, then the next. Flows of a kind within its quota are only evicted for
+    /// their own kind.
     fn first_by_excess(
         &mut self,
         flows: &[Flow],
@@ -279,7 +275,7 @@ mod tests {
 
     const CLIENT: (Direction, u32) = (Direction::ToServer, ACK as u32);
 
-    /// Client `n` completes a handshake; returns whether there was room.
+    /// Completes the handshake of client `n`; returns whether there was room.
     fn connect(table: &mut FlowTable, view: View, n: u32, now: Timestamp) -> bool {
         let Ok(inserted) = table.insert(&flow(view, Protocol::Tcp, n), now) else { return false };
         if view == View::BothSides {
@@ -291,7 +287,7 @@ mod tests {
         true
     }
 
-    /// Client `n` sends its first data.
+    /// Sends the first data of client `n`.
     fn send(table: &mut FlowTable, view: View, n: u32, now: Timestamp) {
         let (id, _) = table.lookup(&flow(view, Protocol::Tcp, n).client).expect("it is there");
         table.on_segment(id, CLIENT.0, Segment { flags: ACK, seq: 100, ack: 500, len: 10 }, now);
@@ -308,7 +304,7 @@ mod tests {
         assert_eq!(kinds.concat(), TrafficKind::all().collect::<Vec<_>>());
     }
 
-    /// How many flows of the first kind fit, and how many of each of the others after that.
+    /// Number of flows of the first kind that fit, and of each of the others after that.
     fn fit(kinds: &[(View, Protocol)]) -> Vec<usize> {
         let kinds: Vec<TrafficKind> =
             kinds.iter().map(|(view, protocol)| TrafficKind::new(*view, *protocol as u8)).collect();

@@ -1,4 +1,4 @@
-//! A plan from nothing but addresses, for programs and tests without weights and health checks.
+//! Plans from addresses alone, for programs and tests without weights and health checks.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,12 +9,13 @@ use super::{Picked, Plan, PlannedFrontend, PlannedPool, PlannedServer, ServerPic
 use crate::state::View;
 use convey_model::{Addr, NextHops, Protocol};
 
-/// As many shares as there are servers, chosen by a hash of the client's address and port.
+/// Choice among a number of equal servers, by a hash of the client's address and port.
 struct EqualShares(u64);
 
 impl Plan {
-    /// One frontend at `vip`, whose clients get one of `servers` by a hash of their address and port. All servers are up and
-    /// have equal shares. Their numbers count from 1; the frontend and the generation have the number 1.
+    /// Creates a plan with one frontend at `vip`, whose clients are distributed over `servers` by a
+    /// hash of their address and port. All servers are up and have equal shares. Their numbers
+    /// count from 1; the frontend and the generation have the number 1.
     pub fn balancing(
         view: View,
         protocol: Protocol,

@@ -1,4 +1,4 @@
-//! Which ICMP errors about outer packets are believed. Pure.
+//! Validation of ICMP errors about outer packets. Pure.
 
 use std::collections::HashMap;
 
@@ -6,27 +6,29 @@ use super::{Plan, PlannedFrontend, ServerWay};
 use convey_model::{Addr, Listen, NarrowPath, Tunnel};
 use convey_wire::TunnelMtuReport;
 
-/// Every link of IPv6 takes this, in bytes (RFC 8200, section 5).
+/// Every IPv6 link carries packets of this length, in bytes (RFC 8200, section 5).
 const LEAST_V6: u32 = 1280;
 
-/// Every host of IPv4 takes this, in bytes (RFC 791, section 3.1).
+/// Every IPv4 host accepts packets of this length, in bytes (RFC 791, section 3.1).
 const LEAST_V4: u32 = 576;
 
-/// Who uses each server with a tunnel: the place of its frontend in the plan, and the server's number. Anybody can send errors about
-/// any address, so none of them costs a walk through all frontends.
+/// Users of each server with a tunnel: the index of its frontend in the plan, and the server's
+/// number. Anybody can send errors about any address, so no error should cost a search through all
+/// frontends.
 #[derive(Debug, Default)]
 pub struct TunnelUsers {
-    /// Of the plan that this is of.
+    /// Generation of the plan that the users belong to.
     generation: Option<u64>,
     of: HashMap<Addr, Vec<(usize, u32)>>,
 }
 
 impl TunnelUsers {
-    /// The path to a server that takes shorter packets than known so far. `None`: the error is about no packet that we may have sent,
-    /// or says nothing new.
+    /// Path to a server that takes shorter packets than known so far. `None` if convey cannot have
+    /// sent the quoted packet, or the error does not shorten the path.
     ///
-    /// Anybody can forge one who knows our address and a server's, and a VIP if it quotes as much. So it can do no more than shorten
-    /// packets to that server, and no further than to what every path takes.
+    /// An attacker needs the addresses of convey and a server to forge an error, and a VIP if the
+    /// error quotes as much. A forged error can only shorten packets to that server, and no further
+    /// than to a length that every path takes.
     pub fn narrower_path(&mut self, plan: &Plan, report: &TunnelMtuReport) -> Option<NarrowPath> {
         if self.generation != Some(plan.generation) {
             *self = TunnelUsers { generation: Some(plan.generation), of: users(plan) };
@@ -46,7 +48,8 @@ impl TunnelUsers {
         users().filter(|(_, tunnel)| is_quoted(tunnel)).find(|(frontend, _)| {
             report.inner_destination.is_none_or(|inner| frontend.listen.iter().any(is_vip(inner)))
         })?;
-        // Senders make no shorter packets than that: to want them to would end their connections, or have each packet cut.
+        // Senders do not go below this length: with a shorter MTU, their connections would end, or
+        // each packet would be cut.
         let inner_least = |frontend: &PlannedFrontend| {
             let has_v6 = frontend.listen.iter().any(|listen| !listen.is_ipv4());
             if has_v6 { LEAST_V6 } else { LEAST_V4 }

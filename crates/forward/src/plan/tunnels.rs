@@ -1,4 +1,4 @@
-//! The tunnels to servers on other networks. Pure.
+//! Tunnels to servers on other networks. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{PlannedFrontend, PlannedPool};
 use convey_model::{DsrKind, Listen, NextHops, Prefix, Tunnel, TunnelConfig};
 
-/// The tunnel to each server that has one, by the server's number.
+/// Tunnels to the servers that have one, by the server's number.
 pub fn tunnels(
     pools: &[Arc<PlannedPool>],
     frontends: &[Arc<PlannedFrontend>],
@@ -27,8 +27,8 @@ pub fn tunnels(
     servers.filter_map(|(pool, server)| tunnel((pool, server))).collect()
 }
 
-/// The tunnel to a server of a backend of this kind. `None` if the kind has none, or if convey has no address of the server's family
-/// that outer packets could come from.
+/// Tunnel to a server of a backend of this kind. `None` if the kind has no tunnels, or if convey
+/// has no address of the server's family as the source of outer packets.
 pub fn tunnel(
     (dsr, config): (DsrKind, &TunnelConfig),
     server: IpAddr,
@@ -41,8 +41,8 @@ pub fn tunnel(
     Some(Tunnel { encapsulation, source, server: server.into() })
 }
 
-/// The first of the addresses of a family, on the interface that leads to a server, that is no VIP and means the same on every link. If
-/// there is none, one of another interface.
+/// First address of a family that is no VIP and not link-local, on the interface towards a server;
+/// if there is none, an address of another interface.
 pub fn own_address(
     family_of: IpAddr,
     server: IpAddr,
