@@ -265,7 +265,8 @@ impl FlowTable {
     /// that has been half-open for longest. In DSR, the last resort is the flow that has been open
     /// for longest and whose beginning was not seen.
     ///
-    /// # Errors [`Full`] if there is no such flow.
+    /// # Errors
+    /// [`Full`] if there is no such flow.
     pub fn insert(&mut self, new: &NewFlow, now: Timestamp) -> Result<Inserted, Full> {
         debug_assert!(self.lookup(&new.client).is_none(), "{:?} is there", new.client);
         let evicted = self.victim(TrafficKind::new(new.view, new.client.protocol))?.map(|id| self.remove(id));

@@ -116,7 +116,8 @@ pub fn encode<R: TableRow>(records: &[R]) -> Vec<u8> {
 
 /// Decodes the records of a table.
 ///
-/// # Errors [`Unreadable`]; no record is returned then.
+/// # Errors
+/// [`Unreadable`]; no record is returned then.
 pub fn decode<R: TableRow>(bytes: &[u8]) -> Result<Vec<R>, Unreadable> {
     let mut rest = ByteReader(bytes);
     if rest.take::<8>() != Some(*R::MAGIC) {

@@ -26,7 +26,8 @@ impl Reservation {
 
     /// Tries to reserve the memory, in parts like those of the tables.
     ///
-    /// # Errors The memory is not available.
+    /// # Errors
+    /// The memory is not available.
     pub fn new(flows: u32, workers: u32, has_log: bool) -> Result<Reservation, TryReserveError> {
         let record = size_of::<Flow>();
         let note = if has_log { NOTE_BYTES } else { 0 };
@@ -44,7 +45,8 @@ impl Reservation {
 
     /// Tries to reserve the notes for an access log alone.
     ///
-    /// # Errors The memory is not available.
+    /// # Errors
+    /// The memory is not available.
     pub fn of_notes(flows: u32) -> Result<(), TryReserveError> {
         Vec::<[u8; NOTE_BYTES]>::new().try_reserve_exact(flows as usize)
     }

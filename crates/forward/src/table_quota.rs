@@ -125,7 +125,8 @@ impl TableQuota {
 
     /// Flow to evict for a new one of this kind; `None` if there is room.
     ///
-    /// # Errors [`Full`] if there is no room, and all candidates for eviction are open.
+    /// # Errors
+    /// [`Full`] if there is no room, and all candidates for eviction are open.
     pub(super) fn victim(&mut self, flows: &[Flow], new: TrafficKind) -> Result<Option<u32>, Full> {
         let is_within_its_part = self.counts[new.index()] < self.guaranteed[new.index()];
         let has_place = self.len() < self.capacity;

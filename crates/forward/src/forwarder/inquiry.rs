@@ -32,7 +32,8 @@ impl<'a> Inquiry<'a> {
 
     /// Checks whether this may be a client's address.
     ///
-    /// # Errors Reason why packets from this address are dropped.
+    /// # Errors
+    /// Reason why packets from this address are dropped.
     pub fn check_source(&self, client: SocketAddr) -> Result<(), DropReason> {
         check_source(&self.served, &self.plan.network, (&client.ip().into(), client.port()))
     }
@@ -40,7 +41,8 @@ impl<'a> Inquiry<'a> {
     /// Checks whether a client may begin a flow at a frontend, whichever server is chosen. `port`
     /// is the destination port of the client.
     ///
-    /// # Errors Reason why the client's packets are dropped.
+    /// # Errors
+    /// Reason why the client's packets are dropped.
     pub fn check_new(
         &self,
         frontend: &PlannedFrontend,
@@ -55,7 +57,8 @@ impl<'a> Inquiry<'a> {
 
     /// Server that a client gets if the pool returns `picked`.
     ///
-    /// # Errors Reason why the client's packets are dropped.
+    /// # Errors
+    /// Reason why the client's packets are dropped.
     pub fn server<'f>(
         &self,
         frontend: &'f PlannedFrontend,
@@ -84,7 +87,8 @@ impl<'a> Inquiry<'a> {
     /// Next hop on the route to a server, for packets from `source`: a SNAT address, or the client
     /// in DSR.
     ///
-    /// # Errors Reason why packets to the server are dropped.
+    /// # Errors
+    /// Reason why packets to the server are dropped.
     pub fn next_hop(
         &self,
         frontend: &PlannedFrontend,

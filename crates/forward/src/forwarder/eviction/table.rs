@@ -14,8 +14,9 @@ impl Eviction {
     /// not evicted just because its event is late. A UDP flow that was answered is not evicted
     /// while its server sends, if there is another one among the first.
     ///
-    /// # Errors There is no room, or so many flows have opened in the cache that there was no time
-    /// to look up the next one. These flows are not looked up again.
+    /// # Errors
+    /// There is no room, or so many flows have opened in the cache that there was no time to look
+    /// up the next one. These flows are not looked up again.
     pub(crate) fn prepare_table(
         &mut self,
         tracker: &mut FlowTracker,
