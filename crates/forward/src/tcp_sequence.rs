@@ -1,5 +1,6 @@
-//! How far a TCP connection is, and so which segments may be part of it (RFC 9293, section 3.4; RFC 5961). Anybody can
-//! send a segment in a client's name; a sender that does not see the connection has to guess its numbers.
+//! TCP sequence numbers of a connection, which decide whether a segment may belong to it (RFC 9293,
+//! section 3.4; RFC 5961). Anybody can send a segment in a client's name, but a sender that does
+//! not see the connection has to guess its numbers.
 
 mod client;
 mod numbers;
@@ -11,42 +12,43 @@ use super::state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
 
 pub(super) use self::numbers::is_after;
 
-/// How far both sides of a connection are. In DSR there is nothing to be known of it but what the client says.
+/// Progress of both sides of a connection. In DSR only the client's segments are seen.
 ///
-/// Sequence numbers wrap: one is after another if it is less than 2 GiB ahead.
+/// Sequence numbers wrap: a number is after another if it is less than 2 GiB ahead.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(super) struct TcpSequence {
-    /// What comes after the last byte that the client has sent. In passthrough without a gap, or up to what the server has
-    /// acknowledged: so nobody moves it who does not know it.
+    /// Sequence number after the last byte that the client has sent. In passthrough, it moves only
+    /// without a gap, or up to the server's acknowledgement, so a sender that does not see the
+    /// connection cannot move it.
     sent: u32,
-    /// What the client expects next; 0 while that is not known.
+    /// Next sequence number that the client expects; 0 while unknown.
     acked: u32,
-    /// Passthrough: the server's `sent`. While a FIN or a SYN waits to be believed: what comes after it. Of UDP, which has no
-    /// numbers, when the server last sent.
+    /// Passthrough: sequence number after the last byte that the server has sent. While a FIN or a
+    /// SYN is pending: the number after it. UDP: the tick of the server's last datagram.
     answered: u32,
 }
 
-/// Whose FIN has been seen that is not exactly where its sender had got to, and is not acknowledged yet.
+/// Pending FIN: seen, but neither exactly at its sender's next number nor acknowledged yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum PendingFin {
     #[default]
     Nobodys,
     Clients,
     Servers,
-    /// Nobody's, but the client of an open connection has sent a SYN; or that of a handshake a SYN with another number, before or after
-    /// the server has answered the first.
-    /// The next connection between the same ends has begun if the server answers that SYN (passthrough), or the client follows up on
-    /// it (DSR).
+    /// No FIN is pending but a SYN: of the client of an open connection, or in a handshake with
+    /// another number than the first SYN, before or after the server's answer. The next connection
+    /// with the same addresses and ports begins if the server answers that SYN (passthrough), or
+    /// the client follows up on it (DSR).
     Reopening,
 }
 
-/// What is believed of a segment.
+/// Accepted content of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Heard {
-    /// Of its flags; none if its numbers are not those of the connection.
+    /// Accepted flags; 0 if the numbers do not fit the connection.
     pub(super) flags: u8,
-    /// Whether it acknowledges a FIN of the other side that had been waiting for that.
+    /// Whether the segment acknowledges a pending FIN of the other side.
     pub(super) ends_other: bool,
 }
 
@@ -56,55 +58,57 @@ impl Heard {
     }
 }
 
-/// How far from what is known a number can be that is true, in bytes: more than ordinary systems ever have in flight.
+/// Maximum distance of a valid number from the known ones, in bytes: more than ordinary systems
+/// ever have in flight.
 pub(super) const WINDOW: u32 = 16 << 20;
 
-/// The same while a connection begins: more than may be sent along with a SYN (RFC 7413).
+/// Like [`WINDOW`], during the handshake: more than can be sent along with a SYN (RFC 7413).
 pub(super) const FIRST_WINDOW: u32 = 64 << 10;
 
-/// DSR: how far behind a gap a client's segment moves its number, in bytes. Linux has no more in flight by default (`tcp_wmem`).
+/// DSR: maximum gap before a client's segment that still moves its number, in bytes. Linux has no
+/// more in flight by default (`tcp_wmem`).
 pub(super) const MAX_GAP: u32 = 4 << 20;
 
-/// DSR: the most that such a segment may acknowledge beyond what was acknowledged before the gap, in bytes.
+/// DSR: maximum advance of the acknowledgement in a segment behind a gap, in bytes.
 pub(super) const MAX_GAP_ACK: u32 = 1 << 20;
 
 impl TcpSequence {
-    /// What the client's first segment says.
+    /// Numbers after the client's first segment.
     pub(super) fn first(segment: Segment) -> TcpSequence {
-        // The server need not accept data that comes along with a SYN.
+        // The server may reject data that is sent along with a SYN.
         let len = if segment.flags & SYN != 0 { 1 } else { segment.len };
         let acked = if segment.flags & ACK != 0 { segment.ack } else { 0 };
         TcpSequence { sent: segment.seq.wrapping_add(len), acked, answered: acked }
     }
 
-    /// What another process needs to go on.
+    /// Numbers that another process needs to continue.
     pub(super) fn numbers(&self) -> [u32; 3] {
         [self.sent, self.acked, self.answered]
     }
 
-    /// What another process has told by [`TcpSequence::numbers`].
+    /// Restores the result of [`TcpSequence::numbers`].
     pub(super) fn known([sent, acked, answered]: [u32; 3]) -> TcpSequence {
         TcpSequence { sent, acked, answered }
     }
 
-    /// What the client expects next; 0 while that is not known.
+    /// Next sequence number that the client expects; 0 while unknown.
     #[inline]
     pub(super) fn acked(&self) -> u32 {
         self.acked
     }
 
-    /// UDP: the server has sent in this tick.
+    /// UDP: notes that the server has sent in this tick.
     #[inline]
     pub(super) fn note_answer(&mut self, tick: u32) {
         self.answered = tick;
     }
 
-    /// UDP: the tick in which the server last sent.
+    /// UDP: tick of the server's last datagram.
     pub(super) fn last_answer(&self) -> u32 {
         self.answered
     }
 
-    /// How far the sender of packets of this direction has got.
+    /// Progress of the sender of packets in this direction.
     pub(super) fn progress(&self, pending: PendingFin, direction: Direction) -> Progress {
         match (direction, pending) {
             (Direction::ToServer, _) => Progress { sent: self.sent, acked: self.acked },
@@ -113,33 +117,35 @@ impl TcpSequence {
         }
     }
 
-    /// Whether a segment of the client with this number may follow its SYN.
+    /// Whether a client's segment with this number may follow its SYN.
     pub(super) fn may_complete(&self, seq: u32) -> bool {
         is_next(seq, self.sent)
     }
 
-    /// Whether the client has sent this number, and no more than [`WINDOW`] ago.
+    /// Whether the client has sent this number, at most [`WINDOW`] bytes ago.
     pub(super) fn has_sent(&self, seq: u32) -> bool {
         is_behind(seq.wrapping_add(1), self.sent)
     }
 
-    /// Number after the SYN that waits to be followed up.
+    /// Number after the pending SYN, if there is one.
     pub(super) fn reopening_at(&self, pending: PendingFin) -> Option<u32> {
         (pending == PendingFin::Reopening).then_some(self.answered)
     }
 
-    /// Whether the client has sent no more than a segment behind this number.
+    /// Whether the client has sent at most one segment after this number.
     pub(super) fn is_at_beginning(&self, at: u32) -> bool {
         is_next(self.sent, at)
     }
 
-    /// Whether data has passed, either way, since the numbers were these: the client has sent some, or acknowledged some.
+    /// Whether data has passed in either direction since `before`: the client has sent or
+    /// acknowledged some.
     #[inline]
     pub(super) fn show_data_since(&self, before: &TcpSequence) -> bool {
         self.sent != before.sent || (before.acked != 0 && self.acked != before.acked)
     }
 
-    /// Takes the numbers of client and server from the flow cache: however much has passed, they are as far as these.
+    /// Takes over the numbers of client and server from the flow cache, however far they have
+    /// moved.
     pub(super) fn catch_up(
         &mut self,
         pending: PendingFin,
@@ -162,7 +168,7 @@ impl TcpSequence {
         }
     }
 
-    /// Whether a segment fits what is known, so that it can move the numbers.
+    /// Whether a segment fits the known numbers, so that it can move them.
     pub(super) fn is_followed_by(
         &self,
         view: View,
@@ -179,8 +185,8 @@ impl TcpSequence {
         }
     }
 
-    /// The FIN that has been waiting, as it would come again, if it has been acknowledged meanwhile.
-    /// In DSR, if all that was lost before it has come.
+    /// The pending FIN as its sender would repeat it, if it has been acknowledged; in DSR, if all
+    /// bytes that were lost before it have arrived.
     pub(super) fn acknowledged_fin(&self, pending: PendingFin, view: View) -> Option<(Direction, Segment)> {
         let fin = |end: u32, ack| Segment { flags: FIN | ACK, seq: end.wrapping_sub(1), ack, len: 1 };
         match pending {
@@ -196,9 +202,9 @@ impl TcpSequence {
         }
     }
 
-    /// Whether a segment of this direction with this number may be on its way: the client has sent it, or is waiting for it
-    /// or something before. The first that is lost is always where its receiver waits. Where both sides pass here, all
-    /// segments of the server have passed.
+    /// Whether a segment with this direction and number may be in flight: the client has sent it,
+    /// or waits for it or an earlier one. The first lost segment is always at the number that its
+    /// receiver expects. In passthrough, all segments of the server have passed convey.
     pub(super) fn may_be_on_its_way(
         &self,
         pending: PendingFin,
@@ -210,7 +216,7 @@ impl TcpSequence {
             (View::BothSides, PendingFin::Nobodys | PendingFin::Servers) => {
                 self.answered.wrapping_sub(self.acked).min(WINDOW)
             }
-            // A forged SYN makes no other number believable.
+            // A forged SYN must not make other numbers acceptable.
             (View::BothSides, PendingFin::Reopening) => 0,
             _ => WINDOW - 1,
         };
@@ -223,9 +229,10 @@ impl TcpSequence {
         }
     }
 
-    /// Whether a segment shows that somebody still needs a connection that is over. Where both sides are seen, it repeats data or
-    /// a FIN: hosts repeat an acknowledgement for any segment that a stranger makes up. Where only the client's are, it may be an
-    /// acknowledgement of data. A client's number is exact, for anybody can guess what is near.
+    /// Whether a segment shows that its sender still needs a connection that is over. In
+    /// passthrough, it must repeat data or a FIN, because hosts acknowledge any forged segment
+    /// again; in DSR it may also be an acknowledgement of data. The number of a client's segment
+    /// must match exactly, because near numbers can be guessed.
     pub(super) fn may_conclude(
         &self,
         pending: PendingFin,
@@ -248,10 +255,11 @@ impl TcpSequence {
 
     /// Applies a segment in this state of the connection.
     ///
-    /// A sender that does not see the connection may be lucky and near. So a segment that moves the numbers has to go on
-    /// where its sender had got to, or repeat bytes that end there. A FIN counts if it is exactly there; else once its
-    /// receiver has acknowledged it. A reset has to be exact, too: one that is near has its receiver ask back, and the
-    /// answer to that is exact (RFC 5961, section 3.2).
+    /// A sender that does not see the connection may guess a near number. A segment therefore only
+    /// moves the numbers if it continues at its sender's next number, or repeats bytes that end
+    /// there. A FIN is accepted if it is exactly there, otherwise once its receiver has
+    /// acknowledged it. A reset has to be exact, too: the receiver of a near one sends a challenge
+    /// ACK, and the reset in answer to that is exact (RFC 5961, section 3.2).
     #[inline]
     pub(super) fn apply_segment(
         &mut self,
@@ -266,8 +274,8 @@ impl TcpSequence {
         }
     }
 
-    /// Takes note of a FIN that has been found to be exact, by who has seen more. Returns the flags to be believed: none if
-    /// it is of another connection.
+    /// Applies a FIN that the flow cache has verified. Returns the accepted flags: 0 if the FIN
+    /// belongs to another connection.
     pub(super) fn finish(
         &mut self,
         pending: &mut PendingFin,
@@ -281,7 +289,7 @@ impl TcpSequence {
             Direction::ToClient => (&mut self.acked, &mut self.sent),
         };
         let end = seq.wrapping_add(len);
-        // Nobody sends more than a FIN. One that is told of late may be of the connection before.
+        // No data follows a FIN. An event that arrives late may belong to the connection before.
         let is_near = is_near(seq, *sent) && is_near(ack, *acked) && !is_after(*sent, end);
         if flags & (SYN | ACK | RST) != ACK || !is_near {
             return 0;
@@ -291,19 +299,21 @@ impl TcpSequence {
         match from {
             Direction::ToServer => {
                 advance(sent, end);
-                // Nothing is left to be waited for; and a client that goes on has sent no SYN.
+                // No FIN remains to wait for, and a client that continues has not sent the pending
+                // SYN.
                 if *pending == PendingFin::Clients || (*pending == PendingFin::Reopening && is_new) {
                     (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
                 }
             }
             Direction::ToClient if *pending == PendingFin::Clients => {}
-            // The cache forwarded this FIN before the SYN, which it left to a worker: the server may answer the SYN.
+            // The cache forwarded this FIN before the SYN, which it left to a worker: the server
+            // may answer the SYN.
             Direction::ToClient
                 if *pending == PendingFin::Reopening && !state.has_finished(Direction::ToServer) =>
             {
                 advance(sent, end);
             }
-            // A server that finishes has not forgotten the connection.
+            // A server that sends a FIN has not lost the connection.
             Direction::ToClient => (*pending, self.answered) = (PendingFin::Nobodys, end),
         }
         flags

@@ -1,5 +1,5 @@
-//! For tests of other crates: a flow cache as the kernel's is (what it forwards, the forwarder never sees), and the flow table
-//! by itself.
+//! Test support for other crates: a mock of the kernel's flow cache, whose packets the forwarder
+//! does not see, and the flow table alone.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::cell::Cell;
@@ -20,38 +20,39 @@ use crate::{
 use convey_model::{FlowKey, NextHop, Rewrite, TCP, Timestamp};
 use convey_wire::{self as wire, Envelope, Headers, Kind};
 
-/// How far from what is known a number can be that is true.
+/// Maximum distance of a valid sequence number from the known ones, in bytes.
 pub const WINDOW: u32 = tcp_sequence::WINDOW;
-/// The same while a connection begins.
+/// Like [`WINDOW`], during the handshake.
 pub const FIRST_WINDOW: u32 = tcp_sequence::FIRST_WINDOW;
-/// DSR: how far behind a gap a segment moves its sender's number.
+/// DSR: maximum gap before a segment that still moves its sender's number, in bytes.
 pub const MAX_GAP: u32 = tcp_sequence::MAX_GAP;
-/// DSR: how much more it may acknowledge.
+/// DSR: maximum advance of the acknowledgement in a segment behind a gap, in bytes.
 pub const MAX_GAP_ACK: u32 = tcp_sequence::MAX_GAP_ACK;
-/// Packets up to this length get through everywhere, in bytes.
+/// Packets up to this length are not suspected of being lost to a black hole, in bytes.
 pub const MAX_UNSUSPECTED: u32 = black_hole::MAX_UNSUSPECTED as u32;
 
 thread_local! {
     static HAS_CACHE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has a story told in which balancers have a flow cache.
+/// Runs a scenario in which balancers have a flow cache.
 pub fn run_with_cache(story: impl FnOnce()) {
     HAS_CACHE.set(true);
     story();
 }
 
-/// What the forwarder and the story share; the story is the driver that has the packets come by.
+/// Mock flow cache, shared by the forwarder and the scenario, which plays the driver and passes the
+/// packets.
 #[derive(Debug, Clone, Default)]
 pub struct MockKernel {
     entries: Arc<Mutex<HashMap<FlowKey, MockEntry>>>,
-    /// Events that nobody has taken yet.
+    /// Events that were not taken yet.
     events: Arc<Mutex<Vec<(FlowKey, Segment)>>>,
-    /// How often it was asked for an entry.
+    /// Number of entry lookups.
     asked: Arc<AtomicUsize>,
-    /// Most entries, if there is a limit.
+    /// Maximum number of entries, if there is a limit.
     room: Option<usize>,
-    /// Whether changes wait.
+    /// Whether changes are held back.
     is_held: Arc<AtomicBool>,
 }
 
@@ -66,24 +67,24 @@ struct MockEntry {
 }
 
 impl MockKernel {
-    /// None where this story is told without.
+    /// Flow cache for this scenario; `None` if the scenario runs without one.
     pub fn of_story() -> Option<MockKernel> {
         HAS_CACHE.get().then(MockKernel::default)
     }
 
-    /// One that takes no more entries than that.
+    /// Flow cache with at most `room` entries.
     #[allow(dead_code, reason = "the forwarder's own tests have no use for it")]
     pub fn with_room(room: usize) -> MockKernel {
         MockKernel { room: Some(room), ..MockKernel::default() }
     }
 
-    /// The forwarder's end of it.
+    /// The forwarder's interface to this cache.
     pub fn cache(&self) -> Box<dyn FlowCache> {
         Box::new(Writer { kernel: self.clone(), changes: Vec::new() })
     }
 
-    /// Forwards a frame if it can, and if it `fits` where it goes. Returns the interface it leaves by, and the tunnel that it is still
-    /// to be put into.
+    /// Forwards a frame if the cache can, and if the frame `fits` its path. Returns the outgoing
+    /// interface, and the tunnel that the frame is to be put into.
     pub fn forward(
         &self,
         frame: &mut Frame<'_>,
@@ -97,7 +98,7 @@ impl MockKernel {
         if !is_plain || headers.flags.rst() {
             return None;
         }
-        // The kernel drops it, and so does the forwarder.
+        // The kernel drops the frame, and so does the forwarder.
         let changes_state = headers.flags.0 & (SYN | FIN) != 0;
         if changes_state && !frame.is_intact(&headers) {
             return None;
@@ -155,27 +156,28 @@ impl MockKernel {
         std::mem::take(&mut *self.events.lock().unwrap())
     }
 
-    /// How many packets of this key it has forwarded; `None` if it is not there.
+    /// Number of forwarded packets with this key; `None` if the key has no entry.
     pub fn forwarded(&self, key: &FlowKey) -> Option<u32> {
         self.entries.lock().unwrap().get(key).map(|entry| entry.packets)
     }
 
-    /// How often it was asked for an entry.
+    /// Number of entry lookups.
     pub fn asked(&self) -> usize {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Has changes wait, as while a worker that has written them is not scheduled; or carries them out from the next flush on.
+    /// Holds changes back, as if the worker that has written them is not scheduled; or carries them
+    /// out from the next flush on.
     pub fn hold_changes(&self, is_held: bool) {
         self.is_held.store(is_held, Ordering::Relaxed);
     }
 
-    /// How many keys it knows.
+    /// Number of entries.
     pub fn entries(&self) -> usize {
         self.entries.lock().unwrap().len()
     }
 
-    /// Loses everything, as if it had never had room.
+    /// Loses all entries, as if there had never been room for them.
     pub fn lose_all(&self) {
         self.entries.lock().unwrap().clear();
     }
@@ -243,7 +245,7 @@ impl FlowCache for Writer {
     }
 }
 
-/// What is known of who receives an entry's packets.
+/// State of the receiver of an entry's packets.
 #[derive(Clone, Copy)]
 struct Other {
     progress: Progress,
@@ -251,13 +253,13 @@ struct Other {
     is_restored: bool,
 }
 
-/// How long its flow has to be silent before a large segment that comes again is left to the forwarder.
+/// Silence of a flow after which a repeated large segment is left to the forwarder.
 const REPEATED_AFTER: Duration = Duration::from_millis(100);
 
-/// How far what is known of a sender may lag behind what it sends.
+/// Maximum lag of an entry's numbers behind its sender.
 const LAG: u32 = 1 << 20;
 
-// As `bpf/tcp_sequence.h` does it.
+// Like `bpf/tcp_sequence.h`.
 impl MockEntry {
     fn is_to_server(&self) -> bool {
         self.route.direction == Direction::ToServer
@@ -268,7 +270,7 @@ impl MockEntry {
         FlowKey { src, dst, src_port, dst_port, protocol, reserved: [0; 3] }.reversed()
     }
 
-    /// Whether a segment takes no decision of the forwarder's.
+    /// Whether a segment needs no decision of the forwarder.
     fn may_pass(&self, segment: Segment, other: Option<Other>) -> bool {
         match self.route.opening {
             None => segment.flags & SYN == 0 && (segment.flags & FIN == 0 || self.finishes(segment, other)),
@@ -277,7 +279,7 @@ impl MockEntry {
         }
     }
 
-    /// Whether its sender sends a large segment again after a pause.
+    /// Whether the sender repeats a large segment after a pause.
     fn is_repeated(&self, segment: Segment, frame: &Frame<'_>, headers: &Headers, now: Timestamp) -> bool {
         let behind = self.progress.sent.wrapping_sub(segment.seq);
         headers.is_tcp()
@@ -345,7 +347,8 @@ impl MockEntry {
         }
     }
 
-    /// Of a flow that another process had: takes the numbers of a segment that the known ones do not lead to.
+    /// Takes over the numbers of a segment, for a flow that another process had: they do not follow
+    /// from the known ones.
     fn take_up(&mut self, segment: Segment, other: Option<Other>) {
         let Segment { flags, seq, ack, .. } = segment;
         if flags & (SYN | ACK | FIN) != ACK {
@@ -374,7 +377,7 @@ impl MockEntry {
         }
     }
 
-    /// Takes note of a segment that is forwarded. Returns whether it completes the handshake.
+    /// Applies a forwarded segment. Returns whether it completes the handshake.
     fn advance(&mut self, segment: Segment, other: Option<Other>) -> bool {
         let Segment { flags, seq, ack, len } = segment;
         if self.route.opening.is_some() {

@@ -1,4 +1,5 @@
-//! What a trace tells of a packet: made of the frame before and after, and of the verdict.
+//! Trace events of packets, built from the frame before and after the rewrite, and from the
+//! verdict.
 
 use std::net::SocketAddr;
 
@@ -11,7 +12,7 @@ use convey_trace::{
 };
 use convey_wire::{Envelope, Headers, Kind, parse};
 
-/// Whose packet it is, as far as that is known.
+/// Flow of a packet, as far as it is known.
 #[derive(Default)]
 struct TracedFlow {
     client: Option<SocketAddr>,
@@ -22,8 +23,9 @@ struct TracedFlow {
 }
 
 impl Forwarder {
-    /// The event of a frame that was handled, with this verdict, after it was rewritten. To be called before the next frame is
-    /// handled. `None`: the packet is none of ours. Who wants the bytes has a copy of them as they came.
+    /// Builds the event of a handled frame with this verdict, after the frame was rewritten. Call
+    /// it before the next frame is handled. Returns `None` if the packet is not for convey.
+    /// Subscribers that asked for bytes get a copy of the original frame.
     pub fn traced(
         &self,
         frame: &Frame<'_>,
@@ -95,7 +97,7 @@ impl Forwarder {
     }
 }
 
-/// The event of a frame that no worker sees, such as a fragment whose first did not come.
+/// Event of a frame that does not reach a worker, such as a fragment whose first did not arrive.
 pub fn lost_frame(frame: &[u8], interface: u32, reason: DropReason, now: Timestamp) -> TraceEvent {
     let way = TracedWay::Dropped { reason: reason.label() };
     let event = outside_of_flows(frame, (interface, way), now);
@@ -103,7 +105,7 @@ pub fn lost_frame(frame: &[u8], interface: u32, reason: DropReason, now: Timesta
     TraceEvent { client: Some(came.from), vip: Some(came.to), ..event.clone() }
 }
 
-/// The event of a frame that could not be sent. Whose flow it is of is not known any more.
+/// Event of a frame that could not be sent. Its flow is no longer known.
 pub fn not_sent(frame: &[u8], interface: u32, reason: DropReason, now: Timestamp) -> TraceEvent {
     outside_of_flows(frame, (interface, TracedWay::NotSent { reason: reason.label() }), now)
 }
@@ -124,7 +126,7 @@ fn outside_of_flows(frame: &[u8], (interface, way): (u32, TracedWay), now: Times
     }
 }
 
-/// A frame that waits for its next hop was not dropped yet.
+/// Removes the drop from the event of a frame that waits for its next hop.
 pub fn waits_for_next_hop(event: &mut TraceEvent) {
     if let TraceStep::Packet(packet) = &mut event.step
         && packet.way == (TracedWay::Dropped { reason: DropReason::NextHopUnresolved.label() })
@@ -150,7 +152,7 @@ fn traced_packet(headers: &Headers) -> TracedPacket {
 }
 
 fn traced_forwarded(frame: &Frame<'_>, forwarded: Forwarded) -> TracedWay {
-    // It was read before, and only its addresses are others.
+    // The frame was parsed before, and only its addresses have changed.
     let (from, to) = parse(frame.bytes).map_or_else(
         |_| (SocketAddr::from(([0; 4], 0)), SocketAddr::from(([0; 4], 0))),
         |went| (went.key.source(), went.key.destination()),

@@ -1,29 +1,31 @@
-//! Decisions on packets.
+//! Verdicts on packets.
 
 use super::{Cut, Direction, FirstFragment};
 use convey_model::DropReason;
 use convey_wire::{self as wire, Checksum, Envelope, Headers, ParseError};
 
-/// A frame as it came in.
+/// A received frame.
 #[derive(Debug)]
 pub struct Frame<'a> {
-    /// From the Ethernet header on; rewritten in place.
+    /// Bytes from the Ethernet header on; rewritten in place.
     pub bytes: &'a mut [u8],
-    /// What [`parse`](convey_wire::parse) made of it as it came in. A later fragment has the ports of its first: see
-    /// [`FirstFragment::complete`].
+    /// Result of [`parse`](convey_wire::parse) for the original frame. A later fragment has the
+    /// ports of the first one: see [`FirstFragment::complete`].
     pub headers: &'a Result<Headers, ParseError>,
-    /// Whether the kernel left the checksum of TCP or UDP for who sends the frame on.
+    /// State of the TCP or UDP checksum, which the kernel may have left to be completed when the
+    /// frame is sent.
     pub checksum: Checksum,
-    /// For a super-frame: payload bytes in each of the packets it will be cut into.
+    /// Super-frame: payload bytes in each of the packets that it will be cut into.
     pub segment_size: Option<u16>,
-    /// For a fragment: what is known of its packet.
+    /// Fragment: fields of its packet's first fragment.
     pub first_fragment: Option<FirstFragment>,
-    /// Index of the interface it came in on; `None`: not known, any will do.
+    /// Index of the interface on which the frame has arrived; `None`: not known, so that any
+    /// interface is accepted.
     pub interface: Option<u32>,
 }
 
 impl<'a> Frame<'a> {
-    /// A whole packet with its checksum, from anywhere.
+    /// Creates a frame with a whole packet and a complete checksum, from any interface.
     pub fn new(bytes: &'a mut [u8], headers: &'a Result<Headers, ParseError>) -> Frame<'a> {
         Frame {
             bytes,
@@ -35,13 +37,14 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Whether the checksum of the segment, datagram or ICMP error is right. The kernel makes super-frames of packets only after it
-    /// has verified them.
+    /// Whether the checksum of the segment, datagram or ICMP error is right. The kernel verifies
+    /// packets before it merges them into super-frames.
     pub(crate) fn is_intact(&self, headers: &Headers) -> bool {
         self.segment_size.is_some() || wire::is_intact(self.bytes, headers, self.checksum)
     }
 
-    /// The length of the packet, or of those that a super-frame will be cut into, in bytes. `headers` are the frame's.
+    /// Length in bytes of the packet, or of each packet that a super-frame will be cut into.
+    /// `headers` are the frame's.
     pub(crate) fn sent_len(&self, headers: &Headers) -> usize {
         match self.segment_size {
             Some(payload) => headers.packet_len() - usize::from(headers.payload_len) + usize::from(payload),
@@ -50,103 +53,104 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The core's decision on a packet. The driver executes and counts it; the core does neither.
+/// Verdict of the forwarder on a packet. The driver executes and counts it; the forwarder does
+/// neither.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It has been rewritten: send it on.
+    /// Send the rewritten frame.
     Transmit(Forwarded),
-    /// It goes no further, for this reason, and its sender is to be told: send
-    /// [`Forwarder::answer`](super::Forwarder::answer) back where it came from.
+    /// Drop the packet for this reason and send a reply: send
+    /// [`Forwarder::answer`](super::Forwarder::answer) on the interface of the packet.
     Reply(DropReason),
-    /// None of ours.
+    /// The packet is not for convey.
     Pass,
-    /// It goes no further.
+    /// Drop the packet.
     Drop(DropReason),
 }
 
-/// A packet on its way.
+/// A packet that is forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forwarded {
-    /// Index of the interface to send it on.
+    /// Index of the interface to send the packet on.
     pub interface: u32,
-    /// Which way it goes.
+    /// Direction of the packet.
     pub direction: Direction,
-    /// The flow it belongs to.
+    /// Owners of the packet's flow.
     pub flow: FlowOwners,
-    /// What it is to the flow.
+    /// Role of the packet in the flow.
     pub role: PacketRole,
-    /// What is to be done before, because it is too long for the next hop.
+    /// How to cut the packet before it is sent, if it is too long for the next hop.
     pub cut: Option<Cut>,
-    /// The tunnel that it goes through, each piece of it by itself.
+    /// Tunnel for the packet, or for each of its pieces.
     pub envelope: Option<Envelope>,
 }
 
-/// The role of a packet in its flow.
+/// Role of a packet in its flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PacketRole {
-    /// It began it.
+    /// The packet has begun the flow.
     First,
-    /// It belongs to one that is known.
+    /// The packet belongs to an existing flow.
     Later,
-    /// The flow's server is there: it is a datagram of its, or its answer to a SYN.
+    /// The packet shows that the server is alive: a datagram of the server, or its answer to a SYN.
     Answer,
-    /// The flow's server says that nobody takes it: a datagram (port unreachable), or a SYN (reset).
+    /// The server has refused a datagram (port unreachable) or a SYN (reset).
     Refusal,
-    /// Its flow has no record (DSR): the table has no room, or it is an ICMP error about a flow not met yet. Whatever comes
-    /// next is sent to the same server by the same hash.
+    /// The flow has no record (DSR): the table is full, or the packet is an ICMP error about an
+    /// unknown flow. Later packets reach the same server by the same hash.
     Unrecorded,
 }
 
 /// A flow that is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
-    /// Whose it was.
+    /// Owners of the flow.
     pub flow: FlowOwners,
-    /// How it came to its end.
+    /// Reason for the end.
     pub how: FlowEnd,
 }
 
-/// How a flow came to its end.
+/// Reason for the end of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlowEnd {
-    /// Before it was open, as a handshake that nobody completed.
+    /// The flow was not open yet, such as a handshake that was not completed.
     Unopened,
-    /// Both sides have finished; in DSR the client has.
+    /// Both sides have finished; in DSR, the client has.
     Finished,
-    /// The server has answered its SYN with a reset.
+    /// The server has answered the SYN with a reset.
     Refused,
-    /// The client has reset it, once it was open.
+    /// The client has reset the open flow.
     ClientReset,
-    /// The server has. DSR does not see that.
+    /// The server has reset the open flow; not seen in DSR.
     ServerReset,
-    /// Both sides of an open connection have been silent for as long as they may.
+    /// Both sides of an open connection have been silent until the timeout.
     Silent,
-    /// UDP, and in DSR a connection of which no data came: nothing has come for the time that it is remembered.
+    /// A UDP flow, or a connection without data in DSR, has been silent until the timeout.
     Expired,
-    /// It made room for another one.
+    /// The flow was evicted for another one.
     Evicted,
-    /// Passthrough: it was opened when its client had its share of what there is. Both sides are told.
+    /// Passthrough: the flow was opened beyond its client's share. Both sides are reset.
     ClientLimit,
-    /// Passthrough: it was opened when its source had as many as it may have. Both sides are told.
+    /// Passthrough: the flow was opened beyond the limit of its source. Both sides are reset.
     SourceLimit,
-    /// Its client may no longer come in. Both sides are told, where convey sees both.
+    /// The access list no longer admits the client. The sides whose packets pass convey are reset.
     Denied,
-    /// Its server was down.
+    /// The server was down.
     ServerGone,
-    /// An operator has ended it. Both sides are told, where convey sees both.
+    /// An operator has ended the flow. The sides whose packets pass convey are reset.
     Killed,
-    /// Its server or frontend was taken away, or we stop, and the time to finish was over; or the server is reached in
-    /// another way now (UDP in DSR).
+    /// The server or frontend was removed, or convey stops, and the time to finish is over; or the
+    /// server is now reached in another way (UDP in DSR).
     Cut,
-    /// For us alone: we stop, and it goes on by the next process or another balancer (DSR).
+    /// convey stops, and the flow continues in the next process or on another balancer (DSR).
     Left,
 }
 
-/// Whose flow it is, by the numbers the control path gave them.
+/// Frontend and server of a flow, by the numbers that the control path has assigned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FlowOwners {
-    /// The server.
+    /// Number of the server.
     pub server: u32,
-    /// The frontend.
+    /// Number of the frontend.
     pub frontend: u32,
 }

@@ -1,5 +1,6 @@
-//! State that workers share. All share the connection slots of frontends and servers, but each ends flows of its own
-//! only. So each says how many it has that may give way, and asks for a slot where it has none.
+//! State that workers share. They share the connection slots of frontends and servers, but each
+//! worker only evicts its own flows. Each worker therefore publishes the number of its evictable
+//! flows, and requests a slot from the others if it has none.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -12,16 +13,17 @@ use super::queues::Resource;
 use super::state::View;
 use convey_model::Timestamp;
 
-/// Frontends and servers that are told apart, each; a power of two. Where there are more, some are counted together.
+/// Number of frontends, and of servers, with counters of their own; a power of two. Above it, some
+/// share a counter.
 const COUNTED_TARGETS: usize = 1_024;
 
-/// Frontends and servers for which slots are asked for at once.
+/// Upper bound for the frontends and servers with pending slot requests.
 const MAX_REQUESTS: usize = 64;
 
-/// One worker among others, or alone.
+/// Handle of one worker to the state that workers share.
 #[derive(Debug, Clone)]
 pub struct WorkerPeers {
-    /// `None`: there are no others.
+    /// `None` if there are no other workers.
     shared: Option<Arc<Shared>>,
     own: usize,
     clients: ClientCounts,
@@ -29,46 +31,47 @@ pub struct WorkerPeers {
 
 #[derive(Debug)]
 struct Shared {
-    /// One for each worker, which alone writes it.
+    /// Counts of each worker, which is their only writer.
     counts: Box<[Counts]>,
-    /// Slots that are asked for.
+    /// Number of slots that are requested.
     pending: AtomicU32,
-    /// Whose they are, how many, and when the last one was asked for, in 64 bits; 0 is free.
+    /// Requests in 64 bits: frontend or server, number of slots, and time of the last request; 0 is
+    /// free.
     requests: [AtomicU64; MAX_REQUESTS],
 }
 
-/// Flows of one worker that may give way, by what they hold: slots of frontends, and slots of servers.
+/// Evictable flows of one worker, by the frontends and the servers whose slots they hold.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Counts {
     unestablished: [[AtomicU32; COUNTED_TARGETS]; 2],
     streams: [[AtomicU32; COUNTED_TARGETS]; 2],
-    /// Flows that have given way, and whose slots still count as taken.
+    /// Evicted flows whose slots still count as taken.
     leaving: [[AtomicU32; COUNTED_TARGETS]; 2],
 }
 
-/// Slots of one frontend or server that are asked for.
+/// Request for slots of one frontend or server.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SlotRequest {
     place: usize,
     entry: u64,
 }
 
-/// Flows of other workers that may give way for a slot.
+/// Evictable flows of other workers that hold a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Others {
-    /// Half-open connections, and UDP that is no stream.
+    /// Half-open connections, and UDP flows that are no streams.
     pub(super) unestablished: u32,
     pub(super) streams: u32,
 }
 
 impl WorkerPeers {
-    /// The only one.
+    /// Handle of a single worker.
     pub fn alone() -> WorkerPeers {
         WorkerPeers { shared: None, own: 0, clients: ClientCounts::together(1).remove(0) }
     }
 
-    /// So many, each for a forwarder of its own.
+    /// Handles of this many workers, each for a forwarder.
     pub fn together(workers: usize) -> Vec<WorkerPeers> {
         let new = || Shared {
             counts: (0..workers).map(|_| Counts::new()).collect(),
@@ -80,20 +83,20 @@ impl WorkerPeers {
         clients.map(|(own, clients)| WorkerPeers { shared: shared.clone(), own, clients }).collect()
     }
 
-    /// The open flows of clients, at this worker and at the others.
+    /// Open flows of clients, at this worker and the others.
     pub(super) fn clients(&self) -> &ClientCounts {
         &self.clients
     }
 
-    /// How many there are.
+    /// Number of workers.
     pub(super) fn len(&self) -> u32 {
         self.shared.as_ref().map_or(1, |shared| shared.counts.len() as u32)
     }
 
-    /// A flow of ours is in this class now, or is no longer.
+    /// Notes that a flow of this worker has entered or left this class.
     #[inline]
     pub(super) fn note(&self, flow: &Flow, class: Class, is_in: bool) {
-        // In DSR anybody can make up what opens a flow, in any client's name.
+        // In DSR, packets that open a flow can be forged in any client's name.
         if class.is_open() && flow.view() == View::BothSides {
             self.clients.note(flow, is_in);
         }
@@ -103,7 +106,7 @@ impl WorkerPeers {
             Class::HalfOpen => &counts.unestablished,
             Class::Closing if flow.kind().is_udp() => &counts.unestablished,
             Class::Doubtful if flow.kind().is_udp() => &counts.streams,
-            // It does not give way for slots, or has given them back.
+            // The flow is not evicted for slots, or has given them back.
             _ => return,
         };
         for (counts, id) in of_class.iter().zip([flow.frontend_id(), flow.server_id()]) {
@@ -111,12 +114,13 @@ impl WorkerPeers {
         }
     }
 
-    /// A flow of ours with slots of this frontend and server gives way. They count as taken until they are given back.
+    /// Notes that a flow of this worker with slots of this frontend and server is evicted. Its
+    /// slots count as taken until they are given back.
     pub(super) fn leave(&self, frontend: u32, server: u32) {
         self.note_leaving(frontend, server, true);
     }
 
-    /// The slots of such a flow have been given back, or it stays.
+    /// Notes that the slots of an evicted flow have been given back, or that the flow stays.
     pub(super) fn have_left(&self, frontend: u32, server: u32) {
         self.note_leaving(frontend, server, false);
     }
@@ -129,14 +133,16 @@ impl WorkerPeers {
         }
     }
 
-    /// How many slots count as taken that are about to be given back. To be asked before how many are taken.
+    /// Number of taken slots that will soon be given back. Read it before the number of taken
+    /// slots.
     pub(super) fn leaving(&self, held: Resource) -> u32 {
         let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(held)) else { return 0 };
         let of = |counts: &Counts| counts.leaving[kind][id as usize % COUNTED_TARGETS].load(Acquire);
         shared.counts.iter().map(of).fold(0, u32::saturating_add)
     }
 
-    /// How many flows of the others may give way for a slot, as far as is known.
+    /// Number of evictable flows of other workers that hold a slot, as far as they have published
+    /// it.
     pub(super) fn others(&self, held: Resource) -> Others {
         let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(held)) else {
             return Others::default();
@@ -151,8 +157,8 @@ impl WorkerPeers {
         })
     }
 
-    /// Asks the others to give back a slot of a frontend or server; no more than `most` of it are asked for at once. Returns
-    /// whether they will hear of it.
+    /// Requests a slot of a frontend or server from the other workers; at most `most` requests are
+    /// pending at a time. Returns whether the request was published.
     pub(super) fn ask(&self, held: Resource, most: u32, now: Timestamp) -> bool {
         let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(held)) else { return false };
         let (name, at) = (packed::name(kind, id), packed::at(now));
@@ -173,21 +179,21 @@ impl WorkerPeers {
         is_heard
     }
 
-    /// Whether anybody asks for a slot.
+    /// Whether any slot is requested.
     #[inline]
     pub(super) fn are_asking(&self) -> bool {
         self.shared.as_ref().is_some_and(|shared| shared.pending.load(Relaxed) != 0)
     }
 
-    /// What is asked for.
+    /// Pending requests.
     pub(super) fn requests(&self) -> impl Iterator<Item = SlotRequest> + '_ {
         let entries = self.shared.iter().flat_map(|shared| shared.requests.iter().enumerate());
         let requests = entries.map(|(place, entry)| SlotRequest { place, entry: entry.load(Acquire) });
         requests.filter(|request| packed::slots(request.entry) > 0)
     }
 
-    /// Promises to give back one of the slots that are asked for. Returns whether that is still what is asked for: else
-    /// another has promised it, or more are wanted.
+    /// Promises to give back one of the requested slots. Returns `false` if the request has
+    /// changed: another worker has promised the slot, or more slots are requested.
     pub(super) fn grant(&self, request: &mut SlotRequest) -> bool {
         let left = match packed::slots(request.entry) {
             0 => return false,
@@ -197,7 +203,7 @@ impl WorkerPeers {
         self.change(request, left)
     }
 
-    /// Nobody needs this any more.
+    /// Removes a request that is no longer needed.
     pub(super) fn withdraw(&self, mut request: SlotRequest) {
         self.change(&mut request, 0);
     }
@@ -215,18 +221,18 @@ impl WorkerPeers {
 }
 
 impl SlotRequest {
-    /// What is asked for.
+    /// Requested slot.
     pub(super) fn held(self) -> Resource {
         packed::held(self.entry)
     }
 
-    /// When the last of it was.
+    /// Time of the last request for the slot.
     pub(super) fn at(self, now: Timestamp) -> Timestamp {
         packed::time(self.entry, now)
     }
 }
 
-/// Counts one more or one less. Nobody else writes it.
+/// Increments or decrements a count that has no other writer.
 fn change(count: &AtomicU32, is_more: bool) {
     let before = count.load(Relaxed);
     count.store(if is_more { before.wrapping_add(1) } else { before.wrapping_sub(1) }, Release);
@@ -247,8 +253,8 @@ fn kind_and_id(held: Resource) -> Option<(usize, u32)> {
     }
 }
 
-/// A request in 64 bits: 32 for the number of a frontend or server, 1 for which of these, 8 for how many slots, 23 for the time
-/// in milliseconds.
+/// A request in 64 bits: 32 for the number of a frontend or server, 1 for which of the two, 8 for
+/// the number of slots, 23 for the time in milliseconds.
 mod packed {
     use super::{Duration, Resource, Timestamp};
 
@@ -284,7 +290,7 @@ mod packed {
         if entry >> 32 & 1 == 0 { Resource::FrontendSlot(id) } else { Resource::ServerSlot(id) }
     }
 
-    /// No later than `now`, though another worker's may be a little ahead.
+    /// Time of the request, at most `now`: the clock of another worker may be a little ahead.
     pub(super) fn time(entry: u64, now: Timestamp) -> Timestamp {
         let ago = (at(now) + TIMES - (entry >> TIME)) % TIMES;
         let ago = if ago < TIMES / 2 { ago } else { 0 };
@@ -302,7 +308,7 @@ mod tests {
         Timestamp(millis * 1_000_000)
     }
 
-    /// What this worker sees is asked for, and when.
+    /// Requested resources that this worker sees, with their times.
     fn asked(worker: &WorkerPeers, now: u64) -> Vec<(Resource, Timestamp)> {
         worker.requests().map(|request| (request.held(), request.at(at(now)))).collect()
     }

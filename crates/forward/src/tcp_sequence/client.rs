@@ -1,4 +1,4 @@
-//! Segments of a client, held against the numbers of its connection.
+//! Validation of a client's segments against the numbers of its connection.
 
 use super::numbers::{
     advance, follows, is_after, is_exact, is_handshake, is_near, is_next, is_repeated, may_reopen,
@@ -17,8 +17,8 @@ impl TcpSequence {
     ) -> Heard {
         let Segment { flags, seq, ack, len } = segment;
         let fits = match state {
-            // In passthrough the server has to be heard first: a sender that has made up the SYN does not know
-            // its number.
+            // In passthrough, the server has to answer first: a sender that has forged the SYN does
+            // not see the number of the answer.
             FlowState::SynSent => view == View::ClientSide && is_next(seq, self.sent),
             FlowState::SynReceived => is_next(seq, self.sent) && is_next(ack, self.acked),
             _ => is_near(seq, self.sent) && (self.acked == 0 || is_near(ack, self.acked)),
@@ -30,14 +30,15 @@ impl TcpSequence {
                 _ => flags & FIN == 0 && seq == self.answered,
             };
         match flags & (SYN | ACK | RST) {
-            // The client goes on from its SYN: a connection of other numbers between the same ends (RFC 9293, section 3.6.1).
+            // The client continues from the pending SYN: a new connection with the same addresses
+            // and ports (RFC 9293, section 3.6.1).
             ACK if follows_other => {
                 *pending = PendingFin::Nobodys;
                 *self = TcpSequence { sent: seq.wrapping_add(len), acked: ack, answered: ack };
                 Heard::flags(flags | SYN)
             }
             ACK if fits && (is_handshake(state) || self.acked == 0) => {
-                // An acknowledgement may come behind a FIN that was lost.
+                // An acknowledgement may arrive after a FIN that was lost.
                 if len > 0 || view == View::ClientSide {
                     advance(&mut self.sent, seq.wrapping_add(len));
                 }
@@ -45,7 +46,7 @@ impl TcpSequence {
                     0 => (self.acked, self.answered) = (ack, ack),
                     _ => advance(&mut self.acked, ack),
                 }
-                // The client goes on from this SYN: another SYN was forged.
+                // The client continues from this SYN, so the pending SYN was forged.
                 if *pending == PendingFin::Reopening && is_handshake(state) {
                     (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
                 }
@@ -53,15 +54,16 @@ impl TcpSequence {
             }
             ACK if fits && view == View::BothSides => self.client_goes_on(pending, state, segment),
             ACK if fits => Heard::flags(self.client_alone_goes_on(pending, state, segment)),
-            // A client that begins anew has new numbers.
+            // A client that restarts has new numbers.
             SYN if state == FlowState::Adopted => {
                 (*self, *pending) = (TcpSequence::first(segment), PendingFin::Nobodys);
                 Heard::flags(flags)
             }
-            // Anybody may have sent it. Only the server's answer begins anew, or, where that does not pass, the client's next segment.
+            // The SYN may be forged. Only the server's answer restarts the connection or, where
+            // that does not pass, the client's next segment.
             SYN if is_handshake(state) || may_reopen(state) => {
                 let next = seq.wrapping_add(1);
-                // Until it has the answer, a client repeats its SYN.
+                // A client repeats its SYN until the answer arrives.
                 if !is_handshake(state) || next != self.sent {
                     (*pending, self.answered) = (PendingFin::Reopening, next);
                 }
@@ -85,7 +87,7 @@ impl TcpSequence {
             return Heard { flags: 0, ends_other };
         }
         if flags & FIN != 0 && !is_exact(segment, self.sent) {
-            // The other side's may be waiting.
+            // A FIN of the other side may be pending.
             if !state.has_finished(Direction::ToServer) {
                 (*pending, self.answered) = (PendingFin::Clients, seq.wrapping_add(len));
             }
@@ -96,9 +98,9 @@ impl TcpSequence {
             advance(&mut self.sent, end);
             advance(&mut self.acked, ack);
             let is_settled = match *pending {
-                // It goes on behind the FIN that was to be its last, or sends it again.
+                // The client sends data after the pending FIN, or repeats the FIN.
                 PendingFin::Clients => flags & FIN != 0 || is_after(self.sent, self.answered),
-                // It sends more. A segment that is told of late is not new.
+                // The client sends more data. A segment that was reported late is not new.
                 PendingFin::Reopening => is_after(end, before),
                 _ => false,
             };
@@ -111,15 +113,17 @@ impl TcpSequence {
         } else if matches!(*pending, PendingFin::Nobodys | PendingFin::Servers)
             && !is_after(ack, self.answered)
         {
-            // The server has sent that. With gaps on both sides, each would wait for the other to go on.
+            // The server has sent these bytes. With gaps on both sides, each number would wait for
+            // the other to move.
             advance(&mut self.acked, ack);
         }
         Heard { flags, ends_other }
     }
 
-    /// Nobody says how much of it has arrived. So a segment that is close moves the numbers behind a gap, too. A FIN waits
-    /// for the bytes that were lost before it, or for the client to go on behind it. A guess is close with one pair of
-    /// numbers in 4 million.
+    /// Applies a segment where only the client's packets pass, so that acknowledgements of the
+    /// server are not seen. A segment that is close moves the numbers even behind a gap. A FIN is
+    /// pending until the bytes that were lost before it arrive, or the client continues after it. A
+    /// guess is close for one pair of numbers in 4 million.
     fn client_alone_goes_on(&mut self, pending: &mut PendingFin, state: FlowState, segment: Segment) -> u8 {
         let Segment { flags, seq, ack, len } = segment;
         let end = seq.wrapping_add(len);
@@ -127,7 +131,7 @@ impl TcpSequence {
             (*pending, self.answered) = (PendingFin::Clients, end);
             return flags & !FIN;
         }
-        // Behind its FIN the client has sent nothing.
+        // The client sends nothing after its FIN.
         let is_close = !state.is_over(View::ClientSide)
             && seq.wrapping_sub(self.sent) <= MAX_GAP
             && ack.wrapping_sub(self.acked) <= MAX_GAP_ACK;
@@ -137,7 +141,7 @@ impl TcpSequence {
         let before = (self.sent, self.acked);
         advance(&mut self.sent, end);
         advance(&mut self.acked, ack);
-        // It goes on with the connection in spite of the SYN. A segment that is late moves nothing.
+        // The client continues the connection in spite of the SYN. A late segment moves no number.
         let is_same = *pending == PendingFin::Reopening && (self.sent, self.acked) != before;
         if flags & FIN != 0 || is_same {
             (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
@@ -149,7 +153,7 @@ impl TcpSequence {
             (*pending, self.sent) = (PendingFin::Nobodys, self.answered);
             return flags | FIN;
         }
-        // The client goes on behind it with data: it was none.
+        // The client sends data after the FIN, so the FIN was forged.
         if is_after(self.sent, self.answered) {
             *pending = PendingFin::Nobodys;
         }

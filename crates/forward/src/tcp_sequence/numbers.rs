@@ -3,19 +3,20 @@
 use super::{FIRST_WINDOW, WINDOW};
 use crate::state::{FlowState, Segment};
 
-/// Whether a segment goes on where its sender had got to, or repeats what ends there or before and more.
+/// Whether a segment continues at its sender's next number, or repeats bytes up to that number and
+/// adds more.
 pub(super) fn follows(segment: Segment, sent: u32) -> bool {
     sent.wrapping_sub(segment.seq) <= segment.len
 }
 
-/// Whether a FIN is the next that comes, with nothing before it that has not come; or has come already.
+/// Whether a FIN is exactly at its sender's next number after all data, or has arrived already.
 pub(super) fn is_exact(fin: Segment, sent: u32) -> bool {
     let behind = sent.wrapping_sub(fin.seq);
     behind == 0 || behind == fin.len || behind.wrapping_add(1) == fin.len
 }
 
-/// Whether a FIN ends where its sender has got to: its receiver ignores it, unless the FIN has come before (RFC 9293, section
-/// 3.10.7.4).
+/// Whether a FIN ends at its sender's next number: its receiver ignores it unless the FIN has
+/// arrived before (RFC 9293, section 3.10.7.4).
 pub(super) fn is_repeated(fin: Segment, sent: u32) -> bool {
     let behind = sent.wrapping_sub(fin.seq);
     behind > 0 && behind == fin.len
@@ -29,7 +30,7 @@ pub(super) fn is_handshake(state: FlowState) -> bool {
     matches!(state, FlowState::SynSent | FlowState::SynReceived)
 }
 
-/// Whether a SYN may open the next connection between the same ends, for all that is seen of this one.
+/// Whether a SYN in this state may open the next connection with the same addresses and ports.
 pub(super) fn may_reopen(state: FlowState) -> bool {
     matches!(
         state,

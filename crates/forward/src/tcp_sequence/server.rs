@@ -1,4 +1,4 @@
-//! Segments of a server, held against the numbers of its connection.
+//! Validation of a server's segments against the numbers of its connection.
 
 use super::numbers::{advance, is_after, is_exact, is_handshake, is_near, is_next, is_repeated, may_reopen};
 use super::{Heard, PendingFin, RST_ACK, SYN_ACK, TcpSequence};
@@ -27,23 +27,23 @@ impl TcpSequence {
             ACK if fits => Heard::flags(flags),
             SYN_ACK if is_handshake(state) && is_next(ack, self.sent) => {
                 self.acked = seq.wrapping_add(1);
-                // Data that came with the SYN.
+                // The server acknowledges data that came with the SYN.
                 advance(&mut self.sent, ack);
-                // The client may still wait for the answer to the other SYN.
+                // The client may still wait for the answer to the pending SYN.
                 if *pending != PendingFin::Reopening {
                     self.answered = self.acked;
                 }
                 Heard::flags(flags)
             }
-            // The server has forgotten the connection, and so has the client. Or its handshake has begun anew.
+            // Server and client have both lost the connection, or its handshake has restarted.
             SYN_ACK if answers_other => {
                 *pending = PendingFin::Nobodys;
                 (self.sent, self.acked, self.answered) = (ack, seq.wrapping_add(1), seq.wrapping_add(1));
                 Heard::flags(flags)
             }
-            // Nobody listens there any more, and the server has forgotten the connection.
+            // The port is closed, and the server has lost the connection.
             RST_ACK if answers_other => Heard::flags(RST),
-            // "Nobody listens here": known by what it acknowledges.
+            // Refused connection: validated by the acknowledgement number.
             RST_ACK if state == FlowState::SynSent => Heard::flags(if fits { RST } else { 0 }),
             RST | RST_ACK if state != FlowState::SynSent && self.is_at_servers_end(*pending, seq) => {
                 Heard::flags(RST)
@@ -52,7 +52,8 @@ impl TcpSequence {
         }
     }
 
-    /// Whether this is what the server's receiver expects, or will when it has all that is on its way.
+    /// Whether the server's receiver expects this number, now or once all segments in flight have
+    /// arrived.
     fn is_at_servers_end(&self, pending: PendingFin, seq: u32) -> bool {
         seq == self.acked || (pending == PendingFin::Nobodys && seq == self.answered)
     }
@@ -70,7 +71,7 @@ impl TcpSequence {
         if flags & FIN != 0 && !has_finished && is_repeated(segment, self.acked) {
             return Heard { flags: 0, ends_other };
         }
-        // The acknowledgements behind a FIN may come before it.
+        // The acknowledgements of a FIN may arrive before the FIN.
         let is_overtaken = !has_finished && is_repeated(segment, self.answered);
         let is_tracked = *pending == PendingFin::Nobodys && !is_overtaken;
         let is_last = is_exact(segment, self.acked) || (is_tracked && is_exact(segment, self.answered));
@@ -81,16 +82,16 @@ impl TcpSequence {
             return Heard { flags: flags & !FIN, ends_other };
         }
         let is_settled = match *pending {
-            // It goes on behind the FIN that was to be its last, or sends it again.
+            // The server sends data after the pending FIN, or repeats the FIN.
             PendingFin::Servers => flags & FIN != 0 || is_after(end, self.answered),
-            // It has not forgotten the connection.
+            // The server has not lost the connection.
             PendingFin::Reopening => true,
             _ => false,
         };
         if is_settled {
             (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
         }
-        // Behind a gap, too: it came in where the server is.
+        // Valid even behind a gap: the server's segment has arrived from the server's interface.
         advance(&mut self.sent, ack);
         if *pending == PendingFin::Clients && is_after(self.sent, self.answered) {
             (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
