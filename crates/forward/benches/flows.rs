@@ -1,6 +1,7 @@
-//! The connection table at one thousand to ten million flows, in random order. Each flow is chosen by what
-//! was read of the last one, so that the waits for memory cannot overlap (but for a miss: it reads nothing
-//! that the processor would not guess); `packet_of_batch` shows what it is worth that they can.
+//! Benchmark of the connection table with one thousand to ten million flows, in random order. The
+//! choice of each flow depends on data read for the last one, so that memory accesses cannot
+//! overlap (except for a miss, which reads nothing that the processor would not predict).
+//! `packet_of_batch` measures the gain from overlapping accesses.
 
 use std::time::Duration;
 
@@ -46,7 +47,7 @@ fn tables(criterion: &mut Criterion) {
                 random.after(found.is_some().into());
             });
         });
-        // All that a packet of an established flow asks of the table.
+        // All table operations for a packet of an established flow.
         group.bench_function(BenchmarkId::new("packet", n), |bencher| {
             let mut now = 0;
             bencher.iter(|| {
@@ -56,7 +57,7 @@ fn tables(criterion: &mut Criterion) {
                 random.after(table.get(id).rewrite(direction).next_hop);
             });
         });
-        // The same in batches of 32 whose keys are known before the first packet is handled.
+        // Batches of 32 packets whose keys are known before the first packet is handled.
         group.bench_function(BenchmarkId::new("packet_of_batch", n), |bencher| {
             let mut batch = Vec::new();
             let mut now = 0;
@@ -115,7 +116,7 @@ fn ports(criterion: &mut Criterion) {
     });
 }
 
-/// A full table.
+/// Creates a full table.
 fn established(n: u32) -> FlowTable {
     let mut table = FlowTable::new(n, &FlowTimeouts::default(), 0x5eed);
     for i in 0..n {
@@ -156,7 +157,7 @@ fn flow(i: u32) -> NewFlow {
     }
 }
 
-/// Numbers below `n` in random order, each after the last one's use.
+/// Numbers below `n` in random order, each dependent on the use of the last.
 struct Walk {
     state: u64,
     n: u32,

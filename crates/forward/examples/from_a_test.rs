@@ -1,5 +1,5 @@
-//! Drives the forwarder from a test. Frames and the time go in, verdicts come out: no network, no privileges, no waiting.
-//! `cargo test -p convey-forward --example from_a_test` runs it.
+//! Forwarder in a test: frames and the time go in, verdicts come out, without network, privileges
+//! or waiting. `cargo test -p convey-forward --example from_a_test` runs it.
 
 fn main() {
     println!("run: cargo test -p convey-forward --example from_a_test");
@@ -11,7 +11,7 @@ mod tests {
     use convey_model::{DropReason, FlowKey, Interface, NextHops, Protocol, Timestamp};
     use convey_wire::{TestPacket, parse};
 
-    /// Passthrough from 192.0.2.1:80 to one server; its packets come back to 10.0.0.254.
+    /// Passthrough from 192.0.2.1:80 to one server, with the SNAT address 10.0.0.254.
     struct Lab {
         forwarder: Forwarder,
         plan: Plan,
@@ -32,7 +32,7 @@ mod tests {
             Lab { forwarder, plan, now: Timestamp(0) }
         }
 
-        /// Where a packet goes, and how it leaves.
+        /// Handles a packet. Returns the key of the forwarded packet, or the verdict.
         fn forward(&mut self, packet: &TestPacket) -> Result<FlowKey, Verdict> {
             let mut bytes = packet.bytes();
             let headers = parse(&bytes);
@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(to_client.destination(), "203.0.113.9:4242".parse().unwrap());
         lab.forward(&client().seq(1).ack(1)).unwrap();
 
-        // Hours pass in no time.
+        // Virtual time: hours pass at once.
         lab.now = lab.now.after(lab.plan.flow_timeouts.established * 2);
         let mut resets = 0;
         while lab.forwarder.handle_timeout(&lab.plan, lab.now, |_frame, _interface| resets += 1) {}

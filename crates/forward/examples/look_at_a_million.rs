@@ -1,5 +1,5 @@
-//! Measures what a list of a million flows costs a worker, and the longest of its slices.
-//! `cargo run --profile dist -p convey-forward --example look_at_a_million [PLACES]`
+//! Measures the cost of listing a million flows for a worker, and the longest slice. `cargo run
+//! --profile dist -p convey-forward --example look_at_a_million [PLACES]`
 #![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "it measures time")]
 
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn main() {
     }
 }
 
-/// Makes a list. Returns how long each slice took.
+/// Lists the flows. Returns the duration of each slice.
 fn list(forwarder: &mut Forwarder, query: &FlowQuery, places: u32) -> Vec<Duration> {
     let names: [Arc<str>; 3] = ["www".into(), "web".into(), "a".into()];
     let mut listing = FlowListing::new(query.clone());
@@ -72,7 +72,7 @@ fn facts<'a>(flow: &FlowSight, [frontend, backend, name]: &'a [Arc<str>; 3]) -> 
     }
 }
 
-/// A forwarder with a flow of each of a million clients.
+/// Creates a forwarder with a flow of each of a million clients.
 fn filled() -> Forwarder {
     let eth0 = Interface::ethernet(1, "eth0", [2, 0, 0, 0, 0, 0xfe], vec![[10, 0, 0, 254].into()]);
     let server = [10, 0, 0, 1];

@@ -1,5 +1,5 @@
-//! Balances the frames of a pcap file over three servers by direct server return, and prints where each goes:
-//! `cargo run -p convey-forward --example pcap -- FILE 192.0.2.1:80`.
+//! Balances the frames of a pcap file over three servers by direct server return, and prints the
+//! server of each: `cargo run -p convey-forward --example pcap -- FILE 192.0.2.1:80`.
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn balance(pcap: impl Read, vip: SocketAddr, mut out: impl Write) -> Result<(), Box<dyn Error>> {
-    // The balancer's only link, with the servers 10.0.0.1 to 10.0.0.3 on it.
+    // The only link of the balancer, with the servers 10.0.0.1 to 10.0.0.3.
     let eth0 = Interface::ethernet(1, "eth0", [2, 0, 0, 0, 0, 0xfe], vec![[10, 0, 0, 254].into()]);
     let network = NextHops::on_link(eth0, &[1, 2, 3].map(|n| ([10, 0, 0, n].into(), [2, 0, 0, 0, 0, n])));
     let servers = [1, 2, 3].map(|n| ([10, 0, 0, n], 80).into());

@@ -3,7 +3,7 @@ use super::*;
 const LARGE: u16 = 1400;
 const SIDE: FlowSide = FlowSide { place: 7, serial: 1, direction: Direction::ToServer };
 
-/// When Linux repeats a segment that nobody acknowledges, in milliseconds.
+/// Times at which Linux repeats a segment without an acknowledgement, in milliseconds.
 const REPEATS: [u64; 5] = [200, 600, 1_400, 3_000, 6_200];
 
 fn at(ms: u64) -> Timestamp {
@@ -57,7 +57,7 @@ fn the_segment_has_to_be_sent_after_the_server_answered_somebody() {
 fn whoever_goes_on_or_is_acknowledged_is_no_suspect() {
     let mut holes = BlackHoles::new();
     for ms in REPEATS {
-        // It moves on with each.
+        // Each repeat continues at a new number.
         assert_eq!(holes.repeated(SIDE, segment(ms as u32), at(ms)), RepeatFinding::Nothing);
     }
     let mut holes = BlackHoles::new();
@@ -97,7 +97,7 @@ fn on_a_link_that_loses_one_packet_in_twenty_nobody_is_suspected() {
         let mut repeats = 0;
         for n in 0..200_000_u32 {
             let seq = n.wrapping_mul(1_348);
-            // The first repeat is a fast one, the next come after 200 ms, 400 ms, and so on.
+            // The first repeat is a fast one, the next ones follow after 200 ms, 400 ms, and so on.
             let (mut pause, mut lost) = (1, is_lost());
             while lost {
                 now += pause;

@@ -1,4 +1,4 @@
-//! Stories of single flows, in virtual time. `model` checks whatever they leave out.
+//! Tests of single flows, in virtual time. `model` covers the remaining cases.
 
 mod model;
 
@@ -15,7 +15,7 @@ use convey_model::{Addr, Rewrite, TCP};
 const VIP: &str = "192.0.2.1:80";
 const SNAT: &str = "10.0.0.1";
 
-/// Client `n`, which a server's packets reach through port `n` of ours.
+/// Passthrough flow of client `n`, with SNAT port `n`.
 fn passthrough(n: u16) -> NewFlow {
     NewFlow {
         client: FlowKey::tcp(client(n), VIP.parse().unwrap()),
@@ -30,7 +30,7 @@ fn passthrough(n: u16) -> NewFlow {
     }
 }
 
-/// Client `n`, which a server answers directly.
+/// DSR flow of client `n`.
 fn dsr(n: u16) -> NewFlow {
     let server = FlowKey::tcp(server(n), client(n));
     NewFlow { server, view: View::ClientSide, ..passthrough(n) }
@@ -40,22 +40,22 @@ fn client(n: u16) -> SocketAddr {
     SocketAddr::from(([198, 51, 100, (n >> 8) as u8], 1 + n))
 }
 
-/// One of two servers.
+/// Address of one of two servers.
 fn server(n: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 1, (n % 2) as u8], 80))
 }
 
-/// The server of client `n` as SNAT ports know it.
+/// Server of client `n`, as the key of SNAT ports.
 fn to(n: u16) -> (Addr, u16) {
     (server(n).ip().into(), server(n).port())
 }
 
-/// A segment of a connection in which nobody says anything: with these flags it always fits.
+/// A segment of a connection without data: with these flags it always fits.
 fn segment(flags: u8) -> Segment {
     Segment { flags, seq: 100 - u32::from(flags & SYN != 0), ack: 100, len: 0 }
 }
 
-/// A segment of somebody who guesses what the numbers are.
+/// A segment with guessed numbers.
 fn forged(flags: u8) -> Segment {
     Segment { seq: 1 << 30, ack: 1 << 30, ..segment(flags) }
 }
@@ -71,7 +71,7 @@ fn table(capacity: u32) -> FlowTable {
 const HANDSHAKE: [(Direction, u8); 2] = [(ToClient, SYN | ACK), (ToServer, ACK)];
 const CLOSE: [(Direction, u8); 3] = [(ToServer, FIN | ACK), (ToClient, FIN | ACK), (ToServer, ACK)];
 
-/// Records a flow and has these segments pass at the same moment.
+/// Records a flow and applies these segments at one time.
 fn open(flows: &mut FlowTable, new: &NewFlow, segments: &[(Direction, u8)], now: Timestamp) -> FlowId {
     let id = flows.insert(new, now).unwrap().id;
     pass(flows, id, segments, now);
@@ -84,7 +84,7 @@ fn pass(flows: &mut FlowTable, id: FlowId, segments: &[(Direction, u8)], now: Ti
     }
 }
 
-/// Flows that end now.
+/// Removes and returns the flows that end now.
 fn expire_all(flows: &mut FlowTable, now: Timestamp) -> Vec<Flow> {
     let mut ended = Vec::new();
     while let Some(id) = flows.due(now) {
@@ -93,7 +93,7 @@ fn expire_all(flows: &mut FlowTable, now: Timestamp) -> Vec<Flow> {
     ended
 }
 
-/// Clients whose flows end now.
+/// Clients of the flows that end now.
 fn expire(flows: &mut FlowTable, now: Timestamp) -> Vec<SocketAddr> {
     expire_all(flows, now).iter().map(|flow| flow.client().source()).collect()
 }
@@ -209,7 +209,8 @@ fn after_a_long_sleep_all_that_is_due_ends_at_once() {
     assert_eq!(expire(&mut flows, at(1e6 + 60.0)), [client(2)]);
 }
 
-/// Days that a clock has run: at the start, a season, years, and on both sides of where 32 bits of milliseconds begin again.
+/// Days that a clock has run: at the start, a season, years, and both sides of the point where 32
+/// bits of milliseconds wrap.
 const CLOCKS: [f64; 5] = [0.0, 100.0, 2_000.0, 49.710_26, 49.710_27];
 
 #[test]

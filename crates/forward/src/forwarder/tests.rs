@@ -1,6 +1,6 @@
-//! Stories of packets that pass the balancer, in virtual time, judged by etherparse.
+//! Scenarios of packets that pass the balancer, in virtual time, checked with etherparse.
 
-/// Has each of these stories told over IPv4 and over IPv6, without a flow cache and with one.
+/// Runs each of these scenarios over IPv4 and over IPv6, without a flow cache and with one.
 macro_rules! told_over_both_families {
     ($($story:ident),+ $(,)?) => {
         mod over_ipv4 {
@@ -134,8 +134,8 @@ fn a_client_that_uses_its_port_again_gets_a_new_flow_by_the_same_snat_port(famil
 fn a_client_that_tries_again_after_its_reset_comes_back_by_the_same_port(family: Family) {
     let mut lab = Lab::passthrough(family);
     let first = lab.send(lab.client(1).syn().seq(100));
-    // The server remembers the port's last user (TIME-WAIT) and acknowledges that one; the client
-    // resets it.
+    // The server remembers the port's last connection (TIME-WAIT) and acknowledges that one; the
+    // client resets it.
     lab.send(first.reply().ack(77));
     lab.send(lab.client(1).rst().seq(77));
     let again = lab.send(lab.client(1).syn().seq(100));

@@ -17,19 +17,19 @@ fn segment(flags: u8, seq: u32, ack: u32) -> Segment {
     Segment { flags, seq, ack, len: u32::from(flags & (SYN | FIN) != 0) }
 }
 
-/// A connection whose client has sent bytes up to 1,000 and waits for 5,000.
+/// A connection whose client has sent bytes up to 1,000 and expects 5,000.
 fn established() -> TcpSequence {
     TcpSequence { sent: 1_000, acked: 5_000, answered: 5_000 }
 }
 
 impl TcpSequence {
-    /// What is believed of a segment while no FIN waits.
+    /// Accepted flags of a segment while no FIN is pending.
     fn say(&mut self, view: View, state: FlowState, from: Direction, segment: Segment) -> u8 {
         self.apply_segment(&mut PendingFin::default(), (view, state), from, segment).flags
     }
 }
 
-/// What is believed of this segment of an established connection.
+/// Accepted flags of this segment of an established connection.
 fn believed(from: Direction, segment: Segment) -> u8 {
     established().say(BothSides, Established, from, segment)
 }
@@ -142,7 +142,7 @@ fn server_decides_which_of_two_syns_begins_the_connection() {
 #[test]
 fn client_in_dsr_completes_the_handshake_of_any_of_its_syns() {
     let forged = 3_000_000_000;
-    // Data may come instead of a lost ACK, and the next segment may overtake it.
+    // Data may arrive instead of a lost ACK, and the next segment may overtake it.
     for (seq, len) in [(1_001, 0), (1_001, 100), (1_101, 100), (5_001, 0), (5_001, 100), (5_101, 100)] {
         for syns in [vec![1_000, 5_000], vec![1_000, forged, 1_000], vec![1_000, 5_000, forged, 5_000]] {
             if !syns.contains(&(seq / 1_000 * 1_000)) {
@@ -161,7 +161,8 @@ fn client_in_dsr_completes_the_handshake_of_any_of_its_syns() {
     }
 }
 
-/// Numbers after a SYN with the number 100, its answer with 500, and a SYN with 3,000,000,000 before or after that.
+/// Numbers after a SYN with the number 100, its answer with 500, and a SYN with 3,000,000,000
+/// before or after the answer.
 fn answered_with_another_syn(is_before: bool) -> (TcpSequence, PendingFin) {
     let (mut numbers, mut pending) = (TcpSequence::first(segment(SYN, 100, 0)), PendingFin::default());
     let (other, answer) = (segment(SYN, 3_000_000_000, 0), segment(SYN_ACK, 500, 101));
@@ -304,7 +305,7 @@ fn a_server_that_resets_behind_what_is_on_its_way_is_believed() {
     assert_eq!(numbers.say(BothSides, Established, ToClient, segment(RST, 5_000, 0)), RST, "nothing arrived");
 }
 
-/// Whether a FIN is believed when it comes, and then when its receiver acknowledges it.
+/// Whether a FIN is accepted when it arrives, and when its receiver acknowledges it.
 fn fin(numbers: &mut TcpSequence, from: Direction, fin: Segment) -> [bool; 2] {
     let mut pending = PendingFin::default();
     let heard = numbers.apply_segment(&mut pending, (BothSides, Established), from, fin);
@@ -401,7 +402,7 @@ fn in_dsr_a_fin_waits_for_what_was_lost_before_it() {
             |segment| numbers.apply_segment(&mut pending, (ClientSide, Established), ToServer, segment).flags;
         let end = Segment { len, ..segment(FIN_ACK, 1_700, 5_000) };
         assert_eq!([apply_segment(end), apply_segment(end)], [ACK; 2], "nor if it is sent twice");
-        // What was lost; or, behind data of its own, that the client acknowledges what it is sent.
+        // The client sends the lost bytes; or, after data of its own, acknowledges the server's.
         let next = if len == 1 { segment(ACK, 1_000, 5_000) } else { segment(ACK, 2_001, 5_100) };
         let next = Segment { len: if len == 1 { repeated } else { 0 }, ..next };
         assert_eq!(apply_segment(next), FIN_ACK);
@@ -420,7 +421,7 @@ fn in_dsr_what_is_close_moves_the_numbers_behind_a_gap_and_what_is_merely_near_d
             numbers.apply_segment(&mut pending, (ClientSide, Established), ToServer, segment).flags
                 & (FIN | RST)
         };
-        // Data, and a reset or a FIN that go on behind it.
+        // Data, and a reset or a FIN that follow it.
         apply_segment(ACK, seq, 1);
         assert_eq!(
             [apply_segment(RST, seq.wrapping_add(1), 0), apply_segment(FIN_ACK, seq.wrapping_add(1), 1)],
@@ -436,7 +437,7 @@ fn in_dsr_what_is_close_moves_the_numbers_behind_a_gap_and_what_is_merely_near_d
         assert_eq!((numbers.sent, numbers.acked), (1_010 + gap, 5_000 + acked));
         assert_eq!(numbers.say(ClientSide, Established, ToServer, segment(RST, 1_010 + gap, 0)), RST);
     }
-    // Without a gap it may acknowledge more.
+    // Without a gap, a segment may acknowledge more.
     let mut numbers = established();
     numbers.say(ClientSide, Established, ToServer, segment(ACK, 1_000, 5_000 + (8 << 20)));
     assert_eq!(numbers.acked, 5_000 + (8 << 20));
@@ -520,13 +521,13 @@ fn what_acknowledges_nothing_is_believed_nothing() {
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// Bytes, and whether they are lost before they come here.
+    /// Number of bytes, and whether they are lost before convey.
     ClientSends(u32, bool),
     ServerSends(u32, bool),
-    /// How many of the bytes before are sent again.
+    /// Number of earlier bytes that are sent again.
     ClientRepeats(u32),
     ServerRepeats(u32),
-    /// How many of the server's bytes have come by now are yet to be acknowledged.
+    /// Number of the server's bytes that have arrived and are not acknowledged yet.
     ClientWaits(u32),
 }
 
@@ -540,7 +541,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Streams both ways that lose a segment each before it comes here: each side is behind a gap, and in flight for long.
+/// Streams in both directions that each lose a segment before convey: each side is behind a gap,
+/// and in flight for long.
 #[test]
 fn gaps_on_both_sides_stop_the_numbers_of_no_stream() {
     const SEGMENT: u32 = 1_000;
@@ -552,11 +554,12 @@ fn gaps_on_both_sides_stop_the_numbers_of_no_stream() {
             .flags
     };
     let (client, server) = (1_000, 5_000);
-    // Beyond the window, in which what stands still would do no harm yet.
+    // Beyond the window, within which a number that stays behind would do no harm.
     let total = 3 * WINDOW / SEGMENT * SEGMENT;
     for at in (0..total).step_by(SEGMENT as usize) {
         let acknowledged = at.saturating_sub(FLIGHT);
-        // The tenth of each side comes only when its sender has missed an acknowledgement.
+        // The tenth segment of each side arrives only after its sender has missed an
+        // acknowledgement.
         if at != 10 * SEGMENT {
             apply_segment(ToServer, ACK, client + at, server + acknowledged, SEGMENT);
             apply_segment(ToClient, ACK, server + at, client + acknowledged, SEGMENT);
@@ -573,7 +576,7 @@ fn gaps_on_both_sides_stop_the_numbers_of_no_stream() {
 }
 
 proptest! {
-    /// In whatever order its segments come here, wherever its numbers begin.
+    /// In any order of its segments, and with any first numbers.
     #[test]
     fn a_connection_is_believed_from_its_first_byte_to_its_last(
         begin in any::<(u32, u32)>(),
@@ -582,7 +585,7 @@ proptest! {
     ) {
         let (mut client, mut server) = (begin.0.wrapping_add(1), begin.1.wrapping_add(1));
         let mut acked = server;
-        // What was lost before it came here and has yet to come.
+        // Segments that were lost before convey and will be repeated.
         let mut lost_of_client = Vec::new();
         let mut numbers = TcpSequence::first(segment(SYN, begin.0, 0));
         let open = match view {
@@ -596,7 +599,7 @@ proptest! {
         for step in steps {
             let (from, seq, len) = match step {
                 Step::ClientSends(len, lost) => {
-                    // Not more than may be lost at once.
+                    // At most the length that may be lost at once.
                     let len = if view == ClientSide { len % 40_000 } else { len };
                     client = client.wrapping_add(len);
                     if lost && len > 0 {
@@ -631,7 +634,7 @@ proptest! {
             let heard = numbers.say(view, Established, from, Segment { flags: ACK, seq, ack, len });
             prop_assert_eq!(heard, ACK, "{:?} of {:?}", step, numbers);
         }
-        // What was lost comes again; then each side acknowledges all.
+        // Lost segments are repeated; then each side acknowledges all.
         let again = lost_of_client.into_iter().map(|(seq, len)| (ToServer, Segment { flags: ACK, seq, ack: server, len }));
         let last = (ToServer, segment(ACK, client, server));
         for (from, segment) in again.into_iter().chain([last, (ToClient, segment(ACK, server, client)), last]) {
@@ -648,7 +651,7 @@ proptest! {
         }
     }
 
-    /// In DSR, too, though nobody acknowledges anything there.
+    /// In DSR, too, where acknowledgements of the server do not pass.
     #[test]
     fn in_dsr_who_guesses_ends_nothing(
         known in (any::<u32>(), 1..=u32::MAX),
@@ -656,7 +659,7 @@ proptest! {
     ) {
         let before = TcpSequence { sent: known.0, acked: known.1, answered: known.1 };
         let (mut after, mut pending) = (before, PendingFin::default());
-        // Each is tried with all that could end the connection.
+        // Each guess is tried with all segments that could end the connection.
         for ((seq, ack), len) in guesses {
             let (off, acked) = (seq % WINDOW, ack % WINDOW);
             let is_close = off < 3 || off <= 2 * MAX_GAP && acked <= 2 * MAX_GAP_ACK;
@@ -690,8 +693,8 @@ proptest! {
         let heard = after.apply_segment(&mut pending, (BothSides, Established), from, guess);
         prop_assert!(heard.flags & (SYN | FIN | RST) == 0 && !heard.ends_other, "{:?}", heard);
         prop_assert_eq!(after.acked, before.acked);
-        // A segment from the server's side may acknowledge bytes that have passed behind a gap. It moves nothing
-        // else.
+        // A segment from the server's side may acknowledge bytes that have passed behind a gap. It
+        // moves no other number.
         let is_acknowledged = from == ToClient && after.sent == guess.ack && ack > 0;
         prop_assert!(after.sent == before.sent || is_acknowledged, "{:?}", after);
     }

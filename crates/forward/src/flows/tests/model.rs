@@ -1,4 +1,5 @@
-//! The table against a list of flows that is searched from end to end, over random packets in virtual time.
+//! Model test: the table is compared with a list of flows that is searched linearly, over random
+//! packets in virtual time.
 
 use proptest::prelude::*;
 
@@ -6,21 +7,21 @@ use super::*;
 use convey_model::UDP;
 
 const CAPACITY: usize = 8;
-/// Half of them speak TCP, the others UDP from the same addresses and ports.
+/// Number of clients. Half of them use TCP, the others UDP with the same addresses and ports.
 const CLIENTS: u16 = 24;
 
-/// A flow of the list.
+/// A flow of the model.
 #[derive(Debug)]
 struct Known {
     client: u16,
     state: FlowState,
-    /// When it last had a packet.
+    /// Time of the last packet.
     heard: Duration,
-    /// Number of the step in which it came to be open, half-open, doubtful or closing.
+    /// Number of the step in which the flow became open, half-open, doubtful or closing.
     since: usize,
-    /// Whether it was under way when its first segment came.
+    /// Whether the flow was picked up mid-connection.
     is_met: bool,
-    /// Whether the client of an open connection has sent a SYN, and neither side has gone on.
+    /// Whether the client of an open connection has sent a SYN, and neither side has continued.
     is_reopening: bool,
     /// Bytes that the client has sent.
     sent: u32,
@@ -28,13 +29,13 @@ struct Known {
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// Who sends, which way, with which flags, whether with numbers that cannot be, and whether with data.
+    /// Client, direction, flags, whether the numbers are invalid, and whether there is data.
     Packet(u16, Direction, u8, bool, bool),
     Remove(u16),
     Wait(Duration),
 }
 
-/// Even clients are served in passthrough mode, odd ones in DSR mode; every third has an address of IPv6.
+/// Even clients are in passthrough mode, odd ones in DSR mode; every third has an IPv6 address.
 fn new_flow(client: u16) -> NewFlow {
     let who = client % (CLIENTS / 2);
     let flow = if who.is_multiple_of(2) { passthrough(who) } else { dsr(who) };
@@ -43,12 +44,12 @@ fn new_flow(client: u16) -> NewFlow {
         if who.is_multiple_of(3) { Addr::v6([addr.v4_bytes(); 4].concat().try_into().unwrap()) } else { addr }
     };
     let key = |key: FlowKey| FlowKey { src: addr(key.src), dst: addr(key.dst), protocol, ..key };
-    // Frontends share servers, and servers have several numbers.
+    // Frontends share servers, and one server address has several numbers.
     let (frontend_id, server_id) = ((client / 2 % 3).into(), (client / 3 % 4).into());
     NewFlow { client: key(flow.client), server: key(flow.server), frontend_id, server_id, ..flow }
 }
 
-/// What the flow of a client holds.
+/// Resources that the flow of a client holds.
 fn held_by(client: u16) -> [Resource; 4] {
     let NewFlow { server: FlowKey { src, src_port, .. }, frontend_id, server_id, .. } = new_flow(client);
     [
@@ -104,8 +105,8 @@ impl Known {
         unseen_end || closing.contains(&self.state)
     }
 
-    /// A packet; a segment that is forged changes nothing. While it begins only the client keeps it, by its SYN; when it is over,
-    /// what may be part of it.
+    /// Applies a packet; a forged segment changes nothing. During the handshake only the client's
+    /// SYN extends the deadline, and after the end only segments of the connection do.
     fn apply_segment(
         &mut self,
         direction: Direction,
@@ -114,7 +115,7 @@ impl Known {
     ) {
         let is_udp = self.client >= CLIENTS / 2;
         let before = self.state;
-        // The server's reset of a SYN is known by what it acknowledges.
+        // The server's reset of a SYN is validated by its acknowledgement number.
         let is_nothing = direction == ToClient && self.state == FlowState::SynSent && flags == RST;
         let may_reopen = matches!(
             self.state,
@@ -125,7 +126,7 @@ impl Known {
         );
         let is_answer = direction == ToClient && flags == SYN | ACK && may_reopen;
         let is_stray = is_answer && !self.is_reopening;
-        // All SYNs have the same number.
+        // All SYNs have one sequence number.
         let follows_up = self.is_reopening
             && self.view() == View::ClientSide
             && flags == ACK
@@ -149,7 +150,7 @@ impl Known {
         self.is_reopening |= may_reopen && (direction, flags, is_udp) == (ToServer, SYN, false);
         self.is_met &= self.state != FlowState::SynSent;
         let is_syn = direction == ToServer && flags & SYN != 0;
-        // All that is repeated here is the client's byte.
+        // The client's byte is the only data that is repeated here.
         let is_part = !is_forged
             && flags & (SYN | RST | ACK) == ACK
             && (self.view() == View::ClientSide || (direction == ToServer && has_data));
@@ -163,7 +164,7 @@ impl Known {
         }
     }
 
-    /// Ends at the first quarter of a second that is no earlier than the timeout says.
+    /// The flow ends at the first quarter of a second after its timeout, or exactly at it.
     fn ended(&self, now: Duration) -> bool {
         let quarters = |time: Duration| time.as_nanos() as f64 / 250e6;
         let timeout = self.state.timeout(&FlowTimeouts::default());
@@ -171,7 +172,7 @@ impl Known {
     }
 }
 
-/// Takes the flow of a kind that has been what `which` says for longest.
+/// Removes the flow of a kind for which `which` has been true for longest.
 fn take_oldest(known: &mut Vec<Known>, of: TrafficKind, which: impl Fn(&Known) -> bool) -> Option<Known> {
     let fits = |flow: &Known| flow.kind() == of && which(flow);
     let oldest =
@@ -179,19 +180,20 @@ fn take_oldest(known: &mut Vec<Known>, of: TrafficKind, which: impl Fn(&Known) -
     Some(known.remove(oldest))
 }
 
-/// Whether more questions of a kind wait than were answered.
+/// Whether more UDP flows of a kind wait for an answer than were answered.
 fn most_wait(known: &[Known], of: TrafficKind) -> bool {
     let count = |which: fn(&Known) -> bool| known.iter().filter(|f| f.kind() == of && which(f)).count();
     of.is_udp() && count(Known::half_open) > count(Known::closing)
 }
 
-/// Takes the flow of a kind that gives way if none is over. Whether streams of which both sides are seen do, is not the table's to say.
+/// Removes the flow of a kind that is evicted if none is over. The table never evicts passthrough
+/// streams by itself.
 fn take_victim(known: &mut Vec<Known>, of: TrafficKind) -> Option<Known> {
     let is_last_resort = |flow: &Known| flow.doubtful() && flow.view() == View::ClientSide;
     take_oldest(known, of, Known::half_open).or_else(|| take_oldest(known, of, is_last_resort))
 }
 
-/// Makes room for a flow: `Err` if there is none, else whose place it takes.
+/// Makes room for a flow. Returns the evicted flow, or `Err` if there is no room.
 fn make_room(known: &mut Vec<Known>, new: TrafficKind, present: &[TrafficKind]) -> Result<Option<Known>, ()> {
     let part = if present.len() > 1 { CAPACITY / 2 / present.len() } else { 0 };
     let guaranteed = |kind: TrafficKind| if present.contains(&kind) { part } else { 0 };
@@ -205,7 +207,7 @@ fn make_room(known: &mut Vec<Known>, new: TrafficKind, present: &[TrafficKind]) 
     let mut by_excess: Vec<(usize, TrafficKind)> =
         kinds().map(|kind| (count(known, kind).saturating_sub(guaranteed(kind)), kind)).into();
     by_excess.retain(|(excess, kind)| *excess > 0 || *kind == new);
-    // Of equals, the last.
+    // Of equal kinds, the last one is chosen.
     by_excess.sort_by_key(|(excess, _)| *excess);
     by_excess.reverse();
     let mut first = |take: fn(&mut Vec<Known>, TrafficKind) -> Option<Known>| {
@@ -265,7 +267,7 @@ proptest! {
                     }
                 }
                 Step::Packet(client, direction, flags, is_forged, has_data) => {
-                    // A SYN says what the numbers are; nobody can tell a forged one.
+                    // A SYN sets the numbers, so none can be recognized as forged.
                     let is_forged = is_forged && flags != SYN;
                     let new = NewFlow { segment: segment(flags), ..new_flow(client) };
                     if direction == ToClient && new.view == View::ClientSide {
@@ -282,7 +284,7 @@ proptest! {
                     if let Some((id, way)) = found {
                         prop_assert_eq!(way, direction);
                         let flow = known.iter_mut().find(|flow| flow.client == client).unwrap();
-                        // The same byte each time.
+                        // Each segment repeats the client's byte.
                         let may_send = flow.state != FlowState::SynSent || flow.view() == View::ClientSide;
                         let has_data = has_data && direction == ToServer && flags == ACK && may_send;
                         let packet = match segment(flags) {
@@ -300,7 +302,7 @@ proptest! {
                             flow.since = number;
                         }
                     } else if direction == ToServer {
-                        // Where both sides are seen, nothing is guessed of what is under way.
+                        // In passthrough, convey does not pick up connections.
                         let is_udp = client >= CLIENTS / 2;
                         if !is_udp && new.view == View::BothSides && flags != SYN {
                             continue;
@@ -333,7 +335,7 @@ proptest! {
     }
 }
 
-/// Every question to the table has the list's answer after this step.
+/// Checks that all queries of the table match the model after this step.
 fn same(flows: &mut FlowTable, known: &[Known], number: usize) -> Result<(), TestCaseError> {
     prop_assert_eq!(flows.len() as usize, known.len());
     prop_assert!(flows.flows.len() <= CAPACITY, "places of flows that have ended are used again");
@@ -350,7 +352,7 @@ fn same(flows: &mut FlowTable, known: &[Known], number: usize) -> Result<(), Tes
         let expected = replies.and(found).map(|(id, _)| (id, ToClient));
         prop_assert_eq!(flows.lookup(&new.server), expected);
     }
-    // Each client's in turn.
+    // Check one client per step.
     let held = held_by((number % usize::from(CLIENTS)) as u16);
     for (held, kind) in held.into_iter().flat_map(|held| kinds().map(|kind| (held, kind))) {
         for class in [Class::Closing, Class::HalfOpen, Class::Doubtful] {

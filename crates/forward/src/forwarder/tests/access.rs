@@ -1,4 +1,4 @@
-//! Who may come in: clients that are denied begin nothing, and what they have ends.
+//! Access lists: denied clients begin no flow, and their existing flows end.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,7 +16,7 @@ told_over_both_families! {
     errors_about_a_connection_of_a_client_that_is_denied_go_nowhere,
 }
 
-/// Nobody from the address of client `n` may come in.
+/// Access list that denies the address of client `n`.
 fn denies(lab: &Lab, n: u16) -> Access {
     Access::new([], [Prefix::of(ip(lab.family, n), 128)])
 }
@@ -54,7 +54,7 @@ fn connections_of_a_client_that_a_reload_denies_end_and_others_go_on(family: Fam
         let access = denies(&lab, 1);
         let told = lab.change(|world| world.frontends[0].access = access);
         assert_eq!(lab.ends(), [FlowEnd::Denied]);
-        // In passthrough its server is told, too.
+        // In passthrough, the server is reset too.
         let to: Vec<u16> = told.iter().map(|reset| reset.to.port()).collect();
         assert_eq!(to, if is_nat { vec![5_001, 8_080] } else { vec![5_001] });
         let next = lab.client(1).seq(102).ack(501).payload(b"x");
@@ -64,7 +64,7 @@ fn connections_of_a_client_that_a_reload_denies_end_and_others_go_on(family: Fam
         if let Some(kernel) = &lab.kernel {
             assert!(kernel.entries() <= 2, "the entries of the other are left");
         }
-        // A client that is let in again begins anew.
+        // A client that is admitted again begins a new connection.
         lab.change(|world| world.frontends[0].access = Access::default());
         lab.send(lab.client(1).syn().seq(900));
     }

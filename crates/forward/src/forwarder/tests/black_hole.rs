@@ -1,4 +1,5 @@
-//! Hops that take shorter packets than the ends know of, and do not say so: their flows are told of.
+//! Path MTU black holes: the driver is notified of flows that pass a hop with a shorter MTU and
+//! without ICMP errors.
 
 use std::time::Duration;
 
@@ -16,13 +17,13 @@ told_over_both_families! {
     a_client_that_sends_on_is_not_suspected,
 }
 
-/// When Linux sends a segment that nobody acknowledges, in milliseconds.
+/// Times at which Linux sends a segment without an acknowledgement, in milliseconds.
 const TIMES: [u64; 5] = [0, 200, 600, 1_400, 3_000];
 
-/// Longer than every link takes, with all headers.
+/// Payload that exceeds the unsuspected length with all headers.
 const LARGE: [u8; 1_300] = [7; 1_300];
 
-/// A connection at its beginning.
+/// Opens a connection.
 fn begun(mut lab: Lab) -> (Lab, Seen) {
     let syn = lab.send(lab.client(1).syn().seq(100));
     if lab.forwarder.snat_ports_in_use() > 0 {
@@ -36,7 +37,7 @@ fn upload(lab: &Lab) -> TestPacket {
     lab.client(1).seq(101).ack(501).payload(&LARGE)
 }
 
-/// Sends a packet at each of these times, and has `between` happen after each. Returns what is suspected.
+/// Sends a packet at each of these times, and calls `between` after each. Returns the suspicions.
 fn repeat(
     lab: &mut Lab,
     packet: &TestPacket,

@@ -1,4 +1,5 @@
-//! A flow cache forwards the packets of open flows; the balancer sees what begins and ends them.
+//! Flow cache: it forwards the packets of open flows, and the balancer sees their beginning and
+//! end.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use convey_wire::{IcmpError, TestPacket};
 
 const SPOOFED: Outcome = Outcome::Dropped(DropReason::WrongInterface);
 
-/// Has each of these stories told over IPv4 and over IPv6.
+/// Runs each of these scenarios over IPv4 and over IPv6.
 macro_rules! told_with_a_cache {
     ($($story:ident),+ $(,)?) => {
         $(#[test] fn $story() { for family in Family::BOTH { run_with_cache(|| stories::$story(family)); } })+
@@ -173,7 +174,7 @@ mod stories {
         connect_again(&mut lab, &syn);
     }
 
-    /// The server answers the SYN with the number 3,000,000,000, and the client goes on.
+    /// The server answers the SYN with the number 3,000,000,000, and the client continues.
     fn connect_again(lab: &mut Lab, syn: &Seen) {
         lab.send(syn.reply().syn().seq(700).ack(3_000_000_001));
         lab.send(lab.client(1).seq(3_000_000_001).ack(701));
@@ -351,7 +352,7 @@ mod stories {
     }
 }
 
-/// The cache forwards the rest of the handshake of client `n`, and has no room to tell of it.
+/// The cache forwards the rest of the handshake of client `n`, and has no room to report it.
 fn open_untold(lab: &mut Lab, n: u16, syn: &Seen) {
     lab.is_deaf = true;
     lab.send(syn.reply().syn().seq(500).ack(101));
@@ -360,7 +361,7 @@ fn open_untold(lab: &mut Lab, n: u16, syn: &Seen) {
     lab.is_deaf = false;
 }
 
-/// Client 1 uploads 3 GB that only the cache sees, and its handshake was not reported.
+/// Client 1 uploads 3 GB through the cache, and its handshake was not reported.
 fn upload_gigabytes_untold(lab: &mut Lab) {
     let syn = lab.send(lab.client(1).syn().seq(100));
     open_untold(lab, 1, &syn);
@@ -376,7 +377,8 @@ fn kernel(lab: &Lab) -> &MockKernel {
     lab.kernel.as_ref().expect("the story is told with a cache")
 }
 
-/// Client 1 and its server send each other 100 MB that only the cache sees. Returns what each will send next.
+/// Client 1 and its server exchange 100 MB through the cache. Returns the next sequence numbers of
+/// both.
 fn go_far(lab: &mut Lab, syn: &Seen) -> (u32, u32) {
     let (mut client, mut server) = (101, 501);
     for _ in 0..10 {
@@ -392,14 +394,14 @@ fn client_key(lab: &Lab, n: u16) -> FlowKey {
     convey_wire::parse(&lab.client(n).bytes()).unwrap().key
 }
 
-/// Of what the server of the only flow of datagrams sends.
+/// Key of the server's datagrams, for the only UDP flow.
 fn datagram_key(lab: &Lab) -> FlowKey {
     let flows = lab.forwarder.flows();
     let (id, _) = flows.lookup(&convey_wire::parse(&lab.client(1).udp().bytes()).unwrap().key).unwrap();
     flows.get(id).server()
 }
 
-/// How many packets the cache has forwarded of client `n`, and of its server.
+/// Packets of client `n` and of its server that the cache has forwarded.
 fn forwarded(lab: &Lab, n: u16) -> (Option<u32>, Option<u32>) {
     let flows = lab.forwarder.flows();
     let key = client_key(lab, n);
@@ -407,7 +409,7 @@ fn forwarded(lab: &Lab, n: u16) -> (Option<u32>, Option<u32>) {
     (kernel(lab).forwarded(&key), kernel(lab).forwarded(&flows.get(id).server()))
 }
 
-/// Of the only flow.
+/// State of the only flow.
 fn state(lab: &Lab) -> FlowState {
     let flows = lab.forwarder.flows();
     FlowState::ALL.into_iter().find(|&state| flows.count(state) == 1).expect("there is one flow")

@@ -1,4 +1,4 @@
-//! Servers that die, go and come; neighbours that are not known yet, or move.
+//! Servers that fail, are removed or are added; neighbours that are not resolved yet, or move.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -32,7 +32,7 @@ told_over_both_families! {
     a_client_on_the_link_that_sends_again_is_asked_for_as_one_that_is_there,
 }
 
-/// Clients 1 to 29, each with what its server saw.
+/// Connects clients 1 to 29. Returns each with the SYN that its server received.
 pub(super) fn busy(family: Family) -> (Lab, Vec<(u16, Seen)>) {
     let mut lab = Lab::passthrough(family);
     let flows = (1..30).map(|n| (n, lab.connect(n))).collect();
@@ -43,7 +43,7 @@ pub(super) fn is_of_first(syn: &Seen) -> bool {
     syn.mac == 11
 }
 
-/// Packets of these connections go both ways as before.
+/// Asserts that packets of these connections pass in both directions as before.
 pub(super) fn assert_go_on<'a>(lab: &mut Lab, flows: impl IntoIterator<Item = &'a (u16, Seen)>) {
     let family = lab.family;
     for (n, syn) in flows {
@@ -230,7 +230,7 @@ fn flows_move_to_a_router_that_is_resolved_after_its_route_came(family: Family) 
     assert!(!is_resolved, "or each change of the network costs a look at every flow");
 }
 
-/// Two routers that default routes of the same metric lead to, and that nobody has resolved.
+/// Two unresolved routers on default routes with equal metrics.
 fn equal_routers(family: Family) -> [IpAddr; 2] {
     family
         .pick(["192.0.2.252", "192.0.2.253"], ["2001:db8:2::fc", "2001:db8:2::fd"])
@@ -313,7 +313,7 @@ fn a_silent_flow_never_goes_to_whom_its_servers_next_hop_is_given(family: Family
     assert_eq!(lab.send(lab.client(1).ack(501)).mac, 11);
 }
 
-/// A host on the servers' link.
+/// Address of a host on the servers' link.
 fn host(n: u16) -> IpAddr {
     let [high, low] = n.to_be_bytes();
     [10, 9, high, low].into()
@@ -343,7 +343,8 @@ fn a_client_on_the_link_is_asked_for_as_a_client(family: Family) {
 
 fn forged_clients_on_the_link_leave_room_to_ask_for_a_server(family: Family) {
     let mut lab = Lab::passthrough(family);
-    // One batch of clients that nobody knows, and then a client of a server that nobody knows any more.
+    // One batch of clients with unresolved neighbours, and then a client of a server whose
+    // neighbour entry is gone.
     for n in 100..180 {
         let client = SocketAddr::new(family.server_ip(n), 5_000).to_string();
         lab.send(TestPacket::from(client).to(family.vip()).syn());

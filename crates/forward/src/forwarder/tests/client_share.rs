@@ -1,4 +1,4 @@
-//! One client with all flows that it can get: others find room all the same.
+//! Client shares: one client opens all flows that it can, and others still find room.
 
 use std::time::Duration;
 
@@ -22,12 +22,12 @@ told_over_both_families! {
     what_ends_in_whatever_way_counts_no_longer,
 }
 
-/// Connection `k` of one client.
+/// Client number for connection `k` of the greedy client.
 fn greedy(k: u16) -> u16 {
     200 * (k + 1)
 }
 
-/// One server.
+/// Creates a lab with one server.
 fn lab_of(family: Family, size: Size) -> Lab {
     let mut lab = Lab::passthrough_of(family, size);
     lab.change(|world| world.servers.truncate(1));
@@ -38,7 +38,7 @@ fn with_ports(family: Family, ports: u16) -> Lab {
     lab_of(family, Size { ports, ..ENOUGH })
 }
 
-/// Client `n` connects. Returns what the server saw, or why it was refused.
+/// Connects client `n`. Returns the SYN that the server received, or the reason for the refusal.
 fn connect(lab: &mut Lab, n: u16) -> Result<Seen, DropReason> {
     let key = FlowKey::tcp(lab.family.client_addr(n).parse().unwrap(), lab.family.vip().parse().unwrap());
     let server = *lab.plan.servers.keys().next().unwrap();
@@ -64,7 +64,7 @@ fn connect(lab: &mut Lab, n: u16) -> Result<Seen, DropReason> {
     }
 }
 
-/// How many connections the greedy client gets.
+/// Number of connections that the greedy client gets.
 fn taken(lab: &mut Lab) -> u16 {
     let refused = (0..150).find_map(|k| connect(lab, greedy(k)).err().map(|reason| (k, reason)));
     let (taken, reason) = refused.expect("less than it wants");
@@ -73,7 +73,7 @@ fn taken(lab: &mut Lab) -> u16 {
     taken
 }
 
-/// Ends what may be there, in whatever way.
+/// Ends all flows, and checks that no resource stays in use.
 #[track_caller]
 fn nothing_stays(lab: &mut Lab) {
     lab.wait(Duration::from_secs(3 * 3_600));
@@ -86,7 +86,7 @@ fn one_client_with_all_connections_it_can_get_leaves_ports_for_others(family: Fa
     assert_eq!(taken(&mut lab), 89);
     assert!((1..=11).all(|n| connect(&mut lab, n).is_ok()));
     assert_eq!(connect(&mut lab, 12).unwrap_err(), DropReason::SnatExhausted, "all are open");
-    // One that leaves makes room for one, and not for more of the same.
+    // A connection that ends makes room for exactly one.
     lab.send(lab.client(1).rst().seq(101));
     assert_eq!(connect(&mut lab, greedy(200)).unwrap_err(), DropReason::ClientLimit);
     assert!(connect(&mut lab, 12).is_ok());
@@ -128,7 +128,7 @@ fn who_opens_all_it_began_at_once_loses_what_is_beyond_its_share(family: Family)
 fn who_has_its_share_cannot_hold_the_rest_by_what_it_only_begins(family: Family) {
     let mut lab = with_ports(family, 100);
     assert!((0..88).all(|k| connect(&mut lab, greedy(k)).is_ok()));
-    // 50 a second.
+    // 50 forged SYNs a second.
     for n in 1..=10 {
         (0..20).for_each(|k| drop(lab.handle(&lab.client(greedy(70 + 20 * n + k)).syn().seq(7))));
         assert!(connect(&mut lab, n).is_ok());
@@ -150,12 +150,12 @@ fn forged_syns_in_a_clients_name_take_nothing_of_its_share(family: Family) {
 fn forged_syns_in_any_name_take_nothing_of_anybodys_share(family: Family) {
     let mut lab = with_ports(family, 100);
     assert!((0..60).all(|k| connect(&mut lab, greedy(k)).is_ok()));
-    // No SNAT port is left, but for those that give way.
+    // The only SNAT ports left are those of evictable flows.
     (1..=199).for_each(|n| drop(lab.send(lab.client(n).syn().seq(7))));
     assert!((60..80).all(|k| connect(&mut lab, greedy(k)).is_ok()));
 }
 
-/// Client `n` asks and is answered, and asks again; its server was heard by the last tick.
+/// Client `n` sends, is answered, and sends again; the last tick has noted the server's answer.
 fn talk(lab: &mut Lab, n: u16) -> Option<Seen> {
     let Outcome::Sent(seen) = lab.handle(&lab.client(n).udp().payload(b"?")) else { return None };
     lab.send(seen.reply().payload(b"!"));
@@ -168,11 +168,11 @@ fn one_client_with_all_streams_it_can_get_leaves_ports_for_others(family: Family
     let streams: Vec<Seen> = (0..100).filter_map(|k| talk(&mut lab, greedy(k))).collect();
     assert_eq!(streams.len(), 89);
     assert_eq!(lab.answer(lab.client(greedy(200)).udp()).1, DropReason::ClientLimit);
-    // All of them are in use all the time; others for a second.
+    // All of its streams are in constant use; those of others for a second.
     for round in 0..20 {
         lab.wait(Duration::from_millis(200));
-        // Some streams are looked at for one that is not in use; a client that asks again has the next ones
-        // looked at.
+        // A search examines some streams for one that is not in use; if the client sends again, the
+        // next search examines others.
         let mut again = || {
             lab.wait(Duration::from_millis(20));
             talk(&mut lab, 1 + round)
@@ -190,7 +190,7 @@ fn one_client_with_all_streams_it_can_get_leaves_ports_for_others(family: Family
 
 fn forged_streams_in_a_clients_name_keep_it_from_nothing(family: Family) {
     let mut lab = with_ports(family, 100).udp();
-    // 20 forged streams a second, which the server answers once.
+    // 20 forged streams a second, each answered by the server once.
     for k in 0..250u16 {
         talk(&mut lab, greedy(k % 300));
         lab.wait(Duration::from_millis(50));
@@ -207,7 +207,8 @@ fn trusted_clients_have_all_there_is(family: Family) {
     assert_eq!(connect(&mut lab, 7).unwrap_err(), DropReason::SnatExhausted);
 }
 
-/// Else a client would be refused while other servers have room: it meets the one that it hashes to.
+/// Otherwise a client would be refused while other servers have room, because it is hashed to one
+/// server.
 fn of_several_servers_none_is_shared_out(family: Family) {
     let mut lab = Lab::passthrough(family);
     lab.change(|world| {
@@ -243,7 +244,7 @@ fn what_ends_in_whatever_way_counts_no_longer(family: Family) {
     lab.close(1, &open[0]);
     lab.send(lab.client(2).rst().seq(101));
     assert_eq!(counted(&lab), 4);
-    // The port of the first is used again.
+    // The port of the first connection is reused.
     lab.send(lab.client(1).syn().seq(9_000));
     assert_eq!(counted(&lab), 4);
     lab.change(|world| world.servers[0].rename());

@@ -1,4 +1,4 @@
-//! Packets that were damaged on their way, or whose sender made a checksum up.
+//! Packets that were damaged on their path, or whose sender has invented a checksum.
 
 use super::lab::{Family, Lab, Outcome, error_about};
 use convey_model::DropReason;
@@ -11,7 +11,8 @@ told_over_both_families! {
     a_damaged_segment_is_not_cut_into_valid_ones,
 }
 
-/// The frame with one bit of its transport header changed, the lowest of TCP's window or of ICMP's unused word.
+/// The frame with one bit of its transport header changed: the lowest bit of the TCP window or of
+/// the unused ICMP word.
 fn damaged(frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     let l4 = wire::parse(&frame).unwrap().l4;
@@ -86,7 +87,7 @@ fn a_damaged_ipv4_header_is_dropped_whatever_it_says() {
     let mut lab = Lab::passthrough(Family::V4);
     lab.connect(1);
     let frame = lab.client(1).seq(101).ack(501).payload(b"hello").bytes();
-    // Number, hops, checksum, source, destination.
+    // Identification, TTL, checksum, source, destination.
     for at in [18, 22, 24, 29, 33] {
         let mut frame = frame.clone();
         frame[at] ^= 0x10;

@@ -1,4 +1,4 @@
-//! What is taken away while it is in use: servers, frontends, and at last the balancer.
+//! Draining of servers and frontends, and stopping of the balancer.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ told_over_both_families! {
     in_dsr_who_ends_tells_no_client_of_connections_that_go_on_without_us,
 }
 
-/// Where the frontend moves to.
+/// Endpoint that the frontend moves to.
 fn elsewhere(family: Family) -> &'static str {
     family.pick("192.0.2.1:81", "[2001:db8:2::1]:81")
 }
@@ -39,7 +39,7 @@ fn time_is_over(world: &mut World) {
     world.draining = DrainingEndpoints::default();
 }
 
-/// The clients that are told, by number.
+/// Numbers of the clients that are reset.
 fn told(resets: &[Seen]) -> Vec<u16> {
     assert!(resets.iter().all(|reset| (reset.flags.as_str(), reset.seq) == ("R", 501)), "{resets:?}");
     let mut told: Vec<u16> = resets.iter().map(|reset| reset.to.port() - 5_000).collect();

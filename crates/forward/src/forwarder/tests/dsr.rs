@@ -76,7 +76,7 @@ fn a_handshake_without_data_is_forgotten_in_minutes(family: Family) {
         (100, 100)
     );
     lab.wait(Duration::from_secs(239));
-    // A keepalive probe is no data.
+    // A keepalive probe is not data.
     lab.send(lab.client(7).seq(100).ack(501));
     assert_eq!((lab.forwarder.flows().len(), lab.ended()), (100, 0));
     lab.wait(Duration::from_secs(2));
@@ -86,7 +86,7 @@ fn a_handshake_without_data_is_forgotten_in_minutes(family: Family) {
 }
 
 fn data_either_way_makes_a_connection_of_a_handshake(family: Family) {
-    // The client speaks, the server has spoken, the client speaks along with its part of the handshake.
+    // The client sends data, or has received data, or sends data in its part of the handshake.
     for (first, second) in [((501, ""), (501, "hi")), ((501, ""), (520, "")), ((501, "hi"), (501, ""))] {
         let mut lab = Lab::dsr(family);
         let syn = lab.send(lab.client(1).syn().seq(100));
@@ -108,7 +108,7 @@ fn whoever_sends_data_is_not_forgotten_before_the_cache_is_asked(family: Family)
         lab.send(lab.client(n).seq(101).ack(501));
         lab.send(lab.client(n).seq(101).ack(501).payload(b"hi"));
     }
-    // Forged completions of handshakes push out other forged ones.
+    // Forged handshakes evict other forged ones.
     for n in 1_000..5_000 {
         lab.handle(&lab.client(n).syn().seq(100));
         lab.handle(&lab.client(n).seq(101).ack(501));

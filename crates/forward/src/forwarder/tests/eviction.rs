@@ -1,4 +1,4 @@
-//! Forged beginnings, more than there are SNAT ports or connection slots for: who gives way, and who does not.
+//! Eviction: more forged SYNs and datagrams arrive than there are SNAT ports or connection slots.
 
 mod udp;
 mod workers;
@@ -23,10 +23,10 @@ told_over_both_families! {
     who_gives_way_early_is_counted_for_the_flood_watch,
 }
 
-/// Clients with whole connections, their numbers from 1 on.
+/// Number of clients with complete connections, numbered from 1.
 const OPEN: u16 = 20;
 
-/// One server, so few SNAT ports.
+/// Creates a lab with one server and `ports` SNAT ports.
 fn with_ports(family: Family, ports: u16) -> Lab {
     let mut lab = Lab::passthrough_of(family, Size { ports, ..ENOUGH });
     lab.change(|world| world.servers.truncate(1));
@@ -37,7 +37,8 @@ fn with_slots(lab: &mut Lab, slots: u32) {
     lab.change(|world| world.frontends[0].max_connections = Some(slots));
 }
 
-/// Client `n` connects and is sent a byte, in either mode. Returns what the server saw of the SYN.
+/// Connects client `n`, which receives a byte, in either mode. Returns the SYN that the server
+/// received.
 #[track_caller]
 fn connect(lab: &mut Lab, n: u16) -> Seen {
     let syn = lab.send(lab.client(n).syn().seq(100));
@@ -47,19 +48,19 @@ fn connect(lab: &mut Lab, n: u16) -> Seen {
     syn
 }
 
-/// Somebody's SYN, which the server answers.
+/// Forges a SYN, which the server answers.
 fn forge(lab: &mut Lab, n: u16) {
     let syn = lab.send(lab.client(n).syn().seq(7));
     lab.handle(&syn.reply().syn().seq(9).ack(8));
 }
 
-/// Client `n` is connected by what its server saw.
+/// Asserts that client `n` is connected, given the SYN that its server received.
 #[track_caller]
 fn is_connected(lab: &mut Lab, n: u16, syn: &Seen) {
     assert_eq!(lab.send(lab.client(n).seq(101).ack(501)).route(), syn.route());
 }
 
-/// The driver gives back what ended.
+/// The driver gives back the slots of ended flows. Returns their number.
 fn expire_due(lab: &mut Lab) -> usize {
     lab.ended()
 }
@@ -71,7 +72,7 @@ fn evicted(lab: &Lab) -> [u64; 3] {
 fn forged_syns_leave_every_client_a_port_and_cut_no_connection(family: Family) {
     let mut lab = with_ports(family, 100);
     let open: Vec<_> = (1..=OPEN).map(|n| connect(&mut lab, n)).collect();
-    // 2,000 a second for 20 s; a client every 50 ms.
+    // 2,000 forged SYNs a second for 20 s, and a client every 50 ms.
     for round in 0..400 {
         (0..100).for_each(|n| forge(&mut lab, 1_000 + round * 100 + n));
         let client = 100 + round;

@@ -1,4 +1,4 @@
-//! How long flows are kept whose sides are silent, or whose client does not exist.
+//! Timeouts of flows whose sides are silent, or whose client does not exist.
 
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ told_over_both_families! {
     a_handshake_or_a_stream_of_datagrams_ends_by_itself,
 }
 
-/// When Linux sends its answer to a SYN that nobody finishes, in seconds (`tcp_synack_retries = 5`).
+/// Times at which Linux sends its SYN-ACK if the handshake is not completed, in seconds
+/// (`tcp_synack_retries = 5`).
 const ANSWERS: [u64; 6] = [0, 1, 3, 7, 15, 31];
 
 fn handshakes_that_nobody_finishes_are_forgotten_although_servers_repeat_their_answer(family: Family) {
@@ -84,7 +85,8 @@ fn who_finished_and_heard_nothing_more_is_told_too(family: Family) {
     assert_eq!(lab.ends(), [FlowEnd::Silent]);
 }
 
-/// Client 1 connects, and both sides finish. Returns what the server saw of the SYN, as far as it is seen.
+/// Connects client 1, and closes the connection from both sides. Returns the SYN that the server
+/// received, in the mode's view.
 fn connect_and_close(lab: &mut Lab) -> Seen {
     let syn = lab.send(lab.client(1).syn().seq(100));
     lab.handle(&syn.reply().syn().seq(500).ack(101));
@@ -110,7 +112,7 @@ fn whoever_knows_the_ports_of_a_connection_that_is_over_does_not_keep_it(family:
             }
             lab.handle(&syn.reply().seq(1 << 30).ack(7));
             lab.handle(&syn.reply().syn().seq(500).ack(101));
-            // What a server says to forged segments when it has closed, or is about to.
+            // Segments with which a server answers forged ones when it has closed, or is about to.
             lab.handle(&syn.reply().rst().seq(501));
             lab.handle(&syn.reply().seq(502).ack(104));
         }
@@ -118,7 +120,7 @@ fn whoever_knows_the_ports_of_a_connection_that_is_over_does_not_keep_it(family:
     }
 }
 
-/// One pair of numbers in 4 million is as close.
+/// One pair of numbers in 4 million is this close.
 fn whoever_is_close_behind_the_end_of_a_connection_in_dsr_does_not_keep_it(family: Family) {
     let mut lab = Lab::dsr(family);
     connect_and_close(&mut lab);
@@ -136,7 +138,7 @@ fn the_last_segments_of_a_connection_that_is_over_keep_it(family: Family) {
         let is_dsr = lab.forwarder.snat_ports_in_use() == 0 && lab.world.frontends[0].mode == Mode::Dsr;
         let syn = connect_and_close(&mut lab);
         let begun = lab.opened;
-        // The client's last acknowledgement is lost, and so is what its FIN came with.
+        // The client's last acknowledgement is lost, and so is the data before its FIN.
         for _ in 0..4 {
             lab.wait(Duration::from_secs(50));
             lab.handle(&syn.reply().seq(501).ack(104).fin());

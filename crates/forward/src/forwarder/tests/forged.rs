@@ -1,4 +1,5 @@
-//! Segments of somebody who is not on the way: in the name of a client or a server, with numbers that are guessed.
+//! Forged segments from hosts off the path: in the name of a client or a server, with guessed
+//! numbers.
 
 use std::time::Duration;
 
@@ -25,13 +26,13 @@ fn count(lab: &Lab, state: FlowState) -> u32 {
     lab.forwarder.flows().count(state)
 }
 
-/// Sequence numbers that are nobody's, as far from any as they can be.
+/// Sequence number as far from those of both sides as possible.
 const GUESS: u32 = 1 << 30;
 
-/// The end of a connection, by whoever sends this.
+/// Segments that end a connection, from the sender of `packet`.
 fn ends(packet: TestPacket) -> [TestPacket; 4] {
     let packet = |seq, ack: u32| packet.clone().seq(seq).ack(ack);
-    // Those of the connection are 101 and 501.
+    // The numbers of the connection are 101 and 501.
     [
         packet(GUESS, GUESS).fin(),
         packet(GUESS, 501).fin(),
@@ -63,7 +64,7 @@ fn no_forged_end_ends_a_connection(family: Family) {
     }
 }
 
-/// As many pairs of numbers as it takes to come near to both, 16 MiB off at most, whatever they are.
+/// Pairs of numbers that come near any pair, at most 16 MiB off.
 fn guesses() -> impl Iterator<Item = (u32, u32)> {
     let all = || (0..128u32).map(|n| (n << 25) + (13 << 20) + 7);
     all().flat_map(move |seq| all().map(move |ack| (seq, ack)))
@@ -149,7 +150,7 @@ fn a_server_that_resets_while_its_answer_is_on_the_way_is_done(family: Family) {
     let mut lab = Lab::passthrough(family);
     let syn = lab.connect(1);
     lab.send(syn.reply().seq(501).ack(101).payload(&[7; 1_000]));
-    // The client has acknowledged nothing of it.
+    // The client has not acknowledged any of it.
     lab.send(syn.reply().rst().seq(1_501).ack(101));
     assert_eq!((count(&lab, Closed), lab.ended()), (1, 1));
     lab.send(lab.client(1).seq(101).ack(1_501));
@@ -168,7 +169,7 @@ fn an_error_about_what_the_server_has_not_sent_is_not_believed(family: Family) {
     }
 }
 
-/// Somebody sends these two segments in the name of a client, as if it were under way.
+/// Sends two segments in the name of a client, as if its connection were under way.
 fn forge(lab: &mut Lab, n: u16) -> Outcome {
     lab.handle(&lab.client(n).seq(7).ack(7));
     lab.handle(&lab.client(n).seq(7).ack(7).payload(b"x"))
@@ -224,9 +225,9 @@ fn clients_finish_their_handshakes_and_who_forges_their_syns_does_not(family: Fa
             lab.send(lab.client(n).seq(101).ack(501));
             lab.send(lab.client(n).seq(101).ack(501));
         }
-        // More than there are ports for.
+        // More SYNs than there are ports.
         (3..103).for_each(|n| _ = lab.handle(&lab.client(n).syn().seq(100)));
-        // A flood of the same SYNs is one as well.
+        // A flood of identical SYNs counts as well.
         lab.handle(&lab.client(102).syn().seq(100));
         lab.handle(&lab.client(101).rst().seq(101));
         let Handshakes { begun, finished, .. } = lab.forwarder.handshakes();

@@ -1,4 +1,4 @@
-//! Packets that come in fragments, through what holds them back and the forwarder.
+//! Fragmented packets, through the fragment queue and the forwarder.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ told_over_both_families! {
     fragments_of_a_flow_that_a_full_table_does_not_record_follow_their_first,
 }
 
-/// Content that shows where a piece of it belongs.
+/// Content in which each piece shows its offset.
 fn content(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n / 8 % 251) as u8).collect()
 }
 
-/// Has these frames arrive. Returns what is sent on.
+/// Handles these frames. Returns the forwarded frames.
 #[track_caller]
 fn arrive<'a>(lab: &mut Lab, frames: impl IntoIterator<Item = &'a Vec<u8>>, interface: u32) -> Vec<Vec<u8>> {
     let mut sent = Vec::new();
@@ -102,7 +102,7 @@ fn fragments_whose_first_is_lost_are_dropped_and_others_pass(family: Family) {
     let sent = arrive(&mut lab, &other, LAN);
     assert_eq!((sent.len(), Seen::put_together(&sent).len()), (4, 1));
     assert_eq!(arrive(&mut lab, &lost[..1], LAN).len(), 1, "it is too late for the others");
-    // A forwarder that does not know the first says so.
+    // A forwarder that has not seen the first fragment reports that.
     let mut unsorted = lost[1].clone();
     assert_eq!(lab.handle_frame(&mut unsorted, None), Outcome::Dropped(DropReason::FragmentUnmatched));
 }
@@ -124,7 +124,7 @@ fn clients_that_choose_the_same_number_are_told_apart_by_their_server(family: Fa
 
 fn servers_that_choose_the_same_number_are_told_apart_by_their_client(family: Family) {
     let mut lab = Lab::passthrough(family).udp();
-    // One client; to it all servers have one address, the VIP's.
+    // One client, for which all servers have one address: the VIP.
     let mut questions = (0..50).map(|n| lab.send(lab.client(1 + n * 200).udp())).collect::<Vec<_>>();
     questions.dedup_by_key(|question| question.mac);
     let [one, other] = [0, 1].map(|n| questions[n].reply().payload(&content(2_000)).fragments(7, 1_200));
@@ -153,7 +153,7 @@ fn a_later_fragment_is_never_answered(family: Family) {
             [Outcome::Answered(told, DropReason::TtlExceeded)] if n == 0 => {
                 assert_eq!(told.says().0, IcmpError::TimeExceeded);
             }
-            // Its first has begun no flow.
+            // The first fragment has begun no flow.
             [Outcome::Dropped(DropReason::NoFlow)] if n > 0 => {}
             other => panic!("{n}: {other:?}"),
         }

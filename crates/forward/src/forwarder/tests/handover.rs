@@ -1,4 +1,4 @@
-//! Another process goes on with the flows of this one.
+//! Handover: another process continues the flows of this one.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ told_over_both_families! {
     connection_ends_though_no_process_has_handled_its_first_fin,
 }
 
-/// The flows of a balancer as another one reads them.
+/// Flows of a balancer, as another one reads them.
 pub(super) fn handed(lab: &mut Lab) -> Vec<KnownFlow> {
     decode(&encode(&lab.forwarder.known_flows())).unwrap()
 }
 
-/// Another balancer in the same world takes them; how many.
+/// Restores the flows in another balancer of the lab. Returns their number.
 pub(super) fn take(other: &mut Lab, flows: &[KnownFlow]) -> usize {
     let Lab { forwarder, plan, now, .. } = other;
     let taken = flows.iter().filter(|flow| forwarder.restore(flow, plan, *now).is_some()).count();
@@ -31,7 +31,7 @@ pub(super) fn take(other: &mut Lab, flows: &[KnownFlow]) -> usize {
     taken
 }
 
-/// The same frame but for what is counted anew for each packet.
+/// Whether two frames are equal but for the fields that differ in each packet.
 fn same(one: &Seen, other: &Seen) -> bool {
     (one.interface, one.to, one.mac, &one.flags, one.seq)
         == (other.interface, other.to, other.mac, &other.flags, other.seq)
@@ -79,7 +79,7 @@ fn connections_go_on_as_they_were_and_end_as_they_would_have(family: Family) {
 fn what_is_begun_afterwards_takes_no_port_of_a_flow_that_came_along(family: Family) {
     let (mut old, mut new) = (Lab::passthrough(family), Lab::passthrough(family));
     let ports: Vec<u16> = (0..200).map(|n| old.connect(n).from.port()).collect();
-    // In another order than they were handed out in.
+    // In another order than that of the allocation.
     let mut flows = handed(&mut old);
     flows.sort_by_key(|flow| flow.server.dst_port.reverse_bits());
     assert_eq!(take(&mut new, &flows), 200);
@@ -135,7 +135,8 @@ fn answers_in_the_old_cache_keep_a_stream_from_eviction() {
     }
 }
 
-/// The old cache alone forwards a stream for a minute before the handover, and for another one during it if that `is_slow`.
+/// Only the old cache forwards a stream: for a minute before the handover and, if the handover
+/// `is_slow`, for another one during it.
 fn kept_by_answers(family: Family, is_slow: bool) {
     let [mut old, mut new] = [(); 2].map(|()| {
         let mut lab = Lab::passthrough_of(family, Size { ports: 1, ..ENOUGH }).udp();
@@ -181,7 +182,8 @@ fn a_flow_of_a_server_that_is_gone_does_not_come_along(family: Family) {
     assert_eq!(new.forwarder.snat_ports_in_use(), 60 - gone);
 }
 
-/// Both have captured it: what follows on it has gone on meanwhile, by the other one's cache.
+/// Both have captured the SYN; the connection has continued meanwhile through the other one's
+/// cache.
 fn a_syn_that_the_other_has_handled_is_not_handled_again(family: Family) {
     for (mut old, mut new) in Lab::both_modes(family).into_iter().zip(Lab::both_modes(family)) {
         old.send(old.client(1).syn().seq(100));
@@ -195,18 +197,18 @@ fn a_syn_that_the_other_has_handled_is_not_handled_again(family: Family) {
         };
         assert!(is_known(new.client(1).syn().seq(100)));
         assert!(is_known(new.client(2).syn().seq(u32::MAX)));
-        // Others of theirs, and one of a client that is not known.
+        // Other packets of these clients, and one of an unknown client.
         assert!(!is_known(new.client(1).syn().seq(101)));
         assert!(!is_known(new.client(1).syn().seq(500_000)));
         assert!(!is_known(new.client(4).syn().seq(100)));
-        // What follows on a SYN nobody can have forwarded but a cache.
+        // Only a cache can have forwarded packets that follow the SYN.
         assert!(!is_known(new.client(1).seq(101).ack(501)));
         assert!(!is_known(new.client(1).fin().seq(101).ack(501)));
     }
 }
 
-/// The FIN waited in the old process, which had stopped, and came before the new one began. Its sender
-/// acknowledges more before the FIN comes again.
+/// The FIN waited in the old process, which had stopped, and arrived before the new one began. Its
+/// sender acknowledges more before it repeats the FIN.
 fn connection_ends_though_no_process_has_handled_its_first_fin(family: Family) {
     for (mut old, mut new) in Lab::both_modes(family).into_iter().zip(Lab::both_modes(family)) {
         let is_dsr = !old.world.frontends[0].mode.has_snat();
@@ -277,7 +279,8 @@ fn handshakes_in_the_cache_during_a_handover_are_handed_over() {
     }
 }
 
-/// The old cache forwards the server's answer, unless the old process knows it, and so many bytes of the client after its ACK.
+/// The old cache forwards the server's answer, unless the old process has seen it, and so many
+/// bytes of the client after its ACK.
 fn answered_meanwhile(family: Family, was_answered: bool, bytes: Option<u32>) {
     let (mut old, mut new) = (Lab::passthrough(family), Lab::passthrough(family));
     let syn = old.send(old.client(1).syn().seq(100));
@@ -328,8 +331,8 @@ fn progress_without_an_answer_does_not_open_a_connection() {
     }
 }
 
-/// Bytes have passed since the flows were told, and so many `more` of the server. Its end comes at numbers that the new balancer
-/// cannot know by the flows.
+/// Bytes have passed since the flows were exported, and so many `more` of the server. The server's
+/// end has numbers that the new balancer cannot derive from the flows.
 fn went_on_meanwhile(family: Family, more: u32) {
     for (mut old, mut new) in Lab::both_modes(family).into_iter().zip(Lab::both_modes(family)) {
         let is_dsr = !old.world.frontends[0].mode.has_snat();
@@ -371,7 +374,7 @@ fn changes_of_a_restored_entry_leave_its_mark() {
     }
 }
 
-/// The first byte of a client, which passes a multiple of 512 KiB with the next 1,000.
+/// Number of a client's first byte, which crosses a multiple of 512 KiB with the next 1,000 bytes.
 const BEGIN: u32 = 524_000;
 
 fn a_worker_forwards_data(lab: &mut Lab) {
@@ -388,8 +391,8 @@ fn a_route_changes(lab: &mut Lab) {
     });
 }
 
-/// The server has sent 50 MB meanwhile, so its first segment here does not end the mark. The entries change after or before the cache
-/// has seen it.
+/// The server has sent 50 MB meanwhile, so its first segment here does not clear the mark. The
+/// entries change before or after the cache has seen that segment.
 fn mark_stays(family: Family, has_seen: bool, change: fn(&mut Lab)) {
     let (mut old, mut new) = (Lab::passthrough(family), Lab::passthrough(family));
     let syn = old.connect_at(1, BEGIN - 1);
@@ -417,7 +420,8 @@ fn connection_that_outran_its_numbers_during_an_upgrade_ends_in_the_new_cache() 
     }
 }
 
-/// Each side sends 50 MB before the new cache forwards, and 50 MB more before the worker takes note of the first.
+/// Each side sends 50 MB before the new cache forwards, and 50 MB more before the worker applies
+/// the first segment.
 fn outran_its_numbers(family: Family, hears: bool) {
     for (mut old, mut new) in Lab::both_modes(family).into_iter().zip(Lab::both_modes(family)) {
         let is_dsr = !old.world.frontends[0].mode.has_snat();
@@ -438,7 +442,7 @@ fn outran_its_numbers(family: Family, hears: bool) {
             }
             from + 2_000
         };
-        // The old cache sees all of it.
+        // The old cache sees all of these bytes.
         let mut far = 0;
         while far < 50_000_000 {
             far = go_on(&mut old, far);

@@ -1,4 +1,4 @@
-//! What is told of handshakes: which server answers nobody shows in it.
+//! Handshake events, which reveal a server that does not answer.
 
 use std::time::Duration;
 

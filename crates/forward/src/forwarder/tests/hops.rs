@@ -1,4 +1,5 @@
-//! The last hop, and the one that is too narrow: who is told, and by whom.
+//! Packets with an expired TTL, and packets that are too long for a link: recipients and sources of
+//! the ICMP errors.
 
 use std::net::SocketAddr;
 
@@ -15,7 +16,7 @@ told_over_both_families! {
     no_more_than_a_thousand_a_second_are_told,
 }
 
-/// Bytes of payload in a TCP segment of this length.
+/// Payload bytes of a TCP segment whose packet has this length.
 fn room(family: Family, packet: usize) -> usize {
     packet - family.pick(40, 60)
 }
@@ -62,7 +63,7 @@ fn a_server_whose_answer_comes_on_its_last_hop_is_told_by_its_side_of_us(family:
     assert_eq!(told.about().route(), (syn.to.to_string(), syn.from.to_string()));
 }
 
-/// The servers' link takes 1400 bytes, the clients' 1500.
+/// MTU of the servers' link: 1400 bytes; of the clients' link: 1500.
 fn a_packet_too_long_for_the_next_link_is_refused_by_the_vip_and_begins_nothing(family: Family) {
     let mut lab = Lab::passthrough(family);
     let [most, most_back] = [1_400, 1_500].map(|len| room(family, len));

@@ -1,4 +1,4 @@
-//! ICMP errors of routers and hosts on the way: who gets them, and about which packet.
+//! ICMP errors of routers and hosts on the path: their recipients, and the packets that they quote.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -26,7 +26,7 @@ told_over_both_families! {
 const ERRORS: [IcmpError; 3] =
     [IcmpError::TooBig { mtu: 1_280 }, IcmpError::PortUnreachable, IcmpError::TimeExceeded];
 
-/// Routers on the way to the servers, and to the clients.
+/// Routers on the path to the servers, and to the clients.
 fn routers(family: Family) -> [&'static str; 2] {
     family.pick(["10.9.9.9", "203.0.113.7"], ["fd09::9", "2001:db8:7::7"])
 }
@@ -35,7 +35,8 @@ fn ip(addr: impl ToString) -> String {
     addr.to_string().parse::<SocketAddr>().unwrap().ip().to_string()
 }
 
-/// A frontend of TCP and one of UDP; client 1 and its server have sent. Each with what the server saw first.
+/// A TCP and a UDP frontend; client 1 and its server have sent. Each with the first packet that the
+/// server received.
 fn conversations(tcp: Lab, udp: Lab) -> [(Lab, Seen); 2] {
     let (mut tcp, mut udp) = (tcp, udp.udp());
     let syn = tcp.connect(1);
@@ -56,7 +57,7 @@ fn a_client_is_told_what_happened_to_its_packet_behind_us_as_if_it_had_happened_
             let told = lab.forwarded(&error_about(&behind.frame, error, routers(family)[0]));
             assert_eq!(told.says(), (error, family.vip_ip().into(), ip(family.client_addr(1))));
             assert_eq!((told.interface, told.mac, told.ttl), (WAN, 0xfe, 63));
-            // Quoted is the packet that the client sent, as it left us: one hop on.
+            // The error quotes the client's packet as convey sent it, with the TTL of one hop less.
             let own = Seen::read(&sent.ttl(63).bytes(), 0);
             assert_eq!(told.about().frame, own.frame[14..]);
         }
@@ -85,7 +86,7 @@ fn in_dsr_a_server_is_told_by_the_router_what_happened_to_its_answer(family: Fam
         let mut lab = if is_udp { Lab::dsr(family).udp() } else { Lab::dsr(family) };
         let first = lab.send(of(is_udp, lab.client(1).seq(101).ack(501)));
         for error in ERRORS {
-            // As the server has sent it, with the VIP for its address.
+            // The quoted packet is as the server has sent it, with the VIP as its address.
             let answer = TestPacket::from(family.vip()).to(family.client_addr(1)).seq(501).ack(101);
             let answer = of(is_udp, answer.payload(b"too much"));
             let told = lab.forwarded(&error_about(&answer.bytes(), error, router));
@@ -176,7 +177,8 @@ fn an_error_about_what_cannot_be_on_its_way_is_made_up(family: Family) {
         lab.handle_frame(&mut error, None)
     };
     let mebibytes = |n: i64| n << 20;
-    // Both are on their way once we have seen them. What the client has acknowledged is not.
+    // Segments are in flight once convey has forwarded them, until the client has acknowledged
+    // them.
     let (sent, expected): (i64, i64) = (1_000_101, 2_000_501);
     for (seq, frame, may_be) in [
         (sent, &to_server as &dyn Fn(u32) -> Vec<u8>, [0, -1, -1_400, -mebibytes(15)]),
@@ -225,7 +227,7 @@ fn an_error_about_nobodys_flow_ends_here_and_one_about_the_hosts_own_passes(fami
             let error = lab.handle_frame(&mut error, None);
             assert_eq!(error, expected, "{}", super::lab::short(&about.bytes()));
         }
-        // An echo request of the host, one of ICMP's own messages.
+        // An echo request of the host, which is an ICMP message of its own.
         let about = from(own(1));
         let mut error = error_about(&about.bytes(), IcmpError::TimeExceeded, routers(family)[1]);
         error[family.pick(51, 68)] = family.pick(1, 58);

@@ -1,4 +1,5 @@
-//! What is told of flows that have ended: how, and how many bytes passed, whoever forwarded them.
+//! Journal: reason for the end of each flow, and the number of bytes, whether a worker or the cache
+//! forwarded them.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ fn records(lab: &mut Lab) -> Vec<FlowRecord> {
     lab.forwarder.events().records.drain(..).collect()
 }
 
-/// What is told of the only one: how it ended, and its bytes.
+/// Reason for the end of the only flow, and its bytes.
 fn only(lab: &mut Lab) -> (FlowEnd, [Option<u64>; 2]) {
     let told = records(lab);
     assert_eq!(told.len(), 1, "{told:?}");
@@ -75,7 +76,7 @@ fn bytes_count_from_the_syn_that_began_the_connection(family: Family) {
     }
 }
 
-/// Anybody may reset what nobody has answered.
+/// Anybody may reset a connection that was not answered.
 fn a_reset_is_counted_as_its_sides_once_the_connection_is_open(family: Family) {
     let mut lab = Lab::dsr(family);
     for (client, opens, end) in [(1, false, FlowEnd::Unopened), (2, true, FlowEnd::ClientReset)] {
@@ -137,7 +138,7 @@ fn an_exchange_of_datagrams_is_told_of_when_it_is_forgotten(family: Family) {
     lab.send(question.reply().payload(b"you!!"));
     lab.wait(Duration::from_secs(40));
     assert_eq!(only(&mut lab), (FlowEnd::Expired, [Some(4), Some(5)]));
-    // A stream passes by, where there is a cache.
+    // Where there is a cache, the packets of a stream bypass the worker.
     let question = lab.send(lab.client(2).udp().payload(b"who?"));
     lab.send(question.reply().payload(b"you!!"));
     lab.send(lab.client(2).udp().payload(b"go on"));

@@ -1,4 +1,4 @@
-//! Direct server return by link-layer address: packets reach the server as they are.
+//! Direct server return by link-layer address: packets reach the server unchanged.
 
 use super::lab::{Family, LAN, Lab, Outcome, Seen, error_about, neighbour, wanted};
 use convey_model::{DropReason, DsrKind, Protocol};
@@ -14,7 +14,7 @@ told_over_both_families! {
     a_reload_changes_how_datagrams_get_to_their_server_and_no_connection,
 }
 
-/// What was sent, with what one hop changes.
+/// The packet that was sent, with the changes of one hop.
 fn one_hop_on(family: Family, sent: &[u8], seen: &[u8]) -> Vec<u8> {
     let mut expected = sent.to_vec();
     expected[..12].copy_from_slice(&seen[..12]);
@@ -128,7 +128,7 @@ fn a_reload_changes_how_datagrams_get_to_their_server_and_no_connection(family: 
         if !is_udp {
             lab.send(from().syn());
         }
-        // A stream, or open: the kernel may forward it.
+        // A stream or an open connection, which the kernel may forward.
         let [first, ..] = [0; 3].map(|_| lab.send(more()));
         let destination = |way| if way == DsrKind::L2 { vip.parse().unwrap() } else { first.to };
         for way in ways {

@@ -1,4 +1,4 @@
-//! Clients behind a router, a balancer, three servers: all in virtual time.
+//! Test lab: clients behind a router, a balancer and three servers, in virtual time.
 
 mod seen;
 mod world;
@@ -32,32 +32,32 @@ pub(super) struct Lab {
     pub(super) now: Timestamp,
     pub(super) plan: Plan,
     pub(super) world: World,
-    /// What forwards in the balancer's place, if the story is told so.
+    /// Mock of the kernel's flow cache, in scenarios with a cache.
     pub(super) kernel: Option<MockKernel>,
-    /// Whether the balancer hears of FINs only when it is told to.
+    /// Whether cache events only reach the balancer when the scenario delivers them.
     pub(super) is_deaf: bool,
-    /// Flows begun, as far as verdicts tell.
+    /// Number of begun flows, according to verdicts.
     pub(super) opened: usize,
-    /// Packets forwarded without a record of their flow.
+    /// Number of packets forwarded without a record of their flow.
     pub(super) unrecorded: usize,
-    /// Datagrams of servers, and refusals by servers, that were forwarded.
+    /// Numbers of forwarded datagrams of servers, and of refusals by servers.
     pub(super) heard: [usize; 2],
-    /// What servers were told of handshakes that gave way.
+    /// Resets that servers got for evicted handshakes.
     pub(super) server_resets: Vec<Seen>,
-    /// The tunnel that the last packet went through.
+    /// Tunnel of the last packet.
     pub(super) envelope: Option<wire::Envelope>,
     fragments: Fragments<Vec<u8>>,
     ids: IpIds,
 }
 
-/// How large things are; `ports` are those from 40000 on.
+/// Sizes of the lab; `ports` is the number of SNAT ports from 40000 on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
     pub(super) capacity: u32,
     pub(super) ports: u16,
 }
 
-/// Enough for every story that is not about too little.
+/// Sizes for every scenario that is not about a shortage.
 pub(super) const ENOUGH: Size = Size { capacity: 10_000, ports: 10_000 };
 
 impl Lab {
@@ -69,14 +69,15 @@ impl Lab {
         Lab::passthrough_from(family, family.snat(), size)
     }
 
-    /// Servers see this address.
+    /// Passthrough with this SNAT address.
     pub(super) fn passthrough_from(family: Family, snat: &str, size: Size) -> Lab {
         let snat = snat.parse::<IpAddr>().unwrap().into();
         let ports = NatPorts::new(vec![snat], 40_000..=39_999 + size.ports, 7);
         Lab::new(family, Some(ports), size.capacity)
     }
 
-    /// Servers see of these addresses the one that the kernel would choose among those in `lan`.
+    /// Passthrough with two SNAT addresses: servers see the one that the kernel would choose among
+    /// those in `lan`.
     pub(super) fn passthrough_by_kernel(
         family: Family,
         addresses: [&'static str; 2],
@@ -93,7 +94,7 @@ impl Lab {
         lab
     }
 
-    /// By address.
+    /// Direct server return by rewritten destination address.
     pub(super) fn dsr(family: Family) -> Lab {
         Lab::dsr_of(family, ENOUGH.capacity)
     }
@@ -109,12 +110,12 @@ impl Lab {
         lab
     }
 
-    /// One of passthrough and one of direct server return.
+    /// One lab in passthrough mode and one in DSR mode.
     pub(super) fn both_modes(family: Family) -> [Lab; 2] {
         [Lab::passthrough(family), Lab::dsr(family)]
     }
 
-    /// The same with a frontend of UDP.
+    /// Changes the frontend to UDP.
     pub(super) fn udp(mut self) -> Lab {
         self.change(|world| world.frontends[0].protocol = Protocol::Udp);
         self
@@ -177,7 +178,8 @@ impl Lab {
         lab
     }
 
-    /// So many more workers beside this one, each with its part of the SNAT ports. The story says who gets which packet.
+    /// Creates `others` more workers beside this one, each with its part of the SNAT ports. The
+    /// scenario dispatches the packets.
     pub(super) fn colleagues(&mut self, others: u16) -> Vec<Forwarder> {
         let snat = self.family.snat().parse::<IpAddr>().unwrap().into();
         let split = PortSplit::new(40_000..=49_999, others + 1);
@@ -195,13 +197,13 @@ impl Lab {
         others
     }
 
-    /// The beginning of a packet of client `n` to the VIP.
+    /// Beginning of a packet from client `n` to the VIP.
     pub(super) fn client(&self, n: u16) -> TestPacket {
         TestPacket::from(self.family.client_addr(n)).to(self.family.vip())
     }
 
-    /// Changes the world, publishes the plan and has the balancer notice it. Returns the frames this made
-    /// it send.
+    /// Changes the world, publishes the plan and applies it in the balancer. Returns the frames
+    /// that the balancer sends.
     pub(super) fn change(&mut self, change: impl FnOnce(&mut World)) -> Vec<Seen> {
         self.publish(change);
         self.tick()
@@ -213,13 +215,13 @@ impl Lab {
         self.plan = self.world.publish(&self.plan, self.now);
     }
 
-    /// Lets time pass.
+    /// Advances the time. Returns the frames that the balancer sends.
     pub(super) fn wait(&mut self, duration: Duration) -> Vec<Seen> {
         self.now.0 += duration.as_nanos() as u64;
         self.tick()
     }
 
-    /// Has the balancer do what time asks for. Returns the frames it sends.
+    /// Runs the balancer's periodic work. Returns the frames that the balancer sends.
     pub(super) fn tick(&mut self) -> Vec<Seen> {
         let mut sent = Vec::new();
         self.forwarder.handle_timeout(&self.plan, self.now, |frame, interface| {
@@ -230,27 +232,27 @@ impl Lab {
         sent
     }
 
-    /// Has a packet arrive.
+    /// Handles a packet.
     pub(super) fn handle(&mut self, packet: &TestPacket) -> Outcome {
         self.handle_frame(&mut packet.bytes(), None)
     }
 
-    /// Has a frame arrive; one that is to be cut into segments of some size if there is one.
+    /// Handles a frame; with a segment size, the frame is a super-frame.
     pub(super) fn handle_frame(&mut self, bytes: &mut [u8], segment_size: Option<u16>) -> Outcome {
         let headers = wire::parse(bytes);
         let mut frame = Frame { segment_size, ..Frame::new(bytes, &headers) };
         self.decide(&mut frame)
     }
 
-    /// Has a frame arrive on an interface.
+    /// Handles a frame that arrives on an interface.
     pub(super) fn handle_from(&mut self, interface: u32, bytes: &[u8]) -> Outcome {
         let mut bytes = bytes.to_vec();
         let headers = wire::parse(&bytes);
         self.decide(&mut Frame { interface: Some(interface), ..Frame::new(&mut bytes, &headers) })
     }
 
-    /// Has a frame arrive that may be a fragment: as with a capture thread, what comes before the first of its packet
-    /// waits for it.
+    /// Handles a frame that may be a fragment. As in a capture thread, fragments that arrive before
+    /// the first one of their packet wait for it.
     pub(super) fn handle_fragment(&mut self, bytes: &[u8]) -> Vec<Outcome> {
         let key = wire::parse(bytes).unwrap();
         let whole = key.fragment().expect("a fragment");
@@ -333,7 +335,7 @@ impl Lab {
         }
     }
 
-    /// Tells the balancer of what the cache tells of.
+    /// Passes the events of the cache to the balancer.
     pub(super) fn hear_cache(&mut self) {
         for (key, segment) in self.kernel.iter().flat_map(MockKernel::events) {
             self.forwarder.on_cached(&key, segment, self.now);
@@ -342,13 +344,13 @@ impl Lab {
         self.forwarder.flush_cache();
     }
 
-    /// Has a packet arrive that is forwarded.
+    /// Handles a packet that must be forwarded.
     #[track_caller]
     pub(super) fn send(&mut self, packet: TestPacket) -> Seen {
         self.forwarded(&packet.bytes())
     }
 
-    /// Has a frame arrive that is forwarded.
+    /// Handles a frame that must be forwarded.
     #[track_caller]
     pub(super) fn forwarded(&mut self, frame: &[u8]) -> Seen {
         match self.handle_frame(&mut frame.to_vec(), None) {
@@ -357,7 +359,7 @@ impl Lab {
         }
     }
 
-    /// Has a packet arrive that is answered.
+    /// Handles a packet that must be answered.
     #[track_caller]
     pub(super) fn answer(&mut self, packet: TestPacket) -> (Seen, DropReason) {
         match self.handle(&packet) {
@@ -366,13 +368,13 @@ impl Lab {
         }
     }
 
-    /// Client `n` connects, and both sides send. Returns what the server saw of the SYN.
+    /// Connects client `n`; both sides send data. Returns the SYN that the server received.
     #[track_caller]
     pub(super) fn connect(&mut self, n: u16) -> Seen {
         self.connect_at(n, 100)
     }
 
-    /// Connects as [`Lab::connect`] does. The client's SYN has this number.
+    /// Like [`Lab::connect`], with this number of the client's SYN.
     #[track_caller]
     pub(super) fn connect_at(&mut self, n: u16, seq: u32) -> Seen {
         let syn = self.send(self.client(n).syn().seq(seq));
@@ -383,7 +385,7 @@ impl Lab {
         syn
     }
 
-    /// The connection of client `n`, whose SYN the server saw, is closed by both.
+    /// Both sides close the connection of client `n`, whose SYN the server received.
     #[track_caller]
     pub(super) fn close(&mut self, n: u16, syn: &Seen) {
         self.send(self.client(n).fin().seq(101).ack(501));
@@ -391,12 +393,13 @@ impl Lab {
         self.send(self.client(n).seq(102).ack(502));
     }
 
-    /// How many flows the balancer has said are over, since it was last asked.
+    /// Number of flows that the balancer has reported as over since the last call.
     pub(super) fn ended(&mut self) -> usize {
         self.ends().len()
     }
 
-    /// How flows have ended of which the balancer has said so, since it was last asked. Their slots are free then.
+    /// Reasons for the ends of flows that the balancer has reported since the last call. Releases
+    /// their slots.
     pub(super) fn ends(&mut self) -> Vec<FlowEnd> {
         let ended: Vec<Ended> = self.forwarder.events().ended.drain(..).collect();
         for Ended { flow, .. } in &ended {
@@ -405,18 +408,18 @@ impl Lab {
             let servers = self.world.servers.iter();
             servers.filter(|s| s.id == flow.server).for_each(|s| s.slots.release());
         }
-        // It is done.
+        // The slots are given back.
         self.forwarder.events();
         ended.into_iter().map(|ended| ended.how).collect()
     }
 
-    /// Places taken at the frontend.
+    /// Connection slots taken at the frontend.
     pub(super) fn frontend_slots(&self) -> u32 {
         self.world.frontends[0].slots.open()
     }
 }
 
-/// The error that `from` has about a packet, as it arrives here.
+/// An ICMP error from `from` about a packet, as it arrives at the balancer.
 pub(super) fn error_about(frame: &[u8], error: IcmpError, from: &str) -> Vec<u8> {
     let mut answer = Vec::new();
     let from = from.parse::<IpAddr>().unwrap().into();
@@ -424,13 +427,13 @@ pub(super) fn error_about(frame: &[u8], error: IcmpError, from: &str) -> Vec<u8>
     answer
 }
 
-/// What became of a packet.
+/// Outcome of a packet.
 #[derive(PartialEq)]
 pub(super) enum Outcome {
     Sent(Seen),
-    /// A super-frame that is to be cut into segments with so many bytes of payload.
+    /// A super-frame that will be cut into segments with this many bytes of payload.
     Segments(Seen, u16),
-    /// Frames that are fragments, and the interface they are sent on.
+    /// Fragments, and the interface they are sent on.
     Fragments(Vec<Vec<u8>>, u32),
     Answered(Seen, DropReason),
     Dropped(DropReason),

@@ -1,4 +1,4 @@
-//! An operator looks at flows, and ends one.
+//! Operators' queries about flows, and the end of a flow by an operator.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn look(lab: &mut Lab) -> Vec<(FlowSight, FlowActivity)> {
     seen
 }
 
-/// Ends a flow. Returns how many resets were sent, or `None` if there is no such flow.
+/// Ends a flow. Returns the number of resets, or `None` if there is no such flow.
 fn kill(lab: &mut Lab, flow: &FlowSight) -> Option<usize> {
     let mut resets = 0;
     let name = (flow.place, flow.serial);
@@ -164,7 +164,7 @@ fn a_look_stops_where_the_cache_was_asked_often_enough_and_goes_on_there() {
 enum Step {
     Connect(u16),
     Kill(u16),
-    /// Looks at so many places more.
+    /// Visits this many more places.
     Look(u32),
 }
 
@@ -179,7 +179,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// A list is made in slices, and flows come and go between them.
+    /// A list is made in slices, and flows begin and end between them.
     #[test]
     fn a_flow_that_lives_throughout_is_listed_exactly_once(
         before in proptest::collection::btree_set(0..30_u16, 0..30),
@@ -193,7 +193,7 @@ proptest! {
         };
         let mut alive = before.clone();
         alive.iter().for_each(|n| begin(&mut lab, *n));
-        // Those that have been there since before the first slice.
+        // Flows that have existed since before the first slice.
         let mut throughout = before;
         let (mut from, mut seen) = (Some(0), Vec::new());
         for step in steps.into_iter().chain([Step::Look(u32::MAX)]) {
@@ -227,7 +227,7 @@ proptest! {
             let times = seen.iter().filter(|(.., source)| *source == client).count();
             prop_assert_eq!(times, 1, "client {}", n);
         }
-        // Whoever is listed was there, and no flow twice.
+        // Every listed flow has existed, and none is listed twice.
         let names: BTreeSet<_> = seen.iter().map(|(place, serial, _)| (*place, *serial)).collect();
         prop_assert_eq!(names.len(), seen.len());
     }

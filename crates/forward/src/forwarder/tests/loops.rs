@@ -18,7 +18,8 @@ told_over_both_families! {
     clients_that_repeat_their_syn_or_have_each_others_numbers_are_no_loop,
 }
 
-/// Two of them: the first has the VIP and the second as its server, the second has the first as its.
+/// Creates two balancers: the first has the VIP and the second as its server, the second has the
+/// first as its server.
 fn pointed_at_each_other(family: Family, mode: Mode) -> [Lab; 2] {
     let [first, second] = [family.vip_ip().parse::<IpAddr>().unwrap(), family.server_ip(11)];
     let [snat_of_first, snat_of_second] =
@@ -42,8 +43,8 @@ fn pointed_at_each_other(family: Family, mode: Mode) -> [Lab; 2] {
     [lab(first, second, snat_of_first), lab(second, first, snat_of_second)]
 }
 
-/// Sends a packet to the first, and whatever comes out of one to the other. Returns how often it was forwarded, and what
-/// became of it at last.
+/// Sends a packet to the first balancer, and the output of each balancer to the other. Returns the
+/// number of times that it was forwarded, and its last outcome.
 fn goes_round(labs: &mut [Lab; 2], packet: &TestPacket) -> (usize, Outcome) {
     frame_goes_round(labs, packet.bytes())
 }
@@ -90,7 +91,7 @@ fn syns_without_a_time_stamp_that_come_back_make_few_flows(family: Family) {
     }
 }
 
-/// Devices of a fleet after a power cut, each some hops farther or nearer than the one before.
+/// Devices of a fleet after a power cut, each at another distance in hops than the one before.
 fn clients_that_begin_with_the_same_number_are_no_loop(family: Family) {
     for mut lab in Lab::both_modes(family) {
         for (n, ttl) in (1..).zip([60, 58, 57, 64, 62, 60, 59, 50]) {
@@ -107,7 +108,7 @@ fn in_dsr_a_syn_that_comes_back_goes_round_no_further(family: Family) {
 
 fn a_datagram_that_comes_back_makes_no_further_flow(family: Family) {
     let mut labs = pointed_at_each_other(family, Mode::Passthrough).map(Lab::udp);
-    // A flow label is no number of a packet.
+    // A flow label does not number packets.
     let (laps, opened) = family.pick((3, [2, 1]), (7, [4, 3]));
     for n in 0..5 {
         let (forwarded, end) = frame_goes_round(&mut labs, numbered(family, n));
@@ -117,7 +118,7 @@ fn a_datagram_that_comes_back_makes_no_further_flow(family: Family) {
     }
 }
 
-/// A datagram of client 1 with a number of its own.
+/// A datagram of client 1 with an identification number of its own.
 fn numbered(family: Family, n: u8) -> Vec<u8> {
     let mut frame = to_first(family, 1).udp().payload(b"who is there?").bytes();
     match family {

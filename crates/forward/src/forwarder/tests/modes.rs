@@ -1,4 +1,4 @@
-//! Several frontends in one process, each forwarded in its own way.
+//! Several frontends in one process, each in its own mode.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -84,7 +84,7 @@ fn who_is_taken_away_takes_only_its_own_protocol_along(family: Family) {
     lab.change(|world| {
         let udp = world.frontends.remove(1);
         world.draining.listen = [Endpoint::udp(udp.listen[0].parse().unwrap())].into();
-        // The servers are still asked over UDP, by another frontend.
+        // Another frontend still uses the servers over UDP.
         let other = udp.listen[0].replace(":80", ":53");
         let new = TestFrontend::new(5, Mode::Dsr, &other);
         world.frontends.push(TestFrontend { protocol: Protocol::Udp, ..new });
@@ -105,7 +105,7 @@ fn whatever_is_forged_in_dsr_passthrough_has_its_share_of_the_table(family: Fami
             world.algorithm = algorithm;
             world.frontends.push(TestFrontend::new(1, Mode::Dsr, &dsr.to_string()));
         });
-        // Half of them forge data, too: those cannot be told from connections.
+        // Half of them forge data, too, and are indistinguishable from connections.
         for n in 1_000..3_000 {
             let packet = || lab.client(n).to(dsr);
             let data = if n % 2 == 0 { &b"GET"[..] } else { &[] };
@@ -143,7 +143,8 @@ fn streams_of_forged_clients_leave_connections_their_share_of_the_table(family: 
         let udp = TestFrontend::new(1, Mode::Passthrough, &vip);
         world.frontends.push(TestFrontend { protocol: Protocol::Udp, ..udp });
     });
-    // A server answers, so the second datagram makes a stream: nobody has to hear the answer.
+    // A server answers, so the second datagram makes a stream, even if the answer reaches no
+    // client.
     let mut refused = 0;
     for n in 1_000..2_000 {
         match lab.handle(&lab.client(n).udp()) {

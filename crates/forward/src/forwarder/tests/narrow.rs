@@ -1,4 +1,4 @@
-//! Clients whose path takes shorter packets than their server is told.
+//! Clients on paths with a smaller MTU than their server uses.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,13 +16,15 @@ told_over_both_families! {
     a_path_that_takes_what_our_link_takes_is_not_narrow,
 }
 
-/// Somebody on the way to the clients says that packets like this one, on its way to its client, may have `mtu` bytes.
+/// A router on the path to the clients reports that packets like this one, to its client, may have
+/// `mtu` bytes.
 fn too_big(lab: &mut Lab, family: Family, answer: &Seen, mtu: u32) -> Outcome {
     let router = family.pick("203.0.113.7", "2001:db8:7::7");
     lab.handle_frame(&mut error_about(&answer.frame, IcmpError::TooBig { mtu }, router), None)
 }
 
-/// A flow of client 1, which has asked twice and was answered: the server's answers.
+/// A stream of client 1, which has sent twice and was answered: a datagram of the client, and the
+/// server's answers.
 fn stream(lab: &mut Lab) -> (TestPacket, Seen) {
     let question = lab.send(lab.client(1).udp());
     lab.send(question.reply());
@@ -71,7 +73,8 @@ fn in_dsr_a_server_is_told_what_the_router_said_for_it_knows_each_clients_path(f
     assert_eq!(lab.forwarded(&error).says().0, IcmpError::TooBig { mtu: 600 });
 }
 
-/// The pieces of what was sent, checked to be fragments of one packet that may be cut further.
+/// Lengths of the pieces of a forwarded packet, checked to be fragments of one packet that routers
+/// may fragment further.
 fn pieces(outcome: Outcome) -> Vec<usize> {
     let Outcome::Fragments(pieces, WAN) = outcome else { panic!("{outcome:?}") };
     let headers: Vec<_> = pieces.iter().map(|piece| wire::parse(piece).unwrap()).collect();
@@ -87,14 +90,14 @@ fn what_is_too_long_for_a_narrow_path_is_cut_here_and_nobody_elses() {
     let mut lab = Lab::passthrough(family).udp();
     let (reply, answer) = stream(&mut lab);
     too_big(&mut lab, family, &answer, 68);
-    // Anybody may have made the error up: QUIC's packets of 1,280 bytes or less stay whole.
+    // The error may be forged: QUIC packets of 1,280 bytes or less stay whole.
     lab.send(reply.clone().payload(&[7; 1_252]));
-    // They must not be cut, as far as their sender knows.
+    // Their sender has set the DF bit.
     for (payload, expected) in [(1_253, &[1_276, 25][..]), (1_472, &[1_276, 244])] {
         assert_eq!(pieces(lab.handle(&reply.clone().payload(&vec![7; payload]))), expected);
     }
     assert_eq!(lab.forwarder.flows().cached(), 0, "the cache cuts nothing");
-    // Nobody else's are cut, nor what the client sends.
+    // Packets to other clients are not cut, nor are the client's own packets.
     let other = lab.send(lab.client(2).udp());
     lab.send(other.reply().payload(&[7; 1_472]));
     lab.send(lab.client(1).udp().payload(&[7; 1_372]));
@@ -116,7 +119,7 @@ fn a_path_that_was_narrow_is_tried_again_after_ten_minutes() {
         lab.wait(Duration::from_secs(51));
         lab.send(packet.clone());
         assert_eq!(lab.forwarder.flows().cached(), 1);
-        // It is as narrow as before.
+        // The path is as narrow as before.
         let whole = lab.send(packet.clone());
         too_big(&mut lab, family, &whole, 68);
         assert_eq!((pieces(lab.handle(&packet)).len(), lab.forwarder.flows().cached()), (2, 0));
@@ -173,7 +176,7 @@ fn by_ipv6_datagrams_are_cut_into_fragments_too_and_never_below_what_every_link_
     assert_eq!(headers.iter().map(|headers| headers.packet_len()).collect::<Vec<_>>(), [1_280, 124]);
     let ids: BTreeSet<_> = headers.iter().map(|headers| headers.fragment().map(|key| key.id)).collect();
     assert_eq!(ids.len(), 1);
-    // Nobody can cut one with an extension header that a fragment header would have to follow.
+    // A packet with an extension header that has to precede a fragment header cannot be cut.
     let options = packet.extension(60, &[0; 7]);
     assert_eq!(lab.answer(options).0.says().0, IcmpError::TooBig { mtu: 1_280 });
 }
@@ -221,7 +224,7 @@ fn segments_of_one_packet_have_no_number_of_the_next() {
         let packet = syn.reply().seq(1_501).ack(101).payload(&vec![8; len]).may_be_cut(id);
         match lab.handle_frame(&mut packet.bytes(), segment_size) {
             Outcome::Fragments(segments, WAN) => numbers.extend(segments.iter().map(|frame| number(frame))),
-            // The interface that cuts it counts on.
+            // The interface that cuts the frame counts up.
             Outcome::Segments(seen, payload) => {
                 let count = (len as u16).div_ceil(payload);
                 numbers.extend((0..count).map(|n| number(&seen.frame).wrapping_add(n)));

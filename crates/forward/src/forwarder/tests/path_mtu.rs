@@ -1,4 +1,4 @@
-//! What routers tell of outer packets: which of it is believed, and what then becomes of clients' packets.
+//! ICMP errors about outer packets: their validation, and the effect on clients' packets.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -21,10 +21,10 @@ told_over_both_families! {
 
 const KINDS: [DsrKind; 2] = [DsrKind::Ipip, DsrKind::Gue];
 
-/// The server that the stories are about.
+/// The server of these scenarios.
 const SERVER: u8 = 11;
 
-/// All packets go to one server, behind a router on a link that takes 1,500 bytes.
+/// All packets go to one server, behind a router on a link with an MTU of 1,500 bytes.
 fn lab(family: Family, dsr: DsrKind) -> Lab {
     let mut lab = Lab::dsr(family);
     let router = neighbour(LAN, family.server_ip(99), 99);
@@ -50,7 +50,7 @@ fn encapsulation(dsr: DsrKind) -> Encapsulation {
     dsr.encapsulation(&TunnelConfig::default()).unwrap()
 }
 
-/// What the router says of a packet in the tunnel.
+/// Report of the router about a packet in the tunnel.
 fn report(family: Family, dsr: DsrKind, mtu: u32) -> TunnelMtuReport {
     TunnelMtuReport {
         router: family.server_ip(99).into(),
@@ -73,7 +73,7 @@ fn a_router_on_the_way_to_a_server_is_believed(family: Family) {
         let told = report(family, dsr, 1_400);
         let server = family.server_ip(SERVER);
         assert_eq!(narrower(&lab.plan, &told), Some((server, 1_400)));
-        // Routers of IPv4 may quote eight bytes of what is in a packet.
+        // IPv4 routers may quote only eight bytes of a packet's payload.
         let short = TunnelMtuReport { inner_destination: None, ..told };
         assert_eq!(narrower(&lab.plan, &short), Some((server, 1_400)));
         let anybody = TunnelMtuReport { router: addr("203.0.113.7"), ..told };
@@ -100,12 +100,12 @@ fn it_is_not_about_anything_that_we_may_not_have_sent(family: Family) {
         ] {
             assert_eq!(narrower(&lab.plan, &refused), None, "{what}");
         }
-        // A VIP whose clients go elsewhere.
+        // A VIP whose clients have other servers.
         let passthrough = family.pick("192.0.2.9:80", "[2001:db8:2::9]:80");
         lab.change(|world| world.frontends.push(TestFrontend::new(1, Mode::Passthrough, passthrough)));
         let inner = addr(family.pick("192.0.2.9", "2001:db8:2::9"));
         assert_eq!(narrower(&lab.plan, &TunnelMtuReport { inner_destination: Some(inner), ..told }), None);
-        // Nobody answers to a network that outer packets come from.
+        // No host answers to a network that is the source of outer packets.
         let source = family.pick("172.16.0.0/16", "fd16::/64").parse::<Prefix>().unwrap();
         lab.change(|world| world.tunnel.source = Some(source));
         assert_eq!(narrower(&lab.plan, &told), None);
@@ -120,7 +120,8 @@ fn it_shortens_no_path_to_less_than_every_link_takes(family: Family) {
     for dsr in KINDS {
         let mut lab = lab(family, dsr);
         let lowest = |lab: &Lab, mtu| narrower(&lab.plan, &report(family, dsr, mtu)).map(|told| told.1);
-        // Clients of IPv6 send packets of 1,280 bytes, whatever they are told; those of IPv4 take 576.
+        // IPv6 clients send packets of 1,280 bytes whatever the errors report; IPv4 clients accept
+        // 576.
         let least = family.pick(576, 1_280) + overhead(family, dsr);
         for mtu in [0, 68, least - 1, least] {
             assert_eq!(lowest(&lab, mtu), Some(least), "{mtu}");
@@ -154,7 +155,7 @@ fn it_leaves_room_for_clients_of_ipv6_by_another_tunnel_to_the_same_server(famil
     let report = TunnelMtuReport { inner_destination: None, ..report(family, DsrKind::Ipip, 68) };
     let least = 1_280 + overhead(family, DsrKind::Gue);
     assert_eq!(narrower(&plan, &report).map(|told| told.1), Some(least));
-    // Its packets are to the VIP of the other tunnel.
+    // The quoted packets have the VIP of the other tunnel.
     let other = TunnelMtuReport { inner_destination: Some(addr(Family::V6.vip_ip())), ..report };
     assert_eq!(narrower(&plan, &other), None);
 }
@@ -166,12 +167,12 @@ fn it_never_makes_a_path_longer(family: Family) {
     assert!(!believed(&lab, 1_500) && !believed(&lab, 9_000) && believed(&lab, 1_499));
     lab.change(|world| _ = world.path_mtus.insert(family.server_ip(SERVER), 1_400));
     assert!(!believed(&lab, 1_400) && !believed(&lab, 1_450) && believed(&lab, 1_399));
-    // Nor is what the link takes already made more by what every link takes.
+    // Nor is the MTU of a link raised to the length that every link takes.
     lab.change(|world| world.lan_mtu = 570);
     assert!(!believed(&lab, 560) && !believed(&lab, 0));
 }
 
-/// Of the first client, so long that it is the packet of this length.
+/// Data of the first client, with a packet of this length.
 fn upload(lab: &mut Lab, length: u32) -> Outcome {
     let payload = vec![7; length as usize - lab.family.pick(40, 60)];
     lab.handle(&lab.client(1).seq(1).ack(1).payload(&payload))

@@ -1,4 +1,4 @@
-//! Anything a few clients, servers and routers may send, in any order.
+//! Random packets of a few clients, servers and routers, in any order.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -18,26 +18,26 @@ const SIZE: Size = Size { capacity: 8, ports: 3 };
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Client number, and what it sends.
+    /// Client number, and the packet.
     Client(u16, Content),
-    /// The server that got the packet before the last so many answers it.
+    /// The server answers an earlier packet, counted back from the last.
     Server(usize, Content),
-    /// A router has an error about the packet before the last so many that was sent on, towards the servers or the
-    /// clients.
+    /// A router sends an error about an earlier forwarded packet, counted back from the last; the
+    /// flag selects the direction to the servers or the clients.
     Error(usize, bool, IcmpError),
     Wait(Duration),
-    /// Server number, whether it is up, whether its flows are kept if not.
+    /// Server number, whether the server is up, and whether its flows are kept if not.
     Health(usize, bool, bool),
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Content {
-    /// Of TCP.
+    /// TCP flags.
     flags: u8,
     len: usize,
     is_last_hop: bool,
     may_be_cut: bool,
-    /// Of TCP: by somebody who does not see the connection, and guesses its numbers.
+    /// TCP: from a host that does not see the connection, and guesses its numbers.
     is_forged: bool,
 }
 
@@ -49,7 +49,7 @@ enum TestMode {
 }
 
 fn content() -> impl Strategy<Value = Content> {
-    // Mostly what makes connections go on, and now and then what does not fit.
+    // Mostly flags that continue a connection, and now and then others.
     let flags = prop_oneof![Just(0x02), Just(0x10), Just(0x12), Just(0x11), Just(0x14), 0..0x20u8];
     let len = prop_oneof![8 => 0..50usize, 1 => 1_300..1_500usize];
     (flags, len, prop::bool::weighted(0.05), any::<bool>(), prop::bool::weighted(0.2)).prop_map(
@@ -87,7 +87,7 @@ fn world() -> impl Strategy<Value = (Family, TestMode, bool)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
-    /// Whatever is sent is read by etherparse, which finds its checksums valid.
+    /// etherparse parses all sent packets, and checks their checksums.
     #[test]
     fn every_answer_and_every_error_finds_whom_it_concerns_and_the_counts_add_up(
         (family, flags, is_udp) in world(),
@@ -124,11 +124,11 @@ struct Story {
     lab: Lab,
     mode: TestMode,
     is_udp: bool,
-    /// What servers got, the latest last.
+    /// Packets that servers received, the latest last.
     delivered: Vec<Seen>,
-    /// What clients got.
+    /// Packets that clients received.
     answered: Vec<Seen>,
-    /// Whose packets a server last got from one of our ports.
+    /// Client whose packets a server last received from each SNAT port.
     owners: HashMap<(SocketAddr, SocketAddr), String>,
     ended: usize,
 }
@@ -191,7 +191,8 @@ impl Story {
         Ok(())
     }
 
-    /// Has a packet arrive. One with forged numbers changes no flow; in DSR it may be the first that is seen of one.
+    /// Handles a packet. A packet with forged numbers changes no flow; in DSR, it may be the first
+    /// packet of a flow.
     fn handle(&mut self, packet: &TestPacket, content: Content) -> Result<Outcome, TestCaseError> {
         let count = |lab: &Lab| FlowState::ALL.map(|state| lab.forwarder.flows().count(state));
         let before = count(&self.lab);
@@ -203,7 +204,7 @@ impl Story {
         Ok(outcome)
     }
 
-    /// Checks that the receiver of an error had sent the packet itself.
+    /// Checks that the receiver of an error had sent the quoted packet.
     fn error(&mut self, back: usize, to_client: bool, error: IcmpError) -> Result<(), TestCaseError> {
         let (family, is_nat) = (self.lab.family, matches!(self.mode, TestMode::Passthrough));
         let (router, vip) = (family.pick("10.9.9.9", "fd09::9"), family.vip().to_owned());
@@ -212,7 +213,7 @@ impl Story {
         let frame = match (to_client, is_nat) {
             (true, _) => delivered.map(|got| got.frame.clone()),
             (false, true) => nth_last(self.answered.len()).map(|at| self.answered[at].frame.clone()),
-            // The server has sent it to the client directly.
+            // The server has sent the packet to the client directly.
             (false, false) => delivered.map(|got| {
                 let answer = TestPacket::from(&vip).to(got.from).seq(99);
                 if self.is_udp { answer.udp().bytes() } else { answer.bytes() }
@@ -285,7 +286,8 @@ impl Story {
         Ok(())
     }
 
-    /// A packet of somebody whose numbers begin here, and those of the other side there.
+    /// A packet of one side, whose numbers begin at `here`; those of the other side begin at
+    /// `there`.
     fn packet(&self, packet: TestPacket, content: Content, (here, there): (u32, u32)) -> TestPacket {
         let Content { flags, len, is_last_hop, may_be_cut, is_forged } = content;
         let off = if is_forged && flags & 0x02 == 0 { 1 << 30 } else { 0 };
@@ -303,8 +305,8 @@ impl Story {
     }
 }
 
-/// What was cut, as its receiver puts it together; its frame is then that of the first fragment, about which there
-/// may be errors.
+/// Reassembles an outcome that was cut. Its frame is then that of the first fragment, which errors
+/// may quote.
 fn whole(outcome: Outcome) -> Outcome {
     let Outcome::Fragments(frames, interface) = outcome else { return outcome };
     if wire::parse(&frames[0]).unwrap().fragment().is_none() {
@@ -314,7 +316,7 @@ fn whole(outcome: Outcome) -> Outcome {
     Outcome::Sent(Seen { interface, frame: frames[0].clone(), ..seen })
 }
 
-/// Segments that follow one another, as one.
+/// Joins consecutive segments.
 fn joined(frames: &[Vec<u8>], interface: u32) -> Seen {
     let mut all = Seen::read(&frames[0], interface);
     let first = wire::parse(&frames[0]).unwrap();

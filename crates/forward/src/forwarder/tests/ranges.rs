@@ -1,4 +1,4 @@
-//! Frontends with a range of ports, and servers that keep the port that a client asks for.
+//! Frontends with a range of ports, and servers that keep the destination port of the client.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ told_over_both_families! {
 const FIRST: u16 = 21_000;
 const LAST: u16 = 21_003;
 
-/// One frontend for all ports, from the first to this.
+/// Range of ports from the first to `last`, of one frontend.
 fn range(family: Family, last: u16) -> String {
     format!("{}-{last}", at(family, FIRST))
 }
@@ -33,7 +33,7 @@ fn at(family: Family, port: u16) -> SocketAddr {
     SocketAddr::new(family.vip_ip().parse().unwrap(), port)
 }
 
-/// A lab with one frontend, of all these ports.
+/// Creates a lab with one frontend for all these ports.
 fn ranging(family: Family, new: fn(Family) -> Lab) -> Lab {
     let mut lab = new(family);
     lab.change(|world| {
@@ -76,7 +76,7 @@ fn a_range_that_grows_or_shrinks_cuts_nothing_that_is_left_of_it(family: Family)
     assert_eq!(lab.change(|world| world.frontends[0].listen = vec![range(family, LAST + 9)]), []);
     assert_eq!(lab.send(client(family, 2, LAST + 9).syn()).to.port(), LAST + 9);
     lab.send(client(family, 1, LAST).seq(101).ack(501));
-    // Ports that drain go on until their time is over.
+    // Draining ports continue until their time is over.
     let drained = [LAST, LAST + 9].map(|port| Endpoint::tcp(at(family, port)));
     let resets = lab.change(|world| {
         world.frontends[0].listen = vec![range(family, LAST - 1)];
@@ -103,7 +103,7 @@ fn who_answers_from_another_port_of_the_range_is_nobody(family: Family) {
 fn connections_go_on_when_their_server_loses_its_port(family: Family) {
     let mut lab = Lab::passthrough(family);
     let syn = lab.connect(1);
-    // It has had port 8080, and the frontend has another: the connection drains.
+    // The server's port was 8080, and the frontend has another now: the connection drains.
     let places = lab.world.servers.iter().map(|server| Endpoint::tcp((server.ip, 8080).into()));
     let places = places.collect();
     let resets = lab.change(|world| {
@@ -165,12 +165,12 @@ fn snat_ports_of_a_port_that_nobody_listens_on_any_more_are_given_back(family: F
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Client number, the port it asks for, what it sends.
+    /// Client number, destination port, and the packet.
     Client(u16, u16, Content),
-    /// The server that got the packet before the last so many answers.
+    /// The server that received an earlier packet, counted back from the last, answers.
     Server(usize, Content),
     Wait(u64),
-    /// Server number, whether it is up.
+    /// Server number, and whether the server is up.
     Health(usize, bool),
 }
 
@@ -216,7 +216,7 @@ proptest! {
             (Lab::dsr, Mode::Dsr, DsrKind::L3),
             (Lab::l2, Mode::Dsr, DsrKind::L2),
         ][mode];
-        // In L2 DSR servers have the frontend's port in any case.
+        // In L2 DSR, servers always have the frontend's port.
         let keeps_port = keeps_port || dsr == DsrKind::L2;
         let protocol = if is_udp { Protocol::Udp } else { Protocol::Tcp };
         let frontend = |id: u32, listen: String| {

@@ -1,4 +1,4 @@
-//! What is not forwarded, and who is told.
+//! Refused packets, and the replies to their senders.
 
 use std::net::SocketAddr;
 

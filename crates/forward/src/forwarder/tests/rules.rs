@@ -1,4 +1,4 @@
-//! Policy rules, by the source that packets leave with, and ways that are refused.
+//! Policy rules by the source of packets, and routes that reject packets.
 
 use super::lab::{Family, LAN, Lab, Outcome, WAN, neighbour};
 use convey_model::{DropReason, IpsecEffect, IpsecPolicy, Prefix, Route, RouteHop, RoutingRule, RuleAction};
@@ -13,7 +13,7 @@ told_over_both_families! {
     route_into_a_tunnel_stops_what_would_leave_without_it,
 }
 
-/// The router of table 200, on the other side than the usual one.
+/// Router of table 200, on the other side than the usual one.
 fn router(family: Family) -> IpAddr {
     family.pick("10.0.0.253", "fd00::fd").parse().unwrap()
 }
@@ -22,7 +22,7 @@ fn anywhere(family: Family) -> IpAddr {
     family.pick("0.0.0.0", "::").parse().unwrap()
 }
 
-/// Packets with this source take table 200, which leads to the router on the LAN.
+/// Adds a rule: packets with this source use table 200, which leads to the router on the LAN.
 pub(super) fn add_rule(lab: &mut Lab, family: Family, from: IpAddr) {
     lab.change(|world| {
         world.neighbours.push(neighbour(LAN, router(family), 0xfd));
@@ -74,7 +74,8 @@ fn rule_that_comes_moves_open_flows(family: Family) {
     assert_eq!(lab.send(syn.reply().seq(501).ack(101)).mac, 0xfe);
 }
 
-/// Packets of the kernel's programs too: what these leave to a worker is dropped there.
+/// Checks a client's packet; one that the kernel's programs leave to a worker is dropped there,
+/// too.
 fn is_stopped(lab: &mut Lab) {
     let packet = lab.client(1).seq(101).ack(501).payload(b"a secret");
     assert!(!matches!(lab.handle(&packet), Outcome::Sent(_)), "of an open flow");

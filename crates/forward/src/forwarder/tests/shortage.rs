@@ -1,4 +1,4 @@
-//! Too few servers, ports or places in the table.
+//! Shortages of servers, ports and table entries.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -26,7 +26,8 @@ told_over_both_families! {
     in_dsr_forged_acknowledgements_push_out_each_other_and_no_open_connection,
 }
 
-/// Client `n` connects and is sent a byte, in either mode. Returns what the server saw of the SYN.
+/// Connects client `n`, which receives a byte, in either mode. Returns the SYN that the server
+/// received.
 fn whole(lab: &mut Lab, n: u16) -> Seen {
     let syn = lab.send(lab.client(n).syn().seq(100));
     lab.handle(&syn.reply().syn().seq(500).ack(101));
@@ -35,7 +36,7 @@ fn whole(lab: &mut Lab, n: u16) -> Seen {
     syn
 }
 
-/// One server, so few SNAT ports.
+/// Creates a lab with one server and `ports` SNAT ports.
 fn with_ports(family: Family, ports: u16) -> Lab {
     let mut lab = Lab::passthrough_of(family, Size { ports, ..ENOUGH });
     lab.change(|world| world.servers.truncate(1));

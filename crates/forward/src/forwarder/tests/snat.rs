@@ -1,4 +1,4 @@
-//! The SNAT address of new flows: where several are known, and when it changes.
+//! SNAT address of new flows, with several addresses and after changes.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn addresses(family: Family) -> [&'static str; 2] {
     family.pick(["10.0.0.253", "10.0.0.254"], ["fd00::fd", "fd00::fe"])
 }
 
-/// All that servers are reached by, with `own` of our addresses.
+/// Local addresses towards the servers, with `own` among them.
 fn lan(family: Family, own: &[&'static str]) -> Vec<&'static str> {
     own.iter().copied().chain([family.pick("fe80::1", "fe80::1")]).collect()
 }
@@ -34,7 +34,7 @@ fn lab(family: Family, own: &[&'static str], ports: u16) -> Lab {
 fn way_to_a_server_is_that_of_the_address_it_sees(family: Family) {
     let [gone, seen] = addresses(family);
     let mut lab = lab(family, &[seen], PORTS);
-    // From the first address that there could be, packets go nowhere.
+    // Packets from the first address have no route.
     lab.change(|world| {
         let anywhere = family.pick("0.0.0.0", "::").parse().unwrap();
         let hop = RouteHop::by(WAN, Some(family.server_ip(99)));
@@ -47,7 +47,8 @@ fn way_to_a_server_is_that_of_the_address_it_sees(family: Family) {
     assert_eq!(lab.forwarder.snat_ports_in_use(), 1);
 }
 
-/// The first address goes away with `first` half-open flows, then as many clients as there are ports begin flows with the second.
+/// The first address is removed with `first` half-open flows, then as many clients as there are
+/// ports begin flows with the second.
 fn change_address(family: Family, first: u16) -> Lab {
     let [old, new] = addresses(family);
     let mut lab = lab(family, &[old], PORTS);
@@ -80,7 +81,7 @@ fn flows_with_ports_of_another_address_are_not_ended_in_vain(family: Family) {
         lab.send(lab.client(2_000 + n).seq(syn.seq + 1).ack(502));
     }
     assert_eq!(lab.forwarder.flows().count(FlowState::Established), u32::from(PORTS));
-    // A look goes round some of the flows only.
+    // A search only covers some of the flows.
     for n in 0..5 {
         assert_eq!(lab.answer(lab.client(3_000 + n).syn()).1, DropReason::SnatExhausted);
     }
@@ -106,7 +107,8 @@ fn withheld_address_begins_no_flow(family: Family) {
     assert_eq!(lab.send(lab.client(4).syn()).from.ip().to_string(), first);
 }
 
-/// Flows are restored before the addresses of other processes are known, by a plan of the same generation.
+/// Flows are restored before the addresses of other processes are known, by a plan of the same
+/// generation.
 fn address_withheld_after_a_restore_begins_no_flow(family: Family) {
     let [first, second] = addresses(family);
     let [mut old, mut new] = [(); 2].map(|()| lab(family, &[first, second], PORTS));

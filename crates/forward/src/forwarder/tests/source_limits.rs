@@ -1,4 +1,4 @@
-//! One source with all that it may have: it gets no more, whatever it tries.
+//! Source limits: one source uses all that it may have, and gets no more.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ told_over_both_families! {
     what_is_not_counted_takes_nothing_away_when_it_ends,
 }
 
-/// Connection `k` of one client.
+/// Client number for connection `k` of one client.
 fn own(k: u16) -> u16 {
     200 * (k + 1)
 }
@@ -50,7 +50,7 @@ fn at_once(connections: u32) -> Limits {
     Limits { connections_per_source: Some(connections), ..Limits::default() }
 }
 
-/// Client `n` begins. Returns what the server saw, or why it was refused.
+/// Client `n` sends a SYN. Returns the SYN that the server received, or the reason for the refusal.
 fn begin(lab: &mut Lab, n: u16) -> Result<Seen, DropReason> {
     match lab.handle(&lab.client(n).syn().seq(100)) {
         Outcome::Sent(syn) => Ok(syn),
@@ -62,7 +62,7 @@ fn begin(lab: &mut Lab, n: u16) -> Result<Seen, DropReason> {
     }
 }
 
-/// Client `n`, whose SYN the server saw, opens the connection.
+/// Client `n`, whose SYN the server received, opens the connection.
 fn open(lab: &mut Lab, n: u16, syn: &Seen) {
     if lab.world.frontends[0].mode.has_snat() {
         lab.send(syn.reply().syn().seq(500).ack(101));
@@ -77,7 +77,7 @@ fn connect(lab: &mut Lab, n: u16) -> Result<Seen, DropReason> {
     Ok(syn)
 }
 
-/// Connections that the client has open, as they are counted.
+/// Number of open connections that the client's source has, according to the counts.
 fn counted(lab: &Lab) -> u32 {
     let ip = lab.family.client_addr(own(0)).parse::<std::net::SocketAddr>().unwrap().ip();
     lab.world.frontends[0].sources.as_ref().unwrap().open(ip)
@@ -93,7 +93,7 @@ fn a_source_begins_so_many_in_a_second_and_others_as_many_beside_it(family: Fami
         assert_eq!(lab.forwarder.handshakes().begun, 3, "who is refused is no flood");
         lab.wait(Duration::from_millis(250));
         assert!(begin(&mut lab, own(5)).is_ok() && begin(&mut lab, own(6)).is_err());
-        // A SYN that comes again begins nothing.
+        // A repeated SYN begins no flow.
         assert!(begin(&mut lab, own(5)).is_ok());
     }
 }
@@ -118,7 +118,7 @@ fn a_source_has_so_many_open_at_once_and_again_when_one_has_ended(family: Family
         lab.tick();
         assert_eq!(counted(&lab), 1);
         assert!(connect(&mut lab, own(3)).is_ok());
-        // Flows that fall silent count no longer.
+        // Flows that have been silent for too long no longer count.
         lab.wait(Duration::from_secs(3 * 3_600));
         lab.tick();
         assert_eq!((lab.forwarder.flows().len(), counted(&lab)), (0, 0));
@@ -166,7 +166,7 @@ fn in_dsr_what_opens_beyond_the_limit_is_reset_and_may_not_go_on(family: Family)
     let told = lab.tick();
     assert_eq!((lab.ends(), told.len(), counted(&lab)), (vec![FlowEnd::SourceLimit; 4], 4, 2));
     assert!(told.iter().all(|reset| reset.flags == "R" && reset.seq == 501));
-    // A client that ignores the reset gets no further.
+    // A client that ignores the reset is refused.
     let data = lab.client(own(5)).seq(101).ack(501).payload(b"x");
     assert_eq!(lab.answer(data).1, DropReason::SourceConnections);
     lab.send(lab.client(own(0)).seq(101).ack(501).payload(b"x"));
@@ -186,7 +186,7 @@ fn in_dsr_forged_handshakes_keep_a_source_out_for_a_second_and_end_none_that_is_
     };
     assert!(forge(&mut lab, 10) && forge(&mut lab, 11) && !forge(&mut lab, 12));
     lab.wait(Duration::from_millis(1_300));
-    // In place of the first that was forged; that is reset where its client is.
+    // The first forged flow is replaced; its client is reset.
     begin(&mut lab, own(1)).unwrap();
     lab.send(lab.client(own(1)).seq(101).ack(501).payload(b"x"));
     let told = lab.tick();
@@ -196,7 +196,7 @@ fn in_dsr_forged_handshakes_keep_a_source_out_for_a_second_and_end_none_that_is_
         lab.wait(Duration::from_millis(100));
         forge(&mut lab, k);
     }
-    // Data that passes is forgeable, too; but what has sent some is not ended.
+    // Data can be forged, too, but a flow with data is not ended.
     [0, 1].iter().for_each(|k| _ = lab.send(lab.client(own(*k)).seq(102).ack(501).payload(b"y")));
     assert_eq!(counted(&lab), 3);
 }
@@ -219,7 +219,7 @@ fn forged_streams_in_a_sources_name_keep_it_out_for_a_second_and_end_none_that_i
     assert_eq!((lab.ends(), counted(&lab)), (vec![FlowEnd::SourceLimit], 2));
     for k in 20..60 {
         lab.wait(Duration::from_millis(100));
-        // Only the server can keep it in use.
+        // Only the server can keep the flow in use.
         lab.send(real.reply().udp());
         exchange(&mut lab, own(k));
     }
@@ -227,7 +227,7 @@ fn forged_streams_in_a_sources_name_keep_it_out_for_a_second_and_end_none_that_i
     assert_eq!(seen.from, real.from, "it is the same flow");
     assert_eq!(counted(&lab), 2);
     assert!(lab.ends().iter().all(|end| *end == FlowEnd::SourceLimit));
-    // One that has only begun pushes nobody out.
+    // A flow that has only begun does not evict another.
     lab.wait(Duration::from_millis(1_300));
     lab.send(lab.client(own(70)).udp());
     lab.tick();
@@ -242,13 +242,13 @@ fn trusted_clients_take_nothing_of_their_source(family: Family) {
         limit(&mut lab, limits);
         (0..3).for_each(|k| _ = connect(&mut lab, 7 + own(k)).unwrap());
         assert_eq!(counted(&lab), 0);
-        // Nor does one of them give back what is not theirs.
+        // Nor does the end of such a flow release another flow's count.
         connect(&mut lab, own(0)).unwrap();
         lab.send(lab.client(7 + own(0)).rst().seq(102));
         lab.tick();
         assert_eq!(counted(&lab), 1);
         assert_eq!(connect(&mut lab, own(1)).map(|_| ()), Err(DropReason::SourceConnections));
-        // The same where a limit comes later.
+        // A limit that is added later counts existing flows as well.
         limit(&mut lab, limits);
         assert_eq!(counted(&lab), 1);
     }

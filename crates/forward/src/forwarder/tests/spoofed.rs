@@ -1,4 +1,4 @@
-//! Packets in a server's name from where the server is not.
+//! Packets in a server's name from another interface than the server's.
 
 use super::lab::{Family, LAN, Lab, Outcome, WAN, error_about};
 use crate::FlowState;
@@ -30,7 +30,7 @@ fn what_comes_from_the_clients_side_in_a_servers_name_changes_nothing_and_is_cou
     assert_eq!((lab.forwarder.flows().count(FlowState::UdpNew), lab.heard), (1, [0, 0]));
     assert!(matches!(lab.handle_from(LAN, &question.reply().bytes()), Outcome::Sent(_)));
     assert_eq!(lab.heard, [1, 0]);
-    // A client may be anywhere.
+    // A client may be on any interface.
     assert!(matches!(lab.handle_from(LAN, &lab.client(1).udp().bytes()), Outcome::Sent(_)));
 }
 
@@ -56,7 +56,7 @@ fn an_error_about_a_packet_to_a_server_is_believed_from_the_servers_side_alone(f
         assert!(matches!(lab.handle_from(LAN, &error), Outcome::Sent(_)));
         lab.heard = [0, 0];
     }
-    // About an answer: the client's side is anywhere.
+    // An error about an answer: the client's side may be on any interface.
     let answer = lab.send(question.reply());
     let router = family.pick("203.0.113.7", "2001:db8:7::7");
     let error = error_about(&answer.frame, IcmpError::TimeExceeded, router);

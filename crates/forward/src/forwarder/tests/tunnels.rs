@@ -1,4 +1,5 @@
-//! Direct server return through a tunnel: packets go to the server whole, each in another one.
+//! Direct server return through a tunnel: each packet reaches the server whole, encapsulated in
+//! another one.
 
 use super::handover::{handed, take};
 use super::lab::{Family, LAN, Lab, Outcome, error_about, neighbour, run_with_cache};
@@ -84,7 +85,7 @@ fn servers_may_be_of_the_other_family_and_behind_a_router(family: Family) {
     assert!(far.envelope.is_some());
 }
 
-/// The lab's link to the servers takes 1,400 bytes.
+/// MTU of the lab's link to the servers: 1,400 bytes.
 fn what_does_not_fit_with_the_outer_headers_is_refused_with_the_length_that_does(family: Family) {
     for dsr in KINDS {
         let mut lab = lab(family, dsr);
@@ -123,7 +124,8 @@ fn super_frames_go_in_packet_by_packet(family: Family) {
                 assert_eq!(pieces.len(), 10_000usize.div_ceil(size.into()));
                 assert!(pieces.iter().all(|piece| convey_wire::parse(piece).unwrap().dont_fragment));
             }
-            // Whoever sends it cuts it. Without a checksum that covers each, the headers of all are the same.
+            // The sender of the frame cuts it. Without a checksum that covers each packet, the
+            // headers of all are equal.
             Outcome::Sent(_) if fits && lab.kernel.is_some() && family == Family::V4 => {}
             Outcome::Answered(_, DropReason::TooBig) if !fits => {}
             other => panic!("{size}: {other:?}"),
@@ -181,7 +183,7 @@ fn restored_flow_takes_the_route_of_its_tunnels_source(family: Family) {
     }
 }
 
-/// With a cache that forwards an open flow.
+/// Creates a lab with a cache that forwards an open flow.
 fn cached_lab(family: Family, dsr: DsrKind) -> Lab {
     let mut made = None;
     run_with_cache(|| made = Some(lab(family, dsr)));
@@ -192,7 +194,8 @@ fn cached_lab(family: Family, dsr: DsrKind) -> Lab {
     lab
 }
 
-/// Packets of the first client's connection that the cache has forwarded, since it was last told of it.
+/// Number of packets of the first client's connection that the cache has forwarded under its
+/// current entry.
 fn in_kernel(lab: &Lab) -> Option<u32> {
     let key = convey_wire::parse(&lab.client(1).bytes()).unwrap().key;
     lab.kernel.as_ref()?.forwarded(&key)
@@ -210,7 +213,7 @@ fn the_cache_puts_packets_into_the_tunnel_that_workers_would(family: Family) {
             assert!(cached.envelope.is_some() && cached.envelope == alone.envelope);
         }
         assert_eq!((in_kernel(&cached), cached.forwarder.cached_flows()), (Some(5), 1));
-        // The lab's link to the servers takes 1,400 bytes.
+        // MTU of the lab's link to the servers: 1,400 bytes.
         let most = 1_400 - overhead(family, dsr) - family.pick(40, 60);
         cached.send(cached.client(1).seq(5).ack(1).payload(&vec![7; most]));
         let (_, reason) = cached.answer(cached.client(1).seq(5).ack(1).payload(&vec![7; most + 1]));
@@ -267,7 +270,7 @@ fn a_reload_that_changes_a_tunnel_reaches_flows_in_the_cache(family: Family) {
 
 fn a_flow_whose_tunnel_is_gone_leaves_the_cache(family: Family) {
     let mut lab = cached_lab(family, DsrKind::Ipip);
-    // Its server has another number, and no tunnel has the one before.
+    // The server has another number, and the number before has no tunnel.
     lab.publish(|world| world.servers.iter_mut().for_each(|server| server.rename()));
     lab.forwarder.handle_timeout(&lab.plan, lab.now, |_, _| {});
     assert_eq!((in_kernel(&lab), lab.forwarder.cached_flows()), (None, 0));
@@ -287,7 +290,8 @@ fn a_reload_changes_the_tunnel_of_a_connection_and_never_whether_there_is_one(fa
     });
     lab.send(more(&lab));
     assert_eq!(kind(&lab), Some(Encapsulation::Gue { port: 666 }));
-    // Twice, for the tunnel of a connection is not that of the plan before any more.
+    // Twice, because after the first change the connection's tunnel is no longer in the plan
+    // before.
     for dsr in [DsrKind::L2, DsrKind::L2] {
         lab.change(|world| world.frontends[0].dsr = dsr);
         lab.send(more(&lab));

@@ -27,12 +27,12 @@ told_over_both_families! {
     a_datagram_that_names_a_server_gets_it_whatever_its_client,
 }
 
-/// Client `n` asks.
+/// A datagram of client `n`.
 fn ask(lab: &Lab, n: u16) -> TestPacket {
     lab.client(n).udp().payload(b"?")
 }
 
-/// Client `n` asks, is answered, asks again.
+/// Client `n` sends, is answered, and sends again.
 fn stream(lab: &mut Lab, n: u16) -> super::lab::Seen {
     let seen = lab.send(ask(lab, n));
     lab.send(seen.reply().payload(b"!"));
@@ -64,7 +64,7 @@ fn a_question_and_its_answer_pass_and_are_forgotten_after_half_a_minute(family: 
 fn a_datagram_that_says_it_comes_from_a_server_begins_nothing(family: Family) {
     let labs = [Lab::passthrough(family), Lab::dsr(family), Lab::l2(family)];
     for mut lab in labs.map(Lab::udp) {
-        // Which server would have been chosen makes no difference, nor whether it is up.
+        // The server that would have been chosen makes no difference, nor whether it is up.
         lab.change(|world| world.servers[1].up = false);
         let from = |id, port| {
             let addr = SocketAddr::new(family.server_ip(id), port);
@@ -152,7 +152,7 @@ fn who_answers_from_another_port_is_nobody(family: Family) {
 }
 
 fn the_next_datagram_of_a_flow_whose_server_is_down_goes_to_another(family: Family) {
-    // Also where connections are kept: there is none.
+    // This also holds with `on_down = "keep"`: there is no connection to keep.
     let labs =
         [OnDown::Reset, OnDown::Keep].map(|on_down| Lab::both_modes(family).map(|lab| (lab.udp(), on_down)));
     for (mut lab, on_down) in labs.into_iter().flatten() {

@@ -22,9 +22,10 @@ impl Random {
 
 /// End of a connection that sends some segments, the last of them with a FIN.
 struct Host {
-    /// Sequence numbers of the segments, and the one after the FIN.
+    /// Sequence numbers of the segments, and the number after the FIN.
     numbers: Vec<u32>,
-    /// How many segments the host has sent, and how many of them it knows to have arrived.
+    /// Number of segments that the host has sent, and of those whose acknowledgement it has
+    /// received.
     sent: usize,
     acknowledged: usize,
     /// Segments of the other host that have arrived.
@@ -43,7 +44,7 @@ impl Host {
         let mut numbers = vec![begin];
         for _ in 0..segments {
             let next = numbers[numbers.len() - 1].wrapping_add(1 + random.below(longest) as u32);
-            // 0 is no number that a client acknowledges.
+            // No client acknowledges the number 0.
             numbers.push(next.max(1));
         }
         Host { numbers, sent: 0, acknowledged: 0, received: Vec::new() }
@@ -61,7 +62,7 @@ impl Host {
         self.received.iter().position(|has| !has).unwrap_or(self.received.len())
     }
 
-    /// The next segment, the first unacknowledged ones again, or an acknowledgement.
+    /// The next segment, a repetition of the first unacknowledged ones, or an acknowledgement.
     fn send(&mut self, from: usize, (window, may_finish): (usize, bool), random: &mut Random) -> Packet {
         let (first, end) = (self.acknowledged, self.segments() - usize::from(!may_finish));
         let segments = match random.below(10) {
@@ -80,7 +81,7 @@ impl Host {
     }
 }
 
-/// Removes one of the first packets of a queue, except if it is lost.
+/// Removes one of the first packets of a queue, and returns it unless it is lost.
 fn pass(
     queue: &mut Vec<Packet>,
     reordering: usize,
@@ -92,7 +93,7 @@ fn pass(
     (!loss.is_some_and(|loss| random.is_one_in(loss))).then_some(packet)
 }
 
-/// What is known of a flow.
+/// Flow state that convey derives from the packets.
 struct Observer {
     view: View,
     state: FlowState,
@@ -113,7 +114,8 @@ impl Observer {
     }
 }
 
-/// State of a conversation's flow once each host knows that all it has sent has arrived, and has acknowledged all.
+/// State of a conversation's flow after each host has received the acknowledgement of all its data,
+/// and has acknowledged all.
 fn state_after_conversation(view: View, seed: u64) -> FlowState {
     let random = &mut Random(seed | 1);
     (0..4).for_each(|_| _ = random.below(1));
@@ -126,7 +128,7 @@ fn state_after_conversation(view: View, seed: u64) -> FlowState {
     for of in [0, 1] {
         hosts[of].received = vec![false; hosts[1 - of].segments()];
     }
-    // Only one FIN can wait at a time.
+    // Only one FIN can be pending at a time.
     let finishes_first = random.below(2);
     let (window, reordering) = (1 + random.below(20), 1 + random.below(6));
     let losses = [0, 1].map(|_| (!random.is_one_in(4)).then_some(5 + random.below(50)));

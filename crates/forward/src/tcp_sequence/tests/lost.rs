@@ -1,4 +1,4 @@
-//! Segments that are lost on the way to convey: neither it nor their receiver sees them.
+//! Segments that are lost on the path to convey: neither convey nor their receiver sees them.
 
 use super::*;
 use crate::{Flow, NewFlow, ServerWay};
@@ -11,7 +11,7 @@ fn lost_fin_of_a_server_counts_when_it_comes_again() {
             let (mut numbers, mut pending) = (established(), PendingFin::default());
             let mut apply_segment =
                 |from, segment| numbers.apply_segment(&mut pending, (BothSides, state), from, segment);
-            // The server answers a segment of its client once more.
+            // The server acknowledges a segment of its client once more.
             apply_segment(ToClient, segment(ACK, 5_000 + len, 1_000));
             let fin = Segment { len, ..segment(FIN_ACK, 5_000, 1_000) };
             assert_eq!(apply_segment(ToClient, fin).flags, FIN_ACK, "{state:?} {len}");
@@ -36,12 +36,12 @@ fn lost_fin_of_a_client_in_dsr_counts_when_it_comes_again() {
 fn lost_fin_of_a_client_counts_after_a_late_handshake() {
     let mut numbers = TcpSequence::first(segment(SYN, 100, 0));
     numbers.say(BothSides, SynSent, ToClient, segment(SYN_ACK, 500, 101));
-    // The first ACK and the FIN were lost, and the server has sent its answer again.
+    // The first ACK and the FIN were lost, and the server has repeated its answer.
     assert_eq!(numbers.say(BothSides, SynReceived, ToServer, segment(ACK, 102, 501)), ACK);
     assert_eq!(numbers.say(BothSides, Established, ToServer, segment(FIN_ACK, 101, 501)), FIN_ACK);
 }
 
-/// One side of a connection: its FIN comes after `total` bytes. Numbers count from its first byte.
+/// One side of a connection: its FIN follows `total` bytes. Numbers count from its first byte.
 #[derive(Debug)]
 struct Side {
     begin: u32,
@@ -56,7 +56,7 @@ impl Side {
         Side { begin, total, sent: 0, acked: 0, received: 0 }
     }
 
-    /// The segment of so many bytes from there, with the FIN if it reaches that.
+    /// Segment of `len` bytes from `at`, with the FIN if the segment reaches that.
     fn segment(&mut self, other: &Side, at: u32, len: u32) -> Segment {
         let end = (at + len).min(self.total + 1);
         self.sent = self.sent.max(end);
@@ -72,7 +72,7 @@ impl Side {
         other.acked = other.acked.max(self.received);
     }
 
-    /// Whether all has arrived, with the FIN.
+    /// Whether all data and the FIN have arrived.
     fn is_done(&self) -> bool {
         self.acked > self.total
     }
@@ -80,9 +80,9 @@ impl Side {
 
 #[derive(Debug, Clone, Copy)]
 enum Sends {
-    /// So many bytes that are new, the FIN among them.
+    /// New bytes, possibly with the FIN.
     More(u32),
-    /// So many bytes from the first that is not acknowledged.
+    /// Bytes from the first that is not acknowledged.
     Again(u32),
     /// An acknowledgement.
     Nothing,
@@ -104,7 +104,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Its client has sent the SYN, and the server has answered.
+    /// A connection whose client has sent the SYN, and whose server has answered.
     fn new(view: View, [client, server]: [(u32, u32); 2]) -> Connection {
         let key = |src: &str, dst: &str| FlowKey::tcp(src.parse().unwrap(), dst.parse().unwrap());
         let flow = Flow::new(&NewFlow {
@@ -153,12 +153,12 @@ fn server_syn(connection: &Connection) -> u32 {
 }
 
 proptest! {
-    /// From its handshake on, whatever is lost, and in whichever pieces it comes again. Both FINs may
-    /// be on their way at once.
+    /// From its handshake on, with any losses, and repetitions in any pieces. Both FINs may be in
+    /// flight at once.
     #[test]
     fn connection_that_loses_segments_is_over_at_its_end(
         view in prop::sample::select(&[BothSides, ClientSide][..]),
-        // 0 is no number that a client acknowledges.
+        // No client acknowledges the number 0.
         sides in prop::array::uniform2((1..u32::MAX - 2_000, 0..1_000u32)),
         steps in prop::collection::vec(sends(), 0..60),
         pieces in 1..2_000u32,
@@ -167,7 +167,7 @@ proptest! {
         for &(from, sends, is_lost) in &steps {
             connection.send(from, sends, is_lost);
         }
-        // Nothing is lost any more.
+        // No more packets are lost.
         while !connection.client.is_done() || !connection.server.is_done() {
             for from in [ToServer, ToClient] {
                 let side = if from == ToServer { &connection.client } else { &connection.server };

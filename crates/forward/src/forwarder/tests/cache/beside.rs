@@ -1,4 +1,4 @@
-//! Segments of a flow that come to a worker, while the cache forwards others of the same side.
+//! Segments of a flow that reach a worker while the cache forwards others of that flow.
 
 use super::*;
 use crate::FlowEnd;
@@ -17,10 +17,10 @@ told_with_a_cache! {
     numbers_of_a_worker_are_in_the_cache_before_they_are_forgotten,
 }
 
-/// So much that numbers which were left behind look as if they were 5 MB ahead.
+/// Number of bytes after which outdated numbers look as if they were 5 MB ahead.
 const NEARLY_4_GIB: u32 = 4_290_000_000;
 
-/// Has a worker forward a packet, as it does with what the cache leaves to it.
+/// Makes a worker forward a packet, as if the cache had left the packet to it.
 fn by_worker(lab: &mut Lab, packet: TestPacket) -> Seen {
     let kernel = lab.kernel.take();
     let seen = lab.send(packet);
@@ -36,7 +36,7 @@ mod stories {
         let syn = lab.connect(1);
         by_worker(&mut lab, syn.reply().seq(501).ack(101).payload(&[7; 1_000]));
         by_worker(&mut lab, syn.reply().seq(1_501).ack(101).payload(&[7; 1_000]));
-        // The cache forwards the first of them once more, and knows nothing of the other.
+        // The cache forwards the first segment once more, and has not seen the other.
         lab.send(syn.reply().seq(501).ack(101).payload(&[7; 1_000]));
         lab.send(lab.client(1).seq(101).ack(1_501));
         lab.send(syn.reply().seq(2_501).rst());
@@ -79,7 +79,7 @@ mod stories {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
         let (mut client, mut server) = (101_u32, 501_u32);
-        // 3 GB each way.
+        // 3 GB in each direction.
         for _ in 0..30 {
             (client, server) = go_on(&mut lab, &syn, client, server, 100_000_000);
         }
@@ -133,7 +133,7 @@ mod stories {
         assert_eq!(resets, [server, client]);
     }
 
-    /// The client has sent nothing by the cache, so its own number is the one that the worker knows.
+    /// The cache has not seen the client's packets, so the worker has the client's latest number.
     pub(super) fn request_by_a_worker_follows_nearly_4_gib_that_the_cache_forwarded(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
@@ -167,13 +167,13 @@ mod stories {
         by_worker(&mut lab, syn.reply().seq(501).ack(101).payload(&[7; 1_000]));
         by_worker(&mut lab, syn.reply().seq(1_501).ack(101).payload(&[7; 1_000]));
         (0..3).for_each(|_| drop(lab.wait(Duration::from_millis(300))));
-        // The cache forwards the first of them once more, and nothing behind it.
+        // The cache forwards the first segment once more, and nothing after it.
         lab.send(syn.reply().seq(501).ack(101).payload(&[7; 1_000]));
         lab.send(syn.reply().seq(2_501).rst());
         assert_eq!(lab.ends(), [FlowEnd::ServerReset]);
     }
 
-    /// Client 1 and its server send each other so much more, by the cache.
+    /// Client 1 and its server exchange `bytes` more through the cache.
     fn go_on(lab: &mut Lab, syn: &Seen, client: u32, server: u32, bytes: u32) -> (u32, u32) {
         let (mut client, mut server) = (client, server);
         for _ in 0..bytes / 10_000_000 {

@@ -1,4 +1,4 @@
-//! Connections in the cache that end: who is told, and what a port that is used again begins.
+//! End of cached connections: resets, and the reuse of ports.
 
 use super::*;
 use crate::{Frame, Verdict};
@@ -88,7 +88,7 @@ mod stories {
         assert_eq!(state(&lab), FlowState::Established);
         let asked = kernel(&lab).asked() - asked;
         assert!((10..50).contains(&asked), "{asked} times");
-        // It is acknowledged at last.
+        // The FIN is acknowledged at last.
         lab.send(lab.client(1).seq(111).ack(501).fin());
         lab.send(syn.reply().seq(501).ack(112));
         lab.wait(Duration::from_secs(3));
@@ -146,8 +146,8 @@ mod stories {
         }
     }
 
-    /// Client 1 opens a connection, and each side whose packets pass finishes, all in the cache. Returns the state of its flow
-    /// then. Between the two `lose` may lose events.
+    /// Client 1 opens a connection, and each side whose packets pass finishes, all in the cache.
+    /// Returns the state of its flow then. `lose` is called between the two, and may lose events.
     fn open_and_finish_untold(lab: &mut Lab, lose: impl Fn(&Lab)) -> FlowState {
         let is_dsr = lab.world.frontends[0].mode == Mode::Dsr;
         lab.is_deaf = true;
@@ -183,7 +183,7 @@ mod stories {
         lab.is_deaf = true;
         lab.send(syn.reply().syn().seq(500).ack(101));
         lab.send(lab.client(1).seq(101).ack(501));
-        // The network has duplicated it.
+        // The network has duplicated the SYN.
         lab.send(lab.client(1).syn().seq(100));
         assert_eq!(state(&lab), FlowState::Established);
         for (key, segment) in kernel(&lab).events() {
@@ -253,12 +253,12 @@ mod stories {
         let syn = lab.connect(1);
         lab.is_deaf = true;
         lab.close(1, &syn);
-        // The numbers of the finished connection are ahead of those of the next.
+        // The numbers of the finished connection are ahead of those of the next one.
         (0..2).for_each(|_| begin_unflushed(&mut lab, 1, 50));
         assert_eq!((state(&lab), lab.ended()), (FlowState::SynSent, 1));
     }
 
-    /// Has a SYN arrive in a batch of packets that is not over.
+    /// Handles a SYN in a batch of packets that is not flushed yet.
     fn begin_unflushed(lab: &mut Lab, n: u16, seq: u32) {
         let mut bytes = lab.client(n).syn().seq(seq).bytes();
         let headers = convey_wire::parse(&bytes);
@@ -376,7 +376,8 @@ mod stories {
             lab.send(if is_reset { end.rst() } else { end.ack(7).fin() });
             let ended = state(&lab);
             assert!(matches!(ended, FlowState::Closed | FlowState::HalfClosedByClient), "{ended:?}");
-            // Its own segments go on, some seconds apart, for longer than an ended flow is remembered.
+            // The client continues with one segment every few seconds, for longer than an ended
+            // flow is remembered.
             for n in 0..200 {
                 lab.wait(Duration::from_secs(4));
                 lab.send(lab.client(1).seq(103 + 2 * n).ack(501).payload(b"hi"));

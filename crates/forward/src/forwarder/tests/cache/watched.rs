@@ -1,4 +1,4 @@
-//! Somebody watches the packets of a flow: they pass the balancer, and later the cache again.
+//! Traces: packets of watched flows pass the balancer, and the cache again later.
 
 use super::*;
 use convey_trace::{DropPattern, PacketStep, TraceFilter, TraceStep, TracedAnswer, TracedRole, TracedWay};
@@ -139,7 +139,7 @@ fn an_event_tells_what_came_what_was_decided_and_what_went() {
     assert_eq!((event.client, packet.frame_len), (None, 20));
 }
 
-/// Has these bytes handled, and returns what is told of it.
+/// Handles a frame, and returns the trace event.
 fn traced(lab: &mut Lab, bytes: &[u8]) -> (convey_trace::TraceEvent, PacketStep) {
     let mut bytes = bytes.to_vec();
     let headers = convey_wire::parse(&bytes);
@@ -152,7 +152,7 @@ fn traced(lab: &mut Lab, bytes: &[u8]) -> (convey_trace::TraceEvent, PacketStep)
     (event, packet)
 }
 
-/// Somebody watches from now on, and the forwarder has looked at all flows.
+/// Starts a trace; the forwarder then scans all flows.
 fn watch(lab: &mut Lab, filter: TraceFilter) {
     lab.forwarder.watch_flows(vec![filter]);
     lab.tick();

@@ -1,4 +1,5 @@
-//! Routes, servers and interfaces change while the cache forwards; what it cannot do is done here.
+//! Changes of routes, servers and interfaces while the cache forwards; a worker forwards the
+//! packets that the cache cannot.
 
 use super::*;
 use crate::{Frame, Verdict};
@@ -28,7 +29,7 @@ told_with_a_cache! {
     what_the_cache_cannot_do_is_done_here_as_before,
 }
 
-/// An interface that no route leads by.
+/// An interface without routes.
 const PORT_OF_A_BRIDGE: u32 = 77;
 
 mod stories {
@@ -143,7 +144,7 @@ mod stories {
             world.neighbours.push(neighbour(WAN, other, 0xfd));
             world.router = Some(other);
         });
-        // The map has no memory for the entries that replace others.
+        // The map has no memory for the new entries.
         kernel(&lab).lose_all();
         finish(&mut lab, &syn, (client, server));
     }
@@ -166,7 +167,7 @@ mod stories {
         assert_eq!(lab.ended(), 1);
     }
 
-    /// Both sides finish a connection that is so far.
+    /// Both sides of a connection with these numbers finish.
     fn finish(lab: &mut Lab, syn: &Seen, (client, server): (u32, u32)) {
         lab.send(syn.reply().seq(server).ack(client).fin());
         lab.send(lab.client(1).seq(client).ack(server + 1).fin());
@@ -235,7 +236,7 @@ mod stories {
         let syn = lab.connect(1);
         let packet = syn.reply().seq(501).ack(101).payload(b"hello").bytes();
         lab.wait(Duration::from_secs(1));
-        // The first goes through a worker, which puts the entry in anew.
+        // A worker forwards the first packet, and writes the entry anew.
         for by_cache in [0, 1, 2] {
             assert!(matches!(lab.handle_from(WAN, &packet), Outcome::Sent(_)));
             assert_eq!(forwarded(&lab, 1).1, Some(by_cache));
@@ -305,7 +306,7 @@ mod stories {
         }
     }
 
-    /// A connection whose server has come to answer by this interface, and a packet of that server.
+    /// A connection whose server now answers on this interface, and a packet of that server.
     fn answered_by(lab: &mut Lab, way: u32) -> Vec<u8> {
         lab.change(|world| world.servers_by_both = true);
         let syn = lab.connect(1);
@@ -343,7 +344,8 @@ mod stories {
     pub(super) fn packets_by_a_port_that_leads_elsewhere_now_are_dropped(family: Family) {
         let to_servers = family.pick("10.0.0.0/24", "fd00::/64");
         let elsewhere = family.pick("10.9.0.0/16", "fd00:9::/64");
-        // A route to the servers that the kernel uses for nothing makes the port lead somewhere, too.
+        // A route to the servers that the kernel does not use makes the port a route's interface,
+        // too.
         let unused = Route { metric: 5_000, ..fixture::route(to_servers, PORT_OF_A_BRIDGE, None) };
         for route in [fixture::route(elsewhere, PORT_OF_A_BRIDGE, None), unused] {
             let mut lab = Lab::passthrough(family);

@@ -1,4 +1,4 @@
-//! Forged questions and streams of UDP: who gives way, and who does not.
+//! Eviction of forged UDP flows and streams.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn forged_questions_leave_every_client_a_port_and_cut_no_stream(family: Family) 
         .collect();
     for round in 0..400 {
         (0..100).for_each(|n| drop(ask(&mut lab, 1_000 + round * 100 + n)));
-        // A client that was answered can ask again, by the same way.
+        // A client that was answered can send again on the same path.
         let (client, before) = (100 + round, 99 + round);
         let seen = ask(&mut lab, client);
         assert_eq!(lab.send(seen.reply()).to.to_string(), family.client_addr(client));
@@ -75,7 +75,7 @@ fn where_most_are_answered_who_waits_is_not_pushed_out(family: Family) {
     assert_eq!(lab.send(waits.reply()).to.to_string(), family.client_addr(1), "a slow answer");
 }
 
-/// Client `n` asks and is answered.
+/// Client `n` sends and is answered.
 #[track_caller]
 fn exchange(lab: &mut Lab, n: u16) -> Seen {
     let seen = lab.send(lab.client(n).udp().payload(b"?"));
@@ -83,7 +83,7 @@ fn exchange(lab: &mut Lab, n: u16) -> Seen {
     seen
 }
 
-/// Client `n` asks again after it was answered: two forged datagrams do that.
+/// Client `n` sends again after an answer; two forged datagrams can do that.
 #[track_caller]
 fn stream(lab: &mut Lab, n: u16) -> Seen {
     exchange(lab, n);
@@ -93,7 +93,7 @@ fn stream(lab: &mut Lab, n: u16) -> Seen {
 fn forged_streams_leave_every_client_a_port_and_cut_no_stream_in_use(family: Family) {
     let mut lab = with_ports(family, 100).udp();
     let talk = exchange(&mut lab, 1);
-    // 50 a second for a minute, which is more than there are ports for.
+    // 50 a second for a minute, which is more than there are ports.
     for round in 0..600 {
         let first = exchange(&mut lab, 100 + round);
         (0..5).for_each(|n| drop(stream(&mut lab, 1_000 + round * 5 + n)));
@@ -180,7 +180,7 @@ fn of_those_that_were_answered_the_silent_give_way_before_one_that_is_in_use(fam
     let few = || [with_ports(family, 4), Lab::passthrough_of(family, Size { capacity: 4, ..ENOUGH })];
     for mut lab in few().map(Lab::udp) {
         let seen: Vec<_> = (1..5).map(|n| exchange(&mut lab, n)).collect();
-        // One question, and an answer that does not end.
+        // One datagram, and answers that do not end.
         for _ in 0..8 {
             lab.wait(Duration::from_millis(250));
             lab.send(seen[0].reply());
@@ -232,7 +232,7 @@ fn forged_questions_in_a_full_table_leave_who_was_answered_its_place(family: Fam
     for (n, seen) in (1..).zip(&seen) {
         assert_eq!(lab.send(seen.reply()).to.to_string(), family.client_addr(n));
     }
-    // In a balancer that is only busy, who waits is a client.
+    // In a balancer that is only busy, a waiting flow belongs to a client.
     let mut lab = full();
     let waits = lab.send(lab.client(1).udp());
     (2..200).for_each(|n| drop(exchange(&mut lab, n)));

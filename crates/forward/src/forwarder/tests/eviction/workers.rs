@@ -1,4 +1,5 @@
-//! Several workers that share the slots: one without half-open flows has others give way.
+//! Shared slots of several workers: a worker without half-open flows requests slots from the
+//! others.
 
 use super::*;
 
@@ -8,7 +9,7 @@ told_over_both_families! {
     no_more_give_way_to_others_than_there_are_slots_beyond_the_limit,
 }
 
-/// Has another worker than the first get what comes.
+/// Makes `worker` handle the packets of `act`.
 fn by<T>(lab: &mut Lab, worker: &mut Forwarder, act: impl FnOnce(&mut Lab) -> T) -> T {
     std::mem::swap(&mut lab.forwarder, worker);
     let result = act(lab);
@@ -17,7 +18,7 @@ fn by<T>(lab: &mut Lab, worker: &mut Forwarder, act: impl FnOnce(&mut Lab) -> T)
     result
 }
 
-/// Eight workers with so many slots, limited as `limit` says. The first is the lab's.
+/// Creates eight workers with a limit that `limit` sets. The first is the lab's.
 fn eight_workers(lab: &mut Lab, limit: impl FnOnce(&mut World)) -> Vec<Forwarder> {
     let mut others = lab.colleagues(7);
     lab.change(limit);
@@ -68,7 +69,7 @@ fn no_more_give_way_to_others_than_there_are_slots_beyond_the_limit(family: Fami
     lab.send(lab.client(1).rst().seq(101));
     lab.send(lab.client(2).rst().seq(101));
     expire_due(&mut lab);
-    // A slot that gives way counts as taken until the end of its worker's batch.
+    // The slot of an evicted flow counts as taken until the end of its worker's batch.
     for other in &mut others[..2] {
         std::mem::swap(&mut lab.forwarder, other);
         lab.tick();

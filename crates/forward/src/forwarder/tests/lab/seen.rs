@@ -1,4 +1,4 @@
-//! Packets as their receivers see them. etherparse reads them and computes their checksums.
+//! Packets as their receivers see them. etherparse parses them and computes their checksums.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -19,24 +19,24 @@ pub(crate) struct Seen {
     pub(crate) interface: u32,
     /// Last byte of the Ethernet destination.
     pub(crate) mac: u8,
-    /// The port of an ICMP error is 0.
+    /// Source; the port of an ICMP error is 0.
     pub(crate) from: SocketAddr,
     pub(crate) to: SocketAddr,
     pub(crate) ttl: u8,
     pub(crate) is_udp: bool,
-    /// Letters of the TCP flags that are set, as tcpdump has them.
+    /// Letters of the TCP flags that are set, as in tcpdump.
     pub(crate) flags: String,
     pub(crate) seq: u32,
     pub(crate) ack: u32,
     pub(crate) payload: Vec<u8>,
-    /// What an ICMP error says, and of which packet.
+    /// The ICMP error, and the packet that it quotes.
     pub(crate) error: Option<(IcmpError, Box<Seen>)>,
-    /// All of its bytes; those of a quoted packet from its IP header on.
+    /// All bytes; for a quoted packet, from the IP header on.
     pub(crate) frame: Vec<u8>,
 }
 
 impl Seen {
-    /// A whole packet.
+    /// Parses a whole packet.
     pub(crate) fn read(frame: &[u8], interface: u32) -> Seen {
         let ip = IpSlice::from_slice(&frame[14..]).expect("an IP packet");
         assert!(!ip.is_fragmenting_payload(), "not a fragment");
@@ -47,8 +47,8 @@ impl Seen {
         Seen { interface, mac: frame[5], ttl, frame: frame.to_vec(), ..seen }
     }
 
-    /// The packets that came in these fragments, as their receiver puts them together; the frame of each is that of
-    /// the fragment that made it whole.
+    /// Reassembles fragments into packets; the frame of each is that of the fragment that has
+    /// completed it.
     pub(crate) fn put_together(fragments: &[Vec<u8>]) -> Vec<Seen> {
         let mut pool = IpDefragPool::<(), ()>::new();
         let mut packets = Vec::new();
@@ -66,37 +66,37 @@ impl Seen {
         packets
     }
 
-    /// The beginning of an answer to this packet, from who got it to where it came from.
+    /// Beginning of an answer to this packet, from its receiver to its source.
     pub(crate) fn reply(&self) -> TestPacket {
         let reply = TestPacket::from(self.to).to(self.from);
         if self.is_udp { reply.udp() } else { reply }
     }
 
-    /// Where from and where to.
+    /// Source and destination.
     pub(crate) fn route(&self) -> (String, String) {
         (self.from.to_string(), self.to.to_string())
     }
 
-    /// What matters of a reset.
+    /// Fields of a reset.
     pub(crate) fn reset(&self) -> (String, String, &str, u32, u32) {
         (self.from.to_string(), self.to.to_string(), &self.flags, self.seq, self.ack)
     }
 
-    /// What an ICMP error says, from whom to whom.
+    /// The ICMP error, with its source and destination.
     #[track_caller]
     pub(crate) fn says(&self) -> (IcmpError, String, String) {
         let (error, _) = self.error.as_ref().unwrap_or_else(|| panic!("no ICMP error: {self:?}"));
         (*error, self.from.ip().to_string(), self.to.ip().to_string())
     }
 
-    /// The packet that an ICMP error is about.
+    /// The packet that an ICMP error quotes.
     #[track_caller]
     pub(crate) fn about(&self) -> &Seen {
         let (_, about) = self.error.as_ref().unwrap_or_else(|| panic!("no ICMP error: {self:?}"));
         about
     }
 
-    /// What an IP packet carries. Of one that is not whole the checksum cannot be checked.
+    /// Payload of an IP packet. The checksum of an incomplete packet is not checked.
     fn carried(src: IpAddr, dst: IpAddr, number: u8, payload: &[u8], is_whole: bool) -> Seen {
         if is_whole {
             check(src, dst, number, payload);
@@ -167,7 +167,7 @@ impl fmt::Debug for Seen {
     }
 }
 
-/// The packet in an ICMP error, as far as it is there.
+/// The quoted part of a packet in an ICMP error.
 fn quoted(quote: &[u8]) -> Box<Seen> {
     let (ip, _) = LaxIpSlice::from_slice(quote).expect("an IP header");
     let payload = ip.payload();
@@ -191,7 +191,7 @@ fn check_header(ip: &IpSlice<'_>) {
     }
 }
 
-/// A packet with a valid checksum sums up to nothing.
+/// Checks that a packet with its checksum sums up to zero.
 fn check(src: IpAddr, dst: IpAddr, number: u8, payload: &[u8]) {
     if number == 17 && src.is_ipv4() && payload[6..8] == [0, 0] {
         return; // it has none

@@ -1,4 +1,4 @@
-//! What is around the balancer, and the plan that it makes.
+//! Environment of the balancer, and the plan for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -16,13 +16,13 @@ use convey_model::{
 use crate::View;
 use crate::plan::{ByView, Picked, Plan, PlannedFrontend, PlannedPool, PlannedServer, ServerPicker};
 
-/// What may change while packets flow.
+/// Servers, frontends and network, which may change while packets flow.
 pub(crate) struct World {
     pub(crate) servers: Vec<TestServer>,
     pub(crate) neighbours: Vec<Neighbour>,
     pub(crate) on_down: ByView<OnDown>,
     pub(crate) algorithm: Algorithm,
-    /// Each with a backend of all servers.
+    /// Frontends, each with a backend of all servers.
     pub(crate) frontends: Vec<TestFrontend>,
     pub(crate) draining: DrainingEndpoints,
     pub(crate) stopping: bool,
@@ -30,23 +30,23 @@ pub(crate) struct World {
     pub(crate) flow_timeouts: FlowTimeouts,
     pub(crate) lan_mtu: u32,
     pub(crate) wan_mtu: u32,
-    /// The router that leads to the clients, if not the usual one.
+    /// Router to the clients, if not the usual one.
     pub(crate) router: Option<IpAddr>,
-    /// The router that leads to the servers, if they are not on the link.
+    /// Router to the servers, if they are not on the link.
     pub(crate) server_router: Option<IpAddr>,
-    /// What there is to say of a tunnel, where there is one.
+    /// Tunnel settings, for direct server return through tunnels.
     pub(crate) tunnel: TunnelConfig,
-    /// What routers have told of the paths to servers.
+    /// Path MTUs to servers that routers have reported.
     pub(crate) path_mtus: BTreeMap<IpAddr, u32>,
-    /// Whether the route to the servers leads by both interfaces.
+    /// Whether the route to the servers has both interfaces.
     pub(crate) servers_by_both: bool,
-    /// Whether it leads by the clients' interface.
+    /// Whether the route to the servers has the clients' interface.
     pub(crate) servers_by_wan: bool,
     /// Further routes, and policy rules besides the default ones.
     pub(crate) more_routes: Vec<Route>,
     pub(crate) rules: Vec<RoutingRule>,
     pub(crate) policies: Vec<IpsecPolicy>,
-    /// Our addresses towards the servers, if not the usual ones.
+    /// Local addresses towards the servers, if not the usual ones.
     pub(crate) lan: Vec<&'static str>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct TestFrontend {
     pub(crate) dsr: DsrKind,
     pub(crate) protocol: Protocol,
     pub(crate) listen: Vec<String>,
-    /// Whether its servers have the port that a client asks for.
+    /// Whether the servers keep the destination port of the client.
     pub(crate) keeps_port: bool,
     pub(crate) max_connections: Option<u32>,
     pub(crate) trusted_clients: Vec<Prefix>,
@@ -68,7 +68,8 @@ pub(crate) struct TestFrontend {
 }
 
 impl TestFrontend {
-    /// TCP, number `id`; where there is direct server return, by address.
+    /// Creates a TCP frontend with number `id`; direct server return is by rewritten destination
+    /// address.
     pub(crate) fn new(id: u32, mode: Mode, listen: &str) -> TestFrontend {
         TestFrontend {
             mode,
@@ -87,7 +88,7 @@ impl TestFrontend {
         }
     }
 
-    /// The port of its servers.
+    /// Port of the frontend's servers.
     fn server_port(&self) -> u16 {
         match (self.mode, self.dsr, self.listen.first()) {
             _ if self.keeps_port => 0,
@@ -109,13 +110,13 @@ pub(crate) struct TestServer {
 }
 
 impl TestServer {
-    /// The server with this number in its address.
+    /// Creates a server with this number in its address.
     pub(crate) fn new(family: Family, id: u8) -> TestServer {
         let (id, ip, slots) = (id.into(), family.server_ip(id), Arc::default());
         TestServer { ip, weight: 1, up: true, max_connections: None, id, slots }
     }
 
-    /// Makes it another one at the same address, as a new name does.
+    /// Gives the server another identity at its address, as a new name does.
     pub(crate) fn rename(&mut self) {
         (self.id, self.slots) = (self.id + 100, Arc::default());
     }
@@ -132,7 +133,7 @@ impl TestServer {
     }
 }
 
-/// Chooses as the program does.
+/// Server choice as in the program.
 struct Chooser {
     table: Box<dyn Balancer>,
     servers: Vec<Arc<PlannedServer>>,
@@ -147,7 +148,7 @@ impl ServerPicker for Chooser {
         }
     }
 
-    /// Datagrams name servers in words.
+    /// Datagrams identify servers in words.
     fn named_by(&self, datagram: &[u8]) -> Option<usize> {
         let number = str::from_utf8(datagram).ok()?.strip_prefix("server ")?.parse::<u32>().ok()?;
         self.servers.iter().position(|server| server.id == number)
@@ -168,13 +169,13 @@ impl Loads for Chooser {
     }
 }
 
-/// A server or a router that is asked for.
+/// A requested server or router.
 pub(crate) const fn wanted(interface: u32, ip: IpAddr) -> WantedNeighbour {
     WantedNeighbour { interface, ip, is_ours: true, is_repeated: false }
 }
 
 impl World {
-    /// The rules of both families, by priority.
+    /// Policy rules of both families, by priority.
     fn rules(&self) -> Vec<RoutingRule> {
         let defaults = [true, false].into_iter().flat_map(RoutingRule::defaults);
         let mut rules: Vec<_> = self.rules.iter().cloned().chain(defaults).collect();
@@ -182,7 +183,7 @@ impl World {
         rules
     }
 
-    /// The plan after `before`.
+    /// Plan that follows `before`.
     pub(super) fn publish(&self, before: &Plan, now: Timestamp) -> Plan {
         let (proxied, forwarded): (Vec<_>, Vec<_>) =
             self.frontends.iter().partition(|frontend| frontend.mode == Mode::Proxy);
@@ -262,7 +263,7 @@ impl World {
         ServerEndpoints::of(configured.iter().map(|(frontend, backend)| (frontend, backend)))
     }
 
-    /// The same as a file has it.
+    /// Frontend as in a configuration file.
     fn configured(
         &self,
         frontend: &TestFrontend,
