@@ -131,8 +131,8 @@ impl BlackHoles {
         }
     }
 
-    /// Notes a packet of a flow's receiver at time `heard`, which acknowledges all bytes before
-    /// `ack`.
+    /// Notes that the receiver of a flow has sent a packet at time `heard` that acknowledges all
+    /// bytes before `ack`.
     pub(super) fn acknowledged(&mut self, at: FlowSide, ack: u32, heard: Timestamp) {
         let place = &mut self.suspects[index(at)];
         match place {

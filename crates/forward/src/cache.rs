@@ -1,4 +1,5 @@
-//! The kernel's flow cache, which may forward the packets of a flow in the forwarder's place.
+//! Interface to the kernel's flow cache, which forwards packets of open flows without the
+//! forwarder.
 
 use std::fmt;
 
@@ -7,10 +8,10 @@ use super::{Direction, FlowOwners, View};
 use convey_model::{FlowKey, Rewrite, Timestamp};
 use convey_wire::Envelope;
 
-/// Flow cache: forwards packets by their key, without the forwarder. The forwarder decides which
-/// packets: those that change nothing of their flow, and those that answer its SYN, complete its
-/// handshake or finish one side, which the cache reports. Packets that the cache cannot forward, or
-/// has no room for, still reach the forwarder, so no method returns an error.
+/// Flow cache: forwards packets by their key, without the forwarder. The forwarder selects the
+/// packets: most change nothing of their flow. The cache also forwards packets that answer its SYN,
+/// complete its handshake or finish one side, and reports these. Packets that the cache cannot
+/// forward, or has no room for, still reach the forwarder, so no method returns an error.
 pub trait FlowCache: fmt::Debug + Send {
     /// Adds or replaces the entry for packets with this key; takes effect at the next
     /// [`FlowCache::flush`] at the latest. Pending removals are carried out first, so
@@ -67,9 +68,9 @@ pub struct CachedRoute {
     /// not pass, it forwards any segment that follows the SYN.
     pub opening: Option<View>,
     /// TCP: another process had the flow, and may have forwarded more since it reported this
-    /// progress. The cache takes over the numbers of the flow's next packets: those of the server,
-    /// and those of the client that agree with the server's. In DSR, where the server's packets do
-    /// not pass, it takes over the numbers of two successive packets that agree.
+    /// progress. The cache takes over the numbers of the server's next packet, and of a client's
+    /// packet that agrees with the server's numbers. In DSR, where the server's packets do not
+    /// pass, it takes over the numbers of two successive packets that agree.
     pub is_restored: bool,
 }
 

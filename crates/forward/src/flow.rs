@@ -288,8 +288,8 @@ impl Flow {
             return direction == Direction::ToServer && segment.flags & SYN != 0;
         }
         let pending = self.flags.pending_fin();
-        // The earlier connection may continue: the SYN may have been followed up by another host
-        // than its client.
+        // The earlier connection may continue, because another host may have forged the SYN and its
+        // follow-up.
         if self.is_reopened_by_client() && segment.flags & (SYN | RST | ACK) == ACK {
             return true;
         }

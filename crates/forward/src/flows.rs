@@ -234,8 +234,8 @@ impl FlowTable {
         self.cached += u32::from(cached);
     }
 
-    /// Notes whether the flow cache expects packets of a flow's server on another interface than
-    /// that of the next hop to the server.
+    /// Notes whether the flow cache expects packets of a flow's server on an interface other than
+    /// the one of the next hop to the server.
     pub(super) fn set_server_moved(&mut self, id: FlowId, moved: bool) {
         self.flows[id.0 as usize].set_server_moved(moved);
     }

@@ -93,9 +93,9 @@ const CHECKSUM: usize = 8;
 
 /// Row of a table in the handover format.
 pub trait TableRow: Sized {
-    /// The first bytes of the table.
+    /// Magic bytes at the beginning of the table.
     const MAGIC: &[u8; 8];
-    /// Bytes of a row.
+    /// Length of a row in bytes.
     const LEN: usize;
     /// Appends the row to `bytes`.
     fn write(&self, bytes: &mut Vec<u8>);

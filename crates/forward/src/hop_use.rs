@@ -32,7 +32,7 @@ impl HopUse {
         next_hops.into_iter().for_each(|next_hop| self.change(next_hop, -1));
     }
 
-    /// Flows without a next hop have an index beyond all of them.
+    /// Ignores flows without a next hop, whose index is beyond all next hops.
     fn change(&self, next_hop: u32, by: i32) {
         if next_hop >= u32::from(u16::MAX) {
             return;

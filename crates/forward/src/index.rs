@@ -23,7 +23,7 @@ impl Index {
         Index { slots: vec![0; keys + keys / 2 + 1].into_boxed_slice() }
     }
 
-    /// Bytes of memory.
+    /// Memory of the index in bytes.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         size_of_val(&*self.slots)

@@ -1,4 +1,5 @@
-//! Journal of flows for the access log: when each flow began, and how many bytes have passed.
+//! Journal of flows for the access log and traces: when each flow began, and how many bytes have
+//! passed.
 //!
 //! The flow cache forwards most packets without an event. TCP bytes are therefore derived from
 //! sequence numbers: payload, modulo 4 GiB in each direction. UDP bytes are known only until the

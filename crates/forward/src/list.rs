@@ -31,7 +31,7 @@ impl<const PLACE: usize> FlowList<PLACE> {
     /// Empty list.
     pub(super) const EMPTY: Self = FlowList { first: NONE, last: NONE };
 
-    /// The record that has been in the list for longest.
+    /// The record that was added first.
     #[inline]
     pub(super) fn first(&self) -> Option<u32> {
         (self.first != NONE).then_some(self.first)

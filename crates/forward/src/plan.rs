@@ -72,7 +72,7 @@ pub struct PlannedFrontend {
     pub listen: Vec<Listen>,
     /// Maximum number of flows; `None`: no limit.
     pub max_connections: Option<u32>,
-    /// Clients without a limit to their share.
+    /// Trusted clients, which are exempt from the client share.
     pub trusted_clients: Vec<Prefix>,
     /// Access list. Flows of denied clients end.
     pub access: Access,
@@ -221,7 +221,7 @@ impl PlannedFrontend {
         }
     }
 
-    /// Whether a client has no limit to its share.
+    /// Whether a client is trusted, and therefore exempt from the client share.
     pub fn trusts(&self, client: IpAddr) -> bool {
         self.trusted_clients.iter().any(|network| network.contains(client))
     }

@@ -70,7 +70,7 @@ pub(super) struct PortPool {
     passed: Vec<(u16, u16)>,
     /// Ports that were released, the oldest first.
     freed: VecDeque<u32>,
-    /// Whether no server has seen the first of the released ports.
+    /// Whether the first of the released ports was never seen by a server.
     has_unseen: bool,
     /// Ports that were released and are left out.
     left_out: Vec<u32>,

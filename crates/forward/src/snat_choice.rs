@@ -24,8 +24,8 @@ pub struct ServerSnat {
 }
 
 impl SnatChoice {
-    /// All SNAT addresses of `server`, except those that are `withheld`. For configured addresses,
-    /// those that fit the server's route best come first, then others to which its answers return.
+    /// All SNAT addresses of `server`, except those that are `withheld`. Configured addresses that
+    /// fit the server's route best come first, then others to which its answers return.
     pub fn of_server(
         self,
         network: &NextHops,

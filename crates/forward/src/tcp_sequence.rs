@@ -36,10 +36,10 @@ pub(super) enum PendingFin {
     Nobodys,
     Clients,
     Servers,
-    /// No FIN is pending but a SYN: of the client of an open connection, or in a handshake with
-    /// another number than the first SYN, before or after the server's answer. The next connection
-    /// with the same addresses and ports begins if the server answers that SYN (passthrough), or
-    /// the client follows up on it (DSR).
+    /// A SYN is pending, and no FIN. The client of an open connection has sent the SYN, or a
+    /// handshake has a second SYN with another number, before or after the server's answer. The
+    /// next connection with the same addresses and ports begins if the server answers that SYN
+    /// (passthrough), or the client follows up on it (DSR).
     Reopening,
 }
 

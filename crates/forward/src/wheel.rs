@@ -62,7 +62,7 @@ impl Wheel {
         Wheel { slots: vec![FlowList::EMPTY; SLOTS as usize].into_boxed_slice(), current: 0, len: 0 }
     }
 
-    /// Bytes of memory.
+    /// Memory of the wheel in bytes.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         size_of_val(&*self.slots)

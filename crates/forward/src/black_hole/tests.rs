@@ -57,7 +57,7 @@ fn the_segment_has_to_be_sent_after_the_server_answered_somebody() {
 fn whoever_goes_on_or_is_acknowledged_is_no_suspect() {
     let mut holes = BlackHoles::new();
     for ms in REPEATS {
-        // Each repeat continues at a new number.
+        // Each segment has a new number.
         assert_eq!(holes.repeated(SIDE, segment(ms as u32), at(ms)), RepeatFinding::Nothing);
     }
     let mut holes = BlackHoles::new();

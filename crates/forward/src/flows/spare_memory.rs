@@ -18,9 +18,9 @@ pub(super) struct Peak {
 }
 
 impl FlowTable {
-    /// Gives memory back to the kernel once less than a quarter of it is needed; it stays reserved.
-    /// Records before the last flow stay until that flow ends. Returns whether there is more to
-    /// give back.
+    /// Gives memory back to the kernel once less than a quarter of it is needed. The address range
+    /// stays reserved. Records before the last flow stay until that flow ends. Returns whether
+    /// there is more to give back.
     pub(crate) fn give_back_memory(&mut self) -> bool {
         let (live, used) = (self.quota.len(), self.flows.len() as u32);
         self.peak.flows = self.peak.flows.max(live);

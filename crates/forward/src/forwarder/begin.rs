@@ -31,7 +31,7 @@ struct ChosenServer<'a> {
     hop: &'a NextHop,
     /// Tunnel to the server, if there is one.
     envelope: Option<Envelope>,
-    /// `None` in DSR, and where no flow begins.
+    /// SNAT address and port; `None` in DSR, and where no flow begins.
     snat: Option<SnatPort>,
 }
 
@@ -102,8 +102,8 @@ impl Forwarder {
             // The first packet has gone to this server; its flow was forgotten or never recorded.
             return fitting.map(Begun::Unrecorded);
         }
-        // A connection that is under way was accepted by a process or balancer that has no record
-        // of it now.
+        // A connection that is under way was accepted before, so the connection limits do not
+        // apply.
         let taken = fitting
             .and_then(|cut| {
                 let (is_new, tracker) = (begins(headers), &mut self.tracker);

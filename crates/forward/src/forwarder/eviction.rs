@@ -118,8 +118,8 @@ impl Eviction {
         }
     }
 
-    /// Number of flows that count among the open flows of their clients: those of passthrough. Adds
-    /// up all counters.
+    /// Number of passthrough flows that count among the open flows of their clients. Adds up all
+    /// counters.
     #[cfg(any(test, feature = "test-util"))]
     pub(super) fn counted_for_clients(&self) -> u64 {
         self.workers.clients().flows()

@@ -54,9 +54,9 @@ pub(super) fn check_error(network: &NextHops, frame: &Frame<'_>, headers: &Heade
     }
 }
 
-/// Whether an ICMP error in this direction comes from the server itself and reports that no program
-/// receives the flow's datagrams. A host that forges the error does not have the link-layer address
-/// of the next hop to the server.
+/// Whether an ICMP error in this direction is the server's own report that no program receives the
+/// flow's datagrams. A host that forges the error does not have the link-layer address of the next
+/// hop to the server.
 fn is_refusal(direction: Direction, frame: &Frame<'_>, headers: &Headers) -> bool {
     direction == Direction::ToClient
         && !headers.is_tcp()

@@ -99,7 +99,7 @@ impl Forwarder {
         self.tracker.table()
     }
 
-    /// Number of open flows that count for their clients: those of passthrough. Adds up all
+    /// Number of passthrough flows that count among the open flows of their clients. Adds up all
     /// counters.
     #[cfg(any(test, feature = "test-util"))]
     pub fn counted_for_clients(&self) -> u64 {
@@ -163,7 +163,7 @@ impl Forwarder {
     }
 }
 
-/// Single flows, for operators and the access log.
+/// Single flows, for operators and the journal.
 impl Forwarder {
     /// Starts or stops reporting ended flows in [`ForwarderEvents::records`]. Only flows that begin
     /// after the start are reported. The first call takes memory for all flows.

@@ -5,11 +5,11 @@ use crate::{FlowCache, Loops, NatPorts, WorkerPeers};
 /// Settings of a [`Forwarder`](crate::Forwarder).
 #[derive(Debug)]
 pub struct Settings {
-    /// SNAT ports of this worker; `None` if no frontend is forwarded by passthrough.
+    /// SNAT ports of this worker; `None` if no frontend is in mode `passthrough`.
     pub ports: Option<NatPorts>,
     /// Maximum number of flows.
     pub capacity: u32,
-    /// This worker among those that share the limits of frontends and servers.
+    /// Handle of this worker to the state that workers share.
     pub workers: WorkerPeers,
     /// Secret for hashes: an attacker who has it can make keys collide in the table.
     pub seed: u64,

@@ -24,8 +24,9 @@ enum PortOrigin {
 }
 
 impl Forwarder {
-    /// Finds a SNAT address and port: those of the flow that this one replaces, otherwise free
-    /// ones, otherwise those of a flow of the server, which [`Forwarder::settle_port`] evicts.
+    /// Finds a SNAT address and port for a new flow. The first choice is the port of the flow that
+    /// the new one replaces, then a free port, then the port of another flow of the server, which
+    /// [`Forwarder::settle_port`] evicts.
     ///
     /// A server that still remembers the last connection of a port (TIME-WAIT) accepts a new one if
     /// its sequence numbers are higher than those of the last (RFC 6191), as they are if both are

@@ -1,7 +1,7 @@
 //! Connection tracking: the flows of one worker, with all resources that each of them holds.
 //!
-//! A flow has a record in the table, entries in the flow cache, a SNAT port and notes for the
-//! access log. A packet at a worker, or an event of the cache, changes the record; [`FlowTracker`]
+//! A flow has a record in the table, entries in the flow cache, a SNAT port and notes in the
+//! journal. A packet at a worker, or an event of the cache, changes the record; [`FlowTracker`]
 //! keeps the other resources in step with it.
 
 mod ahead;
@@ -135,12 +135,12 @@ impl FlowTracker {
         self.routes.envelope_of_packet(self.table.get(id), direction, plan)
     }
 
-    /// Notes the first segment of a flow that was just recorded, for the access log.
+    /// Notes the first segment of a flow that was just recorded, for the journal.
     pub(super) fn note_begin(&mut self, id: FlowId, segment: Segment, now: Timestamp) {
         self.log.begin(id, segment, now);
     }
 
-    /// Starts or stops taking notes for the access log. The first call takes memory for all flows.
+    /// Starts or stops taking notes in the journal. The first call takes memory for all flows.
     pub(super) fn keep_log(&mut self, is_wanted: bool) {
         self.log.keep(is_wanted, self.table.capacity());
     }

@@ -84,7 +84,7 @@ impl TcpSequence {
         let is_settled = match *pending {
             // The server sends data after the pending FIN, or repeats the FIN.
             PendingFin::Servers => flags & FIN != 0 || is_after(end, self.answered),
-            // The server has not lost the connection.
+            // The server still has the connection.
             PendingFin::Reopening => true,
             _ => false,
         };

@@ -677,7 +677,8 @@ proptest! {
         prop_assert_eq!(heard.flags, FIN_ACK, "its own does");
     }
 
-    /// A sender that does not see a connection needs both of its numbers, and one of them exactly.
+    /// A sender that does not see a connection has to guess both of its numbers, and one of them
+    /// exactly.
     #[test]
     fn who_guesses_changes_nothing(
         flags in 0..32u8,

@@ -126,7 +126,7 @@ impl Known {
         );
         let is_answer = direction == ToClient && flags == SYN | ACK && may_reopen;
         let is_stray = is_answer && !self.is_reopening;
-        // All SYNs have one sequence number.
+        // All SYNs of this model have the same sequence number.
         let follows_up = self.is_reopening
             && self.view() == View::ClientSide
             && flags == ACK

@@ -74,7 +74,7 @@ impl<'a> Claim<'a> {
     }
 }
 
-/// Result of the check of a datagram that would make a stream of its flow.
+/// Result of checking a datagram that would turn its flow into a stream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum StreamCheck {
     /// The client may have the stream.

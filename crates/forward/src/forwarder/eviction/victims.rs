@@ -11,9 +11,9 @@ use crate::workers::Others;
 use crate::{FlowId, TrafficKind, View};
 use convey_model::{Addr, Shortage, Timestamp};
 
-/// Half-open flows are crowded when they exceed this fraction (one in so many) of the capacity.
-/// Below it, handshakes may finish first; otherwise clients of a balancer that is only busy would
-/// evict each other.
+/// Half-open flows are crowded when they exceed one in this many of the capacity. Below that,
+/// handshakes may finish first; otherwise clients of a balancer that is only busy would evict each
+/// other.
 const HALF_OPEN_SHARE: u32 = 8;
 
 /// Half-open connections are crowded above this number, whatever the capacity. Established

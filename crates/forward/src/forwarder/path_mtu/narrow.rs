@@ -2,8 +2,9 @@
 //!
 //! In passthrough all clients have a SNAT address of convey, so a server has one path MTU for all
 //! of them. A report from the path of one client would shorten the packets to every client. Reports
-//! are therefore not forwarded to servers (except down to a configured minimum). Instead, convey
-//! cuts the packets of the affected flow to its client, until the path is tried anew.
+//! below the configured minimum path MTU (all reports, if there is none) are therefore not
+//! forwarded to servers. Instead, convey cuts the packets of the affected flow to its client, until
+//! the path is tried anew.
 
 use std::collections::VecDeque;
 use std::time::Duration;

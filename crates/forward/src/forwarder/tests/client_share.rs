@@ -168,7 +168,8 @@ fn one_client_with_all_streams_it_can_get_leaves_ports_for_others(family: Family
     let streams: Vec<Seen> = (0..100).filter_map(|k| talk(&mut lab, greedy(k))).collect();
     assert_eq!(streams.len(), 89);
     assert_eq!(lab.answer(lab.client(greedy(200)).udp()).1, DropReason::ClientLimit);
-    // All of its streams are in constant use; those of others for a second.
+    // The greedy client keeps all of its streams in use; streams of other clients stay in use for a
+    // second.
     for round in 0..20 {
         lab.wait(Duration::from_millis(200));
         // A search examines some streams for one that is not in use; if the client sends again, the

@@ -85,8 +85,8 @@ fn who_finished_and_heard_nothing_more_is_told_too(family: Family) {
     assert_eq!(lab.ends(), [FlowEnd::Silent]);
 }
 
-/// Connects client 1, and closes the connection from both sides. Returns the SYN that the server
-/// received, in the mode's view.
+/// Connects client 1, and closes the connection from both sides. In DSR, the server's packets do
+/// not pass. Returns the SYN that the server received.
 fn connect_and_close(lab: &mut Lab) -> Seen {
     let syn = lab.send(lab.client(1).syn().seq(100));
     lab.handle(&syn.reply().syn().seq(500).ack(101));

@@ -150,7 +150,7 @@ fn a_server_that_resets_while_its_answer_is_on_the_way_is_done(family: Family) {
     let mut lab = Lab::passthrough(family);
     let syn = lab.connect(1);
     lab.send(syn.reply().seq(501).ack(101).payload(&[7; 1_000]));
-    // The client has not acknowledged any of it.
+    // The client has not acknowledged any of these bytes.
     lab.send(syn.reply().rst().seq(1_501).ack(101));
     assert_eq!((count(&lab, Closed), lab.ended()), (1, 1));
     lab.send(lab.client(1).seq(101).ack(1_501));

@@ -63,7 +63,7 @@ fn a_server_whose_answer_comes_on_its_last_hop_is_told_by_its_side_of_us(family:
     assert_eq!(told.about().route(), (syn.to.to_string(), syn.from.to_string()));
 }
 
-/// MTU of the servers' link: 1400 bytes; of the clients' link: 1500.
+/// The servers' link has an MTU of 1400 bytes, the clients' link of 1500.
 fn a_packet_too_long_for_the_next_link_is_refused_by_the_vip_and_begins_nothing(family: Family) {
     let mut lab = Lab::passthrough(family);
     let [most, most_back] = [1_400, 1_500].map(|len| room(family, len));

@@ -138,7 +138,7 @@ fn an_exchange_of_datagrams_is_told_of_when_it_is_forgotten(family: Family) {
     lab.send(question.reply().payload(b"you!!"));
     lab.wait(Duration::from_secs(40));
     assert_eq!(only(&mut lab), (FlowEnd::Expired, [Some(4), Some(5)]));
-    // Where there is a cache, the packets of a stream bypass the worker.
+    // With a cache, the packets of a stream bypass the worker.
     let question = lab.send(lab.client(2).udp().payload(b"who?"));
     lab.send(question.reply().payload(b"you!!"));
     lab.send(lab.client(2).udp().payload(b"go on"));

@@ -16,7 +16,8 @@ told_over_both_families! {
     streams_of_forged_clients_leave_connections_their_share_of_the_table,
 }
 
-/// Port 80 by passthrough over TCP, port 80 over UDP and port 443 by DSR, port 444 by L2 DSR, port 445 by proxy.
+/// Passthrough on TCP port 80; DSR on UDP port 80 and TCP port 443; L2 DSR on port 444; proxy mode
+/// on port 445.
 fn mixed(family: Family) -> Lab {
     let mut lab = Lab::passthrough(family);
     let at = |port| SocketAddr::new(family.vip_ip().parse().unwrap(), port).to_string();

@@ -23,8 +23,8 @@ fn too_big(lab: &mut Lab, family: Family, answer: &Seen, mtu: u32) -> Outcome {
     lab.handle_frame(&mut error_about(&answer.frame, IcmpError::TooBig { mtu }, router), None)
 }
 
-/// A stream of client 1, which has sent twice and was answered: a datagram of the client, and the
-/// server's answers.
+/// Opens a stream of client 1, which sends twice and is answered. Returns a template for the
+/// server's packets, and a forwarded answer.
 fn stream(lab: &mut Lab) -> (TestPacket, Seen) {
     let question = lab.send(lab.client(1).udp());
     lab.send(question.reply());

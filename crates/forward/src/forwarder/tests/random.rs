@@ -286,7 +286,7 @@ impl Story {
         Ok(())
     }
 
-    /// A packet of one side, whose numbers begin at `here`; those of the other side begin at
+    /// A packet of one side. Its own numbers begin at `here`, and the numbers of the other side at
     /// `there`.
     fn packet(&self, packet: TestPacket, content: Content, (here, there): (u32, u32)) -> TestPacket {
         let Content { flags, len, is_last_hop, may_be_cut, is_forged } = content;

@@ -74,8 +74,8 @@ fn rule_that_comes_moves_open_flows(family: Family) {
     assert_eq!(lab.send(syn.reply().seq(501).ack(101)).mac, 0xfe);
 }
 
-/// Checks a client's packet; one that the kernel's programs leave to a worker is dropped there,
-/// too.
+/// Asserts that a client's packets are dropped, including packets that the kernel's programs leave
+/// to a worker.
 fn is_stopped(lab: &mut Lab) {
     let packet = lab.client(1).seq(101).ack(501).payload(b"a secret");
     assert!(!matches!(lab.handle(&packet), Outcome::Sent(_)), "of an open flow");

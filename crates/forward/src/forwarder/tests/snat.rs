@@ -34,7 +34,7 @@ fn lab(family: Family, own: &[&'static str], ports: u16) -> Lab {
 fn way_to_a_server_is_that_of_the_address_it_sees(family: Family) {
     let [gone, seen] = addresses(family);
     let mut lab = lab(family, &[seen], PORTS);
-    // Packets from the first address have no route.
+    // Packets from `gone` would take a route that leads nowhere.
     lab.change(|world| {
         let anywhere = family.pick("0.0.0.0", "::").parse().unwrap();
         let hop = RouteHop::by(WAN, Some(family.server_ip(99)));

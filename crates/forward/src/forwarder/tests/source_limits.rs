@@ -186,7 +186,7 @@ fn in_dsr_forged_handshakes_keep_a_source_out_for_a_second_and_end_none_that_is_
     };
     assert!(forge(&mut lab, 10) && forge(&mut lab, 11) && !forge(&mut lab, 12));
     lab.wait(Duration::from_millis(1_300));
-    // The first forged flow is replaced; its client is reset.
+    // The new flow replaces a forged one, whose client is reset.
     begin(&mut lab, own(1)).unwrap();
     lab.send(lab.client(own(1)).seq(101).ack(501).payload(b"x"));
     let told = lab.tick();

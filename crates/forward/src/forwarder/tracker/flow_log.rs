@@ -1,4 +1,4 @@
-//! Notes for the access log: a record of each flow that has ended.
+//! Journal notes of flows, and the record of each flow that has ended.
 
 use crate::forwarder::owners;
 use crate::journal::{FlowRecord, Journal};
@@ -9,7 +9,7 @@ use convey_wire::{Headers, Kind};
 /// Bytes of a UDP header.
 const UDP_HEADER: usize = 8;
 
-/// Notes of flows, while the access log is enabled.
+/// Journal of the flows of one worker, while it is enabled.
 #[derive(Debug, Default)]
 pub(super) struct FlowLog(Option<Journal>);
 

@@ -92,8 +92,8 @@ impl FlowTracker {
         }
     }
 
-    /// Records a flow of another forwarder, with these next hops and its notes for the access log.
-    /// Takes its SNAT port.
+    /// Records a flow of another forwarder, with these next hops and its journal notes. Takes its
+    /// SNAT port.
     ///
     /// # Errors
     /// There is no room.

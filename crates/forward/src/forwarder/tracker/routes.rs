@@ -88,8 +88,8 @@ impl FlowRoutes {
         }
     }
 
-    /// Interface on which packets of a flow's server arrive: that of the next hop to the server.
-    /// `None` while no route leads to the server.
+    /// Interface on which packets of a flow's server arrive, derived from the next hop to the
+    /// server. `None` while no route leads to the server.
     fn server_side(&self, flow: &Flow) -> Option<u32> {
         let hop = self.network.get(flow.next_hop(Direction::ToServer)).map(|hop| hop.interface);
         hop.or_else(|| Some(self.network.hop_from(flow.server().dst.ip(), flow.server().src.ip())?.interface))

@@ -20,7 +20,7 @@ impl FlowTracker {
         self.events.handshakes.extend(step.map(|step| flow.handshake(step)));
     }
 
-    /// Counts a forwarded packet of a flow for the access log.
+    /// Counts a forwarded packet of a flow for the journal.
     #[inline]
     pub(crate) fn note_packet(&mut self, id: FlowId, direction: Direction, headers: &Headers) {
         self.log.note_packet(id, direction, headers);

@@ -167,7 +167,7 @@ impl fmt::Debug for Seen {
     }
 }
 
-/// The quoted part of a packet in an ICMP error.
+/// Parses the quoted packet in an ICMP error, which may be incomplete.
 fn quoted(quote: &[u8]) -> Box<Seen> {
     let (ip, _) = LaxIpSlice::from_slice(quote).expect("an IP header");
     let payload = ip.payload();
