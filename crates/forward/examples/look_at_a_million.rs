@@ -1,5 +1,5 @@
-//! Measures the cost of listing a million flows for a worker, and the longest slice. `cargo run
-//! --profile dist -p convey-forward --example look_at_a_million [PLACES]`
+//! Measures the cost of listing a million flows for a worker, and the longest slice.
+//! `cargo run --profile dist -p convey-forward --example look_at_a_million [PLACES]`
 #![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "it measures time")]
 
 use std::sync::Arc;

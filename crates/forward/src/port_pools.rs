@@ -13,13 +13,13 @@ pub(super) type PoolKey = ((Addr, u16), u8, u16);
 /// Number of pools above which pools without a port in use are forgotten.
 const MAX_POOLS: usize = 1 << 16;
 
-/// Port numbers that each pool remembers as used, at least. They ensure that ports of a server that
-/// is not flooded are reused late, even when other pools have used up the shared memory.
+/// Minimum number of used ports that each pool remembers. It ensures that ports of a server that is
+/// not flooded are reused late, even when other pools have used up the shared memory.
 const SURE: u32 = 64;
 
-/// Port numbers beyond [`SURE`] that all pools together remember as used. A number takes 4 bytes,
-/// and each additional range of numbers another 4; both up to twice that, as lists grow by
-/// doubling. With the guaranteed numbers of [`MAX_POOLS`], the total is 96 MiB.
+/// Maximum number of used ports that all pools together remember beyond [`SURE`] for each pool. A
+/// number takes 4 bytes, and each additional range of numbers another 4; both up to twice that, as
+/// lists grow by doubling. With the guaranteed numbers of [`MAX_POOLS`], the total is 96 MiB.
 const MAX_FRESH: usize = 1 << 21;
 
 /// Pools that are checked for one without a port in use, for each new pool beyond the maximum.

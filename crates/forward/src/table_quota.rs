@@ -149,8 +149,8 @@ impl TableQuota {
         kind.is_udp() && count(Class::HalfOpen) > count(Class::Closing)
     }
 
-    /// Whether a flow of this kind may be evicted for the table entry of a new one, because its
-    /// kind exceeds the guaranteed quota.
+    /// Whether a flow of this kind may be evicted for the table entry of a new one: its kind
+    /// exceeds the guaranteed quota, or both are of one kind.
     pub(super) fn may_evict(&self, kind: TrafficKind, new: TrafficKind) -> bool {
         self.excess(kind) > 0 || kind == new
     }

@@ -21,8 +21,8 @@ const HALF_OPEN_SHARE: u32 = 8;
 /// shut out every client.
 pub(super) const MIN_CROWD: u32 = 32;
 
-/// Duration that most handshakes do not need: a connection that has been half-open for longer may
-/// be evicted even if there are few.
+/// Upper bound for the duration of most handshakes: a connection that has been half-open for longer
+/// may be evicted even if half-open flows are few.
 const HANDSHAKE: Duration = Duration::from_millis(100);
 
 /// Upper bound for the flows that a search for an idle one examines.
