@@ -21,8 +21,8 @@ pub enum Cut {
     },
 }
 
-/// Sets the identification number of a super-frame to that of the first of its segments with
-/// `payload` bytes: the kernel or the interface cuts the frame and counts up from that number.
+/// Sets the identification number of a super-frame for its segments with `payload` bytes. The
+/// kernel or the interface cuts the frame, and numbers the segments upwards from that number.
 /// Routers may cut the segments further, and there are more of them than their sender has counted.
 /// With the sender's numbers, receivers would take fragments for parts of its next packets (RFC
 /// 6864, section 4.3).

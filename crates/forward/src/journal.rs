@@ -149,7 +149,7 @@ impl Journal {
             client_base: segment.seq.wrapping_add(u32::from(is_syn)),
             server_base: (is_tcp && !is_syn).then_some(segment.ack),
             bytes: [0; 2],
-            // If a connection was picked up midway, its earlier bytes are not known.
+            // The earlier bytes of a connection without a SYN are not known.
             is_partial: is_tcp && !is_syn,
         };
         self.set(id, note);

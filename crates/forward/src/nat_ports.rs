@@ -175,7 +175,7 @@ impl NatPorts {
 
     /// Allocates a port for a new flow to a server, on an address that the server may see; `None`
     /// if all are in use. Ports that were never used come first (unless many are remembered), then
-    /// the ports that have been free for longest: the server remembers a connection for a while
+    /// the ports that have been free for longest. The server remembers a connection for a while
     /// after its end (TIME-WAIT) and may refuse another one with the same addresses and ports.
     pub fn allocate(&mut self, server: (Addr, u16), protocol: u8) -> Option<(Addr, u16)> {
         let places = self.places(&server.0).clone();

@@ -143,7 +143,8 @@ impl FlowState {
     }
 
     /// State of a connection after its first segment here, from the client: the connection begins,
-    /// or is picked up midway (after a restart, or when another balancer's client moves here).
+    /// or is picked up mid-connection (after a restart, or when another balancer's client moves
+    /// here).
     pub fn first(protocol: u8, flags: u8) -> FlowState {
         match flags & (SYN | ACK | FIN | RST) {
             _ if protocol == UDP => FlowState::UdpNew,

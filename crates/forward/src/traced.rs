@@ -126,7 +126,8 @@ fn outside_of_flows(frame: &[u8], (interface, way): (u32, TracedWay), now: Times
     }
 }
 
-/// Removes the drop from the event of a frame that waits for its next hop.
+/// Changes an event from "dropped" to "waits for the next hop", for a frame that is queued
+/// meanwhile.
 pub fn waits_for_next_hop(event: &mut TraceEvent) {
     if let TraceStep::Packet(packet) = &mut event.step
         && packet.way == (TracedWay::Dropped { reason: DropReason::NextHopUnresolved.label() })

@@ -49,7 +49,7 @@ impl Flow {
             // handshake yet.
             FlowState::HandshakeOnly => Class::HalfOpen,
             // Two forged datagrams make a stream (with an answer in between where answers pass),
-            // and two forged segments make a connection that was picked up mid-stream.
+            // and two forged segments open a connection whose SYN was not seen.
             FlowState::UdpStream => Class::Doubtful,
             _ if self.flags.is_met() => Class::Doubtful,
             _ => Class::Open,

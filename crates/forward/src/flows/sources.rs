@@ -149,7 +149,7 @@ impl FlowTable {
         found.unwrap_or_default()
     }
 
-    /// Evictable flow of the client's source that was not checked for longest.
+    /// Next candidate for eviction among the flows of the client's source, in turn.
     pub(crate) fn next_yielding(&mut self, frontend: u32, client: IpAddr) -> Option<FlowId> {
         let counting = self.sources.0.get_mut(&frontend)?;
         let source = counting.sources.source_of(client);

@@ -71,9 +71,9 @@ impl Forwarder {
     }
 }
 
-/// Moves a flow's packets to the current route. While the neighbour there is being resolved, the
-/// packets keep the former next hop and `await_neighbour` is called, unless that next hop is gone
-/// too and its index may soon be reused. Returns whether the next hop has changed.
+/// Moves a flow's packets to the current route. While the neighbour there is being resolved,
+/// `await_neighbour` is called and the packets keep the former next hop. If that next hop is gone
+/// too, they do not, since its index may soon be reused. Returns whether the next hop has changed.
 pub(super) fn reroute(
     flow: &mut Flow,
     plan: &Plan,

@@ -28,10 +28,10 @@ impl Forwarder {
     /// the new one replaces, then a free port, then the port of another flow of the server, which
     /// [`Forwarder::settle_port`] evicts.
     ///
-    /// A server that still remembers the last connection of a port (TIME-WAIT) accepts a new one if
-    /// its sequence numbers are higher than those of the last (RFC 6191), as they are if both are
-    /// from one client. A client that meets another client's old connection resets it and tries
-    /// again; with another port, the client could meet the next one.
+    /// A server that still remembers the last connection of a port (TIME-WAIT) accepts a new one
+    /// with higher sequence numbers (RFC 6191). New connections of the same client have them. A
+    /// client that meets another client's old connection resets it and tries again; with another
+    /// port, the client could meet the next one.
     pub(super) fn find_port(
         &mut self,
         server: (Addr, u16),

@@ -22,7 +22,7 @@ pub(crate) const NARROW: u32 = 1280;
 
 /// Lengths to which packets to such a client are cut, in bytes, by [`Flow::narrowness`]; a flow has
 /// no room for an exact number. 1,400 fits most tunnels. Every host takes 576 (RFC 791, section
-/// 3.1), and a router with a smaller MTU cuts further: with smaller lengths here, a forged report
+/// 3.1), and a router with a smaller MTU cuts further. With smaller lengths here, a forged report
 /// could make convey send very many packets.
 const LENGTHS: [u32; 4] = [u32::MAX, 1400, NARROW, 576];
 

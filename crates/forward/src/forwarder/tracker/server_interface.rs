@@ -42,8 +42,8 @@ impl InterfaceChecks {
 }
 
 impl FlowTracker {
-    /// Interface on which a packet of a flow's server, or an ICMP error about a packet to the
-    /// server, has arrived, if the next hop to the server is on another one.
+    /// Interface of a packet that has arrived from a flow's server, or of an ICMP error about a
+    /// packet to the server. `None` if it is the interface of the next hop to the server.
     #[inline]
     pub(crate) fn unusual_interface(&self, id: FlowId, frame: &Frame<'_>, plan: &Plan) -> Option<u32> {
         let usual = plan.network.get(self.table.get(id).next_hop(Direction::ToServer));
