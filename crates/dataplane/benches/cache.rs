@@ -1,10 +1,13 @@
-//! What a packet of a known flow costs the kernel's flow cache, in nanoseconds, at one flow to a million: the kernel runs the programs itself (`BPF_PROG_TEST_RUN`), so that reaching them and sending on is not in it. `no hit` is
-//! the same for a packet that is not to this host: what trying a program costs.
+//! Cost of a packet of a known flow in the kernel's flow cache, in nanoseconds, at one flow to a
+//! million. The kernel runs the programs itself (`BPF_PROG_TEST_RUN`), so the figures leave out the
+//! way to the program and the transmission. `no hit` is the cost of a packet that is not addressed
+//! to this host: the price of trying a program.
 //!
-//! Each flow's packets are rewritten to those of another, chosen at random; so the program runs on a packet of a different
-//! flow each time, until its hops are used up. (To a packet socket's filter it is always the same.) XDP is measured with
-//! one flow alone: the kernel waits whenever it begins to try such a program, and by then the flows are in no cache of the
-//! processor.
+//! Each flow rewrites its packets to those of another flow, chosen at random, so the program runs
+//! on a packet of a different flow each time until the hop limit is used up. (A packet socket's
+//! filter sees the same packet each time.) XDP is measured with one flow alone: the kernel waits
+//! whenever it begins to try such a program, and by then the flows have left the processor's
+//! caches.
 //!
 //! As root: `cargo bench --bench cache`.
 
@@ -17,11 +20,11 @@ use convey_forward::Direction;
 use convey_model::{FlowKey, NextHop, Protocol, Rewrite};
 use convey_wire::TestPacket;
 
-/// Times a program is run in one call, one less than a packet has hops.
+/// Runs of a program in one call, one less than the hop limit of a packet.
 const HOPS: u32 = 250;
-/// Calls that a figure is the median of.
+/// Calls per figure; the figure is their median.
 const CALLS: usize = 801;
-/// The same of XDP.
+/// Calls per figure for XDP.
 const FEW: usize = 51;
 /// The Ethernet address of the loopback interface.
 const US: [u8; 6] = [0; 6];
@@ -81,7 +84,7 @@ fn lanes() -> [(&'static str, Lane); 4] {
 }
 
 impl Lane {
-    /// Client `n` of a million, and the VIP.
+    /// Client address `n` of a million, and the VIP.
     fn ends(self, n: u32) -> [String; 2] {
         let (high, low, port) = (n >> 8 & 0xff, n & 0xff, 1024 + n % 60_000);
         match self.is_v6 {
@@ -96,12 +99,12 @@ impl Lane {
     }
 }
 
-/// Flows that lead to each other, and all of them around.
+/// Ring of flows: each flow rewrites its packets to those of the next one.
 struct Ring {
     cache: KernelCache,
     lane: Lane,
     flows: u32,
-    /// To whom packets are sent.
+    /// Destination Ethernet address of the frames.
     to: [u8; 6],
     random: fastrand::Rng,
 }
@@ -109,7 +112,7 @@ struct Ring {
 impl Ring {
     fn new(lane: Lane, flows: u32) -> Result<Ring, CacheError> {
         let mut cache = KernelCache::load(&Sizes { entries: flows, next_hops: 1, counter_ids: 1 })?;
-        // It "sends" to itself.
+        // The next hop is the host itself.
         let hop = NextHop {
             interface: 2,
             src_mac: [2, 0, 0, 0, 0, 9],
@@ -137,7 +140,7 @@ impl Ring {
         Ok(Ring { cache, lane, flows, to: US, random })
     }
 
-    /// Runs a program so often on the packet of any flow; nanoseconds each time.
+    /// Runs a program `times` times on a packet of a random flow; returns nanoseconds per run.
     fn run<'a, P>(
         &'a mut self,
         program: impl FnOnce(&'a mut KernelCache) -> Result<&'a mut P, CacheError>,
@@ -150,14 +153,14 @@ impl Ring {
         time(program(&mut self.cache)?, &frame, times)
     }
 
-    /// The same of the packet sockets' filter. Tried, it is given a frame without the Ethernet header; of a packet socket's it
-    /// is with it.
+    /// Runs the packet sockets' filter. A test run passes a frame without the Ethernet header; a
+    /// packet socket passes the frame with the header.
     fn run_filter(&mut self, times: u32) -> Result<u64, CacheError> {
         let frame = self.frame();
         time(self.cache.filter()?, &[&frame[..14], &frame].concat(), times)
     }
 
-    /// A packet of any flow.
+    /// Frame of a random flow.
     fn frame(&mut self) -> Vec<u8> {
         let [client, vip] = self.lane.ends(self.random.u32(..self.flows));
         let packet = TestPacket::from(client).to(vip).macs([2; 6], self.to).ttl(255).ack(1);

@@ -1,6 +1,6 @@
-//! What a packet costs from its parsing to its rewriting, at one thousand to ten million flows, the flows in
-//! random order. Packets come one by one, each chosen by what became of the last, so that the waits for memory
-//! add up; `batch` has those of 32 packets overlap, as a worker does.
+//! Cost of a packet from parsing to rewriting, at one thousand to ten million flows in random
+//! order. Packets come one by one, each chosen by the outcome of the last, so the waits for memory
+//! add up. `batch` overlaps the waits of 32 packets, as a worker does.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ mod balancer;
 
 const SERVERS: u8 = 100;
 
-/// Half-open flows that the table has room for besides.
+/// Additional room in the table, for half-open flows.
 const ROOM: u32 = 1_000;
 
 criterion_group! {
@@ -31,12 +31,13 @@ criterion_group! {
 }
 criterion_main!(benches);
 
-/// What is measured side by side: IPv4 and IPv6, TCP and UDP.
+/// Setups that are compared: IPv4 and IPv6, TCP and UDP.
 fn lanes(setup: BalancerSetup) -> [(&'static str, BalancerSetup); 4] {
     [("", setup), ("_v6", setup.over_ipv6()), ("_udp", setup.udp()), ("_v6_udp", setup.over_ipv6().udp())]
 }
 
-/// How many flows there are. One pass (`--test`) shows with a few that all of it runs: millions take minutes to begin.
+/// Numbers of flows to measure. One pass (`--test`) uses a few flows, since millions take minutes
+/// to open.
 fn tried<const N: usize>(flows: [u32; N]) -> impl Iterator<Item = u32> {
     let is_one_pass = std::env::args().any(|argument| argument == "--test");
     flows.into_iter().filter(move |flows| !is_one_pass || *flows <= 100_000)
@@ -112,8 +113,9 @@ fn forward(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Clients never seen before. Soon each takes the place of the oldest flow that is half-open. In a full table a few in
-/// 100,000 meet others at both of their counters, and are refused as if they had their share.
+/// Packets of new clients. Soon each new flow evicts the oldest half-open one. In a full table a
+/// few packets in 100,000 collide with others at both counters, and are refused as if their clients
+/// had used up their quota.
 fn begin(
     bencher: &mut criterion::Bencher<'_>,
     balancer: &mut TestBalancer,
@@ -134,14 +136,14 @@ fn begin(
     assert!(refused <= (n - flows) / 1_000 + 1, "{refused} of {} were refused", n - flows);
 }
 
-/// The last byte of where the frame went.
+/// Last destination byte of the forwarded frame.
 #[inline]
 fn forwarded(balancer: &mut TestBalancer, frame: &mut Template) -> u8 {
     let headers = parse(&frame.bytes);
     forwarded_as(balancer, frame, &headers)
 }
 
-/// The same for a frame that was parsed before.
+/// Like `forwarded`, for a frame that was parsed before.
 #[inline]
 fn forwarded_as(
     balancer: &mut TestBalancer,
@@ -164,10 +166,11 @@ fn handle(
     balancer.handle_frame(&mut Frame::new(&mut frame.bytes, headers))
 }
 
-/// Where a reply comes from, and the port of ours it goes to.
+/// Source of a reply, and the SNAT port that the reply goes to.
 type ReplySource = (u8, u16);
 
-/// Client `n` connects, or is answered and sends again. Returns who answers it.
+/// Client `n` sends its SYN or datagram, gets a reply and sends again. Returns the source of the
+/// reply.
 fn establish(balancer: &mut TestBalancer, setup: &BalancerSetup, n: u32) -> ReplySource {
     let mut syn = Client::new(setup, |packet| packet.syn());
     syn.of(n);
@@ -182,15 +185,15 @@ fn establish(balancer: &mut TestBalancer, setup: &BalancerSetup, n: u32) -> Repl
     (server, port)
 }
 
-/// A frame that is made anew for each packet, as a network card writes it.
+/// A frame that is written anew for each packet, as a network card does.
 #[derive(Clone)]
 struct Template {
     fresh: Vec<u8>,
     bytes: Vec<u8>,
-    /// Where addresses end and ports begin, and where the source address ends.
+    /// Offset of the ports, where the addresses end.
     ports: usize,
     src_end: usize,
-    /// Where the checksum of TCP or UDP is.
+    /// Offset of the checksum of TCP or UDP.
     checksum: usize,
 }
 
@@ -202,7 +205,7 @@ impl Template {
         Template { bytes: fresh.clone(), fresh, ports, src_end, checksum }
     }
 
-    /// Writes a word of an address or a port, and updates the checksums by its change (RFC 1624).
+    /// Writes a word of an address or a port, and updates the checksums incrementally (RFC 1624).
     #[inline]
     fn put(&mut self, at: usize, word: [u8; 2]) {
         let is_in_header = self.ports != PORTS_V6 && at < self.ports;
@@ -220,10 +223,10 @@ impl Template {
     }
 }
 
-/// Where ports begin in a frame of IPv6.
+/// Offset of the ports in an IPv6 frame.
 const PORTS_V6: usize = 54;
 
-/// Where the checksum of the header is in a frame of IPv4.
+/// Offset of the header checksum in an IPv4 frame.
 const HEADER_CHECKSUM: usize = 24;
 
 #[derive(Clone)]
@@ -235,12 +238,12 @@ impl Client {
         Client(Template::new(setup, flags(setup.packet(from))))
     }
 
-    /// Makes it one of client `n`.
+    /// Turns the frame into one of client `n`.
     #[inline]
     fn of(&mut self, n: u32) {
         let frame = &mut self.0;
         frame.bytes.copy_from_slice(&frame.fresh);
-        // Addresses of one /64 are one client, which would have its share of the table soon.
+        // Addresses of one /64 count as one client, which would soon use up its quota of the table.
         let network_end = if frame.ports == PORTS_V6 { frame.src_end - 8 } else { frame.src_end };
         let [a, b, c, d] = (0x1400_0000 + n).to_be_bytes();
         frame.put(network_end - 4, [a, b]);
@@ -260,7 +263,7 @@ impl Reply {
         Reply(Template::new(setup, setup.speak(flags(TestPacket::from(server).to(snat)))))
     }
 
-    /// Makes it one of this server to this port.
+    /// Turns the frame into a reply of this server to this port.
     #[inline]
     fn of(&mut self, (server, port): ReplySource) {
         let frame = &mut self.0;
@@ -270,7 +273,7 @@ impl Reply {
     }
 }
 
-/// Numbers of flows in random order, each after the last one's use.
+/// Flow numbers in random order; each number depends on the outcome of the last.
 struct Walk {
     state: u64,
     flows: u32,

@@ -1,8 +1,9 @@
-//! Packets a second of the flow cache on XDP, beside a program that only sends them back (`XDP_TX`): 60-byte frames of open
-//! flows, at one thousand of them to a million, which come in any order. The kernel sends the frames itself
-//! (`BPF_PROG_TEST_RUN`, live frames) from the interface of a lab's balancer, one end of a veth pair, to the other end, where
-//! they are dropped. Sending and dropping is in every figure, on one core; so is writing the frames, which for both programs
-//! is done alike (`bpf/bench.bpf.c`). They take turns.
+//! Packets a second of the flow cache on XDP, compared with a program that only sends packets back
+//! (`XDP_TX`): 60-byte frames of open flows in random order, at one thousand flows to a million.
+//! The kernel sends the frames itself (`BPF_PROG_TEST_RUN`, live frames) from the interface of a
+//! lab's balancer, one end of a veth pair, to the other end, which drops them. Each figure includes
+//! sending, dropping and writing the frames on one core; both programs write them in the same way
+//! (`bpf/bench.bpf.c`). The two programs take turns.
 //!
 //! As root: `cargo bench --bench pps`.
 
@@ -22,13 +23,13 @@ use convey_wire::TestPacket;
 static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf/bench.bpf.o"));
 
-/// Length of a frame: Ethernet's least, without its checksum.
+/// Length of a frame: the minimum of Ethernet, without the checksum.
 const FRAME: usize = 60;
 /// Frames in one turn.
 const FRAMES: u32 = 500_000;
-/// Turns of each program that a figure is the median of.
+/// Turns of each program per figure; the figure is their median.
 const TURNS: usize = 15;
-/// Frames that the kernel passes on at once, as drivers do.
+/// Frames that the kernel passes on in one batch, as drivers do.
 const BATCH: u32 = 64;
 
 const US: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -63,11 +64,11 @@ fn sizes(entries: u32) -> Sizes {
     Sizes { entries, next_hops: 1, counter_ids: 1 }
 }
 
-/// A cache with flows, and what makes their packets.
+/// A cache with flows, and the generator of their packets.
 struct Bench {
     cache: KernelCache,
     programs: Ebpf,
-    /// The interface that the frames come from and go to.
+    /// Index of the interface that sends and receives the frames.
     index: u32,
 }
 
@@ -97,7 +98,8 @@ impl Bench {
         let map = programs.map_mut("writer").ok_or("no map of frames")?;
         Array::<_, Writer>::try_from(map)?.set(0, writer, 0)?;
 
-        // A veth takes frames if there is a program at the end they go to, and is one to receive them if it has one itself.
+        // A veth receives XDP frames only if it has a program, and needs one at the other end as
+        // well.
         let drop = program(&mut programs, "bench_drop")?;
         lab.enter(Role::Switch, || drop.attach(&Role::Balancer.to_string(), XdpMode::Driver).map(|_| ()))??;
         let xdp = cache.xdp()?;
@@ -123,11 +125,12 @@ impl Bench {
         }))
     }
 
-    /// Has so many frames written and handed to a program; millions a second.
+    /// Runs a program on `frames` generated frames; returns millions of packets a second.
     fn run(&mut self, program_fd: &ProgramFd, frames: u32) -> Result<f64> {
         let map = self.programs.map_mut("next").ok_or("no map of programs")?;
         ProgramArray::try_from(map)?.set(0, program_fd, 0)?;
-        // `struct xdp_md`: from 0 to the frame's end, no metadata, the interface, its first queue, and none to go to.
+        // `struct xdp_md`: data from 0 to the end of the frame, no metadata, the interface and its
+        // first queue, and no egress interface.
         let context: Vec<u8> =
             [0, FRAME as u32, 0, self.index, 0, 0u32].into_iter().flat_map(u32::to_ne_bytes).collect();
         let options = TestRunOptions {
@@ -149,13 +152,13 @@ fn program<'a>(programs: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
     Ok(programs.program_mut(name).ok_or("no such program")?.try_into()?)
 }
 
-/// Client `n`, as `bench_write` has it.
+/// Address of client `n`, as `bench_write` computes it.
 fn client(n: u32) -> String {
     let [_, a, b, c] = n.to_be_bytes();
     format!("20.{a}.{b}.{c}:{}", 1024 + n % 60_000)
 }
 
-/// Opens flows of so many clients.
+/// Opens `flows` flows, one per client.
 fn fill(cache: &KernelCache, protocol: Protocol, flows: u32) -> Result<()> {
     let map = cache.flows()?;
     let FlowKey { src, dst, src_port, dst_port, .. } =

@@ -1,4 +1,4 @@
-//! Where a worker counts its flows, found by the numbers that flows carry.
+//! Flow counters of one worker, found by the numbers that flows carry.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -12,22 +12,22 @@ use convey_model::{ConnectFailures, DropReason, Listen, Mode, Protocol, ServerKe
 use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{FrontendLive, Pool, PoolLive, ServerLive, Snapshot};
 
-/// The counters of the flows of each server and frontend. Those of a server or frontend that a reload took
-/// away stay while its flows go on.
+/// Counters of each server and frontend. The counters of a server or frontend that a reload has
+/// removed stay while its flows last.
 pub(super) struct Accounting {
     core: usize,
     generation: Option<u64>,
     totals: Option<Arc<Traffic>>,
     servers: Vec<Option<(Arc<ServerLive>, Arc<PoolLive>)>>,
     frontends: Vec<Option<(Arc<FrontendLive>, Protocol)>>,
-    /// Interfaces that clients may come in by.
+    /// Indexes of the interfaces that clients may come in by.
     clients_side: BTreeSet<u32>,
-    /// What is told in place of a name.
+    /// Placeholder for an unknown name.
     unknown: Arc<str>,
 }
 
 impl Accounting {
-    /// An empty one, for the counters of this core.
+    /// Creates empty accounting for the counters of this core.
     pub(super) fn new(core: usize) -> Accounting {
         Accounting {
             core,
@@ -40,7 +40,8 @@ impl Accounting {
         }
     }
 
-    /// Takes in what is new in a snapshot, and forgets what it does not know and nobody has a flow of.
+    /// Adds the new entries of a snapshot, and drops entries that are neither in the snapshot nor
+    /// used by a flow.
     pub(super) fn use_snapshot(&mut self, snapshot: &Snapshot) {
         if self.generation == Some(snapshot.generation) {
             return;
@@ -69,7 +70,8 @@ impl Accounting {
         });
     }
 
-    /// A frontend, by its number, has turned a packet away at the door, if this is such a reason.
+    /// Counts a packet that a frontend, given by its number, refused at admission, if `reason` is
+    /// such a reason.
     pub(super) fn refused_client(&self, frontend: u32, reason: DropReason) {
         let counter = match reason {
             DropReason::AccessDenied => Counter::RefusedAccess,
@@ -82,7 +84,7 @@ impl Accounting {
         }
     }
 
-    /// A line of the access log; `None` if nobody knows whose it was.
+    /// Access log record of a flow; `None` if its owners are unknown.
     pub(super) fn record(&self, flow: &FlowRecord) -> Option<Record> {
         let (frontend, protocol) = self.frontends.get(flow.owners.frontend as usize)?.as_ref()?;
         let (server, pool) = self.servers.get(flow.owners.server as usize)?.as_ref()?;
@@ -114,7 +116,7 @@ impl Accounting {
         })
     }
 
-    /// The names of a flow's frontend, backend and server; `-` if nobody knows them any more.
+    /// Names of a flow's frontend, backend and server; `-` for names that are unknown by now.
     pub(super) fn names(&self, flow: FlowOwners) -> (&Arc<str>, &Arc<str>, &Arc<str>) {
         let frontend = self.frontends.get(flow.frontend as usize).and_then(Option::as_ref);
         let server = self.servers.get(flow.server as usize).and_then(Option::as_ref);
@@ -126,7 +128,7 @@ impl Accounting {
         )
     }
 
-    /// Adds to a counter of everybody a flow belongs to.
+    /// Adds `n` to a counter of the flow's frontend and server.
     pub(super) fn count(&self, flow: FlowOwners, counter: Counter, n: u64) {
         if let Some(totals) = &self.totals {
             totals.add(self.core, counter, n);
@@ -140,7 +142,8 @@ impl Accounting {
         }
     }
 
-    /// The same of what the flow cache has forwarded.
+    /// Adds packets that the flow cache has forwarded to a counter of the flow's frontend and
+    /// server.
     pub(super) fn count_cached(&self, flow: FlowOwners, counter: Counter, n: u64) {
         self.count(flow, counter, n);
         let frontend = self.frontends.get(flow.frontend as usize);
@@ -149,14 +152,14 @@ impl Accounting {
         }
     }
 
-    /// A server has sent a datagram, or answered a SYN: the row of refusals is over.
+    /// Resets the count of consecutive refusals: a server has sent a datagram or answered a SYN.
     pub(super) fn answered(&self, flow: FlowOwners) {
         if let Some(Some((server, _))) = self.servers.get(flow.server as usize) {
             server.connect_succeeded();
         }
     }
 
-    /// A handshake with a server has begun, was tried again or is complete.
+    /// Records a step of a handshake with a server: begun, retried or complete.
     pub(super) fn handshake(&self, HandshakeEvent { flow, client, step }: HandshakeEvent, now: Timestamp) {
         let counter = match step {
             HandshakeStep::Begun => Counter::HandshakesBegun,
@@ -176,13 +179,14 @@ impl Accounting {
         }
     }
 
-    /// When the server of a repeated segment has last answered somebody, if that was since the segment was first repeated.
+    /// Time of the server's last answer to any client, if it is later than the first repetition of
+    /// the segment.
     pub(super) fn answered_since(&self, segment: &UnansweredSegment) -> Option<Timestamp> {
         let (server, _) = self.servers.get(segment.flow.server as usize)?.as_ref()?;
         server.answered_since(segment.since)
     }
 
-    /// Large packets of a flow do not arrive.
+    /// Records a suspected path MTU black hole: large packets of a flow do not arrive.
     pub(super) fn path_mtu(&self, PathMtuSuspicion { flow, direction, packet_len }: PathMtuSuspicion) {
         let counter = match direction {
             Direction::ToServer => Counter::PathMtuToServer,
@@ -194,11 +198,12 @@ impl Accounting {
         }
     }
 
-    /// A server has refused a client's SYN, or datagram, which is UDP's failed connect, by what came in on this interface.
-    /// Returns what health is to know of it.
+    /// Records that a server has refused a client's SYN or datagram (a failed connect of UDP), by a
+    /// packet from this interface. Returns the event for the health checks.
     ///
-    /// The forwarder has seen to it that a reset has the numbers of its SYN, and that it all came from where the server is.
-    /// But whoever sent the SYN knows its numbers, and may be there, too.
+    /// The forwarder has checked that a reset has the numbers of its SYN, and that the packet came
+    /// from the server's side. But the sender of the SYN knows its numbers, and may be on that side
+    /// as well.
     pub(super) fn refused(
         &self,
         Forwarded { flow, interface: to_client, .. }: Forwarded,
@@ -230,11 +235,11 @@ impl Accounting {
         Some(ConnectFailures { server, in_a_row, error, protocol, is_forgeable })
     }
 
-    /// A flow is over: counts it, and frees its slots.
+    /// Counts the end of a flow, and frees its slots.
     pub(super) fn ended(&self, Ended { flow, how }: Ended) {
         self.count(flow, Counter::Closed, 1);
         match how {
-            // Who refuses or evicts has counted that.
+            // The code that refuses or evicts a flow has counted that.
             FlowEnd::Unopened
             | FlowEnd::Finished
             | FlowEnd::Refused
@@ -276,12 +281,12 @@ fn forget<T>(list: &mut Vec<Option<T>>, is_over: impl Fn(&T) -> bool) {
     list.truncate(list.len() - rest);
 }
 
-/// The label of the counter of flows that end early like this.
+/// Label of the counter for flows that end early in this way.
 pub(super) fn reason(how: FlowEnd) -> Option<&'static str> {
     termination(how).1
 }
 
-/// How the access log tells of it.
+/// Termination state for the access log.
 fn termination(how: FlowEnd) -> (Termination, Option<&'static str>) {
     let (termination, reason) = match how {
         FlowEnd::Finished | FlowEnd::Unopened => return (Termination::Closed, None),

@@ -1,4 +1,4 @@
-//! A frame in memory, with what the kernel says about it.
+//! A frame in memory, with the kernel's metadata.
 
 use convey_forward::{FirstFragment, Frame};
 use convey_model::FlowKey;
@@ -8,18 +8,18 @@ use convey_wire::{Checksum, Envelope, Headers, ParseError, complete_checksum, en
 /// machine's byte order.
 pub(super) const VNET_HEADER_LEN: usize = 10;
 
-/// Bytes of memory that a captured frame has at least: enough for what comes from Ethernet.
+/// Minimum memory of a captured frame in bytes: enough for any Ethernet frame.
 pub(super) const ORDINARY: usize = 2_048;
 
 const NEEDS_CHECKSUM: u8 = 1;
 
-/// A frame as captured, or to be sent. Its memory is kept when it is filled again.
+/// A captured frame, or one to be sent. The buffer reuses its memory when it is filled again.
 #[derive(Debug, Clone)]
 pub struct Buffer {
     bytes: Vec<u8>,
-    /// The headers of a captured frame; nothing else is ever asked for them.
+    /// Headers of a captured frame; no other frame needs them.
     pub(super) headers: Result<Headers, ParseError>,
-    /// For a fragment: what is known of its packet.
+    /// First fragment of the packet, if this frame is a fragment.
     pub(super) first_fragment: Option<FirstFragment>,
 }
 
@@ -30,7 +30,8 @@ impl Default for Buffer {
 }
 
 impl Buffer {
-    /// Takes over what a packet socket delivered, header and frame, and parses it. `false` if it is too short for the header.
+    /// Copies and parses data from a packet socket, header and frame. Returns `false` if the data
+    /// is too short for the header.
     pub(super) fn fill(&mut self, captured: &[u8]) -> bool {
         self.first_fragment = None;
         self.bytes.clear();
@@ -40,7 +41,7 @@ impl Buffer {
         captured.len() >= VNET_HEADER_LEN
     }
 
-    /// Takes over a complete frame of our own, with valid checksums.
+    /// Copies a complete frame of our own, with valid checksums.
     pub fn set_frame(&mut self, frame: &[u8]) {
         self.headers = Err(ParseError::Truncated);
         self.bytes.clear();
@@ -48,15 +49,15 @@ impl Buffer {
         self.bytes.extend_from_slice(frame);
     }
 
-    /// Puts the packet, which is a whole one, into the tunnel. Afterwards its headers are unknown, and so is what the kernel said of it:
-    /// its checksums are complete.
+    /// Encapsulates the packet, which is a whole one, in the tunnel. Afterwards the headers are
+    /// unknown, the kernel's metadata is cleared and the checksums are complete.
     pub(super) fn put_into(&mut self, envelope: &Envelope) {
         const LINK: usize = VNET_HEADER_LEN + 14;
         if let (Ok(headers), checksum) = (self.headers, self.checksum()) {
             if let Some(frame) = self.bytes.get_mut(VNET_HEADER_LEN..) {
                 complete_checksum(frame, &headers, checksum);
             }
-            // What follows is padding.
+            // The rest of the frame is padding.
             self.bytes.truncate(VNET_HEADER_LEN + headers.end);
         }
         if self.bytes.len() > LINK {
@@ -66,12 +67,12 @@ impl Buffer {
         self.headers = Err(ParseError::Truncated);
     }
 
-    /// The flow that a captured frame belongs to, if it can be read.
+    /// Key of the flow that a captured frame belongs to, if the frame can be parsed.
     pub(super) fn key(&self) -> Option<&FlowKey> {
         self.headers.as_ref().ok().map(|headers| &headers.key)
     }
 
-    /// Takes note of the first fragment of its packet.
+    /// Stores the first fragment of the packet.
     pub(super) fn set_first_fragment(&mut self, first_fragment: FirstFragment) {
         self.first_fragment = Some(first_fragment);
         if let Ok(headers) = &mut self.headers {
@@ -79,7 +80,7 @@ impl Buffer {
         }
     }
 
-    /// What the forwarding core gets of a frame that came in by this interface.
+    /// The forwarding core's view of a frame that came in by this interface.
     pub(super) fn as_frame(&mut self, interface: u32) -> Frame<'_> {
         let checksum = self.checksum();
         let segment_size = self.segment_size();
@@ -101,15 +102,15 @@ impl Buffer {
         self.bytes.get(VNET_HEADER_LEN..).unwrap_or_default()
     }
 
-    /// The frame, to be changed in place.
+    /// The frame, mutable in place.
     #[inline]
     #[cfg(any(test, feature = "test-util"))]
     pub fn frame_mut(&mut self) -> &mut [u8] {
         self.bytes.get_mut(VNET_HEADER_LEN..).unwrap_or_default()
     }
 
-    /// Whether the checksum of its transport header is partial: the field holds the sum of the pseudo-header, and
-    /// who sends the frame completes it.
+    /// Whether the checksum of the transport header is partial: the field holds the sum of the
+    /// pseudo-header, and the sender of the frame completes the checksum.
     #[inline]
     pub fn checksum_is_partial(&self) -> bool {
         self.bytes.first().is_some_and(|flags| flags & NEEDS_CHECKSUM != 0)
@@ -119,7 +120,7 @@ impl Buffer {
         if self.checksum_is_partial() { Checksum::Partial } else { Checksum::Complete }
     }
 
-    /// For a super-frame: payload bytes in each of the packets it will be cut into. `None`: one packet.
+    /// Payload bytes in each segment of a super-frame; `None` for a single packet.
     #[inline]
     pub fn segment_size(&self) -> Option<u16> {
         match self.bytes.get(..VNET_HEADER_LEN)? {
@@ -129,19 +130,19 @@ impl Buffer {
         }
     }
 
-    /// Has a super-frame be cut into packets with so many bytes of payload.
+    /// Has the kernel cut the super-frame into segments with `payload` bytes each.
     pub fn set_segment_size(&mut self, payload: u16) {
         if let Some(header) = self.bytes.get_mut(..VNET_HEADER_LEN) {
             header[4..6].copy_from_slice(&payload.to_ne_bytes());
         }
     }
 
-    /// Bytes of memory that it has.
+    /// Allocated memory in bytes.
     pub(super) fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Header and frame, as a packet socket takes them.
+    /// Header and frame, in the format of a packet socket.
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }

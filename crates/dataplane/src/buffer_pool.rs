@@ -1,13 +1,15 @@
-//! Buffers to be filled again.
+//! Pool of reusable buffers.
 
 use super::Buffer;
 use super::buffer::ORDINARY;
 
-/// Most that are kept of each size: a few batches of ordinary frames (2 MiB), and of super-frames (4 MiB).
+/// Most buffers that the pool keeps of each size: a few batches of ordinary frames (2 MiB), and of
+/// super-frames (4 MiB).
 const MAX_ORDINARY: usize = 1_024;
 const MAX_LARGE: usize = 64;
 
-/// Buffers in two sizes: what has grown for a super-frame is not given to an ordinary one, or in time all would be large.
+/// Pool of buffers in two sizes. A buffer that has grown for a super-frame is not reused for an
+/// ordinary frame, or all buffers would grow large in time.
 #[derive(Debug, Default)]
 pub struct BufferPool {
     ordinary: Vec<Buffer>,
@@ -15,7 +17,7 @@ pub struct BufferPool {
 }
 
 impl BufferPool {
-    /// Keeps a buffer, unless there are enough of its size.
+    /// Keeps a buffer, unless the pool has enough of its size.
     pub fn put(&mut self, buffer: Buffer) {
         let (kept, most) = match buffer.capacity() > ORDINARY {
             true => (&mut self.large, MAX_LARGE),
@@ -26,12 +28,12 @@ impl BufferPool {
         }
     }
 
-    /// Whether more are wanted.
+    /// Whether the pool needs more buffers.
     pub(super) fn is_short(&self) -> bool {
         self.ordinary.len() < MAX_ORDINARY / 4 || self.large.len() < MAX_LARGE / 4
     }
 
-    /// One for so many bytes; a new one if there is none.
+    /// Takes a buffer for `len` bytes, or allocates one.
     pub(super) fn take(&mut self, len: usize) -> Buffer {
         let kept = if len > ORDINARY { &mut self.large } else { &mut self.ordinary };
         kept.pop().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The capture threads: one for each interface. Interfaces come and go.
+//! Capture threads: one for each interface. Interfaces come and go.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,14 +16,15 @@ use convey_model::{DropReason, Timestamp};
 use convey_snapshot::stats::PacketStats;
 use convey_trace::TraceHub;
 
-/// Interfaces that can be captured on at once: so many threads have counters.
+/// Most interfaces to capture on at once; each has a thread with counters.
 pub(super) const MAX_INTERFACES: usize = 256;
 
-/// The threads, and what another one needs.
+/// The running capture threads, and the parts for another one.
 pub(super) struct Captures {
     pub(super) running: RunningCaptures,
     pub(super) filter: CaptureFilter,
-    /// A program that filters in its place where the flow cache is, and follows selections by itself.
+    /// Program of the flow cache that replaces the filter where the cache is attached, and follows
+    /// selections by itself.
     pub(super) program: Option<OwnedFd>,
     pub(super) ids: IpIds,
     pub(super) dispatch: Dispatch,
@@ -32,29 +33,29 @@ pub(super) struct Captures {
     pub(super) spare: Receiver<Batch>,
     pub(super) budget: MemoryBudget,
     pub(super) stats: Arc<PacketStats>,
-    /// Whose counters the first one has; [`MAX_INTERFACES`] are theirs.
+    /// Counter index of the first capture thread; [`MAX_INTERFACES`] indexes follow.
     pub(super) first: usize,
     pub(super) trace: Arc<TraceHub>,
     pub(super) now: fn() -> Timestamp,
 }
 
-/// Which threads there are, as whoever counts their overruns sees it.
+/// The running capture threads, for the code that counts their overruns.
 #[derive(Clone, Default)]
 pub(super) struct RunningCaptures(Arc<Mutex<Vec<CaptureThread>>>);
 
 struct CaptureThread {
     interface: u32,
-    /// Index of its counters.
+    /// Index of the thread's counters.
     number: usize,
     handle: CaptureHandle,
-    /// Whether the program filters.
+    /// Whether the cache's program filters.
     by_program: bool,
     thread: JoinHandle<()>,
 }
 
 impl Captures {
-    /// Begins to capture on an interface, in this thread's network namespace; what the flow cache does not forward, if it
-    /// is there.
+    /// Starts to capture on an interface, in this thread's network namespace. On an interface with
+    /// the flow cache, captures only the packets that the cache does not forward.
     pub(super) fn begin(&mut self, interface: u32, is_cached: bool) -> io::Result<()> {
         let mut running = self.running.lock();
         let mut numbers = self.first..self.first + MAX_INTERFACES;
@@ -98,8 +99,8 @@ impl Captures {
         }
     }
 
-    /// Captures by another filter from the next frame on, unless a program does in its place; where the kernel refuses it,
-    /// the old one stays.
+    /// Replaces the filter of the threads without a cache program, from the next frame on. If the
+    /// kernel refuses, the old filter stays.
     pub(super) fn set_filter(&mut self, filter: &CaptureFilter) -> io::Result<()> {
         self.filter = filter.clone();
         let running = self.running.lock();
@@ -107,14 +108,14 @@ impl Captures {
         by_filter.try_for_each(|thread| thread.handle.set_filter(filter))
     }
 
-    /// Sends each worker a batch without frames; one that has others to handle needs none.
+    /// Wakes each worker by a batch without frames; a worker with a full queue needs none.
     pub(super) fn wake_workers(&self) {
         for inbox in &self.inboxes {
             let _ = inbox.try_send(self.budget.batch(Vec::new()));
         }
     }
 
-    /// Ends all of them. Nobody is left then who sends to the workers.
+    /// Stops all threads, so that the workers' channels close.
     pub(super) fn stop(self) {
         let threads: Vec<CaptureThread> = self.running.lock().drain(..).collect();
         threads.iter().for_each(|thread| thread.handle.stop());
@@ -144,7 +145,7 @@ impl CaptureThread {
     }
 }
 
-/// What a thread does.
+/// State of a capture thread.
 struct Reader {
     thread: usize,
     interface: u32,
@@ -191,8 +192,8 @@ impl Reader {
         self.stats.dropped(self.thread, DropReason::FragmentUnmatched, self.steering.held());
     }
 
-    /// Takes back buffers, and waits until there is room for what they are filled with; meanwhile frames wait in the
-    /// kernel's receive buffer.
+    /// Takes back buffers, and waits until there is memory for new frames; meanwhile frames wait in
+    /// the kernel's receive buffer.
     fn refill(&self, pool: &mut BufferPool) {
         while pool.is_short()
             && let Ok(batch) = self.spare.try_recv()

@@ -1,10 +1,10 @@
-//! What is behind an error, in one line.
+//! Formats an error and its causes in one line.
 
 use std::error::Error;
 use std::fmt::Write;
 
-/// The text of an error, followed by what is behind it, as far as the text does not say so itself: of the errors of `aya`
-/// some do, and some do not.
+/// Text of an error, followed by its causes unless the text includes them already: some errors of
+/// `aya` do, and some do not.
 pub fn causes(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! The flow cache's events on their way from its ring to the workers whose flows they are of.
+//! Distributes the flow cache's events from the ring to the workers that own the flows.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,13 +8,14 @@ use super::SegmentEvents;
 use convey_forward::{Dispatch, Segment};
 use convey_model::FlowKey;
 
-/// Events that may wait for one worker, 1 MiB: as many as the ring holds, so that a worker can always take what it finds there.
+/// Events that may wait for one worker, 1 MiB: as many as the ring holds, so a worker can always
+/// take all events that it finds there.
 const MAX_QUEUED: usize = 16_384;
 
 /// A segment, and the key of its packet.
 type Item = (FlowKey, Segment);
 
-/// Where a worker finds its events. Nobody is woken for them.
+/// A worker's queue of events. New events wake no worker.
 pub(super) struct EventQueue {
     inbox: Receiver<Item>,
     ring: Option<Arc<Mutex<Ring>>>,
@@ -27,22 +28,22 @@ struct Ring {
 
 struct Outboxes {
     dispatch: Dispatch,
-    /// One for each worker.
+    /// One sender for each worker.
     senders: Vec<Sender<Item>>,
-    /// For a worker whose queue was full.
+    /// Event for a worker whose queue was full.
     held: Option<Item>,
 }
 
 impl EventQueue {
-    /// One for each worker.
+    /// Creates one queue for each worker.
     pub(super) fn of(workers: usize, events: Option<SegmentEvents>, dispatch: &Dispatch) -> Vec<EventQueue> {
         let (outboxes, inboxes) = Outboxes::new(workers, dispatch);
         let ring = events.map(|events| Arc::new(Mutex::new(Ring { events, outboxes })));
         inboxes.into_iter().map(|inbox| EventQueue { inbox, ring: ring.clone() }).collect()
     }
 
-    /// The events since the last call, each flow's in its order. The caller takes all of them: a connection that has
-    /// ended makes room for the SYN at hand.
+    /// Takes the events since the last call, each flow's in order. The caller takes all of them: a
+    /// connection that has ended makes room for the next SYN.
     pub(super) fn take(&mut self) -> impl Iterator<Item = Item> {
         if let Some(ring) = &self.ring {
             let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,8 +60,9 @@ impl Outboxes {
         (Outboxes { dispatch: dispatch.clone(), senders, held: None }, inboxes)
     }
 
-    /// Hands out events until a worker has no room. The rest stays in the ring: the kernel drops FINs that find no
-    /// room there, counts them, and gets them again. A FIN that was dropped here would be lost, its connection open for hours.
+    /// Distributes events until a worker's queue is full. The rest stays in the ring: the kernel
+    /// drops FINs that find no room there, counts them, and their senders retransmit. A FIN that
+    /// was dropped here would be lost, and its connection stay open for hours.
     fn fill(&mut self, mut next: impl FnMut() -> Option<Item>) {
         while let Some(item) = self.held.take().or_else(&mut next) {
             let worker = usize::from(self.dispatch.worker(&item.0));
@@ -80,7 +82,7 @@ mod tests {
     use super::*;
     use convey_forward::FIN;
 
-    /// The end of a connection from this port.
+    /// FIN of a connection from port `n`.
     fn fin(n: u32) -> Item {
         let key = FlowKey::tcp(
             format!("192.0.2.7:{}", n % 60_000 + 1).parse().unwrap(),
@@ -95,14 +97,14 @@ mod tests {
         let (mut outboxes, inboxes) = Outboxes::new(2, &dispatch);
         let mut ring = (0..100_000).map(fin);
         let mut heard = Vec::new();
-        // Only the first worker listens.
+        // Only the first worker takes events.
         for _ in 0..100 {
             outboxes.fill(|| ring.next());
             heard.extend(inboxes[0].try_iter());
         }
         assert_eq!(inboxes[1].len(), MAX_QUEUED);
         assert!(ring.len() > 60_000, "{} are left", ring.len());
-        // Then the second one does as well.
+        // Now the second worker takes events as well.
         while ring.len() > 0 || outboxes.held.is_some() || inboxes.iter().any(|inbox| !inbox.is_empty()) {
             outboxes.fill(|| ring.next());
             heard.extend(inboxes.iter().flat_map(Receiver::try_iter));

@@ -1,5 +1,6 @@
-//! The capture socket's filter where the flow cache's does not run: classic BPF that lets in TCP, UDP and ICMP to our
-//! addresses. The forwarder finds what else these packets are to be none of ours, which only costs time.
+//! Classic BPF filter of the capture sockets, used where the flow cache's filter does not run. The
+//! filter accepts TCP, UDP and ICMP to our addresses. The forwarder drops packets that match here
+//! and are not convey's, which only costs time.
 
 use libc::{
     BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_JA, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_MEM, BPF_RET,
@@ -10,23 +11,24 @@ use libc::{
 use super::Selection;
 use convey_model::Addr;
 
-/// Addresses that are compared; with more of them packets to any address get in. `net.core.optmem_max` (20,480 bytes
-/// before Linux 6.7) bounds what the kernel makes of a filter, and while one replaces another it has to hold both.
+/// Most addresses to compare; with more, the filter accepts packets to any address.
+/// `net.core.optmem_max` (20,480 bytes before Linux 6.7) bounds the kernel's copy of a filter, and
+/// while one filter replaces another the kernel holds both.
 const MAX_ADDRESSES: usize = 64;
 
-/// The part of a VLAN tag that names its VLAN.
+/// Mask of the VLAN ID in a VLAN tag.
 const VLAN_VID_MASK: u32 = 0xfff;
 
 const REJECT: u32 = 0;
-/// Takes a frame whole.
+/// Return value that accepts a whole frame.
 const ACCEPT: u32 = u32::MAX;
 
-/// How packets of a family are read; offsets count from the start of the frame.
+/// Layout of a family's packets; offsets count from the start of the frame.
 struct FamilyLayout {
     ethertype: u32,
     protocol_at: u32,
-    /// TCP, UDP, ICMP, and the extension headers of IPv6 behind which they may be (hop-by-hop options, routing,
-    /// fragment, destination options).
+    /// TCP, UDP, ICMP, and the extension headers of IPv6 that may precede them (hop-by-hop options,
+    /// routing, fragment, destination options).
     protocols: &'static [u32],
     destination_at: u32,
 }
@@ -40,24 +42,24 @@ const V6: FamilyLayout = FamilyLayout {
     destination_at: 38,
 };
 
-/// A filter for frames sent to this host without a VLAN tag, or with a priority tag (VID 0).
+/// Filter for frames sent to this host without a VLAN tag, or with a priority tag (VID 0).
 #[derive(Clone)]
 pub struct CaptureFilter {
     instructions: Vec<sock_filter>,
 }
 
 impl CaptureFilter {
-    /// Lets in all of the selection, and more.
+    /// Creates a filter that accepts the whole selection, and possibly more.
     pub fn new(selection: &Selection) -> CaptureFilter {
         let addresses: Vec<Addr> = selection.addresses().into_iter().map(Addr::from).collect();
         let mut instructions = vec![
             load_info(SKF_AD_VLAN_TAG_PRESENT),
             skip_if(0, 3),
-            // VID 0 is no VLAN: the tag has a priority alone.
+            // VID 0 is no VLAN: the tag carries only a priority.
             load_info(SKF_AD_VLAN_TAG),
             op(BPF_ALU | BPF_AND | BPF_K, VLAN_VID_MASK),
             skip_unless(0, 2),
-            // Not what a bridge or a sniffer makes the interface take beside its own.
+            // Reject frames that the interface receives only because of a bridge or a sniffer.
             load_info(SKF_AD_PKTTYPE),
             skip_if(libc::PACKET_HOST.into(), 1),
             ret(REJECT),
@@ -68,7 +70,7 @@ impl CaptureFilter {
         CaptureFilter { instructions }
     }
 
-    /// Lets nothing in: for sockets that only send.
+    /// Creates a filter that accepts nothing: for sockets that only send.
     pub fn nothing() -> CaptureFilter {
         CaptureFilter { instructions: vec![ret(REJECT)] }
     }
@@ -79,7 +81,7 @@ impl CaptureFilter {
     }
 }
 
-/// Judges packets of the family, and skips what is none.
+/// Instructions for the packets of a family; other packets skip them.
 fn family_part(family: &FamilyLayout, addresses: &[Addr]) -> Vec<sock_filter> {
     let mut part = vec![op(BPF_LD | BPF_ABS | BPF_B, family.protocol_at)];
     for (n, protocol) in family.protocols.iter().enumerate() {
@@ -94,7 +96,8 @@ fn family_part(family: &FamilyLayout, addresses: &[Addr]) -> Vec<sock_filter> {
     if addresses.len() > MAX_ADDRESSES {
         part.push(ret(ACCEPT));
     } else if let Some(first) = own.first() {
-        // To load a word that was put aside takes the kernel one instruction; from the frame, more than a dozen.
+        // Loading a saved word takes the kernel one instruction; loading from the frame takes more
+        // than a dozen.
         for slot in 0..first.len() as u32 {
             part.push(op(BPF_LD | BPF_ABS | BPF_W, family.destination_at + 4 * slot));
             part.push(op(BPF_ST, slot));
@@ -107,7 +110,7 @@ fn family_part(family: &FamilyLayout, addresses: &[Addr]) -> Vec<sock_filter> {
     [vec![op(BPF_LD | BPF_ABS | BPF_H, 12), is_family, skip_part], part].concat()
 }
 
-/// Takes the frame if its destination, word for word, is this one; else goes on.
+/// Accepts the frame if its destination matches this address, word for word.
 fn accept_address(part: &mut Vec<sock_filter>, words: &[u32]) {
     for (slot, word) in words.iter().enumerate() {
         part.push(op(BPF_LD | BPF_MEM, slot as u32));
@@ -116,7 +119,7 @@ fn accept_address(part: &mut Vec<sock_filter>, words: &[u32]) {
     part.push(ret(ACCEPT));
 }
 
-/// The address as a packet of its family has it.
+/// The address as 32-bit words, as packets of its family carry it.
 fn words(addr: &Addr) -> Vec<u32> {
     let bytes = addr.bytes().as_slice();
     let bytes = if addr.is_v4() { &bytes[12..] } else { bytes };
@@ -131,12 +134,12 @@ const fn ret(verdict: u32) -> sock_filter {
     op(BPF_RET | BPF_K, verdict)
 }
 
-/// Loads what the kernel knows of the frame beside its bytes.
+/// Loads a field of the kernel's metadata for the frame.
 const fn load_info(what: i32) -> sock_filter {
     op(BPF_LD | BPF_ABS | BPF_W, (SKF_AD_OFF + what) as u32)
 }
 
-/// Skips so many instructions if this is what was loaded.
+/// Skips `instructions` instructions if the loaded value equals `value`.
 const fn skip_if(value: u32, instructions: usize) -> sock_filter {
     sock_filter { jt: instructions as u8, ..op(BPF_JMP | BPF_JEQ | BPF_K, value) }
 }
@@ -156,14 +159,14 @@ mod tests {
     use convey_model::Endpoint;
     use convey_wire::TestPacket;
 
-    /// Metadata that the kernel gives a filter beside the frame: its VLAN tag, and whether it was sent elsewhere.
+    /// Kernel metadata of a frame: its VLAN tag, and whether it was sent to another host.
     #[derive(Clone, Copy, Default)]
     struct Beside {
         vlan_tag: Option<u16>,
         is_to_others: bool,
     }
 
-    /// Runs it as the kernel does: a load beyond the frame ends it with rejection.
+    /// Runs the filter as the kernel does: a load beyond the frame rejects it.
     fn run(filter: &CaptureFilter, frame: &[u8], beside: Beside) -> u32 {
         let load = |len: usize, at: u32| match at.wrapping_sub(SKF_AD_OFF as u32) as i32 {
             SKF_AD_VLAN_TAG_PRESENT => Some(u32::from(beside.vlan_tag.is_some())),
@@ -213,7 +216,7 @@ mod tests {
         run(filter, frame, Beside::default()) == ACCEPT
     }
 
-    /// A frontend at each of these addresses, and replies to the others.
+    /// Selection with a frontend at each VIP, and replies to the SNAT addresses.
     fn selection(vips: &[IpAddr], snat_addresses: &[IpAddr]) -> Selection {
         let replies = Replies {
             servers: [Endpoint::tcp("10.0.0.7:80".parse().unwrap())].into(),
@@ -232,7 +235,7 @@ mod tests {
         CaptureFilter::new(&selection(&ips(&["203.0.113.1", "2001:db8::1"]), &ips(&["10.0.0.1", "fd00::1"])))
     }
 
-    /// A SYN to this address.
+    /// SYN to this address.
     fn syn(to: IpAddr) -> TestPacket {
         let from = if to.is_ipv4() { "198.51.100.9:4000" } else { "[2001:db8:9::9]:4000" };
         TestPacket::from(from).to(std::net::SocketAddr::new(to, 80).to_string()).syn()
@@ -306,7 +309,7 @@ mod tests {
     }
 
     fn any_address() -> impl Strategy<Value = IpAddr> {
-        // Few, so that they meet.
+        // Few addresses, so that VIPs and destinations coincide.
         let v4 = (0..200u32).prop_map(|n| IpAddr::from(Ipv4Addr::from(0x0a00_0000 + n)));
         let v6 = (0..4u128, 0..50u128)
             .prop_map(|(net, n)| Ipv6Addr::from((0xfd00 << 112) | (net << 64) | n).into());

@@ -1,4 +1,5 @@
-//! Flows for an operator: lists that a worker makes in slices between batches of frames, and flows that it is told to end.
+//! Operator queries for flows. A worker builds lists in slices between batches of frames, and ends
+//! flows on request.
 
 use std::collections::VecDeque;
 
@@ -17,37 +18,38 @@ use convey_model::{
 /// Requests that may wait for a worker.
 const MAX_WAITING: usize = 16;
 
-/// What one slice of a list may cost: see `docs/design/flow-lists.md`.
+/// Cost limit for one slice of a list: see `docs/design/flow-lists.md`.
 const SLICE: LookBudget = LookBudget { places: 2_000, asked: 64 };
 
-/// What an operator wants of a worker.
+/// An operator's request to a worker.
 pub(super) enum FlowRequest {
     List(FlowQuery, oneshot::Sender<FlowListing>),
-    /// The flow that packets with this key belong to.
+    /// Finds the flow that packets with this key belong to.
     Find(FlowKey, oneshot::Sender<Option<PacketFlow>>),
-    /// What the client of a new flow with this key holds of its share, which is to go to the server of this number.
+    /// Returns the quota use of the client of a new flow with this key; the flow would go to the
+    /// server with this number.
     Share(FlowKey, u32, oneshot::Sender<Option<ClientShare>>),
-    /// The flow in this place, if it has this serial number.
+    /// Ends the flow in this slot, if it has this serial number.
     Kill(u32, u32, oneshot::Sender<Option<ListedFlow>>),
 }
 
-/// A flow of a packet mode as its worker has it.
+/// A flow of a packet mode, as its worker has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PacketFlow {
-    /// As it is listed.
+    /// Entry of the flow in lists.
     pub listed: ListedFlow,
-    /// As the forwarding core has it.
+    /// State of the flow in the forwarding core.
     pub sight: FlowSight,
-    /// Where packets to its server go next; `None` until the next packet has it looked up.
+    /// Next hop of packets to the flow's server; `None` until the next packet looks it up.
     pub next_hop: Option<NextHop>,
 }
 
-/// Where flows of all workers can be asked for.
+/// Queries the flows of all workers.
 #[derive(Debug, Clone)]
 pub struct PacketFlows(Vec<Sender<FlowRequest>>);
 
 impl PacketFlows {
-    /// For so many workers; the ends of the channels are theirs.
+    /// Creates the queries' end, and one desk for each worker.
     pub(super) fn new(workers: usize) -> (PacketFlows, Vec<FlowDesk>) {
         let ends = (0..workers).map(|_| bounded(MAX_WAITING));
         let (senders, desks): (Vec<_>, _) =
@@ -55,7 +57,7 @@ impl PacketFlows {
         (PacketFlows(senders), desks)
     }
 
-    /// The flows that a query wants, of all workers.
+    /// Lists the flows of all workers that match a query.
     ///
     /// # Errors
     /// Why there is no answer.
@@ -73,20 +75,20 @@ impl PacketFlows {
         Ok(all)
     }
 
-    /// The flow that packets with this key belong to, of the worker that gets them.
+    /// Finds the flow that packets with this key belong to, in the worker that receives them.
     ///
     /// # Errors
-    /// Why nobody knows.
+    /// Why there is no answer.
     pub async fn find(&self, worker: u16, key: FlowKey) -> Result<Option<PacketFlow>, FlowsUnavailable> {
         let worker = self.0.get(usize::from(worker)).ok_or(FlowsUnavailable::Gone)?;
         ask(worker, |answer| FlowRequest::Find(key, answer)).await
     }
 
-    /// What the client of a new flow with this key holds of its share: see [`ClientShare`]. `server` is the number of the server
-    /// that it is to go to.
+    /// Returns the quota use of the client of a new flow with this key: see [`ClientShare`].
+    /// `server` is the number of the server that the flow would go to.
     ///
     /// # Errors
-    /// Why nobody knows.
+    /// Why there is no answer.
     pub async fn share(
         &self,
         worker: u16,
@@ -97,17 +99,17 @@ impl PacketFlows {
         ask(worker, |answer| FlowRequest::Share(key, server, answer)).await
     }
 
-    /// Ends a flow. `None` if there is no such flow any more.
+    /// Ends a flow. Returns `None` if the flow is gone.
     ///
     /// # Errors
-    /// Why nobody knows.
+    /// Why there is no answer.
     pub async fn kill(&self, id: ListedFlowId) -> Result<Option<ListedFlow>, FlowsUnavailable> {
         let Some(worker) = self.0.get(usize::from(id.worker)) else { return Ok(None) };
         ask(worker, |answer| FlowRequest::Kill(id.place, id.serial, answer)).await
     }
 }
 
-/// Asks one worker, and waits for its answer.
+/// Sends a request to one worker, and waits for the answer.
 async fn ask<T>(
     worker: &Sender<FlowRequest>,
     request: impl FnOnce(oneshot::Sender<T>) -> FlowRequest,
@@ -117,11 +119,11 @@ async fn ask<T>(
     answered.await.map_err(|_| FlowsUnavailable::Gone)
 }
 
-/// What an operator wants of one worker, and how far that is.
+/// Pending operator requests of one worker.
 #[derive(Debug)]
 pub(super) struct FlowDesk {
     requests: Receiver<FlowRequest>,
-    /// Lists that are being made: the first one gets the next slice.
+    /// Lists in progress: the first one gets the next slice.
     looks: VecDeque<Look>,
 }
 
@@ -133,14 +135,14 @@ struct Look {
 }
 
 impl FlowDesk {
-    /// Whether nobody wants anything.
+    /// Whether no request is pending.
     fn is_idle(&self) -> bool {
         self.looks.is_empty() && self.requests.is_empty()
     }
 }
 
 impl Worker {
-    /// Ends the flows that it is told to, shows those that are asked for by their keys, and takes note of the lists that are wanted.
+    /// Handles the waiting requests: ends flows, finds flows by key, and queues lists.
     pub(super) fn take_flow_requests(&mut self, round: &mut Round<'_>) {
         while let Ok(request) = self.desk.requests.try_recv() {
             match request {
@@ -180,7 +182,7 @@ impl Worker {
         Some(ListedFlow::new(&facts, FlowActivity::default()))
     }
 
-    /// Adds a slice to the first list that is being made. Returns whether there is more to do.
+    /// Adds a slice to the first list in progress. Returns whether there is more to do.
     pub(super) fn look(&mut self, accounting: &Accounting, now: Timestamp) -> bool {
         let Worker { forwarder, desk, core, .. } = self;
         let Some(Look { mut listing, next, answer }) = desk.looks.pop_front() else { return false };

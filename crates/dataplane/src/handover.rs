@@ -1,7 +1,8 @@
-//! Flows that leave for another process, and flows that come from one: an upgrade.
+//! Handover of flows in an upgrade, to another process or from one.
 //!
-//! Orders go to the workers, and answers come back. A worker that has told its flows handles no frame until it is told to go on,
-//! or ends. A worker that awaits flows keeps the newest frames meanwhile.
+//! The pipeline sends orders to the workers and receives their answers. After a worker has handed
+//! over its flows, it handles no frame until it is released, or ends. A worker that waits for flows
+//! keeps the newest frames meanwhile.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -18,76 +19,81 @@ use convey_forward::{CacheEvent, KnownFlow};
 use convey_model::{DropReason, FlowKey, Timestamp};
 use convey_snapshot::stats::Counter;
 
-/// How long a worker may take to do as it is told.
+/// Upper bound for the time that a worker takes to carry out an order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How old a frame may become while it waits for the flows of another process. Its sender has sent it again by then.
+/// Maximum age of a frame that waits for the flows of another process. Its sender has retransmitted
+/// it by then.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// Frames that were dropped while they waited are counted by steps of this length.
+/// Time resolution of the counts of frames that were dropped while they waited.
 const LOST_STEP: Duration = Duration::from_millis(10);
 
-/// Most such steps: longer than any upgrade takes to hand the flows over.
+/// Most steps of that count: together longer than any handover of flows.
 const MAX_LOST_STEPS: usize = 8_192;
 
-/// How long a datagram may wait in the other process before a worker there handles it. One that came less than that before the
-/// worker has stopped may wait there for nobody: it is handled here, perhaps once more. TCP sends again by itself.
+/// Upper bound for the time that a datagram waits in the other process before a worker there
+/// handles it. A datagram that came within this time before the other worker stopped may never be
+/// handled there. So it is handled here, perhaps for the second time. TCP retransmits by itself.
 const IN_QUEUE: Duration = Duration::from_millis(5);
 
-/// What a worker is told between two batches of frames.
+/// An order to a worker, carried out between two batches of frames.
 pub(super) enum Order {
-    /// Handle no frames, and tell the flows.
+    /// Stop handling frames, and hand over the flows.
     Hold(Sender<WorkerFlows>),
-    /// While it holds: tell what the flow cache has seen since.
+    /// While frames are held: return the flow cache's events since the last answer.
     TellEvents(Sender<Vec<CacheEvent>>),
-    /// Handle frames, those that wait first.
+    /// Handle frames again, waiting ones first.
     Release,
-    /// Go on with these flows. Keep of the frames that wait those that came since then, and handle them with [`Order::Release`].
+    /// Continue with these flows. Of the waiting frames, keep those that came since the given time,
+    /// and handle them after [`Order::Release`].
     Restore(Vec<KnownFlow>, Timestamp, Arc<Sight>, Sender<LostFlows>),
-    /// Another process's flow cache has seen this. Comes before [`Order::Release`].
+    /// Apply these events of another process's flow cache. Comes before [`Order::Release`].
     Hear(Vec<CacheEvent>),
 }
 
-/// The flows of one worker, which handles no frame.
+/// The flows of one worker, which has stopped handling frames.
 pub struct WorkerFlows {
-    /// Since when it handles none.
+    /// Time when the worker stopped handling frames.
     pub since: Timestamp,
-    /// Those that have been as they are for longest come first.
+    /// Flows, ordered by the time of their last change, the oldest first.
     pub flows: Vec<KnownFlow>,
 }
 
-/// How many open flows cannot go on here.
+/// Number of open flows that cannot continue here.
 pub type LostFlows = usize;
 
-/// Answers of the workers that are on their way.
+/// Pending answers of the workers.
 pub struct Answers<T>(Vec<Receiver<T>>);
 
 impl<T> Answers<T> {
-    /// Waits for all of them. `None` if a worker does not answer.
+    /// Waits for all answers. `None` if a worker does not answer.
     pub fn wait(self) -> Option<Vec<T>> {
         self.0.into_iter().map(|answer| answer.recv_timeout(ORDER_TIMEOUT).ok()).collect()
     }
 }
 
 impl Pipeline {
-    /// Has the workers handle no frame until [`Pipeline::release_workers`], and tell their flows. Frames wait meanwhile, and the flow
-    /// cache goes on.
+    /// Stops the workers until [`Pipeline::release_workers`], and collects their flows. Frames wait
+    /// meanwhile, and the flow cache continues to forward.
     pub fn hold_workers(&self) -> Answers<WorkerFlows> {
         self.ask_workers(|_| (), |(), answer| Order::Hold(answer))
     }
 
-    /// While the workers hold: what the flow cache has seen since they told their flows.
+    /// While the workers hold: collects the flow cache's events since the flows were collected.
     pub fn cache_events(&self) -> Answers<Vec<CacheEvent>> {
         self.ask_workers(|_| (), |(), answer| Order::TellEvents(answer))
     }
 
-    /// Has the workers handle frames: again, or once the flows of another process go on here.
+    /// Lets the workers handle frames: after a failed handover, or once the flows of another
+    /// process are restored.
     pub fn release_workers(&self) {
         self.orders.iter().for_each(|orders| _ = orders.send(Order::Release));
     }
 
-    /// Has the workers go on with these flows, whose owners have the numbers of this sight. They handle the frames that came `since`
-    /// with [`Pipeline::release_workers`]: whoever finds that flows are lost must not answer their packets.
+    /// Restores flows of another process, whose owners have the numbers of this sight. After
+    /// [`Pipeline::release_workers`], the workers handle the frames that came `since`. If flows are
+    /// lost, the caller must keep their packets from being answered.
     pub fn restore(&self, flows: Vec<KnownFlow>, since: Timestamp, sight: &Arc<Sight>) -> Answers<LostFlows> {
         let mut shares = self.by_worker(flows, |flow| &flow.client);
         self.ask_workers(
@@ -96,8 +102,9 @@ impl Pipeline {
         )
     }
 
-    /// Tells the workers what the flow cache of another process has seen of the flows that they are to go on with: before they
-    /// handle frames, and before they hear what their own has seen.
+    /// Sends the workers the flow cache events of another process, for the flows that they
+    /// continue. The workers apply them before they handle frames, and before events of their own
+    /// cache.
     pub fn hear(&self, events: Vec<CacheEvent>) {
         for (orders, share) in self.orders.iter().zip(self.by_worker(events, |(key, _)| key)) {
             let _ = orders.send(Order::Hear(share));
@@ -131,18 +138,19 @@ impl Pipeline {
     }
 }
 
-/// Frames that wait for the flows of another process: the newest.
+/// Frames that wait for the flows of another process; only the newest are kept.
 #[derive(Default)]
 pub(super) struct Backlog {
     awaits_flows: bool,
     frames: VecDeque<(Timestamp, Batch)>,
     lost: LostFrames,
-    /// Since when no other process handles frames, and whether it had flows in its cache.
+    /// Time since which no other process handles frames, and whether that process had flows in its
+    /// cache.
     alone_since: Option<(Timestamp, bool)>,
 }
 
-/// Frames that waited for too long, by the step of time in which they came. Which of them the other process has handled is known
-/// later.
+/// Frames that waited for too long, by the step of time in which they came. The split between
+/// frames that the other process has handled and lost ones is known later.
 #[derive(Default)]
 struct LostFrames(VecDeque<LostStep>);
 
@@ -165,7 +173,7 @@ impl LostFrames {
         self.0.push_back(LostStep { begin: at, plain, others });
     }
 
-    /// Frames that nobody has handled, as far as can be told.
+    /// Estimated number of frames that no process has handled.
     fn since(&self, since: Timestamp, were_cached: bool) -> u64 {
         let steps = self.0.iter().filter(|step| step.begin >= since);
         steps.map(|step| step.others + if were_cached { 0 } else { step.plain }).sum()
@@ -182,7 +190,7 @@ impl Backlog {
         self.awaits_flows
     }
 
-    /// The oldest frames that are to be handled.
+    /// Takes the oldest waiting frames.
     #[inline]
     pub(super) fn next(&mut self) -> Option<Batch> {
         self.frames.pop_front().map(|(_, batch)| batch)
@@ -197,7 +205,7 @@ impl Backlog {
         Some(batch)
     }
 
-    /// How many frames were dropped that no other process has handled.
+    /// Number of dropped frames that no other process has handled.
     fn take_lost(&mut self) -> u64 {
         let lost = std::mem::take(&mut self.lost);
         self.alone_since.take().map_or(0, |(since, were_cached)| lost.since(since, were_cached))
@@ -224,7 +232,8 @@ impl Worker {
                     let since = (self.now)();
                     self.hear(since);
                     let flows = self.forwarder.known_flows();
-                    // Of those that have just ended, too: this process may have no other moment for it.
+                    // Include flows that have just ended: this process may have no later moment for
+                    // it.
                     self.release_slots(accounting);
                     let _ = answer.send(WorkerFlows { since, flows });
                 }
@@ -255,14 +264,15 @@ impl Worker {
         ControlFlow::Continue(())
     }
 
-    /// Takes note of what the flow cache has told.
+    /// Applies the pending events of the flow cache.
     fn hear(&mut self, now: Timestamp) {
         for (key, segment) in self.events.take() {
             self.forwarder.on_cached(&key, segment, now);
         }
     }
 
-    /// The next order; keeps the frames that come before it. `None` if there will be none.
+    /// Waits for the next order, and keeps frames that come before it. `None` if no orders will
+    /// come.
     fn order_or_frames(&mut self) -> Option<Order> {
         loop {
             select! {
@@ -284,7 +294,7 @@ impl Worker {
         }
     }
 
-    /// Goes on with flows of another process. Returns how many that are open cannot.
+    /// Restores flows of another process. Returns the number of open flows that cannot be restored.
     fn restore(&mut self, flows: &[KnownFlow], sight: &Sight, accounting: &mut Accounting) -> LostFlows {
         let now = (self.now)();
         accounting.use_snapshot(&sight.snapshot);
@@ -301,8 +311,8 @@ impl Worker {
         lost
     }
 
-    /// Keeps the frames that nobody else has handled: they came since the other process has stopped, or nearly so, and neither it
-    /// nor its flow cache knows them.
+    /// Keeps the frames that no other process has handled: they came after, or shortly before, the
+    /// other process stopped, and neither that process nor its flow cache has handled them.
     fn choose_frames(&mut self, since: Timestamp, were_cached: bool) {
         let forwarder = &self.forwarder;
         self.backlog.frames.retain(|(at, _)| at.after(IN_QUEUE) >= since);

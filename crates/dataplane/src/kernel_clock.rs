@@ -1,4 +1,4 @@
-//! The clock of the kernel's programs: `CLOCK_MONOTONIC`, without the offset that a time namespace gives it.
+//! Clock of the kernel's programs: `CLOCK_MONOTONIC` without the offset of a time namespace.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -12,7 +12,7 @@ static OFFSET: LazyLock<i128> = LazyLock::new(|| {
     offsets.ok().and_then(|text| monotonic_offset(&text)).unwrap_or_default()
 });
 
-/// The time now, as `bpf_ktime_get_ns` has it. The first call reads a file.
+/// Current time as `bpf_ktime_get_ns` returns it. The first call reads a file.
 pub fn kernel_time() -> Duration {
     let time = clock_gettime(ClockId::Monotonic);
     let here = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);

@@ -1,6 +1,6 @@
-//! What this crate and the kernel programs share byte by byte, as `bpf/maps.h`, `bpf/selection.h` and `bpf/guard.bpf.c` have it.
-//! Fields have the names that they have in C: the tests compare them with the types in the committed objects.
-//! A flow's entry is in `cache::entry`.
+//! Types shared byte by byte with the kernel programs, as in `bpf/maps.h`, `bpf/selection.h` and
+//! `bpf/guard.bpf.c`. The fields have their C names: the tests compare them with the types in the
+//! committed objects. The entry of a flow is in `cache::entry`.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ pub(crate) struct Macs {
     src: [u8; 6],
 }
 
-/// `struct next_hop`. All zero, it leads nowhere.
+/// `struct next_hop`. All zero: no next hop.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct NextHopEntry {
@@ -44,7 +44,7 @@ pub(crate) struct RateEntry {
     pub(crate) burst: u64,
 }
 
-/// `struct syn_limit`. All zero, nobody is limited.
+/// `struct syn_limit`. All zero: no limit.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct SynLimitEntry {
@@ -52,18 +52,18 @@ pub(crate) struct SynLimitEntry {
     pub(crate) strangers: RateEntry,
 }
 
-/// `struct flow_counters`: what was sent from clients to a server, and back. Lengths are those of frames with their Ethernet
-/// header; a super-frame is one.
+/// `struct flow_counters`: traffic from clients to a server, and back. Lengths include the Ethernet
+/// header; a super-frame counts once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct FlowCounters {
     /// Packets to the server.
     pub packets_to_server: u64,
-    /// Their bytes.
+    /// Bytes of frames to the server.
     pub bytes_to_server: u64,
     /// Packets to clients.
     pub packets_to_client: u64,
-    /// Their bytes.
+    /// Bytes of frames to clients.
     pub bytes_to_client: u64,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct EndpointKey {
 }
 
 impl EndpointKey {
-    /// Key of an address alone: no endpoint has port 0 or protocol 0.
+    /// Key of an address without a port: no endpoint has port 0 or protocol 0.
     pub(crate) fn of_address(ip: IpAddr) -> EndpointKey {
         EndpointKey { addr: ip.into(), port: 0, protocol: 0, reserved: 0 }
     }
@@ -117,7 +117,7 @@ pub(crate) struct LeaseEntry {
     pub(crate) ends: u64,
 }
 
-/// Has values of these types be written to maps and read from them.
+/// Implements [`Pod`], so that maps can store these types.
 macro_rules! in_maps {
     ($($type:ty),+ $(,)?) => { $(
         #[expect(unsafe_code, reason = "what a map holds is bytes")]
@@ -128,11 +128,12 @@ macro_rules! in_maps {
 
 in_maps![NextHopEntry, SynLimitEntry, FlowCounters, EndpointKey, PortRange, LeaseEntry];
 
-/// Compares a struct in a committed object with one of ours, field by field; all of its fields have to be listed.
+/// Compares a struct in a committed object with its Rust type, field by field; the list must name
+/// all fields.
 #[cfg(test)]
 macro_rules! assert_layout {
     ($btf:expr, $name:literal, $ours:ident { $($field:ident),+ $(,)? }) => {{
-        // Fails to compile if a field is missing in the list.
+        // Fails to compile if the list lacks a field.
         let _ = |$ours { $($field: _),+ }: $ours| {};
         let ours = [$($crate::kernel_types::btf::Field {
             name: stringify!($field).to_owned(),
@@ -176,7 +177,7 @@ pub(crate) mod btf {
             Btf(btf::Btf::from_file(&file).unwrap())
         }
 
-        /// A map may have the name of its values' type, which comes before it.
+        /// A map may share the name of its values' type, which precedes the map.
         fn structure(&self, name: &str) -> &FlattenedType {
             let is_it = |of: &&FlattenedType| {
                 of.name.as_deref() == Some(name) && matches!(of.base_type, Type::Struct(_))
@@ -203,7 +204,7 @@ pub(crate) mod btf {
             field.unwrap_or_else(|| panic!("`struct {of}` has no `{name}`"))
         }
 
-        /// Compares all of an enumeration with values of ours.
+        /// Compares all values of an enumeration with ours.
         #[track_caller]
         pub(crate) fn assert_enum(&self, name: &str, ours: &[(&str, u32)]) {
             let found = self.0.get_types().iter().find_map(|of| match &of.base_type {
@@ -256,7 +257,7 @@ mod tests {
         outcomes.extend([
             ("SYN_LIMITED".to_owned(), cache::SYN_LIMITED),
             ("FIN_QUEUE_FULL".to_owned(), cache::FIN_QUEUE_FULL),
-            // The kernel's alone.
+            // Outcomes that only the kernel counts.
             ("BAD_CHECKSUM".to_owned(), cache::BAD_CHECKSUM),
             ("REWRITE_FAILED".to_owned(), cache::REWRITE_FAILED),
             ("OUTCOMES".to_owned(), cache::REWRITE_FAILED + 1),

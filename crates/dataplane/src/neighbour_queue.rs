@@ -1,5 +1,5 @@
-//! Frames that wait for their next hop to be resolved, as the kernel's own do: UDP would not send them again, and TCP
-//! only after a second.
+//! Queue of frames whose next hop is being resolved, like the kernel's own queue. UDP would not
+//! retransmit them, and TCP only after a second.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,41 +8,42 @@ use super::net::NeighbourKey;
 use super::queues::Parcel;
 use convey_model::Timestamp;
 
-/// How long a frame waits. The kernel asks a neighbour three times, a second apart; on a link that works the first
-/// answer comes within milliseconds.
+/// Maximum wait of a frame. The kernel queries a neighbour three times, a second apart; on a
+/// working link the first answer comes within milliseconds.
 const MAX_FRAME_WAIT: Duration = Duration::from_secs(1);
 
-/// Frames that wait at once, for all neighbours: what a burst of new clients sends in a millisecond. The oldest gives way
-/// to the next. A neighbour that is there answers within milliseconds, so the oldest most likely waits for one that is
-/// not.
+/// Most waiting frames for all neighbours: a burst of new clients in a millisecond. A new frame
+/// evicts the oldest one. A reachable neighbour answers within milliseconds, so the oldest frame
+/// most likely waits for an unreachable one.
 const MAX_FRAMES: usize = 512;
 
-/// Frames that wait for one neighbour. No single one that is gone takes the room of all others.
+/// Most waiting frames for one neighbour, so that a single unreachable neighbour cannot fill the
+/// queue.
 const MAX_FRAMES_OF_ONE: usize = 128;
 
-/// Bytes of memory that they have at most, the last one aside: super-frames are longer.
+/// Most memory of the waiting frames in bytes, apart from the last frame: super-frames are longer.
 const MAX_BYTES: usize = 4 << 20;
 
-/// The frames of one worker.
+/// Queue of one worker.
 #[derive(Default)]
 pub(super) struct NeighbourQueue {
     frames: VecDeque<QueuedFrame>,
     bytes: usize,
-    /// The snapshot they were last tried with.
+    /// Generation of the snapshot that the frames were last tried with.
     generation: u64,
 }
 
 pub(super) struct QueuedFrame {
-    /// When it came.
+    /// Arrival time.
     pub(super) since: Timestamp,
-    /// What it waits for; `None`: what the frame that it follows waits for.
+    /// Neighbour that the frame waits for; `None`: the neighbour of the frame that it follows.
     pub(super) neighbour: Option<NeighbourKey>,
     pub(super) parcel: Parcel,
 }
 
 impl NeighbourQueue {
-    /// Has a frame wait. `lost` gets the frames that lose their place to it, or the frame itself if it has waited for long
-    /// enough, or too many wait for the same neighbour.
+    /// Queues a frame. `lost` receives the frames that it evicts, or the frame itself if it has
+    /// waited for too long or its neighbour has too many waiting frames.
     pub(super) fn push(&mut self, frame: QueuedFrame, now: Timestamp, mut lost: impl FnMut(Parcel)) {
         let same = || self.frames.iter().filter(|other| other.neighbour == frame.neighbour).count();
         if is_over(frame.since, now) || self.frames.len() >= MAX_FRAMES_OF_ONE && same() >= MAX_FRAMES_OF_ONE
@@ -58,18 +59,18 @@ impl NeighbourQueue {
         self.frames.push_back(frame);
     }
 
-    /// How many wait.
+    /// Number of waiting frames.
     pub(super) fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Whether none waits.
+    /// Whether no frame waits.
     pub(super) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// The frames that are to be tried again, and when they came: all of them if this snapshot is a new one, which may
-    /// know more neighbours, and those that have waited for long enough.
+    /// Takes the frames to retry, with their arrival times: all frames if the snapshot is a new
+    /// one, which may contain more neighbours, and frames that have waited for too long.
     pub(super) fn due(&mut self, generation: u64, now: Timestamp) -> Vec<(Timestamp, Parcel)> {
         let is_new = generation != self.generation;
         self.generation = generation;
@@ -105,7 +106,7 @@ mod tests {
         Some((1, std::net::Ipv4Addr::from(n).into()))
     }
 
-    /// Has a frame wait for this neighbour; those that are lost, by number.
+    /// Queues a frame for this neighbour; returns the numbers of the lost frames.
     fn push(waiting: &mut NeighbourQueue, since: u64, to: u32, parcel: Parcel, now: u64) -> Vec<u32> {
         let mut lost = Vec::new();
         let frame = QueuedFrame { since: Timestamp(since), neighbour: neighbour(to), parcel };
@@ -157,7 +158,7 @@ mod tests {
         assert_eq!(numbers(waiting.due(1, Timestamp(1)))[..10], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
     }
 
-    /// For half a second, in which it is asked for again and again.
+    /// Lasts half a second; the neighbour is queried again and again.
     #[test]
     fn a_frame_for_a_client_waits_while_a_thousand_a_second_are_forged() {
         let mut waiting = NeighbourQueue::default();

@@ -1,4 +1,5 @@
-//! What a worker shows of packets to those who watch. While nobody does, it costs a batch one load.
+//! Publishes a worker's packets to trace watchers. Without watchers, it costs one load for each
+//! batch.
 
 use std::sync::Arc;
 
@@ -7,20 +8,20 @@ use convey_forward::{FlowRecord, Forwarder, Frame, Plan, Verdict, not_sent, wait
 use convey_model::{DropReason, Timestamp};
 use convey_trace::{ConnectionStep, TraceEvent, TraceHub, TraceStep, TraceWatchers, TracedFrames};
 
-/// Who watches, as a worker last knew.
+/// Trace state of a worker.
 #[derive(Debug, Default)]
 pub(super) struct PacketTrace {
     hub: Arc<TraceHub>,
     version: u64,
-    /// `None`: nobody.
+    /// Current watchers; `None` if there are none.
     watchers: Option<TraceWatchers>,
 }
 
-/// What is done with a frame that was handled.
+/// Outcome of a handled frame.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HandledFrame<'a> {
     pub(super) verdict: Verdict,
-    /// Whether it waits for its next hop.
+    /// Whether the frame waits for its next hop.
     pub(super) waits: bool,
     pub(super) plan: &'a Plan,
     pub(super) now: Timestamp,
@@ -31,7 +32,8 @@ impl PacketTrace {
         PacketTrace { hub, version: 0, watchers: None }
     }
 
-    /// Looks who watches, once for each batch. The forwarder keeps the flows from its cache that they may be shown.
+    /// Checks for watchers, once for each batch. With watchers, the forwarder keeps flows from its
+    /// cache so that they are visible.
     #[inline]
     pub(super) fn look(&mut self, forwarder: &mut Forwarder) {
         let version = self.hub.version();
@@ -46,19 +48,19 @@ impl PacketTrace {
         forwarder.watch_flows(self.watchers.iter().flat_map(TraceWatchers::filters).collect());
     }
 
-    /// Whether somebody watches.
+    /// Whether there are watchers.
     #[inline]
     pub(super) fn is_on(&self) -> bool {
         self.watchers.is_some()
     }
 
-    /// A copy of a frame before it is handled, if somebody wants it.
+    /// A copy of a frame before it is handled, if a watcher wants it.
     pub(super) fn before(&self, frame: &[u8]) -> Option<Box<TracedFrames>> {
         let wanted = self.watchers.as_ref().is_some_and(TraceWatchers::want_frames);
         wanted.then(|| Box::new(TracedFrames::came(frame)))
     }
 
-    /// Shows a frame that was handled.
+    /// Publishes a frame that was handled.
     pub(super) fn tell(
         &self,
         forwarder: &Forwarder,
@@ -75,7 +77,7 @@ impl PacketTrace {
         watchers.tell(event);
     }
 
-    /// Shows frames that could not be sent, each with the interface that it was to go by.
+    /// Publishes frames that could not be sent, each with its egress interface.
     pub(super) fn tell_not_sent(&self, frames: &[Parcel], reason: DropReason, now: Timestamp) {
         let Some(watchers) = &self.watchers else { return };
         for (interface, buffer) in frames {
@@ -83,7 +85,7 @@ impl PacketTrace {
         }
     }
 
-    /// Shows the end of a flow; `reason` is the label of its counter, if it ended early.
+    /// Publishes the end of a flow; `reason` is the label of its counter, if it ended early.
     pub(super) fn tell_end(&self, flow: &FlowRecord, reason: Option<&'static str>) {
         let Some(watchers) = &self.watchers else { return };
         let after = flow.ended.since(flow.began);

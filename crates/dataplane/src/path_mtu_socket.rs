@@ -1,5 +1,6 @@
-//! Packet sockets that hear routers say that a packet into a tunnel was too long. They hear it before the host's firewall, which knows of
-//! no such packet: it would drop the error as one of no connection. The host's stack gets it, too, and ignores it.
+//! Packet sockets for ICMP errors about encapsulated packets that are too long for a router. They
+//! receive the errors before the host's firewall, which does not track tunnel packets: it would
+//! drop such an error as invalid. The host's stack gets the error as well, and ignores it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,20 +16,21 @@ use tokio::io::unix::AsyncFd;
 use super::socket;
 use convey_wire::{TunnelMtuReport, tunnel_mtu_report};
 
-/// Longer than any error (RFC 1812, section 4.3.2.3; RFC 4443, section 2.4).
+/// Read buffer size in bytes, longer than any error (RFC 1812, section 4.3.2.3; RFC 4443, section
+/// 2.4).
 const READ_LEN: usize = 2_048;
 
-/// Errors that are read at once: anybody can send very many.
+/// Most errors to read at once, since anybody can send very many.
 const MAX_READ: usize = 64;
 
-/// Hears errors of both families on all interfaces.
+/// Receives errors of both families on all interfaces.
 pub struct PathMtuSocket {
     v4: Listener,
     v6: Listener,
 }
 
 impl PathMtuSocket {
-    /// Goes by the runtime of the caller.
+    /// Opens the sockets, on the caller's tokio runtime.
     ///
     /// # Errors
     /// Those of packet sockets: this process may lack CAP_NET_RAW, or descriptors.
@@ -38,10 +40,11 @@ impl PathMtuSocket {
         Ok(PathMtuSocket { v4, v6 })
     }
 
-    /// Waits for errors, and reads up to 64. None may be a report. A caller that gives up loses nothing.
+    /// Waits for errors, and reads up to 64. The result may be empty. Cancelling the call loses
+    /// nothing.
     ///
     /// # Errors
-    /// The socket cannot be waited for.
+    /// Waiting on the socket fails.
     pub async fn hear(&mut self) -> io::Result<Vec<TunnelMtuReport>> {
         tokio::select! {
             reports = self.v4.hear() => reports,
@@ -50,7 +53,7 @@ impl PathMtuSocket {
     }
 }
 
-/// Of one family.
+/// Socket for one family.
 struct Listener {
     heard: AsyncFd<OwnedFd>,
     receiver: Box<dyn DataLinkReceiver>,
@@ -80,10 +83,11 @@ impl Listener {
 const ICMP: u32 = 1;
 const ICMP_V6: u32 = 58;
 
-/// The outer protocols: UDP, and a packet of either family.
+/// Outer protocols: UDP, IPv4 and IPv6 in IP.
 const OUTER: [u32; 3] = [17, 4, 41];
 
-/// "Fragmentation needed" about a packet that may be in a tunnel. Offsets are from the IP header on.
+/// Accepts "fragmentation needed" errors about packets that may be encapsulated. Offsets count from
+/// the IP header.
 fn filter_v4() -> [SockFilter; 11] {
     const FRAGMENTATION_NEEDED: u32 = 0x0304;
     [
@@ -101,7 +105,7 @@ fn filter_v4() -> [SockFilter; 11] {
     ]
 }
 
-/// "Packet too big" about such a packet.
+/// Accepts "packet too big" errors about such packets.
 fn filter_v6() -> [SockFilter; 10] {
     const PACKET_TOO_BIG: u32 = 0x0200;
     [
@@ -122,7 +126,7 @@ const fn op(code: u32, k: u32) -> SockFilter {
     SockFilter::new(code as u16, 0, 0, k)
 }
 
-/// Skips so many instructions if this is what was loaded, and so many if it is not.
+/// Skips `yes` instructions if the loaded value equals `value`, and `no` otherwise.
 const fn skip(value: u32, yes: u8, no: u8) -> SockFilter {
     SockFilter::new((BPF_JMP | BPF_JEQ | BPF_K) as u16, yes, no, value)
 }

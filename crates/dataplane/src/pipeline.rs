@@ -34,64 +34,67 @@ use convey_model::{ConnectFailures, DropReason, Timestamp, WantedNeighbour};
 use convey_snapshot::stats::PacketStats;
 use convey_trace::TraceHub;
 
-/// What the pipeline is made of.
+/// Parts of a pipeline.
 pub struct PipelineParts {
-    /// What is captured.
+    /// Filter of the capture sockets.
     pub filter: CaptureFilter,
     /// The flow cache, if there is one.
     pub cache: Option<PlannedCache>,
-    /// Whose frames are whose.
+    /// Assignment of frames to workers.
     pub dispatch: Dispatch,
     /// One for each worker.
     pub forwarders: Vec<Forwarder>,
     /// Bytes of frames that may wait, at most [`MAX_FRAME_MEMORY`](super::MAX_FRAME_MEMORY).
     pub frame_memory: usize,
-    /// What is forwarded by.
+    /// Current snapshot and plan for forwarding.
     pub sight: Arc<ArcSwap<Sight>>,
     /// Counters for [`PipelineParts::threads`] threads.
     pub stats: Arc<PacketStats>,
-    /// Where neighbours are asked for.
+    /// Requests for neighbours.
     pub wanted: tokio::sync::mpsc::Sender<WantedNeighbour>,
-    /// Where it is told that servers refuse clients' datagrams.
+    /// Reports of servers that refuse clients' datagrams.
     pub failures: tokio::sync::mpsc::Sender<ConnectFailures>,
-    /// What is logged of each flow.
+    /// Access log for flows.
     pub access_log: Arc<AccessLog>,
-    /// Who watches what becomes of packets.
+    /// Watchers of packets.
     pub trace: Arc<TraceHub>,
     /// Whether frames wait for the flows of another process: see [`Pipeline::restore`].
     pub awaits_flows: bool,
-    /// Tells the time.
+    /// Clock.
     pub now: fn() -> Timestamp,
 }
 
-/// What the pipeline has to do with the flow cache: [`Offloader::planned`](super::Offloader::planned).
+/// Parts of the flow cache that the pipeline uses:
+/// [`Offloader::planned`](super::Offloader::planned).
 pub struct PlannedCache {
-    /// Captures in place of the filter what the cache does not forward. It follows selections by itself.
+    /// Program that replaces the capture filter, and passes packets that the cache does not
+    /// forward. It follows selections by itself.
     pub(super) filter: Option<OwnedFd>,
-    /// Counts what the cache forwards.
+    /// Counters of packets that the cache forwards.
     pub(super) counters: CounterReader,
-    /// Handshakes and FINs among it.
+    /// Handshakes and FINs that the cache has forwarded.
     pub(super) events: SegmentEvents,
 }
 
 impl PipelineParts {
-    /// Threads that count: workers first, then transmit, then as many as interfaces can be captured on.
+    /// Number of threads with counters: workers first, then transmit, then one for each interface
+    /// that can be captured on.
     pub fn threads(workers: usize) -> usize {
         workers + 1 + captures::MAX_INTERFACES
     }
 }
 
-/// The threads that run. Stop with [`Pipeline::stop`].
+/// The running threads. Stop them with [`Pipeline::stop`].
 pub struct Pipeline {
     captures: Captures,
     threads: Vec<JoinHandle<()>>,
-    /// To each worker.
+    /// Order channels, one for each worker.
     pub(super) orders: Vec<Sender<Order>>,
     flows: PacketFlows,
 }
 
 impl Pipeline {
-    /// Starts the threads that forward. They get nothing yet: see [`Pipeline::capture`].
+    /// Starts the threads that forward. They receive no frames yet: see [`Pipeline::capture`].
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -158,8 +161,8 @@ impl Pipeline {
         Ok(Pipeline { captures, threads, orders: all_orders, flows })
     }
 
-    /// Begins to capture on the interface with this index, in this thread's network namespace; where the flow cache is
-    /// attached, only what that leaves.
+    /// Starts to capture on the interface with this index, in this thread's network namespace.
+    /// Where the flow cache is attached, captures only packets that the cache does not forward.
     ///
     /// # Errors
     /// The interface cannot be captured on, or there are too many.
@@ -167,35 +170,35 @@ impl Pipeline {
         self.captures.begin(interface, is_cached)
     }
 
-    /// Where flows can be asked for.
+    /// Queries for flows.
     pub fn flows(&self) -> PacketFlows {
         self.flows.clone()
     }
 
-    /// Whose frames are whose.
+    /// Assignment of frames to workers.
     pub(super) fn dispatch(&self) -> &Dispatch {
         &self.captures.dispatch
     }
 
-    /// Has the workers look whether there is an order.
+    /// Makes the workers check for orders.
     pub(super) fn wake_workers(&self) {
         self.captures.wake_workers();
     }
 
-    /// Ends the capture on an interface; it may be gone.
+    /// Stops the capture on an interface, which may be gone.
     pub fn release(&mut self, interface: u32) {
         self.captures.end(interface);
     }
 
-    /// Captures by another filter from the next frame on, unless the flow cache says what is captured.
+    /// Replaces the capture filter from the next frame on, except where the flow cache filters.
     ///
     /// # Errors
-    /// The kernel refused it; where it did, the old one stays.
+    /// The kernel refused the filter on an interface, which keeps the old one.
     pub fn set_filter(&mut self, filter: &CaptureFilter) -> io::Result<()> {
         self.captures.set_filter(filter)
     }
 
-    /// What counts frames that the kernel dropped.
+    /// Counter of frames that the kernel dropped.
     pub fn overruns(&self) -> Overruns {
         Overruns { captures: self.captures.running.clone(), stats: self.captures.stats.clone() }
     }
@@ -205,26 +208,26 @@ impl Pipeline {
         self.captures.budget.peaks()
     }
 
-    /// Stops capturing, lets what is queued go out, and ends the threads.
+    /// Stops capturing, sends the queued frames, and ends the threads.
     pub fn stop(self) {
-        // A worker that waits for an order ends.
+        // Without this, a worker that waits for an order would not end.
         drop(self.orders);
         self.captures.stop();
-        // Each stage ends when those before it have: nobody is left to send to it.
+        // Each stage ends after the stages that send to it.
         for thread in self.threads {
             let _ = thread.join();
         }
     }
 }
 
-/// Counts the frames that the kernel dropped because we were too slow.
+/// Counts the frames that the kernel dropped because convey was too slow.
 pub struct Overruns {
     captures: RunningCaptures,
     stats: Arc<PacketStats>,
 }
 
 impl Overruns {
-    /// Counts those since the last call. For one thread.
+    /// Counts the drops since the last call. For one thread.
     pub fn count(&self) {
         self.captures.count_overruns(&self.stats);
     }
@@ -235,7 +238,7 @@ pub(super) fn named(name: String, run: impl FnOnce() + Send + 'static) -> io::Re
     thread::Builder::new().name(name).spawn(run)
 }
 
-/// Where the transmit thread says which frames it could not send.
+/// Handles frames that the transmit thread could not send.
 struct TransmitLosses {
     thread: usize,
     stats: Arc<PacketStats>,
@@ -257,7 +260,7 @@ fn transmit(outgoing: &Receiver<Batch>, free_batches: &Sender<Batch>, losses: &T
             let reason = drop_reason(&error);
             losses.stats.dropped(losses.thread, reason, 1);
             losses.trace.tell(|| not_sent(buffer.frame(), *interface, reason, (losses.now)()));
-            // Whatever it is, it is rare; a line for each kind is enough to find out.
+            // Such errors are rare; one line for each kind is enough.
             if reason == DropReason::TransmitFailed && told.insert(error.raw_os_error()) {
                 let len = buffer.frame().len();
                 warn!(

@@ -1,4 +1,5 @@
-//! A packet socket for one probe: it sends frames of our own making, and hears TCP to one port, and ICMP.
+//! Packet socket for one probe: sends frames built by convey, and receives TCP to one port, and
+//! ICMP.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,13 +14,14 @@ use tokio::io::unix::AsyncFd;
 
 use super::socket;
 
-/// Longer frames are cut short: an answer to a SYN has no more.
+/// Longer frames are cut short: an answer to a SYN is shorter.
 const READ_LEN: usize = 2_048;
 
-/// Frames that are read at once, more than the socket holds; lest those of others keep the probe from its timeout.
+/// Most frames to read at once, more than the socket holds, so that other hosts' frames cannot keep
+/// the probe from its timeout.
 const MAX_READ: usize = 4_096;
 
-/// The socket: it sends by one interface, and hears all of them.
+/// Packet socket that sends on one interface, and receives on all interfaces.
 pub struct ProbeSocket {
     heard: AsyncFd<OwnedFd>,
     sender: Box<dyn DataLinkSender>,
@@ -27,15 +29,15 @@ pub struct ProbeSocket {
 }
 
 impl ProbeSocket {
-    /// Sends by this interface. Hears what comes in for this TCP port, whoever forwards it, and ICMP. Goes by the runtime of the
-    /// caller.
+    /// Opens a socket that sends on this interface. It receives frames to this TCP port, regardless
+    /// of their next hop, and ICMP. Uses the caller's tokio runtime.
     ///
     /// # Errors
     /// Those of packet sockets: this process may lack CAP_NET_RAW, or descriptors.
     pub fn open(interface: u32, port: u16) -> io::Result<ProbeSocket> {
         let hearing = socket::open_plain(&filter(port))?;
         let heard = socket::readiness(hearing.try_clone()?.into())?;
-        // An answer may take another way than the question.
+        // The answer may arrive on another interface.
         let (_, receiver) = socket::bind(hearing, socket::ANY_INTERFACE, READ_LEN)?;
         let sending = socket::open_plain(&NOTHING)?;
         let (sender, _) = socket::bind(sending, interface, READ_LEN)?;
@@ -45,15 +47,15 @@ impl ProbeSocket {
     /// Sends a frame.
     ///
     /// # Errors
-    /// The kernel did not take it.
+    /// The kernel refuses it.
     pub fn send(&mut self, frame: &[u8]) -> io::Result<()> {
         self.sender.send_to(frame, None).unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
     }
 
-    /// Shows frames that come in to `judge`, until it returns something.
+    /// Passes incoming frames to `judge`, until it returns a value.
     ///
     /// # Errors
-    /// The socket cannot be waited for.
+    /// Waiting on the socket fails.
     pub async fn hear<T>(&mut self, mut judge: impl FnMut(&[u8]) -> Option<T>) -> io::Result<T> {
         loop {
             let mut ready = self.heard.readable().await?;
@@ -66,10 +68,10 @@ impl ProbeSocket {
     }
 }
 
-/// Lets no frame in.
+/// Filter that accepts no frame.
 const NOTHING: [SockFilter; 1] = [SockFilter::new((BPF_RET | BPF_K) as u16, 0, 0, 0)];
 
-/// TCP to this port over IPv4 or IPv6 without extension headers, and ICMP.
+/// Accepts TCP to this port over IPv4 or IPv6 without extension headers, and ICMP.
 fn filter(port: u16) -> [SockFilter; 16] {
     const ICMP: u32 = 1;
     const TCP: u32 = 6;

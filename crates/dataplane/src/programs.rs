@@ -1,12 +1,12 @@
-//! Programs of the host that convey runs, mostly as root: from the system's directories, whatever `PATH` says.
+//! Runs programs of the host, mostly as root: from the system's directories, regardless of `PATH`.
 
 use std::ffi::OsStr;
 use std::process::Command;
 
-/// Where they are looked for, in this order. Root alone can write there.
+/// Search path. Only root can write to these directories.
 const DIRECTORIES: &str = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin";
 
-/// A command by its name. Programs that it runs itself are looked for in the same places.
+/// Creates a command by its name. The command's own children use the same search path.
 pub fn command(name: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(name);
     command.env("PATH", DIRECTORIES);

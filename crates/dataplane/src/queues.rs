@@ -1,4 +1,4 @@
-//! The batches that wait between the threads, and how many bytes they may have.
+//! Queues of batches between the threads, and their memory limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,28 +9,29 @@ use super::Buffer;
 /// Batches that may wait for one thread.
 pub(super) const QUEUE: usize = 64;
 
-/// Batches of buffers that may wait to be filled again.
+/// Batches of free buffers that may wait for reuse.
 pub(super) const MAX_FREE_BATCHES: usize = 16;
 
-/// How long a thread waits for room in the next one's queue. Meanwhile frames wait in the kernel's receive buffer,
-/// which is the one deep queue there is.
+/// How long a thread waits for room in the next thread's queue. Meanwhile frames wait in the
+/// kernel's receive buffer, the only deep queue.
 pub(super) const QUEUE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Bytes of frames that may wait in all queues, unless memory is limited. Beyond, nothing more is captured; each capture
-/// thread may have a batch at hand then, and workers what they make of the frames they have.
+/// Bytes of frames that may wait in all queues, unless memory is limited. Above this limit
+/// capturing stops; each capture thread may hold one more batch then, and workers the frames that
+/// they make from theirs.
 pub const MAX_FRAME_MEMORY: usize = 64 << 20;
 
-/// A frame and the interface it came from or goes to.
+/// A frame, with the index of its ingress or egress interface.
 pub(super) type Parcel = (u32, Buffer);
 
-/// Frames on their way from one thread to another.
+/// A batch of frames that one thread passes to another.
 pub(super) struct Batch {
     pub(super) parcels: Vec<Parcel>,
-    /// Drop it when the frames are done with.
+    /// Dropped together with the frames.
     pub(super) charge: MemoryCharge,
 }
 
-/// How much memory batches may take, shared by all threads.
+/// Memory limit of batches, shared by all threads.
 #[derive(Clone)]
 pub(super) struct MemoryBudget {
     used: Arc<AtomicUsize>,
@@ -38,45 +39,45 @@ pub(super) struct MemoryBudget {
     most: usize,
 }
 
-/// Shows whether frames have taken much memory for a while.
+/// Detects peaks of frame memory.
 pub struct FrameMemory(MemoryBudget);
 
 impl FrameMemory {
-    /// Whether frames took a quarter of what they may since the last call, and take less now.
+    /// Whether frames took a quarter of the limit since the last call, and take less now.
     pub fn had_peak(&self) -> bool {
         let MemoryBudget { used, has_peaked, most } = &self.0;
         used.load(Ordering::Relaxed) < most / 8 && has_peaked.swap(false, Ordering::Relaxed)
     }
 }
 
-/// The memory that a batch takes; given back when dropped.
+/// Memory accounted to a batch; released when dropped.
 pub(super) struct MemoryCharge {
     bytes: usize,
     budget: MemoryBudget,
 }
 
 impl MemoryBudget {
-    /// Of so many bytes at most.
+    /// Creates a limit of `most` bytes.
     pub(super) fn new(most: usize) -> MemoryBudget {
         MemoryBudget { used: Arc::default(), has_peaked: Arc::default(), most }
     }
 
-    /// Shows its peaks.
+    /// Detector of this limit's peaks.
     pub(super) fn peaks(&self) -> FrameMemory {
         FrameMemory(self.clone())
     }
 
-    /// Whether there is none left.
+    /// Whether the limit is reached.
     pub(super) fn is_full(&self) -> bool {
         self.used.load(Ordering::Relaxed) >= self.most
     }
 
-    /// Whether less than half of it is left.
+    /// Whether less than half of the limit is left.
     pub(super) fn is_short(&self) -> bool {
         self.used.load(Ordering::Relaxed) >= self.most / 2
     }
 
-    /// Makes a batch. It takes what memory its frames have, however short they are.
+    /// Creates a batch, and accounts the allocated memory of its frames, however short they are.
     pub(super) fn batch(&self, parcels: Vec<Parcel>) -> Batch {
         let bytes = parcels.iter().map(|(_, buffer)| size_of::<Parcel>() + buffer.capacity()).sum();
         let before = self.used.fetch_add(bytes, Ordering::Relaxed);

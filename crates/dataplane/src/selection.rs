@@ -1,4 +1,5 @@
-//! Which traffic is ours: what the capture filter lets in and the guard keeps from the host's stack.
+//! Selection of convey's traffic: the capture filter accepts it, and the guard keeps it from the
+//! host's stack.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,30 +7,30 @@ use std::ops::RangeInclusive;
 
 use convey_model::{BackendConfig, DrainingEndpoints, Endpoint, FrontendConfig};
 
-/// The traffic that is forwarded.
+/// The traffic that convey forwards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selection {
-    /// Where clients connect to.
+    /// Endpoints that accept new connections.
     pub frontends: BTreeSet<Endpoint>,
-    /// Where they no longer do, but connections go on: the host gets new ones.
+    /// Endpoints with existing connections only: the host gets new ones.
     pub draining: BTreeSet<Endpoint>,
-    /// What servers answer; `None` if they answer clients directly (DSR).
+    /// Replies of servers; `None` if servers answer clients directly (DSR).
     pub replies: Option<Replies>,
 }
 
-/// Replies that come back to us: from a server to a port of ours.
+/// Replies that come back to convey: from a server to a SNAT port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replies {
-    /// Who sends them; one without a port, from any.
+    /// Sources of the replies; an entry without a port matches any port.
     pub servers: BTreeSet<Endpoint>,
-    /// Our addresses, of either family, that servers see as their clients'.
+    /// SNAT addresses of either family, which servers see as their clients' addresses.
     pub snat_addresses: BTreeSet<IpAddr>,
-    /// The ports on them that are ours, for every protocol.
+    /// SNAT ports on these addresses, for every protocol.
     pub snat_ports: RangeInclusive<u16>,
 }
 
 impl Selection {
-    /// The same with these SNAT addresses, where servers reply to us.
+    /// Adds these SNAT addresses, if servers reply to convey.
     #[must_use]
     pub fn with_snat(mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Selection {
         if let Some(replies) = &mut self.replies {
@@ -38,8 +39,9 @@ impl Selection {
         self
     }
 
-    /// What is forwarded by those of these frontends, each with its backend, that are in a packet mode. Servers reply to us if a
-    /// passthrough frontend uses them, in its protocol. Without SNAT addresses nobody does.
+    /// Builds the selection for these frontends, each with its backend; only packet modes count.
+    /// Servers reply to convey if a passthrough frontend uses them, in its protocol. Without SNAT
+    /// addresses no server does.
     pub fn new<'a>(
         frontends: impl IntoIterator<Item = (&'a FrontendConfig, &'a BackendConfig)>,
         snat_addresses: impl IntoIterator<Item = IpAddr>,
@@ -63,7 +65,7 @@ impl Selection {
         selection
     }
 
-    /// The same, and what drains.
+    /// Adds draining endpoints.
     pub fn with(mut self, draining: &DrainingEndpoints) -> Selection {
         self.draining.extend(&draining.listen);
         if let Some(replies) = &mut self.replies {
@@ -72,12 +74,12 @@ impl Selection {
         self
     }
 
-    /// Where clients' packets go that are ours.
+    /// Destinations of clients' packets that belong to convey.
     pub fn listen(&self) -> impl Iterator<Item = &Endpoint> {
         self.frontends.iter().chain(&self.draining)
     }
 
-    /// All our addresses: the VIPs and those of SNAT.
+    /// All addresses of convey: VIPs and SNAT addresses.
     pub(super) fn addresses(&self) -> BTreeSet<IpAddr> {
         let vips = self.listen().map(|frontend| frontend.addr.ip());
         vips.chain(self.replies.iter().flat_map(|replies| replies.snat_addresses.iter().copied())).collect()

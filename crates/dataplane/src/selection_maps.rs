@@ -1,4 +1,4 @@
-//! The maps of `bpf/selection.h`, which tell kernel programs what is ours.
+//! The maps of `bpf/selection.h`, which hold the selection for kernel programs.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -14,10 +14,11 @@ const FRONTENDS: &str = "frontends";
 const SERVERS: &str = "servers";
 const SNAT: &str = "snat";
 
-/// The maps.
+/// Names of the maps.
 pub(super) const NAMES: [&str; 3] = [FRONTENDS, SERVERS, SNAT];
 
-/// Makes the map with this name say what the selection does. Entries in both are there throughout.
+/// Writes the selection to the map with this name. Entries in the old and the new selection are
+/// there throughout.
 pub(super) fn fill(name: &str, map: &mut Map, selection: &Selection) -> Result<(), MapError> {
     let replies = selection.replies.as_ref();
     match name {
@@ -42,7 +43,7 @@ pub(super) fn fill(name: &str, map: &mut Map, selection: &Selection) -> Result<(
     }
 }
 
-/// Makes `entries` the map's contents: new ones go in before old ones come out.
+/// Replaces the map's contents by `entries`: inserts new entries before it removes old ones.
 pub(super) fn replace<K, V>(
     mut map: HashMap<&mut MapData, K, V>,
     entries: Vec<(K, V)>,
@@ -62,15 +63,15 @@ where
     Ok(())
 }
 
-/// What the map of frontends says of one: `enum frontend_state` of `bpf/selection.h`.
+/// Values of the map of frontends: `enum frontend_state` of `bpf/selection.h`.
 pub(super) const SERVING: u8 = 1;
 pub(super) const DRAINING: u8 = 2;
 
-/// Values of the map of our own addresses: `enum own_address` of `bpf/maps.h`.
+/// Values of the map of convey's addresses: `enum own_address` of `bpf/maps.h`.
 pub(super) const WITH_FRONTENDS: u8 = 1;
 pub(super) const SNAT_ALONE: u8 = 2;
 
-/// Our own addresses, each with its value in their map.
+/// Addresses of convey, each with its value in their map.
 pub(super) fn own_addresses(selection: &Selection) -> Vec<(IpKey, u8)> {
     let vips: HashSet<IpAddr> = selection.listen().map(|frontend| frontend.addr.ip()).collect();
     let value = |ip: &IpAddr| if vips.contains(ip) { WITH_FRONTENDS } else { SNAT_ALONE };

@@ -1,4 +1,4 @@
-//! The view of the workers: a snapshot, and the plan that the forwarding core makes of it.
+//! View of the workers: a snapshot, and the forwarding plan built from it.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -16,41 +16,41 @@ use convey_snapshot::{self as snapshot, Snapshot};
 pub struct Sight {
     /// Counters and settings.
     pub(super) snapshot: Arc<Snapshot>,
-    /// What is forwarded, and where to.
+    /// Forwarding rules and their targets.
     pub(super) plan: Plan,
 }
 
 impl Sight {
-    /// Of this snapshot.
+    /// Creates the view of a first snapshot.
     pub fn new(snapshot: Arc<Snapshot>) -> Sight {
         let plan = plan(&snapshot);
         Sight { snapshot, plan }
     }
 
-    /// Of the snapshot after this one. What is the same is kept.
+    /// Creates the view of the next snapshot. Unchanged parts are reused.
     pub fn next(&self, snapshot: Arc<Snapshot>) -> Sight {
         let plan = plan_after(&snapshot, Some(self));
         Sight { snapshot, plan }
     }
 
-    /// The same without flows that begin with these SNAT addresses.
+    /// Copies the view, without new flows from these SNAT addresses.
     #[must_use]
     pub fn withholding(self, snat_withheld: Arc<[IpAddr]>) -> Sight {
         Sight { plan: Plan { snat_withheld, ..self.plan }, ..self }
     }
 
-    /// The snapshot.
+    /// Returns the snapshot.
     pub fn snapshot(&self) -> &Arc<Snapshot> {
         &self.snapshot
     }
 
-    /// What is forwarded, and where to.
+    /// Returns the forwarding plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 }
 
-/// What packet modes forward.
+/// Builds the plan of the packet modes.
 pub fn plan(snapshot: &Snapshot) -> Plan {
     plan_after(snapshot, None)
 }
@@ -102,7 +102,7 @@ fn plan_after(snapshot: &Snapshot, before: Option<&Sight>) -> Plan {
     }
 }
 
-/// `None` if it is proxied.
+/// `None` if the frontend is in a proxy mode.
 fn frontend(frontend: &snapshot::Frontend, pool: &Arc<PlannedPool>) -> Option<PlannedFrontend> {
     let config = &frontend.config;
     Some(PlannedFrontend {
@@ -151,7 +151,7 @@ fn servers(pool: &Arc<snapshot::Pool>) -> impl Iterator<Item = Arc<PlannedServer
     })
 }
 
-/// A pool's answer in the words of the forwarding core.
+/// Converts a pool's pick to a type of the forwarding core.
 pub fn picked(pick: snapshot::Pick) -> Picked {
     match pick {
         snapshot::Pick::Server(index) => Picked::Server(index),

@@ -1,4 +1,4 @@
-//! Packet sockets, made ready by us and then handed to pnet.
+//! Opens packet sockets and passes them to pnet.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
@@ -20,11 +20,12 @@ const PACKET_STATISTICS: c_int = 6;
 const PACKET_VNET_HDR: c_int = 15;
 const PACKET_IGNORE_OUTGOING: c_int = 23;
 
-/// A socket that is bound to it hears what comes in anywhere.
+/// Index that binds a socket to all interfaces.
 pub(super) const ANY_INTERFACE: u32 = 0;
 
-/// A socket that gets no frame yet: it has no protocol until it is bound, so nothing slips in before the filter is
-/// there. Frames have their virtio header before them, both ways; frames that this host sends are not captured.
+/// Opens a socket that receives no frames yet: it has no protocol until it is bound, so no frame
+/// passes before the filter is set. Received and sent frames have a virtio header; frames that this
+/// host sends are not captured.
 pub(super) fn open(filter: &CaptureFilter) -> io::Result<Socket> {
     let no_protocol = Protocol::from(0);
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(no_protocol))?;
@@ -34,7 +35,7 @@ pub(super) fn open(filter: &CaptureFilter) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// The same without virtio headers, and with any filter.
+/// Opens a socket without virtio headers, with any filter.
 pub(super) fn open_plain(filter: &[SockFilter]) -> io::Result<Socket> {
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(0)))?;
     set_option(&socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)?;
@@ -42,7 +43,7 @@ pub(super) fn open_plain(filter: &[SockFilter]) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// The same for packets: they begin with their IP header, whatever the link.
+/// Opens a socket for packets, which begin with their IP header on any link.
 pub(super) fn open_packets(filter: &[SockFilter]) -> io::Result<Socket> {
     let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(0)))?;
     socket.attach_filter(filter)?;
@@ -56,13 +57,13 @@ pub(super) fn attach(socket: &Socket, filter: &CaptureFilter) -> io::Result<()> 
     socket.attach_filter(&program)
 }
 
-/// The same with a program that is in the kernel already.
+/// Replaces the socket's filter by a program that is loaded in the kernel.
 pub(super) fn attach_program(socket: &Socket, program: BorrowedFd<'_>) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, program.as_raw_fd())
 }
 
-/// Has pnet bind the socket to the interface. Its buffer for reading has `read_len` bytes (longer frames are cut
-/// short); neither a read nor a write waits.
+/// Binds the socket to the interface by pnet. The read buffer has `read_len` bytes (longer frames
+/// are cut short); reads and writes never block.
 pub(super) fn bind(
     socket: Socket,
     interface: u32,
@@ -71,8 +72,8 @@ pub(super) fn bind(
     bind_as(socket, interface, ChannelType::Layer2, read_len)
 }
 
-/// Has pnet bind a socket of [`open_packets`] to all interfaces, for what comes to this host's stack with this EtherType. What the
-/// flow cache forwards costs nothing there.
+/// Binds a socket of [`open_packets`] to all interfaces by pnet, for packets with this EtherType to
+/// the host's stack. Packets that the flow cache forwards cost nothing there.
 pub(super) fn bind_packets(
     socket: Socket,
     ether_type: u16,
@@ -82,7 +83,7 @@ pub(super) fn bind_packets(
     Ok(receiver)
 }
 
-/// Has tokio tell when a socket is readable.
+/// Registers a socket with tokio, to be notified when it is readable.
 pub(super) fn readiness(source: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     #[expect(unsafe_code, reason = "no safe function registers a descriptor")]
     // SAFETY: the source owns the descriptor and keeps it open. `OwnedFd` returns the same one each time.
@@ -96,7 +97,7 @@ fn bind_as(
     channel_type: ChannelType,
     read_len: usize,
 ) -> io::Result<(Box<dyn DataLinkSender>, Box<dyn DataLinkReceiver>)> {
-    // pnet reads nothing else of it for a socket of ours.
+    // pnet reads no other field for a socket that it did not open.
     let interface = NetworkInterface {
         index: interface,
         name: String::new(),
@@ -111,7 +112,7 @@ fn bind_as(
         write_timeout: Some(Duration::ZERO),
         promiscuous: false,
         channel_type,
-        // pnet owns the descriptor from here on, and closes it even if it fails.
+        // pnet owns the descriptor from here on, and closes it even if pnet fails.
         socket_fd: Some(socket.into_raw_fd()),
         ..Config::default()
     };
@@ -121,7 +122,7 @@ fn bind_as(
     }
 }
 
-/// Gives a socket a receive buffer of so many bytes; a smaller one if that is all that this process may have.
+/// Sets the receive buffer of a socket to `bytes`, or to the maximum that this process may request.
 pub(super) fn set_receive_buffer(socket: &Socket, bytes: usize) -> io::Result<()> {
     set_socket_recv_buffer_size_force(socket, bytes).or_else(|_| {
         say_limited();
@@ -129,7 +130,7 @@ pub(super) fn set_receive_buffer(socket: &Socket, bytes: usize) -> io::Result<()
     })
 }
 
-/// The same for what is sent.
+/// Sets the send buffer likewise.
 pub(super) fn set_send_buffer(socket: &Socket, bytes: usize) -> io::Result<()> {
     set_socket_send_buffer_size_force(socket, bytes).or_else(|_| {
         say_limited();
@@ -137,7 +138,8 @@ pub(super) fn set_send_buffer(socket: &Socket, bytes: usize) -> io::Result<()> {
     })
 }
 
-/// In a user namespace CAP_NET_ADMIN is no leave to exceed the host's limits.
+/// Warns once about limited buffers: CAP_NET_ADMIN of a user namespace does not lift the host's
+/// limits.
 fn say_limited() {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
@@ -148,7 +150,7 @@ fn say_limited() {
     });
 }
 
-/// Frames that found the receive buffer full, since the last call.
+/// Number of frames since the last call that found the receive buffer full.
 pub(super) fn take_drops(socket: &Socket) -> io::Result<u32> {
     /// `struct tpacket_stats`.
     #[repr(C)]

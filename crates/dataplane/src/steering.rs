@@ -1,4 +1,4 @@
-//! Which worker each captured frame goes to.
+//! Steers each captured frame to a worker.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use convey_model::{DropReason, Timestamp};
 use convey_trace::TraceHub;
 use convey_wire::Kind;
 
-/// What one capture thread knows. The fragments of a packet are expected to come in by the same interface.
+/// Steering state of one capture thread. The fragments of a packet are expected on the same
+/// interface.
 pub(super) struct Steering {
     dispatch: Dispatch,
     fragments: Fragments<Buffer>,
@@ -16,19 +17,19 @@ pub(super) struct Steering {
     lost: LostFragments,
 }
 
-/// Fragments that no worker gets.
+/// Counts of fragments that reach no worker.
 struct LostFragments {
-    /// Those whose first did not come.
+    /// Fragments whose first fragment never came.
     unmatched: u64,
-    /// Those that found too many waiting.
+    /// Fragments that came when too many were waiting.
     refused: u64,
-    /// By which all of them came.
+    /// Ingress interface of the frames.
     interface: u32,
     trace: Arc<TraceHub>,
 }
 
 impl Steering {
-    /// For frames of one interface. Numbers packets that come in fragments by `ids`.
+    /// Creates the state for one interface. `ids` numbers packets that come in fragments.
     pub(super) fn new(
         dispatch: Dispatch,
         ids: IpIds,
@@ -39,9 +40,10 @@ impl Steering {
         Steering { dispatch, fragments: Fragments::new(ids), now, lost }
     }
 
-    /// Hands the frame to a worker, and with a first fragment those that waited for it; unless it has to wait itself.
+    /// Sends the frame to a worker. A first fragment releases the fragments that waited for it; a
+    /// later fragment may have to wait.
     pub(super) fn steer(&mut self, mut frame: Buffer, send: &mut impl FnMut(u16, Buffer)) {
-        // A frame that cannot be read goes to the first worker, which says why.
+        // A frame that cannot be parsed goes to the first worker, which counts the reason.
         let Ok(headers) = frame.headers else { return send(0, frame) };
         let Some(key) = headers.fragment() else { return send(self.dispatch.worker(&headers.key), frame) };
 
@@ -69,17 +71,18 @@ impl Steering {
         }
     }
 
-    /// Shows those who watch a frame that no worker gets.
+    /// Publishes a frame that reaches no worker to the watchers.
     pub(super) fn show_lost(&self, frame: &Buffer, reason: DropReason) {
         self.lost.show(frame, reason, (self.now)());
     }
 
-    /// How many frames wait for what they follow: lost with this.
+    /// Number of frames that wait for their first fragment; they are lost when this is dropped.
     pub(super) fn held(&self) -> u64 {
         self.fragments.held() as u64
     }
 
-    /// How many frames were dropped since this was last asked, and why; for every batch, so that none waits for long.
+    /// Numbers of frames dropped since the last call, by reason. Called for every batch, so that no
+    /// count is late.
     pub(super) fn take_lost(&mut self) -> impl Iterator<Item = (DropReason, u64)> {
         if !self.fragments.is_empty() {
             let (lost, now) = (&mut self.lost, (self.now)());
@@ -120,7 +123,8 @@ mod tests {
         Steering::new(Dispatch::new(4, None), IpIds::new(0), (1, Arc::default()), now)
     }
 
-    /// The workers that frames went to, whether they know their packet, and its source port.
+    /// For each steered frame: the worker, whether the frame has its first fragment, and the source
+    /// port.
     fn steered(steering: &mut Steering, frame: &[u8]) -> Vec<(u16, bool, u16)> {
         let mut buffer = Buffer::default();
         buffer.fill(&[&[0; VNET_HEADER_LEN], frame].concat());

@@ -11,21 +11,23 @@ use rustix::net::netdevice::index_to_name;
 use super::{Buffer, CaptureFilter, socket};
 use convey_model::DropReason;
 
-/// What may be on its way on one interface, in bytes; the kernel counts twice what it was told, and calls a half of
-/// that full. At 1 Gbit/s it is 34 ms' worth: bursts fit.
+/// Send buffer for one interface in bytes. The kernel doubles the requested size, and regards half
+/// of that as full. At 1 Gbit/s it holds 34 ms of traffic, enough for bursts.
 const SEND_BUFFER: usize = 4 << 20;
 
-/// Sends frames on any interface, each through a socket of its own that is opened when it is first needed, in the
-/// network namespace of the thread that sends. The sockets of interfaces that are gone are closed when another is opened.
+/// Sends frames on any interface, each through its own socket, which is opened on first use in the
+/// network namespace of the sending thread. Opening a socket closes the sockets of interfaces that
+/// are gone.
 #[derive(Default)]
 pub struct Transmit {
     senders: HashMap<u32, Box<dyn DataLinkSender>>,
 }
 
 impl Transmit {
-    /// Sends the frame as it is, on the interface with this index. Partial checksums are completed and super-frames
-    /// are cut, by the interface or by the kernel before it. On error the frame is lost, as it is when as much as may
-    /// be waits for the interface already: nobody else's frames wait for one that is slow.
+    /// Sends the frame unchanged on the interface with this index. The interface, or the kernel
+    /// before it, completes partial checksums and cuts super-frames. On error the frame is lost,
+    /// also when the interface's send buffer is full: a slow interface must not delay frames of
+    /// others.
     pub fn send(&mut self, interface: u32, frame: &Buffer) -> io::Result<()> {
         let sender = match self.senders.get_mut(&interface) {
             Some(sender) => sender,
@@ -50,19 +52,19 @@ impl Transmit {
     }
 }
 
-/// What has become of a frame that was not sent.
+/// Drop reason of a frame that was not sent.
 pub(super) fn drop_reason(error: &io::Error) -> DropReason {
     match error.raw_os_error() {
         Some(libc::ENOBUFS) => DropReason::InterfaceRefused,
         Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => DropReason::InterfaceDown,
         Some(libc::EAGAIN) => DropReason::SendBufferFull,
-        // pnet asks first whether there is room, without waiting.
+        // pnet first polls for room, without waiting.
         None if error.kind() == io::ErrorKind::TimedOut => DropReason::SendBufferFull,
         _ => DropReason::TransmitFailed,
     }
 }
 
-/// Whether there is no such interface any more.
+/// Whether the interface no longer exists.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENODEV))
 }

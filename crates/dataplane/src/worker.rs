@@ -1,4 +1,4 @@
-//! A worker: owns its flows, turns frames into frames, counts verdicts.
+//! A worker: owns its flows, rewrites frames, and counts verdicts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,38 +23,39 @@ use convey_snapshot::stats::{Counter, Gauge, PacketStats, STATES};
 
 const _: () = assert!(FlowState::ALL.len() <= STATES, "every state has a gauge");
 
-/// How often time passes for a worker that gets no frames.
+/// Interval of the timers of a worker without frames.
 const TICK: Duration = Duration::from_millis(50);
 
-/// The same while it has flows in the cache: another one may wait for the room that those take at a frontend or server,
-/// and the cache tells of their end without waking anybody.
+/// Interval of the timers while the worker has flows in the cache. Another worker may wait for the
+/// slots that these flows hold at a frontend or server, and the cache's events wake no worker.
 const HEARING: Duration = Duration::from_millis(10);
 
-/// How often what the flow cache has forwarded is added to the counters.
+/// Interval at which packets forwarded by the flow cache are added to the counters.
 const COUNT_EVERY: Duration = Duration::from_millis(250);
 
-/// Requests for neighbours that may wait to be looked at.
+/// Most neighbour requests that may wait.
 pub const MAX_WANTED_NEIGHBOURS: usize = 512;
 
-/// How many of them only servers and routers may have: anybody on the link can make up clients.
+/// Part of these requests that is reserved for servers and routers: any host on the link can forge
+/// clients.
 const WANTED_OURS: usize = 256;
 
-/// What a worker needs.
+/// State of a worker.
 pub(super) struct Worker {
-    /// Index of its counters.
+    /// Index of the worker's counters.
     pub(super) core: usize,
     pub(super) forwarder: Forwarder,
-    /// Counts what the flow cache forwards, if that is this worker's part.
+    /// Reader of the flow cache's counters, in the one worker that has this task.
     pub(super) counters: Option<CounterReader>,
     pub(super) events: EventQueue,
-    /// For packets that it cuts.
+    /// IP ids for packets that the worker cuts.
     pub(super) ids: IpIds,
     pub(super) waiting: NeighbourQueue,
     pub(super) sight: Arc<ArcSwap<Sight>>,
     pub(super) stats: Arc<PacketStats>,
     pub(super) frames: Receiver<Batch>,
     pub(super) orders: Receiver<Order>,
-    /// What operators want of its flows.
+    /// Operators' requests for the worker's flows.
     pub(super) desk: FlowDesk,
     /// Frames that came before the flows of another process.
     pub(super) backlog: Backlog,
@@ -68,7 +69,7 @@ pub(super) struct Worker {
     pub(super) now: fn() -> Timestamp,
 }
 
-/// What is done with one batch of frames.
+/// Context of one batch of frames.
 pub(super) struct Round<'a> {
     pub(super) sight: &'a Sight,
     pub(super) now: Timestamp,
@@ -79,7 +80,7 @@ pub(super) struct Round<'a> {
 }
 
 impl Worker {
-    /// Works until no capture thread is left to send it frames.
+    /// Runs until no capture thread is left to send frames.
     pub(super) fn run(mut self) {
         let mut accounting = Accounting::new(self.core);
         let mut is_behind = false;
@@ -107,7 +108,7 @@ impl Worker {
                 out: Vec::with_capacity(parcels.len()),
                 spare: Vec::new(),
             };
-            // First: an event may keep a flow from being given up.
+            // Handle events first: an event may keep a flow from expiring.
             for (key, segment) in self.events.take() {
                 self.forwarder.on_cached(&key, segment, now);
             }
@@ -127,7 +128,8 @@ impl Worker {
             }
             self.take_flow_requests(&mut round);
             let Round { out, spare, .. } = round;
-            // Before a SYN is sent: on this machine its answer may be here when the call returns.
+            // Flush the cache before a SYN is sent: on this machine the answer may arrive before
+            // the call returns.
             self.forwarder.flush_cache();
             self.send(out, spare);
             drop(charge);
@@ -141,7 +143,8 @@ impl Worker {
         self.stats.dropped(self.core, DropReason::NextHopUnresolved, self.waiting.len() as u64);
     }
 
-    /// The next frames, none if none come for so long. `None`: no capture thread is left.
+    /// Receives the next frames; empty if none come within `patience`. `None`: no capture thread is
+    /// left.
     fn next_batch(&mut self, patience: Duration) -> Option<Batch> {
         if let Some(batch) = self.backlog.next() {
             return Some(batch);
@@ -153,7 +156,7 @@ impl Worker {
         }
     }
 
-    /// A frame that came at `since`.
+    /// Handles a frame that came at `since`.
     fn handle(&mut self, (interface, mut buffer): Parcel, since: Timestamp, round: &mut Round<'_>) {
         let before = if self.trace.is_on() { self.trace.before(buffer.frame()) } else { None };
         let mut frame = buffer.as_frame(interface);
@@ -176,7 +179,8 @@ impl Worker {
                 round.out.push((interface, buffer));
             }
             Verdict::Drop(reason) if self.may_wait(reason, &buffer) => {
-                // One that follows a fragment is for the same neighbour, which need not be known any more.
+                // A later fragment waits for the same neighbour as the frame before, which the
+                // forwarder may no longer know.
                 let neighbour = match reason {
                     DropReason::NextHopUnresolved => self.forwarder.events().unresolved,
                     _ => None,
@@ -210,7 +214,7 @@ impl Worker {
         accounting.refused_client(self.forwarder.refused_at(), reason);
     }
 
-    /// Counts a frame that came in by this interface and goes on.
+    /// Counts a forwarded frame that came in by this interface.
     fn count(&self, forwarded: Forwarded, (interface, buffer): (u32, &Buffer), round: &Round<'_>) {
         let (packets, bytes) = match forwarded.direction {
             Direction::ToServer => (Counter::PacketsRx, Counter::BytesRx),
@@ -232,7 +236,7 @@ impl Worker {
         }
     }
 
-    /// Has a frame that was rewritten sent, cut if it is too long for its next hop.
+    /// Queues a rewritten frame for transmission, cut if it is too long for its next hop.
     fn transmit(&mut self, forwarded: Forwarded, (interface, mut buffer): Parcel, round: &mut Round<'_>) {
         let enclose = |buffer: &mut Buffer| {
             if let Some(envelope) = &forwarded.envelope {
@@ -271,7 +275,8 @@ impl Worker {
         }
     }
 
-    /// Whether a frame may be forwarded yet: its next hop is being resolved, or it follows a fragment whose is.
+    /// Whether a frame may wait: its next hop is being resolved, or it follows a fragment that
+    /// waits for one.
     fn may_wait(&self, reason: DropReason, frame: &Buffer) -> bool {
         match reason {
             DropReason::NextHopUnresolved => true,
@@ -296,7 +301,7 @@ impl Worker {
         }
     }
 
-    /// Gives back what flows took that have ended, before others ask for it.
+    /// Releases the slots of flows that have ended, before new flows need them.
     pub(super) fn release_slots(&mut self, accounting: &Accounting) {
         let events = self.forwarder.events();
         for record in events.records.drain(..) {
@@ -320,7 +325,8 @@ impl Worker {
         }
     }
 
-    /// Says of large segments that nobody acknowledges whether their servers are there, and counts those that are suspected.
+    /// Decides for unacknowledged large segments whether their servers are alive, and counts
+    /// suspected path MTU black holes.
     fn judge_unanswered(&mut self, accounting: &Accounting) {
         for segment in std::mem::take(&mut self.forwarder.events().unanswered) {
             let answered = accounting.answered_since(&segment);
@@ -350,7 +356,7 @@ impl Worker {
     }
 }
 
-/// Asks for a neighbour. Where there is no room, the next packet asks again.
+/// Requests a neighbour. If the queue is full, the next packet requests it again.
 fn ask(requests: &tokio::sync::mpsc::Sender<WantedNeighbour>, wanted: WantedNeighbour) {
     if wanted.is_ours || requests.capacity() > WANTED_OURS {
         let _ = requests.try_send(wanted);

@@ -1,4 +1,4 @@
-//! The cache on one interface.
+//! Attachment of the flow cache to one interface.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,7 +10,7 @@ use super::{CacheError, KernelCache, XdpLink};
 use crate::legacy;
 use convey_model::Interface;
 
-/// An interface that has the cache, until it is detached or the cache is unloaded.
+/// An interface that the cache is attached to, until it is detached or the cache is unloaded.
 #[derive(Debug)]
 pub(super) struct Attachment {
     /// Index of the interface.
@@ -21,20 +21,20 @@ pub(super) struct Attachment {
 #[derive(Debug)]
 enum Link {
     Tcx(SchedClassifierLinkId),
-    /// May outlive us.
+    /// A filter may outlive the process.
     Filter(SchedClassifierLinkId),
     Xdp {
         link: XdpLink,
         /// Name of the interface.
         name: String,
-        /// Its address, as the program was told.
+        /// Ethernet address of the interface, as set in the XDP program.
         mac: Option<[u8; 6]>,
     },
 }
 
 impl Attachment {
-    /// To tc ingress. Before others: no other program needs the packets that we forward, and the guard drops
-    /// the rest.
+    /// Attaches the cache to tc ingress, before other programs: no other program needs the packets
+    /// that convey forwards, and the guard drops the rest.
     pub(super) fn to_tc(
         cache: &mut KernelCache,
         interface: &Interface,
@@ -53,7 +53,8 @@ impl Attachment {
         }
     }
 
-    /// To its driver. By a link that was `handed` over, another program runs until [`Attachment::take_link`].
+    /// Attaches the cache to the driver. With a link that was `handed` over, the program of the
+    /// other process runs until [`Attachment::take_link`].
     pub(super) fn to_xdp(
         cache: &mut KernelCache,
         interface: &Interface,
@@ -77,20 +78,20 @@ impl Attachment {
         }
     }
 
-    /// Has our program run, where that of another process may by the same link.
+    /// Runs our program on the link, in place of the program of another process.
     pub(super) fn take_link(&self, cache: &mut KernelCache) -> Result<(), CacheError> {
         let Link::Xdp { link, name, .. } = &self.link else { return Ok(()) };
         link.run(cache.xdp()?.fd()?.as_fd())
             .map_err(|error| CacheError::Driver { interface: name.clone(), error })
     }
 
-    /// Its link, if it is to a driver, with the index of the interface; for another process.
+    /// The XDP link and the index of the interface, for another process; `None` for tc.
     pub(super) fn xdp_link(&self) -> Option<io::Result<(u32, XdpLink)>> {
         let Link::Xdp { link, .. } = &self.link else { return None };
         Some(link.try_clone().map(|link| (self.interface, link)))
     }
 
-    /// Goes by the interface as it is now.
+    /// Applies changes of the interface.
     pub(super) fn update(
         &mut self,
         cache: &mut KernelCache,
@@ -106,7 +107,7 @@ impl Attachment {
         Ok(())
     }
 
-    /// What it is attached by, as logs have it.
+    /// Kind of the attachment, for logs.
     pub(super) fn means(&self) -> &'static str {
         match self.link {
             Link::Tcx(_) => "tc (tcx)",
@@ -115,7 +116,7 @@ impl Attachment {
         }
     }
 
-    /// Detaches it. That fails where the interface is gone, and with it what was attached to it.
+    /// Detaches the cache. Fails if the interface is gone, and the attachment with it.
     pub(super) fn detach(self, cache: &mut KernelCache) {
         match self.link {
             Link::Tcx(link) | Link::Filter(link) => {
@@ -129,7 +130,7 @@ impl Attachment {
     }
 }
 
-/// Tells XDP the address of an interface, if it has one.
+/// Sets the address of an interface in the XDP program, if the interface has one.
 fn tell(cache: &mut KernelCache, interface: &Interface) -> Result<(), CacheError> {
     interface.mac.map_or(Ok(()), |mac| cache.set_interface(interface.index, mac))
 }

@@ -4,14 +4,15 @@ use std::io;
 
 use libc::c_long;
 
-/// What of `union bpf_attr` a command takes, as C has it.
+/// Part of `union bpf_attr` for one command, in C layout.
 ///
 /// # Safety
-/// Addresses in it lead to what the kernel reads and writes by its command, for as long as a call takes.
+/// Addresses in it lead to memory that the kernel reads and writes for its command, valid for as
+/// long as a call takes.
 #[expect(unsafe_code, reason = "the kernel goes by the addresses")]
 pub(super) unsafe trait Attributes {}
 
-/// Has the kernel do a command of bpf(2). Returns what it returns: a descriptor, or 0.
+/// Calls bpf(2) with a command. Returns the kernel's result: a descriptor, or 0.
 pub(super) fn bpf<A: Attributes>(command: c_long, attributes: &mut A) -> io::Result<c_long> {
     #[expect(unsafe_code, reason = "no crate has these calls")]
     // SAFETY: the kernel reads and writes `attributes`, of its size, and what its addresses lead to.

@@ -1,23 +1,23 @@
-//! Counter ids: the kernel counts what it forwards of a frontend and server under one. An id whose entries are all gone is given to
-//! others.
+//! Counter ids: the kernel counts the forwarded packets of a frontend and server under one id. An
+//! id without entries is reused for other owners.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use convey_forward::FlowOwners;
 
-/// Readings of its counters after which an id without entries goes back. The first may come while the kernel still forwards a packet
-/// by an entry that has just been removed.
+/// Counter readings after which an id without entries is free again. During the first reading the
+/// kernel may still forward a packet by an entry that was just removed.
 const READINGS: u8 = 2;
 
-/// The ids, as all workers and the reader of the counters share them.
+/// Counter ids, shared by all workers and the reader of the counters.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CounterIds(Arc<Mutex<Ids>>);
 
 #[derive(Debug, Default)]
 struct Ids {
     of_owners: HashMap<FlowOwners, u16>,
-    /// By their number; `None`: free.
+    /// Ids by their number; `None`: free.
     ids: Vec<Option<Id>>,
     free: Vec<u16>,
 }
@@ -25,14 +25,15 @@ struct Ids {
 #[derive(Debug)]
 struct Id {
     owners: FlowOwners,
-    /// Workers that may have entries under it.
+    /// Number of workers that may have entries under the id.
     holders: u32,
-    /// How often its counters were read since the last worker let go of it.
+    /// Counter readings since the last worker released the id.
     readings: u8,
 }
 
 impl CounterIds {
-    /// The id of these owners, for one more worker that is going to have entries under it. `None` if `max` are in use.
+    /// Returns the id of these owners for one more worker, which is about to add entries under the
+    /// id. `None` if `max` ids are in use.
     pub(super) fn hold(&self, owners: FlowOwners, max: u16) -> Option<u16> {
         let mut shared = self.lock();
         let Ids { of_owners, ids, free } = &mut *shared;
@@ -52,14 +53,14 @@ impl CounterIds {
         Some(number)
     }
 
-    /// A worker has no entry under this id any more.
+    /// Records that a worker has no entry under this id any more.
     pub(super) fn release(&self, number: u16) {
         if let Some(id) = &mut self.lock().ids[usize::from(number)] {
             id.holders -= 1;
         }
     }
 
-    /// Fills in the ids in use, and whose they are.
+    /// Lists the ids in use with their owners.
     pub(super) fn list(&self, into: &mut Vec<(u16, FlowOwners)>) {
         into.clear();
         let shared = self.lock();
@@ -67,7 +68,7 @@ impl CounterIds {
         into.extend(in_use.filter_map(|(number, id)| Some((number as u16, id.as_ref()?.owners))));
     }
 
-    /// All counters have been read. Takes back the ids whose counters cannot change any more.
+    /// Frees the ids whose counters cannot change any more; called after all counters were read.
     pub(super) fn recycle(&self) {
         let Ids { of_owners, ids, free } = &mut *self.lock();
         for (number, place) in ids.iter_mut().enumerate() {

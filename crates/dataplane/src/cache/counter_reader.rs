@@ -1,4 +1,4 @@
-//! What the kernel has counted, on its way to the statistics.
+//! Reads the kernel's flow counters for the statistics.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,14 +9,14 @@ use convey_forward::FlowOwners;
 use convey_model::DropReason;
 use convey_snapshot::stats::{Counter, PacketStats};
 
-/// Reads what the cache has counted. There is one.
+/// Reader of the flow cache's counters. A cache has one reader.
 #[derive(Debug)]
 pub struct CounterReader {
     cache: Arc<Mutex<KernelCache>>,
     counter_ids: CounterIds,
     failures: Failures,
     in_use: Vec<(u16, FlowOwners)>,
-    /// By their ids; what was read last of an id is where its next owners begin.
+    /// Last reading by counter id. The next owners of an id count from its last reading.
     read: Vec<FlowCounters>,
 }
 
@@ -29,12 +29,13 @@ impl CounterReader {
         CounterReader { cache, counter_ids, failures, in_use: Vec::new(), read: Vec::new() }
     }
 
-    /// Hands what was forwarded since the last call to `count`, and says what became of packets so far.
+    /// Passes packets forwarded since the last call to `count`, and updates the packet outcomes in
+    /// `stats`.
     pub fn read(&mut self, stats: &PacketStats, mut count: impl FnMut(FlowOwners, Counter, u64)) {
         let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         self.counter_ids.list(&mut self.in_use);
         for &(id, owners) in &self.in_use {
-            // It cannot fail for an id that is in the map.
+            // The lookup cannot fail for an id that is in the map.
             let Ok(now) = cache.flow_counters(id) else { continue };
             let place = usize::from(id);
             self.read.resize(self.read.len().max(place + 1), FlowCounters::default());

@@ -1,10 +1,11 @@
-//! What the cache is told of a flow.
+//! Entries of the flow cache.
 
 use convey_forward::{Direction, View};
 use convey_model::{Addr, FlowKey, Rewrite};
 use convey_wire::{self as wire, Envelope};
 
-/// What is done to the packets of a flow that go one way: `struct flow_entry` of `bpf/maps.h`, in a cache line.
+/// Rewrite of a flow's packets in one direction: `struct flow_entry` of `bpf/maps.h`, in a cache
+/// line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct FlowEntry {
@@ -13,19 +14,22 @@ pub struct FlowEntry {
     src_port: u16,
     dst_port: u16,
     next_hop: u16,
-    /// Of packets to clients: the lower half of the index of the interface that they come in on.
+    /// For packets to clients: the lower half of the index of the interface that they come in on.
     from: u16,
-    /// In the order of the bytes on the wire, like a checksum. Of outer packets the halves of the flow label, as numbers.
+    /// In network byte order, like a checksum. For outer packets: the halves of the flow label, as
+    /// numbers.
     address_sum: [u8; 2],
     port_sum: [u8; 2],
     counter_id: u16,
     flags: u16,
-    /// TCP: what comes after the last byte that went this way. The kernel goes on from here, as with all that follows.
-    /// Means nothing while a server has not answered.
+    /// TCP: the next sequence number in this direction. The kernel updates it, like all fields
+    /// below. Undefined until a server has answered.
     pub sent: u32,
-    /// TCP: what its sender expects next. Means nothing while a client has not been answered.
+    /// TCP: the next sequence number that the sender expects. Undefined until a client has been
+    /// answered.
     pub ack: u32,
-    /// When the last packet went this way, to about 10 ms: nanoseconds of `CLOCK_MONOTONIC`. 0: none has yet.
+    /// Time of the last packet in this direction, to about 10 ms: nanoseconds of `CLOCK_MONOTONIC`.
+    /// 0: no packet yet.
     pub last_seen: u64,
 }
 
@@ -38,65 +42,68 @@ const ALONE: u16 = 16;
 const TUNNELED: u16 = 32;
 const RESTORED: u16 = 64;
 
-/// Index of no next hop: there are fewer (`NextHops::MAX_COUNT`). The kernel leaves packets of the
-/// entry to userspace. `NOWHERE` of `bpf/maps.h`.
+/// Index for an entry without a next hop; valid indexes are lower (`NextHops::MAX_COUNT`). The
+/// kernel leaves packets of the entry to userspace. `NOWHERE` of `bpf/maps.h`.
 const NO_NEXT_HOP: u16 = u16::MAX;
 
 impl FlowEntry {
-    /// Whether its packets go to a next hop.
+    /// Whether the entry has a next hop.
     #[cfg(test)]
     pub(super) fn has_next_hop(&self) -> bool {
         self.next_hop != NO_NEXT_HOP
     }
 
-    /// Whether a FIN went this way.
+    /// Whether the entry has seen a FIN.
     pub fn is_finished(&self) -> bool {
         self.flags & FINISHED != 0
     }
 
-    /// Whether of the connection only the SYN is known.
+    /// Whether the entry has seen only the SYN of its connection.
     pub fn is_opening(&self) -> bool {
         self.flags & OPENING != 0
     }
 
-    /// Whether its numbers may be older than those of its connection.
+    /// Whether the sequence numbers may be older than those of the connection.
     pub fn is_restored(&self) -> bool {
         self.flags & RESTORED != 0
     }
 
-    /// The same of a flow whose numbers are those that another process had: the kernel takes up those of its packets.
+    /// Entry of a flow that another process handed over: the kernel takes the sequence numbers from
+    /// its packets.
     pub fn restored(mut self) -> FlowEntry {
         self.flags |= RESTORED;
         self
     }
 
-    /// The same of a connection of which only the SYN is known: the kernel forwards the rest of the handshake too, by
-    /// what it sees of it.
+    /// Entry of a connection in its handshake, after the SYN: the kernel forwards the rest of the
+    /// handshake too, by the directions that it sees.
     pub fn opening(mut self, view: View) -> FlowEntry {
         self.flags |= OPENING;
         self.seen_from(view)
     }
 
-    /// The same of a flow of which so much passes.
+    /// Entry of a flow with this [`View`]: the directions that pass the balancer.
     pub fn seen_from(mut self, view: View) -> FlowEntry {
         self.flags |= if view == View::ClientSide { ALONE } else { 0 };
         self
     }
 
-    /// The same of packets to a client that come in on this interface. The kernel leaves packets that come in on another to userspace;
-    /// unless its index is 65,536 higher: the entry has no room for more of it.
+    /// Entry for packets to a client that come in on this interface. The kernel leaves packets from
+    /// another interface to userspace, unless the indexes differ by a multiple of 65,536: the entry
+    /// keeps the lower 16 bits.
     pub fn coming_from(mut self, interface: u32) -> FlowEntry {
         self.from = interface as u16;
         self
     }
 
-    /// The lower 16 bits of the interface that packets have to come in on. `None`: packets to servers
-    /// come in on any.
+    /// Lower 16 bits of the interface that packets have to come in on. `None`: packets to servers
+    /// come in on any interface.
     pub(super) fn source_interface(&self) -> Option<u16> {
         (self.flags & TO_CLIENT != 0).then_some(self.from)
     }
 
-    /// The same of packets that go through a tunnel, as they are: its addresses and ports are those of outer packets.
+    /// Entry for packets that go unchanged through a tunnel: addresses and ports are those of the
+    /// outer packets.
     pub fn within(mut self, envelope: &Envelope) -> FlowEntry {
         debug_assert!(self.flags & L2_DSR != 0, "{envelope:?}");
         (self.src, self.dst) = (envelope.source(), envelope.tunnel.server);
@@ -108,7 +115,8 @@ impl FlowEntry {
         self
     }
 
-    /// Rewrites packets with this key so, and counts them under a counter id (below `Sizes::counter_ids`).
+    /// Creates an entry that rewrites packets with this key, and counts them under a counter id
+    /// (below `Sizes::counter_ids`).
     pub fn new(key: &FlowKey, to: &Rewrite, direction: Direction, counter_id: u16) -> FlowEntry {
         let (addresses, ports) = wire::checksum_changes(key, to);
         let stays =

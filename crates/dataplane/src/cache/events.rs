@@ -1,4 +1,4 @@
-//! The ring of events: segments of handshakes, and FINs, that the cache has forwarded.
+//! Ring of events: segments of handshakes, and FINs, that the cache has forwarded.
 
 use std::fmt;
 use std::mem::offset_of;
@@ -9,7 +9,7 @@ use crate::kernel_types::SegmentEvent;
 use convey_forward::Segment;
 use convey_model::{Addr, FlowKey};
 
-/// Events that nobody has taken yet. The kernel writes them without waking anybody.
+/// Ring of events that are not yet taken. The kernel writes them without a wakeup.
 pub struct SegmentEvents(RingBuf<MapData>);
 
 const LEN: usize = size_of::<SegmentEvent>();
@@ -19,7 +19,7 @@ impl SegmentEvents {
         SegmentEvents(ring)
     }
 
-    /// Takes the oldest one.
+    /// Takes the oldest event.
     pub fn take(&mut self) -> Option<(FlowKey, Segment)> {
         let event = self.0.next()?;
         // The kernel writes nothing else.
@@ -61,7 +61,7 @@ mod tests {
     use crate::kernel_types::btf::Btf;
     use convey_forward::{ACK, FIN};
 
-    /// Its bytes are put where the committed object says that the kernel program writes them.
+    /// The test puts the bytes where the committed object places the kernel program's fields.
     #[test]
     fn an_event_is_read_as_the_kernel_program_writes_it() {
         let btf = Btf::of(OBJECT);

@@ -1,4 +1,5 @@
-//! The cache's flows. Many are written at once, by the batch calls of bpf(2) (Linux 5.6), which `aya` has none of.
+//! The cache's map of flows. The batch calls of bpf(2) (Linux 5.6), which `aya` lacks, write many
+//! flows at once.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -20,13 +21,13 @@ const DELETE_BATCH: c_long = 27;
 #[derive(Debug, Error)]
 #[error("the flow cache's map, after {done} entries: {error}")]
 pub struct BatchError {
-    /// Entries before the failure, which are done.
+    /// Number of entries before the failure; these are done.
     pub done: usize,
     /// Error of the kernel.
     pub error: io::Error,
 }
 
-/// The map of flows. Clones are of the same map.
+/// The map of flows. Clones share the map.
 #[derive(Debug, Clone)]
 pub struct FlowMap(Arc<OwnedFd>);
 
@@ -35,15 +36,15 @@ impl FlowMap {
         FlowMap(Arc::new(map))
     }
 
-    /// Has packets of these keys be forwarded by the entries, from the first on; earlier entries are replaced. Keys that
-    /// there is no room or memory for are removed instead: an outdated entry would forward their packets. Returns how many
-    /// there was room for.
+    /// Inserts or replaces entries, in the order of the keys. Keys that do not fit (no room or
+    /// memory) are removed instead: the kernel would forward their packets by an outdated entry.
+    /// Returns how many entries fit.
     ///
     /// # Errors
-    /// The kernel refuses: of the entries that are not done, those of before may still be there.
+    /// The kernel refuses; the older entries of the remaining keys may still be there.
     ///
     /// # Panics
-    /// If there are not as many entries as keys.
+    /// If the numbers of entries and keys differ.
     pub fn put(&self, keys: &[FlowKey], entries: &[FlowEntry]) -> Result<usize, BatchError> {
         assert_eq!(keys.len(), entries.len(), "a key for each entry");
         let update = |from: usize| {
@@ -54,15 +55,16 @@ impl FlowMap {
         put_all(keys.len(), update, |at| self.remove(&keys[at..=at]))
     }
 
-    /// Leaves packets of these keys to userspace again. Keys that are not there are passed over.
+    /// Removes the entries of these keys, so that their packets go to userspace. Missing keys are
+    /// skipped.
     ///
     /// # Errors
-    /// The kernel refuses: those that are not done may still be there.
+    /// The kernel refuses; the remaining entries may still be there.
     pub fn remove(&self, keys: &[FlowKey]) -> Result<(), BatchError> {
         remove_all(keys.len(), |from| self.batch(&keys[from..]).call(DELETE_BATCH))
     }
 
-    /// The entry of this key, as the kernel has it now.
+    /// Returns the kernel's current entry of this key.
     pub fn get(&self, key: &FlowKey) -> io::Result<Option<FlowEntry>> {
         let mut entry = FlowEntry::default();
         let mut element = ElementAttributes {
@@ -85,10 +87,12 @@ impl FlowMap {
     }
 }
 
-/// What a call for many comes to that ends early: how many it says that it has done, and why it ended.
+/// Result of a batch call that ends early: the number of elements done as the kernel reports it,
+/// and the error.
 type EarlyEnd = (usize, io::Error);
 
-/// Puts in `len` entries by a call that goes on from one of them, and removes those that there is no room for.
+/// Inserts `len` entries by a call that starts at a given entry, and removes the entries that do
+/// not fit.
 fn put_all(
     len: usize,
     mut update: impl FnMut(usize) -> Result<(), EarlyEnd>,
@@ -101,14 +105,14 @@ fn put_all(
         if !matches!(error.raw_os_error(), Some(libc::E2BIG | libc::ENOMEM)) {
             return Err(BatchError { done: at, error });
         }
-        // It ended at the first that cannot be put in.
+        // The call ended at the first entry that does not fit.
         remove(at).map_err(|failed| BatchError { done: at, ..failed })?;
         (at, put) = (at + 1, put - 1);
     }
     Ok(put)
 }
 
-/// Removes `len` keys by a call that goes on from one of them.
+/// Removes `len` keys by a call that starts at a given key.
 fn remove_all(len: usize, mut delete: impl FnMut(usize) -> Result<(), EarlyEnd>) -> Result<(), BatchError> {
     let mut at = 0;
     while at < len {
@@ -117,14 +121,14 @@ fn remove_all(len: usize, mut delete: impl FnMut(usize) -> Result<(), EarlyEnd>)
         if error.raw_os_error() != Some(libc::ENOENT) {
             return Err(BatchError { done: at, error });
         }
-        // It ended at the first that is not there.
+        // The call ended at the first missing key.
         at += 1;
     }
     Ok(())
 }
 
-/// How many of `len` a call has done that ended early. Before Linux 6.8 one that lacks memory to begin with leaves the
-/// number as it was: all of them.
+/// Number of elements that an early-ended call has done. Before Linux 6.8, a call that lacks memory
+/// to begin leaves the number unchanged: at `len`.
 fn done_of(done: usize, len: usize) -> usize {
     if done < len { done } else { 0 }
 }
@@ -147,7 +151,7 @@ struct BatchAttributes {
     out_batch: u64,
     keys: u64,
     values: u64,
-    /// Before the call how many there are, after it how many were done.
+    /// Before the call: number of elements. After the call: number of elements done.
     count: u32,
     map: u32,
     elem_flags: u64,

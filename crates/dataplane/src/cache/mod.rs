@@ -1,5 +1,6 @@
-//! The kernel flow cache: BPF programs (`bpf/cache.bpf.c`) that send on the packets of flows that were decided on here,
-//! and the maps that tell them how. Loaded by [`KernelCache`], filled through it and [`FlowMap`].
+//! The kernel flow cache: BPF programs (`bpf/cache.bpf.c`) that forward packets of flows which
+//! userspace has decided on, and the maps with their decisions. [`KernelCache`] loads the cache
+//! and, with [`FlowMap`], fills it.
 
 mod attachment;
 mod bpf;
@@ -57,19 +58,20 @@ const INTERFACES: &str = "interfaces";
 const SYN_LIMIT: &str = "syn_limit";
 const EVENTS: &str = "events";
 
-/// SYNs that were dropped, among [`OUTCOMES`].
+/// Index in [`OUTCOMES`] of SYNs that the cache drops by its limit.
 pub(crate) const SYN_LIMITED: u32 = Outcome::ALL.len() as u32;
-/// FINs that were dropped, there being no room for their events, among them, too.
+/// Index in [`OUTCOMES`] of FINs that the cache drops for lack of room for their events.
 pub(crate) const FIN_QUEUE_FULL: u32 = SYN_LIMITED + 1;
 /// Index in [`OUTCOMES`] of segments that the cache drops for a wrong checksum.
 pub(crate) const BAD_CHECKSUM: u32 = FIN_QUEUE_FULL + 1;
 /// Index in [`OUTCOMES`] of packets that the cache drops because the kernel cannot rewrite them.
 pub(crate) const REWRITE_FAILED: u32 = BAD_CHECKSUM + 1;
 
-/// How much the cache has room for; at least 1 of each.
+/// Capacity of the cache; at least 1 of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
-    /// Entries: a flow has one for each direction that passes us. Memory is taken as they come.
+    /// Entries: a flow has one for each direction that passes the balancer. The kernel allocates
+    /// entries on demand.
     pub entries: u32,
     /// Next hops.
     pub next_hops: u32,
@@ -81,13 +83,13 @@ pub struct Sizes {
 #[derive(Debug)]
 pub struct KernelCache(Ebpf);
 
-/// Why there is no cache, or it could not be told something.
+/// Errors of the flow cache.
 #[derive(Debug, Error)]
 pub enum CacheError {
     /// The programs could not be loaded.
     #[error("loading the flow cache (needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN): {0}")]
     Load(#[from] EbpfError),
-    /// The programs are such as the kernel takes only of who may see its memory.
+    /// The kernel accepts these programs only from a process that may read kernel memory.
     #[error("loading the flow cache: this process lacks CAP_PERFMON")]
     Unprivileged,
     /// The kernel refused a program.
@@ -96,9 +98,9 @@ pub enum CacheError {
     /// The program for tc could not be attached to an interface.
     #[error("attaching the flow cache (by tcx: {}): {filter}", causes(tcx))]
     Attach {
-        /// Why not by tcx.
+        /// Error of the attachment by tcx.
         tcx: Box<ProgramError>,
-        /// Why not as a filter.
+        /// Error of the attachment as a filter.
         #[source]
         filter: ProgramError,
     },
@@ -107,33 +109,34 @@ pub enum CacheError {
     Driver {
         /// Name of the interface.
         interface: String,
-        /// Why not.
+        /// The driver's error.
         error: std::io::Error,
     },
     /// A map could not be read or changed.
     #[error("the flow cache's map: {0}")]
     Map(#[from] MapError),
-    /// The object is not what this program was built for.
+    /// The object file lacks something that this binary expects.
     #[error("the flow cache's object lacks `{0}`")]
     Missing(&'static str),
     /// Some entries could not be written.
     #[error(transparent)]
     Entries(#[from] BatchError),
-    /// The system call that only we make failed.
+    /// A system call without a wrapper in `aya` failed.
     #[error("the flow cache's map: {0}")]
     System(#[from] std::io::Error),
 }
 
 impl CacheError {
-    /// Whether the link to a driver is attached to nothing: the interface is gone, or somebody has
-    /// detached the link.
+    /// Whether the link to a driver is attached to nothing: the interface is gone, or another
+    /// process has detached the link.
     pub fn says_detached(&self) -> bool {
         matches!(self, CacheError::Driver { error, .. } if error.raw_os_error() == Some(libc::ENOLINK))
     }
 }
 
 impl KernelCache {
-    /// Loads programs and maps, the maps empty: the cache knows no flow and forwards nothing. Nothing is attached.
+    /// Loads programs and maps. The maps are empty, so the cache forwards nothing, and nothing is
+    /// attached.
     pub fn load(sizes: &Sizes) -> Result<KernelCache, CacheError> {
         let mut loader = objects::loader();
         loader.map_max_entries(FLOWS, sizes.entries);
@@ -142,7 +145,7 @@ impl KernelCache {
         let mut cache = KernelCache(loader.load(OBJECT)?);
         match cache.load_programs() {
             Ok(()) => Ok(cache),
-            // The verifier's reason would be a page about one instruction.
+            // The verifier's log would be a page about one instruction.
             Err(CacheError::Program(ProgramError::LoadError { .. })) if lacks_perfmon() => {
                 Err(CacheError::Unprivileged)
             }
@@ -162,25 +165,25 @@ impl KernelCache {
         Ok(program.try_into()?)
     }
 
-    /// The filter of packet sockets (`SOCK_RAW`) where the cache is on tc.
+    /// The filter for packet sockets (`SOCK_RAW`), used where the cache is on tc.
     pub fn filter(&mut self) -> Result<&mut SocketFilter, CacheError> {
         let program = self.0.program_mut(FILTER).ok_or(CacheError::Missing(FILTER))?;
         Ok(program.try_into()?)
     }
 
-    /// The flows, to be written by any thread.
+    /// The map of flows, writable from any thread.
     pub fn flows(&self) -> Result<FlowMap, CacheError> {
         let Some(Map::HashMap(map)) = self.0.map(FLOWS) else { return Err(CacheError::Missing(FLOWS)) };
         Ok(FlowMap::new(map.fd().as_fd().try_clone_to_owned()?))
     }
 
-    /// Has the next hop with this index lead there, or nowhere.
+    /// Sets or clears the next hop with this index.
     pub fn set_next_hop(&mut self, index: u32, hop: Option<&NextHop>) -> Result<(), CacheError> {
         let mut hops: Array<_, NextHopEntry> = Array::try_from(self.map(NEXT_HOPS)?)?;
         Ok(hops.set(index, hop.map_or_else(NextHopEntry::default, NextHopEntry::from), 0)?)
     }
 
-    /// Has `cache_filter` let in packets by another selection. Packets in both are let in throughout.
+    /// Applies a new selection to `cache_filter`. Packets in both selections pass throughout.
     pub fn select(&mut self, selection: &Selection) -> Result<(), CacheError> {
         let ours = HashMap::try_from(self.map(OWN_ADDRESSES)?)?;
         selection_maps::replace(ours, selection_maps::own_addresses(selection))?;
@@ -190,25 +193,26 @@ impl KernelCache {
         Ok(())
     }
 
-    /// Tells XDP the Ethernet address of an interface it is attached to: it forwards what is sent there.
+    /// Sets the Ethernet address of an interface for XDP, which forwards frames sent to this
+    /// address.
     pub fn set_interface(&mut self, index: u32, mac: [u8; 6]) -> Result<(), CacheError> {
         let mut interfaces: HashMap<_, u32, [u8; 6]> = HashMap::try_from(self.map(INTERFACES)?)?;
         Ok(interfaces.insert(index, mac, 0)?)
     }
 
-    /// Has XDP forward nothing more that comes in on an interface.
+    /// Stops XDP forwarding for frames that come in on an interface.
     pub fn forget_interface(&mut self, index: u32) -> Result<(), CacheError> {
         let mut interfaces: HashMap<_, u32, [u8; 6]> = HashMap::try_from(self.map(INTERFACES)?)?;
         Ok(interfaces.remove(&index)?)
     }
 
-    /// Limits who begins connections, and how fast; `None`: no longer.
+    /// Limits the rate of new connections; `None` removes the limit.
     pub fn limit_syns(&mut self, limit: Option<&SynLimit>) -> Result<(), CacheError> {
         let mut map: Array<_, SynLimitEntry> = Array::try_from(self.map(SYN_LIMIT)?)?;
         Ok(map.set(0, limit.map_or_else(SynLimitEntry::default, SynLimit::entry), 0)?)
     }
 
-    /// What was forwarded under a counter id since the cache was loaded.
+    /// Packets and bytes forwarded under a counter id since the cache was loaded.
     pub fn flow_counters(&self, counter_id: u16) -> Result<FlowCounters, CacheError> {
         self.sum(FLOW_COUNTERS, counter_id.into(), |sum: FlowCounters, core| FlowCounters {
             packets_to_server: sum.packets_to_server + core.packets_to_server,
@@ -218,33 +222,34 @@ impl KernelCache {
         })
     }
 
-    /// How many packets have had this outcome since the cache was loaded.
+    /// Number of packets with this outcome since the cache was loaded.
     pub fn count(&self, outcome: Outcome) -> Result<u64, CacheError> {
         self.outcomes(outcome as u32)
     }
 
-    /// How many FINs were dropped since the cache was loaded, there being no room for their events.
+    /// Number of FINs dropped since the cache was loaded for lack of room for their events.
     pub fn fin_queue_full(&self) -> Result<u64, CacheError> {
         self.outcomes(FIN_QUEUE_FULL)
     }
 
-    /// Segments with SYN or FIN that the cache has dropped for a wrong checksum since it was loaded.
+    /// Number of segments with SYN or FIN dropped since the cache was loaded for a wrong checksum.
     pub fn bad_checksums(&self) -> Result<u64, CacheError> {
         self.outcomes(BAD_CHECKSUM)
     }
 
-    /// Packets that the cache has dropped since it was loaded because the kernel could not rewrite them.
+    /// Number of packets dropped since the cache was loaded because the kernel could not rewrite
+    /// them.
     pub fn rewrites_failed(&self) -> Result<u64, CacheError> {
         self.outcomes(REWRITE_FAILED)
     }
 
-    /// The ring of events. There is one, for the first who asks.
+    /// The ring of events. Only the first call succeeds.
     pub fn events(&mut self) -> Result<SegmentEvents, CacheError> {
         let ring = self.0.take_map(EVENTS).ok_or(CacheError::Missing(EVENTS))?;
         Ok(SegmentEvents::new(RingBuf::try_from(ring)?))
     }
 
-    /// How many SYNs were dropped by [`KernelCache::limit_syns`] since the cache was loaded.
+    /// Number of SYNs dropped by [`KernelCache::limit_syns`] since the cache was loaded.
     pub fn syns_refused(&self) -> Result<u64, CacheError> {
         self.outcomes(SYN_LIMITED)
     }
@@ -253,7 +258,7 @@ impl KernelCache {
         self.sum(OUTCOMES, outcome, |sum: u64, core| sum + core)
     }
 
-    /// Counters, over all cores.
+    /// Sum of a counter over all cores.
     fn sum<C: Pod + Default>(
         &self,
         name: &'static str,

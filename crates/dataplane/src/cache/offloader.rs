@@ -1,4 +1,4 @@
-//! The flow cache at work: attached to interfaces, and kept as the snapshots say.
+//! Runs the flow cache: attaches it to interfaces, and applies snapshots.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,8 +18,9 @@ use convey_model::{Interface, Layer, NextHop, NextHops};
 /// BPF links of XDP programs, by the index of the interface.
 pub type XdpLinks = BTreeMap<u32, XdpLink>;
 
-/// Has the kernel forward packets of open flows that come in on some interfaces. Detached when dropped, and but for
-/// kernels before 6.6, where it takes filters of tc, with the process.
+/// Has the kernel forward packets of open flows on some interfaces. Dropping it detaches the cache.
+/// If the process is killed, the cache is detached as well, except for tc filters, which kernels
+/// before 6.6 need.
 #[derive(Debug)]
 pub struct Offloader {
     cache: Arc<Mutex<KernelCache>>,
@@ -29,16 +30,16 @@ pub struct Offloader {
     counter_ids: CounterIds,
     failures: Failures,
     attached: Vec<Attachment>,
-    /// Next hops as the cache was told.
+    /// Next hops as written to the cache.
     hops: Vec<Option<NextHop>>,
 }
 
 impl Offloader {
-    /// The name of its filters of tc.
+    /// Name of the cache's tc filters.
     pub const FILTER: &'static str = TC;
 
-    /// Loads the programs; the cache knows no flow yet, and nothing is attached. Filters of tc have this handle, which is to be
-    /// nobody else's: they may outlive us.
+    /// Loads the programs; the cache has no flows yet and is not attached. tc filters get this
+    /// handle, which nothing else may use: filters may outlive the process.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -62,12 +63,13 @@ impl Offloader {
         })
     }
 
-    /// Attaches the cache to one more interface. By a link that was `handed` over, another process's program runs until
-    /// [`Offloader::take_links`]. It does nothing where the layer is [`Layer::Worker`].
+    /// Attaches the cache to one more interface. With a link that was `handed` over, the other
+    /// process's program runs until [`Offloader::take_links`]. Has no effect with
+    /// [`Layer::Worker`].
     ///
     /// # Errors
-    /// The kernel or the interface's driver refuses; then packets that come in there are left to workers, and with XDP
-    /// those that would go out there, too.
+    /// The kernel or the interface's driver refuses. Workers then forward the packets that come in
+    /// there and, with XDP, the packets that would leave there.
     pub fn attach(&mut self, interface: &Interface, handed: Option<XdpLink>) -> Result<(), CacheError> {
         let mut cache = lock(&self.cache);
         let attachment = match self.layer {
@@ -79,7 +81,7 @@ impl Offloader {
         Ok(())
     }
 
-    /// Its links to drivers, for another process.
+    /// Links of the cache to drivers, for another process.
     ///
     /// # Errors
     /// There are too few descriptors.
@@ -87,16 +89,16 @@ impl Offloader {
         self.attached.iter().filter_map(Attachment::xdp_link).collect()
     }
 
-    /// Has this cache forward wherever that of another process may by the same link: one that hands
-    /// over, or one that was handed our links and does not go on. Returns the errors, one for each
-    /// interface where that fails.
+    /// Runs this cache on all links that another process may use: a process that hands over, or a
+    /// process that got our links and fails to continue. Returns the errors, one for each interface
+    /// that failed.
     #[must_use]
     pub fn take_links(&self) -> Vec<CacheError> {
         let mut cache = self.cache();
         self.attached.iter().filter_map(|attachment| attachment.take_link(&mut cache).err()).collect()
     }
 
-    /// Detaches it from an interface.
+    /// Detaches the cache from an interface.
     pub fn detach(&mut self, interface: u32) {
         let mut cache = lock(&self.cache);
         for attachment in self.attached.extract_if(.., |attachment| attachment.interface == interface) {
@@ -104,21 +106,22 @@ impl Offloader {
         }
     }
 
-    /// Where it forwards.
+    /// Layer that the cache forwards at.
     pub fn layer(&self) -> Layer {
         self.layer
     }
 
-    /// What it is attached by, for people to read: its layer, and which kind of tc.
+    /// Readable name of the attachment: the layer, and the kind of tc.
     pub fn means(&self) -> &'static str {
         self.attached.first().map_or(self.layer.name(), Attachment::means)
     }
 
-    /// Has packets go where these next hops are now. A driver without XDP drops what the program of another sends through
-    /// it: with XDP what leads to interfaces without the cache is left to workers.
+    /// Updates the next hops. A driver without XDP drops frames that another driver's XDP program
+    /// sends through it. So with XDP, workers forward the packets that leave by interfaces without
+    /// the cache.
     ///
     /// # Errors
-    /// The first one; the other next hops are up to date all the same.
+    /// The first error; the other next hops are up to date all the same.
     pub fn update_next_hops(&mut self, network: &NextHops) -> Result<(), CacheError> {
         let mut cache = lock(&self.cache);
         let mut done = Ok(());
@@ -145,19 +148,21 @@ impl Offloader {
         done
     }
 
-    /// Leaves to us what another selection takes in.
+    /// Applies a new selection: the kernel leaves its packets to userspace.
     pub fn select(&mut self, selection: &Selection) -> Result<(), CacheError> {
         self.cache().select(selection)
     }
 
-    /// A worker's end of the cache. `epoch` is `Timestamp(0)`, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Creates a worker's writer to the cache. `epoch` is `Timestamp(0)`, in nanoseconds of
+    /// `CLOCK_MONOTONIC`.
     pub fn writer(&self, epoch: u64) -> Result<Box<dyn FlowCache>, CacheError> {
         let flows = self.cache().flows()?;
         let (counter_ids, failures) = (self.counter_ids.clone(), self.failures.clone());
         Ok(Box::new(CacheWriter::new(flows, self.sizes, epoch, counter_ids, failures)))
     }
 
-    /// What the pipeline has to do with it: for one pipeline, since there is one ring of events.
+    /// Parts of the cache that a pipeline needs. One pipeline only, since there is one ring of
+    /// events.
     pub fn planned(&self) -> Result<PlannedCache, CacheError> {
         let (filter, counters) = (self.filter()?, self.counter_reader());
         Ok(PlannedCache { filter, counters, events: self.cache().events()? })
@@ -167,13 +172,13 @@ impl Offloader {
         CounterReader::new(self.cache.clone(), self.counter_ids.clone(), self.failures.clone())
     }
 
-    /// Refuses floods of SYNs.
+    /// Handle for the SYN limit.
     pub fn syn_gate(&self) -> SynGate {
         SynGate::new(self.cache.clone())
     }
 
-    /// The program that packet sockets filter by, lest they get a copy of what is forwarded here. With XDP they see none of
-    /// it anyway.
+    /// Filter program for packet sockets, which keeps them from receiving copies of packets that
+    /// the cache forwards. With XDP they get no such copies anyway.
     fn filter(&self) -> Result<Option<OwnedFd>, CacheError> {
         if self.layer != Layer::Tc {
             return Ok(None);
@@ -195,7 +200,8 @@ impl Offloader {
 }
 
 impl Drop for Offloader {
-    /// The reader of its counters still holds the cache, and filters would outlive the process.
+    /// Detaches explicitly: the reader of the counters still holds the cache, and filters would
+    /// outlive the process.
     fn drop(&mut self) {
         let mut cache = self.cache();
         let _ = cache.tc().map(SchedClassifier::unload);
@@ -203,13 +209,13 @@ impl Drop for Offloader {
     }
 }
 
-/// What reads its counters, for tests without a pipeline.
+/// Reader of the cache's counters, for tests without a pipeline.
 #[cfg(feature = "test-util")]
 pub fn counter_reader(offloader: &Offloader) -> CounterReader {
     offloader.counter_reader()
 }
 
-/// Its ring of events, for tests without a pipeline. There is one, for the first who asks.
+/// Ring of events, for tests without a pipeline. Only the first call succeeds.
 #[cfg(feature = "test-util")]
 pub fn events(offloader: &Offloader) -> Result<super::SegmentEvents, CacheError> {
     offloader.cache().events()

@@ -1,4 +1,4 @@
-//! Decides which SYNs pass while a flood of forged ones is on (`bpf/limit.h`).
+//! Limit for SYNs during a flood of forged ones (`bpf/limit.h`).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -6,32 +6,33 @@ use std::time::Duration;
 use super::{CacheError, KernelCache};
 use crate::kernel_types::{RateEntry, SynLimitEntry};
 
-/// How often something may happen.
+/// A rate with a burst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// From one time to the next in the long run; above zero.
+    /// Interval between two events in the long run; above zero.
     pub interval: Duration,
-    /// So many times at once after a silence, at least 1.
+    /// Events at once after a silence, at least 1.
     pub burst: u32,
 }
 
-/// How fast clients may begin TCP connections while there is a limit. Those of a network (IPv4: /24, IPv6: /48) that the
-/// cache has seen none completed from have to send their SYN twice.
+/// Rate limit for new TCP connections. Clients of a network (IPv4: /24, IPv6: /48) from which the
+/// cache has seen no completed handshake have to send their SYN twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SynLimit {
-    /// Clients of one network.
+    /// Limit for the clients of one network.
     pub network: Rate,
-    /// Those of all networks together that none has been completed from.
+    /// Limit for all networks together that have not completed a handshake.
     pub strangers: Rate,
 }
 
-/// Where the limit is set. Clones are of the same cache.
+/// Sets the SYN limit of a cache. Clones share the cache.
 #[derive(Debug, Clone)]
 pub struct SynGate(Arc<Mutex<KernelCache>>);
 
 impl SynLimit {
-    /// What is let through in a flood: 10,000 a second of a network, which somebody who forges its addresses may use up, and
-    /// 5,000 of strangers, which takes somebody who sends every SYN twice.
+    /// Limit during a flood: 10,000 SYNs a second from a network, which an attacker who forges its
+    /// addresses may use up, and 5,000 from strangers, which an attacker uses up only by sending
+    /// every SYN twice.
     pub const IN_FLOOD: SynLimit = SynLimit {
         network: Rate { interval: Duration::from_micros(100), burst: 1_000 },
         strangers: Rate { interval: Duration::from_micros(200), burst: 500 },
@@ -52,7 +53,7 @@ impl SynGate {
         SynGate(cache)
     }
 
-    /// Limits who begins connections, and how fast; `None`: no longer.
+    /// Limits the rate of new connections; `None` removes the limit.
     pub fn limit(&self, limit: Option<&SynLimit>) -> Result<(), CacheError> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).limit_syns(limit)
     }

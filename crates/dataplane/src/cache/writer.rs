@@ -1,4 +1,4 @@
-//! The forwarder's end of the cache.
+//! The forwarder's writer to the flow cache.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
@@ -12,13 +12,13 @@ use super::{FlowEntry, FlowMap, Sizes};
 use convey_forward::{CachedActivity, CachedRoute, FlowCache, FlowOwners, Progress};
 use convey_model::{FlowKey, TCP, Timestamp};
 
-/// Most keys of a worker that wait to be removed at last: 4 MiB.
+/// Most keys per worker whose removal is still to be retried: 4 MiB.
 const MAX_STALE: usize = 65_536;
 
 /// Most changes that wait for a flush: 416 KiB.
 const MAX_WAITING: usize = 4_096;
 
-/// What the kernel has refused. Clones share it.
+/// Counters of refused map changes. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Failures(Arc<Refused>);
 
@@ -29,18 +29,19 @@ struct Refused {
 }
 
 impl Failures {
-    /// How often it has refused to change its map.
+    /// Number of map changes that the kernel has refused.
     pub(super) fn count(&self) -> u64 {
         self.0.changes.load(Ordering::Relaxed)
     }
 
-    /// Entries that it has refused to remove, and that nobody tries to remove again: too many others wait for that.
+    /// Number of entries whose removal the kernel has refused, and is not retried: the list of
+    /// retries was full.
     pub(super) fn entries_lost(&self) -> u64 {
         self.0.entries_lost.load(Ordering::Relaxed)
     }
 }
 
-/// The kernel's flows, as a [`FlowMap`] has them.
+/// The kernel's map of flows, see [`FlowMap`].
 pub(super) trait Flows {
     fn put(&self, keys: &[FlowKey], entries: &[FlowEntry]) -> Result<usize, BatchError>;
     fn remove(&self, keys: &[FlowKey]) -> Result<(), BatchError>;
@@ -61,7 +62,7 @@ impl Flows for FlowMap {
     }
 }
 
-/// Writes the flows of one worker, many at a time.
+/// Writes the flows of one worker in batches.
 #[derive(Debug)]
 pub(super) struct CacheWriter<M = FlowMap> {
     flows: M,
@@ -69,31 +70,31 @@ pub(super) struct CacheWriter<M = FlowMap> {
     /// Nanoseconds of `CLOCK_MONOTONIC` at `Timestamp(0)`.
     epoch: u64,
     counter_ids: CounterIds,
-    /// Owners of the flows of this worker that are in the cache.
+    /// Owners that this worker has cached flows of.
     held: HashMap<FlowOwners, OwnerEntries>,
-    /// Those of `held` whose last key is among what is to be removed, unless more came since.
+    /// Owners in `held` whose last key is about to be removed, unless more keys came since.
     idle: HashSet<FlowOwners>,
     changes: Changes,
-    /// Keys whose entries may be there still, and are to go: the kernel has refused to change them. [`MAX_STALE`] at most; while
-    /// there are as many, nothing new is put in.
+    /// Keys whose entries may still be in the map and have to be removed: the kernel has refused to
+    /// change them. At most [`MAX_STALE`]; a full set stops new insertions.
     stale: HashSet<FlowKey>,
     failures: Failures,
 }
 
-/// What this worker has in the cache of some owners.
+/// This worker's entries for one pair of owners.
 #[derive(Debug, Default)]
 struct OwnerEntries {
-    /// As long as there was none left, its keys are not in the cache.
+    /// If no id was free, the keys are not in the cache.
     counter_id: Option<u16>,
-    /// Keys that were put in and not removed.
+    /// Number of keys that are inserted and not removed.
     keys: u32,
 }
 
-/// What is to be done, of one kind: the order of removing a key and putting it in again matters.
+/// Pending changes of one kind: the order of removing and re-inserting a key matters.
 #[derive(Debug, Default)]
 struct Changes {
     keys: Vec<FlowKey>,
-    /// One for each key that is to be put in; none if they are to be removed.
+    /// One entry for each key to insert; empty if the keys are to be removed.
     entries: Vec<FlowEntry>,
 }
 
@@ -110,7 +111,7 @@ impl<M: Flows + Debug + Send> CacheWriter<M> {
         CacheWriter { flows, sizes, epoch, counter_ids, held, idle, changes, stale, failures }
     }
 
-    /// Counts a key of theirs; the counter id that it goes by, if there is one left.
+    /// Counts a key of these owners. Returns their counter id, if one is free.
     fn hold(&mut self, owners: FlowOwners, is_new: bool) -> Option<u16> {
         let held = self.held.entry(owners).or_default();
         held.keys += u32::from(is_new);
@@ -120,7 +121,8 @@ impl<M: Flows + Debug + Send> CacheWriter<M> {
         held.counter_id
     }
 
-    /// Lets go of ids that no entry is left under. An entry that the kernel has refused to remove may be under any.
+    /// Releases counter ids without entries. An entry that the kernel has refused to remove may use
+    /// any id.
     fn release_idle(&mut self) {
         if !self.stale.is_empty() || self.failures.entries_lost() > 0 {
             return;
@@ -141,7 +143,7 @@ impl<M: Flows + Debug + Send> CacheWriter<M> {
         self.changes.keys.push(*key);
     }
 
-    /// Tries again to remove what the kernel has refused to.
+    /// Retries removals that the kernel has refused.
     fn remove_stale(&mut self) {
         let keys: Vec<FlowKey> = self.stale.drain().collect();
         if let Err(failed) = self.flows.remove(&keys) {
@@ -149,8 +151,8 @@ impl<M: Flows + Debug + Send> CacheWriter<M> {
         }
     }
 
-    /// Notes which keys a call has not come to. A key that cannot be put in is removed, as where there is no room
-    /// for it.
+    /// Records the keys that a failed call has not reached. As with a lack of room, keys that
+    /// cannot be inserted are removed.
     fn failed(&mut self, keys: &[FlowKey], failed: &BatchError) {
         self.failures.0.changes.fetch_add(1, Ordering::Relaxed);
         for key in &keys[failed.done..] {
@@ -238,7 +240,7 @@ impl<M: Flows + Debug + Send> FlowCache for CacheWriter<M> {
             self.remove_stale();
         }
         let Changes { keys, entries } = std::mem::take(&mut self.changes);
-        // A flow that there is no room for stays with the worker.
+        // A flow that does not fit stays with the worker.
         let done = if entries.is_empty() {
             self.flows.remove(&keys)
         } else {

@@ -1,4 +1,5 @@
-//! The BPF link of an XDP program, which one process may hand over to another: `aya` makes none of a descriptor.
+//! BPF link of an XDP program, which a process may hand over to another process. `aya` cannot
+//! create a link from a descriptor.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -17,7 +18,8 @@ const XDP: u32 = 37;
 /// `XDP_FLAGS_DRV_MODE` of include/uapi/linux/if_link.h: in the driver.
 const IN_DRIVER: u32 = 1 << 2;
 
-/// What attaches an XDP program to an interface, which takes one. The program is detached once nobody has the link any more.
+/// Link that attaches an XDP program to an interface, which accepts one. The kernel detaches the
+/// program once no process holds the link.
 #[derive(Debug)]
 pub struct XdpLink(OwnedFd);
 
@@ -25,7 +27,7 @@ impl XdpLink {
     /// Attaches this program.
     ///
     /// # Errors
-    /// `EBUSY`: there is one. Else what the driver says.
+    /// `EBUSY`: the interface has a program. Otherwise the driver's error.
     pub(super) fn create(interface: u32, program: BorrowedFd<'_>) -> io::Result<XdpLink> {
         let program = program.as_raw_fd() as u32;
         let mut attributes = CreateAttributes { program, interface, attach_type: XDP, flags: IN_DRIVER };
@@ -35,16 +37,16 @@ impl XdpLink {
         Ok(XdpLink(unsafe { OwnedFd::from_raw_fd(link as RawFd) }))
     }
 
-    /// Replaces its program by this one, between two packets.
+    /// Replaces the program of the link, between two packets.
     ///
     /// # Errors
-    /// `ENOLINK`: the interface is gone. `EINVAL`: this is no such link.
+    /// `ENOLINK`: the interface is gone. `EINVAL`: the descriptor is no XDP link.
     pub(super) fn run(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         let [link, program] = [self.0.as_raw_fd() as u32, program.as_raw_fd() as u32];
         bpf(LINK_UPDATE, &mut UpdateAttributes { link, program, flags: 0, before: 0 }).map(drop)
     }
 
-    /// The same link once more.
+    /// Duplicates the descriptor of the link.
     ///
     /// # Errors
     /// There are too few descriptors.
@@ -53,7 +55,7 @@ impl XdpLink {
     }
 }
 
-/// One that another process has handed over.
+/// Link that another process has handed over.
 impl From<OwnedFd> for XdpLink {
     fn from(descriptor: OwnedFd) -> XdpLink {
         XdpLink(descriptor)
@@ -66,7 +68,7 @@ impl AsFd for XdpLink {
     }
 }
 
-/// `union bpf_attr` of [`LINK_CREATE`], as far as XDP goes.
+/// `union bpf_attr` of [`LINK_CREATE`], up to the fields of XDP.
 #[repr(C)]
 struct CreateAttributes {
     program: u32,
@@ -87,6 +89,6 @@ struct UpdateAttributes {
 // SAFETY: there is no address in it.
 #[expect(unsafe_code, reason = "the kernel goes by the addresses of attributes")]
 unsafe impl Attributes for CreateAttributes {}
-// SAFETY: the same.
+// SAFETY: there is no address in it.
 #[expect(unsafe_code, reason = "the kernel goes by the addresses of attributes")]
 unsafe impl Attributes for UpdateAttributes {}

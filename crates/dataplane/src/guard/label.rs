@@ -1,5 +1,6 @@
-//! What a guard that outlives its process guards, as part of its filter's name: `tc filter show` tells it, and so does
-//! netlink to the next process, which needs no privilege to read BPF maps for that.
+//! Label of a guard that outlives its process: the guarded frontends, as part of the filter's name.
+//! `tc filter show` shows the name, and the next process reads it over netlink without the
+//! privilege to read BPF maps.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::net::KERNEL_TIMEOUT;
 use convey_model::Endpoint;
 
-/// Bytes that the kernel keeps of a name, one of them for its end.
+/// Bytes of a name that the kernel keeps, including the terminator.
 const MAX_NAME_BYTES: usize = 255;
 
 // From include/uapi/linux/netlink.h, rtnetlink.h and pkt_cls.h.
@@ -28,18 +29,19 @@ const TCA_BPF_NAME: u16 = 7;
 const TCA_BPF_FLAGS: u16 = 8;
 const DIRECT_ACTION: u32 = 1;
 
-/// The name of a filter of this program that guards these frontends.
+/// Filter name for a guard of these frontends.
 pub(super) fn name(program: &str, frontends: &BTreeSet<Endpoint>) -> String {
     let all: Vec<String> = frontends.iter().map(ToString::to_string).collect();
     let all = all.join(",");
     match program.len() + 1 + all.len() <= MAX_NAME_BYTES {
         true => format!("{program} {all}"),
-        // Enough to know the same frontends again.
+        // The hash is enough to recognise the same frontends.
         false => format!("{program} {} frontends #{:016x}", frontends.len(), xxh3_64(all.as_bytes())),
     }
 }
 
-/// Whether a filter of this name guards none but these frontends. One that does not say whom it guards may guard others.
+/// Whether a filter with this name guards only frontends among `frontends`. A name without
+/// frontends may stand in for any.
 pub(super) fn is_within(program: &str, name: &str, frontends: &BTreeSet<Endpoint>) -> bool {
     let Some(label) = name.strip_prefix(program).and_then(|rest| rest.strip_prefix(' ')) else {
         return false;
@@ -48,7 +50,7 @@ pub(super) fn is_within(program: &str, name: &str, frontends: &BTreeSet<Endpoint
     name == self::name(program, frontends) || label.split(',').all(|guarded| known.contains(guarded))
 }
 
-/// A filter on ingress that is to get another name.
+/// Request to rename a filter on ingress.
 pub(super) struct Renaming<'a> {
     pub(super) interface: u32,
     pub(super) priority: u16,
@@ -57,16 +59,16 @@ pub(super) struct Renaming<'a> {
 }
 
 impl Renaming<'_> {
-    /// Gives it this one.
+    /// Renames the filter.
     pub(super) fn rename(&self, name: &str) -> io::Result<()> {
         let socket =
-            // Of protocol zero: NETLINK_ROUTE.
+            // Protocol zero is NETLINK_ROUTE.
             socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
         set_socket_timeout(&socket, Timeout::Recv, Some(KERNEL_TIMEOUT))?;
         send(&socket, &self.order(name), SendFlags::empty())?;
         let mut answer = [0u8; 4096];
         let (len, _) = recv(&socket, answer.as_mut_slice(), RecvFlags::empty())?;
-        // The first number of `struct nlmsgerr`; zero if it is done.
+        // First number of `struct nlmsgerr`; zero for success.
         let number = answer[..len].get(HEADER..).and_then(|body| body.first_chunk());
         match number.map(|number| i32::from_ne_bytes(*number)) {
             Some(0) => Ok(()),
@@ -75,7 +77,8 @@ impl Renaming<'_> {
         }
     }
 
-    /// Puts the same program in its place, with another name: header, `struct tcmsg`, attributes.
+    /// Message that replaces the filter by the same program with another name: header, `struct
+    /// tcmsg`, attributes.
     fn order(&self, name: &str) -> Vec<u8> {
         let mut options = Vec::new();
         attribute(&mut options, TCA_BPF_FD, &self.program.as_raw_fd().to_ne_bytes());

@@ -1,8 +1,10 @@
-//! The guard of DSR frontends that outlives the process: connections through them go on when convey comes back, or by
-//! another balancer, unless the host's stack resets them meanwhile.
+//! Guard of DSR frontends that outlives the process. Connections through them continue when convey
+//! comes back, or through another balancer, as long as the host's stack does not reset them
+//! meanwhile.
 //!
-//! It is a BPF program (`dsr_guard` in `bpf/guard.bpf.c`) as a filter of clsact, which every kernel keeps when its process
-//! is gone. It knows until when it is wanted, so that one that nobody comes back for ends by itself.
+//! The guard is a BPF program (`dsr_guard` in `bpf/guard.bpf.c`) as a filter of clsact, which every
+//! kernel keeps when its process is gone. The program has a lease, so an abandoned guard ends by
+//! itself.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -29,20 +31,21 @@ use convey_model::{Endpoint, Interface};
 /// The program's name.
 const PROGRAM: &str = "dsr_guard";
 
-/// The map that says until when.
+/// Map with the time until which the guard is in force.
 const LEASE: &str = "lease";
 
-/// Keeps the host's stack from DSR frontends, during this process and for some time after it.
+/// Drops packets to DSR frontends before the host's stack, during this process and for some time
+/// after it.
 #[derive(Debug)]
 pub struct LastingGuard {
-    /// Number of its filters, which is nobody else's.
+    /// Handle of the guard's filters, which no other filter may have.
     handle: u32,
     made: Option<LoadedGuard>,
     lease: Lease,
     stacked_tags: StackedTags,
 }
 
-/// The program and where it is attached.
+/// The program and its attachments.
 #[derive(Debug)]
 struct LoadedGuard {
     guard: Ebpf,
@@ -50,48 +53,49 @@ struct LoadedGuard {
     attached: Vec<GuardFilter>,
 }
 
-/// One on an interface.
+/// Filter on one interface.
 #[derive(Debug)]
 struct GuardFilter {
     interface: u32,
-    /// What it is called, if it says whom it guards.
+    /// Name of the filter, if the name lists the guarded frontends.
     name: String,
-    /// It is not to go with us.
+    /// Not detached when dropped: the filter outlives the process.
     link: ManuallyDrop<SchedClassifierLink>,
 }
 
 impl LastingGuard {
-    /// Whether a filter of this name is one of such a guard.
+    /// Whether a filter with this name belongs to a lasting guard.
     pub fn is_filter(name: &str) -> bool {
         name.strip_prefix(PROGRAM).is_some_and(|label| label.is_empty() || label.starts_with(' '))
     }
 
-    /// Whether a filter of this name guards none but these frontends. One that does not say whom it guards may guard others.
+    /// Whether a filter with this name guards only frontends among `frontends`. A filter whose name
+    /// lists none may guard others.
     pub fn guards_only(name: &str, frontends: &BTreeSet<Endpoint>) -> bool {
         label::is_within(PROGRAM, name, frontends)
     }
 
-    /// Where its filters come among others: behind the flow cache, and what others attach.
+    /// Priority of the filters: behind the flow cache and other programs' filters.
     const PRIORITY: u16 = 60_000;
 
-    /// One that guards nothing. Its filters will have this handle.
+    /// Creates a guard without frontends. Its filters will have this handle.
     pub fn new(handle: u32, terms: Terms) -> LastingGuard {
         let lease = Lease { terms, held: Arc::default() };
         LastingGuard { handle, made: None, lease, stacked_tags: StackedTags::default() }
     }
 
-    /// Counter of the frames that it drops for a second priority tag.
+    /// Counter of frames that the guard drops for a second priority tag.
     pub fn stacked_tags(&self) -> StackedTags {
         self.stacked_tags.clone()
     }
 
-    /// What keeps it in force.
+    /// Lease that keeps the guard in force.
     pub fn lease(&self) -> Lease {
         self.lease.clone()
     }
 
-    /// Guards these frontends on these interfaces and no others. Of those before, it goes on guarding what is under way
-    /// at those that are `draining`. Nothing is made before there is a frontend.
+    /// Guards these frontends on these interfaces and no others. At the former frontends that are
+    /// `draining`, existing connections stay guarded. The guard is loaded once there is a frontend.
     pub fn cover(
         &mut self,
         frontends: &BTreeSet<Endpoint>,
@@ -110,7 +114,7 @@ impl LastingGuard {
 }
 
 impl LastingGuard {
-    /// Another process guards the same frontends: this guard goes.
+    /// Removes the guard: another process guards the same frontends.
     pub fn give_up(mut self) {
         if let Some(mut made) = self.made.take() {
             made.detach_but(|_| false);
@@ -119,8 +123,8 @@ impl LastingGuard {
 }
 
 impl Drop for LastingGuard {
-    /// Connections that have begun stay guarded; the host gets those that begin from now on. A guard that was
-    /// never in force is removed.
+    /// Existing connections stay guarded; the host gets connections that begin from now on. A guard
+    /// that was never in force is removed.
     fn drop(&mut self) {
         let Some(made) = &mut self.made else { return };
         if !self.lease.end() {
@@ -184,8 +188,8 @@ impl LoadedGuard {
         Ok(())
     }
 
-    /// Has each filter say whom it guards. One that cannot guards them all the same: the next process does not take it away
-    /// before its time is over.
+    /// Writes the guarded frontends into the name of each filter. A filter without the label guards
+    /// them all the same: the next process does not remove it before its lease is over.
     fn label(&mut self, handle: u32) -> Result<(), TcxError> {
         let name = label::name(PROGRAM, &self.selection.listen().copied().collect());
         let program = program(&mut self.guard)?.fd()?;
@@ -201,10 +205,10 @@ impl LoadedGuard {
         Ok(())
     }
 
-    /// Detaches it from all interfaces but these.
+    /// Detaches the guard from all other interfaces.
     fn detach_but(&mut self, stays: impl Fn(u32) -> bool) {
         for filter in self.attached.extract_if(.., |filter| !stays(filter.interface)) {
-            // Fails if the interface is gone: so is what was attached to it.
+            // Fails if the interface is gone, and the filter with it.
             let _ = ManuallyDrop::into_inner(filter.link).detach();
         }
     }
@@ -218,24 +222,24 @@ fn program(guard: &mut Ebpf) -> Result<&mut SchedClassifier, TcxError> {
 /// How long the guard is in force after the process.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
-    /// So long after the last renewal everything to a frontend is kept from the host.
+    /// Time since the last renewal in which the guard drops every packet to a frontend.
     pub serves: Duration,
-    /// So long what was under way is.
+    /// Time since the last renewal in which the guard drops packets of existing connections.
     pub lasts: Duration,
 }
 
 impl Default for Terms {
-    /// New clients of a process that was killed try again for a minute instead of being refused: a service manager has
-    /// started it again by then. After that the host gets new connections, so that nobody wonders for long why another
-    /// program does not answer there. Connections under way are kept for five minutes: a person who starts convey by
-    /// hand takes minutes. Afterwards the host's stack resets clients that still send, for nobody will forward their
-    /// packets.
+    /// After a crash, new clients retry for a minute instead of being refused: a service manager
+    /// has restarted convey by then. After that the host gets new connections, so that another
+    /// program can answer there. Existing connections stay guarded for five minutes, because a
+    /// person who starts convey by hand takes minutes. Afterwards the host's stack resets clients
+    /// that still send, since no balancer will forward their packets.
     fn default() -> Terms {
         Terms { serves: Duration::from_secs(60), lasts: Duration::from_secs(300) }
     }
 }
 
-/// Until when the guard is in force.
+/// Lease of the guard: how long it stays in force.
 #[derive(Debug, Clone)]
 pub struct Lease {
     terms: Terms,
@@ -248,10 +252,11 @@ struct LeaseMap {
 }
 
 impl Lease {
-    /// How often it is to be renewed.
+    /// Interval between renewals.
     pub const RENEW_EVERY: Duration = Duration::from_secs(10);
 
-    /// Keeps the guard in force. To be called as soon as packets are forwarded, and then as often as [`Lease::RENEW_EVERY`] says.
+    /// Renews the lease. Call it as soon as packets are forwarded, and then every
+    /// [`Lease::RENEW_EVERY`].
     pub fn renew(&self) {
         self.hold(self.terms);
     }
@@ -260,7 +265,7 @@ impl Lease {
         *self.held() = Some(LeaseMap { map, renewed: false });
     }
 
-    /// Begins the time after the process. Returns whether the guard has been in force.
+    /// Starts the time after the process. Returns whether the guard has been in force.
     fn end(&self) -> bool {
         let was_renewed = self.held().as_ref().is_some_and(|held| held.renewed);
         if was_renewed {
@@ -274,7 +279,8 @@ impl Lease {
         let Some(LeaseMap { map, renewed }) = held.as_mut() else { return };
         let now = kernel_time();
         let at = |later: Duration| (now + later).as_nanos() as u64;
-        // An array of one: nothing can be missing or full.
+        // The map is an array of one element, so the write cannot fail for a missing key or lack of
+        // room.
         let _ = map.set(0, LeaseEntry { serves_until: at(terms.serves), ends: at(terms.lasts) }, 0);
         *renewed = true;
     }

@@ -1,8 +1,8 @@
-//! The guard: keeps what we forward from the host's own stack, which would answer it with RST or
-//! "port unreachable".
+//! The guard drops packets that convey forwards before the host's own stack gets them. The stack
+//! would answer with RST or "port unreachable".
 //!
-//! Whatever it is made of belongs to this process: it is gone when the process is, however that ends. But [`LastingGuard`],
-//! which DSR frontends have besides.
+//! All parts of the guard belong to this process: the kernel removes them when the process ends,
+//! however it ends. DSR frontends have [`LastingGuard`] as well.
 
 mod label;
 mod lasting;
@@ -24,36 +24,37 @@ use super::legacy::{Nftables, NftablesError};
 use super::{Selection, causes};
 use convey_model::Interface;
 
-/// Drops, on the interfaces it was made for, what is forwarded: packets to a frontend, and packets from a server
-/// to a SNAT port. Removed when dropped.
+/// Drops forwarded packets on its interfaces: packets to a frontend, and packets from a server to a
+/// SNAT port. Removed when dropped.
 #[derive(Debug)]
 pub struct Guard {
     made: ActiveGuard,
-    /// Why it is not made of something better.
+    /// Error that kept the guard from using tcx.
     instead: Option<TcxError>,
 }
 
-/// What a guard may be made of.
+/// Kinds of guards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuardKind {
-    /// A BPF program on tcx ingress (Linux 6.6). It leaves alone what belongs to a connection of this host, from
-    /// whichever port.
+    /// A BPF program on tcx ingress (Linux 6.6). It passes packets of this host's own connections,
+    /// from any port.
     Tcx,
-    /// An nftables table that is owned by a process (Linux 5.12, nft 1.0). Connections of this host pass if they
-    /// stay off the SNAT ports; at a draining frontend those over TCP that begin while it drains.
+    /// An nftables table that is owned by a process (Linux 5.12, nft 1.0). Connections of this host
+    /// pass if they stay off the SNAT ports; at a draining frontend those over TCP that begin while
+    /// it drains.
     Nftables,
 }
 
-/// Why there is no guard.
+/// Errors of the guard.
 #[derive(Debug, Error)]
 pub enum GuardError {
-    /// Not by tcx.
+    /// The tcx guard failed.
     #[error(transparent)]
     Tcx(#[from] TcxError),
-    /// Not by nftables.
+    /// The nftables guard failed.
     #[error(transparent)]
     Nftables(#[from] NftablesError),
-    /// By neither.
+    /// Both kinds failed.
     #[error("tcx: {}; nftables: {}", causes(.0), .1)]
     Neither(Box<TcxError>, NftablesError),
 }
@@ -65,8 +66,8 @@ enum ActiveGuard {
 }
 
 impl Guard {
-    /// Guards these interfaces by tcx, or by nftables where that cannot be had. They are found by name in the
-    /// thread's network namespace.
+    /// Guards these interfaces by tcx, or by nftables where tcx is not available. The interfaces
+    /// are found by name in the thread's network namespace.
     pub fn new(selection: &Selection, interfaces: &[Interface]) -> Result<Guard, GuardError> {
         let tcx = match Tcx::new(selection, interfaces) {
             Ok(tcx) => return Ok(Guard { made: ActiveGuard::Tcx(tcx), instead: None }),
@@ -78,7 +79,7 @@ impl Guard {
         }
     }
 
-    /// Guards these interfaces in one way, or not at all.
+    /// Guards these interfaces by one kind of guard, without fallback.
     pub fn of_kind(
         kind: GuardKind,
         selection: &Selection,
@@ -91,8 +92,8 @@ impl Guard {
         Ok(Guard { made, instead: None })
     }
 
-    /// Guards these interfaces and no others, by the same selection; by nftables at least those before, if there are
-    /// none.
+    /// Guards these interfaces and no others, with the same selection. If there are none, the
+    /// nftables guard keeps the former interfaces.
     pub fn cover(&mut self, selection: &Selection, interfaces: &[Interface]) -> Result<(), GuardError> {
         match &mut self.made {
             ActiveGuard::Tcx(tcx) => Ok(tcx.cover(interfaces)?),
@@ -100,7 +101,8 @@ impl Guard {
         }
     }
 
-    /// Counter of the frames that it drops for a second priority tag. By nftables it stays 0: there the table has a counter.
+    /// Counter of frames that the guard drops for a second priority tag. With nftables it stays 0:
+    /// the table has its own counter.
     pub fn stacked_tags(&self) -> StackedTags {
         match &self.made {
             ActiveGuard::Tcx(tcx) => tcx.stacked_tags(),
@@ -108,7 +110,7 @@ impl Guard {
         }
     }
 
-    /// Drops by another selection. Packets in both are dropped throughout.
+    /// Applies a new selection. Packets in both selections are dropped throughout.
     pub fn select(&mut self, selection: &Selection) -> Result<(), GuardError> {
         match &mut self.made {
             ActiveGuard::Tcx(tcx) => Ok(tcx.select(selection)?),
@@ -117,7 +119,7 @@ impl Guard {
     }
 }
 
-/// What it is made of, and why of nothing better.
+/// Kind of the guard, and the error that ruled out tcx.
 impl fmt::Display for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.made {

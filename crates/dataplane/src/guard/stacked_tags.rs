@@ -1,4 +1,4 @@
-//! How many frames a guard has dropped for a second priority tag.
+//! Counter of frames that a guard has dropped for a second priority tag.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,8 +11,8 @@ use super::tcx::TcxError;
 /// The counters, one for each core.
 const MAP: &str = "stacked_tags";
 
-/// Counter of the frames that a guard has dropped for a second priority tag: no worker gets them. Clones share it. It
-/// stays 0 while the guard is no program of the kernel.
+/// Counter of frames that a guard has dropped for a second priority tag, before any worker gets
+/// them. Clones share it. The counter stays 0 while the guard is not a kernel program.
 #[derive(Clone, Default)]
 pub struct StackedTags(Arc<Mutex<Option<PerCpuArray<MapData, u64>>>>);
 
@@ -23,7 +23,7 @@ impl StackedTags {
         cores.map_or(0, |cores| cores.iter().sum())
     }
 
-    /// Reads the counter of this program from now on.
+    /// Attaches the counter to the map of this program.
     pub(super) fn read(&self, guard: &mut Ebpf) -> Result<(), TcxError> {
         let map = guard.take_map(MAP).ok_or(TcxError::Missing(MAP))?;
         *self.map() = Some(PerCpuArray::try_from(map)?);

@@ -1,5 +1,5 @@
-//! The guard of tcx: a BPF program (`bpf/guard.bpf.c`) on the ingress of each captured interface. Its links belong
-//! to descriptors of this process.
+//! The tcx guard: a BPF program (`bpf/guard.bpf.c`) on the ingress of each captured interface.
+//! Descriptors of this process hold its links.
 
 use aya::maps::MapError;
 use aya::programs::tc::{SchedClassifierLinkId, TcAttachOptions};
@@ -21,12 +21,12 @@ const PROGRAM: &str = "guard";
 #[derive(Debug)]
 pub(super) struct Tcx {
     guard: Ebpf,
-    /// Each with the index of its interface.
+    /// Links by the index of their interface.
     links: Vec<(u32, SchedClassifierLinkId)>,
     stacked_tags: StackedTags,
 }
 
-/// Why tcx does not guard.
+/// Errors of the tcx guard.
 #[derive(Debug, Error)]
 pub enum TcxError {
     /// The program could not be loaded.
@@ -38,7 +38,7 @@ pub enum TcxError {
     /// A map could not be changed; most likely it is full.
     #[error("what the guard drops: {0}")]
     Map(#[from] MapError),
-    /// The object is not what this program was built for.
+    /// The object file lacks something that this binary expects.
     #[error("the guard's object lacks `{0}`")]
     Missing(&'static str),
 }
@@ -60,14 +60,14 @@ impl Tcx {
         let is_covered = |index: u32| interfaces.iter().any(|interface| interface.index == index);
         let gone: Vec<_> = self.links.extract_if(.., |(index, _)| !is_covered(*index)).collect();
         for (_, link) in gone {
-            // Fails if the interface is gone: so is what was attached to it.
+            // Fails if the interface is gone, and the program with it.
             let _ = self.program()?.detach(link);
         }
         for interface in interfaces {
             if self.links.iter().any(|(index, _)| *index == interface.index) {
                 continue;
             }
-            // After others: what they take away (a redirect, say) needs no guarding.
+            // After other programs: packets that they take away (by a redirect, say) need no guard.
             let last = TcAttachOptions::TcxOrder(LinkOrder::last());
             let link = self.program()?.attach_with_options(&interface.name, TcAttachType::Ingress, last)?;
             self.links.push((interface.index, link));
@@ -75,7 +75,7 @@ impl Tcx {
         Ok(())
     }
 
-    /// Drops by another selection. Packets in both are dropped throughout.
+    /// Applies a new selection. Packets in both selections are dropped throughout.
     pub(super) fn select(&mut self, selection: &Selection) -> Result<(), TcxError> {
         for name in selection_maps::NAMES {
             let map = self.guard.map_mut(name).ok_or(TcxError::Missing(name))?;
@@ -84,7 +84,7 @@ impl Tcx {
         Ok(())
     }
 
-    /// Counter of the frames that it drops for a second priority tag.
+    /// Counter of frames that the guard drops for a second priority tag.
     pub(super) fn stacked_tags(&self) -> StackedTags {
         self.stacked_tags.clone()
     }

@@ -1,7 +1,7 @@
-//! The guard of nftables, for kernels without tcx.
+//! The nftables guard, for kernels without tcx.
 //!
-//! `nft` works interactively and owns a table (`flags owner`): the kernel removes that as soon as nft ends, and nft
-//! ends with its standard input, which ours is the only process to hold open.
+//! `nft` runs interactively and owns a table (`flags owner`): the kernel removes the table as soon
+//! as nft ends. nft ends with its standard input, which only this process holds open.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -23,19 +23,19 @@ pub(crate) struct Nftables {
     nft: Nft,
 }
 
-/// Why nftables do not guard.
+/// Errors of the nftables guard.
 #[derive(Debug, Error)]
 pub enum NftablesError {
-    /// There is no `nft` in the system's directories.
+    /// The system's directories contain no `nft`.
     #[error("nft is not installed (Debian package nftables)")]
     Missing,
-    /// It ended before it was told to.
+    /// `nft` exited early.
     #[error("nft has ended{}", after_colon(.0))]
     Ended(String),
-    /// It, or the kernel, did not take the rules.
+    /// `nft` or the kernel refused the rules.
     #[error("nft refused: {0}")]
     Refused(String),
-    /// The system refused.
+    /// A system call failed.
     #[error("nft: {0}")]
     System(#[from] io::Error),
 }
@@ -49,8 +49,8 @@ impl Nftables {
         Ok(guard)
     }
 
-    /// Guards these interfaces and no others, if there are any: makes the table anew, in one transaction. Which
-    /// connections the host has had at a draining frontend is forgotten with the old one.
+    /// Guards these interfaces and no others, unless the list is empty: recreates the table in one
+    /// transaction. The table's record of host connections at draining frontends is lost.
     pub(crate) fn cover(
         &mut self,
         selection: &Selection,
@@ -69,24 +69,24 @@ impl Nftables {
         self.nft.run(&rules(&self.table, selection))
     }
 
-    /// The table's name; its family is netdev.
+    /// Name of the table; its family is netdev.
     pub(crate) fn table(&self) -> &str {
         &self.table
     }
 }
 
-/// The families, as nft calls them and their addresses.
+/// Address families, with nft's names for them and their addresses.
 const FAMILIES: [(&str, &str); 2] = [("ip", "ipv4_addr"), ("ip6", "ipv6_addr")];
 
-/// Fragments of a family.
+/// Rules for the fragments of a family.
 struct FragmentRules {
-    /// The set of packets whose first fragment was dropped.
+    /// Set of packets whose first fragment was dropped.
     set: &'static str,
-    /// What all of a packet have in common.
+    /// Key that all fragments of a packet share.
     key: &'static str,
-    /// Matches those at the beginning of a packet.
+    /// Matches first fragments.
     first: &'static str,
-    /// Matches all others.
+    /// Matches all other fragments.
     later: &'static str,
 }
 
@@ -105,11 +105,12 @@ const FRAGMENTS: [FragmentRules; 2] = [
     },
 ];
 
-/// The command that makes a table which drops nothing. A packet socket has had its copy of a frame before ingress is
-/// asked.
+/// Command that creates a table which drops nothing. Packet sockets get their copy of a frame
+/// before ingress.
 ///
-/// There are no sockets to ask for on ingress. So connections of the host to a draining frontend are those of which
-/// a SYN has come by since; datagrams there are none of the host's.
+/// Ingress rules cannot look up sockets. So a connection counts as the host's, at a draining
+/// frontend, if its SYN has passed since; datagrams to a draining frontend never count as the
+/// host's.
 fn table(table: &str, interfaces: &[Interface]) -> String {
     let names: Vec<String> = interfaces.iter().map(|interface| format!("{:?}", interface.name)).collect();
     let mut text = format!(
@@ -144,8 +145,8 @@ fn table(table: &str, interfaces: &[Interface]) -> String {
     text
 }
 
-/// The command that makes rules for a selection, in place of those there are. They match what the BPF program does
-/// (`bpf/README.md`); the header that ports are read from is in no fragment but the first.
+/// Command that replaces the rules by those for a selection. They match the same packets as the BPF
+/// program (`bpf/README.md`). Only a first fragment has the header that contains the ports.
 fn rules(table: &str, selection: &Selection) -> String {
     let rule = format!("; add rule netdev {table} forwarded");
     let mut text = format!(
@@ -153,7 +154,8 @@ fn rules(table: &str, selection: &Selection) -> String {
          {rule} ether type {{ 8021q, 8021ad }} @ll,116,12 != 0 accept\
          {rule} meta protocol {{ 8021q, 8021ad }} @nh,4,12 0 counter name stacked_tags drop{rule} rt seg-left > 0 accept"
     );
-    // A first fragment that is not dropped may have the number of an older packet whose was.
+    // A first fragment that passes may reuse the ID of an older packet whose first fragment was
+    // dropped.
     for FragmentRules { set, key, first, later } in FRAGMENTS {
         let _ = write!(text, "{rule} {later} {key} @{set} drop{rule} {first} delete @{set} {{ {key} }}");
     }
@@ -190,7 +192,7 @@ fn rules(table: &str, selection: &Selection) -> String {
     text
 }
 
-/// Addresses, protocols and ports, those in a row together.
+/// Formats addresses, protocols and ports; consecutive ports are merged.
 fn with_ports<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) -> impl Iterator<Item = String> {
     let endpoints: Vec<&Endpoint> = endpoints.collect();
     let is_next = |a: &&Endpoint, b: &&Endpoint| {
@@ -211,13 +213,13 @@ fn with_ports<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) -> impl Iterato
     rows.into_iter()
 }
 
-/// A set as nft writes it; there are no empty ones.
+/// Formats a set for nft; `None` if it is empty, because nft has no empty sets.
 fn set(elements: impl Iterator<Item = String>) -> Option<String> {
     let elements: Vec<String> = elements.collect();
     (!elements.is_empty()).then(|| format!("{{ {} }}", elements.join(", ")))
 }
 
-/// A process of `nft` that carries out commands, and keeps what they own. Ends when dropped.
+/// An `nft` process that carries out commands and owns their tables. Ends when dropped.
 #[derive(Debug)]
 struct Nft {
     child: Child,
@@ -230,9 +232,9 @@ impl Nft {
     fn start() -> Result<Nft, NftablesError> {
         let mut command = programs::command("nft");
         command.arg("-i").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        // Where it would keep a history of its commands.
+        // Keeps nft from writing a history of its commands.
         command.env("HOME", "/dev/null");
-        // Ctrl-C is for us: the guard is needed to the last packet.
+        // Ctrl-C is for convey: the guard is needed to the last packet.
         command.process_group(0);
         let mut child = command.spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => NftablesError::Missing,
@@ -245,14 +247,14 @@ impl Nft {
         Ok(Nft { child, commands, errors: BufReader::new(errors), sent: 0 })
     }
 
-    /// Has a command carried out, and waits for it.
+    /// Runs a command, and waits until it is done.
     ///
-    /// nft says nothing of what went well. So the command is followed by something that is none: as soon as nft
-    /// complains of that, all its complaints of the command itself have been read.
+    /// nft prints nothing on success. So an invalid command follows each command: as soon as nft
+    /// complains of the invalid one, all complaints about the command itself have been read.
     fn run(&mut self, command: &str) -> Result<(), NftablesError> {
         self.sent += 1;
         let end = format!("end_of_{}", self.sent);
-        // Whether nft still listens is seen below, with what it had to say.
+        // The code below detects an nft that has exited, and reads its last output.
         let _ = self.commands.write_all(format!("{command}\n{end}\n").as_bytes());
         let (mut complaints, mut said) = (Vec::new(), String::new());
         loop {
@@ -268,7 +270,7 @@ impl Nft {
             }
             said = line.trim().to_owned();
         }
-        // The last is that of the end.
+        // The last complaint is about the end marker.
         complaints.pop();
         complaints.into_iter().next().map_or(Ok(()), |first| Err(NftablesError::Refused(first)))
     }
@@ -306,7 +308,7 @@ mod tests {
         Selection { frontends: endpoints(frontends), draining: BTreeSet::new(), replies: Some(replies) }
     }
 
-    /// The rules for what is ours, behind those for what never is.
+    /// The rules for packets of the selection; they follow rules that accept all other packets.
     fn ours(selection: &Selection) -> Vec<String> {
         let text = rules("t", selection);
         let (_, ours) = text.rsplit_once("delete @").unwrap();

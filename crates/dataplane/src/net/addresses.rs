@@ -1,4 +1,4 @@
-//! Addresses that convey puts on interfaces itself, and those of others.
+//! Addresses of interfaces: those that convey adds, and those of the host.
 
 use std::io;
 use std::net::IpAddr;
@@ -21,19 +21,19 @@ pub struct HostAddress {
     pub ip: IpAddr,
     /// The index of the interface that has it.
     pub interface: u32,
-    /// Whether a convey has put it there, this one or another.
+    /// Whether a convey process has added the address, this process or another.
     pub is_announced: bool,
     prefix_len: u8,
 }
 
-/// A connection to the kernel for addresses alone, in the network namespace of the thread that opened it. Made and used within a
-/// tokio runtime.
+/// Netlink connection for addresses alone, in the network namespace of the thread that opened it.
+/// Create and use it within a tokio runtime.
 #[derive(Debug)]
 pub struct HostAddresses(Requests);
 
 impl HostAddresses {
-    /// The mark of an address that convey has put on an interface (`IFA_PROTO`, Linux 5.18): `ip address` shows it as
-    /// `proto 0xc0`.
+    /// Mark of an address that convey has added to an interface (`IFA_PROTO`, Linux 5.18): `ip
+    /// address` shows it as `proto 0xc0`.
     pub const PROTOCOL: u8 = 0xc0;
 
     /// Opens the connection.
@@ -41,7 +41,7 @@ impl HostAddresses {
         Ok(HostAddresses(Requests::open()?))
     }
 
-    /// All addresses of all interfaces, of both families.
+    /// Lists the addresses of all interfaces, of both families.
     pub async fn all(&self) -> Result<Vec<HostAddress>, Error> {
         let question = RouteNetlinkMessage::GetAddress(AddressMessage::default());
         let list = self.0.list("addresses", question, |answer| match answer {
@@ -51,7 +51,7 @@ impl HostAddresses {
         list.await
     }
 
-    /// All interfaces, without their addresses.
+    /// Lists all interfaces, without their addresses.
     pub async fn interfaces(&self) -> Result<Vec<Interface>, Error> {
         let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
         let list = self.0.list("interfaces", question, |answer| match answer {
@@ -61,16 +61,17 @@ impl HostAddresses {
         Ok(table::new(list.await?, Vec::new(), Vec::new(), Vec::new()).interfaces)
     }
 
-    /// Puts an address on an interface, alone in its network, and marks it.
+    /// Adds an address to an interface with a full-length prefix, and marks it.
     ///
     /// # Errors
-    /// The kernel refuses, for one because the interface has the address already.
+    /// The kernel refuses, for example because the interface has the address already.
     pub async fn announce(&self, ip: IpAddr, interface: u32) -> Result<(), Error> {
         let prefix_len = if ip.is_ipv4() { 32 } else { 128 };
         let mut address = message(ip, interface, prefix_len);
         address.attributes.push(AddressAttribute::Protocol(AddressProtocol::Other(Self::PROTOCOL)));
         if ip.is_ipv6() {
-            // It can be used at once, and connections of this host begin from others.
+            // The address is usable at once, and the host's own connections use other source
+            // addresses.
             address.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
             let mut lifetime = CacheInfo::default();
             lifetime.ifa_valid = u32::MAX;
@@ -80,7 +81,7 @@ impl HostAddresses {
         self.0.order("add an address", order, NLM_F_CREATE | NLM_F_EXCL).await
     }
 
-    /// Takes an address away. Nothing is to be done where it is gone already.
+    /// Removes an address. Succeeds if the address is already gone.
     pub async fn withdraw(&self, address: &HostAddress) -> Result<(), Error> {
         let message = message(address.ip, address.interface, address.prefix_len);
         let done = self.0.order("remove an address", RouteNetlinkMessage::DelAddress(message), 0).await;

@@ -1,4 +1,4 @@
-//! Which neighbours are asked for, and when. Pure.
+//! Schedule of neighbour queries. Pure.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -6,72 +6,75 @@ use std::time::Duration;
 
 use convey_model::{Timestamp, WantedNeighbour};
 
-/// The kernel asks a neighbour three times, a second apart: until the first answer is missed, nothing is gained by telling
-/// it again. And nobody's packets wait for longer than that.
+/// Minimum time between two queries for a neighbour. The kernel queries three times, a second
+/// apart, so until the first answer is missing another request has no effect. And no packet waits
+/// for longer than this.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Clients asked for in a second. Somebody who forges clients on the link can have three times as many wait for an
-/// answer. A table of the usual size (`gc_thresh3`, 1,024) then has room left for the neighbours of this host.
+/// Queries for clients per second. An attacker who forges clients on the link can have three times
+/// as many entries wait for an answer. A table of the usual size (`gc_thresh3`, 1,024) then has
+/// room left for the neighbours of this host.
 const CLIENTS: u64 = 200;
 
-/// From one client to the next.
+/// Nanoseconds from one client query to the next.
 const STEP: u64 = 1_000_000_000 / CLIENTS;
 
-/// Clients that are asked for at once after a pause.
+/// Client queries at once after a pause.
 const BURST: u64 = 100;
 
-/// Neighbours of one kind that may wait to be asked for. The oldest give way.
+/// Most neighbours of one kind that wait for a query. The oldest are evicted.
 const MAX_WAITING: usize = 256;
 
-/// How long is remembered at least that somebody was asked for. The kernel gives up after three seconds.
+/// Minimum time that a query is remembered. The kernel gives up after three seconds.
 const MEMORY: Duration = Duration::from_secs(4);
 
-/// Of how many that is remembered, twice.
+/// Most queries to remember in each of two generations.
 const MAX_REMEMBERED: usize = 8_192;
 
-/// What is to be asked for, and what was lately.
+/// Neighbours to query, and recent queries.
 ///
-/// Forged clients are new each time, or were asked for in vain. A client that is there sends its SYN or datagram again if others
-/// were asked for in its place.
+/// Forged clients are new each time, or have been queried in vain. A real client retransmits its
+/// SYN or datagram if other clients were queried in its place.
 #[derive(Debug, Default)]
 pub struct Asking {
-    /// By rank, the oldest first.
+    /// Waiting neighbours by rank, the oldest first.
     waiting: [VecDeque<(Timestamp, WantedNeighbour)>; RANKS],
     lately: HashMap<NeighbourKey, RecentQuery>,
     before: HashMap<NeighbourKey, RecentQuery>,
-    /// When `lately` was begun.
+    /// Time when `lately` was started.
     since: Timestamp,
-    /// Time that is left for clients, in nanoseconds.
+    /// Remaining time budget for clients, in nanoseconds.
     left: u64,
-    /// Up to when it was given.
+    /// Time up to which the budget was granted.
     given: Timestamp,
 }
 
 /// Interface and address.
 pub(crate) type NeighbourKey = (u32, IpAddr);
 
-/// Servers and routers, without a limit.
+/// Servers and routers, without a rate limit.
 const UNLIMITED_RANK: usize = 0;
-/// Clients that have sent their SYN or datagram again and were not asked for yet.
+/// Clients that have retransmitted their SYN or datagram and were not queried yet.
 const AGAIN: usize = 1;
 /// Clients that are wanted for the first time.
 const NEW: usize = 2;
-/// Clients that were asked for, and did not answer.
+/// Clients that were queried and did not answer.
 const IN_VAIN: usize = 3;
 const RANKS: usize = 4;
 
-/// What was done lately for one.
+/// Recent queries for one neighbour.
 #[derive(Debug, Clone, Copy)]
 struct RecentQuery {
-    /// Waits since then.
+    /// Start of the current wait.
     queued: Timestamp,
     asked: Option<Timestamp>,
-    /// Whether it waits as one that has sent again. It waits once: others' room is not for who sends often.
+    /// Whether the neighbour waits in the rank of retransmitting clients. It waits there once, so
+    /// that senders with many retransmissions do not take others' places.
     again: bool,
 }
 
 impl Asking {
-    /// Somebody is wanted.
+    /// Adds a wanted neighbour.
     pub fn want(&mut self, wanted: WantedNeighbour, now: Timestamp) {
         if now.since(self.since) >= MEMORY {
             self.before = std::mem::take(&mut self.lately);
@@ -101,7 +104,7 @@ impl Asking {
         waiting.push_back((now, wanted));
     }
 
-    /// The neighbour to ask for now. One that has waited for too long is forgotten.
+    /// Returns the neighbour to query now. Drops neighbours that have waited for too long.
     pub fn next(&mut self, now: Timestamp) -> Option<WantedNeighbour> {
         let time = now.0.saturating_sub(self.given.0);
         (self.left, self.given) = (self.left.saturating_add(time).min(BURST * STEP), now);
@@ -111,7 +114,7 @@ impl Asking {
             while waiting.front().is_some_and(|(since, _)| is_over(*since)) {
                 waiting.pop_front();
             }
-            // It may wait twice, since its SYN came again.
+            // A neighbour may wait twice, after a retransmitted SYN.
             let was_asked = |wanted: &WantedNeighbour| {
                 let asked = lately.get(&key(*wanted)).and_then(|seen| seen.asked);
                 asked.is_some_and(|asked| !is_over(asked))
@@ -119,7 +122,7 @@ impl Asking {
             while waiting.back().is_some_and(|(_, wanted)| was_asked(wanted)) {
                 waiting.pop_back();
             }
-            // Of clients the last, whose packets may wait for longest.
+            // Among clients take the newest, whose packets can wait for longest.
             let next = match rank {
                 UNLIMITED_RANK => waiting.pop_front(),
                 _ if self.left < STEP => None,
@@ -135,7 +138,7 @@ impl Asking {
         None
     }
 
-    /// When to look again: some neighbour is still to be asked for. `None`: none waits.
+    /// Time until the next call of `next`; `None`: no neighbour waits.
     pub fn pause(&self) -> Option<Duration> {
         let is_idle = self.waiting.iter().all(VecDeque::is_empty);
         (!is_idle).then_some(Duration::from_nanos(STEP))
@@ -169,7 +172,7 @@ mod tests {
         WantedNeighbour { interface: 2, ip: std::net::Ipv4Addr::from(n).into(), is_ours, is_repeated: false }
     }
 
-    /// Everybody who is asked for at this moment.
+    /// All neighbours to query at this moment.
     fn all(asking: &mut Asking, now: u64) -> Vec<WantedNeighbour> {
         std::iter::from_fn(|| asking.next(Timestamp(now))).collect()
     }
@@ -208,8 +211,10 @@ mod tests {
         assert_eq!(asking.pause(), None);
     }
 
-    /// Every millisecond one from so many addresses wants to be asked for, in random order, and a client that sends its
-    /// SYN again after one second and after three. When it is asked for, in milliseconds after its first.
+    /// Simulates an attack: every millisecond a client at one of `addresses` addresses wants to be
+    /// queried, in random order, and a real client retransmits its SYN after one second and after
+    /// three. Returns the time when the real client is queried, in milliseconds after its first
+    /// SYN.
     fn attacked(addresses: u32, begins: u64, seed: u64) -> Option<u64> {
         let (mut asking, mut random) = (Asking::default(), fastrand::Rng::with_seed(seed));
         let (client, mut forged) = (wanted(u32::MAX, false), Vec::new());
@@ -218,7 +223,7 @@ mod tests {
             let address = random.u32(..addresses);
             forged.push(address);
             asking.want(wanted(address, false), now);
-            // The server repeats its answers, to all of them.
+            // The server retransmits its answers, to all clients.
             if let Some(again) = forged.iter().rev().nth(1_000) {
                 asking.want(wanted(*again, false), now);
             }

@@ -1,4 +1,4 @@
-//! Which driver an interface has.
+//! Driver of an interface.
 
 use std::ffi::CString;
 use std::io;
@@ -22,10 +22,10 @@ struct DriverInfo {
     others: [u8; 160],
 }
 
-/// The name of the driver of an interface of the thread's network namespace, `veth` and `bridge` too.
+/// Name of an interface's driver, in the thread's network namespace; `veth` and `bridge` too.
 ///
 /// # Errors
-/// There is no such interface, or its driver does not say.
+/// The interface does not exist, or its driver does not report a name.
 pub fn driver(interface: &str) -> io::Result<String> {
     let name = CString::new(interface)?;
     let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;

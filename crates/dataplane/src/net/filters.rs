@@ -1,4 +1,4 @@
-//! BPF filters of tc. They stay attached when the process ends that made them.
+//! BPF filters of tc. They stay attached when the process that made them ends.
 
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::tc::{TcAttribute, TcFilterBpfOption, TcHandle, TcHeader, TcMessage, TcOption};
@@ -8,19 +8,20 @@ use super::{Error, Netlink};
 /// A BPF filter on the ingress of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BpfFilter {
-    /// Mostly its program's; empty if it has none, as programs of classic BPF.
+    /// Usually the name of its program; empty if the program has none, such as classic BPF.
     pub name: String,
-    /// Its number among those of the same priority.
+    /// Handle among the filters of the same priority.
     pub handle: u32,
-    /// Lower ones go first.
+    /// Priority; filters with lower values run first.
     pub priority: u16,
-    /// Its program, whose number no other ever gets.
+    /// Id of its program, which the kernel never reuses.
     program: Option<u32>,
     header: TcHeader,
 }
 
 impl Netlink {
-    /// The BPF filters on the ingress of an interface; none on one that no filter can be attached to.
+    /// Lists the BPF filters on the ingress of an interface; empty if the interface cannot have
+    /// filters.
     pub async fn ingress_filters(&self, interface: u32) -> Result<Vec<BpfFilter>, Error> {
         let mut question = TcMessage::with_index(interface as i32);
         question.header.parent = TcHandle { major: 0xffff, minor: TcHandle::MIN_INGRESS };
@@ -39,7 +40,7 @@ impl Netlink {
     }
 }
 
-/// `None` if it is of another kind, or stands for all of a priority.
+/// `None` if the filter is of another kind, or the message describes a whole priority.
 fn bpf_filter(message: TcMessage) -> Option<BpfFilter> {
     let TcMessage { header, attributes, .. } = message;
     let options = attributes.into_iter().find_map(|attribute| match attribute {
@@ -55,7 +56,7 @@ fn bpf_filter(message: TcMessage) -> Option<BpfFilter> {
             _ => {}
         }
     }
-    // The upper half; the lower one is the protocol.
+    // The upper half is the priority; the lower half is the protocol.
     let priority = (header.info >> 16) as u16;
     is_bpf.then(|| BpfFilter { name, handle: header.handle.into(), priority, program, header })
 }

@@ -25,7 +25,8 @@ const XFRMA_TMPL: u16 = 5;
 const XFRMA_MARK: u16 = 21;
 const XFRMA_IF_ID: u16 = 31;
 
-/// The policy, if it is for packets that leave, without a mark, by an interface that is no xfrm interface.
+/// Parses a policy. `None` unless it applies to outgoing packets without a mark, on an interface
+/// that is no xfrm interface.
 pub(super) fn policy(message: &[u8]) -> Option<IpsecPolicy> {
     let byte = |at: usize| message.get(at).copied();
     if byte(DIRECTION)? != XFRM_POLICY_OUT {

@@ -1,4 +1,4 @@
-//! The kernel's own routing decision for one packet.
+//! Queries the kernel's routing decision for one packet.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -11,12 +11,12 @@ use super::netlink::Netlink;
 use super::requests::Error;
 use super::routes::{address, router};
 
-/// A packet that the kernel is to route, as if a program on this host sent it.
+/// A packet to route, as if a program on this host sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RouteQuery {
     /// The destination.
     pub destination: IpAddr,
-    /// The source, which has to be an address of this host; `None`: the kernel chooses it.
+    /// Source address, which has to be an address of this host; `None`: the kernel chooses it.
     pub source: Option<IpAddr>,
     /// Index of the interface that the packet has to leave by; `None`: any.
     pub interface: Option<u32>,
@@ -57,11 +57,12 @@ pub enum KernelRouteKind {
 }
 
 impl Netlink {
-    /// Asks the kernel how it routes a packet. `None`: it has no route, or refuses the packet (`blackhole`, `unreachable`,
-    /// `prohibit`; IPv4 refuses a source that is no address of this host, too).
+    /// Queries the kernel's route for a packet. `None`: the kernel has no route, or rejects the
+    /// packet (`blackhole`, `unreachable`, `prohibit`; IPv4 also rejects a source that is no
+    /// address of this host).
     ///
     /// # Errors
-    /// The kernel cannot be asked, or has not answered within ten seconds.
+    /// The query cannot be sent, or the kernel has not answered within ten seconds.
     pub async fn kernel_route(&self, query: RouteQuery) -> Result<Option<KernelRoute>, Error> {
         let question = RouteNetlinkMessage::GetRoute(question(query));
         match self.lists.one("a route", question).await {
@@ -72,13 +73,13 @@ impl Netlink {
         }
     }
 
-    /// Whether the kernel has a routing table of IPv6, which may be empty. It has none with
-    /// `ipv6.disable=1`.
+    /// Whether the kernel has a routing table of IPv6, even an empty one. With `ipv6.disable=1` the
+    /// kernel has none.
     pub(super) async fn has_ipv6_routes(&self) -> Result<bool, Error> {
         self.answers(question(RouteQuery::to(Ipv6Addr::LOCALHOST.into()))).await
     }
 
-    /// Whether the kernel routes packets of the question's family.
+    /// Whether the kernel routes packets of this family.
     async fn answers(&self, question: RouteMessage) -> Result<bool, Error> {
         match self.lists.one("a route", RouteNetlinkMessage::GetRoute(question)).await {
             Err(error) if error.says_unsupported() => Ok(false),

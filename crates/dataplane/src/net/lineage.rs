@@ -1,4 +1,4 @@
-//! Lineages: which processes come before and after each other in upgrades.
+//! Lineages: chains of processes that succeed each other in upgrades.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,20 +6,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Lineage of this process.
 pub(super) static THIS: Lineage = Lineage::new();
 
-/// Number that this process shares with those before and after it in upgrades, and with no other
-/// process. The names that they bind have it. It is never 0.
+/// Number that this process shares with its predecessors and successors in upgrades, and with no
+/// other process. The names that they bind carry the number. It is never 0.
 pub fn lineage() -> u64 {
     THIS.number()
 }
 
-/// Continues the lineage of the process before this one in an upgrade. That lineage is 0 in
-/// versions without lineages: then a new one begins, and names without a lineage count as that
-/// process's until [`end_inheritance`]. Has no effect once a name is taken.
+/// Continues the lineage of this process's predecessor in an upgrade. Versions without lineages
+/// pass 0: then a new lineage begins, and names without a lineage count as the predecessor's until
+/// [`end_inheritance`]. Has no effect once a name is taken.
 pub fn inherit_lineage(lineage: u64) {
     THIS.inherit(lineage);
 }
 
-/// The process before this one has left: names without a lineage are those of others.
+/// Ends the inheritance of names without a lineage: the predecessor has exited, so such names
+/// belong to other processes.
 pub fn end_inheritance() {
     THIS.end_inheritance();
 }
@@ -27,7 +28,7 @@ pub fn end_inheritance() {
 #[derive(Debug)]
 pub(super) struct Lineage {
     number: OnceLock<u64>,
-    /// Whether the process before has no lineage, and may still have its names.
+    /// Whether the predecessor has no lineage, and may still hold its names.
     follows_none: AtomicBool,
 }
 

@@ -1,4 +1,5 @@
-//! Asks the hosts on a link who has an address: ARP (RFC 826, probes of RFC 5227) and neighbour discovery (RFC 4861).
+//! Queries the link for the owners of addresses: ARP (RFC 826, probes of RFC 5227) and neighbour
+//! discovery (RFC 4861).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -11,24 +12,25 @@ use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
 use crate::socket;
 
-/// The Ethernet addresses that have answered, for each address that was asked for.
+/// Ethernet addresses that have answered, by the queried IP address.
 pub type LinkAnswers = BTreeMap<IpAddr, BTreeSet<[u8; 6]>>;
 
-/// Between two looks for answers.
+/// Interval between two reads of answers.
 const STEP: Duration = Duration::from_millis(10);
 
-/// Looks for answers after each of the rounds of questions.
+/// Reads of answers after each round of queries.
 const STEPS: u32 = 30;
 
-/// Each question is sent so many times. A frame may be lost, and some hosts answer the first by asking themselves.
+/// Number of times that each query is sent. A frame may be lost, and some hosts respond to the
+/// first query with one of their own.
 const ROUNDS: u32 = 3;
 
-/// Longer than any answer.
+/// Read buffer size in bytes, longer than any answer.
 const READ_LEN: usize = 2_048;
 
-/// Who has these addresses on the link of this interface. The second of a pair is the address of ours that asks. Without it
-/// ARP sends a probe, which changes no table of the others. Takes a second; ends earlier once each has been answered, unless
-/// it is to wait for `all` answers.
+/// Finds the owners of these addresses on the link of an interface. The second address of a pair is
+/// the querying address of ours. Without it ARP sends a probe, which changes no other host's table.
+/// Takes a second; returns earlier once each query has an answer, unless `all` answers are wanted.
 ///
 /// # Errors
 /// The interface has no Ethernet address, or this process lacks CAP_NET_RAW.
@@ -65,7 +67,7 @@ pub fn who_has(
     Ok(answers)
 }
 
-/// The filter of the socket: ARP, and neighbour advertisements.
+/// Socket filter: ARP, and neighbour advertisements.
 const ANSWERS: [(u16, u8, u8, u32); 9] = [
     (0x28, 0, 0, 12), // the EtherType
     (0x15, 5, 0, ETHERTYPE_ARP as u32),
@@ -84,7 +86,7 @@ const ICMPV6: u8 = 58;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 
-/// `None` if it cannot be asked like this.
+/// Builds a query frame; `None` if the addresses do not fit such a query.
 fn question(mac: [u8; 6], asked: IpAddr, from: Option<IpAddr>) -> Option<Vec<u8>> {
     match (asked, from) {
         (IpAddr::V4(asked), Some(IpAddr::V4(from))) => Some(arp(mac, asked, from)),
@@ -139,7 +141,7 @@ fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// Who says that it has which address.
+/// Parses an answer: an IP address, and the Ethernet address that claims it.
 fn answer(frame: &[u8]) -> Option<(IpAddr, [u8; 6])> {
     let kind = u16::from_be_bytes(frame.get(12..14)?.try_into().ok()?);
     match kind {
@@ -150,7 +152,7 @@ fn answer(frame: &[u8]) -> Option<(IpAddr, [u8; 6])> {
         }
         ETHERTYPE_IPV6 if *frame.get(20)? == ICMPV6 && *frame.get(54)? == ADVERTISEMENT => {
             let ip = <[u8; 16]>::try_from(frame.get(62..78)?).ok()?;
-            // The option with the link-layer address of the target, which may be left out.
+            // The option with the target's link-layer address may be absent.
             let option = frame.get(78..86).filter(|option| option.starts_with(&[2, 1]));
             let mac = option.map_or(frame.get(6..12), |option| option.get(2..8))?;
             Some((IpAddr::from(ip), mac.try_into().ok()?))
@@ -184,7 +186,7 @@ mod tests {
         let mut frame = solicitation(OURS, asked, from);
         assert_eq!(frame.len(), 86);
         assert_eq!(&frame[..6], [0x33, 0x33, 0xff, 0, 0, 9]);
-        // With its checksum a message sums up to nothing.
+        // Over a message with a valid checksum the sum is zero.
         let pseudo = [&frame[22..54], &32_u32.to_be_bytes(), &[0, 0, 0, ICMPV6]].concat();
         assert_eq!(checksum(&[&pseudo, &frame[54..]].concat()), 0);
         assert_eq!(answer(&frame), None);

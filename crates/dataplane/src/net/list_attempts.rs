@@ -1,10 +1,10 @@
-//! Lists of the kernel that change while it makes them (`NLM_F_DUMP_INTR`): entries may be missing
-//! then, or be there twice.
+//! Retries of netlink lists that changed while the kernel made them (`NLM_F_DUMP_INTR`): such lists
+//! may miss entries or have duplicates.
 
 use std::io;
 
-/// Attempts at a list that changes each time. A list of a few kilobytes is made at once and never
-/// interrupted.
+/// Most attempts at a list that changes each time. The kernel makes a list of a few kilobytes at
+/// once, without interruption.
 const MAX_ATTEMPTS: u32 = 10;
 
 /// The attempts at one list so far.
@@ -12,7 +12,7 @@ const MAX_ATTEMPTS: u32 = 10;
 pub(super) struct ListAttempts(u32);
 
 impl ListAttempts {
-    /// Whether the list of this attempt is whole; otherwise it is to be asked for again.
+    /// Whether the list of this attempt is complete; otherwise the caller requests it again.
     ///
     /// # Errors
     /// It was the last attempt.

@@ -1,5 +1,5 @@
-//! What the kernel knows of the network (over netlink), and the little we ask it to do for us; and which addresses
-//! names have.
+//! Network state of the kernel (over netlink), and the few changes that convey requests; and owned
+//! names of the network namespace.
 
 use std::time::Duration;
 
@@ -47,6 +47,7 @@ pub use reserved_ports::{NotReserved, ReservedPorts, SnatPorts};
 pub use unix_sockets::{UnixSocket, named as unix_sockets};
 pub use xdp::XdpProgram;
 
-/// How long to wait for an answer of the kernel, or for its next part. It answers at once, unless somebody changes interfaces: it
-/// does one change at a time, and takes seconds for hundreds of network namespaces. A later answer was lost.
+/// Timeout for an answer of the kernel, or for its next part. The kernel answers at once, unless
+/// interfaces are being changed: it makes one change at a time, and takes seconds for hundreds of
+/// network namespaces. After the timeout an answer counts as lost.
 pub(crate) const KERNEL_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,4 +1,5 @@
-//! Neighbours of ours whose Ethernet address has changed, until the kernel has checked the new one. Pure.
+//! Neighbours of ours with a changed Ethernet address, until the kernel has checked the new
+//! address. Pure.
 
 use std::collections::HashMap;
 
@@ -6,23 +7,23 @@ use super::asking::NeighbourKey;
 use super::table::{self, Certainty, NeighbourChange};
 use convey_model::{Neighbour, NetworkTables};
 
-/// Neighbours that are checked at once. Further ones are followed unchecked.
+/// Most neighbours that are checked at once. Changes of further neighbours apply unchecked.
 const MAX_CHECKED: usize = 1_024;
 
-/// Questions on the link about one neighbour, within one check.
+/// Queries on the link about one neighbour within one check.
 const MAX_QUESTIONS: u8 = 3;
 
-/// Calls of [`MovedNeighbours::age`] by which a check is over.
+/// Calls of [`MovedNeighbours::age`] after which a check expires.
 const MAX_AGE: u8 = 2;
 
-/// Neighbours under check. Packets go to the Ethernet address from before meanwhile.
+/// Neighbours under check. Packets go to the former Ethernet address meanwhile.
 #[derive(Debug, Default)]
 pub(super) struct MovedNeighbours(HashMap<NeighbourKey, Check>);
 
 #[derive(Debug)]
 struct Check {
     questions: u8,
-    /// Whether the kernel has forgotten what it knew: its next answer is one to our question.
+    /// Whether the kernel has forgotten the old state: its next answer is one to our query.
     has_begun: bool,
     age: u8,
 }
@@ -32,12 +33,12 @@ struct Check {
 enum Step {
     Follow,
     Keep,
-    /// Keep, and have the kernel ask on the link.
+    /// Keep the former address, and have the kernel query the link.
     Ask,
 }
 
 impl MovedNeighbours {
-    /// Applies changes to the table. Returns the neighbours that the kernel is to ask for anew.
+    /// Applies changes to the table. Returns the neighbours for the kernel to query anew.
     pub(super) fn apply(
         &mut self,
         table: &mut NetworkTables,
@@ -55,8 +56,9 @@ impl MovedNeighbours {
         asked
     }
 
-    /// Puts neighbours under check back into a table that was read anew as they are in the table from before. `listed` are
-    /// the neighbours as they were read. Returns those that the kernel is to ask for anew.
+    /// Restores the former state of neighbours under check in a freshly read table, from the table
+    /// before. `listed` has the neighbours as read. Returns the neighbours for the kernel to query
+    /// anew.
     pub(super) fn apply_list(
         &mut self,
         before: &NetworkTables,
@@ -91,7 +93,8 @@ impl MovedNeighbours {
         self.0.remove(&key);
     }
 
-    /// Ends checks that take too long. Returns whether there were any: the table is to be read anew then.
+    /// Ends checks that take too long. Returns whether any ended: then the table has to be read
+    /// anew.
     pub(super) fn age(&mut self) -> bool {
         let before = self.0.len();
         self.0.retain(|_, check| {
@@ -157,7 +160,7 @@ mod tests {
             lab
         }
 
-        /// Returns whether the kernel is to ask on the link.
+        /// Returns whether the kernel has to query the link.
         fn hears(&mut self, change: NeighbourChange) -> bool {
             self.moved.apply(&mut self.table, vec![change]) == [KEY]
         }

@@ -1,4 +1,4 @@
-//! Neighbours that the kernel is to find, to keep fresh, to check, and to forget.
+//! Requests to the kernel about neighbours: resolve, keep fresh, probe and release.
 
 use std::net::IpAddr;
 
@@ -18,15 +18,16 @@ use convey_model::WantedNeighbour;
 /// An entry of the kernel's neighbour tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelNeighbour {
-    /// Index of the interface it is reached through.
+    /// Index of the interface that reaches the neighbour.
     pub interface: u32,
     /// Its IP address.
     pub ip: IpAddr,
-    /// Whether its Ethernet address was not confirmed for a while, and the kernel does not check it.
+    /// Whether the Ethernet address was not confirmed for a while, and the kernel does not check
+    /// it.
     pub is_stale: bool,
-    /// Whether somebody has set it for good.
+    /// Whether the entry is static.
     pub is_static: bool,
-    /// Whether a convey has the kernel keep it fresh, this one or another.
+    /// Whether a convey process has the kernel keep the entry fresh, this process or another.
     pub is_kept: bool,
 }
 
@@ -53,9 +54,10 @@ pub(super) fn is_managed(message: &NeighbourMessage) -> bool {
 }
 
 impl Netlink {
-    /// Has the kernel find a neighbour's Ethernet address. The answer comes as a change. One of ours is kept fresh from
-    /// then on, and marked: nothing that we forward tells the kernel that it is alive (before Linux 5.16 it is only found). A
-    /// client is the kernel's to forget. A static entry stays as it is.
+    /// Has the kernel resolve a neighbour's Ethernet address. The answer comes as a change. The
+    /// kernel then keeps one of our servers or routers fresh, and the entry is marked: forwarded
+    /// packets do not confirm the neighbour to the kernel (before Linux 5.16 it is only resolved).
+    /// The kernel may forget a client. A static entry stays as it is.
     pub async fn resolve(&self, wanted: WantedNeighbour) -> Result<(), Error> {
         if self.is_static(wanted.interface, wanted.ip).await? {
             return Ok(());
@@ -71,12 +73,13 @@ impl Netlink {
         Ok(self.list_neighbours().await?.iter().filter_map(KernelNeighbour::new).collect())
     }
 
-    /// Has the kernel check a stale entry as it does when it sends there itself: RFC 4861, section 7.3.3.
+    /// Has the kernel probe a stale entry, as for a packet of its own: RFC 4861, section 7.3.3.
     pub async fn probe(&self, interface: u32, ip: IpAddr) -> Result<(), Error> {
         self.resolve(WantedNeighbour { interface, ip, is_ours: false, is_repeated: false }).await
     }
 
-    /// Leaves a neighbour that was kept fresh to the kernel, which may forget it. Returns whether there was something to do.
+    /// Stops keeping a neighbour fresh, so that the kernel may forget it. Returns whether the entry
+    /// has changed.
     pub async fn release(&self, interface: u32, ip: IpAddr) -> Result<bool, Error> {
         let entry = self.entry(interface, ip).await?;
         if !entry.is_some_and(|entry| KernelNeighbour::new(&entry).is_some_and(|entry| entry.is_kept)) {
@@ -86,7 +89,7 @@ impl Netlink {
         known.header.state = NeighbourState::Stale;
         let order = RouteNetlinkMessage::NewNeighbour(known);
         match self.asks.order("release a neighbour", order, NLM_F_REPLACE).await {
-            // Its Ethernet address is not known.
+            // The neighbour's Ethernet address is unknown.
             Err(error) if error.is_refusal() => {
                 let order = RouteNetlinkMessage::DelNeighbour(neighbour(interface, ip));
                 self.asks.order("release a neighbour", order, 0).await?;
@@ -96,7 +99,8 @@ impl Netlink {
         Ok(true)
     }
 
-    /// Has the kernel ask the whole link for a neighbour of ours, and forget what it knows. A static entry stays as it is.
+    /// Has the kernel forget a neighbour's address and query the whole link. A static entry stays
+    /// as it is.
     pub(super) async fn ask_anew(&self, interface: u32, ip: IpAddr) -> Result<(), Error> {
         if self.is_static(interface, ip).await? {
             return Ok(());
@@ -123,15 +127,16 @@ impl Netlink {
         match self.asks.one("a neighbour", question).await {
             Ok(Some(RouteNetlinkMessage::NewNeighbour(entry))) => Ok(Some(entry)),
             Ok(_) => Ok(None),
-            // Above all: there is no such entry.
+            // Most likely there is no such entry.
             Err(error) if error.is_refusal() => Ok(None),
             Err(error) => Err(error),
         }
     }
 }
 
-/// A request that has the kernel find a neighbour's Ethernet address, and keep it fresh if it is to be `managed`. Linux before 5.16
-/// overlooks that part. Without the other flag it would take the request for an update to an entry without a state.
+/// A request to resolve a neighbour's Ethernet address, and to keep it fresh if `managed`. Linux
+/// before 5.16 ignores the extended flag. Without `NTF_USE` it would take the request for an update
+/// to an entry without a state.
 fn question(wanted: WantedNeighbour, managed: bool) -> NeighbourMessage {
     let mut message = neighbour(wanted.interface, wanted.ip);
     message.header.flags = NeighbourFlags::Use;

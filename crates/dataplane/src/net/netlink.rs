@@ -1,4 +1,4 @@
-//! The netlink socket: reads the kernel's tables, hears of their changes, has neighbours resolved.
+//! Netlink client: reads the kernel's network tables, receives changes, and resolves neighbours.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -29,7 +29,7 @@ use super::table::{self, NeighbourChange};
 use super::{ipsec, routes, rules};
 use convey_model::{Interface, NetworkTables, Route, RoutingRule, RuleAction};
 
-/// What may change the way of a packet.
+/// Multicast groups of changes that may affect the route of a packet.
 const GROUPS: [MulticastGroup; 9] = [
     MulticastGroup::Link,
     MulticastGroup::Ipv6Ifinfo,
@@ -42,23 +42,24 @@ const GROUPS: [MulticastGroup; 9] = [
     MulticastGroup::Neigh,
 ];
 
-/// Bytes of notifications that may wait for us: some thousand neighbours' at once. Notifications beyond that are lost. To
-/// read everything anew takes seconds where there are a million routes.
+/// Receive buffer for notifications in bytes: some thousand neighbours' at once. Further
+/// notifications are lost, and everything has to be read anew, which takes seconds with a million
+/// routes.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
-/// Before notifications are subscribed to again. They come thick and fast if they were lost.
+/// Pause before notifications are subscribed to again. Lost notifications come at a high rate.
 const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(100);
 
-/// The same if that fails.
+/// Pause before a retry of a failed subscription.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Connections to the kernel, in the network namespace of the thread that opened them. Made and used within a tokio
-/// runtime, all threads of which are in that namespace; closed when dropped.
+/// Netlink connections, in the network namespace of the thread that opened them. Create and use it
+/// within a tokio runtime, all threads of which are in that namespace. Closed when dropped.
 #[derive(Debug)]
 pub struct Netlink {
-    /// For lists and what is done once. They may be long.
+    /// For lists and one-off requests. Lists may be long.
     pub(super) lists: Requests,
-    /// For neighbours that are asked for.
+    /// For neighbour queries.
     pub(super) asks: Requests,
     moved: Mutex<MovedNeighbours>,
     notifications: Arc<Notifications>,
@@ -66,7 +67,7 @@ pub struct Netlink {
 }
 
 impl Netlink {
-    /// Opens the connections. Changes from now on are heard of.
+    /// Opens the connections and subscribes to changes.
     pub fn open() -> io::Result<Netlink> {
         let subscription = Subscription::open()?;
         let notifications = Arc::new(Notifications::default());
@@ -77,18 +78,19 @@ impl Netlink {
         Ok(Netlink { lists, asks, moved: Mutex::default(), notifications, _tasks: tasks })
     }
 
-    /// Waits until something has changed since the last call; many changes are told as one. Most are only a
+    /// Waits for a change since the last call; many changes are merged into one. Most are only a
     /// neighbour's timer.
     pub async fn changed(&self) {
         self.notifications.told().await;
     }
 
-    /// Brings a table up to date, and returns whether packets take other ways now. Neighbours are as they were heard of;
-    /// the tables are read for everything else, and if notifications were lost. On error the table is as before, and the next
-    /// call tries again.
+    /// Updates a table, and returns whether routes of packets have changed. Neighbours are updated
+    /// by their notifications; everything else is read anew, as are neighbours if notifications
+    /// were lost. On error the table is unchanged, and the next call tries again.
     ///
-    /// Where one of our servers or routers has another Ethernet address than before, packets go to the address from before
-    /// until the kernel has asked on the link: anybody there can send such an answer.
+    /// If the Ethernet address of one of our servers or routers has changed, packets go to the
+    /// former address until the kernel has queried the link: any host there can send such an
+    /// answer.
     pub async fn update(&self, table: &mut NetworkTables) -> Result<bool, Error> {
         let before = table.clone();
         let unchecked = match self.notifications.take() {
@@ -115,8 +117,9 @@ impl Netlink {
         change(&mut self.moved.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Brings up to date what the kernel tells nobody of (`net.ipv6.conf.X.mtu`, `tc qdisc`), and returns whether any of it
-    /// has changed. On error the table is as before. Checks of neighbours that have moved end at the second call.
+    /// Updates state that the kernel sends no notifications for (`net.ipv6.conf.X.mtu`, `tc
+    /// qdisc`), and returns whether any of it has changed. On error the table is unchanged. Checks
+    /// of moved neighbours end at the second call.
     pub async fn look_at_links(&self, table: &mut NetworkTables) -> Result<bool, Error> {
         if self.moved(MovedNeighbours::age) {
             self.notifications.anything();
@@ -152,7 +155,7 @@ impl Netlink {
         let rules = self.rules().await?;
         let tables = tables(&rules);
         let mut families = vec![RouteMessageBuilder::<Ipv4Addr>::new().build()];
-        // Without IPv6 the kernel would answer with the routes of IPv4 once more.
+        // Without IPv6 the kernel would answer with the IPv4 routes again.
         if self.has_ipv6_routes().await? {
             families.push(RouteMessageBuilder::<Ipv6Addr>::new().build());
         }
@@ -179,7 +182,8 @@ impl Netlink {
         list.await
     }
 
-    /// Reads the policy rules of both families, by priority; a kernel without them has none.
+    /// Reads the policy rules of both families, by priority; a kernel without policy rules has
+    /// none.
     async fn rules(&self) -> Result<Vec<RoutingRule>, Error> {
         let mut rules = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -209,7 +213,7 @@ impl Netlink {
     }
 }
 
-/// The tables that packets may be looked up in.
+/// Routing tables that a lookup may use.
 fn tables(rules: &[RoutingRule]) -> BTreeSet<u32> {
     let named = rules.iter().filter_map(|rule| match rule.action {
         RuleAction::Table(table) => Some(table),
@@ -218,7 +222,7 @@ fn tables(rules: &[RoutingRule]) -> BTreeSet<u32> {
     named.chain([Route::LOCAL, Route::MAIN, Route::DEFAULT]).collect()
 }
 
-/// A socket that hears of changes.
+/// Socket that receives notifications of changes.
 struct Subscription {
     messages: BoxStream<'static, NetlinkMessage<RouteNetlinkMessage>>,
     _connection: JoinSet<()>,
@@ -228,7 +232,8 @@ impl Subscription {
     fn open() -> io::Result<Subscription> {
         let (mut connection, _, messages) = rtnetlink::new_multicast_connection(&GROUPS)?;
         let socket = connection.socket_mut().socket_ref();
-        // Without privileges in the first user namespace, as much as `net.core.rmem_max` allows.
+        // Without privileges in the first user namespace the size is limited by
+        // `net.core.rmem_max`.
         set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER)
             .or_else(|_| set_socket_recv_buffer_size(socket, RECEIVE_BUFFER))?;
         let mut tasks = JoinSet::new();
@@ -237,8 +242,8 @@ impl Subscription {
     }
 }
 
-/// Hears of changes for as long as somebody waits for notifications. When some were lost, a new socket takes the place of the old
-/// one, and then everything is read anew.
+/// Receives notifications as long as a receiver waits for them. After a loss, a new socket replaces
+/// the old one, and everything is read anew.
 async fn listen(mut subscription: Subscription, notifications: Arc<Notifications>) {
     loop {
         while let Some(message) = subscription.messages.next().await {

@@ -1,4 +1,5 @@
-//! Nexthop objects (`ip nexthop`). With `net.ipv4.nexthop_compat_mode=0` routes name them and have no ways of their own.
+//! Nexthop objects (`ip nexthop`). With `net.ipv4.nexthop_compat_mode=0` routes refer to them and
+//! have no hops of their own.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -31,12 +32,12 @@ enum Nexthop {
 }
 
 impl Nexthops {
-    /// From the bodies of the kernel's messages.
+    /// Parses the bodies of the kernel's messages.
     pub(super) fn new(messages: &[Vec<u8>]) -> Nexthops {
         Nexthops(messages.iter().filter_map(|message| nexthop(message)).collect())
     }
 
-    /// The ways of an object; empty if it drops packets. `None`: there are none that can be used.
+    /// Hops of an object; empty if it drops packets. `None`: no hop is usable.
     pub(super) fn ways(&self, id: u32) -> Option<Vec<RouteHop>> {
         match self.0.get(&id)? {
             Nexthop::Way(hop) => Some(vec![*hop]),
@@ -47,7 +48,7 @@ impl Nexthops {
                     Nexthop::Blackhole | Nexthop::Group(_) => None,
                 };
                 let ways: Vec<RouteHop> = members.iter().filter_map(way).collect();
-                // A group of a blackhole has no other member.
+                // A group with a blackhole has no other member.
                 let drops = members.iter().any(|id| self.0.get(id) == Some(&Nexthop::Blackhole));
                 (!ways.is_empty() || drops).then_some(ways)
             }

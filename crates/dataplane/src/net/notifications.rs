@@ -1,4 +1,4 @@
-//! Notifications of the kernel (rtnetlink), until somebody takes them.
+//! Notifications of the kernel (rtnetlink), until they are taken.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use super::table::NeighbourChange;
 
-/// Notifications about neighbours that are kept. Where there are more, reading the whole table is cheaper.
+/// Most notifications about neighbours to keep. Beyond, reading the whole table is cheaper.
 const MAX_EVENTS: usize = 4_096;
 
 /// The notifications since they were last taken.
@@ -18,12 +18,12 @@ pub(super) struct Notifications {
     pending: Mutex<Pending>,
 }
 
-/// What has changed.
+/// Changes since the notifications were last taken.
 #[derive(Debug)]
 pub(super) enum Pending {
-    /// These neighbours, one after the other.
+    /// Changes of these neighbours, in order.
     Neighbours(Vec<NeighbourChange>),
-    /// Anything.
+    /// Anything may have changed.
     Any,
 }
 
@@ -34,7 +34,7 @@ impl Default for Pending {
 }
 
 impl Notifications {
-    /// Takes in a message. One that says that others were lost means anything.
+    /// Adds a message. A message about lost notifications marks everything as changed.
     pub(super) fn hear(&self, message: &NetlinkMessage<RouteNetlinkMessage>) {
         let neighbour = match &message.payload {
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(entry)) => {
@@ -45,7 +45,7 @@ impl Notifications {
             }
             _ => return self.anything(),
         };
-        // None: it is a bridge's, say, which tells of every host behind it.
+        // `None`, for example, for a bridge's entry: a bridge reports every host behind it.
         let Some(neighbour) = neighbour else { return };
         let mut pending = self.pending();
         match &mut *pending {
@@ -55,7 +55,7 @@ impl Notifications {
         self.told.notify_one();
     }
 
-    /// Anything may have changed.
+    /// Marks everything as changed.
     pub(super) fn anything(&self) {
         *self.pending() = Pending::Any;
         self.told.notify_one();
@@ -66,7 +66,7 @@ impl Notifications {
         self.told.notified().await;
     }
 
-    /// What has changed since this was last called.
+    /// Takes the changes since the last call.
     pub(super) fn take(&self) -> Pending {
         std::mem::take(&mut *self.pending())
     }

@@ -1,4 +1,4 @@
-//! Names that only one process of a network namespace may have.
+//! Names that only one process of a network namespace may own.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display};
@@ -13,52 +13,55 @@ use super::lineage::{Lineage, THIS};
 use super::packet_sockets::capturing;
 use super::unix_sockets::{UnixSocket, named};
 
-/// Something that this process has for itself in its network namespace. Given up when dropped, or with the process,
-/// however that ends: it is the name of an abstract Unix socket (unix(7)), in front of a number that nobody else has.
+/// A name that this process owns in its network namespace, until dropped or until the process ends,
+/// however it ends. The name is that of an abstract Unix socket (unix(7)), followed by a number
+/// that is unique.
 ///
-/// Anybody may bind such a name. So it is no name that is fought for: every process binds its own, and then looks for
-/// others. Those of root and of its own user count, and those of a user who captures packets, for which privileges are needed.
+/// Any process may bind such a name, so processes do not compete for a single one: each process
+/// binds its own, and then looks for others. Names count if they belong to root, to this process's
+/// user, or to a user who captures packets, which requires privileges.
 #[derive(Debug)]
 pub struct OwnedName {
     _socket: UnixDatagram,
 }
 
-/// Why something cannot be owned.
+/// Failure to own a name.
 #[derive(Debug)]
 pub struct NotOwned {
-    /// Which of those that were to be owned.
+    /// Index of the name in the request.
     pub which: usize,
-    /// Why not; `AddrInUse` if another process owns it.
+    /// The error; `AddrInUse` if another process owns the name.
     pub error: io::Error,
-    /// Inode of the socket by which another process owns it, where the kernel lists sockets.
+    /// Inode of the owner's socket, where the kernel lists sockets.
     pub holder: Option<u64>,
 }
 
 impl OwnedName {
-    /// Takes what the name says.
+    /// Takes ownership of a name.
     ///
     /// # Errors
-    /// `AddrInUse` if a process of root's, of our own user or of one who captures packets owns it, even if only since the
-    /// same moment.
+    /// `AddrInUse` if a process of root, of this user or of a user who captures packets owns the
+    /// name, even if it began to at the same moment.
     pub fn take(name: impl Display) -> io::Result<OwnedName> {
         let mut owned = OwnedName::take_all(&[name]).map_err(|refused| refused.error)?;
         owned.pop().ok_or_else(|| unreachable!("one was taken"))
     }
 
-    /// Takes all of it. Errors leave nothing taken.
+    /// Takes ownership of all names. On error none of them stays owned.
     pub fn take_all(names: &[impl Display]) -> Result<Vec<OwnedName>, NotOwned> {
         OwnedName::take_all_but(names, None, named)
     }
 
-    /// Takes all of it, also if processes of the same [`lineage`] own it. Errors leave nothing taken.
+    /// Takes ownership of all names, also of names that processes of the same [`lineage`] own. On
+    /// error none of them stays owned.
     ///
     /// [`lineage`]: super::lineage::lineage
     pub fn take_all_in_lineage(names: &[impl Display]) -> Result<Vec<OwnedName>, NotOwned> {
         OwnedName::take_all_but(names, Some(&THIS), named)
     }
 
-    /// Takes all of it, unless a process owns some of it that is not of the lineage `but`. `list` returns the sockets whose
-    /// name begins with a prefix.
+    /// Takes ownership of all names, unless a process outside of the lineage `but` owns one of
+    /// them. `list` returns the sockets whose name begins with a prefix.
     fn take_all_but(
         names: &[impl Display],
         but: Option<&Lineage>,
@@ -73,7 +76,7 @@ impl OwnedName {
         for (which, name) in names.iter().enumerate() {
             owned.push(OwnedName::numbered(name).map_err(refused(which))?);
         }
-        // Without a list the first process has the name itself, also in an upgrade.
+        // If sockets cannot be listed, the first process binds the plain name, also in an upgrade.
         let Ok(others) = list(b"\0convey ") else { return alone(&names) };
         // There may be tens of thousands: one for each port of a range.
         let ours: HashSet<&[u8]> = owned.iter().map(|(_, full)| full.as_bytes()).collect();
@@ -98,8 +101,9 @@ impl OwnedName {
         Ok(owned.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// The user who owns what the name says, where it is neither root nor our own user: the ownership of such a one is
-    /// heeded only where nothing is lost by it. `None` if there is none, or the kernel does not tell.
+    /// Finds an owner of the name that is neither root nor this process's user; convey respects
+    /// such an owner only where nothing is lost by that. `None` if there is none, or the kernel
+    /// does not report users.
     pub fn strangers(name: impl Display) -> Option<u32> {
         let name = format!("convey {name}");
         let sockets = named(b"\0convey ").ok()?;
@@ -111,12 +115,12 @@ impl OwnedName {
     /// Takes a name that any number of processes may have.
     ///
     /// # Errors
-    /// The kernel lets us have no such name.
+    /// The kernel refuses the name.
     pub fn shared(name: impl Display) -> io::Result<OwnedName> {
         OwnedName::numbered(&format!("convey {name}")).map(|(name, _)| name)
     }
 
-    /// A name of our own for it, and how it is written.
+    /// Binds a unique name for `name`, and returns the full name.
     fn numbered(name: &str) -> io::Result<(OwnedName, String)> {
         let full = format!("{name} #{:016x}{:016x}", THIS.number(), convey_random::secret_u64());
         Ok((OwnedName::bound(&full)?, full))
@@ -127,16 +131,17 @@ impl OwnedName {
     }
 }
 
-/// What the processes of this network namespace own, whoever's they are. Anybody may bind a name, so it keeps nobody from owning the same;
-/// but what it says may be lived by, and is not to be taken away from its owner.
+/// Names that the processes of this network namespace own, of all users. Any process may bind a
+/// name, so an entry does not keep others from owning the name. But convey may act on an entry, and
+/// never takes its resource away from the owner.
 #[derive(Debug, Default)]
 pub struct OwnedNames(HashMap<Vec<u8>, Vec<u64>>);
 
 impl OwnedNames {
-    /// All of them, those of this process among them.
+    /// Reads all owned names, including those of this process.
     ///
     /// # Errors
-    /// The kernel does not tell.
+    /// The kernel does not list sockets.
     pub fn read() -> io::Result<OwnedNames> {
         let sockets = named(b"\0convey ")?;
         let mut names: HashMap<Vec<u8>, Vec<u64>> = HashMap::new();
@@ -146,23 +151,23 @@ impl OwnedNames {
         Ok(OwnedNames(names))
     }
 
-    /// The inodes of all sockets that have such a name.
+    /// Inodes of all sockets with an owned name.
     pub fn inodes(&self) -> Vec<u64> {
         self.0.values().flatten().copied().collect()
     }
 
-    /// The inodes of the sockets that have this name.
+    /// Inodes of the sockets with this name.
     pub fn inodes_of(&self, name: &str) -> &[u64] {
         self.0.get(format!("convey {name}").as_bytes()).map_or(&[], |inodes| inodes)
     }
 
-    /// Whether somebody owns what the name says.
+    /// Whether a process owns this name.
     pub fn contains(&self, name: &str) -> bool {
         !self.inodes_of(name).is_empty()
     }
 }
 
-/// Takes the names themselves.
+/// Binds the plain names.
 fn alone(names: &[String]) -> Result<Vec<OwnedName>, NotOwned> {
     let take = |(which, name): (usize, &String)| {
         OwnedName::bound(name).map_err(|error| match error.kind() {
@@ -173,7 +178,7 @@ fn alone(names: &[String]) -> Result<Vec<OwnedName>, NotOwned> {
     names.iter().enumerate().map(take).collect()
 }
 
-/// What the owner of a socket owns, whatever its number.
+/// Name of a socket without its number.
 fn without_number(socket: &[u8]) -> &[u8] {
     let number = socket.windows(2).position(|two| two == b" #");
     &socket[..number.unwrap_or(socket.len())]
@@ -186,7 +191,7 @@ fn lineage_of(socket: &[u8]) -> u64 {
     lineage.and_then(|hex| u64::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok()).unwrap_or(0)
 }
 
-/// Whether the owner of the socket owns what the name says; without a number, as versions did that had none.
+/// Whether the socket's name is `name`, with a number or, in versions without numbers, without.
 fn is_of(socket: &[u8], name: &str) -> bool {
     let rest = socket.strip_prefix(name.as_bytes());
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b" #"))
@@ -200,10 +205,10 @@ fn taken() -> io::Error {
     io::Error::new(io::ErrorKind::AddrInUse, format!("{TAKEN} (`sudo ss -xap | grep @convey` shows which)"))
 }
 
-/// Why something cannot be owned that another process owns.
+/// Error text for a name that another process owns.
 pub const TAKEN: &str = "another process on this host does already";
 
-/// Users whose names do not count. They could bind any, and keep convey from starting.
+/// Users whose names do not count. Any of them could bind names, and keep convey from starting.
 #[derive(Default)]
 struct Strangers(Option<(u32, String, usize)>);
 

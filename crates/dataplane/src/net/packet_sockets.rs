@@ -1,18 +1,19 @@
-//! The users that capture packets in this network namespace: packet(7) sockets, as the kernel lists them.
+//! Users that capture packets in this network namespace: packet(7) sockets, as the kernel lists
+//! them.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 
-/// The list, of the thread's network namespace.
+/// List of packet sockets in the thread's network namespace.
 const LIST: &str = "/proc/thread-self/net/packet";
 
-/// `ETH_P_ALL`, as written there.
+/// `ETH_P_ALL`, as written in the list.
 const ALL_PROTOCOLS: &str = "0003";
 
-/// The users with a socket that gets packets of every protocol, as numbered in our user namespace. A user needs
-/// CAP_NET_RAW in this network namespace to open one. Programs that have it for everybody (`ping`, `arping`) ask for
-/// one protocol.
+/// Users with a socket that receives packets of every protocol, as numbered in our user namespace.
+/// A user needs CAP_NET_RAW in this network namespace to open one. Programs that have the
+/// capability for all users (`ping`, `arping`) open sockets for one protocol.
 pub(super) fn capturing() -> io::Result<BTreeSet<u32>> {
     Ok(users(&fs::read_to_string(LIST)?))
 }

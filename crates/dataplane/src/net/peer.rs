@@ -1,16 +1,17 @@
-//! Whether frames may skip an interface, and be received by its other end at once.
+//! Decides whether frames may skip an interface and go straight to its other end.
 
 use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
 
-/// The queueing discipline of an interface that queues nothing, as every veth has it at first.
+/// Queueing discipline without a queue, the default of a veth.
 const NO_QUEUE: &str = "noqueue";
 
-/// The longest packet that a veth could be told to take (`ETH_MAX_MTU`); another limit if an XDP program is at its other end.
+/// Maximum MTU of a veth (`ETH_MAX_MTU`); the kernel lowers it if the other end has an XDP program.
 const MAX_VETH_MTU: u32 = 65_535;
 
-/// Whether this is one end of a veth, and nothing would become of a frame between here and the other end: that one is in
-/// another network namespace (in ours the kernel drops what is handed over), nobody shapes what goes out here, and no XDP
-/// program sees what comes in there.
+/// Whether the interface is one end of a veth, and nothing acts on a frame between this end and the
+/// other. That requires that the other end is in another network namespace (in ours the kernel
+/// would drop the frame), that no traffic shaping applies here, and that the other end has no XDP
+/// program.
 pub(super) fn redirect_peer(message: &LinkMessage) -> bool {
     let (mut is_veth, mut is_apart, mut is_unshaped, mut is_without_xdp) = (false, false, false, false);
     for attribute in &message.attributes {

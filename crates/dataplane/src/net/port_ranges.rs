@@ -1,4 +1,4 @@
-//! Sets of ports, as the kernel writes them.
+//! Sets of ports in the kernel's notation.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -6,11 +6,11 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// A set of ports as the kernel writes it: `1024-2048,8080`. Sorted, disjoint, not adjacent.
+/// A set of ports in the kernel's notation: `1024-2048,8080`. Sorted, disjoint, not adjacent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PortRanges(Vec<RangeInclusive<u16>>);
 
-/// Not a list of ports.
+/// Parse error of a list of ports.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("`{0}` is not a port or a range of ports")]
 pub struct NotPorts(String);
@@ -22,17 +22,17 @@ impl From<RangeInclusive<u16>> for PortRanges {
 }
 
 impl PortRanges {
-    /// How many ports these are.
+    /// Number of ports.
     pub fn count(&self) -> u32 {
         self.0.iter().map(|range| range.clone().len() as u32).sum()
     }
 
-    /// The ranges, in their order.
+    /// The ranges in ascending order.
     pub fn ranges(&self) -> impl Iterator<Item = RangeInclusive<u16>> {
         self.0.iter().cloned()
     }
 
-    /// The ports of either.
+    /// Union of two sets.
     #[must_use]
     pub fn with(&self, other: &PortRanges) -> PortRanges {
         let mut ranges: Vec<_> = self.0.iter().chain(&other.0).filter(|r| !r.is_empty()).cloned().collect();
@@ -49,7 +49,7 @@ impl PortRanges {
         PortRanges(merged)
     }
 
-    /// The ports that are not in `other`.
+    /// Ports that are not in `other`.
     #[must_use]
     pub fn without(&self, other: &PortRanges) -> PortRanges {
         let mut left = self.with(&PortRanges::default()).0;
@@ -59,19 +59,19 @@ impl PortRanges {
         PortRanges(left)
     }
 
-    /// The ports of both.
+    /// Intersection of two sets.
     #[must_use]
     pub fn within(&self, other: &PortRanges) -> PortRanges {
         self.without(&self.without(other))
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.count() == 0
     }
 }
 
-/// What a hole leaves of a range.
+/// Parts of a range outside of a hole.
 fn cut(range: RangeInclusive<u16>, hole: &RangeInclusive<u16>) -> impl Iterator<Item = RangeInclusive<u16>> {
     let below = hole.start().checked_sub(1).map(|end| *range.start()..=end.min(*range.end()));
     let above = hole.end().checked_add(1).map(|start| start.max(*range.start())..=*range.end());

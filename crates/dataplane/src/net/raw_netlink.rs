@@ -1,5 +1,5 @@
-//! Netlink messages that no crate of ours parses: lists of nexthop objects, of IPsec policies and of Unix sockets, and
-//! notifications of changes.
+//! Netlink messages that none of our crates parses: lists of nexthop objects, of IPsec policies and
+//! of Unix sockets, and notifications of changes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -33,16 +33,16 @@ const RTNLGRP_IPV6_NETCONF: u32 = 25;
 const RTNLGRP_NEXTHOP: u32 = 32;
 const XFRMNLGRP_POLICY: u32 = 4;
 
-/// Before a socket is opened again that has failed.
+/// Pause before a failed socket is opened again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Notifications that are waited for, of settings of interfaces and of nexthop objects, and of IPsec policies.
+/// Subscriptions: changes of interface settings and nexthop objects, and of IPsec policies.
 const SUBSCRIPTIONS: [(isize, &[u32]); 2] = [
     (NETLINK_ROUTE, &[RTNLGRP_IPV4_NETCONF, RTNLGRP_IPV6_NETCONF, RTNLGRP_NEXTHOP]),
     (NETLINK_XFRM, &[XFRMNLGRP_POLICY]),
 ];
 
-/// Lists that the kernel can be asked for.
+/// Lists that the kernel returns on request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RawList {
     /// `RTM_GETNEXTHOP`: nexthop objects.
@@ -52,13 +52,14 @@ pub(super) enum RawList {
 }
 
 impl RawList {
-    /// Bodies of the kernel's messages; empty if it has no such list, or if this process may not see it.
+    /// Reads the bodies of the kernel's messages; empty if the kernel has no such list, or this
+    /// process may not read it.
     ///
     /// # Errors
-    /// The kernel cannot be asked, or has not answered within ten seconds.
+    /// The request cannot be sent, or the kernel has not answered within ten seconds.
     pub(super) fn read(self) -> io::Result<Vec<Vec<u8>>> {
         let (protocol, kind, len) = match self {
-            // The first protocol, and the default one.
+            // The main policies, and the default ones.
             RawList::Nexthops => (None, 106, 8),
             RawList::IpsecPolicies => (Some(netlink::XFRM), 0x15, 64),
         };
@@ -69,12 +70,12 @@ impl RawList {
     }
 }
 
-/// Asks the kernel for a list by a message of this kind. Returns what `pick` finds in the bodies of
-/// its answer.
+/// Requests a list from the kernel by a message of this kind. Returns the items that `pick` finds
+/// in the bodies of the answer.
 ///
 /// # Errors
-/// The kernel cannot be asked, refuses, or has not answered within ten seconds. Or the list changes
-/// all the time.
+/// The request cannot be sent, or the kernel refuses or has not answered within ten seconds; or the
+/// list changes during each attempt.
 pub(super) fn dump<T>(
     protocol: Option<Protocol>,
     kind: u16,
@@ -86,7 +87,7 @@ pub(super) fn dump<T>(
     dump_by(&socket, &question(kind, body), pick)
 }
 
-/// Asks by this socket: again, if something has changed while the kernel made the list.
+/// Requests a list on this socket, again if the list has changed while the kernel made it.
 fn dump_by<T>(
     socket: &OwnedFd,
     question: &[u8],
@@ -103,8 +104,8 @@ fn dump_by<T>(
     }
 }
 
-/// Passes each body of an answer to `each`. Returns whether it was interrupted by a change of what
-/// it lists.
+/// Passes each body of an answer to `each`. Returns whether a change of the list interrupted the
+/// answer.
 fn read_answer(socket: &OwnedFd, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
     let (mut answer, mut is_interrupted) = (vec![0u8; 64 << 10], false);
     loop {
@@ -124,7 +125,7 @@ fn read_answer(socket: &OwnedFd, mut each: impl FnMut(&[u8])) -> io::Result<bool
     }
 }
 
-/// Whether the kernel is without such a list, or this process may not see it.
+/// Whether the kernel has no such list, or this process may not read it.
 fn is_without(error: &io::Error) -> bool {
     let codes = [
         libc::EPROTONOSUPPORT,
@@ -140,7 +141,7 @@ fn is_without(error: &io::Error) -> bool {
 fn question(kind: u16, body: &[u8]) -> Vec<u8> {
     let len = (HEADER + body.len()) as u32;
     let head = [&len.to_ne_bytes()[..], &kind.to_ne_bytes(), &(NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes()];
-    // Number and port follow.
+    // Sequence number and port id follow.
     [head.concat(), vec![0; 8], body.to_vec()].concat()
 }
 
@@ -151,7 +152,7 @@ struct RawMessage<'a> {
     body: &'a [u8],
 }
 
-/// The next message. Takes it off.
+/// Takes the next message off the buffer.
 fn message<'a>(bytes: &mut &'a [u8]) -> Option<RawMessage<'a>> {
     let len = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
     let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
@@ -161,7 +162,7 @@ fn message<'a>(bytes: &mut &'a [u8]) -> Option<RawMessage<'a>> {
     Some(RawMessage { kind, flags, body })
 }
 
-/// Attributes of a message, each with its number.
+/// Iterates over the attributes of a message, with their types.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
@@ -172,12 +173,12 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
-/// The number at a place of a message.
+/// Reads a 32-bit number at an offset of a message.
 pub(super) fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Makes notifications of these kinds mean that anything may have changed, from now on.
+/// Subscribes to these notifications; each one marks everything as changed.
 pub(super) fn listen(tasks: &mut JoinSet<()>, notifications: &Arc<Notifications>) {
     for (protocol, groups) in SUBSCRIPTIONS {
         let subscribed = subscribe(protocol, groups);
@@ -185,7 +186,7 @@ pub(super) fn listen(tasks: &mut JoinSet<()>, notifications: &Arc<Notifications>
     }
 }
 
-/// Ends where the kernel has no such notifications, or not for this process.
+/// Receives notifications; returns if the kernel has none of these, or none for this process.
 async fn listen_to(
     mut subscribed: io::Result<TokioSocket>,
     (protocol, groups): (isize, &'static [u32]),
@@ -196,7 +197,7 @@ async fn listen_to(
             Ok(socket) => loop {
                 let received = socket.recv_from_full().await;
                 notifications.anything();
-                // After a loss the socket still receives the next messages.
+                // After a loss (`ENOBUFS`) the socket still receives later messages.
                 if received.is_err_and(|error| error.raw_os_error() != Some(libc::ENOBUFS)) {
                     break;
                 }
@@ -206,7 +207,7 @@ async fn listen_to(
         }
         tokio::time::sleep(RETRY).await;
         subscribed = subscribe(protocol, groups);
-        // Nobody has listened meanwhile.
+        // Notifications may have been missed meanwhile.
         notifications.anything();
     }
 }
@@ -216,7 +217,7 @@ fn subscribe(protocol: isize, groups: &[u32]) -> io::Result<TokioSocket> {
     socket.socket_mut().bind(&SocketAddr::new(0, 0))?;
     for group in groups {
         match socket.socket_mut().add_membership(*group) {
-            // A kernel without nexthop objects, say.
+            // For example, a kernel without nexthop objects.
             Err(error) if is_without(&error) && groups.len() > 1 => {}
             joined => joined?,
         }
@@ -237,8 +238,8 @@ mod tests {
         }
     }
 
-    /// The kernel's end of a socket, which has sent answers with these flags of the first part and
-    /// of the end. Each lists its number.
+    /// Sockets that stand in for the kernel, with answers prepared. `flags` has the flags of each
+    /// answer's first part and of its end; each answer lists its number.
     fn answering(flags: &[[u16; 2]]) -> [OwnedFd; 2] {
         let [ours, kernel] =
             UnixDatagram::pair().map(|(one, other)| [one, other].map(OwnedFd::from)).unwrap();

@@ -1,5 +1,5 @@
-//! A netlink socket for requests alone. Notifications of changes, of which there may be any number, take another one: the kernel
-//! drops answers that find the receive buffer full.
+//! Netlink socket for requests only. Notifications, of which there may be any number, arrive on
+//! another socket: the kernel drops answers if the receive buffer is full.
 
 use std::io;
 
@@ -20,7 +20,7 @@ use super::list_attempts::ListAttempts;
 
 type NetlinkRequest = NetlinkMessage<RouteNetlinkMessage>;
 
-/// A request failed.
+/// Error of a netlink request.
 #[derive(Debug, Error)]
 #[error("netlink: {what}: {source}")]
 pub struct Error {
@@ -33,12 +33,12 @@ impl Error {
         Error { what, source }
     }
 
-    /// Whether the kernel has answered, and refused.
+    /// Whether the kernel has refused the request.
     pub(super) fn is_refusal(&self) -> bool {
         self.source.raw_os_error().is_some()
     }
 
-    /// Whether the kernel has nothing that could answer such a request.
+    /// Whether the kernel does not support such a request.
     pub(super) fn says_unsupported(&self) -> bool {
         self.source.raw_os_error() == Some(libc::EOPNOTSUPP)
     }
@@ -48,7 +48,7 @@ impl Error {
         self.source.kind() == io::ErrorKind::PermissionDenied
     }
 
-    /// Whether the kernel has no route, or one that refuses packets.
+    /// Whether the kernel has no route, or a route that rejects packets.
     pub(super) fn says_no_route(&self) -> bool {
         let refusals = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL];
         self.source.raw_os_error().is_some_and(|error| refusals.contains(&error))
@@ -60,19 +60,20 @@ impl Error {
     }
 }
 
-/// One request at a time: the kernel makes one list at a time for a socket, and refuses a second. After an answer that
-/// was lost the next request gets a new socket.
+/// Sends one request at a time: the kernel makes one list at a time for a socket, and refuses a
+/// second. After a lost answer the next request opens a new socket.
 #[derive(Debug)]
 pub(super) struct Requests(Mutex<Option<Socket>>);
 
 impl Requests {
-    /// In the network namespace of this thread; a new socket is in that of the thread which needs it.
+    /// Opens a socket in the network namespace of this thread. A later socket is in the namespace
+    /// of the thread that opens it.
     pub(super) fn open() -> io::Result<Requests> {
         Ok(Requests(Mutex::new(Some(Socket::open()?))))
     }
 
-    /// Has the kernel list what `pick` finds in its answers: again, if something has changed
-    /// meanwhile.
+    /// Requests a list, and returns the items that `pick` finds in the answers. Repeats the request
+    /// if the list has changed meanwhile.
     pub(super) async fn list<T>(
         &self,
         what: &'static str,
@@ -90,7 +91,7 @@ impl Requests {
         }
     }
 
-    /// Asks a question that has one answer.
+    /// Sends a request that has one answer.
     pub(super) async fn one(
         &self,
         what: &'static str,
@@ -101,7 +102,7 @@ impl Requests {
         Ok(one)
     }
 
-    /// Has the kernel do something, and waits until it is done.
+    /// Sends a command, and waits for its acknowledgement.
     pub(super) async fn order(
         &self,
         what: &'static str,
@@ -111,7 +112,7 @@ impl Requests {
         self.request(what, order, NLM_F_ACK | flags, |_| {}).await.map(drop)
     }
 
-    /// Returns whether the answer was interrupted by a change of what it lists.
+    /// Returns whether a change of the list interrupted the answer.
     async fn request(
         &self,
         what: &'static str,
@@ -121,7 +122,8 @@ impl Requests {
     ) -> Result<bool, Error> {
         let failed = |source| Error { what, source };
         let mut place = self.0.lock().await;
-        // Put back when the answer is whole: of one that is not, parts may still come, also if nobody waits any more.
+        // The socket is put back once the answer is complete. Parts of an incomplete answer may
+        // still arrive, also if the caller has stopped waiting.
         let mut socket = match place.take() {
             Some(socket) => socket,
             None => Socket::open().map_err(failed)?,
@@ -134,10 +136,10 @@ impl Requests {
     }
 }
 
-/// An open socket. Its connection ends when it is dropped.
+/// An open socket. Dropping it closes the connection.
 struct Socket {
     handle: Handle,
-    /// What no request is answered with: that something was lost.
+    /// Messages that answer no request: notices of a loss.
     unasked: BoxStream<'static, NetlinkRequest>,
     _connection: JoinSet<()>,
 }
@@ -145,7 +147,7 @@ struct Socket {
 impl Socket {
     fn open() -> io::Result<Socket> {
         let (mut connection, handle, unasked) = rtnetlink::new_connection()?;
-        // An answer that does not end with one of these is not whole.
+        // An answer without such an end message is incomplete.
         connection.set_forward_done(true);
         connection.set_forward_ack(true);
         let mut tasks = JoinSet::new();
@@ -153,7 +155,7 @@ impl Socket {
         Ok(Socket { handle, unasked: unasked.map(|(message, _)| message).boxed(), _connection: tasks })
     }
 
-    /// Sends a request and reads the whole answer, as [`read_answer`] returns it.
+    /// Sends a request and reads the whole answer; returns the result of [`read_answer`].
     async fn request(
         &mut self,
         message: NetlinkRequest,
@@ -165,9 +167,9 @@ impl Socket {
     }
 }
 
-/// Passes each part of an answer to `each`. Returns whether it was interrupted by a change of what
-/// it lists, or the kernel's refusal; an error if the answer is lost. That is so, too, if something
-/// is `unasked`.
+/// Passes each part of an answer to `each`. Returns whether a change of the list interrupted the
+/// answer, or the kernel's refusal. Returns an error if the answer is lost, also when an `unasked`
+/// message arrives.
 async fn read_answer(
     mut answers: impl Stream<Item = NetlinkRequest> + Unpin,
     unasked: &mut (impl Stream + Unpin),
@@ -233,7 +235,7 @@ mod tests {
         Ok(requests.list("interfaces", question, Some).await?.len())
     }
 
-    /// Whatever is asked there is never answered.
+    /// Socket whose requests are never answered.
     fn mute() -> (Socket, impl Sized) {
         let (connection, handle, unasked) = rtnetlink::new_connection().unwrap();
         let unasked = unasked.map(|(message, _)| message).boxed();

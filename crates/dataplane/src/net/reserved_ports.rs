@@ -20,30 +20,31 @@ use records::{PortRecord, PortRecords};
 
 const SYSCTL: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
-/// The first and the last port that the kernel hands out of its own accord.
+/// Range of the ports that the kernel assigns to connections.
 const EPHEMERAL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
-/// Where is remembered what was added, as long as the machine runs.
+/// Directory with the records of added ports. Its contents last until the next boot.
 const DIRECTORY: &str = "/run/convey";
 
-/// Ports that the kernel gives to no connection of its own accord. Dropping this gives back the ports that were
-/// added. The next process that starts or stops in the same network namespace gives back the ports of a killed one.
+/// Ports that the kernel assigns to none of the host's connections. Dropping this gives back the
+/// ports that were added. After a crash, the next process that starts or stops in the same network
+/// namespace gives them back.
 #[derive(Debug)]
 pub struct ReservedPorts {
     directory: PathBuf,
     added: Added,
 }
 
-/// What was added for this process.
+/// Ports that this process has added to the reserved list.
 #[derive(Debug)]
 enum Added {
-    /// What the file says: a process that ends leaves to the others what they need as well.
+    /// Recorded in a file. A process that ends hands ports that others still need over to them.
     Recorded(PortRecord),
-    /// Where no file can be had.
+    /// Not recorded, because no file can be written.
     Unrecorded(PortRanges),
 }
 
-/// The kernel would give some of the ports to connections of the host's own.
+/// The kernel could assign some of the ports to the host's own connections.
 #[derive(Debug, Error)]
 #[error(
     "the SNAT ports {wanted} cannot be reserved ({SYSCTL}: {source}), and this host's own connections would take {taken} \
@@ -60,31 +61,31 @@ pub struct NotReserved {
     source: io::Error,
 }
 
-/// The SNAT ports that a process can have.
+/// SNAT ports for a process.
 #[derive(Debug)]
 pub struct SnatPorts {
-    /// Those to use.
+    /// The ports to use.
     pub ports: RangeInclusive<u16>,
-    /// Why they are not those that were wanted.
+    /// Why these are not the requested ports; `None` if they are.
     pub instead_of: Option<NotReserved>,
 }
 
-/// The least ports that are worth a start, where more were wanted.
+/// Fewest ports that are worth a start if more were requested.
 const FEW: u16 = 1024;
 
 /// The first port that needs no privileges.
 const FIRST_UNPRIVILEGED: u16 = 1024;
 
 impl ReservedPorts {
-    /// Adds the ports to those that are reserved in this network namespace.
+    /// Adds the ports to the reserved ports of this network namespace.
     ///
     /// # Errors
-    /// They are not, cannot be, and the kernel hands them out.
+    /// The ports cannot be reserved, and the kernel could assign some of them.
     pub fn add(ports: RangeInclusive<u16>) -> Result<ReservedPorts, NotReserved> {
         ReservedPorts::recorded_in(&records::directory(Path::new(DIRECTORY)), ports)
     }
 
-    /// The same, remembered in another directory.
+    /// Like [`ReservedPorts::add`], with the records in another directory.
     ///
     /// # Errors
     /// As [`ReservedPorts::add`].
@@ -107,8 +108,8 @@ impl ReservedPorts {
         Ok(ReservedPorts { directory: directory.to_owned(), added })
     }
 
-    /// The ports to use where these are wanted: others, outside of the range that the kernel hands out, where they cannot be
-    /// reserved. As far as this process may know.
+    /// Chooses the SNAT ports: the requested ones or, if they cannot be reserved, others outside of
+    /// the range that the kernel assigns. The check is limited to files that this process may read.
     ///
     /// # Errors
     /// There are too few ports outside.
@@ -123,38 +124,40 @@ impl ReservedPorts {
         }
     }
 
-    /// Makes a directory for the records of another user. For root, before it becomes that user.
+    /// Creates a directory for the records of another user. Root calls this before it switches to
+    /// that user.
     ///
     /// # Errors
-    /// The directory cannot be made, or its owner not be changed.
+    /// The directory cannot be created, or its owner cannot be changed.
     pub fn prepare_for(user: u32, group: u32) -> io::Result<()> {
         records::prepare_for(Path::new(DIRECTORY), user, group)
     }
 
-    /// Makes the directory of the records, unless it is there.
+    /// Creates the directory of the records, unless it exists.
     ///
     /// # Errors
-    /// This user may not.
+    /// This user may not create it.
     pub fn make_directory() -> io::Result<()> {
         records::make(Path::new(DIRECTORY))
     }
 
-    /// Gives back what killed processes have added in this network namespace, and says so in the log; for one that needs
-    /// no ports.
+    /// Gives back ports that killed processes have added in this network namespace, and logs them;
+    /// for a process that needs no ports.
     pub fn give_back_stale() {
         match ReservedPorts::clear_stale() {
             Ok(given_back) if given_back.is_empty() => {}
             Ok(given_back) => info!("gave back the reserved ports {given_back} of a convey that was killed"),
-            // A proxy needs no privileges.
+            // A proxy runs without these privileges.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
             Err(error) => warn!("what a killed convey has added to {SYSCTL} stays: {error}"),
         }
     }
 
-    /// Gives back what killed processes of this user have added in this network namespace; which ports, if any.
+    /// Gives back ports that killed processes of this user have added in this network namespace,
+    /// and returns them.
     ///
     /// # Errors
-    /// The records cannot be read, or the list not be written.
+    /// The records cannot be read, or the list cannot be written.
     pub fn clear_stale() -> io::Result<PortRanges> {
         clear_stale(&records::directory(Path::new(DIRECTORY)))
     }
@@ -175,11 +178,11 @@ impl Drop for ReservedPorts {
     }
 }
 
-/// Fails if the kernel takes no ports.
+/// Reserves ports and records the added ones. Fails if the kernel takes no ports.
 fn add_recorded(mut records: PortRecords, wanted: &PortRanges) -> io::Result<Added> {
     let now = read()?;
     let divided = divide(&now, &records.orphans(&now), wanted, &records.wanted());
-    // Before it is true: killed in between, this process has added nothing that is in nobody's record.
+    // Write the record first: if this process is killed in between, each added port is in a record.
     let record = match records.create(wanted, &divided.added) {
         Ok(record) => record,
         Err(error) => {
@@ -189,7 +192,7 @@ fn add_recorded(mut records: PortRecords, wanted: &PortRanges) -> io::Result<Add
     };
     if let Err(error) = change(&now, &divided.list) {
         record.remove();
-        // It is as it has to be, but for what others have left.
+        // The list is as needed, apart from ports that others have left.
         return if wanted.without(&now).is_empty() { add_unrecorded(wanted) } else { Err(error) };
     }
     if let Err(error) = records.hand_on(&divided.handed) {
@@ -222,7 +225,7 @@ fn remove_recorded(mut records: PortRecords, own: &PortRecord) -> io::Result<()>
 
 fn clear_stale(directory: &Path) -> io::Result<PortRanges> {
     match fs::symlink_metadata(directory) {
-        // Nobody has left any, or another user has, who alone may read them.
+        // There are no records, or only another user's, which that user gives back.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(PortRanges::default()),
         Ok(metadata) if metadata.uid() != geteuid().as_raw() => return Ok(PortRanges::default()),
         _ => {}
@@ -246,19 +249,20 @@ fn why_not_reserved(wanted: &PortRanges) -> Result<(), NotReserved> {
     }
     match OpenOptions::new().write(true).open(SYSCTL) {
         Ok(_) => Ok(()),
-        // Only who may start convey can say.
+        // Only the user who may start convey can find out.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !may_configure() => Ok(()),
         Err(error) => tolerate(wanted, error),
     }
 }
 
-/// Whether this process may change the settings of its network namespace, if nobody else objects.
+/// Whether this process may change settings of its network namespace, apart from further
+/// restrictions.
 fn may_configure() -> bool {
     capabilities(None).is_ok_and(|held| held.effective.contains(CapabilitySet::NET_ADMIN))
 }
 
-/// So many ports next to those that the kernel hands out: below them if there are so many, else above, else all on the side
-/// where there are more. `None` if these are too few.
+/// Chooses `count` ports next to the range that the kernel assigns: below it if they fit, else
+/// above, else all ports on the larger side. `None` if these are too few.
 fn outside(ephemeral: &RangeInclusive<u16>, count: usize) -> Option<RangeInclusive<u16>> {
     let (below, above) = (
         FIRST_UNPRIVILEGED..*ephemeral.start(),
@@ -266,7 +270,7 @@ fn outside(ephemeral: &RangeInclusive<u16>, count: usize) -> Option<RangeInclusi
     );
     let (room_below, room_above) = (below.len().min(count), above.map_or(0, |above| above.len().min(count)));
     let room = room_below.max(room_above);
-    // Fits: there are no more ports than that.
+    // The conversion is exact: there are at most 65,535 ports.
     let size = room as u16;
     if room == 0 || room < count.min(FEW.into()) {
         return None;
@@ -277,7 +281,7 @@ fn outside(ephemeral: &RangeInclusive<u16>, count: usize) -> Option<RangeInclusi
     })
 }
 
-/// Whether it does no harm that these ports cannot be reserved.
+/// Succeeds if the kernel would not assign these ports anyway.
 fn tolerate(wanted: &PortRanges, source: io::Error) -> Result<(), NotReserved> {
     let ephemeral = ephemeral();
     let missing = wanted.without(&read().unwrap_or_default());
@@ -305,7 +309,7 @@ fn change(now: &PortRanges, ports: &PortRanges) -> io::Result<()> {
     if now == ports {
         return Ok(());
     }
-    // An empty write would change nothing; a line end alone empties the list.
+    // An empty write would change nothing; a newline alone empties the list.
     fs::write(SYSCTL, format!("{ports}\n"))
 }
 
@@ -334,7 +338,7 @@ mod tests {
     #[test]
     fn records_of_another_user_are_passed_over() {
         let directory = tempfile::tempdir().unwrap();
-        // Without privileges the root directory is another user's.
+        // Without privileges the root directory serves as another user's directory.
         let others = match chown(directory.path(), Some(65_534), None) {
             Ok(()) => directory.path(),
             Err(_) => Path::new("/"),

@@ -11,8 +11,8 @@ use rtnetlink::packet_route::route::{
 
 use super::nexthops::Nexthops;
 
-/// The route, if it can be used now by packets with TOS 0. Ways that are dead are left out: the kernel also calls those dead
-/// that have no carrier, where `ignore_routes_with_linkdown` is set.
+/// Parses a route. `None` if packets with TOS 0 cannot use it now. Dead hops are left out; with
+/// `ignore_routes_with_linkdown` the kernel also marks hops without carrier as dead.
 pub(super) fn route(message: &RouteMessage, nexthops: &Nexthops) -> Option<Route> {
     let header = &message.header;
     if header.address_family == AddressFamily::Inet && header.tos != 0 {
@@ -83,7 +83,7 @@ fn way(hop: &RouteNextHop) -> RouteHop {
     way
 }
 
-/// The source of this host's packets, if the route names one.
+/// Preferred source address for packets of this host, if the route has one.
 fn source(message: &RouteMessage) -> Option<IpAddr> {
     message.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::PrefSource(source) => address(source),
@@ -91,7 +91,7 @@ fn source(message: &RouteMessage) -> Option<IpAddr> {
     })
 }
 
-/// The longest packet, if the route says so; whether that is locked matters to who sends, not to who forwards.
+/// MTU of the route, if it has one; the lock flag affects only local senders, not forwarding.
 fn mtu(message: &RouteMessage) -> Option<u32> {
     let metrics = message.attributes.iter().filter_map(|attribute| match attribute {
         RouteAttribute::Metrics(metrics) => Some(metrics),
@@ -103,7 +103,7 @@ fn mtu(message: &RouteMessage) -> Option<u32> {
     })
 }
 
-/// The address of a default route, which the kernel leaves out.
+/// Destination of a default route, which the kernel leaves out.
 fn unspecified(message: &RouteMessage) -> Option<IpAddr> {
     match message.header.address_family {
         AddressFamily::Inet => Some(IpAddr::from([0; 4])),

@@ -8,7 +8,7 @@ use rtnetlink::packet_route::rule::{RuleAction as Action, RuleAttribute, RuleFla
 
 const FRA_DSCP: u16 = 25;
 
-/// The rule; `None` if it is for neither IPv4 nor IPv6.
+/// Parses a rule; `None` if it is for neither IPv4 nor IPv6.
 pub(super) fn rule(message: &RuleMessage) -> Option<RoutingRule> {
     let header = &message.header;
     let is_v4 = match header.family {
@@ -70,13 +70,14 @@ fn network(ip: IpAddr, len: u8) -> Option<Prefix> {
     (len > 0).then(|| Prefix::of(ip, len))
 }
 
-/// A selector that the parser does not know.
+/// Name of a selector that the netlink parser does not support.
 fn selector(attribute: &rtnetlink::packet_core::DefaultNla) -> Option<&'static str> {
     use rtnetlink::packet_core::Nla;
     let mut value = vec![0; attribute.value_len()];
     attribute.emit_value(&mut value);
     match attribute.kind() {
-        // Zero is for every DSCP only where there is no such attribute: it selects packets without one, as ours are.
+        // A rule with DSCP 0 matches packets with DSCP 0, as ours have; a rule for any DSCP lacks
+        // the attribute.
         FRA_DSCP if value == [0] => None,
         FRA_DSCP => Some("dscp"),
         // Masks and labels of later kernels.

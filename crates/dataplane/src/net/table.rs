@@ -1,4 +1,4 @@
-//! The kernel's messages as plain data.
+//! Converts the kernel's messages to plain data.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use super::neighbours::is_managed;
 use super::peer::redirect_peer;
 use convey_model::{Interface, InterfaceAddress, Neighbour, NetworkTables, Route};
 
-/// What the kernel has told.
+/// Builds the tables from the kernel's messages.
 pub(super) fn new(
     links: Vec<LinkMessage>,
     addresses: Vec<AddressMessage>,
@@ -40,8 +40,8 @@ pub(super) fn new(
     NetworkTables { interfaces, routes: routes.into(), neighbours, ..NetworkTables::default() }
 }
 
-/// Takes in what the kernel tells nobody of: how long packets may be, and how they are sent. Returns whether that
-/// has changed.
+/// Updates state that the kernel sends no notifications for: MTUs, and the way frames are sent.
+/// Returns whether any of it has changed.
 pub(super) fn look_at(table: &mut NetworkTables, links: &[LinkMessage]) -> bool {
     let mut is_changed = false;
     for link in links {
@@ -61,7 +61,7 @@ pub(super) fn find(table: &NetworkTables, key: NeighbourKey) -> Option<Neighbour
     table.neighbours.get(at).copied()
 }
 
-/// Takes in what has become of a neighbour.
+/// Applies a change of a neighbour.
 pub(super) fn set(table: &mut NetworkTables, change: NeighbourChange) {
     let (place, neighbours) = ((change.interface, change.ip), &mut table.neighbours);
     match (neighbours.binary_search_by_key(&place, |n| (n.interface, n.ip)), change.now) {
@@ -72,7 +72,7 @@ pub(super) fn set(table: &mut NetworkTables, change: NeighbourChange) {
     }
 }
 
-/// What decides whether an address is a source of packets.
+/// Properties that decide whether an address is used as a source.
 fn detail(message: &AddressMessage, ip: IpAddr) -> InterfaceAddress {
     let mut detail = InterfaceAddress::new(ip, message.header.prefix_len);
     let mut flags = AddressFlags::from_bits_retain(message.header.flags.bits().into());
@@ -118,7 +118,7 @@ fn interface(message: &LinkMessage, details: Vec<InterfaceAddress>) -> Interface
     interface
 }
 
-/// Longest packet of IPv4 and of IPv6. Where there is no IPv6 it makes no difference.
+/// MTUs for IPv4 and IPv6. Without IPv6 the second one has no effect.
 fn mtus(message: &LinkMessage) -> (u32, u32) {
     let (mut link, mut v6) = (0, u32::MAX);
     for attribute in &message.attributes {
@@ -141,7 +141,7 @@ fn mtus(message: &LinkMessage) -> (u32, u32) {
     (link, v6.min(link))
 }
 
-/// The interface's own address: on a point-to-point link `Address` is the other side's.
+/// The interface's own address: on a point-to-point link `Address` is that of the other side.
 pub(super) fn own_address(message: &AddressMessage) -> Option<IpAddr> {
     let local = message.attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Local(ip) => Some(*ip),
@@ -155,7 +155,7 @@ pub(super) fn own_address(message: &AddressMessage) -> Option<IpAddr> {
     })
 }
 
-/// The neighbour, if its Ethernet address can be used as it is.
+/// Parses a neighbour; `None` if its Ethernet address cannot be used as it is.
 fn neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
     use NeighbourState::{Delay, Permanent, Probe, Reachable, Stale};
     if !matches!(message.header.state, Reachable | Stale | Delay | Probe | Permanent) {
@@ -168,22 +168,22 @@ fn neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
     Some(Neighbour { interface: message.header.ifindex, ip: neighbour_address(message)?, mac })
 }
 
-/// What a message says of a neighbour.
+/// Change of a neighbour.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NeighbourChange {
     pub(super) interface: u32,
     pub(super) ip: IpAddr,
-    /// `None` if its Ethernet address is not known.
+    /// `None` if the Ethernet address is unknown.
     pub(super) now: Option<Neighbour>,
     pub(super) certainty: Certainty,
-    /// Whether the kernel keeps it fresh.
+    /// Whether the kernel keeps the entry fresh.
     pub(super) is_managed: bool,
 }
 
-/// How sure the kernel is of an Ethernet address.
+/// Reliability of an Ethernet address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Certainty {
-    /// Somebody has set it.
+    /// Set by an administrator or program.
     Static,
     /// The neighbour has answered.
     Confirmed,
@@ -191,7 +191,8 @@ pub(super) enum Certainty {
 }
 
 impl NeighbourChange {
-    /// It is there, or is looked for. `None` if it is no neighbour that packets of IP go to.
+    /// Change to an entry that exists or is being resolved. `None` if the entry is no neighbour for
+    /// IP packets.
     pub(super) fn new(message: &NeighbourMessage) -> Option<NeighbourChange> {
         let is_ip = matches!(message.header.family, AddressFamily::Inet | AddressFamily::Inet6);
         let ip = neighbour_address(message).filter(|_| is_ip)?;
@@ -207,22 +208,22 @@ impl NeighbourChange {
         })
     }
 
-    /// There is none.
+    /// Change for a neighbour without an entry.
     pub(super) fn missing((interface, ip): NeighbourKey) -> NeighbourChange {
         NeighbourChange { interface, ip, now: None, certainty: Certainty::Unconfirmed, is_managed: false }
     }
 
-    /// It is as it was.
+    /// Change that leaves a neighbour as it was.
     pub(super) fn same(known: Neighbour) -> NeighbourChange {
         NeighbourChange { now: Some(known), ..NeighbourChange::missing((known.interface, known.ip)) }
     }
 
-    /// Its interface and address.
+    /// Interface and address of the neighbour.
     pub(super) fn key(&self) -> NeighbourKey {
         (self.interface, self.ip)
     }
 
-    /// It is gone.
+    /// Change for a deleted entry.
     pub(super) fn gone(message: &NeighbourMessage) -> Option<NeighbourChange> {
         NeighbourChange::new(message).map(|change| NeighbourChange { now: None, ..change })
     }

@@ -1,4 +1,5 @@
-//! Which Unix sockets there are in the network namespace, and whose: sock_diag(7), or `/proc/net/unix`.
+//! Lists the Unix sockets of the network namespace and their users: sock_diag(7), or
+//! `/proc/net/unix`.
 
 use std::fs;
 use std::io;
@@ -10,11 +11,11 @@ use super::raw_netlink::{attributes, dump};
 /// A socket that has a name.
 #[derive(Debug, PartialEq, Eq)]
 pub struct UnixSocket {
-    /// One of an abstract socket begins with a zero.
+    /// Name of the socket. An abstract name begins with a zero byte.
     pub name: Vec<u8>,
-    /// Its inode, which `/proc/PID/fd` has as well.
+    /// Inode, as in `/proc/PID/fd`.
     pub inode: u64,
-    /// Whose it is, as numbered in our user namespace; `None` before Linux 5.3, and without sock_diag.
+    /// Owner, as numbered in our user namespace; `None` before Linux 5.3, and without sock_diag.
     pub uid: Option<u32>,
 }
 
@@ -71,7 +72,7 @@ fn question() -> Vec<u8> {
     [&[libc::AF_UNIX as u8, 0, 0, 0][..], words.as_flattened()].concat()
 }
 
-/// `None` if it has no name.
+/// Parses a socket; `None` if it has no name.
 fn unix_socket(body: &[u8]) -> Option<UnixSocket> {
     let (mut name, mut uid) = (None, None);
     let inode = u32::from_ne_bytes(*body.get(4..)?.first_chunk()?);

@@ -1,4 +1,4 @@
-//! XDP programs that interfaces have, whoever has attached them.
+//! XDP programs on interfaces, regardless of the process that attached them.
 
 use aya::programs::loaded_programs;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage, LinkXdp};
@@ -10,11 +10,11 @@ use super::{Error, Netlink};
 pub struct XdpProgram {
     /// The name of the interface.
     pub interface: String,
-    /// The number of the program, which no other ever gets.
+    /// Id of the program, which the kernel never reuses.
     pub id: u32,
-    /// The name of the program, if this process may know it.
+    /// Name of the program, if this process may read it.
     pub name: Option<String>,
-    /// Where it runs, as `ip link set` has it: `xdpdrv`, `xdpgeneric` or `xdpoffload`.
+    /// Attachment mode, as `ip link set` names it: `xdpdrv`, `xdpgeneric` or `xdpoffload`.
     pub place: &'static str,
 }
 
@@ -24,7 +24,7 @@ impl Netlink {
         let links = self.links().await?;
         let mut programs: Vec<XdpProgram> = links.iter().flat_map(of_link).collect();
         if !programs.is_empty() {
-            // Who may not list them does without their names.
+            // A process that may not list programs gets no names.
             let loaded: Vec<_> = loaded_programs().filter_map(Result::ok).collect();
             for program in &mut programs {
                 let found = loaded.iter().find(|loaded| loaded.id() == program.id);

@@ -11,7 +11,7 @@ struct Moody(Mutex<(HashMap<FlowKey, FlowEntry>, bool)>);
 impl Moody {
     fn change(&self, keys: &[FlowKey], entries: Option<&[FlowEntry]>) -> Result<usize, BatchError> {
         let (map, refuses) = &mut *self.0.lock().unwrap();
-        // The first of them is done all the same.
+        // The first key is done all the same.
         let n = if *refuses { keys.len().min(1) } else { keys.len() };
         for (at, key) in keys[..n].iter().enumerate() {
             match entries {
@@ -184,7 +184,7 @@ fn where_too_many_wait_to_be_removed_the_others_are_counted_and_nothing_new_is_p
     let (map, failures) = (Moody::default(), Failures::default());
     let mut writer = CacheWriter::new(&map, SIZES, 0, CounterIds::default(), failures.clone());
     let key = |n: u32| FlowKey { dst: Addr::v4((0x0a00_0000 + n).to_be_bytes()), ..key(1) };
-    // The first of each call is done all the same, so there are more than `MAX_STALE`.
+    // The first key of each call is done all the same, so there are more than `MAX_STALE`.
     let (most, new) = (MAX_STALE as u32 + 100, MAX_STALE as u32 + 1_000);
     (0..most).for_each(|n| writer.put(&key(n), &route()));
     writer.flush();
@@ -208,7 +208,7 @@ fn where_too_many_wait_to_be_removed_the_others_are_counted_and_nothing_new_is_p
     assert_eq!(there(&map), lost + 1);
 }
 
-/// A worker's end of a cache with few counter ids, and those.
+/// A worker's writer with few counter ids, the ids, and the failures.
 fn with_ids(map: &Moody, counter_ids: u16) -> (CacheWriter<&Moody>, CounterIds, Failures) {
     let (ids, failures) = (CounterIds::default(), Failures::default());
     let sizes = Sizes { counter_ids, ..SIZES };
@@ -229,7 +229,7 @@ fn after_20000_servers_have_come_and_gone_new_ones_are_still_in_the_cache() {
     let (mut writer, ids, _) = with_ids(&map, 1 << 14);
     let mut others = CacheWriter::new(&map, writer.sizes, 0, ids.clone(), Failures::default());
     for server in 0..20_000 {
-        // Another worker has flows of every other one, too.
+        // Another worker has flows of every second server, too.
         let workers = if server % 2 == 0 { vec![&mut writer] } else { vec![&mut writer, &mut others] };
         for (worker, port) in workers.into_iter().zip([1, 2]) {
             worker.put(&key(port), &of_server(server));
@@ -250,7 +250,7 @@ fn an_id_is_held_as_long_as_a_key_is_in_or_the_kernel_refuses_to_remove_one() {
     let map = Moody::default();
     let (mut writer, ids, failures) = with_ids(&map, 1);
     let [first, next] = [1, 2].map(of_server);
-    // Another worker asks for it.
+    // Another worker requests the id.
     let is_free = || {
         (0..3).for_each(|_| ids.recycle());
         let id = ids.hold(next.owners, 1);

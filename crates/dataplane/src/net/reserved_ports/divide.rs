@@ -2,19 +2,20 @@
 
 use crate::net::PortRanges;
 
-/// The ports to reserve, and the processes that give them back.
+/// Ports to reserve, and the processes that have to give them back.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Divided {
     /// All reserved ports.
     pub(super) list: PortRanges,
-    /// Ports that the process at hand has to give back.
+    /// Ports that this process has to give back.
     pub(super) added: PortRanges,
-    /// Ports that each of the others has to give back from now on, besides its own.
+    /// Additional ports that each of the other processes has to give back from now on.
     pub(super) handed: Vec<PortRanges>,
 }
 
-/// Of `now`, `orphans` were added by processes that are gone. A process needs `wanted`, and each of the others what is
-/// in `others`. Ports that nobody needs are given back. Ports that none of them has added are nobody's to give back.
+/// Divides `now`, the reserved ports. Processes that are gone have added `orphans`. This process
+/// needs `wanted`, and each of the other processes needs an element of `others`. Orphans that no
+/// process needs are released. Ports that no convey process has added stay reserved.
 pub(super) fn divide(
     now: &PortRanges,
     orphans: &PortRanges,
@@ -67,7 +68,8 @@ mod tests {
     }
 
     proptest! {
-        /// Processes come and go, some of them killed; now and then nobody looks after those.
+        /// Simulates processes that start and stop, some of them killed; sometimes no process
+        /// cleans up after those.
         #[test]
         fn ports_are_reserved_while_somebody_needs_them_and_no_longer(
             before in prop::collection::btree_set(0..20u16, 0..5),

@@ -1,7 +1,8 @@
-//! The ports that each process has added to the reserved ones: a file for each process, which it holds locked. A lock ends
-//! with its process, however that ends, and is seen from any other PID namespace. Ports that others hand to a process that
-//! runs stand in a second file beside the locked one. It is replaced as a whole, so that a process that is killed meanwhile
-//! loses nothing.
+//! Records of the ports that each process has added to the reserved ones: a file for each process,
+//! which holds a lock on it. A lock ends with its process, however that ends, and is visible from
+//! any other PID namespace. A second file beside the locked one lists the ports that other
+//! processes hand to a running process. It is replaced atomically, so that a process that is killed
+//! meanwhile loses nothing.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, DirEntry, File, OpenOptions, Permissions};
@@ -21,68 +22,69 @@ use crate::net::PortRanges;
 /// `SO_NETNS_COOKIE` of `asm-generic/socket.h`, from Linux 5.14.
 const NAMESPACE_COOKIE: libc::c_int = 71;
 
-/// How often is looked whether another process is done with the directory, and how many times.
+/// Interval between attempts to lock the directory, and their number.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 const MAX_LOCK_TRIES: u32 = 100;
 
-/// Most records of processes that are gone, of all network namespaces together; those last changed longest ago give way.
-/// A namespace that is gone takes nothing back, and nobody else can tell that it is.
+/// Most records of processes that are gone, of all network namespaces together; the least recently
+/// changed ones are removed. No process gives back the ports of a namespace that is gone, and no
+/// other process can detect that.
 const MAX_STALE: usize = 256;
 
-/// No record is as long.
+/// Upper bound for the length of a record.
 const MAX_RECORD_BYTES: u64 = 1 << 20;
 
-/// How the names of all records begin.
+/// Prefix of the names of all records.
 const RECORD: &str = "reserved-ports.ns-";
 
-/// How the name of a file ends that takes the place of a record: what its process has added by now.
+/// Suffix of a file that replaces a record: all ports that its process has added by now.
 const HANDED: &str = ".handed";
-/// The same while it is written.
+/// Suffix of such a file while it is written.
 const NEW: &str = ".new";
 
-/// The records of this network namespace. Other processes wait meanwhile.
+/// Records of this network namespace. Other processes wait while this value exists.
 pub(super) struct PortRecords {
     directory: PathBuf,
-    /// How the names of their files begin.
+    /// Prefix of the names of their files.
     prefix: String,
     boot: String,
-    /// Whose processes run.
+    /// Records of running processes.
     live: Vec<PortRecord>,
-    /// Whose do not.
+    /// Records of processes that are gone.
     stale: Vec<PortRecord>,
-    /// This process's, which ends.
+    /// Record of this process, which is about to end.
     ended: Option<PortRecord>,
     _lock: File,
 }
 
-/// One process's.
+/// Record of one process.
 #[derive(Debug)]
 pub(super) struct PortRecord {
     path: PathBuf,
-    /// Locked, if it is ours.
+    /// The file; locked if the record is ours.
     file: File,
     wanted: PortRanges,
     added: PortRanges,
 }
 
-/// Where this user's records are: in a directory of its own if root has made one, as for a convey that has become
-/// another user.
+/// Directory of this user's records: a directory of its own if root has made one, as for a convey
+/// that has switched to another user.
 pub(super) fn directory(of_all: &Path) -> PathBuf {
     let own = of_all.join(geteuid().as_raw().to_string());
     if own.is_dir() { own } else { of_all.to_owned() }
 }
 
-/// Makes such a directory.
+/// Creates such a directory.
 pub(super) fn prepare_for(of_all: &Path, user: u32, group: u32) -> io::Result<()> {
     make(of_all)?;
-    // Others find their own in it.
+    // Other users need access to their own directories in it.
     fs::set_permissions(of_all, Permissions::from_mode(0o711))?;
     let own = of_all.join(user.to_string());
     make(&own)?;
     lchown(own, Some(user), Some(group))
 }
 
-/// Makes a directory for this user alone, unless it is there.
+/// Creates a directory that only this user can access, unless it exists.
 pub(super) fn make(directory: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -91,10 +93,11 @@ pub(super) fn make(directory: &Path) -> io::Result<()> {
 }
 
 impl PortRecords {
-    /// Those in a directory, which is made if need be.
+    /// Opens the records in a directory, which is created if necessary.
     ///
     /// # Errors
-    /// The directory or a file in it is another user's or may be written by others; or somebody keeps it for seconds.
+    /// The directory or a file in it belongs to another user or may be written by others; or
+    /// another process keeps it locked for seconds.
     pub(super) fn open(directory: &Path) -> io::Result<PortRecords> {
         make(directory)?;
         let metadata = fs::symlink_metadata(directory)?;
@@ -141,7 +144,8 @@ impl PortRecords {
                 continue;
             }
             let file = open(&entry.path(), false)?;
-            // One that cannot be read was being written when its process was killed: nothing was added yet.
+            // An unreadable record comes from a process that was killed while it wrote the record,
+            // before it added ports.
             let first = self.contents(&file).unwrap_or_default();
             let handed = match open(&beside(&entry.path(), HANDED), false) {
                 Ok(handed) => self.contents(&handed),
@@ -156,8 +160,8 @@ impl PortRecords {
         forget_oldest(self.forget_empty(others)?)
     }
 
-    /// Of records of other network namespaces, removes those that have nothing to be given back: of another boot, or of a process
-    /// that was killed before it added ports. Returns the others.
+    /// Removes records of other network namespaces without ports to give back: records of another
+    /// boot, or of a process that was killed before it added ports. Returns the others.
     fn forget_empty(&self, records: Vec<DirEntry>) -> io::Result<Vec<DirEntry>> {
         let mut left = Vec::new();
         for entry in records {
@@ -180,13 +184,14 @@ impl PortRecords {
         parse(&text, &self.boot)
     }
 
-    /// Where they are.
+    /// Directory of the records.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The ports of `now`, the reserved ones, that were added by processes that are gone. A record with ports that are
-    /// no longer reserved says nothing: its process was killed before it added them, or the list was set anew.
+    /// Reserved ports (in `now`) that were added by processes that are gone. A record with ports
+    /// that are not reserved is ignored: its process was killed before it added them, or the list
+    /// was overwritten.
     pub(super) fn orphans(&self, now: &PortRanges) -> PortRanges {
         let stale = self.stale.iter().map(|record| &record.added);
         let there = stale.filter(|added| added.without(now).is_empty());
@@ -195,12 +200,12 @@ impl PortRecords {
             .fold(PortRanges::default(), |all, one| all.with(one))
     }
 
-    /// What each of those needs that run.
+    /// Ports that each of the running processes needs.
     pub(super) fn wanted(&self) -> Vec<PortRanges> {
         self.live.iter().map(|record| record.wanted.clone()).collect()
     }
 
-    /// A record of this process's.
+    /// Creates a record for this process.
     pub(super) fn create(&self, wanted: &PortRanges, added: &PortRanges) -> io::Result<PortRecord> {
         let name = format!("{}{}.{:08x}", self.prefix, std::process::id(), fastrand::u32(..));
         let path = self.directory.join(name);
@@ -212,7 +217,7 @@ impl PortRecords {
         Ok(record)
     }
 
-    /// Counts a record of this process's, which ends, among those of processes that are gone.
+    /// Treats a record of this process, which is about to end, as one of a process that is gone.
     pub(super) fn give_up(&mut self, own: &PortRecord) -> io::Result<()> {
         let at = self.live.iter().position(|record| record.path == own.path);
         let at = at.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "its record is gone"))?;
@@ -220,8 +225,8 @@ impl PortRecords {
         Ok(())
     }
 
-    /// Forgets the processes that are gone. The others have to give back the ports of theirs that they need:
-    /// each the ports in `handed`.
+    /// Removes the records of processes that are gone. Their ports in `handed` become those of the
+    /// other processes, which have to give them back.
     pub(super) fn hand_on(&mut self, handed: &[PortRanges]) -> io::Result<()> {
         for (record, more) in self.live.iter_mut().zip(handed).filter(|(_, more)| !more.is_empty()) {
             record.added = record.added.with(more);
@@ -233,17 +238,18 @@ impl PortRecords {
 }
 
 impl PortRecord {
-    /// Takes its file away.
+    /// Removes the file.
     pub(super) fn remove(&self) {
-        // The record is empty or told of already: a process that finds it does nothing. Without it the other
-        // files are nobody's.
+        // The record is empty or was handed on already, so it has no effect on a process that finds
+        // it. Without it the other files belong to no record.
         remove(&self.path);
     }
 
-    /// Says anew what another process has added. Its own file stays, for that is what it holds locked.
+    /// Replaces the ports that another process has added. Its own file stays, because that process
+    /// holds it locked.
     fn replace(&self, boot: &str) -> io::Result<()> {
         let new = beside(&self.path, NEW);
-        // A process that was killed has left it.
+        // Left by a process that was killed.
         let _ = fs::remove_file(&new);
         let mut file = options().create_new(true).open(&new)?;
         file.write_all(self.text(boot).as_bytes())?;
@@ -255,21 +261,21 @@ impl PortRecord {
     }
 }
 
-/// Takes the files of a record away.
+/// Removes the files of a record.
 fn remove(path: &Path) {
     for path in [path.to_owned(), beside(path, HANDED), beside(path, NEW)] {
         let _ = fs::remove_file(path);
     }
 }
 
-/// The path with something behind it.
+/// Appends a suffix to the path.
 fn beside(path: &Path, end: &str) -> PathBuf {
     let mut path = OsString::from(path);
     path.push(end);
     path.into()
 }
 
-/// What a record says, unless it is of another boot.
+/// Parses a record; `None` if it is of another boot.
 fn parse(text: &str, boot: &str) -> Option<(PortRanges, PortRanges)> {
     let mut lines = text.split('\n');
     let mut value = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
@@ -278,8 +284,8 @@ fn parse(text: &str, boot: &str) -> Option<(PortRanges, PortRanges)> {
     is_now.then_some(ports)
 }
 
-/// Of records of other network namespaces, removes those of killed processes that were last changed longest ago, where they
-/// are too many.
+/// Removes the least recently changed records of killed processes in other network namespaces, if
+/// there are too many.
 fn forget_oldest(records: Vec<DirEntry>) -> io::Result<()> {
     if records.len() <= MAX_STALE {
         return Ok(());
@@ -298,8 +304,8 @@ fn forget_oldest(records: Vec<DirEntry>) -> io::Result<()> {
     Ok(())
 }
 
-/// The thread's network namespace: a number that no other has or will have before the next boot. The inode of its file, unlike
-/// this, is given to another when it is gone.
+/// Identifies the thread's network namespace by a number that no other namespace gets before the
+/// next boot. The kernel reuses the inode of its file, unlike this number.
 fn namespace() -> io::Result<u64> {
     let socket = socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
     let (mut cookie, mut len) = (0_u64, size_of::<u64>() as libc::socklen_t);
@@ -332,7 +338,7 @@ fn open(path: &Path, create: bool) -> io::Result<File> {
     }
 }
 
-/// Whether nobody but this user can write to it.
+/// Whether only this user can write to it.
 fn is_ours(metadata: &fs::Metadata) -> bool {
     metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o022 == 0
 }
@@ -371,9 +377,10 @@ mod tests {
         let records = PortRecords::open(&place).unwrap();
         assert_eq!((records.wanted(), records.orphans(&ports("41-50"))), (vec![ports("40-50")], ports("")));
         drop(records);
-        // As if its process were killed.
+        // As if the process of the record were killed.
         drop(record);
-        // A child that another test begins at this moment has the lock, too, until it runs its program.
+        // A child process that another test starts at this moment holds the lock, too, until it
+        // executes its program.
         let looks = std::iter::repeat_with(|| PortRecords::open(&place).unwrap());
         let mut records = looks.take(1_000).find(|records| records.wanted().is_empty()).expect("it is stale");
         assert_eq!(records.orphans(&ports("40-60")), ports("41-50"));
@@ -384,14 +391,14 @@ mod tests {
         assert_eq!((records.wanted(), records.orphans(&ports("41-50"))), (vec![], ports("")));
     }
 
-    /// The directory of the records, in the process that is killed.
+    /// Environment variable with the directory of the records, for the process that is killed.
     const KILLED: &str = "CONVEY_TEST_RECORDS";
 
     #[test]
     fn who_is_killed_while_it_hands_ports_to_another_process_loses_none() {
         if let Some(place) = std::env::var_os(KILLED) {
             let mut records = PortRecords::open(Path::new(&place)).unwrap();
-            // The kernel kills whoever writes to a file now.
+            // From here on the kernel kills this process at a write to a file.
             setrlimit(Resource::Fsize, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
             let _ = records.hand_on(&[ports("50-60")]);
             return;
@@ -493,7 +500,7 @@ mod tests {
         for name in ["link", "open", "file", "missing/convey"] {
             assert!(PortRecords::open(&place(name)).is_err(), "{name}");
         }
-        // A link in place of the lock.
+        // A symbolic link in place of the lock.
         fs::create_dir(place("ours")).unwrap();
         fs::set_permissions(place("ours"), fs::Permissions::from_mode(0o700)).unwrap();
         symlink(place("file"), place("ours/reserved-ports.lock")).unwrap();
