@@ -1,5 +1,5 @@
-//! The encryption of ids whose length is not that of one block: a Feistel network of four passes, with AES-128 as the function of each
-//! (draft-ietf-quic-load-balancers-21, section 5.4.2).
+//! Encryption of ids whose length differs from one block: a Feistel network of four passes, each
+//! with AES-128 as its function (draft-ietf-quic-load-balancers-21, section 5.4.2).
 
 use aes::Aes128;
 use aes::cipher::{Block, BlockCipherEncrypt};
@@ -12,7 +12,7 @@ const PASSES: [u8; 4] = [1, 2, 3, 4];
 struct Halves {
     left: [u8; 16],
     right: [u8; 16],
-    /// Of the id, in bytes.
+    /// Length of the id in bytes.
     len: usize,
 }
 
@@ -23,7 +23,7 @@ pub(super) fn encrypt(key: &Aes128, id: &mut [u8]) {
     halves.join(id);
 }
 
-/// Decrypts what [`encrypt`] made.
+/// Reverses [`encrypt`].
 pub(super) fn decrypt(key: &Aes128, id: &mut [u8]) {
     let mut halves = Halves::split(id);
     PASSES.into_iter().rev().for_each(|pass| halves.pass(key, pass));
@@ -49,7 +49,7 @@ impl Halves {
         right[0] |= shared;
     }
 
-    /// One half changes by a function of the other: the right one in odd passes.
+    /// Changes one half by a function of the other: the right half in odd passes.
     fn pass(&mut self, key: &Aes128, pass: u8) {
         let half = self.half();
         let (from, to) = match pass % 2 {

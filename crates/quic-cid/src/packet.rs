@@ -1,4 +1,4 @@
-//! As much of a packet as all versions of QUIC have in common.
+//! Parser for the parts of a packet that all versions of QUIC share.
 
 /// The longest connection id of QUIC version 1 (RFC 9000, section 17.2).
 const MAX_CID: usize = 20;
@@ -6,11 +6,13 @@ const MAX_CID: usize = 20;
 /// Set in a long header (RFC 8999, section 5.1).
 const IS_LONG: u8 = 0x80;
 
-/// Where the length of the destination connection id stands in a long header, after the first byte and the version.
+/// Offset of the length of the destination connection id in a long header, after the first byte and
+/// the version.
 const LONG_LEN_AT: usize = 5;
 
-/// The destination connection id of the first packet in a datagram (RFC 8999, section 5). A short header does not say how long it is:
-/// as many bytes as there may be then. `None`: it is too short for QUIC.
+/// Destination connection id of the first packet in a datagram (RFC 8999, section 5). A short
+/// header does not contain the length of the id: up to 20 bytes are returned then. `None`: the
+/// datagram is too short for QUIC.
 pub fn destination(datagram: &[u8]) -> Option<&[u8]> {
     let first = datagram.first()?;
     if first & IS_LONG == 0 {

@@ -1,4 +1,4 @@
-//! How connection ids hold the server's: what servers and balancer agree on.
+//! Encoding of server ids in connection ids, as configured on servers and balancer.
 
 use std::fmt;
 
@@ -7,19 +7,22 @@ use aes::cipher::{Block, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 
 use crate::{ServerId, destination, feistel};
 
-/// The greatest number of a scheme in the first three bits of an id. The one above means "this id names no server".
+/// Greatest number of a scheme in the first three bits of an id. The value above means that the id
+/// names no server.
 pub const MAX_ROTATION: u8 = 6;
 
 /// The shortest nonce, in bytes.
 pub const MIN_NONCE: usize = 4;
 
-/// Server id and nonce are so long together if nothing else is said: one block, which costs one decryption instead of four.
+/// Default length of server id and nonce together: one block, which takes one decryption instead of
+/// four.
 pub const DEFAULT_LEN: usize = 16;
 
-/// Server id and nonce are at most so long together, in bytes.
+/// Maximum length of server id and nonce together, in bytes.
 const MAX_LEN: usize = 19;
 
-/// What servers and balancer agree on: lengths, and a key (draft-ietf-quic-load-balancers-21, section 5).
+/// Parameters that servers and balancer share: lengths, and a key
+/// (draft-ietf-quic-load-balancers-21, section 5).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Scheme {
     rotation: u8,
@@ -28,21 +31,21 @@ pub struct Scheme {
     key: Option<QuicKey>,
 }
 
-/// A key of AES-128, which server ids are encrypted by.
+/// AES-128 key that encrypts server ids.
 #[derive(Clone)]
 pub struct QuicKey {
     bytes: [u8; 16],
     cipher: Aes128,
 }
 
-/// The schemes that are in use at once, while servers go from one to the next.
+/// Schemes in use at once, while servers migrate from one to the next.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Schemes([Option<Scheme>; MAX_ROTATION as usize + 1]);
 
-/// What a scheme cannot be.
+/// Reasons why a scheme is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InvalidScheme {
-    /// Its number is above [`MAX_ROTATION`].
+    /// The number is above [`MAX_ROTATION`].
     Rotation,
     /// The nonce is shorter than [`MIN_NONCE`].
     ShortNonce,
@@ -51,10 +54,11 @@ pub enum InvalidScheme {
 }
 
 impl Scheme {
-    /// Number `rotation`, with these lengths in bytes. Without a `key` everybody can read the ids.
+    /// Creates scheme number `rotation`, with these lengths in bytes. Without a `key` anybody can
+    /// read the ids.
     ///
     /// # Errors
-    /// What the draft does not allow.
+    /// The draft does not allow these parameters.
     pub fn new(
         rotation: u8,
         server_id_len: usize,
@@ -72,7 +76,8 @@ impl Scheme {
         }
     }
 
-    /// The server that an id names. Ids of clients' own making name any, or none. Longer ids are read as far as the scheme says.
+    /// Returns the server that an id names. An id that a client made up names a random server, or
+    /// none. Bytes beyond the scheme's lengths are ignored.
     pub fn server_of(&self, cid: &[u8]) -> Option<ServerId> {
         let (first, rest) = cid.split_first()?;
         if first >> 5 != self.rotation {
@@ -91,7 +96,8 @@ impl Scheme {
         ServerId::new(&id[..self.server_id_len])
     }
 
-    /// The id that a server gives out, which has its own length in the first byte. `None` if a length is not the scheme's.
+    /// Encodes an id as a server does, with the id's own length in the first byte. `None` if a
+    /// length differs from the scheme's.
     pub fn encode(&self, server: &ServerId, nonce: &[u8]) -> Option<Vec<u8>> {
         if server.len() != self.server_id_len || nonce.len() != self.nonce_len {
             return None;
@@ -111,12 +117,12 @@ impl Scheme {
         Some(cid)
     }
 
-    /// Its number.
+    /// Number of the scheme.
     pub fn rotation(&self) -> u8 {
         self.rotation
     }
 
-    /// Whether nobody else can read the ids.
+    /// Whether the ids are encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.key.is_some()
     }
@@ -127,25 +133,25 @@ impl Scheme {
 }
 
 impl QuicKey {
-    /// These bytes.
+    /// Creates a key from these bytes.
     pub fn new(bytes: [u8; 16]) -> QuicKey {
         QuicKey { bytes, cipher: Aes128::new(&bytes.into()) }
     }
 }
 
 impl Schemes {
-    /// Adds one. Another of its number gives way.
+    /// Adds a scheme. It replaces a scheme with the same number.
     pub fn add(&mut self, scheme: Scheme) {
         let place = usize::from(scheme.rotation);
         self.0[place] = Some(scheme);
     }
 
-    /// All of them, by their numbers.
+    /// Iterates over the schemes by their numbers.
     pub fn iter(&self) -> impl Iterator<Item = &Scheme> {
         self.0.iter().flatten()
     }
 
-    /// The server that the first packet of a datagram names.
+    /// Returns the server that the first packet of a datagram names.
     pub fn server_of(&self, datagram: &[u8]) -> Option<ServerId> {
         let cid = destination(datagram)?;
         let rotation = usize::from(cid.first()? >> 5);
@@ -201,7 +207,8 @@ mod tests {
         QuicKey::new(bytes(hex).try_into().unwrap())
     }
 
-    /// The draft's: number, server id, nonce, connection id (appendix B, and the example of section 5.4.2).
+    /// The draft's examples: number, server id, nonce, connection id (appendix B, and section
+    /// 5.4.2).
     #[test]
     fn ids_are_those_of_the_draft() {
         let (first, second) = ("8f95f09245765f80256934e50c66207f", "fdf726a9893ec05c0632d3956680baf0");
@@ -271,7 +278,7 @@ mod tests {
         #[test]
         fn no_datagram_is_too_odd(datagram in prop::collection::vec(any::<u8>(), 0..64)) {
             let mut schemes = Schemes::default();
-            // Plain, of one block (3 and 13 bytes), and of other lengths.
+            // Unencrypted, of one block (3 and 13 bytes), and of other lengths.
             for n in 0..=MAX_ROTATION {
                 let key = (n > 1).then(|| QuicKey::new([n; 16]));
                 schemes.add(Scheme::new(n, 3, 10 + usize::from(n), key).unwrap());

@@ -1,39 +1,39 @@
-//! The number of a server, as it stands in connection ids.
+//! Server ids in connection ids.
 
 use std::fmt;
 use std::str::FromStr;
 
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 
-/// The longest, in bytes (draft-ietf-quic-load-balancers-21, section 5.2).
+/// Maximum length of a server id in bytes (draft-ietf-quic-load-balancers-21, section 5.2).
 pub const MAX_SERVER_ID: usize = 15;
 
-/// The number of a server: 1 to 15 bytes, written as hexadecimal digits.
+/// A server id: 1 to 15 bytes, written as hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ServerId {
-    /// Zeros follow.
+    /// The id, padded with zeros.
     bytes: [u8; MAX_SERVER_ID],
     len: u8,
 }
 
-/// No number of a server.
+/// Parse error of a server id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InvalidServerId;
 
 impl ServerId {
-    /// These bytes. `None` unless there are 1 to 15.
+    /// Creates a server id from bytes. `None` unless there are 1 to 15.
     pub fn new(id: &[u8]) -> Option<ServerId> {
         let mut bytes = [0; MAX_SERVER_ID];
         bytes.get_mut(..id.len()).filter(|bytes| !bytes.is_empty())?.copy_from_slice(id);
         Some(ServerId { bytes, len: id.len() as u8 })
     }
 
-    /// The bytes.
+    /// Bytes of the id.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len()]
     }
 
-    /// How many there are: never 0.
+    /// Length in bytes: never 0.
     #[allow(clippy::len_without_is_empty, reason = "none is empty")]
     pub fn len(&self) -> usize {
         usize::from(self.len)

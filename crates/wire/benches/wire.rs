@@ -1,4 +1,5 @@
-//! Reading a packet's headers, and sending it on rewritten, at the shortest and the usual longest length.
+//! Cost of parsing a packet's headers, and of rewriting it, at the shortest and the usual longest
+//! length.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -52,7 +53,7 @@ fn packets(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("parse and rewrite");
     for (name, [client, vip, snat, server], frame) in &packets {
         let (there, back) = (rule(snat, server), rule(client, vip));
-        // In turn, so that none is read just after it was written.
+        // Use the frames in turn, so that no frame is read just after it was written.
         let mut ring = vec![frame.clone(); 16];
         let mut turn = 0_usize;
         let hops = if client.starts_with('[') { 21 } else { HOPS_V4 };
@@ -64,7 +65,8 @@ fn packets(criterion: &mut Criterion) {
                 let headers = parsed.as_ref().expect("a valid packet");
                 let to = if turn & 16 == 0 { &there } else { &back };
                 rewrite(frame, headers, to, &hop, Checksum::Complete);
-                // The packet goes there and back for as long as the benchmark runs.
+                // Restores the hop count, because the benchmark rewrites the same packet over and
+                // over.
                 give_hop_back(frame, hops);
             });
         });
@@ -72,10 +74,10 @@ fn packets(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Where the hop count is in a frame of IPv4.
+/// Offset of the hop count in an IPv4 frame.
 const HOPS_V4: usize = 22;
 
-/// Undoes the decrement of the hop count of a frame that was rewritten.
+/// Undoes the decrement of the hop count in a rewritten frame.
 fn give_hop_back(frame: &mut [u8], hops: usize) {
     frame[hops] += 1;
     if hops == HOPS_V4 {

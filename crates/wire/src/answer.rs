@@ -1,5 +1,5 @@
-//! Packets of our own: how a sender is told that its connection is not, or that its packet could not be sent on.
-//! All of them are complete frames without padding, written over what is in the buffer they are given.
+//! Packets that convey itself sends: resets, and ICMP errors about packets that it cannot forward.
+//! All of them are complete frames without padding. They replace the contents of the given buffer.
 
 use super::checksum::{header_checksum, payload_checksum};
 use super::fields::{
@@ -8,27 +8,28 @@ use super::fields::{
 use super::headers::{Headers, TcpFlags};
 use convey_model::{Addr, FlowKey, NextHop, TCP};
 
-/// Length in bytes of the longest frame that is made here.
+/// Length in bytes of the longest frame that this module builds.
 pub const ANSWER_LEN: usize = ETHERNET_LEN + MOST_V6;
 
-/// Longest ICMP error: what every host takes in one piece (RFC 1812, section 4.3.2.3).
+/// Longest ICMP error: every host accepts it in one piece (RFC 1812, section 4.3.2.3).
 const MOST_V4: usize = 576;
-/// Longest ICMPv6 error: what every link takes (RFC 4443, section 2.4).
+/// Longest ICMPv6 error: every link carries it (RFC 4443, section 2.4).
 const MOST_V6: usize = 1280;
 
-/// As most systems begin (RFC 1700 recommends it).
+/// Initial TTL of most systems (RFC 1700 recommends it).
 const TTL: u8 = 64;
 
-/// Why a packet is not sent on, as its sender is told.
+/// ICMP errors: reasons why a packet is not forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IcmpError {
-    /// Nobody is there to take it: destination unreachable, port unreachable.
+    /// No service takes the packet: destination unreachable, port unreachable.
     PortUnreachable,
-    /// It came here with its last hop: time exceeded in transit.
+    /// The packet arrived with its last hop: time exceeded in transit.
     TimeExceeded,
-    /// It is longer than the next hop takes, and must not be cut: fragmentation needed (RFC 1191), packet too big.
+    /// The packet is longer than the MTU of the next hop, and must not be fragmented: fragmentation
+    /// needed (RFC 1191), packet too big.
     TooBig {
-        /// The longest packet that the next hop takes, in bytes.
+        /// MTU of the next hop in bytes.
         mtu: u32,
     },
 }
@@ -47,7 +48,7 @@ impl IcmpError {
     }
 }
 
-/// Whether an ICMP error says "port unreachable".
+/// Whether an ICMP error is "port unreachable".
 ///
 /// # Panics
 /// If `headers` are not those of `frame`, or not of an ICMP error.
@@ -55,10 +56,10 @@ pub fn is_port_unreachable(frame: &[u8], headers: &Headers) -> bool {
     frame[headers.l4..headers.l4 + 2] == IcmpError::PortUnreachable.numbers(headers.is_v4())
 }
 
-/// The reset that answers a segment, as one for a connection that does not exist (RFC 9293, section 3.10.7.1), to
-/// where it came from.
+/// Builds the reset that answers a segment for a connection that does not exist (RFC 9293, section
+/// 3.10.7.1), addressed to the sender of the segment.
 ///
-/// The caller has seen to it that it is a TCP segment and not a reset itself: those are never answered.
+/// The caller has checked that the frame is a TCP segment and no reset: resets are never answered.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.
@@ -74,19 +75,20 @@ pub fn reset_reply(frame: &[u8], headers: &Headers, answer: &mut Vec<u8>) {
     put_segment(answer, &key, seq, ack, flags);
 }
 
-/// A reset that answers no segment: it tells the destination of `key` that its connection with the source has
-/// ended. `seq` must be the byte that the destination expects next, which is what it last acknowledged; with
-/// another it asks whether the reset was meant (RFC 5961, section 3.2).
+/// Builds a reset that answers no segment: it notifies the destination of `key` that the connection
+/// with the source has ended. `seq` must be the next sequence number that the destination expects,
+/// as in its last acknowledgment; any other number makes the destination send a challenge ACK (RFC
+/// 5961, section 3.2).
 pub fn reset(key: &FlowKey, seq: u32, hop: &NextHop, answer: &mut Vec<u8>) {
     begin(answer, &hop.dst_mac, &hop.src_mac, key);
     put_segment(answer, key, seq, 0, TcpFlags::RST);
 }
 
-/// The ICMP error about a packet, from `src`, to where the packet came from. It quotes as much of the packet as
-/// may be quoted, and its header and eight bytes at least.
+/// Builds the ICMP error about a packet, from `src` to the sender of the packet. The error quotes
+/// as much of the packet as allowed, and at least its header and eight bytes.
 ///
-/// The caller has seen to it that it is not about an error itself, nor about a later fragment (RFC 1122, section
-/// 3.2.2): those are never answered. `src` is of the packet's family.
+/// The caller has checked that the packet is neither an ICMP error nor a later fragment (RFC 1122,
+/// section 3.2.2): these are never answered. `src` is of the packet's family.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.
@@ -118,7 +120,7 @@ pub fn icmp_error(frame: &[u8], headers: &Headers, error: IcmpError, src: Addr, 
     put_ip(&mut answer[ETHERNET_LEN..], &key);
 }
 
-/// The link-layer header of a frame with packets of this key.
+/// Writes the link-layer header of a frame for packets of this key.
 pub(super) fn begin(answer: &mut Vec<u8>, dst: &[u8], src: &[u8], key: &FlowKey) {
     let ether_type = if key.dst.is_v4() { ethernet::IPV4 } else { ethernet::IPV6 };
     answer.clear();
@@ -127,7 +129,7 @@ pub(super) fn begin(answer: &mut Vec<u8>, dst: &[u8], src: &[u8], key: &FlowKey)
     answer.extend_from_slice(&ether_type.to_be_bytes());
 }
 
-/// Everything after the link-layer header.
+/// Writes everything after the link-layer header.
 pub(super) fn put_segment(answer: &mut Vec<u8>, key: &FlowKey, seq: u32, ack: u32, flags: u8) {
     let at = answer.len() + ip_len(key);
     answer.resize(at + TCP_LEN, 0);
@@ -146,7 +148,7 @@ fn ip_len(key: &FlowKey) -> usize {
     if key.dst.is_v4() { IPV4_LEN } else { IPV6_LEN }
 }
 
-/// The header of a whole packet, whose header is zeros.
+/// Writes the header of a whole packet; the header's bytes must be zero.
 pub(super) fn put_ip(packet: &mut [u8], key: &FlowKey) {
     let len = packet.len();
     if !key.dst.is_v4() {
@@ -161,7 +163,7 @@ pub(super) fn put_ip(packet: &mut [u8], key: &FlowKey) {
     let ip = &mut packet[..IPV4_LEN];
     ip[ipv4::VERSION_AND_LEN] = 0x45;
     put_u16(ip, ipv4::TOTAL_LEN, len as u16);
-    // Never a fragment, so no number to tell it from others (RFC 6864, section 4.1).
+    // The packet is never fragmented, so it needs no unique ID (RFC 6864, section 4.1).
     put_u16(ip, ipv4::FRAGMENT, ipv4::DONT_FRAGMENT);
     ip[ipv4::TTL] = TTL;
     ip[ipv4::PROTOCOL] = key.protocol;

@@ -1,4 +1,4 @@
-//! Packets from a few readable words, for tests, benchmarks and fuzzing.
+//! Builder of packets for tests, benchmarks and fuzzing.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ pub struct TestPacket {
 }
 
 impl TestPacket {
-    /// A packet from an address and port.
+    /// Starts a packet from an address and port.
     ///
     /// # Panics
     /// If `src` does not read like `10.0.0.9:4242` or `[2001:db8::9]:4242`.
@@ -76,7 +76,7 @@ impl TestPacket {
         }
     }
 
-    /// Its destination.
+    /// Sets the destination.
     ///
     /// # Panics
     /// If `dst` does not read like an address of the source's family and a port.
@@ -86,27 +86,27 @@ impl TestPacket {
         TestPacket { dst, ..self }
     }
 
-    /// Makes it a UDP datagram; all that is TCP's is left out.
+    /// Makes the packet a UDP datagram; TCP fields are left out.
     pub fn udp(self) -> TestPacket {
         TestPacket { protocol: UDP, ..self }
     }
 
-    /// UDP over IPv4: without a checksum.
+    /// Omits the checksum of UDP over IPv4.
     pub fn without_checksum(self) -> TestPacket {
         TestPacket { has_checksum: false, ..self }
     }
 
-    /// Its link-layer source and destination.
+    /// Sets the link-layer source and destination.
     pub fn macs(self, src: [u8; 6], dst: [u8; 6]) -> TestPacket {
         TestPacket { src_mac: src, dst_mac: dst, ..self }
     }
 
-    /// How many more hops it may take.
+    /// Sets the remaining hops.
     pub fn ttl(self, ttl: u8) -> TestPacket {
         TestPacket { ttl, ..self }
     }
 
-    /// IPv4: routers may cut it; its fragments have this number.
+    /// IPv4: allows routers to fragment the packet; its fragments have this ID.
     pub fn may_be_cut(self, id: u16) -> TestPacket {
         TestPacket { dont_fragment: false, id, ..self }
     }
@@ -116,22 +116,22 @@ impl TestPacket {
         TestPacket { ip_options: words(options), ..self }
     }
 
-    /// An IPv6 extension header with this number: all of it but the number of the next header; its length is a
-    /// multiple of 8 bytes less one.
+    /// Adds an IPv6 extension header with this number. `rest` is the header without the number of
+    /// the next header; its length is a multiple of 8 bytes, minus one.
     pub fn extension(mut self, number: u8, rest: &[u8]) -> TestPacket {
         assert_eq!(rest.len() % 8, 7, "a multiple of 8 bytes with the number of the next header");
         self.extensions.push((number, rest.to_vec()));
         self
     }
 
-    /// The same of one that comes after those, and in fragments is cut with what the packet carries.
+    /// Adds an extension header after those, in the part of the packet that fragmentation splits.
     pub fn cut_extension(mut self, number: u8, rest: &[u8]) -> TestPacket {
         assert_eq!(rest.len() % 8, 7, "a multiple of 8 bytes with the number of the next header");
         self.cut_extensions.push((number, rest.to_vec()));
         self
     }
 
-    /// The sequence number.
+    /// Sets the sequence number.
     pub fn seq(self, seq: u32) -> TestPacket {
         TestPacket { seq, ..self }
     }
@@ -161,7 +161,7 @@ impl TestPacket {
         self.flag(TcpFlags::PSH)
     }
 
-    /// How many bytes its sender is ready to take, not scaled.
+    /// Sets the receive window, unscaled.
     pub fn window(self, window: u16) -> TestPacket {
         TestPacket { window, ..self }
     }
@@ -171,17 +171,18 @@ impl TestPacket {
         TestPacket { tcp_options: words(options), ..self }
     }
 
-    /// What it carries.
+    /// Sets the payload.
     pub fn payload(self, payload: &[u8]) -> TestPacket {
         TestPacket { payload: payload.to_vec(), ..self }
     }
 
-    /// Leaves the checksum of TCP or UDP to whoever sends it on a wire: [`Checksum::Partial`].
+    /// Leaves the checksum of TCP or UDP to the sender that puts the frame on a wire:
+    /// [`Checksum::Partial`].
     pub fn partial(self) -> TestPacket {
         TestPacket { checksum: Checksum::Partial, has_checksum: true, ..self }
     }
 
-    /// The frame, without padding.
+    /// Returns the frame, without padding.
     ///
     /// # Panics
     /// If the packet is longer than 65,535 bytes.
@@ -189,7 +190,7 @@ impl TestPacket {
         self.frame(&self.cuttable(), self.dont_fragment_field(), &self.extensions)
     }
 
-    /// The same packet in fragments of which each carries at most `most` bytes, a multiple of 8.
+    /// Returns the packet in fragments that carry at most `most` bytes each, a multiple of 8.
     pub fn fragments(&self, id: u32, most: usize) -> Vec<Vec<u8>> {
         assert!(most > 0 && most.is_multiple_of(8), "fragments carry multiples of 8 bytes");
         let whole = self.cuttable();
@@ -249,7 +250,7 @@ impl TestPacket {
         let (src, dst) = self.addresses();
         ip[ipv6::SRC..ipv6::DST].copy_from_slice(src.bytes());
         ip[ipv6::DST..IPV6_LEN].copy_from_slice(dst.bytes());
-        // Each header has the number of the one after it.
+        // Each header contains the number of the next one.
         let following = [extensions, &self.cut_extensions].concat();
         let mut numbers = following.iter().map(|(number, _)| *number).chain([self.protocol]);
         ip[ipv6::NEXT_HEADER] = numbers.next().unwrap_or_default();
@@ -262,7 +263,7 @@ impl TestPacket {
         ip
     }
 
-    /// What comes after the headers that every fragment has.
+    /// The part of the packet that fragmentation splits.
     fn cuttable(&self) -> Vec<u8> {
         let numbers = self.cut_extensions.iter().map(|(number, _)| *number).skip(1).chain([self.protocol]);
         let extensions = self.cut_extensions.iter().zip(numbers);
@@ -319,7 +320,7 @@ impl TestPacket {
     }
 }
 
-/// Writes the checksum of an IPv4 header that a test has changed. Other frames stay as they are.
+/// Updates the checksum of an IPv4 header that a test has changed. Other frames stay as they are.
 pub fn update_header_checksum(frame: &mut [u8]) {
     let Some(packet) = frame.get_mut(ETHERNET_LEN..) else { return };
     let Some(first) = packet.first().filter(|first| **first >> 4 == 4) else { return };
@@ -336,7 +337,7 @@ fn endpoint(address: impl Display) -> SocketAddr {
     address.parse().unwrap_or_else(|_| panic!("an IP address and a port, not {address:?}"))
 }
 
-/// Options as whole 32-bit words.
+/// Pads options to whole 32-bit words.
 fn words(options: &[u8]) -> Vec<u8> {
     assert!(options.len() <= 40, "at most 40 bytes of options");
     let mut words = options.to_vec();

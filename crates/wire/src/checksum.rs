@@ -8,34 +8,36 @@ use super::headers::{Headers, Kind};
 use super::parse::addresses;
 use convey_model::{Addr, FlowKey, Rewrite, UDP};
 
-/// What a frame's TCP or UDP checksum field holds.
+/// State of a frame's TCP or UDP checksum field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checksum {
-    /// The checksum.
+    /// The field holds the checksum.
     Complete,
-    /// The sum of the pseudo-header, not complemented; the sender that puts the frame on a wire adds the
-    /// segment (Linux: `CHECKSUM_PARTIAL`; virtio: `VIRTIO_NET_HDR_F_NEEDS_CSUM`).
+    /// The field holds the sum of the pseudo-header, not complemented; the sender that puts the
+    /// frame on a wire adds the segment (Linux: `CHECKSUM_PARTIAL`; virtio:
+    /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`).
     Partial,
 }
 
-/// What replacing some words does to a sum over them.
+/// Change of a checksum by replaced words.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Delta(u64);
 
 impl Delta {
-    /// The change so far, and `old` replaced by `new`.
+    /// Adds the replacement of `old` by `new`.
     #[inline]
     pub(super) fn replace_u16(self, old: u16, new: u16) -> Delta {
         Delta(self.0 + u64::from(!old) + u64::from(new))
     }
 
-    /// The same for two adjacent words: the carry out of the lower one is folded in with the rest.
+    /// Adds the replacement of two adjacent words: the carry out of the lower one is folded in with
+    /// the rest.
     #[inline]
     pub(super) fn replace_u32(self, old: u32, new: u32) -> Delta {
         Delta(self.0 + u64::from(!old) + u64::from(new))
     }
 
-    /// The same for an address, of which a packet of IPv4 has the last four bytes.
+    /// Adds the replacement of an address; an IPv4 packet contains its last four bytes.
     #[inline]
     pub(super) fn replace_addr(self, old: &Addr, new: &Addr, is_v4: bool) -> Delta {
         if is_v4 {
@@ -49,28 +51,28 @@ impl Delta {
         words(old).into_iter().zip(words(new)).fold(self, |delta, (old, new)| delta.replace_u32(old, new))
     }
 
-    /// Both changes.
+    /// Combines two changes.
     #[inline]
     pub(super) fn and(self, other: Delta) -> Delta {
         Delta(self.0 + other.0)
     }
 
-    /// The checksum after the change (RFC 1624, equation 3).
+    /// Applies the change to a checksum (RFC 1624, equation 3).
     #[inline]
     pub(super) fn apply(self, checksum: u16) -> u16 {
         !self.apply_partial(!checksum)
     }
 
-    /// The sum in the field of a [`Checksum::Partial`] frame after the change. Only what is part of the
-    /// pseudo-header may have entered the change: addresses, not ports.
+    /// Applies the change to the sum in the field of a [`Checksum::Partial`] frame. The change may
+    /// only contain parts of the pseudo-header: addresses, not ports.
     #[inline]
     pub(super) fn apply_partial(self, sum: u16) -> u16 {
         fold(self.0 + u64::from(sum))
     }
 }
 
-/// What the new addresses and the new ports of a packet with this key change in a checksum over them: the sum of what was,
-/// complemented, and what is (RFC 1624, equation 3).
+/// Checksum changes by the new addresses and the new ports of a packet with this key: the sum of
+/// the complemented old words and the new words (RFC 1624, equation 3).
 pub fn checksum_changes(key: &FlowKey, to: &Rewrite) -> (u16, u16) {
     let is_v4 = key.dst.is_v4();
     let addresses =
@@ -80,27 +82,30 @@ pub fn checksum_changes(key: &FlowKey, to: &Rewrite) -> (u16, u16) {
     (fold(addresses.0), fold(ports.0))
 }
 
-/// Whether the checksum of an IPv4 header is right (RFC 1071: the sum over all words, the checksum among them, is 0xffff).
+/// Whether the checksum of an IPv4 header is right (RFC 1071: the sum over all words, including the
+/// checksum, is 0xffff).
 #[inline]
 pub(super) fn is_header_intact(header: &[u8]) -> bool {
-    // The sum has the order of bytes of its words; words of 32 bits are two of 16.
+    // The sum has the byte order of its words; a 32-bit word counts as two 16-bit words.
     let words = header.chunks_exact(4);
     let sum = words.map(|word| u64::from(u32::from_ne_bytes([word[0], word[1], word[2], word[3]])));
     fold(sum.sum()) == 0xffff
 }
 
-/// The checksum of a header whose checksum field is zero.
+/// Computes the checksum of a header whose checksum field is zero.
 pub(super) fn header_checksum(header: &[u8]) -> u16 {
     !fold(sum(header))
 }
 
-/// The checksum of what an IP packet carries, whose checksum field is zero. UDP says 0xffff where it is zero.
+/// Computes the checksum of an IP packet's payload whose checksum field is zero. UDP sends 0xffff
+/// if the checksum is zero.
 pub(super) fn payload_checksum(src: &Addr, dst: &Addr, protocol: u8, payload: &[u8]) -> u16 {
     !fold(u64::from(pseudo_header_sum(src, dst, protocol, payload.len())) + sum(payload))
 }
 
-/// Whether the checksum of the TCP segment, UDP datagram or ICMP error in `frame` is right. A fragment, a UDP datagram without a
-/// checksum and a packet whose checksum the sender has left to its interface ([`Checksum::Partial`]) count as intact.
+/// Whether the checksum of the TCP segment, UDP datagram or ICMP error in `frame` is right. A
+/// fragment, a UDP datagram without a checksum, and a packet whose checksum the sender has left to
+/// its interface ([`Checksum::Partial`]) count as intact.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.
@@ -127,8 +132,8 @@ pub fn is_intact(frame: &[u8], headers: &Headers, checksum: Checksum) -> bool {
     fold(total) == 0xffff
 }
 
-/// The sum of the pseudo-header (RFC 9293, section 3.1; RFC 8200, section 8.1): what a [`Checksum::Partial`]
-/// field holds. The bytes that make an IPv6 address one of IPv4 are not in it.
+/// Sum of the pseudo-header (RFC 9293, section 3.1; RFC 8200, section 8.1), as in a
+/// [`Checksum::Partial`] field. For IPv4 it covers only the four bytes of each address.
 pub(super) fn pseudo_header_sum(src: &Addr, dst: &Addr, protocol: u8, payload_len: usize) -> u16 {
     let addresses = match dst.is_v4() {
         true => sum(&src.v4_bytes()) + sum(&dst.v4_bytes()),
@@ -137,13 +142,13 @@ pub(super) fn pseudo_header_sum(src: &Addr, dst: &Addr, protocol: u8, payload_le
     fold(addresses + u64::from(protocol) + payload_len as u64)
 }
 
-/// The sum, and what adds to it of each of these, of which all but the last have a length that is even.
+/// Adds `parts` to a sum. All parts but the last must have an even length.
 pub(super) fn sum_onto(before: u16, parts: &[&[u8]]) -> u16 {
     fold(parts.iter().map(|part| sum(part)).sum::<u64>() + u64::from(before))
 }
 
-/// Makes a [`Checksum::Partial`] field complete, as whoever sends the packet on a wire does: `payload` is what
-/// the IP packet carries, `at` is where in it the field is.
+/// Completes a [`Checksum::Partial`] field, as the sender that puts the packet on a wire does.
+/// `payload` is the payload of the IP packet, and `at` the offset of the field in it.
 pub(super) fn complete(payload: &mut [u8], at: usize) {
     let checksum = match !fold(sum(payload)) {
         0 => 0xffff, // UDP takes 0 for none; to TCP both are the same
@@ -152,7 +157,7 @@ pub(super) fn complete(payload: &mut [u8], at: usize) {
     put_u16(payload, at, checksum);
 }
 
-/// A byte left over at the end counts as the upper half of a word.
+/// A remaining byte at the end counts as the upper half of a word.
 fn sum(bytes: &[u8]) -> u64 {
     let words = bytes.chunks_exact(2);
     let last = words.remainder().first().map_or(0, |&byte| u64::from(byte) << 8);
@@ -177,7 +182,7 @@ mod tests {
 
     #[test]
     fn the_example_of_rfc_1624_that_its_predecessor_got_wrong_comes_out_right() {
-        // Section 4: HC = 0xdd2f, m = 0x5555, m' = 0x3285; RFC 1141 would say 0xffff.
+        // Section 4: HC = 0xdd2f, m = 0x5555, m' = 0x3285; RFC 1141 would result in 0xffff.
         assert_eq!(Delta::default().replace_u16(0x5555, 0x3285).apply(0xdd2f), 0x0000);
     }
 
@@ -200,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_sender_that_writes_the_other_zero_is_still_understood() {
-        // 0xffff is never computed, but a receiver accepts it where 0x0000 belongs.
+        // 0xffff is never computed, but a receiver accepts it in place of 0x0000.
         let updated = Delta::default().replace_u16(0x1111, 0x2222).apply(0xffff);
         assert_eq!(updated, Delta::default().replace_u16(0x1111, 0x2222).apply(0x0000));
     }
@@ -213,7 +218,7 @@ mod tests {
         }
     }
 
-    /// Words among which both zeros and the carries around them are frequent.
+    /// Words with a high share of both zeros and of values close to a carry.
     fn word() -> impl Strategy<Value = u16> {
         prop_oneof![Just(0x0000), Just(0x0001), Just(0xfffe), Just(0xffff), any::<u16>()]
     }

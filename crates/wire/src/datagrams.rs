@@ -1,4 +1,4 @@
-//! Cutting a super-frame of UDP into the datagrams that it stands for (Linux: `UDP_SEGMENT`).
+//! Cuts a UDP super-frame into its datagrams (Linux: `UDP_SEGMENT`).
 
 use super::checksum::{header_checksum, payload_checksum};
 use super::fields::{IPV6_LEN, UDP_LEN, ipv4, ipv6, put_u16, u16_at, udp};
@@ -6,11 +6,12 @@ use super::headers::{Headers, Kind};
 use super::parse::addresses;
 use convey_model::UDP;
 
-/// Hands each datagram to `send` as a frame: with `payload` bytes of the payload each, the last with what is left, with
-/// valid checksums (none if the super-frame has none), numbered on from the super-frame's number as their sender's
-/// kernel would.
+/// Passes each datagram to `send` as a frame. Each carries `payload` bytes of the payload, the last
+/// one the rest. Checksums are valid (absent if the super-frame has none), and the IDs count up
+/// from the super-frame's ID, as the sender's kernel would set them.
 ///
-/// The caller has seen to it that the frame is a whole one of UDP; `headers` are those it came in with.
+/// The caller has checked that the frame is a whole UDP packet; `headers` are those from before its
+/// rewrite.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.
@@ -18,7 +19,7 @@ pub fn datagrams(frame: &[u8], headers: &Headers, payload: u16, mut send: impl F
     debug_assert!(!headers.is_tcp());
     let (head, content) = frame[..headers.end].split_at(headers.l4 + UDP_LEN);
     let (src, dst) = addresses(frame, headers);
-    // Complete, it is never zero; left to the sender, it is a sum with numbers in it.
+    // A complete checksum is never zero; a partial one is a sum that contains nonzero words.
     let has_checksum = u16_at(head, headers.l4 + udp::CHECKSUM) != 0;
     let mut datagram = Vec::with_capacity(head.len() + usize::from(payload));
     for (n, piece) in content.chunks(usize::from(payload.max(1))).enumerate() {
@@ -40,7 +41,7 @@ pub fn datagrams(frame: &[u8], headers: &Headers, payload: u16, mut send: impl F
     }
 }
 
-/// What a frame carries in UDP: a whole datagram, or its first fragment. `None` for all else.
+/// UDP payload of a frame: a whole datagram, or its first fragment. `None` for other frames.
 pub fn datagram<'a>(frame: &'a [u8], headers: &Headers) -> Option<&'a [u8]> {
     let is_there =
         headers.key.protocol == UDP && matches!(headers.kind, Kind::Whole | Kind::FirstFragment { .. });
@@ -48,7 +49,8 @@ pub fn datagram<'a>(frame: &'a [u8], headers: &Headers) -> Option<&'a [u8]> {
     content.get(..headers.payload_len.into())
 }
 
-/// Gives what comes before the header of TCP or UDP the length of what follows; one of IPv4 gets a number so many after its own.
+/// Sets the length fields before the header of TCP or UDP, for `transport_len` bytes. Adds `number`
+/// to the ID of an IPv4 header.
 pub(super) fn put_lengths(outer: &mut [u8], headers: &Headers, transport_len: usize, number: u16) {
     let ip = &mut outer[headers.l3..];
     if !headers.is_v4() {

@@ -1,32 +1,33 @@
-//! What follows an IPv6 header: extension headers (RFC 8200, section 4), and what they come before.
+//! Walks the extension headers of IPv6 (RFC 8200, section 4).
 
 use super::fields::{IPV6_LEN, ipv6, u16_at, u32_at};
 use super::headers::{Kind, ParseError};
 use convey_model::{TCP, UDP};
 
-/// No packet has a use for more extension headers; without a limit one of nothing else would keep us busy.
+/// Most extension headers of a packet. No real packet has more; without a limit, a packet of
+/// nothing but headers would take much time.
 pub const MAX_EXTENSIONS: usize = 8;
 
-/// What a packet carries.
+/// Payload of a packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Carried {
-    /// Its IP protocol number. A later fragment has that of the first header that was cut: maybe an extension header,
-    /// which is in the first fragment.
+    /// IP protocol number. A later fragment has the number of the first header in the fragmented
+    /// part, which may be an extension header in the first fragment.
     pub(super) protocol: u8,
-    /// Where it begins, from the beginning of the packet.
+    /// Offset from the beginning of the packet.
     pub(super) at: usize,
-    /// Whether it is whole.
+    /// Whether the payload is whole.
     pub(super) kind: Kind,
-    /// Where its fragment header begins, if it has one.
+    /// Offset of the fragment header, if there is one.
     pub(super) fragment: Option<usize>,
 }
 
-/// Steps over the extension headers of a packet that has at least its IPv6 header.
+/// Skips the extension headers of a packet that has at least its IPv6 header.
 pub(super) fn walk(packet: &[u8]) -> Result<Carried, ParseError> {
     let (mut protocol, mut at) = (packet[ipv6::NEXT_HEADER], IPV6_LEN);
     let (mut kind, mut fragment) = (Kind::Whole, None);
     for _ in 0..=MAX_EXTENSIONS {
-        // Options for every hop come first or are none (RFC 8200, section 4.1).
+        // Hop-by-hop options must come first (RFC 8200, section 4.1).
         if !is_extension(protocol) || (protocol == ipv6::HOP_BY_HOP && at > IPV6_LEN) {
             return Ok(Carried { protocol, at, kind, fragment });
         }
@@ -45,7 +46,7 @@ pub(super) fn walk(packet: &[u8]) -> Result<Carried, ParseError> {
         if at > packet.len() {
             return Err(ParseError::BadHeaderLength);
         }
-        // What follows is a part of the payload, whatever its first byte says.
+        // The rest is a part of the payload, whatever its first byte is.
         if matches!(kind, Kind::LaterFragment { .. }) {
             return Ok(Carried { protocol, at, kind, fragment });
         }
@@ -53,7 +54,7 @@ pub(super) fn walk(packet: &[u8]) -> Result<Carried, ParseError> {
     Err(ParseError::BadHeaderLength)
 }
 
-/// Whether TCP or UDP may follow where a header has this number for the next.
+/// Whether TCP or UDP may follow a header that has this number as its next header.
 pub(super) fn may_lead_to_ours(protocol: u8) -> bool {
     [TCP, UDP].contains(&protocol) || is_extension(protocol)
 }
@@ -62,7 +63,7 @@ fn is_extension(protocol: u8) -> bool {
     [ipv6::HOP_BY_HOP, ipv6::ROUTING, ipv6::DESTINATION_OPTIONS, ipv6::FRAGMENT].contains(&protocol)
 }
 
-/// A fragment that is the first and the last is whole ("atomic", RFC 6946).
+/// A fragment that is both the first and the last is a whole packet ("atomic", RFC 6946).
 fn part(header: &[u8]) -> Kind {
     let (offset_and_more, id) = (u16_at(header, ipv6::FRAGMENT_OFFSET), u32_at(header, ipv6::FRAGMENT_ID));
     match (offset_and_more >> 3, offset_and_more & 1) {

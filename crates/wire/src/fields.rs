@@ -1,4 +1,4 @@
-//! Where the fields of the headers are, and how they are read and written. All numbers are big-endian.
+//! Offsets of header fields, and functions to read and write them. All numbers are big-endian.
 
 /// An Ethernet II header without VLAN tag.
 pub(super) const ETHERNET_LEN: usize = 14;
@@ -10,7 +10,7 @@ pub(super) const IPV6_LEN: usize = 40;
 pub(super) const TCP_LEN: usize = 20;
 /// A UDP header.
 pub(super) const UDP_LEN: usize = 8;
-/// The header of an ICMP error, of either version: what follows is the packet it is about.
+/// The header of an ICMP error, of either version; the quoted packet follows.
 pub(super) const ICMP_LEN: usize = 8;
 
 /// Ethernet II (IEEE 802.3, clause 3.2).
@@ -33,7 +33,7 @@ pub(super) mod ipv4 {
     pub(crate) const VERSION_AND_LEN: usize = 0;
     pub(crate) const TOTAL_LEN: usize = 2;
     pub(crate) const ID: usize = 4;
-    /// Three flags and, in the lower 13 bits, where the fragment belongs in units of 8 bytes.
+    /// Three flags and, in the lower 13 bits, the offset of the fragment in units of 8 bytes.
     pub(crate) const FRAGMENT: usize = 6;
     pub(crate) const TTL: usize = 8;
     pub(crate) const PROTOCOL: usize = 9;
@@ -42,7 +42,7 @@ pub(super) mod ipv4 {
     pub(crate) const DST: usize = 16;
 
     pub(crate) const DONT_FRAGMENT: u16 = 0x4000;
-    /// Zero in a packet that is whole: the offset and "more fragments".
+    /// Offset and "more fragments": zero in a whole packet.
     pub(crate) const FRAGMENT_MASK: u16 = 0x3fff;
     pub(crate) const MORE_FRAGMENTS: u16 = 0x2000;
     pub(crate) const OFFSET_MASK: u16 = 0x1fff;
@@ -102,9 +102,9 @@ pub(super) mod icmp {
 
     pub(crate) const TYPE: usize = 0;
     pub(crate) const CHECKSUM: usize = 2;
-    /// Where ICMP has the next hop's MTU (RFC 1191, section 4).
+    /// Offset of the next hop's MTU in ICMP (RFC 1191, section 4).
     pub(crate) const MTU: usize = 6;
-    /// Where ICMPv6 has it (section 3.2).
+    /// Offset of the next hop's MTU in ICMPv6 (section 3.2).
     pub(crate) const MTU_V6: usize = 4;
 }
 

@@ -1,34 +1,37 @@
-//! What tells a packet that begins a flow from all others, and stays as it is however often it is forwarded.
+//! Fingerprint of a packet that begins a flow. Forwarding does not change it.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::fields::{ETHERNET_LEN, TCP_LEN, UDP_LEN, ipv4, ipv6, u16_at, u32_at};
 use super::headers::Headers;
 
-/// Bytes of a datagram's payload that count.
+/// Bytes of a datagram's payload that the fingerprint covers.
 const PAYLOAD: usize = 64;
 
-/// Option of TCP with the sender's clock (RFC 7323, section 3.2), and the options without a length.
+/// TCP option with the sender's clock (RFC 7323, section 3.2), and the options without a length.
 const TIMESTAMPS: u8 = 8;
 const END_OF_OPTIONS: u8 = 0;
 const NO_OPERATION: u8 = 1;
 
-/// What a packet is known by when it comes again.
+/// Fingerprint that recognises a packet when it comes again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// A hash of what no balancer changes.
+    /// Hash of the fields that no balancer changes.
     pub hash: u64,
-    /// Whether no other packet has it; else others of the same network that say the same have it too.
+    /// Whether the packet is the only one with the fingerprint. Otherwise packets of the same
+    /// network with equal contents share it.
     pub is_unique: bool,
 }
 
-/// The fingerprint of a packet that begins a flow: of a segment its numbers, window and options, of a datagram its beginning, the
-/// number or flow label of its packet, and the network that it comes from. Once it has been forwarded, that stays the same;
-/// and clients elsewhere that say the same with the same number are not taken for it.
+/// Computes the fingerprint of a packet that begins a flow. It covers the numbers, window and
+/// options of a segment; or the beginning of a datagram and the ID or flow label of its packet; and
+/// the source network. Forwarding changes none of these, and clients in other networks have other
+/// fingerprints, even with equal contents and IDs.
 ///
-/// A segment is unique by its time stamp. Without one it may be that of many: small stacks (lwIP) begin all connections after a
-/// power cut with the same sequence numbers. A datagram is unique by the number of its IPv4 packet; a flow label is that of all
-/// datagrams of a flow (RFC 6437).
+/// The time stamp makes a segment unique. Without one, many segments may have the fingerprint:
+/// small stacks (lwIP) begin all connections after a power cut with the same sequence numbers. The
+/// ID of its IPv4 packet makes a datagram unique; all datagrams of a flow share a flow label (RFC
+/// 6437).
 pub fn fingerprint(frame: &[u8], headers: &Headers, seed: u64) -> Option<Fingerprint> {
     let l4 = frame.get(headers.l4..)?;
     if headers.is_tcp() {
@@ -46,7 +49,7 @@ pub fn fingerprint(frame: &[u8], headers: &Headers, seed: u64) -> Option<Fingerp
     let payload = l4.get(UDP_LEN..).unwrap_or_default();
     let payload = &payload[..payload.len().min(PAYLOAD).min(headers.payload_len.into())];
     let of_payload = xxh3_64_with_seed(payload, seed ^ (u64::from(number) << 32) ^ payload.len() as u64);
-    // A /24, as IPv4 addresses end in the last bytes, or a /64.
+    // A /24, as an IPv4 address is in the last bytes, or a /64.
     let network = &headers.key.src.bytes()[..if headers.is_v4() { 15 } else { 8 }];
     Some(Fingerprint {
         hash: xxh3_64_with_seed(network, of_payload),

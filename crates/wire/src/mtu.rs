@@ -1,12 +1,12 @@
-//! How long packets may be, as ICMP errors and packets themselves say it.
+//! Packet lengths in ICMP errors and in IPv4 headers.
 
 use super::answer::IcmpError;
 use super::checksum::Delta;
 use super::fields::{icmp, ipv4, put_u16, u16_at, u32_at};
 use super::headers::Headers;
 
-/// The MTU that an ICMP error tells of, in bytes: "fragmentation needed" or "packet too big"; `None` if it says something
-/// else. 0 is what a router says that does not know (RFC 1191, section 4).
+/// MTU that an ICMP error reports, in bytes: "fragmentation needed" or "packet too big"; `None` for
+/// other errors. A router that does not know the MTU reports 0 (RFC 1191, section 4).
 ///
 /// # Panics
 /// If `headers` are not those of `frame`, or not of an ICMP error.
@@ -18,7 +18,7 @@ pub fn reported_mtu(frame: &[u8], headers: &Headers) -> Option<u32> {
     (message[..2] == too_big.numbers(is_v4)).then(mtu)
 }
 
-/// Has routers cut a packet of IPv4 that said they must not.
+/// Clears "don't fragment" in an IPv4 packet.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.
@@ -31,7 +31,7 @@ pub fn allow_cutting(frame: &mut [u8], headers: &Headers) {
     put_u16(ip, ipv4::CHECKSUM, checksum);
 }
 
-/// Gives a packet of IPv4 another number.
+/// Sets the ID of an IPv4 packet.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.

@@ -1,4 +1,4 @@
-//! From a frame to its [`Headers`].
+//! Parser from a frame to its [`Headers`].
 
 use etherparse::err::ipv4::{HeaderError, HeaderSliceError};
 use etherparse::{EtherType, Ethernet2Slice, Ipv4HeaderSlice, TcpHeaderSlice};
@@ -12,15 +12,15 @@ use super::headers::{Headers, Kind, ParseError, TcpFlags};
 use super::quote;
 use convey_model::{Addr, FlowKey, TCP, UDP};
 
-/// Reads the headers of an Ethernet II frame that carries TCP or UDP, or an ICMP error about them, over IPv4 or
-/// IPv6; options, extension headers, fragments and padding allowed. Verifies the checksum of the IPv4 header; for the others see
-/// [`is_intact`](crate::is_intact).
+/// Parses the headers of an Ethernet II frame that carries TCP or UDP, or an ICMP error about them,
+/// over IPv4 or IPv6; options, extension headers, fragments and padding are allowed. Verifies the
+/// checksum of the IPv4 header; for the others see [`is_intact`](crate::is_intact).
 ///
 /// # Errors
-/// The first thing that is wrong, outer headers before inner ones; the checksum of an IPv4 header last.
+/// The first fault, outer headers before inner ones; the checksum of an IPv4 header last.
 #[inline]
 pub fn parse(frame: &[u8]) -> Result<Headers, ParseError> {
-    // Returned at once: where the two are joined first, all of it is copied.
+    // Return at once: joining the two results first would copy all of `Headers`.
     if let Some(headers) = common_v4(frame) {
         return Ok(headers);
     }
@@ -30,7 +30,7 @@ pub fn parse(frame: &[u8]) -> Result<Headers, ParseError> {
     strict(frame)
 }
 
-/// An IP packet, as far as its IP headers tell.
+/// Location of an IP packet and its fields from the IP headers.
 #[derive(Clone, Copy)]
 pub(super) struct IpPacket {
     pub(super) src: Addr,
@@ -41,7 +41,7 @@ pub(super) struct IpPacket {
     pub(super) dont_fragment: bool,
 }
 
-/// Nearly every frame: IPv4 that is whole and has no options. `None` means look closer.
+/// Fast path for nearly every frame: whole IPv4 packets without options. `None`: use [`strict`].
 #[inline]
 fn common_v4(frame: &[u8]) -> Option<Headers> {
     let (ethernet, packet) = frame.split_first_chunk::<ETHERNET_LEN>()?;
@@ -62,7 +62,7 @@ fn common_v4(frame: &[u8]) -> Option<Headers> {
     Some(read(&packet, Kind::Whole, transport))
 }
 
-/// IPv6 without extension headers. `None` means look closer.
+/// Fast path for IPv6 without extension headers. `None`: use [`strict`].
 #[inline]
 fn common_v6(frame: &[u8]) -> Option<Headers> {
     let (ethernet, packet) = frame.split_first_chunk::<ETHERNET_LEN>()?;
@@ -82,7 +82,7 @@ fn common_v6(frame: &[u8]) -> Option<Headers> {
     Some(read(&packet, Kind::Whole, transport))
 }
 
-/// What a header of TCP or UDP says.
+/// Fields of a TCP or UDP header.
 #[derive(Default)]
 struct Transport {
     protocol: u8,
@@ -94,7 +94,8 @@ struct Transport {
     payload_len: u16,
 }
 
-/// Whole TCP segments and UDP datagrams whose lengths agree. `None` means look closer.
+/// Fast path for whole TCP segments and UDP datagrams with consistent lengths. `None`: use
+/// [`strict`].
 #[inline]
 fn transport(payload: &[u8], protocol: u8) -> Option<Transport> {
     match protocol {
@@ -112,7 +113,7 @@ fn transport(payload: &[u8], protocol: u8) -> Option<Transport> {
     }
 }
 
-/// Any frame, step by step.
+/// Parses any frame step by step.
 #[cold]
 fn strict(frame: &[u8]) -> Result<Headers, ParseError> {
     let ethernet = Ethernet2Slice::from_slice_without_fcs(frame).map_err(|_| ParseError::Truncated)?;
@@ -171,15 +172,15 @@ fn strict_v6(frame: &[u8]) -> Result<Headers, ParseError> {
     if packet.src.is_v4() || packet.dst.is_v4() {
         return Err(ParseError::MappedAddress);
     }
-    // Only its first fragment tells what the packet carries.
+    // Only the first fragment contains the protocol of the packet.
     if matches!(kind, Kind::LaterFragment { .. }) && extensions::may_lead_to_ours(protocol) {
         return Ok(read(&packet, kind, nothing(0)));
     }
     carried(&packet, kind, frame, protocol, icmp::V6)
 }
 
-/// Whether IPv4 options say by which routers a packet wants to go, or has come: hosts and routers drop those as they come
-/// (RFC 7126, sections 4.3 and 4.4). Nobody can read the bytes after an option of no length.
+/// Whether IPv4 options contain a source route, used up or not: hosts and routers drop such packets
+/// on arrival (RFC 7126, sections 4.3 and 4.4). Parsing stops at an option of length zero.
 fn is_source_routed(options: &[u8]) -> bool {
     let mut at = 0;
     while let Some(option) = options.get(at) {
@@ -196,12 +197,13 @@ fn is_source_routed(options: &[u8]) -> bool {
     false
 }
 
-/// No fragment ends beyond the longest packet there is: its receiver would have no room for it.
+/// Checks that no fragment ends beyond the longest possible packet: its receiver would have no room
+/// for it.
 fn check_end(end: usize) -> Result<(), ParseError> {
     if end > usize::from(u16::MAX) { Err(ParseError::BadTotalLength) } else { Ok(()) }
 }
 
-/// What an IP packet carries.
+/// Parses the payload of an IP packet.
 fn carried(
     packet: &IpPacket,
     kind: Kind,
@@ -220,7 +222,7 @@ fn carried(
         (UDP, _) => {
             let udp = payload.first_chunk().ok_or(ParseError::BadTotalLength)?;
             let len = usize::from(u16_at(udp, udp::LEN));
-            // Of a fragment the length is that of the whole datagram.
+            // A fragment's UDP length is that of the whole datagram.
             if len < UDP_LEN || (len > payload.len() && kind == Kind::Whole) {
                 return Err(ParseError::BadTotalLength);
             }
@@ -261,7 +263,7 @@ fn v6(ip: &[u8; IPV6_LEN], headers_len: usize, len: usize) -> IpPacket {
     }
 }
 
-/// The address at this offset, which has been checked.
+/// The address at this offset; the caller has checked the length.
 #[inline]
 pub(super) fn v6_at(bytes: &[u8], at: usize) -> Addr {
     let mut address = [0; 16];
@@ -269,7 +271,7 @@ pub(super) fn v6_at(bytes: &[u8], at: usize) -> Addr {
     Addr::v6(address)
 }
 
-/// The addresses in the IP header: after a rewrite not those of the key.
+/// Addresses in the IP header; after a rewrite they differ from those of the key.
 pub(super) fn addresses(frame: &[u8], headers: &Headers) -> (Addr, Addr) {
     let ip = &frame[headers.l3..headers.l4];
     match headers.is_v4() {
@@ -281,7 +283,7 @@ pub(super) fn addresses(frame: &[u8], headers: &Headers) -> (Addr, Addr) {
     }
 }
 
-/// What the fixed fields say. The lengths have been checked against each other.
+/// Reads the fixed fields of a TCP header. The caller has checked the lengths.
 #[inline]
 fn segment(tcp: &[u8; TCP_LEN], len: usize) -> Transport {
     Transport {
@@ -302,7 +304,7 @@ fn datagram(udp: &[u8; UDP_LEN], len: usize) -> Transport {
     Transport { protocol: UDP, src_port, dst_port, payload_len, ..Transport::default() }
 }
 
-/// What has no ports, or not its own.
+/// Result for packets without ports, or with ports of another packet.
 fn nothing(protocol: u8) -> Transport {
     Transport { protocol, ..Transport::default() }
 }

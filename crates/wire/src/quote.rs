@@ -1,5 +1,5 @@
-//! The packet inside an ICMP error: the beginning of the one that could not be delivered (RFC 792; RFC 4443,
-//! section 3; RFC 1812, section 4.3.2.3).
+//! Quoted packet of an ICMP error: the beginning of the packet that could not be delivered (RFC
+//! 792; RFC 4443, section 3; RFC 1812, section 4.3.2.3).
 
 use super::extensions;
 use super::fields::{ICMP_LEN, IPV4_LEN, IPV6_LEN, icmp, ipv4, ipv6, tcp, u16_at, u32_at};
@@ -12,23 +12,23 @@ const ERRORS: [u8; 3] = [3, 11, 12];
 /// Destination unreachable, packet too big, time exceeded, parameter problem.
 const ERRORS_V6: [u8; 4] = [1, 2, 3, 4];
 
-/// What an ICMP error says of the packet it is about.
+/// Quoted packet of an ICMP error.
 pub(super) struct Quote {
-    /// The key it was sent with.
+    /// Key of the packet as it was sent.
     pub(super) key: FlowKey,
-    /// Where it is; a [`Kind::Error`].
+    /// Its location; a [`Kind::Error`].
     pub(super) kind: Kind,
     /// Its sequence number; 0 if it is not TCP.
     pub(super) seq: u32,
 }
 
-/// Whether an ICMP message of this version is an error: those have a packet inside.
+/// Whether an ICMP message of this version is an error, and so quotes a packet.
 pub(super) fn is_error(message: &[u8], version: u8) -> bool {
     let errors = if version == icmp::V4 { &ERRORS[..] } else { &ERRORS_V6[..] };
     message.get(icmp::TYPE).is_some_and(|kind| errors.contains(kind))
 }
 
-/// Reads the packet in an ICMP error. It must have been sent by whom the error is sent to.
+/// Parses the packet in an ICMP error. The sender of the packet must be the receiver of the error.
 pub(super) fn read(error: &IpPacket, message: &[u8]) -> Result<Quote, ParseError> {
     let quoted = message.get(ICMP_LEN..).ok_or(ParseError::BadQuote)?;
     let (src, dst, protocol, at) = match error.dst.is_v4() {
@@ -58,7 +58,8 @@ pub(super) fn read(error: &IpPacket, message: &[u8]) -> Result<Quote, ParseError
     })
 }
 
-/// Addresses, protocol, and where that begins. A later fragment has no ports: nobody knows whose it is.
+/// Addresses, protocol, and offset of the payload. A later fragment has no ports, so its flow is
+/// unknown.
 fn v4(quoted: &[u8]) -> Option<(Addr, Addr, u8, usize)> {
     let ip = quoted.first_chunk::<IPV4_LEN>()?;
     let header_len = usize::from(ip[ipv4::VERSION_AND_LEN] & 0x0f) * 4;

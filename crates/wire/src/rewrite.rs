@@ -1,4 +1,4 @@
-//! Sending a packet on as somebody else's.
+//! Rewrites packets for forwarding: addresses, ports, TTL and checksums.
 
 use super::checksum::{Checksum, Delta};
 use super::extensions::{self, Carried};
@@ -7,14 +7,15 @@ use super::headers::{Headers, Kind};
 use super::translate::translate;
 use convey_model::{Addr, NextHop, Rewrite, TCP};
 
-/// Gives the frame that `headers` were read from new addresses and ports and a new link-layer source and
-/// destination, and takes one hop off its TTL. Checksums follow; the payload is not looked at. A later fragment
-/// has no ports to change. An ICMP error is made one about the packet as its sender knows it: `to` is what is
-/// done to packets that go the way the error goes (RFC 5508, section 4).
+/// Rewrites the frame that `headers` were parsed from: new addresses and ports, a new link-layer
+/// source and destination, and a TTL reduced by one. Checksums are updated without reading the
+/// payload. A later fragment has no ports to change. In an ICMP error, the quoted packet is
+/// rewritten as well, to the form in which its sender sent it; `to` is the rewrite for packets in
+/// the direction of the error (RFC 5508, section 4).
 ///
-/// The caller has seen to it that the TTL is above 1, and that both addresses of `to` are of the packet's family.
-/// `checksum` is what the frame's TCP or UDP checksum field holds, before and after. `headers` describe the frame
-/// no more.
+/// The caller has checked that the TTL is above 1, and that both addresses of `to` are of the
+/// packet's family. `checksum` is the state of the frame's TCP or UDP checksum field, before and
+/// after. Afterwards `headers` no longer describe the frame.
 ///
 /// # Panics
 /// If `headers` are not this frame's and point beyond its end.
@@ -53,9 +54,9 @@ pub fn rewrite(frame: &mut [u8], headers: &Headers, to: &Rewrite, hop: &NextHop,
     put_u16(transport, at, field);
 }
 
-/// Gives a fragment, rewritten or not, another number: those of a packet that came from two senders and goes on as
-/// one's must differ (RFC 6864, section 4.3). In IPv6, where numbers are twice as long, it is the lower half of
-/// one. A packet that is no fragment stays as it is.
+/// Sets the ID of a fragment, rewritten or not. Packets of two senders that leave with one source
+/// need different IDs (RFC 6864, section 4.3). IPv6 IDs are twice as long; the lower half is set. A
+/// packet that is no fragment stays as it is.
 ///
 /// # Panics
 /// If `headers` are not this frame's and point beyond its end.
@@ -74,14 +75,14 @@ pub fn renumber(frame: &mut [u8], headers: &Headers, id: u16) {
     }
 }
 
-/// Where in its header a protocol has its checksum.
+/// Offset of the checksum in the header of a protocol.
 #[inline]
 pub(super) fn checksum_at(protocol: u8) -> usize {
     if protocol == TCP { tcp::CHECKSUM } else { udp::CHECKSUM }
 }
 
-/// UDP's checksum after a change: 0 means that there is none, and stays; a computed 0 is written as the other
-/// zero (RFC 768).
+/// UDP checksum after a change: 0 means no checksum, and stays; a computed 0 is written as 0xffff
+/// (RFC 768).
 #[inline]
 pub(super) fn udp_checksum(delta: Delta, field: u16) -> u16 {
     match field {
@@ -93,12 +94,13 @@ pub(super) fn udp_checksum(delta: Delta, field: u16) -> u16 {
     }
 }
 
-/// New addresses, and a hop less, for an IPv4 header. `addresses` is what that changes, the hop left out.
+/// Writes new addresses and a reduced TTL to an IPv4 header. `addresses` is the checksum change by
+/// the addresses alone.
 #[inline]
 pub(super) fn put_v4(ip: &mut [u8], src: &Addr, dst: &Addr, addresses: Delta) {
     put_u32(ip, ipv4::SRC, u32::from_be_bytes(src.v4_bytes()));
     put_u32(ip, ipv4::DST, u32::from_be_bytes(dst.v4_bytes()));
-    // A checksum knows words: TTL and protocol share one.
+    // Checksums work on words: TTL and protocol share one.
     let hops = u16_at(ip, ipv4::TTL);
     let [ttl, protocol] = hops.to_be_bytes();
     let hops_left = u16::from_be_bytes([ttl.saturating_sub(1), protocol]);
@@ -107,7 +109,7 @@ pub(super) fn put_v4(ip: &mut [u8], src: &Addr, dst: &Addr, addresses: Delta) {
     put_u16(ip, ipv4::CHECKSUM, field);
 }
 
-/// New addresses, and a hop less, for an IPv6 header, which has no checksum.
+/// Writes new addresses and a reduced hop limit to an IPv6 header, which has no checksum.
 #[inline]
 pub(super) fn put_v6(ip: &mut [u8], src: &Addr, dst: &Addr) {
     ip[ipv6::SRC..ipv6::DST].copy_from_slice(src.bytes());

@@ -1,4 +1,4 @@
-//! Cutting a segment of TCP into shorter ones.
+//! Cuts a TCP segment into shorter ones.
 
 use super::checksum::payload_checksum;
 use super::datagrams::put_lengths;
@@ -6,15 +6,15 @@ use super::fields::{put_u16, put_u32, tcp};
 use super::headers::{Headers, TcpFlags};
 use super::parse::addresses;
 
-/// Congestion window reduced (RFC 3168, section 6.1.2): said once.
+/// Congestion window reduced (RFC 3168, section 6.1.2): only the first segment carries it.
 const CWR: u8 = 0x80;
 
-/// Hands each segment to `send` as a frame: with `payload` bytes of the payload each, the last with what is left, with valid
-/// checksums, as their sender would have sent them on a narrower path. The first has the number of the packet, the others
-/// the next ones.
+/// Passes each segment to `send` as a frame, as the sender would have sent them on a narrower path.
+/// Each carries `payload` bytes of the payload, the last one the rest. Checksums are valid. The
+/// first segment has the packet's ID, and the IDs of the others count up from it.
 ///
-/// The caller has seen to it that the frame is a whole one of TCP that has no SYN, RST or urgent data; `headers` are those
-/// it came in with.
+/// The caller has checked that the frame is a whole TCP packet without SYN, RST or urgent data;
+/// `headers` are those from before its rewrite.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.

@@ -1,32 +1,33 @@
-//! Cutting a packet into fragments (RFC 791, section 3.2; RFC 1812, section 4.2.2.7; RFC 8200, section 4.5).
+//! Fragments a packet (RFC 791, section 3.2; RFC 1812, section 4.2.2.7; RFC 8200, section 4.5).
 
 use super::checksum::{Checksum, complete, header_checksum};
 use super::fields::{ETHERNET_LEN, IPV6_LEN, ipv4, ipv6, put_u16, put_u32, u16_at};
 use super::headers::{Headers, Kind};
 use super::rewrite::checksum_at;
 
-/// No operation: what stands in for options that only the first fragment has.
+/// No operation: replaces options that only the first fragment has.
 const NO_OPERATION: u8 = 1;
 const END_OF_OPTIONS: u8 = 0;
 /// Set in options that all fragments have.
 const COPIED: u8 = 0x80;
 
-/// How a packet is cut into fragments.
+/// Parameters of a fragmentation.
 #[derive(Debug, Clone, Copy)]
 pub struct Split {
-    /// What the frame's TCP or UDP checksum field holds.
+    /// State of the frame's TCP or UDP checksum field.
     pub checksum: Checksum,
-    /// Most bytes in an IP packet; at least 68, the least there is.
+    /// Most bytes in an IP packet; at least 68, the minimum MTU.
     pub mtu: usize,
-    /// The number that fragments have; `None`: that of the packet.
+    /// ID of the fragments; `None`: that of the packet.
     pub id: Option<u16>,
 }
 
-/// Cuts the packet in `frame` into fragments and hands each to `send` as a frame. One that is a fragment already is cut
-/// further. Afterwards the checksum of what the packet carries is complete.
+/// Cuts the packet in `frame` into fragments, and passes each to `send` as a frame. A fragment is
+/// cut further. Afterwards the checksum of the payload is complete.
 ///
-/// The caller has seen to it that it is a packet of IPv4 that may be cut, as the frame now says, or one that [`is_simple`];
-/// `headers` are those it came in with (a rewrite changes none that are looked at here).
+/// The caller has checked that the packet is IPv4 without "don't fragment" in the frame, or that
+/// [`is_simple`] holds. `headers` are those from before its rewrite (which changes none of the
+/// fields that are used here).
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.
@@ -70,11 +71,11 @@ pub fn split(frame: &mut [u8], headers: &Headers, how: Split, mut send: impl FnM
 /// Length of a fragment header of IPv6.
 const FRAGMENT_LEN: usize = 8;
 
-/// The bit of a fragment header's offset that says that more follow.
+/// Flag "more fragments" in the offset field of a fragment header.
 const MORE: u16 = 1;
 
-/// Whether a packet has no extension header of IPv6 besides that of a fragment, so that it may be cut into fragments by somebody
-/// who knows no others. All packets of IPv4 are simple.
+/// Whether a packet has no IPv6 extension header except a fragment header, so that [`split`], which
+/// handles no others, may cut it. All IPv4 packets are simple.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.
@@ -90,7 +91,7 @@ pub fn is_simple(frame: &[u8], headers: &Headers) -> bool {
     }
 }
 
-/// By IPv6 only senders cut packets: for who gets these we are the sender.
+/// In IPv6 only senders fragment packets; for the receiver, convey is the sender.
 fn split_v6(frame: &mut [u8], headers: &Headers, how: Split, mut send: impl FnMut(&[u8])) {
     let Split { checksum, mtu, id } = how;
     debug_assert!(is_simple(frame, headers));
@@ -113,7 +114,7 @@ fn split_v6(frame: &mut [u8], headers: &Headers, how: Split, mut send: impl FnMu
     if let Some(id) = id {
         put_u16(&mut fragment[own..], ipv6::FRAGMENT_ID + 2, id);
     }
-    // Where in the packet it begins, in units of 8 bytes above three bits.
+    // Offset of this part in the packet, in units of 8 bytes above three bits.
     let field = u16_at(&fragment[own..], ipv6::FRAGMENT_OFFSET);
     let most = (mtu.saturating_sub(IPV6_LEN + FRAGMENT_LEN) / 8 * 8).max(8);
     let pieces = payload.len().div_ceil(most);
@@ -127,7 +128,7 @@ fn split_v6(frame: &mut [u8], headers: &Headers, how: Split, mut send: impl FnMu
     }
 }
 
-/// Blanks out the options that only the first fragment has.
+/// Replaces the options that only the first fragment has.
 fn drop_options(options: &mut [u8]) {
     let mut at = 0;
     while let Some(&kind) = options.get(at) {

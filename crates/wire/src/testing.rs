@@ -1,4 +1,5 @@
-//! Packets of every kind, and judges that share no code with what they judge.
+//! Generators for packets of every kind, and checks that share no code with the parser and the
+//! rewrite.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,7 +11,7 @@ use proptest::prelude::*;
 use super::{TestPacket, parse};
 use convey_model::{FlowKey, NextHop, Rewrite};
 
-/// Where rewritten packets go to.
+/// Next hop of rewritten packets.
 pub(super) const HOP: NextHop = NextHop {
     interface: 3,
     src_mac: [0x02, 0, 0, 0, 0, 0x0a],
@@ -19,8 +20,8 @@ pub(super) const HOP: NextHop = NextHop {
     redirect_peer: false,
 };
 
-/// Any address and port of the family, those of nothing but zeros or ones among them. An IPv6 address that stands
-/// for one of IPv4 is none.
+/// Any address and port of the family, including all zeros and all ones, but no IPv4-mapped IPv6
+/// address.
 pub(super) fn any_endpoint(is_v4: bool) -> BoxedStrategy<SocketAddr> {
     let port = prop_oneof![1 => Just(0), 1 => Just(u16::MAX), 8 => any::<u16>()];
     let v4 = prop_oneof![1 => Just(0), 1 => Just(u32::MAX), 8 => any::<u32>()];
@@ -34,12 +35,12 @@ pub(super) fn any_endpoint(is_v4: bool) -> BoxedStrategy<SocketAddr> {
     (ip, port).prop_map(|(ip, port)| SocketAddr::new(ip, port)).boxed()
 }
 
-/// Any valid packet that may go one hop further, and two more endpoints of its family.
+/// Any valid packet with at least one more hop, and two more endpoints of its family.
 pub(super) fn any_packet_to() -> impl Strategy<Value = (TestPacket, SocketAddr, SocketAddr)> {
     any::<bool>().prop_flat_map(|is_v4| (any_packet_of(is_v4), any_endpoint(is_v4), any_endpoint(is_v4)))
 }
 
-/// Any valid packet that may go one hop further.
+/// Any valid packet with at least one more hop.
 pub(super) fn any_packet() -> impl Strategy<Value = TestPacket> {
     any::<bool>().prop_flat_map(any_packet_of)
 }
@@ -78,7 +79,7 @@ fn any_packet_with(is_v4: bool, is_udp: bool) -> BoxedStrategy<TestPacket> {
                 let packet = TestPacket::from(src).to(dst).ttl(ttl).payload(&payload);
                 let packet = match is_v4 {
                     true => set(fin, |packet| packet.may_be_cut(7), packet.ip_options(&ip)),
-                    // Options that mean nothing, to be skipped (PadN).
+                    // Padding options (PadN), which receivers skip.
                     false => {
                         let pad = [0, 1, 4, 0, 0, 0, 0];
                         let packet = if syn { packet.extension(60, &pad) } else { packet };
@@ -97,7 +98,7 @@ fn any_packet_with(is_v4: bool, is_udp: bool) -> BoxedStrategy<TestPacket> {
         .boxed()
 }
 
-/// Any IPv4 options, valid or not, but for source routes.
+/// Any IPv4 options, valid or not, except source routes.
 pub(super) fn any_ip_options() -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>().prop_map(|byte| if [131, 137].contains(&byte) { 1 } else { byte }), 0..=40)
 }
@@ -109,7 +110,7 @@ pub(super) fn to(src: impl ToString, dst: impl ToString) -> Rewrite {
     Rewrite { src: key.src, dst: key.dst, src_port: key.src_port, dst_port: key.dst_port, next_hop: 0 }
 }
 
-/// Whether a packet's checksums are right, that of its IP header and that of what it carries, as etherparse
+/// Whether a packet's checksums are valid, of the IP header and of the payload, as etherparse
 /// computes them.
 pub(super) fn checksums_hold(frame: &[u8]) -> (bool, bool) {
     let ip = IpSlice::from_slice(&frame[14..]).unwrap();
@@ -137,8 +138,8 @@ pub(super) fn checksums_hold(frame: &[u8]) -> (bool, bool) {
     (ip_holds, without || sum.add_slice(payload.payload).ones_complement() == 0)
 }
 
-/// What a network card does with a partial checksum: it sums up the segment, the field included, and writes
-/// the complement there. Without padding.
+/// Completes a partial checksum like a network card: sums up the segment, including the field, and
+/// writes the complement to the field. For frames without padding.
 pub(super) fn complete(frame: &mut [u8]) {
     let headers = parse(frame).unwrap();
     let Some(TransportSlice::Tcp(_) | TransportSlice::Udp(_)) =

@@ -1,5 +1,5 @@
-//! ICMP errors on their way to whom they concern: what they say about a packet that we rewrote is said about
-//! the packet as its sender sent it.
+//! Translates ICMP errors for the sender of the quoted packet: the quoted packet is restored to the
+//! form in which its sender sent it.
 
 use super::checksum::Delta;
 use super::fields::{ethernet, icmp, ipv4, ipv6, put_u16, put_u32, tcp, u16_at};
@@ -8,10 +8,12 @@ use super::parse::{addresses, v6_at};
 use super::rewrite::{checksum_at, put_v4, put_v6, udp_checksum};
 use convey_model::{Addr, Rewrite, TCP};
 
-/// Sends the error to `to.dst`, about a packet from `to.dst` to `to.src`. The quoted packet is at `l3` and `l4`.
+/// Rewrites an error to `to.dst`, about a packet from `to.dst` to `to.src`. The quoted packet is at
+/// `l3` and `l4`.
 ///
-/// Where the other end of the flow goes by an address that stands for it (`to.src`), so do the routers on the way to
-/// it: their own addresses need not lead anywhere from here (RFC 5508, REQ-5). Else they keep theirs.
+/// If `to.src` is a translated address of the flow's other end, it also replaces the addresses of
+/// routers on the way there, which may be unreachable from here (RFC 5508, REQ-5). Otherwise
+/// routers keep their addresses.
 pub(super) fn translate(frame: &mut [u8], headers: &Headers, (l3, l4): (usize, usize), to: &Rewrite) {
     let is_v4 = headers.is_v4();
     let (outer, message) = frame[headers.l3..headers.end].split_at_mut(headers.l4 - headers.l3);
@@ -20,7 +22,7 @@ pub(super) fn translate(frame: &mut [u8], headers: &Headers, (l3, l4): (usize, u
     let quote = quoted(message, headers, (l3, l4), to);
     let from = source_of(outer, is_v4);
     let src = if to.src == headers.key.src { from } else { to.src };
-    // An error is sent to whom the quoted packet is from, which was checked when it was read.
+    // The destination of an error is the source of the quoted packet; the parser has checked that.
     let addresses =
         Delta::default().replace_addr(&from, &src, is_v4).replace_addr(&headers.key.dst, &to.dst, is_v4);
     let field = u16_at(message, icmp::CHECKSUM);
@@ -34,7 +36,8 @@ pub(super) fn translate(frame: &mut [u8], headers: &Headers, (l3, l4): (usize, u
     }
 }
 
-/// Rewrites the quoted packet as far as it is there. Returns what that changes in a sum over the message.
+/// Rewrites the quoted packet as far as the error contains it. Returns the change of the message's
+/// checksum.
 fn quoted(message: &mut [u8], headers: &Headers, (l3, l4): (usize, usize), to: &Rewrite) -> Delta {
     let (was, is_v4) = (headers.key.reversed(), headers.is_v4());
     let addresses =
@@ -70,7 +73,8 @@ fn quoted(message: &mut [u8], headers: &Headers, (l3, l4): (usize, usize), to: &
     sum
 }
 
-/// Who has sent the frame that `headers` were read from: for an ICMP error that is not what its key says.
+/// Source address of the frame that `headers` were parsed from; for an ICMP error it differs from
+/// the key's.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.
@@ -78,7 +82,7 @@ pub fn source(frame: &[u8], headers: &Headers) -> Addr {
     addresses(frame, headers).0
 }
 
-/// Whether the frame was sent by who has this link-layer address.
+/// Whether the frame's link-layer source is this address.
 pub fn is_from(frame: &[u8], mac: &[u8; 6]) -> bool {
     frame.get(ethernet::SRC) == Some(mac)
 }

@@ -1,5 +1,5 @@
-//! Putting a packet whole into another one: IP in IP (RFC 2003, RFC 2473, RFC 4213) and Generic UDP Encapsulation, version 0
-//! (draft-ietf-intarea-gue-09).
+//! Encapsulates packets: IP in IP (RFC 2003, RFC 2473, RFC 4213) and Generic UDP Encapsulation,
+//! version 0 (draft-ietf-intarea-gue-09).
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -11,30 +11,30 @@ use super::headers::{Headers, Kind};
 use super::rewrite::checksum_at;
 use convey_model::{Addr, Encapsulation, FlowKey, TCP, Tunnel, UDP};
 
-/// The hop limit of outer packets (RFC 2003, section 3.1).
+/// Hop limit of outer packets (RFC 2003, section 3.1).
 const TTL: u8 = 64;
 
-/// The protocol numbers of a packet of IPv4, and of IPv6, within another one.
+/// Protocol numbers of an encapsulated packet of IPv4, and of IPv6.
 pub(super) const IPV4_INSIDE: u8 = 4;
 pub(super) const IPV6_INSIDE: u8 = 41;
 
 /// The headers of UDP and GUE.
 pub(super) const GUE_LEN: usize = UDP_LEN + 4;
 
-/// The first of the ports that GUE comes from; there are 16,384 (RFC 6335, section 6: dynamic ports).
+/// First source port of GUE; there are 16,384 (RFC 6335, section 6: dynamic ports).
 const FIRST_PORT: u16 = 49_152;
 
-/// The tunnel that a packet goes through, and what its flow is known by there.
+/// The tunnel of a packet, and the hash of its flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Envelope {
     /// The tunnel.
     pub tunnel: Tunnel,
-    /// The same for all packets of a flow: it decides on the outer source, the port and the flow label, so that routers and receive
-    /// queues keep a flow together and spread the flows.
+    /// Hash of the flow, which selects the outer source, the port and the flow label. Routers and
+    /// receive queues can then keep a flow together and spread the flows.
     pub hash: u32,
 }
 
-/// The headers that go before a packet.
+/// The headers in front of an encapsulated packet.
 #[derive(Debug, Clone, Copy)]
 pub struct OuterHeaders {
     bytes: [u8; Tunnel::MAX_OVERHEAD],
@@ -42,7 +42,7 @@ pub struct OuterHeaders {
 }
 
 impl Envelope {
-    /// For the packets of a client with this key.
+    /// Envelope for the packets of a client with this key.
     pub fn new(tunnel: &Tunnel, key: &FlowKey) -> Envelope {
         let mut bytes = [0; 36];
         bytes[..16].copy_from_slice(key.src.bytes());
@@ -53,7 +53,7 @@ impl Envelope {
         Envelope { tunnel: *tunnel, hash: (hash >> 32) as u32 ^ hash as u32 }
     }
 
-    /// The outer source.
+    /// Outer source address.
     pub fn source(&self) -> Addr {
         self.tunnel.source_of(self.hash)
     }
@@ -66,28 +66,31 @@ impl Envelope {
         }
     }
 
-    /// The flow label of an outer packet of IPv6 (RFC 6438: routers that spread flows look at it).
+    /// Flow label of an outer IPv6 packet (RFC 6438: routers spread flows by it).
     pub fn flow_label(&self) -> u32 {
         self.hash & 0xf_ffff
     }
 
-    /// Whether outer packets have a checksum over all that is within: UDP over IPv6.
+    /// Whether outer packets have a checksum over their whole payload: UDP over IPv6.
     pub fn has_checksum(&self) -> bool {
         self.ports().is_some() && !self.tunnel.server.is_v4()
     }
 
-    /// Whether the headers that go before `packet`, which begins with its IP header, follow from the headers within. Then the kernel's
-    /// flow cache writes them, too. Else a worker has to: the outer checksum covers the whole packet, and no checksum in it says what it
-    /// adds.
+    /// Whether the outer headers of `packet`, which begins with its IP header, can be computed from
+    /// its inner headers alone. Then the kernel's flow cache can write them, too. Otherwise a
+    /// worker has to: the outer checksum covers the whole packet, and no inner checksum gives the
+    /// sum of its bytes.
     pub fn follows_from_headers(&self, packet: &[u8]) -> bool {
         !self.has_checksum() || sum_by_checksum(packet).is_some()
     }
 
-    /// The headers to put before `packet`, which begins with its IP header and has no padding. Outer packets are not cut into fragments on
-    /// their way; they have the traffic class of the inner one, its ECN bits too (RFC 6040, normal mode). The UDP checksum is
-    /// computed over IPv6, where receivers may insist on it, and left out over IPv4.
+    /// Computes the outer headers for `packet`, which begins with its IP header and has no padding.
+    /// Outer packets are not fragmented on their way; they have the traffic class of the inner
+    /// packet, including its ECN bits (RFC 6040, normal mode). The UDP checksum is computed over
+    /// IPv6, where receivers may require it, and left out over IPv4.
     ///
-    /// The caller has seen to it that `packet` is one of IP, and that both together are no longer than 65,535 bytes.
+    /// The caller has checked that `packet` is an IP packet, and that the outer packet is no longer
+    /// than 65,535 bytes.
     pub fn headers(&self, packet: &[u8]) -> OuterHeaders {
         let (src, dst) = (self.source(), self.tunnel.server);
         let is_v4 = packet.first().is_some_and(|version| version >> 4 == 4);
@@ -154,9 +157,11 @@ fn put_gue(
     }
 }
 
-/// The sum over a packet by the checksum in it: with the pseudo-header, what that covers sums up to nothing. So the kernel's flow
-/// cache knows it, too, which cannot read all of a packet. Of a damaged packet both checksums are wrong, and the server drops it.
-/// `None`: the packet has no such checksum, or it covers a part only.
+/// Sum over a packet, derived from the checksum in it: together with the pseudo-header, the bytes
+/// that the checksum covers sum up to zero. The kernel's flow cache, which cannot read the whole
+/// packet, can compute it in the same way. If the packet is damaged, both checksums are wrong, and
+/// the server drops it. `None`: the packet has no such checksum, or the checksum covers only a
+/// part.
 fn sum_by_checksum(packet: &[u8]) -> Option<u16> {
     let is_v4 = *packet.first()? == 0x45;
     let (ip, rest) = packet.split_at_checked(if is_v4 { IPV4_LEN } else { IPV6_LEN })?;
@@ -179,7 +184,7 @@ fn sum_by_checksum(packet: &[u8]) -> Option<u16> {
     is_covered.then(|| sum_onto(!pseudo, &[ip]))
 }
 
-/// A packet that is never cut needs no number (RFC 6864, section 4.1).
+/// Packets that are never fragmented need no ID (RFC 6864, section 4.1).
 fn put_v4(ip: &mut [u8], (src, dst): (&Addr, &Addr), (class, protocol): (u8, u8), payload_len: usize) {
     ip[ipv4::VERSION_AND_LEN] = 0x45;
     ip[ipv4::VERSION_AND_LEN + 1] = class;
@@ -194,18 +199,18 @@ fn put_v4(ip: &mut [u8], (src, dst): (&Addr, &Addr), (class, protocol): (u8, u8)
 }
 
 impl OuterHeaders {
-    /// The bytes that go between the Ethernet header and the packet.
+    /// The bytes between the Ethernet header and the inner packet.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    /// The EtherType of the outer packet.
+    /// EtherType of the outer packet.
     pub fn ether_type(&self) -> u16 {
         if self.bytes[0] >> 4 == 4 { ethernet::IPV4 } else { ethernet::IPV6 }
     }
 }
 
-/// Puts the packet that begins at `at` in `frame`, right after its Ethernet header, and ends with it into a tunnel.
+/// Encapsulates the packet in `frame` from `at`, right after its Ethernet header, to the end.
 ///
 /// # Panics
 /// If there is no Ethernet header before it.
@@ -215,7 +220,7 @@ pub fn enclose(frame: &mut Vec<u8>, at: usize, envelope: &Envelope) {
     put_u16(&mut frame[at - ETHERNET_LEN..at], ethernet::TYPE, outer.ether_type());
 }
 
-/// Completes a checksum that was left to whoever sends the frame on a wire: within a tunnel nobody looks for it.
+/// Completes a partial checksum: network cards do not complete it within a tunnel.
 ///
 /// # Panics
 /// If `headers` are not those of `frame`.

@@ -1,4 +1,5 @@
-//! ICMP errors about our own outer packets: one was too long for a link on its way to a server (RFC 1191, RFC 8201).
+//! ICMP errors about convey's outer packets that were too long for a link on the way to a server
+//! (RFC 1191, RFC 8201).
 
 use super::answer::IcmpError;
 use super::checksum::{header_checksum, payload_checksum};
@@ -6,24 +7,28 @@ use super::fields::{ICMP_LEN, IPV4_LEN, IPV6_LEN, UDP_LEN, icmp, ipv4, ipv6, u16
 use super::tunnel::{GUE_LEN, IPV4_INSIDE, IPV6_INSIDE};
 use convey_model::{Addr, Encapsulation, UDP};
 
-/// What a router says of an outer packet, and what it quotes of it. Anybody can send one.
+/// A router's report about an outer packet, and parts of the quoted packet. Anybody can send such a
+/// report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TunnelMtuReport {
     /// The sender of the error.
     pub router: Addr,
-    /// Longest packet that the router's next link takes, in bytes; 0 if the router does not know (RFC 1191, section 4).
+    /// MTU of the router's next link in bytes; 0 if the router does not know it (RFC 1191, section
+    /// 4).
     pub mtu: u32,
-    /// The outer source, and the destination of the error.
+    /// Outer source, which is also the destination of the error.
     pub source: Addr,
     /// The outer destination.
     pub server: Addr,
-    /// The outer protocol, and the port of GUE.
+    /// Outer protocol, and the port of GUE.
     pub encapsulation: Encapsulation,
-    /// The inner destination; `None` if the quotation is too short. IPv4 promises 8 bytes after the outer header.
+    /// Inner destination; `None` if the quoted part is too short. IPv4 guarantees 8 bytes after the
+    /// outer header.
     pub inner_destination: Option<Addr>,
 }
 
-/// Reads a packet that begins with its IP header. `None`: it is no such error, or it is damaged.
+/// Parses a packet that begins with its IP header. `None`: the packet is no such error, or is
+/// damaged.
 pub fn tunnel_mtu_report(packet: &[u8]) -> Option<TunnelMtuReport> {
     let (router, source, message) = match packet.first()? >> 4 {
         4 => v4_message(packet)?,
@@ -46,7 +51,7 @@ pub fn tunnel_mtu_report(packet: &[u8]) -> Option<TunnelMtuReport> {
         UDP => {
             let ports = payload.first_chunk::<4>()?;
             let encapsulation = Encapsulation::Gue { port: u16_at(ports, 2) };
-            // Version 0, no control message, no further fields: as we write it.
+            // Version 0, no control message, no further fields: as convey writes it.
             let gue = payload.get(UDP_LEN..GUE_LEN);
             if gue.is_some_and(|gue| gue[0] != 0) {
                 return None;
@@ -62,7 +67,7 @@ pub fn tunnel_mtu_report(packet: &[u8]) -> Option<TunnelMtuReport> {
     Some(TunnelMtuReport { router, mtu, source, server, encapsulation, inner_destination })
 }
 
-/// Source, destination and payload of an ICMP packet that is whole and has a right checksum.
+/// Source, destination and payload of a whole ICMP packet with a valid checksum.
 fn v4_message(packet: &[u8]) -> Option<(Addr, Addr, &[u8])> {
     let ip = packet.first_chunk::<IPV4_LEN>()?;
     let header_len = usize::from(ip[ipv4::VERSION_AND_LEN] & 0x0f) * 4;
@@ -72,7 +77,8 @@ fn v4_message(packet: &[u8]) -> Option<(Addr, Addr, &[u8])> {
     is_icmp.then(|| (v4_at(ip, ipv4::SRC), v4_at(ip, ipv4::DST), message))
 }
 
-/// The same of IPv6. Routers put no extension header before an error.
+/// Source, destination and payload of a whole ICMPv6 packet. Routers put no extension header before
+/// an error.
 fn v6_message(packet: &[u8]) -> Option<(Addr, Addr, &[u8])> {
     let (ip, rest) = packet.split_first_chunk::<IPV6_LEN>()?;
     let message = rest.get(..u16_at(ip, ipv6::PAYLOAD_LEN).into())?;
@@ -81,7 +87,8 @@ fn v6_message(packet: &[u8]) -> Option<(Addr, Addr, &[u8])> {
     is_icmp.then_some((src, dst, message))
 }
 
-/// Source, destination, protocol and payload of an outer packet, as we write it: without options.
+/// Source, destination, protocol and payload of an outer packet as convey writes it: without
+/// options.
 fn quoted_v4(quoted: &[u8]) -> Option<(Addr, Addr, u8, &[u8])> {
     let (ip, payload) = quoted.split_first_chunk::<IPV4_LEN>()?;
     let is_ours = ip[ipv4::VERSION_AND_LEN] == 0x45 && u16_at(ip, ipv4::FRAGMENT) & ipv4::FRAGMENT_MASK == 0;
@@ -94,8 +101,8 @@ fn quoted_v6(quoted: &[u8]) -> Option<(Addr, Addr, u8, &[u8])> {
     (ip[ipv6::VERSION] >> 4 == 6).then_some((src, dst, ip[ipv6::NEXT_HEADER], payload))
 }
 
-/// The destination of a packet that begins like this; `Some(None)` if it is not quoted, `None` if it is another kind of packet than
-/// the outer headers say.
+/// Destination of the inner packet; `Some(None)` if the quoted part is too short, `None` if the
+/// inner packet does not match the outer headers.
 fn inner_destination(inside: u8, inner: &[u8]) -> Option<Option<Addr>> {
     let version = match inside {
         IPV4_INSIDE => 4,
@@ -114,7 +121,7 @@ fn v4_at(ip: &[u8], at: usize) -> Addr {
     Addr::v4(u32_at(ip, at).to_be_bytes())
 }
 
-/// `None` for an IPv4 address in the form of IPv6: no packet has one.
+/// `None` for an IPv4-mapped address: no packet has one.
 fn v6_at(ip: &[u8], at: usize) -> Option<Addr> {
     let addr = Addr::v6(ip.get(at..at + 16)?.try_into().ok()?);
     (!addr.is_v4()).then_some(addr)

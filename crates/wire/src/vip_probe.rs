@@ -1,5 +1,5 @@
-//! A connection begun as a client would begin it, sent to one server as convey forwards it in mode `dsr`, and what the answer says.
-//! Who sends it and waits is the caller.
+//! Probe of a VIP on one server: a SYN as a client's, forwarded as in mode `dsr`, and the parsed
+//! answer. The caller sends the frames and waits.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -24,56 +24,58 @@ use convey_model::{DsrKind, FlowKey, NextHop};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VipProbe {
-    /// The client: an address of the host that probes, and a port that nobody there uses. With [`DsrKind::L3`] it is the VIP:
-    /// the script of a server leaves answers to the balancer's other addresses alone. With [`DsrKind::L2`] it is another address: the
-    /// server has the VIP itself.
+    /// Client address: an address of the probing host, and a port that is unused there. With
+    /// [`DsrKind::L3`] it is the VIP, because a server's script does not rewrite answers to the
+    /// balancer's other addresses. With [`DsrKind::L2`] it is another address, because the server
+    /// has the VIP itself.
     pub client: SocketAddr,
-    /// Where clients connect to.
+    /// The VIP and port that clients connect to.
     pub vip: SocketAddr,
     /// The server that is probed.
     pub server: SocketAddr,
-    /// How packets get to it.
+    /// Forwarding mode to the server.
     pub dsr: DsrKind,
-    /// The number of the SYN. It should be random: an answer to it names the next one.
+    /// Sequence number of the SYN. It should be random: an answer acknowledges the next one.
     pub seq: u32,
 }
 
-/// What came back.
+/// Answer to a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VipAnswer {
-    /// The VIP accepts: a client would be served.
+    /// The VIP accepts: clients can connect.
     Accepted,
-    /// Another address than the VIP accepts, the server's own as a rule. A client ignores that.
+    /// Another address than the VIP accepts, usually the server's own. A client ignores such an
+    /// answer.
     WrongSource {
-        /// That address.
+        /// Source of the answer.
         from: SocketAddr,
     },
-    /// A reset: nobody listens there, or a firewall says so.
+    /// A reset: no process listens there, or a firewall rejects the SYN.
     Refused {
-        /// Where it came from.
+        /// Source of the reset.
         from: SocketAddr,
     },
     /// An ICMP error about the SYN.
     Unreachable {
-        /// Who sent it: the server, or a router before it.
+        /// Sender of the error: the server, or a router before it.
         from: IpAddr,
-        /// Its type and code.
+        /// ICMP type and code.
         icmp: [u8; 2],
     },
 }
 
 impl VipProbe {
-    /// The SYN as a frame, written over what is in `frame`.
+    /// Writes the SYN as a frame, in place of the contents of `frame`.
     pub fn syn(&self, hop: &NextHop, frame: &mut Vec<u8>) {
         self.segment(self.seq, TcpFlags::SYN, hop, frame);
     }
 
-    /// The reset that takes the SYN back after an answer, so that the server keeps nothing of it.
+    /// Writes the reset that cancels the SYN after an answer, so that the server keeps no state.
     pub fn reset(&self, hop: &NextHop, frame: &mut Vec<u8>) {
         self.segment(self.seq.wrapping_add(1), TcpFlags::RST, hop, frame);
     }
 
-    /// What a frame says about the SYN; `None` if it is no answer to it.
+    /// Parses an answer to the SYN; `None` for other frames.
     pub fn answer(&self, frame: &[u8]) -> Option<VipAnswer> {
         let headers = parse(frame).ok()?;
         if headers.is_error() {
@@ -93,7 +95,7 @@ impl VipProbe {
         }
     }
 
-    /// The same of an ICMP error, whose key is that of the SYN the other way.
+    /// Parses an ICMP error about the SYN. The key of the error is the reversed key of the SYN.
     fn error(&self, frame: &[u8], headers: &Headers) -> Option<VipAnswer> {
         let is_ours = headers.key == self.key().reversed() && headers.seq == self.seq;
         let icmp = frame.get(headers.l4..headers.l4 + ICMP_LEN)?;
@@ -101,7 +103,7 @@ impl VipProbe {
         is_ours.then(|| VipAnswer::Unreachable { from: source(frame, headers).ip(), icmp })
     }
 
-    /// What its packets have as source and destination once they are forwarded.
+    /// Source and destination of the probe's packets once they are forwarded.
     fn key(&self) -> FlowKey {
         let to = match self.dsr {
             DsrKind::L3 => self.server,

@@ -152,7 +152,7 @@ fn answer(segment: &TestPacket) -> Vec<u8> {
     answer
 }
 
-/// Sent back to where the segment came from. A reset offers no window.
+/// The reply as a frame to the sender of the segment. A reset offers no window.
 fn expected(reply: TestPacket) -> Vec<u8> {
     reply.macs(HOP.src_mac, HOP.dst_mac).window(0).bytes()
 }

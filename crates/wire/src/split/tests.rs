@@ -14,7 +14,7 @@ fn cut(frame: &[u8], checksum: Checksum, mtu: usize) -> Vec<Vec<u8>> {
     pieces
 }
 
-/// What etherparse puts together again.
+/// Reassembles fragments with etherparse.
 fn together(pieces: &[Vec<u8>]) -> Option<Vec<u8>> {
     let mut pool = IpDefragPool::<(), ()>::new();
     let mut whole = None;

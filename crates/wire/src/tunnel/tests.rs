@@ -14,7 +14,7 @@ fn tunnel(encapsulation: Encapsulation, server: &str) -> Tunnel {
     Tunnel { encapsulation, source: source.parse().unwrap(), server: server.into() }
 }
 
-/// Every kind to a server of each family.
+/// Each kind of tunnel, to a server of each family.
 fn tunnels() -> impl Iterator<Item = Tunnel> {
     let kinds = [Encapsulation::Ipip, Encapsulation::Gue { port: 6_080 }];
     kinds.into_iter().flat_map(|kind| SERVERS.map(|server| tunnel(kind, server)))
@@ -31,7 +31,8 @@ fn put(tunnel: &Tunnel, packet: &[u8]) -> Vec<u8> {
     [headers.bytes(), packet].concat()
 }
 
-/// What another implementation takes out of an outer packet: its source, destination, traffic class, and the packet.
+/// Decapsulates an outer packet with another implementation: its source, destination, traffic
+/// class, and inner packet.
 fn taken_out(outer: &[u8], tunnel: &Tunnel) -> (IpAddr, IpAddr, u8, Vec<u8>) {
     let read = SlicedPacket::from_ip(outer).unwrap();
     let (src, dst, class, protocol) = match read.net.as_ref().unwrap() {
@@ -91,14 +92,15 @@ fn a_packet_of_either_family_goes_whole_to_a_server_of_either() {
     }
 }
 
-/// With another implementation a packet comes out as it was (`taken_out`), whatever its outer checksum was made of.
+/// Another implementation decapsulates the original packet (`taken_out`), however the outer
+/// checksum was computed.
 #[test]
 fn outer_headers_follow_from_those_within_where_a_checksum_says_what_the_rest_adds() {
     let gue = |server| Envelope { tunnel: tunnel(Encapsulation::Gue { port: 6_080 }, server), hash: 7 };
     let (v4, v6) = (TestPacket::from("198.51.100.7:4242").to("192.0.2.1:80"), SERVERS[1]);
     let long = v4.clone().udp().payload(&[7; 200]);
     let mut short = packet_of(&long);
-    // UDP ends before its packet does.
+    // The UDP length is shorter than the packet.
     short[25] -= 8;
     let [first, ..] = &long.fragments(9, 64)[..] else { panic!("fragments") };
     for (packet, expected) in [

@@ -1,4 +1,4 @@
-//! Any packets, and any bytes: etherparse is the judge.
+//! Compares the parser with etherparse on any packets, and any bytes.
 
 use std::net::SocketAddr;
 
@@ -11,8 +11,8 @@ use crate::testing::any_packet;
 use crate::update_header_checksum;
 use convey_model::Protocol;
 
-/// A valid packet with padding or a lost end, and up to four bytes of its headers replaced. In most the checksum of the IPv4
-/// header is right.
+/// A valid packet with padding or a truncated end, and up to four replaced header bytes. Most have
+/// a valid IPv4 header checksum.
 fn mutated() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![12..24usize, 12..62usize];
     let mutations = prop::collection::vec((byte, any::<u8>()), 0..4);
@@ -34,11 +34,12 @@ fn mutated() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// What etherparse makes of a frame; `None` if it finds no whole TCP segment or UDP datagram right inside IP.
+/// Parses a frame with etherparse; `None` unless it finds a whole TCP segment or UDP datagram right
+/// inside IP.
 fn judge(frame: &[u8]) -> Option<Headers> {
     let packet = SlicedPacket::from_ethernet(frame).ok()?;
-    // It looks through VLAN tags, and through IPsec authentication headers below. We leave both to others: capture
-    // is on the VLAN's interface, and what is authenticated cannot be rewritten.
+    // etherparse skips VLAN tags and, below, IPsec authentication headers. convey ignores both: it
+    // captures on the VLAN's interface, and cannot rewrite authenticated packets.
     if !packet.link_exts.is_empty() {
         return None;
     }
@@ -72,7 +73,8 @@ fn judge(frame: &[u8]) -> Option<Headers> {
                 ..start
             })
         }
-        // It takes a datagram without a length for a long one (RFC 2675), which none of ours can be.
+        // etherparse takes a datagram without a length for a long one (RFC 2675), which no frame
+        // here can hold.
         TransportSlice::Udp(udp) if udp.length() > 0 => Some(Headers {
             key: ip.key(Protocol::Udp, udp.source_port(), udp.destination_port()),
             payload_len: (ip.end - ip.l4 - 8) as u16,
@@ -96,7 +98,7 @@ impl Judged {
         match net {
             NetSlice::Ipv4(ip) if ip.extensions().is_empty() => {
                 let header = ip.header();
-                // As it came: etherparse reads no reserved flag.
+                // Check the original bytes: etherparse drops the reserved flag.
                 if Sum16BitWords::new().add_slice(header.slice()).ones_complement() != 0 {
                     return None;
                 }
@@ -148,7 +150,7 @@ proptest! {
     #[test]
     fn etherparse_reads_the_same_or_finds_fault_too(frame in mutated()) {
         let parsed = parse(&frame);
-        // It does not look for source routes among the options of IPv4.
+        // etherparse does not check IPv4 options for source routes.
         prop_assume!(parsed != Err(ParseError::SourceRouted));
         let whole = parsed.ok().filter(|headers| headers.kind == Kind::Whole);
         prop_assert_eq!(whole, judge(&frame));
