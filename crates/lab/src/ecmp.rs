@@ -22,13 +22,13 @@ use rustix::process::{Pid, Signal, getpid, kill_process};
 use super::programs::{find, output};
 use super::{DSR_SERVER, INTERFACE, LabError, Namespace};
 
-/// Where clients of an [`EcmpLab`] connect to. No machine has it until a balancer announces it.
+/// VIP of an [`EcmpLab`]. No machine has it until a balancer announces it.
 pub const ANNOUNCED_VIP: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 
-/// What a balancer's BIRD goes by.
+/// Configuration template of a balancer's BIRD.
 const SHIPPED: &str = include_str!("../../../packaging/bird/convey.conf");
 
-/// The address of a balancer in that file.
+/// The line with the balancer's address in that file.
 const SHIPPED_OWN: &str = "define OWN_ADDRESS = 192.0.2.2;";
 
 /// The router's interface on the client's side.
@@ -41,16 +41,16 @@ pub enum EcmpRole {
     Switch,
     /// Sends packets for the VIP to one of the balancers that announce it.
     Router,
-    /// Where connections come from.
+    /// Opens connections.
     Client,
-    /// Where convey runs, and BIRD.
+    /// Runs convey and BIRD.
     Balancer(u8),
-    /// Where connections are answered.
+    /// Answers connections.
     Server(u8),
 }
 
 impl EcmpRole {
-    /// Its address; the switch has none and shows the unspecified one.
+    /// Address of the machine; the switch has none and returns the unspecified one.
     pub const fn address(self) -> Ipv4Addr {
         match self {
             EcmpRole::Switch => Ipv4Addr::UNSPECIFIED,
@@ -74,21 +74,22 @@ impl fmt::Display for EcmpRole {
     }
 }
 
-/// The namespaces, what joins them, and the BIRD of each machine that has one. All of it is gone when this is dropped, and when the
-/// process ends in any other way.
+/// Namespaces, their links, and the BIRD of each machine that has one. All of them are removed when
+/// this is dropped, and when the process ends in any other way.
 ///
-/// Every method that fails says what the tool it used said.
+/// Errors of methods contain the output of the tool that failed.
 #[derive(Debug)]
 pub struct EcmpLab {
     machines: Vec<(EcmpRole, Namespace)>,
     balancers: u8,
-    /// For the configurations and sockets of BIRD.
+    /// Directory for the configurations and sockets of BIRD.
     directory: PathBuf,
     birds: Mutex<BTreeMap<EcmpRole, Child>>,
 }
 
 impl EcmpLab {
-    /// Builds a lab with so many balancers and servers (at most 8 of each), and starts the router. BIRD's files go into `directory`.
+    /// Builds a lab with `balancers` and `servers` (at most 8 of each), and starts the router.
+    /// BIRD's files go into `directory`.
     pub fn new(balancers: u8, servers: u8, directory: &Path) -> Result<EcmpLab, LabError> {
         assert!(balancers <= 8 && servers <= 8, "the addresses of a lab end there");
         find("bird", "bird2")?;
@@ -114,17 +115,20 @@ impl EcmpLab {
         &found.unwrap_or_else(|| panic!("the lab has no {role}")).1
     }
 
-    /// A command that runs a program on a machine. A program that still runs when the lab is dropped is killed.
+    /// Creates a command that runs a program on a machine. A program that still runs when the lab
+    /// is dropped is killed.
     pub fn command(&self, role: EcmpRole, program: impl AsRef<OsStr>) -> Command {
         self.place(role).command(program)
     }
 
-    /// Does `f` on a thread that is on a machine, and waits for it. Sockets made there stay there.
+    /// Runs `f` on a thread in the namespace of a machine, and waits for it. Sockets made there
+    /// stay in it.
     pub fn enter<T: Send>(&self, role: EcmpRole, f: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         self.place(role).enter(f)
     }
 
-    /// Puts a balancer's cable in, and starts BIRD with the file that convey ships; its own address is the one line that differs.
+    /// Connects a balancer, and starts BIRD with the file that convey ships; only the line with its
+    /// own address differs.
     pub fn power_on(&self, balancer: u8) -> Result<(), LabError> {
         self.plug(balancer, true)?;
         let role = EcmpRole::Balancer(balancer);
@@ -132,8 +136,8 @@ impl EcmpLab {
         self.start_daemon(role, &SHIPPED.replace(SHIPPED_OWN, &own))
     }
 
-    /// A balancer dies as a machine does: its cable is out, all that runs there is killed (SIGKILL), and the VIP is forgotten. The
-    /// router keeps its link: only BFD tells it.
+    /// Simulates the crash of a balancer: disconnects it, kills all of its processes (SIGKILL), and
+    /// removes the VIP. The router's link stays up, so only BFD detects the crash.
     pub fn power_off(&self, balancer: u8) -> Result<(), LabError> {
         self.plug(balancer, false)?;
         let role = EcmpRole::Balancer(balancer);
@@ -141,14 +145,14 @@ impl EcmpLab {
         for pid in output(programs::command("ip").args(["netns", "pids", place.name()]), "")?.lines() {
             if let Some(pid) = pid.trim().parse().ok().and_then(Pid::from_raw).filter(|pid| *pid != getpid())
             {
-                // It may have ended meanwhile.
+                // The process may have ended meanwhile.
                 let _ = kill_process(pid, Signal::KILL);
             }
         }
         if let Some(mut bird) = self.birds().remove(&role) {
             let _ = bird.wait();
         }
-        // A machine that starts again has no such address.
+        // After a restart a machine does not have this address.
         place.ip(["addr flush dev lo scope global".to_owned()]).map(drop)
     }
 
@@ -158,7 +162,7 @@ impl EcmpLab {
         self.place(EcmpRole::Switch).ip([line]).map(drop)
     }
 
-    /// The balancers that the router sends packets for the VIP to, by number.
+    /// Numbers of the balancers that the router sends packets for the VIP to.
     pub fn next_hops(&self) -> Result<Vec<u8>, LabError> {
         let routes = self.place(EcmpRole::Router).ip([format!("route show {ANNOUNCED_VIP}")])?;
         let is_hop = |n: &u8| {
@@ -171,8 +175,8 @@ impl EcmpLab {
         Ok((1..=self.balancers).filter(is_hop).collect())
     }
 
-    /// Lets servers answer clients directly (DSR): their packets from this port leave with the VIP as their source, except to a
-    /// balancer. Needs nftables.
+    /// Sets servers up for direct answers to clients (DSR): packets from this port leave with the
+    /// VIP as their source, except to a balancer. Needs nftables.
     pub fn answer_directly(&self, port: u16) -> Result<(), LabError> {
         find("nft", "nftables")?;
         let balancers = (1..=self.balancers).map(|n| EcmpRole::Balancer(n).address().to_string());
@@ -254,16 +258,18 @@ impl Drop for EcmpLab {
     }
 }
 
-/// Has the calling thread's namespace forward, and spread by addresses, ports and protocol.
+/// Makes the calling thread's namespace forward, and spread packets by addresses, ports and
+/// protocol.
 fn become_router() -> std::io::Result<()> {
     let set = |file: &str, value: &str| fs::write(format!("/proc/sys/net/ipv4/{file}"), value);
     set("ip_forward", "1")?;
-    // Between namespaces policy 1 takes the hash of the sender's socket, which changes within a connection.
+    // Between namespaces policy 1 uses the hash of the sender's socket, which changes within a
+    // connection.
     set("fib_multipath_hash_policy", "3")?;
     set("fib_multipath_hash_fields", "0x37")
 }
 
-/// The other side of the shipped file.
+/// Configuration of the router, the counterpart of the shipped file.
 fn router_config(balancers: u8) -> String {
     let router = EcmpRole::Router.address();
     let mut text = format!(

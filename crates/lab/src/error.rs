@@ -1,22 +1,22 @@
-//! The errors of a lab.
+//! Errors of a lab.
 
 use std::io;
 
-/// Why there is no lab, or why it does not do what it was told.
+/// Errors of building and operating a lab.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// Only root may make network namespaces.
+    /// Only root may create network namespaces.
     #[error("a lab of network namespaces needs root; try sudo")]
     NotRoot,
-    /// A program that the lab is made with is not installed.
+    /// A program that the lab needs is not installed.
     #[error("{program} is not installed (Debian package {package})")]
     Missing {
-        /// The program that could not be started.
+        /// Name of the program.
         program: &'static str,
-        /// The package that has it.
+        /// Package that contains the program.
         package: &'static str,
     },
-    /// A program refused.
+    /// A program failed.
     #[error("`{command}` failed: {said}")]
     Failed {
         /// The whole command.
@@ -24,10 +24,10 @@ pub enum LabError {
         /// Its standard error.
         said: String,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot {what}: {source}")]
     System {
-        /// What was tried.
+        /// The attempted operation.
         what: String,
         /// The system's error.
         source: io::Error,

@@ -1,4 +1,4 @@
-//! Clears labs away, whatever happens to the process that made them.
+//! Removes labs, however the process that made them ends.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -9,12 +9,12 @@ use convey_dataplane::programs;
 
 use super::LabError;
 
-/// Where `ip netns` keeps namespaces.
+/// Directory in which `ip netns` keeps namespaces.
 pub(super) const NAMESPACES: &str = "/run/netns";
 
-/// Waits until nobody holds the other end of its standard input; then removes the namespaces that are its
-/// arguments, after killing what runs in them. The process that made the lab may be in one itself (and is
-/// spared); it may also be the one that waits for this to end.
+/// Waits for the end of its standard input. Then kills the processes in the namespaces that are its
+/// arguments, and removes the namespaces. The process that made the lab may be in one of them, and
+/// is spared; it may also be waiting for this script to end.
 const SCRIPT: &str = r#"
 cat >/dev/null
 for namespace; do
@@ -25,18 +25,19 @@ for namespace; do
 done
 "#;
 
-/// A process that removes namespaces when this is dropped, or as soon as our process is gone.
+/// A process that removes namespaces when this is dropped, or as soon as the lab's process has
+/// ended.
 #[derive(Debug)]
 pub(super) struct Janitor(Child);
 
 impl Janitor {
-    /// Puts one in charge of namespaces, which need not be there yet.
+    /// Starts a janitor for namespaces, which need not exist yet.
     pub(super) fn start(namespaces: &[String]) -> Result<Janitor, LabError> {
         let mut command = programs::command("sh");
         command.args(["-c", SCRIPT, "sh"]).args(namespaces);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         command.current_dir("/");
-        // Ctrl-C is for us, not for it.
+        // Ctrl-C must not end the janitor.
         command.process_group(0);
         let child =
             command.spawn().map_err(|source| LabError::System { what: "start `sh`".into(), source })?;
@@ -51,8 +52,8 @@ impl Drop for Janitor {
     }
 }
 
-/// Removes what is left of labs whose process is gone: their janitors were killed too, or the names outlived
-/// a crash of the machine's.
+/// Removes the remains of labs whose process is gone: their janitors were killed as well, or the
+/// names survived a crash of the machine.
 pub(super) fn sweep() -> Result<(), LabError> {
     let names = match std::fs::read_dir(NAMESPACES) {
         Ok(entries) => entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect(),
@@ -68,7 +69,7 @@ pub(super) fn sweep() -> Result<(), LabError> {
     Ok(())
 }
 
-/// Which process made a namespace of a lab.
+/// Id of the process that made a namespace of a lab.
 fn maker(name: &str) -> Option<u32> {
     let (pid, _) = name.strip_prefix("convey-")?.split_once('-')?;
     pid.parse().ok()

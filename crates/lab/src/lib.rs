@@ -34,34 +34,34 @@ pub use plan::{LabPlan, NARROW};
 use programs::{find, output};
 pub use role::Role;
 
-/// Where clients connect to; an address of the balancer.
+/// IPv4 VIP of a lab; an address of the balancer.
 pub const VIP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 100);
 
-/// Where clients connect to by IPv6.
+/// IPv6 VIP of a lab.
 pub const VIP_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0x100);
 
 /// The interface that joins every machine to the others.
 pub const INTERFACE: &str = "eth0";
 
-/// Lets a server answer clients directly.
+/// Script that sets a server up for direct answers to clients.
 const DSR_SERVER: &str = include_str!("../../../tc/dsr-server-nft.sh");
 
-/// The namespaces and what joins them. They are gone, with whatever runs in them, when this is dropped, and
-/// when the process ends in any other way.
+/// A lab: its namespaces and their links. They are removed, and their processes killed, when this
+/// is dropped, and when the process ends in any other way.
 ///
-/// Every method that fails says what the tool it used said.
+/// Errors of methods contain the output of the tool that failed.
 #[derive(Debug)]
 pub struct Lab {
     plan: LabPlan,
     machines: Vec<Role>,
-    /// Of the switch, then of the machines.
+    /// Namespace of the switch, then those of the machines.
     namespaces: Vec<Namespace>,
 }
 
 impl Lab {
-    /// Builds a lab with so many clients (at most 50) and servers (at most 80), and removes what is left of
-    /// labs whose process is gone. Every machine knows every other's way; neighbours are found by ARP and
-    /// neighbour discovery.
+    /// Builds a lab with `clients` (at most 50) and `servers` (at most 80), and removes the remains
+    /// of labs whose process is gone. Every machine has a route to every other; neighbours are
+    /// resolved by ARP and neighbour discovery.
     pub fn new(clients: u8, servers: u8) -> Result<Lab, LabError> {
         LabPlan::new(clients, servers).build()
     }
@@ -74,7 +74,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// All but the switch: balancers, servers, clients and what joins them.
+    /// All machines without the switch: balancers, servers, clients and routers.
     pub fn machines(&self) -> &[Role] {
         &self.machines
     }
@@ -89,34 +89,35 @@ impl Lab {
         found.unwrap_or_else(|| panic!("the lab has no {role}")).1
     }
 
-    /// Name of a namespace, as `ip netns` has it.
+    /// Name of a namespace in `ip netns`.
     pub fn namespace(&self, role: Role) -> String {
         self.place(role).name().to_owned()
     }
 
-    /// A command that runs a program in a namespace. A program that still runs when the lab is dropped is
-    /// killed.
+    /// Creates a command that runs a program in a namespace. A program that still runs when the lab
+    /// is dropped is killed.
     pub fn command(&self, role: Role, program: impl AsRef<OsStr>) -> Command {
         self.place(role).command(program)
     }
 
-    /// Runs a program in a namespace to its end; what it printed.
+    /// Runs a program in a namespace to its end; returns its output.
     pub fn run(&self, role: Role, program: &str, arguments: &[&str]) -> Result<String, LabError> {
         self.place(role).run(program, arguments)
     }
 
-    /// Does `f` on a thread that is in a namespace, and waits for it. Sockets made there stay in it.
+    /// Runs `f` on a thread in a namespace, and waits for it. Sockets made there stay in it.
     pub fn enter<T: Send>(&self, role: Role, f: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         self.place(role).enter(f)
     }
 
-    /// Moves the calling thread into a namespace for good; threads it starts from now on are there too.
+    /// Moves the calling thread into a namespace for good; threads that it starts later are in the
+    /// namespace too.
     pub fn join(&self, role: Role) -> Result<(), LabError> {
         self.place(role).join()
     }
 
-    /// Lets servers answer clients directly (DSR): their packets from `ports` leave with the VIP as their
-    /// source, except to a balancer. Needs nftables.
+    /// Sets servers up for direct answers to clients (DSR): packets from `ports` leave with the VIP
+    /// as their source, except to a balancer. Needs nftables.
     pub fn answer_directly(&self, ports: &[u16]) -> Result<(), LabError> {
         find("nft", "nftables")?;
         let both = |role: Role| format!("{} {}", role.address(), role.address_v6());
@@ -131,9 +132,9 @@ impl Lab {
         Ok(())
     }
 
-    /// Turns a machine's offloads on (as they are at first) or off: unfinished checksums and packets of up to
-    /// 64 KB, which virtual interfaces pass on as they are. Those of the switch are on its way to the machines.
-    /// Needs ethtool.
+    /// Turns a machine's offloads on (the default) or off: partial checksums and packets of up to
+    /// 64 KB, which virtual interfaces pass on unchanged. The offloads of the switch apply to
+    /// packets on the way to the machines. Needs ethtool.
     pub fn offloads(&self, role: Role, on: bool) -> Result<(), LabError> {
         find("ethtool", "ethtool")?;
         let on = if on { "on" } else { "off" };
@@ -147,7 +148,8 @@ impl Lab {
         Ok(())
     }
 
-    /// Lets the switch lose this many of a thousand packets (at most all), at random; 0 ends it. Needs nftables.
+    /// Makes the switch drop `per_mille` of a thousand packets at random (at most all); 0 stops it.
+    /// Needs nftables.
     pub fn lose(&self, per_mille: u16) -> Result<(), LabError> {
         find("nft", "nftables")?;
         let rule = match per_mille {
@@ -184,7 +186,7 @@ impl Lab {
     }
 }
 
-/// The address of a machine, as sockets want it.
+/// IP address of a machine, for sockets.
 impl From<Role> for IpAddr {
     fn from(role: Role) -> IpAddr {
         role.address().into()

@@ -15,8 +15,9 @@ use super::LabError;
 use super::janitor::{self, Janitor};
 use super::programs::{find, ip, output};
 
-/// A network namespace, by the name that `ip netns` knows. It is gone, with whatever runs in it, when this and those made
-/// together with it are dropped, and when the process ends in any other way.
+/// A network namespace, by its name in `ip netns`. It is removed, and its processes killed, when
+/// this and the namespaces made together with it are dropped, and when the process ends in any
+/// other way.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
@@ -24,16 +25,16 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes one. It has a loopback interface, which is down.
+    /// Creates a namespace. Its loopback interface is down.
     ///
     /// # Errors
-    /// What `ip` said, or that we are not root.
+    /// The error output of `ip`; or this process is not root.
     pub fn new() -> Result<Namespace, LabError> {
         let mut made = Namespace::of_roles(["alone"])?;
         Ok(made.pop().expect("one was asked for"))
     }
 
-    /// Makes one for each role, and first removes what is left of processes that are gone.
+    /// Creates a namespace for each role, after removing the remains of processes that are gone.
     pub(super) fn of_roles(
         roles: impl IntoIterator<Item = impl std::fmt::Display>,
     ) -> Result<Vec<Namespace>, LabError> {
@@ -45,44 +46,45 @@ impl Namespace {
         janitor::sweep()?;
         let prefix = format!("convey-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let names: Vec<String> = roles.into_iter().map(|role| format!("{prefix}-{role}")).collect();
-        // In charge before there is anything to clear away.
+        // Start the janitor before there is anything to remove.
         let janitor = Arc::new(Janitor::start(&names)?);
         ip(&[], names.iter().map(|name| format!("netns add {name}")))?;
         Ok(names.into_iter().map(|name| Namespace { name, _janitor: janitor.clone() }).collect())
     }
 
-    /// Its name.
+    /// Name of the namespace.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Runs lines of `ip` on it, in one process; what they printed.
+    /// Runs lines of `ip` in the namespace, in one process; returns their output.
     ///
     /// # Errors
-    /// What `ip` said.
+    /// The error output of `ip`.
     pub fn ip(&self, lines: impl IntoIterator<Item = String>) -> Result<String, LabError> {
         ip(&["-n", &self.name], lines)
     }
 
-    /// A command that runs a program in it. A program that still runs at the end is killed.
+    /// Creates a command that runs a program in the namespace. A program that still runs at the end
+    /// is killed.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = programs::command("ip");
         command.args(["netns", "exec", &self.name]).arg(program);
         command
     }
 
-    /// Runs a program in it to its end; what it printed.
+    /// Runs a program in the namespace to its end; returns its output.
     ///
     /// # Errors
-    /// What the program said, if it failed.
+    /// The program's error output, if it failed.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String, LabError> {
         output(self.command(program).args(arguments), "")
     }
 
-    /// Does `f` on a thread that is in it, and waits for that. Sockets made there stay in it.
+    /// Runs `f` on a thread in the namespace, and waits for it. Sockets made there stay in it.
     ///
     /// # Errors
-    /// The thread may not enter it.
+    /// The thread may not enter the namespace.
     pub fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         let inside = || {
             self.join()?;
@@ -92,16 +94,18 @@ impl Namespace {
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Moves the calling thread into it for good; threads it starts from now on are there too.
+    /// Moves the calling thread into the namespace for good; threads that it starts later are in
+    /// the namespace too.
     ///
     /// # Errors
-    /// The thread may not enter it.
+    /// The thread may not enter the namespace.
     pub fn join(&self) -> Result<(), LabError> {
         join(&self.name)
     }
 }
 
-/// Moves the calling thread for good into the namespace of this name, which another process may have made.
+/// Moves the calling thread for good into the namespace with this name, which another process may
+/// have made.
 ///
 /// # Errors
 /// There is no such namespace, or the thread may not enter it.

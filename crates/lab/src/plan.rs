@@ -1,4 +1,4 @@
-//! What a lab is to consist of.
+//! Plan of a lab: its machines and links.
 
 use super::{INTERFACE, Lab, LabError, Role, VIP, VIP_V6};
 
@@ -8,7 +8,7 @@ pub const NARROW: u16 = 1280;
 /// The interface of the router on the side of the machine behind it.
 const FAR: &str = "far";
 
-/// The machines of a lab, and how they are joined.
+/// The machines of a lab, and their links.
 #[derive(Debug, Clone)]
 pub struct LabPlan {
     clients: u8,
@@ -18,27 +18,28 @@ pub struct LabPlan {
 }
 
 impl LabPlan {
-    /// So many clients (at most 50) and servers (at most 80) beside the balancer, all on the switch.
+    /// Plans `clients` (at most 50) and `servers` (at most 80) beside the balancer, all on the
+    /// switch.
     pub fn new(clients: u8, servers: u8) -> LabPlan {
         assert!(clients <= 50 && servers <= 80, "the addresses of a lab end there");
         LabPlan { clients, servers, standby: false, behind_router: None }
     }
 
-    /// And a second balancer, which does not have the VIP.
+    /// Adds a second balancer, without the VIP.
     pub fn standby(mut self) -> LabPlan {
         self.standby = true;
         self
     }
 
-    /// Puts a client or a server behind a router that lets no packet pass, to it or from it, that is larger
-    /// than [`NARROW`] bytes. The links on both sides of that hop take the usual 1500, so that nobody knows
-    /// but by what the router says.
+    /// Puts a client or a server behind a router that drops packets of more than [`NARROW`] bytes
+    /// in both directions. The links on both sides of that hop have the usual MTU of 1500, so only
+    /// the router's errors report the limit.
     pub fn narrow(mut self, role: Role) -> LabPlan {
         self.behind_router = Some(role);
         self
     }
 
-    /// Builds it.
+    /// Builds the lab.
     ///
     /// # Errors
     /// As for [`Lab::new`].
@@ -46,7 +47,7 @@ impl LabPlan {
         Lab::build(self)
     }
 
-    /// All but the switch.
+    /// All machines without the switch.
     pub(super) fn machines(&self) -> Vec<Role> {
         let standby = self.standby.then_some(Role::Standby);
         let router = self.behind_router.map(|_| Role::Router);
@@ -55,13 +56,13 @@ impl LabPlan {
         std::iter::once(Role::Balancer).chain(standby).chain(router).chain(servers).chain(clients).collect()
     }
 
-    /// Those with a port of the switch, which has the machine's name.
+    /// Machines with a port on the switch; the port has the machine's name.
     pub(super) fn on_switch(&self) -> Vec<Role> {
         self.machines().into_iter().filter(|role| Some(*role) != self.behind_router).collect()
     }
 
-    /// Links to make in the namespace of `role`, as lines of `ip`; the name of a namespace is `namespace`'s
-    /// affair.
+    /// Links to create in the namespace of `role`, as lines of `ip`; `namespace` returns the name
+    /// of a namespace.
     pub(super) fn links(&self, role: Role, namespace: impl Fn(Role) -> String) -> Vec<String> {
         let veth = |name: &str, peer: Role| {
             let (mac, peer) = (peer.mac_text(), namespace(peer));
@@ -79,7 +80,7 @@ impl LabPlan {
         }
     }
 
-    /// Addresses and routes of a machine, as lines of `ip`; of IPv6 only if `v6`.
+    /// Addresses and routes of a machine, as lines of `ip`; with IPv6 only if `v6`.
     pub(super) fn addresses(&self, role: Role, v6: bool) -> Vec<String> {
         let is_far = Some(role) == self.behind_router;
         let (v4, length) = (role.address(), if is_far { 32 } else { 24 });
@@ -92,7 +93,7 @@ impl LabPlan {
             lines.extend(link_local(role, INTERFACE));
             lines.push(format!("addr add {}/{length} dev {INTERFACE} nodad", role.address_v6()));
             if role == Role::Balancer {
-                // Deprecated, or the balancer would take it for connections of its own.
+                // Deprecated, or the balancer would use it as the source of its own connections.
                 lines.push(format!("addr add {VIP_V6}/128 dev {INTERFACE} nodad preferred_lft 0"));
             }
         }
@@ -104,8 +105,8 @@ impl LabPlan {
     }
 }
 
-/// Without waiting for an answer of somebody who has the address too (DAD): until then there is none to ask for
-/// neighbours from.
+/// Lines of `ip` that add the link-local address without duplicate address detection (DAD), since
+/// the machine cannot resolve neighbours before DAD ends.
 fn link_local(role: Role, interface: &str) -> [String; 2] {
     [
         format!("link set {interface} addrgenmode none"),
@@ -113,11 +114,11 @@ fn link_local(role: Role, interface: &str) -> [String; 2] {
     ]
 }
 
-/// The ways to a machine behind the router, and from it. Its address is one of the switch's network, of which
-/// it is the only one elsewhere.
+/// Routes to a machine behind the router, and from it. Its address is in the switch's network, but
+/// the machine is the only one elsewhere.
 fn routes(role: Role, far: Role, v6: bool) -> Vec<String> {
     let (router, target) = (Role::Router.address(), far.address());
-    // By its link-local address, as routers announce themselves.
+    // Via its link-local address, as routers announce themselves.
     let (router_v6, target_v6) = (Role::Router.link_local(), far.address_v6());
     let mut lines = Vec::new();
     match role {

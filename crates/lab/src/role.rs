@@ -1,4 +1,4 @@
-//! The machines of a lab, and their addresses.
+//! Machines of a lab, and their addresses.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -8,35 +8,35 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 pub enum Role {
     /// The bridge that joins the others.
     Switch,
-    /// Where convey runs.
+    /// Runs convey.
     Balancer,
-    /// Where a second convey may run, if the lab's plan has it.
+    /// May run a second convey, if the lab's plan has it.
     Standby,
-    /// What joins a machine to the switch that is not on it, if the plan has one.
+    /// Joins a machine that is not on the switch to it, if the plan has one.
     Router,
-    /// Where requests are answered.
+    /// Answers requests.
     Server(u8),
-    /// Where requests come from.
+    /// Sends requests.
     Client(u8),
 }
 
 impl Role {
-    /// Its address; the switch has none of its own and answers to nobody.
+    /// IPv4 address; the switch has none of its own and answers no packets.
     pub const fn address(self) -> Ipv4Addr {
         Ipv4Addr::new(10, 77, 0, self.host())
     }
 
-    /// Its IPv6 address, `fd77::` and the same digits as its IPv4 address ends with.
+    /// IPv6 address: `fd77::` and the last digits of the IPv4 address.
     pub const fn address_v6(self) -> Ipv6Addr {
         Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, digits(self.host()))
     }
 
-    /// The IPv6 address that holds on its links alone, `fe80::` and the same digits.
+    /// Link-local IPv6 address: `fe80::` and the last digits of the IPv4 address.
     pub(super) const fn link_local(self) -> Ipv6Addr {
         Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, digits(self.host()))
     }
 
-    /// The address of its interface: `02:00` (locally administered) before the bytes of its IPv4 address.
+    /// Ethernet address: `02:00` (locally administered) before the bytes of the IPv4 address.
     pub const fn mac(self) -> [u8; 6] {
         [0x02, 0, 10, 77, 0, self.host()]
     }
@@ -57,7 +57,7 @@ impl Role {
     }
 }
 
-/// Reads the decimal digits of a number as hexadecimal ones.
+/// Reinterprets the decimal digits of a number as hexadecimal ones.
 const fn digits(number: u8) -> u16 {
     let number = number as u16;
     ((number / 100) << 8) | ((number / 10 % 10) << 4) | (number % 10)

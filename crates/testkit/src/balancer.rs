@@ -1,4 +1,4 @@
-//! The program under test.
+//! Runs the program under test.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -15,16 +15,16 @@ use serde_json::Value;
 
 use super::{Loopback, Process, ask, wait_for, whole_lines};
 
-/// A running `convey`. Its log is shown if the story fails.
+/// A running `convey`. Its log is printed if the test fails.
 pub struct BalancerProcess {
     process: Process,
     directory: PathBuf,
-    /// The name of its configuration.
+    /// Name of its configuration file.
     file: &'static str,
     stats: SocketAddr,
 }
 
-/// The descriptors of a process, by kind.
+/// Open descriptors of a process, by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fds {
     /// Sockets of any kind.
@@ -41,17 +41,18 @@ impl Fds {
     }
 }
 
-/// A command that runs the program under test: `CONVEY_BIN`, or the one that cargo built beside this test.
+/// Command for the program under test: `CONVEY_BIN`, or the binary that cargo built beside this
+/// test.
 pub fn binary() -> Command {
     let path = std::env::var_os("CONVEY_BIN").map_or_else(built, PathBuf::from);
     let mut command = Command::new(path);
-    // Many of them run at once, and that of the host may run, too.
+    // Many processes run at once, and the host's convey may run, too.
     command.env_remove("RUST_LOG").env("CONVEY_SOCKET", "");
     command
 }
 
-/// The program that the `n`th upgrade of a story installs: at each odd one `CONVEY_OTHER_BIN`, another build, if that is set, else
-/// [`binary`].
+/// Binary that the `n`th upgrade of a test installs: at each odd one `CONVEY_OTHER_BIN`, another
+/// build, if that is set, else [`binary`].
 pub fn binary_of_upgrade(n: usize) -> PathBuf {
     let other = std::env::var_os("CONVEY_OTHER_BIN").filter(|_| n % 2 == 1);
     other.map_or_else(|| binary().get_program().into(), PathBuf::from)
@@ -65,13 +66,14 @@ fn built() -> PathBuf {
     path
 }
 
-/// The control socket of a [`BalancerProcess`], in its directory.
+/// File name of a [`BalancerProcess`]'s control socket, in its directory.
 const CONTROL_SOCKET: &str = "control.sock";
 
-/// The end of a start: once the log says so, everything is in place. `tests/guest/lab.sh` goes by the same.
+/// Log line that ends a start: everything is in place then. `tests/guest/lab.sh` waits for the same
+/// line.
 pub const READY: &str = "statistics on http://";
 
-/// Waits until a file has the log of a process that is ready.
+/// Waits until a log file shows that the process is ready.
 pub fn wait_until_ready(convey: &mut Process, log: &Path) {
     wait_for("convey to be ready", || {
         let (ended, log) = (convey.ended(), read(log));
@@ -90,17 +92,17 @@ pub fn start(mut command: Command, log: &Path) -> Process {
 }
 
 impl BalancerProcess {
-    /// Starts it and waits until it serves.
+    /// Starts convey and waits until it serves.
     pub fn start(lab: &Loopback, config: &impl Display) -> BalancerProcess {
         BalancerProcess::start_with(lab, config, binary())
     }
 
-    /// Starts it with a command that is not simply [`binary`].
+    /// Starts convey by a command other than [`binary`].
     pub fn start_with(lab: &Loopback, config: &impl Display, command: Command) -> BalancerProcess {
         BalancerProcess::start_in(lab, "config.toml", config, command)
     }
 
-    /// Starts it without a configuration file, with a list of servers: `hosts.txt`.
+    /// Starts convey without a configuration file, with a list of servers: `hosts.txt`.
     pub fn start_with_list(lab: &Loopback, list: &str) -> BalancerProcess {
         let mut command = binary();
         command.args(["--listen", &lab.vip().to_string(), "--stats", &lab.stats().to_string()]);
@@ -119,31 +121,31 @@ impl BalancerProcess {
         command.current_dir(&directory).env("CONVEY_SOCKET", directory.join(CONTROL_SOCKET));
         let names_it = |argument: &OsStr| argument == "--config" || argument == "--servers";
         if !command.get_args().any(names_it) {
-            // A host with the package has a file in /etc, too.
+            // Pass the file explicitly: a host with the package has a file in /etc, too.
             command.args(["--config", file]);
         }
         let process = start(command, &directory.join("log"));
         BalancerProcess { process, directory, file, stats: lab.stats() }
     }
 
-    /// Its control socket.
+    /// Path of the control socket.
     pub fn control_socket(&self) -> PathBuf {
         self.directory.join(CONTROL_SOCKET)
     }
 
-    /// A command of convey that speaks to it.
+    /// Command for the convey CLI that uses this control socket.
     pub fn command(&self) -> Command {
         let mut command = binary();
         command.env("CONVEY_SOCKET", self.control_socket());
         command
     }
 
-    /// The configuration file.
+    /// Path of the configuration file.
     pub fn config(&self) -> PathBuf {
         self.directory.join(self.file)
     }
 
-    /// Saves the configuration as editors do: a new file takes the name of the old.
+    /// Saves the configuration as editors do: a new file replaces the old one.
     pub fn save(&self, config: &impl Display) {
         let new = self.directory.join("new");
         fs::write(&new, config.to_string()).unwrap();
@@ -155,7 +157,7 @@ impl BalancerProcess {
         fs::write(self.config(), config.to_string()).unwrap();
     }
 
-    /// Everything it has logged and printed.
+    /// Returns everything that convey has logged and printed.
     pub fn log(&self) -> String {
         whole_lines(&self.directory.join("log"))
     }
@@ -167,17 +169,17 @@ impl BalancerProcess {
         })
     }
 
-    /// What `/stats` says.
+    /// Returns the contents of `/stats`.
     pub fn stats(&self) -> Value {
         serde_json::from_str(&self.page("/stats").1).unwrap()
     }
 
-    /// Status and body of a page of the statistics.
+    /// Returns status and body of a page of the statistics.
     pub fn page(&self, path: &str) -> (u16, String) {
         ask(self.stats, path).unwrap()
     }
 
-    /// A number or other value of `/stats` by its JSON pointer.
+    /// Returns a value of `/stats` by its JSON pointer.
     pub fn stat(&self, pointer: &str) -> Value {
         let stats = self.stats();
         stats.pointer(pointer).unwrap_or_else(|| panic!("no {pointer} in {stats:#}")).clone()
@@ -196,32 +198,33 @@ impl BalancerProcess {
         self.wait_for_stat(&format!("/backends/pool/servers/{server}/up"), up);
     }
 
-    /// Connections that a server of the pool has been given so far.
+    /// Number of connections that a server of the pool has been given so far.
     pub fn given_to(&self, server: &str) -> u64 {
         self.stat(&format!("/backends/pool/servers/{server}/total_connections")).as_u64().unwrap()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the process.
     pub fn signal(&self, signal: Signal) {
         self.process.signal(signal);
     }
 
-    /// Waits for its end; returns the exit code.
+    /// Waits for the process to end; returns the exit code.
     pub fn wait(&mut self) -> i32 {
         self.process.wait().code().expect("ended by itself")
     }
 
-    /// Open descriptors. The connection that asks for statistics is none of them: it is over.
+    /// Counts open descriptors. The connection that reads statistics does not count: it is closed.
     pub fn fds(&self) -> Fds {
         Fds::of(&self.descriptors())
     }
 
-    /// The same once none is opened or closed any more: a start goes on for a moment after it is ready.
+    /// Counts open descriptors once their number is stable: a start continues for a moment after it
+    /// is ready.
     pub fn fds_at_rest(&self) -> Fds {
         Fds::of(&self.descriptors_at_rest())
     }
 
-    /// What is behind each open descriptor.
+    /// Target of each open descriptor.
     fn descriptors(&self) -> BTreeMap<u64, PathBuf> {
         let entries = fs::read_dir(self.proc("fd")).unwrap().flatten();
         let number = |entry: &DirEntry| entry.file_name().to_string_lossy().parse().unwrap();
@@ -237,10 +240,10 @@ impl BalancerProcess {
         })
     }
 
-    /// Lowers or raises its limit of open files, so that it can open this many more.
+    /// Sets the limit of open files, so that the process can open `n` more.
     pub fn leave_descriptors(&self, n: usize) {
         let open = self.descriptors_at_rest();
-        // The next to be opened always gets the lowest number that is free.
+        // The kernel always assigns the lowest free number.
         let last = (0..).filter(|number| !open.contains_key(number)).nth(n).unwrap();
         let pid = Pid::from_raw(self.process.id() as i32);
         let maximum = getrlimit(Resource::Nofile).maximum;
@@ -254,7 +257,7 @@ impl BalancerProcess {
         line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
     }
 
-    /// A file of its directory in `/proc`.
+    /// Path of a file in the process's directory in `/proc`.
     pub fn proc(&self, file: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/{file}", self.process.id()))
     }

@@ -1,4 +1,4 @@
-//! A browser without a screen: Chromium, spoken to by its DevTools protocol over a pipe.
+//! Headless browser: Chromium, controlled by its DevTools protocol over a pipe.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -12,9 +12,9 @@ use tempfile::TempDir;
 
 use super::{PATIENCE, Process, TestCertificate, wait_for};
 
-/// A browser with one page. Dropping it ends it.
+/// A browser with one page. Dropping it ends the browser.
 pub struct Browser {
-    // First to go, for it uses the others.
+    // Dropped first, because the process uses the other fields.
     _process: Process,
     _profile: TempDir,
     commands: ChildStdin,
@@ -25,7 +25,7 @@ pub struct Browser {
     requests: Vec<String>,
 }
 
-/// When a browser speaks HTTP/3 with a site.
+/// When a browser uses HTTP/3 for a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BrowserHttp3 {
     /// From its first request on.
@@ -34,23 +34,25 @@ pub enum BrowserHttp3 {
     Offered,
 }
 
-/// The shell has the two ends of the pipe where Chromium wants them.
+/// The shell connects the two ends of the pipe to the descriptors that Chromium uses.
 const START: &str = r#"exec chromium "$@" 3<&0 4>&1 </dev/null >/dev/null 2>&1"#;
 
 impl Browser {
-    /// Starts it with an empty page and an empty profile. It speaks no HTTP/3.
+    /// Starts a browser with an empty page and an empty profile, without HTTP/3.
     pub fn start() -> Browser {
         Browser::start_with(&["--disable-quic".to_owned()])
     }
 
-    /// The same for a site of this name, which it finds at `at` and knows by this certificate. It speaks HTTP/3.
+    /// Starts a browser with HTTP/3 for a site with this name, which resolves to `at` and has this
+    /// certificate.
     pub fn visiting(
         name: &str,
         at: SocketAddr,
         certificate: &TestCertificate,
         http3: BrowserHttp3,
     ) -> Browser {
-        // Within QUIC it believes the authority of a test for hosts alone that are named here; it does for all of their ports.
+        // Within QUIC the browser trusts a test's authority only for hosts that are named here, on
+        // all of their ports.
         let port = if http3 == BrowserHttp3::AtOnce { at.port() } else { 1 };
         Browser::start_with(&[
             "--enable-quic".to_owned(),
@@ -100,26 +102,26 @@ impl Browser {
         browser
     }
 
-    /// Goes to an address.
+    /// Opens an address.
     pub fn open(&mut self, url: &str) {
         let answer = self.call("Page.navigate", json!({ "url": url }));
         assert!(answer.get("errorText").is_none(), "{url}: {answer}");
     }
 
-    /// A screen of this size; a narrow one is a phone's.
+    /// Sets the size of the screen; a narrow screen is a phone's.
     pub fn resize(&mut self, width: u32, height: u32) {
         let is_phone = width < 500;
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_phone });
         self.call("Emulation.setDeviceMetricsOverride", size);
     }
 
-    /// What its user prefers of something: `prefer("prefers-color-scheme", "dark")`.
+    /// Sets a media preference of the user: `prefer("prefers-color-scheme", "dark")`.
     pub fn prefer(&mut self, what: &str, value: &str) {
         let features = json!({ "features": [{ "name": what, "value": value }] });
         self.call("Emulation.setEmulatedMedia", features);
     }
 
-    /// The value of an expression in the page.
+    /// Evaluates an expression in the page.
     pub fn evaluate(&mut self, expression: &str) -> Value {
         let asked = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let answer = self.call("Runtime.evaluate", asked);
@@ -127,7 +129,7 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// What is written in the first element of a selector.
+    /// Returns the text of the first element that matches a selector.
     pub fn text(&mut self, selector: &str) -> String {
         let text = self.evaluate(&format!("document.querySelector({})?.innerText", json!(selector)));
         text.as_str().unwrap_or_default().to_owned()
@@ -142,15 +144,17 @@ impl Browser {
         });
     }
 
-    /// Waits until an element says something.
+    /// Waits until an element has a text.
     pub fn wait_for_text(&mut self, selector: &str, text: &str) {
         let selector = json!(selector);
         self.wait_until(&format!("document.querySelector({selector})?.innerText.includes({})", json!(text)));
     }
 
-    /// Clicks into the middle of the first element of a selector, with the mouse. It has to be there, seen, and on top.
+    /// Clicks into the middle of the first element that matches a selector, with the mouse. The
+    /// element has to exist, visible and on top.
     ///
-    /// A page that moves beneath the mouse meanwhile does not hear the click that misses, and is clicked again.
+    /// If the page moves beneath the mouse meanwhile, the click misses, has no effect and is
+    /// repeated.
     pub fn click(&mut self, selector: &str) {
         let name = json!(selector);
         self.wait_until(&format!("document.querySelector({name})?.getClientRects().length"));
@@ -183,12 +187,12 @@ impl Browser {
                     json!({ "type": kind, "x": at[0], "y": at[1], "button": "left", "clickCount": 1 });
                 self.call("Input.dispatchMouseEvent", event);
             }
-            // Of a page that has gone meanwhile there is nothing to know.
+            // If the page has gone meanwhile, there is nothing to check.
             (self.evaluate("window.missed ?? false") == false).then_some(())
         });
     }
 
-    /// Writes where the focus is.
+    /// Types text into the focused element.
     pub fn write(&mut self, text: &str) {
         self.call("Input.insertText", json!({ "text": text }));
     }
@@ -208,19 +212,20 @@ impl Browser {
         }
     }
 
-    /// What is seen now, as a PNG.
+    /// Takes a screenshot as a PNG.
     pub fn screenshot(&mut self) -> Vec<u8> {
         let answer = self.call("Page.captureScreenshot", json!({ "format": "png" }));
         BASE64.decode(answer["data"].as_str().unwrap().as_bytes()).unwrap()
     }
 
-    /// Errors and warnings of the console since the last call, those of the policy for scripts, too.
+    /// Returns errors and warnings of the console since the last call, including those of the
+    /// content security policy.
     pub fn complaints(&mut self) -> Vec<String> {
         self.evaluate("0");
         std::mem::take(&mut self.complaints)
     }
 
-    /// Every address that the page has asked.
+    /// Every address that the page has requested.
     pub fn requests(&self) -> &[String] {
         &self.requests
     }

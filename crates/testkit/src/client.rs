@@ -1,4 +1,4 @@
-//! Clients.
+//! TCP and HTTP clients for tests.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -8,40 +8,40 @@ use socket2::{Domain, SockRef, Socket, Type};
 
 use super::PATIENCE;
 
-/// A connection on which nothing takes forever.
+/// Opens a connection with timeouts.
 pub fn connect(addr: SocketAddr) -> TcpStream {
     try_connect(None, addr).unwrap()
 }
 
-/// The same from a certain address.
+/// Opens a connection with timeouts from a certain address.
 pub fn connect_from(source: IpAddr, addr: SocketAddr) -> io::Result<TcpStream> {
     try_connect(Some(source), addr)
 }
 
-/// A connection that is not begun yet: its address and port are known before.
+/// A client socket that is bound but not connected: its address and port are known in advance.
 pub struct BoundClient(Socket);
 
 impl BoundClient {
-    /// One from this address, at a free port.
+    /// Binds a free port of this address.
     pub fn new(source: IpAddr) -> BoundClient {
         let socket = Socket::new(Domain::for_address((source, 0).into()), Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::new(source, 0).into()).unwrap();
         BoundClient(socket)
     }
 
-    /// Where it will come from.
+    /// Source address of the connection.
     pub fn addr(&self) -> SocketAddr {
         self.0.local_addr().unwrap().as_socket().unwrap()
     }
 
-    /// Begins it.
+    /// Connects to `addr`.
     pub fn connect(self, addr: SocketAddr) -> io::Result<TcpStream> {
         begin(self.0, addr)
     }
 }
 
-/// Sends a byte and waits until an echo server has sent it back: the connection is established from end to
-/// end.
+/// Sends a byte and waits until an echo server has returned it: the connection is established from
+/// end to end.
 pub fn ping(stream: &mut TcpStream) -> io::Result<()> {
     stream.write_all(b"!")?;
     let mut byte = [0];
@@ -50,27 +50,28 @@ pub fn ping(stream: &mut TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// One HTTP request on a connection of its own; returns status and body.
+/// Sends one HTTP request on its own connection; returns status and body.
 pub fn ask(addr: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     request(try_connect(None, addr)?, path)
 }
 
-/// The same from a certain address.
+/// Sends one HTTP request on its own connection, from a certain address; returns status and body.
 pub fn ask_from(source: IpAddr, addr: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     request(try_connect(Some(source), addr)?, path)
 }
 
-/// Whether an attempt to read shows that the other side has reset the connection.
+/// Whether a read shows that the peer has reset the connection.
 pub fn was_reset(stream: &mut TcpStream) -> bool {
     matches!(stream.read(&mut [0; 1024]), Err(error) if error.kind() == io::ErrorKind::ConnectionReset)
 }
 
-/// Whether a connection is reset without a byte sent, perhaps before we know that it was established.
+/// Whether the peer resets a connection without a byte sent, perhaps before the client sees it
+/// established.
 pub fn is_refused_with_reset(addr: SocketAddr) -> bool {
     is_reset_at_once(None, addr)
 }
 
-/// Whether a connection from a certain address is reset without a byte sent.
+/// Whether the peer resets a connection from a certain address without a byte sent.
 pub fn is_refused_with_reset_from(source: IpAddr, addr: SocketAddr) -> bool {
     is_reset_at_once(Some(source), addr)
 }

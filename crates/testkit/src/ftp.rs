@@ -1,4 +1,4 @@
-//! An FTP server (RFC 959, passive by RFC 2428) that has one file, and sends that.
+//! FTP server (RFC 959, passive by RFC 2428) with one file.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,16 +7,17 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use super::TcpServer;
 
-/// What control connections share.
+/// State that control connections share.
 struct Ftp {
-    /// What is sent, whatever the file is called.
+    /// Contents of every file, whatever its name.
     content: String,
     addr: SocketAddr,
     data_ports: RangeInclusive<u16>,
     turn: AtomicU16,
 }
 
-/// Starts one with control connections on `addr`, and data connections on ports of the same address.
+/// Starts a server with control connections on `addr`, and data connections on ports of the same
+/// address.
 pub fn ftp_server(addr: SocketAddr, data_ports: RangeInclusive<u16>, content: &str) -> TcpServer {
     let ftp = Ftp { content: content.to_owned(), addr, data_ports, turn: AtomicU16::new(0) };
     TcpServer::start(addr, move |stream| ftp.serve(stream))
@@ -53,7 +54,7 @@ impl Ftp {
         Ok(())
     }
 
-    /// A data port that is free.
+    /// Binds a free data port.
     fn listen(&self) -> io::Result<(TcpListener, u16)> {
         let ports = self.data_ports.len() as u16;
         let mut last = io::ErrorKind::AddrInUse.into();

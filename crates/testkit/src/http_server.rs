@@ -1,4 +1,4 @@
-//! A server of HTTP/1.1 that keeps its connections and remembers what it was asked.
+//! HTTP/1.1 server that keeps connections open and records requests.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,18 +7,18 @@ use std::sync::{Arc, Mutex};
 
 use super::TcpServer;
 
-/// A request as the server got it.
+/// A request as the server received it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenRequest {
     /// The request line.
     pub line: String,
-    /// The fields, as they came.
+    /// Header fields as received.
     pub fields: Vec<String>,
     /// The body, without its framing.
     pub body: Vec<u8>,
 }
 
-/// The server. It answers each request with its name and what it was asked.
+/// HTTP/1.1 server that answers each request with its name and the request.
 pub struct TestHttpServer {
     seen: Arc<Mutex<Vec<SeenRequest>>>,
     connections: Arc<AtomicUsize>,
@@ -26,7 +26,7 @@ pub struct TestHttpServer {
 }
 
 impl SeenRequest {
-    /// The value of a field.
+    /// Value of a header field.
     pub fn field(&self, name: &str) -> Option<&str> {
         self.fields.iter().find_map(|field| {
             let (found, value) = field.split_once(':')?;
@@ -36,7 +36,7 @@ impl SeenRequest {
 }
 
 impl TestHttpServer {
-    /// Answers `NAME METHOD TARGET BODY-LENGTH`.
+    /// Starts a server that answers `NAME METHOD TARGET BODY-LENGTH`.
     pub fn named(name: &'static str, addr: SocketAddr) -> TestHttpServer {
         TestHttpServer::start(addr, move |request, stream| {
             let mut words = request.line.split(' ');
@@ -48,7 +48,7 @@ impl TestHttpServer {
         })
     }
 
-    /// Lets `answer` write what a client gets. Its error ends the connection.
+    /// Starts a server whose responses `answer` writes. An error of `answer` ends the connection.
     pub fn start(
         addr: SocketAddr,
         answer: impl Fn(&SeenRequest, &mut TcpStream) -> io::Result<()> + Send + Sync + 'static,
@@ -68,18 +68,18 @@ impl TestHttpServer {
         TestHttpServer { seen, connections, _server: server }
     }
 
-    /// What it was asked so far.
+    /// Requests so far.
     pub fn seen(&self) -> Vec<SeenRequest> {
         self.seen.lock().unwrap().clone()
     }
 
-    /// How many connections were made to it.
+    /// Number of connections so far.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 }
 
-/// The next request; `None`: the client has closed.
+/// Reads the next request; `None`: the client has closed.
 fn read_request(reader: &mut impl BufRead) -> io::Result<Option<SeenRequest>> {
     let line = read_line(reader)?;
     if line.is_empty() {

@@ -1,5 +1,6 @@
-//! What tests of convey share: the real binary and how to know that it is ready, servers, clients, namespaces, patience, and
-//! the reasons to ignore a test. For tests and benchmarks alone; whatever fails panics.
+//! Helpers for the tests of convey: the real binary and its readiness, servers, clients,
+//! namespaces, timeouts, and reasons to ignore a test. For tests and benchmarks alone; failures
+//! panic.
 #![allow(clippy::disallowed_methods, reason = "tests happen in real time, and their threads can be made")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,4 +1,4 @@
-//! A place of its own for every story: a directory and a loopback network.
+//! Directory and loopback network for one test.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -8,15 +8,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// A temporary directory and a network 127.x.y.0/24 that no other story uses while it exists, in this
-/// process or another.
+/// A temporary directory and a network 127.x.y.0/24 that no other test, in this process or another,
+/// uses while it exists.
 pub struct Loopback {
     directory: TempDir,
     network: [u8; 2],
     _claim: TcpListener,
 }
 
-/// Ends processes that an upgrade has left behind: with their predecessor killed, nobody else ends them.
+/// Ends processes that an upgrade has left behind: if a test kills the predecessor, nothing else
+/// ends them.
 impl Drop for Loopback {
     fn drop(&mut self) {
         let socket = format!("CONVEY_SOCKET={}/", self.directory().display()).into_bytes();
@@ -33,44 +34,44 @@ impl Drop for Loopback {
 }
 
 impl Loopback {
-    /// One that nobody uses.
+    /// Claims a free network.
     #[allow(clippy::new_without_default, reason = "it claims something")]
     pub fn new() -> Loopback {
         let (network, claim) = claim();
         Loopback { directory: TempDir::new().unwrap(), network, _claim: claim }
     }
 
-    /// The directory.
+    /// Path of the directory.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// A host of the network.
+    /// Address of a host of the network.
     pub fn ip(&self, host: u8) -> IpAddr {
         host_of(self.network, host)
     }
 
-    /// Where clients connect to.
+    /// Address that clients connect to.
     pub fn vip(&self) -> SocketAddr {
         SocketAddr::new(self.ip(1), 8080)
     }
 
-    /// Where another frontend listens.
+    /// Address of another frontend.
     pub fn second_vip(&self) -> SocketAddr {
         SocketAddr::new(self.ip(1), 8081)
     }
 
-    /// Where statistics are served.
+    /// Address of the statistics.
     pub fn stats(&self) -> SocketAddr {
         SocketAddr::new(self.ip(1), 7000)
     }
 
-    /// Where the `n`th server listens.
+    /// Address of the `n`th server.
     pub fn server(&self, n: u8) -> SocketAddr {
         SocketAddr::new(self.ip(10 + n), 8000)
     }
 
-    /// One of four addresses of IPv6. There is only one `::1`: what tells stories apart is the port.
+    /// One of four IPv6 addresses. There is only one `::1`, so tests use different ports.
     pub fn v6(&self, n: u16) -> SocketAddr {
         let [x, y] = self.network.map(u16::from);
         let index = 256 * (x - FIRST_NETWORK) + y;
@@ -81,13 +82,13 @@ impl Loopback {
 const FIRST_NETWORK: u16 = 16;
 const NETWORKS: u32 = 200 * 256;
 
-/// Holding a port of its first host claims a network. Above the ephemeral ports, so that no connection of
-/// anybody can be in the way.
+/// Port whose use on the first host claims a network. It is above the ephemeral ports, so that no
+/// connection can occupy it.
 const CLAIM_PORT: u16 = 61_999;
 
 fn claim() -> ([u8; 2], TcpListener) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Processes begin far apart, so that they seldom try the same.
+    // Processes start far apart, so that they seldom try the same network.
     let start = std::process::id().wrapping_mul(7_919);
     (0..NETWORKS)
         .find_map(|_| {

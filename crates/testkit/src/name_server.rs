@@ -1,4 +1,4 @@
-//! A name server whose answers change.
+//! Name server with changing answers.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -9,25 +9,26 @@ use rustix::process::Signal;
 
 use super::{Loopback, Process, tool, wait_for};
 
-/// What [`TestNameServer`] has records of.
+/// Name that [`TestNameServer`] has records of.
 pub const NAME: &str = "app.convey.test";
 
 /// A service of [`NAME`], on the ports 8000 and 8001.
 pub const SERVICE: &str = "_http._tcp.convey.test";
 
-/// dnsmasq, which knows [`NAME`] and believes nobody else. Its answers are good for a second.
+/// dnsmasq with records of [`NAME`], without upstream servers. Its answers have a TTL of one
+/// second.
 pub struct TestNameServer<'a> {
     lab: &'a Loopback,
     process: Process,
 }
 
 impl TestNameServer<'_> {
-    /// Starts it; it answers with these servers of the lab.
+    /// Starts a name server that answers with these servers of the lab.
     pub fn start<'a>(lab: &'a Loopback, servers: &[u8]) -> TestNameServer<'a> {
         TestNameServer::start_with(lab, servers.iter().map(|n| lab.server(*n).ip()))
     }
 
-    /// Starts it; it answers with these addresses.
+    /// Starts a name server that answers with these addresses.
     pub fn start_with(lab: &Loopback, addresses: impl Iterator<Item = IpAddr>) -> TestNameServer<'_> {
         write_hosts(lab, addresses);
         let addr = TestNameServer::addr(lab);
@@ -44,12 +45,13 @@ impl TestNameServer<'_> {
         TestNameServer { lab, process }
     }
 
-    /// Where it listens.
+    /// Address of the name server.
     pub fn addr(lab: &Loopback) -> SocketAddr {
         SocketAddr::new(lab.ip(53), 5353)
     }
 
-    /// The lines of a configuration that has it asked, and believed when it speaks of the loopback: there stories happen.
+    /// Configuration lines that make convey query this name server, and accept loopback addresses,
+    /// which tests use.
     pub fn dns(lab: &Loopback) -> String {
         format!("[dns]\nnameservers = \"{}\"\nallow_local = true\n", TestNameServer::addr(lab))
     }

@@ -1,4 +1,4 @@
-//! Namespaces without a lab.
+//! Network namespaces for tests, without a lab.
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -9,11 +9,12 @@ use socket2::{Domain, Socket, Type};
 use super::PATIENCE;
 use super::process::run_up_to;
 
-/// A network namespace that is gone when dropped, with its links. A failure panics.
+/// A network namespace that is removed when dropped, with its links. Failures panic.
 pub struct TestNamespace(convey_lab::Namespace);
 
 impl TestNamespace {
-    /// An empty one; its loopback interface is up, and IPv6 addresses can be used as soon as they are there.
+    /// Creates a namespace without links; its loopback interface is up, and IPv6 addresses are
+    /// usable at once.
     #[allow(clippy::new_without_default, reason = "it does something")]
     pub fn new() -> TestNamespace {
         let namespace = TestNamespace(convey_lab::Namespace::new().unwrap());
@@ -22,30 +23,31 @@ impl TestNamespace {
         namespace
     }
 
-    /// Its name.
+    /// Name of the namespace.
     pub fn name(&self) -> &str {
         self.0.name()
     }
 
-    /// Runs a line of `ip` on it; what it prints.
+    /// Runs a line of `ip` in the namespace; returns its output.
     pub fn ip(&self, line: &str) -> String {
         self.0.ip([line.to_owned()]).unwrap()
     }
 
-    /// Runs a program in it; what it prints.
+    /// Runs a program in the namespace; returns its output.
     pub fn exec(&self, command: &str) -> String {
         let words: Vec<&str> = command.split_whitespace().collect();
         self.0.run(words[0], &words[1..]).unwrap()
     }
 
-    /// A command that runs a program in it. One that [`TestNamespace::enter`] started would end with its thread.
+    /// Creates a command that runs a program in the namespace. A program started within
+    /// [`TestNamespace::enter`] would end with its thread.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", self.name()]).arg(program);
         command
     }
 
-    /// Joins it to another: each end gets a name and a MAC, and is up.
+    /// Links two namespaces: each end gets a name and a MAC address, and is up.
     pub fn link(&self, (name, mac): (&str, &str), other: &TestNamespace, (peer, peer_mac): (&str, &str)) {
         let to = other.name();
         self.ip(&format!(
@@ -55,17 +57,18 @@ impl TestNamespace {
         other.ip(&format!("link set {peer} up"));
     }
 
-    /// Turns off what a veth leaves undone because its peer needs it not: checksums and cutting.
+    /// Turns off the offloads of a veth, which leaves checksums and segmentation undone for its
+    /// peer.
     pub fn no_offloads(&self, interface: &str) {
         self.exec(&format!("ethtool -K {interface} tx off tso off gso off"));
     }
 
-    /// Does `f` on a thread that is in it.
+    /// Runs `f` on a thread in the namespace.
     pub fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
         self.0.enter(f).unwrap()
     }
 
-    /// Index of an interface of it.
+    /// Index of an interface of the namespace.
     pub fn index(&self, interface: &str) -> u32 {
         self.enter(|| {
             let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
@@ -74,11 +77,12 @@ impl TestNamespace {
     }
 }
 
-/// Set where a story is told in its namespace.
+/// Environment variable that is set where a test runs in its namespace.
 const INSIDE: &str = "CONVEY_STORY_IN_NAMESPACE";
 
-/// Tells the story with this name in a network namespace that has a loopback interface and what these commands of a
-/// shell set up: in a process of its own, for threads of one process would have to agree on the namespace.
+/// Runs the test with this name in a network namespace that has a loopback interface and the
+/// results of the shell commands in `set_up`. The test runs in its own process: threads of one
+/// process would have to share the namespace.
 pub fn in_namespace(name: &str, set_up: &str, tell: fn()) {
     if std::env::var_os(INSIDE).is_some() {
         return tell();
@@ -86,13 +90,14 @@ pub fn in_namespace(name: &str, set_up: &str, tell: fn()) {
     let script = format!("set -e\nip link set lo up\n{set_up}\nexec \"$0\" --exact \"$1\"");
     let mut command = Command::new("unshare");
     command.args(["--net", "--", "sh", "-c", &script]).arg(std::env::current_exe().unwrap()).arg(name);
-    // A story waits for several things.
+    // A test waits for several things.
     let ran = run_up_to(3 * PATIENCE, command.env(INSIDE, "1"));
     let told = ran.code == Some(0) && ran.stdout.contains("1 passed");
     assert!(told, "\n{}\n{}", indented(&ran.stdout), indented(&ran.stderr));
 }
 
-/// For the report of a story within that of another: whoever counts reports by their lines finds one.
+/// Indents the report of the inner test, so that tools which count reports by their lines find only
+/// one.
 fn indented(report: &str) -> String {
     report.lines().map(|line| format!("    {line}\n")).collect()
 }

@@ -1,4 +1,4 @@
-//! What a test may need from the machine.
+//! Requirements of tests on the machine.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -9,30 +9,31 @@ use std::thread::available_parallelism;
 use libtest_mimic::{Arguments, Completion, Trial};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Trials at a time for each core: mostly they wait. Some long ones need all of a core.
+/// Trials at a time for each core: most of them wait. Some long ones need a whole core.
 const TRIALS_A_CORE: usize = 2;
 
-/// What is told, by `CONVEY_LONG`: nothing long, `1` for long ones too, `only` for nothing else, `all` for packet stories in every way.
+/// Environment variable that selects long tests: unset for none, `1` to add long tests, `only` for
+/// long tests alone, `all` for packet tests in every variant.
 const LONG: &str = "CONVEY_LONG";
 
-/// Something not every machine has.
+/// A requirement that not every machine meets.
 #[derive(Clone, Copy)]
 pub enum Need {
     /// A program, and the Debian package that has it.
     Tool(&'static str, &'static str),
-    /// Patience: the test takes longer than a newcomer waits.
+    /// The test takes longer than a newcomer waits.
     Long,
-    /// More of it: what the test tells is told in other ways by others.
+    /// The test takes long, and other tests cover the same case in another way.
     All,
-    /// The right, and the tools, to make network namespaces.
+    /// Privileges and tools for network namespaces.
     Namespaces,
     /// The address `::1`.
     Ipv6,
-    /// A hard limit of open files of at least this.
+    /// A hard limit of open files of at least this number.
     OpenFiles(u64),
-    /// A kernel of at least this version, for what it came with.
+    /// A kernel of at least this version, and the feature that requires it.
     Kernel(u32, u32, &'static str),
-    /// Anything else: why it is missing, if it is.
+    /// Another requirement: returns the reason if it is missing.
     Other(fn() -> Option<String>),
 }
 
@@ -68,7 +69,7 @@ impl Need {
 }
 
 impl Need {
-    /// Why a test cannot be run here, if it cannot.
+    /// Returns the reason if the requirement is missing.
     pub fn missing(self) -> Option<String> {
         match self {
             Need::Tool(name, package) => {
@@ -107,7 +108,7 @@ impl Need {
     }
 }
 
-/// The list is there once the module is: nobody may have used it yet.
+/// The list exists once the module is loaded, which may not have happened yet.
 fn missing_conntrack_list() -> Option<String> {
     let [has_module, has_list] = ["/proc/sys/net/netfilter/nf_conntrack_max", "/proc/net/nf_conntrack"]
         .map(|file| std::path::Path::new(file).exists());
@@ -123,7 +124,8 @@ fn missing_namespaces() -> Option<String> {
     })
 }
 
-/// Where control groups with memory limits are made, and the file of a group that has its limit: of version 2 or 1.
+/// Directory for control groups with memory limits, and the name of a group's limit file: version 2
+/// or 1.
 pub fn memory_groups() -> Option<(&'static str, &'static str)> {
     let controllers = std::fs::read_to_string("/sys/fs/cgroup/cgroup.subtree_control").unwrap_or_default();
     let has_v2 = controllers.split_whitespace().any(|name| name == "memory");
@@ -142,7 +144,7 @@ fn missing_memory_group() -> Option<String> {
     made.err().map(|error| format!("cannot make a control group with a memory limit: {error} (takes root)"))
 }
 
-/// A trial that is ignored, with the reason, if one of its needs is missing.
+/// Creates a trial, which is ignored with a reason if one of its requirements is missing.
 pub fn trial(
     name: impl Into<String>,
     needs: impl Into<Vec<Need>>,
@@ -161,7 +163,7 @@ pub fn trial(
     })
 }
 
-/// Everything that is missing, or that the test is not wanted.
+/// Returns all missing requirements, or the reason why the test is not selected.
 fn reason_to_ignore(needs: &[Need]) -> Option<String> {
     let (of_patience, others): (Vec<&Need>, Vec<&Need>) =
         needs.iter().partition(|need| matches!(need, Need::Long | Need::All));
@@ -172,7 +174,7 @@ fn reason_to_ignore(needs: &[Need]) -> Option<String> {
     })
 }
 
-/// Trials that need the same.
+/// Creates trials with the same requirements.
 pub fn trials<N: Into<String>, F: FnOnce() + Send + 'static>(
     tests: impl IntoIterator<Item = (N, F)>,
     needs: &[Need],
@@ -180,7 +182,7 @@ pub fn trials<N: Into<String>, F: FnOnce() + Send + 'static>(
     tests.into_iter().map(|(name, test)| trial(name, needs, test)).collect()
 }
 
-/// The stories of one module: its functions by name, each with what it needs in brackets.
+/// Lists the tests of one module: functions by name, each with its requirements in brackets.
 #[macro_export]
 macro_rules! stories {
     ($group:literal: $($story:ident $([$($need:expr),+])?),+ $(,)?) => {
@@ -192,7 +194,7 @@ macro_rules! stories {
     };
 }
 
-/// Which long stories are wanted.
+/// Selection of long tests.
 fn long() -> Option<String> {
     std::env::var(LONG).ok()
 }
@@ -202,12 +204,13 @@ fn is_short_among_long() -> Option<String> {
     (long().as_deref() == Some("only")).then(reason)
 }
 
-/// Runs the trials that the command line asks for: two for each core, or one if there are long ones, unless it says how many.
+/// Runs the trials that the command line selects: two for each core, or one if there are long
+/// tests, unless the command line sets the number.
 pub fn run_trials(trials: Vec<Trial>) -> ExitCode {
     run(trials, if long().is_some() { 1 } else { TRIALS_A_CORE })
 }
 
-/// The same for trials that agree by themselves which of them need a core: two for each core anyhow.
+/// Runs trials that coordinate their use of cores themselves: always two for each core.
 pub fn run_trials_in_turns(trials: Vec<Trial>) -> ExitCode {
     run(trials, TRIALS_A_CORE)
 }
@@ -219,14 +222,14 @@ fn run(trials: Vec<Trial>, a_core: usize) -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// Where a tool is. The directories for administrators are not on everybody's `PATH`.
+/// Path of a tool. Some users' `PATH` lacks the administrators' directories.
 pub fn tool(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
     directories.map(|directory| directory.join(name)).find(|file| Path::is_file(file))
 }
 
-/// Lets this process, and those it starts, open as many files as it may.
+/// Raises the limit of open files to its maximum, for this process and its children.
 pub fn raise_file_limit() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();

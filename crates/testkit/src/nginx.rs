@@ -1,4 +1,4 @@
-//! Real nginx as a server.
+//! Real nginx as a backend server.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -8,22 +8,23 @@ use std::process::{Command, Stdio};
 use super::need::tool;
 use super::{Loopback, Process, wait_for};
 
-/// One nginx process with a directory of its own. `/` answers with its name, `/up` with 200 as long as
-/// there is a file `up`, everything else comes from its directory.
+/// One nginx process with its own directory. `/` answers with its name, `/up` with 200 as long as
+/// there is a file `up`, and other paths serve its directory.
 pub struct Nginx {
     process: Process,
     www: PathBuf,
 }
 
 impl Nginx {
-    /// Starts it and waits until it answers.
+    /// Starts nginx and waits until it answers.
     pub fn start(lab: &Loopback, name: &str, addr: SocketAddr) -> Nginx {
         let nginx = Nginx::spawn(Command::new(tool("nginx").unwrap()), lab.directory(), name, addr);
         wait_for(&format!("nginx on {addr}"), || TcpStream::connect(addr).ok());
         nginx
     }
 
-    /// The same over HTTP/2 without TLS. It ends each connection in order after so many requests.
+    /// Starts nginx with HTTP/2 without TLS. It closes each connection gracefully after `requests`
+    /// requests.
     pub fn start_http2(lab: &Loopback, name: &str, addr: SocketAddr, requests: u32) -> Nginx {
         let of = Listening { options: " http2", lines: &format!("keepalive_requests {requests};") };
         let nginx = Nginx::run(Command::new(tool("nginx").unwrap()), lab.directory(), (name, addr), of);
@@ -31,8 +32,8 @@ impl Nginx {
         nginx
     }
 
-    /// The same within TLS, with further lines of its server. `/tls` answers with its name, the version of HTTP, the name that it was asked for and the subject of the client's
-    /// certificate.
+    /// Starts nginx with TLS, with further lines of its server. `/tls` answers with its name, the
+    /// version of HTTP, the requested server name and the subject of the client's certificate.
     pub fn start_tls(lab: &Loopback, name: &str, addr: SocketAddr, options: &str, lines: &str) -> Nginx {
         let lines = format!(
             "{lines}\nlocation = /tls {{ return 200 \"{name} $server_protocol $ssl_server_name $ssl_client_s_dn\"; }}"
@@ -43,7 +44,7 @@ impl Nginx {
         nginx
     }
 
-    /// Starts it with a command that is not simply its name, below a directory.
+    /// Starts nginx by a custom command, below a directory.
     pub fn spawn(command: Command, directory: &Path, name: &str, addr: SocketAddr) -> Nginx {
         Nginx::run(command, directory, (name, addr), Listening { options: "", lines: "" })
     }
@@ -66,25 +67,25 @@ impl Nginx {
         Nginx { process, www }
     }
 
-    /// A file that it serves.
+    /// Path of a file that nginx serves.
     pub fn file(&self, name: &str) -> PathBuf {
         self.www.join(name)
     }
 
-    /// Ends it without giving it a chance to say anything.
+    /// Kills nginx without a graceful end.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 }
 
-/// How it listens, and further lines of its server.
+/// Listen options, and further lines of the server.
 struct Listening<'a> {
     options: &'a str,
     lines: &'a str,
 }
 
-/// A single process, so that killing it leaves no worker behind, as whoever runs the tests, and writing
-/// nowhere but into its directory.
+/// Configuration for a single process, so that a kill leaves no worker behind. nginx runs as the
+/// user of the tests, and writes only to its directory.
 fn configuration(name: &str, addr: SocketAddr, prefix: &Path, of: Listening<'_>) -> String {
     let Listening { options, lines } = of;
     let dir = prefix.display();

@@ -1,12 +1,12 @@
-//! Bytes that show by themselves whether they arrived whole and in order.
+//! Byte pattern that shows whether data arrived complete and in order.
 
 use std::io::{self, Read, Write};
 use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
-/// Random bytes over and over. The period is a prime: a block of any usual size that is lost, doubled or
-/// swapped changes what follows.
+/// Period of the repeated random bytes. It is a prime: a lost, duplicated or swapped block of any
+/// usual size changes the bytes after it.
 const PERIOD: usize = 1_048_583;
 
 /// Most bytes written or read at once.
@@ -23,7 +23,7 @@ pub fn send(to: &mut impl Write, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads to the end of the stream and panics unless it is the pattern; returns how much there was.
+/// Reads to the end of the stream and panics unless it is the pattern; returns the number of bytes.
 pub fn check_to_end(from: &mut impl Read) -> u64 {
     let mut block = vec![0; BLOCK];
     let mut at = 0;
@@ -42,7 +42,7 @@ pub fn check_to_end(from: &mut impl Read) -> u64 {
     }
 }
 
-/// Reads as somebody who takes his time: a gibibyte in at least ten seconds.
+/// Slow reader: a gibibyte takes at least ten seconds.
 #[derive(Debug)]
 pub struct SlowReader<R> {
     from: R,
@@ -50,7 +50,7 @@ pub struct SlowReader<R> {
 }
 
 impl<R: Read> SlowReader<R> {
-    /// Reads this.
+    /// Wraps a reader.
     pub fn new(from: R) -> SlowReader<R> {
         SlowReader { from, read: 0 }
     }

@@ -1,4 +1,4 @@
-//! Processes that cannot outlive their story.
+//! Processes that cannot outlive their test.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -13,10 +13,10 @@ use tempfile::tempfile;
 
 use super::wait::{PATIENCE, wait_up_to};
 
-/// What a command that ends by itself has said.
+/// Output of a command that ended.
 #[derive(Debug)]
 pub struct Ran {
-    /// Its exit code, unless a signal ended it.
+    /// Exit code, unless a signal ended it.
     pub code: Option<i32>,
     /// Its standard output.
     pub stdout: String,
@@ -29,7 +29,7 @@ pub fn run(command: &mut Command) -> Ran {
     run_up_to(PATIENCE, command)
 }
 
-/// The same with another patience.
+/// Runs a command to its end, with a custom timeout.
 pub(crate) fn run_up_to(patience: Duration, command: &mut Command) -> Ran {
     let (stdout, stderr) = (tempfile().unwrap(), tempfile().unwrap());
     command.stdin(Stdio::null()).stdout(stdout.try_clone().unwrap()).stderr(stderr.try_clone().unwrap());
@@ -37,21 +37,23 @@ pub(crate) fn run_up_to(patience: Duration, command: &mut Command) -> Ran {
     Ran { code, stdout: read(stdout), stderr: read(stderr) }
 }
 
-/// Copies a program that a test is about to run. Another process writes it: one that a thread beside us starts would inherit the file
-/// that is being written, and the kernel runs no file that somebody could write.
+/// Copies a program that a test is about to run. Another process writes the copy: a child started
+/// by another thread would inherit the file while it is open for writing, and the kernel runs no
+/// file that is.
 pub fn copy_program(from: impl AsRef<Path>, to: &Path) {
     let ran = run(Command::new("cp").arg(from.as_ref()).arg(to));
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
-/// A running process; dropping it kills it. Should the tests themselves be killed, the kernel does it.
+/// A running process; dropping it kills it. If the tests themselves are killed, the kernel kills
+/// it.
 pub struct Process {
     child: Child,
     name: String,
 }
 
 impl Process {
-    /// Starts it.
+    /// Starts a process.
     pub fn spawn(command: &mut Command) -> Process {
         let name = command.get_program().to_string_lossy().into_owned();
         let die_with_parent = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
@@ -64,27 +66,27 @@ impl Process {
         Process { child, name }
     }
 
-    /// Its process id.
+    /// Process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the process.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Its standard input and output, if the command has them piped.
+    /// Takes its standard input and output, if the command pipes them.
     pub fn pipes(&mut self) -> (ChildStdin, ChildStdout) {
         (self.child.stdin.take().unwrap(), self.child.stdout.take().unwrap())
     }
 
-    /// Its standard input, if the command has it piped.
+    /// Takes its standard input, if the command pipes it.
     pub fn keys(&mut self) -> ChildStdin {
         self.child.stdin.take().unwrap()
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the process has ended by itself.
     pub fn wait(&mut self) -> ExitStatus {
         self.wait_up_to(PATIENCE)
     }
@@ -94,12 +96,12 @@ impl Process {
         wait_up_to(patience, &format!("the end of {}", self.name), || child.borrow_mut().try_wait().unwrap())
     }
 
-    /// The status it has ended with, if it has.
+    /// Exit status, if the process has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
 
-    /// Kills it, and waits for its end.
+    /// Kills the process, and waits for its end.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,4 +1,4 @@
-//! Small servers for what nginx cannot be made to do.
+//! Small TCP servers with behaviour that nginx does not offer.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,8 +8,8 @@ use std::thread::{self, JoinHandle};
 
 use socket2::{Domain, Socket, Type};
 
-/// A server with a thread for each connection. Dropping it closes its listening socket; connections that
-/// are open go on.
+/// A server with a thread for each connection. Dropping it closes its listening socket; open
+/// connections continue.
 pub struct TcpServer {
     addr: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -17,7 +17,8 @@ pub struct TcpServer {
 }
 
 impl TcpServer {
-    /// Lets `handle` have every connection; its errors end the connection and nothing else.
+    /// Starts a server that passes every connection to `handle`; an error ends only that
+    /// connection.
     pub fn start(
         addr: SocketAddr,
         handle: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static,
@@ -38,7 +39,7 @@ impl TcpServer {
         TcpServer { addr, stop, thread: Some(thread) }
     }
 
-    /// Sends back what it is sent.
+    /// Starts an echo server.
     pub fn echo(addr: SocketAddr) -> TcpServer {
         TcpServer::start(addr, |mut stream| {
             let mut buffer = vec![0; 128 * 1024];
@@ -51,7 +52,7 @@ impl TcpServer {
         })
     }
 
-    /// Answers one HTTP request for each connection with its name.
+    /// Starts a server that answers one HTTP request for each connection with its name.
     pub fn named(name: &'static str, addr: SocketAddr) -> TcpServer {
         TcpServer::start(addr, move |mut stream| {
             let mut lines = BufReader::new(stream.try_clone()?).lines();
@@ -61,7 +62,7 @@ impl TcpServer {
         })
     }
 
-    /// Accepts, and does nothing with the connections it has: they are in the list.
+    /// Starts a server that accepts connections and leaves them idle, in the returned list.
     pub fn holding(addr: SocketAddr) -> (TcpServer, Arc<Mutex<Vec<TcpStream>>>) {
         let held: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
         let list = held.clone();
@@ -72,13 +73,13 @@ impl TcpServer {
         (server, held)
     }
 
-    /// Accepts, and says nothing until the other side closes.
+    /// Starts a server that accepts connections and sends nothing until the peer closes.
     pub fn silent(addr: SocketAddr) -> TcpServer {
         TcpServer::start(addr, |mut stream| io::copy(&mut stream, &mut io::sink()).map(drop))
     }
 }
 
-/// A listener that thousands may connect to at once.
+/// Listens with a backlog for thousands of connections at once.
 fn listen(addr: SocketAddr) -> TcpListener {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None).unwrap();
     socket.set_reuse_address(true).unwrap();

@@ -1,12 +1,12 @@
-//! The configuration of a story.
+//! Configuration of a test.
 
 use std::fmt;
 use std::net::SocketAddr;
 
 use super::Loopback;
 
-/// A file with a frontend `web` in front of a backend `pool` whose servers are not probed, and statistics.
-/// Lines can be added to each table.
+/// A configuration with a frontend `web` in front of a backend `pool` whose servers are not probed,
+/// and statistics. Lines can be added to each table.
 #[derive(Clone)]
 pub struct Setup {
     listen: String,
@@ -20,7 +20,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// One without servers yet, on the addresses of this network.
+    /// Creates a configuration without servers, on the addresses of this network.
     pub fn new(lab: &Loopback) -> Setup {
         Setup {
             listen: format!("{:?}", lab.vip().to_string()),
@@ -34,49 +34,49 @@ impl Setup {
         }
     }
 
-    /// Several addresses for the frontend.
+    /// Sets several addresses of the frontend.
     pub fn listen(mut self, addrs: &[SocketAddr]) -> Setup {
         self.listen = format!("{:?}", addrs.iter().map(SocketAddr::to_string).collect::<Vec<_>>());
         self
     }
 
-    /// The same with ranges of ports.
+    /// Sets several addresses of the frontend, with ranges of ports.
     pub fn listen_on(mut self, places: &[String]) -> Setup {
         self.listen = format!("{places:?}");
         self
     }
 
-    /// Lines of the frontend.
+    /// Adds lines to the frontend.
     pub fn frontend(mut self, lines: &str) -> Setup {
         self.frontend = lines.to_owned();
         self
     }
 
-    /// Lines of the backend.
+    /// Adds lines to the backend.
     pub fn backend(mut self, lines: &str) -> Setup {
         self.backend = lines.to_owned();
         self
     }
 
-    /// Lines of the health check.
+    /// Adds lines to the health check.
     pub fn health(mut self, lines: &str) -> Setup {
         self.health = lines.to_owned();
         self
     }
 
-    /// Lines of the timeouts.
+    /// Adds lines to the timeouts.
     pub fn timeouts(mut self, lines: &str) -> Setup {
         self.timeouts = lines.to_owned();
         self
     }
 
-    /// One more server, with further lines.
+    /// Adds a server, with further lines.
     pub fn server(mut self, name: &str, addr: impl fmt::Display, lines: &str) -> Setup {
         self.servers.push_str(&format!("[backends.pool.servers.{name}]\naddr = \"{addr}\"\n{lines}\n"));
         self
     }
 
-    /// Further tables.
+    /// Adds further tables.
     pub fn and(mut self, tables: &str) -> Setup {
         self.more.push_str(tables);
         self

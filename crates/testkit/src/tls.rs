@@ -1,4 +1,4 @@
-//! TLS for tests: an authority, certificates, and clients that say what they have agreed on.
+//! TLS for tests: an authority, certificates, and clients that return the negotiated parameters.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Read, Write};
@@ -20,7 +20,7 @@ use rustls::{
 };
 use time::{Duration, OffsetDateTime};
 
-/// Who issues the certificates of a test.
+/// Certificate authority of a test.
 pub struct TestAuthority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
@@ -36,7 +36,7 @@ pub struct TestCertificate {
 }
 
 impl TestAuthority {
-    /// One with this name.
+    /// Creates an authority with this name.
     pub fn new(name: &str) -> TestAuthority {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -47,29 +47,30 @@ impl TestAuthority {
         TestAuthority { issuer: Issuer::new(params, key), pem }
     }
 
-    /// Its own certificate.
+    /// Certificate of the authority in PEM.
     pub fn pem(&self) -> &str {
         &self.pem
     }
 
-    /// Writes its own certificate to a file, and returns where.
+    /// Writes the authority's certificate to a file, and returns its path.
     pub fn save(&self, directory: &Path) -> PathBuf {
         let path = directory.join("authority.pem");
         fs::write(&path, &self.pem).unwrap();
         path
     }
 
-    /// A certificate of a server with these names, which is good for 90 days.
+    /// Issues a certificate of a server with these names, valid for 90 days.
     pub fn issue(&self, names: &[&str]) -> TestCertificate {
         self.issue_for(names, 90)
     }
 
-    /// One that is good for so many days from now on; of less than 0 it has expired.
+    /// Issues a certificate that is valid for `days` from now on; with a negative number it has
+    /// expired.
     pub fn issue_for(&self, names: &[&str], days: i64) -> TestCertificate {
         self.sign(names, names.first().unwrap_or(&"none"), days, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// A certificate of the client with this name.
+    /// Issues a certificate of the client with this name.
     pub fn issue_to_client(&self, name: &str) -> TestCertificate {
         self.sign(&[], name, 90, ExtendedKeyUsagePurpose::ClientAuth)
     }
@@ -86,7 +87,7 @@ impl TestAuthority {
         params.distinguished_name.push(DnType::CommonName, subject);
         params.extended_key_usages = vec![usage];
         let now = OffsetDateTime::now_utc();
-        // An hour more, so that it is whole days in the test.
+        // An hour more, so that the test sees whole days.
         params.not_after = now + Duration::days(days) + Duration::hours(1);
         params.not_before = params.not_after - Duration::days(365);
         let key = KeyPair::generate().unwrap();
@@ -96,7 +97,7 @@ impl TestAuthority {
 }
 
 impl TestCertificate {
-    /// Writes `NAME.pem` and `NAME.key`, as a program does that renews certificates.
+    /// Writes `NAME.pem` and `NAME.key`, as a program that renews certificates does.
     pub fn save(&self, directory: &Path, name: &str) {
         let key = directory.join(format!("{name}.key"));
         let new = directory.join(format!(".{name}.key.new"));
@@ -106,7 +107,7 @@ impl TestCertificate {
         fs::write(directory.join(format!("{name}.pem")), &self.chain).unwrap();
     }
 
-    /// The settings of a server that shows it.
+    /// Settings of a server with this certificate.
     pub fn server(&self) -> Arc<ServerConfig> {
         let chain = vec![CertificateDer::from_pem_slice(self.chain.as_bytes()).unwrap()];
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).unwrap();
@@ -116,7 +117,7 @@ impl TestCertificate {
     }
 }
 
-/// The settings of clients that trust an authority.
+/// Settings of clients that trust an authority.
 pub struct TlsSettings {
     roots: RootCertStore,
     versions: Vec<&'static SupportedProtocolVersion>,
@@ -125,7 +126,7 @@ pub struct TlsSettings {
 }
 
 impl TlsSettings {
-    /// Those of a client that speaks TLS 1.2 and 1.3.
+    /// Settings of a client that supports TLS 1.2 and 1.3.
     pub fn trusting(authority: &TestAuthority) -> TlsSettings {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(authority.pem().as_bytes()).unwrap()).unwrap();
@@ -137,13 +138,13 @@ impl TlsSettings {
         }
     }
 
-    /// It speaks TLS 1.2 alone.
+    /// Restricts the client to TLS 1.2.
     #[must_use]
     pub fn tls12(self) -> TlsSettings {
         TlsSettings { versions: vec![&rustls::version::TLS12], ..self }
     }
 
-    /// It offers these protocols (ALPN).
+    /// Offers these protocols (ALPN).
     #[must_use]
     pub fn offering(self, protocols: &[&str]) -> TlsSettings {
         TlsSettings {
@@ -152,13 +153,13 @@ impl TlsSettings {
         }
     }
 
-    /// It shows this certificate.
+    /// Presents this client certificate.
     #[must_use]
     pub fn showing(self, certificate: TestCertificate) -> TlsSettings {
         TlsSettings { certificate: Some(certificate), ..self }
     }
 
-    /// For clients that share their sessions.
+    /// Configuration for clients that share their sessions.
     pub fn client(self) -> Arc<ClientConfig> {
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
         let builder =
@@ -176,14 +177,14 @@ impl TlsSettings {
     }
 }
 
-/// A client's connection, once it has shaken hands.
+/// Connection of a client after the handshake.
 pub struct TlsClient(StreamOwned<ClientConnection, TcpStream>);
 
 impl TlsClient {
-    /// Shakes hands on this connection, and asks for this name.
+    /// Does the handshake on this connection, with this server name.
     ///
     /// # Errors
-    /// The server does not want to, or is not trusted.
+    /// The server refuses, or is not trusted.
     pub fn over(tcp: TcpStream, name: &str, config: &Arc<ClientConfig>) -> io::Result<TlsClient> {
         let connection = ClientConnection::new(config.clone(), name.to_owned().try_into().unwrap()).unwrap();
         let mut stream = StreamOwned::new(connection, tcp);
@@ -193,25 +194,25 @@ impl TlsClient {
         Ok(TlsClient(stream))
     }
 
-    /// The same on a new connection.
+    /// Opens a connection and does the handshake.
     ///
     /// # Errors
-    /// The server does not want to, or is not trusted.
+    /// The server refuses, or is not trusted.
     pub fn connect(at: SocketAddr, name: &str, config: &Arc<ClientConfig>) -> io::Result<TlsClient> {
         TlsClient::over(super::client::try_connect(None, at)?, name, config)
     }
 
-    /// The certificate that the server has shown.
+    /// Certificate of the server.
     pub fn certificate(&self) -> Vec<u8> {
         self.0.conn.peer_certificates().unwrap()[0].to_vec()
     }
 
-    /// The protocol that both speak within; empty: they agreed on none.
+    /// Negotiated protocol (ALPN); empty if there is none.
     pub fn protocol(&self) -> String {
         String::from_utf8_lossy(self.0.conn.alpn_protocol().unwrap_or_default()).into_owned()
     }
 
-    /// Whether the session goes on from an earlier one.
+    /// Whether the handshake resumed an earlier session.
     pub fn is_resumed(&self) -> bool {
         self.0.conn.handshake_kind() == Some(rustls::HandshakeKind::Resumed)
     }
@@ -221,7 +222,7 @@ impl TlsClient {
         &self.0.sock
     }
 
-    /// Says that it sends nothing more, to TLS and to TCP.
+    /// Ends the sending direction of TLS and of TCP.
     pub fn shutdown(&mut self) {
         self.0.conn.send_close_notify();
         let _ = self.0.flush();
@@ -230,14 +231,15 @@ impl TlsClient {
 }
 
 impl TestCertificate {
-    /// The SHA-256 of its public key (the structure with its algorithm), in base 64: browsers name keys so.
+    /// SHA-256 of the public key (the structure with its algorithm), in base 64: browsers identify
+    /// keys by it.
     pub fn key_hash(&self) -> String {
         let key = KeyPair::from_pem(&self.key).unwrap().subject_public_key_info();
         let suite = ring::cipher_suite::TLS13_AES_128_GCM_SHA256.tls13().unwrap();
         BASE64.encode(suite.common.hash_provider.hash(&key).as_ref())
     }
 
-    /// As clients see it.
+    /// The certificate in DER, as clients receive it.
     pub fn der(&self) -> Vec<u8> {
         CertificateDer::from_pem_slice(self.chain.as_bytes()).unwrap().to_vec()
     }

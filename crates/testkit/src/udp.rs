@@ -1,4 +1,4 @@
-//! Servers and clients of UDP.
+//! UDP servers and clients.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -17,17 +17,17 @@ pub struct UdpServer {
 }
 
 impl UdpServer {
-    /// Answers with its name.
+    /// Starts a server that answers with its name.
     pub fn named(name: &'static str, addr: SocketAddr) -> UdpServer {
         UdpServer::start(addr, move |_, answer| answer(name.as_bytes()))
     }
 
-    /// Sends back what it is sent.
+    /// Starts an echo server.
     pub fn echo(addr: SocketAddr) -> UdpServer {
         UdpServer::start(addr, |question, answer| answer(question))
     }
 
-    /// Lets `handle` have every datagram, and what sends an answer.
+    /// Starts a server that passes every datagram, and a function to send an answer, to `handle`.
     pub fn start(
         addr: SocketAddr,
         handle: impl Fn(&[u8], &mut dyn FnMut(&[u8])) + Send + 'static,
@@ -54,7 +54,7 @@ impl Drop for UdpServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let any = if self.addr.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-        // Wakes the thread.
+        // Wakes the server's thread.
         let _ = UdpSocket::bind(any).and_then(|socket| socket.send_to(&[], self.addr));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -62,14 +62,14 @@ impl Drop for UdpServer {
     }
 }
 
-/// Datagrams from many ports, as fast as one thread can send them, until it is dropped.
+/// Sends datagrams from many ports, as fast as one thread can, until dropped.
 pub struct Flood {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Flood {
-    /// Floods `addr` from this many ports in turn.
+    /// Floods `addr` from `ports` ports in turn.
     pub fn start(addr: SocketAddr, ports: usize) -> Flood {
         let clients: Vec<UdpClient> = (0..ports).map(|_| UdpClient::of(addr)).collect();
         let stop = Arc::new(AtomicBool::new(false));
@@ -94,13 +94,13 @@ impl Drop for Flood {
     }
 }
 
-/// A client that hears only what comes from the address it asks.
+/// A client that receives only datagrams from the address that it sends to.
 pub struct UdpClient {
     socket: UdpSocket,
 }
 
 impl UdpClient {
-    /// One with a port of its own, for this address.
+    /// Creates a client for this address, with its own port.
     pub fn of(addr: SocketAddr) -> UdpClient {
         let socket = UdpSocket::bind(if addr.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).unwrap();
         socket.connect(addr).unwrap();
@@ -121,13 +121,14 @@ impl UdpClient {
         Ok(buffer)
     }
 
-    /// The answer to one datagram, which must come.
+    /// Sends one datagram and returns the answer, which must come.
     pub fn ask(&self) -> String {
         self.send(b"who?");
         String::from_utf8(self.receive().unwrap()).unwrap()
     }
 
-    /// The first answer, to a question that is repeated until one comes; and how often it was asked.
+    /// Repeats a datagram until an answer comes; returns the answer and the number of datagrams
+    /// sent.
     pub fn insist(&self) -> (String, u32) {
         self.socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         let mut asked = 0;

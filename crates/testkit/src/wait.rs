@@ -3,15 +3,15 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longer than anything takes that works.
+/// Default timeout, longer than any working operation takes.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Looks again and again until there is an answer.
+/// Polls `look` until it returns a value.
 pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     wait_up_to(PATIENCE, what, look)
 }
 
-/// The same with another patience.
+/// Polls `look` until it returns a value, with a custom timeout.
 pub fn wait_up_to<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = clock();
     loop {
@@ -23,7 +23,7 @@ pub fn wait_up_to<T>(patience: Duration, what: &str, mut look: impl FnMut() -> O
     }
 }
 
-/// Now.
+/// Current time.
 #[expect(clippy::disallowed_methods, reason = "stories happen in real time")]
 pub fn clock() -> Instant {
     Instant::now()

@@ -1,4 +1,4 @@
-//! Real wrk as load.
+//! Load generator: a real wrk.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ pub struct Wrk {
     output: PathBuf,
 }
 
-/// What wrk says at its end.
+/// Summary that wrk prints at its end.
 #[derive(Debug)]
 pub struct Summary {
     /// Requests that were answered.
@@ -28,12 +28,12 @@ pub struct Summary {
 }
 
 impl Wrk {
-    /// Starts it with so many connections at a time.
+    /// Starts wrk with `connections` connections at a time.
     pub fn start(lab: &Loopback, target: SocketAddr, connections: u32) -> Wrk {
         Wrk::spawn(Command::new(tool("wrk").unwrap()), lab.directory(), target, connections)
     }
 
-    /// Starts it with a command that is not simply its name.
+    /// Starts wrk by a custom command.
     pub fn spawn(mut command: Command, directory: &Path, target: SocketAddr, connections: u32) -> Wrk {
         let output = directory.join("wrk");
         let connections = connections.to_string();
@@ -43,7 +43,7 @@ impl Wrk {
         Wrk { process, output }
     }
 
-    /// Ends it and reads its summary.
+    /// Stops wrk and reads its summary.
     pub fn stop(mut self) -> Summary {
         self.process.signal(Signal::INT);
         self.process.wait();
