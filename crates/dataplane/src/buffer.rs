@@ -4,8 +4,8 @@ use convey_forward::{FirstFragment, Frame};
 use convey_model::FlowKey;
 use convey_wire::{Checksum, Envelope, Headers, ParseError, complete_checksum, enclose, parse};
 
-/// Length in bytes of the header before each frame: `struct virtio_net_hdr` (virtio 1.2, section 5.1.6), in the
-/// machine's byte order.
+/// Length in bytes of the header before each frame: `struct virtio_net_hdr` (virtio 1.2, section
+/// 5.1.6), in the machine's byte order.
 pub(super) const VNET_HEADER_LEN: usize = 10;
 
 /// Minimum memory of a captured frame in bytes: enough for any Ethernet frame.

@@ -19,7 +19,8 @@ pub fn kernel_time() -> Duration {
     Duration::from_nanos(u64::try_from(here - *OFFSET).unwrap_or_default())
 }
 
-/// The offset of the monotonic clock in `/proc/PID/timens_offsets`: seconds, which may be negative, and nanoseconds.
+/// The offset of the monotonic clock in `/proc/PID/timens_offsets`: seconds, which may be negative,
+/// and nanoseconds.
 fn monotonic_offset(text: &str) -> Option<i128> {
     let line = text.lines().find_map(|line| line.strip_prefix("monotonic"))?;
     let mut numbers = line.split_whitespace().map(str::parse::<i64>);

@@ -121,7 +121,8 @@ pub(crate) struct LeaseEntry {
 macro_rules! in_maps {
     ($($type:ty),+ $(,)?) => { $(
         #[expect(unsafe_code, reason = "what a map holds is bytes")]
-        // SAFETY: numbers without a gap between them, as a test makes sure, in which any bytes are valid.
+        // SAFETY: numbers without a gap between them, as a test makes sure, in which any bytes are
+        // valid.
         unsafe impl Pod for $type {}
     )+ };
 }

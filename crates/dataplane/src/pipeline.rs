@@ -5,8 +5,8 @@
 //!         ^--------------------------------- buffers come back -------------------'-----------------------------------'
 //! ```
 //!
-//! A channel for each worker stands in for one that all share: packets of a flow must stay in order, and a worker
-//! owns its flows.
+//! A channel for each worker stands in for one that all share: packets of a flow must stay in
+//! order, and a worker owns its flows.
 
 use std::collections::BTreeSet;
 use std::io;

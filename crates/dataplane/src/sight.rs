@@ -11,7 +11,8 @@ use convey_forward::plan::{
 use convey_model::Mode;
 use convey_snapshot::{self as snapshot, Snapshot};
 
-/// One snapshot as workers see it. It is made once for all of them, by whoever publishes the snapshot.
+/// One snapshot as workers see it. It is made once for all of them, by whoever publishes the
+/// snapshot.
 #[derive(Debug)]
 pub struct Sight {
     /// Counters and settings.

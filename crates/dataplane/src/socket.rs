@@ -86,7 +86,8 @@ pub(super) fn bind_packets(
 /// Registers a socket with tokio, to be notified when it is readable.
 pub(super) fn readiness(source: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     #[expect(unsafe_code, reason = "no safe function registers a descriptor")]
-    // SAFETY: the source owns the descriptor and keeps it open. `OwnedFd` returns the same one each time.
+    // SAFETY: the source owns the descriptor and keeps it open. `OwnedFd` returns the same one each
+    // time.
     let registered = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };
     registered.map_err(io::Error::from)
 }
@@ -162,7 +163,8 @@ pub(super) fn take_drops(socket: &Socket) -> io::Result<u32> {
     let mut statistics = Statistics::default();
     let mut len = size_of::<Statistics>() as socklen_t;
     #[expect(unsafe_code, reason = "no crate has PACKET_STATISTICS")]
-    // SAFETY: the kernel writes at most `len` bytes, the size of `statistics`, in which any bytes are valid.
+    // SAFETY: the kernel writes at most `len` bytes, the size of `statistics`, in which any bytes
+    // are valid.
     let result = unsafe {
         let value = (&raw mut statistics).cast::<c_void>();
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_PACKET, PACKET_STATISTICS, value, &raw mut len)

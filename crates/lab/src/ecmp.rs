@@ -1,11 +1,13 @@
-//! A network in which several balancers announce one address to a router, which spreads clients over all of them (ECMP).
+//! A network in which several balancers announce one address to a router, which spreads clients
+//! over all of them (ECMP).
 //!
 //! ```text
 //! client 203.0.113.2 ── 203.0.113.1  router  192.0.2.1 ── switch ─┬─ 192.0.2.2 to .9    balancers
 //!                                                                 └─ 192.0.2.11 to .18  servers
 //! ```
 //!
-//! The router and the balancers speak BGP with BFD. BIRD does it, on a balancer with the file that convey ships.
+//! The router and the balancers speak BGP with BFD. BIRD does it, on a balancer with the file that
+//! convey ships.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -58,7 +58,8 @@ impl Process {
         let name = command.get_program().to_string_lossy().into_owned();
         let die_with_parent = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
         #[expect(unsafe_code, reason = "nothing else runs between fork and exec")]
-        // SAFETY: between fork and exec the closure makes one system call and touches no memory but its own.
+        // SAFETY: between fork and exec the closure makes one system call and touches no memory but
+        // its own.
         unsafe {
             command.pre_exec(die_with_parent);
         }

@@ -1,7 +1,9 @@
-//! The Internet checksum (RFC 1071): the complement of the ones' complement sum of all 16-bit words.
+//! The Internet checksum (RFC 1071): the complement of the ones' complement sum of all 16-bit
+//! words.
 //!
-//! Ones' complement has two zeros, 0x0000 and 0xffff. A sum over anything but zeros is never 0x0000, so a
-//! computed checksum is never 0xffff; updating with equation 3 of RFC 1624 keeps it so.
+//! Ones' complement has two zeros, 0x0000 and 0xffff. A sum over anything but zeros is never
+//! 0x0000, so a computed checksum is never 0xffff; updating with equation 3 of RFC 1624 keeps it
+//! so.
 
 use super::fields::{icmp, put_u16, u16_at, udp};
 use super::headers::{Headers, Kind};

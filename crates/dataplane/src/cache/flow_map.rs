@@ -164,8 +164,9 @@ impl BatchAttributes {
     }
 }
 
-// SAFETY: the methods above make the addresses, of slices and places that live until the call is over. These have as many
-// keys of 40 bytes and entries of 64 as the attributes say. Any bytes are valid in an entry.
+// SAFETY: the methods above make the addresses, of slices and places that live until the call is
+// over. These have as many keys of 40 bytes and entries of 64 as the attributes say. Any bytes are
+// valid in an entry.
 #[expect(unsafe_code, reason = "the kernel goes by the addresses")]
 unsafe impl Attributes for ElementAttributes {}
 // SAFETY: the same.

@@ -31,9 +31,9 @@ pub fn driver(interface: &str) -> io::Result<String> {
     let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     let mut info = DriverInfo { command: GET_DRIVER_INFO, driver: [0; 32], others: [0; 160] };
     #[expect(unsafe_code, reason = "no crate has this request")]
-    // SAFETY: all bytes zero are a valid `ifreq`. The kernel reads its name, which ends with a zero: at most 15 bytes
-    // are copied. It follows the pointer to `info`, which lives through the call and is as long as what the request
-    // writes.
+    // SAFETY: all bytes zero are a valid `ifreq`. The kernel reads its name, which ends with a
+    // zero: at most 15 bytes are copied. It follows the pointer to `info`, which lives through the
+    // call and is as long as what the request writes.
     let result = unsafe {
         let mut request: ifreq = zeroed();
         let room = request.ifr_name.len() - 1;

@@ -6,7 +6,8 @@ use convey_model::{IpsecEffect, IpsecPolicy, Prefix};
 
 use super::raw_netlink::{attributes, number};
 
-// Offsets in `struct xfrm_userpolicy_info` of include/uapi/linux/xfrm.h, which begins with a `struct xfrm_selector`.
+// Offsets in `struct xfrm_userpolicy_info` of include/uapi/linux/xfrm.h, which begins with a
+// `struct xfrm_selector`.
 const DESTINATION: usize = 0;
 const SOURCE: usize = 16;
 const FAMILY: usize = 40;

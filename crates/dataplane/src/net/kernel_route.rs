@@ -38,8 +38,8 @@ pub struct KernelRoute {
     pub interface: u32,
     /// The router that takes the packet on; `None`: the destination is on the link.
     pub gateway: Option<IpAddr>,
-    /// Source address that the kernel prefers for this destination (`RTA_PREFSRC`). IPv4 gives none where the query
-    /// names a source.
+    /// Source address that the kernel prefers for this destination (`RTA_PREFSRC`). IPv4 gives none
+    /// where the query names a source.
     pub source: Option<IpAddr>,
     /// Whether the route puts the packet into a tunnel of its own (seg6, MPLS and others).
     pub is_encapsulated: bool,

@@ -91,7 +91,8 @@ fn ip(bytes: &[u8]) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
-    /// Objects as Linux 6.18 lists them: 7 via 10.1.0.9 dev 3, 8 via 10.2.0.9 dev 5, 9 a group of both, 10 a blackhole.
+    /// Objects as Linux 6.18 lists them: 7 via 10.1.0.9 dev 3, 8 via 10.2.0.9 dev 5, 9 a group of
+    /// both, 10 a blackhole.
     const LISTED: [&str; 4] = [
         "02fd00000000000008000100070000000800050003000000080006000a010009",
         "02fd00000000000008000100080000000800050005000000080006000a020009",

@@ -27,7 +27,8 @@ const UNIX_DIAG_UID: u16 = 7;
 const UDIAG_SHOW_NAME: u32 = 1;
 const UDIAG_SHOW_UID: u32 = 0x40;
 
-/// List of all Unix sockets of the thread's network namespace. It has names and inodes, but no users.
+/// List of all Unix sockets of the thread's network namespace. It has names and inodes, but no
+/// users.
 const LIST: &str = "/proc/thread-self/net/unix";
 
 /// Unix sockets whose name begins with this prefix.
@@ -46,7 +47,8 @@ pub(super) fn by_file(prefix: &[u8]) -> io::Result<Vec<UnixSocket>> {
     Ok(sockets.filter(|socket| socket.name.starts_with(prefix)).collect())
 }
 
-/// Abstract socket of a line of [`LIST`]: six fields, the inode, and the name with `@` in place of its zero.
+/// Abstract socket of a line of [`LIST`]: six fields, the inode, and the name with `@` in place of
+/// its zero.
 fn listed_socket(line: &[u8]) -> Option<UnixSocket> {
     let mut rest = line;
     let mut inode: &[u8] = b"";
