@@ -28,7 +28,7 @@ pub(super) struct Captures {
     pub(super) program: Option<OwnedFd>,
     pub(super) ids: IpIds,
     pub(super) dispatch: Dispatch,
-    /// One for each worker.
+    /// Inboxes, one for each worker.
     pub(super) inboxes: Vec<Sender<Batch>>,
     pub(super) spare: Receiver<Batch>,
     pub(super) budget: MemoryBudget,

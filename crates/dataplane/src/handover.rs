@@ -45,8 +45,8 @@ pub(super) enum Order {
     TellEvents(Sender<Vec<CacheEvent>>),
     /// Handle frames again, waiting ones first.
     Release,
-    /// Continue with these flows. Of the waiting frames, keep those that came since the given time,
-    /// and handle them after [`Order::Release`].
+    /// Continue with these flows. Keep the waiting frames that came since the given time, and
+    /// handle them after [`Order::Release`].
     Restore(Vec<KnownFlow>, Timestamp, Arc<Sight>, Sender<LostFlows>),
     /// Apply these events of another process's flow cache. Comes before [`Order::Release`].
     Hear(Vec<CacheEvent>),

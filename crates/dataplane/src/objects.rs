@@ -11,7 +11,7 @@ pub(super) fn loader() -> EbpfLoader<'static> {
     loader
 }
 
-/// Number of cores that per-core maps have memory for: those that the machine has or may get.
+/// Number of cores with memory in per-core maps: all cores that the machine has or may get.
 pub fn possible_cores() -> usize {
     nr_cpus().unwrap_or(1)
 }

@@ -33,7 +33,7 @@ impl PathMtuSocket {
     /// Opens the sockets, on the caller's tokio runtime.
     ///
     /// # Errors
-    /// Those of packet sockets: this process may lack CAP_NET_RAW, or descriptors.
+    /// A packet socket cannot be opened: this process may lack CAP_NET_RAW, or descriptors.
     pub fn open() -> io::Result<PathMtuSocket> {
         let v4 = Listener::open(&filter_v4(), ETH_P_IP as u16)?;
         let v6 = Listener::open(&filter_v6(), ETH_P_IPV6 as u16)?;

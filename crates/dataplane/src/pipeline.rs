@@ -5,8 +5,8 @@
 //!         ^--------------------------------- buffers come back -------------------'-----------------------------------'
 //! ```
 //!
-//! A channel for each worker stands in for one that all share: packets of a flow must stay in
-//! order, and a worker owns its flows.
+//! Each worker has its own channel instead of a shared one: packets of a flow must stay in order,
+//! and a worker owns its flows.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -42,7 +42,7 @@ pub struct PipelineParts {
     pub cache: Option<PlannedCache>,
     /// Assignment of frames to workers.
     pub dispatch: Dispatch,
-    /// One for each worker.
+    /// Forwarders, one for each worker.
     pub forwarders: Vec<Forwarder>,
     /// Bytes of frames that may wait, at most [`MAX_FRAME_MEMORY`](super::MAX_FRAME_MEMORY).
     pub frame_memory: usize,

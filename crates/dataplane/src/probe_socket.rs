@@ -33,7 +33,7 @@ impl ProbeSocket {
     /// of their next hop, and ICMP. Uses the caller's tokio runtime.
     ///
     /// # Errors
-    /// Those of packet sockets: this process may lack CAP_NET_RAW, or descriptors.
+    /// A packet socket cannot be opened: this process may lack CAP_NET_RAW, or descriptors.
     pub fn open(interface: u32, port: u16) -> io::Result<ProbeSocket> {
         let hearing = socket::open_plain(&filter(port))?;
         let heard = socket::readiness(hearing.try_clone()?.into())?;

@@ -11,8 +11,8 @@ use convey_forward::plan::{
 use convey_model::Mode;
 use convey_snapshot::{self as snapshot, Snapshot};
 
-/// One snapshot as workers see it. It is made once for all of them, by whoever publishes the
-/// snapshot.
+/// A snapshot in the form that workers use. The publisher of the snapshot creates it once for all
+/// workers.
 #[derive(Debug)]
 pub struct Sight {
     /// Counters and settings.

@@ -1,12 +1,12 @@
-//! A network in which several balancers announce one address to a router, which spreads clients
-//! over all of them (ECMP).
+//! Lab network with several balancers that announce one VIP to a router, which spreads clients over
+//! all of them (ECMP).
 //!
 //! ```text
 //! client 203.0.113.2 ── 203.0.113.1  router  192.0.2.1 ── switch ─┬─ 192.0.2.2 to .9    balancers
 //!                                                                 └─ 192.0.2.11 to .18  servers
 //! ```
 //!
-//! The router and the balancers speak BGP with BFD. BIRD does it, on a balancer with the file that
+//! The router and the balancers run BIRD, with BGP and BFD. A balancer uses the configuration that
 //! convey ships.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! A network to try packet modes in, made of network namespaces: clients, the balancer and servers
-//! on one switch.
+//! Lab network for tests of packet modes, made of network namespaces: clients, the balancer and
+//! servers on one switch.
 //!
 //! ```text
 //! client 1  10.77.0.201 ─┐                     ┌─ 10.77.0.11  server 1
@@ -8,8 +8,8 @@
 //!          balancer  10.77.0.1, VIP 10.77.0.100
 //! ```
 //!
-//! Where the kernel has IPv6, everybody has an address of it too: `fd77::` and the same last
-//! digits, `fd77::201`. A [`LabPlan`] may have more: a second balancer, a router before one of the
+//! With IPv6 in the kernel, every machine also has an IPv6 address: `fd77::` and the same last
+//! digits, `fd77::201`. A [`LabPlan`] may add a second balancer, or a router before one of the
 //! machines. An [`EcmpLab`] is another network, with a router between clients and several
 //! balancers.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]

@@ -1,9 +1,9 @@
-//! Which server a QUIC packet is for, by its destination connection id.
+//! Finds the server of a QUIC packet by its destination connection id.
 //!
 //! A client may change its address, and its packets then look like another flow's. The connection
-//! id stays with the connection: servers that put their number into it can be found by it. convey
-//! reads as much of a packet as all versions of QUIC have in common (RFC 8999), and ids as QUIC-LB
-//! encodes them (draft-ietf-quic-load-balancers-21).
+//! id stays the same, so it leads to the server if servers put their number into it. convey reads
+//! the parts of a packet that all versions of QUIC share (RFC 8999), and ids as QUIC-LB encodes
+//! them (draft-ietf-quic-load-balancers-21).
 //!
 //! ```
 //! use convey_quic_cid::{Scheme, ServerId};

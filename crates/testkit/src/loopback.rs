@@ -71,7 +71,8 @@ impl Loopback {
         SocketAddr::new(self.ip(10 + n), 8000)
     }
 
-    /// One of four IPv6 addresses. There is only one `::1`, so tests use different ports.
+    /// IPv6 address with the `n`th of four ports. There is only one `::1`, so tests use different
+    /// ports.
     pub fn v6(&self, n: u16) -> SocketAddr {
         let [x, y] = self.network.map(u16::from);
         let index = 256 * (x - FIRST_NETWORK) + y;

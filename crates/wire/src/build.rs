@@ -11,9 +11,9 @@ use super::headers::TcpFlags;
 use super::rewrite::checksum_at;
 use convey_model::{Addr, TCP, UDP};
 
-/// A TCP segment or UDP datagram, over IPv4 or IPv6, in an Ethernet frame. All the rest is as in a
-/// packet fresh from an ordinary host: TTL 64, "don't fragment", no options, no payload, checksums
-/// valid and complete.
+/// A TCP segment or UDP datagram, over IPv4 or IPv6, in an Ethernet frame. The other fields have
+/// the values that an ordinary host sends: TTL 64, "don't fragment", no options, no payload,
+/// checksums valid and complete.
 ///
 /// ```
 /// use convey_wire::{TestPacket, parse};

@@ -12,7 +12,7 @@ pub struct Headers {
     /// reversed. In a later fragment the ports are 0. In IPv6 its protocol is 0 as well, since the
     /// fragment may name an extension header.
     pub key: FlowKey,
-    /// Whether the frame holds a whole packet, a fragment or an error.
+    /// Part of the packet that the frame holds.
     pub kind: Kind,
     /// Offset of the IP header.
     pub l3: usize,
@@ -80,13 +80,13 @@ impl Headers {
         self.key.dst.is_v4()
     }
 
-    /// Whether it is TCP, or an ICMP error about TCP.
+    /// Whether the packet is TCP, or an ICMP error about TCP.
     #[inline]
     pub fn is_tcp(&self) -> bool {
         self.key.protocol == TCP
     }
 
-    /// Whether it is an ICMP error.
+    /// Whether the packet is an ICMP error.
     #[inline]
     pub fn is_error(&self) -> bool {
         matches!(self.kind, Kind::Error { .. })

@@ -1,10 +1,10 @@
-//! Packets as bytes. Pure: what their headers say, and how they are rewritten without touching
-//! their payload. Ethernet II, IPv4 and IPv6, TCP and UDP, and the ICMP errors about them.
+//! Packets as bytes. Pure: parses headers, and rewrites packets without touching their payload.
+//! Ethernet II, IPv4 and IPv6, TCP and UDP, and the ICMP errors about them.
 //!
-//! Checksums of TCP and UDP are carried along: a rewrite updates them by what it changes (RFC
-//! 1624), so a packet damaged on its way here is as damaged when it leaves, and its receiver drops
-//! it. [`is_intact`] verifies them, for packets that are cut or believed. [`parse`] verifies the
-//! checksum of the IPv4 header.
+//! A rewrite updates the checksums of TCP and UDP incrementally (RFC 1624). So a packet that
+//! arrives damaged leaves with a wrong checksum, and its receiver drops it. [`is_intact`] verifies
+//! these checksums, for packets that convey cuts, and for packets whose contents it relies on.
+//! [`parse`] verifies the checksum of the IPv4 header.
 //!
 //! ```
 //! use convey_wire::{TestPacket, parse};

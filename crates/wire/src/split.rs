@@ -18,7 +18,7 @@ pub struct Split {
     pub checksum: Checksum,
     /// Most bytes in an IP packet; at least 68, the minimum MTU.
     pub mtu: usize,
-    /// ID of the fragments; `None`: that of the packet.
+    /// ID of the fragments; `None` keeps the packet's ID.
     pub id: Option<u16>,
 }
 

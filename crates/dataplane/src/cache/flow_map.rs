@@ -169,7 +169,7 @@ impl BatchAttributes {
 // valid in an entry.
 #[expect(unsafe_code, reason = "the kernel goes by the addresses")]
 unsafe impl Attributes for ElementAttributes {}
-// SAFETY: the same.
+// SAFETY: as for `ElementAttributes`.
 #[expect(unsafe_code, reason = "the kernel goes by the addresses")]
 unsafe impl Attributes for BatchAttributes {}
 

@@ -79,7 +79,8 @@ pub struct Sizes {
     pub counter_ids: u16,
 }
 
-/// The programs and their maps. An attachment outlives it only where the kernel holds the link.
+/// The programs and their maps. An attachment outlives this value only if the kernel holds the
+/// link.
 #[derive(Debug)]
 pub struct KernelCache(Ebpf);
 

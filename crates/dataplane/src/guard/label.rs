@@ -41,7 +41,7 @@ pub(super) fn name(program: &str, frontends: &BTreeSet<Endpoint>) -> String {
 }
 
 /// Whether a filter with this name guards only frontends among `frontends`. A name without
-/// frontends may stand in for any.
+/// frontends may belong to a guard of any frontends.
 pub(super) fn is_within(program: &str, name: &str, frontends: &BTreeSet<Endpoint>) -> bool {
     let Some(label) = name.strip_prefix(program).and_then(|rest| rest.strip_prefix(' ')) else {
         return false;

@@ -39,9 +39,9 @@ pub enum GuardKind {
     /// A BPF program on tcx ingress (Linux 6.6). It passes packets of this host's own connections,
     /// from any port.
     Tcx,
-    /// An nftables table that is owned by a process (Linux 5.12, nft 1.0). Connections of this host
-    /// pass if they stay off the SNAT ports; at a draining frontend those over TCP that begin while
-    /// it drains.
+    /// An nftables table that is owned by a process (Linux 5.12, nft 1.0). It passes this host's
+    /// own connections if they stay off the SNAT ports; at a draining frontend, it passes TCP
+    /// connections that begin while the frontend drains.
     Nftables,
 }
 

@@ -67,7 +67,7 @@ impl Tcx {
             if self.links.iter().any(|(index, _)| *index == interface.index) {
                 continue;
             }
-            // After other programs: packets that they take away (by a redirect, say) need no guard.
+            // After other programs: packets that they remove (by a redirect, say) need no guard.
             let last = TcAttachOptions::TcxOrder(LinkOrder::last());
             let link = self.program()?.attach_with_options(&interface.name, TcAttachType::Ingress, last)?;
             self.links.push((interface.index, link));

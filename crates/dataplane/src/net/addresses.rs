@@ -1,4 +1,4 @@
-//! Addresses of interfaces: those that convey adds, and those of the host.
+//! Addresses of interfaces, both convey's and the host's.
 
 use std::io;
 use std::net::IpAddr;

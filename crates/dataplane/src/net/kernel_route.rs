@@ -36,16 +36,16 @@ pub struct KernelRoute {
     pub kind: KernelRouteKind,
     /// Index of the interface that the packet leaves by.
     pub interface: u32,
-    /// The router that takes the packet on; `None`: the destination is on the link.
+    /// The next router; `None`: the destination is on the link.
     pub gateway: Option<IpAddr>,
-    /// Source address that the kernel prefers for this destination (`RTA_PREFSRC`). IPv4 gives none
-    /// where the query names a source.
+    /// Source address that the kernel prefers for this destination (`RTA_PREFSRC`). IPv4 returns
+    /// none if the query has a source.
     pub source: Option<IpAddr>,
-    /// Whether the route puts the packet into a tunnel of its own (seg6, MPLS and others).
+    /// Whether the route encapsulates the packet (seg6, MPLS and others).
     pub is_encapsulated: bool,
 }
 
-/// Kinds of routes that the kernel answers with.
+/// Kinds of routes in the kernel's answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KernelRouteKind {
     /// The packet leaves this host.
@@ -118,7 +118,7 @@ fn kernel_route(answer: &RouteMessage) -> Option<KernelRoute> {
         RouteType::Unicast => KernelRouteKind::Unicast,
         RouteType::Local => KernelRouteKind::Local,
         RouteType::Broadcast | RouteType::Multicast | RouteType::Anycast => KernelRouteKind::ToMany,
-        // IPv6 answers with the route that refuses.
+        // IPv6 returns the route that rejects the packet.
         _ => return None,
     };
     let mut route = KernelRoute { kind, interface: 0, gateway: None, source: None, is_encapsulated: false };

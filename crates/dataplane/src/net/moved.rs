@@ -1,4 +1,4 @@
-//! Neighbours of ours with a changed Ethernet address, until the kernel has checked the new
+//! Servers and routers whose Ethernet address has changed, until the kernel has checked the new
 //! address. Pure.
 
 use std::collections::HashMap;

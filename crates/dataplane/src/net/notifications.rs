@@ -61,7 +61,7 @@ impl Notifications {
         self.told.notify_one();
     }
 
-    /// Waits for a notification since this was last called.
+    /// Waits for a notification since the last call.
     pub(super) async fn told(&self) {
         self.told.notified().await;
     }

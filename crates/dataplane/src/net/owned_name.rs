@@ -82,7 +82,7 @@ impl OwnedName {
         let ours: HashSet<&[u8]> = owned.iter().map(|(_, full)| full.as_bytes()).collect();
         let wanted: HashMap<&[u8], usize> =
             names.iter().enumerate().map(|(which, name)| (name.as_bytes(), which)).collect();
-        // Read after our own names are bound: a process that starts later sees them.
+        // Read the users after our own names are bound: a process that starts later sees our names.
         let capturing = capturing().unwrap_or_default();
         let mut strangers = Strangers::default();
         for socket in others.iter().filter(|socket| !ours.contains(&socket.name[1..])) {

@@ -238,8 +238,8 @@ mod tests {
         }
     }
 
-    /// Sockets that stand in for the kernel, with answers prepared. `flags` has the flags of each
-    /// answer's first part and of its end; each answer lists its number.
+    /// A socket, and a mock of the kernel's end that has sent answers. `flags` has the flags of
+    /// each answer's first part and of its end; each answer lists its number.
     fn answering(flags: &[[u16; 2]]) -> [OwnedFd; 2] {
         let [ours, kernel] =
             UnixDatagram::pair().map(|(one, other)| [one, other].map(OwnedFd::from)).unwrap();

@@ -66,8 +66,8 @@ impl Error {
 pub(super) struct Requests(Mutex<Option<Socket>>);
 
 impl Requests {
-    /// Opens a socket in the network namespace of this thread. A later socket is in the namespace
-    /// of the thread that opens it.
+    /// Opens a socket in this thread's network namespace. A socket that is opened later is in the
+    /// namespace of its opening thread.
     pub(super) fn open() -> io::Result<Requests> {
         Ok(Requests(Mutex::new(Some(Socket::open()?))))
     }
