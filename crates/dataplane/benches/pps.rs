@@ -98,8 +98,8 @@ impl Bench {
         let map = programs.map_mut("writer").ok_or("no map of frames")?;
         Array::<_, Writer>::try_from(map)?.set(0, writer, 0)?;
 
-        // A veth receives XDP frames only if it has a program, and needs one at the other end as
-        // well.
+        // A veth accepts frames if the receiving end has a program. To receive frames itself, it
+        // needs a program as well.
         let drop = program(&mut programs, "bench_drop")?;
         lab.enter(Role::Switch, || drop.attach(&Role::Balancer.to_string(), XdpMode::Driver).map(|_| ()))??;
         let xdp = cache.xdp()?;

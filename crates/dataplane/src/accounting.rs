@@ -199,7 +199,8 @@ impl Accounting {
     }
 
     /// Records that a server has refused a client's SYN or datagram (a failed connect of UDP), by a
-    /// packet from this interface. Returns the event for the health checks.
+    /// packet from this interface. Returns the failures in a row for the health checks, once there
+    /// are enough of them.
     ///
     /// The forwarder has checked that a reset has the numbers of its SYN, and that the packet came
     /// from the server's side. But the sender of the SYN knows its numbers, and may be on that side

@@ -1,6 +1,6 @@
 //! Classic BPF filter of the capture sockets, used where the flow cache's filter does not run. The
-//! filter accepts TCP, UDP and ICMP to our addresses. The forwarder drops packets that match here
-//! and are not convey's, which only costs time.
+//! filter accepts TCP, UDP and ICMP to convey's addresses. The forwarder ignores packets that match
+//! here and are not convey's, which only costs time.
 
 use libc::{
     BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_JA, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_MEM, BPF_RET,

@@ -60,7 +60,7 @@ impl PacketFlows {
     /// Lists the flows of all workers that match a query.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// Too many requests wait for a worker, or a worker has ended.
     pub async fn list(&self, query: &FlowQuery) -> Result<FlowListing, FlowsUnavailable> {
         let mut answers = Vec::new();
         for worker in &self.0 {
@@ -78,7 +78,7 @@ impl PacketFlows {
     /// Finds the flow that packets with this key belong to, in the worker that receives them.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// Too many requests wait for the worker, or the worker has ended.
     pub async fn find(&self, worker: u16, key: FlowKey) -> Result<Option<PacketFlow>, FlowsUnavailable> {
         let worker = self.0.get(usize::from(worker)).ok_or(FlowsUnavailable::Gone)?;
         ask(worker, |answer| FlowRequest::Find(key, answer)).await
@@ -88,7 +88,7 @@ impl PacketFlows {
     /// `server` is the number of the server that the flow would go to.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// Too many requests wait for the worker, or the worker has ended.
     pub async fn share(
         &self,
         worker: u16,
@@ -102,7 +102,7 @@ impl PacketFlows {
     /// Ends a flow. Returns `None` if the flow is gone.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// Too many requests wait for the worker, or the worker has ended.
     pub async fn kill(&self, id: ListedFlowId) -> Result<Option<ListedFlow>, FlowsUnavailable> {
         let Some(worker) = self.0.get(usize::from(id.worker)) else { return Ok(None) };
         ask(worker, |answer| FlowRequest::Kill(id.place, id.serial, answer)).await

@@ -90,7 +90,8 @@ pub enum CacheError {
     /// The programs could not be loaded.
     #[error("loading the flow cache (needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN): {0}")]
     Load(#[from] EbpfError),
-    /// The kernel accepts these programs only from a process that may read kernel memory.
+    /// The kernel accepts these programs only from a process that may read kernel memory
+    /// (CAP_PERFMON).
     #[error("loading the flow cache: this process lacks CAP_PERFMON")]
     Unprivileged,
     /// The kernel refused a program.

@@ -29,8 +29,9 @@ const ROUNDS: u32 = 3;
 const READ_LEN: usize = 2_048;
 
 /// Finds the owners of these addresses on the link of an interface. The second address of a pair is
-/// the querying address of ours. Without it ARP sends a probe, which changes no other host's table.
-/// Takes a second; returns earlier once each query has an answer, unless `all` answers are wanted.
+/// the address of this host that sends the query. Without it ARP sends a probe, which changes no
+/// other host's table. Takes a second; returns earlier once each query has an answer, unless `all`
+/// answers are wanted.
 ///
 /// # Errors
 /// The interface has no Ethernet address, or this process lacks CAP_NET_RAW.

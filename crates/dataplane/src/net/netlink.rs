@@ -47,7 +47,8 @@ const GROUPS: [MulticastGroup; 9] = [
 /// routes.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
-/// Pause before notifications are subscribed to again. Lost notifications come at a high rate.
+/// Pause before a new subscription to notifications, which arrive at a high rate when some are
+/// lost.
 const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Pause before a retry of a failed subscription.
