@@ -116,7 +116,7 @@ impl Accounting {
         })
     }
 
-    /// Names of a flow's frontend, backend and server; `-` for names that are unknown by now.
+    /// Names of a flow's frontend, backend and server; `-` for names that are no longer known.
     pub(super) fn names(&self, flow: FlowOwners) -> (&Arc<str>, &Arc<str>, &Arc<str>) {
         let frontend = self.frontends.get(flow.frontend as usize).and_then(Option::as_ref);
         let server = self.servers.get(flow.server as usize).and_then(Option::as_ref);

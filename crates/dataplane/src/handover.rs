@@ -149,8 +149,8 @@ pub(super) struct Backlog {
     alone_since: Option<(Timestamp, bool)>,
 }
 
-/// Frames that waited for too long, by the step of time in which they came. The split between
-/// frames that the other process has handled and lost ones is known later.
+/// Frames that waited for too long, by the step of time in which they came. It is known only later
+/// which of them the other process has handled.
 #[derive(Default)]
 struct LostFrames(VecDeque<LostStep>);
 

@@ -114,8 +114,8 @@ fn link_local(role: Role, interface: &str) -> [String; 2] {
     ]
 }
 
-/// Routes to a machine behind the router, and from it. Its address is in the switch's network, but
-/// the machine is the only one elsewhere.
+/// Routes to a machine behind the router, and from it. Its address belongs to the switch's network,
+/// although the machine is not on the switch.
 fn routes(role: Role, far: Role, v6: bool) -> Vec<String> {
     let (router, target) = (Role::Router.address(), far.address());
     // Via its link-local address, as routers announce themselves.

@@ -1,5 +1,5 @@
-//! Probe of a VIP on one server: a SYN as a client's, forwarded as in mode `dsr`, and the parsed
-//! answer. The caller sends the frames and waits.
+//! Probe of a VIP on one server: builds a SYN like a client's, forwarded as in mode `dsr`, and
+//! parses the answer. The caller sends the frames and waits.
 
 use std::net::{IpAddr, SocketAddr};
 
