@@ -5,19 +5,19 @@ use std::collections::BTreeMap;
 
 use convey_model::{AdminState, Overlay, OverlayValue, Target};
 
-/// The most of them. Who may make changes may make many, by mistake.
+/// Limit for the number of overlays: scripts may create many by mistake.
 const MAX_OVERLAYS: usize = 10_000;
 
-/// All of them, each about one thing of one target.
+/// All overlays, by target and field. A target has one overlay for each field.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Overlays(BTreeMap<(Target, Thing), Overlay>);
 
-/// What a change is about.
+/// Field that an overlay sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Thing {
     State,
     Weight,
-    /// Whether there is such a server at all.
+    /// Whether the server exists: it was added or removed.
     Presence,
 }
 
@@ -32,11 +32,12 @@ impl Thing {
 }
 
 impl Overlays {
-    /// Makes a change. What was said before of this thing, of the target or of a part of it, holds no longer. A change that says
-    /// what holds anyway is not kept. Returns whether anything is other than before.
+    /// Adds an overlay and removes earlier ones of this field, of the target and of its parts. An
+    /// overlay that sets the inherited value is not stored. Returns whether a stored overlay
+    /// changed.
     ///
     /// # Errors
-    /// There are [`MAX_OVERLAYS`]: words for an operator.
+    /// There are [`MAX_OVERLAYS`] overlays; operator-facing message.
     pub(crate) fn set(&mut self, overlay: Overlay) -> Result<bool, String> {
         let thing = Thing::of(&overlay.value);
         let holds = self.of_thing(&overlay.target, thing).map(|before| before.value.clone());
@@ -60,10 +61,10 @@ impl Overlays {
         Ok(is_kept || !parts.is_empty())
     }
 
-    /// Adds or removes a server. What was said of the same before holds no longer.
+    /// Adds an overlay that adds or removes a server. It replaces an earlier one of this target.
     ///
     /// # Errors
-    /// There are [`MAX_OVERLAYS`]: words for an operator.
+    /// There are [`MAX_OVERLAYS`] overlays; operator-facing message.
     pub(crate) fn set_presence(&mut self, overlay: Overlay) -> Result<(), String> {
         let key = (overlay.target.clone(), Thing::Presence);
         if !self.0.contains_key(&key) && self.0.len() >= MAX_OVERLAYS {
@@ -73,23 +74,24 @@ impl Overlays {
         Ok(())
     }
 
-    /// Whether a server was added or removed.
+    /// Overlay that added or removed this server.
     pub(crate) fn presence_of(&self, target: &Target) -> Option<&Overlay> {
         self.0.get(&(target.clone(), Thing::Presence))
     }
 
-    /// The servers that were added and removed.
+    /// Overlays that added or removed servers, by target.
     pub(crate) fn presence(&self) -> impl Iterator<Item = &Overlay> {
         self.0.iter().filter(|((_, thing), _)| *thing == Thing::Presence).map(|(_, overlay)| overlay)
     }
 
-    /// Which of these have an effect, in their order.
+    /// Marks the overlays of [`Overlays::presence`], in their order, as effective or superseded.
     pub(crate) fn set_effects(&mut self, effects: &[bool]) {
         let presence = self.0.iter_mut().filter(|((_, thing), _)| *thing == Thing::Presence);
         presence.zip(effects).for_each(|((_, overlay), has_effect)| overlay.superseded = !has_effect);
     }
 
-    /// Takes back all changes of a target and of its parts; of all without one. Returns them.
+    /// Removes and returns all overlays of a target and of its parts; without a target, all
+    /// overlays.
     pub(crate) fn reset(&mut self, target: Option<&Target>) -> Vec<Overlay> {
         let is_meant = |of: &Target| target.is_none_or(|target| contains(target, of));
         let (gone, kept) = std::mem::take(&mut self.0).into_iter().partition(|((of, _), _)| is_meant(of));
@@ -97,7 +99,7 @@ impl Overlays {
         BTreeMap::into_values(gone).collect()
     }
 
-    /// What was said of whether this server may serve; `None`: it may.
+    /// Administrative state that an overlay sets for this server; `None`: the server may serve.
     pub(crate) fn state_of(&self, backend: &str, server: &str) -> Option<(AdminState, &Overlay)> {
         let said = self.of_thing(&Target::server(backend, server), Thing::State)?;
         match said.value {
@@ -106,7 +108,7 @@ impl Overlays {
         }
     }
 
-    /// The weight of this server, if it is not the file's.
+    /// Weight that an overlay sets for this server.
     pub(crate) fn weight_of(&self, backend: &str, server: &str) -> Option<u16> {
         match self.of_thing(&Target::server(backend, server), Thing::Weight)?.value {
             OverlayValue::Weight(weight) => Some(weight),
@@ -114,18 +116,19 @@ impl Overlays {
         }
     }
 
-    /// All of them, by target.
+    /// All overlays, by target.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Overlay> {
         self.0.values()
     }
 
-    /// Goes on with those of another process.
+    /// Takes over the overlays of another process.
     pub(crate) fn expect(&mut self, overlays: Vec<Overlay>) {
         let entries = overlays.into_iter().map(|one| ((one.target.clone(), Thing::of(&one.value)), one));
         self.0.extend(entries.take(MAX_OVERLAYS));
     }
 
-    /// What is said of this thing of a target and of its parts. They follow each other, and others of the backend may be between.
+    /// Keys of the overlays that set this field of a target or of its parts. They are adjacent in
+    /// the map, except for other overlays of the backend between them.
     fn keys_of(&self, target: &Target, thing: Thing) -> Vec<(Target, Thing)> {
         let from = self.0.range((target.clone(), Thing::State)..).map(|(key, _)| key);
         let name = target.server.as_deref().unwrap_or_default();
@@ -136,7 +139,7 @@ impl Overlays {
         meant.cloned().collect()
     }
 
-    /// The nearest change that says something of this.
+    /// Most specific overlay that sets this field.
     fn of_thing(&self, target: &Target, thing: Thing) -> Option<&Overlay> {
         if self.0.is_empty() {
             return None;
@@ -156,14 +159,14 @@ fn too_many() -> String {
     format!("{MAX_OVERLAYS} changes are the most; take some back with `convey reset`")
 }
 
-/// What this is a part of: `name/address` of `name`, and that of the backend.
+/// The target that contains this one: `name` for `name/address`, and the backend for `name`.
 fn outer(target: &Target) -> Option<Target> {
     let server = target.server.as_ref()?;
     let server = server.rsplit_once('/').map(|(name, _)| name.to_owned());
     Some(Target { backend: target.backend.clone(), server })
 }
 
-/// Whether it is this one or a part of it.
+/// Whether `part` is `target` or a part of it.
 fn contains(target: &Target, part: &Target) -> bool {
     match &part.server {
         Some(server) => target.includes(&part.backend, server),
@@ -251,7 +254,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was said before, the last word holds for all that it was said of.
+        /// The last overlay applies to every server that it covers, whatever came before.
         #[test]
         fn the_last_word_holds(words in prop::collection::vec((0..6_usize, 0..3_usize), 1..30)) {
             let targets = [

@@ -1,4 +1,4 @@
-//! What operators ask for while the program runs: see [`OperatorRequest`].
+//! Requests of operators at run time: see [`OperatorRequest`].
 
 use tokio::sync::oneshot;
 
@@ -8,74 +8,74 @@ use crate::{EventKind, Unsteerable};
 use convey_config::Diff;
 use convey_model::{AddedServer, LogLevel, Overlay, OverlayValue, SaidLogLevel, Target};
 
-/// Something that an operator asks for.
+/// Request of an operator to the control task.
 #[derive(Debug)]
 pub struct OperatorRequest {
-    /// What.
+    /// Subject of the request.
     pub what: Requested,
-    /// Who asks, in words for an operator.
+    /// Operator who made the request, as log lines name them.
     pub by: String,
-    /// Hears what has become of it. Nobody need listen.
+    /// Receives the outcome. The requester may drop the other end.
     pub answer: Answer,
 }
 
 /// The subject of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Requested {
-    /// This holds from now on, whatever the file says.
+    /// Set the state or the weight of a target; overrides the file.
     Set(Target, OverlayValue),
-    /// What was said of this target holds no longer; of any, without one.
+    /// Take back the overrides of this target, or all overrides if there is no target.
     Reset(Option<Target>),
-    /// This server serves from now on, although the file does not have it.
+    /// Add a server that the file does not have.
     Add(Target, AddedServer),
-    /// This server serves no longer.
+    /// Remove a server.
     Remove(Target),
-    /// The log says so much, or as much as the command line and the file say.
+    /// Set the log level; `None`: the level of the command line and the file.
     LogLevel(Option<LogLevel>),
-    /// The file is read again.
+    /// Reload the configuration file.
     Reload,
 }
 
-/// Where the answer goes.
+/// Sender for the outcome of a request.
 pub(super) type Answer = oneshot::Sender<Outcome>;
 
-/// What has become of a request.
+/// Outcome of a request.
 pub type Outcome = Result<Done, RequestRefusal>;
 
 /// A request that was granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Done {
-    /// Whether anything is other than before.
+    /// The state, the weight or the log level is set.
     Set {
-        /// False if it held already.
+        /// False if the value was set already.
         has_changed: bool,
     },
-    /// The server serves.
+    /// The server was added.
     Added {
-        /// Whether nothing had been said of it before.
+        /// False if the target had an override already.
         is_new: bool,
-        /// What is odd about it: words for an operator.
+        /// Operator-facing warnings about the server.
         warnings: Vec<String>,
     },
-    /// What no longer holds, of servers and of the log.
+    /// Overrides that were taken back, and the log level, if it was taken back too.
     Reset(Vec<Overlay>, Option<SaidLogLevel>),
-    /// What the file has changed.
+    /// Differences between the old and the new file.
     Reloaded(Diff),
 }
 
-/// A request that was not.
+/// Reason why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestRefusal {
-    /// There is no such thing: words for an operator.
+    /// The target does not exist; operator-facing message.
     #[error("{0}")]
     Unknown(String),
-    /// It means nothing, or there is no room for it: words for an operator.
+    /// The request has no effect, or a limit is reached; operator-facing message.
     #[error("{0}")]
     Refused(String),
-    /// Not now: words for an operator.
+    /// The request can be repeated later; operator-facing message.
     #[error("{0}")]
     Later(String),
-    /// What is wrong with the file, a line for each problem.
+    /// Problems in the file, a line for each.
     #[error("{}", .0.join("; "))]
     Invalid(Vec<String>),
 }
@@ -89,7 +89,7 @@ impl From<Unsteerable> for RequestRefusal {
     }
 }
 
-/// What an operator has said, as the object of a sentence.
+/// Noun phrase for an overlay's value, for log lines.
 pub(super) fn as_noun(value: &OverlayValue) -> String {
     match value {
         OverlayValue::State(state) => format!("the state {}", state.name()),
@@ -100,7 +100,8 @@ pub(super) fn as_noun(value: &OverlayValue) -> String {
 }
 
 impl<D: DataPath> Task<D> {
-    /// The answer to a request that changes the state, which another process takes over or has.
+    /// Refusal of a request that changes the state while a new process takes the state over or has
+    /// it.
     pub(super) fn while_another_has_the_state(&self) -> RequestRefusal {
         let why = match self.state.is_stopping() {
             true => "another process serves now",
@@ -109,11 +110,11 @@ impl<D: DataPath> Task<D> {
         RequestRefusal::Later(why.to_owned())
     }
 
-    /// Does what is asked, or has it done.
+    /// Runs a request, or starts the reload that sends the outcome later.
     pub(super) async fn on_request(&mut self, request: OperatorRequest, reading: &mut Reading) {
         let OperatorRequest { what, by, answer } = request;
         let outcome = match what {
-            // The new process reads the file itself, and has been sent the rest of the state.
+            // The new process reads the file itself and has already received the rest of the state.
             _ if self.handing_over => Err(self.while_another_has_the_state()),
             Requested::Reload => {
                 self.log_event(EventKind::Operator, Info, &format!("reloading, as {by} has asked for"));

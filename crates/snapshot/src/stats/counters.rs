@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-/// Everything that is counted, per frontend, backend and server alike. A counter of something that cannot
+/// Events that are counted for each frontend, backend and server. A counter of an event that cannot
 /// happen to one of them stays zero there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counter {
-    /// Connections accepted, sessions begun (frontend) or given to a server (backend, server).
+    /// Connections accepted and sessions begun (frontend), or assigned to a server (backend,
+    /// server).
     Opened,
-    /// Of those, the ones that ended.
+    /// Connections and sessions that ended.
     Closed,
     /// Bytes received from clients.
     BytesRx,
@@ -22,19 +23,20 @@ pub enum Counter {
     PacketsRx,
     /// Packets, or datagrams, sent to clients.
     PacketsTx,
-    /// Attempts to connect to a server that failed; SYNs and datagrams that it refused (passthrough, UDP in proxy mode).
+    /// Failed attempts to connect to a server; SYNs and datagrams that a server refused
+    /// (passthrough, UDP in proxy mode).
     ConnectFailures,
-    /// Attempts repeated on another server; sessions that moved because a server refused.
+    /// Attempts repeated on another server; sessions that moved because a server refused them.
     Retries,
-    /// TCP handshakes that clients have begun with a server (packet modes).
+    /// TCP handshakes that clients began with a server (packet modes).
     HandshakesBegun,
-    /// Those that clients have completed.
+    /// TCP handshakes that clients completed (packet modes).
     HandshakesCompleted,
-    /// SYNs that came again before their handshake was complete.
+    /// SYNs repeated before their handshake was complete.
     SynsRepeated,
-    /// Connections whose large packets to a server do not arrive (packet modes).
+    /// Connections whose large packets to the server are lost (packet modes).
     PathMtuToServer,
-    /// The same of those to clients (passthrough).
+    /// Connections whose large packets to the client are lost (passthrough).
     PathMtuToClient,
     /// Ended with nothing sent: no server of the backend was usable.
     NoServer,
@@ -42,11 +44,13 @@ pub enum Counter {
     ConnectFailed,
     /// Ended with nothing sent: no local port was left for a connection to a server.
     NoLocalPort,
-    /// Ended with nothing sent: every server stayed at its limit.
+    /// Ended with nothing sent: every server stayed at its connection limit.
     QueueTimeout,
-    /// Ended because no byte moved for the idle timeout; packet modes: no packet came of an open connection (TCP).
+    /// Ended by the idle timeout: no byte moved; packet modes: no packet of an open TCP connection
+    /// arrived.
     IdleTimeout,
-    /// Ended because the client took its response too slowly while a server was held for it (mode http).
+    /// Ended because the client read its response too slowly while the response held a server slot
+    /// (mode http).
     ClientTooSlow,
     /// Ended with nothing sent: the client sent no byte in time.
     FirstByteTimeout,
@@ -54,181 +58,191 @@ pub enum Counter {
     ClientReset,
     /// Ended by a reset from the server.
     ServerReset,
-    /// Ended by us with a reset, because the server was down (packet modes).
+    /// Ended by convey with a reset: the server was down (packet modes).
     ServerGone,
-    /// Ended by us with a reset: the file became shorter, or could not be read any more, while it was sent (mode http).
+    /// Ended by convey with a reset: the file became shorter or unreadable while it was sent (mode
+    /// http).
     FileChanged,
-    /// Ended by us with a reset: the response could not be compressed any further (mode http).
+    /// Ended by convey with a reset: compression of the response failed midway (mode http).
     CompressionFailed,
     /// Ended with nothing sent: the connection came from convey itself.
     Loop,
-    /// Ended with nothing sent: the client's address had as many connections as it may.
+    /// Ended with nothing sent: the client's address had reached its limit of connections.
     ClientLimit,
     /// Ended with nothing sent: the peer may not send PROXY headers here.
     ProxyUntrusted,
-    /// Ended with nothing sent: it began with no PROXY header, or a wrong one.
+    /// Ended with nothing sent: the PROXY header was missing or invalid.
     ProxyHeaderInvalid,
-    /// Ended with nothing sent: its PROXY header did not come in time.
+    /// Ended with nothing sent: the PROXY header did not arrive in time.
     ProxyHeaderTimeout,
     /// Ended with nothing sent but an alert: the TLS handshake failed.
     TlsHandshakeFailed,
     /// Ended with nothing sent: the TLS handshake took too long.
     TlsHandshakeTimeout,
-    /// Ended with nothing sent: the client's source had as many TLS handshakes at once as it may.
+    /// Ended with nothing sent: the client's source had reached its limit of concurrent TLS
+    /// handshakes.
     TlsHandshakeLimit,
-    /// Ended with nothing sent: its ClientHello did not come in time, where routes go by it.
+    /// Ended with nothing sent: the ClientHello that routes depend on did not arrive in time.
     HelloTimeout,
-    /// Ended with nothing sent: it began like TLS, but not with a ClientHello that can be read in one way only.
+    /// Ended with nothing sent: the first bytes looked like TLS, but were no unambiguous
+    /// ClientHello.
     HelloInvalid,
-    /// Ended with nothing sent: it did not begin with TLS, and the frontend has a backend for TLS alone.
+    /// Ended with nothing sent: the first bytes were not TLS, and the frontend has a backend for
+    /// TLS only.
     NotTls,
-    /// Ended with nothing sent: no route is for what its client asks for.
+    /// Ended with nothing sent: no route matches the server name or protocol that the client
+    /// requested.
     NoRoute,
-    /// Refused over QUIC: the frontend had as many connections as it may, or the client its share of them. Over TCP it may wait.
+    /// Refused over QUIC: the frontend had reached its limit of connections, or the client its
+    /// share. A TCP connection may wait instead.
     RefusedFull,
-    /// Ended once an authority had seen the certificate that it looked for (ACME, RFC 8737).
+    /// Ended after an ACME authority had received the validation certificate (RFC 8737).
     AcmeHandshake,
-    /// Ended by us with a reset: a reload denied its client.
+    /// Ended by convey with a reset: a reload denied its client.
     AccessDenied,
-    /// Ended by us with a reset: it was opened beyond the connections that its source may have (packet modes).
+    /// Ended by convey with a reset: the connection exceeded the connection limit of its source
+    /// (packet modes).
     SourceConnections,
-    /// Ended by us: it drew too many bytes to addresses that its client had not proved (QUIC).
+    /// Ended by convey: it caused too many bytes to addresses that its client had not validated
+    /// (QUIC).
     UnprovenPaths,
-    /// Cut when the drain timeout ran out.
+    /// Closed when the drain timeout expired.
     Cut,
     /// Ended by an operator.
     Killed,
-    /// A session of UDP, ended to make room for another client's.
+    /// UDP session evicted to make room for another client's.
     Evicted,
-    /// Times accepting paused because descriptors or memory ran out.
+    /// Pauses in accepting because descriptors or memory ran out.
     AcceptBackoff,
-    /// Datagrams dropped: no server was up, or those that were could not be reached.
+    /// Datagrams dropped: no server was up, or the servers that were up could not be reached.
     DroppedNoServer,
-    /// Datagrams dropped: the frontend, or every server, had as many sessions as it may.
+    /// Datagrams dropped: the frontend, or every server, had reached its limit of sessions.
     DroppedFull,
     /// Datagrams dropped: this host had no descriptor, port or memory for another session.
     DroppedNoResources,
-    /// Datagrams dropped: they would have begun a session while we stop, or at a frontend that was taken away.
+    /// Datagrams dropped: they would have begun a session while convey stops, or at a removed
+    /// frontend.
     DroppedDraining,
     /// Datagrams dropped: they came from convey itself.
     DroppedLoop,
-    /// Datagrams dropped: the client's address had as many sessions as it may.
+    /// Datagrams dropped: the client's address had reached its limit of sessions.
     DroppedClientLimit,
     /// Datagrams dropped: the sender may not send PROXY headers here.
     DroppedProxyUntrusted,
-    /// Datagrams dropped: they began with no PROXY header of version 2, or a wrong one.
+    /// Datagrams dropped: the PROXY header of version 2 was missing or invalid.
     DroppedProxyHeader,
-    /// Datagrams dropped: a broadcast or multicast address was asked.
+    /// Datagrams dropped: the destination was a broadcast or multicast address.
     DroppedNotUnicast,
-    /// Datagrams dropped: the way out had no room, or did not take them.
+    /// Datagrams dropped: the send buffer was full, or the send failed.
     DroppedUnsent,
-    /// Datagrams dropped, or several at once: the address has got three times what came from it,
-    /// and no client has proved it (QUIC).
+    /// Datagrams, or batches of them, dropped: the address has received three times the bytes that
+    /// it sent, and no client has validated it (QUIC).
     DroppedUnproven,
-    /// Datagrams dropped by the kernel: they came faster than we took them.
+    /// Datagrams dropped by the kernel: they arrived faster than convey read them.
     DroppedOverrun,
-    /// Streams over HTTP/2 and HTTP/3 that we reset because nothing moved in time (mode http).
+    /// Streams of HTTP/2 and HTTP/3 that convey reset because no byte moved in time (mode http).
     DroppedIdle,
-    /// Streams over HTTP/2 and HTTP/3 that we reset because the client took its response too slowly while a server was held for
-    /// it (mode http).
+    /// Streams of HTTP/2 and HTTP/3 that convey reset because the client read its response too
+    /// slowly while the response held a server slot (mode http).
     DroppedTooSlow,
-    /// Refused: the client is denied. Connections and datagrams; packets in packet modes.
+    /// Refused: the client is denied. Counts connections and datagrams; packets in packet modes.
     RefusedAccess,
-    /// The same: its source has as many connections as it may have.
+    /// Refused: the source has reached its limit of connections.
     RefusedSourceConnections,
-    /// The same: its source has begun too many of late.
+    /// Refused: the source has begun too many connections recently.
     RefusedSourceRate,
     /// TLS handshakes that began a session.
     TlsHandshakes,
     /// Those that went on with an earlier one.
     TlsResumed,
-    /// Requests whose head has come (mode http); at a server those that it was sent, retries included.
+    /// Requests whose head was received (mode http); for a server, requests sent to it, retries
+    /// included.
     Requests,
-    /// Connections that changed their protocol (status 101).
+    /// Connections that switched protocols (status 101).
     Responses1xx,
-    /// Responses with such a status, those of convey's own included.
+    /// Responses with a status from 200 to 299, local replies included.
     Responses2xx,
-    /// The same.
+    /// Responses with a status from 300 to 399, local replies included.
     Responses3xx,
-    /// The same.
+    /// Responses with a status from 400 to 499, local replies included.
     Responses4xx,
-    /// The same.
+    /// Responses with a status of 500 or above, local replies included.
     Responses5xx,
-    /// Requests that convey answered itself: they could be read in two ways, were no HTTP, or more than a limit allows.
+    /// Local reply: the request was ambiguous, was not HTTP, or exceeded a limit.
     AnsweredMalformed,
-    /// The same: the request did not come in time.
+    /// Local reply: the request did not arrive in time.
     AnsweredRequestTimeout,
-    /// The same: no route leads anywhere.
+    /// Local reply: no route matches.
     AnsweredNoRoute,
-    /// The same: the client that a trusted proxy names may not come in.
+    /// Local reply: the client address that a trusted proxy sent is denied.
     AnsweredAccess,
-    /// Requests that convey answered itself: their host has another certificate than the one that the client's handshake was for.
+    /// Local reply: the host's certificate differs from the one of the client's handshake.
     AnsweredMisdirected,
-    /// The same: the client's source has sent too many requests of late.
+    /// Local reply: the client's source has sent too many requests recently.
     AnsweredRateLimit,
-    /// The same: the route is a redirect.
+    /// Local reply: the route is a redirect.
     AnsweredRedirect,
-    /// The same: a service says so that an application has added to convey's own.
+    /// Local reply: a layer that an embedding application added answered the request.
     AnsweredLayer,
-    /// The same: an authority looked for a token of an order that runs (ACME).
+    /// Local reply: an ACME authority requested the token of a pending order.
     AnsweredAcme,
-    /// The same: no server was up.
+    /// Local reply: no server was up.
     AnsweredNoServer,
-    /// The same: every server that was tried refused or timed out.
+    /// Local reply: every server that was tried refused or timed out.
     AnsweredConnectFailed,
-    /// The same: no local port was left for a connection to a server.
+    /// Local reply: no local port was left for a connection to a server.
     AnsweredNoLocalPort,
-    /// The same: every server stayed at its limit.
+    /// Local reply: every server stayed at its connection limit.
     AnsweredQueueTimeout,
-    /// The same: the server reset the connection.
+    /// Local reply: the server reset the connection.
     AnsweredServerReset,
-    /// The same: the server sent something else than a response.
+    /// Local reply: the server sent an invalid response.
     AnsweredServerFault,
-    /// The same: the server did not answer in time.
+    /// Local reply: the server did not respond in time.
     AnsweredServerTimeout,
-    /// The same: it got a file, or a part of one, or was told that it has it already.
+    /// Local reply: a file, a part of a file, or status 304 (not modified).
     AnsweredFile,
-    /// The same: there is no such file.
+    /// Local reply: the file does not exist.
     AnsweredFileNotFound,
-    /// The same: the file must not be read, or the directory not be listed.
+    /// Local reply: the file must not be read, or the directory must not be listed.
     AnsweredFileForbidden,
-    /// The same: files are got with `GET` and `HEAD` alone.
+    /// Local reply: files allow only `GET` and `HEAD`.
     AnsweredFileMethod,
-    /// The same: the file is not the one that the request's condition is about.
+    /// Local reply: the file does not meet the request's precondition.
     AnsweredFilePrecondition,
-    /// The same: the file has none of the ranges.
+    /// Local reply: the file has none of the requested ranges.
     AnsweredFileRange,
-    /// The same: the file could not be read, or this host has no descriptor for it.
+    /// Local reply: the file could not be read, or this host has no descriptor for it.
     AnsweredFileFailed,
-    /// Files of a backend that a worker had at hand, small ones in memory and others open.
+    /// Cache hits of a backend's files: small files in memory, other files open.
     FileCacheHits,
-    /// Those that it had to open.
+    /// Cache misses: files that a worker had to open.
     FileCacheMisses,
-    /// Files that were no longer kept because others came for which there was no room.
+    /// Files evicted from the cache to make room for other files.
     FileCacheEvictions,
-    /// Bytes of memory that files took which a worker kept.
+    /// Bytes of memory of all files that workers have put into the cache.
     FileCacheBytesKept,
-    /// Of those, the bytes of files that are no longer kept.
+    /// Bytes of memory of the files that have left the cache.
     FileCacheBytesDropped,
-    /// Responses that convey has begun to compress with `zstd` (mode http).
+    /// Responses that convey began to compress with `zstd` (mode http).
     CompressedZstd,
-    /// The same with `br`.
+    /// Responses that convey began to compress with `br` (mode http).
     CompressedBrotli,
-    /// The same with `gzip`.
+    /// Responses that convey began to compress with `gzip` (mode http).
     CompressedGzip,
-    /// Responses that went as they were: there was no memory for another encoder.
+    /// Responses sent uncompressed: no memory was left for another encoder.
     CompressionNoRoom,
-    /// Bytes of bodies before they were compressed.
+    /// Bytes of bodies before compression.
     CompressionBytesIn,
-    /// Bytes of the same bodies afterwards.
+    /// Bytes of bodies after compression.
     CompressionBytesOut,
 }
 
 impl Counter {
     const COUNT: usize = Counter::CompressionBytesOut as usize + 1;
 
-    /// The ways a connection can end other than both sides closing, with the label that metrics and logs
-    /// use.
+    /// Reasons why a connection ends, except that both sides closed it, with the label that metrics
+    /// and logs use.
     pub const ENDS: [(Counter, &'static str); 32] = [
         (Counter::NoServer, "no_server"),
         (Counter::ConnectFailed, "connect_failed"),
@@ -264,8 +278,8 @@ impl Counter {
         (Counter::Evicted, "evicted"),
     ];
 
-    /// Why datagrams are dropped (UDP in proxy mode), and streams (mode http), with the label that
-    /// metrics and logs use.
+    /// Reasons why datagrams (UDP in proxy mode) and streams (mode http) are dropped, with the
+    /// label that metrics and logs use.
     pub const DROPS: [(Counter, &'static str); 14] = [
         (Counter::DroppedNoServer, "no_server"),
         (Counter::DroppedFull, "max_connections"),
@@ -283,14 +297,15 @@ impl Counter {
         (Counter::DroppedTooSlow, "client_too_slow"),
     ];
 
-    /// Why a frontend turns clients away at the door, in every mode, with the label that metrics and logs use.
+    /// Reasons why a frontend refuses clients, in every mode, with the label that metrics and logs
+    /// use.
     pub const REFUSALS: [(Counter, &'static str); 3] = [
         (Counter::RefusedAccess, "access_denied"),
         (Counter::RefusedSourceConnections, "source_connections"),
         (Counter::RefusedSourceRate, "source_rate"),
     ];
 
-    /// Responses by the class of their status.
+    /// Counters of responses, by the class of their status.
     pub const RESPONSES: [(Counter, &'static str); 5] = [
         (Counter::Responses1xx, "1xx"),
         (Counter::Responses2xx, "2xx"),
@@ -299,7 +314,7 @@ impl Counter {
         (Counter::Responses5xx, "5xx"),
     ];
 
-    /// Why convey answers a request itself, with the label that metrics and logs use.
+    /// Reasons for local replies, with the label that metrics and logs use.
     pub const ANSWERS: [(Counter, &'static str); 23] = [
         (Counter::AnsweredMalformed, "malformed"),
         (Counter::AnsweredRequestTimeout, "request_timeout"),
@@ -326,7 +341,7 @@ impl Counter {
         (Counter::AnsweredFileFailed, "file_failed"),
     ];
 
-    /// Responses that convey has compressed, by their `Content-Encoding`.
+    /// Counters of compressed responses, by their `Content-Encoding`.
     pub const COMPRESSED: [(Counter, &'static str); 3] = [
         (Counter::CompressedZstd, "zstd"),
         (Counter::CompressedBrotli, "br"),
@@ -344,37 +359,37 @@ impl Counter {
         }
     }
 
-    /// The label of an end or a refusal; empty for what is neither.
+    /// Label of an end or a refusal; empty for other counters.
     pub fn label(self) -> &'static str {
         let mut all = Counter::ENDS.iter().chain(&Counter::REFUSALS);
         all.find(|(reason, _)| *reason == self).map_or("", |(_, label)| label)
     }
 
-    /// The label of an answer; empty for what is none.
+    /// Label of a local reply; empty for other counters.
     pub fn answer_label(self) -> &'static str {
         Counter::ANSWERS.iter().find(|(answer, _)| *answer == self).map_or("", |(_, label)| label)
     }
 
-    /// The label of a drop; empty for what is not one.
+    /// Label of a drop; empty for other counters.
     pub fn drop_label(self) -> &'static str {
         Counter::DROPS.iter().find(|(drop, _)| *drop == self).map_or("", |(_, label)| label)
     }
 }
 
-/// The counters of one frontend, backend or server: one set for each core, summed by readers.
+/// Traffic counters of one frontend, backend or server: one set for each core, summed by readers.
 pub struct Traffic {
     cores: Box<[CachePadded<[AtomicU64; Counter::COUNT]>]>,
 }
 
 impl Traffic {
-    /// Zeroes, for `cores` writers.
+    /// Counters at zero, for `cores` writers.
     pub fn new(cores: usize) -> Self {
         let zeroes = || CachePadded::new([const { AtomicU64::new(0) }; Counter::COUNT]);
         Traffic { cores: (0..cores).map(|_| zeroes()).collect() }
     }
 
-    /// Adds to a counter of one core. Each core has a single writer, so this is a plain load and store:
-    /// no locked instruction, no line shared with another core.
+    /// Adds to a counter of one core. Each core has a single writer, so this is a plain load and
+    /// store, without a locked instruction or a cache line shared with another core.
     #[inline]
     pub fn add(&self, core: usize, counter: Counter, n: u64) {
         let cell = &self.cores[core][counter as usize];
@@ -391,9 +406,10 @@ impl Traffic {
         self.current_in(0..self.cores.len())
     }
 
-    /// Connections open now that these cores opened and will close.
+    /// Connections open now that these cores count: opened minus closed.
     pub fn current_in(&self, cores: Range<usize>) -> u64 {
-        // Closed is read first: a connection that opens and closes in between must not make it negative.
+        // Closed is read first: a connection that opens and closes between the reads must not make
+        // the difference negative.
         let closed = sum(&self.cores[cores.clone()], Counter::Closed);
         sum(&self.cores[cores], Counter::Opened).saturating_sub(closed)
     }
