@@ -1,4 +1,4 @@
-//! What sources of servers know: what they say and the time in, servers out. Pure.
+//! Servers that discovery sources report. Input: reports and the time; output: servers. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -7,67 +7,67 @@ use convey_config::FoundBySource;
 use convey_model::{DiscoveredServer, DiscoverySource, DiscoveryState, SourceSettings, Timestamp, is_local};
 use convey_snapshot::Discovery;
 
-/// How many servers a source may have: a pool of more is slow to build and to probe.
+/// Limit for the servers of a source: a larger pool is slow to build and to probe.
 const MAX_SERVERS: usize = 1_024;
 
-/// The sources that backends have servers from.
+/// Discovery sources that backends take servers from.
 #[derive(Debug, Default)]
 pub(super) struct Discoveries(BTreeMap<DiscoverySource, SourceEntry>);
 
-/// The changes by what a source says.
+/// Changes that a report of a source causes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DiscoveryChange {
     /// The source.
     pub source: DiscoverySource,
-    /// Servers that it has now and had not before.
+    /// Servers that are new.
     pub added: Vec<DiscoveredServer>,
-    /// Servers that it had before.
+    /// Servers that are gone.
     pub removed: Vec<DiscoveredServer>,
     /// Servers that get no new connections from now on.
     pub draining: Vec<DiscoveredServer>,
     /// Servers that were draining and get new connections again.
     pub resumed: Vec<DiscoveredServer>,
-    /// What it says of servers from now on; `None`: the same as before.
+    /// New settings of the source's servers; `None`: the settings are unchanged.
     pub settings: Option<SourceSettings>,
-    /// Whether backends have to be made anew: another zone or port counts, too.
+    /// Whether backends have to be rebuilt; a changed zone or port counts, too.
     pub is_of_servers: bool,
-    /// Whether it is news for the log: other words of the same fault are none.
+    /// Whether to log the change. A new message for the same fault is not logged.
     pub is_told: bool,
-    /// How many it has now.
+    /// Number of servers that the source has now.
     pub servers: usize,
-    /// Whether it can be asked.
+    /// Whether the source began to fail or recovered.
     pub fault: SourceFault,
-    /// What it has that is no server and was not told before: words for an operator.
+    /// Endpoints that are no servers and were not logged before; operator-facing messages.
     pub notes: Vec<String>,
 }
 
-/// A source as one process hands it to the next at an upgrade.
+/// State of a source for the next process of an upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownSource {
     /// The source.
     pub source: DiscoverySource,
     /// Its servers.
     pub servers: Vec<DiscoveredServer>,
-    /// What it says of them.
+    /// Settings of the servers.
     pub settings: SourceSettings,
-    /// Why it cannot be asked, if it cannot.
+    /// Fault of the source, if it fails.
     pub fault: Option<String>,
 }
 
-/// What has become of the fault of a source.
+/// Change of a source's fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SourceFault {
-    /// Nothing.
+    /// No change.
     Same,
-    /// It cannot be asked from now on; its servers stay. Why, in words for an operator.
+    /// The source fails from now on; its servers stay. Operator-facing reason.
     Began(String),
-    /// It can be asked again.
+    /// The source has recovered.
     Ended,
 }
 
 #[derive(Debug)]
 struct SourceEntry {
-    /// Sorted by name; `None`: it has not said yet.
+    /// Sorted by name; `None`: the source has not reported yet.
     servers: Option<Vec<DiscoveredServer>>,
     settings: SourceSettings,
     fault: Option<String>,
@@ -77,7 +77,7 @@ struct SourceEntry {
 }
 
 impl Discoveries {
-    /// Knows exactly these sources from now on.
+    /// Keeps exactly these sources from now on.
     pub(super) fn want(&mut self, sources: &BTreeSet<&DiscoverySource>, now: Timestamp) {
         self.0.retain(|source, _| sources.contains(source));
         for &source in sources {
@@ -85,7 +85,7 @@ impl Discoveries {
         }
     }
 
-    /// The sources that have said which servers they have, for the next process.
+    /// Sources that have reported their servers, for the next process.
     pub(super) fn known(&self) -> Vec<KnownSource> {
         let known = self.0.iter().filter_map(|(source, entry)| {
             let (source, servers) = (source.clone(), entry.servers.clone()?);
@@ -94,7 +94,7 @@ impl Discoveries {
         known.collect()
     }
 
-    /// Begins with the servers that another process knew. They stay until the source can be asked.
+    /// Begins with the servers that another process had. They stay until the source reports.
     pub(super) fn expect(&mut self, known: Vec<KnownSource>, now: Timestamp) {
         for KnownSource { source, servers, settings, fault } in known {
             let (servers, failures) = (Some(servers), u64::from(fault.is_some()));
@@ -103,31 +103,31 @@ impl Discoveries {
         }
     }
 
-    /// Forgets servers of this host or link: the configuration allows them no longer.
+    /// Removes servers of this host or link: the configuration no longer allows them.
     pub(super) fn refuse_local(&mut self) {
         for servers in self.0.values_mut().filter_map(|entry| entry.servers.as_mut()) {
             servers.retain(|server| !is_local(server.addr.ip()));
         }
     }
 
-    /// Whether the source has said anything yet.
+    /// Whether the source has reported servers or a fault.
     pub(super) fn knows(&self, source: &DiscoverySource) -> bool {
         self.0.get(source).is_some_and(|entry| entry.servers.is_some() || entry.fault.is_some())
     }
 
-    /// The servers of the source, sorted by name, and what it says of them.
+    /// Servers of the source, sorted by name, and their settings.
     pub(super) fn found(&self, source: &DiscoverySource) -> FoundBySource<'_> {
         let Some(entry) = self.0.get(source) else { return FoundBySource::default() };
         let servers = entry.servers.as_deref().unwrap_or_default();
         FoundBySource { servers, settings: entry.settings }
     }
 
-    /// How often the source could not be asked.
+    /// Number of failures of the source.
     pub(super) fn failures(&self, source: &DiscoverySource) -> u64 {
         self.0.get(source).map_or(0, |entry| entry.failures)
     }
 
-    /// Takes the first word of a source that is about to be wanted.
+    /// Applies the first report of a source that is about to be wanted.
     pub(super) fn learn(
         &mut self,
         source: &DiscoverySource,
@@ -138,7 +138,8 @@ impl Discoveries {
         self.on_state(source, state, now)
     }
 
-    /// Takes what a source says. Returns what that changes; nothing if the source is no longer wanted.
+    /// Applies a report of a source. Returns the changes; `None` if nothing changed, or if the
+    /// source is no longer wanted.
     pub(super) fn on_state(
         &mut self,
         source: &DiscoverySource,
@@ -150,7 +151,7 @@ impl Discoveries {
         let before = entry.servers.take().unwrap_or_default();
         let DiscoveryState { servers, settings, fault, mut notes, failures } = state;
         let is_known = was_known || servers.is_some();
-        // A source that cannot be asked takes nothing away.
+        // A source that fails removes no servers.
         let after = servers.map_or_else(|| before.clone(), |servers| bounded(servers, &before, &mut notes));
         let change = match (&entry.fault, &fault) {
             (None, Some(why)) => SourceFault::Began(why.clone()),
@@ -216,7 +217,8 @@ impl SourceEntry {
     }
 }
 
-/// Keeps no more servers than a source may have, those it had before first: then ever new ones change nothing. Sorted by name.
+/// Cuts the servers to [`MAX_SERVERS`] and sorts them by name. Servers of `before` stay first, so
+/// that a long list with ever new servers changes nothing.
 fn bounded(
     mut servers: Vec<DiscoveredServer>,
     before: &[DiscoveredServer],
@@ -227,7 +229,7 @@ fn bounded(
         let known: BTreeSet<&str> = before.iter().map(|server| &*server.name).collect();
         servers.sort_by_key(|server| !known.contains(&*server.name));
         servers.truncate(MAX_SERVERS);
-        // The number may change every second; the note shall not.
+        // The note has no total: the total may change every second.
         notes.insert(format!(
             "it has more than {MAX_SERVERS} endpoints, and {MAX_SERVERS} of them are servers"
         ));
@@ -237,13 +239,13 @@ fn bounded(
     servers
 }
 
-/// The servers that are not among the others.
+/// Servers that are not among the others.
 fn without(all: &[DiscoveredServer], others: &[DiscoveredServer]) -> Vec<DiscoveredServer> {
     let known = keys(others);
     all.iter().filter(|server| !known.contains(&(&*server.name, server.addr))).cloned().collect()
 }
 
-/// The servers that are among the others, too.
+/// Servers that are among the others, too.
 fn among(all: &[DiscoveredServer], others: &[DiscoveredServer]) -> Vec<DiscoveredServer> {
     let known = keys(others);
     all.iter().filter(|server| known.contains(&(&*server.name, server.addr))).cloned().collect()

@@ -1,30 +1,30 @@
-//! What is known of a source of servers.
+//! State of a discovery source in a snapshot.
 
 use std::collections::BTreeSet;
 
 use convey_model::{DiscoverySource, Timestamp};
 
-/// A source as of this snapshot.
+/// A discovery source as of this snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Discovery {
-    /// Which.
+    /// Identity of the source.
     pub source: DiscoverySource,
-    /// Its servers; `None`: it has not said yet.
+    /// Number of servers; `None`: the source has not reported yet.
     pub servers: Option<usize>,
-    /// Those of them that get no new connections.
+    /// Number of servers that get no new connections.
     pub draining: usize,
-    /// Why it cannot be asked now, in words for an operator.
+    /// Current fault of the source; operator-facing message.
     pub fault: Option<String>,
-    /// What it has that is no server, and why: words for an operator.
+    /// Endpoints that are no servers, and why; operator-facing messages.
     pub notes: BTreeSet<String>,
-    /// How often it could not be asked so far.
+    /// Number of failures so far.
     pub failures: u64,
-    /// When its servers last changed, or it began or ceased to fail.
+    /// When the servers last changed, or the source began to fail or recovered.
     pub since: Timestamp,
 }
 
 impl Discovery {
-    /// Whether what is known is what the source has now.
+    /// Whether the source has reported and works, so that its servers are current.
     pub fn is_connected(&self) -> bool {
         self.servers.is_some() && self.fault.is_none()
     }

@@ -1,4 +1,4 @@
-//! Snapshots made by hand, for the tests of those who read them.
+//! Snapshots built by hand, for tests of their readers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use convey_tls::TlsAcceptor;
 
 pub use convey_model::fixture::{backend, server};
 
-/// Up since the program started.
+/// Health of a server that is up since the start.
 pub fn up() -> Health {
     Health {
         up: true,
@@ -25,18 +25,18 @@ pub fn up() -> Health {
     }
 }
 
-/// Down since some time after the program started.
+/// Health of a server that went down some time after the start.
 pub fn down(reason: &str, after: Duration) -> Health {
     Health { up: false, reason: reason.into(), since: Timestamp(0).after(after), ..up() }
 }
 
-/// A backend that nobody has used.
+/// An unused backend.
 pub fn pool(name: &str, servers: Vec<(model::ServerConfig, Health)>) -> Arc<Pool> {
     let (servers, health) = servers.into_iter().unzip();
     unused(backend(name, servers), health)
 }
 
-/// A backend with these settings that nobody has used. Its servers are up.
+/// An unused backend with these settings. Its servers are up.
 pub fn pool_of(config: model::BackendConfig) -> Arc<Pool> {
     let health = vec![up(); config.servers.len()];
     unused(config, health)
@@ -51,22 +51,22 @@ fn unused(config: model::BackendConfig, health: Vec<Health>) -> Arc<Pool> {
     Arc::new(Pool::new(Arc::new(config), servers, Arc::new(live), None))
 }
 
-/// The same backend with other servers.
+/// The backend of `pool` with other servers.
 pub fn with_servers(pool: &Pool, servers: Vec<Arc<Server>>) -> Arc<Pool> {
     Arc::new(Pool::new(pool.config.clone(), servers, pool.live.clone(), Some(pool)))
 }
 
-/// A frontend without a limit that nobody has connected to.
+/// An unused frontend without a limit.
 pub fn frontend(name: &str, listen: &[&str], pool: &Arc<Pool>) -> Arc<Frontend> {
     frontend_of(model::fixture::frontend(name, listen, &pool.config.name), pool)
 }
 
-/// A frontend with these settings that nobody has connected to.
+/// An unused frontend with these settings.
 pub fn frontend_of(config: model::FrontendConfig, pool: &Arc<Pool>) -> Arc<Frontend> {
     http_frontend(config, pool, &[])
 }
 
-/// The same, where its routes may lead to other backends, too.
+/// An unused frontend whose routes may lead to other backends, too.
 pub fn http_frontend(config: model::FrontendConfig, pool: &Arc<Pool>, others: &[Arc<Pool>]) -> Arc<Frontend> {
     let live = Arc::new(FrontendLive::new(number(), 1).named(&config.name));
     let http = config.http.as_ref();
@@ -84,7 +84,7 @@ pub fn http_frontend(config: model::FrontendConfig, pool: &Arc<Pool>, others: &[
     Arc::new(Frontend { config, pool: pool.clone(), http, tls, sni, challenges: None, sources: None, live })
 }
 
-/// A state of these frontends and pools, counted by one core.
+/// A snapshot of these frontends and pools, counted by one core.
 pub fn snapshot(frontends: Vec<Arc<Frontend>>, pools: Vec<Arc<Pool>>) -> Snapshot {
     let places = Places::new(&frontends, &pools).into();
     let used = frontends.iter().flat_map(|f| f.pools().iter().map(|pool| (&f.config, &*pool.config)));
@@ -92,7 +92,7 @@ pub fn snapshot(frontends: Vec<Arc<Frontend>>, pools: Vec<Arc<Pool>>) -> Snapsho
     Snapshot { places, frontends, pools, server_endpoints, ..Snapshot::empty(1) }
 }
 
-/// One that no other server or frontend has.
+/// A number that no other server or frontend has.
 fn number() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! What a frontend in mode `http` does with requests, with the backends of its routes at hand.
+//! Routes of a frontend in mode `http`, with their resolved backends.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -11,66 +11,68 @@ use convey_model::{
     FrontendConfig, HeaderRules, HttpConfig, Redirect, RouteAction, RouteCompression, RouteConfig,
 };
 
-/// The name of the route of requests that no other route is for. Names of others have a slash.
+/// Name of the default route in logs and metrics. Names of other routes contain a slash.
 const DEFAULT: &str = "default";
 
-/// The routes of a frontend.
+/// HTTP routes of a frontend.
 #[derive(Debug)]
 pub struct HttpFrontend {
-    /// By host and path.
+    /// Routes by host and path.
     pub routes: RouteTable<Arc<HttpRoute>>,
     in_order: Vec<Arc<HttpRoute>>,
-    /// What becomes of a request without a route; `None`: it gets a 404.
+    /// Route of requests that match no other route; `None`: such a request gets a 404.
     pub default: Option<Arc<HttpRoute>>,
-    /// The fields that tell servers of clients.
+    /// Header fields that tell servers about the client, such as `Forwarded`.
     pub forwarded: ForwardedFields,
-    /// Whether a request that is a part of no trace begins one.
+    /// Whether a request without a trace begins one.
     pub begin_traces: bool,
-    /// Rules for responses of convey itself that belong to no route.
+    /// Rules for local replies that belong to no route.
     pub response: FieldRules,
-    /// How fast one source may send requests; `None`: no limit.
+    /// Rate limit for the requests of one source; `None`: no limit.
     pub limit: Option<RequestLimit>,
-    /// The backends with servers of all routes and of the default one, each once.
+    /// Backends with servers of all routes and of the default route, each once.
     pub(crate) pools: Vec<Arc<Pool>>,
 }
 
-/// What becomes of requests.
+/// Route of HTTP requests.
 #[derive(Debug, Clone)]
 pub struct HttpRoute {
-    /// Its name in logs and metrics, such as `api.example/v1`.
+    /// Name in logs and metrics, such as `api.example/v1`.
     pub name: Arc<str>,
-    /// The prefix of the path by which requests come to it; `None`: it is for those without a route.
+    /// Path prefix that requests must have; `None`: the default route.
     pub prefix: Option<PathPrefix>,
-    /// Who answers.
+    /// Forwarding or redirect.
     pub action: HttpAction,
-    /// What takes the place of the path's prefix on the way to the server.
+    /// Replacement for the path prefix in requests to the server.
     pub rewrite_path: Option<Box<[u8]>>,
-    /// The host that the server is asked for, in place of the client's.
+    /// Host in requests to the server; overrides the client's.
     pub rewrite_host: Option<Box<[u8]>>,
     /// The state that outlives this snapshot.
     pub live: Arc<RouteLive>,
-    /// What changes in requests: by the frontend's rules, and then by its own.
+    /// Rules for request fields: the frontend's rules, followed by the route's.
     pub request: FieldRules,
-    /// What changes in responses: by the frontend's rules, and then by its own.
+    /// Rules for response fields: the frontend's rules, followed by the route's.
     pub response: FieldRules,
-    /// How fast one source may send requests of it, beside the limit of the frontend; `None`: no limit.
+    /// Rate limit for the route's requests of one source, in addition to the limit of the frontend;
+    /// `None`: no limit.
     pub limit: Option<RequestLimit>,
-    /// Which responses are compressed; `None`: no response is.
+    /// Rules for compression of responses; `None`: responses are not compressed.
     pub compression: Option<Arc<CompressionRules>>,
 }
 
-/// Who answers a request.
+/// Action of a route.
 #[derive(Debug, Clone)]
 pub enum HttpAction {
-    /// A server of this backend, or one of its files.
+    /// Forward to a server of this backend, or serve one of its files.
     Forward(Arc<Pool>),
-    /// convey itself, with a redirect.
+    /// Reply with a redirect.
     Redirect(Redirect),
 }
 
 impl HttpFrontend {
-    /// The routes of these settings of a frontend. `lives` has what is counted of its routes, `pool` finds backends. `limit` finds the limit
-    /// of a route, by its name, or that of the frontend.
+    /// Builds the routes of a frontend. `lives` has the counters of its routes, and `pool` finds a
+    /// backend by name. `limit` returns the limit of a route by its name, or, without a name, the
+    /// limit of the frontend.
     pub fn new(
         frontend: &FrontendConfig,
         http: &HttpConfig,
@@ -121,7 +123,7 @@ impl HttpFrontend {
             let _ = routes.add(&route.host, route.path.clone(), to);
         }
         lives.retain(|name| name == DEFAULT || http.routes.iter().any(|route| route.name == name));
-        // What is asked of these is whether a server is left.
+        // Callers of `pools` look for servers that are up; backends with files have no servers.
         let mut pools: Vec<Arc<Pool>> =
             pools.into_values().filter(|pool| pool.config.files.is_none()).collect();
         pools.sort_by(|a, b| a.config.name.cmp(&b.config.name));
@@ -140,13 +142,14 @@ impl HttpFrontend {
         }
     }
 
-    /// The route of a request with this host, as [`RequestHead::host`](convey_http_core::RequestHead::host) has it, and this path.
-    /// `None`: the request gets a 404.
+    /// Route of a request with this path and this host, in the form of
+    /// [`RequestHead::host`](convey_http_core::RequestHead::host). `None`: the request gets a 404.
     pub fn route(&self, host: &[u8], path: &[u8]) -> Option<&Arc<HttpRoute>> {
         self.routes.find(host, path).map(|found| found.to).or(self.default.as_ref())
     }
 
-    /// The same of a request that came by HTTPS: a redirect to HTTPS is no route for it, and would send its client here again.
+    /// Route of a request that arrived over HTTPS. Redirects to HTTPS are skipped: they would send
+    /// the client back to the same URL.
     pub fn route_of_https(&self, host: &[u8], path: &[u8]) -> Option<&Arc<HttpRoute>> {
         let leads_on =
             |route: &Arc<HttpRoute>| !matches!(route.action, HttpAction::Redirect(Redirect::Https));
@@ -154,22 +157,23 @@ impl HttpFrontend {
         found.or(self.default.as_ref().filter(|route| leads_on(route)))
     }
 
-    /// All routes, the default one last.
+    /// All routes, with the default route last.
     pub fn routes(&self) -> impl Iterator<Item = &Arc<HttpRoute>> {
         self.in_order.iter().chain(&self.default)
     }
 
-    /// What changes in a response of convey's own to this request; `None`: its head could not be read.
+    /// Rules for a local reply to this request; `None`: the request's head could not be read.
     pub fn response_to(&self, request: Option<&RequestHead>) -> &FieldRules {
         let route = request.and_then(|head| self.route(head.host(), head.path()));
         route.map_or(&self.response, |route| &route.response)
     }
 }
 
-/// How long a client remembers that it may come by HTTP/3: a day.
+/// Lifetime in seconds of an `Alt-Svc` offer: a day.
 const OFFER_LIFETIME: u32 = 86_400;
 
-/// What tells clients that they may come by HTTP/3, at the same ports (`Alt-Svc`, RFC 7838). An operator's own rules go after it.
+/// Header rule that offers HTTP/3 at the same ports (`Alt-Svc`, RFC 7838). The operator's rules are
+/// applied after it.
 fn offers_of_http3(frontend: &FrontendConfig) -> FieldRules {
     let mut rules = FieldRules::default();
     let ports: BTreeSet<u16> = frontend.http3_endpoints().map(|at| at.addr.port()).collect();
@@ -233,7 +237,7 @@ mod tests {
         FrontendConfig { backend: backend.map(str::to_owned), ..frontend }
     }
 
-    /// The route of a request, and where it leads.
+    /// Name and target of a request's route.
     fn found(http: &HttpFrontend, host: &str, path: &str) -> Option<(String, String)> {
         let route = http.route(host.as_bytes(), path.as_bytes())?;
         assert_eq!(route.prefix.is_none(), *route.name == *DEFAULT);
@@ -269,7 +273,7 @@ mod tests {
         assert_eq!(route.request.to_string(), "set X-A, set X-B");
         assert_eq!(route.rewrite_path.as_deref(), Some(&b"/new"[..]));
 
-        // A reload goes on counting; a route that is gone is forgotten.
+        // Counters of a route survive a reload; counters of a removed route are dropped.
         let names =
             |http: &HttpFrontend| http.routes().map(|route| route.name.to_string()).collect::<Vec<_>>();
         assert_eq!(names(&http), ["api.example/v1", "*/old", "default"]);

@@ -1,8 +1,9 @@
-//! The one immutable state the data path reads. Configuration and health make a whole new [`Snapshot`],
-//! published with one swap: a reader sees the old one or the new one, never a mixture, and never waits.
+//! Immutable state that the data path reads. Configuration and health build a whole new
+//! [`Snapshot`] and publish it with one swap: a reader gets the old one or the new one, never a
+//! mixture, and never waits.
 //!
-//! State that must outlive a swap (counters, slots, round-robin position) hangs off it behind `Arc`s that the
-//! next snapshot carries on. Pure.
+//! State that must outlive a swap (counters, slots, round-robin position) is behind `Arc`s that the
+//! next snapshot takes over. Pure.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod discoveries;
@@ -49,98 +50,106 @@ use convey_model::{
 };
 use convey_tls::{AcmeChallenges, TlsAcceptor};
 
-/// Everything a new connection needs to know.
+/// State that new connections need.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// Which snapshot this is: each one is one more than that before; 0 is [`Snapshot::empty`].
+    /// Number of the snapshot: one more than the number before; 0 is [`Snapshot::empty`].
     pub generation: u64,
-    /// Where frontends listen, and which server has which number.
+    /// Index of listening endpoints and of server numbers.
     pub places: Arc<Places>,
     /// All frontends, by name.
     pub frontends: Vec<Arc<Frontend>>,
-    /// All backends, by name, those without a frontend too.
+    /// All backends, by name, including backends without a frontend.
     pub pools: Vec<Arc<Pool>>,
-    /// Where the servers of frontends listen.
+    /// Endpoints of the servers of frontends.
     pub server_endpoints: Arc<ServerEndpoints>,
-    /// The names that servers go by, sorted.
+    /// Host names of servers, sorted.
     pub names: Vec<Name>,
-    /// The sources that backends have servers from, sorted.
+    /// Discovery sources of backends, sorted.
     pub discoveries: Vec<Discovery>,
-    /// What operators have said while the program runs.
+    /// Changes that operators made at run time.
     pub overlays: Vec<Overlay>,
-    /// What they have said of the log.
+    /// Log level that an operator set.
     pub log_level: Option<SaidLogLevel>,
-    /// The addresses that this host has.
+    /// Addresses of this host.
     pub own_addresses: Arc<BTreeSet<IpAddr>>,
-    /// Frontends and servers that a reload took away and whose flows may still finish; empty in proxy mode.
+    /// Frontends and servers that a reload removed and whose flows may still finish; empty in proxy
+    /// mode.
     pub draining: Arc<DrainingEndpoints>,
-    /// Whether the program is about to end and begins no new flows (packet modes).
+    /// Whether convey is about to stop and begins no new flows (packet modes).
     pub stopping: bool,
-    /// Frontends whose flows we leave as they are at our end, for they go on without us (packet modes).
+    /// Frontends whose flows convey leaves in place when it stops, because they continue without it
+    /// (packet modes).
     pub outlasting: BTreeSet<Endpoint>,
     /// The next hops of packets; empty in proxy mode.
     pub network: Arc<NextHops>,
-    /// The certificates that convey orders itself.
+    /// Certificates that convey orders.
     pub acme: Option<Arc<AcmeConfig>>,
-    /// How the addresses of frontends are announced; `None`: they are not.
+    /// Announcement of frontends' addresses; `None`: convey announces none.
     pub announce: Option<Arc<AnnounceConfig>>,
     /// Time limits.
     pub timeouts: Timeouts,
-    /// How long silent flows are remembered (packet modes).
+    /// How long flows without packets are kept (packet modes).
     pub flow_timeouts: FlowTimeouts,
-    /// Shortest path MTU to a client that servers are told of in passthrough, in bytes; `None`: they are told of none.
+    /// Shortest path MTU to a client that convey reports to servers in passthrough, in bytes;
+    /// `None`: convey reports no path MTU.
     pub min_path_mtu: Option<u32>,
-    /// Counters over all frontends, those that are gone too.
+    /// Counters of all frontends, including removed ones.
     pub totals: Arc<Traffic>,
 }
 
-/// A frontend with its backend at hand.
+/// A frontend with its resolved backend.
 #[derive(Debug)]
 pub struct Frontend {
-    /// As configured.
+    /// Configuration of the frontend.
     pub config: model::FrontendConfig,
-    /// The servers of its connections; with routes, those of requests and connections without one. A pool without servers, which is
-    /// not among the snapshot's, if the frontend has no backend of its own.
+    /// Servers of the frontend's connections; with routes, servers of requests and connections that
+    /// match no route. If the frontend has no backend, the pool is empty and not in
+    /// [`Snapshot::pools`].
     pub pool: Arc<Pool>,
-    /// What becomes of requests. `Some` exactly in mode `http`.
+    /// Routes of requests; `Some` exactly in mode `http`.
     pub http: Option<HttpFrontend>,
-    /// How clients shake hands; `None`: they speak no TLS with convey. One that its settings cannot make is missing, too: nobody comes in.
+    /// Acceptor of TLS handshakes; `None`: clients speak no TLS with convey, or the settings make
+    /// no acceptor. In the second case convey refuses all clients.
     pub tls: Option<Arc<TlsAcceptor>>,
-    /// Where TLS connections go by what their clients ask for; `None` without such routes.
+    /// Routes of TLS connections by server name and protocol; `None` without such routes.
     pub sni: Option<SniRoutes>,
-    /// What authorities look for by HTTP while convey orders a certificate; `None`: it orders none.
+    /// Challenges that ACME authorities request over HTTP while convey orders a certificate;
+    /// `None`: convey orders none.
     pub challenges: Option<Arc<AcmeChallenges>>,
-    /// The counts of each source; `None` without limits for sources.
+    /// Counts of each source; `None` without limits for sources.
     pub sources: Option<Arc<Sources>>,
     /// The state that outlives this snapshot.
     pub live: Arc<FrontendLive>,
 }
 
-/// The part of a frontend that outlives snapshots.
+/// Part of a frontend that outlives snapshots.
 #[derive(Debug)]
 pub struct FrontendLive {
-    /// Its name.
+    /// Name of the frontend.
     pub name: Arc<str>,
-    /// Its number: no other frontend has had it or will, for as long as the program runs.
+    /// Number of the frontend, unique for as long as the process runs.
     pub id: u32,
-    /// Its counters.
+    /// Traffic counters.
     pub traffic: Traffic,
-    /// Its open connections.
+    /// Slots of open connections.
     pub slots: Arc<Slots>,
-    /// Of these, the UDP sessions that give way to any new one.
+    /// Slots of open UDP sessions that any new session may evict.
     pub questions: Slots,
-    /// Notified when one of them ends.
+    /// Notified when a connection ends.
     pub freed: Notify,
-    /// Notified when limits change, where connections wait for their client's share of them.
+    /// Notified when limits change; wakes connections that wait for their client's share.
     pub share_changed: Notify,
-    /// Connections that wait for a slot or for their client's share, without connections in the kernel's queue.
+    /// Connections that wait for a slot or for their client's share, without connections in the
+    /// kernel's queue.
     pub waiters: Waiters,
-    /// What is counted of its routes.
+    /// Counters of the frontend's routes.
     pub routes: RouteLives,
 }
 
 impl Frontend {
-    /// The backends whose servers serve its clients, each once: those of its routes, too. Backends with files have none.
+    /// Backends whose servers serve the frontend's clients, including those of routes, each once.
+    /// Backends with files are left out.
     pub fn pools(&self) -> &[Arc<Pool>] {
         match (&self.http, &self.sni) {
             (Some(http), _) => &http.pools,
@@ -149,15 +158,15 @@ impl Frontend {
         }
     }
 
-    /// Whether its connections go on without us: any balancer sends a client's packets to the same server, and servers
-    /// answer clients themselves.
+    /// Whether the frontend's connections continue without convey: any balancer sends a client's
+    /// packets to the same server, and servers answer clients directly.
     pub(crate) fn outlasts_us(&self) -> bool {
         self.config.mode.is_dsr() && self.pool.config.algorithm.hashes()
     }
 }
 
 impl FrontendLive {
-    /// The frontend number `id`, which nobody has connected to, counted by `cores` cores.
+    /// Frontend number `id` without connections, counted by `cores` cores.
     pub fn new(id: u32, cores: usize) -> Self {
         let (slots, questions) = (Arc::default(), Slots::default());
         let (freed, share_changed) = (Notify::new(), Notify::new());
@@ -176,49 +185,50 @@ impl FrontendLive {
         }
     }
 
-    /// The same with its name, for the access log.
+    /// Sets the name, for the access log.
     pub fn named(self, name: &str) -> Self {
         FrontendLive { name: name.into(), ..self }
     }
 }
 
-/// A server's health.
+/// Health of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// Whether it answers; only then it gets new connections.
+    /// Whether the server answers; a server that is down gets no new connections.
     pub up: bool,
-    /// Whether a probe or a client has found that out. A server counts as up before its first probe, too.
+    /// Whether a probe or a client has proved `up`. A server counts as up before its first probe,
+    /// too.
     pub proven: bool,
-    /// Why: what the last decisive probe or connect said, in words for an operator.
+    /// Outcome of the last decisive probe or connect; operator-facing message.
     pub reason: String,
-    /// When it last changed.
+    /// When `up` last changed.
     pub since: Timestamp,
-    /// Whether it gets none all the same for a time, because clients fared badly.
+    /// Temporary ejection because of clients' failures; an ejected server gets no new connections.
     pub ejected: Option<Ejected>,
-    /// The part of its weight that it gets, in percent: less than 100 while it comes back slowly.
+    /// Share of its weight that the server has now, in percent: below 100 during slow start.
     pub percent: u8,
 }
 
 impl Health {
-    /// Whether it gets new connections as long as there is a choice.
+    /// Whether the server gets new connections as long as the pool has a choice.
     pub(crate) fn is_in_service(&self) -> bool {
         self.up && self.ejected.is_none()
     }
 }
 
-/// A server that was taken out because clients fared badly.
+/// Ejection of a server because of clients' failures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ejected {
-    /// When it comes back.
+    /// When the server returns.
     pub until: Timestamp,
-    /// How many times it has been ejected in short succession.
+    /// How many times the server has been ejected in short succession.
     pub times: u32,
-    /// Why, in words for an operator.
+    /// Operator-facing reason.
     pub reason: String,
 }
 
 impl Snapshot {
-    /// Has every connection that waits for a free slot look again: limits or servers have changed.
+    /// Wakes every connection that waits for a free slot: limits or servers have changed.
     pub fn wake_waiting(&self) {
         for FrontendLive { freed, share_changed, .. } in self.frontends.iter().map(|frontend| &*frontend.live)
         {
@@ -228,28 +238,29 @@ impl Snapshot {
         self.pools.iter().for_each(|pool| pool.live.freed.notify_waiters());
     }
 
-    /// The time limits of a frontend: its own go before those of its backend, and these before those of all.
+    /// Time limits of a frontend: its own override those of its backend, which override the global
+    /// ones.
     pub fn timeouts_of(&self, frontend: &Frontend) -> Timeouts {
         self.timeouts_with(frontend, &frontend.pool)
     }
 
-    /// The time limits of a frontend where this backend of it serves.
+    /// Time limits of a frontend for connections to this backend of it.
     pub fn timeouts_with(&self, frontend: &Frontend, pool: &Pool) -> Timeouts {
         self.timeouts.with(&pool.config.timeouts).with(&frontend.config.timeouts)
     }
 
-    /// Whether what comes from `ip` may come from this host.
+    /// Whether packets from `ip` may come from this host.
     pub fn is_own(&self, ip: IpAddr) -> bool {
         ip.is_loopback() || self.own_addresses.contains(&ip)
     }
 
-    /// The pool of the backend that this one is of, as it is here; the same if there is none.
+    /// Pool of this snapshot for the same backend as `pool`; `pool` itself if the backend is gone.
     pub fn newest_pool(&self, pool: &Arc<Pool>) -> Arc<Pool> {
         let same = self.pools.iter().find(|other| Arc::ptr_eq(&other.live, &pool.live));
         same.unwrap_or(pool).clone()
     }
 
-    /// The servers of L2 DSR that only routers lead to.
+    /// Servers of L2 DSR that convey reaches only through a router.
     pub fn off_link(&self) -> BTreeSet<ServerKey> {
         let needs_link = |frontend: &&Arc<Frontend>| {
             frontend.config.mode.is_dsr() && frontend.pool.config.dsr.needs_link()
@@ -268,13 +279,13 @@ impl Snapshot {
         .collect()
     }
 
-    /// Connections that go on without us.
+    /// Number of connections that continue without convey.
     pub fn outlasting_connections(&self) -> u64 {
         let frontends = self.frontends.iter().filter(|frontend| frontend.outlasts_us());
         frontends.map(|frontend| u64::from(frontend.live.slots.open())).sum()
     }
 
-    /// A state with no frontend: what runs before the first configuration is applied.
+    /// State without a frontend, which runs before the first configuration is applied.
     pub fn empty(cores: usize) -> Self {
         let second = Duration::from_secs(1);
         Snapshot {

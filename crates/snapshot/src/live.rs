@@ -1,4 +1,4 @@
-//! What outlives snapshots of a backend and of its servers: counters, queues and open connections.
+//! State of backends and servers that outlives snapshots: counters, queues and open connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -11,67 +11,69 @@ use crate::stats::{ANSWER_TIMES, CONNECT_TIMES, Histogram, NetworkSet, SESSION_T
 use convey_balance::AnswerTimes;
 use convey_model::{Slots, Timestamp};
 
-/// How exactly it is known when a server last answered.
+/// Precision of the time of a server's last answer.
 const ANSWER_PRECISION: Duration = Duration::from_millis(100);
 
-/// The part of a backend that outlives snapshots.
+/// Part of a backend that outlives snapshots.
 #[derive(Debug)]
 pub struct PoolLive {
-    /// Its name.
+    /// Name of the backend.
     pub name: Arc<str>,
-    /// Its counters.
+    /// Traffic counters.
     pub traffic: Traffic,
-    /// How long connects to its servers took; those that failed are not in it (proxy mode).
+    /// Durations of successful connects to servers (proxy mode).
     pub connect_times: Histogram,
-    /// From accepting a client to the end of its connection, if it got a server (proxy mode).
+    /// Durations from accepting a client to the end of its connection, if it got a server (proxy
+    /// mode).
     pub session_times: Histogram,
-    /// Held by the connection whose turn it is while every server is at its limit; the others queue for
-    /// it in order.
+    /// Held by the connection that is next while every server is at its limit; the others queue for
+    /// the lock in order.
     pub queue: Mutex<()>,
     /// Notified when a connection to a server ends.
     pub freed: Notify,
-    /// Connections that wait for a server, all being at their limits.
+    /// Connections that wait for a server because all are at their limits.
     pub waiters: Waiters,
-    /// When a server answered last, in nanoseconds (mode http): the present, for those who compare their times.
+    /// Time of the last answer of any server, in nanoseconds (mode http): the reference for
+    /// comparing servers' answers.
     pub(super) answered_at: AtomicU64,
     pub(super) turn: Arc<AtomicUsize>,
 }
 
-/// The part of a server that outlives snapshots.
+/// Part of a server that outlives snapshots.
 #[derive(Debug)]
 pub struct ServerLive {
-    /// Its name, without the backend's.
+    /// Name of the server, without the backend's.
     pub name: Arc<str>,
-    /// Its number: no other server has had it or will, for as long as the program runs.
+    /// Number of the server, unique for as long as the process runs.
     pub id: u32,
-    /// Its counters.
+    /// Traffic counters.
     pub traffic: Traffic,
-    /// Networks of clients that have completed a handshake with it of late (packet modes).
+    /// Networks of clients that have recently completed a handshake with the server (packet modes).
     pub completing: NetworkSet,
-    /// The same of clients whose SYNs came again.
+    /// Networks of clients that have recently repeated a SYN to the server (packet modes).
     pub repeating: NetworkSet,
-    /// Whether it answers no client of late, as their handshakes tell (packet modes).
+    /// Whether clients' handshakes with the server have recently stalled (packet modes).
     pub answers_nobody: AtomicBool,
-    /// TCP handshakes that clients have begun since one was last complete, to a second (packet modes).
+    /// TCP handshakes begun since the last completed one, updated every second (packet modes).
     pub in_vain: AtomicU64,
-    /// Its open connections; in mode http its open requests.
+    /// Slots of open connections; in mode http, of open requests.
     pub slots: Arc<Slots>,
-    /// How long its answers take, as `ewma` goes by it (mode http).
+    /// Response times that the `ewma` algorithm uses (mode http).
     pub answers: AnswerTimes,
-    /// From a request to the head of its response (mode http).
+    /// Durations from a request to the head of its response (mode http).
     pub response_times: Histogram,
     speaks_http2: AtomicBool,
     failures: AtomicU32,
     row: AtomicU32,
     ejections: AtomicU64,
-    /// When it last answered somebody, in nanoseconds; 0: never.
+    /// Time of the last answer to anyone, in nanoseconds; 0: never.
     last_answer: AtomicU64,
-    /// Length of the packets that did not arrive last, in bytes.
+    /// Length of the last packet that was lost because of the path MTU, in bytes.
     lost_len: AtomicU32,
 }
 
 impl PoolLive {
-    /// A backend nobody has used, counted by `cores` cores.
+    /// Unused backend, counted by `cores` cores.
     pub fn new(cores: usize) -> Self {
         PoolLive {
             name: Arc::default(),
@@ -86,7 +88,7 @@ impl PoolLive {
         }
     }
 
-    /// The same, where round robin goes on at this position.
+    /// Sets the position of round robin.
     #[must_use]
     pub fn at_turn(self, turn: usize) -> Self {
         self.turn.store(turn, Ordering::Relaxed);
@@ -98,20 +100,21 @@ impl PoolLive {
         self.turn.load(Ordering::Relaxed)
     }
 
-    /// One of its servers has answered a request in so much time, or failed to (mode http). Only `ewma` asks for that.
+    /// Records the time of a server's answer to a request, or of its failure (mode http). Only
+    /// `ewma` needs this.
     pub fn time_answer(&self, server: &ServerLive, took: Duration, is_failure: bool, now: Timestamp) {
         self.answered_at.store(now.0, Ordering::Relaxed);
         server.answers.answered(took, is_failure, now.since(Timestamp(0)));
     }
 
-    /// The same with its name, for the access log.
+    /// Sets the name, for the access log.
     pub fn named(self, name: &str) -> Self {
         PoolLive { name: name.into(), ..self }
     }
 }
 
 impl ServerLive {
-    /// The server number `id`, which nobody has used, counted by `cores` cores.
+    /// Unused server number `id`, counted by `cores` cores.
     pub fn new(id: u32, cores: usize) -> Self {
         ServerLive {
             name: Arc::default(),
@@ -133,53 +136,55 @@ impl ServerLive {
         }
     }
 
-    /// The same with its name, for the access log.
+    /// Sets the name, for the access log.
     pub fn named(self, name: &str) -> Self {
         ServerLive { name: name.into(), ..self }
     }
 
-    /// The same with the slots of a server that was at its address before: what is open there counts on.
+    /// Takes over the slots of the previous server at this address, so that its open connections
+    /// still count.
     pub fn with_slots(self, slots: Arc<Slots>) -> Self {
         ServerLive { slots, ..self }
     }
 
-    /// Whether it chose HTTP/2 when it was asked last (ALPN).
+    /// Whether the server chose HTTP/2 in its last handshake (ALPN).
     pub fn speaks_http2(&self) -> bool {
         self.speaks_http2.load(Ordering::Relaxed)
     }
 
-    /// It has chosen HTTP/2, or HTTP/1.1.
+    /// Records whether the server chose HTTP/2 or HTTP/1.1.
     pub fn note_http2(&self, speaks_http2: bool) {
         self.speaks_http2.store(speaks_http2, Ordering::Relaxed);
     }
 
-    /// Names the present row of connects; for [`ServerLive::connect_failed`].
+    /// Current epoch of connects, for [`ServerLive::connect_failed`].
     pub fn row(&self) -> u32 {
         self.row.load(Ordering::Relaxed)
     }
 
-    /// A client's connection that began in `row` failed. Returns how many have in a row; `None` if that row is
-    /// over, and the failure stale.
+    /// Counts a failed connection of a client that began in epoch `row`. Returns the number of
+    /// consecutive failures; `None` if that epoch is over, and the failure stale.
     pub fn connect_failed(&self, row: u32) -> Option<u32> {
         (row == self.row()).then(|| self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1))
     }
 
-    /// How many clients' connections have failed in a row.
+    /// Number of consecutive failures of clients' connections.
     pub fn failures(&self) -> u32 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// The server has been ejected.
+    /// Counts an ejection.
     pub fn count_ejection(&self) {
         self.ejections.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many times it has been ejected.
+    /// Number of ejections.
     pub fn ejections(&self) -> u64 {
         self.ejections.load(Ordering::Relaxed)
     }
 
-    /// The server has answered a probe, or a client has completed a handshake with it. Kept to a tenth of a second.
+    /// Records an answer to a probe or a client's completed handshake, at most every tenth of a
+    /// second.
     pub fn note_answer(&self, now: Timestamp) {
         let last = Timestamp(self.last_answer.load(Ordering::Relaxed));
         if last.0 == 0 || now.since(last) >= ANSWER_PRECISION {
@@ -187,29 +192,30 @@ impl ServerLive {
         }
     }
 
-    /// When it last answered, if that was after `since`.
+    /// Time of the last answer, if it was after `since`.
     pub fn answered_since(&self, since: Timestamp) -> Option<Timestamp> {
         let last = Timestamp(self.last_answer.load(Ordering::Relaxed));
         (last > since).then_some(last)
     }
 
-    /// Packets of this length do not arrive, to it or to its clients.
+    /// Records the length of a packet that was too large for the path to the server or to its
+    /// client.
     pub fn note_lost_len(&self, len: u16) {
         self.lost_len.store(len.into(), Ordering::Relaxed);
     }
 
-    /// Length of the packets that did not arrive last, in bytes.
+    /// Length of the last packet that was lost because of the path MTU, in bytes.
     pub fn lost_len(&self) -> u32 {
         self.lost_len.load(Ordering::Relaxed)
     }
 
-    /// The server was taken out or comes back: a new row begins.
+    /// Begins a new epoch of connects: the server was taken out or returns.
     pub fn begin_row(&self) {
         self.row.fetch_add(1, Ordering::Relaxed);
         self.failures.store(0, Ordering::Relaxed);
     }
 
-    /// A client fared well: the row of failures is over.
+    /// Resets the consecutive failures: a client's connection succeeded.
     pub fn connect_succeeded(&self) {
         if self.failures.load(Ordering::Relaxed) != 0 {
             self.failures.store(0, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What is known of a name that servers go by.
+//! State of a host name of servers in a snapshot.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use convey_model::{LookupFault, Missing, ServerAddr, Timestamp};
 
-/// A name as of this snapshot.
+/// A host name as of this snapshot.
 #[derive(Debug, Clone)]
 pub struct Name {
-    /// The name.
+    /// The host name.
     pub host: String,
-    /// What it stands for: what the last lookup found that did not fail.
+    /// Addresses of the name: results of the last successful lookup.
     pub addresses: BTreeSet<ServerAddr>,
-    /// What went wrong with the last lookup.
+    /// Fault of the last lookup.
     pub fault: Option<LookupFault>,
-    /// When the addresses last changed, or lookups began or ceased to fail.
+    /// When the addresses last changed, or lookups began to fail or recovered.
     pub since: Timestamp,
     /// The state that outlives this snapshot.
     pub live: Arc<NameLive>,
@@ -28,7 +28,7 @@ impl Name {
     }
 }
 
-/// The part of a name that outlives snapshots: its counters.
+/// Part of a host name that outlives snapshots: its counters.
 #[derive(Debug, Default)]
 pub struct NameLive {
     lookups: AtomicU64,
@@ -42,7 +42,7 @@ impl NameLive {
         self.failures.fetch_add(failed.into(), Ordering::Relaxed);
     }
 
-    /// Lookups so far, those that failed too.
+    /// Lookups so far, including failed ones.
     pub fn lookups(&self) -> u64 {
         self.lookups.load(Ordering::Relaxed)
     }

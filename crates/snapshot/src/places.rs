@@ -1,4 +1,4 @@
-//! Where frontends and servers are in a snapshot. Pure.
+//! Index of frontends and servers in a snapshot. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,8 +6,9 @@ use std::sync::Arc;
 use super::{Frontend, Pool, Server, Snapshot};
 use convey_model::Endpoint;
 
-/// Which frontend is behind each place that is listened on, and which server has each number. All snapshots of a configuration share
-/// it, for health changes neither: so what a change of health costs does not grow with all that is configured.
+/// Frontends by listening endpoint, and servers by number. All snapshots of a configuration share
+/// the index, because health does not change it: so the cost of a change of health does not grow
+/// with the size of the configuration.
 #[derive(Debug, Default)]
 pub struct Places {
     listeners: HashMap<Endpoint, usize>,
@@ -21,7 +22,7 @@ struct ServerPlace {
 }
 
 impl Places {
-    /// Where these are.
+    /// Builds the index of these frontends and servers.
     pub fn new(frontends: &[Arc<Frontend>], pools: &[Arc<Pool>]) -> Places {
         let endpoints = |(place, frontend)| {
             let frontend: &Arc<Frontend> = frontend;
@@ -41,12 +42,12 @@ impl Places {
 }
 
 impl Snapshot {
-    /// The frontend behind a place that is listened on.
+    /// The frontend that listens on this endpoint.
     pub fn listener(&self, at: &Endpoint) -> Option<&Arc<Frontend>> {
         self.frontends.get(*self.places.listeners.get(at)?)
     }
 
-    /// All places that are listened on, each with its frontend.
+    /// All listening endpoints, each with its frontend.
     pub fn listeners(&self) -> impl Iterator<Item = (&Endpoint, &Arc<Frontend>)> {
         self.places.listeners.iter().filter_map(|(at, place)| Some((at, self.frontends.get(*place)?)))
     }

@@ -1,4 +1,4 @@
-//! A backend as the data path sees it: servers with their health, and the table that chooses one.
+//! Backend in a snapshot: servers with their health, and the table that chooses one.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,24 +14,25 @@ use convey_model::{self as model, AdminState, HashOn};
 use convey_quic_cid::ServerId;
 use convey_tls::TlsConnector;
 
-/// A backend with the table built for its servers' present health.
+/// A backend with the table built for its servers' current health.
 pub struct Pool {
-    /// As configured.
+    /// Configuration of the backend.
     pub config: Arc<model::BackendConfig>,
-    /// How its servers are shaken hands with; `None`: not at all, or its settings make none.
+    /// Connector of TLS handshakes with the servers; `None`: convey connects without TLS, or the
+    /// settings make no connector.
     pub tls: Option<Arc<TlsConnector>>,
-    /// In the order of the configuration; picks return indices into it.
+    /// Servers in the order of the configuration; picks return indices into them.
     pub servers: Vec<Arc<Server>>,
     /// The state that outlives this snapshot.
     pub live: Arc<PoolLive>,
     balancer: Arc<dyn Balancer>,
     members: Vec<Member>,
-    /// The same servers, the healthy backups among them eligible. They are tried when no other is left to
-    /// try.
+    /// The same servers, with healthy backups eligible. They are tried when no other server is
+    /// left.
     backups: Vec<Member>,
-    /// Of each server, why it cannot be chosen, if it cannot.
+    /// Reason for each server why it cannot be chosen; `None` if it can.
     passed_over: Vec<Option<PassedOver>>,
-    /// The servers that connection ids name.
+    /// Servers by the id that QUIC connection ids contain.
     quic_servers: HashMap<ServerId, usize>,
     eligible: usize,
     limited: bool,
@@ -40,56 +41,56 @@ pub struct Pool {
 /// A server as of this snapshot.
 #[derive(Debug)]
 pub struct Server {
-    /// As configured; its weight as an operator has said, if one has.
+    /// Configuration of the server, with the weight of an operator's override.
     pub config: model::ServerConfig,
-    /// Whether it may serve, as an operator has said.
+    /// Administrative state that an operator set.
     pub admin: AdminState,
-    /// As last decided.
+    /// Health as last decided.
     pub health: Health,
     /// The state that outlives this snapshot.
     pub live: Arc<ServerLive>,
 }
 
-/// The answer to "which server?".
+/// Outcome of a pick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pick {
     /// The server with this index.
     Server(usize),
-    /// Every server that could be chosen is at its limit: wait for one.
+    /// Every server that could be chosen is at its limit: wait for a slot.
     Busy,
-    /// No server is up, or all that are have been tried.
+    /// No server is up, or all servers that are up have been tried.
     Nobody,
 }
 
-/// Why a server gets no new connections. The first that holds.
+/// Reason why a server gets no new connections. If several apply, the first counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PassedOver {
-    /// An operator has taken it out.
+    /// Maintenance: an operator took the server out.
     Maint,
-    /// An operator has said that it is to get no new ones.
+    /// Draining: an operator stopped new connections to the server.
     Drain,
-    /// It does not answer.
+    /// The server is down.
     Down,
-    /// Its weight is 0.
+    /// The server's weight is 0.
     NoWeight,
-    /// Clients fared badly with it, and there are others.
+    /// The server is ejected, and the pool has other servers.
     Ejected,
-    /// It is a backup, and there are others.
+    /// The server is a backup, and the pool has other servers.
     Backup,
 }
 
-/// The servers that a pool can do with.
+/// Degraded choices that a pool allows.
 #[derive(Debug, Clone, Copy)]
 struct Choice {
-    /// All that could serve are ejected.
+    /// All servers that could serve are ejected.
     only_ejected: bool,
-    /// Only backups can serve.
+    /// Only backups could serve.
     only_backups: bool,
 }
 
 impl Choice {
     fn new(servers: &[Arc<Server>]) -> Choice {
-        // A server that fails some of its clients is better than none.
+        // An ejected server that fails some of its clients is better than none.
         let could = Choice { only_ejected: false, only_backups: true };
         let only_ejected = !servers.iter().any(|server| could.passes_over(server).is_none());
         let all = Choice { only_ejected, only_backups: true };
@@ -113,9 +114,9 @@ impl Choice {
 }
 
 impl Pool {
-    /// A pool whose table holds the servers that are up: the backups among them only if there is no other, those that are
-    /// ejected only if there is not even a backup.
-    /// The table of `before`, the same backend's last pool, is kept if it would come out the same.
+    /// Builds a pool whose table holds the servers that are up: backups only if no other server is
+    /// left, and ejected servers only if no backup is left either. The table of `before`, the
+    /// backend's previous pool, is reused if its servers and weights are the same.
     pub fn new(
         config: Arc<model::BackendConfig>,
         servers: Vec<Arc<Server>>,
@@ -147,7 +148,7 @@ impl Pool {
         };
         let tls = config.tls.as_ref().and_then(|settings| match before {
             Some(before) if before.config.tls == config.tls => before.tls.clone(),
-            // The configuration is checked before.
+            // The settings were validated with the configuration.
             _ => TlsConnector::new(settings).ok().map(Arc::new),
         });
         let limited = servers.iter().any(|server| server.config.settings.max_connections.is_some());
@@ -167,13 +168,13 @@ impl Pool {
         }
     }
 
-    /// Chooses a server for a client of `vip`, passing over those in `tried`, which have just failed it: then
-    /// a backup will do if no other is left.
+    /// Chooses a server for a client of `vip`. Servers in `tried` have just failed this client and
+    /// are skipped; after a failure, a backup may serve if no other server is left.
     pub fn pick(&self, client: SocketAddr, vip: SocketAddr, tried: &[usize]) -> Pick {
         self.pick_for(None, client, vip, tried)
     }
 
-    /// The same of a request that says itself what is hashed ([`Pool::hash_of`]).
+    /// Like [`Pool::pick`], for a request with a hash of its own ([`Pool::hash_of`]).
     pub fn pick_for(
         &self,
         request: Option<FlowHash>,
@@ -194,14 +195,16 @@ impl Pool {
             } else {
                 balance::substitute(&self.members, flow, &loads)
             };
-            // If the others are only full, their turn comes.
+            // If the other servers are only full, the client waits for one of them instead of a
+            // backup.
             let backup = || balance::substitute(&self.backups, flow, &loads);
             usual.or_else(|| if self.is_usual_left(tried) { None } else { backup() })
         };
         self.answer(picked, tried)
     }
 
-    /// What [`Pool::pick`] would say now of a client that no server has failed, and how that comes about. It takes no turn.
+    /// Returns the server that [`Pool::pick`] would choose now for a client that no server has
+    /// failed, and the reasons. Round robin does not advance.
     pub fn foresee(&self, client: SocketAddr, vip: SocketAddr) -> (Pick, Foreseen) {
         let loads = PickLoads { pool: self, tried: &[] };
         let foreseen = self.balancer.foresee(balance::flow_hash(self.config.hash, client, vip), &loads);
@@ -226,19 +229,21 @@ impl Pool {
         !tried.is_empty() && backups.any(|(index, backup)| backup.eligible && !tried.contains(&index))
     }
 
-    /// Why the server with this index cannot be chosen, its limit aside; `None` if it can.
+    /// Reason why the server with this index cannot be chosen, apart from its limit; `None` if it
+    /// can.
     pub fn passed_over(&self, index: usize) -> Option<PassedOver> {
         self.passed_over[index]
     }
 
-    /// What a request says of its client, as the backend wants it hashed; `None`: it goes by addresses.
+    /// Hash of the request field that the backend's configuration names; `None`: the hash is of
+    /// addresses.
     pub fn hash_of(&self, request: &RequestHead) -> Option<FlowHash> {
         let field = self.config.hash_request.as_ref().filter(|_| self.config.algorithm.hashes())?;
         field.value(request).map(balance::value_hash)
     }
 
-    /// The server that the connection id of a QUIC packet names, by its index. One that an operator drains keeps its connections, whose
-    /// clients may have another address now.
+    /// Index of the server that the connection id of a QUIC packet names. A server that an operator
+    /// drains keeps its connections, whose clients may have a new address.
     pub fn named_by(&self, datagram: &[u8]) -> Option<usize> {
         let server = self.config.quic.as_ref()?.schemes.server_of(datagram)?;
         let index = *self.quic_servers.get(&server)?;
@@ -246,12 +251,12 @@ impl Pool {
         (!is_out).then_some(index)
     }
 
-    /// A number that is always the same for a client of `vip`.
+    /// Hash of a client of `vip`, which is always the same.
     pub fn hash(&self, client: SocketAddr, vip: SocketAddr) -> u64 {
         balance::flow_hash(self.config.hash, client, vip).0
     }
 
-    /// Whether the server with this index can be chosen, its limit aside.
+    /// Whether the server with this index can be chosen, apart from its limit.
     pub fn is_eligible(&self, index: usize) -> bool {
         self.members[index].eligible
     }
@@ -261,7 +266,7 @@ impl Pool {
         self.limited
     }
 
-    /// How many servers can be chosen.
+    /// Number of servers that can be chosen.
     pub fn eligible(&self) -> usize {
         self.eligible
     }
@@ -280,14 +285,14 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// The servers at the moment of one pick.
+/// State of the servers during one pick.
 struct PickLoads<'a> {
     pool: &'a Pool,
     tried: &'a [usize],
 }
 
 impl PickLoads<'_> {
-    /// The present, for those who compare times of answers.
+    /// Time of the backend's last answer, the reference for comparing servers' answers.
     fn answered_at(&self) -> Duration {
         Duration::from_nanos(self.pool.live.answered_at.load(Ordering::Relaxed))
     }
@@ -397,7 +402,8 @@ mod tests {
         let servers: Vec<_> =
             (1..=24).map(|n| fixture::server(&format!("s{n:02}"), &format!("10.0.0.{n}:80"))).collect();
         let pool = fixture::pool_of(fixture::backend("web", servers));
-        // A rack: half of them have died, next to each other, and each has failed a client.
+        // Half of the servers, next to each other in a rack, have died, and each has failed a
+        // client.
         for server in &pool.servers[..12] {
             let row = server.live.row();
             assert_eq!(server.live.connect_failed(row), Some(1));
@@ -407,7 +413,7 @@ mod tests {
             let picked = pool.pick(([192, 0, 2, 1], port).into(), vip, &[0]);
             assert!(matches!(picked, Pick::Server(12..)), "{picked:?}");
         }
-        // Of servers that all fail each is still better than none.
+        // If all servers fail, each of them is still better than none.
         for server in &pool.servers[12..] {
             server.live.connect_failed(server.live.row());
         }

@@ -1,4 +1,4 @@
-//! A limit of the requests of each source, with the counts of all workers together.
+//! Rate limit for the requests of each source; all workers share the counts.
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use convey_model::{Limits, Prefix, Sources, Timestamp};
 
-/// How fast each source may send requests, and how fast it does. Clones share the counts.
+/// Request rate limit and the counts of its sources. Clones share the counts.
 #[derive(Debug, Clone)]
 pub struct RequestLimit {
     limits: Limits,
@@ -14,23 +14,24 @@ pub struct RequestLimit {
 }
 
 impl RequestLimit {
-    /// Goes by the rate of these limits. What sources have sent is known from `before`, if it means the same sources.
+    /// Builds a limit with the rate of `limits`. The counts of `before` are kept if both group
+    /// clients into the same sources.
     pub fn new(limits: Limits, before: Option<RequestLimit>) -> RequestLimit {
         let kept = before.map(|before| before.sources).filter(|sources| sources.fit(&limits));
         RequestLimit { limits, sources: kept.unwrap_or_else(|| Arc::new(Sources::new(&limits))) }
     }
 
-    /// Takes one of the requests that the client's source may send now. Returns whether there was one.
+    /// Takes a token of the client's source. Returns false if no token is left.
     pub fn take(&self, client: IpAddr, now: Timestamp) -> bool {
         self.sources.begin(client, &self.limits, now).is_ok()
     }
 
-    /// How many requests the client's source may send now, one after the other. Nothing is taken.
+    /// Number of requests that the client's source may send now. No token is taken.
     pub fn left(&self, client: IpAddr, now: Timestamp) -> u32 {
         self.sources.left_of_rate(client, &self.limits, now).unwrap_or(u32::MAX)
     }
 
-    /// Requests that a source may send a second.
+    /// Requests per second that a source may send.
     pub fn rate(&self) -> Option<NonZeroU32> {
         self.limits.rate_per_source
     }
@@ -40,7 +41,7 @@ impl RequestLimit {
         self.sources.source_of(client)
     }
 
-    /// The request that was taken last came to nothing: the source may send one more.
+    /// Returns the last token: its request was not served.
     pub fn give_back(&self, client: IpAddr) {
         self.sources.give_back(client, &self.limits);
     }

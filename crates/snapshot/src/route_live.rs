@@ -1,4 +1,4 @@
-//! What is counted of routes. Reloads keep it, by the routes' names.
+//! Counters of routes. Reloads keep them, by the routes' names.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,28 +6,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::stats::{ANSWER_TIMES, Histogram, Traffic};
 
-/// The part of a route that outlives snapshots.
+/// Part of a route that outlives snapshots.
 #[derive(Debug)]
 pub struct RouteLive {
-    /// Its connections (proxy mode). Its requests, and the responses by the class of their status (mode http).
+    /// Connections (proxy mode); requests, and responses by the class of their status (mode http).
     pub traffic: Traffic,
-    /// From the head of a request to the last byte of its response (mode http).
+    /// Durations from the head of a request to the last byte of its response (mode http).
     pub times: Histogram,
 }
 
-/// The routes of a frontend that are counted. They are as many as the configuration has.
+/// Counters of a frontend's routes.
 pub struct RouteLives {
     cores: usize,
     by_name: Mutex<HashMap<Arc<str>, Arc<RouteLive>>>,
 }
 
 impl RouteLives {
-    /// None yet, counted by `cores` cores.
+    /// No routes yet; counters have `cores` cores.
     pub(crate) fn new(cores: usize) -> RouteLives {
         RouteLives { cores, by_name: Mutex::default() }
     }
 
-    /// The route with this name, from zero if it is new.
+    /// Counters of the route with this name; a new route begins at zero.
     pub(crate) fn get(&self, name: &Arc<str>) -> Arc<RouteLive> {
         let new = || {
             Arc::new(RouteLive {
@@ -38,7 +38,7 @@ impl RouteLives {
         self.lock().entry(name.clone()).or_insert_with(new).clone()
     }
 
-    /// Forgets all but those that `stay`.
+    /// Drops the counters of routes for which `stays` returns false.
     pub(crate) fn retain(&self, stays: impl Fn(&str) -> bool) {
         self.lock().retain(|name, _| stays(name));
     }

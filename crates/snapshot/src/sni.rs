@@ -1,4 +1,4 @@
-//! Where TLS connections go by what their clients ask for, with the backends at hand (proxy mode).
+//! Routes of TLS connections by server name and ALPN, with their resolved backends (proxy mode).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,35 +7,36 @@ use super::{Pool, RouteLive, RouteLives};
 use convey_http_core::HostTable;
 use convey_model::SniRouteConfig;
 
-/// The name of the route of connections that no other route is for. The configuration has names of hosts, `*` and protocols.
+/// Name of the default route. Names in the configuration consist of host names, `*` and protocols.
 const DEFAULT: &str = "default";
 
-/// The routes of a frontend.
+/// TLS routes of a frontend.
 #[derive(Debug)]
 pub struct SniRoutes {
     hosts: HostTable<Vec<Arc<SniRoute>>>,
     in_order: Vec<Arc<SniRoute>>,
-    /// Where connections without a route go, and what is not TLS; `None`: they are refused.
+    /// Route of connections that match no other route or are not TLS; `None`: they are refused.
     pub default: Option<Arc<SniRoute>>,
-    /// The backends of all routes and of the default one, each once.
+    /// Backends of all routes and of the default route, each once.
     pub(crate) pools: Vec<Arc<Pool>>,
 }
 
-/// What becomes of connections.
+/// Route of TLS connections.
 #[derive(Debug, Clone)]
 pub struct SniRoute {
-    /// Its name in logs and metrics, such as `api.example+h2`.
+    /// Name in logs and metrics, such as `api.example+h2`.
     pub name: Arc<str>,
-    /// The protocol that the client has to offer; `None`: any, or none.
+    /// Protocol that the client has to offer (ALPN); `None`: any protocol, or none.
     pub alpn: Option<Box<[u8]>>,
-    /// The servers.
+    /// Backend of the route.
     pub pool: Arc<Pool>,
     /// The state that outlives this snapshot.
     pub live: Arc<RouteLive>,
 }
 
 impl SniRoutes {
-    /// These routes. `backend` is the frontend's own, `lives` has what is counted of its routes, `pool` finds backends.
+    /// Builds the routes. `backend` is the frontend's own, `lives` has the counters of its routes,
+    /// and `pool` finds a backend by name.
     pub fn new(
         routes: &[SniRouteConfig],
         backend: Option<&str>,
@@ -64,8 +65,9 @@ impl SniRoutes {
         SniRoutes { hosts, in_order, default, pools }
     }
 
-    /// The route of a client that asks for this name and offers these protocols, the one that it likes best first. The closest name
-    /// goes first; of its routes the one with a protocol goes before the one for any. `None`: the client is refused.
+    /// Route for a ClientHello with this server name and these protocols, the preferred one first.
+    /// The closest name takes precedence; among its routes, a route with a protocol takes
+    /// precedence over the route for any. `None`: the client is refused.
     pub fn route<'a>(
         &self,
         name: Option<&str>,
@@ -79,12 +81,12 @@ impl SniRoutes {
         found.or(self.default.as_ref())
     }
 
-    /// Whether routes are for this name, whatever the protocol. Routes for any name do not count.
+    /// Whether routes exist for this name, whatever the protocol. Routes for any name do not count.
     pub fn has_name(&self, name: Option<&str>) -> bool {
         name.is_some_and(|name| self.hosts.has_name(name.as_bytes()))
     }
 
-    /// All routes, the default one last.
+    /// All routes, with the default route last.
     pub fn routes(&self) -> impl Iterator<Item = &Arc<SniRoute>> {
         self.in_order.iter().chain(&self.default)
     }
@@ -134,7 +136,7 @@ mod tests {
             ("a.example", &["h2"], "glob"),
             ("a.b.example", &[], "glob"),
             ("a.eu.example", &["h2"], "eu"),
-            // Its own name has no route for this protocol: the next one has.
+            // The exact name has no route for this protocol: the next closest name has one.
             ("a.eu.example", &["http/1.1"], "glob"),
             ("example", &["h2"], "site"),
             ("other", &["acme-tls/1"], "acme"),
@@ -152,7 +154,7 @@ mod tests {
         let after = routes(None, &lives);
         let none = || [].into_iter();
         assert!(after.route(None, none()).is_none() && after.route(Some("other"), none()).is_none());
-        // A client with other protocols is told something else than one with another name.
+        // An unknown protocol gets another alert than an unknown name.
         let has = |name: &str| after.has_name(Some(name));
         assert!(has("API.example") && has("x.eu.example") && !has("other") && !has("example"));
         assert!(!after.has_name(None));

@@ -1,23 +1,23 @@
-//! How many clients wait for something. Pure.
+//! Counter of waiting clients. Pure.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Clients that wait now.
+/// Number of clients that wait now.
 #[derive(Debug, Default)]
 pub struct Waiters(AtomicU32);
 
-/// One of them, for as long as this lives.
+/// Guard that counts one waiting client until it is dropped.
 #[derive(Debug)]
 pub struct Waits<'a>(&'a Waiters);
 
 impl Waiters {
-    /// One more waits.
+    /// Counts one more waiting client, until the guard is dropped.
     pub fn enter(&self) -> Waits<'_> {
         self.0.fetch_add(1, Ordering::Relaxed);
         Waits(self)
     }
 
-    /// How many there are.
+    /// Number of waiting clients.
     pub fn count(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Changes of servers and of the log by operators while the program runs. Pure.
+//! Changes that operators make to servers and to the log at run time. Pure.
 
 use super::ControlState;
 use crate::overlays::Overlays;
@@ -8,17 +8,17 @@ use convey_model::{LogLevel, Overlay, OverlayValue, SaidLogLevel, ServerKey, Tar
 /// Reason why a change was not made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unsteerable {
-    /// There is no such backend or server: words for an operator.
+    /// The backend or server does not exist; operator-facing message.
     #[error("{0}")]
     Unknown(String),
-    /// It means nothing, or there are too many changes: words for an operator.
+    /// The change has no effect, or there are too many changes; operator-facing message.
     #[error("{0}")]
     Refused(String),
 }
 
 impl ControlState {
-    /// Has this hold from now on, whatever the file says. Returns whether anything is other than before. Nothing is published
-    /// before `take_update`.
+    /// Sets the state or the weight of a target; overrides the file. Returns whether a stored
+    /// overlay changed. The change is published by `take_update`.
     ///
     /// # Errors
     /// There is no such backend or server, only servers have a weight, or there are too many changes.
@@ -42,8 +42,8 @@ impl ControlState {
         Ok(has_changed)
     }
 
-    /// Takes back what was said of a target and its parts; of all without one. Returns it. Nothing is published before
-    /// `take_update`.
+    /// Removes and returns the overlays of a target and of its parts; without a target, all
+    /// overlays. The change is published by `take_update`.
     pub fn reset(&mut self, target: Option<&Target>, now: Timestamp) -> Vec<Overlay> {
         let out = self.in_maintenance();
         let gone = self.operators.overlays_mut().reset(target);
@@ -53,25 +53,26 @@ impl ControlState {
         gone
     }
 
-    /// Has the log say so much; without a level as the command line and the file say. Returns whether that is other than before.
-    /// Nothing is published before `take_update`.
+    /// Sets the log level; `None`: the level of the command line and the file. Returns whether the
+    /// level changed. The change is published by `take_update`.
     pub fn set_log_level(&mut self, level: Option<LogLevel>, by: String, now: Timestamp) -> bool {
         let has_changed = self.operators.set_log_level(level, by, now);
         self.is_stale |= has_changed;
         has_changed
     }
 
-    /// What was said of the log.
+    /// Log level that an operator set.
     pub fn log_level(&self) -> Option<&SaidLogLevel> {
         self.operators.log_level()
     }
 
-    /// All that was said of servers.
+    /// Overlays of servers and backends.
     pub(crate) fn overlays(&self) -> &Overlays {
         self.operators.overlays()
     }
 
-    /// The same, to change which servers there are. The configuration that follows from it is the caller's affair.
+    /// Mutable overlays, to add or remove servers. The caller applies the configuration that
+    /// results.
     pub(crate) fn overlays_mut(&mut self) -> &mut Overlays {
         self.operators.overlays_mut()
     }
@@ -82,7 +83,8 @@ impl ControlState {
         servers.filter(|server| view.is_in_maintenance(server)).cloned().collect()
     }
 
-    /// Servers that come back begin as new ones do: nobody knows what has become of them.
+    /// Resets the servers that leave maintenance: they begin like new servers, because their state
+    /// is unknown.
     fn has_been_steered(&mut self, mut out: Vec<ServerKey>, now: Timestamp) {
         out.retain(|server| !self.view().is_in_maintenance(server));
         for server in out {
@@ -95,7 +97,7 @@ impl ControlState {
         self.resolve_again(now);
     }
 
-    /// Whether its backend has no other server, as configured.
+    /// Whether the configuration has no other server for the target's backend.
     pub(crate) fn is_last(&self, target: &Target) -> bool {
         let backend = self.config.as_ref().and_then(|config| config.backend(&target.backend));
         backend.is_some_and(|backend| {
@@ -115,7 +117,7 @@ impl ControlState {
     }
 
     /// # Errors
-    /// Neither the file nor a name has it: words for an operator.
+    /// Neither the file nor a host name has the target; operator-facing message.
     pub(crate) fn find(&self, target: &Target) -> Result<(), String> {
         let config = self.config.as_ref().ok_or("nothing is configured")?;
         let Some(backend) = config.backend(&target.backend) else {
@@ -143,5 +145,5 @@ fn unknown(what: &str, name: &str, names: Vec<&str>) -> String {
     format!("no {what} is called {name:?}{meant} (there are: {there_are})")
 }
 
-/// Names of an error are no more: a backend may have thousands.
+/// Limit for the names in an error message: a backend may have thousands.
 const MAX_NAMES: usize = 8;

@@ -1,4 +1,4 @@
-//! How long things took, in buckets that cost the hot path two plain adds on lines of its own core.
+//! Histograms of durations, which cost the hot path two plain adds on lines of its own core.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,25 +6,26 @@ use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
-/// Bounds of every histogram; the bucket above the last has none.
+/// Number of upper bounds of every histogram; one more bucket is unbounded.
 const BOUNDS: usize = 15;
 
 /// Upper bounds of buckets, ascending, in microseconds.
 pub(crate) type Bounds = [u64; BOUNDS];
 
-/// For connects: from a tenth of a millisecond, which a host on the link takes, to more than anybody waits.
+/// Bounds for connects: from a tenth of a millisecond, typical for a host on the link, up to longer
+/// than any client waits.
 pub(crate) const CONNECT_TIMES: Bounds = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
     2_500_000, 5_000_000,
 ];
 
-/// For answers to requests: from half a millisecond to a minute.
+/// Bounds for responses to requests: from half a millisecond to a minute.
 pub(crate) const ANSWER_TIMES: Bounds = [
     500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
     5_000_000, 10_000_000, 60_000_000,
 ];
 
-/// For sessions: from a millisecond to a day.
+/// Bounds for sessions: from a millisecond to a day.
 pub(crate) const SESSION_TIMES: Bounds = {
     const SECOND: u64 = 1_000_000;
     const MINUTE: u64 = 60 * SECOND;
@@ -48,7 +49,7 @@ pub(crate) const SESSION_TIMES: Bounds = {
     ]
 };
 
-/// Times by size: a set of buckets for each core, summed by readers.
+/// Histogram of durations: a set of buckets for each core, summed by readers.
 pub struct Histogram {
     bounds: &'static Bounds,
     cores: Box<[CachePadded<Core>]>,
@@ -57,28 +58,29 @@ pub struct Histogram {
 #[derive(Default)]
 struct Core {
     buckets: [AtomicU64; BOUNDS + 1],
-    /// In microseconds: nanoseconds would overflow after centuries of sessions, which a busy day has.
+    /// In microseconds: the sum of a busy day's sessions can be centuries, which would overflow in
+    /// nanoseconds.
     sum: AtomicU64,
 }
 
-/// What a histogram held at one moment.
+/// Content of a histogram at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distribution {
-    /// Upper bounds in seconds, ascending, each with the number of times that were at most as long.
+    /// Upper bounds in seconds, ascending, each with the number of durations up to that bound.
     pub buckets: Vec<(f64, u64)>,
-    /// All times, those above the last bound too.
+    /// Number of all durations, including those above the last bound.
     pub count: u64,
-    /// All times added up, in seconds.
+    /// Sum of all durations, in seconds.
     pub sum: f64,
 }
 
 impl Histogram {
-    /// Nothing yet, for `cores` writers.
+    /// Empty histogram for `cores` writers.
     pub(crate) fn new(bounds: &'static Bounds, cores: usize) -> Self {
         Histogram { bounds, cores: (0..cores).map(|_| CachePadded::default()).collect() }
     }
 
-    /// Adds a time. Each core has a single writer.
+    /// Adds a duration. Each core has a single writer.
     pub fn record(&self, core: usize, time: Duration) {
         let micros = u64::try_from(time.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
         let core = &self.cores[core];
@@ -86,7 +88,8 @@ impl Histogram {
         add(&core.sum, micros);
     }
 
-    /// What all cores have added. While they go on adding, the sum may be ahead of the buckets.
+    /// Sum over all cores. While writers continue, the sum of durations may be ahead of the
+    /// buckets.
     pub fn read(&self) -> Distribution {
         let in_bucket = |bucket: usize| {
             let of_core = |core: &CachePadded<Core>| core.buckets[bucket].load(Ordering::Relaxed);
@@ -104,14 +107,14 @@ impl Histogram {
 }
 
 impl Distribution {
-    /// The average; `None` of nothing.
+    /// The average; `None` if the histogram is empty.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / self.count as f64)
     }
 
-    /// The time in seconds that this share of all times, from 0 to 1, was at most as long as. Estimated, as Prometheus
-    /// does: times are taken to spread evenly in their bucket, those above the last bound to be as long as that.
-    /// `None` of nothing.
+    /// Quantile in seconds for a share from 0 to 1. Estimated like in Prometheus: durations are
+    /// assumed to spread evenly in their bucket, and durations above the last bound count as that
+    /// bound. `None` if the histogram is empty.
     pub fn quantile(&self, share: f64) -> Option<f64> {
         let rank = share * self.count as f64;
         let (mut from, mut below) = (0.0, 0);

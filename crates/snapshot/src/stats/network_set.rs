@@ -1,23 +1,24 @@
-//! Roughly how many networks clients come from, in a word for each core.
+//! Estimate of the number of clients' networks, in a word for each core.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-/// Networks of clients since somebody last asked: each is one of 64 bits. Two may share one, so it counts too few, never too many.
+/// Set of clients' networks since the last [`NetworkSet::take`]: each network sets one of 64 bits.
+/// Two networks may share a bit, so the estimate is too low at times, but never too high.
 #[derive(Debug)]
 pub struct NetworkSet {
     cores: Box<[CachePadded<AtomicU64>]>,
 }
 
 impl NetworkSet {
-    /// None, for `cores` writers.
+    /// Empty set for `cores` writers.
     pub fn new(cores: usize) -> NetworkSet {
         NetworkSet { cores: (0..cores).map(|_| CachePadded::default()).collect() }
     }
 
-    /// A client of this address was seen on a core. Once its bit is set this is a plain load.
+    /// Adds the network of a client, seen on a core. Once its bit is set, this is a plain load.
     #[inline]
     pub fn note(&self, core: usize, client: IpAddr) {
         let (bit, cell) = (1 << bit_of(client), &self.cores[core]);
@@ -26,13 +27,13 @@ impl NetworkSet {
         }
     }
 
-    /// The bits of all cores, which are clear from now on.
+    /// Returns the bits of all cores and clears them.
     pub fn take(&self) -> u64 {
         self.cores.iter().map(|cell| cell.swap(0, Ordering::Relaxed)).fold(0, |all, bits| all | bits)
     }
 }
 
-/// Of its network: 24 bits of IPv4, 64 of IPv6.
+/// Bit of the client's network: 24 bits of IPv4, 64 bits of IPv6.
 fn bit_of(client: IpAddr) -> u32 {
     let network = match client {
         IpAddr::V4(ip) => u64::from(ip.to_bits() >> 8),

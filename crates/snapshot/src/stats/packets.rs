@@ -1,4 +1,4 @@
-//! What the packet modes count besides traffic: drops by reason, and how full the tables are.
+//! Counters of the packet modes besides traffic: drops by reason, SYNs, and table usage.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,15 +8,15 @@ use crossbeam_utils::CachePadded;
 
 use convey_model::{CacheOutcome, DropReason, Handshakes, Layer, Shortage};
 
-/// Most states that flows can have; the code that counts them must not have more.
+/// Limit for the number of flow states that [`Gauge::Flows`] counts.
 pub const STATES: usize = 16;
 
-/// What a worker has just now.
+/// Gauge of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gauge {
     /// Flows in the state with this number, below [`STATES`].
     Flows(usize),
-    /// Of all flows, those whose both sides may have something to say.
+    /// Flows whose both sides may still send data.
     OpenFlows,
     /// SNAT ports in use.
     SnatPorts,
@@ -24,7 +24,7 @@ pub enum Gauge {
     CachedFlows,
 }
 
-/// A set of counters for each thread of the pipeline; each has one writer.
+/// Counters for each thread of the pipeline; each set has one writer.
 #[derive(Debug)]
 pub struct PacketStats {
     threads: Box<[CachePadded<ThreadCounts>]>,
@@ -32,27 +32,27 @@ pub struct PacketStats {
     outcomes: [AtomicU64; CacheOutcome::ALL.len()],
     /// Counted by the kernel.
     kernel_drops: Drops,
-    /// Counted by who writes it.
+    /// Counted by the thread that writes the flow cache.
     cache_failures: AtomicU64,
     cache_entries_lost: AtomicU64,
-    /// By the names of the interfaces that are captured.
+    /// By the name of the captured interface.
     layers: RwLock<BTreeMap<String, Layer>>,
 }
 
-/// What has become of SYNs to frontends since the start.
+/// SYNs to frontends and their outcomes since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Syns {
     /// SYNs that reached a worker.
     pub begun: u64,
-    /// Connections that were opened: their handshakes are complete.
+    /// Connections whose handshakes were completed.
     pub finished: u64,
     /// SYNs that the kernel dropped because of a flood.
     pub refused: u64,
-    /// Of those that were dropped, the ones that came again and reached a worker.
+    /// SYNs that the kernel dropped and that the client repeated to a worker.
     pub repeated: u64,
-    /// Those whose flow gave way to another's in less time than it takes to finish a handshake.
+    /// SYNs whose flow was evicted for another flow sooner than a handshake takes.
     pub displaced: u64,
-    /// Frames that found no room in the receive buffer, SYNs or not.
+    /// Frames dropped because the receive buffer was full, SYNs or not.
     pub overrun: u64,
 }
 
@@ -71,11 +71,11 @@ struct ThreadCounts {
     gauges: [AtomicU64; STATES + 3],
 }
 
-/// By the numbers of their reasons.
+/// Counters of dropped packets, indexed by the number of the reason.
 #[derive(Debug)]
 struct Drops([AtomicU64; DropReason::ALL.len()]);
 
-// The standard library has it for arrays of up to 32.
+// The standard library implements `Default` only for arrays of up to 32 elements.
 impl Default for Drops {
     fn default() -> Drops {
         Drops([const { AtomicU64::new(0) }; DropReason::ALL.len()])
@@ -89,7 +89,7 @@ impl Drops {
 }
 
 impl PacketStats {
-    /// Zeroes, for this many threads.
+    /// Counters at zero, for this many threads.
     pub fn new(threads: usize) -> PacketStats {
         PacketStats {
             threads: (0..threads).map(|_| CachePadded::default()).collect(),
@@ -101,35 +101,35 @@ impl PacketStats {
         }
     }
 
-    /// A thread dropped packets.
+    /// Counts packets that a thread dropped.
     #[inline]
     pub fn dropped(&self, thread: usize, reason: DropReason, n: u64) {
         add(self.threads[thread].drops.of(reason), n);
     }
 
-    /// A thread met packets that are none of ours.
+    /// Counts packets that a thread received and convey does not handle.
     #[inline]
     pub fn passed(&self, thread: usize, n: u64) {
         add(&self.threads[thread].passed, n);
     }
 
-    /// A thread forwarded packets of no flow, the table being full.
+    /// Counts packets that a thread forwarded without a flow because the table was full.
     pub fn unrecorded(&self, thread: usize, n: u64) {
         add(&self.threads[thread].unrecorded, n);
     }
 
-    /// A capture thread could not read some frames.
+    /// Counts frames that a capture thread could not read.
     pub fn capture_errors(&self, thread: usize, n: u64) {
         add(&self.threads[thread].capture_errors, n);
     }
 
-    /// The kernel dropped frames before a capture thread could read them. Not told by that thread, so it has a
-    /// cell of its own.
+    /// Counts frames that the kernel dropped before a capture thread could read them. Another
+    /// thread reports them, so they have a separate counter.
     pub fn overrun(&self, thread: usize, n: u64) {
         add(self.threads[thread].reported_drops.of(DropReason::CaptureOverrun), n);
     }
 
-    /// What has become of handshakes so far that a thread has to do with.
+    /// Sets a thread's totals of handshakes.
     pub fn set_handshakes(&self, thread: usize, handshakes: Handshakes) {
         let Handshakes { begun, finished, displaced } = handshakes;
         let thread = &self.threads[thread];
@@ -138,68 +138,70 @@ impl PacketStats {
         thread.displaced.store(displaced, Ordering::Relaxed);
     }
 
-    /// How many of a thread's flows have given way to others so far.
+    /// Sets a thread's total of evicted flows.
     pub fn set_evicted(&self, thread: usize, shortage: Shortage, n: u64) {
         self.threads[thread].evicted[shortage as usize].store(n, Ordering::Relaxed);
     }
 
-    /// What a thread has now.
+    /// Sets a gauge of a thread.
     pub fn set(&self, thread: usize, gauge: Gauge, n: u64) {
         self.threads[thread].gauges[index(gauge)].store(n, Ordering::Relaxed);
     }
 
-    /// What the flow cache has done so far.
+    /// Sets the flow cache's total for an outcome.
     pub fn set_outcome(&self, outcome: CacheOutcome, n: u64) {
         self.outcomes[outcome as usize].store(n, Ordering::Relaxed);
     }
 
-    /// How many SYNs the kernel has dropped so far.
+    /// Sets the total of SYNs that the kernel dropped.
     pub fn set_syns_refused(&self, n: u64) {
         self.kernel_drops.of(DropReason::SynLimited).store(n, Ordering::Relaxed);
     }
 
-    /// Sets how many packets the flow cache has dropped for this reason so far.
+    /// Sets the total of packets that the flow cache dropped for this reason.
     pub fn set_kernel_drops(&self, reason: DropReason, n: u64) {
         self.kernel_drops.of(reason).store(n, Ordering::Relaxed);
     }
 
-    /// How often the kernel has refused to change the flow cache so far.
+    /// Sets the number of changes of the flow cache that the kernel refused.
     pub fn set_cache_failures(&self, n: u64) {
         self.cache_failures.store(n, Ordering::Relaxed);
     }
 
-    /// How often the kernel has refused to change the flow cache.
+    /// Number of changes of the flow cache that the kernel refused.
     pub fn cache_failures(&self) -> u64 {
         self.cache_failures.load(Ordering::Relaxed)
     }
 
-    /// How many entries the kernel has refused to remove so far that nobody tries to remove again.
+    /// Sets the number of flow cache entries that the kernel refused to remove and that convey no
+    /// longer retries.
     pub fn set_cache_entries_lost(&self, n: u64) {
         self.cache_entries_lost.store(n, Ordering::Relaxed);
     }
 
-    /// How many entries of the flow cache the kernel has refused to remove that nobody tries to remove again.
+    /// Number of flow cache entries that the kernel refused to remove and that convey no longer
+    /// retries.
     pub fn cache_entries_lost(&self) -> u64 {
         self.cache_entries_lost.load(Ordering::Relaxed)
     }
 
-    /// Says who forwards open flows that come in on an interface from now on.
+    /// Sets the layer that forwards open flows from an interface.
     pub fn set_layer(&self, interface: &str, layer: Layer) {
         let mut layers = self.layers.write().unwrap_or_else(PoisonError::into_inner);
         layers.insert(interface.to_owned(), layer);
     }
 
-    /// An interface is gone.
+    /// Removes an interface that is gone.
     pub fn forget_layer(&self, interface: &str) {
         self.layers.write().unwrap_or_else(PoisonError::into_inner).remove(interface);
     }
 
-    /// Packets of which the flow cache has made this.
+    /// Number of packets with this outcome in the flow cache.
     pub fn outcome(&self, outcome: CacheOutcome) -> u64 {
         self.outcomes[outcome as usize].load(Ordering::Relaxed)
     }
 
-    /// The part that forwards open flows, by the interface that they come in on.
+    /// Layers that forward open flows, by the interface of arrival.
     pub fn layers(&self) -> BTreeMap<String, Layer> {
         self.layers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -211,9 +213,10 @@ impl PacketStats {
             + self.kernel_drops.of(reason).load(Ordering::Relaxed)
     }
 
-    /// What has become of SYNs.
+    /// SYNs and their outcomes, summed over all threads.
     pub fn syns(&self) -> Syns {
-        // Finished is read first: a handshake in between must not be finished before it began.
+        // Finished is read first: a handshake that changes between the reads must not count as
+        // finished before it counts as begun.
         let finished = self.sum(|thread| &thread.finished);
         Syns {
             finished,
@@ -225,27 +228,27 @@ impl PacketStats {
         }
     }
 
-    /// Flows that gave way to others before they were over, by all threads.
+    /// Flows evicted before they ended, over all threads.
     pub fn evicted(&self, shortage: Shortage) -> u64 {
         self.sum(|thread| &thread.evicted[shortage as usize])
     }
 
-    /// Frames that could not be read.
+    /// Frames that could not be read, over all threads.
     pub fn all_capture_errors(&self) -> u64 {
         self.sum(|thread| &thread.capture_errors)
     }
 
-    /// Packets that were none of ours.
+    /// Packets that convey does not handle, over all threads.
     pub fn all_passed(&self) -> u64 {
         self.sum(|thread| &thread.passed)
     }
 
-    /// Packets that were forwarded though the table had no room for their flow.
+    /// Packets forwarded without a flow because the table was full, over all threads.
     pub fn all_unrecorded(&self) -> u64 {
         self.sum(|thread| &thread.unrecorded)
     }
 
-    /// What all threads have together.
+    /// A gauge, summed over all threads.
     pub fn gauge(&self, gauge: Gauge) -> u64 {
         self.sum(|thread| &thread.gauges[index(gauge)])
     }
@@ -264,7 +267,7 @@ fn index(gauge: Gauge) -> usize {
     }
 }
 
-/// A plain load and store: nobody else writes.
+/// A plain load and store: each cell has a single writer.
 fn add(cell: &AtomicU64, n: u64) {
     cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
