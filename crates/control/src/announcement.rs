@@ -1,44 +1,45 @@
-//! Whether the address of a frontend is announced, told by whether it can serve. Pure.
+//! Announcement of a frontend's address, which depends on whether the frontend can serve. Pure.
 //!
-//! An address that comes and goes moves clients from router to router. So it is withdrawn only after `hold`, and one that was
-//! withdrawn comes back only after as long a time. Each further withdrawal soon after the last doubles that wait.
+//! An address that flaps moves clients from router to router. So convey withdraws an address only
+//! after `hold`, and announces a withdrawn one again only after the same time. Each further
+//! withdrawal soon after the last one doubles that wait.
 
 use std::time::Duration;
 
 use convey_model::Timestamp;
 use convey_pacing::BackoffPolicy;
 
-/// Two withdrawals within this time belong together: the second doubles the wait.
+/// Window for flapping: a second withdrawal within this time doubles the wait.
 const FLAP_WINDOW: Duration = Duration::from_secs(10 * 60);
 
-/// The longest wait, unless `hold` is longer.
+/// Upper bound for the wait, unless `hold` is longer.
 const MAX_WAIT: Duration = Duration::from_secs(5 * 60);
 
-/// Tells when an address is to be announced, and when to be withdrawn.
+/// Decides when an address is announced or withdrawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announcement {
     phase: AnnouncementPhase,
-    /// The last withdrawal, and how many there were in a row.
+    /// Time of the last withdrawal, and number of withdrawals in a row.
     last: Option<(Timestamp, u32)>,
 }
 
-/// What of the frontends of an address matters here.
+/// Readiness of the frontends of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readiness {
-    /// They can serve.
+    /// All frontends can serve.
     Ready,
-    /// One of them cannot.
+    /// A frontend cannot serve.
     Lacking,
     /// convey drains or stops.
     Leaving,
 }
 
-/// What is to be done with an address.
+/// Change of an address on the interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressChange {
-    /// It goes on the interface.
+    /// Add the address to the interface.
     Announce,
-    /// It leaves the interface.
+    /// Remove the address from the interface.
     Withdraw,
 }
 
@@ -51,20 +52,23 @@ pub struct KnownAnnouncement {
     pub since: Option<Timestamp>,
     /// Time for which a withdrawn address has to be able to serve.
     pub wait: Duration,
-    /// The last withdrawal, and how many there were in a row.
+    /// Time of the last withdrawal, and number of withdrawals in a row.
     pub last: Option<(Timestamp, u32)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AnnouncementPhase {
-    /// `since`: a frontend has been unable to serve from then on.
+    /// `since`: start of the time in which a frontend could not serve.
     Announced { since: Option<Timestamp> },
-    /// `since`: all have been able to serve from then on. `wait`: as long as that has to last.
+    /// `since`: start of the time in which all frontends could serve. `wait`: required length of
+    /// that time.
     Withdrawn { since: Option<Timestamp>, wait: Duration },
 }
 
 impl Announcement {
-    /// An address that is on the interface by now, or not. The first time it is announced as soon as it can serve.
+    /// Announcement of an address; `is_announced`: the address is already on the interface. The
+    /// first announcement does not wait: the address is announced as soon as the frontends can
+    /// serve.
     pub fn new(is_announced: bool) -> Announcement {
         let phase = match is_announced {
             true => AnnouncementPhase::Announced { since: None },
@@ -73,7 +77,7 @@ impl Announcement {
         Announcement { phase, last: None }
     }
 
-    /// The state for the next process.
+    /// State for the next process.
     pub fn known(&self) -> KnownAnnouncement {
         let (is_announced, since) = match self.phase {
             AnnouncementPhase::Announced { since } => (true, since),
@@ -82,8 +86,9 @@ impl Announcement {
         KnownAnnouncement { is_announced, since, wait: self.wait(), last: self.last }
     }
 
-    /// An announcement of the process before. `is_there`: the address is on the interface now. An
-    /// address that was withdrawn meanwhile counts as withdrawn now.
+    /// Announcement that the previous process handed over. `is_there`: the address is on the
+    /// interface now. An address that the previous process withdrew after the handover counts as
+    /// withdrawn now.
     pub fn of_predecessor(
         known: KnownAnnouncement,
         is_there: bool,
@@ -104,12 +109,13 @@ impl Announcement {
         announcement
     }
 
-    /// Whether it is to be on the interface.
+    /// Whether the address should be on the interface.
     pub fn is_announced(&self) -> bool {
         matches!(self.phase, AnnouncementPhase::Announced { .. })
     }
 
-    /// Takes how its frontends fare now. To be called whenever that may have changed, and when it is [`Announcement::due`].
+    /// Applies the current readiness of the frontends. To be called whenever it may have changed,
+    /// and when [`Announcement::due`] has passed.
     pub fn observe(&mut self, readiness: Readiness, hold: Duration, now: Timestamp) -> Option<AddressChange> {
         match (&mut self.phase, readiness) {
             (AnnouncementPhase::Announced { since }, Readiness::Ready) => {
@@ -142,7 +148,7 @@ impl Announcement {
         }
     }
 
-    /// When something is to be done if nothing changes until then.
+    /// Time of the next change if the readiness stays the same.
     pub fn due(&self, hold: Duration) -> Option<Timestamp> {
         match self.phase {
             AnnouncementPhase::Announced { since } => Some(since?.after(hold)),
@@ -150,7 +156,8 @@ impl Announcement {
         }
     }
 
-    /// How long it has to stay able to serve before it comes back; zero before the first withdrawal.
+    /// How long the frontends have to be ready before the address is announced again; zero before
+    /// the first withdrawal.
     pub fn wait(&self) -> Duration {
         match self.phase {
             AnnouncementPhase::Announced { .. } => Duration::ZERO,
@@ -158,7 +165,8 @@ impl Announcement {
         }
     }
 
-    /// Returns how long it has to be able to serve before it comes back.
+    /// Counts a withdrawal. Returns how long the frontends have to be ready before the address is
+    /// announced again.
     fn count_withdrawal(&mut self, hold: Duration, now: Timestamp) -> Duration {
         let in_a_row = match self.last {
             Some((at, in_a_row)) if now.since(at) < FLAP_WINDOW => in_a_row.saturating_add(1),
@@ -182,7 +190,7 @@ mod tests {
         Timestamp::default().after(Duration::from_secs_f64(seconds))
     }
 
-    /// What comes of it at each time, in seconds.
+    /// Changes at each time, in seconds.
     fn changes(announcement: &mut Announcement, steps: &[(f64, Readiness)]) -> Vec<(f64, AddressChange)> {
         let change = |(time, readiness): &(f64, Readiness)| {
             Some((*time, announcement.observe(*readiness, HOLD, at(*time))?))
@@ -202,7 +210,7 @@ mod tests {
         assert_eq!(second, first);
         assert_eq!(changes(&mut second, &[(9.0, Ready), (12.9, Ready), (13.0, Ready)]), [(13.0, Announce)]);
         assert!(next(true, 9.0).is_announced(), "the predecessor announced it at the last moment");
-        // Withdrawn by the predecessor after it has handed over.
+        // The predecessor withdrew the address after the handover.
         let announced = second.known();
         let third = Announcement::of_predecessor(announced, false, HOLD, at(14.0));
         assert_eq!((third.is_announced(), third.wait()), (false, HOLD * 4));
@@ -249,7 +257,7 @@ mod tests {
         }
     }
 
-    /// Withdraws it at this time, and returns how long it has to wait.
+    /// Withdraws the address at this time, and returns its wait.
     fn wait_after_withdrawal(announcement: &mut Announcement, time: f64) -> u64 {
         *announcement =
             Announcement { phase: AnnouncementPhase::Announced { since: None }, last: announcement.last };

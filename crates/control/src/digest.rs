@@ -1,5 +1,5 @@
-//! At most one line a second about the health of the servers that a name stands for, and one about its addresses that are
-//! left out. Pure.
+//! Log limit for host names: at most one line a second about the health of a name's servers, and
+//! one about addresses of the name that are left out. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,10 +10,10 @@ use super::left_out::LeftOutDigest;
 use crate::health::HealthTransition;
 use convey_model::{ServerKey, Timestamp};
 
-/// How long after a line the next one is told at the earliest: names with ever new addresses would fill any log.
+/// Shortest time between two lines about a name: names with ever new addresses would fill any log.
 pub(super) const LINE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Events that the log has yet to tell.
+/// Events that wait to be logged.
 #[derive(Debug, Default)]
 pub struct Digest {
     /// Changes of health, by backend and server of the file.
@@ -23,24 +23,24 @@ pub struct Digest {
 
 #[derive(Debug)]
 struct PendingSummary {
-    /// When something was last told.
+    /// Time of the last line.
     told: Timestamp,
     summary: Option<ChangeSummary>,
 }
 
-/// Changes of several servers of a name.
+/// Changes of several servers of a host name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ChangeSummary {
-    /// How many went down or were ejected.
+    /// Number of servers that went down or were ejected.
     lost: usize,
-    /// How many came up or returned.
+    /// Number of servers that came up or returned.
     won: usize,
-    /// The last of them.
+    /// The most recent change.
     last: HealthChange,
 }
 
 impl Digest {
-    /// Takes a change. Returns it if it is to be told now.
+    /// Takes a change. Returns it if it is to be logged now.
     pub(super) fn take(&mut self, change: HealthChange, now: Timestamp) -> Option<HealthChange> {
         let Some(name) = named(&change.server) else { return Some(change) };
         let Some(pending) = self.servers.get_mut(&name) else {
@@ -49,7 +49,7 @@ impl Digest {
         };
         let (lost, won) = pending.summary.as_ref().map_or((0, 0), |summary| (summary.lost, summary.won));
         let (lost, won) = match change.change {
-            // `/stats` has the newest reason.
+            // `/stats` has the latest reason.
             HealthTransition::StillDown => return None,
             HealthTransition::Up | HealthTransition::Returned => (lost, won + 1),
             HealthTransition::Down | HealthTransition::Ejected(_) => (lost + 1, won),
@@ -58,13 +58,13 @@ impl Digest {
         None
     }
 
-    /// When there is something to tell.
+    /// When [`Digest::on_time`] has something to do.
     pub(super) fn due(&self) -> Option<Timestamp> {
         let servers = self.servers.values().map(|pending| pending.told.after(LINE_PAUSE));
         servers.chain(self.left_out.due()).min()
     }
 
-    /// The lines on servers' health that are due now.
+    /// Returns the summaries of servers' health that are due now.
     pub(super) fn on_time(&mut self, now: Timestamp) -> Vec<ChangeSummary> {
         let mut told = Vec::new();
         self.servers.retain(|_, pending| {
@@ -81,14 +81,14 @@ impl Digest {
     }
 }
 
-/// The backend and the server of the file, if that is a name.
+/// Backend and server in the file of a server that has a host name.
 fn named(server: &ServerKey) -> Option<(String, String)> {
     let (name, _) = server.server.split_once('/')?;
     Some((server.backend.clone(), name.to_owned()))
 }
 
 impl ChangeSummary {
-    /// The only change there was, if it was one.
+    /// The change, if there was only one.
     pub(super) fn single(&self) -> Option<&HealthChange> {
         (self.lost + self.won == 1).then_some(&self.last)
     }

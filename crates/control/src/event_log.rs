@@ -1,77 +1,79 @@
-//! The last things that have happened: servers, reloads, what operators have said, floods, upgrades. Pure.
+//! Log of recent events: servers, reloads, operators' changes, floods, upgrades. Pure.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use convey_model::Timestamp;
 
-/// What has happened lately, for whoever asks. The oldest gives way to the newest beyond [`EventLog::CAPACITY`].
+/// Recent events, for queries. Beyond [`EventLog::CAPACITY`] a new event evicts the oldest one.
 #[derive(Debug, Default)]
 pub struct EventLog(Mutex<Ring>);
 
 #[derive(Debug, Default)]
 struct Ring {
     events: VecDeque<LoggedEvent>,
-    /// Of the next one.
+    /// Number of the next event.
     number: u64,
 }
 
-/// Something that has happened.
+/// A logged event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoggedEvent {
-    /// Counts from 0 when convey first starts. It grows across upgrades, each of which leaves 1,000 numbers out.
+    /// Counts from 0 since convey first started. The number grows across upgrades, each of which
+    /// skips 1,000 numbers.
     pub number: u64,
-    /// When.
+    /// Time of the event.
     pub at: Timestamp,
-    /// What it is about.
+    /// Subject of the event.
     pub kind: EventKind,
-    /// How bad it is.
+    /// Severity of the event.
     pub level: EventLevel,
-    /// What, in words for an operator: the line of the log.
+    /// Text of the log line; an operator-facing message.
     pub text: String,
 }
 
-/// What events are about.
+/// Subject of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventKind {
-    /// A server became healthy, or ceased to be.
+    /// A server went up or down.
     Health,
-    /// A server was ejected because clients fared badly, or came back.
+    /// A server was ejected because of clients' failures, or returned.
     Ejection,
-    /// A backend lost its last server, or has one again.
+    /// A backend lost its last server, or has a server again.
     Backend,
-    /// What a name stands for, or which servers a source knows, has changed, or could not be found out.
+    /// The addresses of a host name or the servers of a discovery source changed, or a lookup
+    /// failed.
     Name,
-    /// The file was read again.
+    /// The configuration file was reloaded.
     Reload,
-    /// An operator has changed something.
+    /// An operator made a change.
     Operator,
-    /// A flood of SYNs began, or ended.
+    /// A SYN flood began or ended.
     Flood,
-    /// A new process took over, or could not.
+    /// A new process took over, or failed to.
     Upgrade,
     /// A certificate expires soon, or has expired.
     Certificate,
-    /// An address was announced, or withdrawn.
+    /// An address was announced or withdrawn.
     Announcement,
 }
 
-/// How bad an event is, as in the log.
+/// Severity of an event, as in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventLevel {
-    /// As it should be.
+    /// Normal operation.
     Info,
-    /// Something is wrong, and clients are served.
+    /// A fault; clients are still served.
     Warn,
-    /// Clients are refused, or what was asked for was not done.
+    /// Clients are refused, or a request of an operator failed.
     Error,
 }
 
 impl EventLevel {
-    /// All of them.
+    /// All severities.
     pub const ALL: [EventLevel; 3] = [EventLevel::Info, EventLevel::Warn, EventLevel::Error];
 
-    /// The word for it.
+    /// Name of the severity.
     pub fn name(self) -> &'static str {
         match self {
             EventLevel::Info => "info",
@@ -82,7 +84,7 @@ impl EventLevel {
 }
 
 impl EventKind {
-    /// All of them.
+    /// All subjects.
     pub const ALL: [EventKind; 10] = [
         EventKind::Health,
         EventKind::Ejection,
@@ -96,7 +98,7 @@ impl EventKind {
         EventKind::Announcement,
     ];
 
-    /// The word for it.
+    /// Name of the subject.
     pub fn name(self) -> &'static str {
         match self {
             EventKind::Health => "health",
@@ -114,16 +116,16 @@ impl EventKind {
 }
 
 impl EventLog {
-    /// How many are kept.
+    /// Limit for the number of events that are kept.
     pub const CAPACITY: usize = 1_000;
 
-    /// Numbers that an upgrade leaves to the process before.
+    /// Numbers that an upgrade reserves for events that the old process still logs.
     const UPGRADE_GAP: u64 = 1_000;
 
-    /// The longest text that is kept, in bytes. The rest is cut off.
+    /// Limit for the text of an event, in bytes. Longer texts are cut off.
     pub const MAX_TEXT: usize = 1_000;
 
-    /// Keeps it.
+    /// Adds an event.
     pub fn record(&self, kind: EventKind, level: EventLevel, at: Timestamp, text: &str) {
         let mut ring = self.lock();
         let number = ring.number;
@@ -131,14 +133,15 @@ impl EventLog {
         ring.push(LoggedEvent { number, at, kind, level, text });
     }
 
-    /// Those with this number or a later one, the oldest first.
+    /// Events with this number or a later one, the oldest first.
     pub fn since(&self, number: u64) -> Vec<LoggedEvent> {
         let ring = self.lock();
         let first = ring.events.partition_point(|event| event.number < number);
         ring.events.range(first..).cloned().collect()
     }
 
-    /// Takes the events of the process before. This one counts on from a later number: until it serves, the other one counts, too.
+    /// Takes over the events of the previous process. Numbers continue after a gap, because the
+    /// previous process logs events until this one serves.
     pub fn expect(&self, events: Vec<LoggedEvent>) {
         let mut ring = self.lock();
         events.into_iter().for_each(|event| ring.push(event));
@@ -162,7 +165,8 @@ impl Ring {
     }
 }
 
-/// No more of it than this many bytes; what newer versions of the standard library call `floor_char_boundary`.
+/// Cuts a text to at most this many bytes, like `floor_char_boundary` in newer versions of the
+/// standard library.
 fn cut(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
     &text[..end.unwrap_or(0)]

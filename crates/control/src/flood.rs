@@ -1,63 +1,65 @@
-//! Whether a flood of forged SYNs is on, told by what becomes of SYNs. Pure.
+//! Detection of a flood of forged SYNs, from the outcomes of SYNs. Pure.
 //!
-//! However many connections clients begin, they finish their handshakes, within a round trip. Somebody who forges
-//! addresses cannot.
+//! Clients finish their handshakes within a round trip, however many connections they begin. A
+//! sender with forged addresses cannot.
 
 use std::time::Duration;
 
 use convey_model::Timestamp;
 use convey_snapshot::stats::Syns;
 
-/// SYNs a second that nothing came of: fewer cost little.
+/// Threshold of unfinished SYNs per second; fewer cost little.
 const FLOOD: u64 = 5_000;
 
-/// The same of those whose flow gave way to another's in less time than it takes to finish a handshake: there is so little
-/// room that clients lose theirs, too.
+/// Threshold of evicted handshakes per second: flows that were evicted sooner than a handshake
+/// takes. The table is so full that clients lose their flows, too.
 const PRESSURE: u64 = 500;
 
-/// A flood has to last as long before it is called one: clients that begin at once finish a round trip later.
+/// Duration after which a suspected flood counts as one: clients that begin at the same time finish
+/// a round trip later.
 const PROOF: Duration = Duration::from_secs(1);
 
-/// Like `PROOF`, while frames find no room in the receive buffer: packets of other clients are lost
-/// among the SYNs.
+/// Like `PROOF`, while the receive buffer overruns: packets of other clients are lost among the
+/// SYNs.
 const PROOF_IN_OVERRUN: Duration = Duration::from_millis(250);
 
-/// It has to pause as long before it is over: else a sender of waves would have us let in the head of each.
+/// Pause after which a flood is over. With a shorter pause, convey would admit the head of each
+/// wave of SYNs.
 const CALM: Duration = Duration::from_secs(5);
 
-/// Tells when a flood begins and ends.
+/// Detects when a flood begins and ends.
 #[derive(Debug, Default)]
 pub struct FloodWatch {
-    /// What was seen last, and when.
+    /// Last observation and its time.
     last: Option<(Syns, Timestamp)>,
     phase: FloodPhase,
 }
 
-/// That a flood has begun or ended.
+/// Begin or end of a flood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FloodEvent {
-    /// So many SYNs a second come to nothing.
+    /// A flood begins.
     Begins {
-        /// SYNs a second.
+        /// Unfinished SYNs per second.
         rate: u64,
     },
-    /// It is over.
+    /// The flood is over.
     Ends {
-        /// How long it was on.
+        /// Duration of the flood.
         lasted: Duration,
-        /// Most SYNs a second that came to nothing.
+        /// Peak of unfinished SYNs per second.
         most: u64,
-        /// SYNs that were dropped.
+        /// Dropped SYNs.
         refused: u64,
     },
 }
 
 #[derive(Debug, Clone, Copy)]
 enum FloodPhase {
-    /// `since`: it has looked like a flood from then on.
+    /// `since`: first observation that looked like a flood.
     Peace { since: Option<Timestamp> },
-    /// `until`: it has looked like a flood until then.
-    /// `enough`: so many a second are still one.
+    /// `until`: last observation that looked like a flood. `enough`: threshold of SYNs per second
+    /// for the flood to continue.
     Flood { begun: Timestamp, until: Timestamp, enough: u64, most: u64, refused: u64 },
 }
 
@@ -68,13 +70,13 @@ impl Default for FloodPhase {
 }
 
 impl FloodWatch {
-    /// Takes what has become of SYNs since the start; to be called a few times a second.
+    /// Applies the totals of SYNs since the start; to be called a few times a second.
     pub fn observe(&mut self, syns: Syns, now: Timestamp) -> Option<FloodEvent> {
         let Some((before, then)) = self.last else {
             self.last = Some((syns, now));
             return None;
         };
-        // The threads that count may be late; then the next look is at twice the time.
+        // The counting threads may be late; the next observation covers a longer time.
         if syns == before && matches!(self.phase, FloodPhase::Peace { .. }) && now.since(then) < PROOF {
             return None;
         }
@@ -97,7 +99,7 @@ impl FloodWatch {
             }
             FloodPhase::Flood { begun, until, enough, most, refused } => {
                 *most = seen.forged.max(*most);
-                // Beside a heavy load some handshakes never finish, in peace too.
+                // Under a heavy load some handshakes never finish, even without a flood.
                 if seen.forged >= (*enough).max(seen.finished / 8) {
                     *until = now;
                 }
@@ -113,13 +115,13 @@ impl FloodWatch {
     }
 }
 
-/// What was seen in some time, each a second.
+/// Rates between two observations, per second.
 struct SynRates {
-    /// SYNs that came to nothing, or have yet to be followed by something.
+    /// Unfinished SYNs: forged, or with a handshake under way.
     forged: u64,
     finished: u64,
     displaced: u64,
-    /// Whether frames were lost.
+    /// Whether the receive buffer overran.
     is_overrun: bool,
 }
 
@@ -128,19 +130,21 @@ impl SynRates {
         let millis = (time.as_millis() as u64).max(1);
         let rate = |of: fn(&Syns) -> u64| (of(&after) - of(&before)) * 1_000 / millis;
         let finished = rate(|syns| syns.finished);
-        // Of those that were dropped, a client's comes again.
+        // A client repeats a dropped SYN.
         let dropped = rate(|syns| syns.refused).saturating_sub(rate(|syns| syns.repeated));
         let forged = dropped + rate(|syns| syns.begun).saturating_sub(finished);
         let is_overrun = after.overrun > before.overrun;
         SynRates { forged, finished, displaced: rate(|syns| syns.displaced), is_overrun }
     }
 
-    /// Beside a load that is heavy by itself it takes more: some of that is always on its way.
+    /// Whether the rates look like a flood. Under a heavy load the threshold is higher, because
+    /// some handshakes are always under way.
     fn is_flood(&self) -> bool {
         self.forged >= FLOOD.max(self.finished / 2) || self.is_pressing()
     }
 
-    /// Where clients are too many for their frontend, they push out each other; but not most of them.
+    /// Whether evictions press on clients. If a frontend has too many clients, they evict each
+    /// other, but not most of them.
     fn is_pressing(&self) -> bool {
         self.displaced >= PRESSURE.max(self.finished)
     }
@@ -150,27 +154,28 @@ impl SynRates {
 mod tests {
     use super::*;
 
-    /// Looks a second.
+    /// Observations per second.
     const LOOKS_A_SECOND: u64 = 4;
 
-    /// A balancer, its clients and who attacks it.
+    /// A balancer with its clients and an attacker.
     #[derive(Default)]
     struct Site {
         watch: FloodWatch,
         syns: Syns,
         now: Timestamp,
         is_limited: bool,
-        /// Forged SYNs a second that there is room for, if there is a limit: of more, each pushes out another early.
+        /// Forged SYNs per second that fit into the table; each SYN beyond evicts another one
+        /// early.
         room_for: Option<u64>,
         /// Whether the receive buffer is too small.
         is_overrun: bool,
-        /// Clients' handshakes that are not finished yet, for each look to come.
+        /// Unfinished handshakes of clients, for each observation to come.
         on_their_way: Vec<u64>,
     }
 
     impl Site {
-        /// Some seconds with so many clients a second, whose round trip takes some looks, and forged SYNs. What was told,
-        /// and in which second.
+        /// Simulates some seconds with `clients` and `forged` SYNs per second; `trip` is the
+        /// clients' round trip in observations. Returns the events and their seconds.
         fn goes_on(
             &mut self,
             seconds: u64,
@@ -186,7 +191,7 @@ mod tests {
                 self.on_their_way[trip] += clients;
                 self.syns.begun += clients;
                 match self.is_limited {
-                    // Clients are strangers, and come again.
+                    // The clients are new, and repeat their SYNs.
                     true => {
                         self.syns.refused += forged + clients;
                         self.syns.repeated += clients;
@@ -269,7 +274,8 @@ mod tests {
 
     #[test]
     fn too_many_clients_are_no_flood() {
-        // Of 3,000 a second, those that come while all slots are taken push out 1,200 others.
+        // Of 3,000 clients per second, the clients that arrive while all slots are taken evict
+        // 1,200 others.
         let (mut watch, mut syns) = (FloodWatch::default(), Syns::default());
         for look in 0..100 {
             syns.begun += 3_000 / LOOKS_A_SECOND;

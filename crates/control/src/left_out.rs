@@ -1,4 +1,5 @@
-//! At most one line a second and name about addresses that are left out of it. Pure.
+//! Log limit for addresses that are left out of a host name: at most one line a second and name.
+//! Pure.
 
 use std::collections::BTreeMap;
 
@@ -6,21 +7,21 @@ use super::digest::LINE_PAUSE;
 use convey_config::LeftOut;
 use convey_model::Timestamp;
 
-/// What waits to be told, by backend and server of the file.
+/// Lines that wait to be logged, by backend and server of the file.
 #[derive(Debug, Default)]
 pub(super) struct LeftOutDigest(BTreeMap<(String, String), PendingLine>);
 
 #[derive(Debug, Default)]
 struct PendingLine {
-    /// When something was last told, if ever.
+    /// Time of the last line, if any.
     told: Option<Timestamp>,
-    /// The last address since, and how many there were.
+    /// Last address since then, and the number of addresses.
     last: Option<LeftOut>,
     count: usize,
 }
 
 impl LeftOutDigest {
-    /// Takes addresses that are left out from now on. Returns the lines to tell now.
+    /// Takes addresses that are left out from now on. Returns the lines to log now.
     pub(super) fn take<'a>(
         &mut self,
         new: impl IntoIterator<Item = &'a LeftOut>,
@@ -40,7 +41,7 @@ impl LeftOutDigest {
         self.0.values().filter_map(PendingLine::due).min()
     }
 
-    /// The lines to tell now.
+    /// Returns the lines to log now.
     pub(super) fn on_time(&mut self, now: Timestamp) -> Vec<String> {
         let is_due = |pending: &PendingLine| pending.due().is_some_and(|due| due <= now);
         self.0.retain(|_, pending| pending.count > 0 || !is_due(pending));
@@ -59,7 +60,7 @@ impl LeftOutDigest {
 }
 
 impl PendingLine {
-    /// When something may be told again.
+    /// When the next line may be logged.
     fn due(&self) -> Option<Timestamp> {
         self.told.map(|told| told.after(LINE_PAUSE))
     }

@@ -1,4 +1,4 @@
-//! The log's lines on names and on servers' health.
+//! Log lines about host names and servers' health.
 
 use super::EventLevel::{Info, Warn};
 use super::{DiscoveryChange, EventKind, EventLevel, FaultChange, HealthChange, NameChange, SourceFault};
@@ -6,10 +6,10 @@ use crate::health::HealthTransition;
 use convey_config::listed;
 use convey_model::{DiscoveredServer, LookupFault, Missing, SourceSettings};
 
-/// Names of a log line are no more: answers may have thousands.
+/// Limit for the addresses in a log line: an answer may have thousands.
 pub(super) const MAX_LISTED: usize = 8;
 
-/// What has become of a name, in one line.
+/// Log line about a change of a host name.
 pub(super) fn of_name(change: &NameChange) -> (EventLevel, String) {
     let NameChange { host, added, removed, addresses, fault, notes } = change;
     let addresses = listed(addresses.iter(), MAX_LISTED);
@@ -41,7 +41,7 @@ pub(super) fn of_name(change: &NameChange) -> (EventLevel, String) {
     }
 }
 
-/// What has become of a source of servers, in one line.
+/// Log line about a change of a discovery source.
 pub(super) fn of_source(change: &DiscoveryChange) -> (EventLevel, String) {
     let DiscoveryChange {
         source, added, removed, draining, resumed, settings, servers, fault, notes, ..
@@ -75,7 +75,7 @@ pub(super) fn of_source(change: &DiscoveryChange) -> (EventLevel, String) {
     }
 }
 
-/// What a source says of its servers.
+/// Settings of a source's servers, for its log line.
 fn of_settings(settings: &SourceSettings) -> String {
     let SourceSettings { weight, max_connections, algorithm, slow_start } = settings;
     let all = [
@@ -90,7 +90,7 @@ fn of_settings(settings: &SourceSettings) -> String {
     }
 }
 
-/// What has become of a server.
+/// Log line about a change of a server's health.
 pub(super) fn of_server(health: &HealthChange) -> (EventLevel, String) {
     let HealthChange { server, change, reason, eligible, of } = health;
     let left = format!("({eligible} of {of} can be chosen)");
@@ -105,7 +105,7 @@ pub(super) fn of_server(health: &HealthChange) -> (EventLevel, String) {
     }
 }
 
-/// What such a change is about.
+/// Event kind of a health transition.
 pub(super) fn kind_of(change: &HealthTransition) -> EventKind {
     match change {
         HealthTransition::Up | HealthTransition::Down | HealthTransition::StillDown => EventKind::Health,

@@ -1,4 +1,5 @@
-//! What names stand for. Pure: lookups and the time in, addresses out. `dns` looks them up.
+//! Addresses of host names. Pure: lookups and the time in, addresses out. `dns` performs the
+//! lookups.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,52 +9,53 @@ use convey_model::{
 };
 use convey_snapshot::{Name, NameLive};
 
-/// How many addresses of a name are servers: a pool of more is slow to build and to probe, and those who want more have
-/// several names. Consul, Kubernetes and Route 53 answer with up to a few hundred.
+/// Limit for the addresses of a name: a larger pool is slow to build and to probe, and several
+/// names can share the servers. Consul, Kubernetes and Route 53 answer with up to a few hundred
+/// addresses.
 const MAX_ADDRESSES: usize = 1_024;
 
-/// The names that servers go by.
+/// Host names of servers.
 #[derive(Debug, Default)]
 pub(super) struct Names(BTreeMap<String, NameEntry>);
 
-/// The changes by a lookup.
+/// Changes that a lookup causes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NameChange {
     /// The name.
     pub host: String,
-    /// Addresses it has now and had not before.
+    /// Addresses that are new.
     pub added: Vec<ServerAddr>,
-    /// Addresses it had before.
+    /// Addresses that are gone.
     pub removed: Vec<ServerAddr>,
-    /// All that it has now.
+    /// All current addresses.
     pub addresses: BTreeSet<ServerAddr>,
-    /// Whether lookups have begun to fail, and why, or have ceased to.
+    /// Whether lookups began to fail or recovered.
     pub fault: FaultChange,
-    /// The refused part of the answer, and why; once as long as it stays so. In words for an operator.
+    /// Refused addresses, and why; returned again only if they change. Operator-facing messages.
     pub notes: Vec<String>,
 }
 
-/// A name as one process hands it to the next at an upgrade.
+/// State of a host name for the next process of an upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownName {
     /// The name.
     pub host: String,
     /// Its addresses.
     pub addresses: BTreeSet<ServerAddr>,
-    /// Whether they are from the hosts file of this machine.
+    /// Whether the addresses are from this machine's hosts file.
     pub from_hosts: bool,
-    /// Why the last lookup found no address, if it found none.
+    /// Reason why the last lookup found no address, if it found none.
     pub fault: Option<String>,
 }
 
-/// What has become of the fault of a name.
+/// Change of the fault of a host name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FaultChange {
-    /// Nothing.
+    /// No change.
     Same,
-    /// Lookups fail like this from now on; the addresses of what is missing stay.
+    /// Lookups fail from now on; the addresses of the missing family stay.
     Began(LookupFault),
-    /// Lookups work again.
+    /// Lookups have recovered.
     Ended,
 }
 
@@ -62,7 +64,7 @@ struct NameEntry {
     v4: BTreeSet<ServerAddr>,
     v6: BTreeSet<ServerAddr>,
     fault: Option<LookupFault>,
-    /// The refused part of the last answer.
+    /// Refused addresses of the last answer.
     refused: BTreeSet<ServerAddr>,
     is_cut: bool,
     from_hosts: bool,
@@ -71,7 +73,7 @@ struct NameEntry {
 }
 
 impl Names {
-    /// Knows exactly these names from now on.
+    /// Keeps exactly these names from now on.
     pub(super) fn want(&mut self, hosts: &BTreeSet<&str>, now: Timestamp) {
         self.0.retain(|host, _| hosts.contains(host.as_str()));
         for &host in hosts {
@@ -79,7 +81,7 @@ impl Names {
         }
     }
 
-    /// The names that have addresses, for the next process.
+    /// Names that have addresses, for the next process.
     pub(super) fn known(&self) -> Vec<KnownName> {
         let known = self.0.iter().map(|(host, entry)| KnownName {
             host: host.clone(),
@@ -90,7 +92,7 @@ impl Names {
         known.filter(|name| !name.addresses.is_empty()).collect()
     }
 
-    /// Begins with the addresses that another process knew. They stay until a lookup succeeds.
+    /// Begins with the addresses that another process had. They stay until a lookup succeeds.
     pub(super) fn expect(&mut self, known: Vec<KnownName>, now: Timestamp) {
         for KnownName { host, addresses, from_hosts, fault } in known {
             let usable =
@@ -103,7 +105,8 @@ impl Names {
         }
     }
 
-    /// Forgets addresses of this host or link, unless the hosts file has them: the configuration allows them no longer.
+    /// Removes addresses of this host or link that are not from the hosts file: the configuration
+    /// no longer allows them.
     pub(super) fn refuse_local(&mut self) {
         for entry in self.0.values_mut().filter(|entry| !entry.from_hosts) {
             entry.v4.retain(|addr| !is_local(addr.ip()));
@@ -121,13 +124,14 @@ impl Names {
         self.0.get(host).map(NameEntry::addresses).unwrap_or_default()
     }
 
-    /// Takes the first lookup of a name that is about to be wanted.
+    /// Applies the first lookup of a name that is about to be wanted.
     pub(super) fn learn(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
         self.0.entry(lookup.host.clone()).or_insert_with(|| NameEntry::new(now));
         self.on_lookup(lookup, now)
     }
 
-    /// Takes what a lookup found. Returns what that changes; nothing if the name is no longer wanted.
+    /// Applies a lookup. Returns the changes; `None` if nothing changed, or if the name is no
+    /// longer wanted.
     pub(super) fn on_lookup(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
         let entry = self.0.get_mut(&lookup.host)?;
         let before = entry.addresses();
@@ -137,7 +141,8 @@ impl Names {
         if fault.as_ref().is_none_or(|fault| fault.missing != Missing::All) {
             entry.from_hosts = from_hosts;
         }
-        // Half an answer takes nothing away: that a family has no addresses is then no news.
+        // If the lookup of one family failed, an empty answer for the other family removes no
+        // addresses.
         for (known, found) in [(&mut entry.v4, v4), (&mut entry.v6, v6)] {
             match found.map(DnsRecords::into_addresses) {
                 Ok(addresses) if fault.is_none() || !addresses.is_empty() => *known = addresses,
@@ -195,8 +200,8 @@ impl NameEntry {
         }
     }
 
-    /// Keeps no more addresses than a name may have, those it had before first: then ever new ones change nothing. Says so
-    /// when that begins.
+    /// Cuts the addresses to [`MAX_ADDRESSES`]. Addresses of `before` stay first, so that a long
+    /// answer with ever new addresses changes nothing. Returns a note when cutting begins.
     fn cut(&mut self, before: &BTreeSet<ServerAddr>) -> Option<String> {
         let all = self.v4.len() + self.v6.len();
         let was_cut = std::mem::replace(&mut self.is_cut, all > MAX_ADDRESSES);
@@ -207,7 +212,8 @@ impl NameEntry {
             .then(|| format!("it has {all} addresses, {MAX_ADDRESSES} of them are servers"))
     }
 
-    /// Says which addresses are refused if they are others than before. The reason of a fault says so already.
+    /// Records the refused addresses. Returns a note if they are new; the reason of a fault
+    /// contains them already.
     fn refuse(&mut self, refused: BTreeSet<ServerAddr>) -> Option<String> {
         let is_news = !refused.is_empty() && refused != self.refused && self.fault.is_none();
         self.refused = refused;
@@ -224,7 +230,7 @@ impl NameEntry {
     }
 }
 
-/// Keeps `most` of the addresses, those of `before` first.
+/// Keeps `most` of the addresses; addresses of `before` stay first.
 fn keep(addresses: &mut BTreeSet<ServerAddr>, most: usize, before: &BTreeSet<ServerAddr>) {
     if addresses.len() > most {
         let (known, new): (BTreeSet<ServerAddr>, BTreeSet<ServerAddr>) =
@@ -242,7 +248,7 @@ mod tests {
 
     const HOST: &str = "app.internal";
 
-    /// One name, looked up once a second.
+    /// Test state of one name that is looked up once a second.
     struct Story {
         names: Names,
         now: Timestamp,
@@ -274,7 +280,7 @@ mod tests {
             Story { names, now: Timestamp(0) }
         }
 
-        /// Answers the next lookup.
+        /// Applies an answer to the next lookup.
         fn answer(
             &mut self,
             v4: Result<DnsRecords, String>,

@@ -17,40 +17,41 @@ pub struct ReloadHistory(Mutex<Loads>);
 #[derive(Debug, Default)]
 struct Loads {
     load: ConfigLoad,
-    /// Of the configuration that runs.
+    /// Token of the running configuration.
     token: Option<AdminToken>,
 }
 
 /// The history at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ConfigLoad {
-    /// Where the file is. Empty before the first one.
+    /// Path of the configuration file; empty before the first one.
     pub file: PathBuf,
-    /// The mode of the command line, for frontends that do not say theirs.
+    /// Mode from the command line, for frontends without a mode.
     pub mode: Option<Mode>,
-    /// What the command line adds if the file is but a list of servers.
+    /// Settings from the command line for a file that only lists servers.
     pub list: Option<ListSettings>,
-    /// Of the configuration that runs, in hexadecimal: the same on each host where the same version of convey runs the same.
-    /// Comments, order and defaults that are written out make no difference. Empty before the first one.
+    /// Hash of the running configuration, in hexadecimal: hosts with the same version of convey and
+    /// the same configuration have the same hash. Comments, order and explicit defaults make no
+    /// difference. Empty before the first one.
     pub hash: String,
-    /// When a file was last taken over, at the start or by a reload.
+    /// When a configuration was last applied, at the start or by a reload.
     pub succeeded_at: Timestamp,
-    /// When a file was last read.
+    /// When the file was last read.
     pub tried_at: Timestamp,
-    /// Why the last reload was refused, a line for each reason; empty if it was not.
+    /// Reasons why the last reload was refused, a line for each; empty if it succeeded.
     pub errors: Vec<String>,
     /// Reloads that succeeded.
     pub successes: u64,
     /// Reloads that were refused.
     pub failures: u64,
-    /// Chains of certificates that the last reload refused: the ones before stay.
+    /// Certificate chains that the last reload refused: the previous ones stay in use.
     pub refused_certificates: Vec<PathBuf>,
 }
 
-/// The most lines that are kept of a reload that was refused.
+/// Limit for the lines that are kept of a refused reload.
 const MAX_ERRORS: usize = 10;
 
-/// The most certificates that are told.
+/// Limit for the refused certificates that are listed.
 const MAX_REFUSED: usize = 100;
 
 impl ReloadHistory {
@@ -59,12 +60,12 @@ impl ReloadHistory {
         self.lock().load.clone()
     }
 
-    /// Token of requests at the statistics address that change something.
+    /// Token that admin requests which change something have to send.
     pub fn token(&self) -> Option<AdminToken> {
         self.lock().token.clone()
     }
 
-    /// This configuration runs from the start.
+    /// Records the configuration that runs from the start.
     pub fn start(&self, file: &ConfigFile, config: &Config, now: Timestamp) {
         let load = ConfigLoad {
             file: file.absolute(),
@@ -78,7 +79,7 @@ impl ReloadHistory {
         *self.lock() = Loads { load, token: config.stats.token.clone() };
     }
 
-    /// A reload has put this configuration in force, or found it in force.
+    /// Records a reload that applied this configuration or found it unchanged.
     pub fn succeed(&self, config: &Config, now: Timestamp) {
         let Loads { load, token } = &mut *self.lock();
         *token = config.stats.token.clone();
@@ -88,12 +89,12 @@ impl ReloadHistory {
         load.successes += 1;
     }
 
-    /// A reload has refused these certificates, and no others.
+    /// Records the certificates that the last reload refused.
     pub fn refuse_certificates(&self, chains: &[PathBuf]) {
         self.lock().load.refused_certificates = chains.iter().take(MAX_REFUSED).cloned().collect();
     }
 
-    /// A reload was refused.
+    /// Records a refused reload.
     pub fn fail(&self, errors: &[String], now: Timestamp) {
         let Loads { load, .. } = &mut *self.lock();
         load.tried_at = now;
@@ -106,7 +107,7 @@ impl ReloadHistory {
     }
 }
 
-/// `Debug` tells every field, in one order.
+/// `Debug` prints every field in a fixed order.
 fn hash(config: &Config) -> String {
     format!("{:016x}", xxh3_64(format!("{config:?}").as_bytes()))
 }

@@ -1,29 +1,31 @@
-//! The service manager that hears how the control task fares, if there is one.
+//! Interface to a service manager, such as systemd, which monitors the control task.
 
 use std::time::Duration;
 
 use convey_snapshot::Snapshot;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// Is told how the control task fares. Its methods must not wait: the task waits for them.
+/// Receives the progress of the control task. The task calls these methods directly, so they must
+/// not block.
 pub trait Supervisor {
-    /// How often [`Supervisor::is_alive`] is wanted; `None`: never.
+    /// Interval for [`Supervisor::is_alive`]; `None`: no heartbeat.
     fn heartbeat(&self) -> Option<Duration>;
 
-    /// The control task has come round to its loop. A task that hangs in one step says so no more.
+    /// Sends a heartbeat: the control task has reached its loop again. A task that hangs in one
+    /// step sends no more.
     fn is_alive(&self);
 
-    /// The configuration is being read again.
+    /// Notifies that a reload of the configuration begins.
     fn reload_begins(&self);
 
-    /// It has been read, and runs or was refused.
+    /// Notifies that a reload has ended: the configuration is applied or was refused.
     fn reload_ends(&self);
 
-    /// Runs from now on.
+    /// Notifies that this snapshot is published.
     fn publishes(&self, snapshot: &Snapshot);
 }
 
-/// Nobody.
+/// No supervisor.
 impl Supervisor for () {
     fn heartbeat(&self) -> Option<Duration> {
         None
@@ -38,14 +40,14 @@ impl Supervisor for () {
     fn publishes(&self, _: &Snapshot) {}
 }
 
-/// When the supervisor wants to hear again.
+/// Timer of heartbeats.
 pub(crate) struct Heartbeat(Option<Interval>);
 
 impl Heartbeat {
     pub(crate) fn new(every: Option<Duration>) -> Heartbeat {
         Heartbeat(every.map(|every| {
             let mut interval = interval(every);
-            // One sign of life is enough after a step that took long.
+            // After a step that took long, a single heartbeat is enough.
             interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
             interval
         }))

@@ -41,7 +41,7 @@ impl RequestLimit {
         self.sources.source_of(client)
     }
 
-    /// Returns the last token: its request was not served.
+    /// Returns the last token of a request that another limit refused.
     pub fn give_back(&self, client: IpAddr) {
         self.sources.give_back(client, &self.limits);
     }
