@@ -1,6 +1,6 @@
-//! Checks over HTTP of servers that get the requests of mode `http`. They speak the version that
-//! requests speak, and the answer is read by the reader of requests: an answer that a client would
-//! get a 502 for fails the check.
+//! HTTP checks of servers that get the requests of mode `http`. The checks speak the same HTTP
+//! version as requests, and use the same reader of responses: a response that would give a client a
+//! 502 fails the check.
 
 use bytes::{Bytes, BytesMut};
 use convey_http_core::{BodyPiece, Exchange, FieldRules, HeadLimits, HeadReader, Malformed, ServerFault};
@@ -14,11 +14,11 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::probe::{ProbeError, request};
 use super::reading::{BodyBeginning, BodyVerdict, BoundedStream, MAX_HEAD, MAX_REST, ReadBudget};
 
-/// Most bytes of a response's head for the library of HTTP/2, which counts 32 bytes more for each
+/// Limit for the bytes of a response head in the HTTP/2 library, which adds 32 bytes for each
 /// field.
 const MAX_FIELDS: u32 = 128 << 10;
 
-/// Bytes that are read at once.
+/// Bytes of a single read.
 const READ: usize = 4096;
 
 /// A check of one server.
@@ -30,7 +30,7 @@ pub(super) struct CheckRequest<'a> {
 }
 
 impl CheckRequest<'_> {
-    /// Status of the answer over HTTP/1.1.
+    /// Returns the status of the response over HTTP/1.1.
     pub(super) async fn by_http1(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin,
@@ -75,7 +75,7 @@ impl CheckRequest<'_> {
         judge_body(status, pattern, &beginning)
     }
 
-    /// Status of the answer over HTTP/2.
+    /// Returns the status of the response over HTTP/2.
     pub(super) async fn by_http2(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin,
@@ -99,7 +99,7 @@ impl CheckRequest<'_> {
             }
         };
         tokio::pin!(answer, connection);
-        // Both run in this task, so that a probe that times out takes its connection with it.
+        // Both futures run in this task, so that a timeout of the probe also drops its connection.
         let answer = tokio::select! {
             answer = &mut answer => answer,
             closed = &mut connection => match (answer.await, closed) {
@@ -113,7 +113,7 @@ impl CheckRequest<'_> {
         })
     }
 
-    /// The request in HTTP/1.1, and what is expected of the answer.
+    /// Request over HTTP/1.1, and the parser for its response.
     fn exchange(&self) -> Result<(BytesMut, Exchange), ProbeError> {
         let request = request(self.host, self.check);
         let mut head = BytesMut::from(format!("GET {} HTTP/1.1\r\n", self.check.path).as_bytes());
@@ -143,7 +143,8 @@ impl CheckRequest<'_> {
         request
     }
 
-    /// Reads the head of an answer over HTTP/2 as requests do: as one of HTTP/1.1.
+    /// Validates the head of an HTTP/2 response like a response to a request: converted to
+    /// HTTP/1.1.
     fn judge_head(&self, response: &Response<RecvStream>) -> Result<(), ProbeError> {
         let (status, fields) = (response.status(), response.headers());
         let mut head = BytesMut::from(format!("HTTP/1.1 {} \r\n", status.as_str()).as_bytes());
@@ -170,7 +171,7 @@ impl CheckRequest<'_> {
     }
 }
 
-/// Takes what has come of a body. Returns whether that is all of it.
+/// Consumes the received part of a body. Returns whether the body is complete.
 fn takes_body(
     exchange: &mut Exchange,
     received: &mut BytesMut,

@@ -1,40 +1,42 @@
-//! A server that fails clients, until a probe of its own says whether it is the server's fault. Pure.
+//! Failures of clients at a server that wait for a confirming probe. Pure.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use convey_model::{ConnectFailures, HealthCheck, ServerKey, Timestamp};
 
-/// Clients' failures have a server probed once in this time at most, however many there are. Anybody can make some up.
+/// Shortest time between two confirming probes of a server, however many clients fail. Some
+/// failures can be forged.
 const CONFIRM_EVERY: Duration = Duration::from_secs(1);
 
-/// The outcome of a probe.
+/// Outcome of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finding {
-    /// The server answered as it should.
+    /// The server answered correctly.
     Answer,
-    /// Nothing came back, which a check allows (UDP).
+    /// No response, which the check accepts (UDP).
     Silence,
-    /// The server refused, answered wrongly, or did not answer in time.
+    /// The server refused, answered incorrectly, or did not answer in time.
     Failure,
-    /// The probe could not be made: this host lacks something.
+    /// This host could not send the probe.
     Nothing,
 }
 
-/// A probe that is to show whether clients' failures are the server's fault.
+/// Request for a probe that confirms whether clients' failures are the server's fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Confirmation {
     /// The server.
     pub server: ServerKey,
-    /// How it is probed.
+    /// Check of the probe.
     pub check: HealthCheck,
-    /// Configured check of the server at that time. A reload that replaces it makes the outcome void.
+    /// Check that was configured at the time of the request. A reload that replaces it voids the
+    /// outcome.
     pub configured: HealthCheck,
-    /// A second address of ours that a datagram is sent from, besides the usual one.
+    /// Second local address that a datagram is sent from, in addition to the usual one.
     pub from: Option<IpAddr>,
 }
 
-/// What is held against a server, and when a probe was last asked for because of it.
+/// Failures that wait for confirmation, and the time of the last confirming probe.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Doubt {
     asked: Option<Timestamp>,
@@ -42,8 +44,9 @@ pub(crate) struct Doubt {
 }
 
 impl Doubt {
-    /// Clients' failures speak against the server. Returns whether it is to be probed now, by a probe that takes up to
-    /// `timeout`: no other is on its way, and none was asked for within the last `CONFIRM_EVERY`.
+    /// Records clients' failures at the server. Returns whether to probe it now with a probe that
+    /// takes up to `timeout`: no other probe is under way, and none was requested within the last
+    /// `CONFIRM_EVERY`.
     pub(crate) fn raise(&mut self, failures: &ConnectFailures, timeout: Duration, now: Timestamp) -> bool {
         let is_being_probed = self.failures.is_some();
         let pause = if is_being_probed { CONFIRM_EVERY.max(timeout) } else { CONFIRM_EVERY };
@@ -54,10 +57,12 @@ impl Doubt {
         true
     }
 
-    /// Takes what that probe found; clients have failed `in_a_row` until now. Returns the failures if they count.
+    /// Applies the finding of the confirming probe; clients have failed `in_a_row` times until now.
+    /// Returns the failures if they are confirmed.
     ///
-    /// Silence confirms only failures that nobody can make up, and only if no client was answered meanwhile: the kernel
-    /// of a server says once a second that nobody listens, and clients' datagrams may have used that up.
+    /// Silence confirms only failures that cannot be forged, and only if no client was answered
+    /// meanwhile: the server's kernel sends an ICMP error once a second, and clients' datagrams may
+    /// have used that up.
     pub(crate) fn resolve(&mut self, found: Finding, in_a_row: u32) -> Option<ConnectFailures> {
         let failures = self.failures.take()?;
         let counts = match found {
@@ -87,7 +92,7 @@ mod tests {
     fn a_flood_of_failures_has_the_server_probed_once_a_second() {
         let (mut doubt, flood) = (Doubt::default(), failures(true));
         let mut probes = 0;
-        // 300,000 in 9 s; each probe finds the server well.
+        // 300,000 failures in 9 s; each probe finds the server healthy.
         for n in 0..300_000 {
             if doubt.raise(&flood, SECOND / 2, Timestamp(n * 30_000)) {
                 probes += 1;

@@ -1,10 +1,10 @@
-//! How long a server stays out whose clients fared badly. Pure.
+//! Duration of ejections for clients' failures. Pure.
 
 use std::time::Duration;
 
 use convey_model::{OutlierDetection, Timestamp};
 
-/// One server's ejections. Each that follows soon after another is longer.
+/// Ejections of one server. An ejection soon after another one lasts longer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Ejection {
     until: Option<Timestamp>,
@@ -13,28 +13,30 @@ pub(crate) struct Ejection {
 }
 
 impl Ejection {
-    /// When the present ejection is over; `None` if the server is not ejected.
+    /// End of the current ejection; `None` if the server is not ejected.
     pub(crate) fn until(&self) -> Option<Timestamp> {
         self.until
     }
 
-    /// Ejections so far that followed soon on each other, the present one included.
+    /// Number of ejections in short succession, including the current one.
     pub(crate) fn times(&self) -> u32 {
         self.times
     }
 
-    /// When the last ejection was over.
+    /// When the last ejection ended.
     pub(crate) fn returned(&self) -> Timestamp {
         self.returned
     }
 
-    /// What another process knew: see [`Ejection::until`], [`Ejection::times`] and [`Ejection::returned`].
+    /// Ejections that another process handed over: see [`Ejection::until`], [`Ejection::times`] and
+    /// [`Ejection::returned`].
     pub(crate) fn known(until: Option<Timestamp>, times: u32, returned: Timestamp) -> Ejection {
         Ejection { until, times, returned }
     }
 
-    /// Ejects the server. Returns for how long: the base time for the first, twice that for the second and so on, up to
-    /// the longest. A server that has stayed in service for that longest time begins anew.
+    /// Ejects the server and returns for how long: the base time for the first ejection, twice the
+    /// base for the second and so on, up to the longest time. A server that stayed in service for
+    /// that longest time begins with the base time again.
     pub(crate) fn begin(&mut self, outlier: &OutlierDetection, now: Timestamp) -> Duration {
         if now.since(self.returned) >= outlier.max_ejection_time {
             self.times = 0;
@@ -45,7 +47,7 @@ impl Ejection {
         time
     }
 
-    /// Takes the time. Returns whether the ejection is over with it.
+    /// Ends the ejection if its time is over. Returns whether it ended.
     pub(crate) fn on_time(&mut self, now: Timestamp) -> bool {
         let is_over = self.until.is_some_and(|until| until <= now);
         if is_over {

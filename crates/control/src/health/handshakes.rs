@@ -1,19 +1,21 @@
-//! Whether clients' handshakes tell that a server answers nobody: in mode `dsr` nothing else does. Pure.
+//! Detection of servers that complete no handshakes; in mode `dsr` handshakes are the only sign.
+//! Pure.
 
 use std::time::Duration;
 
 use convey_model::Timestamp;
 
-/// A server is judged by what has happened within this time at most: a flood that is over is forgotten.
+/// Window of the counts that judge a server: older floods are forgotten.
 const MAX_AGE: Duration = Duration::from_secs(60);
 
-/// Clients repeat a SYN after a second, and then after two. Before that nothing is known.
+/// Minimum age of the counts. Clients repeat a SYN after one second, and again after two more.
 const MIN_AGE: Duration = Duration::from_secs(3);
 
-/// Networks that clients have to come from; fewer will do where all clients of the other servers do.
+/// Minimum number of clients' networks. Fewer suffice if the clients of all other servers come from
+/// fewer.
 const NETWORKS: u32 = 3;
 
-/// How many handshakes of a server had begun and were complete, and how many SYNs had come again, at one moment.
+/// Totals of begun and completed handshakes and of repeated SYNs of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct HandshakeCounts {
     pub(crate) begun: u64,
@@ -21,40 +23,40 @@ pub(crate) struct HandshakeCounts {
     pub(crate) repeated: u64,
 }
 
-/// What one server's clients have done in a while.
+/// Handshakes of a server's clients in a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct HandshakesSeen {
     pub(crate) counts: HandshakeCounts,
     /// Networks of clients that completed a handshake, as bits.
     pub(crate) completing: u64,
-    /// The same of those whose SYNs came again.
+    /// Networks of clients that repeated SYNs, as bits.
     pub(crate) repeating: u64,
 }
 
-/// One server's handshakes since one was last complete, or since the row was begun anew.
+/// Handshakes of a server since the last completed one, or since the last reset.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct HandshakeRow {
     since: Option<Timestamp>,
     last: HandshakeCounts,
     seen: HandshakesSeen,
     others: HandshakesSeen,
-    /// Handshakes that have begun since one was last complete.
+    /// Handshakes begun since the last completed one.
     in_vain: u64,
-    /// Whether this row was told of.
+    /// Whether this row was reported.
     is_told: bool,
 }
 
-/// A server that completes no handshake, in numbers.
+/// Counts of a server that completes no handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SilentServer {
     /// Handshakes that clients began there.
     pub(crate) begun: u64,
-    /// SYNs that came again.
+    /// Repeated SYNs.
     pub(crate) repeated: u64,
 }
 
 impl HandshakesSeen {
-    /// The same with those of another server.
+    /// Sum with the handshakes of another server.
     pub(crate) fn and(self, other: HandshakesSeen) -> HandshakesSeen {
         HandshakesSeen {
             counts: HandshakeCounts {
@@ -69,7 +71,8 @@ impl HandshakesSeen {
 }
 
 impl HandshakeRow {
-    /// Takes the server's counters as they are now, and the networks of its clients since the last time. Returns what is new.
+    /// Applies the server's current totals, and the networks of its clients since the last call.
+    /// Returns the difference.
     pub(crate) fn advance(
         &mut self,
         now: HandshakeCounts,
@@ -86,16 +89,18 @@ impl HandshakeRow {
         HandshakesSeen { counts, completing, repeating }
     }
 
-    /// Handshakes that clients have begun since one was last complete.
+    /// Handshakes that clients began since the last completed one.
     pub(crate) fn in_vain(&self) -> u64 {
         self.in_vain
     }
 
-    /// Adds what is new of this server and of the others of its backend. Returns whether the server seems to answer nobody: at least
-    /// `least` handshakes have begun and as many SYNs have come again, none was completed, and the others complete most of theirs. It is
-    /// told once in a row.
+    /// Adds new handshakes of this server and of the other servers of its backend. Returns counts
+    /// if the server seems to answer no client: at least `least` handshakes were begun and as many
+    /// SYNs repeated, none was completed, and the other servers complete most of theirs. A row is
+    /// reported once.
     ///
-    /// A flood of forged SYNs is not repeated as a client repeats its own, comes to all servers, and no server completes it.
+    /// A flood of forged SYNs does not meet these conditions: its SYNs are not repeated like a
+    /// client's, it hits all servers, and no server completes it.
     pub(crate) fn judge(
         &mut self,
         own: HandshakesSeen,
@@ -132,18 +137,18 @@ impl HandshakeRow {
         is_news.then_some(silent)
     }
 
-    /// Whether it was told of, and has completed no handshake since.
+    /// Whether the server was reported, and has completed no handshake since.
     pub(crate) fn is_told(&self) -> bool {
         self.is_told
     }
 
-    /// Nothing of what was counted so far is held against the server.
+    /// Clears the counts, so that earlier handshakes no longer count against the server.
     pub(crate) fn begin_anew(&mut self, now: Timestamp) {
         (self.since, self.seen, self.others) =
             (Some(now), HandshakesSeen::default(), HandshakesSeen::default());
     }
 
-    /// The server comes back: what it does from now on is told again.
+    /// Clears the counts of a server that returns; it may be reported again.
     pub(crate) fn forgive(&mut self, now: Timestamp) {
         self.begin_anew(now);
         self.is_told = false;
@@ -160,7 +165,7 @@ mod tests {
         Timestamp(0).after(Duration::from_secs(seconds))
     }
 
-    /// In a second; networks as bits.
+    /// Handshakes of one second; networks as bits.
     fn second(begun: u64, completed: u64, repeated: u64, networks: u64) -> HandshakesSeen {
         let counts = HandshakeCounts { begun, completed, repeated };
         HandshakesSeen { counts, completing: networks, repeating: networks }
@@ -180,7 +185,7 @@ mod tests {
         assert_eq!(in_vain_after(1_010, 1_001), 0);
     }
 
-    /// The second in which a server is told of whose seconds are all like this.
+    /// Second in which a server is reported if all seconds are like this.
     fn told(own: HandshakesSeen, others: HandshakesSeen) -> Option<u64> {
         let mut row = HandshakeRow::default();
         (0..600).find(|&now| row.judge(own, others, LEAST, at(now)).is_some())
@@ -209,12 +214,13 @@ mod tests {
 
     #[test]
     fn a_flood_of_syns_is_no_servers_fault() {
-        // Forged SYNs to both, beside clients whom nobody but the first server answers, and those who repeat.
+        // Forged SYNs to both servers, with clients that only the first server answers, and clients
+        // that repeat SYNs.
         let flood = |clients: u64| second(10_000 + clients, clients, 50, u64::MAX);
         assert_eq!(told(second(10_000, 0, 50, u64::MAX), flood(20)), None);
-        // To one alone, which has clients of its own.
+        // Forged SYNs to one server that has clients of its own.
         assert_eq!(told(flood(1), second(20, 20, 0, 0b111)), None);
-        // To one alone without clients; forged SYNs are not repeated.
+        // Forged SYNs to one server without clients; forged SYNs are not repeated.
         assert_eq!(told(second(10_000, 0, 0, 0), second(20, 20, 0, 0b111)), None);
     }
 

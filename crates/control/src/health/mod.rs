@@ -1,6 +1,6 @@
-//! Which servers are up. The decision is a pure counter ([`HealthState`]); probes and their schedule feed it.
-//! Beside it, as pure: whether clients' failures count (`Doubt`), how long servers that fail clients stay out
-//! (`Ejection`), how they come back (`Warmup`).
+//! Health of servers. The decision is a pure counter ([`HealthState`]); probes and their schedule
+//! feed it. Pure, too: whether clients' failures count (`Doubt`), how long failing servers are
+//! ejected (`Ejection`), and how they return (`Warmup`).
 
 mod as_request;
 mod doubt;

@@ -1,4 +1,4 @@
-//! Probes that go the way of clients' packets: what they may find. Who sends them is outside.
+//! Interface to probes along the path of clients' packets. The prober itself is outside this crate.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -9,25 +9,27 @@ use thiserror::Error;
 
 use convey_model::ServerKey;
 
-/// Why a server cannot be reached as clients reach it, in words for an operator.
+/// Reason why a server cannot be reached along clients' path; operator-facing message.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PathFault {
-    /// The server, or something on the way, is wrong.
+    /// The server or the path is faulty.
     #[error("{0}")]
     Server(String),
-    /// The probe could not be made: this says nothing of the server.
+    /// The probe could not be sent, so the outcome is not about the server.
     #[error("{0}")]
     Ours(String),
 }
 
-/// What a [`PathProber`] returns.
+/// Future that a [`PathProber`] returns.
 pub type PathAnswer<'a> = Pin<Box<dyn Future<Output = Result<String, PathFault>> + Send + 'a>>;
 
-/// Sends what a client of the VIP would send, to one server (mode `dsr`).
+/// Sends packets like a client of the VIP, to one server (mode `dsr`).
 pub trait PathProber: Send + Sync {
-    /// Begins a connection at each VIP that the server serves, in this time. Returns what was seen, in words for an operator.
+    /// Opens a connection to each VIP of the server within `timeout`. Returns an operator-facing
+    /// message.
     fn probe<'a>(&'a self, server: &'a ServerKey, timeout: Duration) -> PathAnswer<'a>;
 
-    /// Returns the address that probes of a server are to come from, as its clients' connections do; `None`: the kernel chooses.
+    /// Source address for probes of a server, the same as for clients' connections; `None`: the
+    /// kernel chooses.
     fn source(&self, server: &ServerKey) -> Option<IpAddr>;
 }

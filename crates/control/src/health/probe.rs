@@ -1,4 +1,4 @@
-//! One probe of one server.
+//! A single probe of a server.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -27,13 +27,13 @@ use convey_proxy_protocol::local;
 use convey_snapshot::is_shortage;
 use convey_tls::SpokenWithin;
 
-/// What a datagram carries whose refusal is believed only if it quotes this: see [`probe`].
+/// Random bytes of a datagram; only a refusal that quotes them counts: see [`probe`].
 pub(super) type Signature = [u8; 16];
 
-/// What a probe that did not fail found, and the same in words for an operator.
+/// Finding of a probe that did not fail, with an operator-facing message.
 pub(super) type ProbeAnswer = (Finding, String);
 
-/// Why a probe failed, in words for an operator.
+/// Reason why a probe failed; operator-facing message.
 #[derive(Debug, Error)]
 pub(super) enum ProbeError {
     #[error("no answer within {0:?}")]
@@ -82,7 +82,8 @@ fn cut_words(is_cut: bool) -> &'static str {
 }
 
 impl ProbeError {
-    /// Whether the probe failed for want of something here, and so says nothing of the server.
+    /// Whether the probe failed because this host lacks something, so that the outcome is not about
+    /// the server.
     pub(super) fn is_ours(&self) -> bool {
         match self {
             ProbeError::Connect(error) | ProbeError::Udp(error) => is_shortage(error),
@@ -101,18 +102,19 @@ impl ProbeError {
         }
     }
 
-    /// Whether the server has said at once that nobody listens there.
+    /// Whether the server refused at once because nothing listens on the port.
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, ProbeError::Connect(error) | ProbeError::Udp(error)
             if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 }
 
-/// Probes the server at `addr`; says what was seen.
+/// Probes the server at `addr` and returns the finding.
 ///
-/// Anybody can send an ICMP error that says "port unreachable", and hit a port of ours by trying them all. So UDP that was
-/// refused has to be asked again with a `signature`: random bytes that whoever refuses a datagram quotes, and nobody else
-/// knows. The probe comes `from` an address of ours if one is given.
+/// Anyone can forge an ICMP error "port unreachable" and hit a local port by trying all of them. So
+/// a refusal of UDP is confirmed by a second probe with a `signature`: random bytes that a real
+/// refusal quotes, and that a forger has not seen. The probe is sent `from` a local address if one
+/// is given.
 pub(super) async fn probe(
     addr: SocketAddr,
     check: &HealthCheck,
@@ -139,8 +141,8 @@ pub(super) async fn probe(
     timeout(check.timeout, attempt).await.unwrap_or(silence)
 }
 
-/// One check of a server, outside of any schedule: what was seen, or why it failed; both in words for an operator. What fails
-/// for want of something here says nothing of the server.
+/// Checks a server once, outside of any schedule. Returns the outcome as an operator-facing
+/// message. A check that fails because this host lacks something is not an error.
 ///
 /// # Errors
 /// The check failed.
@@ -152,7 +154,7 @@ pub async fn check_once(addr: SocketAddr, check: &HealthCheck) -> Result<String,
     }
 }
 
-/// A connection to the server, which has been sent the PROXY header that it expects.
+/// Connects to the server and sends the PROXY header that it expects.
 async fn connect(
     (target, from): (SocketAddr, Option<IpAddr>),
     header: &[u8],
@@ -168,8 +170,9 @@ async fn connect(
     connected.await.map_err(ProbeError::Connect)
 }
 
-/// A socket that connects from this address. Its port is chosen with the server's address: a port that another server's check has
-/// used counts as free (`IP_BIND_ADDRESS_NO_PORT`, ip(7)).
+/// Socket that connects from this address. The kernel chooses the port together with the server's
+/// address: a port that another server's check used counts as free (`IP_BIND_ADDRESS_NO_PORT`,
+/// ip(7)).
 fn socket_of(from: IpAddr) -> io::Result<TcpSocket> {
     let socket = if from.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     setsockopt(&socket, sockopt::IpBindAddressNoPort, &true)?;
@@ -188,12 +191,12 @@ async fn tcp(
         let _ = stream.get_ref().0.set_zero_linger();
         return Ok("TLS handshake succeeded".to_owned());
     }
-    // A reset instead of a close: the probe leaves no TIME_WAIT behind, here or there.
+    // Resets instead of closing: the probe leaves no TIME_WAIT on either side.
     let _ = stream.set_zero_linger();
     Ok("connect succeeded".to_owned())
 }
 
-/// Returns when the datagram is answered or refused; mostly it is neither.
+/// Returns when the datagram is answered or refused; usually neither happens.
 async fn udp(
     target: SocketAddr,
     header: &[u8],
@@ -214,7 +217,7 @@ async fn udp(
     let is_made_up = |error: &io::Error| {
         !signature.is_empty() && error.kind() != io::ErrorKind::WouldBlock && !quotes(&socket, &datagram)
     };
-    // An error that was made up may be there before anything was sent.
+    // A forged error may arrive before anything was sent.
     while let Err(error) = socket.send(&datagram).await {
         if is_shortage(&error) || error.kind() != io::ErrorKind::ConnectionRefused || !is_made_up(&error) {
             return Err(error.into());
@@ -229,7 +232,7 @@ async fn udp(
     }
 }
 
-/// Whether one of the errors that have come is about this datagram, which is signed. They are gone afterwards.
+/// Whether one of the pending errors quotes this signed datagram. Reads all pending errors.
 fn quotes(socket: &UdpSocket, datagram: &[u8]) -> bool {
     let mut quoted = [0; 64];
     let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
@@ -268,7 +271,7 @@ async fn http(
     Ok(format!("HTTPS status {}", ask(stream, target, check, (requests, chose_http2)).await?))
 }
 
-/// Status of the answer, if the check expects it and the body.
+/// Returns the status of the response if the check accepts the status and the body.
 async fn ask<S>(
     stream: S,
     target: SocketAddr,
@@ -289,8 +292,8 @@ where
     }
 }
 
-/// Like `ask`, for servers whose clients read the answers themselves: they take more than requests
-/// of mode `http` do.
+/// Like `ask`, for servers whose clients read the responses themselves: they accept more than the
+/// reader of mode `http` does.
 async fn ask_leniently<S>(stream: S, host: &str, check: &HttpCheck) -> Result<u16, ProbeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -299,7 +302,7 @@ where
     let stream = BoundedStream { stream, budget: budget.clone() };
     let mut client = hyper::client::conn::http1::Builder::new();
     let (mut sender, connection) = client.max_buf_size(MAX_HEAD).handshake(TokioIo::new(stream)).await?;
-    // Both run in this task, so that a probe that times out takes its connection with it.
+    // Both futures run in this task, so that a timeout of the probe also drops its connection.
     let answer = async {
         let response = sender.send_request(request(host, check)).await;
         let response = response.map_err(|error| budget.blame(ProbeError::LongHead, error))?;
@@ -328,7 +331,7 @@ where
 }
 
 impl ReadBudget {
-    /// The error of an answer: that it was too long, if it was.
+    /// Replaces an error with `too_long` if the response exceeded the budget.
     fn blame(&self, too_long: ProbeError, error: hyper::Error) -> ProbeError {
         if self.is_used_up() { too_long } else { error.into() }
     }

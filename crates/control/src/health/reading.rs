@@ -1,4 +1,4 @@
-//! Limits of the answers that health checks read.
+//! Limits for the responses that health checks read.
 
 use std::io;
 use std::pin::Pin;
@@ -13,14 +13,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use convey_model::BodyPattern;
 
-/// Bytes until the head of the answer has ended, interim answers among them.
+/// Limit for the bytes until the end of the response head, including interim responses.
 pub(super) const MAX_HEAD: usize = 64 << 10;
-/// Bytes of the rest of an answer, with its framing.
+/// Limit for the bytes of the rest of a response, including its framing.
 pub(super) const MAX_REST: usize = 256 << 10;
-/// How often a body that comes in small pieces is matched after each of them.
+/// How many times a body that arrives in small pieces is matched after each piece.
 const MAX_EARLY_MATCHES: usize = 256;
 
-/// Bytes that may still be read of an answer.
+/// Remaining bytes that may be read of a response.
 #[derive(Debug, Clone)]
 pub(super) struct ReadBudget(Arc<AtomicUsize>);
 
@@ -29,12 +29,12 @@ impl ReadBudget {
         ReadBudget(Arc::new(AtomicUsize::new(bytes)))
     }
 
-    /// Allows so many from now on.
+    /// Sets the remaining bytes.
     pub(super) fn set(&self, bytes: usize) {
         self.0.store(bytes, Ordering::Relaxed);
     }
 
-    /// Whether the answer was longer.
+    /// Whether the response reached the limit.
     pub(super) fn is_used_up(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0
     }
@@ -109,7 +109,7 @@ pub(super) async fn judge_body(
     Ok(beginning.verdict(pattern))
 }
 
-/// The part of a body that is matched.
+/// Part of a body that is matched.
 #[derive(Debug, Default)]
 pub(super) struct BodyBeginning {
     bytes: Vec<u8>,
@@ -125,7 +125,7 @@ impl BodyBeginning {
         self.bytes.extend_from_slice(&data[..data.len().min(space)]);
     }
 
-    /// Whether more has come than is matched.
+    /// Whether the body is longer than the part that is matched.
     pub(super) fn is_cut(&self) -> bool {
         self.is_cut
     }
@@ -138,7 +138,8 @@ impl BodyBeginning {
         }
     }
 
-    /// Whether the pattern is found, whatever follows. Many small pieces are not matched one by one.
+    /// Whether the pattern already matches, whatever follows. Small pieces are matched together to
+    /// limit the cost.
     pub(super) fn matches_already(&mut self, pattern: &BodyPattern) -> bool {
         let grown = self.bytes.len() - self.matched_len;
         if grown == 0 || (self.matches >= MAX_EARLY_MATCHES && grown < self.matched_len / 16) {
@@ -172,7 +173,8 @@ mod tests {
         assert!(stream.read_exact(&mut bytes[..1]).await.is_ok());
     }
 
-    /// The outcome of a check of a server that answers each connection with this head, and then with this for ever.
+    /// Outcome of a check of a server that answers each connection with this head and then with an
+    /// endless rest.
     async fn checked(head: &'static str, endless: &'static str) -> Result<String, String> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! When probes run: one task for each server that has a health check.
+//! Schedule of probes: one task for each server that has a health check.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::collections::HashMap;
@@ -19,15 +19,16 @@ use super::{Confirmation, Finding};
 use convey_model::{HealthCheck, ProbeKind, ProbeVia, ServerKey};
 use convey_pacing::LogLimit;
 
-/// When a probe that was refused is repeated, until `fall` of them were. A refusal costs nobody anything, and while it
-/// is not believed clients are refused too. Long enough for a service that reloads its listeners.
+/// Pause before a refused probe is repeated, until `fall` probes were refused. Refusals are cheap,
+/// and clients are refused too until the server is down. The pause is long enough for a service
+/// that reloads its listeners.
 const REFUSED_AGAIN: Duration = Duration::from_millis(50);
 
-/// How long a probe that is to confirm clients' failures waits at most where silence is no failure (UDP): clients have
-/// been refused a moment ago, so a refusal comes at once or not at all.
+/// Upper bound for the timeout of a confirming probe over UDP, where silence is no failure: clients
+/// have just been refused, so a refusal comes at once or not at all.
 const CONFIRM_UDP: Duration = Duration::from_secs(1);
 
-/// Shortest time between two log lines about probes that could not be made.
+/// Shortest time between two log lines about probes that this host could not send.
 const SHORTAGE_LOG_PERIOD: Duration = Duration::from_secs(1);
 
 /// The outcome of a probe.
@@ -35,37 +36,38 @@ const SHORTAGE_LOG_PERIOD: Duration = Duration::from_secs(1);
 pub struct ProbeOutcome {
     /// The server that was probed.
     pub server: ServerKey,
-    /// Configured check of the server when the probe was asked for. A reload may have replaced it since.
+    /// Check that was configured when the probe began. A reload may have replaced it since.
     pub check: HealthCheck,
-    /// What it found. Only a probe that confirms finds nothing at all.
+    /// Finding of the probe. Only confirming probes return [`Finding::Nothing`].
     pub finding: Finding,
-    /// The same in words for an operator.
+    /// Finding as an operator-facing message.
     pub reason: String,
-    /// Whether it was made because of clients' failures.
+    /// Whether the probe confirms clients' failures.
     pub confirms: bool,
 }
 
-/// The probe tasks that run now. Dropping it ends them.
+/// Running probe tasks. They end when the schedule is dropped.
 pub struct Schedule {
     outcomes: mpsc::Sender<ProbeOutcome>,
     tasks: HashMap<ServerKey, (HealthCheck, JoinHandle<()>)>,
-    /// Probes that confirm, one for each server at most: those that wait for their turn are not limited otherwise.
+    /// Confirming probes, at most one for each server: probes that wait for their turn have no
+    /// other limit.
     confirming: HashMap<ServerKey, JoinHandle<()>>,
     budget: Arc<ProbeBudget>,
-    /// For probes that confirm, which cannot wait for servers that keep silent.
+    /// Budget of confirming probes, which must not wait behind silent servers.
     confirm_budget: Arc<ProbeBudget>,
-    /// For checks that go the way of clients' packets.
+    /// Prober for checks along the path of clients' packets.
     paths: Option<Arc<dyn PathProber>>,
-    /// Where probes run; `None`: in the runtime of the caller.
+    /// Runtime of the probes; `None`: the caller's.
     runtime: Option<Handle>,
 }
 
-/// How many probes may be on their way: each has a descriptor.
+/// Limit for concurrent probes: each probe takes a descriptor.
 struct ProbeBudget {
     probes: Semaphore,
     most: usize,
     is_told: AtomicBool,
-    /// Limiter of the line about probes that could not be made.
+    /// Limiter of the log line about probes that this host could not send.
     shortages: Mutex<LogLimit<Instant>>,
 }
 
@@ -79,18 +81,18 @@ impl ProbeBudget {
         })
     }
 
-    /// Whether to log now that a probe could not be made: once a second for all servers.
+    /// Whether to log now that a probe could not be sent: once a second for all servers.
     fn logs_shortage(&self) -> bool {
         let mut limit = self.shortages.lock().unwrap_or_else(PoisonError::into_inner);
         limit.admit(Instant::now()).is_some()
     }
 
-    /// Waits for the turn of one probe. If that takes longer than the interval it is told once.
+    /// Waits for the turn of one probe. Logs once if the wait exceeds the interval.
     async fn turn(&self, check: &HealthCheck) -> Option<SemaphorePermit<'_>> {
         self.turns(1, check).await
     }
 
-    /// The same of so many, or of all that there may be.
+    /// Waits for the turn of this many probes, but no more than the limit.
     async fn turns(&self, probes: u32, check: &HealthCheck) -> Option<SemaphorePermit<'_>> {
         let asked = Instant::now();
         let most = u32::try_from(self.most).unwrap_or(u32::MAX);
@@ -106,7 +108,8 @@ impl ProbeBudget {
 }
 
 impl Schedule {
-    /// No tasks yet; outcomes will go to `outcomes`. At most so many probes are on their way at once.
+    /// Schedule without tasks; outcomes are sent to `outcomes`. `probes_at_once` limits concurrent
+    /// probes.
     pub fn new(outcomes: mpsc::Sender<ProbeOutcome>, probes_at_once: usize) -> Self {
         let confirming = (probes_at_once / 4).max(1);
         Schedule {
@@ -120,22 +123,23 @@ impl Schedule {
         }
     }
 
-    /// Runs the probes in another runtime, so that hostile answers take none of the caller's time.
+    /// Runs the probes in another runtime, so that hostile responses take none of the caller's
+    /// time.
     #[must_use]
     pub fn on(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self
     }
 
-    /// The same where checks may go the way of clients' packets.
+    /// Adds a prober for checks along the path of clients' packets.
     #[must_use]
     pub fn with_paths(mut self, paths: Arc<dyn PathProber>) -> Self {
         self.paths = Some(paths);
         self
     }
 
-    /// Makes the running tasks those of `wanted`: starts what is missing, ends what is not in it, and
-    /// leaves the others their rhythm.
+    /// Replaces the running tasks by those of `wanted`: starts missing tasks and ends removed ones.
+    /// The other tasks keep their rhythm.
     pub fn set(&mut self, wanted: HashMap<ServerKey, HealthCheck>) {
         self.tasks.retain(|server, (check, task)| {
             let keep = wanted.get(server) == Some(check);
@@ -156,8 +160,8 @@ impl Schedule {
         }
     }
 
-    /// Probes a server at once, besides its rhythm: its clients fail. The outcome always comes; one for all that is asked
-    /// until then.
+    /// Probes a server at once, outside of its rhythm, because clients' connections fail. One
+    /// outcome is always sent; it answers all calls until then.
     pub(crate) fn confirm(&mut self, confirmation: Confirmation) {
         let server = confirmation.server.clone();
         if self.confirming.get(&server).is_some_and(|probe| !probe.is_finished()) {
@@ -183,9 +187,9 @@ impl Drop for Schedule {
     }
 }
 
-/// Probes at once, then every interval, and once more soon after a refusal. The jitter keeps many servers (and many
-/// balancers) from being probed in step, and the first pause is any part of the interval, so that servers which came together
-/// are spread over it.
+/// Probes at once, then at every interval, and soon again after a refusal. Jitter keeps many
+/// servers (and many balancers) from being probed in step. The first pause is a random part of the
+/// interval, so that servers which were added together are spread over it.
 async fn run(probing: Probing, outcomes: mpsc::Sender<ProbeOutcome>, budget: Arc<ProbeBudget>) {
     let Probing { server, check, .. } = &probing;
     let mut told = false;
@@ -194,12 +198,12 @@ async fn run(probing: Probing, outcomes: mpsc::Sender<ProbeOutcome>, budget: Arc
     loop {
         let turn = budget.turn(check).await;
         let started = Instant::now();
-        // In a box, or each server would have room for it between probes, too: eight kilobytes.
+        // Boxed: otherwise each task would hold eight kilobytes for the probe between probes, too.
         let result = Box::pin(probing.probe(signature)).await;
         drop(turn);
         refusals = if result.as_ref().is_err_and(|error| error.is_refusal()) { refusals + 1 } else { 0 };
         let is_signed = signature.is_some();
-        // While nobody listens nobody sees it.
+        // Between probes, a forger cannot observe the signature.
         let is_down = result.as_ref().is_err_and(|error| !error.is_ours());
         signature = is_down.then(convey_random::secret);
         let outcome = match result {
@@ -211,7 +215,7 @@ async fn run(probing: Probing, outcomes: mpsc::Sender<ProbeOutcome>, budget: Arc
                 told = true;
                 None
             }
-            // Anybody may have said so.
+            // Without a signature, the refusal may be forged.
             Err(_) if check.kind == ProbeKind::Udp && !is_signed => {
                 refusals = 0;
                 continue;
@@ -236,7 +240,7 @@ async fn run(probing: Probing, outcomes: mpsc::Sender<ProbeOutcome>, budget: Arc
     }
 }
 
-/// One server and how it is probed.
+/// A server and its check.
 struct Probing {
     server: ServerKey,
     check: HealthCheck,
@@ -244,8 +248,8 @@ struct Probing {
 }
 
 impl Probing {
-    /// Probes once; then the way of clients' packets, if the check is to go by it, for a server that is not there at all is
-    /// better told by the first.
+    /// Probes once, and then along the path of clients' packets if the check is configured for it.
+    /// The first probe gives a better error for a server that is down.
     async fn probe(&self, signature: Option<Signature>) -> Result<ProbeAnswer, ProbeError> {
         let started = Instant::now();
         let from = self.paths.as_ref().and_then(|paths| paths.source(&self.server));
@@ -258,7 +262,7 @@ impl Probing {
     }
 }
 
-/// Probes once; datagrams go from a second address, too, if there is one.
+/// Sends a confirming probe; datagrams are sent from a second address, too, if there is one.
 async fn confirm(
     Confirmation { server, mut check, configured, from }: Confirmation,
     outcomes: mpsc::Sender<ProbeOutcome>,
@@ -288,7 +292,8 @@ async fn confirm(
 async fn probe_signed(addr: SocketAddr, check: &HealthCheck, from: Option<IpAddr>) -> ProbeAnswer {
     match probe(addr, check, Some(convey_random::secret()), from).await {
         Ok(seen) => seen,
-        // We may not have that address, or have it where the server is not.
+        // This host may lack that address, or have it on an interface that does not reach the
+        // server.
         Err(error) if error.is_ours() || (from.is_some() && !error.is_refusal()) => {
             (Finding::Nothing, error.to_string())
         }
@@ -296,12 +301,12 @@ async fn probe_signed(addr: SocketAddr, check: &HealthCheck, from: Option<IpAddr
     }
 }
 
-/// Whether no other probe can say more.
+/// Whether the finding is final, so that another probe cannot change it.
 fn decides((finding, _): &ProbeAnswer) -> bool {
     matches!(finding, Finding::Answer | Finding::Failure)
 }
 
-/// The interval, a tenth longer or shorter at most.
+/// The interval with a jitter of up to a tenth in either direction.
 fn jittered(interval: Duration) -> Duration {
     interval.mul_f64(0.9 + fastrand::f64() / 5.0)
 }

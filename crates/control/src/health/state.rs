@@ -1,37 +1,38 @@
-//! Up or down, decided by rows of equal answers. Pure: outcomes in, changes out.
+//! Health of a server, decided by consecutive equal probes. Pure: outcomes in, changes out.
 
 use std::time::Duration;
 
 use convey_model::{HealthCheck, ProbeKind};
 
-/// One server's health.
+/// Health of one server.
 ///
-/// A server starts up, but unproven: its first probe decides alone, so that a dead server takes traffic
-/// for one probe at most, and a live one from the start.
+/// A server starts up, but unproven: its first probe decides alone. So a dead server gets traffic
+/// for one probe at most, and a live server gets it from the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthState {
     up: bool,
     proven: bool,
-    /// Probes in a row that spoke against the present state.
+    /// Consecutive probes that contradict the current health.
     against: u32,
-    /// Whether the next silence says nothing: a probe that is under way may not have heard the refusal, for clients did.
+    /// Whether to ignore the next silence: a probe under way may have missed the refusal that
+    /// clients got.
     deaf: bool,
-    /// Whether the next probe decides alone, as the first one does.
+    /// Whether the next probe decides alone, like the first one.
     next_decides: bool,
 }
 
-/// What a server has just become.
+/// Change of a server's health.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HealthTransition {
-    /// It answers again (or for the first time): it gets new connections.
+    /// The server is up and gets new connections.
     Up,
-    /// It no longer answers: it gets none.
+    /// The server is down and gets no new connections.
     Down,
-    /// It is down as before, but fails for another reason.
+    /// The server stays down, but fails for another reason.
     StillDown,
-    /// Clients' connections to it failed: it gets none for this long.
+    /// Clients' connections to the server failed; it gets no new ones for this long.
     Ejected(Duration),
-    /// That time is over.
+    /// The ejection is over.
     Returned,
 }
 
@@ -47,27 +48,29 @@ impl HealthState {
         self.up
     }
 
-    /// Whether any outcome has confirmed it yet.
+    /// Whether any outcome has confirmed the health yet.
     pub fn is_proven(&self) -> bool {
         self.proven
     }
 
-    /// Probes in a row that spoke against the present state.
+    /// Consecutive probes that contradict the current health.
     pub fn against(&self) -> u32 {
         self.against
     }
 
-    /// What another process knew: see [`HealthState::is_up`], [`HealthState::is_proven`] and [`HealthState::against`].
+    /// Health that another process handed over: see [`HealthState::is_up`],
+    /// [`HealthState::is_proven`] and [`HealthState::against`].
     pub fn known(up: bool, proven: bool, against: u32) -> HealthState {
         HealthState { up, proven, against, deaf: false, next_decides: false }
     }
 
-    /// Another check asks from now on: its first probe decides alone. The server stays as it is until then.
+    /// Lets the first probe of a new check decide alone. The server's health stays the same until
+    /// then.
     pub(crate) fn begin_other_check(&mut self) {
         self.next_decides = true;
     }
 
-    /// Takes the outcome of a probe.
+    /// Applies the outcome of a probe.
     pub(crate) fn on_probe(&mut self, success: bool, check: &HealthCheck) -> Option<HealthTransition> {
         if std::mem::take(&mut self.next_decides) || !self.proven {
             self.proven = true;
@@ -86,14 +89,15 @@ impl HealthState {
         if self.against < needed { None } else { self.turn(success) }
     }
 
-    /// Takes note that clients have failed in a row, and that a probe has confirmed it: see
+    /// Takes a server down after consecutive failures of clients that a probe has confirmed: see
     /// [`Doubt`](super::Doubt).
     pub(crate) fn on_confirmed_failures(&mut self, check: &HealthCheck) -> Option<HealthTransition> {
         if !self.up {
             return None;
         }
         self.proven = true;
-        // The server told clients of it as often as it tells anybody. Now it has none that would use that up.
+        // Clients had used up the server's rate limit of ICMP errors. Without clients, the next
+        // probes get an error again.
         self.deaf = check.kind == ProbeKind::Udp;
         self.turn(false)
     }

@@ -1,4 +1,4 @@
-//! TLS of health checks: as the backend shakes hands with its servers, or as a check over HTTPS says.
+//! TLS of health checks: with the backend's TLS settings, or as a check over HTTPS demands.
 
 use std::io;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use convey_config::files;
 use convey_model::{Authorities, BackendTls, CheckTls, HttpCheck, TlsCheck, TlsVersion};
 use convey_tls::{SpokenWithin, TlsConnector, TlsFault, server_name};
 
-/// Why there is no TLS with a server, in words for an operator.
+/// Reason why a TLS handshake with a server failed; operator-facing message.
 #[derive(Debug, Error)]
 pub(super) enum TlsError {
     #[error("{0}")]
@@ -30,7 +30,8 @@ pub(super) enum TlsError {
     Setup(TlsFault),
 }
 
-/// Shakes hands with the server at `ip` as its own check says. Its certificate must be for the host of the check, or else for `ip`.
+/// Performs the check's own handshake with the server at `ip`. The certificate must be for the host
+/// of the check, or for `ip` if the check has no host.
 pub(super) async fn connect(
     stream: TcpStream,
     ip: IpAddr,
@@ -45,7 +46,7 @@ pub(super) async fn connect(
     shake_hands(stream, name, connector.config(within)).await
 }
 
-/// The same as the backend shakes hands with its servers.
+/// Performs a handshake with the TLS settings of the backend.
 pub(super) async fn connect_as_backend(
     stream: TcpStream,
     ip: IpAddr,
@@ -79,7 +80,7 @@ fn host(check: &HttpCheck) -> Option<&str> {
     Some(without_port.trim_matches(['[', ']']))
 }
 
-/// What is made of settings is kept as long as these are in use.
+/// Connector for these settings, cached as long as the settings are in use.
 fn connector_of(settings: &Arc<BackendTls>) -> Result<Arc<TlsConnector>, TlsFault> {
     static MADE: Mutex<Vec<(Weak<BackendTls>, Arc<TlsConnector>)>> = Mutex::new(Vec::new());
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -92,7 +93,8 @@ fn connector_of(settings: &Arc<BackendTls>) -> Result<Arc<TlsConnector>, TlsFaul
     Ok(new)
 }
 
-/// Trusts whom this host trusts. The authorities are read once, when the first check needs them.
+/// Connector that trusts this host's certificate authorities. They are read once, for the first
+/// check that needs them.
 async fn verified() -> Result<Arc<TlsConnector>, TlsError> {
     static VERIFIED: OnceCell<Arc<TlsConnector>> = OnceCell::const_new();
     let connector = VERIFIED.get_or_try_init(|| async {

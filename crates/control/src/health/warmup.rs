@@ -1,19 +1,19 @@
-//! The way of a server that has come back to its whole share. Pure.
+//! Slow start of a server that has come back. Pure.
 
 use std::time::Duration;
 
 use convey_model::{Timestamp, WHOLE};
 
-/// How many times the share grows on its way: each time tables are built anew.
+/// Number of steps of the share: tables are rebuilt at each step.
 const STEPS: u32 = 20;
 
-/// What a server begins with, in percent: enough to be picked at all.
+/// First share, in percent: enough to be picked at all.
 const FIRST_PERCENT: u8 = 5;
 
-/// A server that takes less than its share yet.
+/// Slow start of a server.
 ///
-/// The share grows in line with time, seen at multiples of a twentieth of the whole time: so servers that come back
-/// together grow together, and their table is built once for all.
+/// The share grows linearly with time, in steps at multiples of a twentieth of the whole time. So
+/// servers that come back together grow together, and their table is rebuilt once for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Warmup {
     since: Timestamp,
@@ -22,32 +22,32 @@ pub(crate) struct Warmup {
 }
 
 impl Warmup {
-    /// A server has come back. `None` if it takes no time to its whole share.
+    /// Begins a slow start. `None` if its duration is zero.
     pub(crate) fn begin(slow_start: Duration, now: Timestamp) -> Option<Warmup> {
         Warmup { since: now, next: now, percent: FIRST_PERCENT }.on_time(slow_start, now)
     }
 
-    /// One that has begun in another process; its share is what [`Warmup::on_time`] says next.
+    /// Slow start that began in another process; [`Warmup::on_time`] computes its share.
     pub(crate) fn known(since: Timestamp) -> Warmup {
         Warmup { since, next: since, percent: FIRST_PERCENT }
     }
 
-    /// When it began.
+    /// When the slow start began.
     pub(crate) fn since(&self) -> Timestamp {
         self.since
     }
 
-    /// The part of its weight that the server gets, in percent; below 100.
+    /// Share of its weight that the server has, in percent; below 100.
     pub(crate) fn percent(&self) -> u8 {
         self.percent
     }
 
-    /// When it grows next.
+    /// Time of the next step.
     pub(crate) fn due(&self) -> Timestamp {
         self.next
     }
 
-    /// Takes the time, and that to the whole share. `None` once that is over.
+    /// Advances to `now`; `slow_start` is the whole duration. `None` once it is over.
     pub(crate) fn on_time(self, slow_start: Duration, now: Timestamp) -> Option<Warmup> {
         let (passed, whole) = (now.since(self.since), slow_start.as_nanos());
         if passed >= slow_start {
@@ -67,7 +67,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
     const TEN: Duration = Duration::from_secs(10);
 
-    /// Percent at each step, by the tenth of a second since it began.
+    /// Percent at each step, by tenths of a second since the beginning.
     fn steps(begin: u64) -> Vec<(u64, u8)> {
         let mut warmup = Warmup::begin(TEN, Timestamp(begin));
         let mut steps = Vec::new();

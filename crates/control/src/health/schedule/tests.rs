@@ -217,8 +217,8 @@ async fn a_probe_that_confirms_is_made_at_once_and_says_so() {
     }
 }
 
-/// A server that refuses nothing to one address may refuse it to another: its kernel limits what it tells
-/// each of them.
+/// A server that sends no refusal to one address may send it to another: its kernel limits ICMP
+/// errors for each address.
 #[tokio::test]
 async fn datagrams_that_confirm_go_from_a_second_address_too_if_there_is_one() {
     let echo = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -233,7 +233,7 @@ async fn datagrams_that_confirm_go_from_a_second_address_too_if_there_is_one() {
     });
     let (sender, mut receiver) = mpsc::channel(9);
     let mut schedule = Schedule::new(sender, 16);
-    // Nobody has the last one.
+    // The last address is not an address of this host.
     for (from, finding) in [
         (None, Finding::Silence),
         (Some([127, 0, 0, 2]), Finding::Answer),
@@ -270,7 +270,7 @@ async fn no_more_probes_are_on_their_way_than_there_are_descriptors_for_and_ever
             top.fetch_max(open.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
             let open = open.clone();
             tokio::spawn(async move {
-                // Silent until the other side gives up.
+                // Stays silent until the peer closes.
                 while stream.read(&mut [0; 1024]).await.is_ok_and(|read| read > 0) {}
                 open.fetch_sub(1, Ordering::Relaxed);
             });
@@ -286,14 +286,14 @@ async fn no_more_probes_are_on_their_way_than_there_are_descriptors_for_and_ever
     while probed.len() < 60 {
         probed.insert(receiver.recv().await.unwrap().server.server);
     }
-    // Of those that were given up some may not have been seen to be gone.
+    // The server may not have noticed yet that some connections were closed.
     assert!(most.load(Ordering::Relaxed) <= 2 * 6, "{most:?} were open at once");
 }
 #[tokio::test]
 async fn of_the_probes_that_confirm_no_more_than_one_for_each_server_waits_for_its_turn() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let (sender, mut receiver) = mpsc::channel(1);
-    // One at once.
+    // Allows one confirming probe at a time.
     let mut schedule = Schedule::new(sender, 4);
     let check = HealthCheck { timeout: Duration::from_millis(50), ..http() };
     let server = |n: u8| ServerKey { server: format!("s{n}"), ..key(silent) };
@@ -309,7 +309,7 @@ async fn of_the_probes_that_confirm_no_more_than_one_for_each_server_waits_for_i
     assert_eq!(found, [0, 1, 2].map(server));
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(receiver.try_recv().is_err(), "none besides");
-    // Whoever fails clients again is probed again.
+    // A server that fails clients again is probed again.
     schedule.confirm(confirmation(server(1), &check, None));
     assert_eq!(receiver.recv().await.unwrap().server, server(1));
 }
