@@ -1,7 +1,8 @@
 //! The running configuration and its state. Pure: events in, snapshots and changes out.
 //!
-//! [`ControlState`] has parts, each with fields of its own: [`Membership`] (which servers there are), [`ServerTable`],
-//! [`PoolTable`], [`FrontendTable`], [`OperatorChanges`] and [`RefusedServers`].
+//! [`ControlState`] consists of parts with separate fields: [`Membership`] (servers of each
+//! backend), [`ServerTable`], [`PoolTable`], [`FrontendTable`], [`OperatorChanges`] and
+//! [`RefusedServers`].
 
 mod acceptors;
 mod dns_grace;
@@ -66,10 +67,10 @@ pub struct ControlState {
     lives: LiveFactory,
     totals: Arc<Traffic>,
     is_stopping: bool,
-    /// Frontends whose flows outlive this process; none before the end.
+    /// Frontends whose flows outlive this process; empty before the end.
     outlasting: BTreeSet<Endpoint>,
     generation: u64,
-    /// Whether snapshots show anything besides pools that has changed since the last one.
+    /// Whether anything that snapshots show, besides pools, has changed since the last one.
     is_stale: bool,
     /// Changes of health since the last snapshot.
     changes: Vec<HealthChange>,
@@ -77,7 +78,7 @@ pub struct ControlState {
     doubts: Vec<Confirmation>,
 }
 
-/// Change of a server: it went up or down, was ejected or is no longer.
+/// Change of a server: it went up or down, was ejected or returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HealthChange {
     /// The server.
@@ -117,7 +118,7 @@ impl ControlState {
         }
     }
 
-    /// The running configuration; servers known by name are as the file has them.
+    /// The running configuration; servers with host names are as in the file.
     pub fn config(&self) -> Option<&Config> {
         self.config.as_ref()
     }
@@ -127,9 +128,9 @@ impl ControlState {
         self.refused.network()
     }
 
-    /// Takes over a configuration. Frontends, backends and servers with the same name (servers: and address)
-    /// keep their counters, connections and health. One that was taken away and comes back while connections
-    /// are open has those.
+    /// Applies a configuration. Frontends, backends and servers with the same name (servers: and
+    /// address) keep their counters, connections and health. If one was removed and returns while
+    /// its connections are open, it gets them back.
     pub fn configure(&mut self, mut config: Config, now: Timestamp) -> Arc<Snapshot> {
         self.membership.follow(&config, now);
         self.set_backends(&config, now);
@@ -152,12 +153,12 @@ impl ControlState {
         self.membership.unknown_sources(config)
     }
 
-    /// Sets the servers of a source for the configuration that comes next.
+    /// Sets the servers of a source of the next configuration.
     pub fn know_source(&mut self, source: &DiscoverySource, state: DiscoveryState, now: Timestamp) {
         self.learn_of_source(source, state, now);
     }
 
-    /// Takes the first report of a source of the configuration that comes next.
+    /// Applies the first report of a source of the next configuration.
     pub(crate) fn learn_of_source(
         &mut self,
         source: &DiscoverySource,
@@ -167,8 +168,9 @@ impl ControlState {
         self.membership.learn_source(source, state, now)
     }
 
-    /// Takes a report of a source. Servers that are new come, those that are gone leave, as with a lookup of a name; those that
-    /// drain get no new connections. Nothing is published before [`ControlState::take_update`].
+    /// Applies a report of a source. New servers are added, and missing ones removed, like after a
+    /// lookup of a host name; draining servers get no new connections. The change is published by
+    /// [`ControlState::take_update`].
     pub(crate) fn on_discovery(
         &mut self,
         source: &DiscoverySource,
@@ -184,7 +186,7 @@ impl ControlState {
         Some(change)
     }
 
-    /// Sets the addresses of a name for the configuration that comes next.
+    /// Sets the addresses of a host name of the next configuration.
     pub fn know_name(&mut self, lookup: Lookup, now: Timestamp) {
         self.learn(lookup, now);
     }
@@ -194,15 +196,16 @@ impl ControlState {
         self.set_own_addresses(addresses, now);
     }
 
-    /// Takes the lookup of an unknown name of the configuration that comes next.
+    /// Applies the lookup of an unknown host name of the next configuration.
     pub(crate) fn learn(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
         self.membership.learn_name(lookup, now)
     }
 
-    /// Takes a lookup. Servers at addresses that are new come, those at addresses that are gone leave, as
-    /// with a new configuration. But the state of those is kept for a while: some name servers leave out now this
-    /// record, now that. Answers of name servers that the configuration no longer has are ignored. Nothing is
-    /// published before [`ControlState::take_update`].
+    /// Applies a lookup. Servers at new addresses are added, and servers at missing addresses
+    /// removed, like after a new configuration. The state of removed servers is kept for a while,
+    /// because some name servers omit changing parts of their records. Answers of name servers that
+    /// are no longer configured are ignored. The change is published by
+    /// [`ControlState::take_update`].
     pub(crate) fn on_lookup(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
         if self.config.as_ref().is_some_and(|config| config.name_servers != lookup.name_servers) {
             return None;
@@ -215,8 +218,9 @@ impl ControlState {
         Some(change)
     }
 
-    /// Takes the addresses of this host: servers of names that would lead back to us are left out. Returns
-    /// whether the addresses have changed. Nothing is published before [`ControlState::take_update`].
+    /// Sets the addresses of this host: servers of host names that would lead back to convey are
+    /// left out. Returns whether the addresses have changed. The change is published by
+    /// [`ControlState::take_update`].
     pub(crate) fn set_own_addresses(&mut self, addresses: BTreeSet<IpAddr>, now: Timestamp) -> bool {
         let differ = self.membership.set_own_addresses(addresses);
         if differ {
@@ -226,49 +230,50 @@ impl ControlState {
         differ
     }
 
-    /// Addresses of names at which there is no server, because it would be a frontend itself.
+    /// Addresses of host names that are left out, because a server there would be one of the
+    /// frontends.
     pub fn left_out(&self) -> &BTreeSet<LeftOut> {
         self.membership.left_out()
     }
 
-    /// When [`ControlState::on_time`] has something to do; `None` if time changes nothing.
+    /// When [`ControlState::on_time`] has something to do, if ever.
     pub(crate) fn due(&self) -> Option<Timestamp> {
         self.draining.due().into_iter().chain(self.servers.due()).min()
     }
 
-    /// Releases places that a reload took away and whose connections have had their time, ends ejections, lets the shares of
-    /// servers in slow start grow. Nothing is published before [`ControlState::take_update`].
+    /// Removes frontends and servers whose drain timeout has expired, ends ejections, and advances
+    /// slow starts. The change is published by [`ControlState::take_update`].
     pub(crate) fn on_time(&mut self, now: Timestamp) {
         self.is_stale |= self.draining.expire(now);
         self.pass_time(now);
     }
 
-    /// Begins nothing new from now on (packet modes): open flows may finish.
+    /// Begins no new flows from now on (packet modes): open flows may finish.
     pub fn stop(&mut self) -> Arc<Snapshot> {
         self.is_stopping = true;
         self.snapshot()
     }
 
-    /// Whether nothing new begins any more.
+    /// Whether no new flows begin any more.
     pub fn is_stopping(&self) -> bool {
         self.is_stopping
     }
 
-    /// What frontends show authorities while a certificate is ordered.
+    /// Challenges that frontends present to ACME authorities.
     pub fn challenges(&self) -> Arc<AcmeChallenges> {
         self.frontends.challenges().clone()
     }
 
-    /// Serves nobody from now on, and cuts open connections. But where any balancer would send a client's packets to
-    /// the same server, they go on by the next process, or another balancer.
+    /// Stops serving and cuts open connections. Connections for which any balancer chooses the same
+    /// server are kept: the next process or another balancer continues them.
     pub fn end(&mut self) -> Arc<Snapshot> {
         self.outlasting = self.config.iter().flat_map(repeatable).collect();
         self.config = None;
         self.snapshot()
     }
 
-    /// Takes the outcome of a probe, unless a reload has replaced the check that asked for it: such a probe may have asked for something
-    /// else, and a server without a check would stay down for good.
+    /// Applies the outcome of a probe, unless a reload has replaced its check: the old check may
+    /// have probed something else, and a server without a check would stay down forever.
     pub(crate) fn on_outcome(&mut self, outcome: ProbeOutcome, now: Timestamp) {
         let ProbeOutcome { server, check, finding, reason, confirms } = outcome;
         let is_current = self.servers.get(&server).is_some_and(|entry| *entry.check() == check);
@@ -284,7 +289,7 @@ impl ControlState {
         }
     }
 
-    /// Takes the outcome of a probe. Nothing is published before [`ControlState::take_update`].
+    /// Applies the outcome of a probe. The change is published by [`ControlState::take_update`].
     pub(crate) fn on_probe(&mut self, server: &ServerKey, success: bool, reason: String, now: Timestamp) {
         let Some(entry) = self.servers.get_mut(server) else { return };
         match entry.on_probe(success, &reason, now) {
@@ -295,28 +300,29 @@ impl ControlState {
         }
     }
 
-    /// The probes that should run now.
+    /// Probes that should run now.
     pub fn probes(&self) -> HashMap<ServerKey, HealthCheck> {
         let view = self.view();
         let checked = self.servers.iter().filter(|(key, _)| !view.is_in_maintenance(key));
         checked.map(|(key, entry)| (key.clone(), entry.check().clone())).collect()
     }
 
-    /// Takes over the next hops. It must be made from what was set before, so that next hops keep their
-    /// indices. Nothing is published before `take_update`.
+    /// Sets the next hops. They must be built from the previous ones, so that they keep their
+    /// indices. The change is published by `take_update`.
     pub fn set_network(&mut self, network: impl Into<Arc<NextHops>>) {
         self.refused.set_network(network.into());
         self.is_stale = true;
     }
 
-    /// Takes over the next hops, as [`ControlState::set_network`] does. Servers that packet modes must not send to now count as
-    /// down.
+    /// Sets the next hops like [`ControlState::set_network`]. Servers that packet modes must not
+    /// send to count as down from now on.
     pub fn on_network(&mut self, network: impl Into<Arc<NextHops>>, now: Timestamp) {
         self.set_network(network);
         self.review_refused(now);
     }
 
-    /// Has the servers of passthrough count as down that the data path cannot send to. Returns whether they are others than before.
+    /// Marks servers of passthrough as down that the data path cannot send to. Returns whether they
+    /// changed.
     pub(crate) fn set_unreachable(&mut self, unreachable: UnreachableServers, now: Timestamp) -> bool {
         let differ = self.refused.set_unreachable(unreachable);
         if differ {
@@ -326,7 +332,7 @@ impl ControlState {
         differ
     }
 
-    /// The parts that decide how snapshots show servers.
+    /// Parts that decide how snapshots show servers.
     fn view(&self) -> ServerView<'_> {
         ServerView {
             servers: &self.servers,
@@ -337,7 +343,8 @@ impl ControlState {
     }
 }
 
-/// Frontends where any balancer sends a client's packets to the same server, and servers answer clients themselves.
+/// Frontends whose connections any balancer sends to the same server, and whose servers answer
+/// clients directly.
 fn repeatable(config: &Config) -> impl Iterator<Item = Endpoint> {
     let hashes = |frontend: &&FrontendConfig| {
         let backend = frontend.backend.as_deref().and_then(|name| config.backend(name));

@@ -1,4 +1,4 @@
-//! TLS acceptors of frontends: made once of their settings, and kept until these change.
+//! TLS acceptors of frontends: built once from their settings, and kept until these change.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,29 +10,29 @@ use convey_tls::{AcmeChallenges, SessionTickets, TlsAcceptor};
 /// TLS acceptors of the frontends.
 #[derive(Debug, Default)]
 pub(super) struct Acceptors {
-    /// By the name of the frontend.
+    /// Acceptors by the name of the frontend.
     entries: HashMap<String, AcceptorEntry>,
-    /// What authorities look for while a certificate is ordered.
+    /// Challenges that ACME authorities request while a certificate is ordered.
     challenges: Arc<AcmeChallenges>,
 }
 
 #[derive(Debug)]
 struct AcceptorEntry {
     settings: Arc<FrontendTls>,
-    /// `None`: the settings make none. The configuration is checked before.
+    /// `None`: the settings make no acceptor. They were validated with the configuration.
     acceptor: Option<Arc<TlsAcceptor>>,
-    /// Sessions outlive certificates. `None`: the host has no randomness.
+    /// Session tickets, which outlive certificates. `None`: the host has no randomness.
     tickets: Option<SessionTickets>,
 }
 
 impl Acceptors {
-    /// What frontends show authorities while a certificate is ordered.
+    /// Challenges that frontends present to ACME authorities.
     pub(super) fn challenges(&self) -> &Arc<AcmeChallenges> {
         &self.challenges
     }
 
-    /// Returns the acceptor of a frontend; `None`: the frontend has no TLS. A frontend whose certificates convey orders shows
-    /// authorities the challenges.
+    /// Returns the acceptor of a frontend; `None`: the frontend has no TLS. A frontend whose
+    /// certificates convey orders presents the challenges to authorities.
     pub(super) fn get(&mut self, frontend: &FrontendConfig) -> Option<Arc<TlsAcceptor>> {
         let settings = frontend.tls.as_ref()?;
         let same = |known: &Arc<FrontendTls>| Arc::ptr_eq(known, settings) || known == settings;
@@ -41,7 +41,8 @@ impl Acceptors {
             return known.acceptor.clone();
         }
         let before = self.entries.remove(&frontend.name);
-        // A session has proved who the client is, to those whom the settings of its time trusted.
+        // A session proves the client's identity only for the client CA of its time, so a new
+        // client CA gets new tickets.
         let kept = before.filter(|before| before.settings.client_ca == settings.client_ca);
         let tickets = kept.and_then(|kept| kept.tickets).or_else(|| SessionTickets::new().ok());
         let used = tickets.as_ref().filter(|_| settings.session_tickets);
@@ -56,7 +57,7 @@ impl Acceptors {
         acceptor
     }
 
-    /// Forgets the acceptors of frontends that are gone, or have no TLS any more.
+    /// Removes the acceptors of frontends that are gone or no longer have TLS.
     pub(super) fn retain(&mut self, config: &Config) {
         let with_tls = config.frontends.iter().filter(|frontend| frontend.tls.is_some());
         let with_tls: HashSet<&str> = with_tls.map(|frontend| frontend.name.as_str()).collect();

@@ -1,5 +1,5 @@
-//! What is known of servers whose record was missing from an answer. Most come back: name servers that have many
-//! addresses answer with some of them, now these, now those. Pure.
+//! State of servers whose record was missing from a DNS answer. Most return: name servers with many
+//! addresses answer with a changing part of them. Pure.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,22 +7,24 @@ use std::time::Duration;
 use super::server::ServerEntry;
 use convey_model::{ServerKey, Timestamp};
 
-/// For how long: names are asked for every five minutes at least, so for two answers in a row without it.
+/// How long the state is kept. Names are looked up every five minutes at least, so two answers in a
+/// row may lack a record.
 const GRACE: Duration = Duration::from_secs(600);
-/// Of how many servers, so that a name with ever new addresses does not fill the memory.
+/// Limit for the number of servers, so that a name with ever new addresses does not fill the
+/// memory.
 const MAX_SERVERS: usize = 1_024;
 
-/// Servers that are gone and may come back: each as it was, and until when that is worth something.
+/// Removed servers that may return, with their state and its expiry.
 #[derive(Default)]
 pub(super) struct DnsGrace(HashMap<ServerKey, (Timestamp, ServerEntry)>);
 
 impl DnsGrace {
-    /// Forgets those whose time is over.
+    /// Drops the servers whose time is over.
     pub(super) fn expire(&mut self, now: Timestamp) {
         self.0.retain(|_, (until, _)| *until > now);
     }
 
-    /// Remembers these; if there are too many forgets those that left first.
+    /// Adds removed servers; beyond [`MAX_SERVERS`], the servers that left first are dropped.
     pub(super) fn keep(&mut self, gone: HashMap<ServerKey, ServerEntry>, now: Timestamp) {
         let until = now.after(GRACE);
         self.0.extend(gone.into_iter().map(|(server, entry)| (server, (until, entry))));
@@ -35,7 +37,7 @@ impl DnsGrace {
         }
     }
 
-    /// The state of one that comes back.
+    /// Takes the state of a server that returns.
     pub(super) fn take(&mut self, server: &ServerKey) -> Option<ServerEntry> {
         self.0.remove(server).map(|(_, entry)| entry)
     }

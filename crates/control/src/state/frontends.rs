@@ -1,4 +1,4 @@
-//! Frontends with the backends of their clients, and of their routes, as these are now. Pure.
+//! Builds frontends with the current pools of their backends and routes. Pure.
 
 use std::sync::Arc;
 
@@ -12,18 +12,19 @@ use convey_model::FrontendConfig;
 use convey_snapshot::{Frontend, FrontendLive, HttpFrontend, Places, Pool, SniRoutes};
 use convey_tls::AcmeChallenges;
 
-/// The frontends of the running configuration, and what outlives each of them.
+/// Frontends of the running configuration, and their state that outlives it.
 #[derive(Default)]
 pub(super) struct FrontendTable {
-    /// Counters of frontends that somebody still holds.
+    /// Counters of frontends that connections or snapshots still hold.
     lives: Kept<String, FrontendLive>,
     acceptors: Acceptors,
     limits: SourceLimits,
-    /// Frontends of the last snapshot; `None` once a configuration or servers come, for then all are made anew.
+    /// Frontends of the last snapshot; `None` after a change of the configuration or of servers, so
+    /// that all are rebuilt.
     built: Option<BuiltFrontends>,
 }
 
-/// Frontends of one snapshot. Snapshots of one configuration share those that have not changed.
+/// Frontends of one snapshot. Snapshots of one configuration share unchanged frontends.
 #[derive(Clone)]
 pub(super) struct BuiltFrontends {
     pub(super) frontends: Vec<Arc<Frontend>>,
@@ -31,23 +32,23 @@ pub(super) struct BuiltFrontends {
 }
 
 impl FrontendTable {
-    /// What frontends show authorities while a certificate is ordered.
+    /// Challenges that frontends present to ACME authorities.
     pub(super) fn challenges(&self) -> &Arc<AcmeChallenges> {
         self.acceptors.challenges()
     }
 
-    /// Keeps the counts of limits that stay the same.
+    /// Keeps the counts of unchanged limits.
     pub(super) fn configure(&mut self, config: &Config) {
         self.limits.configure(config);
     }
 
-    /// Has the next snapshot make all frontends anew.
+    /// Makes the next snapshot rebuild all frontends.
     pub(super) fn discard_built(&mut self) {
         self.built = None;
     }
 
-    /// Returns the frontends of the configuration for a snapshot with these pools. Frontends are kept whose backends are the same as
-    /// in the snapshot before.
+    /// Returns the frontends of the configuration for a snapshot with these pools. Frontends whose
+    /// pools have not changed are reused.
     pub(super) fn build(
         &mut self,
         config: &Config,
@@ -101,7 +102,7 @@ impl FrontendTable {
     }
 }
 
-/// Whether all pools of a frontend are the newest of their backends.
+/// Whether all pools of a frontend are the newest ones of their backends.
 fn is_of_newest(frontend: &Frontend, pools: &PoolTable) -> bool {
     pools.is_newest(&frontend.pool) && frontend.pools().iter().all(|pool| pools.is_newest(pool))
 }

@@ -1,4 +1,5 @@
-//! Servers that complete no handshake while others of their backend do (packet modes). Pure.
+//! Detection of servers that complete no handshakes while others of their backend do (packet
+//! modes). Pure.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,7 @@ use crate::health::{HandshakesSeen, SilentServer};
 use convey_model::{BackendConfig, ConnectFailures, Mode, Protocol, ServerKey, Timestamp};
 
 impl ControlState {
-    /// The backends whose handshakes can be seen.
+    /// Backends whose handshakes can be observed.
     pub(crate) fn backends_with_handshakes(&self) -> Vec<String> {
         let frontends =
             self.config().into_iter().flat_map(|config| config.frontends_where(Mode::forwards_packets));
@@ -18,8 +19,9 @@ impl ControlState {
         used.into_iter().collect()
     }
 
-    /// Looks at the handshakes of each server of a backend, and ejects one that completes none, if it has outlier detection.
-    /// Returns what an operator is to be told of others. To be called about once a second.
+    /// Judges the handshakes of each server of a backend, and ejects a server that completes none
+    /// if the backend has outlier detection. Otherwise returns operator-facing messages. To be
+    /// called about once a second.
     pub(crate) fn look_at_handshakes(&mut self, name: &str, now: Timestamp) -> Vec<String> {
         let Some(backend) = self.pools.config(name) else { return Vec::new() };
         let seen: Vec<(ServerKey, HandshakesSeen)> = backend
@@ -45,7 +47,8 @@ impl ControlState {
         told
     }
 
-    /// A server answers nobody: ejects it, or says why it is not.
+    /// Ejects a server that answers no client; without outlier detection, returns an
+    /// operator-facing message.
     fn is_silent(
         &mut self,
         server: &ServerKey,
@@ -73,7 +76,8 @@ impl ControlState {
     }
 }
 
-/// What was seen of all others, of each server: of those before it and those behind it.
+/// Handshakes of all other servers, for each server: the sum of the servers before it and behind
+/// it.
 fn others(seen: &[(ServerKey, HandshakesSeen)]) -> Vec<HandshakesSeen> {
     let sum = |sum: &mut HandshakesSeen, one: &HandshakesSeen| {
         let before = *sum;

@@ -1,56 +1,57 @@
-//! The state of servers that one process hands to the next at an upgrade, so that no server is unknown for a moment.
-//! Both count time from the same moment. Pure.
+//! State of servers that one process hands over to the next at an upgrade, so that the health of
+//! servers is known at once. Both processes measure time from the same origin. Pure.
 
 use super::ControlState;
 use crate::discoveries::KnownSource;
 use crate::names::KnownName;
 use convey_model::{Overlay, SaidLogLevel, ServerKey, Timestamp};
 
-/// The state of servers and backends.
+/// State of servers and backends for the next process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Known {
     /// Servers, in no order.
     pub servers: Vec<KnownServer>,
-    /// The position of round robin, by backend.
+    /// Positions of round robin, by backend.
     pub turns: Vec<(String, usize)>,
-    /// What operators have said.
+    /// Overlays of operators.
     pub overlays: Vec<Overlay>,
-    /// What they have said of the log.
+    /// Log level that an operator set.
     pub log_level: Option<SaidLogLevel>,
     /// Names that have addresses.
     pub names: Vec<KnownName>,
-    /// Sources that have said which servers they have.
+    /// Sources that have reported their servers.
     pub sources: Vec<KnownSource>,
 }
 
-/// The state of a server.
+/// State of a server for the next process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownServer {
-    /// Which.
+    /// Identity of the server.
     pub server: ServerKey,
     /// Whether its checks succeed.
     pub up: bool,
     /// Whether a check has ended since it was configured.
     pub proven: bool,
-    /// Checks in a row that spoke against `up`.
+    /// Consecutive checks that contradict `up`.
     pub against: u32,
-    /// Digest of the check without its rhythm and thresholds; `None`: the other process does not hand it over.
+    /// Digest of the check without its rhythm and thresholds; `None`: the other process does not
+    /// send it.
     pub check: Option<u64>,
     /// Whether a check has ever succeeded.
     pub has_answered: bool,
-    /// Why it is up or down, in words for an operator.
+    /// Reason of `up`; operator-facing message.
     pub reason: String,
-    /// Since when.
+    /// When `up` last changed.
     pub since: Timestamp,
-    /// When its ejection ends, if it is ejected.
+    /// When the ejection ends, if the server is ejected.
     pub ejected_until: Option<Timestamp>,
-    /// Ejections that followed soon on each other.
+    /// Number of ejections in short succession.
     pub ejections: u32,
     /// When the last ejection ended.
     pub returned: Timestamp,
-    /// Why it is ejected, in words for an operator.
+    /// Reason of the ejection; operator-facing message.
     pub ejected_for: String,
-    /// When its slow start began, if it is under way.
+    /// When the slow start began, if it is under way.
     pub warmup_since: Option<Timestamp>,
 }
 
@@ -69,7 +70,8 @@ impl ControlState {
         }
     }
 
-    /// Has servers, backends, names and sources that are configured from now on start with the state of another process.
+    /// Lets servers, backends, names and sources that are configured from now on start with the
+    /// state of another process.
     pub fn expect(&mut self, known: Known, now: Timestamp) {
         let Known { servers, turns, overlays, log_level, names, sources } = known;
         self.membership.expect(names, sources, now);
@@ -130,7 +132,8 @@ mod tests {
             snapshot.pools[0].servers.iter().map(|server| server.health.up).collect::<Vec<_>>()
         };
         assert_eq!(health(&mut second), [false, true]);
-        // Two failures more make three in a row; a process that knew nothing would take the first for the truth.
+        // Two more failures make three in a row; without the handed-over state, the first one would
+        // decide alone.
         second.on_probe(&b, false, "timed out".into(), at(6));
         assert_eq!(health(&mut second), [false, true]);
         second.on_probe(&b, false, "timed out".into(), at(7));

@@ -1,4 +1,4 @@
-//! Makes the counters of frontends, backends and servers. Pure.
+//! Factory of the counters of frontends, backends and servers. Pure.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub(super) struct LiveFactory {
 }
 
 impl LiveFactory {
-    /// Makes counters for `cores` writers.
+    /// Creates a factory of counters for `cores` writers.
     pub(super) fn new(cores: usize) -> LiveFactory {
         LiveFactory { cores, next_id: 0 }
     }

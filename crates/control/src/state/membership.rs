@@ -1,4 +1,5 @@
-//! Which servers the backends have: those of the file, at the addresses of names, and those that sources report. Pure.
+//! Servers of the backends: servers of the file, addresses of host names, and reports of sources.
+//! Pure.
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -10,15 +11,16 @@ use convey_config::{Config, FoundServers, LeftOut, Resolved};
 use convey_model::{BackendConfig, DiscoverySource, DiscoveryState, Lookup, ServerKey, Timestamp};
 use convey_snapshot::{Discovery, Name};
 
-/// Names, sources, and the addresses of this host, at which there is no server.
+/// Host names, sources, and the addresses of this host, which are left out as servers.
 #[derive(Default)]
 pub(super) struct Membership {
     names: Names,
     discoveries: Discoveries,
     own_addresses: Arc<BTreeSet<IpAddr>>,
-    /// Addresses of names at which there is no server, because it would be a frontend itself.
+    /// Addresses of host names that are left out, because a server there would be one of the
+    /// frontends.
     left_out: BTreeSet<LeftOut>,
-    /// Servers that get no new connections, as their source says.
+    /// Servers that get no new connections, because their source drains them.
     draining: HashSet<ServerKey>,
 }
 
@@ -44,7 +46,7 @@ impl Membership {
         backends
     }
 
-    /// Names of this configuration that were not looked up yet.
+    /// Host names of this configuration that were not looked up yet.
     pub(super) fn unknown_names(&self, config: &Config) -> BTreeSet<String> {
         let unknown = config.hosts().into_iter().filter(|host| !self.names.knows(host));
         unknown.map(str::to_owned).collect()
@@ -56,17 +58,17 @@ impl Membership {
         unknown.cloned().collect()
     }
 
-    /// Takes a lookup of a name that the next configuration has.
+    /// Applies a lookup of a host name of the next configuration.
     pub(super) fn learn_name(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
         self.names.learn(lookup, now)
     }
 
-    /// Takes a lookup. Returns what it changes.
+    /// Applies a lookup. Returns the changes.
     pub(super) fn on_lookup(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
         self.names.on_lookup(lookup, now)
     }
 
-    /// Takes the first report of a source that the next configuration has.
+    /// Applies the first report of a source of the next configuration.
     pub(super) fn learn_source(
         &mut self,
         source: &DiscoverySource,
@@ -76,7 +78,7 @@ impl Membership {
         self.discoveries.learn(source, state, now)
     }
 
-    /// Takes a report of a source. Returns what it changes, and whether snapshots show anything of it.
+    /// Applies a report of a source. Returns the changes, and whether the next snapshot shows any.
     pub(super) fn on_discovery(
         &mut self,
         source: &DiscoverySource,
@@ -89,7 +91,7 @@ impl Membership {
         (change, is_shown)
     }
 
-    /// Takes the addresses of this host. Returns whether they have changed.
+    /// Sets the addresses of this host. Returns whether they have changed.
     pub(super) fn set_own_addresses(&mut self, addresses: BTreeSet<IpAddr>) -> bool {
         let differ = *self.own_addresses != addresses;
         if differ {
@@ -102,12 +104,13 @@ impl Membership {
         self.own_addresses.clone()
     }
 
-    /// Addresses of names at which there is no server, because it would be a frontend itself.
+    /// Addresses of host names that are left out, because a server there would be one of the
+    /// frontends.
     pub(super) fn left_out(&self) -> &BTreeSet<LeftOut> {
         &self.left_out
     }
 
-    /// Whether the source of a server has it drain.
+    /// Whether the source of a server drains it.
     pub(super) fn is_draining(&self, server: &ServerKey) -> bool {
         self.draining.contains(server)
     }
@@ -117,7 +120,7 @@ impl Membership {
         (self.names.known(), self.discoveries.known())
     }
 
-    /// Starts with the addresses and servers of the process before.
+    /// Starts with the names and sources of the previous process.
     pub(super) fn expect(&mut self, names: Vec<KnownName>, sources: Vec<KnownSource>, now: Timestamp) {
         self.names.expect(names, now);
         self.discoveries.expect(sources, now);

@@ -1,9 +1,9 @@
-//! Changes by operators while the program runs, of servers and of the log. Pure.
+//! Changes that operators make to servers and to the log at run time. Pure.
 
 use crate::overlays::Overlays;
 use convey_model::{AdminState, BackendConfig, LogLevel, Overlay, SaidLogLevel, ServerKey, Timestamp};
 
-/// What operators have set: it takes precedence over the file.
+/// Changes of operators, which take precedence over the file.
 #[derive(Default)]
 pub(super) struct OperatorChanges {
     overlays: Overlays,
@@ -23,7 +23,8 @@ impl OperatorChanges {
         self.log_level.as_ref()
     }
 
-    /// Sets the log level; `None`: that of the command line and the file. Returns whether it is another one than before.
+    /// Sets the log level; `None`: the level of the command line and the file. Returns whether the
+    /// level changed.
     pub(super) fn set_log_level(&mut self, level: Option<LogLevel>, by: String, now: Timestamp) -> bool {
         let has_changed = self.log_level.as_ref().map(|set| set.level) != level;
         if has_changed {
@@ -37,7 +38,7 @@ impl OperatorChanges {
         self.overlays.state_of(&server.backend, &server.server)
     }
 
-    /// Gives servers the weights that operators have set.
+    /// Applies the weights that operators have set to servers.
     pub(super) fn apply_weights(&self, backends: &mut [BackendConfig]) {
         for backend in backends {
             for server in &mut backend.servers {
@@ -53,7 +54,7 @@ impl OperatorChanges {
         (self.overlays.all().cloned().collect(), self.log_level.clone())
     }
 
-    /// Starts with the changes of the process before.
+    /// Starts with the changes of the previous process.
     pub(super) fn expect(&mut self, overlays: Vec<Overlay>, log_level: Option<SaidLogLevel>) {
         self.overlays.expect(overlays);
         self.log_level = log_level;

@@ -1,4 +1,5 @@
-//! Servers that clients' failures take out for a time, and servers on their way back to their whole share. Pure.
+//! Outlier detection: ejection of servers after clients' failures, and slow start of servers that
+//! return. Pure.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,9 +11,11 @@ use convey_model::{
 };
 
 impl ControlState {
-    /// Takes note that clients could not connect, or were reset without an answer, several times in a row. A server
-    /// goes down for it only if a probe confirms it: see [`ControlState::take_doubts`]. One is ejected for it at once, unless
-    /// anybody could have made it up. Of a server that keeps clients' ports anybody can ask one that is closed.
+    /// Applies consecutive failures of clients to connect, or resets without an answer. Without
+    /// outlier detection, the server goes down only if a probe confirms the failures: see
+    /// [`ControlState::take_doubts`]. With outlier detection, the server is ejected at once, unless
+    /// the failures can be forged. A server without a configured port gets clients' ports, and a
+    /// client can choose a closed one.
     pub(crate) fn on_connect_failures(&mut self, failures: &ConnectFailures, now: Timestamp) {
         let is_forgeable = failures.is_forgeable || failures.server.addr.port() == 0;
         let failures = &ConnectFailures { is_forgeable, ..failures.clone() };
@@ -38,22 +41,22 @@ impl ControlState {
         }
     }
 
-    /// An address of ours that clients' packets to a server do not come from. The server's kernel may tell clients no
-    /// more; a probe from there it tells all the same. Clients ask for that address; whether we have it shows when it is
-    /// used.
+    /// Local address that clients' packets to a server do not come from. The server's kernel limits
+    /// ICMP errors for each address, so a probe from another address still gets one. The result is
+    /// an address that frontends listen on; using it shows whether this host has it.
     fn address_of_its_own(&self, server: &ServerKey) -> Option<IpAddr> {
         let frontends = self.config()?.frontends.iter().filter(|frontend| frontend.uses(&server.backend));
         let mut listen = frontends.flat_map(|frontend| &frontend.listen).map(Listen::ip);
         listen.find(|ip| ip.is_ipv4() == server.addr.is_ipv4() && !ip.is_unspecified())
     }
 
-    /// The servers that clients fail at, each with a probe that is to be made at once.
-    /// [`ControlState::on_confirmation`] takes its outcome.
+    /// Takes the confirming probes to make at once, for servers that clients fail at.
+    /// [`ControlState::on_confirmation`] takes the outcome.
     pub(crate) fn take_doubts(&mut self) -> Vec<Confirmation> {
         std::mem::take(&mut self.doubts)
     }
 
-    /// Takes what a probe has found that was to confirm clients' failures.
+    /// Applies the finding of a confirming probe.
     pub(crate) fn on_confirmation(&mut self, server: &ServerKey, found: Finding, now: Timestamp) {
         let Some(backend) = self.pools.config(&server.backend) else { return };
         let Some(entry) = self.servers.get_mut(server) else { return };
@@ -67,7 +70,7 @@ impl ControlState {
         }
     }
 
-    /// Ends ejections and lets shares grow.
+    /// Ends ejections and advances slow starts.
     pub(super) fn pass_time(&mut self, now: Timestamp) {
         for server in self.servers.take_timed() {
             let Some(entry) = self.servers.get_mut(&server) else { continue };
@@ -83,7 +86,8 @@ impl ControlState {
         }
     }
 
-    /// A server was taken out, or takes connections again: slowly, if it is meant to.
+    /// Resets a server that was taken out or returns, and begins its slow start if one is
+    /// configured.
     pub(super) fn begin_anew(&mut self, server: &ServerKey, now: Timestamp) {
         let Some(backend) = self.pools.config(&server.backend) else { return };
         if let Some(entry) = self.servers.get_mut(server) {
@@ -109,7 +113,8 @@ impl ControlState {
         self.note_change(server, HealthTransition::Ejected(time), why);
     }
 
-    /// Whether it takes connections now, somebody else does, too, and not too many are out already.
+    /// Whether the server takes connections now, another server does, too, and the limit of ejected
+    /// servers is not reached.
     fn may_be_ejected(
         &self,
         server: &ServerKey,
@@ -128,9 +133,10 @@ impl ControlState {
     }
 }
 
-/// What a server is asked that clients fail at: as its backend has it. Servers that are ejected need no check; then only
-/// failures that anybody can make up are doubted, which are refusals. `addr` is the server's; without a port, the backend
-/// says which one to ask, and by what.
+/// Check that confirms clients' failures at a server; without outlier detection it is the
+/// backend's. With outlier detection, the backend may have no check; only failures that can be
+/// forged, which are refusals, need confirmation. If `addr` has no port, the backend's check sets
+/// the port and the kind.
 fn check_of_doubt(backend: &BackendConfig, protocol: Protocol, addr: SocketAddr) -> HealthCheck {
     let check = backend.health_check.clone();
     let keeps_ports = addr.port() == 0;
@@ -144,7 +150,7 @@ fn check_of_doubt(backend: &BackendConfig, protocol: Protocol, addr: SocketAddr)
     HealthCheck { kind, port: check.port.filter(|_| keeps_ports), ..check }
 }
 
-/// What clients' failures are called in the log.
+/// Log text for clients' failures.
 fn why(ConnectFailures { in_a_row, error, .. }: &ConnectFailures, what: &str) -> String {
     format!("{in_a_row} {what} in a row failed: {error}")
 }

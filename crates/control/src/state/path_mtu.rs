@@ -1,4 +1,4 @@
-//! Servers to which, or to whose clients, large packets do not arrive (packet modes). Pure.
+//! Detection of servers that lose large packets, in either direction (packet modes). Pure.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use convey_snapshot::stats::Counter;
 /// Shortest time between two lines about one server and direction.
 const LOG_PERIOD: Duration = Duration::from_secs(600);
 
-/// Lost large packets of a server, as last looked at: packets to the server, and packets to its clients.
+/// Lost large packets of a server at the last check: packets to the server, and packets to its
+/// clients.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PathMtuRow([PathMtuWay; 2]);
 
@@ -28,15 +29,15 @@ impl Default for PathMtuWay {
 }
 
 impl ControlState {
-    /// A server has answered a probe.
+    /// Records that a server has answered a probe.
     pub(crate) fn note_answer(&self, server: &ServerKey, now: Timestamp) {
         if let Some(entry) = self.servers.get(server) {
             entry.live().note_answer(now);
         }
     }
 
-    /// Returns what an operator is to be told of servers of a backend that large packets do not reach, or whose large packets reach no
-    /// client. To be called about once a second.
+    /// Returns operator-facing messages about servers of a backend that large packets do not reach,
+    /// or whose large packets do not reach clients. To be called about once a second.
     pub(crate) fn look_at_path_mtu(&mut self, name: &str, now: Timestamp) -> Vec<String> {
         let Some(backend) = self.pools.config(name) else { return Vec::new() };
         let look = |server| {
@@ -54,7 +55,7 @@ impl ControlState {
 }
 
 impl PathMtuRow {
-    /// Returns the number of connections to log, each way.
+    /// Returns the number of connections to log, for each direction.
     pub(super) fn advance(&mut self, live: &ServerLive, now: Timestamp) -> [Option<u64>; 2] {
         let [to_server, to_client] = &mut self.0;
         [

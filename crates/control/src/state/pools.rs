@@ -1,4 +1,4 @@
-//! Backends as the data path uses them. Pure.
+//! Pools of backends for the data path. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,12 +8,13 @@ use crate::kept::Kept;
 use convey_model::BackendConfig;
 use convey_snapshot::{Pool, PoolLive};
 
-/// The pool of each backend. A change of a server makes its pool stale; it is built anew once for any number of changes.
+/// Pool of each backend. A change of a server marks its pool stale; the pool is rebuilt once for
+/// any number of changes.
 pub(super) struct PoolTable {
     pools: HashMap<String, PoolEntry>,
-    /// Counters of backends that somebody still holds.
+    /// Counters of backends that connections or snapshots still hold.
     lives: Kept<String, PoolLive>,
-    /// Positions of round robin of the process before this one, as far as they are not in use yet.
+    /// Positions of round robin from the previous process that are not in use yet.
     handed_over: HashMap<String, usize>,
     /// Pool of frontends without a backend.
     empty: Arc<Pool>,
@@ -33,7 +34,7 @@ impl PoolTable {
         self.pools.get(backend).map(|entry| &entry.pool)
     }
 
-    /// Returns the configuration of a backend, with the servers that its names stand for.
+    /// Returns the configuration of a backend, with the servers of its host names.
     pub(super) fn config(&self, backend: &str) -> Option<Arc<BackendConfig>> {
         self.get(backend).map(|pool| pool.config.clone())
     }
@@ -42,7 +43,7 @@ impl PoolTable {
         self.pools.values().map(|entry| entry.pool.config.clone()).collect()
     }
 
-    /// Returns the pool of a frontend; an empty one for a frontend without a backend.
+    /// Returns the pool of a frontend; an empty pool for a frontend without a backend.
     pub(super) fn of_frontend(&self, backend: Option<&str>) -> Arc<Pool> {
         backend.and_then(|backend| self.get(backend)).unwrap_or(&self.empty).clone()
     }
@@ -57,19 +58,19 @@ impl PoolTable {
         self.pools.iter().map(|(name, entry)| (name.clone(), entry.pool.live.turn())).collect()
     }
 
-    /// Has backends that are configured from now on start at these positions of round robin.
+    /// Lets backends that are configured from now on start at these positions of round robin.
     pub(super) fn expect(&mut self, turns: Vec<(String, usize)>) {
         self.handed_over = turns.into_iter().collect();
     }
 
-    /// Has the pool of a backend built anew before the next snapshot.
+    /// Marks the pool of a backend to be rebuilt before the next snapshot.
     pub(super) fn mark_stale(&mut self, backend: &str) {
         if let Some(entry) = self.pools.get_mut(backend) {
             entry.is_stale = true;
         }
     }
 
-    /// Builds the stale pools anew. Returns whether there were any.
+    /// Rebuilds the stale pools. Returns whether there were any.
     pub(super) fn rebuild_stale(&mut self, build: impl Fn(&Arc<Pool>) -> Arc<Pool>) -> bool {
         let mut was_stale = false;
         for entry in self.pools.values_mut().filter(|entry| entry.is_stale) {
@@ -79,7 +80,7 @@ impl PoolTable {
         was_stale
     }
 
-    /// Has exactly the pools of these backends.
+    /// Applies exactly the pools of these backends.
     pub(super) fn configure(
         &mut self,
         backends: &[BackendConfig],

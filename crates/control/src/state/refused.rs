@@ -11,7 +11,7 @@ use convey_config::Config;
 use convey_model::{BackendConfig, Mode, NextHops, ServerKey, Timestamp};
 use convey_snapshot::Health;
 
-/// The host's network, and the servers that it keeps packets from.
+/// Next hops of the host, and the servers that packets are not sent to.
 #[derive(Default)]
 pub(super) struct RefusedServers {
     network: Arc<NextHops>,
@@ -40,7 +40,7 @@ impl RefusedServers {
         self.network = network;
     }
 
-    /// Takes the servers that the data path cannot send to. Returns whether they are others than before.
+    /// Sets the servers that the data path cannot send to. Returns whether they changed.
     pub(super) fn set_unreachable(&mut self, unreachable: UnreachableServers) -> bool {
         let differ = self.unreachable != unreachable;
         self.unreachable = unreachable;
@@ -61,8 +61,8 @@ impl RefusedServers {
         }
     }
 
-    /// Looks at the way to each server of a frontend in a packet mode. A backend that a frontend in another mode has, too, has no
-    /// such server there either. Returns the changes.
+    /// Checks the next hop of each server of a frontend in a packet mode. A server refused there is
+    /// also refused for frontends of its backend in other modes. Returns the changes.
     pub(super) fn review<'a>(
         &mut self,
         config: &Config,

@@ -1,4 +1,4 @@
-//! State of one server: its health, and what clients have found of it. Pure.
+//! State of one server: its health, and failures of its clients. Pure.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,7 +22,7 @@ pub(super) struct ServerEntry {
     live: Arc<ServerLive>,
     check: HealthCheck,
     health: HealthState,
-    /// Whether a check of it has ever succeeded.
+    /// Whether a check of the server has ever succeeded.
     has_answered: bool,
     doubt: Doubt,
     /// Reason of the health, an operator-facing message.
@@ -41,7 +41,7 @@ pub(super) struct ServerEntry {
 pub(super) enum ProbeEffect {
     /// Nothing that a snapshot shows has changed.
     Nothing,
-    /// The first outcome confirms the health that was assumed.
+    /// The first outcome confirms the assumed health.
     Proven,
     /// The server is down for another reason.
     StillDown,
@@ -69,7 +69,7 @@ impl ServerEntry {
         }
     }
 
-    /// Returns a server with the state that the process before this one handed over.
+    /// Returns a server with the state that the previous process handed over.
     pub(super) fn handed_over(
         known: KnownServer,
         live: Arc<ServerLive>,
@@ -80,11 +80,11 @@ impl ServerEntry {
         let entry = ServerEntry {
             ejection: Ejection::known(known.ejected_until, known.ejections, since(known.returned)),
             ejected_for: known.ejected_for,
-            // Without an end here: the configuration's is looked at next.
+            // The duration of the slow start comes from the configuration.
             warmup: known.warmup_since.map(|began| Warmup::known(since(began))),
             ..ServerEntry::new(live, check.clone(), now)
         };
-        // Without a check no probe would bring it back.
+        // Without a check, no probe would bring the server back.
         if check.kind == ProbeKind::None {
             return entry;
         }
@@ -101,7 +101,8 @@ impl ServerEntry {
         }
     }
 
-    /// Returns this server under a configuration that may have another check. Ejection and slow start go on.
+    /// Returns this server under a configuration that may have another check. Ejection and slow
+    /// start continue.
     pub(super) fn configured(
         mut self,
         backend: &BackendConfig,
@@ -113,7 +114,7 @@ impl ServerEntry {
         let ejection = outlier.as_ref().map(|_| self.ejection).unwrap_or_default();
         let is_probed = |check: &HealthCheck| check.kind != ProbeKind::None;
         if is_probed(&self.check) != is_probed(&check) {
-            // A state that no probe has found, or confirms any more, is no reason.
+            // Health that no probe has found, or will confirm, is dropped.
             let ServerEntry { live, ejected_for, handshakes, path_mtu, .. } = self;
             let new = ServerEntry::new(live, check, now);
             return ServerEntry { warmup, ejection, ejected_for, handshakes, path_mtu, ..new };
@@ -124,7 +125,7 @@ impl ServerEntry {
         ServerEntry { check, warmup, ejection, ..self }
     }
 
-    /// Forgets all but the counters: the server returns as a new one.
+    /// Drops all but the counters: the server starts like a new one.
     pub(super) fn reset(&mut self, now: Timestamp) {
         *self = ServerEntry::new(self.live.clone(), self.check.clone(), now);
     }
@@ -153,7 +154,7 @@ impl ServerEntry {
         let (times, reason) = (self.ejection.times(), &self.ejected_for);
         let ejected = self.ejection.until().map(|until| Ejected { until, times, reason: reason.clone() });
         let percent = self.warmup.map_or(WHOLE, |warmup| warmup.percent());
-        // A server without probes is as proven as ever.
+        // Without probes, health cannot be proven further.
         let proven = self.health.is_proven() || self.check.kind == ProbeKind::None;
         Health {
             up: self.health.is_up(),
@@ -188,22 +189,22 @@ impl ServerEntry {
         self.ejection.until().is_some()
     }
 
-    /// Whether it is up and not ejected.
+    /// Whether the server is up and not ejected.
     pub(super) fn takes_connections(&self) -> bool {
         self.is_up() && !self.is_ejected()
     }
 
-    /// Whether a check of it has ever succeeded.
+    /// Whether a check of the server has ever succeeded.
     pub(super) fn has_answered(&self) -> bool {
         self.has_answered
     }
 
-    /// When time changes something; `None` if it does not.
+    /// Time of the ejection's end or of the slow start's next step, if any.
     pub(super) fn due(&self) -> Option<Timestamp> {
         self.ejection.until().into_iter().chain(self.warmup.map(|warmup| warmup.due())).min()
     }
 
-    /// Takes the outcome of a probe.
+    /// Applies the outcome of a probe.
     pub(super) fn on_probe(&mut self, success: bool, reason: &str, now: Timestamp) -> ProbeEffect {
         self.has_answered |= success;
         let is_first = !self.health.is_proven();
@@ -220,7 +221,7 @@ impl ServerEntry {
         effect
     }
 
-    /// Takes failures of clients that a probe has to confirm. Returns whether to make one.
+    /// Records failures of clients that a probe has to confirm. Returns whether to probe.
     pub(super) fn raise_doubt(
         &mut self,
         failures: &ConnectFailures,
@@ -230,12 +231,12 @@ impl ServerEntry {
         self.doubt.raise(failures, timeout, now)
     }
 
-    /// Takes the finding of such a probe. Returns the failures that it confirms.
+    /// Applies the finding of a confirming probe. Returns the failures that it confirms.
     pub(super) fn resolve_doubt(&mut self, found: Finding) -> Option<ConnectFailures> {
         self.doubt.resolve(found, self.live.failures())
     }
 
-    /// Takes failures that a probe has confirmed. Returns the change if there is one, with this reason.
+    /// Applies confirmed failures, with this reason. Returns the change, if any.
     pub(super) fn on_confirmed_failures(&mut self, reason: &str, now: Timestamp) -> Option<HealthTransition> {
         let change = self.health.on_confirmed_failures(&self.check)?;
         self.since = now;
@@ -251,18 +252,18 @@ impl ServerEntry {
         time
     }
 
-    /// Ends an ejection whose time is over. Returns whether it has.
+    /// Ends an ejection whose time is over. Returns whether it ended.
     pub(super) fn end_ejection(&mut self, now: Timestamp) -> bool {
         self.ejection.on_time(now)
     }
 
-    /// Starts to count failures anew, and the slow start, if the server takes connections.
+    /// Resets the consecutive failures, and begins the slow start if the server takes connections.
     pub(super) fn begin_anew(&mut self, slow_start: Duration, now: Timestamp) {
         self.live.begin_row();
         self.warmup = if self.takes_connections() { Warmup::begin(slow_start, now) } else { None };
     }
 
-    /// Lets the share of a server in slow start grow. Returns whether it is another one.
+    /// Advances the slow start. Returns whether the share changed.
     pub(super) fn warm_up(&mut self, slow_start: Duration, now: Timestamp) -> bool {
         let Some(before) = self.warmup else { return false };
         self.warmup = before.on_time(slow_start, now);
@@ -271,7 +272,7 @@ impl ServerEntry {
 
     /// Takes the handshakes that the workers have counted since the last call.
     pub(super) fn count_handshakes(&mut self) -> HandshakesSeen {
-        // Completed is read first: none may be complete before it began.
+        // Completed is read first: no handshake may count as completed before it counts as begun.
         let completed = self.live.traffic.sum(Counter::HandshakesCompleted);
         let repeated = self.live.traffic.sum(Counter::SynsRepeated);
         let begun = self.live.traffic.sum(Counter::HandshakesBegun);
@@ -279,7 +280,8 @@ impl ServerEntry {
         self.handshakes.advance(counts, self.live.completing.take(), self.live.repeating.take())
     }
 
-    /// Judges the server by its handshakes and those of the others. A server that takes no connections is not judged.
+    /// Judges the server by its handshakes and those of the other servers. A server that takes no
+    /// connections is not judged.
     pub(super) fn judge_handshakes(
         &mut self,
         own: HandshakesSeen,
@@ -294,30 +296,32 @@ impl ServerEntry {
         None
     }
 
-    /// Starts to count handshakes anew.
+    /// Clears the counts of handshakes.
     pub(super) fn forgive_handshakes(&mut self, now: Timestamp) {
         self.handshakes.forgive(now);
     }
 
-    /// Shows the handshakes in the statistics.
+    /// Publishes the handshakes to the statistics.
     pub(super) fn publish_handshakes(&self) {
         self.live.answers_nobody.store(self.handshakes.is_told(), Ordering::Relaxed);
         self.live.in_vain.store(self.handshakes.in_vain(), Ordering::Relaxed);
     }
 
-    /// Returns the numbers of connections to log whose large packets are lost: to the server, and to clients.
+    /// Returns the numbers of connections to log whose large packets are lost: to the server, and
+    /// to clients.
     pub(super) fn count_lost_packets(&mut self, now: Timestamp) -> [Option<u64>; 2] {
         self.path_mtu.advance(&self.live, now)
     }
 }
 
-/// Returns the check without its rhythm and thresholds: what it asks.
+/// Returns the check without its rhythm and thresholds.
 fn without_rhythm(check: &HealthCheck) -> HealthCheck {
     HealthCheck { interval: Duration::ZERO, timeout: Duration::ZERO, rise: 0, fall: 0, ..check.clone() }
 }
 
-/// Returns a digest of what a check asks, for the process after an upgrade. A version that writes checks in another way has another
-/// digest: then the next probe decides alone, as after a reload that changes the check.
+/// Digest of a check without its rhythm, for the next process of an upgrade. A version that formats
+/// checks differently has another digest: then the next probe decides alone, as after a reload that
+/// changes the check.
 fn digest_of(check: &HealthCheck) -> u64 {
     xxh3_64(format!("{:?}", without_rhythm(check)).as_bytes())
 }

@@ -1,4 +1,5 @@
-//! How snapshots show servers: as their checks, their source, operators and the host's network have it. Pure.
+//! Servers in snapshots: their checks, source, operators' changes and the host's network combined.
+//! Pure.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use super::servers::ServerTable;
 use convey_model::{AdminState, BackendConfig, Overlay, ServerKey};
 use convey_snapshot::{Health, Pool, PoolLive, Server};
 
-/// The parts of the state that decide about a server.
+/// Parts of the state that decide how snapshots show a server.
 #[derive(Clone, Copy)]
 pub(super) struct ServerView<'a> {
     pub(super) servers: &'a ServerTable,
@@ -20,7 +21,7 @@ pub(super) struct ServerView<'a> {
 }
 
 impl ServerView<'_> {
-    /// Whether a server may serve: the stricter of what an operator has set and its source reports.
+    /// Whether a server may serve: the stricter of the operator's and the source's state.
     pub(super) fn admin_state(self, server: &ServerKey) -> AdminState {
         let set = self.operators.state_of(server).map_or(AdminState::Ready, |(state, _)| state);
         let drains = self.membership.is_draining(server);
@@ -33,7 +34,7 @@ impl ServerView<'_> {
         self.admin_state(server) == AdminState::Maint
     }
 
-    /// Builds the pool of a backend, all servers of which are in the table.
+    /// Builds the pool of a backend; all its servers are in the table.
     pub(super) fn pool(
         self,
         config: &Arc<BackendConfig>,

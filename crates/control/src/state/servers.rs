@@ -1,4 +1,4 @@
-//! Servers of the running configuration, and those that may come back. Pure.
+//! Servers of the running configuration, and removed servers that may return. Pure.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -17,12 +17,12 @@ use convey_snapshot::ServerLive;
 #[derive(Default)]
 pub(super) struct ServerTable {
     entries: HashMap<ServerKey, ServerEntry>,
-    /// Counters of servers that somebody still holds.
+    /// Counters of servers that connections or snapshots still hold.
     lives: Kept<ServerKey, ServerLive>,
-    /// Servers that time changes something about.
+    /// Servers with a due time: an ejection or a slow start.
     timed: BTreeSet<ServerKey>,
     dns_grace: DnsGrace,
-    /// Servers of the process before this one that no configuration has had yet.
+    /// Servers of the previous process that no configuration has had yet.
     handed_over: HashMap<ServerKey, KnownServer>,
 }
 
@@ -44,12 +44,13 @@ impl ServerTable {
         self.entries.iter().map(|(key, entry)| entry.known(key)).collect()
     }
 
-    /// Has servers that are configured from now on start with the state of the process before.
+    /// Lets servers that are configured from now on start with the state of the previous process.
     pub(super) fn expect(&mut self, known: Vec<KnownServer>) {
         self.handed_over = known.into_iter().map(|known| (known.server.clone(), known)).collect();
     }
 
-    /// Has exactly the servers of these backends. Those that stay or come back keep their state. Returns the others.
+    /// Applies exactly the servers of these backends. Servers that stay or return keep their state.
+    /// Returns the removed servers.
     pub(super) fn configure(
         &mut self,
         backends: &[BackendConfig],
@@ -86,22 +87,22 @@ impl ServerTable {
         old
     }
 
-    /// Remembers servers for a while whose record was missing from an answer.
+    /// Keeps servers whose record was missing from an answer, for a while.
     pub(super) fn keep_for_dns(&mut self, gone: HashMap<ServerKey, ServerEntry>, now: Timestamp) {
         self.dns_grace.keep(gone, now);
     }
 
-    /// When time changes something; `None` if it does not.
+    /// Time of the next ejection's end or step of a slow start, if any.
     pub(super) fn due(&self) -> Option<Timestamp> {
         self.timed.iter().filter_map(|server| self.entries.get(server)?.due()).min()
     }
 
-    /// Returns the servers that time changes something about. Each is to be handed to [`ServerTable::time`] again.
+    /// Takes the servers with a due time. The caller passes each to [`ServerTable::time`] again.
     pub(super) fn take_timed(&mut self) -> BTreeSet<ServerKey> {
         std::mem::take(&mut self.timed)
     }
 
-    /// Notes whether time changes something about a server.
+    /// Records whether a server has a due time.
     pub(super) fn time(&mut self, server: &ServerKey) {
         if self.entries.get(server).is_some_and(|entry| entry.due().is_some()) {
             self.timed.insert(server.clone());
@@ -117,8 +118,8 @@ impl ServerTable {
     }
 }
 
-/// Slots of servers that go, by backend and address: a server that comes there is the same one under another name, and what is
-/// open there counts towards its `max_connections`.
+/// Slots of removed servers, by backend and address. A new server at the same address is the same
+/// server under another name, and its open connections count towards its `max_connections`.
 struct RenamedServers(HashMap<(String, SocketAddr), Arc<Slots>>);
 
 impl RenamedServers {
@@ -127,7 +128,7 @@ impl RenamedServers {
             .iter()
             .flat_map(|backend| backend.servers.iter().map(move |server| key(backend, server)));
         let wanted: HashSet<ServerKey> = all.collect();
-        // Mostly there is none.
+        // Usually no server is new.
         if wanted.iter().all(|key| old.contains_key(key)) {
             return RenamedServers(HashMap::new());
         }

@@ -1,4 +1,4 @@
-//! Counts of limited sources, and access lists that stay the same, outlive a configuration. Pure.
+//! Counts of limited sources and unchanged access lists, which outlive a configuration. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,12 +12,13 @@ use convey_snapshot::RequestLimit;
 pub(super) struct SourceLimits {
     /// Connections and flows of each source, by the name of the frontend.
     connections: HashMap<String, Arc<Sources>>,
-    /// Requests of each source, by the names of the frontend and of the route; without a route, of all of the frontend.
+    /// Requests of each source, by the names of the frontend and the route; without a route, all
+    /// requests of the frontend.
     requests: HashMap<(String, Option<String>), RequestLimit>,
 }
 
 impl SourceLimits {
-    /// Has exactly the limits of this configuration.
+    /// Applies exactly the limits of this configuration.
     pub(super) fn configure(&mut self, config: &Config) {
         self.keep_connections(config);
         self.keep_requests(config);
@@ -33,8 +34,8 @@ impl SourceLimits {
         self.requests.get(&(frontend.to_owned(), route.map(str::to_owned))).cloned()
     }
 
-    /// Counts go on where limits mean the same sources as before. Everywhere else they start anew: threads that count flows
-    /// see that by the table, which is another one.
+    /// Keeps the counts where limits group clients into the same sources as before. Other counts
+    /// start from zero in a new table; threads that count flows notice the new table.
     fn keep_connections(&mut self, config: &Config) {
         let mut before = std::mem::take(&mut self.connections);
         let limited = config.frontends.iter().filter(|frontend| frontend.limits.are_per_source());
@@ -46,7 +47,7 @@ impl SourceLimits {
         self.connections = counts.collect();
     }
 
-    /// Counts of requests go on wherever there is a limit still, also with another rate.
+    /// Keeps the counts of requests wherever there is still a limit, even if its rate changed.
     fn keep_requests(&mut self, config: &Config) {
         let mut before = std::mem::take(&mut self.requests);
         let limits = config.frontends.iter().flat_map(|frontend| {
@@ -63,7 +64,8 @@ impl SourceLimits {
     }
 }
 
-/// Shares the access lists that have not changed: code that compares them, for each address and worker, sees that at once.
+/// Shares the access lists that have not changed, so that code which compares them for each address
+/// and worker notices at once.
 pub(super) fn share_access(before: Option<&Config>, config: &mut Config) {
     let before = before.into_iter().flat_map(|config| &config.frontends);
     let known: HashMap<&str, &Access> = before.map(|frontend| (&*frontend.name, &frontend.access)).collect();
@@ -74,7 +76,7 @@ pub(super) fn share_access(before: Option<&Config>, config: &mut Config) {
     }
 }
 
-/// Rates of requests of a frontend and its routes.
+/// Request rates of a frontend and its routes.
 fn rates(frontend: &FrontendConfig) -> impl Iterator<Item = (Option<&str>, RequestRate)> {
     frontend.http.iter().flat_map(|http| {
         let of_routes = http.routes.iter().filter_map(|route| Some((Some(&*route.name), route.rate?)));

@@ -1,4 +1,4 @@
-//! From changes to snapshots: pools and frontends are built here, once for any number of changes. Pure.
+//! Builds snapshots: pools and frontends are rebuilt once for any number of changes. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use convey_model::{AdminState, ServerEndpoints, ServerKey, Timestamp};
 use convey_snapshot::{Pool, Server, Snapshot};
 
 impl ControlState {
-    /// Returns a snapshot and the changes of health, if anything has changed since the last one.
+    /// Returns a snapshot and the changes of health, if anything has changed since the last
+    /// snapshot.
     pub(crate) fn take_update(&mut self) -> Option<(Arc<Snapshot>, Vec<HealthChange>)> {
         let (servers, membership) = (&self.servers, &self.membership);
         let view = ServerView { servers, membership, operators: &self.operators, refused: &self.refused };
@@ -27,7 +28,8 @@ impl ControlState {
         Some((self.snapshot(), changes))
     }
 
-    /// The servers of a backend and why each is down, if none of them has ever answered, and no operator has taken one out.
+    /// Servers of a backend and the reason why each is down, if none of them has ever answered and
+    /// no operator took one out.
     pub(crate) fn never_answered(&self, backend: &str) -> Option<Vec<String>> {
         let pool = self.pools.get(backend)?;
         let is_mute = |server: &Arc<Server>| {
@@ -40,8 +42,8 @@ impl ControlState {
         are_mute.then(|| pool.servers.iter().map(why).collect())
     }
 
-    /// Has the backends of the configuration, with the servers that their names stand for. Servers that stay keep
-    /// their state. Returns the state of the servers that are gone.
+    /// Applies the backends of the configuration, with the servers of their host names. Servers
+    /// that stay keep their state. Returns the state of the removed servers.
     pub(super) fn set_backends(
         &mut self,
         config: &Config,
@@ -64,7 +66,7 @@ impl ControlState {
         gone
     }
 
-    /// Has the servers again that names and sources stand for now.
+    /// Applies the current servers of host names and sources.
     pub(super) fn resolve_again(&mut self, now: Timestamp) {
         if let Some(config) = self.config.take() {
             let gone = self.set_backends(&config, now);
@@ -73,7 +75,7 @@ impl ControlState {
         }
     }
 
-    /// Looks at the way to each server again.
+    /// Checks again whether the host's network allows packets to each server.
     pub(super) fn review_refused(&mut self, now: Timestamp) {
         let Some(config) = &self.config else { return };
         let backends = self.pools.configs();
@@ -82,7 +84,7 @@ impl ControlState {
         changes.into_iter().for_each(|(server, change, reason)| self.push_change(server, change, reason));
     }
 
-    /// Notes that a server went up or down.
+    /// Records that a server went up or down.
     pub(super) fn changed(
         &mut self,
         server: &ServerKey,
@@ -94,7 +96,7 @@ impl ControlState {
         self.note_change(server, change, reason);
     }
 
-    /// Notes a change for the next snapshot. A refused server is down, whatever its checks find.
+    /// Records a change for the next snapshot. A refused server is down, whatever its checks find.
     pub(super) fn note_change(&mut self, server: &ServerKey, change: HealthTransition, reason: String) {
         match self.refused.contains(server) {
             true => self.pools.mark_stale(&server.backend),
