@@ -1,4 +1,4 @@
-//! The configuration file, its loads, and the files that it names.
+//! The configuration file, and the files that it names.
 
 use std::path::PathBuf;
 
@@ -12,20 +12,20 @@ use convey_model::Mode;
 /// The configuration file, and how to read it.
 #[derive(Debug, Clone)]
 pub struct ConfigFile {
-    /// Its path.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Settings that a mere list of servers leaves open.
+    /// Settings for a file that only lists servers.
     pub list: Option<ListSettings>,
     /// Mode of the command line, for frontends without one.
     pub mode: Option<Mode>,
-    /// The files that it names.
+    /// Files that the configuration names.
     pub lists: NamedFiles,
-    /// The folder that it is brought into, if it comes from elsewhere.
+    /// Local folder of a configuration that comes from elsewhere, such as etcd.
     pub brought_into: Option<PathBuf>,
 }
 
 impl ConfigFile {
-    /// A configuration whose frontends are in proxy mode unless they say otherwise.
+    /// A configuration whose frontends are in proxy mode by default.
     pub fn new(path: PathBuf) -> ConfigFile {
         ConfigFile { path, list: None, mode: None, lists: NamedFiles::default(), brought_into: None }
     }
@@ -36,15 +36,15 @@ impl ConfigFile {
         ConfigFile { lists: NamedFiles::default(), ..self.clone() }
     }
 
-    /// Its absolute path.
+    /// Absolute path of the file.
     pub fn absolute(&self) -> PathBuf {
         std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone())
     }
 
-    /// Reads it.
+    /// Reads the file.
     ///
     /// # Errors
-    /// Those of [`config::load`] and [`config::load_list`].
+    /// Errors of [`config::load`] and [`config::load_list`].
     pub fn load(&self) -> Result<Loaded, LoadError> {
         let loaded = match self.list {
             Some(list) => self.load_list(list),
@@ -57,7 +57,8 @@ impl ConfigFile {
         })
     }
 
-    /// Names files in problems as the place calls them that they are brought from: nobody edits them in the folder here.
+    /// Replaces local paths in problems by the paths at the configuration's origin, where the files
+    /// are edited.
     fn with_source_paths(&self, loaded: Result<Loaded, LoadError>) -> Result<Loaded, LoadError> {
         let Some(folder) = self.path.parent().filter(|_| self.brought_into.is_some()) else { return loaded };
         let folder = format!("{}/", folder.display());
@@ -87,7 +88,7 @@ impl ConfigFile {
         loaded
     }
 
-    /// Has the watch of the file include the files that it names.
+    /// Loads the file, and adds the files that it names to the watch.
     fn load_with_lists(&self) -> Result<Loaded, LoadError> {
         let mut read = ReadFiles::default();
         let before = self.lists.pairs();

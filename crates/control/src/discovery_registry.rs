@@ -1,5 +1,6 @@
-//! The registry between sources of servers and the control task: the task registers what to watch, sources post reports.
-//! A newer report replaces an older one, so that a source that changes often fills no queue.
+//! Registry between discovery sources and the control task: the task registers the sources to
+//! watch, and the sources post reports. A newer report replaces an older one, so that a source
+//! which changes often fills no queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -10,7 +11,7 @@ use tokio::task::AbortHandle;
 
 use convey_model::{DiscoverySource, DiscoveryState};
 
-/// What to watch, and the last report of each.
+/// Wanted sources, and the last report of each.
 #[derive(Debug)]
 pub struct DiscoveryRegistry<W, S> {
     wanted: watch::Sender<BTreeSet<W>>,
@@ -18,7 +19,7 @@ pub struct DiscoveryRegistry<W, S> {
     changed: Notify,
 }
 
-/// Registry of the sources of servers, besides the file and DNS.
+/// Registry of discovery sources, apart from the file and DNS.
 pub type SourceRegistry = DiscoveryRegistry<DiscoverySource, DiscoveryState>;
 
 #[derive(Debug)]
@@ -35,7 +36,8 @@ impl<W, S> Default for DiscoveryRegistry<W, S> {
 }
 
 impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> DiscoveryRegistry<W, S> {
-    /// Runs one watch for each thing that is wanted, as long as it is. `watch` never ends by itself.
+    /// Runs a watch for each wanted source until the source is no longer wanted. `watch` never ends
+    /// by itself.
     pub async fn follow<F>(self: Arc<Self>, watch: impl Fn(W, Arc<Self>) -> F)
     where
         F: Future<Output = Infallible> + Send + 'static,
@@ -55,9 +57,9 @@ impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> Discover
         }
     }
 
-    /// Waits until something is wanted.
+    /// Waits until any source is wanted.
     pub async fn any_is_wanted(&self) {
-        // The registry has the sender.
+        // The registry holds the sender, so the wait cannot fail.
         let _ = self.wanted.subscribe().wait_for(|wanted| !wanted.is_empty()).await;
     }
 
@@ -66,14 +68,15 @@ impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> Discover
         self.wanted.send_replace(BTreeSet::new());
     }
 
-    /// Posts the report of a source. It is ignored if nobody wants the source.
+    /// Posts the report of a source. The report is ignored if the source is not wanted.
     pub fn post(&self, one: &W, said: S) {
         self.post_after(one, said, |_, said| said);
     }
 
-    /// Posts the report of a source. `join` makes one report of an earlier one that was not taken yet and this one.
+    /// Posts the report of a source. `join` combines an earlier report that was not taken yet with
+    /// this one.
     pub fn post_after(&self, one: &W, said: S, join: impl FnOnce(S, S) -> S) {
-        // The lock of the reports comes first: what ceases to be wanted leaves nothing.
+        // The lock of the reports comes first: a source that is no longer wanted leaves no report.
         let mut posted = self.posted();
         if self.wanted.borrow().contains(one) {
             let unread = posted.get(one).filter(|posted| posted.is_unread).map(|posted| posted.said.clone());
@@ -86,7 +89,7 @@ impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> Discover
         }
     }
 
-    /// Watches exactly these from now on.
+    /// Wants exactly these sources from now on.
     pub(crate) fn want(&self, all: BTreeSet<W>) {
         let mut posted = self.posted();
         posted.retain(|one, _| all.contains(one));
@@ -108,7 +111,7 @@ impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> Discover
         taken.collect()
     }
 
-    /// Waits until there is a report to take, also if another waiter was notified of it first.
+    /// Waits until there is a report to take, even if another waiter was notified of it first.
     pub(crate) async fn changed(&self) {
         loop {
             let changed = self.changed.notified();
@@ -119,7 +122,7 @@ impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> Discover
         }
     }
 
-    /// Waits until each of these has a report.
+    /// Waits until each of these sources has a report.
     pub(crate) async fn all_are_posted(&self, all: &BTreeSet<W>) {
         loop {
             let changed = self.changed.notified();
@@ -135,7 +138,7 @@ impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> Discover
     }
 }
 
-/// A watch that ends when nobody wants it any more.
+/// Task of a watch, aborted when dropped.
 struct AbortOnDrop(AbortHandle);
 
 impl Drop for AbortOnDrop {

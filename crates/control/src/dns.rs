@@ -1,4 +1,4 @@
-//! DNS as a source of servers: looks a name up, waits for the time to live of the answer, and looks it up again.
+//! DNS lookups of servers' host names, repeated when the time to live of an answer has passed.
 
 mod pace;
 
@@ -17,19 +17,19 @@ use convey_model::{Lookup, ServerSource};
 /// Registry of the names of servers.
 pub type NameRegistry = DiscoveryRegistry<NameQuestion, Lookup>;
 
-/// A name, and how to look it up.
+/// A host name, and how to look it up.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NameQuestion {
-    /// The name.
+    /// The host name.
     pub host: String,
-    /// The name servers to ask; the system's if there are none.
+    /// Name servers for the lookup; the system's if the list is empty.
     pub name_servers: Vec<SocketAddr>,
     /// Whether addresses of this host or link may be servers.
     pub allow_local: bool,
 }
 
 impl NameQuestion {
-    /// The names of a configuration.
+    /// Host names of a configuration.
     pub(crate) fn all(config: &Config) -> BTreeSet<NameQuestion> {
         let question = |host: &str| NameQuestion {
             host: host.to_owned(),
@@ -41,7 +41,7 @@ impl NameQuestion {
 }
 
 impl NameRegistry {
-    /// A registry whose names this resolver looks up, as tasks of the runtime that calls.
+    /// Registry whose host names this resolver looks up, in tasks of the calling runtime.
     pub fn of(resolver: Resolver) -> Arc<NameRegistry> {
         let resolver = Lookups(resolver);
         let registry = Arc::<NameRegistry>::default();
@@ -57,7 +57,7 @@ impl NameRegistry {
     }
 }
 
-/// The resolver as a source of servers.
+/// Resolver that posts lookups to the registry.
 #[derive(Clone)]
 struct Lookups(Resolver);
 

@@ -1,4 +1,4 @@
-//! The frontends and servers that a reload took away, for as long as their flows may still finish. Pure.
+//! Frontends and servers that a reload removed and whose flows may still finish. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,20 +6,20 @@ use std::sync::Arc;
 use convey_config::Config;
 use convey_model::{Endpoint, Mode, Timestamp};
 
-/// Places of the packet modes that are no longer configured, and until when they are served.
+/// Removed frontends and servers of the packet modes, with the time until which they are served.
 #[derive(Debug, Default)]
 pub(super) struct DrainDeadlines {
     listen: Deadlines,
     servers: Deadlines,
-    /// The same as snapshots have it: each has the one before, unless something has changed.
+    /// The same set for snapshots, shared until it changes.
     places: Arc<convey_model::DrainingEndpoints>,
 }
 
 type Deadlines = BTreeMap<Endpoint, Timestamp>;
 
 impl DrainDeadlines {
-    /// `after` takes the place of `before`. Frontends and servers that are gone with it are served for the time
-    /// that connections have to finish. Those that have come back are no longer gone.
+    /// Applies a reload from `before` to `after`. Removed frontends and servers are served until
+    /// the drain timeout expires. Frontends and servers that return no longer drain.
     pub(super) fn apply(&mut self, before: &Config, after: &Config, now: Timestamp) {
         let until = now.after(after.timeouts.drain);
         drain_removed(&mut self.listen, listen(before), listen(after), until);
@@ -28,12 +28,12 @@ impl DrainDeadlines {
         self.list_places();
     }
 
-    /// When the next place is due to go; `None` if nothing drains.
+    /// Time at which the next frontend or server is dropped; `None` if nothing drains.
     pub(super) fn due(&self) -> Option<Timestamp> {
         self.listen.values().chain(self.servers.values()).min().copied()
     }
 
-    /// Drops the places whose time is over. Returns whether there were any.
+    /// Drops the frontends and servers whose time is over. Returns whether there were any.
     pub(super) fn expire(&mut self, now: Timestamp) -> bool {
         let is_due = self.due().is_some_and(|due| due <= now);
         if is_due {
@@ -43,7 +43,7 @@ impl DrainDeadlines {
         is_due
     }
 
-    /// The places.
+    /// Frontends and servers that drain.
     pub(super) fn places(&self) -> Arc<convey_model::DrainingEndpoints> {
         self.places.clone()
     }
@@ -78,7 +78,7 @@ fn listen(config: &Config) -> impl Iterator<Item = Endpoint> {
     config.frontends_where(Mode::forwards_packets).flat_map(|frontend| frontend.endpoints())
 }
 
-/// Those of a backend speak what the frontends that use it speak.
+/// Endpoints of servers, with the protocols of the frontends that use them.
 fn servers(config: &Config) -> impl Iterator<Item = Endpoint> {
     let used = config.frontends_where(Mode::forwards_packets).flat_map(|frontend| {
         let backends = frontend.backends().filter_map(|name| config.backend(name));

@@ -1,14 +1,15 @@
-//! Things that are found again while somebody holds them. Pure.
+//! Cache of weak references: a value is found again as long as it is in use. Pure.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Weak};
 
-/// Values that outlive their configuration as long as somebody holds them: connections hold the counters that
-/// count them, the snapshot holds the rest.
+/// Values that outlive their configuration while they are in use: connections hold their counters,
+/// and the snapshot holds the rest.
 pub(super) struct Kept<K, V> {
     values: HashMap<K, Weak<V>>,
-    /// With so many, those that nobody holds are looked for. Twice what the last search left: each new value pays for a share of one.
+    /// Number of entries at which unused values are searched for: twice the number that the last
+    /// search left, so the cost of a search is spread over the new values.
     next_search: usize,
 }
 
@@ -21,7 +22,7 @@ impl<K, V> Default for Kept<K, V> {
 const FIRST_SEARCH: usize = 64;
 
 impl<K: Hash + Eq + Clone, V> Kept<K, V> {
-    /// The value of a key: the one that is still held, or a new one.
+    /// Returns the value of a key if it is still in use, or a new one.
     pub(super) fn get(&mut self, key: &K, make: impl FnOnce() -> V) -> Arc<V> {
         if let Some(kept) = self.values.get(key).and_then(Weak::upgrade) {
             return kept;

@@ -1,5 +1,5 @@
-//! The control path: configuration and health in, snapshots out. [`ControlState`] decides and is pure; [`Task`]
-//! listens, asks it and does what it says.
+//! The control path: configuration and health in, snapshots out. [`ControlState`] decides and is
+//! pure; [`Task`] receives events and applies its decisions.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod announcement;

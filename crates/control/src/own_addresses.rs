@@ -1,4 +1,4 @@
-//! The addresses of this host.
+//! Addresses of this host.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use nix::ifaddrs::getifaddrs;
 
-/// All addresses that the interfaces have, of both families.
+/// All addresses of this host's interfaces, of both families.
 pub fn own_addresses() -> io::Result<BTreeSet<IpAddr>> {
     let addresses = getifaddrs()?.filter_map(|interface| interface.address);
     let ip = addresses.filter_map(|address| {
@@ -16,9 +16,10 @@ pub fn own_addresses() -> io::Result<BTreeSet<IpAddr>> {
     Ok(ip.collect())
 }
 
-/// What was found out of this host's addresses, for a configuration with packet modes or without. Without it does with
-/// none: the kernel may not tell (`RestrictAddressFamilies=` of a unit without AF_NETLINK), and a loop then shows at its
-/// first connection. The second is what to warn of.
+/// Addresses of this host, and a warning if they are unknown. Packet modes need the addresses.
+/// Without packet modes, an error gives an empty set: the kernel may refuse the query
+/// (`RestrictAddressFamilies=` of a unit without AF_NETLINK), and a loop is then detected at its
+/// first connection.
 pub fn own_addresses_for(
     packet_modes: bool,
     found: io::Result<BTreeSet<IpAddr>>,

@@ -1,17 +1,18 @@
-//! How often what servers do is published. Pure.
+//! Limit for the rate of published snapshots. Pure.
 
 use std::time::Duration;
 
 use convey_model::Timestamp;
 
-/// So many times as long as it took to publish a snapshot the next one waits: while many servers come and go at once, three quarters of the
-/// time are left for them. With a hundred servers that is less than a millisecond.
+/// Rest after a snapshot, as a multiple of the time that publishing took. While many servers come
+/// and go at once, three quarters of the time are left for other work. With a hundred servers, the
+/// rest is less than a millisecond.
 const REST: u32 = 3;
 
-/// At most so long a change waits for those that come with it.
+/// Upper bound for the time that a change waits for other changes.
 const MAX_REST: Duration = Duration::from_millis(250);
 
-/// When the next snapshot may be published.
+/// Decides when the next snapshot may be published.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     next: Timestamp,
@@ -19,23 +20,23 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Whether a snapshot may be published now. One that may not waits until [`Pace::due`].
+    /// Whether a snapshot may be published now. If not, it waits until [`Pace::due`].
     pub(super) fn is_due(&mut self, now: Timestamp) -> bool {
         self.is_waited_for = now < self.next;
         !self.is_waited_for
     }
 
-    /// When what waits may be published; `None` if nothing does.
+    /// When the pending snapshot may be published; `None` if no snapshot waits.
     pub(super) fn due(&self) -> Option<Timestamp> {
         self.is_waited_for.then_some(self.next)
     }
 
-    /// One was published in this time.
+    /// Records that a snapshot was published in this time.
     pub(super) fn published(&mut self, begun: Timestamp, ended: Timestamp) {
         self.next = ended.after((ended.since(begun) * REST).min(MAX_REST));
     }
 
-    /// The next one waits for nothing: an operator does.
+    /// Lets the next snapshot be published at once, because an operator waits for it.
     pub(super) fn hurry(&mut self) {
         self.next = Timestamp::default();
     }

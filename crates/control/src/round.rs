@@ -1,27 +1,28 @@
-//! Backends that are looked at once a second, a part of them at a time: to look at a hundred thousand servers at once would hold up their
-//! probes. A backend is looked at whole. Pure.
+//! Round over all backends once a second, a part of them at each step: checking a hundred thousand
+//! servers at once would delay their probes. All servers of a backend are checked in one step.
+//! Pure.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How often a part is looked at.
+/// Time between two steps.
 pub(crate) const STEP: Duration = Duration::from_millis(100);
 
 /// Steps of a round, which takes a second.
 const STEPS: usize = 10;
 
-/// The names that are left of a round.
+/// Backends that are left in this round.
 #[derive(Debug, Default)]
 pub(crate) struct LookRound {
     left: VecDeque<String>,
-    /// Names of a step.
+    /// Number of backends in a step.
     part: usize,
     /// Steps since the round began.
     steps: usize,
 }
 
 impl LookRound {
-    /// The names of this step. A round begins with all of them.
+    /// Backends of this step. `all` returns the backends of a new round.
     pub(crate) fn step(&mut self, all: impl FnOnce() -> Vec<String>) -> Vec<String> {
         if self.steps == 0 {
             self.left = all().into();

@@ -1,4 +1,5 @@
-//! Does what [`ControlState`] decides: publishes snapshots, runs probes, opens and closes listeners.
+//! The control task: applies the decisions of [`ControlState`]. It publishes snapshots, runs
+//! probes, opens and closes listeners.
 
 mod data_path;
 mod logging;
@@ -32,7 +33,8 @@ use convey_config::{Config, Loaded};
 use convey_model::{ConnectFailures, NetworkTables, Timestamp};
 use convey_snapshot::Snapshot;
 
-/// How often the kernel is asked which addresses this host has. Most are there from the start; a VIP may come later.
+/// Interval of queries for this host's addresses. Most addresses exist from the start; a VIP may be
+/// added later.
 const OWN_ADDRESSES: Duration = Duration::from_secs(5);
 
 /// Events that the task waits for.
@@ -41,56 +43,56 @@ pub struct ControlEvents<D> {
     pub outcomes: mpsc::Receiver<ProbeOutcome>,
     /// Failures of clients to connect, from the data path.
     pub failures: mpsc::Receiver<ConnectFailures>,
-    /// The configuration file should be read again.
+    /// Requests to reload the configuration file.
     pub reloads: mpsc::Receiver<()>,
-    /// The kernel's routes, neighbours or interfaces have changed (packet modes).
+    /// Changes of the kernel's routes, neighbours or interfaces (packet modes).
     pub networks: mpsc::Receiver<NetworkTables>,
     /// Requests of operators.
     pub requests: mpsc::Receiver<OperatorRequest>,
-    /// Calls on the task itself, between two other events.
+    /// Calls on the task itself, which run between other events.
     pub calls: mpsc::Receiver<Call<D>>,
-    /// The file that is being read.
+    /// Reading of the configuration file, if one is under way.
     pub reading: Reading,
 }
 
-/// A call on the control task. It must not wait.
+/// A call on the control task. It must not block.
 pub type Call<D> = Box<dyn FnOnce(&mut Task<D>)>;
 
 /// The control task.
 pub struct Task<D> {
-    /// Decides: the pure part of the task.
+    /// State and decisions: the pure part of the task.
     pub state: ControlState,
     /// The published snapshot.
     pub snapshot: Arc<ArcSwap<Snapshot>>,
-    /// The probes.
+    /// Schedule of the probes.
     pub schedule: Schedule,
-    /// Sources of servers, and their reports.
+    /// Registry of discovery sources and their reports.
     pub discovery: Arc<SourceRegistry>,
-    /// Names of servers, and their lookups.
+    /// Registry of host names and their lookups.
     pub names: Arc<NameRegistry>,
-    /// The frontends' traffic.
+    /// Data path that serves the frontends.
     pub data_path: D,
-    /// The file that a reload reads.
+    /// Configuration file that a reload reads.
     pub file: ConfigFile,
-    /// The file as it was last put in force.
+    /// Contents of the file as last applied.
     pub loaded: Loaded,
-    /// Log lines that wait.
+    /// Log lines that wait for their turn.
     pub digest: Digest,
     /// Outcomes of reloads.
     pub reload_history: Arc<ReloadHistory>,
     /// Recent events.
     pub events: Arc<EventLog>,
-    /// The clock.
+    /// Clock.
     pub now: fn() -> Timestamp,
-    /// The service manager.
+    /// Connection to the service manager.
     pub supervisor: Box<dyn Supervisor>,
-    /// Whether the state was handed to a process that takes over: changes would be lost, and addresses of a file that changes
-    /// belong to that process.
+    /// Whether the state was handed over to a process that takes over: changes would be lost, and
+    /// that process listens on the addresses of a changed file.
     pub handing_over: bool,
 }
 
 impl<D: DataPath> Task<D> {
-    /// Runs `config`. On error (an address cannot be listened on) everything stays as it was.
+    /// Applies `config`. On error (an address cannot be listened on) nothing changes.
     pub async fn configure(&mut self, config: Config) -> Result<(), String> {
         self.watch_sources_of(Some(&config));
         self.await_first_lookup(&config).await;
@@ -118,8 +120,8 @@ impl<D: DataPath> Task<D> {
         Ok(())
     }
 
-    /// Handles events until the program ends (never returns; drop the future to stop). A caller that runs it again misses no
-    /// reload.
+    /// Handles events until the program ends (never returns; drop the future to stop). A caller
+    /// that calls it again misses no reload.
     pub async fn run(&mut self, events: &mut ControlEvents<D>) {
         let reading = &mut events.reading;
         if !self.holds_reloads() {
@@ -163,7 +165,8 @@ impl<D: DataPath> Task<D> {
                 }
                 Some(call) = events.calls.recv() => self.on_call(call, reading),
             }
-            // Further events that have arrived are decided together: a table is built once for all of them.
+            // Further events that have arrived are applied together: a table is rebuilt once for
+            // all of them.
             while let Ok(outcome) = events.outcomes.try_recv() {
                 self.state.on_outcome(outcome, (self.now)());
             }
@@ -198,8 +201,9 @@ impl<D: DataPath> Task<D> {
         self.handing_over && !self.state.is_stopping()
     }
 
-    /// Sets whether another process takes over. Requests that change the state are refused then. The file is read again once the other
-    /// process has failed, or this one stops: the other process reads it itself, and listens on what is new there.
+    /// Sets whether another process takes over. While it does, convey refuses requests that change
+    /// the state. The file is read again after the other process has failed, or when this one
+    /// stops: the other process reads the file itself, and listens on its new addresses.
     pub fn set_handing_over(&mut self, handing_over: bool) {
         self.handing_over = handing_over;
     }
@@ -210,7 +214,8 @@ impl<D: DataPath> Task<D> {
         self.publish(snapshot);
     }
 
-    /// Cuts what is open (packet modes). It is still guarded, or the host's stack would answer it.
+    /// Cuts open connections (packet modes). Their packets are still intercepted, because the
+    /// host's stack would answer them.
     pub fn end(&mut self) {
         let snapshot = self.state.end();
         self.publish(snapshot);
@@ -228,7 +233,8 @@ impl<D: DataPath> Task<D> {
         self.digest.left_out.on_time(now).iter().for_each(|line| warn!("{line}"));
     }
 
-    /// Checks whether clients' handshakes with its servers are completed, and large packets arrive (packet modes). The workers count.
+    /// Checks whether clients complete handshakes with the backend's servers, and whether large
+    /// packets arrive (packet modes). The workers count both.
     fn look_at_backend(&mut self, backend: &str) {
         let now = (self.now)();
         let handshakes = self.state.look_at_handshakes(backend, now);
@@ -251,13 +257,13 @@ impl<D: DataPath> Task<D> {
         }
     }
 
-    /// Publishes a snapshot of the configuration that runs and returns the one before.
+    /// Publishes a snapshot of the running configuration and returns the previous one.
     fn publish(&mut self, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
         self.data_path.see(&snapshot);
         publish(&self.snapshot, snapshot)
     }
 
-    /// Returns whether there was anything to publish.
+    /// Publishes the pending changes. Returns whether there were any.
     fn publish_update(&mut self) -> bool {
         let Some((snapshot, changes)) = self.state.take_update() else { return false };
         let before = self.publish(snapshot.clone());
@@ -274,7 +280,8 @@ impl<D: DataPath> Task<D> {
         true
     }
 
-    /// Has the servers count as down that the data path cannot send to, and no others. Returns whether they are others than before.
+    /// Marks the servers as down that the data path cannot send to, and no others. Returns whether
+    /// they changed.
     fn refuse_unreachable(&mut self, again: bool) -> bool {
         let unreachable = self.data_path.unreachable(again);
         self.state.set_unreachable(unreachable, (self.now)())
@@ -288,7 +295,8 @@ async fn until(due: Option<Timestamp>, now: Timestamp) {
     }
 }
 
-/// Publishes a snapshot and returns the one before. Connections that wait on something of either look again.
+/// Publishes a snapshot and returns the previous one. Wakes the connections that wait on either
+/// snapshot.
 fn publish(published: &ArcSwap<Snapshot>, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
     let before = published.swap(snapshot.clone());
     before.wake_waiting();

@@ -1,4 +1,4 @@
-//! When to look a name up again. Pure.
+//! Time between lookups of a name. Pure.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use convey_pacing::{Backoff, BackoffPolicy};
 const MIN_TTL: Duration = Duration::from_secs(1);
 /// Upper bound of a time to live.
 const MAX_TTL: Duration = Duration::from_secs(300);
-/// Delays after lookups that fail, also if one family alone does. Where there are records, their time
-/// to live takes the place of the cap.
+/// Delays after failed lookups, including lookups where only one family failed. If there are
+/// records, their time to live replaces the cap.
 const RETRIES: BackoffPolicy = BackoffPolicy {
     first: Duration::from_secs(1),
     cap: Duration::from_secs(30),
@@ -64,7 +64,7 @@ mod tests {
         Err("request timed out".into())
     }
 
-    /// Seconds that follow a lookup, without jitter.
+    /// Seconds of delay after a lookup, without jitter.
     fn wait(pace: &mut LookupPace, v4: Records, v6: Records) -> u64 {
         let (host, refused) = ("app.internal".to_owned(), BTreeSet::new());
         pace.wait(&Lookup { host, name_servers: vec![], v4, v6, from_hosts: false, refused }, 1.0).as_secs()

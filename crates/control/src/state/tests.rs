@@ -332,7 +332,7 @@ fn no_two_servers_or_frontends_ever_have_the_same_number() {
     let mut moved = config(vec![server("a", "10.0.0.8:80"), server("b", "10.0.0.9:80")]);
     moved.frontends[0].name = "new".into();
     seen.extend(numbers(&state.configure(moved, Timestamp(1))));
-    // The first ones were forgotten with the last snapshot that named them.
+    // The first servers were forgotten with the last snapshot that contained them.
     seen.extend(numbers(&state.configure(first, Timestamp(2))));
     let distinct: std::collections::HashSet<u32> = seen.iter().copied().collect();
     assert_eq!((seen.len(), distinct.len()), (11, 11), "{seen:?}");

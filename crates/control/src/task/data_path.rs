@@ -1,4 +1,4 @@
-//! What the control task asks of a way of forwarding.
+//! Interface between the control task and the data path.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,20 +7,21 @@ use std::sync::Arc;
 use convey_config::Config;
 use convey_snapshot::Snapshot;
 
-/// A way of forwarding, when the frontends change.
+/// Data path, notified when frontends change.
 pub trait DataPath {
-    /// What [`DataPath::prepare`] got ready.
+    /// Result of [`DataPath::prepare`].
     type Ready;
 
     /// Operator-facing reason why `wanted` cannot replace `running` without a restart; `None` if it can.
     fn refuse(&self, running: &Config, wanted: &Config) -> Option<String>;
 
-    /// Gets ready to serve exactly the frontends of `config`. On error nothing has changed; the text names what
-    /// cannot be had, and why.
+    /// Prepares to serve exactly the frontends of `config`. On error nothing has changed; the
+    /// message names the missing resource and the reason.
     fn prepare(&mut self, config: &Config) -> Result<Self::Ready, String>;
 
-    /// Stops serving what is no longer wanted, sees `snapshot` and has it published by `publish`. Then it starts to serve what
-    /// is new: so each connection meets a snapshot that knows its frontend. Returns what `publish` does.
+    /// Stops serving the removed frontends, takes `snapshot`, and calls `publish`. New frontends
+    /// are served only after that, so that each connection finds its frontend in the snapshot.
+    /// Returns the result of `publish`.
     fn switch<T>(
         &mut self,
         ready: Self::Ready,
@@ -28,17 +29,18 @@ pub trait DataPath {
         publish: impl FnOnce() -> T,
     ) -> impl Future<Output = T>;
 
-    /// A snapshot is about to be published, of whatever configuration.
+    /// Takes a snapshot that is about to be published, of any configuration.
     fn see(&mut self, snapshot: &Arc<Snapshot>);
 
-    /// Servers that packets cannot be sent to by the snapshot seen last, each with the reason in words for an operator. With `again`
-    /// it tries once more to get what is missing.
+    /// Servers that the data path cannot send packets to with its latest snapshot, each with an
+    /// operator-facing reason. With `again`, it retries to get the missing resources.
     fn unreachable(&mut self, again: bool) -> UnreachableServers {
         let _ = again;
         UnreachableServers::default()
     }
 
-    /// A snapshot of the same configuration was published: what drained may be gone from it.
+    /// Notifies that a snapshot of the same configuration was published: draining frontends and
+    /// servers may be gone from it.
     fn on_snapshot(&mut self, snapshot: &Snapshot);
 }
 

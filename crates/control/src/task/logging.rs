@@ -38,8 +38,8 @@ impl<D> Task<D> {
         self.log_event(kind_of(&change.change), level, &line);
     }
 
-    /// Logs the servers whose routes, since `before`, no longer have them on the link, as their mode needs it, and those that are on
-    /// the link again. A file with such a server is refused.
+    /// Logs the servers that have left the link since `before`, although their mode needs it, and
+    /// the servers that are on the link again. A file with such a server is refused.
     pub(super) fn log_off_link_servers(&self, before: &Snapshot) {
         let now = self.snapshot.load();
         if Arc::ptr_eq(&before.network, &now.network) && Arc::ptr_eq(&before.places, &now.places) {
@@ -56,7 +56,7 @@ impl<D> Task<D> {
         }
     }
 
-    /// Logs the backends that lost their last server, or have one again, since `before`.
+    /// Logs the backends that have lost their last server, or have one again, since `before`.
     pub(super) fn log_empty_backends(&self, before: &Snapshot) {
         let now = self.snapshot.load();
         let are_same = Arc::ptr_eq(&before.places, &now.places);
@@ -89,7 +89,8 @@ impl<D> Task<D> {
         }
     }
 
-    /// Number of servers of a backend that operators have taken out, as a part of a log line; empty for none.
+    /// Log text with the number of a backend's servers that operators have taken out; empty for
+    /// none.
     fn taken_out(&self, backend: &str) -> String {
         let snapshot = self.snapshot.load();
         let mut pools = snapshot.frontends.iter().flat_map(|frontend| frontend.pools());
@@ -106,7 +107,7 @@ impl<D> Task<D> {
     }
 }
 
-/// The level of the log's line.
+/// Log level of an event.
 fn log_level(level: EventLevel) -> Level {
     match level {
         EventLevel::Info => Level::Info,

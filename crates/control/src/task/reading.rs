@@ -1,4 +1,4 @@
-//! The configuration file while it is being read, and who waits for that.
+//! Reading of the configuration file, and the requests that wait for it.
 
 use log::info;
 use tokio::sync::oneshot;
@@ -7,21 +7,21 @@ use super::ConfigFile;
 use super::requests::{Answer, Outcome};
 use convey_config::{LoadError, Loaded, files};
 
-/// The file while it is being read, beside the control task: a disk may take its time, and so does a long text.
+/// Reading of the file in a thread of its own: the disk may be slow, or the file long.
 #[derive(Default)]
 pub struct Reading {
     loaded: Option<oneshot::Receiver<Result<Loaded, LoadError>>>,
-    /// Whether somebody has asked since.
+    /// Whether another reload was requested since the reading began.
     again: bool,
-    /// Who waits for what becomes of the reading that is under way, and of the next one.
+    /// Requests that wait for the current reading, and for the next one.
     waiting: Vec<Answer>,
     waiting_for_next: Vec<Answer>,
-    /// Whether what was read may not be in force yet.
+    /// Whether the file's contents may not be applied yet.
     is_pending: bool,
 }
 
 impl Reading {
-    /// Begins, or will once the reading that is under way has ended.
+    /// Begins to read the file, or to read it again after the current reading.
     pub(super) fn begin(&mut self, file: &ConfigFile) {
         if self.loaded.is_some() {
             if std::mem::replace(&mut self.again, true) {
@@ -35,29 +35,31 @@ impl Reading {
         self.loaded = Some(files::begin_aside(move || file.load()));
     }
 
-    /// The same. Answers once what was read from now on is in force, or was refused.
+    /// Like [`Reading::begin`]. `answer` gets the outcome once a file read from now on was applied
+    /// or refused.
     pub(super) fn begin_for(&mut self, answer: Answer, file: &ConfigFile) {
-        // Who has gone away leaves no trace.
+        // Drops the requests whose requester has gone away.
         self.waiting_for_next.retain(|answer| !answer.is_closed());
         self.waiting_for_next.push(answer);
         self.begin(file);
     }
 
-    /// Tells who waits what has become of the file that was read.
+    /// Sends the outcome of the reading to the requests that wait for it.
     pub(super) fn answer(&mut self, outcome: &Outcome) {
         for answer in self.waiting.drain(..) {
             let _ = answer.send(outcome.clone());
         }
     }
 
-    /// Notes that the file is to be read, which [`Reading::resume`] begins.
+    /// Remembers to read the file later; [`Reading::resume`] begins.
     pub(super) fn hold(&mut self, file: &ConfigFile) {
         if !std::mem::replace(&mut self.is_pending, true) {
             info!("{} will be read once the upgrade has ended", file.path.display());
         }
     }
 
-    /// Ends a reading that is under way, answers everybody who waits, and has [`Reading::resume`] read the file again.
+    /// Aborts the reading, answers all requests that wait, and leaves it to [`Reading::resume`] to
+    /// read the file again.
     pub(super) fn interrupt(&mut self, outcome: &Outcome) {
         (self.loaded, self.again) = (None, false);
         self.answer(outcome);
@@ -66,15 +68,15 @@ impl Reading {
         }
     }
 
-    /// Begins anew if the task was interrupted before what was read was in force.
+    /// Begins again if the task was interrupted before the file was applied.
     pub(super) fn resume(&mut self, file: &ConfigFile) {
         if self.is_pending && self.loaded.is_none() {
             self.begin(file);
         }
     }
 
-    /// The last file is in force, or was refused. Begins again if somebody has asked meanwhile. Returns whether
-    /// it has begun.
+    /// Ends the current reading: the file was applied or refused. Begins again if a reload was
+    /// requested meanwhile. Returns whether it has begun.
     pub(super) fn begin_again(&mut self, file: &ConfigFile) -> bool {
         self.is_pending = false;
         let again = std::mem::take(&mut self.again);
@@ -84,7 +86,7 @@ impl Reading {
         again
     }
 
-    /// Waits until it has been read; forever if nobody reads it.
+    /// Waits until the file has been read; forever if no reading is under way.
     pub(super) async fn end(&mut self) -> Result<Loaded, LoadError> {
         let Some(loaded) = &mut self.loaded else { return std::future::pending().await };
         let loaded = loaded.await;

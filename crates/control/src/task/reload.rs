@@ -9,14 +9,14 @@ use crate::EventLevel::{Error, Info, Warn};
 use convey_config::{self as config, Diff, LoadError, Loaded};
 
 impl<D: DataPath> Task<D> {
-    /// Notifies the service manager, unless it waits for the end of the process.
+    /// Notifies the service manager of a reload, unless the process is stopping.
     pub(super) fn notify_reload(&self) {
         if !self.state.is_stopping() {
             self.supervisor.reload_begins();
         }
     }
 
-    /// Takes the file as it was read. Whatever is wrong with it, the running configuration stays.
+    /// Applies the file that was read. If it has a problem, the running configuration stays.
     pub(super) async fn reload(&mut self, loaded: Result<Loaded, LoadError>) -> Outcome {
         let file = self.file.path.display().to_string();
         let diff = match self.try_reload(loaded).await {
@@ -44,8 +44,8 @@ impl<D: DataPath> Task<D> {
         Ok(Done::Reloaded(diff))
     }
 
-    /// Puts in force what the file asks for, as far as that needs no restart; the next save is compared with what is
-    /// in force. Returns what has changed, or a line for each thing that is wrong.
+    /// Applies the file's changes that need no restart; the next reload is compared with the
+    /// applied configuration. Returns the changes, or a line for each problem.
     async fn try_reload(&mut self, loaded: Result<Loaded, LoadError>) -> Result<Diff, Vec<String>> {
         if self.state.config().is_none() {
             return Ok(Diff::default());

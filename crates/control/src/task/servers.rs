@@ -1,4 +1,4 @@
-//! Servers that operators add and remove while the program runs: the file with these changes is what runs.
+//! Servers that operators add and remove at run time, on top of the file.
 
 use log::warn;
 
@@ -10,15 +10,18 @@ use crate::{own_addresses, own_addresses_for};
 use convey_config::{Config, HostNetwork, Loaded, Problem, ServerChange};
 use convey_model::{AddedServer, Mode, Overlay, OverlayValue, Target};
 
-/// How often a file is tried without the servers that do not go together with it, before it is tried without any.
+/// How many times a file is tried without the conflicting servers, before it is tried without any
+/// added or removed server.
 const MAX_TRIES: usize = 8;
 
 impl<D: DataPath> Task<D> {
-    /// Makes the file that was loaded what runs, with the servers that operators have added and without those that they have
-    /// removed. Those that do not go together with it have no effect. On error everything stays as it was.
+    /// Applies a loaded file, with the servers that operators have added and without the servers
+    /// that they have removed. Changes that conflict with the file have no effect. On error nothing
+    /// changes.
     ///
     /// # Errors
-    /// Something cannot be had, such as an address to listen on: words for an operator.
+    /// The configuration cannot be applied, for example because an address is in use;
+    /// operator-facing message.
     pub async fn run_loaded(&mut self, loaded: Loaded) -> Result<(), String> {
         let config = self.with_servers(&loaded)?;
         self.configure(config).await?;
@@ -88,7 +91,7 @@ impl<D: DataPath> Task<D> {
         Ok(Done::Set { has_changed: true })
     }
 
-    /// Puts in force what overlays say after some of them were taken back.
+    /// Applies the remaining overlays after others were taken back.
     pub(super) async fn run_without(&mut self, gone: &[Overlay]) {
         let is_presence =
             |overlay: &Overlay| matches!(overlay.value, OverlayValue::Added(_) | OverlayValue::Removed);
@@ -102,7 +105,7 @@ impl<D: DataPath> Task<D> {
     }
 
     /// # Errors
-    /// The file has this server, there is no such backend, or the name is none.
+    /// The file has this server, the backend does not exist, or the name is invalid.
     fn name_to_add(&self, target: &Target) -> Result<String, RequestRefusal> {
         self.state.find(&Target::backend(&target.backend)).map_err(RequestRefusal::Unknown)?;
         let name = target.server.clone().unwrap_or_default();
@@ -129,7 +132,7 @@ impl<D: DataPath> Task<D> {
         })
     }
 
-    /// Has the file run with what operators have said. Returns what is odd about this server.
+    /// Applies the file with all overlays. Returns warnings about this server.
     async fn run_with_presence(
         &mut self,
         target: &Target,
@@ -147,7 +150,7 @@ impl<D: DataPath> Task<D> {
         Ok(odd.into_iter().filter(|problem| problem.key == key).map(|problem| problem.message).collect())
     }
 
-    /// The configuration of a file with the servers that operators have added, as far as they go together.
+    /// Configuration of a file with the overlays that do not conflict with it.
     fn with_servers(&mut self, loaded: &Loaded) -> Result<Config, String> {
         let all: Vec<Overlay> = self.state.overlays().presence().cloned().collect();
         let mut in_force: Vec<bool> = vec![true; all.len()];
@@ -183,7 +186,7 @@ impl<D: DataPath> Task<D> {
         Ok(loaded.config.clone())
     }
 
-    /// Holds something against the network of this host as it is now.
+    /// Runs a check against the current network of this host.
     pub(super) fn on_host<T>(
         &self,
         config: &Config,
@@ -191,7 +194,7 @@ impl<D: DataPath> Task<D> {
     ) -> Result<T, String> {
         let next_hops = self.state.network();
         let hop_to = |ip| next_hops.hop_to(ip);
-        // The start has told what is missing without packet modes.
+        // Without packet modes, convey has already logged at the start that addresses are unknown.
         let packet_modes = config.frontends_where(Mode::forwards_packets).next().is_some();
         let (own, _) = own_addresses_for(packet_modes, own_addresses())
             .map_err(|error| format!("cannot ask for this host's addresses: {error}"))?;
@@ -219,7 +222,7 @@ fn only_address(target: &Target) -> RequestRefusal {
     ))
 }
 
-/// The longest name of a server that is added.
+/// Limit for the name of an added server, in bytes.
 const MAX_NAME: usize = 255;
 
 fn changes<'a>(presence: impl Iterator<Item = &'a Overlay>) -> Vec<ServerChange<'a>> {
@@ -234,7 +237,7 @@ fn changes<'a>(presence: impl Iterator<Item = &'a Overlay>) -> Vec<ServerChange<
     presence.map(change).collect()
 }
 
-/// What is wrong with a server that was added.
+/// Message of the problem that an added server causes, if any.
 fn blame(loaded: &Loaded, overlay: &Overlay, problems: &[Problem]) -> Option<String> {
     let key = loaded.key_of_server(&overlay.target.backend, overlay.target.server.as_deref()?);
     Some(problems.iter().find(|problem| problem.key == key)?.message.clone())

@@ -1,4 +1,5 @@
-//! Names, sources of servers, and the addresses of this host: what the servers of the configuration depend on.
+//! Host names, discovery sources, and this host's addresses, which the configured servers depend
+//! on.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,26 +10,27 @@ use super::Task;
 use crate::{NameQuestion, own_addresses};
 use convey_config::{Config, LeftOut};
 
-/// How long a start or a reload waits for the names that are new in it. Less than anybody's patience, more than name
-/// servers take.
+/// How long a start or a reload waits for the lookups of new names: longer than name servers
+/// usually take, and short enough for an operator.
 const FIRST_LOOKUP: Duration = Duration::from_secs(2);
 
 impl<D> Task<D> {
-    /// Has no name and no source watched any more. What is known stays.
+    /// Ends all lookups and watches. Their last results stay.
     pub fn end_sources(&self) {
         self.names.end();
         self.discovery.end();
     }
 
-    /// Has the names and the sources of this configuration watched, and no others.
+    /// Watches exactly the host names and sources of this configuration.
     pub(super) fn watch_sources_of(&self, config: Option<&Config>) {
         self.names.want(config.map(NameQuestion::all).unwrap_or_default());
         let sources = config.map(Config::sources).unwrap_or_default();
         self.discovery.want(sources.into_iter().cloned().collect());
     }
 
-    /// Waits for names and sources that are new in `config`, so that their servers are there from the start; those that take too
-    /// long go without for now.
+    /// Waits for the names and sources that are new in `config`, so that their servers are
+    /// available from the start. After a timeout, the configuration starts without the missing
+    /// ones.
     pub(super) async fn await_first_lookup(&self, config: &Config) {
         let (hosts, sources) = (self.state.unknown_names(config), self.state.unknown_sources(config));
         let names = NameQuestion::all(config).into_iter().filter(|name| hosts.contains(&name.host)).collect();
@@ -38,7 +40,7 @@ impl<D> Task<D> {
         let _ = tokio::time::timeout(FIRST_LOOKUP, all).await;
     }
 
-    /// Takes lookups and reports for the configuration that comes next.
+    /// Applies lookups and reports of the next configuration.
     pub(super) fn learn_sources(&mut self, config: &Config) {
         let now = (self.now)();
         for (_, lookup) in self.names.take() {
@@ -78,7 +80,7 @@ impl<D> Task<D> {
         self.schedule.set(self.state.probes());
     }
 
-    /// Asks the kernel for the addresses of this host. If it does not answer, the last ones stay.
+    /// Updates the addresses of this host. On error, the last ones stay.
     pub(super) fn look_at_own_addresses(&mut self) {
         let Ok(addresses) = own_addresses() else { return };
         let left_out_before = self.state.left_out().clone();
@@ -88,7 +90,8 @@ impl<D> Task<D> {
         }
     }
 
-    /// Logs the servers of names that would be a frontend themselves, and were not left out before.
+    /// Logs new addresses of host names that are left out because a server there would be one of
+    /// the frontends.
     pub(super) fn log_left_out(&mut self, before: &BTreeSet<LeftOut>) {
         let new = self.state.left_out().difference(before);
         self.digest.left_out.take(new, (self.now)()).iter().for_each(|line| warn!("{line}"));

@@ -1,10 +1,10 @@
-//! A task that a data path holds up.
+//! A control task that its data path blocks.
 
 use tokio::sync::Notify;
 
 use super::*;
 
-/// Takes any configuration; the second one forever.
+/// Data path that applies the first configuration, and never finishes the second one.
 #[derive(Default)]
 struct Hangs {
     configured: bool,
@@ -33,7 +33,7 @@ impl DataPath for Hangs {
     fn on_snapshot(&mut self, _: &Snapshot) {}
 }
 
-/// Wants a sign of life every 10 ms.
+/// Supervisor that wants a heartbeat every 10 ms.
 struct Beats(Arc<Notify>);
 
 impl Supervisor for Beats {
@@ -59,7 +59,7 @@ fn config(weight: u32) -> String {
     )
 }
 
-/// Takes any configuration, and says where each listens.
+/// Data path that accepts any configuration and reports its listeners.
 struct Listens(mpsc::UnboundedSender<Vec<String>>);
 
 impl DataPath for Listens {
@@ -83,7 +83,7 @@ impl DataPath for Listens {
     fn on_snapshot(&mut self, _: &Snapshot) {}
 }
 
-/// A task that runs `config(1)`, and the other ends of its channels.
+/// A task that runs `config(1)`, with the other ends of its channels.
 struct Scene<D> {
     task: Task<D>,
     events: ControlEvents<D>,
@@ -132,7 +132,7 @@ async fn a_task_that_hangs_in_a_reload_gives_no_sign_of_life() {
     let Scene { task, events, file, reload, beats, .. } = &mut Scene::of(Hangs::default()).await;
     let until_silence = async {
         let mut changed = false;
-        // Thirty times as long as it takes while it lives.
+        // Thirty times the heartbeat of a live task.
         while tokio::time::timeout(Duration::from_millis(300), beats.notified()).await.is_ok() {
             if !std::mem::replace(&mut changed, true) {
                 std::fs::write(&file.path, config(2)).unwrap();
@@ -156,7 +156,7 @@ async fn file_that_is_saved_during_an_upgrade_is_reloaded_after_it() {
     let scenario = async {
         let begin: Call<_> = Box::new(|task| task.set_handing_over(true));
         assert!(calls.send(begin).await.is_ok());
-        // The channel has one place: the first call is done when the second one is in it.
+        // The channel has one slot: the first call is done when the second one is in it.
         let (reached, done) = tokio::sync::oneshot::channel();
         let second: Call<_> = Box::new(move |_| reached.send(()).unwrap());
         assert!(calls.send(second).await.is_ok());

@@ -1,4 +1,4 @@
-//! A reload of a configuration ends where a fresh start of it begins.
+//! A reload of a configuration leads to the same state as a fresh start with it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,10 +14,10 @@ const KINDS: [&str; 4] =
     ["kind = 'none'", "kind = 'tcp'", "kind = 'http', path = '/a'", "kind = 'http', path = '/b'"];
 const ALGORITHMS: [&str; 4] = ["ring", "maglev", "round_robin", "least_connections"];
 
-/// A configuration by its choices.
+/// A generated configuration.
 #[derive(Debug, Clone)]
 struct Choices {
-    /// The weight of each server; `None`: the configuration does not have it.
+    /// Weight of each server; `None`: the configuration does not have the server.
     servers: [Option<u16>; 4],
     kind: usize,
     fall: u32,
@@ -86,7 +86,7 @@ impl Choices {
         if self.allow_local { lookup } else { lookup.without_local() }
     }
 
-    /// Whether a server passes the check: that depends on what is asked.
+    /// Whether a server passes the check, depending on the check's kind.
     fn passes(&self, server: &ServerKey, truths: u64) -> bool {
         let last = match server.addr.ip() {
             IpAddr::V4(ip) => ip.octets()[2] * 4 + ip.octets()[3],
@@ -95,7 +95,7 @@ impl Choices {
         truths >> ((u32::from(last) * 4 + self.kind as u32) % 64) & 1 == 1
     }
 
-    /// Configures, looks the name up and probes each server so often.
+    /// Applies the configuration, looks the name up, and probes each server this many times.
     fn run(&self, state: &mut ControlState, probes: u32, truths: u64, now: Timestamp) {
         state.configure(self.config(), now);
         state.on_lookup(self.lookup(), now);
@@ -108,7 +108,7 @@ impl Choices {
     }
 }
 
-/// What clients and operators notice.
+/// State that clients and operators can observe.
 #[derive(Debug, PartialEq)]
 struct Seen {
     servers: BTreeMap<ServerKey, (bool, u16)>,
@@ -119,7 +119,7 @@ struct Seen {
 }
 
 fn seen(state: &mut ControlState, now: Timestamp, hashes: bool) -> Seen {
-    // Slow starts and ejections are over.
+    // Lets slow starts and ejections end.
     state.on_time(now.after(3_600 * SECOND));
     state.take_update();
     let snapshot = state.snapshot();

@@ -1,4 +1,4 @@
-//! Servers that a source outside of the file knows.
+//! Servers from a discovery source.
 
 use super::*;
 use convey_model::fixture::kubernetes_source;
@@ -8,7 +8,7 @@ fn source() -> DiscoverySource {
     kubernetes_source("web")
 }
 
-/// [`config`] with the servers of [`source`] beside these.
+/// [`config`] with these servers and the servers of [`source`].
 fn discovered(servers: Vec<ServerConfig>) -> Config {
     let mut config = config(servers);
     let settings = ServerSettings::default();
@@ -16,7 +16,7 @@ fn discovered(servers: Vec<ServerConfig>) -> Config {
     config
 }
 
-/// Pods by the last number of their address; those that drain are negative.
+/// Report with pods, by the last number of their address; a negative number drains the pod.
 fn says(pods: &[i16]) -> DiscoveryState {
     let server = |pod: &i16| DiscoveredServer {
         name: format!("web-{}", pod.abs()),
@@ -127,7 +127,7 @@ fn while_a_source_cannot_be_asked_its_servers_stay() {
 }
 
 impl ControlState {
-    /// The key of a pod.
+    /// Key of a pod's server.
     fn probed_or_not(&self, pod: &str) -> ServerKey {
         self.servers.iter().find(|(key, _)| key.server == pod).unwrap().0.clone()
     }

@@ -1,4 +1,4 @@
-//! What clients' failures do to a server, and the probe that confirms them.
+//! Clients' failures, and the probe that confirms them.
 
 use super::*;
 use convey_model::OutlierDetection;
@@ -14,7 +14,7 @@ fn checked(kind: ProbeKind) -> (ControlState, ServerKey) {
     (state, a)
 }
 
-/// So many clients have failed in a row; how many probes that asks for.
+/// Reports this many consecutive failures of clients. Returns the number of confirming probes.
 fn fail(
     state: &mut ControlState,
     server: &ServerKey,
@@ -29,7 +29,7 @@ fn fail(
     state.take_doubts().len()
 }
 
-/// Outcome of a probe that confirms, as the schedule reports it.
+/// Outcome of a confirming probe, as the schedule reports it.
 fn confirmed(doubt: &Confirmation, finding: Finding) -> ProbeOutcome {
     let Confirmation { server, configured: check, .. } = doubt.clone();
     ProbeOutcome { server, check, finding, reason: "connect refused".into(), confirms: true }
@@ -59,7 +59,7 @@ fn no_number_of_failures_takes_out_a_server_that_answers_its_probes() {
         for found in [Finding::Answer, Finding::Nothing] {
             let (mut state, a) = checked(kind.clone());
             let mut probes = 0;
-            // 33,000 a second, for 9 seconds.
+            // 33,000 failures per second, for 9 seconds.
             for n in 0..300_000 {
                 let now = at(u64::from(n) * 9_000 / 300_000);
                 for _ in 0..fail(&mut state, &a, n, false, now) {
@@ -114,7 +114,7 @@ fn refusals_that_anybody_can_make_up_eject_nobody_unless_a_probe_is_refused_too(
         let failures =
             ConnectFailures { server: a.clone(), in_a_row: 5, error, protocol, is_forgeable: true };
         let mut probes = 0;
-        // 33,000 a second, for 9 seconds.
+        // 33,000 failures per second, for 9 seconds.
         for n in 0..300_000 {
             let now = at(n * 9_000 / 300_000);
             state.on_connect_failures(&failures, now);
@@ -126,7 +126,7 @@ fn refusals_that_anybody_can_make_up_eject_nobody_unless_a_probe_is_refused_too(
         }
         assert_eq!(probes, 9);
         assert!(state.take_update().is_none());
-        // It is killed: the next refusal has it probed, and it is out at once.
+        // The server is killed: the next refusal starts a probe, and the server is out at once.
         state.on_connect_failures(&failures, at(9_000));
         let [doubt] = &state.take_doubts()[..] else { panic!("one probe") };
         state.on_outcome(confirmed(doubt, Finding::Failure), at(9_001));
@@ -165,7 +165,7 @@ fn a_server_without_a_port_is_asked_at_that_of_its_health_check_and_any_other_at
     }
 }
 
-/// Healthy servers refuse a client that asks ports that nobody listens on.
+/// Healthy servers refuse clients that connect to closed ports.
 #[test]
 fn refusals_of_closed_ports_take_out_no_server_that_keeps_clients_ports() {
     for protocol in [Protocol::Tcp, Protocol::Udp] {

@@ -1,11 +1,11 @@
-//! What goes slowly.
+//! Draining frontends and servers.
 
 use super::*;
 use convey_model::Algorithm;
 
 const AT: fn(u64) -> Timestamp = |seconds| Timestamp(seconds * SECOND.as_nanos() as u64);
 
-/// In passthrough mode, with ten seconds to finish.
+/// A configuration in passthrough mode with a drain timeout of ten seconds.
 fn patient(servers: Vec<ServerConfig>) -> Config {
     let mut patient = config(servers);
     patient.timeouts.drain = 10 * SECOND;
@@ -27,7 +27,7 @@ fn listening(addr: &str) -> Config {
     config
 }
 
-/// Where frontends and servers drain.
+/// Draining frontends and servers.
 fn draining(snapshot: &Snapshot) -> (Vec<String>, Vec<String>) {
     let text =
         |places: &std::collections::BTreeSet<Endpoint>| places.iter().map(ToString::to_string).collect();

@@ -1,4 +1,4 @@
-//! Servers that answer no client, as handshakes show it.
+//! Servers that complete no handshakes.
 
 use std::sync::atomic::Ordering;
 
@@ -18,7 +18,8 @@ fn dsr(outlier: Option<OutlierDetection>) -> Config {
     config
 }
 
-/// In each of these seconds clients of four networks begin a handshake with each server, and `a` answers none. Returns the lines.
+/// In each of these seconds, clients of four networks begin a handshake with each server, and `a`
+/// answers none. Returns the log lines.
 fn pass(state: &mut ControlState, snapshot: &Snapshot, seconds: std::ops::Range<u64>) -> Vec<String> {
     let [a, b]: [Arc<Server>; 2] = snapshot.pools[0].servers.clone().try_into().unwrap();
     let mut lines = Vec::new();

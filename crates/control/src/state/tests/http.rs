@@ -1,4 +1,4 @@
-//! Routes of mode http, and the pools that they lead to.
+//! Routes of mode http, and their pools.
 
 use super::*;
 use convey_snapshot::{HttpAction, HttpFrontend};
@@ -17,7 +17,7 @@ fn http(snapshot: &Snapshot) -> &HttpFrontend {
     snapshot.frontends[0].http.as_ref().expect("it is in mode http")
 }
 
-/// The pool that a path leads to.
+/// Pool that a path is forwarded to.
 fn pool_of(snapshot: &Snapshot, path: &str) -> Option<Arc<Pool>> {
     match &http(snapshot).route(b"any.example", path.as_bytes())?.action {
         HttpAction::Forward(pool) => Some(pool.clone()),

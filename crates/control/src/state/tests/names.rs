@@ -1,11 +1,11 @@
-//! Servers that are known by name.
+//! Servers with host names.
 
 use super::*;
 use convey_model::{DnsRecords, NamedServer, ServerSettings};
 
 const HOST: &str = "app.internal";
 
-/// [`config`] with a server `app`, known by name, beside the others.
+/// [`config`] with an additional server `app`, which has a host name.
 fn named(servers: Vec<ServerConfig>) -> Config {
     let mut config = config(servers);
     config.backends[0].named = vec![NamedServer {
@@ -34,12 +34,12 @@ fn failed() -> Lookup {
     Lookup { v4: failed(), v6: failed(), ..found(&[]) }
 }
 
-/// Answers a lookup, and returns the snapshot that follows from it, if one does.
+/// Applies a lookup. Returns the snapshot that results, if any.
 fn answer(state: &mut ControlState, lookup: Lookup) -> Option<Arc<Snapshot>> {
     answer_after(state, lookup, 0)
 }
 
-/// The same after so many minutes.
+/// Like [`answer`], after this many minutes.
 fn answer_after(state: &mut ControlState, lookup: Lookup, minutes: usize) -> Option<Arc<Snapshot>> {
     state.on_lookup(lookup, Timestamp(0).after(60 * SECOND * minutes as u32));
     state.take_update().map(|(snapshot, _)| snapshot)
@@ -138,11 +138,11 @@ fn an_address_that_leads_back_to_the_frontend_is_no_server() {
     assert_eq!(state.left_out().len(), 1);
 }
 
-/// How long a server is ejected.
+/// Duration of an ejection.
 const EJECTED: Duration = Duration::from_secs(200);
 
-/// A server of [`HOST`] is there, has `before` happen to it, is missing from so many answers, a minute each, and comes
-/// back.
+/// Adds a server of [`HOST`], runs `before` on it, leaves it out of this many answers, one per
+/// minute, and adds it again.
 fn come_back(
     answers: usize,
     before: impl Fn(&mut ControlState, &ServerKey, Timestamp),

@@ -1,4 +1,5 @@
-//! Several balancers with one configuration: whatever each has lived through, a flow meets the same server at all of them.
+//! Several balancers with one configuration: whatever their history, they choose the same server
+//! for a flow.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +11,17 @@ use super::*;
 
 const SERVERS: usize = 8;
 
-/// What a node has lived through before it has the configuration of all: how its own probes ended, a reload, and when.
+/// History of a node before it gets the common configuration: outcomes of its probes, a reload, and
+/// times.
 #[derive(Debug, Clone)]
 struct Past {
-    /// Its file lists the servers from this one on, and then the others.
+    /// Index of the first server in its file; the others follow in order.
     first: usize,
-    /// It began with as many servers.
+    /// Number of servers at its start.
     began_with: usize,
-    /// Servers that answered or failed on the way.
+    /// Servers that answered or failed before.
     probes: Vec<(Index, bool)>,
-    /// When it began, in seconds.
+    /// Time of its start, in seconds.
     begun: u64,
 }
 
@@ -46,7 +48,7 @@ fn servers(first: usize) -> Vec<ServerConfig> {
     servers
 }
 
-/// A node that ends with these servers up, and the others down.
+/// A node that ends with the servers of `up` up, and the others down.
 fn node(algorithm: Algorithm, past: &Past, up: &[bool]) -> Arc<Snapshot> {
     let with = |servers| {
         let mut config = config(servers);
@@ -73,7 +75,7 @@ fn node(algorithm: Algorithm, past: &Past, up: &[bool]) -> Arc<Snapshot> {
     state.configure(all, tick())
 }
 
-/// The server of each of 200 clients.
+/// Chosen server of each of 200 clients.
 fn choices(snapshot: &Snapshot) -> BTreeMap<SocketAddr, Option<String>> {
     let vip: SocketAddr = VIP.parse().unwrap();
     let pool = &snapshot.listener(&Endpoint::tcp(vip)).unwrap().pool;

@@ -1,4 +1,4 @@
-//! Servers that clients' failures take out, and how servers come back.
+//! Ejections after clients' failures, and the return of servers.
 
 use super::*;
 use convey_model::{Algorithm, OutlierDetection};
@@ -6,7 +6,7 @@ use convey_model::{Algorithm, OutlierDetection};
 /// Names of servers, from `a` on.
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
-/// So many servers without probes; two failures in a row eject one for 30 seconds.
+/// This many servers without probes; two failures in a row eject a server for 30 seconds.
 fn judged(servers: usize) -> Config {
     let addr = |n: usize| format!("10.0.0.{}:80", n + 2);
     let mut config = config((0..servers).map(|n| server(NAMES[n], &addr(n))).collect());
@@ -20,7 +20,7 @@ fn at(seconds: f64) -> Timestamp {
     Timestamp(0).after(Duration::from_secs_f64(seconds))
 }
 
-/// Clients fail at this server of the first backend, as often as it takes.
+/// Lets clients fail at this server of the first backend until it counts as failing.
 fn fail(state: &mut ControlState, server: usize, now: Timestamp) {
     let server = key_of(state.config().unwrap(), server);
     let error = "reset before an answer".into();
@@ -30,13 +30,13 @@ fn fail(state: &mut ControlState, server: usize, now: Timestamp) {
     );
 }
 
-/// The servers that are ejected, by name.
+/// Names of the ejected servers.
 fn ejected(snapshot: &Snapshot) -> Vec<&str> {
     let ejected = snapshot.pools[0].servers.iter().filter(|server| server.health.ejected.is_some());
     ejected.map(|server| server.config.name.as_str()).collect()
 }
 
-/// Of a thousand connections that come and go, how many each server gets.
+/// Number of connections that each server gets, of a thousand that come and go.
 fn shares(snapshot: &Snapshot) -> Vec<usize> {
     let (vip, pool) = (VIP.parse().unwrap(), &snapshot.pools[0]);
     let mut shares = vec![0; pool.servers.len()];
@@ -102,7 +102,7 @@ fn no_more_servers_are_ejected_at_once_than_the_share_allows() {
         let (snapshot, changes) = state.take_update().unwrap();
         assert_eq!(ejected(&snapshot), NAMES[..most], "{percent} % of {servers}");
         assert_eq!(changes.len(), most);
-        // A place is free again.
+        // One more server may be ejected again.
         state.on_time(at(31.0));
         fail(&mut state, servers - 1, at(31.0));
         assert_eq!(ejected(&state.take_update().unwrap().0), [NAMES[servers - 1]]);
@@ -166,14 +166,15 @@ fn a_reload_leaves_ejected_servers_out_unless_it_ends_outlier_detection() {
     assert_eq!(state.due(), None);
 }
 
-/// Two servers with this algorithm that come back slowly, in ten seconds; one failed probe takes one out.
+/// Two servers with this algorithm and a slow start of ten seconds; one failed probe takes a server
+/// down.
 fn slow(algorithm: Algorithm) -> Config {
     let mut config = two_servers();
     (config.backends[0].algorithm, config.backends[0].slow_start) = (algorithm, 10 * SECOND);
     config
 }
 
-/// A server goes down and comes back at second 100.
+/// Takes a server down and up again at second 100.
 fn bounce(state: &mut ControlState, server: &ServerKey) -> Arc<Snapshot> {
     state.on_probe(server, false, "refused".into(), at(90.0));
     state.take_update();
@@ -198,7 +199,7 @@ fn a_server_that_comes_back_gets_a_share_that_grows_to_its_own_in_time() {
         }
         assert_eq!(seen.len(), 20, "{algorithm:?}: {seen:?}");
         for &(millis, share) in &seen {
-            // At p percent it has p of p + 100 parts.
+            // At p percent, the server has p of p + 100 parts.
             let percent = (millis as f64 / 100.0).max(5.0);
             let expected = 1000.0 * percent / (percent + 100.0);
             let tolerance = if algorithm == Algorithm::RoundRobin { 15.0 } else { 60.0 };

@@ -1,4 +1,4 @@
-//! Large packets that do not arrive.
+//! Lost large packets.
 
 use super::*;
 use convey_snapshot::stats::Counter;

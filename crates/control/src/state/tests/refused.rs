@@ -5,12 +5,13 @@ use convey_model::{Interface, NetworkTables, Route, RouteHop};
 
 const WHY: &str = "packets to it leave by wg0, which carries no Ethernet frames";
 
-/// Server a is on Ethernet; server b is too, or behind an interface without.
+/// Network in which server a is behind Ethernet, and server b behind Ethernet or behind an
+/// interface without it.
 fn network(before: &NextHops, b_has_ethernet: bool) -> NextHops {
     network_by(before, if b_has_ethernet { 2 } else { 3 })
 }
 
-/// Packets to server b leave by this interface: `wg0` is 3, `wg1` is 4.
+/// Network that sends packets to server b by this interface: `wg0` is 3, `wg1` is 4.
 fn network_by(before: &NextHops, to_b: u32) -> NextHops {
     let eth = model::fixture::interface(2, &["10.0.0.1"]);
     let wireguard = |index, name: &str| Interface {
@@ -53,7 +54,7 @@ fn server_behind_an_interface_without_ethernet_is_down_with_its_reason() {
     assert_eq!(changes.len(), 1);
     assert!(changes[0].server == b && changes[0].change == HealthTransition::Down);
 
-    // Probes leave by the kernel's way, and change nothing.
+    // Probes follow the kernel's routes, and do not change the refusal.
     for (success, reason) in [(false, "timed out"), (false, "connect refused"), (true, "connected")] {
         state.on_probe(&b, success, reason.into(), Timestamp(2));
         assert_eq!(transitions(&mut state), [], "{reason}");

@@ -1,4 +1,5 @@
-//! What snapshots share: a change costs what it touches, not what is configured.
+//! Sharing between snapshots: the cost of a change depends on its size, not on the size of the
+//! configuration.
 
 use super::*;
 

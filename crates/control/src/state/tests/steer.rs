@@ -1,4 +1,4 @@
-//! What operators say while the program runs.
+//! Overlays of operators at run time.
 
 use super::*;
 use convey_model::{AdminState, OverlayValue, Target};
