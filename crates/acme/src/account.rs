@@ -1,4 +1,4 @@
-//! The account with an authority: made once, kept in the store.
+//! ACME account: created once, kept in the store.
 
 use convey_model::AcmeConfig;
 use convey_tls::TlsFault;
@@ -9,14 +9,14 @@ use crate::Store;
 use crate::authority::persist;
 use crate::client::{AskedToWait, DirectoryClient};
 
-/// The account as it is kept.
+/// Saved form of the account.
 #[derive(Serialize, Deserialize)]
 struct SavedAccount {
     email: Option<String>,
     credentials: AccountCredentials,
 }
 
-/// The account in the store, or a new one.
+/// Opens the account in the store, or creates one.
 pub(crate) async fn open(
     config: &AcmeConfig,
     store: &Store,
@@ -34,7 +34,7 @@ pub(crate) async fn open(
         let account = client()?.from_credentials(credentials).await?;
         if email != config.email {
             persist(async || account.update_contacts(&contact).await).await?;
-            // The credentials cannot be copied: they are read again.
+            // The credentials cannot be copied, so they are read again.
             if let Ok(Some(saved)) = store.account::<SavedAccount>() {
                 let saved = SavedAccount { email: config.email.clone(), ..saved };
                 store.save_account(&saved).map_err(|error| Error::Other(error.into()))?;

@@ -1,4 +1,4 @@
-//! A certificate authority, and an order with it from its begin to the certificate.
+//! ACME authority, and an order from its beginning to the certificate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,16 +16,18 @@ use crate::client::{AskedToWait, OrderFault};
 use crate::proof::SharedProof;
 use crate::{PendingOrder, Store};
 
-/// How long an authority may take to look, and again to issue. An order that takes longer goes on with the next try.
+/// Polling of an order: the same limit applies to validation and to issuance. An order that takes
+/// longer continues at the next try.
 const POLLS: RetryPolicy = RetryPolicy::new()
     .initial_delay(Duration::from_millis(500))
     .backoff(1.3)
     .timeout(Duration::from_secs(300));
 
-/// How often a step is repeated that the authority has refused for its nonce: the library itself has repeated it three times by then.
+/// How many times to repeat a step that the authority refused because of its nonce; the ACME
+/// library has repeated it three times before.
 const NONCE_TRIES: u32 = 6;
 
-/// A certificate authority, as the configuration has it.
+/// ACME authority of a configuration.
 #[derive(Debug, Clone)]
 pub struct Authority {
     config: Arc<AcmeConfig>,
@@ -34,20 +36,21 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// The one of the configuration. `challenges` are what frontends show.
+    /// Authority of the configuration. `challenges` are presented by frontends.
     pub fn new(config: Arc<AcmeConfig>, store: Store, challenges: Arc<AcmeChallenges>) -> Authority {
         Authority { config, store, challenges }
     }
 
-    /// Orders a certificate for a name, or goes on with an order that has begun, and saves it. To be called by the node that has the
-    /// lock. `until_all_show`: from when this node shows what the authority looks for to when all nodes do.
+    /// Orders a certificate for a name, or continues a pending order, and saves the certificate. To
+    /// be called by the node that holds the lock. `until_all_show` is the time until all nodes
+    /// present a challenge that this node has shared.
     ///
     /// # Errors
-    /// Why there is none. What was reached is kept for the next try.
+    /// The reason why the order failed. Its progress is kept for the next try.
     pub async fn order(&self, name: &str, until_all_show: Duration) -> Result<Validity, OrderFault> {
         let asked_to_wait = AskedToWait::default();
         let ordered = self.try_order(name, until_all_show, &asked_to_wait).await;
-        // Nobody looks for it any more.
+        // The challenges are no longer needed.
         let _ = (self.store.forget_proofs(), self.challenges.show(Vec::new()));
         ordered.map_err(|error| OrderFault { what: told(&error), retry_after: asked_to_wait.take() })
     }
@@ -63,7 +66,8 @@ impl Authority {
         let begun = self.begin(&account, name).await;
         let (mut order, key) = match begun {
             Err(error) if is_of_kind(&error, "accountDoesNotExist") => {
-                // A test authority that has begun anew, or an account that was taken away: the next try makes another.
+                // A test authority was reset, or the account was removed: the next try creates
+                // another account.
                 self.store.forget_account().map_err(io)?;
                 return Err(error);
             }
@@ -79,7 +83,8 @@ impl Authority {
         Ok(validity)
     }
 
-    /// The order that has begun, if it can still bring something, or else a new one. It is saved before anything comes of it.
+    /// Continues the pending order if it can still succeed, or creates a new one. An order is saved
+    /// before anything else happens with it.
     async fn begin(&self, account: &Account, name: &str) -> Result<(Order, KeyPair), Error> {
         if let Some(PendingOrder { url, key }) = self.store.order(name)
             && let Ok(key) = KeyPair::from_pem(&key)
@@ -97,7 +102,7 @@ impl Authority {
         Ok((order, key))
     }
 
-    /// From wherever it is to the chain, in PEM.
+    /// Carries out the order from its current state. Returns the certificate chain in PEM.
     async fn carry_out(
         &self,
         order: &mut Order,
@@ -121,7 +126,7 @@ impl Authority {
         persist(async || order.poll_certificate(&POLLS).await).await
     }
 
-    /// Shows what the authority looks for, and has it look.
+    /// Presents the challenge, and lets the authority validate it.
     async fn prove(&self, order: &mut Order, name: &str, until_all_show: Duration) -> Result<(), Error> {
         let (kind, wanted) = (self.config.challenge, challenge_type(self.config.challenge));
         persist(async || read_authorizations(order).await).await?;
@@ -159,7 +164,7 @@ impl Authority {
     }
 }
 
-/// Has the authorizations of an order read: who goes through them later asks nobody.
+/// Fetches all authorizations of an order: later reads need no request.
 async fn read_authorizations(order: &mut Order) -> Result<(), Error> {
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
@@ -175,7 +180,7 @@ fn challenge_type(challenge: AcmeChallenge) -> ChallengeType {
     }
 }
 
-/// Repeats a step as long as it is refused for its nonce (RFC 8555, section 6.5).
+/// Repeats a step while the authority refuses its nonce (RFC 8555, section 6.5).
 pub(crate) async fn persist<T>(mut step: impl AsyncFnMut() -> Result<T, Error>) -> Result<T, Error> {
     let mut tries = 1;
     loop {
@@ -192,7 +197,7 @@ fn is_of_kind(error: &Error, kind: &str) -> bool {
         == Some(kind)
 }
 
-/// What the authority says of a name that it did not believe.
+/// Error with the authority's reason why it rejected a name.
 async fn why_invalid(order: &mut Order) -> Error {
     let mut authorizations = order.authorizations();
     while let Some(Ok(mut authorization)) = authorizations.next().await {
@@ -206,7 +211,7 @@ async fn why_invalid(order: &mut Order) -> Error {
     Error::Str("the authority has refused the order, and does not say why")
 }
 
-/// Words for an operator, in one line.
+/// Operator-facing message, in one line.
 fn told(error: &Error) -> String {
     let text = match error {
         Error::Api(problem) => {

@@ -1,4 +1,5 @@
-//! HTTP with an authority: one request a connection, each with a limit of time and of bytes.
+//! HTTP client for an ACME authority: one request per connection, with a limit of time and of
+//! bytes.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,26 +19,26 @@ use rustls::pki_types::ServerName;
 use thiserror::Error as ThisError;
 use tokio::time::timeout;
 
-/// How long a request may take.
+/// Upper bound for the time of a request.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Longest answer: a chain has some kilobytes.
+/// Longest answer in bytes: a certificate chain has some kilobytes.
 const MAX_ANSWER: usize = 1 << 20;
 
-/// Who asks.
+/// `User-Agent` of requests.
 const AGENT: &str = concat!("convey/", env!("CARGO_PKG_VERSION"), " instant-acme");
 
-/// Why there is no certificate.
+/// Reason why an order failed.
 #[derive(Debug, ThisError)]
 #[error("{what}")]
 pub struct OrderFault {
-    /// What has happened, in words for an operator.
+    /// Operator-facing message.
     pub what: String,
-    /// Seconds after which the authority would be asked again.
+    /// Seconds that the authority asked to wait before the next try.
     pub retry_after: Option<u64>,
 }
 
-/// The seconds that the authority has last asked to wait for, with an error.
+/// Seconds of `Retry-After` in the last error response.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AskedToWait(Arc<Mutex<Option<u64>>>);
 
@@ -55,7 +56,7 @@ impl AskedToWait {
     }
 }
 
-/// Asks an authority.
+/// HTTP client that the ACME library uses.
 pub(crate) struct DirectoryClient {
     tls: Arc<ClientConfig>,
     asked_to_wait: AskedToWait,
@@ -81,7 +82,8 @@ impl HttpClient for DirectoryClient {
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
         let (tls, asked_to_wait) = (self.tls.clone(), self.asked_to_wait.clone());
         Box::pin(async move {
-            // The directory itself: the library reads it whatever the status is.
+            // The library parses the directory whatever its status is, so the status is checked
+            // here.
             let is_directory = request.method() == Method::GET;
             let place = request.uri().to_string();
             let response = match timeout(TIMEOUT, ask(request, tls)).await {
@@ -100,7 +102,7 @@ impl HttpClient for DirectoryClient {
     }
 }
 
-/// What a problem document says (RFC 7807), behind a colon; empty of any other document.
+/// Text of a problem document (RFC 7807), after a colon; empty for other documents.
 fn said(document: &[u8]) -> String {
     let document: serde_json::Value = serde_json::from_slice(document).unwrap_or_default();
     document["detail"].as_str().map_or(String::new(), |detail| format!(": {detail}"))

@@ -1,12 +1,13 @@
-//! Certificates by ACME (RFC 8555), as a balancer orders them.
+//! Certificates by ACME (RFC 8555), for load balancers.
 //!
-//! - [`RenewalSchedule`] says which certificate is due when: pure.
-//! - [`Store`] keeps the account, the certificates, and what an order needs, in files that survive a crash.
-//! - [`OrderLock`] lets one node order at a time, of all that share a store.
-//! - [`Authority`] is the certificate authority: [`Authority::order`] brings a certificate.
+//! - [`RenewalSchedule`] decides which certificate is due when: pure.
+//! - [`Store`] keeps the account, the certificates and the state of orders in files that survive a
+//!   crash.
+//! - [`OrderLock`] lets one node at a time order certificates, of all nodes that share a store.
+//! - [`Authority`] is the certificate authority: [`Authority::order`] orders a certificate.
 //!
-//! What an authority looks for is shown by [`convey_tls::AcmeChallenges`]. File names and the network block or wait: give all of it a
-//! thread of its own.
+//! [`convey_tls::AcmeChallenges`] presents the challenges to an authority. Disk and network access
+//! block or wait: run all of this in a separate thread.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod account;

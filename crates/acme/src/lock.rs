@@ -1,4 +1,4 @@
-//! One node orders at a time, of all that share a store.
+//! Lock that lets one node at a time order certificates, of all nodes that share a store.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -8,32 +8,33 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// Lets one node at a time order certificates.
+/// Lock that lets one node at a time order certificates.
 pub trait OrderLock {
-    /// What its holder keeps; to drop it frees the lock.
+    /// Guard of the lock; dropping it frees the lock.
     type Held;
 
     /// Takes the lock; `None`: another node has it.
     ///
     /// # Errors
-    /// Nobody can tell.
+    /// The lock's state is unknown.
     fn try_take(&self) -> io::Result<Option<Self::Held>>;
 }
 
-/// A lock on a file of the store. The kernel frees it when its holder ends, however that happens, and so does an NFS server (version 4)
-/// when its lease is over. So it needs neither clocks that agree nor a guess of how long an order takes.
+/// Lock on a file of the store. The kernel frees the lock when its holder ends for any reason, and
+/// so does an NFS server (version 4) when the holder's lease has expired. So the lock depends
+/// neither on synchronized clocks nor on a guess of how long an order takes.
 #[derive(Debug)]
 pub struct FileLock {
     path: PathBuf,
     owner: String,
 }
 
-/// The lock is held until this is dropped.
+/// Guard of the lock, which is held until the guard is dropped.
 #[derive(Debug)]
 pub struct HeldFile(#[expect(dead_code, reason = "to close it frees the lock")] File);
 
 impl FileLock {
-    /// On this file. `owner` is written into it, for operators.
+    /// Lock on this file. `owner` is written into the file, for operators.
     pub fn new(path: &Path, owner: &str) -> FileLock {
         FileLock { path: path.to_owned(), owner: owner.to_owned() }
     }
@@ -43,7 +44,8 @@ impl OrderLock for FileLock {
     type Held = HeldFile;
 
     fn try_take(&self) -> io::Result<Option<HeldFile>> {
-        // The file stays: to remove it would give two nodes a lock each, on two files of one name.
+        // The file is never removed: otherwise two nodes could each hold a lock, on two files of
+        // the same name.
         let opened = OpenOptions::new()
             .read(true)
             .write(true)

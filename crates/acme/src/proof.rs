@@ -1,4 +1,5 @@
-//! What proves that a name is ours: a text by HTTP, or a certificate with a mark. Nodes share it as a file.
+//! Proofs that convey controls a name: a text over HTTP, or a certificate with a digest. Nodes
+//! share a proof as a file.
 
 use convey_model::AcmeChallenge;
 use convey_tls::AcmeProof;
@@ -6,13 +7,13 @@ use instant_acme::KeyAuthorization;
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
 use serde::{Deserialize, Serialize};
 
-/// As nodes share it. A certificate each makes itself.
+/// Shared form of a proof. Each node makes its own certificate from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum SharedProof {
-    /// The text at a token's path.
+    /// Text at the path of a token.
     Token { token: String, text: String },
-    /// The mark of a certificate: the digest of the key authorization (RFC 8737, section 3).
+    /// Digest of the key authorization, which the certificate contains (RFC 8737, section 3).
     Certificate { name: String, digest: Vec<u8> },
 }
 
@@ -29,7 +30,7 @@ impl SharedProof {
         }
     }
 
-    /// What frontends show.
+    /// Builds the proof that frontends present.
     ///
     /// # Errors
     /// The certificate cannot be made.

@@ -1,4 +1,5 @@
-//! Which certificate is due when. Pure: times are seconds since 1970, chance is a number from 0 to 1 that the caller draws.
+//! Renewal schedule of certificates. Pure: times are in seconds since 1970, and the caller draws
+//! `chance`, a random number from 0 to 1.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use convey_pacing::BackoffPolicy;
 use convey_tls::Validity;
 use serde::{Deserialize, Serialize};
 
-/// Delays between orders of a name that fail, unless the authority asks for longer ones. Let's Encrypt
+/// Delays between failed orders of a name, unless the authority asks for longer ones. Let's Encrypt
 /// allows five failures an hour for each name.
 const ORDERS: BackoffPolicy = BackoffPolicy {
     first: Duration::from_secs(5 * 60),
@@ -19,10 +20,10 @@ const ORDERS: BackoffPolicy = BackoffPolicy {
 /// Longest delay, in seconds, that an authority may ask for.
 const MAX_RETRY_AFTER: i64 = 7 * 24 * 60 * 60;
 
-/// Renewals are spread over this part of a certificate's life, after two thirds of it: one in so many.
+/// Renewals are spread over a fiftieth of a certificate's life, after two thirds of it.
 const SPREAD: f64 = 50.0;
 
-/// The names that need a certificate, and what is known of each.
+/// Names that need a certificate, with their state.
 #[derive(Debug, Clone, Default)]
 pub struct RenewalSchedule {
     entries: BTreeMap<String, Entry>,
@@ -31,30 +32,30 @@ pub struct RenewalSchedule {
 #[derive(Debug, Clone, Default)]
 struct Entry {
     certificate: Option<Validity>,
-    /// From 0 to 1: when in the spread this certificate is renewed.
+    /// Position from 0 to 1 in the spread at which this certificate is renewed.
     chance: f64,
     failure: Option<OrderFailure>,
 }
 
-/// That the last order of a name has failed.
+/// Failure of the last order of a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderFailure {
-    /// How many in a row.
+    /// Number of failures in a row.
     pub count: u32,
-    /// When the next try is due.
+    /// Time of the next try.
     pub next: i64,
-    /// Why, in words for an operator.
+    /// Operator-facing reason.
     pub error: String,
 }
 
 impl RenewalSchedule {
-    /// Has exactly these names. What is known of a name stays.
+    /// Sets the names to exactly these. The state of names that stay is kept.
     pub fn set_names<'a>(&mut self, names: impl Iterator<Item = &'a String>) {
         let mut before = std::mem::take(&mut self.entries);
         self.entries = names.map(|name| (name.clone(), before.remove(name).unwrap_or_default())).collect();
     }
 
-    /// Takes what the store has of a name. `chance` is drawn for a certificate that is new here.
+    /// Applies a name's state in the store. `chance` is called for a certificate that is new here.
     pub fn found(
         &mut self,
         name: &str,
@@ -69,12 +70,12 @@ impl RenewalSchedule {
         (entry.certificate, entry.failure) = (certificate, failure);
     }
 
-    /// When the certificate of a name is ordered next. `None`: nobody wants one.
+    /// Time of the next order for a name; `None`: the name needs no certificate.
     pub fn due(&self, name: &str) -> Option<i64> {
         self.entries.get(name).map(Entry::due)
     }
 
-    /// The names that are due now, first the one that has been due for longest.
+    /// Names that are due now, with the longest overdue name first.
     pub fn due_now(&self, now: i64) -> Vec<&str> {
         let mut due: Vec<(i64, &str)> =
             self.entries.iter().map(|(name, entry)| (entry.due(), &**name)).collect();
@@ -83,7 +84,7 @@ impl RenewalSchedule {
         due.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// Each name, its certificate, and why its last order has failed.
+    /// Each name with its certificate and its last failure.
     pub fn names(&self) -> impl Iterator<Item = (&str, Option<Validity>, Option<&OrderFailure>)> {
         self.entries.iter().map(|(name, entry)| (&**name, entry.certificate, entry.failure.as_ref()))
     }
@@ -97,15 +98,15 @@ impl Entry {
 }
 
 impl OrderFailure {
-    /// This failure as it was read at this time. A next try that is further away than any pause was saved by a clock that was ahead:
-    /// it is due now.
+    /// Corrects a failure that was read at `now`. A next try after the longest possible delay was
+    /// saved with a clock that was ahead: it is due now.
     #[must_use]
     pub fn bounded(self, now: i64) -> OrderFailure {
         let is_possible = self.next <= now.saturating_add(MAX_RETRY_AFTER);
         OrderFailure { next: if is_possible { self.next } else { now }, ..self }
     }
 
-    /// One more failure. `retry_after`: seconds that the authority asks for.
+    /// Counts one more failure. `retry_after`: seconds that the authority asks to wait.
     pub fn after(
         before: Option<&OrderFailure>,
         error: String,
@@ -121,7 +122,7 @@ impl OrderFailure {
     }
 }
 
-/// When a certificate is renewed: once two thirds of its life are over, or up to a fiftieth later.
+/// Time of renewal: after two thirds of a certificate's life, or up to a fiftieth of it later.
 #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "lives of certificates fit")]
 fn renewal(Validity { from, until }: Validity, chance: f64) -> i64 {
     let life = until.saturating_sub(from).max(0);
@@ -151,7 +152,7 @@ mod tests {
         assert_eq!((schedule.due_now(0), schedule.due("a")), (vec!["b"], Some(60 * DAY)));
         assert_eq!(schedule.due_now(60 * DAY - 1), ["b"]);
         assert_eq!(schedule.due_now(60 * DAY), ["b", "a"], "who has none goes first");
-        // The same certificate keeps its time; a new one draws another.
+        // The same certificate keeps its time; a new certificate draws another.
         schedule.found("a", Some(validity), None, || 1.0);
         assert_eq!(schedule.due("a"), Some(60 * DAY));
         let renewed = Validity { from: 60 * DAY, until: 150 * DAY };

@@ -1,5 +1,6 @@
-//! What is kept of an authority: the account, certificates, orders that run, failures. Files are written whole and then renamed, so a
-//! crash leaves the old one or the new one. Several nodes may share the folder.
+//! Store for the account, certificates, pending orders and failures of an authority. Files are
+//! written under another name and renamed, so a crash leaves the old file or the new one. Several
+//! nodes may share the folder.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -17,34 +18,34 @@ use serde::{Deserialize, Serialize};
 use crate::OrderFailure;
 use crate::proof::SharedProof;
 
-/// Longest file that is read.
+/// Longest file that is read, in bytes.
 const MAX_FILE: u64 = 1 << 20;
 
-/// The folder of one authority's directory.
+/// Folder for one authority's directory URL.
 #[derive(Debug, Clone)]
 pub struct Store {
     folder: PathBuf,
 }
 
-/// An order that has begun.
+/// A pending order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingOrder {
-    /// Where the authority has it.
+    /// URL of the order at the authority.
     pub url: String,
-    /// The key of the certificate, in PEM.
+    /// Key of the certificate, in PEM.
     pub key: String,
 }
 
 impl Store {
-    /// The one in this folder.
+    /// Store in this folder.
     pub fn new(folder: &Path) -> Store {
         Store { folder: folder.to_owned() }
     }
 
-    /// Makes the folders that are missing: nobody but this user may enter them.
+    /// Creates the missing folders. Only this user may enter them.
     ///
     /// # Errors
-    /// They cannot be made, or nothing can be written there: the text has the folder.
+    /// The folders cannot be created or written to; the message names the folder.
     pub fn prepare(&self) -> io::Result<()> {
         for folder in [self.folder.clone(), self.certificates(), self.orders(), self.proofs_folder()] {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
@@ -63,29 +64,29 @@ impl Store {
             let error = io::Error::new(ErrorKind::PermissionDenied, why);
             return Err(told("cannot keep keys in", of_others, &error));
         }
-        // Nodes that share the folder may try at the same time.
+        // Random name: nodes that share the folder may test it at the same time.
         let probe =
             self.folder.join(format!(".write-test-{:016x}", RandomState::new().build_hasher().finish()));
         self.write(&probe, b"").map_err(|error| told("cannot write in", &self.folder, &error))?;
         fs::remove_file(probe)
     }
 
-    /// The file that a lock is on.
+    /// Path of the lock file.
     pub fn lock_path(&self) -> PathBuf {
         self.folder.join("lock")
     }
 
-    /// When the certificate of a name is good; `None`: there is none that can be used.
+    /// Validity of a name's certificate; `None`: there is no usable certificate.
     pub fn certificate(&self, name: &str) -> Option<Validity> {
         let pem = read(&self.certificate_path(name)).ok()?;
         let certificate = Certificate::from_pem(&pem, &pem, &ring::default_provider()).ok()?;
         certificate.names.iter().any(|other| other == name).then_some(certificate.validity)
     }
 
-    /// Keeps a certificate: key and chain in one file, so that they always fit.
+    /// Saves a certificate: key and chain in one file, so that they always match.
     ///
     /// # Errors
-    /// It cannot be written, or is none.
+    /// The file cannot be written, or the chain is no certificate.
     pub fn save_certificate(&self, name: &str, chain: &str, key: &str) -> io::Result<Validity> {
         let pem = format!("{}\n{chain}", key.trim_end());
         let certificate = Certificate::from_pem(pem.as_bytes(), pem.as_bytes(), &ring::default_provider())
@@ -94,60 +95,60 @@ impl Store {
         Ok(certificate.validity)
     }
 
-    /// The account, as it was saved.
+    /// Reads the saved account.
     ///
     /// # Errors
-    /// It is there and cannot be read.
+    /// The file exists but cannot be read.
     pub fn account<T: DeserializeOwned>(&self) -> io::Result<Option<T>> {
         read_json(&self.account_path())
     }
 
-    /// Keeps the account.
+    /// Saves the account.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn save_account(&self, account: &impl Serialize) -> io::Result<()> {
         self.write_json(&self.account_path(), account)
     }
 
-    /// Forgets the account: the authority does not know it.
+    /// Removes the account: the authority does not have it.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// The file cannot be removed.
     pub fn forget_account(&self) -> io::Result<()> {
         remove(&self.account_path())
     }
 
-    /// The order of a name that has begun.
+    /// Pending order of a name.
     pub fn order(&self, name: &str) -> Option<PendingOrder> {
         read_json(&self.order_path(name)).ok().flatten()
     }
 
-    /// Keeps it.
+    /// Saves a pending order.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn save_order(&self, name: &str, order: &PendingOrder) -> io::Result<()> {
         self.write_json(&self.order_path(name), order)
     }
 
-    /// Forgets it.
+    /// Removes a pending order.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// The file cannot be removed.
     pub fn forget_order(&self, name: &str) -> io::Result<()> {
         remove(&self.order_path(name))
     }
 
-    /// The failures of all names. A file that cannot be read is one without any.
+    /// Failures of all names. An unreadable file counts as empty.
     pub fn failures(&self) -> BTreeMap<String, OrderFailure> {
         read_json(&self.failures_path()).ok().flatten().unwrap_or_default()
     }
 
-    /// Keeps the failure of a name; `None`: it has none any more.
+    /// Saves the failure of a name; `None` removes it.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn save_failure(&self, name: &str, failure: Option<OrderFailure>) -> io::Result<()> {
         let mut all = self.failures();
         match failure {
@@ -158,15 +159,15 @@ impl Store {
         self.write_json(&self.failures_path(), &all)
     }
 
-    /// Forgets all failures: what has caused them may be over.
+    /// Removes all failures: their causes may be gone.
     ///
     /// # Errors
-    /// They cannot be removed.
+    /// The file cannot be removed.
     pub fn forget_failures(&self) -> io::Result<()> {
         remove(&self.failures_path())
     }
 
-    /// What the order that runs has authorities look for, on whichever node it runs.
+    /// Proofs of the pending order, on whichever node it runs.
     pub fn proofs(&self) -> Vec<AcmeProof> {
         let Ok(entries) = fs::read_dir(self.proofs_folder()) else { return Vec::new() };
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -175,12 +176,12 @@ impl Store {
         shared.filter_map(|proof| proof.proof().ok()).collect()
     }
 
-    /// Has all nodes show this.
+    /// Shares a proof, so that all nodes present it.
     pub(crate) fn share_proof(&self, name: &str, proof: &SharedProof) -> io::Result<()> {
         self.write_json(&self.proofs_folder().join(format!("{name}.json")), proof)
     }
 
-    /// Has no node show anything any more.
+    /// Removes all proofs, so that no node presents them any longer.
     ///
     /// # Errors
     /// A file cannot be removed.
@@ -196,13 +197,13 @@ impl Store {
         self.write(path, &json).map_err(|error| told("cannot write", path, &error))
     }
 
-    /// Writes a file whole, for this user alone, and has the disk keep it before the old one goes. Until then it has another name, and
-    /// is in no folder that is watched.
+    /// Writes a file for this user only, and syncs it to disk before it replaces the old one. Until
+    /// then the file has another name, in a folder that is not watched.
     fn write(&self, path: &Path, content: &[u8]) -> io::Result<()> {
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(ErrorKind::InvalidInput.into());
         };
-        // One node writes at a time: it has the lock.
+        // Only one node writes at a time: it holds the lock.
         let new = self.folder.join(format!(".{}.new", name.to_string_lossy()));
         remove(&new)?;
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
@@ -241,8 +242,8 @@ impl Store {
     }
 }
 
-/// The folder, or one around it, in which everybody may rename what is there; `None`: there is none. One like `/tmp`, where each user may
-/// rename his own alone, is none.
+/// The folder or a parent of it in which any user may rename entries; `None`: there is none.
+/// Folders like `/tmp`, where users may rename only their own entries, do not count.
 pub fn open_to_all(folder: &Path) -> Option<&Path> {
     const BY_OTHERS: u32 = 0o002;
     const STICKY: u32 = 0o1000;
@@ -252,9 +253,10 @@ pub fn open_to_all(folder: &Path) -> Option<&Path> {
     })
 }
 
-/// The folder, or one around it, that belongs to another user than root and this one; and that user.
+/// The folder or a parent of it that belongs to a user other than root and this one, with that
+/// user.
 fn of_other_users(folder: &Path) -> Option<(&Path, u32)> {
-    /// Stands for users that a namespace does not know.
+    /// User id that the kernel reports for users outside of a namespace.
     const OVERFLOW: u32 = 65_534;
     let ours = [0, rustix::process::geteuid().as_raw(), OVERFLOW];
     let owned = folder.ancestors().filter_map(|folder| Some((folder, fs::metadata(folder).ok()?.uid())));

@@ -1,4 +1,4 @@
-//! Where a configuration is in etcd, as the command line says it. Pure.
+//! Address of a configuration in etcd, as on the command line. Pure.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,52 +6,54 @@ use std::path::PathBuf;
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The key behind the prefix that holds the configuration itself.
+/// Key below the prefix that holds the main configuration file.
 pub const MAIN_FILE: &str = "config.toml";
 
-/// Longest readable part of the name of a folder, in bytes. File systems allow 255 for all of it.
+/// Longest readable part of a folder's name, in bytes. File systems allow 255 bytes for the whole
+/// name.
 const MAX_FOLDER_NAME: usize = 200;
 
-/// The port of etcd's clients.
+/// Default port of etcd for clients.
 const PORT: u16 = 2379;
 
-/// `etcd://[USER@]HOST[:PORT][,…]/PREFIX`, or `etcds://` for TLS. Behind `?` it may name files: `ca`, `cert` and `key`.
+/// `etcd://[USER@]HOST[:PORT][,…]/PREFIX`, or `etcds://` for TLS. The query may name files: `ca`,
+/// `cert` and `key`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdAddress {
-    /// The members to ask, each a host and a port.
+    /// Members of the cluster, each with a host and a port.
     pub endpoints: Vec<(String, u16)>,
-    /// Whom to say that convey is. The password is never here.
+    /// User name for authentication. The password is never part of the address.
     pub user: Option<String>,
-    /// The folder in etcd, with neither a first nor a last slash missing: `/convey/edge/`.
+    /// Prefix of the keys, with a slash at both ends: `/convey/edge/`.
     pub prefix: String,
-    /// How TLS is spoken; `None`: not at all.
+    /// TLS settings; `None`: no TLS.
     pub tls: Option<EtcdTls>,
 }
 
-/// The files of TLS with etcd.
+/// Files for TLS with etcd.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EtcdTls {
-    /// Whom to trust; `None`: the authorities of this host.
+    /// Certificate authorities to trust; `None`: the authorities of this host.
     pub ca: Option<PathBuf>,
-    /// The certificate and the key that convey shows.
+    /// Client certificate and key.
     pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
-/// Why an address cannot be used.
+/// Reason why an address is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct AddressFault(String);
 
 impl EtcdAddress {
-    /// Whether a text is meant as one.
+    /// Whether a text has the scheme of an etcd address.
     pub fn is_meant(text: &str) -> bool {
         text.starts_with("etcd://") || text.starts_with("etcds://")
     }
 
-    /// Reads one.
+    /// Parses an address.
     ///
     /// # Errors
-    /// It has no host or no prefix, a port that is none, a password, or a parameter that nobody knows.
+    /// The address has no host, no prefix, an invalid port, a password, or an unknown parameter.
     pub fn parse(text: &str) -> Result<EtcdAddress, AddressFault> {
         let fault = |why: &str| AddressFault(format!("{why}: it looks like etcd://HOST:2379/PREFIX"));
         let (scheme, rest) = text.split_once("://").ok_or_else(|| fault("no address of etcd"))?;
@@ -75,13 +77,15 @@ impl EtcdAddress {
         Ok(EtcdAddress { endpoints, user: user.map(str::to_owned), prefix: format!("/{prefix}/"), tls })
     }
 
-    /// The key under which a node says what has become of the configuration. It is beside the prefix, not below it: whoever may write
-    /// there need not be allowed to write the configuration.
+    /// Key for the status that a node reports about the configuration. The key is next to the
+    /// prefix, not below it, so that nodes can report without permission to write the
+    /// configuration.
     pub fn status_key(&self, node: &str) -> String {
         format!("{}-status/{node}", self.prefix.trim_end_matches('/'))
     }
 
-    /// A name for its folder on this host. Members come and go, so it is the prefix alone; a long one is cut, and a hash says the rest.
+    /// Name of the address's folder on this host. The name depends on the prefix only, because
+    /// members change; a long prefix is cut, and a hash makes the name unique.
     pub fn folder_name(&self) -> String {
         let prefix = self.prefix.trim_end_matches('/');
         let name = prefix.replace('%', "%25").replace('/', "%2F");
@@ -103,7 +107,7 @@ impl fmt::Display for EtcdAddress {
     }
 }
 
-/// A host and its port. An IPv6 address is in brackets.
+/// Host and port of a member. An IPv6 address is in brackets.
 fn endpoint(text: &str) -> Option<(String, u16)> {
     let end = text.rfind(']').map_or(0, |at| at + 1);
     let (host, port) = match text[end..].rfind(':') {

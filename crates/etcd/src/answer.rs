@@ -1,4 +1,4 @@
-//! What etcd answers, as its JSON gateway writes it: 64-bit numbers as text, bytes in base64. Pure.
+//! Answers of etcd's JSON gateway: 64-bit numbers as text, bytes in base64. Pure.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -15,13 +15,13 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// The revision of the last change of one of these keys; 0 without any.
+    /// Revision of the last change of one of these keys; 0 if there are none.
     pub(crate) fn newest(&self) -> i64 {
         self.kvs.iter().map(|kv| kv.mod_revision).max().unwrap_or_default()
     }
 }
 
-/// What stands before every answer.
+/// Header of every answer.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct StoreHeader {
@@ -40,7 +40,7 @@ pub(crate) struct KeyValue {
     pub(crate) mod_revision: i64,
 }
 
-/// One line of a watch.
+/// Line of a watch.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct WatchLine {
@@ -53,12 +53,12 @@ pub(crate) struct WatchLine {
 pub(crate) struct WatchedChanges {
     pub(crate) canceled: bool,
     pub(crate) cancel_reason: String,
-    /// How many keys have changed; what they hold now is read anew.
+    /// Number of changed keys; their values are read separately.
     #[serde(deserialize_with = "length")]
     pub(crate) events: usize,
 }
 
-/// Why a request was refused.
+/// Error of a refused request.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct GatewayRefusal {
@@ -71,7 +71,7 @@ pub(crate) struct Authenticated {
     pub(crate) token: String,
 }
 
-/// A lease, made or kept alive. The answer to keeping one alive is the `result` of a stream.
+/// Lease, created or kept alive. The answer to a keepalive is the `result` of a stream.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct EtcdLease {
@@ -82,12 +82,12 @@ pub(crate) struct EtcdLease {
     pub(crate) result: Option<Box<EtcdLease>>,
 }
 
-/// Bytes as etcd wants them.
+/// Bytes in etcd's encoding.
 pub(crate) fn encoded(bytes: &[u8]) -> String {
     BASE64_STANDARD.encode(bytes)
 }
 
-/// A number, written as one or as text.
+/// Number, written as a number or as text.
 fn number<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -122,7 +122,7 @@ mod tests {
         let expected = Range { header: StoreHeader { revision: 12 }, kvs: vec![kv], count: 1 };
         assert_eq!(range, expected);
         assert_eq!((range.newest(), Range::default().newest()), (11, 0), "other keys do not count");
-        // An empty range names neither keys nor their number; an empty value is left out.
+        // An empty range has neither keys nor a count; an empty value is left out.
         assert_eq!(serde_json::from_str::<Range>(r#"{"header":{"revision":"1"}}"#).unwrap().count, 0);
         assert!(serde_json::from_str::<Range>(r#"{"kvs":[{"key":"%"}]}"#).is_err());
         assert!(serde_json::from_str::<Range>(r#"{"count":"many"}"#).is_err());

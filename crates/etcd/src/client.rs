@@ -1,4 +1,5 @@
-//! Reads and watches the keys below a prefix, and says beside it what has become of them.
+//! Client that reads and watches the keys below a prefix, and reports the status of the
+//! configuration.
 
 use std::sync::Arc;
 
@@ -11,24 +12,24 @@ use crate::connection::{Lines, MemberConnection};
 use crate::tls::client_config;
 use crate::{EtcdAddress, Revision, RevisionFault};
 
-/// How long what a node has said outlives it, in seconds.
+/// Lifetime of a node's status after its last renewal, in seconds.
 const STATUS_LIFETIME: u64 = 60;
 
-/// Where keys are asked for.
+/// Path of requests for keys.
 const RANGE: &str = "/v3/kv/range";
 
-/// Why a configuration cannot be read, or nothing written.
+/// Reason why a configuration cannot be read, or a status not written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EtcdFault {
-    /// No member answers, or it refuses: words for an operator.
+    /// No member answers, or it refuses the request; operator-facing message.
     #[error("{0}")]
     Unreachable(String),
-    /// Its keys are no configuration.
+    /// The keys are no configuration.
     #[error("revision {number}: {fault}")]
     NoConfiguration {
         /// The newest revision below the prefix.
         number: i64,
-        /// What is wrong with them.
+        /// Problem of the keys.
         fault: RevisionFault,
     },
 }
@@ -39,7 +40,7 @@ impl From<String> for EtcdFault {
     }
 }
 
-/// A client of one member at a time.
+/// Client of one etcd member at a time.
 pub struct EtcdClient {
     address: EtcdAddress,
     tls: Option<Arc<ClientConfig>>,
@@ -48,15 +49,16 @@ pub struct EtcdClient {
     password: Option<String>,
     token: Option<String>,
     lease: Option<i64>,
-    /// The revision of the whole store when it was last read.
+    /// Revision of the whole store at the last read.
     read_at: i64,
 }
 
 impl EtcdClient {
-    /// Connects to the member of this number, among those of the address.
+    /// Connects to the member with this index in the address.
     ///
     /// # Errors
-    /// It does not answer or refuses the user, or the files of TLS cannot be used: words for an operator.
+    /// The member does not answer or refuses the user, or the files for TLS cannot be used;
+    /// operator-facing message.
     pub async fn connect(
         address: &EtcdAddress,
         password: Option<&str>,
@@ -79,10 +81,10 @@ impl EtcdClient {
         Ok(())
     }
 
-    /// All files as they are now.
+    /// Reads all current files.
     ///
     /// # Errors
-    /// The member does not answer, or they are no configuration.
+    /// The member does not answer, or the keys are no configuration.
     pub async fn read(&mut self) -> Result<Revision, EtcdFault> {
         let request = json!({ "key": self.prefix(), "range_end": self.prefix_end() });
         let range: Range = self.ask(RANGE, &request).await?;
@@ -93,7 +95,8 @@ impl EtcdClient {
             .map_err(|fault| EtcdFault::NoConfiguration { number, fault })
     }
 
-    /// What differs whenever a file does: how many there are, and the revision of the last change of one.
+    /// Returns the number of keys and the revision of their last change. The pair differs whenever
+    /// a file does.
     ///
     /// # Errors
     /// The member does not answer.
@@ -106,7 +109,7 @@ impl EtcdClient {
         Ok((range.count, range.newest()))
     }
 
-    /// Watches for changes since it was last read, on a connection of its own.
+    /// Watches for changes since the last read, on a separate connection.
     ///
     /// # Errors
     /// The member does not answer.
@@ -119,10 +122,11 @@ impl EtcdClient {
         Ok(EtcdWatch(connection.stream("/v3/watch", self.token.as_deref(), &request).await?))
     }
 
-    /// Says what has become of the configuration, for a minute; [`EtcdClient::keep`] prolongs that.
+    /// Reports the status of the configuration, for a minute; [`EtcdClient::keep`] prolongs its
+    /// lease.
     ///
     /// # Errors
-    /// The member does not answer, or this user may not write there.
+    /// The member does not answer, or this user may not write the status key.
     pub async fn say(&mut self, node: &str, status: &str) -> Result<(), EtcdFault> {
         match self.put_status(node, status).await {
             Err(EtcdFault::Unreachable(why)) if self.lease.is_some() && is_lease_gone(&why) => {
@@ -147,7 +151,8 @@ impl EtcdClient {
         self.ask::<serde_json::Value>("/v3/kv/put", &request).await.map(drop)
     }
 
-    /// Prolongs what was said. Returns false if it is gone, and has to be said again.
+    /// Prolongs the lease of the status. Returns false if the lease has expired, and the status has
+    /// to be written again.
     ///
     /// # Errors
     /// The member does not answer.
@@ -177,13 +182,15 @@ impl EtcdClient {
         encoded(self.address.prefix.as_bytes())
     }
 
-    /// The first key that is not below it: the slash at its end becomes the next byte.
+    /// End of the key range: the first key after the prefix. The slash at its end becomes the next
+    /// byte.
     fn prefix_end(&self) -> String {
         encoded(format!("{}0", self.address.prefix.trim_end_matches('/')).as_bytes())
     }
 }
 
-/// Whether a token has expired, or somebody has changed users or roles since. The password is as good as before.
+/// Whether a token has expired, or users or roles have changed since. A new token can be requested
+/// with the same password.
 fn is_token_old(why: &str) -> bool {
     why.contains("invalid auth token") || why.contains("revision of auth store is old")
 }
@@ -192,14 +199,15 @@ fn is_lease_gone(why: &str) -> bool {
     why.contains("requested lease not found")
 }
 
-/// Changes below the prefix.
+/// Stream of changes below the prefix.
 pub struct EtcdWatch(Lines);
 
 impl EtcdWatch {
-    /// Waits for one. May be dropped while it waits.
+    /// Waits for a change. Safe to drop while it waits.
     ///
     /// # Errors
-    /// The watch is over: the member has gone, or has forgotten the revision. What there is now has to be read.
+    /// The watch has ended: the member is gone, or has compacted the revision. All files have to be
+    /// read again.
     pub async fn changed(&mut self) -> Result<(), EtcdFault> {
         loop {
             let WatchLine { result, error } = self.0.next().await?;
@@ -216,12 +224,12 @@ impl EtcdWatch {
     }
 }
 
-/// The first revision that was not read yet. There is none behind the last number.
+/// First revision that was not read yet; saturates at the largest number.
 fn next_revision(read_at: i64) -> i64 {
     read_at.saturating_add(1)
 }
 
-/// What the client makes of any bytes as an answer, for the fuzzer: files, lines of a watch and leases.
+/// Parses any bytes as an answer, for the fuzzer: files, lines of a watch and leases.
 #[cfg(feature = "test-util")]
 pub fn read_answer(bytes: &[u8]) -> Option<Revision> {
     if let Ok(line) = serde_json::from_slice::<crate::answer::WatchLine>(bytes) {

@@ -1,4 +1,5 @@
-//! A connection to a member of etcd: JSON both ways, each answer with a limit of time and of bytes.
+//! Connection to an etcd member: JSON in both directions, with a limit of time and of bytes for
+//! each answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,27 +21,27 @@ use tokio::time::timeout;
 
 use crate::answer::GatewayRefusal;
 
-/// How long a member has to accept a connection, and to answer.
+/// Upper bound for the time of a connect and of an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Longest answer: the files of a configuration, in base64, with what is around them.
+/// Longest answer: the files of a configuration, in base64, with JSON around them.
 const MAX_ANSWER: usize = 32 << 20;
 
-/// Longest line of a watch: a change has as much as one request of a writer may have.
+/// Longest line of a watch: a change is as large as one request of a writer may be.
 const MAX_LINE: usize = 8 << 20;
 
-/// Most of an answer that is told when it is no JSON.
+/// Limit for the text of an invalid answer in an error message, in bytes.
 const MAX_TOLD: usize = 200;
 
-/// Why a member has not answered, in words for an operator.
+/// Reason why a member has not answered; operator-facing message.
 pub(crate) type Fault = String;
 
-/// An open connection. It is closed when this is dropped.
+/// An open connection. Dropping it closes the connection.
 pub(crate) struct MemberConnection {
     sender: SendRequest<Full<Bytes>>,
     driver: JoinHandle<hyper::Result<()>>,
     host: String,
-    /// Whether the end of the connection was reported: a task is waited for once.
+    /// Whether the end of the connection was reported: its task can be awaited only once.
     has_told: bool,
 }
 
@@ -77,7 +78,7 @@ impl MemberConnection {
         Ok((sender, tokio::spawn(connection)))
     }
 
-    /// Asks, and waits for the whole answer.
+    /// Sends a request, and waits for the whole answer.
     pub(crate) async fn ask<A: DeserializeOwned>(
         &mut self,
         path: &str,
@@ -93,7 +94,7 @@ impl MemberConnection {
         serde_json::from_slice(&answer).map_err(|error| format!("{}: {error}", self.host))
     }
 
-    /// Asks for an answer that does not end.
+    /// Sends a request for an endless answer.
     pub(crate) async fn stream(
         mut self,
         path: &str,
@@ -141,7 +142,8 @@ impl MemberConnection {
 }
 
 impl MemberConnection {
-    /// Why a request failed. The connection knows more than a request that it drops.
+    /// Reason why a request failed. The connection's error is more precise than the error of a
+    /// request that it dropped.
     async fn why(&mut self, error: &hyper::Error) -> Fault {
         if self.has_told || !(error.is_canceled() || error.is_closed()) {
             return told(error);
@@ -160,7 +162,7 @@ impl Drop for MemberConnection {
     }
 }
 
-/// The lines of an answer that does not end.
+/// Lines of an endless answer.
 pub(crate) struct Lines {
     body: Incoming,
     read: BytesMut,
@@ -168,7 +170,7 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// The next one. May be dropped while it waits: nothing that has come is lost.
+    /// Returns the next line. Safe to drop while it waits: received bytes are kept.
     pub(crate) async fn next<A: DeserializeOwned>(&mut self) -> Result<A, Fault> {
         let host = &self.connection.host;
         loop {
@@ -188,12 +190,12 @@ impl Lines {
     }
 }
 
-/// Gives up after [`TIMEOUT`].
+/// Fails after [`TIMEOUT`].
 async fn in_time<T>(what: &str, done: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
     timeout(TIMEOUT, done).await.unwrap_or_else(|_| Err(format!("no {what} within {} s", TIMEOUT.as_secs())))
 }
 
-/// An error with what is behind it, which says more.
+/// Text of an error with its source, which is more precise.
 fn told(error: &hyper::Error) -> String {
     let source = std::error::Error::source(error);
     source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))

@@ -1,7 +1,9 @@
-//! Revisions on disk. Each has a folder of its own; `current` leads to the one in use, `good` to the last one that was accepted. Links
-//! are swapped by a rename, so whoever reads through one sees a whole revision.
+//! Revisions on disk. Each revision has its own folder; the link `current` points to the revision
+//! in use, and `good` to the last accepted one. Links are replaced by a rename, so a reader of a
+//! link always gets a complete revision.
 //!
-//! A folder is called after its revision's number. Where that name is taken by other files, a number follows: `9`, `9.1`, `9.2`.
+//! The folder's name is the revision's number. If that name is taken by other files, a suffix
+//! follows: `9`, `9.1`, `9.2`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -14,35 +16,35 @@ use crate::{MAIN_FILE, Revision};
 const CURRENT: &str = "current";
 const GOOD: &str = "good";
 
-/// The folder of one address.
+/// Folder with the revisions of one etcd address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RevisionFolder(PathBuf);
 
 impl RevisionFolder {
-    /// The one at this path; nothing is made yet.
+    /// Folder at this path; nothing is created yet.
     pub fn new(path: PathBuf) -> RevisionFolder {
         RevisionFolder(path)
     }
 
-    /// Where it is.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The configuration in use.
+    /// Path of the configuration in use.
     pub fn main_file(&self) -> PathBuf {
         self.0.join(CURRENT).join(MAIN_FILE)
     }
 
-    /// Writes a revision and uses it. Nobody but this user may read it: it may hold keys.
+    /// Writes a revision and uses it. Only this user may read it, because it may contain keys.
     ///
     /// # Errors
-    /// It cannot be written; the one before is in use.
+    /// The revision cannot be written; the previous one stays in use.
     pub fn use_revision(&self, revision: &Revision) -> io::Result<()> {
         let name = self.name_for(revision);
         let folder = self.0.join(&name);
         if !folder.exists() {
-            // A full disk is filled no further by what was written in vain.
+            // A failed write is removed, so that it does not fill the disk further.
             write(&folder, &revision.files).inspect_err(|_| drop(fs::remove_dir_all(&folder)))?;
         }
         self.lead(CURRENT, &name)?;
@@ -50,7 +52,7 @@ impl RevisionFolder {
         Ok(())
     }
 
-    /// The revision in use was accepted. Others are removed.
+    /// Accepts the revision in use, and removes the others.
     ///
     /// # Errors
     /// The link cannot be made.
@@ -61,7 +63,7 @@ impl RevisionFolder {
         Ok(())
     }
 
-    /// Uses the last one that was accepted. Returns its number, if there is one.
+    /// Uses the last accepted revision again. Returns its number, if there is one.
     ///
     /// # Errors
     /// The link cannot be made.
@@ -73,13 +75,14 @@ impl RevisionFolder {
         Ok(number(&name))
     }
 
-    /// Whether this revision was in use, and neither accepted nor taken back: the process that used it has failed or crashed.
+    /// Whether this revision was in use, but neither accepted nor rolled back: the process that
+    /// used it has failed or crashed.
     pub fn was_left_unaccepted(&self, revision: &Revision) -> bool {
         let good = self.name(GOOD);
         good.is_some() && self.name(CURRENT) != good && self.current().as_ref() == Some(revision)
     }
 
-    /// The revision in use, as it was written; `None`: there is none, or somebody has changed its folder.
+    /// Revision in use; `None`: there is none, or its folder was modified.
     pub fn current(&self) -> Option<Revision> {
         self.read(&self.name(CURRENT)?)
     }
@@ -90,15 +93,16 @@ impl RevisionFolder {
         Some(Revision { number: number(name)?, files })
     }
 
-    /// Gives all of it to a user and a group.
+    /// Changes the owner and group of the folder and its content.
     ///
     /// # Errors
-    /// This process may not.
+    /// This process lacks the permission.
     pub fn give_to(&self, (uid, gid): (u32, u32)) -> io::Result<()> {
         give_below(&self.0, uid, gid)
     }
 
-    /// A name that no other files have. etcd may give a number twice: after its data was lost, or after a key was deleted.
+    /// Unused folder name for a revision. etcd may use a number twice: after its data was lost, or
+    /// after a key was deleted.
     fn name_for(&self, revision: &Revision) -> String {
         let mut names = (0_u32..).map(|nth| match nth {
             0 => revision.number.to_string(),
@@ -109,7 +113,8 @@ impl RevisionFolder {
         names.find(is_free).expect("a name is free")
     }
 
-    /// Removes all revisions but those that links lead to. One that cannot be removed is in nobody's way.
+    /// Removes all revisions that no link points to. Errors are ignored: a leftover folder does no
+    /// harm.
     fn remove_others(&self) {
         let kept = [CURRENT, GOOD].map(|link| fs::read_link(self.0.join(link)).ok());
         for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
@@ -121,7 +126,7 @@ impl RevisionFolder {
         }
     }
 
-    /// The folder that a link leads to.
+    /// Name of the folder that a link points to.
     fn name(&self, link: &str) -> Option<String> {
         let name = fs::read_link(self.0.join(link)).ok()?.to_str()?.to_owned();
         (number(&name).is_some() && self.0.join(&name).join(MAIN_FILE).is_file()).then_some(name)
@@ -138,14 +143,14 @@ impl RevisionFolder {
     }
 }
 
-/// The number of the revision in a folder of this name.
+/// Number of the revision in a folder of this name.
 fn number(name: &str) -> Option<i64> {
     let (number, nth) = name.split_once('.').unwrap_or((name, "0"));
     nth.parse::<u32>().ok()?;
     number.parse().ok()
 }
 
-/// Writes files, so that they outlive a crash of this host.
+/// Writes files and syncs them to disk, so that they survive a crash of this host.
 fn write(folder: &Path, files: &BTreeMap<String, Vec<u8>>) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true).mode(0o700);
@@ -211,7 +216,7 @@ mod tests {
         assert_eq!(fs::read_to_string(revisions.main_file()).unwrap(), "nine");
         assert_eq!(revisions.go_back().unwrap(), Some(3));
         assert_eq!(fs::read_to_string(revisions.main_file()).unwrap(), "three");
-        // It may be tried again, and others go once one is accepted.
+        // The revision may be tried again, and accepting one removes the others.
         revisions.use_revision(&revision(9, "nine, mended")).unwrap();
         revisions.accept().unwrap();
         assert_eq!(
@@ -235,7 +240,7 @@ mod tests {
         let revisions = RevisionFolder::new(folder.path().to_owned());
         revisions.use_revision(&revision(4, "good")).unwrap();
         revisions.accept().unwrap();
-        // etcd's data was deleted, and its revisions begin anew.
+        // etcd's data was deleted, and its revision numbers start again.
         revisions.use_revision(&revision(4, "broken")).unwrap();
         assert_eq!(revisions.current(), Some(revision(4, "broken")));
         assert_eq!(revisions.go_back().unwrap(), Some(4));

@@ -1,15 +1,18 @@
-//! A configuration that is in etcd, for many nodes.
+//! Configuration in etcd, for many nodes.
 //!
-//! The keys below a prefix are the files of a folder: `PREFIX/config.toml` is the configuration, and what it includes or names
-//! is beside it.
+//! The keys below a prefix are the files of a folder: `PREFIX/config.toml` is the configuration,
+//! next to the files that it includes or names.
 //!
-//! - [`EtcdAddress`] says where it is: pure.
-//! - [`Revision`] is all files at one revision of the store; [`Revision::of`] makes it of keys: pure.
-//! - [`EtcdClient`] reads and watches it, and writes what has become of it.
+//! - [`EtcdAddress`] is the address of a configuration: pure.
+//! - [`Revision`] contains all files at one revision of the store; [`Revision::of`] builds it from
+//!   keys: pure.
+//! - [`EtcdClient`] reads and watches a configuration, and reports its status.
 //! - [`FollowPace`] decides when to try again, and which failures are logged: pure.
-//! - [`RevisionFolder`] keeps it on disk: the one in use, and the last one that was good, for a start without etcd.
+//! - [`RevisionFolder`] keeps revisions on disk: the one in use, and the last accepted one, for a
+//!   start without etcd.
 //!
-//! etcd is asked by its JSON gateway (`/v3/kv/range`, `/v3/watch`, `/v3/auth/authenticate`), which is on by default from etcd 3.4 on.
+//! The client uses etcd's JSON gateway (`/v3/kv/range`, `/v3/watch`, `/v3/auth/authenticate`),
+//! which is enabled by default since etcd 3.4.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod address;

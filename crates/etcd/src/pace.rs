@@ -1,4 +1,4 @@
-//! When to try etcd again while it cannot be reached, and which failures are logged. Pure.
+//! Retries while etcd cannot be reached, and limits for their log lines. Pure.
 
 use std::time::Duration;
 
@@ -21,12 +21,12 @@ const LOG_PERIOD: Duration = Duration::from_secs(5 * 60);
 pub struct FollowPace {
     backoff: Backoff,
     followed_since: Option<Timestamp>,
-    /// Fault in the log, until etcd is followed again.
+    /// Last logged fault, until etcd is followed again.
     logged: Option<String>,
     log_limit: LogLimit<Timestamp>,
 }
 
-/// What follows from a fault.
+/// Reaction to a fault.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NextAttempt {
     /// Delay before the next attempt.
@@ -47,13 +47,14 @@ impl Default for FollowPace {
 }
 
 impl FollowPace {
-    /// etcd is followed. Returns whether to log that.
+    /// Records that etcd is followed. Returns whether to log that.
     pub fn on_followed(&mut self, now: Timestamp) -> bool {
         self.followed_since = Some(now);
         self.logged.take().is_some()
     }
 
-    /// etcd cannot be reached, or is followed no longer. `random` is a number from 0 to 1.
+    /// Records that etcd cannot be reached, or is no longer followed. `random` is a number from 0
+    /// to 1.
     pub fn on_fault(&mut self, fault: &str, now: Timestamp, random: f64) -> NextAttempt {
         if let Some(since) = self.followed_since.take() {
             self.backoff.on_success(now.since(since));
@@ -77,8 +78,9 @@ mod tests {
         Timestamp(0).after(Duration::from_secs(seconds))
     }
 
-    /// Attempts and log lines in an hour in which each attempt ends at once, without jitter. `fault`
-    /// is the reason, `works`: etcd is followed for a moment before.
+    /// Numbers of attempts and log lines in an hour in which each attempt ends at once, without
+    /// jitter. `fault` is the reason; with `works`, etcd is followed for a moment before each
+    /// fault.
     fn an_hour(pace: &mut FollowPace, fault: impl Fn(u64) -> &'static str, works: bool) -> (u64, u64) {
         let (mut now, mut attempts, mut lines) = (at(0), 0, 0);
         while now < Timestamp(0).after(HOUR) {

@@ -1,4 +1,4 @@
-//! All files of a configuration as they were at one time. Pure.
+//! All files of a configuration at one revision. Pure.
 
 use std::collections::BTreeMap;
 
@@ -6,25 +6,26 @@ use thiserror::Error;
 
 use crate::MAIN_FILE;
 
-/// Most files of a configuration: as many as one in a folder may include, and what they name.
+/// Limit for the files of a configuration: as many as a configuration in a folder may include, and
+/// the files that those name.
 const MAX_FILES: usize = 1_024;
 
-/// Most bytes of all files together.
+/// Limit for the bytes of all files together.
 const MAX_BYTES: usize = 16 << 20;
 
-/// Longest path of a file.
+/// Limit for the path of a file, in bytes.
 const MAX_PATH: usize = 512;
 
-/// A configuration as etcd had it.
+/// Configuration at one revision of etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revision {
-    /// The revision of the last change of one of its keys: the same on each node.
+    /// Revision of the last change of one of the keys, the same on each node.
     pub number: i64,
-    /// What each file holds, by its path beneath the prefix.
+    /// Content of each file, by its path below the prefix.
     pub files: BTreeMap<String, Vec<u8>>,
 }
 
-/// Why keys are no configuration.
+/// Reason why keys are no configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RevisionFault {
     /// There is no configuration below the prefix.
@@ -39,7 +40,7 @@ pub enum RevisionFault {
     /// Two keys cannot both be files: one is a folder of the other.
     #[error("the key {0} would be a file and a folder")]
     FileAndFolder(String),
-    /// They are too many, or too long.
+    /// The keys are too many, or too long.
     #[error("there is too much below {prefix}: at most {MAX_FILES} keys and {} MiB", MAX_BYTES >> 20)]
     TooMuch {
         /// The prefix.
@@ -48,10 +49,10 @@ pub enum RevisionFault {
 }
 
 impl Revision {
-    /// Makes one of the keys below `prefix`.
+    /// Builds a revision from the keys below `prefix`.
     ///
     /// # Errors
-    /// It has no [`MAIN_FILE`], is too large, or has keys that are no files beneath a folder.
+    /// The keys lack [`MAIN_FILE`], are too large, or are no files below a folder.
     pub fn of(
         number: i64,
         prefix: &str,
@@ -82,7 +83,7 @@ impl Revision {
     }
 }
 
-/// Whether it stays beneath its folder, whoever reads it.
+/// Whether a path stays below its folder on any file system.
 fn is_path(path: &str) -> bool {
     let is_name = |name: &str| !matches!(name, "" | "." | "..") && name.len() <= 255;
     path.len() <= MAX_PATH && path.split('/').all(is_name) && !path.chars().any(char::is_control)

@@ -1,4 +1,4 @@
-//! TLS with etcd, as the address says it.
+//! TLS settings for etcd from its address.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use rustls::ClientConfig;
 use crate::EtcdTls;
 
 /// # Errors
-/// A file cannot be read, or is not what it should be: words for an operator.
+/// A file cannot be read, or has the wrong content; operator-facing message.
 pub(crate) fn client_config(tls: &EtcdTls) -> Result<Arc<ClientConfig>, String> {
     let certificate = tls.certificate.as_ref().map(|(chain_path, key_path)| {
         let (chain, key) = (read(chain_path)?.into(), read(key_path)?.into());

@@ -1,4 +1,4 @@
-//! At most one log line in a period.
+//! Rate limit for log lines: at most one line in a period.
 
 use std::fmt;
 use std::ops::Sub;
@@ -29,8 +29,8 @@ impl<T: Copy + Sub<Output = Duration>> LogLimit<T> {
         self.admit_all(1, now)
     }
 
-    /// Counts several events, for which there is one line at most. Returns the number of events
-    /// besides the one that the line is about.
+    /// Counts several events that share one line at most. Returns the number of events in addition
+    /// to the one that the line is about.
     pub fn admit_all(&mut self, events: u64, now: T) -> Option<Suppressed> {
         if self.is_idle_for(self.period, now) {
             self.last = Some(now);

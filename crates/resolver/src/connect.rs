@@ -9,11 +9,13 @@ use tokio::time::timeout;
 
 use super::{Answer, Resolver};
 
-/// Time for one of several addresses to accept a connection. The last address has as long as the caller waits.
+/// Upper bound for the time that one of several addresses may take to accept a connection. For the
+/// last address, the caller's timeout applies.
 const TIMEOUT_OF_ONE: Duration = Duration::from_secs(1);
 
-/// Connects to a host, given by name or address, at its first address that accepts. The name is looked up as names of servers
-/// are, without a thread: `TcpStream::connect` with a name panics where no thread can be made.
+/// Connects to a host, given by name or address, at its first address that accepts. The name is
+/// looked up like the names of servers, without a thread: `TcpStream::connect` with a name panics
+/// if no thread can be created.
 ///
 /// # Errors
 /// The name cannot be resolved, or no address accepts: the error of the last one.
@@ -31,7 +33,7 @@ pub async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     TcpStream::connect(SocketAddr::new(*last, port)).await
 }
 
-/// The addresses of a host; IPv6 last: hosts without a way to it are more frequent.
+/// Addresses of a host. IPv6 addresses are last, because more hosts lack a route to IPv6.
 async fn addresses(host: &str) -> io::Result<Vec<IpAddr>> {
     if let Ok(ip) = host.trim_matches(['[', ']']).parse() {
         return Ok(vec![ip]);

@@ -1,4 +1,4 @@
-//! `/etc/hosts` (hosts(5)). hickory's reader passes over names with underscores. Pure.
+//! Parser of `/etc/hosts` (hosts(5)); hickory's parser skips names with underscores. Pure.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use convey_model::DnsRecords;
 
-/// How long what the file says is believed: it has no times to live.
+/// Time to live of the file's addresses, which have none of their own.
 const TTL: Duration = Duration::from_secs(5);
 
-/// The addresses of names in lower case.
+/// Addresses by lower-case name.
 #[derive(Debug, Default)]
 pub(super) struct Hosts(HashMap<String, Vec<IpAddr>>);
 
 impl Hosts {
-    /// Reads the text of the file: an address and its names on each line, `#` before a comment.
+    /// Parses the text of the file: an address and its names on each line, comments after `#`.
     pub(super) fn parse(text: &str) -> Hosts {
         let mut hosts = Hosts::default();
         for line in text.trim_start_matches('\u{feff}').lines() {
@@ -27,7 +27,7 @@ impl Hosts {
         hosts
     }
 
-    /// What the file says of a name, for each family; `None` if it has no such name.
+    /// Addresses of a name for each family; `None` if the file does not have the name.
     pub(super) fn get(&self, host: &str) -> Option<(DnsRecords, DnsRecords)> {
         let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) =
             self.0.get(&plain(host))?.iter().copied().partition(|ip| ip.is_ipv4());
@@ -35,7 +35,7 @@ impl Hosts {
     }
 }
 
-/// Names differ in neither case nor a dot at the end.
+/// Normal form of a name: lower case, without a trailing dot.
 fn plain(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }

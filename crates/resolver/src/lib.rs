@@ -1,4 +1,5 @@
-//! Looks names up: in `/etc/hosts`, then at name servers. [`connect`] connects to a host by its name.
+//! DNS resolver: looks up names in `/etc/hosts`, then at name servers. [`connect`] connects to a
+//! host by its name.
 
 mod connect;
 mod hosts;
@@ -38,20 +39,21 @@ use convey_model::{DnsRecords, Lookup, is_service};
 const HOSTS: &str = "/etc/hosts";
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// A family that takes longer to be answered by the only name server has failed.
+/// Upper bound for the lookup of one address family at the only name server.
 const FAMILY_TIMEOUT: Duration = Duration::from_secs(5);
-/// A name server that takes longer has failed, if there are others. It asks others itself; but mostly it knows.
+/// Upper bound for the answer of a name server if there are others. A name server may have to ask
+/// others, but usually has the answer cached.
 const PATIENCE_IF_OTHERS: Duration = Duration::from_millis(1_500);
 
-/// And so has one that takes this much longer than the other, if that has addresses: some name servers drop questions for
-/// AAAA records, and servers that are known should not wait for those. Long enough for a lost datagram to be sent again
-/// (hickory does so after a third of a second).
+/// Upper bound for the wait for the second address family once the first one has addresses: some
+/// name servers drop queries for AAAA records, and known servers should not wait for those. Long
+/// enough for a lost datagram to be sent again (hickory does so after a third of a second).
 const PATIENCE_WITH_ANSWER: Duration = Duration::from_secs(1);
 
-/// What came of a question for one family, or why nothing did.
+/// Answer for one address family, or the reason for its failure.
 type Answer = Result<DnsRecords, String>;
 
-/// Looks names up.
+/// Resolver of host names.
 #[derive(Clone)]
 pub struct Resolver {
     known: Arc<Mutex<Option<Arc<System>>>>,
@@ -60,7 +62,8 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// At most so many names are looked up at once. One takes six descriptors if nobody answers: both families, asked again.
+    /// Creates a resolver that looks up at most `at_once` names at the same time. A lookup takes
+    /// six descriptors if no name server answers: both families, with repeated queries.
     pub fn new(at_once: usize) -> Resolver {
         Resolver {
             known: Arc::default(),
@@ -69,8 +72,9 @@ impl Resolver {
         }
     }
 
-    /// Looks a name up; asks these name servers, or the system's if there are none. A search list of `/etc/resolv.conf`
-    /// holds for names without a dot at the end, as long as its name servers are asked.
+    /// Looks up a name at these name servers, or at the system's if the list is empty. The search
+    /// list of `/etc/resolv.conf` applies to names without a trailing dot, as long as the system's
+    /// name servers are used.
     pub async fn look_up(&self, host: String, name_servers: &[SocketAddr]) -> Lookup {
         let system = self.system(name_servers).await;
         if is_service(&host) {
@@ -82,7 +86,7 @@ impl Resolver {
         lookup(host, name_servers, v4, v6, from_hosts)
     }
 
-    /// What the hosts file says, as far as it has the name: then nobody else is asked.
+    /// Addresses from the hosts file if it has the name; otherwise from name servers.
     async fn addresses(&self, system: &System, host: &str) -> (Answer, Answer) {
         if let Some((v4, v6)) = system.hosts.get(host) {
             return (Ok(v4), Ok(v6));
@@ -92,7 +96,7 @@ impl Resolver {
         both(ask(RecordType::A), ask(RecordType::AAAA), PATIENCE_WITH_ANSWER).await
     }
 
-    /// The system's files, read again if they have changed; all lookups wait for that.
+    /// Contents of the system's files, read again if they have changed; all lookups wait for that.
     async fn system(&self, name_servers: &[SocketAddr]) -> Arc<System> {
         let mut known = self.known.lock().await;
         let stamp = (name_servers.to_owned(), [HOSTS, RESOLV_CONF].map(changed));
@@ -100,7 +104,7 @@ impl Resolver {
             return system.clone();
         }
         let read = || (hosts(Path::new(HOSTS)), resolv_conf(Path::new(RESOLV_CONF)));
-        // Without a thread to be had the files are read here: names matter more than a disk that is slow.
+        // If no thread can be created, the files are read here: names matter more than a slow disk.
         let (hosts, config) = files::aside(read).await.unwrap_or_else(read);
         let servers = servers(&stamp.0, config);
         let system = Arc::new(System { stamp, hosts, servers });
@@ -113,27 +117,27 @@ fn lookup(host: String, name_servers: &[SocketAddr], v4: Answer, v6: Answer, fro
     Lookup { host, name_servers: name_servers.into(), v4, v6, from_hosts, refused: BTreeSet::new() }
 }
 
-/// What `/etc/resolv.conf` says.
+/// Contents of `/etc/resolv.conf`.
 type ResolvConf = (ResolverConfig, ResolverOpts);
 
-/// Name servers, and when each file last changed.
+/// Configured name servers, and the stamp of each file.
 type Stamp = (Vec<SocketAddr>, [Option<(u64, SystemTime, u64)>; 2]);
 
-/// Which file that is, when it was written, and how long it is.
+/// Inode, modification time and length of a file.
 fn changed(path: &str) -> Option<(u64, SystemTime, u64)> {
     let metadata = fs::metadata(path).ok()?;
     Some((metadata.ino(), metadata.modified().ok()?, metadata.len()))
 }
 
-/// What this system knows of names.
+/// Name resolution as configured on this system.
 struct System {
     stamp: Stamp,
     hosts: Hosts,
-    /// Or why nobody can be asked.
+    /// Name servers, or the reason why there are none.
     servers: Result<Vec<NameServer>, String>,
 }
 
-/// A name server that can be asked.
+/// Name server with its resolvers.
 struct NameServer {
     ip: IpAddr,
     resolver: TokioResolver,
@@ -144,13 +148,14 @@ struct NameServer {
 }
 
 impl System {
-    /// Asks one name server after the other until one answers; that there are no records is an answer. As the C library
-    /// does it: of an internal name server and a public one both may know the name, and differ.
+    /// Queries one name server after the other until one answers; an answer without records counts,
+    /// too. The C library does the same: an internal and a public name server may both have the
+    /// name, with different records.
     async fn at_servers(&self, host: &str, kind: RecordType) -> Answer {
         self.ask(host, kind).await.map(|found| found.addresses())
     }
 
-    /// The same for records of any type.
+    /// Like [`System::at_servers`], for records of any type.
     async fn ask(&self, host: &str, kind: RecordType) -> Result<FoundRecords, String> {
         let servers = self.servers.as_ref().map_err(String::clone)?;
         let patience = patience(servers.len());
@@ -166,7 +171,7 @@ impl System {
     }
 }
 
-/// The answer of a name server; no records is an answer, too.
+/// Answer of a name server; it may have no records.
 #[derive(Default)]
 struct FoundRecords {
     records: Vec<Record>,
@@ -180,7 +185,8 @@ impl FoundRecords {
 }
 
 impl NameServer {
-    /// Asks with EDNS, and without it if the server refuses EDNS or has not answered after `wait`.
+    /// Queries with EDNS, and without it if the server refuses EDNS or has not answered after
+    /// `wait`.
     async fn ask(&self, host: &str, kind: RecordType, wait: Duration) -> Result<FoundRecords, String> {
         // Not as UTF-8: that would refuse underscores, which names of containers have.
         let name = Name::from_ascii(host).map_err(|error| error.to_string())?;
@@ -189,7 +195,7 @@ impl NameServer {
             match timeout(wait, self.resolver.lookup(name.clone(), kind)).await {
                 Ok(Err(error)) if refuses_edns(&error) => {}
                 Ok(answer) => return found(answer),
-                // A refusal without the question is ignored by the resolver.
+                // The resolver ignores a refusal without the question section.
                 Err(_) => {}
             }
         }
@@ -210,13 +216,13 @@ fn found(answer: Result<LookupAnswer, NetError>) -> Result<FoundRecords, String>
     }
 }
 
-/// Whether a name server that knows no EDNS answers like this.
+/// Whether this error is typical of a name server that does not support EDNS.
 fn refuses_edns(error: &NetError) -> bool {
     use ResponseCode::{FormErr, NotImp};
     matches!(error, NetError::Dns(DnsError::ResponseCode(FormErr | NotImp)))
 }
 
-/// How long one of so many name servers has time, so that the others have some too.
+/// Upper bound for the time of one name server, so that the others get some time, too.
 fn patience(servers: usize) -> Duration {
     match u32::try_from(servers) {
         Ok(0 | 1) => FAMILY_TIMEOUT,
@@ -225,7 +231,8 @@ fn patience(servers: usize) -> Duration {
     }
 }
 
-/// Waits for the answers of both families; after one that has addresses only for `patience`.
+/// Waits for the answers of both families; after the first one with addresses, waits at most
+/// `patience` for the other.
 async fn both(
     v4: impl Future<Output = Answer>,
     v6: impl Future<Output = Answer>,
@@ -249,7 +256,7 @@ async fn other(first: &Answer, second: impl Future<Output = Answer>, patience: D
     timeout(patience, second).await.unwrap_or_else(late)
 }
 
-/// These name servers, or the system's if there are none, in their order.
+/// These name servers, or the system's if the list is empty, in their order.
 fn servers(
     name_servers: &[SocketAddr],
     system: Result<ResolvConf, String>,
@@ -261,13 +268,14 @@ fn servers(
             (ResolverConfig::from_name_servers(servers), ResolverOpts::default())
         }
     };
-    // The caller knows how long an answer holds.
+    // The caller applies the time to live.
     options.cache_size = 0;
     options.use_hosts_file = ResolveHosts::Never;
     let (domain, search, servers) = config.into_parts();
     let one = |server: NameServerConfig| {
         let ip = server.ip;
-        // One each: of several it would ask two at once, and believe the faster.
+        // One resolver for each name server: a resolver with several would query two at once and
+        // use the faster answer.
         let config = ResolverConfig::from_parts(domain.clone(), search.clone(), vec![server]);
         let with_edns = |edns0| {
             let builder = TokioResolver::builder_with_config(config.clone(), TokioRuntimeProvider::default());
@@ -293,7 +301,8 @@ fn name_server(addr: SocketAddr) -> NameServerConfig {
     NameServerConfig::new(addr.ip(), true, connections.into())
 }
 
-/// Without the file, or if it is none, names are asked for at name servers alone.
+/// Reads the hosts file. If the file is missing or invalid, names are looked up at name servers
+/// only.
 fn hosts(path: &Path) -> Hosts {
     match files::read(path) {
         Ok(text) => Hosts::parse(&String::from_utf8_lossy(&text)),
@@ -306,7 +315,8 @@ fn hosts(path: &Path) -> Hosts {
     }
 }
 
-/// Without the file, and in one that names no server, the name server is this host (resolver(5)).
+/// Reads `/etc/resolv.conf`. If the file is missing or has no name server, this host is the name
+/// server (resolver(5)).
 fn resolv_conf(path: &Path) -> Result<ResolvConf, String> {
     let text = match files::read(path) {
         Err(error) if error.kind() == NotFound => Vec::new(),
@@ -316,8 +326,8 @@ fn resolv_conf(path: &Path) -> Result<ResolvConf, String> {
     parse_resolv_conf(&text).or_else(|_| parse_resolv_conf(local())).map_err(|error| error.to_string())
 }
 
-/// What the resolver makes of any bytes as the answer of a name server, for the fuzzer: addresses, and hosts of services. Any text is
-/// a hosts file, too.
+/// Parses any bytes as the answer of a name server, for the fuzzer: addresses, and hosts of
+/// services. The bytes are also parsed as a hosts file.
 #[cfg(feature = "test-util")]
 pub fn read_answer(bytes: &[u8]) -> Option<DnsRecords> {
     let _ = Hosts::parse(&String::from_utf8_lossy(bytes)).get("a.test");
@@ -345,7 +355,7 @@ mod tests {
         Ok(DnsRecords::new([ip.parse().unwrap()], Duration::from_secs(60)))
     }
 
-    /// An answer that comes after any that is there already and after a patience that is none.
+    /// An answer that arrives after all immediate answers, and after a patience of zero.
     async fn later(answer: Answer) -> Answer {
         for _ in 0..3 {
             yield_now().await;
@@ -357,8 +367,8 @@ mod tests {
         timeout(FAMILY_TIMEOUT, asked).await.expect("nobody waits for what never comes")
     }
 
-    /// A name server that refuses EDNS, with the question in its answer or without. Returns its
-    /// address and counts of queries with and without EDNS.
+    /// Name server that refuses EDNS, in an answer with the question section or without. Returns
+    /// its address and counts of queries with and without EDNS.
     async fn without_edns(has_question: bool) -> (SocketAddr, Arc<[AtomicUsize; 2]>) {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let (at, queries) = (socket.local_addr().unwrap(), Arc::<[AtomicUsize; 2]>::default());

@@ -1,5 +1,6 @@
-//! SRV records (RFC 2782): the hosts and ports of a service. Priorities and weights say only which records are followed if there
-//! are too many: `weight` and `backup` of the file say which server gets how much.
+//! SRV records (RFC 2782): hosts and ports of a service. Priorities and weights only decide which
+//! records are used if there are too many; `weight` and `backup` of the file set the servers'
+//! shares.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -13,13 +14,13 @@ use tokio::time::timeout;
 use super::{Answer, Resolver, System};
 use convey_model::DnsRecords;
 
-/// The most records of a service that are followed.
+/// Limit for the records of a service that are used.
 const MAX_TARGETS: usize = 128;
 
-/// How long all hosts of a service may take together.
+/// Upper bound for the lookups of all hosts of a service together.
 const SERVICE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A host of a service. The first in order are those that a client would ask first.
+/// Host of a service. The order is that of preference (RFC 2782).
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ServiceHost {
     priority: u16,
@@ -28,14 +29,15 @@ pub(super) struct ServiceHost {
     port: u16,
 }
 
-/// The last answers for the hosts of each service: one that cannot be looked up now keeps its addresses.
+/// Last answers for the hosts of each service: a host whose lookup fails keeps its addresses.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LastAnswers(Arc<Mutex<HashMap<String, HostAnswers>>>);
 
 type HostAnswers = HashMap<String, (Answer, Answer)>;
 
 impl LastAnswers {
-    /// Replaces what is remembered of a service. Returns the new answers, failed ones replaced by the last good ones.
+    /// Replaces the last answers of a service. Returns the new answers; failed ones are replaced by
+    /// the last successful ones.
     fn complete(&self, service: &str, new: HostAnswers) -> HostAnswers {
         let mut services = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = services.remove(service).unwrap_or_default();
@@ -54,7 +56,7 @@ impl LastAnswers {
 }
 
 impl Resolver {
-    /// The addresses of a service, with their ports.
+    /// Addresses of a service, with their ports.
     pub(super) async fn service(&self, system: &System, name: &str) -> (Answer, Answer) {
         let found = timeout(SERVICE_TIMEOUT, self.hosts_of(system, name)).await;
         let late = || format!("its hosts were not looked up within {SERVICE_TIMEOUT:?}");
@@ -83,14 +85,16 @@ impl Resolver {
 
 pub(super) fn targets(records: &[Record]) -> Vec<ServiceHost> {
     let mut targets: Vec<ServiceHost> = records.iter().filter_map(target).collect();
-    // Name servers shuffle their answers: the first of each would be others.
+    // Sorted, because name servers shuffle their answers: a limited list would change with each
+    // answer.
     targets.sort();
     targets.dedup();
     targets.truncate(MAX_TARGETS);
     targets
 }
 
-/// The root means that there is no such service.
+/// Host of an SRV record; `None` for the root, which means that the service does not exist, and for
+/// port 0.
 fn target(record: &Record) -> Option<ServiceHost> {
     let RData::SRV(srv) = &record.data else { return None };
     let is_one = !srv.target.is_root() && srv.port != 0;
@@ -102,7 +106,7 @@ fn target(record: &Record) -> Option<ServiceHost> {
     })
 }
 
-/// What all hosts have together. A family fails if none of them has an answer.
+/// Merged addresses of all hosts. A family fails if no host has an answer for it.
 fn merged(hosts: Vec<Answer>) -> Answer {
     let (mut all, mut failure) = (None, None);
     for host in hosts {

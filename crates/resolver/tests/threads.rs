@@ -1,4 +1,4 @@
-//! Alone in its process, whose threads it counts.
+//! Alone in its process, because the test counts the process's threads.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::net::TcpListener;
