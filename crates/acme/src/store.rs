@@ -256,7 +256,7 @@ pub fn open_to_all(folder: &Path) -> Option<&Path> {
 /// The folder or a parent of it that belongs to a user other than root and this one, with that
 /// user.
 fn of_other_users(folder: &Path) -> Option<(&Path, u32)> {
-    /// User id that the kernel reports for users outside of a namespace.
+    /// User id of users that have no mapping in a user namespace.
     const OVERFLOW: u32 = 65_534;
     let ours = [0, rustix::process::geteuid().as_raw(), OVERFLOW];
     let owned = folder.ancestors().filter_map(|folder| Some((folder, fs::metadata(folder).ok()?.uid())));

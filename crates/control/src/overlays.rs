@@ -1,5 +1,5 @@
-//! The changes that operators have made while the program runs. The last word counts, and the nearer one: what is said of a
-//! server goes before what is said of its backend. Pure.
+//! Overlays: changes that operators made at run time. A later change replaces an earlier one, and
+//! an overlay of a server takes precedence over an overlay of its backend. Pure.
 
 use std::collections::BTreeMap;
 

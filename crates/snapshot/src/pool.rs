@@ -116,7 +116,7 @@ impl Choice {
 impl Pool {
     /// Builds a pool whose table holds the servers that are up: backups only if no other server is
     /// left, and ejected servers only if no backup is left either. The table of `before`, the
-    /// backend's previous pool, is reused if its servers and weights are the same.
+    /// backend's previous pool, is reused if a new one would be equal.
     pub fn new(
         config: Arc<model::BackendConfig>,
         servers: Vec<Arc<Server>>,

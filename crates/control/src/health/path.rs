@@ -25,7 +25,7 @@ pub type PathAnswer<'a> = Pin<Box<dyn Future<Output = Result<String, PathFault>>
 
 /// Sends packets like a client of the VIP, to one server (mode `dsr`).
 pub trait PathProber: Send + Sync {
-    /// Opens a connection to each VIP of the server within `timeout`. Returns an operator-facing
+    /// Begins a connection to each VIP of the server within `timeout`. Returns an operator-facing
     /// message.
     fn probe<'a>(&'a self, server: &'a ServerKey, timeout: Duration) -> PathAnswer<'a>;
 

@@ -203,7 +203,7 @@ async fn run(probing: Probing, outcomes: mpsc::Sender<ProbeOutcome>, budget: Arc
         drop(turn);
         refusals = if result.as_ref().is_err_and(|error| error.is_refusal()) { refusals + 1 } else { 0 };
         let is_signed = signature.is_some();
-        // Between probes, a forger cannot observe the signature.
+        // While nothing listens on the port, no service receives the signature.
         let is_down = result.as_ref().is_err_and(|error| !error.is_ours());
         signature = is_down.then(convey_random::secret);
         let outcome = match result {

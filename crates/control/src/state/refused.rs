@@ -1,4 +1,5 @@
-//! Servers that packet modes must not send to, by the host's routes, interfaces and IPsec policies. Pure.
+//! Servers that packet modes must not send to, because of the host's routes, interfaces or IPsec
+//! policies. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,7 +29,8 @@ struct RefusedServer {
     since: Timestamp,
 }
 
-/// Change of a server's health because packets to it are refused, or no longer are, with its reason.
+/// Change of a server's health because packets to it are refused, or no longer are, with its
+/// reason.
 pub(super) type RefusalChange = (ServerKey, HealthTransition, String);
 
 impl RefusedServers {

@@ -11,7 +11,7 @@ pub enum Unsteerable {
     /// The backend or server does not exist; operator-facing message.
     #[error("{0}")]
     Unknown(String),
-    /// The change has no effect, or there are too many changes; operator-facing message.
+    /// The change is invalid, or there are too many changes; operator-facing message.
     #[error("{0}")]
     Refused(String),
 }

@@ -12,7 +12,8 @@ pub trait DataPath {
     /// Result of [`DataPath::prepare`].
     type Ready;
 
-    /// Operator-facing reason why `wanted` cannot replace `running` without a restart; `None` if it can.
+    /// Operator-facing reason why `wanted` cannot replace `running` without a restart; `None` if it
+    /// can.
     fn refuse(&self, running: &Config, wanted: &Config) -> Option<String>;
 
     /// Prepares to serve exactly the frontends of `config`. On error nothing has changed; the

@@ -45,9 +45,9 @@ pub type Outcome = Result<Done, RequestRefusal>;
 /// A request that was granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Done {
-    /// The state, the weight or the log level is set.
+    /// The change was applied.
     Set {
-        /// False if the value was set already.
+        /// False if it was in effect already.
         has_changed: bool,
     },
     /// The server was added.
@@ -69,7 +69,7 @@ pub enum RequestRefusal {
     /// The target does not exist; operator-facing message.
     #[error("{0}")]
     Unknown(String),
-    /// The request has no effect, or a limit is reached; operator-facing message.
+    /// The request is invalid, or a limit is reached; operator-facing message.
     #[error("{0}")]
     Refused(String),
     /// The request can be repeated later; operator-facing message.

@@ -151,9 +151,9 @@ pub enum Counter {
     RefusedSourceConnections,
     /// Refused: the source has begun too many connections recently.
     RefusedSourceRate,
-    /// TLS handshakes that began a session.
+    /// Full TLS handshakes, which began a new session.
     TlsHandshakes,
-    /// Those that went on with an earlier one.
+    /// TLS handshakes that resumed an earlier session.
     TlsResumed,
     /// Requests whose head was received (mode http); for a server, requests sent to it, retries
     /// included.
