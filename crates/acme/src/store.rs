@@ -86,7 +86,7 @@ impl Store {
     /// Saves a certificate: key and chain in one file, so that they always match.
     ///
     /// # Errors
-    /// The file cannot be written, or the chain is no certificate.
+    /// The file cannot be written, or the chain is invalid.
     pub fn save_certificate(&self, name: &str, chain: &str, key: &str) -> io::Result<Validity> {
         let pem = format!("{}\n{chain}", key.trim_end());
         let certificate = Certificate::from_pem(pem.as_bytes(), pem.as_bytes(), &ring::default_provider())

@@ -37,7 +37,7 @@ pub(crate) struct DiscoveryChange {
     pub servers: usize,
     /// Whether the source began to fail or recovered.
     pub fault: SourceFault,
-    /// Endpoints that are no servers and were not logged before; operator-facing messages.
+    /// Endpoints that are not servers and were not logged before; operator-facing messages.
     pub notes: Vec<String>,
 }
 

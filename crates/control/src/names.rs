@@ -9,9 +9,9 @@ use convey_model::{
 };
 use convey_snapshot::{Name, NameLive};
 
-/// Limit for the addresses of a name: a larger pool is slow to build and to probe, and several
-/// names can share the servers. Consul, Kubernetes and Route 53 answer with up to a few hundred
-/// addresses.
+/// Limit for the addresses of a name: a larger pool is slow to build and to probe. Operators can
+/// spread more servers over several names. Consul, Kubernetes and Route 53 answer with up to a few
+/// hundred addresses.
 const MAX_ADDRESSES: usize = 1_024;
 
 /// Host names of servers.

@@ -129,8 +129,8 @@ impl ControlState {
     }
 
     /// Applies a configuration. Frontends, backends and servers with the same name (servers: and
-    /// address) keep their counters, connections and health. If one was removed and returns while
-    /// its connections are open, it gets them back.
+    /// address) keep their counters, connections and health. Removed ones that return while their
+    /// connections are open keep their counters and connections.
     pub fn configure(&mut self, mut config: Config, now: Timestamp) -> Arc<Snapshot> {
         self.membership.follow(&config, now);
         self.set_backends(&config, now);

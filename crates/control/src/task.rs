@@ -120,8 +120,8 @@ impl<D: DataPath> Task<D> {
         Ok(())
     }
 
-    /// Handles events until the program ends (never returns; drop the future to stop). A caller
-    /// that calls it again misses no reload.
+    /// Handles events until the program ends (never returns; drop the future to stop). If the
+    /// caller calls `run` again, no reload is lost.
     pub async fn run(&mut self, events: &mut ControlEvents<D>) {
         let reading = &mut events.reading;
         if !self.holds_reloads() {

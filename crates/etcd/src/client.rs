@@ -24,7 +24,7 @@ pub enum EtcdFault {
     /// No member answers, or it refuses the request; operator-facing message.
     #[error("{0}")]
     Unreachable(String),
-    /// The keys are no configuration.
+    /// The keys are not a configuration.
     #[error("revision {number}: {fault}")]
     NoConfiguration {
         /// The newest revision below the prefix.
@@ -84,7 +84,7 @@ impl EtcdClient {
     /// Reads all current files.
     ///
     /// # Errors
-    /// The member does not answer, or the keys are no configuration.
+    /// The member does not answer, or the keys are not a configuration.
     pub async fn read(&mut self) -> Result<Revision, EtcdFault> {
         let request = json!({ "key": self.prefix(), "range_end": self.prefix_end() });
         let range: Range = self.ask(RANGE, &request).await?;

@@ -25,7 +25,7 @@ pub struct Revision {
     pub files: BTreeMap<String, Vec<u8>>,
 }
 
-/// Reason why keys are no configuration.
+/// Reason why keys are not a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RevisionFault {
     /// There is no configuration below the prefix.
@@ -34,7 +34,7 @@ pub enum RevisionFault {
         /// The prefix.
         prefix: String,
     },
-    /// A key is no path of a file.
+    /// A key is not the path of a file.
     #[error("the key {0} is no path of a file")]
     NoPath(String),
     /// Two keys cannot both be files: one is a folder of the other.
@@ -52,7 +52,7 @@ impl Revision {
     /// Builds a revision from the keys below `prefix`.
     ///
     /// # Errors
-    /// The keys lack [`MAIN_FILE`], are too large, or are no files below a folder.
+    /// The keys lack [`MAIN_FILE`], are too large, or are not paths of files.
     pub fn of(
         number: i64,
         prefix: &str,

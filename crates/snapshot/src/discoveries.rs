@@ -15,7 +15,7 @@ pub struct Discovery {
     pub draining: usize,
     /// Current fault of the source; operator-facing message.
     pub fault: Option<String>,
-    /// Endpoints that are no servers, and why; operator-facing messages.
+    /// Endpoints that are not servers, and why; operator-facing messages.
     pub notes: BTreeSet<String>,
     /// Number of failures so far.
     pub failures: u64,

@@ -109,8 +109,8 @@ pub struct Frontend {
     pub pool: Arc<Pool>,
     /// Routes of requests; `Some` exactly in mode `http`.
     pub http: Option<HttpFrontend>,
-    /// Acceptor of TLS handshakes; `None`: clients speak no TLS with convey, or the settings make
-    /// no acceptor. In the second case convey refuses all clients.
+    /// Acceptor of TLS handshakes; `None`: clients speak no TLS with convey, or the settings are
+    /// unusable. In the second case convey refuses all clients.
     pub tls: Option<Arc<TlsAcceptor>>,
     /// Routes of TLS connections by server name and protocol; `None` without such routes.
     pub sni: Option<SniRoutes>,

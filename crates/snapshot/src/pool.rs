@@ -19,7 +19,7 @@ pub struct Pool {
     /// Configuration of the backend.
     pub config: Arc<model::BackendConfig>,
     /// Connector of TLS handshakes with the servers; `None`: convey connects without TLS, or the
-    /// settings make no connector.
+    /// settings are unusable.
     pub tls: Option<Arc<TlsConnector>>,
     /// Servers in the order of the configuration; picks return indices into them.
     pub servers: Vec<Arc<Server>>,
@@ -235,8 +235,8 @@ impl Pool {
         self.passed_over[index]
     }
 
-    /// Hash of the request field that the backend's configuration names; `None`: the hash is of
-    /// addresses.
+    /// Hash of the request field that the backend's configuration names; `None`: the
+    /// addresses are hashed.
     pub fn hash_of(&self, request: &RequestHead) -> Option<FlowHash> {
         let field = self.config.hash_request.as_ref().filter(|_| self.config.algorithm.hashes())?;
         field.value(request).map(balance::value_hash)

@@ -19,7 +19,7 @@ pub(super) struct Acceptors {
 #[derive(Debug)]
 struct AcceptorEntry {
     settings: Arc<FrontendTls>,
-    /// `None`: the settings make no acceptor. They were validated with the configuration.
+    /// `None`: the settings are unusable. They were validated with the configuration.
     acceptor: Option<Arc<TlsAcceptor>>,
     /// Session tickets, which outlive certificates. `None`: the host has no randomness.
     tickets: Option<SessionTickets>,

@@ -11,8 +11,8 @@ use convey_model::{
 };
 
 impl ControlState {
-    /// Applies consecutive failures of clients to connect, or resets without an answer. Without
-    /// outlier detection, the server goes down only if a probe confirms the failures: see
+    /// Applies consecutive failures of clients: failed connects, or resets without an answer.
+    /// Without outlier detection, the server goes down only if a probe confirms the failures: see
     /// [`ControlState::take_doubts`]. With outlier detection, the server is ejected at once, unless
     /// the failures can be forged. A server without a configured port gets clients' ports, and a
     /// client can choose a closed one.
@@ -41,9 +41,9 @@ impl ControlState {
         }
     }
 
-    /// Local address that clients' packets to a server do not come from. The server's kernel limits
-    /// ICMP errors for each address, so a probe from another address still gets one. The result is
-    /// an address that frontends listen on; using it shows whether this host has it.
+    /// Local address that clients' packets to a server do not come from: an address that a frontend
+    /// listens on. The server's kernel limits ICMP errors for each address, so a probe from another
+    /// address still gets one. Whether this host has the address shows only when the probe is sent.
     fn address_of_its_own(&self, server: &ServerKey) -> Option<IpAddr> {
         let frontends = self.config()?.frontends.iter().filter(|frontend| frontend.uses(&server.backend));
         let mut listen = frontends.flat_map(|frontend| &frontend.listen).map(Listen::ip);
