@@ -16,8 +16,8 @@ use crate::client::{AskedToWait, OrderFault};
 use crate::proof::SharedProof;
 use crate::{PendingOrder, Store};
 
-/// Polling of an order: the same limit applies to validation and to issuance. An order that takes
-/// longer continues at the next try.
+/// Polling of an order: up to five minutes for the validation, and as long again for the
+/// certificate. An order that takes longer continues at the next try.
 const POLLS: RetryPolicy = RetryPolicy::new()
     .initial_delay(Duration::from_millis(500))
     .backoff(1.3)

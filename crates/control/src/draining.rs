@@ -11,7 +11,7 @@ use convey_model::{Endpoint, Mode, Timestamp};
 pub(super) struct DrainDeadlines {
     listen: Deadlines,
     servers: Deadlines,
-    /// The same set for snapshots, shared until it changes.
+    /// Set of both that snapshots share until it changes.
     places: Arc<convey_model::DrainingEndpoints>,
 }
 

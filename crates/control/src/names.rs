@@ -53,7 +53,7 @@ pub struct KnownName {
 pub(crate) enum FaultChange {
     /// No change.
     Same,
-    /// Lookups fail from now on; the addresses of the missing family stay.
+    /// Lookups fail from now on; the addresses of the missing families stay.
     Began(LookupFault),
     /// Lookups have recovered.
     Ended,

@@ -1,4 +1,4 @@
-//! State of servers that one process hands over to the next at an upgrade, so that the health of
+//! State of servers that a process passes to its successor at an upgrade, so that the health of
 //! servers is known at once. Both processes measure time from the same origin. Pure.
 
 use super::ControlState;
