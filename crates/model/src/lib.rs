@@ -1,5 +1,5 @@
-//! The words every room shares: what a frontend, a backend and a server *are* once the configuration
-//! has been validated. And what several crates count together, such as the connections of a source. Pure.
+//! Shared vocabulary of all crates: frontends, backends and servers of a validated configuration,
+//! and counts that several crates share, such as connections per source. Pure.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod access;
@@ -118,56 +118,63 @@ use std::time::Duration;
 
 use convey_http_core::{HeadLimits, RequestField};
 
-/// A pool of servers and how one of them is chosen.
+/// Pool of servers, and the algorithm that chooses one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendConfig {
     /// Unique among backends.
     pub name: String,
     /// How a server is chosen.
     pub algorithm: Algorithm,
-    /// What of a client is hashed; read only by [`Algorithm::Ring`] and [`Algorithm::Maglev`].
+    /// Part of the client's address that is hashed. Only [`Algorithm::Ring`] and
+    /// [`Algorithm::Maglev`] read it.
     pub hash: HashOn,
-    /// How servers are found by connection ids; only where `hash` is [`HashOn::QuicCid`].
+    /// How QUIC connection ids name servers. Set only where `hash` is [`HashOn::QuicCid`].
     pub quic: Option<Arc<QuicConfig>>,
-    /// What of a request they look at instead, where a request has it. Mode `http` only.
+    /// Part of a request that is hashed in place of the address, if the request has it. Mode `http`
+    /// only.
     pub hash_request: Option<RequestField>,
-    /// What of a server decides which clients it gets; read by the same.
+    /// Part of a server's identity that decides which clients it gets. Only [`Algorithm::Ring`] and
+    /// [`Algorithm::Maglev`] read it.
     pub hash_key: HashKey,
-    /// How the servers are probed.
+    /// Health check of the servers.
     pub health_check: HealthCheck,
-    /// When servers that fail clients are ejected; `None`: never.
+    /// When servers that fail clients' connections are ejected; `None`: never.
     pub outlier_detection: Option<OutlierDetection>,
-    /// How long a server that comes back takes to its whole share; zero: it has it at once. Algorithms that hash do
-    /// without, or clients would move at each step.
+    /// Time in which a recovered server ramps up to its full share; zero: at once. Algorithms that
+    /// hash ignore it, as each step would move clients to another server.
     pub slow_start: Duration,
-    /// What becomes of the connections of a server that is down; `None`: what is usual in each mode.
+    /// Treatment of open connections when their server goes down; `None`: the mode's default.
     pub on_down: Option<OnDown>,
     /// How clients' packets get to the servers; DSR only.
     pub dsr: DsrKind,
-    /// What there is to say of a tunnel; read only where `dsr` is one.
+    /// Settings of the tunnel; read only where `dsr` is a tunnel.
     pub tunnel: TunnelConfig,
-    /// The PROXY header that goes before each connection or datagram to a server; `None`: none. Proxy mode only.
+    /// PROXY header that convey sends ahead of each connection or datagram to a server; `None`:
+    /// none. Proxy mode only.
     pub send_proxy: Option<ProxyVersion>,
-    /// How servers are spoken to. Mode `http` only.
+    /// HTTP version that convey uses with servers. Mode `http` only.
     pub protocol: HttpVersion,
-    /// How convey shakes hands with servers; `None`: they speak no TLS with convey. Modes `proxy` and `http` only, TCP only.
+    /// TLS settings for connections to servers; `None`: convey connects without TLS. Modes `proxy`
+    /// and `http` only, TCP only.
     pub tls: Option<Arc<BackendTls>>,
-    /// The files that are served in place of servers; `None`: servers are. Mode `http` only.
+    /// Files that convey serves itself; `None`: servers answer the requests. Mode `http` only.
     pub files: Option<FilesConfig>,
-    /// Go before those of the file. Proxy mode only.
+    /// Timeouts that override those of the file's `timeouts`. Proxy mode only.
     pub timeouts: OwnTimeouts,
-    /// Names unique within the backend; sorted by name, so that every machine with the same file numbers them alike.
-    /// If a frontend uses the backend there is one at least, here or in `named`, unless it has `files` or `discovery`.
+    /// Servers with unique names, sorted by name, so that every machine with the same file numbers
+    /// them alike. A backend that a frontend uses has at least one server here or in `named`,
+    /// unless it has `files` or `discovery`.
     pub servers: Vec<ServerConfig>,
-    /// Servers that are known by name, sorted by it; proxy mode only. While the backend runs, `servers` has those
-    /// that the names stand for.
+    /// Servers configured by host name, sorted by it; proxy mode only. While the backend runs,
+    /// `servers` includes the servers that these names resolve to.
     pub named: Vec<NamedServer>,
-    /// Who knows more servers; proxy and http mode only. While the backend runs, `servers` has those too.
+    /// Source of further servers; proxy and http mode only. While the backend runs, `servers`
+    /// includes the discovered servers.
     pub discovery: Option<DiscoveryConfig>,
 }
 
 impl BackendConfig {
-    /// A backend of a file that says nothing else of it. `gets_packets`: whether a packet mode uses it.
+    /// Returns a backend with default settings. `gets_packets`: whether a packet mode uses it.
     pub fn new(name: &str, gets_packets: bool) -> BackendConfig {
         BackendConfig {
             name: name.to_owned(),
@@ -193,13 +200,15 @@ impl BackendConfig {
         }
     }
 
-    /// How a server of it is checked.
+    /// Health check of one of its servers.
     pub fn check_of(&self, server: &ServerConfig) -> HealthCheck {
         let tls = self.tls.as_ref().map(|tls| CheckTls { tls: tls.clone(), name: self.tls_name(server) });
         HealthCheck { tls, ..self.health_check.clone() }
     }
 
-    /// The name that this server is asked for in a TLS handshake; `None`: its address. A server that is known by a name is asked for that.
+    /// Server name (SNI) that convey sends to this server in a TLS handshake; `None`: the server is
+    /// verified by its address. The default of a server that is configured by host name is that
+    /// name.
     pub fn tls_name(&self, server: &ServerConfig) -> Option<String> {
         let of_lookup = || {
             let (name, _) = server.name.rsplit_once('/')?;
@@ -209,13 +218,13 @@ impl BackendConfig {
         self.tls.as_ref()?.server_name.clone().or_else(of_lookup)
     }
 
-    /// What the hashing algorithms look at, as the configuration has it.
+    /// Name of the hashed part of a client or request, as in the configuration.
     pub fn hash_name(&self) -> String {
         self.hash_request.as_ref().map_or_else(|| self.hash.name().to_owned(), RequestField::to_string)
     }
 
-    /// Whether so many failures of clients in a row speak against a server. Without outlier detection and without a health
-    /// check no number does, for nothing would bring the server back.
+    /// Whether this many failed client connections in a row count against a server. Always false
+    /// without both outlier detection and a health check, as nothing would bring the server back.
     pub fn is_failing_after(&self, in_a_row: u32) -> bool {
         match (&self.outlier_detection, &self.health_check.kind) {
             (Some(outlier), _) => in_a_row >= outlier.consecutive_failures,
@@ -226,10 +235,11 @@ impl BackendConfig {
         }
     }
 
-    /// What becomes of connections in this mode when their server goes down. Nobody but us tells a client of a packet mode
-    /// that its server is gone. A proxied connection has an end of its own: TCP notices by itself when the server's host is
-    /// gone, and if it is not, the health check may be what is wrong. HAProxy (`on-marked-down`) and Envoy
-    /// (`close_connections_on_host_health_failure`) keep such connections, too, unless told otherwise.
+    /// Treatment of connections in this mode when their server goes down. In packet modes only
+    /// convey can notify the client that the server is gone. A proxied connection needs no such
+    /// notice: TCP detects a lost host by itself, and if the host is still there, the health check
+    /// may be wrong. HAProxy (`on-marked-down`) and Envoy
+    /// (`close_connections_on_host_health_failure`) also keep such connections by default.
     pub fn on_down_in(&self, mode: Mode) -> OnDown {
         self.on_down.unwrap_or(match mode {
             Mode::Proxy | Mode::Http => OnDown::Keep,
@@ -237,27 +247,30 @@ impl BackendConfig {
         })
     }
 
-    /// How long a server that comes back takes to its whole share with this algorithm.
+    /// Time in which a recovered server ramps up to its full share with this algorithm.
     pub fn time_to_warm_up(&self) -> Duration {
         if self.algorithm.hashes() { Duration::ZERO } else { self.slow_start }
     }
 }
 
-/// The whole of a server's weight, in percent.
+/// Full share of a server's weight, in percent.
 pub const WHOLE: u8 = 100;
 
-/// The rule that chooses a server for a new connection.
+/// Algorithm that chooses a server for a new connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// Smooth weighted round robin: in turn, the turns of a heavy server spread out.
+    /// Smooth weighted round robin: servers take turns, and the turns of a heavy server are spread
+    /// out.
     RoundRobin,
     /// The server with the fewest open connections for its weight.
     LeastConnections,
-    /// The one of two servers, drawn at random by weight, that has fewer open connections for its weight
-    /// (Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", 2001).
+    /// Power of two choices: draws two servers at random by weight, and takes the server with fewer
+    /// open connections for its weight (Mitzenmacher, "The Power of Two Choices in Randomized Load
+    /// Balancing", 2001).
     PowerOfTwo,
-    /// The one of two servers, drawn alike, whose answers come sooner, by a moving average that follows peaks, and by its open requests.
-    /// Mode http only: nothing else sees answers.
+    /// Power of two choices by latency: draws two servers at random by weight, and compares a
+    /// moving average of response times that follows peaks, and the open requests. Mode `http`
+    /// only, as no other mode sees responses.
     Ewma,
     /// Consistent hash ring.
     Ring,
@@ -276,13 +289,13 @@ impl Algorithm {
         Algorithm::Maglev,
     ];
 
-    /// The algorithm of a backend that sets none. Packets are hashed, so that those of a connection go to the same server
-    /// even where nobody remembers it.
+    /// Default algorithm. Packets are hashed, so that packets of a connection go to the same server
+    /// even where no worker has a record of the flow.
     fn default_for(gets_packets: bool) -> Algorithm {
         if gets_packets { Algorithm::Ring } else { Algorithm::RoundRobin }
     }
 
-    /// Whether the choice follows from the client's and our addresses and ports alone.
+    /// Whether the choice depends only on the addresses and ports of the client and of convey.
     pub fn hashes(self) -> bool {
         match self {
             Algorithm::Ring | Algorithm::Maglev => true,
@@ -291,7 +304,7 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm's name in the configuration.
+    /// Name of the algorithm in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::RoundRobin => "round_robin",
@@ -304,19 +317,20 @@ impl Algorithm {
     }
 }
 
-/// What the hashing algorithms look at.
+/// Part of a connection that the hashing algorithms hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HashOn {
     /// The client's address: all connections of one client go to one server.
     Source,
-    /// Client address and port, VIP and port: connections of one client spread.
+    /// Client address and port, VIP and port: connections of one client spread over the servers.
     Tuple,
-    /// The same, unless the connection id of a QUIC packet names a server: see [`QuicConfig`].
+    /// Like [`HashOn::Tuple`], unless the connection id of a QUIC packet names a server: see
+    /// [`QuicConfig`].
     QuicCid,
 }
 
 impl HashOn {
-    /// What a backend that sets nothing hashes.
+    /// Default of a backend without `hash`.
     fn default_for(gets_packets: bool) -> HashOn {
         if gets_packets { HashOn::Tuple } else { HashOn::Source }
     }
@@ -334,20 +348,21 @@ impl HashOn {
     }
 }
 
-/// By what of a server the hashing algorithms place it: servers with the same keys in two backends get the same clients.
+/// Part of a server's identity that the hashing algorithms hash. Servers with equal keys in two
+/// backends get the same clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HashKey {
-    /// Its address and port.
+    /// Address and port of the server.
     #[default]
     AddrPort,
-    /// Its address: it gets the same clients on every port.
+    /// Address of the server: it gets the same clients on every port.
     Addr,
-    /// Its name: it also keeps them at another address.
+    /// Name of the server: it keeps its clients when its address changes.
     Name,
 }
 
 impl HashKey {
-    /// All of them, in the order the documentation lists them.
+    /// All keys, in the order the documentation lists them.
     pub const ALL: [HashKey; 3] = [HashKey::AddrPort, HashKey::Addr, HashKey::Name];
 
     /// The name in the configuration.
@@ -360,12 +375,12 @@ impl HashKey {
     }
 }
 
-/// How and how often the servers of a backend are probed.
+/// Health check of a backend's servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthCheck {
     /// What a probe does.
     pub kind: ProbeKind,
-    /// Port to probe; `None`: the server's own, which each server has then.
+    /// Port to probe; `None`: the server's own port, which every server then has.
     pub port: Option<u16>,
     /// From one probe's start to the next; each wait is jittered by up to a tenth.
     pub interval: Duration,
@@ -373,43 +388,46 @@ pub struct HealthCheck {
     pub timeout: Duration,
     /// Successful probes in a row that bring a server back; at least 1.
     pub rise: u32,
-    /// Failed probes (or failed connects of clients, or refused datagrams) in a row that take it out; at least 1.
+    /// Failures in a row that take a server down; at least 1. Failed probes, failed connects of
+    /// clients and refused datagrams count.
     pub fall: u32,
-    /// Which way a probe goes.
+    /// Path that a probe takes.
     pub via: ProbeVia,
-    /// The PROXY header that the backend's servers expect. A check at another port than the server's sends none.
+    /// PROXY header that the backend's servers expect. A check at a port other than the server's
+    /// sends none.
     pub send_proxy: Option<ProxyVersion>,
-    /// How the backend shakes hands with its servers. A check at another port than the server's does not; nor does one over HTTPS, which has
-    /// its own settings.
+    /// TLS settings of the backend's connections. Not used by a check at a port other than the
+    /// server's, nor by an HTTPS check, which has its own settings.
     pub tls: Option<CheckTls>,
-    /// How a check over HTTP speaks and judges, where every client of the server is one of mode
-    /// `http`. A check at another port than the server's speaks HTTP/1.1.
+    /// HTTP version and limits of an HTTP check, set where all frontends of the server are in mode
+    /// `http`. A check at a port other than the server's speaks HTTP/1.1.
     pub requests: Option<CheckedRequests>,
 }
 
-/// How requests of mode `http` speak with a server, and which answers they take.
+/// HTTP version and response limits of mode `http`, for health checks that follow them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckedRequests {
-    /// The version of the backend.
+    /// HTTP version of the backend.
     pub version: HttpVersion,
-    /// The largest limits of its frontends.
+    /// Largest response head limits of the backend's frontends.
     pub response_head: HeadLimits,
 }
 
-/// How a check shakes hands as clients' connections do.
+/// TLS settings of a health check that shakes hands as clients' connections do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckTls {
-    /// The backend's settings.
+    /// TLS settings of the backend.
     pub tls: Arc<BackendTls>,
-    /// The name that the server is asked for; `None`: its address.
+    /// Server name (SNI) in the handshake; `None`: the server is verified by its address.
     pub name: Option<String>,
 }
 
 impl HealthCheck {
-    /// A check of this kind as it is unless set otherwise.
+    /// Returns a check of this kind with default settings.
     pub fn new(kind: ProbeKind) -> HealthCheck {
-        // A UDP probe without an answer in time has succeeded. So the kernel must have said before that nobody is there: it
-        // asks for an address three times, a second each (RFC 4861, section 10).
+        // A UDP probe without an answer in time succeeds. So the timeout is longer than the kernel
+        // takes to report an absent neighbour: three solicitations, a second apart (RFC 4861,
+        // section 10).
         let (interval, timeout) = match kind {
             ProbeKind::Udp => (Duration::from_secs(4), Duration::from_millis(3500)),
             ProbeKind::None | ProbeKind::Tcp | ProbeKind::Http(_) => {
@@ -431,18 +449,19 @@ impl HealthCheck {
         }
     }
 
-    /// The PROXY header that goes before a check of a server at this address.
+    /// PROXY header of a health check of the server at this address.
     pub fn proxy_header_at(&self, server: SocketAddr) -> Option<ProxyVersion> {
         self.send_proxy.filter(|_| self.is_at_own_port(server))
     }
 
-    /// How a check of a server at this address shakes hands; `None`: it does not, or as its own settings say.
+    /// TLS settings of a health check of the server at this address; `None`: no TLS, or the check's
+    /// own settings apply.
     pub fn tls_at(&self, server: SocketAddr) -> Option<&CheckTls> {
         self.tls.as_ref().filter(|_| self.is_at_own_port(server))
     }
 
-    /// How a check over HTTP of a server at this address speaks and judges as requests do; `None`:
-    /// it does not.
+    /// HTTP version and limits of an HTTP check of the server at this address; `None`: the check's
+    /// own defaults apply.
     pub fn requests_at(&self, server: SocketAddr) -> Option<&CheckedRequests> {
         self.requests.as_ref().filter(|_| self.is_at_own_port(server))
     }
@@ -452,7 +471,7 @@ impl HealthCheck {
     }
 }
 
-/// What a probe does.
+/// Kind of a health check probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProbeKind {
     /// Servers are always considered up.
@@ -461,13 +480,13 @@ pub enum ProbeKind {
     Tcp,
     /// Send an empty UDP datagram; down if the server or a router refuses it, up if there is an answer or none.
     Udp,
-    /// `GET` over HTTP/1.1, or over HTTP/2 where requests go over it, with or without TLS; up if
-    /// the status is one that is expected, and so is the body.
+    /// `GET` over HTTP/1.1, or over HTTP/2 where requests use it, with or without TLS. The server
+    /// is up if status and body are as expected.
     Http(HttpCheck),
 }
 
 impl ProbeKind {
-    /// The name in the configuration.
+    /// Name of the kind in the configuration.
     pub fn name(&self) -> &'static str {
         match self {
             ProbeKind::None => "none",
@@ -479,22 +498,25 @@ impl ProbeKind {
     }
 }
 
-/// Time limits that hold for every proxied connection.
+/// Time limits of every proxied connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// One attempt to connect to a server; also how long a connection waits for a server at its limit.
+    /// Limit of one attempt to connect to a server, and of the wait for a server that is at its
+    /// connection limit.
     pub connect: Duration,
-    /// A connection without a byte in either direction for this long is closed.
+    /// Time without a byte in either direction after which a connection is closed.
     pub idle: Duration,
-    /// A server that does not send the head of its response for this long has failed. Mode `http` only.
+    /// Time in which a server must send the head of its response, or the request fails. Mode `http`
+    /// only.
     pub response: Duration,
-    /// The host of a server that leaves something unacknowledged for so long is gone, and so are its connections.
+    /// Time after which a server's host that acknowledges nothing counts as gone, and its
+    /// connections are closed.
     pub tcp_user_timeout: Duration,
-    /// A session of UDP without a datagram in either direction for this long is over.
+    /// Time without a datagram in either direction after which a UDP session ends.
     pub udp_idle: Duration,
-    /// How long open connections may finish when the program stops.
+    /// Time for open connections to finish when convey stops.
     pub drain: Duration,
-    /// How long convey still serves once SIGTERM has told it to stop, while `/readyz` sends clients elsewhere.
+    /// Time for which convey still serves after SIGTERM, while `/readyz` sends clients elsewhere.
     pub drain_delay: Duration,
 }
 
@@ -512,17 +534,17 @@ impl Default for Timeouts {
     }
 }
 
-/// A moment of the monotonic clock, in nanoseconds since the program started.
+/// Monotonic time, in nanoseconds since the program started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// Time since `earlier`; zero if that lies in the future.
+    /// Time since `earlier`; zero if `earlier` lies in the future.
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// This much later.
+    /// Timestamp that is `time` later.
     pub fn after(self, time: Duration) -> Timestamp {
         Timestamp(self.0.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
     }
@@ -537,7 +559,8 @@ impl Sub for Timestamp {
     }
 }
 
-/// Names one server of one backend at one address. A server that changes its address is another server.
+/// Identity of a server: backend, name and address. A server whose address changes becomes another
+/// server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServerKey {
     /// The backend's name.
@@ -554,18 +577,20 @@ impl fmt::Display for ServerKey {
     }
 }
 
-/// Clients could not connect to a server, their datagrams were refused, or (with outlier detection) they were reset
-/// without an answer. Told by the data path to whoever decides on health.
+/// Failures of clients at one server: failed connects, refused datagrams, or (with outlier
+/// detection) resets without an answer. The data path reports them to the code that decides on
+/// server health.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectFailures {
-    /// The server.
+    /// Server that failed.
     pub server: ServerKey,
-    /// How many times in a row, counting this one.
+    /// Number of failures in a row, including this one.
     pub in_a_row: u32,
-    /// The last error, in words for an operator.
+    /// Operator-facing message of the last error.
     pub error: String,
-    /// What clients speak with it.
+    /// Protocol between clients and server.
     pub protocol: Protocol,
-    /// Whether strangers could have made it up: it came by a way that clients' packets come by, too.
+    /// Whether a third party could have forged the failure, as it arrived by a path that clients'
+    /// packets also take.
     pub is_forgeable: bool,
 }

@@ -1,4 +1,4 @@
-//! What a trace tells of: small records, made by the data path.
+//! Trace events: small records that the data path makes.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
@@ -7,124 +7,126 @@ use std::time::Duration;
 
 use convey_model::{Protocol, Timestamp};
 
-/// Something that has happened to a connection, a session or a packet.
+/// Trace event of a connection, a session or a packet.
 #[derive(Debug, Clone)]
 pub struct TraceEvent {
-    /// When.
+    /// Time of the event.
     pub at: Timestamp,
-    /// TCP or UDP; `None`: the packet does not say.
+    /// TCP or UDP; `None`: the packet has no readable protocol.
     pub protocol: Option<Protocol>,
-    /// Who the client is; `None`: the packet does not say.
+    /// Address of the client; `None`: the packet has no readable client.
     pub client: Option<SocketAddr>,
-    /// Proxy mode: the proxy that the client came by, as its PROXY header says.
+    /// Proxy mode: address of the proxy, if a PROXY header named the client.
     pub proxy: Option<SocketAddr>,
-    /// Where the client came to.
+    /// Address that the client connected to.
     pub vip: Option<SocketAddr>,
-    /// The frontend, by the number the control path gave it.
+    /// Number of the frontend, assigned by the control path.
     pub frontend: Option<u32>,
-    /// The server, by the number the control path gave it, once there is one.
+    /// Number of the server, assigned by the control path, once a server is chosen.
     pub server: Option<u32>,
-    /// What has happened.
+    /// Step that the event records.
     pub step: TraceStep,
 }
 
-/// What has happened.
+/// Step of a proxied connection or of a packet.
 #[derive(Debug, Clone)]
 pub enum TraceStep {
-    /// Proxy mode.
+    /// Step in proxy mode.
     Connection(ConnectionStep),
-    /// Packet modes.
+    /// Step in the packet modes.
     Packet(PacketStep),
 }
 
-/// A step of a proxied connection, or of a session of UDP.
+/// Step of a proxied connection or UDP session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConnectionStep {
-    /// It was accepted.
+    /// convey accepted the connection.
     Accepted,
-    /// Its PROXY header was read.
+    /// convey read the PROXY header.
     Header,
-    /// Client and convey have shaken hands (TLS).
+    /// Client and convey completed the TLS handshake.
     Handshake {
-        /// The version that they speak, such as `TLSv1.3`.
+        /// Negotiated TLS version, such as `TLSv1.3`.
         version: &'static str,
-        /// Whether the session goes on from an earlier one.
+        /// Whether the handshake resumed an earlier session.
         is_resumed: bool,
     },
-    /// They have not.
+    /// The TLS handshake with the client failed.
     HandshakeFailed {
-        /// Why, in words.
+        /// Reason of the failure, as readable text.
         reason: &'static str,
     },
-    /// It waits for a connection slot of its frontend, or for its client's share.
+    /// The connection waits for a connection slot of its frontend, or for its client's share.
     Waits,
-    /// A route was chosen for it, by what its client asks for.
+    /// convey chose a route by the server name and protocol that the client requests.
     Routed {
-        /// The server name; `None`: it asks for none, or does not speak TLS.
+        /// Server name (SNI); `None`: the client sends none, or does not speak TLS.
         sni: Option<Box<str>>,
-        /// The route; `None`: there is none.
+        /// Name of the route; `None`: no route matches.
         route: Option<Arc<str>>,
     },
-    /// A server was chosen for it.
+    /// convey chose a server for the connection.
     Chosen {
-        /// 1 for the first that is tried.
+        /// Number of the attempt; the first is 1.
         attempt: u32,
     },
-    /// That server could not be connected to.
+    /// The connection to the server failed.
     ConnectFailed {
-        /// The number of the error; `None`: it has none.
+        /// Error number; `None`: the error has none.
         errno: Option<i32>,
-        /// Why they have not shaken hands (TLS), in words; `None`: that is not what failed.
+        /// Reason of a failed TLS handshake, as readable text; `None`: the failure has another
+        /// cause.
         fault: Option<&'static str>,
     },
-    /// The server has accepted.
+    /// The server accepted the connection.
     Connected {
-        /// After this time.
+        /// Time from the attempt to the server's accept.
         after: Duration,
     },
-    /// UDP: the session begins with its server.
+    /// UDP: the session begins with the chosen server.
     Begun,
-    /// UDP: the session goes on with another server.
+    /// UDP: the session continues with another server.
     Moved,
-    /// UDP: datagrams of its client were dropped, for the reason with this label.
+    /// UDP: convey dropped datagrams of the client.
     Dropped {
-        /// The label of the counter.
+        /// Label of the counter.
         reason: &'static str,
     },
-    /// It is over before its client was sent a byte, for the reason with this label.
+    /// The connection ended before convey sent the client a byte.
     Refused {
-        /// The label of the counter.
+        /// Label of the counter.
         reason: &'static str,
     },
-    /// It is over.
+    /// The connection or session ended.
     Ended {
-        /// The label of the counter; `None`: both sides have closed, or the session was silent.
+        /// Label of the counter; `None`: both sides closed, or the session was idle.
         reason: Option<&'static str>,
-        /// Bytes from and to the client; `None`: it began while nobody watched.
+        /// Bytes from and to the client; `None`: the connection began before any trace ran.
         bytes: Option<(u64, u64)>,
-        /// How long it lasted.
+        /// Duration of the connection.
         after: Duration,
     },
 }
 
-/// A packet, and what was decided.
+/// Packet, and the decision about it.
 #[derive(Debug, Clone)]
 pub struct PacketStep {
-    /// As it came; `None`: it cannot be read.
+    /// Headers of the received packet; `None`: the packet cannot be parsed.
     pub came: Option<TracedPacket>,
-    /// Index of the interface that it came in by; of one that was not sent, of that which it was to go by.
+    /// Index of the receiving interface. For a packet that could not be sent: index of the sending
+    /// interface.
     pub interface: u32,
     /// Length of the frame in bytes.
     pub frame_len: u32,
-    /// What became of it.
+    /// Outcome of the packet.
     pub way: TracedWay,
-    /// The state of its flow, once there is one.
+    /// State of the flow, if the packet has one.
     pub state: Option<&'static str>,
-    /// The bytes of the frame, for who has asked for them.
+    /// Bytes of the frame, if a trace asked for them.
     pub frames: Option<Box<TracedFrames>>,
 }
 
-/// The headers of a packet.
+/// Headers of a traced packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TracedPacket {
     /// Source address and port.
@@ -137,11 +139,11 @@ pub struct TracedPacket {
     pub ttl: u8,
     /// Length of the IP packet in bytes.
     pub len: u32,
-    /// How much of a packet it is.
+    /// Kind of the packet.
     pub kind: PacketKind,
 }
 
-/// How much of a packet a frame holds.
+/// Kind of the packet within a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PacketKind {
     /// A whole segment or datagram.
@@ -150,87 +152,87 @@ pub enum PacketKind {
     FirstFragment,
     /// Another fragment.
     LaterFragment,
-    /// An ICMP error about one.
+    /// An ICMP error about a packet.
     IcmpError,
 }
 
-/// The packet that another one goes within.
+/// Outer packet of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TracedTunnel {
-    /// `"ipip"` or `"gue"`.
+    /// Encapsulation: `"ipip"` or `"gue"`.
     pub kind: &'static str,
-    /// Its source.
+    /// Source address of the outer packet.
     pub from: IpAddr,
-    /// Its destination: the server.
+    /// Destination address of the outer packet: the server.
     pub to: IpAddr,
 }
 
-/// What became of a packet.
+/// Outcome of a traced packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TracedWay {
-    /// It was rewritten and goes on.
+    /// convey rewrote the packet and forwards it.
     Forwarded {
-        /// Source address and port as it goes.
+        /// Source address and port after the rewrite.
         from: SocketAddr,
-        /// Destination address and port as it goes.
+        /// Destination address and port after the rewrite.
         to: SocketAddr,
-        /// Index of the interface.
+        /// Index of the sending interface.
         interface: u32,
         /// Ethernet address of the next hop.
         next_hop: [u8; 6],
-        /// What it is to its flow.
+        /// Role of the packet in its flow.
         role: TracedRole,
-        /// Whether it goes in pieces, being too long for the next hop.
+        /// Whether convey fragments the packet, because it exceeds the next hop's MTU.
         is_cut: bool,
-        /// The tunnel that it goes through.
+        /// Tunnel that carries the packet.
         tunnel: Option<TracedTunnel>,
     },
-    /// It was dropped, and its sender is told so.
+    /// convey dropped the packet and notified its sender.
     Answered {
-        /// The label of the drop reason.
+        /// Label of the drop reason.
         reason: &'static str,
-        /// How its sender is told.
+        /// Kind of the notice.
         by: TracedAnswer,
     },
-    /// It was dropped.
+    /// convey dropped the packet.
     Dropped {
-        /// The label of the drop reason.
+        /// Label of the drop reason.
         reason: &'static str,
     },
-    /// It waits for the link-layer address of its next hop.
+    /// The packet waits for the link-layer address of its next hop.
     WaitsForNextHop,
-    /// It was to go by the interface, and could not be sent. Its headers are those that it has by then.
+    /// convey could not send the packet. The event has the headers as rewritten for sending.
     NotSent {
-        /// The label of the drop reason.
+        /// Label of the drop reason.
         reason: &'static str,
     },
 }
 
-/// How the sender of a dropped packet is told.
+/// Notice to the sender of a dropped packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TracedAnswer {
-    /// By a reset of TCP.
+    /// A TCP reset.
     Reset,
-    /// By an ICMP error.
+    /// An ICMP error.
     IcmpError,
 }
 
-/// What a forwarded packet is to its flow.
+/// Role of a forwarded packet in its flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TracedRole {
-    /// It begins it: its server was chosen for it.
+    /// First packet of a flow: convey chose its server.
     First,
-    /// It belongs to a flow that is known.
+    /// Packet of a known flow.
     Later,
-    /// The server's answer to a SYN, or its datagram.
+    /// Server's answer to a SYN, or a datagram from the server.
     Answer,
-    /// The server says that nobody takes it.
+    /// Server's refusal of the connection or datagram.
     Refusal,
-    /// It goes by its hash, without a record (DSR).
+    /// Packet that is forwarded by its hash, without a flow record (DSR).
     Unrecorded,
 }
 
-/// The first bytes of a frame as it came and as it went.
+/// First bytes of a frame as received and as sent.
 #[derive(Debug, Clone)]
 pub struct TracedFrames {
     came: [u8; TracedFrames::MAX_SNAP],
@@ -240,10 +242,10 @@ pub struct TracedFrames {
 }
 
 impl TracedFrames {
-    /// Bytes of each frame that are kept at most.
+    /// Maximum number of bytes kept of each frame.
     pub const MAX_SNAP: usize = 256;
 
-    /// A frame as it came; nothing has gone on yet.
+    /// Starts a record with a received frame; no frame has been sent yet.
     pub fn came(frame: &[u8]) -> TracedFrames {
         let empty = [0; TracedFrames::MAX_SNAP];
         let mut frames = TracedFrames { came: empty, came_len: 0, went: empty, went_len: 0 };
@@ -251,17 +253,17 @@ impl TracedFrames {
         frames
     }
 
-    /// What goes on in its place, or back to its sender.
+    /// Records the frame that is sent on, or back to the sender.
     pub fn set_went(&mut self, frame: &[u8]) {
         self.went_len = copy(&mut self.went, frame);
     }
 
-    /// The first bytes as it came.
+    /// First bytes of the received frame.
     pub fn frame_in(&self) -> &[u8] {
         &self.came[..self.came_len.into()]
     }
 
-    /// The first bytes as it went; empty if nothing went.
+    /// First bytes of the sent frame; empty if none was sent.
     pub fn frame_out(&self) -> &[u8] {
         &self.went[..self.went_len.into()]
     }
@@ -274,7 +276,7 @@ fn copy(to: &mut [u8; TracedFrames::MAX_SNAP], from: &[u8]) -> u16 {
 }
 
 impl TraceEvent {
-    /// The label of the reason, if something was dropped or refused, or has ended early.
+    /// Label of the reason, if the event records a drop, a refusal or an early end.
     pub fn drop_reason(&self) -> Option<&'static str> {
         match &self.step {
             TraceStep::Connection(step) => step.drop_reason(),
@@ -298,7 +300,7 @@ impl ConnectionStep {
     }
 }
 
-/// A number of a flow, the same for all of its events, in each process.
+/// Hash of a flow, equal for all of its events within a process.
 pub(crate) fn flow_hash(client: SocketAddr, vip: SocketAddr, protocol: Protocol) -> u64 {
     let mut hasher = DefaultHasher::new();
     (client, vip, protocol as u8).hash(&mut hasher);

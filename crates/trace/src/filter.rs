@@ -1,4 +1,4 @@
-//! Which events somebody wants to see.
+//! Filter of the events that a trace shows.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -7,31 +7,31 @@ use convey_model::{Prefix, Protocol};
 
 use crate::event::{TraceEvent, flow_hash};
 
-/// Says of each event whether it is shown. Empty, it shows everything.
+/// Filter of trace events. An empty filter shows all events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TraceFilter {
-    /// The clients.
+    /// Clients to show.
     pub client: Option<ClientPattern>,
-    /// The frontends, by the numbers the control path gave them.
+    /// Frontends to show, by the numbers the control path assigned.
     pub frontends: Option<Vec<u32>>,
-    /// The servers, by the numbers the control path gave them.
+    /// Servers to show, by the numbers the control path assigned.
     pub servers: Option<Vec<u32>>,
-    /// Only what is dropped, refused, or ends early.
+    /// Shows only events that drop, refuse, or end a connection early.
     pub drops: Option<DropPattern>,
-    /// Of so many flows one is shown, with all of its events; 0 and 1: all.
+    /// Sampling rate: shows one of this many flows, with all of its events; 0 and 1 show all.
     pub sample: u32,
 }
 
-/// Reasons of drops.
+/// Drop reasons to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DropPattern {
-    /// Any.
+    /// Any reason.
     Any,
-    /// The one with this label.
+    /// The reason with this label.
     Reason(&'static str),
 }
 
-/// Clients: a network, and a port if it matters.
+/// Client network, with an optional port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientPattern {
     network: Prefix,
@@ -39,7 +39,7 @@ pub struct ClientPattern {
 }
 
 impl ClientPattern {
-    /// Whether a client is meant.
+    /// Whether the pattern includes a client.
     pub fn includes(&self, client: SocketAddr) -> bool {
         self.network.contains(client.ip()) && self.port.is_none_or(|port| port == client.port())
     }
@@ -48,7 +48,8 @@ impl ClientPattern {
 impl FromStr for ClientPattern {
     type Err = String;
 
-    /// `IP`, `IP/LEN`, `IP:PORT`, `IP/LEN:PORT`; an address of IPv6 with a port has brackets.
+    /// Parses `IP`, `IP/LEN`, `IP:PORT` or `IP/LEN:PORT`; an IPv6 address with a port is in
+    /// brackets.
     fn from_str(text: &str) -> Result<ClientPattern, String> {
         let wrong = || {
             format!(
@@ -62,7 +63,7 @@ impl FromStr for ClientPattern {
     }
 }
 
-/// The network, and the port behind it.
+/// Splits the network from the port.
 fn split(text: &str) -> Option<(&str, Option<&str>)> {
     if let Some(rest) = text.strip_prefix('[') {
         let (ip, rest) = rest.split_once(']')?;
@@ -71,7 +72,7 @@ fn split(text: &str) -> Option<(&str, Option<&str>)> {
             None => rest.is_empty().then_some((ip, None)),
         };
     }
-    // Two colons are of an address of IPv6.
+    // Two colons belong to an IPv6 address.
     match text.split_once(':') {
         Some((network, port)) if !port.contains(':') => Some((network, Some(port))),
         _ => Some((text, None)),
@@ -79,7 +80,7 @@ fn split(text: &str) -> Option<(&str, Option<&str>)> {
 }
 
 impl TraceFilter {
-    /// Whether an event is shown.
+    /// Whether the filter shows an event.
     pub fn shows(&self, event: &TraceEvent) -> bool {
         let is_dropped = |drops: DropPattern| match (drops, event.drop_reason()) {
             (_, None) => false,
@@ -93,7 +94,7 @@ impl TraceFilter {
             && self.is_sampled(event)
     }
 
-    /// Whether packets of this flow that are forwarded may be shown.
+    /// Whether the filter may show forwarded packets of this flow.
     pub fn may_show_forwarded(
         &self,
         (client, vip, protocol): (SocketAddr, SocketAddr, Protocol),
@@ -112,7 +113,7 @@ impl TraceFilter {
         })
     }
 
-    /// All events of a connection are by one hash: that of who has opened it.
+    /// All events of a connection share one hash, that of the peer which opened the connection.
     fn is_sampled(&self, event: &TraceEvent) -> bool {
         if self.sample <= 1 {
             return true;
@@ -216,7 +217,7 @@ mod tests {
             shown += u32::from(seen[0]);
             let flow = (client.parse().unwrap(), "10.0.0.1:80".parse().unwrap(), Protocol::Tcp);
             assert_eq!(filter.may_show_forwarded(flow, (3, 7)), seen[0]);
-            // By a proxy that opens the connection, the header changes who the client is.
+            // A PROXY header changes the client: the peer that opened the connection is a proxy.
             let by_proxy =
                 TraceEvent { proxy: client.parse().ok(), ..event("203.0.113.1:5", ConnectionStep::Header) };
             assert_eq!(filter.shows(&by_proxy), seen[0]);

@@ -1,4 +1,4 @@
-//! Who watches, and the queue to each: bounded, and nobody who forwards waits for it.
+//! Subscriptions to trace events, each with a bounded queue that never blocks the data path.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -11,44 +11,44 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::event::TraceEvent;
 use crate::filter::TraceFilter;
 
-/// Who may watch at once.
+/// Maximum number of traces at once.
 pub const MAX_WATCHERS: usize = 4;
 
-/// Events that wait for one who watches. One more is lost, and counted.
+/// Queue length of one trace, in events. Further events are dropped and counted.
 const MAX_QUEUED: usize = 4_096;
 
-/// Why all traces end.
+/// Reason why all traces end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TraceEnd {
-    /// Another process serves from now on.
+    /// A successor process takes over.
     Upgrade,
-    /// The process ends.
+    /// The process stops.
     Stop,
 }
 
-/// Where the data path puts events, and those who watch take them.
+/// Trace hub: the data path publishes events, and traces receive them.
 #[derive(Debug)]
 pub struct TraceHub {
-    /// 0 while nobody watches; another number after each change of who watches what.
+    /// 0 without traces; otherwise a number that changes with each change of traces or filters.
     version: AtomicU64,
     changes: AtomicU64,
     taps: ArcSwap<Vec<Arc<TraceTap>>>,
-    /// Locked while the list of taps changes.
+    /// Held while the list of taps changes.
     ending: Mutex<Ending>,
 }
 
-/// End of all traces, and the tasks that wait for the last watcher to leave.
+/// End of all traces, and the tasks that wait until the last trace has ended.
 #[derive(Debug, Default)]
 struct Ending {
     why: Option<TraceEnd>,
     waiting: Vec<Waker>,
 }
 
-/// The end of a queue that events are put into.
+/// Sending end of a trace's queue.
 #[derive(Debug)]
 struct TraceTap {
     filter: ArcSwap<TraceFilter>,
-    /// Whether frames come with the events of packets.
+    /// Whether packet events include the bytes of frames.
     wants_frames: bool,
     events: Sender<TraceEvent>,
     lost: AtomicUsize,
@@ -66,26 +66,27 @@ impl Default for TraceHub {
 }
 
 impl TraceHub {
-    /// 0 while nobody watches. It is another number after each change of who watches what.
+    /// Version of the set of traces and filters: 0 without traces, otherwise a number that changes
+    /// with each change.
     #[inline]
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
     }
 
-    /// Whether somebody watches.
+    /// Whether any trace runs.
     #[inline]
     pub fn is_watched(&self) -> bool {
         self.version() != 0
     }
 
-    /// Those who watch now.
+    /// Current traces.
     pub fn watchers(&self) -> TraceWatchers {
         // The list is at least as new as a version that was read before.
         fence(Ordering::Acquire);
         TraceWatchers(self.taps.load_full())
     }
 
-    /// Shows the event to those who want it, if anybody watches. It is made only then.
+    /// Sends an event to the traces whose filters show it. Builds the event only if a trace runs.
     #[inline]
     pub fn tell(&self, event: impl FnOnce() -> TraceEvent) {
         if self.is_watched() {
@@ -93,7 +94,7 @@ impl TraceHub {
         }
     }
 
-    /// Watches from now on; `None` if [`MAX_WATCHERS`] do, or everything ends.
+    /// Starts a trace; returns `None` if [`MAX_WATCHERS`] run, or all traces end.
     pub fn watch(self: &Arc<TraceHub>, filter: TraceFilter, wants_frames: bool) -> Option<TraceWatch> {
         let ending = self.lock();
         let taps = self.taps.load_full();
@@ -108,13 +109,13 @@ impl TraceHub {
         Some(TraceWatch { hub: self.clone(), tap, events: taken })
     }
 
-    /// Ends all traces, and waits until nobody watches any more. Nobody can watch from now on.
+    /// Ends all traces, and waits until the last one is gone. No trace can start afterwards.
     pub async fn end(&self, why: TraceEnd) {
         self.lock().why = Some(why);
         poll_fn(|context| self.poll_unwatched(context)).await;
     }
 
-    /// Whether all traces end.
+    /// Whether all traces are ending.
     pub fn is_ending(&self) -> bool {
         self.end_reason().is_some()
     }
@@ -127,7 +128,7 @@ impl TraceHub {
         self.ending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ready once nobody watches.
+    /// Ready once no trace runs.
     fn poll_unwatched(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut ending = self.lock();
         if self.taps.load().is_empty() {
@@ -146,7 +147,7 @@ impl TraceHub {
         self.version.store(if is_watched { change } else { 0 }, Ordering::Release);
     }
 
-    /// A filter has changed.
+    /// Notes that a filter has changed.
     fn note_change(&self) {
         let _ending = self.lock();
         self.set(self.taps.load().to_vec());
@@ -163,22 +164,23 @@ impl TraceHub {
     }
 }
 
-/// Those who watch, for a batch or an event.
+/// Traces that receive the events of a batch.
 #[derive(Debug, Clone, Default)]
 pub struct TraceWatchers(Arc<Vec<Arc<TraceTap>>>);
 
 impl TraceWatchers {
-    /// Whether one of them wants the bytes of frames.
+    /// Whether any trace wants the bytes of frames.
     pub fn want_frames(&self) -> bool {
         self.0.iter().any(|tap| tap.wants_frames)
     }
 
-    /// Their filters.
+    /// Filters of the traces.
     pub fn filters(&self) -> Vec<TraceFilter> {
         self.0.iter().map(|tap| (**tap.filter.load()).clone()).collect()
     }
 
-    /// Shows the event to those who want it. Who has not taken earlier ones loses it.
+    /// Sends an event to the traces whose filters show it. A trace with a full queue loses the
+    /// event.
     pub fn tell(&self, event: TraceEvent) {
         for tap in self.0.iter().filter(|tap| tap.filter.load().shows(&event)) {
             if tap.events.try_send(event.clone()).is_err() {
@@ -188,7 +190,7 @@ impl TraceWatchers {
     }
 }
 
-/// One who watches, until this is dropped.
+/// Running trace; it ends on drop.
 #[derive(Debug)]
 pub struct TraceWatch {
     hub: Arc<TraceHub>,
@@ -197,17 +199,17 @@ pub struct TraceWatch {
 }
 
 impl TraceWatch {
-    /// The next event, if there is one.
+    /// Takes the next event, if the queue has one.
     pub fn take(&self) -> Option<TraceEvent> {
         self.events.try_recv().ok()
     }
 
-    /// How many events were lost since the last time, there being no room for them.
+    /// Number of events dropped since the last call, because the queue was full.
     pub fn take_lost(&self) -> usize {
         self.tap.lost.swap(0, Ordering::Relaxed)
     }
 
-    /// Goes by another filter from now on.
+    /// Replaces the filter.
     pub fn set_filter(&self, filter: TraceFilter) {
         if **self.tap.filter.load() != filter {
             self.tap.filter.store(Arc::new(filter));
@@ -215,7 +217,7 @@ impl TraceWatch {
         }
     }
 
-    /// Why all traces end, if they do.
+    /// Reason for the end of all traces, if they end.
     pub fn end(&self) -> Option<TraceEnd> {
         self.hub.end_reason()
     }

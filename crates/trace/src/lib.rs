@@ -1,7 +1,9 @@
-//! What `convey trace` shows. Pure: events in, and out by a bounded queue to each who watches and whose filter shows them.
+//! Trace events of `convey trace`. Pure: events go to each trace whose filter shows them, through a
+//! bounded queue.
 //!
-//! The data path asks [`TraceHub::version`] once for each batch or event of a connection: one relaxed load. It is 0 while
-//! nobody watches. Events have numbers and addresses; who reads them finds the names and writes the text.
+//! The data path reads [`TraceHub::version`] once per batch or connection event: one relaxed load,
+//! 0 without traces. Events hold numbers and addresses; the reader of a trace looks up names and
+//! writes the text.
 
 mod event;
 mod filter;
