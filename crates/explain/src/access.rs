@@ -1,4 +1,5 @@
-//! Where the network is written that lets a client in or keeps it out: which files to search, and what follows. Pure.
+//! Where the access list entry that decides about a client is written: files to search, and
+//! results. Pure.
 
 use std::path::PathBuf;
 
@@ -8,47 +9,47 @@ use convey_snapshot::Snapshot;
 use super::question::{AskedPlace, place};
 use super::{ClientAddr, Unanswerable};
 
-/// Files to be searched for the network that decides about a client.
+/// Files to search for the network that decides about a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkQuestion {
-    /// The network.
+    /// Network to search for.
     pub network: Prefix,
-    /// The files that its list was read from.
+    /// Files that the list was read from.
     pub files: Vec<AccessFile>,
 }
 
-/// What the search has come to.
+/// Result of the search for a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchedNetwork {
-    /// The network.
+    /// Network that was searched for.
     pub network: Prefix,
-    /// The files that were searched, in order; only the last one may have it.
+    /// Files that were searched, in order; only the last one may contain the network.
     pub files: Vec<SearchedFile>,
 }
 
-/// A file that was searched.
+/// File that was searched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchedFile {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What is in it, or why it was not read, in words for an operator.
+    /// Search result, or the operator-facing reason why the file was not read.
     pub outcome: Result<SearchedText, String>,
 }
 
-/// The text of a file that was searched.
+/// Search result of a file's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SearchedText {
-    /// The line that has the network, from 1.
+    /// Line of the network, counted from 1.
     pub line: Option<usize>,
-    /// Whether it is another text than the one that was loaded.
+    /// Whether the file's text has changed since convey loaded it.
     pub has_changed: bool,
 }
 
 impl NetworkQuestion {
-    /// The files to search for a client of a frontend. `None` if no network in a file may decide.
+    /// Files to search for a client of a frontend. `None` if no network from a file may decide.
     ///
     /// # Errors
-    /// The question makes no sense.
+    /// The question is invalid.
     pub fn new(
         snapshot: &Snapshot,
         client: ClientAddr,
@@ -62,14 +63,14 @@ impl NetworkQuestion {
         Ok((!files.is_empty()).then_some(NetworkQuestion { network, files }))
     }
 
-    /// What is known if nobody has searched, for this reason.
+    /// Result without a search, for this reason.
     pub fn unanswered(self, why: &str) -> SearchedNetwork {
         let unread = |file: AccessFile| SearchedFile { path: file.path, outcome: Err(why.to_owned()) };
         SearchedNetwork { network: self.network, files: self.files.into_iter().map(unread).collect() }
     }
 }
 
-/// Why a client may come in or not.
+/// Explains why a client is admitted or refused.
 pub(super) fn why(access: &Access, place: &AskedPlace, searched: Option<&SearchedNetwork>) -> String {
     let (ip, name) = (place.client.ip, &place.frontend.config.name);
     let list = |is_let_in| format!("frontends.{name}.access.{}", if is_let_in { "allow" } else { "deny" });
@@ -83,7 +84,7 @@ pub(super) fn why(access: &Access, place: &AskedPlace, searched: Option<&Searche
     }
 }
 
-/// Where a network is written; nothing if that is the configuration itself.
+/// File and line of a network; empty if the network is in the configuration itself.
 fn written_at(SearchedNetwork { files, .. }: &SearchedNetwork) -> String {
     let found = files.iter().find_map(|file| match &file.outcome {
         Ok(text) => text.line.map(|line| (&file.path, line, text.has_changed)),

@@ -1,4 +1,4 @@
-//! Whether a client may come in: access lists, its share, the limits of its source. Pure.
+//! Admission of a client: access lists, its share, the limits of its source. Pure.
 
 use convey_forward::ClientShare;
 use convey_model::{DropReason, Prefix, Protocol, client_of};
@@ -12,7 +12,7 @@ use super::question::AskedPlace;
 use super::route::AskedLimit;
 use super::{ClientVerdict, End, ExplainSources, Steps};
 
-/// The connections of the frontend.
+/// Checks the connection slots of the frontend.
 pub(super) fn check_slots(place: &AskedPlace, steps: &mut Steps) {
     let (config, slots) = (&place.frontend.config, &place.frontend.live.slots);
     let Some(most) = config.max_connections else { return };
@@ -23,7 +23,7 @@ pub(super) fn check_slots(place: &AskedPlace, steps: &mut Steps) {
     }
 }
 
-/// A datagram that comes from where a server listens would be answered without end.
+/// Checks for a loop: datagrams from a server's address would be answered endlessly.
 pub(super) fn check_loop(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let (client, protocol) = (place.client_addr(), place.frontend.config.protocol);
     if sources.snapshot.server_endpoints.contain(protocol, client, place.vip.port()) {
@@ -32,7 +32,7 @@ pub(super) fn check_loop(sources: ExplainSources<'_>, place: &AskedPlace, steps:
     }
 }
 
-/// What becomes of a client where all there may be are in use.
+/// Result for a client when all slots of the frontend are in use.
 fn full(place: &AskedPlace) -> End {
     let config = &place.frontend.config;
     let waits = config.mode.is_proxied() && is_tcp(place);
@@ -49,7 +49,7 @@ fn is_tcp(place: &AskedPlace) -> bool {
     }
 }
 
-/// The access lists.
+/// Checks the access lists.
 pub(super) fn check_access(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let (access, ip) = (&place.frontend.config.access, place.client.ip);
     if place.frontend.config.accept_proxy {
@@ -70,7 +70,7 @@ pub(super) fn check_access(sources: ExplainSources<'_>, place: &AskedPlace, step
     }
 }
 
-/// What the client has of the frontend in proxy mode.
+/// Checks the client's share of the frontend in proxy mode.
 pub(super) fn check_share(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let Some(proxy) = sources.proxy else { return };
     let (frontend, ip) = (&place.frontend, place.client.ip);
@@ -103,7 +103,7 @@ pub(super) fn check_share(sources: ExplainSources<'_>, place: &AskedPlace, steps
     steps.end("share", End { verdict, reason }, says);
 }
 
-/// What the client has of passthrough.
+/// Checks the client's share of passthrough.
 pub(super) fn check_packet_share(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let ip = place.client.ip;
     if place.frontend.config.mode.has_snat() && place.frontend.config.trusts(ip) {
@@ -127,7 +127,7 @@ pub(super) fn check_packet_share(sources: ExplainSources<'_>, place: &AskedPlace
     }
 }
 
-/// The limits of its source.
+/// Checks the limits of the client's source.
 pub(super) fn check_source(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let (Frontend { config, sources: counts, .. }, ip) = (&*place.frontend, place.client.ip);
     let (Some(counts), limits) = (counts.as_ref(), &config.limits) else { return };
@@ -148,7 +148,7 @@ pub(super) fn check_source(sources: ExplainSources<'_>, place: &AskedPlace, step
     }
 }
 
-/// How fast its source may send the request that is asked about.
+/// Checks the request rates that the request's source may use.
 pub(super) fn check_requests(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let (ip, limits) = (place.client.ip, place.asked.as_ref().map_or(&[][..], |asked| &asked.limits));
     if !limits.is_empty() && place.frontend.config.trusts(ip) {
@@ -166,7 +166,7 @@ pub(super) fn check_requests(sources: ExplainSources<'_>, place: &AskedPlace, st
     }
 }
 
-/// The key of the frontend that exempts the client's connections from its limits.
+/// Configuration key that exempts the client's connections from the frontend's limits.
 fn trusting(place: &AskedPlace) -> &'static str {
     match place.frontend.config.trusts_client(place.client.ip) {
         true => "trusted_clients",

@@ -1,4 +1,4 @@
-//! The choice of a server: algorithm, hash, place in the table. Pure.
+//! Choice of a server: algorithm, hash, position in the table. Pure.
 
 use convey_balance::{Foreseen, Step};
 use convey_model::{HashOn, Protocol, RouteAction};
@@ -8,16 +8,16 @@ use convey_snapshot::{Pick, Pool};
 use super::question::AskedPlace;
 use super::{ClientVerdict, Dependence, End, Steps, sni};
 
-/// The server that a pool chooses.
+/// Result of the choice of a server.
 pub(super) struct Choice {
     pub(super) pick: Pick,
     depends_on: Option<Dependence>,
-    /// The client gets the server that it had; the pool is not asked.
+    /// The client gets its previous server, without a choice of the pool.
     pub(super) is_again: bool,
 }
 
 impl Choice {
-    /// Its index, if it is known.
+    /// Index of the chosen server, if it can be predicted.
     pub(super) fn server(&self) -> Option<usize> {
         match (self.pick, self.depends_on) {
             (_, Some(Dependence::Port)) | (Pick::Busy | Pick::Nobody, _) => None,
@@ -37,7 +37,7 @@ impl Choice {
     }
 }
 
-/// What the pool of the frontend says now, if the client does not get the same server `again`.
+/// Explains the choice of the frontend's pool, unless the client gets its previous server `again`.
 pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Steps) -> Choice {
     let pool = &place.frontend.pool;
     if let Some(index) = again {
@@ -86,9 +86,9 @@ pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Step
     choice
 }
 
-/// In mode `http` each request goes by its route, in proxy mode a TLS connection may. Notes that of the request that is asked about, or that what follows is of requests
-/// without one. If these have no backend,
-/// there is no choice to tell.
+/// Chooses by route: in mode `http` for each request, in proxy mode for a TLS connection. Notes the
+/// route of the request in question, or the routes in general without a request. Returns `None` if
+/// there is no backend to choose from.
 pub(super) fn by_route(place: &AskedPlace, steps: &mut Steps) -> Option<Choice> {
     let config = &place.frontend.config;
     let none = Choice { pick: Pick::Nobody, depends_on: None, is_again: false };
@@ -120,7 +120,7 @@ fn note_route(end: Option<End>, says: &str, steps: &mut Steps) {
     }
 }
 
-/// What proxies do with the server.
+/// Notes how a proxy connects to the server.
 pub(super) fn note_way(place: &AskedPlace, server: Option<usize>, steps: &mut Steps) {
     let Some(server) = server.map(|index| &place.frontend.pool.servers[index]) else { return };
     let at = server.config.addr_for(place.vip.port());
@@ -160,7 +160,7 @@ fn algorithm(place: &AskedPlace) -> String {
     format!("{name}: it hashes {what} (hash = \"{}\") to {hash:#018x}", config.hash.name())
 }
 
-/// What may help a new connection where there is no room.
+/// Note on eviction, which may free a place for a new connection.
 pub(super) fn gives_way(place: &AskedPlace) -> &'static str {
     match place.frontend.config.mode.forwards_packets() {
         true => "; one that is not open yet gives way, if there is one",

@@ -1,4 +1,5 @@
-//! The flows that a client has at a frontend: what the workers are asked, and what follows for the client. Pure.
+//! Flows that a client has at a frontend: questions to the workers, and what the answers mean for
+//! the client. Pure.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,92 +17,92 @@ use serde::Serialize;
 use super::question::{AskedPlace, place};
 use super::{ClientAddr, ClientVerdict, ExplainSources, Explanation, Steps, Unanswerable, packets};
 
-/// Servers that are told one by one.
+/// Maximum number of servers that are listed individually.
 const MAX_SERVERS: usize = 16;
 
-/// Flows that a client may have from one port, one at each place of a frontend.
+/// Maximum number of flows of a client from one port, one at each address of a frontend.
 const MAX_FLOWS: usize = 64;
 
-/// What the workers have to be asked before a question can be answered.
+/// Query to the workers for an explanation of a client's flows.
 #[derive(Debug, Clone)]
 pub struct FlowQuestion {
-    /// The key of the client's packets, if the question says it all and a packet mode has the flow.
+    /// Key of the client's packets, if the question determines it and a packet mode has the flow.
     pub key: Option<FlowKey>,
-    /// The flows that matter, if there is no key.
+    /// Query for the client's flows, if there is no key.
     pub query: FlowQuery,
-    /// Whether the client's port is known: then one flow is wanted.
+    /// Whether the client's port is known, so that a single flow is wanted.
     pub is_for_one: bool,
     places: Vec<SocketAddr>,
 }
 
-/// What the workers have answered.
+/// Answer of the workers about a client's flows.
 #[derive(Debug, Clone)]
 pub enum ClientFlows {
-    /// Nobody was asked: no convey runs.
+    /// No worker was queried, as no convey runs.
     NotAsked,
-    /// The flow from the client's port, if there is one.
+    /// Flow from the client's port, if one exists.
     One(Option<Box<FoundFlow>>),
-    /// The open flows of the client, counted by server.
+    /// Open flows of the client, counted by server.
     All(FlowAnswer),
-    /// They have not.
+    /// The workers did not answer.
     Unknown(FlowsUnavailable),
 }
 
-/// A flow from the client's port.
+/// Flow from the client's port.
 #[derive(Debug, Clone)]
 pub enum FoundFlow {
-    /// A connection or session of proxy mode.
+    /// Connection or session of proxy mode.
     Proxied(ListedFlow),
-    /// A flow of a packet mode.
+    /// Flow of a packet mode.
     Packets(PacketFlow),
 }
 
-/// The flow that a client has.
+/// Flow of a client, as shown in the explanation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ExplainedFlow {
-    /// Its name in the list of flows.
+    /// Identifier of the flow in the list of flows.
     pub id: String,
-    /// How far it is.
+    /// State of the flow.
     pub state: &'static str,
-    /// Whether it is over: a SYN begins a new one in its place.
+    /// Whether the flow is over: a SYN begins a new one in its place.
     pub over: bool,
-    /// Its backend and server; `None` while it has none.
+    /// Backend and server; `None` while the flow has no server.
     pub server: Option<String>,
-    /// Where that is.
+    /// Address of the server.
     pub address: Option<SocketAddr>,
-    /// Whom the server sees instead of the client.
+    /// Source address and port that the server sees instead of the client's.
     pub snat: Option<SocketAddr>,
-    /// Since its first packet.
+    /// Seconds since the flow's first packet.
     pub age_seconds: Option<f64>,
-    /// Since its last one.
+    /// Seconds since the flow's last packet.
     pub idle_seconds: Option<f64>,
-    /// Whether the kernel forwards its packets.
+    /// Whether the kernel forwards the flow's packets.
     pub kernel: bool,
 }
 
-/// The open flows of a client.
+/// Open flows of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OpenFlows {
-    /// How many there are.
+    /// Number of open flows.
     pub open: u64,
-    /// The servers that have most of them.
+    /// Servers with most of the flows.
     pub servers: Vec<FlowsOfServer>,
 }
 
-/// The open flows that a client has with a server.
+/// Open flows of a client at one server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FlowsOfServer {
-    /// Backend and server; `-` while they have none.
+    /// Backend and server; `-` while the flows have no server.
     pub server: String,
-    /// How many there are.
+    /// Number of flows.
     pub flows: u64,
 }
 
 impl FlowQuestion {
-    /// What to ask of the workers about a client of a frontend.
+    /// Builds the query to the workers about a client of a frontend.
     ///
     /// # Errors
-    /// The question makes no sense.
+    /// The question is invalid.
     pub fn new(
         snapshot: &Snapshot,
         client: ClientAddr,
@@ -128,7 +129,7 @@ impl FlowQuestion {
         })
     }
 
-    /// Of those that the query has found the one that is meant: the last one in use.
+    /// Chooses the flow in question among those that the query found: the one that was used last.
     pub fn choose(&self, found: Vec<ListedFlow>) -> Option<ListedFlow> {
         found.into_iter().rfind(|flow| self.places.contains(&flow.listen))
     }
@@ -158,12 +159,12 @@ impl ClientFlows {
         }
     }
 
-    /// The flow that the client has with a server, if it goes on.
+    /// Flow of the client that is open and has a server.
     pub(super) fn going_on(&self) -> Option<&FoundFlow> {
         self.one().filter(|flow| !flow.is_over() && flow.listed().server.is_some())
     }
 
-    /// The flow whose place a new one takes.
+    /// Finished flow that a new one replaces.
     pub(super) fn over(&self) -> Option<&FlowSight> {
         match self.one()? {
             FoundFlow::Packets(flow) if flow.sight.is_over() => Some(&flow.sight),
@@ -171,7 +172,7 @@ impl ClientFlows {
         }
     }
 
-    /// The flow as it is told.
+    /// Client's flow, as shown in the explanation.
     pub(super) fn told(&self) -> Option<ExplainedFlow> {
         let found = self.one()?;
         let listed = found.listed();
@@ -188,7 +189,7 @@ impl ClientFlows {
         })
     }
 
-    /// All flows as they are told.
+    /// Client's open flows, as shown in the explanation.
     pub(super) fn counted(&self) -> Option<OpenFlows> {
         let ClientFlows::All(answer) = self else { return None };
         let servers = answer.groups.iter();
@@ -197,12 +198,12 @@ impl ClientFlows {
     }
 }
 
-/// Seconds with milliseconds, as the API has ages of flows.
+/// Seconds rounded to milliseconds, as the API reports ages of flows.
 pub fn rounded_seconds(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e3).round() / 1e3
 }
 
-/// Where the flow of the client is, if it may have been at several places of the frontend.
+/// Moves the question to the flow's address, if the frontend has several.
 pub(super) fn at_its_place(place: AskedPlace, flows: &ClientFlows) -> AskedPlace {
     let listen = flows.one().map(|found| found.listed().listen);
     match listen.filter(|listen| place.fitting.contains(listen)) {
@@ -211,7 +212,7 @@ pub(super) fn at_its_place(place: AskedPlace, flows: &ClientFlows) -> AskedPlace
     }
 }
 
-/// What the client has, where the answer is for a new flow.
+/// Notes the client's flows, for an answer about a new flow.
 pub(super) fn note(flows: &ClientFlows, place: &AskedPlace, steps: &mut Steps) {
     let client = place.client;
     let says = match flows {
@@ -228,7 +229,7 @@ pub(super) fn note(flows: &ClientFlows, place: &AskedPlace, steps: &mut Steps) {
     steps.note("flow", says);
 }
 
-/// What becomes of a client that has a flow. `new` is what becomes of its next one.
+/// Explains a client that has a flow. `new` is the explanation of the client's next flow.
 pub(super) fn explain(
     sources: ExplainSources<'_>,
     place: &AskedPlace,
@@ -288,7 +289,7 @@ fn next(new: &Explanation) -> String {
     }
 }
 
-/// `established for 12s, silent for 1s`
+/// Formats as `established for 12s, silent for 1s`.
 fn since(found: &FoundFlow) -> String {
     let activity = found.listed().activity;
     let time = |time: Duration| format_duration(Duration::from_secs(time.as_secs()));
@@ -312,7 +313,7 @@ fn server(listed: &ListedFlow) -> Option<String> {
     listed.server.as_ref().map(|(backend, name, _)| format!("{backend}/{name}"))
 }
 
-/// `12 open here: 7 with pool/a, 5 with pool/b`
+/// Formats as `12 open here: 7 with pool/a, 5 with pool/b`.
 fn open(FlowAnswer { matching, groups, more_flows, .. }: &FlowAnswer) -> String {
     let of = |group: &convey_model::FlowGroup| match &*group.name {
         "-" => format!("{} without a server yet", group.flows),

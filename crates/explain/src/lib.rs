@@ -1,8 +1,11 @@
-//! Which server a client gets, and why: the answer of `convey explain` and of `/v1/explain`. Pure.
+//! Explanation of the server that a client gets: the answer of `convey explain` and of
+//! `/v1/explain`. Pure.
 //!
-//! Nothing is decided here. [`explain`] asks what the data path asks: the access lists, the sources of a frontend, its pool
+//! This crate makes no decisions of its own. [`explain`] queries the code that the data path runs:
+//! the access lists, the sources of a frontend, its pool
 //! ([`Pool::foresee`](convey_snapshot::Pool::foresee)) and, in packet modes, the forwarding core
-//! ([`Inquiry`](convey_forward::Inquiry)). None of the questions takes a turn, a slot or anything of a limit.
+//! ([`Inquiry`](convey_forward::Inquiry)). No query takes a turn or a slot, or counts toward a
+//! limit.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod access;
@@ -40,102 +43,102 @@ use self::packets::PacketInquiry;
 use self::question::{AskedPlace, place};
 use self::servers::ServerNote;
 
-/// What is asked of.
+/// State that an explanation is derived from.
 #[derive(Clone, Copy)]
 pub struct ExplainSources<'a> {
-    /// The state that new connections meet.
+    /// Snapshot that new connections use.
     pub snapshot: &'a Snapshot,
-    /// What packet modes make of it; `None` without a frontend in one.
+    /// Forwarding plan of the packet modes; `None` without a frontend in one.
     pub plan: Option<&'a Plan>,
-    /// What else is known of packet modes.
+    /// Further state of the packet modes.
     pub packets: Option<&'a PacketFacts>,
-    /// What the workers of proxies share; `None` where no convey runs.
+    /// State that the workers of proxies share; `None` if no convey runs.
     pub proxy: Option<&'a WorkersShared>,
-    /// The flows that the client has at the frontend.
+    /// Flows of the client at the frontend.
     pub flows: &'a ClientFlows,
-    /// What the client holds of its share in passthrough, if its worker was asked; `None` if nobody has a share.
+    /// Client's share in passthrough, if its worker was queried; `None` if no shares apply.
     pub share: Option<&'a Result<Option<ClientShare>, FlowsUnavailable>>,
-    /// The request that is asked about (frontends with routes).
+    /// Request in question (frontends with routes).
     pub request: Option<&'a AskedRequest>,
-    /// Where the network is written that decides about the client, if a file may have it.
+    /// Where the network that decides about the client is written, if a file may have it.
     pub network: Option<&'a SearchedNetwork>,
     /// The time.
     pub now: Timestamp,
 }
 
-/// The answer.
+/// Explanation of a client's treatment at a frontend.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Explanation {
-    /// Who was asked about: an address, with its port if that was given.
+    /// Client in question: an address, with its port if one was given.
     pub client: String,
-    /// The frontend's name.
+    /// Name of the frontend.
     pub frontend: String,
-    /// Where the client connects to.
+    /// Address that the client connects to.
     pub vip: SocketAddr,
-    /// How the frontend forwards.
+    /// Mode of the frontend.
     pub mode: &'static str,
-    /// The protocol of its clients.
+    /// Protocol of the frontend.
     pub protocol: &'static str,
-    /// Its backend.
+    /// Name of the backend.
     pub backend: String,
-    /// What becomes of the client.
+    /// Outcome for the client.
     pub verdict: ClientVerdict,
-    /// If it is refused or waits: the name of the reason, as it is counted.
+    /// Label of the counter, if the client is refused or waits.
     pub reason: Option<&'static str>,
-    /// The name of its server.
+    /// Name of the client's server.
     pub server: Option<String>,
-    /// Where it connects to there.
+    /// Address of the client's server.
     pub address: Option<SocketAddr>,
-    /// What the answer depends on beside what is configured and up.
+    /// Condition of the answer, beside configuration and health.
     pub depends_on: Option<Dependence>,
-    /// The flow that the client has from its port, if there is one.
+    /// Flow from the client's port, if one exists.
     pub flow: Option<ExplainedFlow>,
-    /// The flows that it has, if its port was not given.
+    /// Open flows of the client, if no port was given.
     pub open_flows: Option<OpenFlows>,
-    /// How that comes about, in order.
+    /// Steps that lead to the outcome, in order.
     pub steps: Vec<ExplainedStep>,
     /// All servers of the backend, and why each gets this client or does not.
     pub servers: Vec<ServerNote>,
 }
 
-/// What becomes of a client.
+/// Outcome for a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientVerdict {
-    /// It gets the server.
+    /// The client gets the server.
     Server,
-    /// It gets one of the servers that can be chosen; which one cannot be said.
+    /// The client gets one of the available servers; which one cannot be predicted.
     OneOfThem,
-    /// It waits for one.
+    /// The client waits for a server.
     Waits,
-    /// convey itself answers it, with a redirect or a file.
+    /// convey itself answers the client, with a redirect or a file.
     Answered,
-    /// It gets none.
+    /// The client is refused.
     Refused,
 }
 
-/// What an answer depends on.
+/// Condition that an answer depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dependence {
-    /// The moment: other connections change it.
+    /// Time: other connections change the answer.
     Moment,
-    /// The client's port, which was not given.
+    /// Client's port, which was not given.
     Port,
 }
 
-/// One step on the way.
+/// Step of an explanation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ExplainedStep {
-    /// What it is about, in a word or two.
+    /// Subject of the step, in a word or two.
     pub about: &'static str,
-    /// Whether the client's way ends here.
+    /// Whether the client's path ends at this step.
     pub ends: bool,
-    /// In words for an operator.
+    /// Operator-facing text.
     pub says: String,
 }
 
-/// What becomes of the client at a step where its way ends.
+/// Outcome for the client at a step where its path ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct End {
     verdict: ClientVerdict,
@@ -143,7 +146,7 @@ struct End {
 }
 
 impl End {
-    /// No route leads anywhere.
+    /// No route matches, and there is no default backend.
     const NO_ROUTE: End = End { verdict: ClientVerdict::Refused, reason: "no_route" };
 
     /// The route is a redirect.
@@ -152,14 +155,14 @@ impl End {
     /// The backend serves files.
     const FILES: End = End { verdict: ClientVerdict::Answered, reason: "file" };
 
-    /// In packet modes a connection that is not open yet gives way to a new one, if there is one.
+    /// In packet modes, a new connection may evict one that is not open yet.
     fn depends_on(self, mode: Mode) -> Option<Dependence> {
         let gives_way = mode.forwards_packets() && self.reason == DropReason::MaxConnections.label();
         gives_way.then_some(Dependence::Moment)
     }
 }
 
-/// The steps so far.
+/// Steps so far.
 #[derive(Default)]
 struct Steps {
     all: Vec<ExplainedStep>,
@@ -171,7 +174,7 @@ impl Steps {
         self.all.push(ExplainedStep { about, ends: false, says: says.into() });
     }
 
-    /// The client's way ends here, unless it has ended before.
+    /// Ends the client's path at this step, unless it has already ended.
     fn end(&mut self, about: &'static str, end: End, says: impl Into<String>) {
         let ends = self.end.is_none();
         self.end.get_or_insert(end);
@@ -183,10 +186,10 @@ impl Steps {
     }
 }
 
-/// What becomes of a client of a frontend now.
+/// Explains the treatment of a client at a frontend.
 ///
 /// # Errors
-/// The question makes no sense.
+/// The question is invalid.
 pub fn explain(
     sources: ExplainSources<'_>,
     client: ClientAddr,
@@ -204,8 +207,8 @@ pub fn explain(
     })
 }
 
-/// What to ask of the worker of a new flow of passthrough, before its share can be told: the key, and the number of the server.
-/// `None` where nothing is to be asked.
+/// Query about the client's share in passthrough, for the worker of a new flow: the key, and the
+/// number of the server. `None` if no query is needed.
 pub fn share_question(
     sources: ExplainSources<'_>,
     client: ClientAddr,
@@ -220,7 +223,7 @@ pub fn share_question(
     Some((place.key()?, place.frontend.pool.servers[server?].live.id))
 }
 
-/// What becomes of a new connection or session of the client.
+/// Explains a new connection or session of the client.
 fn of_new(sources: ExplainSources<'_>, place: &AskedPlace, mut steps: Steps) -> Explanation {
     let pool = &place.frontend.pool;
     let choice = match packets::inquiry(sources, place) {
@@ -249,7 +252,7 @@ fn of_new(sources: ExplainSources<'_>, place: &AskedPlace, mut steps: Steps) -> 
         flow: sources.flows.told(),
         open_flows: sources.flows.counted(),
         steps: steps.all,
-        // A request that its route answers is of no server.
+        // A request that its route answers goes to no server.
         servers: match place.asked.as_ref().and_then(|asked| asked.end) {
             None => servers::notes(sources, place, &choice, end.is_none()),
             Some(_) => Vec::new(),
@@ -257,7 +260,7 @@ fn of_new(sources: ExplainSources<'_>, place: &AskedPlace, mut steps: Steps) -> 
     }
 }
 
-/// In the order of a proxy: TCP waits for a connection slot before it is accepted.
+/// Checks in the order of a proxy: TCP waits for a connection slot before it is accepted.
 fn of_proxy(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) -> Choice {
     match place.frontend.config.protocol {
         Protocol::Tcp => {
@@ -283,7 +286,7 @@ fn of_proxy(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) 
     choice
 }
 
-/// In the order of the forwarding core.
+/// Checks in the order of the forwarding core.
 fn of_packets(
     sources: ExplainSources<'_>,
     place: &AskedPlace,

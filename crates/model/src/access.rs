@@ -1,4 +1,4 @@
-//! The clients that may come in: networks that are let in, and networks that are kept out. Pure.
+//! Access lists of clients: networks that are allowed, and networks that are denied. Pure.
 
 mod ranges;
 
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use super::Prefix;
 use ranges::Ranges;
 
-/// The access lists of a frontend. The default lets everybody in. Clones share the lists.
+/// Access lists of a frontend. The default admits every client. Clones share the lists.
 ///
-/// The longest prefix that contains an address decides. Of an allowed and a denied network with the same prefix, the denied
-/// one decides. An address in no network is let in, unless there is an allowed network.
+/// The longest prefix that contains an address decides; with equal prefixes, the denied network
+/// decides. An address in no network is admitted, unless the allow list has an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Access(Option<Arc<AccessLists>>);
 
@@ -28,7 +28,7 @@ struct AccessLists {
     files: Vec<AccessFile>,
 }
 
-/// Where the networks are from makes no difference.
+/// Lists are equal regardless of the files that they were read from.
 impl PartialEq for AccessLists {
     fn eq(&self, other: &AccessLists) -> bool {
         (&self.allowed, &self.denied) == (&other.allowed, &other.denied)
@@ -37,19 +37,19 @@ impl PartialEq for AccessLists {
 
 impl Eq for AccessLists {}
 
-/// A file that networks were read from.
+/// File that networks were read from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessFile {
-    /// Whether they are let in.
+    /// Whether the file is an allow list.
     pub is_allowed: bool,
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Of the text that was read: see [`AccessFile::fingerprint`].
+    /// Fingerprint of the text that was read: see [`AccessFile::fingerprint`].
     pub fingerprint: u64,
 }
 
 impl AccessFile {
-    /// Tells a text from others, in this process.
+    /// Hash of a file's text, comparable within this process.
     pub fn fingerprint(text: &str) -> u64 {
         let mut hasher = DefaultHasher::new();
         text.hash(&mut hasher);
@@ -58,7 +58,7 @@ impl AccessFile {
 }
 
 impl Access {
-    /// Lists of these networks. A lookup takes the logarithm of their number.
+    /// Builds lists of these networks. A lookup takes time logarithmic in their number.
     pub fn new(
         allowed: impl IntoIterator<Item = Prefix>,
         denied: impl IntoIterator<Item = Prefix>,
@@ -66,7 +66,7 @@ impl Access {
         Access::from_files(allowed, denied, Vec::new())
     }
 
-    /// The same where networks are from files. Lists that are equal but for these are equal.
+    /// Like [`Access::new`], for networks that were read from files. Equality ignores the files.
     pub fn from_files(
         allowed: impl IntoIterator<Item = Prefix>,
         denied: impl IntoIterator<Item = Prefix>,
@@ -77,7 +77,7 @@ impl Access {
         if allowed.is_empty() && denied.is_empty() {
             return Access::default();
         }
-        // Of two with the same prefix the later one counts.
+        // With equal prefixes, the later network counts.
         let all = || allowed.iter().map(|net| (net, true)).chain(denied.iter().map(|net| (net, false)));
         let rest = allowed.is_empty();
         let v4 = Ranges::new(rest, all().filter_map(|(net, is_let_in)| Some((net.v4_range()?, is_let_in))));
@@ -85,17 +85,17 @@ impl Access {
         Access(Some(Arc::new(AccessLists { allowed, denied, v4, v6, files })))
     }
 
-    /// The files that networks are from.
+    /// Files that networks were read from.
     pub fn files(&self) -> &[AccessFile] {
         self.0.as_ref().map_or(&[], |lists| &lists.files)
     }
 
-    /// Whether everybody is let in.
+    /// Whether the lists admit every client.
     pub fn is_open(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Whether a client is let in. An IPv4-mapped address is that of IPv4.
+    /// Whether a client is admitted. An IPv4-mapped address counts as IPv4.
     pub fn admits(&self, client: IpAddr) -> bool {
         let Some(lists) = &self.0 else { return true };
         match client.to_canonical() {
@@ -104,7 +104,8 @@ impl Access {
         }
     }
 
-    /// The network that decides about a client, and whether it lets it in; `None` if the client is in none.
+    /// Network that decides about a client, and whether that network is allowed; `None` if no
+    /// network contains the client.
     pub fn network_of(&self, client: IpAddr) -> Option<(Prefix, bool)> {
         let (lists, client) = (self.0.as_ref()?, client.to_canonical());
         let longest = if client.is_ipv4() { 32 } else { 128 };
@@ -114,7 +115,7 @@ impl Access {
         })
     }
 
-    /// Whether these are the very lists of another one, and not a copy.
+    /// Whether both share the same lists in memory, rather than equal copies.
     #[cfg(any(test, feature = "test-util"))]
     pub fn shares_lists_with(&self, other: &Access) -> bool {
         match (&self.0, &other.0) {
@@ -123,7 +124,7 @@ impl Access {
         }
     }
 
-    /// How many networks are added and taken away on the way from `old` to this.
+    /// Numbers of networks that were added and removed since `old`.
     pub fn changes_since(&self, old: &Access) -> (usize, usize) {
         let count = |new: &Access, old: &Access| {
             let [new, old] = [new, old].map(|access| access.0.as_deref());
@@ -204,7 +205,8 @@ mod tests {
         assert_eq!(new.to_string(), "networks: 1 allowed, 2 denied");
     }
 
-    /// Few bits, so that networks lie in and beside each other; long ones in the last bits too.
+    /// Addresses of few varied bits, so that networks lie within and beside each other; long
+    /// prefixes vary in the last bits, too.
     fn networks() -> impl Strategy<Value = Vec<Prefix>> {
         let v4 = (any::<u32>(), 0..=32_u8).prop_map(|(bits, len)| {
             let bits = (bits & 0x0300_0003) | if bits & 0x10 == 0 { 0 } else { 0xfc00_0000 };
@@ -216,7 +218,7 @@ mod tests {
         proptest::collection::vec(prop_oneof![3 => v4, 1 => v6], 0..24)
     }
 
-    /// By looking at each network.
+    /// Reference lookup that examines each network.
     fn scan(allowed: &[Prefix], denied: &[Prefix], ip: IpAddr) -> bool {
         let longest = |networks: &[Prefix]| networks.iter().filter(|n| n.contains(ip)).map(Prefix::len).max();
         match (longest(allowed), longest(denied)) {
@@ -231,7 +233,7 @@ mod tests {
             allowed in networks(), denied in networks(), ips in networks(),
         ) {
             let access = Access::new(allowed.clone(), denied.clone());
-            // The first and the last address of each network, and both of their neighbours.
+            // Tests the first and the last address of each network, and the neighbours of both.
             for net in allowed.iter().chain(&denied).chain(&ips) {
                 let edges: Vec<IpAddr> = match (net.v4_range(), net.v6_range()) {
                     (Some((a, b)), _) => [a, b, a.wrapping_sub(1), b.wrapping_add(1)]

@@ -1,41 +1,41 @@
-//! How certificates are ordered (ACME, RFC 8555), as the file has it and the files that it names. Pure.
+//! Settings for ordering certificates (ACME, RFC 8555), including the files that they name. Pure.
 
 use std::path::PathBuf;
 
 use crate::{Authorities, SecretBytes};
 
-/// `[acme]`: whom convey orders certificates from, and for which names.
+/// `[acme]`: the certificate authority, and the names to order certificates for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcmeConfig {
-    /// Where the directory of the certificate authority is: an `https` URL.
+    /// Directory of the certificate authority: an `https` URL.
     pub directory: String,
-    /// Whom the authority writes to; `None`: nobody.
+    /// Contact address for mail from the authority; `None`: no address.
     pub email: Option<String>,
-    /// The names, in lower case, each once. Each gets a certificate of its own.
+    /// Names in lower case, without duplicates. Each name gets its own certificate.
     pub domains: Vec<String>,
-    /// How the authority is shown that a name is ours.
+    /// Challenge that proves control of a name to the authority.
     pub challenge: AcmeChallenge,
-    /// The account with the authority that the new one belongs to.
+    /// Existing account with the authority that the ACME account is bound to.
     pub external_account: Option<ExternalAccount>,
-    /// Who issues the certificate of the directory itself.
+    /// Certificate authorities that convey trusts for the directory's own certificate.
     pub authorities: Authorities,
-    /// What is kept of this directory: the account, certificates, and what an order needs.
+    /// Folder for the state of this directory: account, certificates, and data of open orders.
     pub folder: PathBuf,
 }
 
-/// How an authority is shown that a name is ours.
+/// Challenge that proves control of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcmeChallenge {
-    /// It asks for a file by HTTP, at port 80 of the name (RFC 8555, section 8.3).
+    /// The authority fetches a file over HTTP, at port 80 of the name (RFC 8555, section 8.3).
     Http01,
-    /// It shakes hands, at port 443 of the name (RFC 8737).
+    /// The authority starts a TLS handshake, at port 443 of the name (RFC 8737).
     TlsAlpn01,
 }
 
 /// External account binding (RFC 8555, section 7.3.4).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExternalAccount {
-    /// The number that the authority has given for its key.
+    /// Key identifier that the authority assigned.
     pub key_id: String,
     /// Where the key is.
     pub key_path: PathBuf,
@@ -44,16 +44,18 @@ pub struct ExternalAccount {
 }
 
 impl AcmeConfig {
-    /// Let's Encrypt.
+    /// Let's Encrypt, production directory.
     pub const PRODUCTION: &'static str = "https://acme-v02.api.letsencrypt.org/directory";
 
-    /// Its certificates nobody trusts, and its limits are wide: for trying things out.
+    /// Let's Encrypt, staging directory for tests: its certificates are not trusted, and its rate
+    /// limits are high.
     pub const STAGING: &'static str = "https://acme-staging-v02.api.letsencrypt.org/directory";
 
-    /// The folder of certificates within that of a directory.
+    /// Name of the folder of certificates, within a directory's folder.
     pub const CERTIFICATES: &'static str = "certificates";
 
-    /// The name of a folder for what is kept of a directory: an account and its certificates are of this one alone.
+    /// Folder name for a directory's state: an account and its certificates belong to a single
+    /// directory.
     pub fn folder_name(directory: &str) -> String {
         let place = directory.strip_prefix("https://").unwrap_or(directory);
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
@@ -62,10 +64,10 @@ impl AcmeConfig {
 }
 
 impl AcmeChallenge {
-    /// All of them, in the order the documentation lists them.
+    /// All challenges, in the order the documentation lists them.
     pub const ALL: [AcmeChallenge; 2] = [AcmeChallenge::Http01, AcmeChallenge::TlsAlpn01];
 
-    /// The name in the configuration.
+    /// Name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             AcmeChallenge::Http01 => "http-01",

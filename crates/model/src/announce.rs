@@ -1,4 +1,5 @@
-//! Which addresses convey puts on an interface while it can serve, for routing daemons to announce. Pure.
+//! Addresses that convey puts on an interface while it can serve, for routing daemons to announce.
+//! Pure.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
@@ -6,14 +7,16 @@ use std::time::Duration;
 
 use crate::{FrontendConfig, Listen};
 
-/// `[announce]`.
+/// `[announce]`: the interface for announced addresses, and the conditions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnnounceConfig {
-    /// The interface that gets the addresses of frontends.
+    /// Interface that gets the addresses of frontends.
     pub interface: String,
-    /// How long a frontend has to be unable to serve before its address is withdrawn, and able before it comes back.
+    /// Time that a frontend must be unable to serve before its address is withdrawn, and able to
+    /// serve before the address returns.
     pub hold: Duration,
-    /// A backend with fewer servers that can be chosen counts as one without. At least 1.
+    /// Minimum number of available servers: a backend with fewer counts as one without servers. At
+    /// least 1.
     pub min_servers: u32,
 }
 
@@ -24,12 +27,13 @@ impl Default for AnnounceConfig {
 }
 
 impl AnnounceConfig {
-    /// The addresses of these frontends that can be announced: no wildcard, and none that stays on this host or on the link.
+    /// Addresses of frontends that can be announced: neither wildcard, loopback nor link-local
+    /// addresses.
     pub fn addresses<'a>(frontends: impl IntoIterator<Item = &'a FrontendConfig>) -> BTreeSet<IpAddr> {
         AnnounceConfig::addresses_of(frontends.into_iter().flat_map(|frontend| &frontend.listen))
     }
 
-    /// The same of these places.
+    /// Addresses of these listeners that can be announced.
     pub fn addresses_of<'a>(listens: impl IntoIterator<Item = &'a Listen>) -> BTreeSet<IpAddr> {
         listens.into_iter().map(Listen::ip).filter(|ip| can_be_announced(*ip)).collect()
     }

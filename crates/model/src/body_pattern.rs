@@ -1,28 +1,29 @@
-//! What the body of a health check's response has to match. Pure.
+//! Pattern for the body of a health check's response. Pure.
 
 use std::fmt;
 
 use regex::bytes::{Regex, RegexBuilder};
 
-/// A regular expression, read once. Two are equal if their texts are.
+/// Compiled regular expression. Two patterns are equal if their texts are.
 #[derive(Debug, Clone)]
 pub struct BodyPattern(Regex);
 
 impl BodyPattern {
-    /// How much of a body is matched, in bytes from its beginning.
+    /// Bytes from the beginning of a body that the pattern is matched against.
     pub const MAX_BODY: usize = 64 * 1024;
-    /// Most memory of a compiled expression, in bytes.
+    /// Limit for the memory of a compiled expression, in bytes.
     const MAX_COMPILED: usize = 1024 * 1024;
 
-    /// Reads an expression in the syntax of the crate `regex`.
+    /// Compiles an expression in the syntax of the crate `regex`.
     ///
     /// # Errors
-    /// Why it is none, in one line.
+    /// The expression is invalid; the error is one line.
     pub fn parse(text: &str) -> Result<BodyPattern, String> {
         let parsed = RegexBuilder::new(text).size_limit(BodyPattern::MAX_COMPILED).build();
         parsed.map(BodyPattern).map_err(|error| match error {
             regex::Error::CompiledTooBig(_) => "it is too large".to_owned(),
-            // Its text shows the place in several lines, and says in the last what is wrong.
+            // The error's text marks the place over several lines, and has the reason in the last
+            // line.
             error => {
                 let text = error.to_string();
                 let last = text.lines().last().unwrap_or_default();
@@ -31,19 +32,21 @@ impl BodyPattern {
         })
     }
 
-    /// Whether it is found in the beginning of a body, and would be whatever follows.
+    /// Whether the pattern matches the beginning of a body, whatever bytes follow.
     pub fn matches_whatever_follows(&self, beginning: &[u8]) -> bool {
-        // A match that does not reach the end does not depend on it, as `$` and `\b` do.
+        // A match that ends before the end of the input does not depend on the end, as `$` and `\b`
+        // do.
         self.0.shortest_match(beginning).is_some_and(|end| end < beginning.len())
     }
 
-    /// Whether it is found in the first [`MAX_BODY`](BodyPattern::MAX_BODY) bytes of a body.
+    /// Whether the pattern matches within the first [`MAX_BODY`](BodyPattern::MAX_BODY) bytes of a
+    /// body.
     pub fn matches(&self, body: &[u8]) -> bool {
         self.0.is_match(&body[..body.len().min(BodyPattern::MAX_BODY)])
     }
 }
 
-/// The text, in quotes.
+/// Text of the expression, in quotes.
 impl fmt::Display for BodyPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.0.as_str())

@@ -1,35 +1,37 @@
-//! What counts as one client, and how much of what there is it may have.
+//! Fair shares of clients: the addresses that count as one client, and how much one client may use.
 
 use std::net::IpAddr;
 
 use super::Prefix;
 
-/// One client may have this many times what is left for others: eight ninths of all if it is alone, less the more there
-/// are like it. So there is always something left for one who has nothing.
+/// A client may use this many times what is left for others: eight ninths of the total if it is
+/// alone, less when several clients are as busy. So something is always left for a client that uses
+/// nothing yet.
 const SHARE: u64 = 8;
 
-/// So many no client is refused: small limits are for the clients together.
+/// Amount that no client is refused: small limits apply to all clients together.
 pub const ALWAYS_FITS: u32 = 16;
 
-/// A client with IPv6 has a network of at least this length (RFC 6177), and all addresses in it.
+/// Prefix length of an IPv6 client: all addresses of a /64 count as one client (RFC 6177).
 const V6_CLIENT: u8 = 64;
 
-/// What counts as one client.
+/// Network that counts as one client.
 pub fn client_of(ip: IpAddr) -> Prefix {
     Prefix::of(ip, if ip.is_ipv4() { 32 } else { V6_CLIENT })
 }
 
-/// A network that a client may have in full, as of a provider: it has a share of its own, so that its clients together leave
-/// something to others.
+/// Network that one subscriber or site may own in full. Each has its own share, so that all of its
+/// clients together leave something for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientNetwork {
     /// The network.
     pub network: Prefix,
-    /// It may have so many times as much as a client.
+    /// Multiple of one client's share that the network may use.
     pub shares: u32,
 }
 
-/// The client itself, and the networks around it: IPv6 has lines with a /56 and sites with a /48 (RFC 6177).
+/// The client itself, and the networks around it: IPv6 providers assign a /56 to a line and a /48
+/// to a site (RFC 6177).
 pub fn networks_of(client: Prefix) -> impl Iterator<Item = ClientNetwork> {
     let ip = client.first();
     let around = [(56, 2), (48, 4)].into_iter().filter(move |_| !ip.is_ipv4());
@@ -37,7 +39,7 @@ pub fn networks_of(client: Prefix) -> impl Iterator<Item = ClientNetwork> {
     std::iter::once(ClientNetwork { network: client, shares: 1 }).chain(around)
 }
 
-/// Whether a client that has so many may have one more, of those that are `left` for anybody.
+/// Whether a client that holds `has` may take one more, with `left` free for all.
 pub fn fits(has: u32, left: u64) -> bool {
     has < ALWAYS_FITS || u64::from(has) <= left.saturating_mul(SHARE)
 }

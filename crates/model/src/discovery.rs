@@ -1,4 +1,5 @@
-//! Servers that a source outside of the file knows, such as the endpoints of a Kubernetes Service.
+//! Service discovery: servers from a source outside of the file, such as the endpoints of a
+//! Kubernetes Service.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,32 +10,32 @@ use std::time::Duration;
 use crate::server_ip::{is_local, is_of_one_machine};
 use crate::{Algorithm, Protocol, ServerConfig, ServerSettings};
 
-/// Where a backend has servers from, besides those of the file.
+/// Discovery settings of a backend, for servers in addition to those of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiscoveryConfig {
-    /// Who knows them.
+    /// Source of the servers.
     pub source: DiscoverySource,
-    /// Those of each server.
+    /// Settings of each discovered server.
     pub settings: ServerSettings,
-    /// Servers of other zones are backups; `None`: zones do not matter.
+    /// Zone of this convey: servers of other zones are backups; `None`: zones do not matter.
     pub zone: Option<String>,
 }
 
 impl DiscoveryConfig {
-    /// The server that was discovered. What its source says of servers goes before the file.
+    /// Configuration of a discovered server. Settings from the source override the file.
     pub fn server(&self, found: &DiscoveredServer, said: &SourceSettings) -> ServerConfig {
         let is_elsewhere = self.zone.is_some() && found.zone.is_some() && self.zone != found.zone;
         let settings = ServerSettings {
             weight: said.weight.unwrap_or(self.settings.weight),
             backup: self.settings.backup || is_elsewhere,
-            // Whoever may annotate a Service raises no limit of the file.
+            // An annotation on a Service must not raise a limit of the file.
             max_connections: said.max_connections.into_iter().chain(self.settings.max_connections).min(),
         };
         ServerConfig { name: found.name.clone(), addr: found.addr, settings }
     }
 }
 
-/// Who knows servers. Backends with equal sources share what is found.
+/// Source of discovered servers. Backends with equal sources share the results.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DiscoverySource {
     /// A Service of a Kubernetes cluster.
@@ -42,7 +43,7 @@ pub enum DiscoverySource {
 }
 
 impl DiscoverySource {
-    /// The key of a backend that has one.
+    /// Configuration key of the source's kind.
     pub fn kind(&self) -> &'static str {
         match self {
             DiscoverySource::Kubernetes(_) => "kubernetes",
@@ -58,44 +59,44 @@ impl fmt::Display for DiscoverySource {
     }
 }
 
-/// A port of a Service, as the EndpointSlices of a cluster have it.
+/// Port of a Kubernetes Service, whose endpoints come from its EndpointSlices.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KubernetesService {
-    /// Its namespace.
+    /// Namespace of the Service.
     pub namespace: String,
-    /// Its name.
+    /// Name of the Service.
     pub name: String,
-    /// Which of its ports.
+    /// Port of the Service.
     pub port: ServicePort,
-    /// The protocol of that port; `None`: frontends of both have the backend, so either will do.
+    /// Protocol of the port; `None`: TCP or UDP, as frontends of both protocols use the backend.
     pub protocol: Option<Protocol>,
-    /// The cluster.
+    /// Cluster of the Service.
     pub cluster: KubernetesCluster,
 }
 
 impl fmt::Display for KubernetesService {
-    /// Such as `default/web:http`.
+    /// Formats as `default/web:http`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}:{}", self.namespace, self.name, self.port)
     }
 }
 
-/// How the API server of a cluster is found.
+/// Access to the API server of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct KubernetesCluster {
-    /// The file that says where it is and who we are; `None`: in a pod its service account, else `KUBECONFIG` or
-    /// `~/.kube/config`.
+    /// File with the API server's address and credentials; `None`: in a pod its service account,
+    /// otherwise `KUBECONFIG` or `~/.kube/config`.
     pub kubeconfig: Option<PathBuf>,
-    /// One of the contexts of that file; `None`: its current one.
+    /// Context in that file; `None`: the file's current context.
     pub context: Option<String>,
 }
 
-/// A port of a Service.
+/// Port of a Service, by name or number.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ServicePort {
-    /// Its name in the Service.
+    /// Name of the port in the Service.
     Name(String),
-    /// The number at which pods listen.
+    /// Number of the port on which pods listen.
     Number(u16),
 }
 
@@ -108,50 +109,51 @@ impl fmt::Display for ServicePort {
     }
 }
 
-/// A server that a source knows.
+/// Server that a source reports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DiscoveredServer {
-    /// Unique within its source, and the same as long as it is the same server.
+    /// Name, unique within the source, and stable for the server's lifetime.
     pub name: String,
-    /// Where it listens.
+    /// Address and port of the server.
     pub addr: SocketAddr,
-    /// Whether it gets no new connections: it finishes those it has, and ends.
+    /// Whether the server is terminating: it finishes its connections and gets no new ones.
     pub is_draining: bool,
-    /// Where it runs, if the source says so.
+    /// Zone of the server, if the source reports one.
     pub zone: Option<String>,
 }
 
-/// What a source says of its servers and of their backend. It goes before the file; `None`: the file holds.
+/// Settings that a source has for its servers and their backend. They override the file; `None`:
+/// the file applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SourceSettings {
-    /// The weight of each server.
+    /// Weight of each server.
     pub weight: Option<u16>,
-    /// The connections of each server at once.
+    /// Connection limit of each server.
     pub max_connections: Option<u32>,
-    /// How a server is chosen.
+    /// Algorithm that chooses a server.
     pub algorithm: Option<Algorithm>,
-    /// How long a server that comes back takes to its whole share.
+    /// Time in which a recovered server ramps up to its full share.
     pub slow_start: Option<Duration>,
 }
 
-/// What is known of a source now. A newer one takes the place of an older one.
+/// Latest state of a source. A newer state replaces the older one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DiscoveryState {
-    /// Its servers, each name once; `None`: it has not said yet.
+    /// Servers with unique names; `None`: the source has not answered yet.
     pub servers: Option<Vec<DiscoveredServer>>,
-    /// What it says of them.
+    /// Settings from the source.
     pub settings: SourceSettings,
-    /// Why it cannot be asked now, in words for an operator; `None`: it can.
+    /// Operator-facing reason why the source cannot be reached; `None`: the source is reachable.
     pub fault: Option<String>,
-    /// What it has that is no server, and why: words for an operator.
+    /// Operator-facing reasons why entries of the source are not usable as servers.
     pub notes: BTreeSet<String>,
-    /// How often it could not be asked so far.
+    /// Number of failed requests to the source so far.
     pub failures: u64,
 }
 
 impl DiscoveryState {
-    /// This state without servers at addresses that can be none, and unless `allow_local` without those that mean another machine
-    /// to each host: see [`crate::Lookup::without_local`].
+    /// Removes servers at unusable addresses, and unless `allow_local`, at addresses that mean a
+    /// different machine on each host: see [`crate::Lookup::without_local`].
     #[must_use]
     pub fn with_usable(mut self, allow_local: bool) -> DiscoveryState {
         self.leave_out(|ip| !is_of_one_machine(ip), "not the address of one machine");
@@ -161,7 +163,7 @@ impl DiscoveryState {
         self
     }
 
-    /// Removes the servers at such addresses, and notes why.
+    /// Removes servers at refused addresses, and notes why.
     fn leave_out(&mut self, is_refused: impl Fn(IpAddr) -> bool, why: &str) {
         let Some(servers) = &mut self.servers else { return };
         let before = servers.len();

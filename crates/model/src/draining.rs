@@ -1,14 +1,14 @@
-//! Frontends and servers that a reload took away.
+//! Frontends and servers that a reload removed.
 
 use std::collections::BTreeSet;
 
 use crate::Endpoint;
 
-/// Addresses that are no longer configured.
+/// Addresses that a reload removed from the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DrainingEndpoints {
-    /// Where clients connected to.
+    /// Addresses that clients connected to.
     pub listen: BTreeSet<Endpoint>,
-    /// Where servers are.
+    /// Addresses of servers.
     pub servers: BTreeSet<Endpoint>,
 }

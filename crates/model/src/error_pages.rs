@@ -1,48 +1,48 @@
-//! Pages of the operator's, in place of the line of text that convey answers with. Pure.
+//! Custom error pages, in place of convey's own line of text. Pure.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The pages of a frontend, by status.
+/// Error pages of a frontend, by status.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ErrorPages(BTreeMap<u16, ErrorPage>);
 
-/// A page, as it was read.
+/// Error page, as read from its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ErrorPage {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What it says.
+    /// Content of the page.
     pub body: Arc<[u8]>,
 }
 
 impl ErrorPages {
-    /// The statuses that convey itself answers with, and that may have a page.
+    /// Statuses of convey's local replies; each may have an error page.
     pub const STATUSES: [u16; 16] =
         [400, 403, 404, 405, 408, 412, 413, 416, 417, 429, 431, 500, 502, 503, 504, 505];
 
-    /// Most bytes of a page.
+    /// Size limit of a page, in bytes.
     pub const MAX_SIZE: usize = 64 * 1024;
 
-    /// Has answers with this status say this.
+    /// Sets the page of a status.
     pub fn set(&mut self, status: u16, page: ErrorPage) {
         self.0.insert(status, page);
     }
 
-    /// The page of a status.
+    /// Page of a status.
     pub fn get(&self, status: u16) -> Option<&ErrorPage> {
         self.0.get(&status)
     }
 
-    /// The statuses that have one, in order.
+    /// Statuses that have a page, in order.
     pub fn statuses(&self) -> impl Iterator<Item = u16> {
         self.0.keys().copied()
     }
 }
 
 impl ErrorPage {
-    /// What browsers take it for: by the ending of its file's name.
+    /// `Content-Type` of the page, by the extension of its file name.
     pub fn content_type(&self) -> &'static str {
         match self.path.extension().and_then(|ending| ending.to_str()) {
             Some("html" | "htm") => "text/html; charset=utf-8",

@@ -1,40 +1,42 @@
-//! Files that a backend serves in place of servers. Pure.
+//! Static files that a backend serves in place of servers. Pure.
 
 use std::path::PathBuf;
 
 use glob::{MatchOptions, Pattern};
 
-/// The files of a backend, and how they are served. Mode `http` only.
+/// Static files of a backend. Mode `http` only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilesConfig {
-    /// The directory that has them; absolute, unless the path of the configuration file is not.
+    /// Root directory of the files; absolute, unless the configuration file's path is relative.
     pub root: PathBuf,
-    /// The names that stand for a directory: the first one that is there is served.
+    /// Index files of a directory: convey serves the first that exists.
     pub index: Vec<String>,
-    /// Whether a directory without any of them is listed.
+    /// Whether convey lists a directory that has no index file.
     pub listing: bool,
-    /// Whether files and directories are served whose names begin with a dot.
+    /// Whether convey serves files and directories whose names begin with a dot.
     pub dot_files: bool,
-    /// Whether `.zst`, `.br` and `.gz` beside a file are served in its place, to clients that take them.
+    /// Whether convey serves `.zst`, `.br` and `.gz` beside a file in its place, to clients that
+    /// accept them.
     pub precompressed: bool,
-    /// The file that a client gets with status 404; relative to the root.
+    /// File that a client gets with status 404; relative to the root.
     pub not_found: Option<String>,
-    /// What is said of caching. The first rule whose pattern matches holds.
+    /// Rules for `Cache-Control`. The first rule whose pattern matches applies.
     pub cache_control: Vec<CacheRule>,
 }
 
-/// The `Cache-Control` of some files.
+/// `Cache-Control` of files that match a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheRule {
-    /// A glob, without a slash at its begin.
+    /// Glob, without a leading slash.
     pattern: Pattern,
-    /// Whether it had a slash: then it is for paths from the root on. Else it is for names of files, in whichever directory.
+    /// Whether the pattern had a slash: then it matches paths from the root. Otherwise it matches
+    /// file names in any directory.
     is_of_path: bool,
-    /// The value of the field.
+    /// Value of the field.
     value: String,
 }
 
-/// A `*` stands for any letters of one name; `**` for any directories.
+/// `*` matches any characters within one name; `**` matches any directories.
 const AS_PATHS: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
@@ -42,7 +44,7 @@ const AS_PATHS: MatchOptions = MatchOptions {
 };
 
 impl FilesConfig {
-    /// The files of this directory, served as is usual.
+    /// Serves the files of this directory with default settings.
     pub fn new(root: impl Into<PathBuf>) -> FilesConfig {
         FilesConfig {
             root: root.into(),
@@ -55,7 +57,8 @@ impl FilesConfig {
         }
     }
 
-    /// The `Cache-Control` of the file with this name, relative to the root; `None`: nothing is said.
+    /// `Cache-Control` of the file with this name, relative to the root; `None`: the response has
+    /// no such field.
     pub fn cache_control_of(&self, name: &str) -> Option<&str> {
         let file = name.rsplit('/').next().unwrap_or(name);
         let subject = |rule: &CacheRule| if rule.is_of_path { name } else { file };
@@ -65,10 +68,10 @@ impl FilesConfig {
 }
 
 impl CacheRule {
-    /// A rule.
+    /// Compiles a rule.
     ///
     /// # Errors
-    /// The pattern is no glob: why, in words.
+    /// The pattern is no valid glob; the error is operator-facing.
     pub fn new(pattern: &str, value: &str) -> Result<CacheRule, String> {
         let is_of_path = pattern.contains('/');
         // Names are relative to the root.

@@ -1,4 +1,4 @@
-//! Words made by hand, for tests. The fixtures of `config` and `snapshot` build on these.
+//! Fixtures of the model, for tests. The fixtures of `config` and `snapshot` build on these.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 pub mod network;
@@ -19,18 +19,18 @@ pub fn server(name: &str, addr: &str) -> ServerConfig {
     ServerConfig { name: name.into(), addr, settings: ServerSettings::default() }
 }
 
-/// A check each second, of which one result decides.
+/// Health check once a second, of which a single result decides.
 pub fn health_check(kind: ProbeKind) -> HealthCheck {
     HealthCheck { interval: SECOND, timeout: SECOND, rise: 1, fall: 1, ..HealthCheck::new(kind) }
 }
 
-/// A backend of proxy mode with the defaults, but for [`health_check`].
+/// Backend in proxy mode with default settings and [`health_check`].
 pub fn backend(name: &str, servers: Vec<ServerConfig>) -> BackendConfig {
     let health_check = health_check(ProbeKind::Tcp);
     BackendConfig { health_check, servers, ..BackendConfig::new(name, false) }
 }
 
-/// A frontend in proxy mode with the defaults.
+/// Frontend in proxy mode with default settings.
 pub fn frontend(name: &str, listen: &[&str], backend: &str) -> FrontendConfig {
     let listen = listen.iter().map(|addr| addr.parse().unwrap()).collect();
     FrontendConfig::new(name, Mode::Proxy, listen, backend)
@@ -47,7 +47,7 @@ pub fn kubernetes_source(name: &str) -> DiscoverySource {
     })
 }
 
-/// A second each.
+/// Timeouts of a second each.
 pub fn timeouts() -> Timeouts {
     Timeouts {
         connect: SECOND,
@@ -60,14 +60,15 @@ pub fn timeouts() -> Timeouts {
     }
 }
 
-/// An Ethernet interface that is up. Its name is `eth` and the index, which its Ethernet address ends with, too.
+/// Ethernet interface that is up. Its name is `eth` and the index; its Ethernet address also ends
+/// with the index.
 pub fn interface(index: u32, addresses: &[&str]) -> Interface {
     let addresses = addresses.iter().map(|addr| addr.parse().unwrap()).collect();
     Interface::ethernet(index, &format!("eth{index}"), [2, 0, 0, 0, 1, index as u8], addresses)
 }
 
-/// A route of the table main to a network such as `10.0.0.0/8`. It leads by an interface, and by a router if there is
-/// one.
+/// Route of the table main to a network such as `10.0.0.0/8`, through an interface, and through
+/// `gateway` if set.
 pub fn route(network: &str, interface: u32, gateway: Option<IpAddr>) -> Route {
     let (prefix, len) = network.split_once('/').unwrap();
     Route::of_main(prefix.parse().unwrap(), len.parse().unwrap(), vec![RouteHop::by(interface, gateway)])

@@ -1,5 +1,5 @@
-//! What identifies a flow, and what is done to its packets. Both have the same bytes everywhere: in a
-//! worker's table and in the kernel's flow cache.
+//! Flow keys and packet rewrites. Both have the same byte layout everywhere: in a worker's table
+//! and in the kernel's flow cache.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,7 +23,7 @@ impl Addr {
         Addr(bytes)
     }
 
-    /// The four bytes for an IPv4 header: those of the address if it is one.
+    /// The four bytes for an IPv4 header; meaningful if the address is IPv4.
     #[inline]
     pub const fn v4_bytes(&self) -> [u8; 4] {
         let [.., a, b, c, d] = self.0;
@@ -42,14 +42,14 @@ impl Addr {
         &self.0
     }
 
-    /// The same bytes as two numbers of the machine's byte order.
+    /// The address as two numbers in the machine's byte order.
     #[inline]
     pub const fn words(&self) -> [u64; 2] {
         let both = u128::from_ne_bytes(self.0);
         [both as u64, (both >> 64) as u64]
     }
 
-    /// The address as the standard library has it.
+    /// The address as a type of the standard library.
     pub fn ip(&self) -> IpAddr {
         IpAddr::V6(Ipv6Addr::from(self.0)).to_canonical()
     }
@@ -76,14 +76,14 @@ impl fmt::Debug for Addr {
     }
 }
 
-/// What is carried over IP. Its number is that of the IP header.
+/// Transport protocol. Its number is that of the IP header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[repr(u8)]
 pub enum Protocol {
-    /// RFC 9293.
+    /// TCP (RFC 9293).
     #[default]
     Tcp = 6,
-    /// RFC 768.
+    /// UDP (RFC 768).
     Udp = 17,
 }
 
@@ -91,7 +91,7 @@ impl Protocol {
     /// Both, in the order the documentation lists them.
     pub const ALL: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
 
-    /// The name in the configuration, in logs and in metrics.
+    /// Name in the configuration, in logs and in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Protocol::Tcp => "tcp",
@@ -105,7 +105,7 @@ pub const TCP: u8 = Protocol::Tcp as u8;
 /// The number of [`Protocol::Udp`].
 pub const UDP: u8 = Protocol::Udp as u8;
 
-/// Where something listens: TCP and UDP have ports of their own.
+/// Protocol, address and port of a listener or server. TCP and UDP have separate ports.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Endpoint {
     /// TCP or UDP.
@@ -115,18 +115,18 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// A TCP port.
+    /// TCP port at this address.
     pub fn tcp(addr: SocketAddr) -> Endpoint {
         Endpoint { protocol: Protocol::Tcp, addr }
     }
 
-    /// A UDP port.
+    /// UDP port at this address.
     pub fn udp(addr: SocketAddr) -> Endpoint {
         Endpoint { protocol: Protocol::Udp, addr }
     }
 }
 
-/// As in logs: TCP goes without saying.
+/// Formats as in logs, which mark UDP only.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.protocol {
@@ -142,7 +142,8 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// What all packets of one direction of a flow have in common. Ports are numbers, not network order.
+/// Key of a flow in one direction: the fields that all of its packets share. Ports are numbers, not
+/// in network order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct FlowKey {
@@ -156,12 +157,12 @@ pub struct FlowKey {
     pub dst_port: u16,
     /// IP protocol number.
     pub protocol: u8,
-    /// Zero: the bytes of equal keys are equal.
+    /// Zero, so that equal keys have equal bytes.
     pub reserved: [u8; 3],
 }
 
 impl FlowKey {
-    /// A packet of `protocol` from `src` to `dst`.
+    /// Key of a `protocol` packet from `src` to `dst`.
     pub fn new(protocol: Protocol, src: SocketAddr, dst: SocketAddr) -> FlowKey {
         FlowKey {
             src: src.ip().into(),
@@ -173,17 +174,17 @@ impl FlowKey {
         }
     }
 
-    /// A TCP packet from `src` to `dst`.
+    /// Key of a TCP packet from `src` to `dst`.
     pub fn tcp(src: SocketAddr, dst: SocketAddr) -> FlowKey {
         FlowKey::new(Protocol::Tcp, src, dst)
     }
 
-    /// A UDP packet from `src` to `dst`.
+    /// Key of a UDP packet from `src` to `dst`.
     pub fn udp(src: SocketAddr, dst: SocketAddr) -> FlowKey {
         FlowKey::new(Protocol::Udp, src, dst)
     }
 
-    /// The protocol, if it is one that is forwarded.
+    /// Transport protocol, if convey forwards it.
     #[inline]
     pub fn transport(&self) -> Option<Protocol> {
         match self.protocol {
@@ -193,18 +194,18 @@ impl FlowKey {
         }
     }
 
-    /// The key of packets the other way.
+    /// Key of packets in the opposite direction.
     #[inline]
     pub fn reversed(&self) -> FlowKey {
         FlowKey { src: self.dst, dst: self.src, src_port: self.dst_port, dst_port: self.src_port, ..*self }
     }
 
-    /// Where packets come from.
+    /// Source address and port.
     pub fn source(&self) -> SocketAddr {
         SocketAddr::new(self.src.ip(), self.src_port)
     }
 
-    /// Where packets go to.
+    /// Destination address and port.
     pub fn destination(&self) -> SocketAddr {
         SocketAddr::new(self.dst.ip(), self.dst_port)
     }
@@ -216,7 +217,7 @@ impl fmt::Debug for FlowKey {
     }
 }
 
-/// What is done to a packet: its new addresses and ports, and where it is sent.
+/// Rewrite of a packet: new addresses and ports, and the next hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Rewrite {
@@ -228,22 +229,23 @@ pub struct Rewrite {
     pub src_port: u16,
     /// New destination port.
     pub dst_port: u16,
-    /// Whom to send it to: index into the snapshot's next hops.
+    /// Next hop: index into the snapshot's next hops.
     pub next_hop: u32,
 }
 
-/// A neighbour that takes packets on to where they are going.
+/// Next hop: the neighbour that forwards packets to their destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NextHop {
-    /// Interface to send on.
+    /// Address of that interface: the new Ethernet source.
     pub interface: u32,
-    /// That interface's address: the new Ethernet source.
+    /// Address of the neighbour: the new Ethernet destination.
     pub src_mac: [u8; 6],
     /// The neighbour's address: the new Ethernet destination.
     pub dst_mac: [u8; 6],
-    /// Longest IP packet the interface takes, in bytes.
+    /// MTU of the interface: the longest IP packet, in bytes.
     pub mtu: u32,
-    /// As [`Interface::redirect_peer`](super::Interface::redirect_peer); the flow cache alone makes use of it.
+    /// Like [`Interface::redirect_peer`](super::Interface::redirect_peer); only the flow cache uses
+    /// it.
     pub redirect_peer: bool,
 }
 
