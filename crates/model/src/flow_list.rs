@@ -1,8 +1,8 @@
-//! A list of flows as an operator asks for it: what a flow is in it, which are wanted, how they are counted, grouped and
-//! sorted. Pure. All modes go by this one.
+//! Lists of flows for operators: the query, and how flows are filtered, counted, grouped and
+//! sorted. Pure. All modes share this list.
 //!
-//! Whoever has flows offers them one by one to a [`FlowListing`], in as many slices as it likes. Several listings of one
-//! query become one by [`FlowListing::merge`].
+//! The owner of flows offers them one by one to a [`FlowListing`], in any number of slices.
+//! [`FlowListing::merge`] joins several listings of one query.
 
 mod filter;
 mod id;
@@ -18,44 +18,45 @@ use std::time::Duration;
 
 use super::{Mode, Protocol};
 
-/// What is asked for.
+/// Query for a list of flows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowQuery {
-    /// The flows that are wanted.
+    /// Flows to include.
     pub filter: FlowFilter,
-    /// Which of them come first.
+    /// Order of the flows.
     pub sort: FlowSort,
-    /// The most flows, and groups, that are told one by one; see [`FlowQuery::MAX_LIMIT`].
+    /// Maximum number of flows, and of groups, that are listed individually; see
+    /// [`FlowQuery::MAX_LIMIT`].
     pub limit: usize,
-    /// What they are counted by, if they are.
+    /// Grouping to count flows by; `None`: no groups.
     pub count_by: Option<FlowGrouping>,
 }
 
 impl FlowQuery {
-    /// The most flows in an answer, unless it says otherwise.
+    /// Default limit for the flows of an answer.
     pub const DEFAULT_LIMIT: usize = 100;
 
-    /// The most flows in an answer.
+    /// Upper bound for the limit of a query.
     pub const MAX_LIMIT: usize = 10_000;
 }
 
-/// Which flows come first.
+/// Order of flows in a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FlowSort {
-    /// The oldest.
+    /// Oldest flows first.
     #[default]
     Age,
-    /// Those with the most bytes in both directions.
+    /// Flows with the most bytes in both directions first.
     Bytes,
-    /// Those that have been silent for longest.
+    /// Flows that have been idle for longest first.
     Idle,
 }
 
 impl FlowSort {
-    /// All of them, in the order the documentation lists them.
+    /// All orders, in the order the documentation lists them.
     pub const ALL: [FlowSort; 3] = [FlowSort::Age, FlowSort::Bytes, FlowSort::Idle];
 
-    /// The word for it.
+    /// Name in the API.
     pub fn name(self) -> &'static str {
         match self {
             FlowSort::Age => "age",
@@ -64,7 +65,7 @@ impl FlowSort {
         }
     }
 
-    /// The larger, the earlier it comes. What is not known comes last.
+    /// Sort key: the largest comes first. Unknown values come last.
     fn key(self, activity: &FlowActivity) -> u64 {
         let nanos = |time: Option<Duration>| time.map_or(0, |time| time.as_nanos() as u64);
         match self {
@@ -75,23 +76,23 @@ impl FlowSort {
     }
 }
 
-/// What flows are counted by.
+/// Grouping of flows in a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlowGrouping {
-    /// The address of the client.
+    /// Address of the client.
     Client,
     /// Backend and server.
     Server,
-    /// The frontend.
+    /// Frontend of the flow.
     Frontend,
-    /// How far they are.
+    /// State of the flow.
     State,
-    /// How they are forwarded.
+    /// Mode of the flow.
     Mode,
 }
 
 impl FlowGrouping {
-    /// All of them, in the order the documentation lists them.
+    /// All groupings, in the order the documentation lists them.
     pub const ALL: [FlowGrouping; 5] = [
         FlowGrouping::Client,
         FlowGrouping::Server,
@@ -100,7 +101,7 @@ impl FlowGrouping {
         FlowGrouping::Mode,
     ];
 
-    /// The word for it.
+    /// Name in the API.
     pub fn name(self) -> &'static str {
         match self {
             FlowGrouping::Client => "client",
@@ -112,95 +113,95 @@ impl FlowGrouping {
     }
 }
 
-/// A flow where it is, with borrowed names.
+/// Flow at its worker, with borrowed names.
 #[derive(Debug, Clone, Copy)]
 pub struct FlowFacts<'a> {
-    /// Its name in the list.
+    /// Identifier of the flow in the list.
     pub id: ListedFlowId,
-    /// How it is forwarded.
+    /// Mode of the flow.
     pub mode: Mode,
-    /// Its protocol.
+    /// Protocol of the flow.
     pub protocol: Protocol,
-    /// The number of its frontend, and its name.
+    /// Number and name of the frontend.
     pub frontend: (u32, &'a Arc<str>),
-    /// Its server; `None` while it has none.
+    /// Server of the flow; `None` while the flow has no server.
     pub server: Option<FlowServer<'a>>,
-    /// Where its client is.
+    /// Address of the client.
     pub client: SocketAddr,
-    /// Where that has connected to.
+    /// Address that the client connected to.
     pub listen: SocketAddr,
-    /// Whom the server sees instead of the client.
+    /// Source address and port that the server sees instead of the client's.
     pub snat: Option<SocketAddr>,
-    /// How far it is.
+    /// State of the flow.
     pub state: &'static str,
-    /// Whether it is over, and only remembered.
+    /// Whether the flow is over and convey only keeps its record.
     pub is_over: bool,
-    /// Whether the kernel forwards its packets.
+    /// Whether the kernel forwards the flow's packets.
     pub is_offloaded: bool,
 }
 
-/// The server of a flow.
+/// Server of a flow.
 #[derive(Debug, Clone, Copy)]
 pub struct FlowServer<'a> {
-    /// Its number.
+    /// Number of the server.
     pub id: u32,
-    /// Its backend.
+    /// Name of the backend.
     pub backend: &'a Arc<str>,
-    /// Its name there.
+    /// Name of the server within the backend.
     pub name: &'a Arc<str>,
-    /// Where it is.
+    /// Address of the server.
     pub addr: SocketAddr,
 }
 
-/// How much has passed of a flow, and when. `None`: it is not known.
+/// Bytes and times of a flow. `None`: not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlowActivity {
-    /// The time since its first packet.
+    /// Time since the flow's first packet.
     pub age: Option<Duration>,
-    /// The time since its last one.
+    /// Time since the flow's last packet.
     pub idle: Option<Duration>,
-    /// Bytes from the client.
+    /// Bytes received from the client.
     pub bytes_rx: Option<u64>,
-    /// Bytes to the client.
+    /// Bytes sent to the client.
     pub bytes_tx: Option<u64>,
 }
 
 impl FlowActivity {
-    /// In both directions, as far as they are known.
+    /// Bytes in both directions, as far as known.
     pub fn bytes(&self) -> u64 {
         self.bytes_rx.unwrap_or_default().saturating_add(self.bytes_tx.unwrap_or_default())
     }
 }
 
-/// A flow in an answer.
+/// Flow in an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedFlow {
-    /// Its name in the list.
+    /// Identifier of the flow in the list.
     pub id: ListedFlowId,
-    /// How it is forwarded.
+    /// Mode of the flow.
     pub mode: Mode,
-    /// Its protocol.
+    /// Protocol of the flow.
     pub protocol: Protocol,
-    /// Its frontend.
+    /// Name of the frontend.
     pub frontend: Arc<str>,
-    /// Backend, server and where that is; `None` while it has none.
+    /// Backend, server and address; `None` while the flow has no server.
     pub server: Option<(Arc<str>, Arc<str>, SocketAddr)>,
-    /// Where its client is.
+    /// Address of the client.
     pub client: SocketAddr,
-    /// Where that has connected to.
+    /// Address that the client connected to.
     pub listen: SocketAddr,
-    /// Whom the server sees instead of the client.
+    /// Source address and port that the server sees instead of the client's.
     pub snat: Option<SocketAddr>,
-    /// How far it is.
+    /// State of the flow.
     pub state: &'static str,
-    /// Whether the kernel forwards its packets.
+    /// Whether the kernel forwards the flow's packets.
     pub is_offloaded: bool,
-    /// How much has passed, and when.
+    /// Bytes and times of the flow.
     pub activity: FlowActivity,
 }
 
 impl ListedFlow {
-    /// With names of its own.
+    /// Copies a flow's facts, with names of its own.
     pub fn new(facts: &FlowFacts<'_>, activity: FlowActivity) -> ListedFlow {
         let server = facts.server.map(|server| (server.backend.clone(), server.name.clone(), server.addr));
         ListedFlow {
@@ -219,16 +220,16 @@ impl ListedFlow {
     }
 }
 
-/// Why flows cannot be told.
+/// Reason why flows cannot be listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FlowsUnavailable {
-    /// As many requests wait as may.
+    /// Too many queries are waiting.
     #[error("too many lists of flows are being made; try again")]
     Busy,
-    /// A worker that has some ends.
+    /// A worker that has flows is ending.
     #[error("a worker that has flows ends")]
     Gone,
-    /// A worker has not answered in time.
+    /// A worker did not answer in time.
     #[error("a worker that has flows did not answer in time; try again")]
     Late,
 }

@@ -1,34 +1,33 @@
-//! How long a connection without a packet is remembered.
+//! Timeouts of flows in the packet modes.
 
 use std::time::Duration;
 
-/// How long a flow of the packet modes may be silent before it is forgotten, by the state of its
-/// connection.
+/// Idle time after which a flow of the packet modes expires, by the state of its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowTimeouts {
     /// The handshake is not complete.
     pub half_open: Duration,
-    /// DSR: the handshake is complete, and no data has passed since.
+    /// DSR: the handshake is complete, without data since.
     pub handshake_only: Duration,
     /// Both sides may send.
     pub established: Duration,
-    /// One side has finished, the other may send.
+    /// One side has sent its FIN, the other may still send.
     pub half_closed: Duration,
-    /// Both sides have finished, the last acknowledgement has not been seen.
+    /// Both sides have sent a FIN, the last acknowledgement is still missing.
     pub closing: Duration,
-    /// Both sides have finished and said so.
+    /// Both sides have closed, and their FINs are acknowledged.
     pub time_wait: Duration,
     /// One side has reset the connection.
     pub closed: Duration,
-    /// UDP: the client has not sent again after it was answered; in DSR, where answers are not seen, after
-    /// its first datagram.
+    /// UDP: the client has not sent again after the first answer; in DSR, where convey does not see
+    /// answers, after the client's first datagram.
     pub udp_single: Duration,
-    /// UDP: it has.
+    /// UDP: the client has sent again.
     pub udp_stream: Duration,
 }
 
 impl FlowTimeouts {
-    /// Each with its name in the configuration, in the order of the documentation.
+    /// All timeouts with their names in the configuration, in the order of the documentation.
     pub fn named(&self) -> [(&'static str, Duration); 9] {
         let FlowTimeouts {
             half_open,
@@ -59,23 +58,27 @@ impl Default for FlowTimeouts {
     fn default() -> Self {
         let seconds = Duration::from_secs;
         FlowTimeouts {
-            // Longer than the longest wait between two SYNs of Linux (32 s): a slow client's retry is still
-            // the same connection. Forged SYNs do not count on it, they are evicted first.
+            // Longer than Linux's longest wait between two SYNs (32 s), so that a slow client's
+            // retry belongs to the same connection. Forged SYNs gain nothing from it, as they are
+            // evicted first.
             half_open: seconds(60),
-            // RFC 5382, REQ-5, partially open connections: in DSR nobody can tell whether the server has answered.
+            // RFC 5382, REQ-5, partially open connections: in DSR convey cannot see whether the
+            // server has answered.
             handshake_only: seconds(4 * 60),
-            // RFC 5382, REQ-5: no less than this, so that keepalives sent every two hours keep a connection.
+            // RFC 5382, REQ-5: the minimum, so that keepalives sent every two hours keep a
+            // connection.
             established: seconds(2 * 3600 + 4 * 60),
             // RFC 5382, REQ-5, transitory connections.
             half_closed: seconds(4 * 60),
-            // Linux keeps a socket in TIME-WAIT for as long. While the server does, its SNAT port must rest.
+            // As long as Linux keeps a socket in TIME-WAIT. The server's SNAT port must not be
+            // reused during that time.
             closing: seconds(60),
             time_wait: seconds(60),
-            // Segments that were on their way when the reset passed.
+            // Time for segments that were in flight when the reset passed.
             closed: seconds(10),
-            // One question and its answer, as with DNS. Linux keeps an unanswered flow for as long.
+            // One query and its answer, as with DNS. Linux keeps an unanswered flow for as long.
             udp_single: seconds(30),
-            // RFC 4787, REQ-5: no less than two minutes, five recommended.
+            // RFC 4787, REQ-5: the minimum is two minutes, the recommendation five.
             udp_stream: seconds(300),
         }
     }

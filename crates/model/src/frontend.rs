@@ -1,4 +1,4 @@
-//! A frontend as the file has it.
+//! Configuration of a frontend.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -9,52 +9,56 @@ use crate::{
     Prefix, Protocol, RouteConfig, SniRouteConfig,
 };
 
-/// Where clients connect to, and the backend that serves them.
+/// Frontend: the addresses that clients connect to, and the backend that serves them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrontendConfig {
     /// Unique among frontends.
     pub name: String,
-    /// How its traffic is forwarded.
+    /// Forwarding mode of the frontend.
     pub mode: Mode,
-    /// The protocol that clients speak to it.
+    /// Protocol of the clients.
     pub protocol: Protocol,
-    /// Addresses clients connect to (the VIPs); at least one, none shared with another frontend of the same
-    /// protocol; sorted.
+    /// Addresses clients connect to (the VIPs), sorted: at least one, none shared with another
+    /// frontend of the same protocol.
     pub listen: Vec<Listen>,
-    /// Name of the backend; with routes the one of requests and connections without a route. `None` only in mode `http` and with
-    /// routes.
+    /// Name of the backend; with routes, the default for requests and connections that match no
+    /// route. `None` only in mode `http` with routes.
     pub backend: Option<String>,
-    /// Where TLS connections go by the server name and the protocol that their clients ask for (proxy mode, TCP). Sorted by name. No
-    /// two have the same host and protocol.
+    /// Routes of TLS connections by the server name and the protocol that clients request (proxy
+    /// mode, TCP). Sorted by name. No two routes have the same host and protocol.
     pub sni_routes: Vec<SniRouteConfig>,
-    /// Backends without which the frontend is not ready; without any, one backend that can serve is enough.
+    /// Backends that the frontend's readiness depends on; if empty, one backend that can serve is
+    /// enough.
     pub ready_needs: Vec<String>,
-    /// Connections served at once; more wait in the accept queue. `None`: no limit.
+    /// Maximum number of connections served at once; further ones wait in the accept queue. `None`:
+    /// no limit.
     pub max_connections: Option<u32>,
-    /// Connections that one client address has at once (of IPv6: one /64); `None`: its share of what there may be. Proxy
-    /// mode only.
+    /// Maximum number of connections of one client address (IPv6: one /64); `None`: a fair share of
+    /// all. Proxy mode only.
     pub max_connections_per_client: Option<u32>,
-    /// Clients whose connections are not counted one by one.
+    /// Clients that are exempt from the limits per client and per source.
     pub trusted_clients: Vec<Prefix>,
-    /// Whether a PROXY header goes before each connection or datagram and says who the client is. Proxy mode only.
+    /// Whether each connection or datagram must begin with a PROXY header that names the client.
+    /// Proxy mode only.
     pub accept_proxy: bool,
-    /// The networks that may send such headers; at least one if they are accepted. In mode `http` also the proxies that name the
-    /// client of each request in `X-Forwarded-For`.
+    /// Networks that may send PROXY headers; at least one if they are accepted. In mode `http`,
+    /// also the proxies that name the client of each request in `X-Forwarded-For`.
     pub trusted_proxies: Vec<Prefix>,
-    /// Go before those of its backend. Proxy mode only.
+    /// Timeouts that override those of the backend. Proxy mode only.
     pub timeouts: OwnTimeouts,
-    /// The clients that may come in.
+    /// Access lists for clients.
     pub access: Access,
-    /// The limits of one source. Not for `trusted_clients`.
+    /// Limits per source. They do not apply to `trusted_clients`.
     pub limits: Limits,
-    /// How it shakes hands with clients; `None`: they speak no TLS with convey. Modes `proxy` and `http` only, TCP only.
+    /// TLS settings towards clients; `None`: no TLS with clients. Modes `proxy` and `http` only,
+    /// TCP only.
     pub tls: Option<Arc<FrontendTls>>,
-    /// What becomes of requests. `Some` exactly in mode `http`.
+    /// Settings for requests. `Some` exactly in mode `http`.
     pub http: Option<Box<HttpConfig>>,
 }
 
 impl FrontendConfig {
-    /// A frontend of a file that says nothing else of it.
+    /// Returns a frontend with default settings.
     pub fn new(name: &str, mode: Mode, listen: Vec<Listen>, backend: &str) -> FrontendConfig {
         FrontendConfig {
             name: name.to_owned(),
@@ -77,17 +81,18 @@ impl FrontendConfig {
         }
     }
 
-    /// How much a request and its connection may take (mode `http`).
+    /// Limits of a request and its connection (mode `http`).
     pub fn http_limits(&self) -> HttpLimits {
         self.http.as_ref().map_or_else(HttpLimits::default, |http| http.limits)
     }
 
-    /// What convey's own answers with this status say; `None`: a line of text.
+    /// Error page for local replies with this status; `None`: a line of text.
     pub fn error_page(&self, status: u16) -> Option<&ErrorPage> {
         self.http.as_ref()?.error_pages.get(status)
     }
 
-    /// The backends that serve its clients, each once: its own, and those of its routes.
+    /// Backends that serve the frontend's clients, without duplicates: its own, and those of its
+    /// routes.
     pub fn backends(&self) -> impl Iterator<Item = &str> {
         let of_requests = self.http.iter().flat_map(|http| &http.routes).filter_map(RouteConfig::backend);
         let of_names = self.sni_routes.iter().map(|route| &*route.backend);
@@ -96,7 +101,7 @@ impl FrontendConfig {
         named.filter(move |name| seen.insert(*name))
     }
 
-    /// The same, as they are shown: `backend app`, or `no backend`.
+    /// Backends as operator-facing text: `backend app`, or `no backend`.
     pub fn backends_in_words(&self) -> String {
         match self.backends().collect::<Vec<_>>()[..] {
             [] => "no backend".to_owned(),
@@ -105,58 +110,61 @@ impl FrontendConfig {
         }
     }
 
-    /// Whether a backend serves clients of it.
+    /// Whether the frontend uses a backend.
     pub fn uses(&self, backend: &str) -> bool {
         self.backends().any(|name| name == backend)
     }
 
-    /// Where it listens, port by port.
+    /// Endpoints that the frontend listens on, one for each port.
     pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> {
         self.addrs().map(|addr| Endpoint { protocol: self.protocol, addr }).chain(self.http3_endpoints())
     }
 
-    /// Where it takes HTTP/3.
+    /// Endpoints for HTTP/3.
     pub fn http3_endpoints(&self) -> impl Iterator<Item = Endpoint> {
         self.addrs().filter(|_| self.speaks_http3()).map(Endpoint::udp)
     }
 
-    /// Whether it takes HTTP/3, over UDP beside TCP.
+    /// Whether the frontend serves HTTP/3, over UDP in addition to TCP.
     pub fn speaks_http3(&self) -> bool {
         self.mode.is_http() && self.tls.as_ref().is_some_and(|tls| tls.http3)
     }
 
-    /// Whether connections from this address are not counted: it is a trusted client, or a proxy that many clients share.
+    /// Whether connections from this address are exempt from limits per client: a trusted client,
+    /// or a proxy that many clients share.
     pub fn trusts(&self, peer: IpAddr) -> bool {
         self.trusts_client(peer) || self.is_http_proxy(peer)
     }
 
-    /// Whether limits do not hold for this client.
+    /// Whether this client is exempt from limits.
     pub fn trusts_client(&self, client: IpAddr) -> bool {
         self.trusted_clients.iter().any(|network| network.contains(client))
     }
 
-    /// Whether this address is a proxy that names the client of each HTTP request. Access lists and limits hold for that client.
+    /// Whether this address is a proxy that names the client of each HTTP request. Access lists and
+    /// limits then apply to that client.
     pub fn is_http_proxy(&self, peer: IpAddr) -> bool {
         self.mode.is_http() && self.trusts_proxy(peer)
     }
 
-    /// Whether connections from this address may come in. Of a trusted HTTP proxy each request is checked instead.
+    /// Whether connections from this address are admitted. For a trusted HTTP proxy, each request
+    /// is checked instead.
     pub fn admits(&self, peer: IpAddr) -> bool {
         self.is_http_proxy(peer) || self.access.admits(peer)
     }
 
-    /// Whether PROXY headers from this address are to be believed.
+    /// Whether PROXY headers from this address are trusted.
     pub fn trusts_proxy(&self, peer: IpAddr) -> bool {
         self.trusted_proxies.iter().any(|network| network.contains(peer))
     }
 
-    /// Where it listens, as it is shown: TCP goes without saying.
+    /// Listen addresses as shown to operators; only UDP is marked.
     pub fn places(&self) -> impl Iterator<Item = String> {
         let suffix = if self.protocol == Protocol::Udp { "/udp" } else { "" };
         self.listen.iter().map(move |listen| format!("{listen}{suffix}"))
     }
 
-    /// Where it listens, port by port, without the protocol.
+    /// Listen addresses, one for each port, without the protocol.
     pub fn addrs(&self) -> impl Iterator<Item = SocketAddr> {
         self.listen.iter().flat_map(Listen::addrs)
     }

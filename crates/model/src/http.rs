@@ -1,92 +1,93 @@
-//! What a frontend in mode `http` does with requests: routes, redirects, headers.
+//! Settings of mode `http`: routes, redirects, headers.
 
 use std::fmt;
 
 use super::{ErrorPages, HttpLimits, RequestRate};
 use convey_http_core::{CompressionRules, FieldRules, HostPattern, PathPrefix, PathView};
 
-/// The settings of mode `http`.
+/// Settings of mode `http`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HttpConfig {
-    /// Sorted by name. No two have the same host and path.
+    /// Routes, sorted by name. No two routes have the same host and path.
     pub routes: Vec<RouteConfig>,
-    /// How routes see the paths of requests.
+    /// Form of request paths that routes are matched against.
     pub path_view: PathView,
-    /// Where a request without a route is redirected to. Then the frontend has no backend.
+    /// Redirect of requests that match no route. With it, the frontend has no backend.
     pub redirect: Option<Redirect>,
-    /// The headers that change, of all requests and responses.
+    /// Header changes for all requests and responses.
     pub headers: HeaderRules,
     /// Whether servers also get `Forwarded` (RFC 7239).
     pub forwarded: bool,
-    /// Whether a request that is a part of no trace begins one.
+    /// Whether convey begins a trace for requests that belong to none.
     pub begin_traces: bool,
-    /// How many requests one source may send; `None`: no limit.
+    /// Request rate limit per source; `None`: no limit.
     pub rate: Option<RequestRate>,
-    /// How much a request and its connection may take.
+    /// Limits of a request and its connection.
     pub limits: HttpLimits,
-    /// What convey's own answers say.
+    /// Pages for convey's local replies.
     pub error_pages: ErrorPages,
-    /// Which responses are compressed; `None`: no response is.
+    /// Rules for compression of responses; `None`: no compression.
     pub compression: Option<CompressionRules>,
 }
 
-/// Which requests go elsewhere than to the frontend's own backend.
+/// Route of requests to another backend than the frontend's own, or to a redirect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteConfig {
-    /// Host and path as the file has them, such as `api.example/v1`; `*` stands for any host.
+    /// Host and path as in the configuration, such as `api.example/v1`; `*` matches any host.
     pub name: String,
-    /// The hosts that it is for.
+    /// Hosts that the route matches.
     pub host: HostPattern,
-    /// The paths that it is for.
+    /// Paths that the route matches.
     pub path: PathPrefix,
-    /// What becomes of a request.
+    /// Action for matching requests.
     pub action: RouteAction,
-    /// What takes the place of `path` on the way to the server. Begins with a slash.
+    /// Replacement of `path` in the request to the server. Begins with a slash.
     pub rewrite_path: Option<String>,
-    /// The host that the server is asked for, in place of the client's.
+    /// Host in the request to the server, instead of the client's.
     pub rewrite_host: Option<String>,
-    /// The headers that change, after those of the frontend.
+    /// Header changes, after those of the frontend.
     pub headers: HeaderRules,
-    /// How many requests one source may send to it, beside the limit of the frontend; `None`: no limit.
+    /// Request rate limit per source of this route, in addition to the frontend's; `None`: no
+    /// limit.
     pub rate: Option<RequestRate>,
-    /// Which responses are compressed.
+    /// Compression of responses.
     pub compression: RouteCompression,
 }
 
-/// Which responses of a route are compressed.
+/// Compression of a route's responses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum RouteCompression {
-    /// As the frontend says.
+    /// Compression by the frontend's rules.
     #[default]
     OfFrontend,
-    /// None of them.
+    /// No compression.
     Off,
-    /// By rules of its own.
+    /// Compression by the route's own rules.
     Rules(CompressionRules),
 }
 
-/// What becomes of a request.
+/// Action for a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RouteAction {
-    /// A server of this backend gets it.
+    /// Forward to a server of this backend.
     Backend(String),
-    /// The client is sent elsewhere.
+    /// Redirect the client.
     Redirect(Redirect),
 }
 
-/// Where a client is sent (status 308).
+/// Redirect target (status 308).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redirect {
-    /// To the same host and path by HTTPS.
+    /// Same host and path over HTTPS.
     Https,
 }
 
-/// The headers that change on their way through.
+/// Header changes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HeaderRules {
-    /// Those of requests.
+    /// Changes of requests.
     pub request: FieldRules,
-    /// Those of responses.
+    /// Changes of responses.
     pub response: FieldRules,
 }
 
@@ -101,12 +102,12 @@ impl fmt::Display for RouteCompression {
 }
 
 impl RouteConfig {
-    /// The name of a route with this host and this path, as the file has them.
+    /// Name of a route with this host and this path, as in the configuration.
     pub fn name_of(host: Option<&str>, path: &str) -> String {
         format!("{}{path}", host.unwrap_or("*"))
     }
 
-    /// Its backend, unless it redirects.
+    /// Backend of the route, unless it redirects.
     pub fn backend(&self) -> Option<&str> {
         match &self.action {
             RouteAction::Backend(name) => Some(name),
@@ -116,10 +117,10 @@ impl RouteConfig {
 }
 
 impl Redirect {
-    /// All of them, in the order the documentation lists them.
+    /// All targets, in the order the documentation lists them.
     pub const ALL: [Redirect; 1] = [Redirect::Https];
 
-    /// The name in the configuration.
+    /// Name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Redirect::Https => "https",
@@ -128,7 +129,7 @@ impl Redirect {
 }
 
 impl fmt::Display for RouteAction {
-    /// `backend api` or `redirect to https`.
+    /// Formats as `backend api` or `redirect to https`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RouteAction::Backend(name) => write!(f, "backend {name}"),
@@ -138,7 +139,8 @@ impl fmt::Display for RouteAction {
 }
 
 impl HttpConfig {
-    /// What becomes of a request without a route; `None`: it gets a 404. `backend` is the frontend's own.
+    /// Action for a request that matches no route; `None`: status 404. `backend` is the frontend's
+    /// own.
     pub fn default_action(&self, backend: Option<&str>) -> Option<RouteAction> {
         match (backend, self.redirect) {
             (Some(backend), _) => Some(RouteAction::Backend(backend.to_owned())),

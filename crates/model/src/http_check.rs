@@ -1,46 +1,46 @@
-//! A health check over HTTP. Pure.
+//! Settings of a health check over HTTP. Pure.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::BodyPattern;
 
-/// A `GET` over HTTP/1.1, and the answers that mean "up".
+/// HTTP health check: the `GET` request, and the responses that count as up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpCheck {
     /// Path and query, beginning with `/`.
     pub path: String,
-    /// What the request says as its `Host`, and the name that a certificate is for; `None`: the server's address.
+    /// `Host` of the request, and name for the certificate; `None`: the server's address.
     pub host: Option<String>,
     /// Further headers, by name.
     pub headers: Vec<(String, String)>,
-    /// Status codes that mean "up"; at least one range.
+    /// Status codes that count as up; at least one range.
     pub expected_status: Vec<RangeInclusive<u16>>,
-    /// What the beginning of the body has to match.
+    /// Pattern that the beginning of the body must match.
     pub expected_body: Option<BodyPattern>,
-    /// Over TLS, if so.
+    /// TLS settings; `None`: the check does not use TLS.
     pub tls: Option<TlsCheck>,
 }
 
-/// How a check over TLS treats certificates.
+/// Certificate verification of a check over TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct TlsCheck {
-    /// Whether any certificate will do.
+    /// Whether the check accepts any certificate.
     pub skip_verify: bool,
 }
 
 impl HttpCheck {
-    /// What a check over HTTP asks for unless set otherwise.
+    /// Default path of an HTTP check.
     pub const DEFAULT_PATH: &str = "/";
-    /// What means "up" to it unless set otherwise.
+    /// Default status codes that count as up.
     pub const DEFAULT_STATUS: RangeInclusive<u16> = 200..=399;
 
-    /// Whether this status means "up".
+    /// Whether this status counts as up.
     pub fn expects(&self, status: u16) -> bool {
         self.expected_status.iter().any(|range| range.contains(&status))
     }
 
-    /// The status codes that mean "up": `200-399` or `200, 301-302`.
+    /// Status codes that count as up: `200-399` or `200, 301-302`.
     pub fn statuses(&self) -> String {
         let one = |range: &RangeInclusive<u16>| match range.clone().into_inner() {
             (from, to) if from == to => from.to_string(),
@@ -63,7 +63,8 @@ impl Default for HttpCheck {
     }
 }
 
-/// What it asks beside the path and the status, as a list that begins with a comma; values of headers may be secrets.
+/// Settings other than path and status, as a list that begins with a comma; header values may be
+/// secret, and are left out.
 impl fmt::Display for HttpCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(host) = &self.host {

@@ -1,28 +1,28 @@
-//! How much a client's request and its connection may take, in mode `http`. Pure.
+//! Limits of a client's request and its connection, in mode `http`. Pure.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use convey_http_core::HeadLimits;
 
-/// The limits of a frontend's requests.
+/// Limits of a frontend's requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HttpLimits {
-    /// How much a head may have.
+    /// Limits of a request head.
     pub head: HeadLimits,
-    /// How much the head of a server's response may have, and its trailers.
+    /// Limits of a response head, and of its trailers.
     pub response_head: HeadLimits,
-    /// How long a head may take from its first byte, or from accept.
+    /// Time limit for a request head, from its first byte, or from accept.
     pub head_timeout: Duration,
-    /// Most bytes of a body; `None`: any number.
+    /// Size limit of a body in bytes; `None`: no limit.
     pub body: Option<u64>,
-    /// Bytes a second that a body comes with at least; `None`: as slowly as it likes.
+    /// Minimum rate of a body in bytes a second; `None`: no minimum.
     pub body_rate: Option<NonZeroU32>,
-    /// How long a connection waits for another request.
+    /// Time that an idle connection stays open for another request.
     pub keep_alive: Duration,
-    /// Requests of a connection, after which it ends.
+    /// Maximum number of requests of a connection, after which it closes.
     pub requests: u32,
-    /// Requests that run at once on a connection of HTTP/2.
+    /// Maximum number of concurrent requests of an HTTP/2 connection.
     pub streams: u32,
 }
 
@@ -42,7 +42,7 @@ impl Default for HttpLimits {
 }
 
 impl HttpLimits {
-    /// Each with its name in the configuration, as it is shown.
+    /// All limits with their names in the configuration, formatted for operators.
     pub fn named(&self) -> [(&'static str, String); 10] {
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "none".to_owned());
         [

@@ -1,6 +1,6 @@
-//! Versions of HTTP towards servers.
+//! HTTP versions towards servers.
 
-/// How servers of a backend are spoken to in mode `http`.
+/// HTTP version that convey uses with servers in mode `http`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum HttpVersion {
     /// HTTP/1.1.
@@ -8,15 +8,15 @@ pub enum HttpVersion {
     H1,
     /// HTTP/2 from the first byte on (RFC 9113, section 3.3: prior knowledge). gRPC needs it.
     H2,
-    /// As the client speaks: HTTP/2 for requests that came by it.
+    /// Version of the client: HTTP/2 for requests that arrived over HTTP/2.
     Auto,
 }
 
 impl HttpVersion {
-    /// All of them, in the order the documentation lists them.
+    /// All versions, in the order the documentation lists them.
     pub const ALL: [HttpVersion; 3] = [HttpVersion::H1, HttpVersion::H2, HttpVersion::Auto];
 
-    /// The name in the configuration.
+    /// Name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             HttpVersion::H1 => "h1",

@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use crate::{Prefix, RouteHop};
 
-/// An IPsec policy for packets that leave.
+/// IPsec policy for packets that leave this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IpsecPolicy {
-    /// Of the policies that match a packet the one with the smallest priority decides.
+    /// Priority; of several matching policies, the smallest priority applies.
     pub priority: u32,
     /// Network of the source address.
     pub source: Prefix,
@@ -15,7 +15,7 @@ pub struct IpsecPolicy {
     pub destination: Prefix,
     /// The IP protocol; 0: any.
     pub protocol: u8,
-    /// Index of the interface that packets leave by; 0: any.
+    /// Index of the sending interface; 0: any.
     pub interface: u32,
     /// Effect on packets.
     pub effect: IpsecEffect,
@@ -24,7 +24,7 @@ pub struct IpsecPolicy {
 /// Effect of an IPsec policy on packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IpsecEffect {
-    /// Packets leave as they are.
+    /// Packets leave unchanged.
     Pass,
     /// Packets are encrypted or authenticated.
     Protect,
@@ -32,7 +32,7 @@ pub enum IpsecEffect {
     Block,
 }
 
-/// IP protocols that packet modes forward: ICMP, TCP and UDP, and those of tunnels.
+/// IP protocols that packet modes forward: ICMP, TCP, UDP, and the tunnel protocols.
 const FORWARDED: [u8; 7] = [0, 1, 4, 6, 17, 41, 58];
 
 impl IpsecPolicy {
@@ -44,8 +44,8 @@ impl IpsecPolicy {
     }
 }
 
-/// Whether packets may not leave as they are by these ways. A policy for one port is taken for one of all ports. Of an unspecified
-/// source, policies for all sources count alone.
+/// Whether policies forbid packets to leave unprotected on these paths. A policy for one port
+/// counts for all ports. With an unspecified source, only policies for all sources count.
 pub(crate) fn forbids(
     policies: &[IpsecPolicy],
     source: IpAddr,

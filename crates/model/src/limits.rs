@@ -1,24 +1,24 @@
-//! The limits of one source at a frontend. Pure.
+//! Limits per source at a frontend. Pure.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// The limits of a frontend's clients. The default is no limit.
+/// Limits per source of a frontend's clients. The default is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections (UDP: sessions or flows) that one source has at once.
+    /// Maximum number of open connections (UDP: sessions or flows) of one source.
     pub connections_per_source: Option<u32>,
-    /// Connections that one source begins a second.
+    /// Maximum rate of new connections of one source, a second.
     pub rate_per_source: Option<NonZeroU32>,
-    /// Connections that it may begin at once after a pause; `None`: as many as in a second.
+    /// Maximum burst of new connections after a pause; `None`: the rate of one second.
     pub burst: Option<NonZeroU32>,
-    /// Bits of an IPv4 address that make a source.
+    /// Prefix length of an IPv4 source.
     pub ipv4_prefix: u8,
-    /// The same of IPv6.
+    /// Prefix length of an IPv6 source.
     pub ipv6_prefix: u8,
-    /// Whether convey tells a client that is over a limit.
+    /// Action for a client that exceeds a limit.
     pub action: OverLimit,
-    /// How long a client may take to send its first byte (TCP in proxy mode).
+    /// Time in which a client must send its first byte (TCP in proxy mode).
     pub first_byte_timeout: Option<Duration>,
 }
 
@@ -37,37 +37,37 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The same, of those that a source may begin: it may have any number at once.
+    /// Limits without `connections_per_source`: a source may have any number of open connections.
     pub fn without_connections(self) -> Limits {
         Limits { connections_per_source: None, ..self }
     }
 
-    /// The same, of those that a source has at once: it may begin any number.
+    /// Limits without `rate_per_source`: a source may open connections at any rate.
     pub fn without_rate(self) -> Limits {
         Limits { rate_per_source: None, ..self }
     }
 
-    /// Whether sources are counted.
+    /// Whether any limit requires counts per source.
     pub fn are_per_source(&self) -> bool {
         self.connections_per_source.is_some() || self.rate_per_source.is_some()
     }
 }
 
-/// Whether convey tells a client that is over a limit.
+/// Action for a client that exceeds a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OverLimit {
-    /// Its client is told: by a reset, or by ICMP where there are none (packet modes).
+    /// Notify the client: by a reset, or by ICMP where the protocol has no resets (packet modes).
     #[default]
     Reset,
-    /// Its client is not told.
+    /// Drop without notice.
     Drop,
 }
 
 impl OverLimit {
-    /// Both, in the order the documentation lists them.
+    /// Both actions, in the order the documentation lists them.
     pub const ALL: [OverLimit; 2] = [OverLimit::Reset, OverLimit::Drop];
 
-    /// The name in the configuration.
+    /// Name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             OverLimit::Reset => "reset",

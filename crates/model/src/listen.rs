@@ -1,4 +1,4 @@
-//! Where a frontend listens: one port of an address, or a range of them.
+//! Listen address of a frontend, with one port or a range of ports.
 
 use std::fmt;
 use std::net::{AddrParseError, IpAddr, Ipv4Addr, SocketAddr};
@@ -7,19 +7,19 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// An address with one port or a range of ports.
+/// Address with one port or a range of ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Listen {
-    /// The address with its first port.
+    /// Address with its first port.
     first: SocketAddr,
-    /// The last port; not below the first.
+    /// Last port; not below the first.
     last: u16,
 }
 
-/// Why a text is no [`Listen`].
+/// Reason why a text is not a valid [`Listen`].
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ListenError {
-    /// It is neither an address with a port nor one with a range of ports.
+    /// The text is neither an address with a port nor an address with a range of ports.
     #[error(transparent)]
     Address(#[from] AddrParseError),
     /// The range ends below its beginning.
@@ -28,12 +28,12 @@ pub enum ListenError {
 }
 
 impl Listen {
-    /// The address; a wildcard is one, too.
+    /// Address; may be a wildcard.
     pub fn ip(&self) -> IpAddr {
         self.first.ip()
     }
 
-    /// Whether the address is of IPv4.
+    /// Whether the address is IPv4.
     pub fn is_ipv4(&self) -> bool {
         self.first.is_ipv4()
     }
@@ -43,7 +43,7 @@ impl Listen {
         self.first.port()..=self.last
     }
 
-    /// The address with each of the ports.
+    /// Address with each of the ports.
     pub fn addrs(&self) -> impl Iterator<Item = SocketAddr> + use<> {
         let mut addr = self.first;
         self.ports().map(move |port| {
@@ -52,12 +52,12 @@ impl Listen {
         })
     }
 
-    /// The address with its first port.
+    /// Address with its first port.
     pub fn first(&self) -> SocketAddr {
         self.first
     }
 
-    /// Whether it has a port more than one.
+    /// Whether the range has more than one port.
     pub(crate) fn is_range(&self) -> bool {
         self.first.port() != self.last
     }
@@ -69,7 +69,7 @@ impl From<SocketAddr> for Listen {
     }
 }
 
-/// `IP:PORT`, `IP:FIRST-LAST`; without an IP, every address of IPv4.
+/// Parses `IP:PORT` or `IP:FIRST-LAST`; without an IP, all IPv4 addresses.
 impl FromStr for Listen {
     type Err = ListenError;
 
@@ -88,7 +88,7 @@ impl FromStr for Listen {
     }
 }
 
-/// As it is written in the configuration.
+/// Formats as in the configuration.
 impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.first)?;
@@ -96,8 +96,8 @@ impl fmt::Display for Listen {
     }
 }
 
-/// Whether sockets at these addresses would be in each other's way: both are the same, or one is the wildcard of the
-/// other's family.
+/// Whether sockets at these addresses would conflict: the addresses are equal, or one is the
+/// wildcard of the other's family.
 pub fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
     let wildcard = a.ip().is_unspecified() || b.ip().is_unspecified();
     a.port() == b.port() && a.is_ipv4() == b.is_ipv4() && (a.ip() == b.ip() || wildcard)

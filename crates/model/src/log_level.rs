@@ -1,29 +1,29 @@
-//! How important the lines of the log are.
+//! Log levels.
 
 use crate::Timestamp;
 
-/// How important a line is, and which lines are written: these and more important ones.
+/// Log level of a line; as a setting, the least important level that is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum LogLevel {
-    /// Clients are refused, or something that was asked for cannot be done.
+    /// Clients are refused, or a requested action failed.
     Error,
     /// Something needs attention.
     Warn,
-    /// What happens to servers, and what the operator does.
+    /// Events of servers, and actions of the operator.
     #[default]
     Info,
-    /// What happens to single connections.
+    /// Events of single connections.
     Debug,
-    /// What libraries say.
+    /// Messages of libraries.
     Trace,
 }
 
 impl LogLevel {
-    /// All of them, the most important first.
+    /// All levels, the most important first.
     pub const ALL: [LogLevel; 5] =
         [LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug, LogLevel::Trace];
 
-    /// The name in the configuration and on the command line.
+    /// Name in the configuration and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             LogLevel::Error => "error",
@@ -35,13 +35,13 @@ impl LogLevel {
     }
 }
 
-/// The level that an operator has said while the program runs, which goes before all others.
+/// Log level that an operator set at runtime. It overrides all other settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SaidLogLevel {
-    /// The least important lines that are written.
+    /// Least important level that is written.
     pub level: LogLevel,
-    /// When.
+    /// Time at which the level was set.
     pub since: Timestamp,
-    /// By whom, in words for an operator.
+    /// Operator-facing name of the person or program that set it.
     pub by: String,
 }

@@ -1,27 +1,27 @@
-//! The modes, and what distinguishes them.
+//! Forwarding modes, and their properties.
 //!
-//! All other code asks one of these questions, or matches every mode. So a new mode does not compile before somebody has
-//! answered all of them.
+//! Other code queries these properties, or matches on every mode. So a new mode does not compile
+//! before each of them is defined for it.
 
-/// How traffic is forwarded.
+/// Forwarding mode of a frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// TCP is terminated here and relayed to a server; so are datagrams of UDP.
+    /// convey terminates TCP, and relays it to a server; likewise UDP datagrams.
     #[default]
     Proxy,
-    /// Packets are rewritten in both directions (NAT); servers see our address.
+    /// convey rewrites packets in both directions (NAT); servers see convey's address.
     Passthrough,
-    /// Only client-to-server packets pass us; servers answer clients directly.
+    /// convey forwards only packets from clients to servers; servers answer clients directly.
     Dsr,
-    /// HTTP is terminated here: each request is relayed to a server of its route.
+    /// convey terminates HTTP, and relays each request to a server of its route.
     Http,
 }
 
 impl Mode {
-    /// Every mode, in the order the documentation lists them.
+    /// All modes, in the order the documentation lists them.
     pub const ALL: [Mode; 4] = [Mode::Proxy, Mode::Passthrough, Mode::Dsr, Mode::Http];
 
-    /// The mode's name in the configuration, in logs and in metrics.
+    /// Name in the configuration, in logs and in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Proxy => "proxy",
@@ -31,7 +31,7 @@ impl Mode {
         }
     }
 
-    /// Whether clients' connections end at sockets of ours.
+    /// Whether convey terminates clients' connections at its own sockets.
     pub fn is_proxied(self) -> bool {
         match self {
             Mode::Proxy | Mode::Http => true,
@@ -39,7 +39,7 @@ impl Mode {
         }
     }
 
-    /// Whether packets are forwarded one by one.
+    /// Whether convey forwards individual packets.
     pub fn forwards_packets(self) -> bool {
         match self {
             Mode::Proxy | Mode::Http => false,
@@ -47,7 +47,7 @@ impl Mode {
         }
     }
 
-    /// Whether packets get an address and port of ours in place of the client's.
+    /// Whether convey replaces the client's source address and port with its own.
     pub fn has_snat(self) -> bool {
         match self {
             Mode::Passthrough => true,
@@ -63,7 +63,7 @@ impl Mode {
         }
     }
 
-    /// Whether requests of HTTP are relayed, each by its route.
+    /// Whether convey relays HTTP requests, each by its route.
     pub fn is_http(self) -> bool {
         match self {
             Mode::Http => true,

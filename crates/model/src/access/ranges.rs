@@ -1,19 +1,19 @@
-//! Nested ranges of numbers, laid out side by side. Pure.
+//! Flat list of nested number ranges. Pure.
 
-/// What holds for each number.
+/// Value for each number of an address space.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ranges<T> {
-    /// What holds below the first start.
+    /// Value below the first start.
     rest: bool,
-    /// Where a part begins, in order.
+    /// Start of each part, in ascending order.
     starts: Vec<T>,
-    /// What holds in it.
+    /// Value of each part.
     values: Vec<bool>,
 }
 
-/// A part of an address space.
+/// Number of an address space.
 pub(super) trait Number: Copy + Ord {
-    /// The next one; `None` after the last.
+    /// Successor; `None` after the last number.
     fn next(self) -> Option<Self>;
 }
 
@@ -30,11 +30,12 @@ impl Number for u128 {
 }
 
 impl<T: Number> Ranges<T> {
-    /// Ranges by their first and last numbers, each inside of another or apart from it. The innermost one counts, and of two
-    /// with the same ends the later one. Outside of all, `rest` holds.
+    /// Builds a list of ranges, given by their first and last numbers; two ranges are nested or
+    /// disjoint. The innermost range applies; of ranges with equal ends, the later one. Outside of
+    /// all ranges, `rest` applies.
     pub(super) fn new(rest: bool, ranges: impl Iterator<Item = ((T, T), bool)>) -> Ranges<T> {
         let mut all: Vec<((T, T), bool)> = ranges.collect();
-        // Outer ones first; the sort keeps the order of those that are alike.
+        // Outer ranges first; the sort keeps the order of equal ranges.
         all.sort_by(|((a, a_end), _), ((b, b_end), _)| a.cmp(b).then(b_end.cmp(a_end)));
         let mut found = Ranges { rest, starts: Vec::new(), values: Vec::new() };
         let mut open: Vec<(T, bool)> = Vec::new();
@@ -53,13 +54,13 @@ impl<T: Number> Ranges<T> {
         found
     }
 
-    /// What holds for a number.
+    /// Value for a number.
     pub(super) fn get(&self, number: T) -> bool {
         let parts = self.starts.partition_point(|start| *start <= number);
         if parts == 0 { self.rest } else { self.values[parts - 1] }
     }
 
-    /// The innermost range ends: what is around it holds again.
+    /// Ends the innermost range, so that the value of the range around it applies again.
     fn close(&mut self, open: &mut Vec<(T, bool)>) {
         let ended = open.pop().and_then(|(end, _)| end.next());
         if let Some(after) = ended {

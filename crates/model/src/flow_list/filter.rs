@@ -1,4 +1,4 @@
-//! Which flows are wanted. Pure.
+//! Filter for lists of flows. Pure.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -7,31 +7,31 @@ use std::time::Duration;
 use super::{FlowActivity, FlowFacts};
 use crate::Prefix;
 
-/// What flows must have in common to be wanted. Each part that is missing admits all.
+/// Filter for flows. A missing part admits all flows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FlowFilter {
-    /// Where their clients are.
+    /// Addresses of the clients.
     pub client: Option<ClientFilter>,
-    /// The name of their frontend.
+    /// Name of the frontend.
     pub frontend: Option<String>,
-    /// The name of their backend.
+    /// Name of the backend.
     pub backend: Option<String>,
-    /// The name of their server. One with a host name stands for all of its addresses.
+    /// Name of the server. The name of a server with a host name includes all of its addresses.
     pub server: Option<String>,
-    /// The name of their state.
+    /// Name of the state.
     pub state: Option<String>,
-    /// They are at least as old.
+    /// Minimum age of a flow.
     pub older_than: Option<Duration>,
-    /// They have been silent for at least as long.
+    /// Minimum idle time of a flow.
     pub idle: Option<Duration>,
-    /// At least so many bytes have passed in both directions.
+    /// Minimum number of bytes in both directions.
     pub min_bytes: Option<u64>,
-    /// Those that are over, and only remembered, are left out.
+    /// Excludes flows that are over and only have a record left.
     pub only_open: bool,
 }
 
 impl FlowFilter {
-    /// Whether a flow may be wanted, by what is known without looking at its activity.
+    /// Whether the filter may admit a flow, without its activity.
     pub fn admits(&self, flow: &FlowFacts<'_>) -> bool {
         let is_of = |wanted: &Option<String>, name: &str| wanted.as_ref().is_none_or(|wanted| wanted == name);
         let is_served = |server: &str| {
@@ -53,7 +53,8 @@ impl FlowFilter {
             && self.client.is_none_or(|wanted| wanted.admits(flow.client))
     }
 
-    /// Whether a flow that is [admitted](FlowFilter::admits) is wanted. What is not known of it is too little.
+    /// Whether the filter admits the activity of a flow that is [admitted](FlowFilter::admits).
+    /// Unknown values are below each minimum.
     pub fn admits_activity(&self, activity: &FlowActivity) -> bool {
         let is_over = |wanted: Option<Duration>, time: Option<Duration>| {
             wanted.is_none_or(|wanted| time.is_some_and(|time| time >= wanted))
@@ -64,12 +65,12 @@ impl FlowFilter {
     }
 }
 
-/// Addresses of clients, and the port of one if it matters.
+/// Client network, with an optional port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientFilter {
-    /// Where they are.
+    /// Network of the clients.
     pub network: Prefix,
-    /// The port that they come from.
+    /// Source port of the clients.
     pub port: Option<u16>,
 }
 
@@ -79,7 +80,7 @@ impl ClientFilter {
     }
 }
 
-/// `192.0.2.1`, `192.0.2.0/24:4242`, `2001:db8::/32`, `[2001:db8::1]:4242`
+/// Parses `192.0.2.1`, `192.0.2.0/24:4242`, `2001:db8::/32` or `[2001:db8::1]:4242`.
 impl FromStr for ClientFilter {
     type Err = ();
 
@@ -89,7 +90,7 @@ impl FromStr for ClientFilter {
                 let (network, port) = rest.split_once(']').ok_or(())?;
                 (network, if port.is_empty() { None } else { Some(port.strip_prefix(':').ok_or(())?) })
             }
-            // Two colons and more are an address of IPv6.
+            // Two colons or more belong to an IPv6 address.
             None if text.matches(':').count() == 1 => {
                 let (network, port) = text.split_once(':').ok_or(())?;
                 (network, Some(port))

@@ -1,16 +1,16 @@
-//! What a flow is called in a list. Pure.
+//! Identifier of a flow in a list. Pure.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Who forwards a flow.
+/// Kind of worker that forwards a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FlowKind {
-    /// A worker of the packet modes.
+    /// Worker of the packet modes.
     Packets,
-    /// A worker of proxy mode, as a connection of TCP.
+    /// Worker of proxy mode: TCP connection.
     Connection,
-    /// A worker of proxy mode, as a session of UDP.
+    /// Worker of proxy mode: UDP session.
     Session,
 }
 
@@ -26,20 +26,21 @@ impl FlowKind {
     }
 }
 
-/// Names one flow of this process: no later one has the same name, though it may have the same place.
+/// Identifier of one flow of this process. No later flow has the same identifier, though a later
+/// flow may reuse the place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListedFlowId {
-    /// Who forwards it.
+    /// Kind of worker that forwards the flow.
     pub kind: FlowKind,
-    /// Which of these workers.
+    /// Number of the worker.
     pub worker: u16,
-    /// Its place there.
+    /// Place of the flow at the worker.
     pub place: u32,
-    /// Which of the flows of that place, one after another.
+    /// Serial number of the flow at that place.
     pub serial: u32,
 }
 
-/// `p0.1f.9a3c2d`
+/// Formats as `p0.1f.9a3c2d`.
 impl fmt::Display for ListedFlowId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ListedFlowId { kind, worker, place, serial } = self;

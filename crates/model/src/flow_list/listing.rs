@@ -1,4 +1,4 @@
-//! Flows that are counted and chosen as they are offered. Pure.
+//! Listing of flows: counts and selects flows as workers offer them. Pure.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -6,23 +6,24 @@ use std::net::IpAddr;
 
 use super::{FlowActivity, FlowFacts, FlowGrouping, FlowQuery, ListedFlow};
 
-/// Groups that are counted apart; flows of others are counted together.
+/// Maximum number of groups that are counted separately; flows of further groups share one count.
 const MAX_GROUPS: usize = 65_536;
 
-/// The flows that a query wants, of those offered so far. Its size has a limit, however many are offered.
+/// Listing for a query, of the flows offered so far. Its size is bounded, however many flows are
+/// offered.
 #[derive(Debug)]
 pub struct FlowListing {
     query: FlowQuery,
-    /// The last of those that are kept is first to go.
+    /// Selected flows; the last in order is the first to be removed.
     kept: BinaryHeap<Reverse<Kept>>,
     matching: u64,
     bytes: [Option<u64>; 2],
     groups: HashMap<GroupKey, FlowGroup>,
-    /// Flows of groups beyond [`MAX_GROUPS`].
+    /// Number of flows in groups beyond [`MAX_GROUPS`].
     ungrouped: u64,
 }
 
-/// A flow, the larger the earlier it comes.
+/// Selected flow; a larger one comes earlier in the list.
 #[derive(Debug)]
 struct Kept {
     key: u64,
@@ -30,7 +31,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// Of two alike the one with the smaller name comes first.
+    /// Sort rank. With equal keys, the smaller identifier comes first.
     fn rank(&self) -> (u64, Reverse<super::ListedFlowId>) {
         (self.key, Reverse(self.flow.id))
     }
@@ -56,56 +57,56 @@ impl Ord for Kept {
     }
 }
 
-/// What the flows of a group have in common.
+/// Property that the flows of a group share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum GroupKey {
     Client(IpAddr),
-    /// The number of a server or frontend; `None`: no server yet.
+    /// Number of a server or frontend; `None`: no server yet.
     Number(Option<u32>),
     Word(&'static str),
 }
 
-/// Flows that have something in common.
+/// Group of flows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowGroup {
-    /// In words for an operator.
+    /// Operator-facing name of the group.
     pub name: String,
-    /// How many there are.
+    /// Number of flows.
     pub flows: u64,
-    /// Bytes from their clients, as far as they are known; `None`: of none.
+    /// Bytes received from clients, as far as known; `None`: no flow has a count.
     pub bytes_rx: Option<u64>,
-    /// Bytes to their clients, likewise.
+    /// Bytes sent to clients, as far as known; `None`: no flow has a count.
     pub bytes_tx: Option<u64>,
 }
 
-/// What a query is answered with.
+/// Answer to a query for flows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowAnswer {
-    /// The first of the wanted flows; none if they were to be counted by something.
+    /// First flows in the order of the query; empty if the query has a grouping.
     pub flows: Vec<ListedFlow>,
-    /// How many are wanted in all.
+    /// Number of flows that match the query.
     pub matching: u64,
-    /// Bytes from their clients, as far as they are known; `None`: of none, although there are some.
+    /// Bytes received from clients, as far as known; `None`: there are flows, but none has a count.
     pub bytes_rx: Option<u64>,
-    /// Bytes to their clients, likewise.
+    /// Bytes sent to clients, as far as known; `None`: there are flows, but none has a count.
     pub bytes_tx: Option<u64>,
-    /// The largest groups, if they were to be counted by something.
+    /// Largest groups, if the query has a grouping.
     pub groups: Vec<FlowGroup>,
-    /// Groups that are not among these, as far as they were counted apart.
+    /// Number of groups that are not listed, as far as they were counted separately.
     pub more_groups: u64,
-    /// Flows of groups that are not among these.
+    /// Number of flows in groups that are not listed.
     pub more_flows: u64,
 }
 
 impl FlowListing {
-    /// Nothing has been offered yet.
+    /// Starts an empty listing.
     pub fn new(query: FlowQuery) -> FlowListing {
         let query = FlowQuery { limit: query.limit.min(FlowQuery::MAX_LIMIT), ..query };
         let (kept, groups) = (BinaryHeap::new(), HashMap::new());
         FlowListing { query, kept, matching: 0, bytes: [None; 2], groups, ungrouped: 0 }
     }
 
-    /// Offers a flow. Its `activity` is asked for if the flow may be wanted.
+    /// Offers a flow. Calls `activity` only if the filter may admit the flow.
     pub fn offer(&mut self, flow: &FlowFacts<'_>, activity: impl FnOnce() -> FlowActivity) {
         if !self.query.filter.admits(flow) {
             return;
@@ -123,7 +124,7 @@ impl FlowListing {
         }
     }
 
-    /// Adds what another listing of the same query has found.
+    /// Adds the flows of another listing of the same query.
     pub fn merge(&mut self, other: FlowListing) {
         self.matching += other.matching;
         add(&mut self.bytes, other.bytes);
@@ -137,7 +138,7 @@ impl FlowListing {
         }
     }
 
-    /// The answer, first things first.
+    /// Returns the answer, in the order of the query.
     pub fn answer(self) -> FlowAnswer {
         let flows = self.kept.into_sorted_vec().into_iter().map(|Reverse(kept)| kept.flow).collect();
         let mut groups: Vec<FlowGroup> = self.groups.into_values().collect();
@@ -213,7 +214,7 @@ fn add(sums: &mut [Option<u64>; 2], bytes: [Option<u64>; 2]) {
     }
 }
 
-/// Of what is known.
+/// Sum of the known values.
 fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.saturating_add(other)),

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{FlowFilter, FlowKind, FlowServer, FlowSort, ListedFlowId, Mode, Protocol};
 
-/// A flow of a client, with so many bytes.
+/// Flow of a client with a number of bytes.
 #[derive(Debug, Clone)]
 struct Sample {
     number: u32,
