@@ -1,4 +1,4 @@
-//! What a lookup of a name finds.
+//! Results of DNS lookups.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,25 +9,26 @@ use std::time::Duration;
 use crate::ServerAddr;
 use crate::server_ip::{is_local, is_of_one_machine};
 
-/// What a lookup of a name found, for each family; an error in words for an operator.
+/// Result of looking up a host name, for each address family; errors are operator-facing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lookup {
-    /// The name.
+    /// Host name.
     pub host: String,
-    /// The name servers that were to be asked; the system's if there are none.
+    /// Name servers to query; if empty, those of the system.
     pub name_servers: Vec<SocketAddr>,
-    /// Its A records.
+    /// A records.
     pub v4: Result<DnsRecords, String>,
-    /// Its AAAA records.
+    /// AAAA records.
     pub v6: Result<DnsRecords, String>,
-    /// Whether the hosts file of this machine says so.
+    /// Whether the addresses come from the hosts file of this machine.
     pub from_hosts: bool,
-    /// Addresses that it has and that are refused: see [`Lookup::without_local`].
+    /// Addresses of the name that convey refuses: see [`Lookup::without_local`].
     pub refused: BTreeSet<ServerAddr>,
 }
 
 impl Lookup {
-    /// This one after an earlier one that nobody has read yet: what that found stays where this one failed.
+    /// Joins an earlier, unread result with a later one: where the later lookup failed, the earlier
+    /// records stay.
     #[must_use]
     pub fn join(earlier: Lookup, later: Lookup) -> Lookup {
         let found = |earlier: Result<DnsRecords, String>, later: Result<DnsRecords, String>| {
@@ -36,9 +37,10 @@ impl Lookup {
         Lookup { v4: found(earlier.v4, later.v4), v6: found(earlier.v6, later.v6), ..later }
     }
 
-    /// The same without addresses that mean another machine to whoever asks: of the loopback, or of the link alone. Name
-    /// servers that others control could lead clients to places that only this host may reach, such as its own services
-    /// or a cloud's metadata. The hosts file of this machine may name them: its owner may do so anyway.
+    /// Removes addresses that mean a different machine on each host: loopback and link-local ones.
+    /// Name servers under foreign control could otherwise lead clients to places that only this
+    /// host may reach, such as its own services or a cloud's metadata. The hosts file of this
+    /// machine may name them, as its owner has such access anyway.
     #[must_use]
     pub fn without_local(mut self) -> Lookup {
         if self.from_hosts {
@@ -57,13 +59,14 @@ impl Lookup {
         self
     }
 
-    /// How long the addresses that it found may be believed; `None` if it found none.
+    /// Time for which the found addresses are valid; `None` if there are none.
     pub fn ttl(&self) -> Option<Duration> {
         let found = [&self.v4, &self.v6].into_iter().flatten().filter(|records| !records.is_empty());
         found.map(|records| records.ttl).min()
     }
 
-    /// What went wrong; `None` if both families were answered and have an address between them.
+    /// Fault of the lookup; `None` if both families were answered and at least one address was
+    /// found.
     pub fn fault(&self) -> Option<LookupFault> {
         let found = self.ttl().is_some();
         let (missing, why) = match (&self.v4, &self.v6) {
@@ -77,21 +80,21 @@ impl Lookup {
     }
 }
 
-/// What went wrong with a lookup.
+/// Fault of a lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LookupFault {
-    /// What it did not find.
+    /// Records that are missing.
     pub missing: Missing,
-    /// Why, in words for an operator.
+    /// Operator-facing reason.
     pub why: String,
 }
 
-/// What a lookup did not find.
+/// Records that a lookup did not find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
-    /// Any address.
+    /// No address was found.
     All,
-    /// Whether there are records of this type. It found those of the other family.
+    /// Records of this type are unknown; the other family has addresses.
     Records(&'static str),
 }
 
@@ -104,7 +107,7 @@ impl fmt::Display for LookupFault {
     }
 }
 
-/// The records of one family.
+/// DNS records of one address family.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DnsRecords {
     addresses: BTreeSet<ServerAddr>,
@@ -112,21 +115,21 @@ pub struct DnsRecords {
 }
 
 impl DnsRecords {
-    /// Records that may be believed for `ttl`. Without those that are nobody's address (RFC 6890): some name servers answer
-    /// 0.0.0.0 for what they block.
+    /// Records that are valid for `ttl`. Drops addresses that belong to no machine (RFC 6890), as
+    /// some name servers answer 0.0.0.0 for blocked names.
     pub fn new(addresses: impl IntoIterator<Item = IpAddr>, ttl: Duration) -> DnsRecords {
         let addresses = addresses.into_iter().filter(|ip| is_of_one_machine(*ip)).map(ServerAddr::from);
         DnsRecords { addresses: addresses.collect(), ttl }
     }
 
-    /// The same at a port, for at most `ttl`: what an SRV record says.
+    /// Sets the port of all addresses, and limits the validity to `ttl`, as an SRV record has them.
     #[must_use]
     pub fn at_port(self, port: u16, ttl: Duration) -> DnsRecords {
         let addresses = self.addresses.iter().map(|addr| ServerAddr(SocketAddr::new(addr.ip(), port)));
         DnsRecords { addresses: addresses.collect(), ttl: self.ttl.min(ttl) }
     }
 
-    /// These and the others, for as long as both may be believed.
+    /// Joins two sets of records; the shorter validity applies.
     #[must_use]
     pub fn and(mut self, others: DnsRecords) -> DnsRecords {
         if self.is_empty() || others.is_empty() {
@@ -137,12 +140,12 @@ impl DnsRecords {
         self
     }
 
-    /// Whether there is no address.
+    /// Whether there are no addresses.
     pub fn is_empty(&self) -> bool {
         self.addresses.is_empty()
     }
 
-    /// The addresses; none if the name does not exist or has none in this family.
+    /// Returns the addresses; empty if the name does not exist or has no address of this family.
     pub fn into_addresses(self) -> BTreeSet<ServerAddr> {
         self.addresses
     }

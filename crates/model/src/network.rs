@@ -1,4 +1,4 @@
-//! The kernel's view of the network as plain data: what next hops are made from.
+//! Network state of the kernel as plain data, from which next hops are derived.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,96 +7,100 @@ use std::sync::Arc;
 use crate::next_hops::common_bits;
 use crate::{IpsecPolicy, Prefix, RoutingRule};
 
-/// Interfaces, routes and neighbours at one moment, and what routers have reported. Two tables are equal if packets take the same ways. To copy one
-/// copies no routes.
+/// Interfaces, routes and neighbours at one time, and path MTUs from routers. Two tables are equal
+/// if packets take the same paths. Clones share the routes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NetworkTables {
     /// All interfaces, by index.
     pub interfaces: Vec<Interface>,
-    /// The routes of the tables that policy rules name.
+    /// Routes of the tables that policy rules name.
     pub routes: Arc<[Route]>,
-    /// The policy rules of both families, by priority. A family without any has the kernel's default ones.
+    /// Policy rules of both families, by priority. A family without rules has the kernel's default
+    /// rules.
     pub rules: Arc<[RoutingRule]>,
-    /// The IPsec policies for packets that leave.
+    /// IPsec policies for packets that leave this host.
     pub policies: Arc<[IpsecPolicy]>,
-    /// Those whose Ethernet address is known, by interface and address.
+    /// Neighbours with a known Ethernet address, by interface and address.
     pub neighbours: Vec<Neighbour>,
-    /// The path MTUs to servers that routers have reported, in bytes. The kernel tells nobody of those that it knows.
+    /// Path MTUs to servers that routers have reported, in bytes. The kernel does not share the
+    /// path MTUs that it has learned.
     pub path_mtus: Arc<BTreeMap<IpAddr, u32>>,
 }
 
-/// A network interface.
+/// Network interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// The kernel's number for it; never reused for another while the system runs.
+    /// Index of the interface; the kernel does not reuse it while the system runs.
     pub index: u32,
-    /// Its name, which may change.
+    /// Name of the interface, which may change.
     pub name: String,
-    /// Its Ethernet address; `None` if it carries no Ethernet frames.
+    /// Ethernet address; `None` if the interface carries no Ethernet frames.
     pub mac: Option<[u8; 6]>,
-    /// Longest IP packet it takes, in bytes.
+    /// MTU: longest IP packet, in bytes.
     pub mtu: u32,
-    /// Longest IPv6 packet, in bytes: not more than that, and maybe less by what a router or the administrator says.
+    /// IPv6 MTU: longest IPv6 packet, in bytes; at most `mtu`, and possibly less by a router
+    /// advertisement or the administrator.
     pub mtu_v6: u32,
-    /// Administratively up.
+    /// Whether the interface is administratively up.
     pub up: bool,
-    /// Whether what is sent on it comes back to this host.
+    /// Whether the interface is a loopback: packets sent on it return to this host.
     pub loopback: bool,
-    /// Whether it is one end of a veth, and the kernel may hand frames to the other end (in another network namespace) as if
-    /// they had gone through it.
+    /// Whether the interface is one end of a veth whose peer is in another network namespace, and
+    /// the kernel may redirect frames to that peer directly.
     pub redirect_peer: bool,
-    /// Its own addresses, sorted.
+    /// Addresses of the interface, sorted.
     pub addresses: Vec<IpAddr>,
-    /// The same addresses in the kernel's order, with what decides between them as sources.
+    /// Addresses in the kernel's order, with the properties that source address selection uses.
     pub details: Vec<InterfaceAddress>,
 }
 
-/// An address of an interface, as a source of packets.
+/// Address of an interface, as a source of packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InterfaceAddress {
     /// The address.
     pub ip: IpAddr,
-    /// Bits of its network.
+    /// Prefix length of the address's network.
     pub prefix_len: u8,
-    /// Whether another address of the same network comes first (IPv4), or the address is temporary (IPv6).
+    /// Whether the address is secondary: another address of its network precedes it (IPv4), or it
+    /// is temporary (IPv6).
     pub is_secondary: bool,
-    /// Whether new connections should have another source.
+    /// Whether new connections should use another source.
     pub is_deprecated: bool,
-    /// Whether it is not known yet to be unique on its link, or another host has it.
+    /// Whether the address is not yet known to be unique on its link, or another host has it.
     pub is_tentative: bool,
-    /// Whether it has a lifetime.
+    /// Whether the address has a limited lifetime.
     pub expires: bool,
 }
 
 impl InterfaceAddress {
-    /// A permanent address.
+    /// Returns a permanent address.
     pub fn new(ip: IpAddr, prefix_len: u8) -> InterfaceAddress {
         let (is_secondary, is_deprecated, is_tentative, expires) = (false, false, false, false);
         InterfaceAddress { ip, prefix_len, is_secondary, is_deprecated, is_tentative, expires }
     }
 
-    /// Whether packets to `dst` may come from it.
+    /// Whether packets to `dst` may use this source.
     pub fn is_source(&self, dst: IpAddr) -> bool {
         let is_link_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
         !self.is_tentative && !self.ip.is_loopback() && is_link_local(self.ip) == is_link_local(dst)
     }
 
-    /// Last address of its network, which no host has. IPv6 has no broadcast, and a network of one or
-    /// two addresses has none (RFC 3021).
+    /// Broadcast address of the network, which no host has. IPv6 has no broadcast, nor does a
+    /// network of one or two addresses (RFC 3021).
     pub fn broadcast(&self) -> Option<Ipv4Addr> {
         let IpAddr::V4(ip) = self.ip else { return None };
         (self.prefix_len <= 30).then(|| (u32::from(ip) | u32::MAX >> self.prefix_len).into())
     }
 
-    /// Whether another address is in its network.
+    /// Whether another address is in this address's network.
     pub fn has_in_network(&self, ip: IpAddr) -> bool {
         self.ip.is_ipv4() == ip.is_ipv4() && common_bits(self.ip, ip) >= self.prefix_len.into()
     }
 }
 
 impl Interface {
-    /// One that is up and carries Ethernet frames with 1,500 bytes of payload. Its addresses are permanent, in networks of
-    /// usual size.
+    /// Returns an interface that is up and carries Ethernet frames with 1,500 bytes of payload. Its
+    /// addresses are permanent, in networks of usual size.
     pub fn ethernet(index: u32, name: &str, mac: [u8; 6], addresses: Vec<IpAddr>) -> Interface {
         let (name, mac, mtu, mtu_v6) = (name.to_owned(), Some(mac), 1_500, 1_500);
         let detail = |ip: &IpAddr| InterfaceAddress::new(*ip, if ip.is_ipv4() { 24 } else { 64 });
@@ -116,39 +120,39 @@ impl Interface {
     }
 }
 
-/// An entry of a routing table.
+/// Entry of a routing table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// The table it is in, such as [`Route::LOCAL`], [`Route::MAIN`] or [`Route::DEFAULT`].
+    /// Table of the route, such as [`Route::LOCAL`], [`Route::MAIN`] or [`Route::DEFAULT`].
     pub table: u32,
-    /// Network it is for; bits beyond `prefix_len` are zero.
+    /// Destination network; bits beyond `prefix_len` are zero.
     pub prefix: IpAddr,
-    /// Bits of `prefix` that count; 0 for a default route.
+    /// Prefix length of the network; 0 for a default route.
     pub prefix_len: u8,
-    /// Among routes for the same network the one with the smallest metric is used.
+    /// Metric; of several routes to one network, the smallest metric is used.
     pub metric: u32,
-    /// Network of the source addresses that the route is for (IPv6); `None`: all.
+    /// Network of source addresses that the route applies to (IPv6); `None`: all sources.
     pub source: Option<Prefix>,
-    /// Of routes with equal metrics, those with the highest preference are used first (RFC 4191): 1 is high, 0 medium, -1
-    /// low.
+    /// Router preference; of routes with equal metrics, the highest preference is used first (RFC
+    /// 4191): 1 is high, 0 medium, -1 low.
     pub preference: i8,
-    /// Whether a packet that it is for has no route in its table (`throw`): the next rule decides.
+    /// Whether the route ends the lookup in its table (`throw`), so that the next rule decides.
     pub is_throw: bool,
     /// Whether the prefix is a broadcast address of a network on a link.
     pub is_broadcast: bool,
-    /// Where it leads; empty if packets end here: at this host, or refused.
+    /// Next hops of the route; empty if packets are delivered to this host, or refused.
     pub hops: Vec<RouteHop>,
 }
 
 impl Route {
-    /// What is this host's own, broadcasts included; looked at first.
+    /// Table of this host's own addresses, broadcasts included; searched first.
     pub const LOCAL: u32 = 255;
-    /// What `ip route` shows.
+    /// Table that `ip route` shows.
     pub const MAIN: u32 = 254;
-    /// Looked at last; mostly empty.
+    /// Table that is searched last; mostly empty.
     pub const DEFAULT: u32 = 253;
 
-    /// A route of the table main with metric 0.
+    /// Returns a route of the table main with metric 0.
     pub fn of_main(prefix: IpAddr, prefix_len: u8, hops: Vec<RouteHop>) -> Route {
         let (table, metric, source, preference) = (Route::MAIN, 0, None, 0);
         let (is_throw, is_broadcast) = (false, false);
@@ -156,48 +160,50 @@ impl Route {
     }
 }
 
-/// One of the ways a route leads.
+/// Next hop of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RouteHop {
-    /// Index of the interface to send on.
+    /// Index of the sending interface.
     pub interface: u32,
-    /// The router that takes packets on; `None`: the destination is on the link.
+    /// Router to forward through; `None`: the destination is on the link.
     pub gateway: Option<IpAddr>,
-    /// Longest packet that goes this way, in bytes, if the route says so; never more than the interface takes.
+    /// MTU of the route in bytes, if the route sets one; never above the interface's MTU.
     pub mtu: Option<u32>,
-    /// The source that the route names for packets of this host.
+    /// Source address that the route names for packets of this host.
     pub source: Option<IpAddr>,
-    /// Whether the kernel puts packets into a tunnel on this way (seg6, MPLS and others).
+    /// Whether the route encapsulates packets in a tunnel (seg6, MPLS and others).
     pub is_encapsulated: bool,
 }
 
 impl RouteHop {
-    /// A way by an interface, and by a router if there is one.
+    /// Next hop through an interface, and through a router if there is one.
     pub fn by(interface: u32, gateway: Option<IpAddr>) -> RouteHop {
         RouteHop { interface, gateway, mtu: None, source: None, is_encapsulated: false }
     }
 }
 
-/// Somebody on a link whose Ethernet address is known.
+/// Neighbour on a link, with its Ethernet address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Neighbour {
-    /// Index of the interface it is reached through.
+    /// Index of the interface to the neighbour.
     pub interface: u32,
-    /// Its IP address.
+    /// IP address of the neighbour.
     pub ip: IpAddr,
-    /// Its Ethernet address.
+    /// Ethernet address of the neighbour.
     pub mac: [u8; 6],
 }
 
-/// A neighbour whose Ethernet address is wanted.
+/// Neighbour whose Ethernet address needs to be resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WantedNeighbour {
-    /// Index of the interface it is reached through.
+    /// Index of the interface to the neighbour.
     pub interface: u32,
-    /// Its IP address.
+    /// IP address of the neighbour.
     pub ip: IpAddr,
-    /// Whether it is one of ours, a server or a router, and not any client that says it is on the link.
+    /// Whether the neighbour is a server or a router of the configuration, rather than an arbitrary
+    /// client on the link.
     pub is_ours: bool,
-    /// Whether it is a client that has sent its SYN or datagram again, as one does that is there.
+    /// Whether the neighbour is a client that has repeated its SYN or datagram, which a forged
+    /// source would not do.
     pub is_repeated: bool,
 }

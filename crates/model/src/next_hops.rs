@@ -1,4 +1,4 @@
-//! The next hops of packets: the kernel's routes and neighbours, ready to be looked up.
+//! Next hops of packets, for lookups by address, from the kernel's routes and neighbours.
 
 mod indices;
 mod routes;
@@ -18,66 +18,69 @@ use crate::{
     RoutingRule, Timestamp, ipsec,
 };
 
-/// The next hops, and which of them leads to an address.
+/// Next hops, with a lookup by destination address.
 ///
-/// There is one for every neighbour and every MTU that routes and paths by it have. It keeps its index, which flows hold,
-/// whatever becomes of it; see [`NextHops::recycle`] for those that are gone for good.
+/// Every neighbour has one next hop for each MTU of routes and paths through it. Its index, which
+/// flows store, never changes; see [`NextHops::recycle`] for neighbours that are gone for good.
 #[derive(Debug, Default)]
 pub struct NextHops {
     hops: Vec<Option<NextHop>>,
     indices: Indices,
     interfaces: Vec<Interface>,
-    /// The broadcast addresses of the interfaces' networks.
+    /// Broadcast addresses of the interfaces' networks.
     broadcasts: HashSet<IpAddr>,
     routes: Arc<Routes>,
     policies: Arc<[IpsecPolicy]>,
-    /// The path MTUs to servers that routers have reported.
+    /// Path MTUs to servers that routers have reported.
     path_mtus: Arc<BTreeMap<IpAddr, u32>>,
 }
 
-/// Why nothing can be sent to an address.
+/// Reason why packets cannot be sent to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Unreachable {
-    /// No route leads there, or it ends at this host.
+    /// No route leads to the address, or the address is this host's own.
     #[error("no route")]
     NoRoute,
-    /// The next neighbour's Ethernet address is not known: have it resolved.
+    /// The Ethernet address of the next neighbour is unknown, and must be resolved first.
     #[error("neighbour {ip} is not resolved")]
     Unresolved {
-        /// The neighbour: a router, or the destination itself.
+        /// Neighbour: a router, or the destination itself.
         ip: IpAddr,
-        /// Index of the interface it is reached through.
+        /// Index of the interface to the neighbour.
         interface: u32,
     },
-    /// It was to be on the link, and only routers lead there.
+    /// The address must be on the link, but only routers lead to it.
     #[error("not on the link")]
     NotOnLink,
-    /// The way there leaves by an interface that carries no Ethernet frames (WireGuard, tun).
+    /// The route leaves by an interface without Ethernet frames (WireGuard, tun).
     #[error("behind an interface without Ethernet")]
     NoEthernet {
         /// Index of the interface.
         interface: u32,
     },
-    /// The kernel puts packets into a tunnel on the way there (seg6, MPLS), which packet modes do not.
+    /// The route encapsulates packets in a tunnel of the kernel (seg6, MPLS), which packet modes do
+    /// not support.
     #[error("the route puts packets into a tunnel of the kernel")]
     Encapsulated,
-    /// An IPsec policy is for packets that go there, and packet modes would send them in the clear.
+    /// An IPsec policy applies to packets to the address, and packet modes would send them
+    /// unencrypted.
     #[error("an IPsec policy is for packets to there")]
     Ipsec,
 }
 
 impl Unreachable {
-    /// Whether packets must not be sent there, other than while a route or a neighbour is missing.
+    /// Whether packets must not be sent, for a reason other than a missing route or neighbour.
     pub fn is_refusal(&self) -> bool {
         matches!(self, Unreachable::NoEthernet { .. } | Unreachable::Encapsulated | Unreachable::Ipsec)
     }
 }
 
 impl NextHops {
-    /// Most that there are: flows have their index in 16 bits, of which one value means none. Further ones are not resolved.
+    /// Maximum number of next hops: flows store the index in 16 bits, and one value means no next
+    /// hop. Further neighbours are not resolved.
     pub const MAX_COUNT: usize = 65_535;
 
-    /// What the kernel's tables say, numbered from 0.
+    /// Builds next hops from the kernel's tables, with indices from 0.
     pub fn new(
         interfaces: &[Interface],
         routes: impl Into<Arc<[Route]>>,
@@ -86,7 +89,8 @@ impl NextHops {
         NextHops::default().update(interfaces, routes, neighbours)
     }
 
-    /// One link with all neighbours on it, and a default route to that link: the network of an example or a test.
+    /// Network of an example or a test: one link with all neighbours on it, and a default route to
+    /// the link.
     pub fn on_link(link: Interface, neighbours: &[(IpAddr, [u8; 6])]) -> NextHops {
         let interface = link.index;
         let any = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
@@ -96,9 +100,10 @@ impl NextHops {
         NextHops::new(&[link], routes, &neighbours)
     }
 
-    /// What the kernel's tables say now. Next hops known before keep their index; those of neighbours that are
-    /// gone, or whose interface is down, lead nowhere until they are back. Routes that are the same list as before
-    /// cost nothing. Path MTUs, policy rules and IPsec policies stay.
+    /// Updates next hops from the kernel's tables. Known next hops keep their index; those of
+    /// neighbours that are gone, or whose interface is down, are unusable until they return. A
+    /// route list that is the same object as before costs nothing. Path MTUs, policy rules and
+    /// IPsec policies stay.
     pub fn update(
         &self,
         interfaces: &[Interface],
@@ -115,7 +120,7 @@ impl NextHops {
         })
     }
 
-    /// Next hops by all of these tables, with the indices of those known before.
+    /// Updates next hops from all tables. Known next hops keep their index.
     pub fn update_all(&self, tables: &NetworkTables) -> NextHops {
         let NetworkTables { interfaces, routes, rules, policies, neighbours, path_mtus } = tables;
         let routes = match self.routes.are_of(routes, rules) {
@@ -154,38 +159,39 @@ impl NextHops {
         NextHops { hops, indices, interfaces, broadcasts, routes, policies, path_mtus }
     }
 
-    /// Once there are many next hops that are gone, takes their indices away, for new ones to have a minute later. By
-    /// then all flows must have looked again where they go, as [`NextHops::moves_flows_of`] asks for.
+    /// Retires the indices of unused next hops once there are many, so that new ones can reuse them
+    /// a minute later. By then all flows must have repeated their route lookup, as
+    /// [`NextHops::moves_flows_of`] requests.
     pub fn recycle(&mut self, now: Timestamp) {
         let hops = &self.hops;
         self.indices.recycle(|index| hops[index as usize].is_none(), now);
     }
 
-    /// Whether flows that go by `before` have to look again where they go: routes lead elsewhere, paths have other MTUs, or
-    /// indices were taken away.
+    /// Whether flows with next hops of `before` must repeat their lookup: routes or path MTUs have
+    /// changed, or indices were retired.
     pub fn moves_flows_of(&self, before: &NextHops) -> bool {
         let same = Arc::ptr_eq(&self.routes, &before.routes) || self.routes.lead_as(&before.routes);
         let same = same && self.policies == before.policies;
         !same || self.path_mtus != before.path_mtus || self.indices.have_retired_since(&before.indices)
     }
 
-    /// Index of the next hop on the way to `dst` for packets whose source the kernel would choose.
+    /// Next hop index towards `dst`, for packets whose source the kernel would choose.
     pub fn lookup(&self, dst: IpAddr) -> Result<u32, Unreachable> {
         self.lookup_from(any_of_family(dst), dst)
     }
 
-    /// Index of the next hop on the way from `src` to `dst`: the first one that is resolved of the most specific routes.
+    /// Next hop index from `src` to `dst`: the first resolved one of the most specific routes.
     pub fn lookup_from(&self, src: IpAddr, dst: IpAddr) -> Result<u32, Unreachable> {
         let ways = self.ways(src, dst)?;
         self.resolved(dst, ways)
     }
 
-    /// Like [`NextHops::lookup`], where `dst` has to be on a link without a router in between.
+    /// Like [`NextHops::lookup`], but `dst` must be on a link, without a router in between.
     pub fn lookup_on_link(&self, dst: IpAddr) -> Result<u32, Unreachable> {
         self.lookup_on_link_from(any_of_family(dst), dst)
     }
 
-    /// Like [`NextHops::lookup_from`], where `dst` has to be on a link without a router in between.
+    /// Like [`NextHops::lookup_from`], but `dst` must be on a link, without a router in between.
     pub fn lookup_on_link_from(&self, src: IpAddr, dst: IpAddr) -> Result<u32, Unreachable> {
         let ways = self.ways(src, dst)?;
         if !ways.is_empty() && ways.iter().all(|hop| hop.gateway.is_some()) {
@@ -194,7 +200,7 @@ impl NextHops {
         self.resolved(dst, ways.iter().filter(|hop| hop.gateway.is_none()))
     }
 
-    /// The routes' ways for packets from `src` to `dst`.
+    /// Next hops of the routes for packets from `src` to `dst`.
     fn ways(&self, src: IpAddr, dst: IpAddr) -> Result<&[RouteHop], Unreachable> {
         let ways = self.routes.find(src, dst);
         if ways.iter().any(|hop| hop.is_encapsulated) {
@@ -206,18 +212,18 @@ impl NextHops {
         Ok(ways)
     }
 
-    /// Whether a packet's source may decide on its way.
+    /// Whether the route of a packet may depend on its source.
     pub fn depend_on_source(&self) -> bool {
         !self.policies.is_empty() || self.routes.depend_on_source()
     }
 
-    /// The policy rules that the ways follow; empty for the kernel's default ones.
+    /// Policy rules of the lookup; empty for the kernel's default rules.
     pub fn rules(&self) -> &[RoutingRule] {
         self.routes.rules()
     }
 
-    /// The policy rules that may make the kernel route a program's packets in another way than convey routes its own, one line
-    /// each.
+    /// Policy rules that may make the kernel route a program's packets differently than convey
+    /// routes its own, as one line each.
     pub fn rules_not_followed(&self) -> Vec<String> {
         let line = |rule: &RoutingRule| {
             let selectors = rule.not_followed();
@@ -234,8 +240,8 @@ impl NextHops {
         self.routes.rules().iter().filter_map(line).collect()
     }
 
-    /// Why packets from `src` to the server `dst` must not be sent, in words for an operator. `None`: they may be, once a route
-    /// and a neighbour are known.
+    /// Operator-facing reason why packets from `src` to the server `dst` must not be sent. `None`:
+    /// they may be sent, once a route and a neighbour are known.
     pub fn refusal(&self, src: IpAddr, dst: IpAddr) -> Option<String> {
         match self.lookup_from(src, dst).err()? {
             Unreachable::NoEthernet { interface } => {
@@ -259,7 +265,7 @@ impl NextHops {
         }
     }
 
-    /// The first of these ways whose neighbour is resolved.
+    /// First of these next hops whose neighbour is resolved.
     fn resolved<'a>(
         &self,
         dst: IpAddr,
@@ -273,7 +279,7 @@ impl NextHops {
                 let index = self.indices.get(&NextHopKey::new(hop.interface, ip, mtu))?;
                 self.get(index).map(|_| index)
             };
-            // Of a path MTU there is none if there was no index left.
+            // A path MTU has no next hop if all indices were in use.
             let narrow = path_mtu.and_then(|path_mtu| resolved(Some(smaller(hop, path_mtu))));
             match narrow.or_else(|| resolved(hop.mtu)) {
                 Some(index) => return Ok(index),
@@ -289,35 +295,35 @@ impl NextHops {
         Err(unreachable)
     }
 
-    /// Whether packets can be sent by an interface, as far as is known.
+    /// Whether packets can be sent by an interface, as far as known.
     fn carries_ethernet(&self, interface: u32) -> bool {
         let link = self.interfaces.iter().find(|one| one.index == interface);
         link.is_none_or(|link| link.mac.is_some())
     }
 
-    /// Whether a packet to `dst` that comes in on an interface cannot come from `src`, or from beyond it: the interface leads to other
-    /// addresses of its family, and `src` is routed by others. A port of a bridge, or a link of a bond, leads nowhere by
-    /// itself and is nobody's.
+    /// Whether the source of a received packet is spoofed: the interface leads to other addresses
+    /// of the family, and `src` is routed through other interfaces. A port of a bridge, or a link
+    /// of a bond, has no routes of its own and is exempt.
     pub fn is_spoofed(&self, (src, dst): (IpAddr, IpAddr), interface: u32) -> bool {
         let ways = self.routes.find(dst, src);
         ways.iter().all(|hop| hop.interface != interface)
             && self.routes.use_interface(interface, src.is_ipv4())
     }
 
-    /// The ways to `dst`: interface and neighbour of each.
+    /// Next hops towards `dst`: interface and neighbour of each.
     pub fn ways_to(&self, dst: IpAddr) -> impl Iterator<Item = (u32, IpAddr)> {
         let ways = self.routes.find_in_tables(any_of_family(dst), dst);
         ways.map(move |hop| (hop.interface, hop.gateway.unwrap_or(dst)))
     }
 
-    /// The routers that default routes lead to: interface and address of each.
+    /// Routers of the default routes: interface and address of each.
     pub fn default_routers(&self) -> impl Iterator<Item = (u32, IpAddr)> {
         let anywhere = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
         let ways = anywhere.into_iter().flat_map(|family| self.routes.find_default(family));
         ways.filter_map(|hop| Some((hop.interface, hop.gateway?)))
     }
 
-    /// Every next hop that has an index: interface, neighbour and index.
+    /// All next hops that have an index: interface, neighbour and index.
     pub fn known(&self) -> impl Iterator<Item = ((u32, IpAddr), u32)> {
         self.indices.known()
     }
@@ -328,30 +334,31 @@ impl NextHops {
         index.is_some_and(|index| self.get(index).is_some())
     }
 
-    /// Whether packets to `dst` may go out by this interface.
+    /// Whether packets to `dst` may leave by this interface.
     pub fn leads_to(&self, dst: IpAddr, interface: u32) -> bool {
         self.routes.find(any_of_family(dst), dst).iter().any(|hop| hop.interface == interface)
     }
 
-    /// Interfaces that clients of these VIPs may come in by: those that hold one, and those that default routes go out by.
+    /// Interfaces that clients of these VIPs may arrive by: interfaces that have a VIP, and
+    /// interfaces of default routes.
     pub fn interfaces_of_clients(&self, vips: &[IpAddr]) -> BTreeSet<u32> {
         let anywhere = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
         let defaults = anywhere.iter().chain(vips).flat_map(|source| self.routes.find_default(*source));
         self.interfaces_for(vips, (&[], &[])).into_iter().chain(defaults.map(|hop| hop.interface)).collect()
     }
 
-    /// How many there have been so far, those that lead nowhere now too.
+    /// Number of next hops so far, including unusable ones.
     pub fn count(&self) -> u32 {
         self.hops.len() as u32
     }
 
-    /// The next hop with this index; `None` while it is not resolved.
+    /// Next hop with this index; `None` while its neighbour is not resolved.
     #[inline]
     pub fn get(&self, index: u32) -> Option<&NextHop> {
         self.hops.get(index as usize)?.as_ref()
     }
 
-    /// Where packets to `dst` go next, whoever is resolved there; `None` without a route, and for what ends at
+    /// Next hop of packets to `dst`, resolved or not; `None` without a route, and for addresses of
     /// this host.
     pub fn hop_to(&self, dst: IpAddr) -> Option<RouteHop> {
         self.hop_from(any_of_family(dst), dst)
@@ -362,7 +369,8 @@ impl NextHops {
         self.routes.find(src, dst).first().copied()
     }
 
-    /// The ways of packets from `src` to `dst`, of which the kernel takes one; none if packets end here or are refused.
+    /// Next hops for packets from `src` to `dst`, of which the kernel uses one; empty if packets
+    /// end here or are refused.
     pub fn hops_from(&self, src: IpAddr, dst: IpAddr) -> &[RouteHop] {
         self.routes.find(src, dst)
     }
@@ -380,24 +388,25 @@ impl NextHops {
             .map(move |hop| (hop.interface, hop.gateway.unwrap_or(dst)))
     }
 
-    /// The interfaces as of now.
+    /// Current interfaces.
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
     }
 
-    /// Whether packets to `ip` end at this host.
+    /// Whether packets to `ip` are delivered to this host.
     pub fn is_own(&self, ip: IpAddr) -> bool {
         self.interfaces.iter().any(|interface| interface.addresses.contains(&ip))
     }
 
-    /// Whether it is a broadcast address of a network on a link, which no host has.
+    /// Whether the address is a broadcast address of a network on a link, which no host has.
     pub fn is_broadcast(&self, ip: IpAddr) -> bool {
         ip.is_ipv4() && (self.broadcasts.contains(&ip) || self.routes.is_broadcast(ip))
     }
 
-    /// Indices of the Ethernet interfaces that traffic passes: those that hold a VIP, and those that lead to a
-    /// server from any of `sources`, or from the address that the kernel chooses. A VIP that none of them holds (it is on the
-    /// loopback interface, say) comes in where the default route goes out.
+    /// Indices of the Ethernet interfaces with traffic: those that have a VIP, and those that lead
+    /// to a server from any of `sources`, or from the address that the kernel chooses. For a VIP
+    /// that none of them has (for example on the loopback interface), also the interfaces of the
+    /// default route.
     pub fn interfaces_for(
         &self,
         vips: &[IpAddr],
@@ -426,7 +435,7 @@ impl NextHops {
     }
 }
 
-/// The MTUs of paths by each neighbour, by interface and address.
+/// Path MTUs through each neighbour, by interface and address.
 fn narrow_ways(routes: &Routes, path_mtus: &BTreeMap<IpAddr, u32>) -> HashMap<(u32, IpAddr), BTreeSet<u32>> {
     let mut ways: HashMap<_, BTreeSet<u32>> = HashMap::new();
     for (&server, &path_mtu) in path_mtus {
@@ -438,12 +447,12 @@ fn narrow_ways(routes: &Routes, path_mtus: &BTreeMap<IpAddr, u32>) -> HashMap<(u
     ways
 }
 
-/// The unspecified address of the family.
+/// Unspecified address of the family.
 fn any_of_family(ip: IpAddr) -> IpAddr {
     if ip.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) }
 }
 
-/// The MTU of a path that begins with this hop.
+/// MTU of a path that begins with this hop.
 fn smaller(hop: &RouteHop, path_mtu: u32) -> u32 {
     hop.mtu.map_or(path_mtu, |mtu| mtu.min(path_mtu))
 }

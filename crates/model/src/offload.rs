@@ -1,26 +1,27 @@
-//! Where packets of open flows are forwarded.
+//! Offload: forwarding of open flows' packets in the kernel.
 
 use std::fmt;
 
-/// Whether the kernel forwards packets of open flows by itself, as the configuration has it.
+/// Offload setting: whether the kernel forwards packets of open flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Offload {
-    /// As early as every interface allows; not at all where the kernel does not permit it.
+    /// The earliest hook that every interface supports; no offload if the kernel does not permit
+    /// it.
     #[default]
     Auto,
-    /// By a BPF program on tc ingress, which every interface has.
+    /// BPF program at tc ingress, which every interface has.
     Tc,
-    /// By a BPF program in the interfaces' drivers (native XDP).
+    /// BPF program in the interfaces' drivers (native XDP).
     Xdp,
-    /// Never: every packet comes to the workers.
+    /// No offload: workers forward every packet.
     Off,
 }
 
 impl Offload {
-    /// All of them, in the order the documentation lists them.
+    /// All settings, in the order the documentation lists them.
     pub const ALL: [Offload; 4] = [Offload::Auto, Offload::Tc, Offload::Xdp, Offload::Off];
 
-    /// The name in the configuration.
+    /// Name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Offload::Auto => "auto",
@@ -30,8 +31,9 @@ impl Offload {
         }
     }
 
-    /// Where packets that come in on these interfaces are to be forwarded. It is the same for all: a driver without XDP
-    /// drops what the program of another sends through it.
+    /// Layer that forwards packets received on these interfaces. All interfaces share one layer,
+    /// because a driver without XDP drops packets that an XDP program of another interface sends
+    /// through it.
     pub fn layer<'a>(self, nics: impl IntoIterator<Item = &'a Nic>) -> Layer {
         match self {
             Offload::Off => Layer::Worker,
@@ -49,19 +51,19 @@ impl fmt::Display for Offload {
     }
 }
 
-/// The part that forwards packets of open flows that come in on an interface.
+/// Layer that forwards packets of open flows received on an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layer {
-    /// The kernel, in the interface's driver (native XDP).
+    /// XDP: the kernel, in the interface's driver (native XDP).
     Xdp,
-    /// The kernel, before its network stack (tc ingress).
+    /// tc: the kernel, before its network stack (tc ingress).
     Tc,
-    /// A worker of ours.
+    /// Worker of convey, in user space.
     Worker,
 }
 
 impl Layer {
-    /// The name in logs and metrics.
+    /// Name in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Layer::Xdp => "xdp",
@@ -71,32 +73,35 @@ impl Layer {
     }
 }
 
-/// What the kernel's flow cache did with a packet that it might have forwarded.
+/// Result of a lookup in the kernel's flow cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum CacheOutcome {
-    /// Forwarded it. All others were left to a worker.
+    /// Forwarded by the kernel. With all other results, a worker gets the packet.
     Forwarded,
-    /// A segment of a known flow with SYN, FIN or RST, on which the state of its connection depends.
+    /// Segment of a known flow with SYN, FIN or RST, which changes the state of its connection.
     ChangesState,
-    /// Of a known flow, but it may go no further: TTL or hop limit is at its end.
+    /// Packet of a known flow whose TTL or hop limit has expired.
     Expired,
-    /// Of a known flow, but longer than its next hop takes.
+    /// Packet of a known flow that exceeds the next hop's MTU.
     TooBig,
-    /// Of a known flow whose next hop's link-layer address is not known.
+    /// Packet of a known flow whose next hop has no known link-layer address.
     NoNextHop,
-    /// Of a known flow's server, but not from the interface to that server.
+    /// Packet of a known flow's server, received on another interface than the server's.
     OtherInterface,
-    /// A large segment of a known flow that its sender sends again after a pause: nobody may have acknowledged it.
+    /// Large segment of a known flow that its sender repeats after a pause, possibly because it was
+    /// not acknowledged.
     Repeated,
-    /// To an address of ours, with IP options, extension headers or in fragments; or one that a worker alone can put into its tunnel.
+    /// Packet to an address of convey that needs a worker: with IP options, extension headers or
+    /// fragments, or for a tunnel that only workers support.
     Unusual,
-    /// A SYN that was dropped before, in a flood of SYNs: those of forged addresses do not come again.
+    /// SYN that was dropped before, in a SYN flood, and came again: forged sources do not
+    /// retransmit.
     CameAgain,
 }
 
 impl CacheOutcome {
-    /// Every one, in the order of their numbers.
+    /// All results, in the order of their numbers.
     pub const ALL: [CacheOutcome; CacheOutcome::CameAgain as usize + 1] = [
         CacheOutcome::Forwarded,
         CacheOutcome::ChangesState,
@@ -109,7 +114,7 @@ impl CacheOutcome {
         CacheOutcome::CameAgain,
     ];
 
-    /// The name in metrics; lower case with underscores.
+    /// Name in metrics; lower case with underscores.
     pub fn label(self) -> &'static str {
         match self {
             CacheOutcome::Forwarded => "forwarded",
@@ -125,18 +130,19 @@ impl CacheOutcome {
     }
 }
 
-/// What decides whether XDP is of use on an interface.
+/// Properties of an interface that decide whether XDP is useful.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nic {
-    /// The name of its driver; `None` if it does not say. Interfaces made of software have one, too: veth, bridge,
-    /// bonding.
+    /// Name of the driver; `None` if the interface does not report one. Virtual interfaces such as
+    /// veth, bridge and bonding have one, too.
     pub driver: Option<String>,
     /// Longest IP packet, in bytes.
     pub mtu: u32,
 }
 
-/// Drivers in which XDP programs run, and that send what those of others hand them (`ndo_xdp_xmit`). virtio_net is none
-/// of them on purpose: there XDP costs super-frames and checksums left to the host, and with them more than it gains.
+/// Drivers that run XDP programs and send frames redirected from other drivers (`ndo_xdp_xmit`).
+/// virtio_net is left out on purpose: XDP there disables super-frames and checksum offload, which
+/// costs more than XDP gains.
 const WITH_XDP: [&str; 20] = [
     "atlantic",
     "bnxt_en",
@@ -160,7 +166,8 @@ const WITH_XDP: [&str; 20] = [
     "stmmac",
 ];
 
-/// A frame has to lie in one page of 4,096 bytes, with the kernel's own notes before and behind it.
+/// Longest frame for XDP: it must fit in one page of 4,096 bytes, with the kernel's metadata before
+/// and after it.
 const XDP_MTU: u32 = 3_498;
 
 impl Nic {

@@ -1,7 +1,8 @@
-//! Foreign text within one line of output. Pure.
+//! Escapes foreign text to a single line of output. Pure.
 
-/// The text with each character that would end or change the line as an escape such as `\n` or `\u{202e}`. For what a
-/// file, a server or an authority wrote, before it reaches a log, a terminal or a line of an answer.
+/// Escapes each character that would end or change the line, such as `\n` or `\u{202e}`. For text
+/// from a file, a server or an authority, before it reaches a log, a terminal or a line of an
+/// answer.
 pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
@@ -14,7 +15,8 @@ pub fn one_line(text: &str) -> String {
     line
 }
 
-/// Whether a character ends the line, controls a terminal, has no width or changes the direction of writing.
+/// Whether a character ends the line, controls a terminal, has no width or changes the writing
+/// direction.
 pub fn changes_line(c: char) -> bool {
     let is_format = matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
     c.is_control() || is_format

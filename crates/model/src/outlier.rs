@@ -1,22 +1,23 @@
-//! When servers that fail their clients are taken out, and for how long.
+//! Outlier detection: ejection of servers that fail their clients.
 
 use std::time::Duration;
 
-/// Outlier detection of a backend: its servers are judged by how clients' connections to them fare.
+/// Outlier detection of a backend, which ejects servers by the failures of clients' connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutlierDetection {
-    /// Clients' connections in a row that have to fail for their server to be ejected; at least 1.
+    /// Consecutive failed connections of clients that eject a server; at least 1.
     pub consecutive_failures: u32,
-    /// How long the first ejection takes, and by how much each further one is longer.
+    /// Duration of the first ejection; each further ejection is longer by this time.
     pub base_ejection_time: Duration,
-    /// The longest ejection; at least the base time.
+    /// Maximum duration of an ejection; at least the base time.
     pub max_ejection_time: Duration,
-    /// How many of the backend's servers may be ejected at once, in percent from 1 to 100.
+    /// Maximum share of the backend's servers that may be ejected at once, in percent from 1 to
+    /// 100.
     pub max_ejection_percent: u8,
 }
 
 impl OutlierDetection {
-    /// How many of so many servers may be ejected at once: rounded down, but one.
+    /// Maximum number of servers ejected at once: rounded down, but at least one.
     pub fn most_ejected(&self, servers: usize) -> usize {
         (servers * usize::from(self.max_ejection_percent) / 100).max(1)
     }

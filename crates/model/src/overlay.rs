@@ -1,26 +1,26 @@
-//! What operators say of servers while the program runs, which goes before what the file says.
+//! Runtime overrides of servers, which take precedence over the file.
 
 use std::fmt;
 
 use crate::{ServerSettings, Timestamp};
 
-/// Whether a server may serve, as an operator has said: HAProxy's words. What is later in the order is stronger.
+/// Administrative state of a server, in HAProxy's terms. A later state in this order is stronger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
 pub enum AdminState {
-    /// As its weight and its health say.
+    /// The server serves by its weight and health.
     #[default]
     Ready,
-    /// It gets no new connections. Open ones go on, and so do its checks.
+    /// The server gets no new connections. Open connections and health checks continue.
     Drain,
-    /// It counts as down, and is not checked. `on_down` says what becomes of open connections.
+    /// The server counts as down, without health checks. `on_down` decides about open connections.
     Maint,
 }
 
 impl AdminState {
-    /// All of them.
+    /// All states.
     pub const ALL: [AdminState; 3] = [AdminState::Ready, AdminState::Drain, AdminState::Maint];
 
-    /// The word for it.
+    /// Name of the state.
     pub fn name(self) -> &'static str {
         match self {
             AdminState::Ready => "ready",
@@ -30,28 +30,28 @@ impl AdminState {
     }
 }
 
-/// A backend, or a server of it, by their names in the file. The name of a server that has a host name stands for all of its
-/// addresses; `NAME/ADDRESS` is one of these.
+/// Backend or server that an override applies to, by names in the file. The name of a server with a
+/// host name includes all of its addresses; `NAME/ADDRESS` is one of them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Target {
-    /// The backend.
+    /// Name of the backend.
     pub backend: String,
-    /// Its server; `None`: all of them, also those that are yet to come.
+    /// Name of the server; `None`: all servers of the backend, including later ones.
     pub server: Option<String>,
 }
 
 impl Target {
-    /// All servers of a backend.
+    /// Target of all servers of a backend.
     pub fn backend(name: &str) -> Target {
         Target { backend: name.to_owned(), server: None }
     }
 
-    /// One server.
+    /// Target of one server.
     pub fn server(backend: &str, server: &str) -> Target {
         Target { backend: backend.to_owned(), server: Some(server.to_owned()) }
     }
 
-    /// Whether it stands for this server.
+    /// Whether the target includes this server.
     pub fn includes(&self, backend: &str, server: &str) -> bool {
         let is_of = |name: &str| {
             server == name || server.strip_prefix(name).is_some_and(|address| address.starts_with('/'))
@@ -61,7 +61,7 @@ impl Target {
 }
 
 impl fmt::Display for Target {
-    /// `server BACKEND/SERVER` or `backend BACKEND`.
+    /// Formats as `server BACKEND/SERVER` or `backend BACKEND`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.server {
             Some(server) => write!(f, "server {}/{server}", self.backend),
@@ -70,25 +70,25 @@ impl fmt::Display for Target {
     }
 }
 
-/// A server that the file does not have.
+/// Server that was added at runtime and is not in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddedServer {
-    /// Its address or its name, as a file would have it.
+    /// Address or host name, as in a file.
     pub addr: String,
-    /// How it is used.
+    /// Settings of the server.
     pub settings: ServerSettings,
 }
 
-/// What is said of it.
+/// Value of a runtime override.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OverlayValue {
-    /// Whether it may serve.
+    /// Administrative state.
     State(AdminState),
     /// Share of new connections relative to the other servers; 0 takes none.
     Weight(u16),
-    /// The file does not have it, and it serves all the same.
+    /// Added server, which serves although the file does not have it.
     Added(AddedServer),
-    /// The file has it, and it does not serve.
+    /// Removed server, which does not serve although the file has it.
     Removed,
 }
 
@@ -117,18 +117,19 @@ impl fmt::Display for OverlayValue {
     }
 }
 
-/// A change that was made while the program runs. It lasts until it is taken back, or the program ends.
+/// Runtime override. It lasts until it is cleared, or convey stops.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overlay {
-    /// Of what.
+    /// Target of the override.
     pub target: Target,
-    /// To what.
+    /// Value of the override.
     pub value: OverlayValue,
-    /// When.
+    /// Time at which the override was set.
     pub since: Timestamp,
-    /// By whom, in words for an operator.
+    /// Operator-facing name of the person or program that set it.
     pub by: String,
-    /// Whether the file goes before it: it has a server of that name by now, has it no more, or does not go together with it.
+    /// Whether the file has superseded the override: the file now has a server of that name, no
+    /// longer has it, or conflicts with it.
     pub superseded: bool,
 }
 

@@ -1,26 +1,26 @@
-//! Time limits that a frontend or a backend has of its own. Pure.
+//! Timeouts of a single frontend or backend. Pure.
 
 use std::time::Duration;
 
 use crate::Timeouts;
 
-/// The [`Timeouts`] of one frontend or backend; `None`: the general one holds.
+/// [`Timeouts`] of one frontend or backend; `None`: the general timeout applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OwnTimeouts {
-    /// In place of [`Timeouts::connect`].
+    /// Overrides [`Timeouts::connect`].
     pub connect: Option<Duration>,
-    /// In place of [`Timeouts::idle`].
+    /// Overrides [`Timeouts::idle`].
     pub idle: Option<Duration>,
-    /// In place of [`Timeouts::response`].
+    /// Overrides [`Timeouts::response`].
     pub response: Option<Duration>,
-    /// In place of [`Timeouts::tcp_user_timeout`].
+    /// Overrides [`Timeouts::tcp_user_timeout`].
     pub tcp_user_timeout: Option<Duration>,
-    /// In place of [`Timeouts::udp_idle`].
+    /// Overrides [`Timeouts::udp_idle`].
     pub udp_idle: Option<Duration>,
 }
 
 impl OwnTimeouts {
-    /// All of them with the names that they have in the configuration.
+    /// All timeouts with their names in the configuration.
     pub fn named(&self) -> [(&'static str, Option<Duration>); 5] {
         let OwnTimeouts { connect, idle, response, tcp_user_timeout, udp_idle } = *self;
         [
@@ -34,7 +34,7 @@ impl OwnTimeouts {
 }
 
 impl Timeouts {
-    /// These, and in their place what `own` sets.
+    /// Returns these timeouts, overridden by `own`.
     pub fn with(self, own: &OwnTimeouts) -> Timeouts {
         Timeouts {
             connect: own.connect.unwrap_or(self.connect),

@@ -1,4 +1,4 @@
-//! What the packet modes are set to.
+//! Settings of the packet modes.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -9,35 +9,37 @@ use super::{FlowTimeouts, Offload};
 /// Settings of the packet modes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PacketSettings {
-    /// Most flows tracked at once, over all workers; from 1 to [`PacketSettings::MAX_FLOWS`].
+    /// Maximum number of tracked flows, over all workers; from 1 to [`PacketSettings::MAX_FLOWS`].
     pub max_flows: u32,
-    /// Worker threads, at least 1; `None`: one less than there are cores.
+    /// Number of worker threads, at least 1; `None`: one less than there are cores.
     pub workers: Option<u16>,
-    /// From one count of the frames that the kernel dropped to the next, at least a second.
+    /// Interval between reads of the kernel's count of dropped frames; at least a second.
     pub capture_stats_interval: Duration,
-    /// Names of the interfaces that traffic passes; empty: those that hold a VIP or lead to a server.
+    /// Names of the interfaces with traffic; empty: interfaces that have a VIP or lead to a server.
     pub interfaces: Vec<String>,
-    /// Whether the host's own stack is kept from seeing what is forwarded.
+    /// Whether a guard keeps forwarded packets from the host's own network stack.
     pub guard: bool,
-    /// Whether the kernel forwards packets of open flows by itself.
+    /// Whether the kernel forwards packets of open flows.
     pub offload: Offload,
-    /// Ports that stand for clients towards servers, on each of the SNAT addresses; never empty.
+    /// SNAT port range on each of the SNAT addresses; never empty.
     pub snat_ports: RangeInclusive<u16>,
-    /// Our addresses that servers see as their clients'; empty: those of the interfaces towards the servers.
+    /// SNAT addresses, which servers see as their clients'; empty: addresses of the interfaces
+    /// towards the servers.
     pub snat_addresses: Vec<IpAddr>,
-    /// Shortest path MTU to a client that servers are told of in passthrough, in bytes, from [`PacketSettings::MIN_PATH_MTU`]
-    /// to [`PacketSettings::MAX_PATH_MTU`]; `None`: they are told of none. By IPv6 none is below 1280.
+    /// Smallest path MTU to a client that convey reports to servers in passthrough, in bytes, from
+    /// [`PacketSettings::MIN_PATH_MTU`] to [`PacketSettings::MAX_PATH_MTU`]; `None`: convey reports
+    /// none. IPv6 path MTUs are at least 1280.
     pub min_path_mtu: Option<u32>,
-    /// How long silent flows are remembered.
+    /// Timeouts of idle flows.
     pub timeouts: FlowTimeouts,
 }
 
 impl PacketSettings {
-    /// More flows than this cannot be numbered.
+    /// Maximum for `max_flows`: further flows cannot be numbered.
     pub const MAX_FLOWS: u32 = 1 << 30;
-    /// What every host takes (RFC 791, section 3.1).
+    /// Packet size that every host accepts (RFC 791, section 3.1).
     pub const MIN_PATH_MTU: u32 = 576;
-    /// The longest packet of IP.
+    /// Maximum length of an IP packet.
     pub const MAX_PATH_MTU: u32 = 65_535;
 }
 
@@ -50,8 +52,8 @@ impl Default for PacketSettings {
             interfaces: Vec::new(),
             guard: true,
             offload: Offload::Auto,
-            // Linux hands out 32768-60999 to its own connections. The first thousand are left to it: health
-            // checks are made from there.
+            // Linux uses 32768-60999 for its own connections. The first thousand ports are left to
+            // Linux, for health checks among others.
             snat_ports: 33_768..=61_000,
             snat_addresses: Vec::new(),
             min_path_mtu: None,
@@ -60,21 +62,21 @@ impl Default for PacketSettings {
     }
 }
 
-/// Whether convey resets or keeps the connections of a server that is down.
+/// Treatment of open connections when their server goes down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnDown {
-    /// Their clients are sent a reset, so that they connect again at once, to another server.
+    /// Reset the clients' connections, so that clients reconnect at once, to another server.
     Reset,
-    /// They go on: it may be the health check that is wrong, or a server may finish what it began. Not so with UDP,
-    /// which has no connections: the next datagram of a client goes to another server.
+    /// Keep the connections: the health check may be wrong, or the server may finish its work. UDP
+    /// has no connections to keep: the client's next datagram goes to another server.
     Keep,
 }
 
 impl OnDown {
-    /// Both, in the order the documentation lists them.
+    /// Both options, in the order the documentation lists them.
     pub const ALL: [OnDown; 2] = [OnDown::Reset, OnDown::Keep];
 
-    /// The name in the configuration.
+    /// Name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             OnDown::Reset => "reset",
@@ -83,28 +85,30 @@ impl OnDown {
     }
 }
 
-/// How a packet of a client is made one for a server that answers the client directly.
+/// Direct server return: how convey addresses a client's packet to a server that answers the client
+/// directly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DsrKind {
-    /// Its destination becomes the server's address, so routers may be in between (L3 DSR). The server makes the VIP the
-    /// source of its answers.
+    /// L3 DSR: the destination becomes the server's address, so routers may be in between. The
+    /// server sets the VIP as source of its answers.
     #[default]
     L3,
-    /// It keeps its addresses (L2 DSR) and is sent to the server's link-layer address; the server has the VIP on its
-    /// loopback interface. Servers must be on the link.
+    /// L2 DSR: the packet keeps its addresses, and goes to the server's link-layer address. The
+    /// server has the VIP on its loopback interface, and must be on the link.
     L2,
-    /// It goes whole in a packet of IP to the server's address (RFC 2003, RFC 2473), so servers may be on other networks. The
-    /// server takes it out, and has the VIP as with [`DsrKind::L2`].
+    /// IP in IP: the packet goes inside an IP packet to the server's address (RFC 2003, RFC 2473),
+    /// so servers may be on other networks. The server decapsulates it, and has the VIP as with
+    /// [`DsrKind::L2`].
     Ipip,
-    /// The same in a datagram of UDP (Generic UDP Encapsulation).
+    /// Generic UDP Encapsulation: like [`DsrKind::Ipip`], inside a UDP datagram.
     Gue,
 }
 
 impl DsrKind {
-    /// Every kind, in the order the documentation lists them.
+    /// All kinds, in the order the documentation lists them.
     pub const ALL: [DsrKind; 4] = [DsrKind::L3, DsrKind::L2, DsrKind::Ipip, DsrKind::Gue];
 
-    /// The name in the configuration.
+    /// Name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             DsrKind::L3 => "l3",
@@ -114,7 +118,8 @@ impl DsrKind {
         }
     }
 
-    /// Whether packets keep the VIP and its port as their destination: servers listen there.
+    /// Whether packets keep the VIP and its port as their destination, so that servers listen
+    /// there.
     pub fn keeps_destination(self) -> bool {
         match self {
             DsrKind::L3 => false,
@@ -122,7 +127,7 @@ impl DsrKind {
         }
     }
 
-    /// Whether servers must be on the link: packets reach them by their link-layer address alone.
+    /// Whether servers must be on the link, because packets reach them by link-layer address alone.
     pub fn needs_link(self) -> bool {
         match self {
             DsrKind::L3 | DsrKind::Ipip | DsrKind::Gue => false,

@@ -1,4 +1,4 @@
-//! Path MTUs that routers have reported of the ways to servers, each for ten minutes. Pure.
+//! Path MTUs to servers that routers have reported, each valid for ten minutes. Pure.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,28 +6,28 @@ use std::time::Duration;
 
 use crate::Timestamp;
 
-/// How long a path MTU holds: as long as in hosts (RFC 1191, section 6.3; Linux: `mtu_expires`).
+/// Validity of a path MTU, as in hosts (RFC 1191, section 6.3; Linux: `mtu_expires`).
 const HOLDS_FOR: Duration = Duration::from_secs(600);
 
-/// Most servers whose path MTU is known at once: about 1 MiB.
+/// Maximum number of servers with a known path MTU: about 1 MiB.
 const MAX_PATHS: usize = 16_384;
 
-/// What a router has reported of the path to a server, in bytes.
+/// Path MTU to a server, as reported by a router, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NarrowPath {
-    /// The server.
+    /// Address of the server.
     pub server: IpAddr,
-    /// The longest packet that the path takes.
+    /// Path MTU.
     pub mtu: u32,
-    /// The shortest path MTU that is believed of it.
+    /// Smallest path MTU that convey accepts for this server.
     pub least: u32,
 }
 
-/// A further step of the same path is at least this part of it: each has workers look at all flows, and a forger could have a
-/// thousand of them otherwise.
+/// Minimum decrease of a path's MTU, as a fraction of it: each decrease makes workers check all
+/// flows, and a forger could otherwise cause a thousand of them.
 const LEAST_STEP: u32 = 16;
 
-/// The path MTU to each server that a router has reported one of.
+/// Path MTU of each server, as reported by routers.
 #[derive(Debug, Default)]
 pub struct PathMtus(BTreeMap<IpAddr, PathMtu>);
 
@@ -38,8 +38,8 @@ struct PathMtu {
 }
 
 impl PathMtus {
-    /// Takes note of a path MTU. Returns whether it is smaller than the one before. Of too many servers the one that was reported
-    /// first gets its whole path back.
+    /// Records a path MTU. Returns whether it is smaller than before. Beyond [`MAX_PATHS`], the
+    /// oldest report is dropped.
     pub fn lower(&mut self, NarrowPath { server, mtu, least }: NarrowPath, now: Timestamp) -> bool {
         let known = self.0.get(&server).map(|known| known.mtu);
         if known.is_some_and(|known| known <= mtu) {
@@ -54,19 +54,20 @@ impl PathMtus {
         true
     }
 
-    /// Forgets those whose time is over. Returns whether there were any. If the path is still narrow, a router says so again.
+    /// Removes expired path MTUs. Returns whether there were any. If the path is still narrow, a
+    /// router reports it again.
     pub fn expire(&mut self, now: Timestamp) -> bool {
         let before = self.0.len();
         self.0.retain(|_, known| now.since(known.since) < HOLDS_FOR);
         self.0.len() < before
     }
 
-    /// When the next one ends.
+    /// Time at which the next path MTU expires.
     pub fn due(&self) -> Option<Timestamp> {
         self.0.values().map(|known| known.since.after(HOLDS_FOR)).min()
     }
 
-    /// All of them, in bytes.
+    /// Path MTUs by server, in bytes.
     pub fn by_server(&self) -> BTreeMap<IpAddr, u32> {
         self.0.iter().map(|(server, known)| (*server, known.mtu)).collect()
     }
@@ -121,7 +122,7 @@ mod tests {
         }
         let known = paths.by_server();
         assert_eq!((known.len(), known.contains_key(&server(0))), (MAX_PATHS, false));
-        // One that is known takes nobody's place.
+        // An update of a known server evicts no other one.
         assert!(paths.lower(path(1, 1_300), Timestamp(u64::from(most) + 1)));
         assert_eq!(paths.by_server().len(), MAX_PATHS);
     }

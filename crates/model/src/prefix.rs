@@ -1,10 +1,10 @@
-//! A network: the addresses that begin with the same bits.
+//! Networks: addresses with a common prefix.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// A prefix of addresses of one family (`10.0.0.0/8`). The bits after it are zero.
+/// Network prefix of one address family (`10.0.0.0/8`). The bits after the prefix are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Prefix {
     ip: IpAddr,
@@ -12,7 +12,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// The network that `ip` is in, if its addresses have `len` bits in common (an address has no more than it has).
+    /// Network of `len` bits that contains `ip`; `len` is capped at the address's length.
     pub fn of(ip: IpAddr, len: u8) -> Prefix {
         match ip {
             IpAddr::V4(v4) => {
@@ -28,18 +28,18 @@ impl Prefix {
         }
     }
 
-    /// Its first address.
+    /// First address of the network.
     pub fn first(&self) -> IpAddr {
         self.ip
     }
 
-    /// How many bits its addresses have in common.
+    /// Prefix length in bits.
     #[expect(clippy::len_without_is_empty, reason = "a length of bits")]
     pub fn len(&self) -> u8 {
         self.len
     }
 
-    /// The address whose last bits, as many as are not those of the network, are those of a number.
+    /// Address of the network whose host bits are those of `number`.
     pub fn member(&self, number: u128) -> IpAddr {
         match self.ip {
             IpAddr::V4(ip) => {
@@ -53,14 +53,14 @@ impl Prefix {
         }
     }
 
-    /// Its first and last address as numbers; `None` if it is of IPv6.
+    /// First and last address as numbers; `None` for IPv6.
     pub(crate) fn v4_range(&self) -> Option<(u32, u32)> {
         let IpAddr::V4(ip) = self.ip else { return None };
         let rest = u32::MAX.checked_shr(self.len.into()).unwrap_or(0);
         Some((ip.to_bits(), ip.to_bits() | rest))
     }
 
-    /// Its first and last address as numbers; `None` if it is of IPv4.
+    /// First and last address as numbers; `None` for IPv4.
     pub(crate) fn v6_range(&self) -> Option<(u128, u128)> {
         let IpAddr::V6(ip) = self.ip else { return None };
         let rest = u128::MAX.checked_shr(self.len.into()).unwrap_or(0);
@@ -72,7 +72,7 @@ impl Prefix {
         ip.is_ipv4() == self.ip.is_ipv4() && Prefix::of(ip, self.len) == *self
     }
 
-    /// The network of an address in it and its length (`10.0.0.1/8`).
+    /// Parses an address with its prefix length (`10.0.0.1/8`), and returns the network.
     pub fn around(text: &str) -> Option<Prefix> {
         address_and_len(text).map(|(ip, len)| Prefix::of(ip, len))
     }
@@ -89,7 +89,7 @@ fn address_and_len(text: &str) -> Option<(IpAddr, u8)> {
 impl FromStr for Prefix {
     type Err = ();
 
-    /// `10.0.0.0/8`; without a length it is one address.
+    /// Parses `10.0.0.0/8`; without a length, a single address.
     fn from_str(text: &str) -> Result<Prefix, ()> {
         let (ip, len) = address_and_len(text).ok_or(())?;
         Some(Prefix::of(ip, len)).filter(|prefix| prefix.ip == ip).ok_or(())

@@ -1,6 +1,6 @@
 //! Versions of the PROXY protocol.
 
-/// How a server is told who the client is, before the client's first byte.
+/// Version of the PROXY header, which names the client to a server before the client's first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProxyVersion {
     /// A line of text; TCP only.
@@ -10,10 +10,10 @@ pub enum ProxyVersion {
 }
 
 impl ProxyVersion {
-    /// Both, in the order the documentation lists them.
+    /// Both versions, in the order the documentation lists them.
     pub const ALL: [ProxyVersion; 2] = [ProxyVersion::V1, ProxyVersion::V2];
 
-    /// The name in the configuration.
+    /// Name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             ProxyVersion::V1 => "v1",

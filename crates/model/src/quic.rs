@@ -1,19 +1,19 @@
-//! Servers that are found by the connection ids of QUIC.
+//! Server selection by QUIC connection ids.
 
 use std::fmt;
 
 use convey_quic_cid::{Schemes, ServerId};
 
-/// How a backend finds the server of a QUIC connection whose client has another address than before.
+/// Settings that find the server of a QUIC connection after its client's address has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuicConfig {
-    /// How connection ids hold the server's.
+    /// Encodings of the server id in connection ids.
     pub schemes: Schemes,
-    /// The ids, all of one length, with the names of their servers; sorted by name.
+    /// Server ids, all of one length, with the names of their servers; sorted by name.
     pub servers: Vec<(ServerId, String)>,
 }
 
-/// Such as `a 01, b 02 in scheme 0 (encrypted)`: no key.
+/// Formats as `a 01, b 02 in scheme 0 (encrypted)`, without keys.
 impl fmt::Display for QuicConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, (id, name)) in self.servers.iter().enumerate() {

@@ -1,9 +1,9 @@
-//! Why a packet goes no further.
+//! Drop reasons of packets.
 
-/// Makes the reasons, all of them, and their labels of one list: reason, label.
+/// Defines all drop reasons and their labels in one list: reason, label.
 macro_rules! drop_reasons {
     ($($(#[$about:meta])* $reason:ident = $label:literal,)+) => {
-        /// The reason a packet was dropped. Its label is that of the metric.
+        /// Reason why convey dropped a packet. Its label is used in metrics.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum DropReason {
@@ -11,10 +11,10 @@ macro_rules! drop_reasons {
         }
 
         impl DropReason {
-            /// Every reason, in the order of their numbers.
+            /// All reasons, in the order of their numbers.
             pub const ALL: [DropReason; [$($label),+].len()] = [$(DropReason::$reason),+];
 
-            /// The label; lower case with underscores.
+            /// Label of the reason; lower case with underscores.
             pub const fn label(self) -> &'static str {
                 match self {
                     $(DropReason::$reason => $label,)+
@@ -27,98 +27,106 @@ macro_rules! drop_reasons {
 drop_reasons! {
     /// Frame with two priority tags (802.1Q with VID 0), which the host's stack would step over. Dropped in the kernel by the guard.
     StackedTags = "stacked_tags",
-    /// The frame ends before its headers do.
+    /// The frame is shorter than its headers.
     Truncated = "truncated",
-    /// An IP version other than the EtherType says.
+    /// The IP version differs from the EtherType.
     BadVersion = "bad_version",
-    /// A header length that cannot be: IPv4 below 20 bytes, TCP below 20, or beyond the packet.
+    /// Invalid header length: IPv4 below 20 bytes, TCP below 20, or beyond the packet.
     BadHeaderLength = "bad_header_length",
-    /// The IP total length is shorter than its headers or longer than the frame.
+    /// The IP total length is shorter than the headers or longer than the frame.
     BadTotalLength = "bad_total_length",
-    /// The checksum of the IPv4 header is wrong (RFC 1812, section 5.2.2); or that of a TCP segment or ICMP error that would
-    /// change the state of a flow, or of a segment that would have to be cut.
+    /// Wrong checksum: of the IPv4 header (RFC 1812, section 5.2.2), of a TCP segment or ICMP error
+    /// that would change the state of a flow, or of a segment that needs to be fragmented.
     BadChecksum = "bad_checksum",
-    /// An IPv6 address that stands for one of IPv4, which no packet on a wire has (RFC 4942, section 2.2).
+    /// IPv4-mapped IPv6 address, which no packet on a wire has (RFC 4942, section 2.2).
     MappedAddress = "mapped_address",
-    /// It says itself by which routers it goes: a routing header of IPv6 with stops to come (RFC 5095), an IPv4 option
-    /// for a loose or strict source route (RFC 7126, section 4.3).
+    /// Source-routed packet: an IPv6 routing header with segments left (RFC 5095), or an IPv4
+    /// option for a loose or strict source route (RFC 7126, section 4.3).
     SourceRouted = "source_routed",
-    /// A fragment whose first did not come in time, or is not remembered.
+    /// Fragment whose first fragment did not arrive in time, or is no longer remembered.
     FragmentUnmatched = "fragment_unmatched",
-    /// Too many fragments wait for their first.
+    /// Too many fragments are waiting for their first fragment.
     FragmentQueueFull = "fragment_queue_full",
-    /// An ICMP error that quotes too little of the packet it is about, or somebody else's.
+    /// ICMP error that quotes too little of the original packet, or a packet that convey did not
+    /// send.
     IcmpInvalid = "icmp_invalid",
-    /// An ICMP error about a segment that cannot be on its way: somebody made it up (RFC 5927, section 4.1).
+    /// ICMP error about a segment that cannot be in flight, hence forged (RFC 5927, section 4.1).
     IcmpOutOfWindow = "icmp_out_of_window",
-    /// A source that nothing sent on has: loopback, multicast, broadcast (of a link's network too),
-    /// unspecified (RFC 1122, section 3.2.1.3), link-local in IPv6 (RFC 4291, section 2.5.6).
+    /// Invalid source: loopback, multicast, broadcast (also of a link's network), unspecified (RFC
+    /// 1122, section 3.2.1.3), IPv6 link-local (RFC 4291, section 2.5.6).
     Martian = "martian",
-    /// Passthrough: as if from a server, or an ICMP error about a packet to it, by an interface that other addresses are
-    /// routed by and the server is not; or that a server refuses a datagram, from another link-layer address than leads to
-    /// it. Somebody else has sent it.
+    /// Passthrough: spoofed packet of a server, or ICMP error about a packet to it, received on an
+    /// interface with routes to other addresses but not to the server; or a server's refusal of a
+    /// datagram, from a link-layer address other than the next hop's.
     WrongInterface = "wrong_interface",
-    /// From one of our own VIPs or SNAT addresses: it would loop.
+    /// Source is one of convey's own VIPs or SNAT addresses: forwarding it would loop.
     VipLoop = "vip_loop",
-    /// It has been here before, with more hops left: another balancer has us as its server, and we have it as ours.
+    /// The packet returned with a lower TTL: another balancer has convey as its server, and convey
+    /// has that balancer as a server.
     ForwardingLoop = "forwarding_loop",
     /// From the address and port of a server: answers would be answered without end. In DSR also from the address of the
     /// server that was chosen; its answer would not leave it.
     ClientIsServer = "client_is_server",
-    /// TTL or hop limit 1: it may go no further (RFC 791). The sender is told by ICMP, as with what is too big.
+    /// TTL or hop limit is 1, so the packet must not be forwarded (RFC 791). convey notifies the
+    /// sender by ICMP, as for packets that are too big.
     TtlExceeded = "ttl_exceeded",
-    /// Longer than the next hop's MTU.
+    /// Packet exceeds the next hop's MTU.
     TooBig = "too_big",
-    /// Passthrough: an ICMP error that would have told a server of a client's path MTU. Packets of its flow are cut instead.
+    /// Passthrough: ICMP error that would report a client's path MTU to a server. convey fragments
+    /// packets of the flow instead.
     PathMtuTooSmall = "path_mtu_too_small",
-    /// The next hop's link-layer address was not found out while the packet waited for it.
+    /// The next hop's link-layer address was not resolved while the packet waited for it.
     NextHopUnresolved = "next_hop_unresolved",
-    /// No route leads there.
+    /// No route leads to the destination.
     NoRoute = "no_route",
-    /// DSR on the link layer: routes no longer have the server on the link, and a router would send the packet back.
+    /// L2 DSR: the server is no longer on the link by the routes, and a router would send the
+    /// packet back.
     ServerNotOnLink = "server_not_on_link",
-    /// No flow, and not one that may begin one.
+    /// The packet belongs to no flow, and cannot begin one.
     NoFlow = "no_flow",
-    /// No server is up. The client was told by a reset, unless too many had to be.
+    /// No server is up. convey reset the client's connection, unless the limit of resets was
+    /// reached.
     NoServer = "no_server",
     /// The connection table is full of flows that must not be evicted.
     TableFull = "table_full",
-    /// The part of the connection table that its mode and protocol may take is full of flows that must not be evicted.
+    /// The share of the connection table for the packet's mode and protocol is full of flows that
+    /// must not be evicted.
     TableShareFull = "table_share_full",
     /// No SNAT port is free for the server.
     SnatExhausted = "snat_exhausted",
-    /// The frontend, or every server that could be chosen, has as many connections as it may.
+    /// The frontend, or every available server, is at its connection limit.
     MaxConnections = "max_connections",
-    /// Passthrough: its client has its share of connections already, or as many as one may have.
+    /// Passthrough: the client holds its share of connections, or is at its limit.
     ClientLimit = "client_limit",
-    /// Its client may not come in. Nobody is told, as with a firewall.
+    /// Access lists deny the client. convey sends no notice, like a firewall.
     AccessDenied = "access_denied",
-    /// Its source has as many open connections as it may have.
+    /// The source is at its limit of open connections.
     SourceConnections = "source_connections",
-    /// Its source has begun too many connections of late.
+    /// The source has exceeded its rate of new connections.
     SourceRate = "source_rate",
-    /// We are stopping and begin no new connections.
+    /// convey is stopping and accepts no new connections.
     Stopping = "stopping",
-    /// It would begin a connection while a flood of SYNs is on: the first of a network that none has been completed from,
-    /// or one too many. Dropped in the kernel.
+    /// SYN dropped by the kernel in a SYN flood: the first of a network without any completed
+    /// handshake, or beyond the limit.
     SynLimited = "syn_limited",
-    /// The queue to a worker was full; or the packet has waited for too long for the flows of another process.
+    /// The queue to a worker was full; or the packet waited too long for flows of another process.
     WorkerQueueFull = "worker_queue_full",
-    /// There was no room to tell a worker of a FIN that the flow cache was to send on. Dropped in the kernel; its sender
-    /// repeats it.
+    /// No space was left to notify a worker of a FIN that the flow cache was about to forward.
+    /// Dropped in the kernel; the sender retransmits it.
     FinQueueFull = "fin_queue_full",
-    /// The kernel could not change a packet as its flow needs it: make room for a tunnel's headers. Dropped in the kernel; the flow's next
-    /// packets go through a worker.
+    /// The kernel could not rewrite the packet: it found no room for a tunnel's headers. Dropped in
+    /// the kernel; the flow's next packets go through a worker.
     RewriteFailed = "rewrite_failed",
     /// The queue to the transmit thread was full.
     TransmitQueueFull = "transmit_queue_full",
-    /// As much waits already to be sent by the interface as may wait: it is slow.
+    /// The send buffer of the interface is full, because the interface is slow.
     SendBufferFull = "send_buffer_full",
-    /// The interface's queueing discipline refused it, or the other end of a virtual link: it is slow.
+    /// The interface's queueing discipline, or the other end of a virtual link, refused the packet,
+    /// because it is slow.
     InterfaceRefused = "interface_refused",
-    /// The interface is down, or gone.
+    /// The interface is down, or was removed.
     InterfaceDown = "interface_down",
-    /// The kernel did not send it for another reason, which the log tells.
+    /// The kernel failed to send the packet for another reason, which the log has.
     TransmitFailed = "transmit_failed",
     /// The kernel's capture buffer was full.
     CaptureOverrun = "capture_overrun",

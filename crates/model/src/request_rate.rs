@@ -1,20 +1,20 @@
-//! How fast one source may send requests. Pure.
+//! Request rate limits per source. Pure.
 
 use std::num::NonZeroU32;
 
 use super::Limits;
 
-/// The requests of one source, at a frontend or at a route of it.
+/// Request rate limit of one source, at a frontend or at one of its routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestRate {
-    /// Requests that one source sends a second.
+    /// Requests of one source a second.
     pub per_source: NonZeroU32,
-    /// Requests that it may send at once after a pause; `None`: as many as in a second.
+    /// Burst of requests after a pause; `None`: as many as in a second.
     pub burst: Option<NonZeroU32>,
 }
 
 impl RequestRate {
-    /// The same, as limits for sources like those of the frontend.
+    /// Returns the rate as limits of sources like those of the frontend.
     pub fn limits(&self, of_frontend: &Limits) -> Limits {
         let (rate_per_source, burst) = (Some(self.per_source), self.burst);
         Limits { rate_per_source, burst, ..of_frontend.without_connections() }

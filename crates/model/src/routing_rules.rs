@@ -4,19 +4,19 @@ use std::net::IpAddr;
 
 use crate::{Prefix, Route};
 
-/// A policy rule. A packet of convey meets it as one that a program on this host sends: without a mark, with TOS 0, bound
-/// to no interface.
+/// Policy rule. Packets of convey match it like packets of a program on this host: without a mark,
+/// with TOS 0, bound to no interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoutingRule {
-    /// Whether it is for IPv4; otherwise it is for IPv6.
+    /// Whether the rule is for IPv4; otherwise it is for IPv6.
     pub is_v4: bool,
-    /// Rules are tried by ascending priority.
+    /// Priority; rules are tried in ascending order.
     pub priority: u32,
     /// Network of the source address; `None`: any.
     pub from: Option<Prefix>,
     /// Network of the destination address; `None`: any.
     pub to: Option<Prefix>,
-    /// Interface that the packet came in by (`iif`); `lo` is this host itself.
+    /// Receiving interface (`iif`); `lo` is this host itself.
     pub input: Option<String>,
     /// Interface that the sender is bound to (`oif`).
     pub output: Option<String>,
@@ -30,7 +30,7 @@ pub struct RoutingRule {
     pub is_inverted: bool,
     /// Effect on the packets that it applies to.
     pub action: RuleAction,
-    /// Routes whose prefix is as short as that, or shorter, count as missing (`suppress_prefixlength`).
+    /// Prefix length up to which routes count as missing (`suppress_prefixlength`).
     pub suppress_prefix_len: Option<u8>,
 }
 
@@ -41,14 +41,14 @@ pub enum RuleAction {
     Table(u32),
     /// The packet is dropped, with an ICMP error or without.
     Refuse,
-    /// The rules from this priority on are next.
+    /// The lookup continues at this priority.
     Goto(u32),
-    /// The next rule is tried.
+    /// The lookup continues with the next rule.
     Nothing,
 }
 
 impl RoutingRule {
-    /// A rule for all packets of a family.
+    /// Returns a rule for all packets of a family.
     pub fn for_all(is_v4: bool, priority: u32, action: RuleAction) -> RoutingRule {
         RoutingRule {
             is_v4,
@@ -66,7 +66,7 @@ impl RoutingRule {
         }
     }
 
-    /// The rules that the kernel begins with.
+    /// Default rules of the kernel.
     pub fn defaults(is_v4: bool) -> [RoutingRule; 3] {
         [(0, Route::LOCAL), (32_766, Route::MAIN), (32_767, Route::DEFAULT)]
             .map(|(priority, table)| RoutingRule::for_all(is_v4, priority, RuleAction::Table(table)))
@@ -80,20 +80,20 @@ impl RoutingRule {
             && self.tos == 0
     }
 
-    /// Whether no packet of convey can meet it.
+    /// Whether the rule cannot match any packet of convey.
     pub(crate) fn is_for_others(&self) -> bool {
         !self.unknown.is_empty() || (!self.selects_ours() && !self.is_inverted)
     }
 
-    /// The selectors that may make the kernel route a program's packets in another way than convey routes its own; empty if
-    /// there are none.
+    /// Selectors that may make the kernel route a program's packets differently than convey routes
+    /// its own; empty if there are none.
     pub fn not_followed(&self) -> Vec<&'static str> {
         let is_marked = self.mark.is_some_and(|(mark, mask)| mark & mask != 0) && !self.is_inverted;
         is_marked.then_some("fwmark").into_iter().chain(self.unknown.iter().copied()).collect()
     }
 }
 
-/// Rules of a family, with what convey needs of them.
+/// Compiled rules of one family.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct RuleSteps(Vec<RuleStep>);
 
@@ -109,24 +109,24 @@ struct RuleStep {
 /// Effect of a rule step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RuleEffect {
-    /// A table, by its place, and the longest prefix that is suppressed.
+    /// Table by its position, and the longest prefix that is suppressed.
     Table(usize, Option<u8>),
     Refuse,
-    /// The place of the next rule.
+    /// Position of the next rule.
     Goto(usize),
     Nothing,
 }
 
 impl RuleSteps {
-    /// Rules that packets of convey may meet. `table` gives a table its place; a family without rules has the kernel's
-    /// default ones.
+    /// Compiles the rules that packets of convey may match. `table` returns the position of a
+    /// table; a family without rules has the kernel's default rules.
     pub(crate) fn new(is_v4: bool, rules: &[RoutingRule], mut table: impl FnMut(u32) -> usize) -> RuleSteps {
         let of_family: Vec<&RoutingRule> = rules.iter().filter(|rule| rule.is_v4 == is_v4).collect();
         let defaults = RoutingRule::defaults(is_v4);
         let all = if of_family.is_empty() { defaults.iter().collect() } else { of_family };
         let step = |rule: &&RoutingRule| RuleStep {
             priority: rule.priority,
-            // Selectors that never match are inverted to a rule for all.
+            // An inverted rule whose selectors never match applies to all packets.
             from: rule.from.filter(|_| rule.selects_ours()),
             to: rule.to.filter(|_| rule.selects_ours()),
             is_inverted: rule.is_inverted && rule.selects_ours(),
@@ -140,7 +140,7 @@ impl RuleSteps {
         let mut steps: Vec<RuleStep> = ours.iter().map(step).collect();
         for (at, rule) in ours.iter().enumerate() {
             let RuleAction::Goto(target) = rule.action else { continue };
-            // A rule that jumps to a priority without a rule does nothing.
+            // A jump to a priority without a rule has no effect.
             if target > rule.priority && all.iter().any(|rule| rule.priority == target) {
                 let next = steps.iter().position(|step| step.priority >= target);
                 steps[at].step = RuleEffect::Goto(next.unwrap_or(steps.len()));
@@ -149,13 +149,13 @@ impl RuleSteps {
         RuleSteps(steps)
     }
 
-    /// Whether a packet's source decides on its tables.
+    /// Whether the choice of tables depends on a packet's source.
     pub(crate) fn depend_on_source(&self) -> bool {
         self.0.iter().any(|step| step.from.is_some())
     }
 
-    /// The first answer of `look` for the tables of a packet, which are tried in their order. `None` as destination is that of
-    /// packets to anywhere.
+    /// Returns the first result of `look` for the tables of a packet, in order. `None` as
+    /// destination stands for packets to any address.
     pub(crate) fn find<T>(
         &self,
         source: IpAddr,

@@ -1,50 +1,51 @@
-//! Servers, at an address or known by a name.
+//! Servers by address or host name.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// One machine (or process) that answers clients.
+/// Server: a machine or process that answers clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
     /// Unique within its backend.
     pub name: String,
-    /// Where it listens. Port 0: at whatever port the client has asked for.
+    /// Address of the server. Port 0: the port that the client connected to.
     pub addr: SocketAddr,
-    /// How it is used.
+    /// Settings of the server.
     pub settings: ServerSettings,
 }
 
-/// A server that is known by a name: each address that the name has is a [`ServerConfig`].
+/// Server with a host name: each address that the name resolves to is a [`ServerConfig`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedServer {
-    /// Unique within its backend, in which no server is called `name/...`: those are the ones made of this.
+    /// Name, unique within the backend. No other server has a name `name/...`, as the resolved
+    /// servers are named so.
     pub name: String,
-    /// What is looked up, in lower case.
+    /// Host name to look up, in lower case.
     pub host: String,
-    /// Where each of the addresses is listened on; 0 as in [`ServerConfig::addr`].
+    /// Port of each address; 0 as in [`ServerConfig::addr`].
     pub port: u16,
-    /// Those of each server.
+    /// Settings of each resolved server.
     pub settings: ServerSettings,
 }
 
-/// How a server is used.
+/// Settings of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerSettings {
     /// Share of new connections relative to the other servers; 0 takes none.
     pub weight: u16,
     /// Used only while no other server of the backend is usable.
     pub backup: bool,
-    /// Connections it is given at once; more wait for a free one. `None`: no limit.
+    /// Maximum number of open connections; further ones wait. `None`: no limit.
     pub max_connections: Option<u32>,
 }
 
 impl ServerConfig {
-    /// Whether a client reaches it at the port that the client has asked for.
+    /// Whether clients reach the server at the port that they connected to.
     pub fn keeps_port(&self) -> bool {
         self.addr.port() == 0
     }
 
-    /// Where a client reaches it that has asked for `port` of a frontend.
+    /// Address of the server for a client that connected to `port` of a frontend.
     pub fn addr_for(&self, port: u16) -> SocketAddr {
         let mut addr = self.addr;
         if self.keeps_port() {
@@ -54,25 +55,25 @@ impl ServerConfig {
     }
 }
 
-/// A server's address as it is written: without a port if it has none of its own.
+/// Address of a server as written: without a port if none is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServerAddr(pub SocketAddr);
 
 impl ServerAddr {
-    /// Without the port.
+    /// Address without the port.
     pub fn ip(self) -> IpAddr {
         self.0.ip()
     }
 }
 
 impl From<IpAddr> for ServerAddr {
-    /// One that has no port of its own.
+    /// Address without a port of its own.
     fn from(ip: IpAddr) -> Self {
         ServerAddr(SocketAddr::new(ip, 0))
     }
 }
 
-/// Whether SRV records are asked for, which have the ports, too: `_http._tcp.app.internal` (RFC 2782).
+/// Whether to query SRV records, which include ports: `_http._tcp.app.internal` (RFC 2782).
 pub fn is_service(host: &str) -> bool {
     let mut labels = host.split('.');
     let has_underscore = |label: Option<&str>| label.is_some_and(|label| label.starts_with('_'));
@@ -86,7 +87,7 @@ impl fmt::Display for ServerAddr {
 }
 
 impl NamedServer {
-    /// The server at one of the addresses: `NAME/ADDRESS`.
+    /// Server at one of the addresses: `NAME/ADDRESS`.
     pub fn at(&self, found: ServerAddr) -> ServerConfig {
         let mut addr = found.0;
         if addr.port() == 0 {

@@ -1,4 +1,4 @@
-//! Where servers listen: nobody who sends from there is a client.
+//! Listen addresses of servers, which no client may send from.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -6,18 +6,19 @@ use std::ops::RangeInclusive;
 
 use crate::{self as model, Endpoint, Listen, Protocol};
 
-/// Addresses and ports of the servers of all frontends, by protocol. A datagram that says it comes from one of them is
-/// forged: its answer would be answered, and so on without end.
+/// Addresses and ports of all frontends' servers, by protocol. A datagram from one of them is
+/// forged: the servers would answer each other endlessly.
 #[derive(Debug, Default)]
 pub struct ServerEndpoints {
     ips: HashSet<IpAddr>,
     own: HashSet<Endpoint>,
-    /// Ports of frontends, by the addresses of servers that listen on whatever port a client asks for.
+    /// Ports of frontends, by the addresses of servers that listen on the port that clients connect
+    /// to.
     asked: HashMap<(Protocol, IpAddr), HashSet<RangeInclusive<u16>>>,
 }
 
 impl ServerEndpoints {
-    /// Those of these frontends, each with its backend.
+    /// Endpoints of these frontends' servers; each frontend comes with its backend.
     pub fn of<'a>(
         frontends: impl IntoIterator<Item = (&'a model::FrontendConfig, &'a model::BackendConfig)>,
     ) -> Self {
@@ -28,7 +29,7 @@ impl ServerEndpoints {
             let keeps_port = frontend.mode.is_dsr() && backend.dsr.keeps_destination();
             let ports: HashSet<_> = frontend.listen.iter().map(Listen::ports).collect();
             for port in ports {
-                // Frontends that share a backend and ports add nothing.
+                // Another frontend with the same backend and ports adds nothing.
                 if !known.insert((&backend.name, protocol, keeps_port, port.clone())) {
                     continue;
                 }
@@ -52,11 +53,11 @@ impl ServerEndpoints {
         self.ips.contains(&ip)
     }
 
-    /// Whether a client that asks for this port sends from where a server listens.
+    /// Whether a client that connects to this port sends from a server's listen address.
     ///
-    /// Of servers that keep clients' ports a datagram counts from any port of their frontends: two of its ports could
-    /// answer each other. A SYN counts from the asked one alone, for a handshake does not go round, and a server may be a
-    /// client from any other.
+    /// For servers that keep clients' ports, a datagram counts from any port of their frontends, as
+    /// two such ports could answer each other. A SYN counts only from the same port: a handshake
+    /// cannot loop, and a server may be a client from any other port.
     pub fn contain(&self, protocol: Protocol, client: SocketAddr, asked: u16) -> bool {
         let (ip, port) = (client.ip(), client.port());
         if self.own.contains(&endpoint(protocol, ip, port)) {
@@ -71,7 +72,7 @@ impl ServerEndpoints {
     }
 }
 
-/// Without what else an IPv6 socket address says.
+/// Endpoint without the other fields of an IPv6 socket address.
 fn endpoint(protocol: Protocol, ip: IpAddr, port: u16) -> Endpoint {
     Endpoint { protocol, addr: SocketAddr::new(ip, port) }
 }

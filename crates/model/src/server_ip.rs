@@ -1,9 +1,9 @@
-//! Addresses that sources of servers may name. Pure.
+//! Addresses that sources of servers may use. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Whether the address belongs to one machine (RFC 6890). Mapped and compatible IPv6 addresses do not: they are IPv4 addresses under
-/// another name.
+/// Whether the address belongs to one machine (RFC 6890). Mapped and compatible IPv6 addresses do
+/// not, as they are IPv4 addresses in another form.
 pub fn is_of_one_machine(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => (1..224).contains(&ip.octets()[0]),
@@ -16,7 +16,7 @@ pub fn is_of_one_machine(ip: IpAddr) -> bool {
     }
 }
 
-/// Whether the address means another machine to each host that uses it: of the loopback, or of the link alone.
+/// Whether the address means a different machine on each host: loopback or link-local.
 pub fn is_local(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
@@ -28,7 +28,7 @@ pub fn is_local(ip: IpAddr) -> bool {
     }
 }
 
-/// The IPv4 address behind an address of NAT64's well-known prefix (RFC 6052).
+/// IPv4 address within an address of NAT64's well-known prefix (RFC 6052).
 fn translated(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     let [0x64, 0xff9b, 0, 0, 0, 0, high, low] = ip.segments() else { return None };
     Some((u32::from(high) << 16 | u32::from(low)).into())

@@ -1,19 +1,21 @@
-//! What every source of servers can do: name servers, clusters, service catalogues. Pure.
+//! Trait of server sources: name servers, clusters, service catalogues. Pure.
 
 use std::convert::Infallible;
 
-/// A source that knows servers which are not in the file. Each source is one implementation.
+/// Source of servers that are not in the file. Each source is one implementation.
 ///
-/// convey runs one watch for each name or service that some backend wants, and drops the watch when no backend wants it.
+/// convey runs one watch for each name or service that a backend uses, and drops the watch when no
+/// backend uses it.
 pub trait ServerSource {
-    /// The name or the service to watch.
+    /// Name or service to watch.
     type Wanted;
-    /// All that the source knows of it. A newer word takes the place of an older one.
+    /// State of the name or service at the source. A newer state replaces the older one.
     type Said;
 
-    /// Watches as long as it runs, and calls `tell` with all that is known whenever that changes.
+    /// Watches until dropped, and calls `tell` with the full state after each change.
     ///
-    /// A watch never gives up: it waits and asks again. It says what is wrong by `tell`, too.
+    /// A watch never gives up: after a failure it waits and retries. It reports faults through
+    /// `tell`, too.
     fn watch(
         &self,
         wanted: Self::Wanted,

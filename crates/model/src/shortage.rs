@@ -1,21 +1,21 @@
-//! What becomes of flows that are too many.
+//! Shortages that evict flows, and counts of TCP handshakes.
 
-/// What has become of TCP handshakes since the start.
+/// Counts of TCP handshakes since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Handshakes {
-    /// Handshakes that clients have begun, whether or not there was room for their flow; each time that their SYN came.
+    /// SYNs of clients, including repeated SYNs and SYNs of refused flows.
     pub begun: u64,
-    /// Handshakes that were completed.
+    /// Completed handshakes.
     pub finished: u64,
-    /// Those whose flow gave way to another in less time than it takes to complete one.
+    /// Flows that were evicted in less time than a handshake takes.
     pub displaced: u64,
 }
 
-/// The resource that is short, so that a flow gives way to a new one. Its label is the metric.
+/// Resource shortage that evicts a flow in favour of a new one. Its label is used in metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Shortage {
-    /// Places in the connection table.
+    /// Connection table.
     Table,
     /// SNAT ports towards a server.
     SnatPorts,
@@ -24,11 +24,11 @@ pub enum Shortage {
 }
 
 impl Shortage {
-    /// Every one, in the order of their numbers.
+    /// All shortages, in the order of their numbers.
     pub const ALL: [Shortage; Shortage::ConnectionSlots as usize + 1] =
         [Shortage::Table, Shortage::SnatPorts, Shortage::ConnectionSlots];
 
-    /// Lower case with underscores.
+    /// Label of the shortage; lower case with underscores.
     pub const fn label(self) -> &'static str {
         match self {
             Shortage::Table => "table",
