@@ -1,4 +1,4 @@
-//! What packet modes add: whether the address can be a client's, SNAT, next hop, offload, the way of DSR. Pure.
+//! Checks of packet modes: client address, SNAT, next hop, offload, DSR. Pure.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -15,26 +15,27 @@ use super::choice::Choice;
 use super::question::AskedPlace;
 use super::{ExplainSources, Steps};
 
-/// What is known of packet modes beside the plan.
+/// State of the packet modes, in addition to the plan.
 #[derive(Debug, Clone)]
 pub struct PacketFacts {
-    /// The addresses that servers see.
+    /// SNAT addresses, which servers see.
     pub snat_addresses: Vec<IpAddr>,
-    /// How those that a server sees are chosen.
+    /// How convey chooses among the SNAT addresses.
     pub snat_choice: SnatChoice,
-    /// Whose their ports are; `None` without a frontend in passthrough mode.
+    /// Owners of the SNAT ports; `None` without a frontend in passthrough mode.
     pub split: Option<PortSplit>,
-    /// Which worker gets a packet; a secret where no convey runs.
+    /// Assignment of packets to workers; unknown if no convey runs, as it is secret.
     pub dispatch: Option<Dispatch>,
-    /// What forwards packets of open flows that come in, by the interface. Empty: every packet goes through a worker.
+    /// Layer that forwards packets of open flows, by receiving interface. Empty: workers forward
+    /// every packet.
     pub layers: BTreeMap<String, Layer>,
-    /// Why the kernel does not forward where it does not, in words for an operator.
+    /// Operator-facing reason why the kernel does not forward packets, where it does not.
     pub without_kernel: String,
 }
 
 impl PacketFacts {
-    /// The SNAT addresses of a family, if this host has lost all of them. `None` if one is left, or if an operator has named them,
-    /// for routers may lead to these.
+    /// SNAT addresses of a family, if this host has lost all of them. `None` if one is left, or if
+    /// the configuration names the addresses, as routers may lead to those.
     pub fn lost_snat_addresses(
         &self,
         is_ipv4: bool,
@@ -47,18 +48,18 @@ impl PacketFacts {
     }
 }
 
-/// A frontend of a packet mode, and who asks there.
+/// Question about a frontend of a packet mode.
 pub(super) struct PacketInquiry<'a> {
     inquiry: Inquiry<'a>,
     frontend: &'a Arc<PlannedFrontend>,
     network: &'a NextHops,
-    /// SNAT addresses whose ports another process has.
+    /// SNAT addresses whose ports another process uses.
     withheld: &'a [IpAddr],
     facts: Option<&'a PacketFacts>,
     place: &'a AskedPlace,
 }
 
-/// `None` if the frontend is a proxy.
+/// Returns `None` if the frontend is a proxy.
 pub(super) fn inquiry<'a>(sources: ExplainSources<'a>, place: &'a AskedPlace) -> Option<PacketInquiry<'a>> {
     let plan = sources.plan?;
     let ports = sources.packets.and_then(|facts| {
@@ -74,7 +75,7 @@ pub(super) fn inquiry<'a>(sources: ExplainSources<'a>, place: &'a AskedPlace) ->
 }
 
 impl PacketInquiry<'_> {
-    /// Whether this may be a client's address, and whether it may begin something.
+    /// Checks whether the client's address is valid, and whether the client may begin a flow.
     pub(super) fn check_client(&self, steps: &mut Steps) {
         let (client, ip) = (self.place.client_addr(), self.place.client.ip);
         if let Err(reason) = self.inquiry.check_source(client) {
@@ -85,7 +86,7 @@ impl PacketInquiry<'_> {
             return steps.refuse("client", reason.label(), says);
         }
         match self.inquiry.check_new(self.frontend, client, self.place.vip.port()) {
-            // It is told with the lists.
+            // The step of the access lists reports it.
             Ok(()) | Err(DropReason::AccessDenied) => {}
             Err(DropReason::Stopping) => {
                 steps.refuse("client", DropReason::Stopping.label(), "convey stops: nothing new begins");
@@ -98,13 +99,15 @@ impl PacketInquiry<'_> {
         }
     }
 
-    /// The server, by its index, that the client gets again whose last flow from this port is over, if it does.
+    /// Index of the previous server, if the client gets it again after its last flow from this port
+    /// ended.
     pub(super) fn server_again(&self, over: &FlowSight) -> Option<usize> {
         let same = self.inquiry.server_again(self.frontend, over)?;
         self.frontend.pool.servers.iter().position(|server| server.id == same.id)
     }
 
-    /// From the chosen server on. The new flow takes the place of one that is `over`.
+    /// Explains the steps after the choice of a server. The new flow replaces the finished flow
+    /// `over`.
     pub(super) fn follow(&self, choice: &Choice, over: Option<&FlowSight>, steps: &mut Steps) {
         let Some(_) = choice.server() else { return };
         let client = self.place.client_addr();
@@ -125,8 +128,8 @@ impl PacketInquiry<'_> {
         steps.note("offload", self.offload(hop));
     }
 
-    /// The source of the packets that the server gets: one of its SNAT addresses, or the client in DSR. `None` for a tunnel, which has
-    /// its own.
+    /// Source of the packets to the server: one of its SNAT addresses, or the client in DSR. `None`
+    /// for a tunnel, which has its own source.
     fn source(&self, server: &PlannedServer, over: Option<&FlowSight>) -> Option<IpAddr> {
         if self.place.frontend.config.mode.is_dsr() {
             return self.inquiry.tunnel(server).is_none().then_some(self.place.client.ip);
@@ -140,7 +143,7 @@ impl PacketInquiry<'_> {
         })
     }
 
-    /// What becomes of the addresses.
+    /// Notes the rewrite of addresses.
     fn note_way(&self, server: &PlannedServer, over: Option<&FlowSight>, steps: &mut Steps) {
         let at = server.addr_for(self.place.vip.port());
         let vip = self.place.vip;
@@ -220,7 +223,7 @@ impl PacketInquiry<'_> {
     }
 }
 
-/// Where the packets of a flow go, and who forwards them.
+/// Notes the path of a flow's packets, and the layer that forwards them.
 pub(super) fn note_flow(sources: ExplainSources<'_>, flow: &PacketFlow, steps: &mut Steps) {
     let (sight, listed) = (&flow.sight, &flow.listed);
     let server = sight.server.source();
@@ -251,7 +254,7 @@ pub(super) fn note_flow(sources: ExplainSources<'_>, flow: &PacketFlow, steps: &
     );
 }
 
-/// The tunnel that packets for a VIP go through, in words for an operator.
+/// Operator-facing text for the tunnel of packets to a VIP.
 fn through(tunnel: Option<&Tunnel>, vip: SocketAddr) -> String {
     let Some(tunnel) = tunnel else {
         return "there is no tunnel, and packets are dropped: this host has no address of the server's family but VIPs; set \
@@ -272,7 +275,7 @@ fn through(tunnel: Option<&Tunnel>, vip: SocketAddr) -> String {
     )
 }
 
-/// One address goes without its length.
+/// Formats a single address without its prefix length.
 fn shown(source: Prefix) -> String {
     let first = source.first();
     let whole = if first.is_ipv4() { 32 } else { 128 };

@@ -1,4 +1,4 @@
-//! Who is asked about, and which frontend is meant. Pure.
+//! Question of an explanation: the client and the frontend. Pure.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -11,10 +11,10 @@ use convey_snapshot::{Frontend, Snapshot};
 
 use super::route::AskedRoute;
 
-/// Places that an error names.
+/// Maximum number of addresses that an error lists.
 const MAX_LISTED: usize = 8;
 
-/// A client by its address, and its port if that is known.
+/// Client address, with its port if known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientAddr {
     /// The address.
@@ -23,42 +23,42 @@ pub struct ClientAddr {
     pub port: Option<u16>,
 }
 
-/// Why a question has no answer, in words for an operator.
+/// Operator-facing reason why a question has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unanswerable {
-    /// There is no such frontend.
+    /// No such frontend exists.
     #[error("{0}")]
     Unknown(String),
-    /// It does not say enough, or what cannot be.
+    /// The question is incomplete or contradictory.
     #[error("{0}")]
     Unclear(String),
 }
 
-/// A frontend at one of the places where it listens, and who asks there.
+/// Frontend at one of its listen addresses, and the client in question.
 pub(super) struct AskedPlace {
     pub(super) frontend: Arc<Frontend>,
-    /// As the data path has it: of a frontend that listens on all addresses, that.
+    /// Address as the data path has it: the wildcard, if the frontend listens on all addresses.
     pub(super) vip: SocketAddr,
-    /// All places of the frontend that may be meant.
+    /// All addresses of the frontend that the question may mean.
     pub(super) fitting: Vec<SocketAddr>,
     pub(super) client: ClientAddr,
-    /// The route of the request that is asked about.
+    /// Route of the request in question.
     pub(super) asked: Option<AskedRoute>,
 }
 
 impl AskedPlace {
-    /// The client with its port, or with one that stands for any where it was not given.
+    /// Client with its port, or with an arbitrary port if none was given.
     pub(super) fn client_addr(&self) -> SocketAddr {
         SocketAddr::new(self.client.ip, self.client.port.unwrap_or(1))
     }
 
-    /// The key of the client's packets, if its port is known.
+    /// Key of the client's packets, if the port is known.
     pub(super) fn key(&self) -> Option<FlowKey> {
         let client = SocketAddr::new(self.client.ip, self.client.port?);
         Some(FlowKey::new(self.frontend.config.protocol, client, self.vip))
     }
 
-    /// Whether a client's port decides which server it gets.
+    /// Whether the choice of a server depends on the client's port.
     pub(super) fn goes_by_port(&self) -> bool {
         goes_by_tuple(&self.frontend)
     }
@@ -67,7 +67,7 @@ impl AskedPlace {
 impl FromStr for ClientAddr {
     type Err = String;
 
-    /// `IP` or `IP:PORT`, of IPv6 `[IP]:PORT`.
+    /// Parses `IP` or `IP:PORT`, for IPv6 `[IP]:PORT`.
     fn from_str(text: &str) -> Result<ClientAddr, String> {
         let with_port = text.parse::<SocketAddr>().map(|addr| (addr.ip(), Some(addr.port())));
         let found = with_port.or_else(|_| text.parse::<IpAddr>().map(|ip| (ip, None)));
@@ -90,11 +90,11 @@ impl fmt::Display for ClientAddr {
     }
 }
 
-/// The place that is meant by a name, a name with a port, or an address with or without a port.
+/// Finds the frontend by name, name with port, or address with or without port.
 pub(super) fn place(snapshot: &Snapshot, client: ClientAddr, text: &str) -> Result<AskedPlace, Unanswerable> {
     let (frontend, places) = named(snapshot, text).unwrap_or_else(|| at_address(snapshot, text))?;
     let is_ours = |addr: &SocketAddr| {
-        // A socket for all addresses of IPv6 takes clients of IPv4, too.
+        // An IPv6 wildcard socket also accepts IPv4 clients.
         let is_dual = frontend.config.mode.is_proxied() && addr.is_ipv6() && addr.ip().is_unspecified();
         addr.is_ipv4() == client.ip.is_ipv4() || is_dual
     };
@@ -125,10 +125,10 @@ fn goes_by_tuple(frontend: &Frontend) -> bool {
     config.algorithm.hashes() && is_by_tuple
 }
 
-/// A frontend, and where it may be asked for.
+/// Frontend, and the listen addresses that may be meant.
 type Meant = (Arc<Frontend>, Vec<SocketAddr>);
 
-/// By its name, or its name and a port.
+/// Finds a frontend by its name, or its name and a port.
 fn named(snapshot: &Snapshot, text: &str) -> Option<Result<Meant, Unanswerable>> {
     let called = |name: &str| snapshot.frontends.iter().find(|frontend| frontend.config.name == name);
     if let Some(frontend) = called(text) {
@@ -145,7 +145,7 @@ fn named(snapshot: &Snapshot, text: &str) -> Option<Result<Meant, Unanswerable>>
     Some(Ok((frontend.clone(), at_port)))
 }
 
-/// By an address that it listens on, or that one listens on for all.
+/// Finds a frontend by its listen address, or by a wildcard that includes the address.
 fn at_address(snapshot: &Snapshot, text: &str) -> Result<Meant, Unanswerable> {
     let with_port = text.parse::<SocketAddr>().map(|addr| (addr.ip(), Some(addr.port())));
     let Ok((ip, port)) = with_port.or_else(|_| text.parse::<IpAddr>().map(|ip| (ip, None))) else {

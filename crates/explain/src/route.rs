@@ -1,4 +1,5 @@
-//! What is asked about, by its URL: the route that a request takes (mode http), or a TLS connection to its host. Pure.
+//! Route by the URL in question: of a request (mode `http`), or of a TLS connection to the URL's
+//! host. Pure.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,29 +13,29 @@ use convey_snapshot::{Frontend, HttpAction, HttpRoute, Pool, RequestLimit};
 use super::question::AskedPlace;
 use super::{End, Unanswerable, sni};
 
-/// A request by its URL, read as the data path reads it.
+/// Request by its URL, parsed like the data path parses requests.
 #[derive(Debug, Clone)]
 pub struct AskedRequest {
     head: Arc<RequestHead>,
 }
 
-/// What its route says.
+/// Result of the route lookup.
 pub(super) struct AskedRoute {
     pub(super) says: String,
-    /// What becomes of it here; `None`: a server of the place's backend gets it.
+    /// End of the request at the route; `None`: a server of the backend gets it.
     pub(super) end: Option<End>,
-    /// How fast one source may send such requests.
+    /// Request rate limits per source of the route.
     pub(super) limits: Vec<AskedLimit>,
 }
 
-/// A limit of requests.
+/// Request rate limit.
 pub(super) struct AskedLimit {
-    /// What it is of: `route api.example/v1`.
+    /// Subject of the limit: `route api.example/v1`.
     pub(super) of: String,
     pub(super) limit: RequestLimit,
 }
 
-/// By what it asks for.
+/// Compares the parsed heads.
 impl PartialEq for AskedRequest {
     fn eq(&self, other: &AskedRequest) -> bool {
         self.to_string() == other.to_string()
@@ -46,7 +47,7 @@ impl Eq for AskedRequest {}
 impl FromStr for AskedRequest {
     type Err = String;
 
-    /// `http://HOST/PATH`; without the scheme, too.
+    /// Parses `http://HOST/PATH`, also without the scheme.
     fn from_str(text: &str) -> Result<AskedRequest, String> {
         let expected =
             || format!("URL: found {text:?}, expected one such as http://api.example.com/v1/items");
@@ -56,7 +57,7 @@ impl FromStr for AskedRequest {
         let mut head = BytesMut::from(&*format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
         let read = HeadReader::default().request(&mut head, &HeadLimits::default());
         match read {
-            // A scheme that is none of ours leaves its colon.
+            // An unsupported scheme leaves its colon in the host.
             Ok(Some(head)) if !host.is_empty() && !host.ends_with(':') => {
                 Ok(AskedRequest { head: Arc::new(head) })
             }
@@ -74,7 +75,7 @@ impl fmt::Display for AskedRequest {
 }
 
 impl AskedPlace {
-    /// The same for this request: with the backend of its route.
+    /// The place with the route and the backend of this request.
     pub(super) fn for_request(self, request: Option<&AskedRequest>) -> Result<AskedPlace, Unanswerable> {
         let Some(AskedRequest { head }) = request else { return Ok(self) };
         let config = &self.frontend.config;
@@ -109,7 +110,7 @@ impl AskedPlace {
         Ok(self.with_route(AskedRoute { says, end, limits }, pool))
     }
 
-    /// The same with this route, and the backend that it leads to.
+    /// The place with this route and its backend.
     fn with_route(self, asked: AskedRoute, pool: Option<Arc<Pool>>) -> AskedPlace {
         let Frontend { config, pool: own, tls, sources, live, .. } = &*self.frontend;
         let frontend = Arc::new(Frontend {
@@ -125,7 +126,8 @@ impl AskedPlace {
         AskedPlace { frontend, asked: Some(asked), ..self }
     }
 
-    /// The limits of requests that take this route, in the order in which they are looked at. Requests without a server take nothing of them.
+    /// Request rate limits of this route, in the order of their checks. Requests without a server
+    /// do not count toward them.
     fn limits(&self, route: Option<&HttpRoute>) -> Vec<AskedLimit> {
         let Some(route) = route else { return Vec::new() };
         let of_route =

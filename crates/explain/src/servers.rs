@@ -1,4 +1,4 @@
-//! The servers of a backend, and why each gets a client or does not. Pure.
+//! Servers of a backend, and why each gets a client or does not. Pure.
 
 use convey_model::{OverlayValue, ServerAddr, WHOLE};
 use convey_snapshot::{PassedOver, Pool, Server, Snapshot};
@@ -8,36 +8,36 @@ use super::choice::Choice;
 use super::question::AskedPlace;
 use super::{Dependence, ExplainSources};
 
-/// A server.
+/// Server, as shown in an explanation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ServerNote {
-    /// Its name.
+    /// Name of the server.
     pub name: String,
-    /// Its address.
+    /// Address of the server.
     pub addr: String,
-    /// Its weight now.
+    /// Current weight of the server.
     pub weight: u16,
-    /// Where that is from: `file` or `overlay`.
+    /// Origin of the weight: `file` or `overlay`.
     pub weight_from: &'static str,
-    /// The part of its weight that counts now, in percent: less than 100 while it comes back slowly.
+    /// Effective part of the weight, in percent: less than 100 during slow start.
     pub percent: u8,
-    /// Its share of new clients, in percent.
+    /// Share of new clients, in percent.
     pub share: f64,
-    /// Whether it answers.
+    /// Whether the server is up.
     pub up: bool,
-    /// Why, in words for an operator.
+    /// Operator-facing reason of the health state.
     pub health: String,
-    /// Its open connections.
+    /// Number of open connections.
     pub open: u32,
-    /// The most it may have.
+    /// Maximum number of connections.
     pub max_connections: Option<u32>,
-    /// Whether the client gets it.
+    /// Whether the client gets this server.
     pub chosen: bool,
-    /// Why it gets the client or does not.
+    /// Reason why the server gets the client or does not.
     pub why: String,
 }
 
-/// All servers of the frontend's backend.
+/// Explains all servers of the frontend's backend.
 pub(super) fn notes(
     sources: ExplainSources<'_>,
     place: &AskedPlace,
@@ -71,7 +71,7 @@ pub(super) fn notes(
 
 fn share(pool: &Pool, index: usize) -> f64 {
     let server = &pool.servers[index];
-    // Algorithms that hash go by the whole weight.
+    // Algorithms that hash use the full weight.
     let percent = if pool.config.algorithm.hashes() { WHOLE } else { server.health.percent };
     let counts = pool.is_eligible(index);
     f64::from(server.config.settings.weight) * f64::from(percent) * f64::from(u8::from(counts))

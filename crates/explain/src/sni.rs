@@ -1,4 +1,4 @@
-//! Routes by TLS server name (proxy mode): where a client goes that asks for a name. Pure.
+//! Routes by TLS server name (proxy mode). Pure.
 
 use std::iter;
 use std::net::IpAddr;
@@ -10,13 +10,14 @@ use convey_snapshot::{Pool, SniRoute, SniRoutes};
 use super::End;
 use super::route::AskedRoute;
 
-/// Routes that a step names.
+/// Maximum number of routes that a step lists.
 const MAX_LISTED: usize = 8;
 
-/// The route of a client that asks for this host and offers no protocol, and its backend. Says which others it may take by a protocol.
+/// Route of a client with this server name and without ALPN, and its backend. Notes the routes that
+/// protocols would lead to.
 pub(super) fn of_host(routes: &SniRoutes, host: &str) -> (AskedRoute, Option<Arc<Pool>>) {
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    // Clients name no addresses.
+    // Clients send no addresses as server name.
     let name = Some(name).filter(|name| !name.starts_with('[') && name.parse::<IpAddr>().is_err());
     let route = routes.route(name, iter::empty());
     let asks = match name {
@@ -33,7 +34,8 @@ pub(super) fn of_host(routes: &SniRoutes, host: &str) -> (AskedRoute, Option<Arc
     (AskedRoute { says, end, limits: Vec::new() }, route.map(|route| route.pool.clone()))
 }
 
-/// What is said if nothing was asked for, and what becomes of a connection without a route.
+/// Notes all routes, for a question without a server name, and the end of a connection without a
+/// route.
 pub(super) fn of_all(routes: &SniRoutes) -> (String, Option<End>) {
     let to = |route: &Arc<SniRoute>| format!("{} to backend {}", route.name, route.pool.config.name);
     let is_named =
@@ -53,7 +55,7 @@ fn takes(route: &SniRoute) -> String {
     format!("takes route {} to backend {}", route.name, route.pool.config.name)
 }
 
-/// Where it goes if it offers a protocol, unless that is the same.
+/// Notes the routes by protocol, where they differ from the route without one.
 fn by_protocol(routes: &SniRoutes, name: Option<&str>, without: Option<&Arc<SniRoute>>) -> String {
     let mut protocols: Vec<&[u8]> = routes.routes().filter_map(|route| route.alpn.as_deref()).collect();
     protocols.sort_unstable();

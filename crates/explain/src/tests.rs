@@ -1,4 +1,4 @@
-//! What is explained is held against what the data path does: pools, and forwarders that are given real packets.
+//! Compares explanations with the data path: pools, and forwarders that process real packets.
 
 mod flows;
 
@@ -23,7 +23,7 @@ use super::*;
 
 const CLIENTS: usize = 10_000;
 
-/// A pool with anything that may be the matter with its servers.
+/// Pool whose servers are in random states.
 fn any_pool(rng: &mut Rng, algorithm: Algorithm, port: u16) -> Arc<Pool> {
     let config = BackendConfig {
         algorithm,
@@ -124,7 +124,7 @@ fn ten_thousand_clients_of_proxies_get_what_was_explained() {
     assert!(verdicts.len() == 3 && verdicts.values().all(|count| *count > 300), "{verdicts:?}");
 }
 
-/// A frontend of a packet mode, its servers on a link of which not all are resolved.
+/// Frontend of a packet mode, with servers on a link of which some are not resolved.
 fn any_packet_world(rng: &mut Rng, n: usize) -> (Snapshot, PacketFacts) {
     let mode = if rng.bool() { Mode::Passthrough } else { Mode::Dsr };
     let pool = any_pool(rng, Algorithm::ALL[n % Algorithm::ALL.len()], 80);
@@ -178,14 +178,14 @@ fn ten_thousand_first_packets_fare_as_was_explained() {
         let (mut forwarded_before, mut asked) = (0, std::collections::BTreeSet::new());
         for port in 0..20 {
             let client = match rng.u8(0..12) {
-                // A server, an address of ours, and one that no packet has.
+                // A server, an address of convey, and an address that no packet may have.
                 0 => ([10, 0, 0, rng.u8(11..18)], 80 + port % 2).into(),
                 1 => ([192, 0, 2, 2], 4_000 + port).into(),
                 2 => ([127, 0, 0, 1], 4_000 + port).into(),
                 _ => any_client(rng, 4_000 + port),
             };
             if !asked.insert(client) {
-                // It has a flow.
+                // The client already has a flow.
                 continue;
             }
             let sources = ExplainSources { plan: Some(&plan), packets: Some(&facts), ..of(&snapshot) };
@@ -193,7 +193,8 @@ fn ten_thousand_first_packets_fare_as_was_explained() {
             let mut syn = TestPacket::from(client.to_string()).to("192.0.2.1:80").syn().bytes();
             let headers = parse(&syn);
             let verdict = forwarder.handle_frame(&mut Frame::new(&mut syn, &headers), &plan, now);
-            // Then one that is not open yet may give way, and the client goes on: the answer says so.
+            // A connection that is not open yet may then be evicted for the client; the answer
+            // notes that.
             if said.reason == Some("max_connections") && forwarded_before > 0 {
                 assert_eq!(said.depends_on, Some(Dependence::Moment));
                 *reasons.entry("may give way").or_default() += 1;

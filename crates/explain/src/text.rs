@@ -1,8 +1,8 @@
-//! An explanation as lines for a terminal. Pure.
+//! Explanation as lines for a terminal. Pure.
 
 use serde::Deserialize;
 
-/// What of an answer is shown. Fields that another version lacks or adds do not matter.
+/// Shown part of an answer. Fields that another version lacks or adds are tolerated.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Answer {
@@ -49,10 +49,10 @@ struct ShownServer {
     why: String,
 }
 
-/// The lines.
+/// Formats an answer of `/v1/explain` as text.
 ///
 /// # Errors
-/// This is no answer of `/v1/explain`.
+/// The text is not an answer of `/v1/explain`.
 pub fn as_text(json: &str) -> Result<String, serde_json::Error> {
     let answer: Answer = serde_json::from_str(json)?;
     let mut lines = format!("{}\n\n", headline(&answer));

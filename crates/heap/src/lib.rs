@@ -1,5 +1,4 @@
-//! Memory that a peak has taken goes back to the kernel, such as that of a reload with many servers
-//! or of a large page.
+//! Returns memory to the kernel after a peak, such as a reload with many servers or a large page.
 //!
 //! The allocator of the C library keeps freed memory for the next peak, except at the end of its
 //! arenas.
@@ -7,18 +6,19 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Time between two looks for a peak.
+/// Interval between checks for a peak.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Bytes from which on each allocation has a mapping of its own, which the kernel gets back when it is freed. The C library
-/// would raise this to 32 MiB in time, and would then fill such memory with zeros itself.
+/// Size in bytes from which each allocation has its own mapping, which the kernel gets back when it
+/// is freed. The C library would raise this limit to 32 MiB over time, and would then zero such
+/// memory itself.
 #[cfg(target_env = "gnu")]
 const OWN_MAPPING: libc::c_int = 1 << 20;
 
-/// Whether there was a peak since the last look.
+/// Whether a peak occurred since the last check.
 static HAS_PEAKED: AtomicBool = AtomicBool::new(false);
 
-/// Sets the allocator up. To be called before there are threads.
+/// Configures the allocator. Call it before any thread starts.
 pub fn begin() {
     #[cfg(target_env = "gnu")]
     #[expect(unsafe_code, reason = "no crate has this function")]
@@ -29,12 +29,12 @@ pub fn begin() {
     }
 }
 
-/// Much memory was taken, and is free now or soon.
+/// Notes a peak: much memory was allocated, and is free now or soon.
 pub fn note_peak() {
     HAS_PEAKED.store(true, Ordering::Relaxed);
 }
 
-/// Gives free memory back to the kernel after each peak, for as long as it is awaited.
+/// Returns free memory to the kernel after each peak, until dropped.
 pub async fn give_back() {
     loop {
         tokio::time::sleep(PERIOD).await;
@@ -44,7 +44,7 @@ pub async fn give_back() {
     }
 }
 
-/// Gives free memory back to the kernel at once.
+/// Returns free memory to the kernel at once.
 pub fn trim() {
     #[cfg(target_env = "gnu")]
     #[expect(unsafe_code, reason = "no crate has this function")]

@@ -1,4 +1,4 @@
-//! Watches the annotations of a Service.
+//! Watch of a Service's annotations.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -17,8 +17,8 @@ use crate::objects::ServiceObject;
 use crate::watch::LIST_TIMEOUT;
 use crate::watcher::{Collection, ObjectEvent, events};
 
-/// Watches as long as it runs, and has `tell` hear what the annotations say whenever that changes, and what is wrong. While the API
-/// server cannot be asked, all stays as it was.
+/// Watches until dropped. Calls `tell` with the settings of the annotations and with faults, after
+/// each change. While the API server is unreachable, all settings stay.
 pub(crate) async fn watch(
     service: &KubernetesService,
     mut tell: impl FnMut(SourceSettings, BTreeSet<String>) + Send,
@@ -30,7 +30,7 @@ pub(crate) async fn watch(
             Ok(client) => watch_service(client, service, &mut annotations, &mut tell).await,
             Err(_) => None,
         };
-        // The watch of slices tells of an API server that is gone.
+        // The watch of slices reports an unreachable API server.
         if let Some(why) = refusal {
             let note = format!("its annotations cannot be read, they stay as they were: {why}");
             tell(annotations.settings(), BTreeSet::from([note]));
@@ -40,7 +40,8 @@ pub(crate) async fn watch(
     }
 }
 
-/// Lists and watches the one Service until something fails. Returns why, if we may not.
+/// Lists and watches the Service until a request fails. Returns the reason, if the API server
+/// denies access.
 pub(crate) async fn watch_service<T: Transport>(
     client: ApiClient<T>,
     service: &KubernetesService,
@@ -50,7 +51,7 @@ pub(crate) async fn watch_service<T: Transport>(
     let mut tell = |found: Option<&ServiceObject>| {
         let all = found.and_then(|service| service.metadata.annotations.as_ref());
         annotations.take(all.into_iter().flatten().map(|(name, text)| (&**name, &**text)));
-        // An API server may send anything as the value of an annotation.
+        // The API server may send anything as the value of an annotation.
         let problems = annotations.problems().iter().map(|problem| bounded(problem)).collect();
         tell(annotations.settings(), problems);
     };
@@ -73,7 +74,7 @@ pub(crate) async fn watch_service<T: Transport>(
     }
 }
 
-/// Why we may not.
+/// Reason why the API server denies access, if it does.
 fn refusal(fault: &ApiFault) -> Option<String> {
     let ApiFault::Refused(status) = fault else { return None };
     matches!(status.code, 401 | 403).then(|| bounded(&format!("{} ({})", status.message, status.code)))

@@ -1,4 +1,4 @@
-//! Limits of a client of an API server: bytes of its answers, pages of a list, and the pace of watches.
+//! Limits of an API server's client: bytes of answers, pages of lists, and the pace of watches.
 
 use std::time::Duration;
 
@@ -8,24 +8,24 @@ use convey_pacing::BackoffPolicy;
 
 use crate::watcher::WATCH_SECONDS;
 
-/// Bytes of an answer that ends: a page of slices, a Service, an error.
+/// Size limit of an answer other than a watch, in bytes: a page of slices, a Service, an error.
 const MAX_ANSWER: usize = 32 << 20;
-/// Bytes of a line of a watch. An object of Kubernetes has at most 1.5 MB in etcd.
+/// Size limit of a watch's line, in bytes. An object of Kubernetes has at most 1.5 MB in etcd.
 const MAX_LINE: usize = 8 << 20;
-/// Bytes of one watch, which lasts half a minute.
+/// Size limit of a watch, in bytes. A watch lasts half a minute.
 const MAX_WATCH: usize = 64 << 20;
-/// Pages of one list: Kubernetes has less than half as many slices.
+/// Maximum number of pages of a list: Kubernetes has less than half as many slices.
 const MAX_PAGES: u32 = 32;
-/// From the beginning of one watch to the beginning of the next.
+/// Minimum time between the starts of two watches.
 const WATCH_PACE: Duration = Duration::from_secs(1);
-/// Bytes of a file that has a token.
+/// Size limit of a token file, in bytes.
 pub(crate) const MAX_TOKEN: usize = 64 << 10;
-/// How long an API server may be silent: longer than a watch lasts, and not by much. Then a list has to be answered, and both are over
-/// within 65 s.
+/// Time limit for silence of the API server: slightly longer than a watch. Then a list must be
+/// answered; both limits are over within 65 s.
 pub(crate) const SILENCE: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 3);
 
-/// Delays between attempts to reach an API server. A watch that settles resets them, see `watch`; a
-/// watch of annotations does by its length.
+/// Delays between attempts to reach an API server. A settled watch resets them, see `watch`; a
+/// watch of annotations resets them by its length.
 pub(crate) const ATTEMPTS: BackoffPolicy = BackoffPolicy {
     first: Duration::from_millis(1_600),
     cap: Duration::from_secs(60),
@@ -33,13 +33,13 @@ pub(crate) const ATTEMPTS: BackoffPolicy = BackoffPolicy {
     reset_after: Duration::from_secs(120),
 };
 
-/// The time of the runtime.
+/// Current time of the runtime.
 #[expect(clippy::disallowed_methods, reason = "requests and watches are this crate's shell")]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Requests of one client so far.
+/// Pace of a client's requests.
 #[derive(Debug, Default)]
 pub(crate) struct RequestPace {
     pages: u32,
@@ -47,7 +47,7 @@ pub(crate) struct RequestPace {
 }
 
 impl RequestPace {
-    /// When the next request may begin.
+    /// Earliest time of the next request.
     pub(crate) fn next(&mut self, is_watch: bool, now: Instant) -> Result<Instant, String> {
         if is_watch {
             let begin = self.next_watch.map_or(now, |next| next.max(now));
@@ -62,7 +62,7 @@ impl RequestPace {
     }
 }
 
-/// Bytes of one answer so far.
+/// Bytes of an answer so far.
 #[derive(Debug)]
 pub(crate) struct AnswerBytes {
     is_watch: bool,
@@ -100,7 +100,7 @@ impl AnswerBytes {
 mod tests {
     use super::*;
 
-    /// The number of pieces of this size that an answer may have, up to a million.
+    /// Number of pieces of this size that an answer may have, up to a million.
     fn pieces(is_watch: bool, piece: &[u8]) -> usize {
         let mut bytes = AnswerBytes::new(is_watch);
         (0..1_000_000).take_while(|_| bytes.add(piece).is_ok()).count()

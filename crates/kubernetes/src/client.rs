@@ -1,4 +1,4 @@
-//! A client of an API server: answers of bounded length, and the lines of watches.
+//! Client of an API server: answers of bounded length, and the lines of watches.
 
 use bytes::{Bytes, BytesMut};
 use http::{Response, StatusCode};
@@ -11,11 +11,11 @@ use crate::bounds::{AnswerBytes, RequestPace, SILENCE, now};
 use crate::cluster::chain;
 use crate::objects::{ApiStatus, ObjectList};
 
-/// Sends requests to an API server, one after the other.
+/// Transport that sends requests to an API server, one after the other.
 pub(crate) trait Transport: Send {
     type Body: Body<Data = Bytes, Error: std::error::Error> + Send + Unpin;
 
-    /// Returns the answer to a `GET` of this path and query. Its body may go on for longer.
+    /// Returns the response to a `GET` of this path and query. The body may follow later.
     fn get(&mut self, target: &str) -> impl Future<Output = Result<Response<Self::Body>, String>> + Send;
 }
 
@@ -23,7 +23,7 @@ pub(crate) trait Transport: Send {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ApiFault {
     Refused(ApiStatus),
-    /// Anything else: a message of one bounded line.
+    /// Any other error: a message of one bounded line.
     Broken(String),
 }
 
@@ -33,7 +33,7 @@ impl From<String> for ApiFault {
     }
 }
 
-/// A client whose answers are bounded. It serves one list and the watches that follow it.
+/// Client with bounded answers. It serves one list and the watches that follow.
 pub(crate) struct ApiClient<T> {
     transport: T,
     requests: RequestPace,
@@ -53,7 +53,7 @@ impl<T: Transport> ApiClient<T> {
         serde_json::from_slice(&page).map_err(|error| ApiFault::Broken(unreadable(&error)))
     }
 
-    /// Begins a watch.
+    /// Starts a watch.
     pub(crate) async fn watch(&mut self, target: &str) -> Result<WatchLines<T::Body>, ApiFault> {
         Ok(WatchLines { answer: self.get(target, true).await?, read: BytesMut::new(), searched: 0 })
     }
@@ -69,7 +69,8 @@ impl<T: Transport> ApiClient<T> {
     }
 }
 
-/// The status in an answer that refuses a request. Proxies before an API server may send any text.
+/// Status in an answer that refuses a request. A proxy in front of the API server may send any
+/// text.
 fn status_of(status: StatusCode, body: &[u8]) -> ApiStatus {
     let found = serde_json::from_slice::<ApiStatus>(body).ok();
     let mut found = found.unwrap_or_else(|| ApiStatus {
@@ -85,19 +86,19 @@ fn status_of(status: StatusCode, body: &[u8]) -> ApiStatus {
     found
 }
 
-/// A message for an answer that is not as the API has it.
+/// Message for an answer that does not follow the API.
 pub(crate) fn unreadable(error: &serde_json::Error) -> String {
     crate::cluster::bounded(&format!("the answer of the API server cannot be read: {error}"))
 }
 
-/// An answer that goes on.
+/// Answer that is being read.
 struct Answer<B> {
     body: B,
     bytes: AnswerBytes,
 }
 
 impl<B: Body<Data = Bytes, Error: std::error::Error> + Unpin> Answer<B> {
-    /// Waits for more of it. `None`: it has ended.
+    /// Waits for more of the answer. `None`: the answer has ended.
     async fn next(&mut self) -> Result<Option<Bytes>, String> {
         loop {
             let frame = timeout(SILENCE, self.body.frame()).await;
@@ -119,12 +120,12 @@ impl<B: Body<Data = Bytes, Error: std::error::Error> + Unpin> Answer<B> {
     }
 }
 
-/// The lines of a watch.
+/// Lines of a watch.
 pub(crate) struct WatchLines<B> {
     answer: Answer<B>,
     /// Bytes of lines that were not returned yet.
     read: BytesMut,
-    /// Length of the part of `read` that is known to have no end of a line.
+    /// Length of the prefix of `read` that has no end of line.
     searched: usize,
 }
 

@@ -17,7 +17,7 @@ use crate::kubeconfig::{AuthProvider, Cluster, Exec, Flag, Kubeconfig, Kubeconfi
 use crate::server::{ApiAccess, ApiServer, PemIdentity, authority};
 use convey_model::{KubernetesCluster, one_line};
 
-/// The files of a pod's service account.
+/// Files of a pod's service account.
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 const AUTHORITY: &str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
 
@@ -25,10 +25,10 @@ const AUTHORITY: &str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
 const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user");
 const IMPERSONATE_GROUP: HeaderName = HeaderName::from_static("impersonate-group");
 
-/// The extension of a cluster that a credential plugin gets.
+/// Extension of a cluster that is passed to a credential plugin.
 const PLUGIN_EXTENSION: &str = "client.authentication.k8s.io/exec";
 
-/// Client of this cluster. Reads all files anew: credentials change.
+/// Connects to a cluster. Reads all files anew, because credentials change.
 ///
 /// # Errors
 /// A file or a setting is missing or wrong: operator-facing message.
@@ -52,7 +52,7 @@ async fn access(cluster: &KubernetesCluster) -> Result<ApiAccess, String> {
     of_kubeconfig(&found, context).await.map_err(|why| format!("the kubeconfig: {why}"))
 }
 
-/// The access of a pod by its service account.
+/// Access from a pod, by its service account.
 fn of_pod(host: &str) -> Result<ApiAccess, String> {
     let port =
         env::var("KUBERNETES_SERVICE_PORT").map_err(|error| format!("KUBERNETES_SERVICE_PORT: {error}"))?;
@@ -124,7 +124,7 @@ fn has_credentials(user: &KubeconfigUser) -> bool {
     has_password || has_token || user.exec.is_some() || user.auth_provider.is_some()
 }
 
-/// A URL without its user and password.
+/// URL without user and password.
 pub(crate) fn without_user(url: &str) -> &str {
     url.rsplit_once('@').map_or(url, |(_, rest)| rest)
 }
@@ -139,7 +139,7 @@ fn no_proxy() -> Result<(), String> {
     }
 }
 
-/// The credentials of a user without those of a plugin.
+/// Credentials of a user, except those of a plugin.
 fn credentials(user: KubeconfigUser) -> Result<Option<Credentials>, String> {
     if let Some(provider) = &user.auth_provider {
         return of_provider(provider).map(Some);
@@ -166,7 +166,7 @@ fn of_provider(provider: &AuthProvider) -> Result<Credentials, String> {
     }
 }
 
-/// Runs a plugin. Returns the credentials of requests, and the certificate that it has written.
+/// Runs a plugin. Returns the credentials for requests, and the plugin's client certificate.
 async fn run_plugin(
     exec: Exec,
     cluster: &Cluster,
@@ -189,7 +189,7 @@ async fn run_plugin(
     Ok((credentials, identity))
 }
 
-/// A cluster as a plugin gets it.
+/// Description of a cluster for a plugin.
 fn described(cluster: &Cluster, authorities: Option<&[u8]>) -> Value {
     let text = |text: &Option<Text>| text.as_ref().map(|text| Value::from(&*text.0));
     let extension = |wanted: &str| {
@@ -253,15 +253,15 @@ fn impersonation(user: &KubeconfigUser) -> Result<HeaderMap, String> {
     Ok(fields)
 }
 
-/// A text that is there and not empty.
+/// Text, if it is present and not empty.
 fn given(text: Option<&Text>) -> Option<&str> {
     text.map(|text| &*text.0).filter(|text| !text.is_empty())
 }
 
-/// The longest text of an error: API servers may say anything.
+/// Maximum length of an error text: API servers may send anything.
 const MAX_TEXT: usize = 300;
 
-/// An error and what led to it, in one line.
+/// Formats an error and its causes in one line.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -276,7 +276,7 @@ pub(crate) fn chain(error: &dyn Error) -> String {
     bounded(&text)
 }
 
-/// One line of bounded length.
+/// Escapes and truncates a text to one line of bounded length.
 pub(crate) fn bounded(text: &str) -> String {
     one_line(text).chars().take(MAX_TEXT).collect()
 }

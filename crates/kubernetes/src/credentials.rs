@@ -1,4 +1,4 @@
-//! The `Authorization` of requests to an API server.
+//! Credentials for the `Authorization` field of requests to an API server.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -11,12 +11,12 @@ use crate::bounds::MAX_TOKEN;
 use crate::exec::CredentialPlugin;
 use crate::kubeconfig::read_file;
 
-/// A token is fetched anew so long before it expires.
+/// Time before a token's expiry at which a new token is fetched.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(60);
 
-/// Credentials of requests.
+/// Credentials for requests.
 pub(crate) enum Credentials {
-    /// None, or a client certificate.
+    /// No credentials, or a client certificate.
     Anonymous,
     Fixed(HeaderValue),
     File(TokenFile),
@@ -44,7 +44,7 @@ impl Credentials {
     }
 }
 
-/// The value of `Authorization` for a token. Whitespace around it does not count.
+/// Value of `Authorization` for a token. Surrounding whitespace is ignored.
 pub(crate) fn bearer(token: &str) -> Result<HeaderValue, String> {
     match token.trim() {
         "" => Err("it holds no token".to_owned()),
@@ -58,15 +58,15 @@ fn secret_value(text: &str) -> Result<HeaderValue, String> {
     Ok(value)
 }
 
-/// A token that another program writes anew from time to time.
+/// Token file that another program rewrites from time to time.
 pub(crate) struct TokenFile {
     path: PathBuf,
-    /// Used while the file cannot be read.
+    /// Last token, used while the file cannot be read.
     last: Option<HeaderValue>,
 }
 
 impl TokenFile {
-    /// `first` is used until the file can be read.
+    /// Creates a token file. `first` is used until the file can be read.
     pub(crate) fn new(path: PathBuf, first: Option<HeaderValue>) -> TokenFile {
         TokenFile { path, last: first }
     }
@@ -88,11 +88,11 @@ impl TokenFile {
     }
 }
 
-/// A token of a credential plugin.
+/// Token of a credential plugin.
 pub(crate) struct PluginToken {
     pub(crate) plugin: CredentialPlugin,
     pub(crate) value: HeaderValue,
-    /// `None`: the token does not expire.
+    /// Expiry of the token; `None`: the token does not expire.
     pub(crate) expires: Option<SystemTime>,
 }
 

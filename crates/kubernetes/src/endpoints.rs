@@ -1,7 +1,8 @@
-//! Which servers the EndpointSlices of a Service stand for (discovery.k8s.io/v1). Pure: slices in, servers out.
+//! Servers from the EndpointSlices of a Service (discovery.k8s.io/v1). Pure: slices in, servers
+//! out.
 //!
-//! As kube-proxy has it: a ready endpoint is a server. One that terminates and still serves drains; if no endpoint is ready, it
-//! serves. Any other is no server.
+//! Follows kube-proxy: a ready endpoint is a server. An endpoint that terminates and still serves
+//! is draining; it serves fully if no endpoint is ready. All other endpoints are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -10,34 +11,34 @@ use crate::cluster::bounded;
 use crate::objects::{EndpointConditions, EndpointPort, EndpointSlice, SliceEndpoint};
 use convey_model::{DiscoveredServer, Protocol, ServicePort};
 
-/// How many slices of a Service are looked at. A slice has 100 endpoints as Kubernetes makes it.
+/// Maximum number of slices of a Service. Kubernetes creates slices of 100 endpoints.
 const MAX_SLICES: usize = 256;
-/// How many endpoints of a slice are looked at: the API allows no more.
+/// Maximum number of endpoints of a slice; the API allows no more.
 const MAX_ENDPOINTS: usize = 1_000;
-/// Bytes of the longest name that Kubernetes gives an object.
+/// Maximum length of an object name in Kubernetes, in bytes.
 const MAX_NAME: usize = 253;
 
-/// The slices of a Service, and what they stand for at one of its ports.
+/// Slices of a Service, and the servers at one of its ports.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     port: ServicePort,
     protocol: Option<Protocol>,
     slices: BTreeMap<String, Slice>,
-    /// Those of a list that has not ended yet.
+    /// Slices of a list that has not ended yet.
     listed: Option<BTreeMap<String, Slice>>,
     is_cut: bool,
     has_room: bool,
 }
 
-/// What matters of a slice.
+/// Relevant part of a slice.
 #[derive(Debug, Default)]
 struct Slice {
     endpoints: Vec<Found>,
-    /// Why some or all of it is left out, in words for an operator.
+    /// Operator-facing reason why parts of the slice are left out.
     note: Option<String>,
 }
 
-/// Sorted by worth: the first one of a name is its server.
+/// Endpoint that may be a server. In sorted order, the first endpoint of a name becomes the server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Found {
     name: String,
@@ -47,18 +48,18 @@ struct Found {
 }
 
 impl Endpoints {
-    /// None yet, at this port. Without a protocol it is one of TCP or UDP.
+    /// Creates an empty set of slices for this port. `None` as protocol means TCP or UDP.
     pub(crate) fn new(port: ServicePort, protocol: Option<Protocol>) -> Endpoints {
         Endpoints { port, protocol, slices: BTreeMap::new(), listed: None, is_cut: false, has_room: false }
     }
 
-    /// A list of all slices begins. What was known before holds until it ends.
+    /// Begins a list of all slices. The previous slices stay until the list ends.
     pub(crate) fn begin_list(&mut self) {
         self.listed = Some(BTreeMap::new());
         (self.is_cut, self.has_room) = (false, false);
     }
 
-    /// A slice is there, or has changed.
+    /// Adds or updates a slice.
     pub(crate) fn apply(&mut self, slice: &EndpointSlice) {
         let slices = self.listed.as_mut().unwrap_or(&mut self.slices);
         let name = slice.metadata.name.clone().unwrap_or_default();
@@ -69,28 +70,29 @@ impl Endpoints {
         slices.insert(name.clone(), Slice::read(&name, slice, (&self.port, self.protocol)));
     }
 
-    /// A slice is gone.
+    /// Removes a slice.
     pub(crate) fn remove(&mut self, slice: &EndpointSlice) {
         let name = slice.metadata.name.as_deref().unwrap_or_default();
         self.has_room |= self.is_cut;
         self.listed.as_mut().unwrap_or(&mut self.slices).remove(name);
     }
 
-    /// Whether there may be room for slices that were left out: a list finds them.
+    /// Whether slices that were left out may have room now; a new list finds them.
     pub(crate) fn has_room(&self) -> bool {
         self.has_room
     }
 
-    /// The list has ended: slices that it did not have are gone.
+    /// Ends the list: slices that the list does not have are removed.
     pub(crate) fn end_list(&mut self) {
         if let Some(listed) = self.listed.take() {
             self.slices = listed;
         }
     }
 
-    /// The servers, sorted by name. A pod is one server, called after the pod; with addresses of both families it is one at its IPv4
-    /// address. An endpoint that is no pod is called after its address and port. Where two slices have the same endpoint and differ,
-    /// the one counts that serves more.
+    /// Servers, sorted by name. A pod is one server with the pod's name; a pod with addresses of
+    /// both families is a server at its IPv4 address. An endpoint without a pod is named by its
+    /// address and port. If two slices have the same endpoint and differ, the one that serves more
+    /// is used.
     pub(crate) fn servers(&self) -> Vec<DiscoveredServer> {
         let mut all: Vec<&Found> = self.slices.values().flat_map(|slice| &slice.endpoints).collect();
         all.sort_unstable();
@@ -105,12 +107,12 @@ impl Endpoints {
         all.into_iter().map(server).collect()
     }
 
-    /// What is left out, and why: words for an operator.
+    /// Operator-facing reasons for endpoints and slices that are left out.
     pub(crate) fn notes(&self) -> BTreeSet<String> {
         if self.slices.is_empty() {
             return BTreeSet::from(["it has no EndpointSlice: is there such a Service?".to_owned()]);
         }
-        // One says enough: slices of a Service are alike.
+        // One note is enough, as slices of a Service are alike.
         let first = self.slices.values().find_map(|slice| slice.note.clone());
         let cut = self
             .is_cut
@@ -141,7 +143,7 @@ impl Slice {
     }
 }
 
-/// The number of this port, if it is the one that is meant.
+/// Number of this port, if it is the wanted port.
 fn number_of(found: &EndpointPort, (meant, meant_protocol): (&ServicePort, Option<Protocol>)) -> Option<u16> {
     let number = u16::try_from(found.port?).ok().filter(|number| *number != 0)?;
     let protocol = match found.protocol.as_deref() {
@@ -159,7 +161,7 @@ fn number_of(found: &EndpointPort, (meant, meant_protocol): (&ServicePort, Optio
     is_meant.then_some(number)
 }
 
-/// Such as `http`, or `53 of UDP`.
+/// Formats the wanted port, such as `http`, or `53 of UDP`.
 fn asked((port, protocol): (&ServicePort, Option<Protocol>)) -> String {
     match protocol {
         Some(Protocol::Udp) => format!("{port} of UDP"),
@@ -184,18 +186,19 @@ fn shown(ports: &[EndpointPort]) -> String {
     }
 }
 
-/// The server that an endpoint stands for; `None` if it does not serve. What is not said means what the API says it means.
+/// Server of an endpoint; `None` if the endpoint does not serve. Missing conditions have the API's
+/// defaults.
 fn found(endpoint: &SliceEndpoint, port: u16) -> Option<Found> {
     let conditions = endpoint.conditions.as_ref();
     let is = |of: fn(&EndpointConditions) -> Option<bool>| conditions.and_then(of);
     let is_ready = is(|conditions| conditions.ready).unwrap_or(true);
     let is_serving = is(|conditions| conditions.serving).unwrap_or(is_ready);
     let terminates = is(|conditions| conditions.terminating).unwrap_or(false);
-    // Ready ones that terminate are those of Services that publish all addresses.
+    // Ready endpoints that terminate belong to Services that publish all addresses.
     if !(is_ready || (is_serving && terminates)) {
         return None;
     }
-    // The addresses of an endpoint are the same server: the API has consumers take the first.
+    // All addresses of an endpoint are the same server; API consumers should use the first.
     let ip: IpAddr = endpoint.addresses.first()?.parse().ok()?;
     let addr = SocketAddr::new(ip, port);
     let pod = endpoint.target_ref.as_ref().filter(|target| target.kind.as_deref() == Some("Pod"));
@@ -204,7 +207,8 @@ fn found(endpoint: &SliceEndpoint, port: u16) -> Option<Found> {
     Some(Found { name, terminates, addr, zone: endpoint.zone.clone().filter(|zone| is_object_name(zone)) })
 }
 
-/// Whether Kubernetes could call an object so. The name of a server reaches logs, metrics and paths of the control API.
+/// Whether the text is a valid object name. Names of servers appear in logs, metrics and paths of
+/// the control API.
 fn is_object_name(name: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(is_allowed)

@@ -1,4 +1,5 @@
-//! Credential plugins: programs of a kubeconfig that write credentials (client.authentication.k8s.io).
+//! Credential plugins: programs in a kubeconfig that print credentials
+//! (client.authentication.k8s.io).
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -19,33 +20,33 @@ use crate::cluster::bounded;
 use crate::kubeconfig::Exec;
 use crate::yaml;
 
-/// Time that a plugin has to write credentials.
+/// Time limit of a plugin.
 const PLUGIN_TIMEOUT: Duration = Duration::from_secs(15);
-/// Bytes of credentials.
+/// Size limit of credentials, in bytes.
 const MAX_OUTPUT: usize = 1 << 20;
-/// Bytes of errors that are kept.
+/// Size limit of the error output that is kept, in bytes.
 const MAX_ERRORS: usize = 4 << 10;
 /// Interval at which the exit status of a plugin is polled.
 const EXIT_POLL: Duration = Duration::from_millis(10);
 /// Interval at which the exit status of a killed plugin is polled.
 const REAP_POLL: Duration = Duration::from_secs(1);
-/// Plugins of all Services that run at once.
+/// Maximum number of concurrent plugins, over all Services.
 const MAX_PLUGINS: usize = 4;
 
 static TURNS: Semaphore = Semaphore::const_new(MAX_PLUGINS);
 
-/// A program that writes credentials.
+/// Program that prints credentials.
 pub(crate) struct CredentialPlugin {
     command: String,
     arguments: Vec<String>,
     variables: BTreeMap<String, String>,
 }
 
-/// Credentials that a plugin has written.
+/// Credentials from a plugin.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PluginCredentials {
     pub(crate) token: Option<String>,
-    /// A chain and its key, in PEM.
+    /// Certificate chain and key, in PEM.
     pub(crate) certificate: Option<(String, String)>,
     pub(crate) expires: Option<SystemTime>,
 }
@@ -65,10 +66,11 @@ struct ExecStatus {
 }
 
 impl CredentialPlugin {
-    /// Prepares the plugin of a user. `cluster` describes the API server, if the plugin asks for that.
+    /// Prepares the plugin of a user. `cluster` describes the API server, if the plugin requests
+    /// that.
     ///
     /// # Errors
-    /// It needs what a service does not have: operator-facing message.
+    /// The plugin needs resources that a service does not have: operator-facing message.
     pub(crate) fn new(exec: Exec, cluster: Option<Value>) -> Result<CredentialPlugin, String> {
         let command = exec.command.ok_or("exec has no command")?.0;
         if exec.interactive_mode.is_some_and(|mode| mode.0 == "Always") {
@@ -92,7 +94,7 @@ impl CredentialPlugin {
     /// Runs the plugin, at most [`MAX_PLUGINS`] at once.
     ///
     /// # Errors
-    /// It fails, takes too long or writes no credentials: operator-facing message.
+    /// The plugin fails, times out or prints no credentials: operator-facing message.
     pub(crate) async fn fetch(&self) -> Result<PluginCredentials, String> {
         let _turn = TURNS.acquire().await;
         let fetched = match timeout(PLUGIN_TIMEOUT, self.run()).await {
@@ -102,7 +104,7 @@ impl CredentialPlugin {
         fetched.map_err(|why| self.fault(&why))
     }
 
-    /// A message that names the plugin.
+    /// Error message with the plugin's name.
     pub(crate) fn fault(&self, why: &str) -> String {
         bounded(&format!("exec {}: {why}", self.command))
     }
@@ -132,7 +134,7 @@ impl CredentialPlugin {
     }
 }
 
-/// A plugin. Dropping it before it is reaped kills its process group.
+/// Running plugin. Dropping it before it is reaped kills its process group.
 struct RunningPlugin {
     child: Child,
     is_reaped: bool,
@@ -143,7 +145,7 @@ impl Drop for RunningPlugin {
         if self.is_reaped {
             return;
         }
-        // The id of the process group is not reused before the plugin is reaped.
+        // The process group's id is not reused before the plugin is reaped.
         let plugin = Pid::from_child(&self.child);
         let _ = kill_process_group(plugin, Signal::KILL);
         if let Ok(runtime) = Handle::try_current() {
@@ -152,15 +154,15 @@ impl Drop for RunningPlugin {
     }
 }
 
-/// Waits for the exit of a killed plugin. It may be late: the kernel may hold the plugin in a
-/// system call, and refuses to kill a plugin of another user. Until then it has this task.
+/// Waits for the exit of a killed plugin. The exit may be late: the kernel may hold the plugin in a
+/// system call, and does not let convey kill a plugin of another user. Meanwhile this task waits.
 async fn reap(plugin: Pid) {
     while let Ok(None) = waitpid(Some(plugin), WaitOptions::NOHANG) {
         sleep(REAP_POLL).await;
     }
 }
 
-/// Reads until the other side closes. Bytes beyond `max` are an error, or lost if `is_cut`.
+/// Reads until the other side closes. Bytes beyond `max` are an error, or dropped if `is_cut`.
 async fn read(pipe: Option<OwnedFd>, max: usize, is_cut: bool) -> Result<Vec<u8>, String> {
     let (mut kept, mut buffer) = (Vec::new(), [0; 4 << 10]);
     let Some(pipe) = pipe else { return Ok(kept) };
@@ -178,9 +180,9 @@ async fn read(pipe: Option<OwnedFd>, max: usize, is_cut: bool) -> Result<Vec<u8>
     }
 }
 
-/// Reads an `ExecCredential`, in JSON or YAML.
+/// Parses an `ExecCredential`, in JSON or YAML.
 fn credentials(output: &[u8]) -> Result<PluginCredentials, String> {
-    // The error has no part of the output, which may be a secret.
+    // The error quotes no part of the output, which may be secret.
     let read = || {
         let value = match serde_json::from_slice(output) {
             Ok(value) => value,
@@ -200,7 +202,7 @@ fn credentials(output: &[u8]) -> Result<PluginCredentials, String> {
     })
 }
 
-/// A time such as `2026-01-02T03:04:05Z`, or `2026-01-02T04:04:05+01:00`.
+/// Parses a time such as `2026-01-02T03:04:05Z`, or `2026-01-02T04:04:05+01:00`.
 fn expiry(text: &str) -> Option<SystemTime> {
     if let Ok(time) = humantime::parse_rfc3339(text) {
         return Some(time);
@@ -270,7 +272,7 @@ mod tests {
     }
 
     /// Runs a script that writes process ids to the file `pids`, and drops the plugin once
-    /// `is_late` is true of them. Returns when these processes have ended.
+    /// `is_late` returns true for them. Returns when these processes have ended.
     async fn give_up(script: &str, is_late: impl Fn(&[&str]) -> bool) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pids");
@@ -307,7 +309,7 @@ mod tests {
 
     #[tokio::test]
     async fn plugin_that_outlives_its_kill_is_reaped_later() {
-        // Without a process group of its own it is not killed.
+        // Without its own process group, the process is not killed.
         let child = Command::new("sleep").arg("20").spawn().unwrap();
         let pid = Pid::from_child(&child);
         drop(RunningPlugin { child, is_reaped: false });

@@ -25,18 +25,18 @@ pub(crate) struct Kubeconfig {
     contexts: Option<Vec<Entry>>,
 }
 
-/// An entry of `clusters`, `users` or `contexts`. Its value is checked once a context selects it.
+/// Entry of `clusters`, `users` or `contexts`. Its value is checked once a context selects it.
 #[derive(Deserialize)]
 struct Entry {
     name: Option<Text>,
     #[serde(flatten)]
     values: Map<String, Value>,
-    /// Folder of the file. Relative paths in the value begin there.
+    /// Folder of the file; base of relative paths in the value.
     #[serde(skip)]
     folder: PathBuf,
 }
 
-/// An API server.
+/// API server of a cluster.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub(crate) struct Cluster {
@@ -56,7 +56,7 @@ pub(crate) struct Extension {
     pub(crate) extension: Value,
 }
 
-/// An identity, with the credentials that prove it.
+/// User identity, with its credentials.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub(crate) struct KubeconfigUser {
@@ -85,7 +85,7 @@ pub(crate) struct AuthProvider {
     pub(crate) config: Option<BTreeMap<String, Option<Text>>>,
 }
 
-/// A program that writes credentials.
+/// Program that prints credentials.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Exec {
@@ -121,7 +121,7 @@ impl KubeconfigUser {
         resolve(&mut self.client_certificate, folder);
         resolve(&mut self.client_key, folder);
         resolve(&mut self.token_file, folder);
-        // A name without a slash is looked for in PATH.
+        // A name without a slash is searched in PATH.
         if let Some(exec) = self.exec.as_mut()
             && exec.command.as_ref().is_some_and(|command| command.0.contains('/'))
         {
@@ -140,7 +140,7 @@ impl Kubeconfig {
     /// Reads the files that `KUBECONFIG` names, or else `~/.kube/config`.
     ///
     /// # Errors
-    /// No file is named, or one cannot be read: operator-facing message.
+    /// No file is named, or a file cannot be read: operator-facing message.
     pub(crate) fn of_environment() -> Result<Kubeconfig, String> {
         let named = env::var_os("KUBECONFIG").unwrap_or_default();
         let mut paths: Vec<PathBuf> =
@@ -152,7 +152,7 @@ impl Kubeconfig {
         Kubeconfig::read_all(paths)
     }
 
-    /// Reads and merges files. As `kubectl` it leaves out missing files, unless all are missing.
+    /// Reads and merges files. Like `kubectl`, it skips missing files, unless all are missing.
     fn read_all(mut paths: Vec<PathBuf>) -> Result<Kubeconfig, String> {
         let is_there = |path: &PathBuf| !matches!(path.try_exists(), Ok(false));
         if paths.iter().any(is_there) {
@@ -161,10 +161,10 @@ impl Kubeconfig {
         paths.iter().try_fold(Kubeconfig::default(), |merged, path| merged.merge(Kubeconfig::read(path)?))
     }
 
-    /// Reads a file. Relative paths in it begin at its folder.
+    /// Reads a file. Relative paths in it start at its folder.
     ///
     /// # Errors
-    /// It cannot be read, or is no kubeconfig: operator-facing message.
+    /// The file cannot be read, or is not a kubeconfig: operator-facing message.
     pub(crate) fn read(path: &Path) -> Result<Kubeconfig, String> {
         let read = || {
             let text = String::from_utf8(read_file(path)?).map_err(|_| "it is no UTF-8")?;
@@ -185,7 +185,8 @@ impl Kubeconfig {
             })
     }
 
-    /// Adds what another file has. The first file with a name or a setting has it, as with `kubectl`.
+    /// Merges another file. The first file with a name or a setting takes precedence, as with
+    /// `kubectl`.
     fn merge(self, next: Kubeconfig) -> Result<Kubeconfig, String> {
         let one = |what, first: Option<Text>, second: Option<Text>| match (first, second) {
             (Some(first), Some(second)) if first != second => {
@@ -210,10 +211,10 @@ impl Kubeconfig {
         }
     }
 
-    /// Finds the cluster and the user of a context. Without a name it is the current one.
+    /// Finds the cluster and the user of a context; without a name, of the current context.
     ///
     /// # Errors
-    /// There is no such context or cluster, or a value is wrong: operator-facing message.
+    /// The context or cluster does not exist, or a value is wrong: operator-facing message.
     pub(crate) fn select(&self, context: Option<&str>) -> Result<(Cluster, KubeconfigUser), String> {
         let current = self.current_context.as_ref().map(|name| &*name.0).filter(|name| !name.is_empty());
         let name = context.or(current).ok_or("it has no current-context")?;
@@ -247,8 +248,7 @@ fn merged(first: Option<Vec<Entry>>, next: Option<Vec<Entry>>) -> Option<Vec<Ent
     Some(all)
 }
 
-/// Finds the entry of this name. Returns the value of its `key`, and the folder where paths in it
-/// begin.
+/// Finds the entry of this name. Returns the value of its `key`, and the base folder of its paths.
 fn find<'a, T: DeserializeOwned>(
     all: Option<&'a Vec<Entry>>,
     key: &str,
@@ -261,8 +261,8 @@ fn find<'a, T: DeserializeOwned>(
     Ok(Some((value, &entry.folder)))
 }
 
-/// Reads a map that needs none of its keys. The error names the wrong key. It quotes no value,
-/// which may be a secret.
+/// Parses a map in which all keys are optional. The error names the wrong key, but quotes no value,
+/// which may be secret.
 fn fields<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
     T::deserialize(value).map_err(|error| {
         let wrong = value.as_object().into_iter().flatten().find_map(|(key, value)| {
@@ -273,7 +273,7 @@ fn fields<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
     })
 }
 
-/// The part of an error that quotes no value.
+/// Part of an error that quotes no value.
 fn expected(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(", expected ") {
@@ -288,7 +288,7 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     files::read(path).map_err(|error| error.to_string())
 }
 
-/// A text, also one that looks like a number.
+/// Text; YAML values that look like numbers are accepted.
 #[derive(Default, PartialEq, Eq)]
 pub(crate) struct Text(pub(crate) String);
 
@@ -303,7 +303,7 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-/// A boolean, also in the words of YAML 1.1.
+/// Boolean, including the words of YAML 1.1.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Flag(pub(crate) bool);
 

@@ -1,10 +1,10 @@
-//! The endpoints of a Kubernetes Service as servers of a backend.
+//! Kubernetes source of servers: the endpoints of a Service become servers of a backend.
 //!
 //! - `Endpoints` derives servers from the EndpointSlices of a Service: pure.
-//! - [`Kubernetes`] lists and watches these slices and the annotations of the Service at an API server, and tells what they stand for
-//!   whenever that changes.
+//! - [`Kubernetes`] lists and watches these slices and the annotations of the Service at an API
+//!   server, and reports the servers and settings after each change.
 //!
-//! Kubeconfigs are read, and API servers may be slow: give it a thread of its own.
+//! Reads of kubeconfigs block, and API servers may be slow: run the source in a thread of its own.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod annotations;

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
-/// An object that can be listed and watched.
+/// Object that can be listed and watched.
 pub(crate) trait Object: serde::de::DeserializeOwned + Send {
     fn metadata(&self) -> &ObjectMeta;
 }
 
-/// A part of the endpoints of a Service (discovery.k8s.io/v1).
+/// EndpointSlice: a part of a Service's endpoints (discovery.k8s.io/v1).
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct EndpointSlice {
@@ -22,7 +22,7 @@ pub(crate) struct EndpointSlice {
     pub(crate) ports: Option<Vec<EndpointPort>>,
 }
 
-/// An endpoint of a slice: mostly a pod.
+/// Endpoint of a slice: mostly a pod.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct SliceEndpoint {
@@ -83,7 +83,7 @@ impl Object for ServiceObject {
     }
 }
 
-/// A page of a list.
+/// Page of a list.
 #[derive(Debug, Deserialize)]
 pub(crate) struct ObjectList<K> {
     #[serde(default)]
@@ -96,11 +96,11 @@ pub(crate) struct ObjectList<K> {
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct ListMeta {
     pub(crate) resource_version: Option<String>,
-    /// Where the next page begins.
+    /// Token for the next page.
     pub(crate) r#continue: Option<String>,
 }
 
-/// A line of a watch.
+/// Line of a watch.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", content = "object", rename_all = "UPPERCASE")]
 pub(crate) enum WatchEvent<K> {
@@ -111,7 +111,7 @@ pub(crate) enum WatchEvent<K> {
     Error(ApiStatus),
 }
 
-/// The position of a watch in the history of a cluster.
+/// Position of a watch in the history of a cluster.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Bookmark {
     pub(crate) metadata: BookmarkMeta,
@@ -123,7 +123,7 @@ pub(crate) struct BookmarkMeta {
     pub(crate) resource_version: Option<String>,
 }
 
-/// An error that an API server has sent.
+/// Error status from an API server.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct ApiStatus {

@@ -1,4 +1,4 @@
-//! Connections to an API server, by HTTP/1.1 with or without TLS.
+//! Connections to an API server, over HTTP/1.1 with or without TLS.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,36 +23,36 @@ use crate::client::Transport;
 use crate::cluster::{chain, without_user};
 use crate::credentials::Credentials;
 
-/// Time for a connection, and for the handshake of TLS.
+/// Time limit for a connection, and for its TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Address of an API server, and the identity of convey there.
+/// Address of an API server, and convey's credentials there.
 pub(crate) struct ApiAccess {
     pub(crate) url: Uri,
-    /// PEM of the authorities that issue its certificate; `None`: those that this host trusts.
+    /// Authorities for the server's certificate, in PEM; `None`: those that this host trusts.
     pub(crate) authorities: Option<Vec<u8>>,
-    /// The name in its certificate; `None`: the host of the URL.
+    /// Name in the server's certificate; `None`: the host of the URL.
     pub(crate) server_name: Option<String>,
     pub(crate) skip_verify: bool,
     pub(crate) identity: Option<PemIdentity>,
     pub(crate) credentials: Credentials,
-    /// Fields of each request.
+    /// Header fields of each request.
     pub(crate) fields: HeaderMap,
 }
 
-/// A client certificate with its chain, and its key, in PEM.
+/// Client certificate with its chain, and its key, in PEM.
 #[derive(Clone)]
 pub(crate) struct PemIdentity {
     pub(crate) chain: Vec<u8>,
     pub(crate) key: Vec<u8>,
 }
 
-/// An API server with at most one connection.
+/// API server, with at most one connection.
 pub(crate) struct ApiServer {
-    /// Without brackets.
+    /// Host without brackets.
     host: String,
     port: u16,
-    /// Path before that of each request, without a slash at the end.
+    /// Path prefix of each request, without a trailing slash.
     base: String,
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     credentials: Credentials,
@@ -60,24 +60,24 @@ pub(crate) struct ApiServer {
     connection: Option<Connection>,
 }
 
-/// An open connection. Dropping it closes it.
+/// Open connection. Dropping it closes it.
 struct Connection {
     sender: SendRequest<Empty<Bytes>>,
     driver: JoinHandle<()>,
 }
 
-/// A request that was not answered.
+/// Request that was not answered.
 struct Unanswered {
     why: String,
-    /// Whether not a byte of it was sent.
+    /// Whether no byte of the request was sent.
     is_unsent: bool,
 }
 
 impl ApiServer {
-    /// Prepares connections.
+    /// Prepares connections to an API server.
     ///
     /// # Errors
-    /// The URL or what TLS needs is wrong: operator-facing message.
+    /// The URL or a TLS setting is wrong: operator-facing message.
     pub(crate) fn new(access: ApiAccess) -> Result<ApiServer, String> {
         let url = &access.url;
         let wrong = || format!("server {} is not an http or https URL", without_user(&url.to_string()));
@@ -139,7 +139,7 @@ impl ApiServer {
         let authorization = self.credentials.authorization().await?;
         if let Some(connection) = self.connection.take() {
             match self.send(connection, target, authorization.clone()).await {
-                // The API server has closed it since the last answer.
+                // The API server has closed the connection since its last answer.
                 Err(unanswered) if unanswered.is_unsent => {}
                 answered => return answered.map_err(|unanswered| unanswered.why),
             }
@@ -158,14 +158,14 @@ impl Transport for ApiServer {
     }
 }
 
-/// Host and port as a URL has them. `host` is without brackets.
+/// Host and port as in a URL. `host` has no brackets.
 pub(crate) fn authority(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 async fn speak(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Connection, String> {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| chain(&error))?;
-    // A request that fails has the same error.
+    // A failed request returns the same error.
     Ok(Connection { sender, driver: tokio::spawn(async move { drop(connection.await) }) })
 }
 

@@ -1,4 +1,5 @@
-//! Services as a source of servers: their EndpointSlices say which servers there are, their annotations how these are used.
+//! Kubernetes Services as a source of servers: EndpointSlices define the servers, annotations their
+//! settings.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -12,10 +13,11 @@ use convey_model::{DiscoveryState, KubernetesService, ServerSource, SourceSettin
 
 use crate::{annotations, watch};
 
-/// How long servers wait for the annotations of their Service at a start.
+/// Maximum time at the start for which servers wait for the annotations of their Service.
 const FIRST_ANNOTATIONS: Duration = Duration::from_secs(1);
 
-/// Services of Kubernetes clusters. While an API server cannot be asked, what was known stays known.
+/// Source of servers from Kubernetes Services. While an API server is unreachable, the last state
+/// stays.
 #[derive(Debug, Clone, Copy)]
 pub struct Kubernetes;
 
@@ -44,12 +46,13 @@ impl ServerSource for Kubernetes {
     }
 }
 
-/// What both watches have said.
+/// Joint state of both watches.
 struct Both<T> {
-    /// `None`: nothing yet. Settings without servers would count as the first word of the source.
+    /// State of the slices; `None` before the first list. Settings without servers would count as
+    /// the source's first state.
     slices: Option<DiscoveryState>,
     settings: SourceSettings,
-    /// What is wrong with annotations.
+    /// Faults of annotations.
     notes: BTreeSet<String>,
     /// Whether servers wait for the first annotations, which may take them out of rotation.
     waits: bool,
@@ -75,7 +78,7 @@ impl<T: FnMut(DiscoveryState)> Both<T> {
 }
 
 impl<T: FnMut(DiscoveryState)> Both<T> {
-    /// Tells of servers although nothing is known of annotations.
+    /// Reports the servers although the annotations are still unknown.
     fn wait_no_longer(&mut self) {
         if std::mem::take(&mut self.waits) {
             self.hear(None, None);

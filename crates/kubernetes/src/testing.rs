@@ -1,4 +1,4 @@
-//! An API server in memory that gives any answers, for the fuzzer.
+//! In-memory API server with arbitrary answers, for the fuzzer.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::convert::Infallible;
@@ -15,16 +15,16 @@ use crate::annotations;
 use crate::client::{ApiClient, Transport};
 use crate::watch::{WatchAttempts, WatchEnd, watch_slices};
 
-/// One answer of the API server.
+/// Answer of the API server.
 #[derive(Debug, Clone)]
 pub struct ApiAnswer {
-    /// The status of HTTP.
+    /// HTTP status.
     pub status: u16,
-    /// The body, in the pieces in which it arrives.
+    /// Body, in the pieces in which it arrives.
     pub pieces: Vec<Bytes>,
 }
 
-/// The states that one attempt reports, where the API server gives these answers to its requests.
+/// States that one attempt reports, if the API server gives these answers.
 pub async fn slices_from(service: &KubernetesService, answers: Vec<ApiAnswer>) -> Vec<DiscoveryState> {
     let (mut attempts, mut states) = (WatchAttempts::default(), Vec::new());
     let end = watch_slices(client(answers), service, |endpoints, is_settled| {
@@ -37,7 +37,8 @@ pub async fn slices_from(service: &KubernetesService, answers: Vec<ApiAnswer>) -
     states
 }
 
-/// The settings and notes that one attempt reads from annotations, where the API server gives these answers to its requests.
+/// Settings and notes that one attempt reads from annotations, if the API server gives these
+/// answers.
 pub async fn annotations_from(
     service: &KubernetesService,
     answers: Vec<ApiAnswer>,

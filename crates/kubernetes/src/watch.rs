@@ -1,4 +1,4 @@
-//! Lists and watches the EndpointSlices of a Service.
+//! List and watch of a Service's EndpointSlices.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -15,16 +15,16 @@ use crate::watcher::{Collection, ObjectEvent, events};
 use convey_model::{DiscoveryState, KubernetesService};
 use convey_pacing::Backoff;
 
-/// How long a list may take, with all its pages.
+/// Time limit of a list, with all its pages.
 pub(crate) const LIST_TIMEOUT: Duration = Duration::from_secs(30);
-/// A watch that has not failed for so long has begun: nothing else tells.
+/// Time without failure after which a watch counts as begun; the API has no other sign of it.
 const SETTLED: Duration = Duration::from_secs(5);
-/// Longest delay while lists are answered and watches fail: then changes arrive by lists alone.
+/// Maximum delay while lists succeed and watches fail: then only lists show changes.
 const LIST_ATTEMPTS_CAP: Duration = Duration::from_secs(10);
-/// From a list to the next one that has to be, although nothing has failed.
+/// Delay before a list that is needed without a failure.
 const LIST_AGAIN: Duration = Duration::from_secs(1);
 
-/// Why there is no watch any more.
+/// Reason for the end of a watch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WatchEnd {
     /// Slices that were left out have room now.
@@ -34,30 +34,30 @@ pub(crate) enum WatchEnd {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct WatchFailure {
-    /// In words for an operator.
+    /// Operator-facing reason.
     why: String,
     /// Whether the API server has answered the list.
     has_listed: bool,
-    /// Whether we may list and not watch.
+    /// Whether convey may list but not watch.
     is_watch_refused: bool,
 }
 
-/// What is known, and what is told of one attempt after the other. Pure.
+/// State over successive attempts, and the reports about it. Pure.
 #[derive(Debug, Default)]
 pub(crate) struct WatchAttempts {
     known: DiscoveryState,
     failures_in_a_row: u32,
-    /// Whether the last one has listed, and then failed to watch.
+    /// Whether the last attempt succeeded to list, and then failed to watch.
     has_failed_to_watch: bool,
 }
 
 impl WatchAttempts {
-    /// These are the slices; if it is settled, a watch has begun.
+    /// Updates the servers from the slices. `is_settled`: the watch has begun.
     pub(crate) fn on_slices(&mut self, endpoints: &Endpoints, is_settled: bool) -> DiscoveryState {
         if is_settled {
             (self.failures_in_a_row, self.has_failed_to_watch) = (0, false);
         }
-        // A list is no watch: otherwise each attempt would tell of a recovery and of a fault.
+        // A list alone is no recovery: otherwise each attempt would report a recovery and a fault.
         if !self.has_failed_to_watch {
             self.known.fault = None;
         }
@@ -69,7 +69,8 @@ impl WatchAttempts {
         self.known.failures += 1;
         self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
         self.has_failed_to_watch = failure.has_listed;
-        // A connection that breaks once is no trouble: the next list says whether there is any.
+        // A single broken connection is no fault: the next list shows whether the API server is
+        // reachable.
         if self.failures_in_a_row > 1 || failure.is_watch_refused || self.known.servers.is_none() {
             self.known.fault = Some(failure.why);
         }
@@ -77,8 +78,8 @@ impl WatchAttempts {
     }
 }
 
-/// Watches as long as it runs, and has `tell` hear what is known now whenever that changes. While the API server cannot be asked,
-/// what was known stays known.
+/// Watches until dropped, and calls `tell` with the full state after each change. While the API
+/// server is unreachable, the last state stays.
 pub(crate) async fn watch(
     service: &KubernetesService,
     mut tell: impl FnMut(DiscoveryState) + Send,
@@ -105,8 +106,8 @@ pub(crate) async fn watch(
     }
 }
 
-/// Lists, and watches until something fails. Has `tell` see the slices after the list and after each change, and hear whether the
-/// watch is known to have begun.
+/// Lists, and watches until a request fails. Calls `tell` with the slices after the list and after
+/// each change, and with a flag that is true once the watch has begun.
 async fn watch_once(service: &KubernetesService, tell: impl FnMut(&Endpoints, bool) + Send) -> WatchEnd {
     let client = match connect(&service.cluster).await {
         Ok(client) => client,
@@ -115,7 +116,7 @@ async fn watch_once(service: &KubernetesService, tell: impl FnMut(&Endpoints, bo
     watch_slices(client, service, tell).await
 }
 
-/// Lists and watches with a connected client, until something fails.
+/// Lists and watches with a connected client, until a request fails.
 pub(crate) async fn watch_slices<T: Transport>(
     client: ApiClient<T>,
     service: &KubernetesService,
@@ -179,7 +180,7 @@ impl WatchFailure {
                 let said = [&status.message, &status.reason].into_iter().find(|text| !text.is_empty());
                 let why = match said {
                     Some(text) => bounded(&format!("{text} ({})", status.code)),
-                    // A line that is no event is read as a status without anything.
+                    // A line that is not an event is parsed as a status without fields.
                     None => "invalid watch event from the API server".to_owned(),
                 };
                 (why, matches!(status.code, 401 | 403))

@@ -1,4 +1,4 @@
-//! Lists objects of one kind, and watches them from there.
+//! List and watch of objects of one kind.
 
 use std::vec::IntoIter;
 
@@ -9,22 +9,22 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use crate::client::{ApiClient, ApiFault, Transport, WatchLines, unreadable};
 use crate::objects::{ApiStatus, Object, WatchEvent};
 
-/// Bytes of a query that need no escape.
+/// Characters of a query that need no escape.
 const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'*');
 
-/// Objects of one answer of a list.
+/// Page size of a list, in objects.
 const PAGE: u32 = 100;
-/// How long one watch lasts, in seconds. The next one begins where it has ended.
+/// Duration of one watch, in seconds. The next watch continues at its end.
 pub(crate) const WATCH_SECONDS: u32 = 30;
 
-/// A change of the objects.
+/// Change of the objects.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ObjectEvent<K> {
     /// A list begins. Objects that it does not have are gone.
     ListBegins,
     Listed(K),
     ListEnds,
-    /// An object is new, or has changed.
+    /// The object is new, or has changed.
     Applied(K),
     Deleted(K),
 }
@@ -32,14 +32,14 @@ pub(crate) enum ObjectEvent<K> {
 /// Objects of one kind in one namespace.
 #[derive(Debug, Clone)]
 pub(crate) struct Collection {
-    /// Such as `/api/v1/namespaces/shop/services`.
+    /// Path, such as `/api/v1/namespaces/shop/services`.
     path: String,
-    /// A query that selects some of them.
+    /// Query that selects some of the objects.
     selector: String,
 }
 
 impl Collection {
-    /// The slices of a Service.
+    /// Slices of a Service.
     pub(crate) fn slices(service: &KubernetesService) -> Collection {
         let selector = escaped(&format!("kubernetes.io/service-name={}", service.name));
         Collection {
@@ -48,7 +48,7 @@ impl Collection {
         }
     }
 
-    /// The one Service.
+    /// The Service itself.
     pub(crate) fn service(service: &KubernetesService) -> Collection {
         let selector = escaped(&format!("metadata.name={}", service.name));
         Collection {
@@ -75,7 +75,7 @@ fn escaped(text: &str) -> String {
     utf8_percent_encode(text, QUERY).to_string()
 }
 
-/// Lists and watches the objects. The first fault is the last item that counts.
+/// Lists and watches the objects. Items after the first fault do not count.
 pub(crate) fn events<T: Transport, K: Object>(
     client: ApiClient<T>,
     collection: Collection,
@@ -93,12 +93,12 @@ struct Watcher<T: Transport, K> {
 enum State<B, K> {
     Begins,
     Lists(Page<K>),
-    /// The list has ended, or a watch. The next watch begins at this version.
+    /// A list or a watch has ended. The next watch begins at this version.
     Listed(String),
     Watches(WatchLines<B>, String),
 }
 
-/// The rest of a page. Without a version and the start of another page, none was read.
+/// Remaining items of a page. A page without version and continuation was not read yet.
 struct Page<K> {
     items: IntoIter<K>,
     next: Option<String>,
@@ -155,7 +155,7 @@ impl<T: Transport, K: Object> Watcher<T, K> {
     }
 }
 
-/// Reads a line of a watch that was at a version. Returns its version afterwards.
+/// Parses a line of a watch at a version. Returns the version after the line.
 fn read_line<K: Object>(line: &[u8], version: String) -> Result<(String, Option<ObjectEvent<K>>), ApiFault> {
     let has_text = !line.trim_ascii().is_empty();
     match serde_json::from_slice(line) {
@@ -168,7 +168,7 @@ fn read_line<K: Object>(line: &[u8], version: String) -> Result<(String, Option<
             Ok((next.unwrap_or(version), None))
         }
         Ok(WatchEvent::Error(status)) => Err(ApiFault::Refused(status)),
-        // The last line may be cut.
+        // The last line may be truncated.
         Err(error) if error.is_eof() && !(line.ends_with(b"\n") && has_text) => Ok((version, None)),
         Err(error) => Err(match serde_json::from_slice::<ApiStatus>(line) {
             Ok(status) => ApiFault::Refused(status),
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
     use crate::objects::ServiceObject;
 
-    /// Answers in turn, and the targets of the requests.
+    /// Scripted answers, and the targets of the requests.
     #[derive(Clone, Default)]
     struct Script {
         answers: Arc<Mutex<VecDeque<String>>>,
@@ -218,7 +218,7 @@ mod tests {
         }
     }
 
-    /// The events of these answers in short, and the requests.
+    /// Events from these answers in short form, and the requests.
     async fn events_of(answers: &[&str]) -> (Vec<String>, Vec<String>) {
         let script = Script::default();
         script.answers.lock().unwrap().extend(answers.iter().map(|answer| (*answer).to_owned()));

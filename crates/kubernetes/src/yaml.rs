@@ -3,13 +3,13 @@
 use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 use serde_json::{Map, Number, Value};
 
-/// Levels of lists and maps within each other.
+/// Maximum nesting of lists and maps.
 const MAX_DEPTH: usize = 64;
 
-/// Reads the documents of a file.
+/// Parses the documents of a file.
 ///
 /// # Errors
-/// The text is no YAML, or has parts that are not supported: operator-facing message.
+/// The text is not YAML, or uses unsupported features: operator-facing message.
 pub(crate) fn documents(text: &str) -> Result<Vec<Value>, String> {
     let mut builder = Builder::default();
     for event in Parser::new_from_str(text) {
@@ -22,13 +22,13 @@ pub(crate) fn documents(text: &str) -> Result<Vec<Value>, String> {
 #[derive(Default)]
 struct Builder {
     documents: Vec<Value>,
-    /// Lists and maps that have not ended, the outermost one first.
+    /// Open lists and maps, the outermost one first.
     open: Vec<Collection>,
 }
 
 enum Collection {
     List(Vec<Value>),
-    /// With the key whose value is next.
+    /// Map, with the key of the next value.
     Map(Map<String, Value>, Option<String>),
 }
 
@@ -73,7 +73,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Puts a whole value where it belongs.
+    /// Adds a complete value to the innermost open list or map.
     fn put(&mut self, value: Value) -> Result<(), String> {
         match self.open.last_mut() {
             None => self.documents.push(value),
@@ -90,7 +90,7 @@ impl Builder {
     }
 }
 
-/// Whether a tag makes a text of a value that would be a number or the like.
+/// Whether a tag turns a value such as a number into a text.
 fn is_text(tag: Option<&Tag>) -> Result<bool, String> {
     match tag {
         None => Ok(false),
@@ -102,7 +102,7 @@ fn is_text(tag: Option<&Tag>) -> Result<bool, String> {
     }
 }
 
-/// A value without quotes. A number that would look different afterwards remains a text.
+/// Value of an unquoted scalar. A number that would be formatted differently remains a text.
 fn plain(text: String) -> Value {
     match &*text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,

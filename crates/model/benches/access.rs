@@ -1,4 +1,4 @@
-//! Whether a client may come in: access lists of 1 to 100,000 networks, and what a source may have.
+//! Admission of a client: access lists of 1 to 100,000 networks, and limits per source.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
@@ -23,7 +23,7 @@ criterion_main!(benches);
 fn lists(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("lists");
     for n in NETWORKS {
-        // Each other /24, so that none adjoins the next.
+        // Every other /24, so that no two networks are adjacent.
         let networks = (0..n).map(|i| Prefix::of(Ipv4Addr::from_bits(0x0100_0000 + (i << 9)).into(), 24));
         let access = Access::new([], networks);
         let mut random = fastrand::Rng::with_seed(1);

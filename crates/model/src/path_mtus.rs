@@ -23,8 +23,8 @@ pub struct NarrowPath {
     pub least: u32,
 }
 
-/// Minimum decrease of a path's MTU, as a fraction of it: each decrease makes workers check all
-/// flows, and a forger could otherwise cause a thousand of them.
+/// Divisor for the minimum decrease of a path's MTU: each decrease makes workers check all flows,
+/// and a forger could otherwise cause a thousand of them.
 const LEAST_STEP: u32 = 16;
 
 /// Path MTU of each server, as reported by routers.

@@ -1,26 +1,27 @@
-//! A count of open connections that is kept below a limit.
+//! Counter of open connections with a limit.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Open connections of one frontend or server, across all cores. The limit is not part of it: it is
-/// configuration, and a reload may change it while connections are open.
+/// Open connections of one frontend or server, across all cores. The limit is an argument, because
+/// it belongs to the configuration, and a reload may change it while connections are open.
 #[derive(Debug, Default)]
 pub struct Slots {
     open: AtomicU32,
 }
 
 impl Slots {
-    /// Open connections now.
+    /// Number of open connections.
     pub fn open(&self) -> u32 {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Whether another connection fits.
+    /// Whether the limit allows another connection.
     pub fn has_room(&self, limit: Option<u32>) -> bool {
         limit.is_none_or(|limit| self.open() < limit)
     }
 
-    /// Takes a slot; `false` when `limit` are taken. Give it back with [`Slots::release`].
+    /// Takes a slot; returns `false` when `limit` slots are taken. [`Slots::release`] returns the
+    /// slot.
     pub fn try_take(&self, limit: Option<u32>) -> bool {
         let Some(limit) = limit else {
             self.open.fetch_add(1, Ordering::Relaxed);
@@ -30,7 +31,7 @@ impl Slots {
         self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 
-    /// Gives a slot back.
+    /// Returns a slot.
     pub fn release(&self) {
         self.open.fetch_sub(1, Ordering::Relaxed);
     }

@@ -1,7 +1,8 @@
-//! The counts of each source of a frontend now: open connections, and how fast it begins new ones. Pure.
+//! Counts per source of a frontend: open connections, and the rate of new ones. Pure.
 //!
-//! All threads that serve the frontend share one table, so the counts are exact. A lock is held for a few entries, when a
-//! connection begins, opens or closes. Memory is bounded: forged sources do not make it larger.
+//! All threads that serve the frontend share one table, so the counts are exact. Each lock covers a
+//! few entries, and is held only while a connection begins, opens or closes. Memory is bounded:
+//! forged sources do not increase it.
 
 mod bucket;
 
@@ -14,18 +15,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{Limits, Prefix, Timestamp};
 use bucket::Bucket;
 
-/// Places of a set. A source can be in two sets, of which it takes the emptier one: so few find both full.
+/// Entries of a set. A source can be in two sets, and enters the emptier one, so that few sources
+/// find both full.
 const WAYS: usize = 8;
 
-/// Sets of places under one lock.
+/// Sets under one lock.
 const SETS: usize = 128;
 
 const SHARDS: usize = 128;
 
-/// The sources of a frontend.
+/// Counts of a frontend's sources.
 #[derive(Debug)]
 pub struct Sources {
-    /// Each is empty until it is first used.
+    /// Shards of the table; each is allocated at its first use.
     shards: Box<[Mutex<Box<[Set]>>]>,
     hasher: RandomState,
     v4_prefix: u8,
@@ -35,7 +37,8 @@ pub struct Sources {
 
 type Set = [SourceEntry; WAYS];
 
-/// Free if nothing is open and its bucket is full.
+/// Entry of a source. The entry is free if the source has no open connection and its bucket is
+/// full.
 #[derive(Debug, Clone, Copy, Default)]
 struct SourceEntry {
     source: u128,
@@ -43,16 +46,16 @@ struct SourceEntry {
     bucket: Bucket,
 }
 
-/// Why a source may begin no connection.
+/// Reason why a source may begin no connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Excess {
-    /// It has as many as it may have at once.
+    /// The source is at its limit of open connections.
     Connections,
-    /// It has begun too many of late.
+    /// The source has exceeded its rate of new connections.
     Rate,
 }
 
-/// A connection that is counted for as long as this lives.
+/// Counted connection of a source; the count ends on drop.
 #[derive(Debug)]
 pub struct CountedSource {
     sources: Arc<Sources>,
@@ -60,10 +63,10 @@ pub struct CountedSource {
 }
 
 impl Sources {
-    /// Sources that a frontend counts at once.
+    /// Maximum number of sources that a frontend counts at once.
     pub const CAPACITY: usize = SHARDS * SETS * WAYS;
 
-    /// Nobody has anything. Sources are as the limits say now.
+    /// Creates an empty table. The limits define the prefix lengths of sources.
     pub fn new(limits: &Limits) -> Sources {
         Sources {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -74,30 +77,31 @@ impl Sources {
         }
     }
 
-    /// Whether these limits mean the same sources.
+    /// Whether these limits define the same prefix lengths.
     pub fn fit(&self, limits: &Limits) -> bool {
         (self.v4_prefix, self.v6_prefix) == (limits.ipv4_prefix, limits.ipv6_prefix)
     }
 
-    /// The source that a client belongs to. An IPv4-mapped address is that of IPv4.
+    /// Source that a client belongs to. An IPv4-mapped address counts as IPv4.
     pub fn source_of(&self, client: IpAddr) -> Prefix {
         let client = client.to_canonical();
         Prefix::of(client, if client.is_ipv4() { self.v4_prefix } else { self.v6_prefix })
     }
 
-    /// Takes one of what the client's source may begin now. [`Sources::opened`] says that it is open.
+    /// Takes a token of the client's source for a new connection. [`Sources::opened`] then counts
+    /// the connection as open.
     ///
     /// # Errors
-    /// Why it may begin none. Then nothing is taken.
+    /// The source exceeds a limit. Then no token is taken.
     pub fn begin(&self, client: IpAddr, limits: &Limits, now: Timestamp) -> Result<(), Excess> {
         let mut located = self.locate(client);
         located.begin(limits, now, &self.uncounted)
     }
 
-    /// What [`Sources::begin`] would say now. Nothing is taken.
+    /// Returns the result that [`Sources::begin`] would return, without taking a token.
     ///
     /// # Errors
-    /// Those of [`Sources::begin`].
+    /// Same errors as [`Sources::begin`].
     pub fn may_begin(&self, client: IpAddr, limits: &Limits, now: Timestamp) -> Result<(), Excess> {
         let mut located = self.locate(client);
         let known = located.find().map(|place| *located.entry(place)).unwrap_or_default();
@@ -105,17 +109,18 @@ impl Sources {
         if known.may_begin_now(limits, now) == Some(0) { Err(Excess::Rate) } else { Ok(()) }
     }
 
-    /// How many connections the client's source may begin now, one after the other; `None`: any number.
+    /// Number of connections that the client's source may begin now, one after the other; `None`:
+    /// any number.
     pub fn left_of_rate(&self, client: IpAddr, limits: &Limits, now: Timestamp) -> Option<u32> {
         let mut located = self.locate(client);
         let known = located.find().map(|place| *located.entry(place)).unwrap_or_default();
         known.may_begin_now(limits, now)
     }
 
-    /// The same, of one that is open from now on.
+    /// Takes a token like [`Sources::begin`], and counts the connection as open.
     ///
     /// # Errors
-    /// Those of [`Sources::begin`].
+    /// Same errors as [`Sources::begin`].
     pub fn begin_counted(
         self: &Arc<Self>,
         client: IpAddr,
@@ -128,7 +133,7 @@ impl Sources {
         Ok(is_counted.then(|| CountedSource { sources: self.clone(), client }))
     }
 
-    /// The last beginning of the client's source came to nothing: the source may begin one more.
+    /// Returns a token of the client's source, for a connection that did not come about.
     pub fn give_back(&self, client: IpAddr, limits: &Limits) {
         let Some(rate) = limits.rate_per_source else { return };
         let mut located = self.locate(client);
@@ -137,29 +142,30 @@ impl Sources {
         }
     }
 
-    /// A connection of the client is open from now on, whatever the limits say. Returns whether it is counted: it is not where all
-    /// places are those of sources with open connections.
+    /// Counts a connection of the client as open, regardless of limits. Returns whether it is
+    /// counted: not if all entries belong to sources with open connections.
     pub fn opened(&self, client: IpAddr) -> bool {
         self.locate(client).opened(&self.uncounted)
     }
 
-    /// The same, for as long as what this returns lives. `None` if it is not counted.
+    /// Like [`Sources::opened`], until the returned value is dropped. `None` if the connection is
+    /// not counted.
     pub fn opened_counted(self: &Arc<Self>, client: IpAddr) -> Option<CountedSource> {
         self.opened(client).then(|| CountedSource { sources: self.clone(), client })
     }
 
-    /// A connection that was counted is open no longer.
+    /// Ends the count of a connection.
     pub fn closed(&self, client: IpAddr) {
         self.locate(client).closed();
     }
 
-    /// Connections that the client's source has open.
+    /// Number of open connections of the client's source.
     pub fn open(&self, client: IpAddr) -> u32 {
         let mut located = self.locate(client);
         located.find().map_or(0, |place| located.entry(place).open)
     }
 
-    /// How often a source was not counted for want of a place.
+    /// Number of times that a source was not counted because the table was full.
     pub fn uncounted(&self) -> u64 {
         self.uncounted.load(Ordering::Relaxed)
     }
@@ -179,7 +185,7 @@ impl Sources {
 }
 
 impl CountedSource {
-    /// Whether it is counted in this table.
+    /// Whether the connection is counted in this table.
     pub fn is_in(&self, sources: &Arc<Sources>) -> bool {
         Arc::ptr_eq(&self.sources, sources)
     }
@@ -192,7 +198,7 @@ impl Drop for CountedSource {
 }
 
 impl SourceEntry {
-    /// Fails if it has as many at once as it may have.
+    /// Fails if the source is at its limit of open connections.
     fn check_connections(&self, limits: &Limits) -> Result<(), Excess> {
         match limits.connections_per_source {
             Some(most) if self.open >= most => Err(Excess::Connections),
@@ -200,26 +206,26 @@ impl SourceEntry {
         }
     }
 
-    /// How many it may begin now; `None`: any number.
+    /// Number of connections that the source may begin now; `None`: any number.
     fn may_begin_now(&self, limits: &Limits, now: Timestamp) -> Option<u32> {
         let rate = limits.rate_per_source?;
         Some(self.bucket.tokens(rate, burst(limits, rate), now))
     }
 }
 
-/// How many a source may begin at once after a pause.
+/// Maximum burst of new connections after a pause.
 fn burst(limits: &Limits, rate: NonZeroU32) -> NonZeroU32 {
     limits.burst.unwrap_or(rate)
 }
 
-/// Where a source is, or can be.
+/// Location of a source in the table, or candidates for it.
 struct Located<'a> {
     shard: MutexGuard<'a, Box<[Set]>>,
     sets: [usize; 2],
     source: u128,
 }
 
-/// A set of the shard, and the entry in it.
+/// Set of the shard, and entry within the set.
 type Place = (usize, usize);
 
 impl Located<'_> {
@@ -232,7 +238,7 @@ impl Located<'_> {
         if self.entry(place).bucket.take(rate, burst, now) { Ok(()) } else { Err(Excess::Rate) }
     }
 
-    /// Returns whether it is counted.
+    /// Returns whether the connection is counted.
     fn opened(&mut self, uncounted: &AtomicU64) -> bool {
         let known = self.find();
         let Some(place) = known.or_else(|| self.enter(Timestamp::default(), uncounted)) else { return false };
@@ -247,8 +253,9 @@ impl Located<'_> {
         }
     }
 
-    /// A place for a source that has none: of those that are free now, one in the emptier set; else the place of the source
-    /// that has begun least of late. A source with open connections stays.
+    /// Allocates an entry for a new source: a free one, in the emptier set; otherwise the entry of
+    /// the source with the fewest recent connections is evicted. A source with open connections
+    /// stays.
     fn enter(&mut self, now: Timestamp, uncounted: &AtomicU64) -> Option<Place> {
         let free = self.sets.into_iter().filter_map(|set| {
             let entries = &self.shard[set];
@@ -373,7 +380,7 @@ mod tests {
         assert_eq!([begin(), begin(), begin()], [Ok(()), Ok(()), Err(Excess::Rate)]);
         sources.give_back(ip(1), &limits);
         assert_eq!([begin(), begin()], [Ok(()), Err(Excess::Rate)]);
-        // Never more than the burst.
+        // Returned tokens never exceed the burst.
         (0..9).for_each(|_| sources.give_back(ip(1), &limits));
         assert_eq!([begin(), begin(), begin()], [Ok(()), Ok(()), Err(Excess::Rate)]);
     }
@@ -391,7 +398,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map of counts, and a bucket that is filled bit by bit.
+        /// Compares with a map of counts, and a bucket that is filled step by step.
         #[test]
         fn each_source_has_what_a_simple_model_says(
             connections in proptest::option::of(1..4_u32),
@@ -401,7 +408,7 @@ mod tests {
         ) {
             let limits = limits(connections, Some(rate), Some(burst));
             let sources = Sources::new(&limits);
-            // Open connections; what is in the bucket, in nanoseconds; when it was filled.
+            // Open connections; content of the bucket, in nanoseconds; time of the last fill.
             let mut model: HashMap<u32, (u32, u64, u64)> = HashMap::new();
             let each = SECOND.div_ceil(rate.into());
             let mut now = 0;

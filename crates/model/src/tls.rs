@@ -1,46 +1,49 @@
-//! TLS of frontends and backends, as the file has it and the files that it names. Pure.
+//! TLS settings of frontends and backends, including the contents of files that they name. Pure.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a frontend shakes hands with clients.
+/// TLS settings of a frontend towards clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrontendTls {
-    /// The certificates; at least one, unless `acme` brings them. Clients that ask for no name, or for another one, get the first.
+    /// Certificates; at least one, unless `acme` provides them. Clients without a server name, or
+    /// with an unknown one, get the first.
     pub certificates: Vec<CertificatePair>,
-    /// Whether it has the certificates that convey orders, too.
+    /// Whether the frontend also serves the certificates that convey orders (ACME).
     pub acme: bool,
-    /// Whether clients that ask for a name that no certificate has are refused.
+    /// Whether to refuse clients whose server name matches no certificate.
     pub refuse_unknown_names: bool,
-    /// The oldest version that is spoken.
+    /// Minimum TLS version.
     pub min_version: TlsVersion,
-    /// The suites that are spoken, the preferred one first; empty: all that are safe.
+    /// Cipher suites, the preferred one first; empty: all safe suites.
     pub cipher_suites: Vec<String>,
-    /// The protocols within (ALPN, RFC 7301), the preferred one first; empty: clients are asked for none.
+    /// Application protocols (ALPN, RFC 7301), the preferred one first; empty: no ALPN.
     pub alpn: Vec<String>,
-    /// Who issues the certificates of clients; `None`: clients need none.
+    /// Authorities for client certificates; `None`: convey requests no client certificate.
     pub client_ca: Option<ClientCa>,
-    /// Whether clients may go on with an earlier session.
+    /// Whether clients may resume earlier sessions.
     pub session_tickets: bool,
-    /// How long a handshake may take.
+    /// Time limit of a handshake.
     pub handshake_timeout: Duration,
-    /// How many handshakes one source may have at once (of IPv6: one /64). `trusted_clients` have no such limit.
+    /// Maximum number of concurrent handshakes of one source (IPv6: one /64). `trusted_clients` are
+    /// exempt.
     pub max_handshakes_per_source: u32,
-    /// Whether HTTP/3 is spoken too, over QUIC at the same addresses (mode `http`).
+    /// Whether to serve HTTP/3, too, over QUIC at the same addresses (mode `http`).
     pub http3: bool,
-    /// Whether a client that returns may send a request before its handshake is over (0-RTT, RFC 8446, section 2.3), over HTTP/3. Somebody
-    /// who has recorded it can repeat it, so only safe methods are taken then.
+    /// Whether a returning client may send a request over HTTP/3 before its handshake is complete
+    /// (0-RTT, RFC 8446, section 2.3). Such requests can be replayed by an attacker, so only safe
+    /// methods are accepted.
     pub early_data: bool,
 }
 
-/// A certificate chain and its key, as they were read.
+/// Certificate chain and key, as read from files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificatePair {
-    /// Where the chain is.
+    /// Path of the chain.
     pub chain_path: PathBuf,
-    /// Where the key is: it may be the same file.
+    /// Path of the key; may be the same file.
     pub key_path: PathBuf,
     /// The chain, in PEM.
     pub chain: Arc<[u8]>,
@@ -48,47 +51,47 @@ pub struct CertificatePair {
     pub key: SecretBytes,
 }
 
-/// Who issues the certificates of clients.
+/// Certificate authorities for clients' certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCa {
-    /// Where the authorities' certificates are.
+    /// Path of the authorities' certificates.
     pub path: PathBuf,
-    /// They, in PEM.
+    /// Authorities' certificates, in PEM.
     pub certificates: Arc<[u8]>,
-    /// Whether a client without a certificate is refused.
+    /// Whether clients without a certificate are refused.
     pub is_required: bool,
 }
 
-/// How convey shakes hands with the servers of a backend.
+/// TLS settings of a backend towards its servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendTls {
-    /// Who issues the certificates of servers.
+    /// Authorities for servers' certificates.
     pub authorities: Authorities,
-    /// The name that servers are asked for, and that their certificates are for; `None`: the name that a server is known by, or else its
-    /// address.
+    /// Server name (SNI) in the handshake, which the certificate must match; `None`: the server's
+    /// host name, or else its address.
     pub server_name: Option<String>,
-    /// The certificate that convey shows; `None`: none.
+    /// Client certificate of convey; `None`: none.
     pub certificate: Option<CertificatePair>,
-    /// Whether any certificate will do.
+    /// Whether convey accepts any server certificate.
     pub skip_verify: bool,
-    /// The oldest version that is spoken.
+    /// Minimum TLS version.
     pub min_version: TlsVersion,
 }
 
 /// Certificate authorities.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Authorities {
-    /// Where they are; `None`: they are those that this host trusts.
+    /// Path of the file; `None`: the authorities that this host trusts.
     pub path: Option<PathBuf>,
     /// Their certificates, in DER.
     pub certificates: Arc<[Vec<u8>]>,
 }
 
-/// What nobody is to see in a log.
+/// Secret bytes that never appear in a log.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretBytes(Arc<[u8]>);
 
-/// A version of TLS.
+/// TLS version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum TlsVersion {
     /// TLS 1.2 (RFC 5246).
@@ -106,18 +109,18 @@ impl fmt::Debug for Authorities {
 }
 
 impl FrontendTls {
-    /// How long a handshake takes at most, where the file does not say.
+    /// Default time limit of a handshake.
     pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-    /// How many handshakes a source has at once, where the file does not say: as many as an office behind one address begins at once.
+    /// Default limit of concurrent handshakes per source: enough for an office behind one address.
     pub const MAX_HANDSHAKES_PER_SOURCE: u32 = 256;
 }
 
 impl TlsVersion {
-    /// All of them, in the order the documentation lists them.
+    /// All versions, in the order the documentation lists them.
     pub const ALL: [TlsVersion; 2] = [TlsVersion::V1_2, TlsVersion::V1_3];
 
-    /// The name in the configuration.
+    /// Name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             TlsVersion::V1_2 => "1.2",

@@ -1,18 +1,18 @@
-//! How packets of clients go through a tunnel to servers on other networks. Pure.
+//! Tunnels for clients' packets to servers on other networks. Pure.
 
 use crate::{Addr, DsrKind, Prefix};
 
-/// What a backend says of its tunnels.
+/// Tunnel settings of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TunnelConfig {
-    /// The UDP port at which servers take packets of GUE.
+    /// UDP port of servers for GUE packets.
     pub gue_port: u16,
-    /// The network that the outer source is chosen from, by the hash of a flow; `None`: it is convey's own address.
+    /// Network from which a flow's hash chooses the outer source; `None`: convey's own address.
     pub source: Option<Prefix>,
 }
 
 impl TunnelConfig {
-    /// The port that IANA has given to GUE.
+    /// Port assigned to GUE by IANA.
     pub const GUE_PORT: u16 = 6_080;
 }
 
@@ -22,20 +22,20 @@ impl Default for TunnelConfig {
     }
 }
 
-/// What goes before a packet.
+/// Encapsulation: outer headers of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encapsulation {
-    /// An IP header alone (RFC 2003, RFC 2473, RFC 4213).
+    /// IP header only (RFC 2003, RFC 2473, RFC 4213).
     Ipip,
-    /// An IP header, one of UDP and one of GUE, version 0 (draft-ietf-intarea-gue).
+    /// IP header, UDP header and GUE header, version 0 (draft-ietf-intarea-gue).
     Gue {
-        /// The server's port.
+        /// UDP port of the server.
         port: u16,
     },
 }
 
 impl Encapsulation {
-    /// The name in the configuration, and in traces.
+    /// Name in the configuration, and in traces.
     pub fn name(self) -> &'static str {
         match self {
             Encapsulation::Ipip => DsrKind::Ipip.name(),
@@ -44,22 +44,22 @@ impl Encapsulation {
     }
 }
 
-/// The tunnel to a server.
+/// Tunnel to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tunnel {
-    /// What goes before each packet.
+    /// Outer headers of each packet.
     pub encapsulation: Encapsulation,
-    /// Where outer packets come from: one address, or a network. Of the server's family.
+    /// Source of outer packets: one address, or a network. Of the server's family.
     pub source: Prefix,
-    /// Where they go.
+    /// Destination of outer packets: the server's address.
     pub server: Addr,
 }
 
 impl Tunnel {
-    /// The longest that an outer header is, in bytes: IPv6, UDP and GUE.
+    /// Maximum length of the outer headers, in bytes: IPv6, UDP and GUE.
     pub const MAX_OVERHEAD: usize = 40 + 8 + 4;
 
-    /// How much longer packets become, in bytes.
+    /// Length of the outer headers, in bytes.
     pub fn overhead(&self) -> u32 {
         let ip = if self.server.is_v4() { 20 } else { 40 };
         match self.encapsulation {
@@ -68,14 +68,14 @@ impl Tunnel {
         }
     }
 
-    /// The outer source of a flow with this hash.
+    /// Outer source of a flow with this hash.
     pub fn source_of(&self, hash: u32) -> Addr {
         self.source.member(hash.into()).into()
     }
 }
 
 impl DsrKind {
-    /// What goes before packets; `None`: they go without a tunnel.
+    /// Encapsulation of packets; `None`: packets use no tunnel.
     pub fn encapsulation(self, config: &TunnelConfig) -> Option<Encapsulation> {
         match self {
             DsrKind::L3 | DsrKind::L2 => None,
@@ -84,7 +84,7 @@ impl DsrKind {
         }
     }
 
-    /// Whether packets go through a tunnel.
+    /// Whether packets use a tunnel.
     pub fn has_tunnel(self) -> bool {
         self.encapsulation(&TunnelConfig::default()).is_some()
     }

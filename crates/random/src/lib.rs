@@ -1,6 +1,8 @@
-//! Random numbers that nobody can predict, from the kernel: seeds, ids and ports that strangers must not guess.
+//! Unpredictable random numbers from the kernel: seeds, ids and ports that strangers must not
+//! guess.
 //!
-//! `fastrand` is for jitter and samples: its seed is the time, and each number that it returns reveals the next ones.
+//! `fastrand` is for jitter and samples only: its seed is the time, and each number reveals the
+//! next ones.
 
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -8,14 +10,14 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// Returns random bytes of the kernel's generator (getrandom(2)).
 ///
 /// # Panics
-/// The kernel has no random numbers. The standard library's `HashMap` panics there, too.
+/// The kernel returns no random numbers. The standard library's `HashMap` panics then, too.
 pub fn secret<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     let mut filled = 0;
     while filled < N {
         match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
             Ok(count) => filled += count,
-            // A signal came before the generator was ready.
+            // A signal interrupted the wait for the generator.
             Err(Errno::INTR) => {}
             Err(error) => panic!("the kernel returns no random numbers: {error}"),
         }
@@ -23,7 +25,7 @@ pub fn secret<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// Returns a random number of the kernel's generator.
+/// Returns a random number from the kernel's generator.
 pub fn secret_u64() -> u64 {
     u64::from_ne_bytes(secret())
 }

@@ -1,4 +1,4 @@
-//! What is explained to clients that have flows is held against what becomes of their next packets.
+//! Compares explanations for clients with flows with the handling of their next packets.
 
 use convey_dataplane::PacketFlow;
 use convey_forward::Verdict;
@@ -28,7 +28,7 @@ fn listed(client: SocketAddr, server: Option<(&str, &str)>) -> ListedFlow {
     }
 }
 
-/// The flow of a client as its worker has it.
+/// Flow of a client, from its worker.
 fn found(
     forwarder: &mut Forwarder,
     plan: &Plan,
@@ -49,7 +49,7 @@ fn says<'a>(said: &'a Explanation, about: &str) -> &'a str {
     said.steps.iter().find(|step| step.about == about).map_or("", |step| &step.says)
 }
 
-/// Has a packet handled. Returns what became of it, and whom its recipient sees.
+/// Handles a packet. Returns the verdict, and the source address that the recipient sees.
 fn handle(forwarder: &mut Forwarder, plan: &Plan, packet: TestPacket) -> (Verdict, SocketAddr) {
     let mut bytes = packet.bytes();
     let headers = parse(&bytes);
@@ -89,7 +89,8 @@ fn clients_that_go_on_and_clients_that_begin_anew_fare_as_was_explained() {
             assert_eq!(said.flow.as_ref().map(|flow| flow.over), Some(ends));
             let next = if ends { packet().syn().seq(9_000) } else { packet().seq(101).ack(501) };
             let handled = handle(&mut forwarder, &plan, next);
-            // Then one that is not open yet may give way, and the client goes on: the answer says so.
+            // A connection that is not open yet may then be evicted for the client; the answer
+            // notes that.
             if said.reason == Some("max_connections") {
                 assert_eq!(said.depends_on, Some(Dependence::Moment));
                 continue;
@@ -129,7 +130,7 @@ fn clients_that_go_on_and_clients_that_begin_anew_fare_as_was_explained() {
     assert!(["goes on", "again", "anew", "refused"].iter().all(|way| told.get(way) > Some(&20)), "{told:?}");
 }
 
-/// A connection is opened and closed by both sides, as far as their packets pass.
+/// Opens a connection and closes it on both sides, as far as the packets pass.
 fn close(forwarder: &mut Forwarder, plan: &Plan, client: impl Fn() -> TestPacket, server: FlowKey) {
     let answer = || TestPacket::from(server.source()).to(server.destination());
     let packets = [
@@ -145,7 +146,7 @@ fn close(forwarder: &mut Forwarder, plan: &Plan, client: impl Fn() -> TestPacket
     });
 }
 
-/// A snapshot of which server `a` drains: new ones get `b`.
+/// Snapshot in which server `a` drains; new clients get `b`.
 fn draining() -> Snapshot {
     let pool = fixture::pool(
         "app",

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The access that a kubeconfig with this cluster and user means.
+/// Access from a kubeconfig with this cluster and user.
 async fn access_of(cluster: &str, user: &str) -> Result<ApiAccess, String> {
     access_at("https://10.0.0.1:6443", cluster, user).await
 }

@@ -1,9 +1,9 @@
-//! Tables of slices and the servers that they stand for.
+//! Tables of slices and the servers that follow from them.
 
 use super::*;
 use crate::objects::ObjectReference;
 
-/// An endpoint of a table: `web-1 10.0.0.1`, then words for what is said of it.
+/// Endpoint of a table: `web-1 10.0.0.1`, then its conditions as words.
 fn endpoint(text: &str) -> SliceEndpoint {
     let mut words = text.split(' ');
     let (pod, address) = (words.next().unwrap(), words.next().unwrap());
@@ -55,7 +55,7 @@ fn http() -> ServicePort {
     ServicePort::Name("http".into())
 }
 
-/// Such as `web-1 10.0.0.1:80`, with `drains` and the zone.
+/// Formats servers such as `web-1 10.0.0.1:80`, with `drains` and the zone.
 fn shown(all: &Endpoints) -> Vec<String> {
     let servers = all.servers().into_iter().map(|server| {
         let drains = if server.is_draining { " drains" } else { "" };

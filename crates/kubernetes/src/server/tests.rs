@@ -26,8 +26,8 @@ fn access(url: &str) -> ApiAccess {
     }
 }
 
-/// Answers requests with their head and the number of their connection. With `closes` each connection
-/// has one answer, whose end does not announce that.
+/// Answers requests with their head and the number of their connection. With `closes`, the server
+/// closes each connection after one answer, without announcing that.
 async fn serve(tls: Option<Arc<ServerConfig>>, closes: bool) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -121,7 +121,7 @@ async fn api_server_that_cannot_be_reached_is_named() {
     }
 }
 
-/// An authority, and the certificates that it issues.
+/// Certificate authority for tests.
 struct Issuing(Issuer<'static, KeyPair>, String);
 
 impl Issuing {
@@ -133,7 +133,7 @@ impl Issuing {
         Issuing(Issuer::new(params, key), pem)
     }
 
-    /// A chain and its key, in PEM.
+    /// Certificate chain and key, in PEM.
     fn issue(&self, name: &str, usage: ExtendedKeyUsagePurpose) -> (Vec<u8>, Vec<u8>) {
         let mut params = CertificateParams::new([name.to_owned()]).unwrap();
         params.extended_key_usages = vec![usage];
@@ -142,7 +142,7 @@ impl Issuing {
         (chain.into_bytes(), key.serialize_pem().into_bytes())
     }
 
-    /// A server that wants a certificate of clients.
+    /// Server that requires a client certificate.
     fn server(&self, name: &str) -> Arc<ServerConfig> {
         let (chain, key) = self.issue(name, ExtendedKeyUsagePurpose::ServerAuth);
         let provider = Arc::new(rustls::crypto::ring::default_provider());

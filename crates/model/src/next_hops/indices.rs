@@ -1,4 +1,4 @@
-//! Which index each next hop has.
+//! Indices of next hops.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -6,33 +6,34 @@ use std::time::Duration;
 
 use crate::{Addr, Timestamp};
 
-/// How many next hops are kept for neighbours that are gone: most come back.
+/// Maximum number of indices that are kept for neighbours that are gone: most neighbours return.
 const MAX_GONE: usize = 1_024;
 
-/// How long an index is nobody's before another next hop gets it. Meanwhile every worker has looked at all its flows
-/// and taken them off it, which takes it well below a second.
+/// Time for which a retired index stays unused. Every worker takes its flows off the index within
+/// well below a second.
 const REST: Duration = Duration::from_secs(60);
 
-/// Gives next hops their indices. Those of neighbours that are gone are given to others in the end: first they are
-/// retired, many together, and lead nowhere; flows are taken off them; after a rest they are free.
+/// Assigns indices to next hops. Indices of neighbours that are gone are reused in three steps:
+/// they are retired, many together, and become unusable; workers take flows off them; after a rest
+/// they are free.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Indices {
     of: HashMap<NextHopKey, u32>,
-    /// How many there are, whosever they are.
+    /// Number of indices, in use or not.
     len: u32,
     free: VecDeque<u32>,
     retired: Vec<u32>,
     retired_at: Timestamp,
-    /// How often some were retired.
+    /// Number of times that indices were retired.
     era: u64,
 }
 
-/// What tells next hops apart.
+/// Key of a next hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct NextHopKey {
     interface: u32,
     neighbour: Addr,
-    /// The route's.
+    /// MTU of the route.
     mtu: Option<u32>,
 }
 
@@ -43,7 +44,7 @@ impl NextHopKey {
 }
 
 impl Indices {
-    /// How many indices there are: every one is below.
+    /// Number of indices: every index is below.
     pub(super) fn len(&self) -> usize {
         self.len as usize
     }
@@ -53,12 +54,12 @@ impl Indices {
         self.of.iter().map(|(key, index)| ((key.interface, key.neighbour.ip()), *index))
     }
 
-    /// The one that a next hop has.
+    /// Index of a next hop.
     pub(super) fn get(&self, key: &NextHopKey) -> Option<u32> {
         self.of.get(key).copied()
     }
 
-    /// The one that it has or gets; `None` if all below `most` are taken.
+    /// Index of a next hop, assigned if it has none; `None` if all indices below `most` are taken.
     pub(super) fn get_or_give(&mut self, key: NextHopKey, most: usize) -> Option<u32> {
         if let Some(index) = self.get(&key) {
             return Some(index);
@@ -75,7 +76,8 @@ impl Indices {
         Some(index)
     }
 
-    /// Retires those that are gone, if they have become many, and frees those that were retired long ago.
+    /// Retires the indices of neighbours that are gone, if there are many, and frees indices that
+    /// were retired long ago.
     pub(super) fn recycle(&mut self, is_gone: impl Fn(u32) -> bool, now: Timestamp) {
         if !self.retired.is_empty() {
             if now.since(self.retired_at) >= REST {
@@ -92,7 +94,7 @@ impl Indices {
         self.era += 1;
     }
 
-    /// Whether some were retired since `before`.
+    /// Whether indices were retired since `before`.
     pub(super) fn have_retired_since(&self, before: &Indices) -> bool {
         self.era != before.era
     }

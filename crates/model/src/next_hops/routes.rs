@@ -1,4 +1,4 @@
-//! The kernel's routing tables and policy rules, ready to be looked up.
+//! Lookup of routes, from the kernel's routing tables and policy rules.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::routing_rules::RuleSteps;
 use crate::{Addr, Prefix, Route, RouteHop, RoutingRule};
 
-/// The tables that rules name, and the rules of both families.
+/// Routing tables that rules name, and the rules of both families.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     listed: Arc<[Route]>,
@@ -15,16 +15,16 @@ pub(super) struct Routes {
     v4: RuleSteps,
     v6: RuleSteps,
     tables: Vec<Prefixes>,
-    /// The MTUs of routes through an interface, and by a router there, that have one.
+    /// MTUs of routes that set one, by interface and router.
     mtus: HashMap<(u32, Option<IpAddr>), BTreeSet<u32>>,
-    /// The interfaces that lead anywhere else than to link-local addresses, and whether to those of IPv4.
+    /// Interfaces that lead to more than link-local addresses, by family (`true`: IPv4).
     used: HashSet<(u32, bool)>,
-    /// The broadcast addresses of all tables.
+    /// Broadcast addresses of all tables.
     broadcasts: HashSet<IpAddr>,
 }
 
 impl Routes {
-    /// Made from what the kernel lists.
+    /// Builds the tables from the kernel's lists.
     pub(super) fn new(listed: Arc<[Route]>, rules: Arc<[RoutingRule]>) -> Routes {
         let mut mtus: HashMap<_, BTreeSet<u32>> = HashMap::new();
         for hop in listed.iter().flat_map(|route| &route.hops) {
@@ -53,30 +53,30 @@ impl Routes {
         Routes { used, broadcasts, v4, v6, tables, mtus, listed, rules }
     }
 
-    /// Whether they were made from these very lists.
+    /// Whether the tables were built from these lists.
     pub(super) fn are_of(&self, listed: &Arc<[Route]>, rules: &Arc<[RoutingRule]>) -> bool {
         Arc::ptr_eq(&self.listed, listed) && (Arc::ptr_eq(&self.rules, rules) || self.rules == *rules)
     }
 
-    /// The rules that they were made from.
+    /// Rules that the tables were built from.
     pub(super) fn rules(&self) -> &Arc<[RoutingRule]> {
         &self.rules
     }
 
-    /// Whether packets go, and may come in, the same ways by `other`.
+    /// Whether packets take, and may arrive by, the same paths with `other`.
     pub(super) fn lead_as(&self, other: &Routes) -> bool {
         (&self.v4, &self.v6, &self.tables, &self.used) == (&other.v4, &other.v6, &other.tables, &other.used)
     }
 
-    /// Whether a packet's source may decide on its way.
+    /// Whether the route of a packet may depend on its source.
     pub(super) fn depend_on_source(&self) -> bool {
         self.v4.depend_on_source()
             || self.v6.depend_on_source()
             || self.tables.iter().any(Prefixes::depend_on_source)
     }
 
-    /// Where packets from `src` to `dst` go; nowhere if it is empty. An unspecified source is that of a program which leaves
-    /// it to the kernel.
+    /// Next hops for packets from `src` to `dst`; empty without a route. An unspecified source
+    /// stands for a program that leaves the source to the kernel.
     pub(super) fn find(&self, src: IpAddr, dst: IpAddr) -> &[RouteHop] {
         let found = self.steps(dst).find(src, Some(dst), |table, suppressed| {
             let (len, hops) = self.tables.get(table)?.find(src, dst)?;
@@ -87,22 +87,23 @@ impl Routes {
         found.unwrap_or(&[])
     }
 
-    /// The ways of every table to `dst`, of which rules choose one.
+    /// Next hops of every table to `dst`, of which rules choose one.
     pub(super) fn find_in_tables(&self, src: IpAddr, dst: IpAddr) -> impl Iterator<Item = &RouteHop> {
         self.tables.iter().filter_map(move |table| table.find(src, dst)).flat_map(|(_, hops)| hops)
     }
 
-    /// Whether the kernel lists it as a broadcast address, in any table.
+    /// Whether any of the kernel's tables has the address as a broadcast address.
     pub(super) fn is_broadcast(&self, ip: IpAddr) -> bool {
         self.broadcasts.contains(&ip)
     }
 
-    /// Whether a route leads by this interface to addresses of this family that others than its neighbours may have.
+    /// Whether a route through this interface leads to addresses of this family beyond those that
+    /// its neighbours alone may have.
     pub(super) fn use_interface(&self, interface: u32, is_v4: bool) -> bool {
         self.used.contains(&(interface, is_v4))
     }
 
-    /// Where the default route of packets with this source goes.
+    /// Next hops of the default route for packets with this source.
     pub(super) fn find_default(&self, src: IpAddr) -> &[RouteHop] {
         let found = self.steps(src).find(src, None, |table, suppressed| {
             let hops = self.tables.get(table)?.find_default(src)?;
@@ -111,7 +112,7 @@ impl Routes {
         found.unwrap_or(&[])
     }
 
-    /// The MTUs that packets by this neighbour may have, besides the interface's; one may be told twice.
+    /// MTUs of routes through this neighbour, besides the interface's; duplicates are possible.
     pub(super) fn mtus(&self, interface: u32, neighbour: IpAddr) -> impl Iterator<Item = u32> {
         let ways = [(interface, None), (interface, Some(neighbour))];
         ways.into_iter().filter_map(|way| self.mtus.get(&way)).flatten().copied()
@@ -122,8 +123,8 @@ impl Routes {
     }
 }
 
-/// A routing table: the networks of each prefix length in use, the longest first. Addresses are those of IPv6, with
-/// IPv4 mapped into them, so that one table serves both families.
+/// Routing table: networks by prefix length, the longest first. IPv4 addresses are mapped to IPv6,
+/// so that one table serves both families.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Prefixes(Vec<Networks>);
 
@@ -132,15 +133,15 @@ struct Prefixes(Vec<Networks>);
 struct Networks {
     length: u32,
     all: HashMap<u128, Best>,
-    /// Networks with routes for certain sources, those of the longest prefix first.
+    /// Networks with routes for certain sources, the longest source prefix first.
     by_source: HashMap<u128, Vec<(Prefix, Best)>>,
 }
 
-/// The route that is used for a network; all of them, if their metrics are equal.
+/// Best route to a network, or all best routes if their metrics are equal.
 #[derive(Debug, PartialEq, Eq)]
 struct Best {
     metric: u32,
-    /// The highest of the routes.
+    /// Highest preference of the routes.
     preference: i8,
     is_throw: bool,
     hops: Vec<RouteHop>,
@@ -154,7 +155,7 @@ impl Best {
 
     fn add(&mut self, other: Best) {
         match other.metric.cmp(&self.metric) {
-            // As the kernel has it for routers of IPv6 that announced themselves.
+            // As the kernel treats IPv6 routers from router advertisements.
             std::cmp::Ordering::Equal if other.preference > self.preference => {
                 let less = std::mem::replace(self, other);
                 self.hops.extend(less.hops);
@@ -193,7 +194,8 @@ impl Networks {
         {
             match sources.iter().find(|(source, _)| source.contains(src)) {
                 Some((_, best)) => return Some(best),
-                // The kernel goes on with the next shorter prefix, and not with the route for all sources.
+                // The kernel continues with the next shorter prefix, not with the route for all
+                // sources.
                 None if self.length != 0 => return None,
                 None => {}
             }
@@ -220,9 +222,9 @@ impl Prefixes {
         self.0.iter().any(|networks| !networks.by_source.is_empty())
     }
 
-    /// The ways to `dst`, and the length of the prefix that leads there.
+    /// Next hops to `dst`, and the prefix length of the route.
     fn find(&self, src: IpAddr, dst: IpAddr) -> Option<(u32, &[RouteHop])> {
-        // The default route of IPv6 is not one of IPv4.
+        // The default route of IPv6 does not apply to IPv4.
         let of_family = self.0.iter().take_while(|networks| networks.length >= bits_mapped(dst));
         for networks in of_family {
             if let Some(best) = networks.find(src, dst) {
@@ -233,7 +235,7 @@ impl Prefixes {
         None
     }
 
-    /// The default route of the source's family.
+    /// Default route of the source's family.
     fn find_default(&self, src: IpAddr) -> Option<&[RouteHop]> {
         let length = bits_mapped(src);
         let networks = self.0.iter().find(|networks| networks.length == length)?;
@@ -242,7 +244,7 @@ impl Prefixes {
     }
 }
 
-/// Whether every interface has addresses of this network, or it is one of multicast.
+/// Whether the network is link-local, which every interface has, or multicast.
 fn is_link_local(network: IpAddr) -> bool {
     match network {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_multicast(),
@@ -250,7 +252,7 @@ fn is_link_local(network: IpAddr) -> bool {
     }
 }
 
-/// Bits that all addresses of the family have in common once mapped.
+/// Prefix bits that all mapped addresses of the family share.
 fn bits_mapped(ip: IpAddr) -> u32 {
     if ip.is_ipv4() { 96 } else { 0 }
 }

@@ -1,4 +1,4 @@
-//! Policy rules, routes for certain sources, and ways that packet modes refuse.
+//! Policy rules, routes for certain sources, and routes that packet modes refuse.
 
 use super::*;
 use crate::fixture::{interface, route};
@@ -17,7 +17,8 @@ fn prefix(text: &str) -> Option<Prefix> {
     Some(text.parse().unwrap())
 }
 
-/// A default route by the first interface in the table main, and by the second in table 200.
+/// Default routes: through the first interface in the table main, and through the second in table
+/// 200.
 fn routes() -> Vec<Route> {
     let of = |table, route| Route { table, ..route };
     vec![
@@ -44,7 +45,7 @@ fn tables(routes: Vec<Route>, rules: Vec<RoutingRule>) -> NetworkTables {
     }
 }
 
-/// The interface that packets from the VIP to a client leave by under this rule.
+/// Sending interface of packets from the VIP to a client under this rule.
 fn exit_under(rule: RoutingRule) -> Option<u32> {
     let hops = NextHops::default().update_all(&tables(routes(), vec![rule]));
     hops.hop_from(ip(VIP), ip(CLIENT)).map(|hop| hop.interface)
@@ -145,7 +146,7 @@ fn routes_for_a_source_go_first_and_hide_the_network_from_others() {
     let exit = |src, dst| hops.hop_from(ip(src), ip(dst)).map(|hop| hop.interface);
     assert_eq!(exit("fd09::9", "2001:db9::1"), Some(B));
     assert_eq!(exit("fd08::9", "2001:db9::1"), Some(A));
-    // As Linux does: the network has routes for other sources, so the next shorter prefix decides.
+    // Like Linux: the network has routes for other sources, so the next shorter prefix decides.
     assert_eq!(exit("fd08::9", "2001:db8::1"), Some(A));
     assert_eq!(exit("2001:db8:5::1", "2001:db8::1"), Some(B));
 }
@@ -233,7 +234,7 @@ fn servers_behind_an_interface_without_ethernet_are_refused_by_its_name() {
     let hops = NextHops::default().update_all(&tables);
     assert!(hops.refusal_of(ip("10.2.0.9"), None).is_some_and(|why| why.contains("eth3")));
     assert_eq!((hops.refusal_of(ip("10.1.0.9"), None), hops.refusal_of(ip("fd00::1"), None)), (None, None));
-    // One of two ways is enough.
+    // One of two next hops is enough.
     let mut routes = routes();
     routes[1].hops.push(RouteHop::by(A, Some(ip("10.1.0.3"))));
     tables.routes = routes.into();

@@ -1,4 +1,4 @@
-//! Source addresses towards a destination, as the kernel chooses them for its own connections.
+//! Source addresses towards a destination, selected like the kernel does for its own connections.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -7,8 +7,8 @@ use super::{NextHops, any_of_family};
 use crate::{Interface, InterfaceAddress, RouteHop};
 
 impl NextHops {
-    /// Source address that the kernel would choose towards `dst` if it had only the addresses that fit: the source of the route, or
-    /// by RFC 6724. `None` if no such address can be used.
+    /// Source address that the kernel would select towards `dst` among the addresses that fit: the
+    /// route's source, or by RFC 6724. `None` if no such address can be used.
     pub fn source_to(&self, dst: IpAddr, fits: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
         let hop = self.hop_to(dst)?;
         let usable = self.interfaces().iter().filter(|link| link.up).flat_map(|link| {
@@ -24,8 +24,9 @@ impl NextHops {
         best.map(|(_, _, address)| address.ip)
     }
 
-    /// Source addresses among `named` that fit the way to `dst`: those of the network that its next hop is in, else those of the
-    /// interface that leads there, else all of the family.
+    /// Source addresses among `named` that fit the path to `dst`: addresses in the network of the
+    /// next hop; otherwise addresses of the sending interface; otherwise all addresses of the
+    /// family.
     pub fn sources_to(&self, dst: IpAddr, named: &[IpAddr]) -> Vec<IpAddr> {
         let of_family: Vec<IpAddr> =
             named.iter().copied().filter(|ip| ip.is_ipv4() == dst.is_ipv4()).collect();
@@ -45,8 +46,9 @@ impl NextHops {
         tiers.into_iter().find(|tier| !tier.is_empty()).unwrap_or(of_family)
     }
 
-    /// Whether a server's answers to an address of this host come back here: packets from the address leave for the server by the
-    /// interface that has it, or the address belongs to the network of no link, so routers lead to it.
+    /// Whether a server's answers to an address of this host return here: packets from the address
+    /// leave by the interface that has it, or the address is in no link's network, so that routers
+    /// lead to it.
     pub fn answers_return(&self, source: IpAddr, server: IpAddr) -> bool {
         let ways = self.hops_from(source, server);
         let mut links = self.interfaces().iter().filter(|link| link.up);
@@ -64,9 +66,9 @@ impl NextHops {
             })
     }
 
-    /// Why packets of packet modes to a server must not be sent, in words for an operator. `named` are the SNAT addresses of the
-    /// configuration: the server sees those that fit its way, or the one that the kernel would choose if there are none. `None`:
-    /// it sees clients' own addresses.
+    /// Operator-facing reason why packet modes must not send packets to a server. `named` are the
+    /// configured SNAT addresses: the server sees those that fit its path, or the kernel's choice
+    /// if there are none. `None`: the server sees clients' own addresses.
     pub fn refusal_of(&self, server: IpAddr, named: Option<&[IpAddr]>) -> Option<String> {
         let own = named.map(|named| {
             let (present, gone): (Vec<IpAddr>, Vec<IpAddr>) = named.iter().partition(|ip| self.is_own(**ip));
@@ -77,19 +79,19 @@ impl NextHops {
         sources.into_iter().find_map(|source| self.refusal(source, server))
     }
 
-    /// The address as an interface has it that is up; `None` if none has it.
+    /// Address as configured on an interface that is up; `None` if no interface has it.
     pub fn own_address(&self, ip: IpAddr) -> Option<&InterfaceAddress> {
         let details = self.interfaces().iter().filter(|link| link.up).flat_map(|link| &link.details);
         details.into_iter().find(|address| address.ip == ip)
     }
 }
 
-/// The higher, the better. The first criterion decides, then the next.
+/// Rank of a source address; the highest wins. Criteria are compared in order.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank([u32; 6]);
 
 impl Rank {
-    /// As `fib_info_update_nhc_saddr` and `inet_select_addr` of Linux do.
+    /// Ranks like `fib_info_update_nhc_saddr` and `inet_select_addr` of Linux.
     fn v4(hop: RouteHop, dst: IpAddr, link: &Interface, address: &InterfaceAddress) -> Rank {
         let next = hop.gateway.unwrap_or(dst);
         Rank([
@@ -102,7 +104,8 @@ impl Rank {
         ])
     }
 
-    /// As RFC 6724, section 5. A temporary address is the last choice: servers should see a client for as long as it stays.
+    /// Ranks like RFC 6724, section 5. Temporary addresses come last, as servers should see a
+    /// stable address.
     fn v6(hop: RouteHop, dst: IpAddr, link: &Interface, address: &InterfaceAddress) -> Rank {
         Rank([
             u32::from(hop.source == Some(address.ip)),
@@ -119,7 +122,7 @@ fn is_unique_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unique_local())
 }
 
-/// Leading bits that two addresses of a family have in common.
+/// Number of leading bits that two addresses of a family share.
 pub(crate) fn common_bits(a: IpAddr, b: IpAddr) -> u32 {
     match (a, b) {
         (IpAddr::V4(a), IpAddr::V4(b)) => (u32::from(a) ^ u32::from(b)).leading_zeros(),
@@ -137,7 +140,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// An interface with these addresses, each with its prefix length and words about it.
+    /// Interface with these addresses, each with its prefix length and properties as words.
     fn link(index: u32, addresses: &[&str]) -> Interface {
         let details: Vec<InterfaceAddress> = addresses
             .iter()

@@ -1,4 +1,4 @@
-//! Where packets go.
+//! Tests of route lookups.
 
 use super::*;
 use crate::fixture::{self, interface};
@@ -14,7 +14,8 @@ fn loopback(addresses: &[&str]) -> Interface {
     Interface { mac: Some([0; 6]), loopback: true, ..interface(1, addresses) }
 }
 
-/// `10.0.0.0/8`, the interface, and the router if there is one.
+/// Route to a network such as `10.0.0.0/8`, through an interface, and through a router if there is
+/// one.
 fn route(network: &str, interface: u32, gateway: Option<&str>) -> Route {
     fixture::route(network, interface, gateway.map(ip))
 }
@@ -31,7 +32,7 @@ fn unresolved(address: &str, interface: u32) -> Result<u32, Unreachable> {
     Err(Unreachable::Unresolved { ip: ip(address), interface })
 }
 
-/// The MAC's last byte of the next hop to `dst`.
+/// Last byte of the MAC address of the next hop to `dst`.
 fn mac_to(hops: &NextHops, dst: &str) -> u8 {
     hops.get(hops.lookup(ip(dst)).unwrap()).unwrap().dst_mac[5]
 }
@@ -173,7 +174,7 @@ fn traffic_passes_where_the_vip_is_and_where_the_servers_are() {
     );
 }
 
-/// A route that says how long packets may be.
+/// Route with an MTU.
 fn narrow(network: &str, interface: u32, gateway: Option<&str>, mtu: u32) -> Route {
     let mut route = route(network, interface, gateway);
     route.hops[0].mtu = Some(mtu);
@@ -267,7 +268,7 @@ fn what_has_to_be_on_the_link_is_not_sent_to_a_router() {
     assert_eq!(through(&[]), Err(Unreachable::NoRoute));
 }
 
-/// A LAN with these hosts on it.
+/// LAN with these hosts.
 fn lan_of(before: &NextHops, hosts: impl Iterator<Item = u32>) -> NextHops {
     let host =
         |n: u32| Neighbour { interface: LAN, ip: [10, 1, (n >> 8) as u8, n as u8].into(), mac: [2; 6] };
@@ -329,7 +330,7 @@ fn broadcast_addresses_are_those_of_interfaces_and_of_the_kernel() {
     let routes = [
         route("0.0.0.0/0", WAN, Some("192.0.2.1")),
         route("10.9.0.0/16", LAN, None),
-        // More specific than the networks of the interfaces.
+        // Route that is more specific than the networks of the interfaces.
         route("10.255.255.255/32", LAN, Some("10.0.0.9")),
         local,
         listed(7),
