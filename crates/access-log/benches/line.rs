@@ -1,4 +1,4 @@
-//! A line of the access log, as text and as JSON.
+//! Formatting a line of the access log, as text and as JSON.
 
 use std::hint::black_box;
 use std::time::{Duration, SystemTime};

@@ -1,4 +1,4 @@
-//! The fields of a line. Pure.
+//! Fields of an access log line. Pure.
 
 use std::fmt::{self, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -10,17 +10,17 @@ use super::{LoggedRequest, LoggedTls, Record, ServedBy};
 
 macro_rules! fields {
     ($($variant:ident, $name:literal, $doc:literal;)+) => {
-        /// A field of a line.
+        /// Field of an access log line.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Field {
             $(#[doc = $doc] $variant,)+
         }
 
         impl Field {
-            /// All of them, in the order of a line in JSON.
+            /// All fields, in the order of a JSON line.
             pub const ALL: &[Field] = &[$(Field::$variant),+];
 
-            /// The name in templates and in JSON.
+            /// Name in templates and in JSON.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Field::$variant => $name,)+
@@ -69,14 +69,14 @@ fields! {
     Compression, "compression", "How convey has compressed the response: `zstd`, `br` or `gzip`.";
 }
 
-/// What a field holds of a record.
+/// Value of a field.
 pub(super) enum Value<'a> {
-    /// It is not known, or there is none.
+    /// Unknown or missing value.
     None,
     Word(&'a str),
-    /// `backend/server`: two names.
+    /// Two names: `backend/server`.
     Names(&'a str, &'a str),
-    /// Something without quotes or spaces.
+    /// Address with port, which needs no quotes.
     Address(SocketAddr),
     Ip(IpAddr),
     Time(SystemTime),
@@ -85,7 +85,7 @@ pub(super) enum Value<'a> {
 }
 
 impl Field {
-    /// What it holds of a record that ended at this time of the wall clock.
+    /// Value of this field in a record that ended at this wall-clock time.
     pub(super) fn of(self, record: &Record, ended: SystemTime) -> Value<'_> {
         let time = |time: Option<Duration>| time.map_or(Value::None, Value::Milliseconds);
         let bytes = |bytes: Option<u64>| bytes.map_or(Value::None, Value::Number);
@@ -137,7 +137,8 @@ impl Field {
         }
     }
 
-    /// Whether a record may have it: some are of requests, of connections that are routed, or of those within TLS.
+    /// Whether a record may have this field: some fields exist only for requests, for routed
+    /// connections, or for TLS connections.
     pub(super) fn is_for(self, record: &Record) -> bool {
         use Field::{
             AnsweredBy, Compression, Host, HttpVersion, Method, Route, Sni, Status, Target, TraceId,
@@ -181,7 +182,7 @@ impl Field {
 }
 
 impl Value<'_> {
-    /// As text: what is not there is `-`.
+    /// Writes the value as text; a missing value is `-`.
     pub(super) fn write_text(&self, out: &mut String) -> fmt::Result {
         match self {
             Value::None => out.write_char('-'),
@@ -207,7 +208,7 @@ impl Value<'_> {
         }
     }
 
-    /// As JSON: what is not there is `null`.
+    /// Writes the value as JSON; a missing value is `null`.
     pub(super) fn write_json(&self, out: &mut String) -> fmt::Result {
         match self {
             Value::None => out.write_str("null"),
@@ -223,11 +224,12 @@ impl Value<'_> {
     }
 }
 
-/// Quoted if it would not be one word else, or not be told from nothing: some names come from DNS.
+/// Quotes a text that is not a single word, or would look like a missing value: some names come
+/// from DNS.
 fn write_word(out: &mut String, parts: &[&str]) -> fmt::Result {
     let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'=';
     let is_odd = |c: char| c.is_whitespace() || c.is_control() || c == '"' || c == '=';
-    // Nearly all are of ASCII: bytes are faster than characters.
+    // Nearly all names are ASCII, for which bytes are faster than characters.
     let is_one_word = |part: &&str| part.bytes().all(is_plain) || !part.contains(is_odd);
     if !parts.iter().all(is_one_word) || matches!(parts, ["" | "-"]) {
         return write!(out, "{:?}", parts.concat());
@@ -248,7 +250,7 @@ fn write_string(out: &mut String, parts: &[&str]) -> fmt::Result {
     Ok(())
 }
 
-/// As `Display` has it; of IPv4 faster.
+/// Formats like `Display`; faster for IPv4.
 fn write_ip(out: &mut String, ip: IpAddr) -> fmt::Result {
     let IpAddr::V4(ip) = ip else { return write!(out, "{ip}") };
     for (n, octet) in ip.octets().into_iter().enumerate() {
@@ -264,7 +266,7 @@ fn write_number(out: &mut String, n: u64) {
     out.push_str(itoa::Buffer::new().format(n));
 }
 
-/// With microseconds behind the point.
+/// Formats milliseconds with three decimals.
 fn write_milliseconds(out: &mut String, time: Duration) {
     write_number(out, time.as_secs().saturating_mul(1_000).saturating_add(time.subsec_millis().into()));
     let micros = time.subsec_micros() % 1_000;

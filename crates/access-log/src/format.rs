@@ -1,32 +1,32 @@
-//! What a line looks like: text, JSON, or a template. Pure.
+//! Format of access log lines: text, JSON, or a template. Pure.
 
 use std::time::SystemTime;
 
 use super::{Field, Record};
 
-/// The line unless another is wanted.
+/// Default format of lines.
 const TEXT: &str = "{time} mode={mode} protocol={protocol} client_addr={client_addr} proxy_addr={proxy_addr} frontend={frontend} \
     listen_addr={listen_addr} server={server} server_addr={server_addr} bytes_rx={bytes_rx} bytes_tx={bytes_tx} \
     queue_ms={queue_ms} connect_ms={connect_ms} total_ms={total_ms} retries={retries} termination={termination} \
     reason={reason}";
 
-/// The same of a request.
+/// Default format of lines for requests.
 const REQUEST_TEXT: &str = "{time} client_addr={client_addr} frontend={frontend} method={method} host={host} target={target} \
     status={status} answered_by={answered_by} route={route} server={server} server_addr={server_addr} bytes_rx={bytes_rx} \
     bytes_tx={bytes_tx} total_ms={total_ms} retries={retries} termination={termination} reason={reason}";
 
-/// What follows [`TEXT`] where connections are routed.
+/// Suffix of [`TEXT`] for routed connections.
 const ROUTED_TEXT: &str = " sni={sni} route={route}";
 
-/// Makes a line of a record.
+/// Format that turns a record into a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Format {
-    /// As the configuration has it.
+    /// Format as in the configuration.
     source: String,
     parts: Option<Vec<Part>>,
-    /// Of requests, where these look different.
+    /// Parts for requests, where their format differs.
     of_requests: Option<Vec<Part>>,
-    /// What follows of connections that are routed.
+    /// Suffix for routed connections.
     of_routed: Vec<Part>,
 }
 
@@ -36,14 +36,14 @@ enum Part {
     Field(Field),
 }
 
-/// Why a template cannot be used.
+/// Reason why a template is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FormatError {
-    /// There is no field of this name.
+    /// No field has this name.
     UnknownField(String),
-    /// A brace that has no other; a brace itself is written twice.
+    /// An unbalanced brace; a literal brace is written twice.
     Unbalanced,
-    /// It is neither the name of a format nor has it a field.
+    /// The text is neither the name of a format nor a template with a field.
     NoField,
 }
 
@@ -56,10 +56,11 @@ impl Default for Format {
 }
 
 impl Format {
-    /// `text`, `json`, or a template such as `{client_ip} {server} {total_ms}`. Braces themselves are written twice.
+    /// Parses `text`, `json`, or a template such as `{client_ip} {server} {total_ms}`. Literal
+    /// braces are written twice.
     ///
     /// # Errors
-    /// The template has a field that nobody knows, none at all, or a single brace.
+    /// The template has an unknown field, no field at all, or a single brace.
     pub fn parse(source: &str) -> Result<Format, FormatError> {
         let parts = match source {
             "text" => return Ok(Format::default()),
@@ -75,12 +76,12 @@ impl Format {
         Ok(Format { source: source.to_owned(), parts, of_requests: None, of_routed: Vec::new() })
     }
 
-    /// As the configuration has it.
+    /// Format as in the configuration.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Appends the line of a record that ended at this time of the wall clock.
+    /// Appends the line of a record that ended at this wall-clock time.
     pub fn write(&self, out: &mut String, record: &Record, ended: SystemTime) {
         let of_requests = self.of_requests.as_ref().filter(|_| record.request.is_some());
         let of_routed = record.hello.iter().flat_map(|_| &self.of_routed);

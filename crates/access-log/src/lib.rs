@@ -1,11 +1,11 @@
-//! The access log: one line for each connection, UDP session or flow, once it has ended.
+//! Access log: one line for each connection, UDP session or flow, at its end.
 //!
-//! - [`Record`] is what is known of it. The data path asks [`AccessLog::chooses_one`], makes one and hands it to
-//!   [`AccessLog::put`], which never waits.
-//! - [`Records`] is the other end, for the thread that writes.
-//! - [`Format`] makes a line of a record: text, JSON, or a template with [`Field`]s.
+//! - [`Record`] describes the connection. The data path calls [`AccessLog::chooses_one`], builds a
+//!   record and passes it to [`AccessLog::put`], which never blocks.
+//! - [`Records`] is the receiving end, for the writer thread.
+//! - [`Format`] turns a record into a line: text, JSON, or a template with [`Field`]s.
 //!
-//! Writing the lines is not in here.
+//! The crate `logging` writes the lines.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod field;

@@ -1,4 +1,4 @@
-//! From the data path to the thread that writes: a bounded queue that never makes anybody wait, nor wakes anybody.
+//! Queue from the data path to the writer thread: bounded, without blocking or wakeups.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -8,44 +8,45 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use super::Record;
 use convey_model::Timestamp;
 
-/// Records that may wait: those of a twentieth of a second at 300,000 connections a second.
+/// Maximum number of queued records: a twentieth of a second at 300,000 connections a second.
 const MAX_WAITING: usize = 1 << 14;
 
-/// The data path's end of the access log. It is off until somebody asks for [`AccessLog::records`] and turns it on.
+/// Sending end of the access log, for the data path. It is off until a caller of
+/// [`AccessLog::records`] turns it on.
 #[derive(Debug)]
 pub struct AccessLog {
-    /// The clock of the records.
+    /// Clock of the records.
     now: fn() -> Timestamp,
-    /// 0: it is off; else one record in so many is kept, by chance.
+    /// Sampling: 0 turns the log off; otherwise one record in this many is kept, at random.
     one_in: AtomicU32,
     queue: OnceLock<(Sender<Record>, Receiver<Record>)>,
     lost: AtomicU64,
 }
 
-/// The writer's end.
+/// Receiving end of the access log, for the writer thread.
 #[derive(Debug, Clone)]
 pub struct Records(Receiver<Record>);
 
 impl Default for AccessLog {
-    /// One that stays off.
+    /// Creates a log that stays off.
     fn default() -> AccessLog {
         AccessLog::new(Timestamp::default)
     }
 }
 
 impl AccessLog {
-    /// One that is off, whose records go by this clock.
+    /// Creates a log that is off, whose records use this clock.
     pub fn new(now: fn() -> Timestamp) -> AccessLog {
         AccessLog { now, one_in: AtomicU32::new(0), queue: OnceLock::new(), lost: AtomicU64::new(0) }
     }
 
-    /// Now, by the clock of the records.
+    /// Current time of the records' clock.
     pub fn now(&self) -> Timestamp {
         (self.now)()
     }
 
-    /// Whether one more is to be logged: it is on, and this one is among those that are kept. No more than a load while it
-    /// is off.
+    /// Whether the next record is to be logged: the log is on, and the sample includes the record.
+    /// Costs a single load while the log is off.
     #[inline]
     pub fn chooses_one(&self) -> bool {
         match self.one_in.load(Ordering::Relaxed) {
@@ -55,23 +56,23 @@ impl AccessLog {
         }
     }
 
-    /// Logs what `make` says, if it has anything to say, it is on, and there is room. Never waits.
+    /// Logs the record that `make` returns, if the log is on and the queue has space. Never blocks.
     pub fn put(&self, make: impl FnOnce() -> Option<Record>) {
         let Some((queue, _)) = self.queue.get().filter(|_| self.is_on()) else { return };
-        // While it is full nothing is made, either.
+        // A full queue skips the call of `make`, too.
         let is_lost = queue.is_full() || make().is_some_and(|record| queue.try_send(record).is_err());
         if is_lost {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Whether anything is logged.
+    /// Whether the log is on.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.one_in.load(Ordering::Relaxed) != 0
     }
 
-    /// Keeps one record in so many from now on; 0 turns it off.
+    /// Sets the sampling to one record in `records`; 0 turns the log off.
     pub fn keep_one_in(&self, records: u32) {
         self.one_in.store(records, Ordering::Relaxed);
     }
@@ -81,19 +82,19 @@ impl AccessLog {
         self.lost.fetch_add(lines, Ordering::Relaxed);
     }
 
-    /// Records that found no room so far, and lines that could not be written.
+    /// Number of records dropped by a full queue, and of lines that could not be written.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// What is to be written. The memory is taken with the first call.
+    /// Returns the receiving end. The first call allocates the queue.
     pub fn records(&self) -> Records {
         Records(self.queue.get_or_init(|| bounded(MAX_WAITING)).1.clone())
     }
 }
 
 impl Records {
-    /// The next one, if there is one. To be asked from time to time: nobody is woken for a record.
+    /// Returns the next record, if there is one. Must be polled, as records cause no wakeup.
     pub fn next(&self) -> Option<Record> {
         self.0.try_recv().ok()
     }

@@ -1,4 +1,4 @@
-//! A connection, or a request, that has ended. Pure.
+//! Access log record of a connection or request that has ended. Pure.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -6,103 +6,106 @@ use std::time::Duration;
 
 use convey_model::{Mode, Protocol, Timestamp};
 
-/// A connection, UDP session or flow that has ended.
+/// Record of a connection, UDP session or flow that has ended.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// When it ended.
+    /// Time of the end.
     pub ended: Timestamp,
-    /// From its beginning to its end.
+    /// Duration from beginning to end.
     pub total: Duration,
-    /// How long it waited for a connection slot and a server, once its PROXY header had come; `None`: it is not known, or
-    /// no server was tried.
+    /// Time of the wait for a connection slot and a server, after the PROXY header; `None`:
+    /// unknown, or no server was tried.
     pub queued: Option<Duration>,
-    /// How long it took until a server had accepted, retries included; `None`: it is not known, or none has.
+    /// Time until a server accepted the connection, retries included; `None`: unknown, or no server
+    /// accepted.
     pub connect: Option<Duration>,
-    /// How it was forwarded.
+    /// Forwarding mode.
     pub mode: Mode,
-    /// The protocol that the client speaks.
+    /// Protocol of the client.
     pub protocol: Protocol,
-    /// The client, by its PROXY header if it came with one, or as trusted proxies name it in `X-Forwarded-For`.
+    /// Client address, from the PROXY header if there was one, or from `X-Forwarded-For` of a
+    /// trusted proxy.
     pub client: SocketAddr,
-    /// The proxy that names the client in a PROXY header or in `X-Forwarded-For`.
+    /// Proxy that named the client in a PROXY header or in `X-Forwarded-For`.
     pub proxy: Option<SocketAddr>,
-    /// The address that the client asked.
+    /// Address that the client connected to.
     pub listen: SocketAddr,
-    /// The frontend's name.
+    /// Name of the frontend.
     pub frontend: Arc<str>,
-    /// The backend's name.
+    /// Name of the backend.
     pub backend: Arc<str>,
-    /// The server that served it, or failed it last; `None`: no server was asked.
+    /// Server that served the client, or failed last; `None`: no server was tried.
     pub server: Option<ServedBy>,
-    /// Bytes from the client; `None`: it is not known how many.
+    /// Bytes received from the client; `None`: unknown.
     pub bytes_rx: Option<u64>,
-    /// Bytes to the client; `None`: it is not known how many.
+    /// Bytes sent to the client; `None`: unknown.
     pub bytes_tx: Option<u64>,
-    /// Further servers that were tried.
+    /// Number of further servers that were tried.
     pub retries: u32,
-    /// How it ended.
+    /// How the connection ended.
     pub termination: Termination,
-    /// Why, by the label of the counter; `None`: in the usual way.
+    /// Reason of the end, by the label of the counter; `None`: a normal end.
     pub reason: Option<&'static str>,
-    /// What its TLS handshake has agreed on; `None`: there was none, or it failed.
+    /// Result of the TLS handshake; `None`: no handshake, or it failed.
     pub tls: Option<Arc<LoggedTls>>,
-    /// What its client asked for, where its frontend routes by that (proxy mode).
+    /// Server name and route, if the frontend routes by server name (proxy mode).
     pub hello: Option<Box<LoggedHello>>,
-    /// Of mode http: the record is about this request, and the times begin with its head. `None` in other modes.
+    /// Request of the record, in mode `http`: then times begin with its head. `None` in other
+    /// modes.
     pub request: Option<Box<LoggedRequest>>,
 }
 
-/// The beginning of a TLS connection that convey did not decrypt.
+/// ClientHello of a TLS connection that convey did not decrypt.
 #[derive(Debug, Clone)]
 pub struct LoggedHello {
-    /// The server name; `None`: it has none, or is not TLS.
+    /// Server name; `None`: the client sent none, or does not speak TLS.
     pub sni: Option<Box<str>>,
-    /// The route that it took; `None`: there was none.
+    /// Route of the connection; `None`: no route.
     pub route: Option<Arc<str>>,
 }
 
-/// A request of HTTP.
+/// HTTP request of a record.
 #[derive(Debug, Clone)]
 pub struct LoggedRequest {
-    /// Its method.
+    /// Method.
     pub method: Box<str>,
-    /// The host that it is for.
+    /// Host of the request.
     pub host: Box<str>,
-    /// Its path and query.
+    /// Path and query.
     pub target: Box<str>,
-    /// The route that it took; `None`: that of the frontend, or none.
+    /// Route of the request; `None`: the frontend's default, or none.
     pub route: Option<Arc<str>>,
-    /// The status that the client got; `None`: it got none.
+    /// Status that the client received; `None`: no response.
     pub status: Option<u16>,
-    /// Who made the response is convey, and no server.
+    /// Whether convey itself made the response (local reply).
     pub is_answered_here: bool,
-    /// The version of HTTP that the client speaks.
+    /// HTTP version of the client.
     pub version: &'static str,
-    /// The trace that it is a part of.
+    /// Trace id of the request.
     pub trace_id: Option<Box<str>>,
-    /// How convey has compressed the response; `None`: not at all.
+    /// Compression by convey; `None`: not compressed.
     pub compression: Option<&'static str>,
 }
 
-/// What a TLS handshake has agreed on.
+/// Result of a TLS handshake.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoggedTls {
     /// `TLSv1.3` or `TLSv1.2`.
     pub version: &'static str,
-    /// The cipher suite as the RFCs name it.
+    /// Cipher suite, by its RFC name.
     pub cipher_suite: Box<str>,
-    /// The name that the client asked for; empty: none.
+    /// Server name (SNI) from the client; empty: none.
     pub server_name: Box<str>,
-    /// The subject of the client's certificate; empty without one.
+    /// Subject of the client's certificate; empty without a certificate.
     pub client_subject: Box<str>,
 }
 
-/// A server.
+/// Server of a record.
 #[derive(Debug, Clone)]
 pub struct ServedBy {
-    /// Its name, without the backend's.
+    /// Name of the server, without the backend's.
     pub name: Arc<str>,
-    /// Where it is.
+    /// Address of the server.
     pub addr: SocketAddr,
 }
 
@@ -111,24 +114,25 @@ pub struct ServedBy {
 pub enum Termination {
     /// Both sides closed it.
     Closed,
-    /// Nothing came any more, and that is how it usually ends (UDP).
+    /// The session or flow was idle, which is its usual end (UDP).
     Expired,
     /// The client got no server.
     Refused,
-    /// Nothing came for too long.
+    /// No data arrived before a timeout.
     Timeout,
-    /// A side reset it, or convey did because the server is gone.
+    /// One side reset the connection, or convey did because the server is gone.
     Reset,
-    /// convey stopped, or took the server or the frontend away, or a reload denied the client.
+    /// convey stopped, removed the server or the frontend, or a reload denied the client.
     Cut,
-    /// It made room for another one.
+    /// convey evicted the connection in favour of another one.
     Evicted,
-    /// It goes on, by the next process or another balancer (DSR, UDP of an upgrade).
+    /// The connection continues in the next process or at another balancer (DSR, UDP during an
+    /// upgrade).
     Left,
 }
 
 impl Termination {
-    /// The word in the log.
+    /// Name in the log.
     pub fn name(self) -> &'static str {
         match self {
             Termination::Closed => "closed",

@@ -1,4 +1,5 @@
-//! Choosing a server and building the tables, at 10, 100 and 1,000 servers whose weights differ.
+//! Benchmarks of server choice and of building the tables, with 10, 100 and 1,000 servers of
+//! different weights.
 
 use std::hint::black_box;
 use std::net::SocketAddr;
@@ -47,7 +48,7 @@ fn tables(criterion: &mut Criterion) {
     }
 }
 
-/// Weights of one to ten.
+/// Servers with weights from one to ten.
 fn members(n: usize) -> Vec<Member> {
     let member = |i: usize| Member {
         identity: SocketAddr::from(([10, 0, (i >> 8) as u8, i as u8], 80)).into(),
@@ -58,7 +59,7 @@ fn members(n: usize) -> Vec<Member> {
     (0..n).map(member).collect()
 }
 
-/// Servers without connections.
+/// Loads of servers without connections.
 struct Idle(Vec<u32>);
 
 impl Loads for Idle {

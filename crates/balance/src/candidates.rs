@@ -1,35 +1,35 @@
-//! The parts that the algorithms share: the servers a table is made of, and the way on when the one it names
-//! cannot take the connection.
+//! Shared parts of the algorithms: the servers of a table, and the fallback when the server of a
+//! table cannot take the connection.
 
 use super::hash::ADDRESS;
 use super::steps::{Step, Witness};
 use super::{FlowHash, Identity, Loads, Member};
 
-/// Places that are tried in a table before the servers are gone through one by one.
+/// Maximum number of table places that are tried before the servers are searched one by one.
 const MAX_PLACES_TRIED: usize = 8;
 
-/// Bytes that tell servers apart.
+/// Length of a server's identity in bytes.
 pub(super) const IDENTITY: usize = ADDRESS + 2;
 
-/// A server that takes part in a hash table.
+/// Server in a hash table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
-    /// Its index among the members.
+    /// Index of the server among the members.
     pub index: u32,
-    /// At least 1.
+    /// Weight of the server, at least 1.
     pub weight: u16,
-    /// What places it, and how many members of which that is the same come before it.
+    /// Place of the server, followed by the number of earlier members with the same place.
     pub identity: [u8; IDENTITY],
 }
 
-/// The servers that may be chosen, in an order that depends on what places them alone.
+/// Servers that may be chosen, in an order that depends only on their identities.
 pub(super) fn candidates(members: &[Member]) -> Vec<Candidate> {
     let mut sorted: Vec<(Identity, u16, usize)> =
         members.iter().enumerate().map(|(index, m)| (m.identity, m.weight, index)).collect();
     sorted.sort_unstable();
     let mut candidates = Vec::with_capacity(sorted.len());
     for twins in sorted.chunk_by(|a, b| a.0.place == b.0.place) {
-        // Counted over all members, so that the health of one does not rename the others.
+        // Numbered over all members, so that the health of one server does not renumber the others.
         for (nth, &(Identity { place, .. }, weight, index)) in twins.iter().enumerate() {
             if may_be_chosen(&members[index]) {
                 let mut identity = [0; IDENTITY];
@@ -42,14 +42,14 @@ pub(super) fn candidates(members: &[Member]) -> Vec<Candidate> {
     candidates
 }
 
-/// The servers that may be chosen where no address matters: index, and weight in hundredths.
+/// Servers that may be chosen, for algorithms that do not hash: index, and weight in hundredths.
 pub(super) fn weighted(members: &[Member]) -> impl Iterator<Item = (u32, u64)> {
     let chosen = members.iter().enumerate().filter(|(_, member)| may_be_chosen(member));
     let share = |member: &Member| u64::from(member.weight) * u64::from(member.percent);
     chosen.map(move |(index, member)| (index as u32, share(member)))
 }
 
-/// Connections of a server, for its weight.
+/// Load of a server: connections for its weight.
 #[derive(Clone, Copy)]
 pub(super) struct Load {
     pub connections: u64,
@@ -57,32 +57,32 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Compares connections per weight, exactly.
+    /// Compares connections per weight, without rounding.
     pub(super) fn is_less_than(self, other: Load) -> bool {
         self.connections * other.weight < other.connections * self.weight
     }
 }
 
-/// Whether a table may name this server.
+/// Whether a table may include this server.
 fn may_be_chosen(member: &Member) -> bool {
     member.eligible && member.weight > 0
 }
 
-/// A table of servers that is asked with a hash.
+/// Table of servers for lookups by hash.
 pub(super) trait HashTable {
-    /// All that it knows.
+    /// All servers of the table.
     fn servers(&self) -> &[u32];
 
-    /// The server that it names for a flow.
+    /// Server of a flow.
     fn named(&self, flow: FlowHash) -> Option<usize>;
 
-    /// How it came to name this server, which is `usable` or not.
+    /// Step that leads to this server, which is `usable` or not.
     fn step(&self, flow: FlowHash, server: usize, usable: bool) -> Step;
 }
 
-/// The server that a table names for the flow. If it is not usable, other places of the table are tried,
-/// so that its flows spread by weight and the same flow finds the same substitute; at last the first usable
-/// one of those that the table knows.
+/// Returns the server of a flow. If that server is not usable, tries other places of the table, so
+/// that its flows spread by weight and the same flow finds the same substitute. At last, returns
+/// the first usable server of the table.
 pub(super) fn usable_or_again(
     table: &impl HashTable,
     flow: FlowHash,
@@ -105,7 +105,7 @@ pub(super) fn usable_or_again(
     server
 }
 
-/// The first usable one of `servers`, from position `start` on and once around.
+/// First usable server of `servers`, from position `start` on and once around.
 pub(super) fn first_usable(servers: &[u32], start: usize, loads: &dyn Loads) -> Option<usize> {
     let (before, after) = servers.split_at(start);
     after.iter().chain(before).map(|&server| server as usize).find(|&server| loads.usable(server))
@@ -116,7 +116,7 @@ mod tests {
     use super::super::testing::{TestLoads, members};
     use super::*;
 
-    /// Three servers. This flow finds the first, all others the one at the given index.
+    /// Table of three servers: this flow finds the first, all others the server at the given index.
     struct Table(FlowHash, usize);
 
     impl HashTable for Table {

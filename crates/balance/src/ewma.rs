@@ -1,11 +1,13 @@
-//! The server whose answers come soonest: an exponentially weighted moving average of its times, and the requests that wait there.
+//! Least response time: an exponentially weighted moving average of response times (EWMA), and the
+//! requests that wait for each server.
 //!
-//! As in `power_of_two` two servers are drawn by weight. The first gets the request, unless it is dearer
-//! than the second: then only with the probability of their costs' ratio. So servers that are as fast share by weight, a slow one
-//! keeps a small share by which it is seen to recover, and balancers that do not know of each other do not all turn to one server.
-//! A server without history gets one request at a time as a probe.
+//! Like `power_of_two`, it draws two servers by weight. The first server gets the request, unless
+//! its cost is higher than the second's: then it gets the request only with the probability of the
+//! ratio of their costs. So equally fast servers share by weight, a slow server keeps a small share
+//! by which its recovery is seen, and independent balancers do not all turn to one server. A server
+//! without history gets one request at a time as a probe.
 //!
-//! The averages are those of Finagle's "Peak EWMA" (see [`AnswerTimes`](super::AnswerTimes)).
+//! The averages follow Finagle's "Peak EWMA" (see [`AnswerTimes`](super::AnswerTimes)).
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -14,17 +16,19 @@ use super::pairs::{DrawnServer, PairTable};
 use super::steps::{Foreseen, ForeseenTurns, Turns, Witness, foresee};
 use super::{Balancer, FlowHash, Loads, Member};
 
-/// A server that owes answers for longer than usual gets a request only while another one costs this part of it at least.
+/// Minimum cost ratio for a server whose answers are overdue: it gets a request only if the other
+/// server costs at least this fraction.
 const LEAST_RATIO: f64 = 0.5;
 
-/// The cheaper of two, as a rule. It goes by [`Loads::cost`].
+/// Least response time balancer: mostly chooses the cheaper of two servers, by [`Loads::cost`].
 pub struct Ewma {
     pairs: PairTable,
     turn: Arc<AtomicUsize>,
 }
 
 impl Ewma {
-    /// Of the servers that may be chosen. `turn` is what the draws come from, as [`build`](super::build) has it.
+    /// Builds a balancer of the servers that may be chosen. `turn` is the source of the draws, as
+    /// in [`build`](super::build).
     pub fn new(members: &[Member], turn: Arc<AtomicUsize>) -> Ewma {
         Ewma { pairs: PairTable::new(members), turn }
     }
@@ -41,7 +45,7 @@ impl Ewma {
             Some(loads.cost(one.server)? * (1.0 + pending * mean / one.weight as f64))
         };
         let is_better = |[first, second]: [DrawnServer; 2], chance: FlowHash| {
-            // A server that has never answered is as good as the other, until it has a request.
+            // A server without history counts as good as the other, until a request waits for it.
             let Some((cost_of_first, cost_of_second)) = cost(first).zip(cost(second)) else { return false };
             let least = if loads.is_silent(first.server) { LEAST_RATIO } else { 0.0 };
             cost_of_second < chance.fraction().max(least) * cost_of_first

@@ -1,5 +1,5 @@
-//! Hashes that are the same on every machine and in every release: explicit bytes in a fixed order into
-//! xxh3 with fixed seeds. Changing anything here moves every client to another server.
+//! Hashes that are equal on every machine and in every release: explicit bytes in a fixed order
+//! into xxh3 with fixed seeds. Any change here moves every client to another server.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,11 +7,11 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed, xxh3_128};
 
 use convey_model::{HashKey, HashOn};
 
-/// What the hashing algorithms know of a flow; well mixed in all bits.
+/// Hash of a flow for the hashing algorithms; well mixed in all bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowHash(pub u64);
 
-/// Hashes what `on` says of a connection from `client` to `vip`.
+/// Hashes the fields that `on` selects, of a connection from `client` to `vip`.
 pub fn flow_hash(on: HashOn, client: SocketAddr, vip: SocketAddr) -> FlowHash {
     const SEED: u64 = u64::from_be_bytes(*b"flowhash");
     let client = address_bytes(client);
@@ -27,23 +27,25 @@ pub fn flow_hash(on: HashOn, client: SocketAddr, vip: SocketAddr) -> FlowHash {
     FlowHash(hash)
 }
 
-/// Hashes what a request says of its client.
+/// Hashes the value of a request field that identifies the client.
 pub fn value_hash(value: &[u8]) -> FlowHash {
     const SEED: u64 = u64::from_be_bytes(*b"reqvalue");
     FlowHash(xxh3_64_with_seed(value, SEED))
 }
 
-/// Identity of a server in hash tables. Its place comes first, so that identities are sorted by it.
+/// Identity of a server in hash tables. The place comes first, so that identities are sorted by
+/// place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity {
-    /// Bytes that place the server, as many as an address with its port has.
+    /// Bytes that place the server, as long as an address with its port.
     pub(super) place: [u8; ADDRESS],
-    /// Address and port: tells servers of one place apart, whatever their order in the file and their weights.
+    /// Address and port: orders servers with the same place, independent of their order in the file
+    /// and their weights.
     addr: [u8; ADDRESS],
 }
 
 impl Identity {
-    /// That of a server with this name and address.
+    /// Identity of a server with this name and address.
     pub fn new(key: HashKey, name: &str, addr: SocketAddr) -> Identity {
         let addr = address_bytes(addr);
         let mut place = addr;
@@ -66,8 +68,8 @@ impl From<SocketAddr> for Identity {
 }
 
 impl FlowHash {
-    /// The hash for another attempt, unrelated to this one: the flows of one unusable server spread over
-    /// all others.
+    /// Hash for another attempt, independent of this one: the flows of one unusable server spread
+    /// over all others.
     pub(super) fn again(self) -> FlowHash {
         FlowHash(xxh3_64(&self.0.to_le_bytes()))
     }
@@ -78,10 +80,11 @@ impl FlowHash {
         self.below_sum(len as u64) as usize
     }
 
-    /// The same for a sum of weights, which may be more than there could be servers.
+    /// Like `below`, for a sum of weights, which may exceed the number of servers.
     #[inline]
     pub(super) fn below_sum(self, sum: u64) -> u64 {
-        // The high half of the product: even like the remainder, but a multiplication where that divides.
+        // The high half of the product is as even as the remainder, and needs a multiplication
+        // instead of a division.
         ((u128::from(self.0) * u128::from(sum)) >> 64) as u64
     }
 }
@@ -89,7 +92,7 @@ impl FlowHash {
 impl FlowHash {
     /// Maps the hash evenly onto numbers from 0 to below 1.
     pub(super) fn fraction(self) -> f64 {
-        // As many bits as a number of 64 bits keeps.
+        // As many bits as an `f64` keeps.
         (self.0 >> 11) as f64 / (1u64 << 53) as f64
     }
 }
@@ -99,9 +102,9 @@ const IP: usize = 16;
 /// Bytes of an address with its port.
 pub(super) const ADDRESS: usize = IP + 2;
 
-/// Address, then port, both in network order. An IPv4 address and its IPv4-mapped form are one address:
-/// which of them we see depends on how the listener was opened. Scope ids differ between machines and are
-/// left out.
+/// Address, then port, both in network order. An IPv4 address and its IPv4-mapped form count as one
+/// address: the listener's family decides which form convey sees. Scope ids differ between machines
+/// and are left out.
 fn address_bytes(addr: SocketAddr) -> [u8; ADDRESS] {
     let ip = match addr.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),

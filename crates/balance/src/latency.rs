@@ -1,50 +1,55 @@
-//! How long a server's answers take, and how many of them fail: averages of the last ones, by which [`ewma`](crate::Ewma) chooses.
+//! Response times and failure rate of a server: moving averages, by which [`ewma`](crate::Ewma)
+//! chooses.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How fast what was seen is forgotten: by a factor of e in this time. A server that is asked nothing gets better by that, so it
-/// is asked again.
+/// Decay time of the averages: they shrink by a factor of e in this time. So a server without
+/// requests improves, and gets requests again.
 const MEMORY: Duration = Duration::from_secs(10);
 
-/// The least part that a new answer has in the average.
+/// Minimum weight of a new answer in the average.
 const LEAST_PART: f64 = 0.1;
 
-/// How much a failure and a success move the part that fails.
+/// Weights of a failure and of a success in the failure rate.
 const FAILURE_PART: f64 = 0.25;
 const SUCCESS_PART: f64 = 0.05;
 
-/// Answers that differ by less than this are equal: the host's scheduler decides about them.
+/// Response times below this count as equal: the host's scheduler decides about such differences.
 const FLOOR_US: f64 = 1_000.0;
 
-/// A server that owes answers may be silent for so many times its average, beside [`FLOOR_US`].
+/// Multiple of its average after which a server's answer is overdue, in addition to [`FLOOR_US`].
 const USUAL_SILENCE: f64 = 3.0;
 
-/// Cost of a server without history while a request probes it: any other is better.
+/// Cost of a server without history while a request probes it: any other server is cheaper.
 const PROBED_COST: f64 = 1e9;
 
-/// Clocks of workers differ by less than this: an answer that seems to come from the future has just come.
+/// Maximum difference between workers' clocks: an answer from the near future counts as just
+/// received.
 const MAX_CLOCK_STEP_MS: u32 = 60_000;
 
-/// What fails always costs so many times more. By the square of the part that fails: one failure of a hundred answers costs little.
+/// Cost factor of a server that always fails. The cost grows with the square of the failure rate:
+/// one failure in a hundred answers costs little.
 const FAILING_COSTS: f64 = 1_000.0;
 
-/// What is known of one server's answers. Writers on several threads may lose one of two answers that come at once.
+/// Moving averages of one server's answers. Of two simultaneous answers on different threads, one
+/// may be lost.
 ///
-/// "Peak EWMA": an average that follows a server that gets slower at once, and one that gets faster by and by. One slow
-/// answer alone is taken for chance; the second one counts.
+/// "Peak EWMA": the average follows a slower server at once, and a faster server gradually. A
+/// single slow answer counts as chance; the second one counts.
 #[derive(Debug, Default)]
 pub struct AnswerTimes {
-    /// Microseconds on average, and of the last answer (two `f32`).
+    /// Average response time, and last response time, in microseconds (two `f32`).
     times: AtomicU64,
-    /// The part that fails (an `f32`), and when the last answer came, in milliseconds.
+    /// Failure rate (an `f32`), and time of the last answer, in milliseconds.
     failing: AtomicU64,
-    /// Requests that wait for an answer.
+    /// Number of requests that wait for an answer.
     awaited: AtomicU32,
 }
 
 impl AnswerTimes {
-    /// An answer came `took` after its request, and whether it was a failure. `now` is the time since any fixed moment.
+    /// Records an answer that arrived `took` after its request, and whether it was a failure. `now`
+    /// is the time since any fixed point.
     pub fn answered(&self, took: Duration, is_failure: bool, now: Duration) {
         let (average, last) = self.times();
         let (failing, elapsed) = self.failing(now);
@@ -55,7 +60,7 @@ impl AnswerTimes {
         } else {
             failing * (1.0 - SUCCESS_PART)
         };
-        // What fails at once is not fast: a failure makes no average smaller.
+        // A fast failure is no fast server: a failure never lowers the average.
         let average = match took.min(last) {
             peak if peak > average => peak,
             _ if is_failure => average,
@@ -66,23 +71,23 @@ impl AnswerTimes {
             .store(u64::from((failing as f32).to_bits()) << 32 | u64::from(millis(now)), Ordering::Relaxed);
     }
 
-    /// A request is sent, and its answer awaited until [`AnswerTimes::ends`].
+    /// Records a sent request, whose answer is pending until [`AnswerTimes::ends`].
     pub fn begins(&self) {
         self.awaited.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A request has been answered, or is given up.
+    /// Records that a request was answered or abandoned.
     pub fn ends(&self) {
         self.awaited.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether a request waits for an answer.
+    /// Whether a request is pending.
     fn is_awaited(&self) -> bool {
         self.awaited.load(Ordering::Relaxed) > 0
     }
 
-    /// Cost of an answer of this server now, if it had nothing else to do: for comparing servers, at least 1. `None`: it has never
-    /// answered and no request waits for it, so it is worth one as a probe.
+    /// Current cost of an answer of this server without other load, at least 1, for comparing
+    /// servers. `None`: the server has no history and no pending request, so it deserves a probe.
     pub fn cost(&self, now: Duration) -> Option<f64> {
         let is_awaited = self.is_awaited();
         if !self.has_history() {
@@ -91,7 +96,8 @@ impl AnswerTimes {
         let (average, _) = self.times();
         let (failing, elapsed) = self.failing(now);
         let expected = if is_awaited {
-            // Nothing is forgiven before it answers, and the longer that takes the less is expected of it.
+            // The average does not decay before the server answers; its cost grows with the time
+            // that the answer is overdue.
             average.max(silence_us(average, elapsed))
         } else {
             average * (-elapsed.as_secs_f64() / MEMORY.as_secs_f64()).exp()
@@ -99,31 +105,31 @@ impl AnswerTimes {
         Some((FLOOR_US + expected) * (1.0 + failing * failing * FAILING_COSTS) / FLOOR_US)
     }
 
-    /// Whether it owes an answer, and has been silent for longer than it usually is.
+    /// Whether an answer of the server is pending for longer than usual.
     pub fn is_silent(&self, now: Duration) -> bool {
         self.is_awaited() && silence_us(self.times().0, self.failing(now).1) > 0.0
     }
 
-    /// Whether it has ever answered.
+    /// Whether the server has ever answered.
     fn has_history(&self) -> bool {
         self.times.load(Ordering::Relaxed) != 0 || self.failing.load(Ordering::Relaxed) != 0
     }
 
-    /// The average time of an answer.
+    /// Average response time.
     pub fn average(&self) -> Duration {
         Duration::from_secs_f64(self.times().0 / 1e6)
     }
 
-    /// The average and the last, in microseconds.
+    /// Average and last response time, in microseconds.
     fn times(&self) -> (f64, f64) {
         let times = self.times.load(Ordering::Relaxed);
         (f32::from_bits((times >> 32) as u32).into(), f32::from_bits(times as u32).into())
     }
 
-    /// The part that fails, as far as that is not forgotten, and how long ago the last answer came.
+    /// Failure rate after its decay, and time since the last answer.
     fn failing(&self, now: Duration) -> (f64, Duration) {
         let failing = self.failing.load(Ordering::Relaxed);
-        // The clock of milliseconds begins again every 49 days.
+        // The millisecond clock wraps every 49 days.
         let elapsed = match millis(now).wrapping_sub(failing as u32) {
             step if step > u32::MAX - MAX_CLOCK_STEP_MS => Duration::ZERO,
             elapsed => Duration::from_millis(elapsed.into()),
@@ -133,7 +139,7 @@ impl AnswerTimes {
     }
 }
 
-/// Microseconds by which a server is silent for longer than one with this average usually is.
+/// Microseconds by which an answer is overdue, for a server with this average.
 fn silence_us(average: f64, elapsed: Duration) -> f64 {
     (elapsed.as_secs_f64() * 1e6 - USUAL_SILENCE * average - FLOOR_US).max(0.0)
 }
@@ -152,7 +158,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// After answers of these milliseconds, one each 10 ms.
+    /// Averages after these answers in milliseconds, one each 10 ms.
     fn after(answers: &[u32]) -> AnswerTimes {
         let times = AnswerTimes::default();
         for (number, took) in (1..).zip(answers) {
@@ -196,7 +202,7 @@ mod tests {
         let cost = |times: &AnswerTimes, now| times.cost(now).unwrap();
         assert!(cost(&slow, 100 * MS) > 400.0);
         assert!(cost(&slow, Duration::from_secs(120)) < 1.1);
-        // The clock of milliseconds begins again meanwhile.
+        // The millisecond clock wraps meanwhile.
         let late = AnswerTimes::default();
         let end = Duration::from_millis(u32::MAX.into());
         (0..2).for_each(|_| late.answered(500 * MS, false, end));

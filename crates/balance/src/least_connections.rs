@@ -7,15 +7,15 @@ use super::candidates::{Load, weighted};
 use super::steps::{Foreseen, ForeseenTurns, Step, Turns, Witness, foresee};
 use super::{Balancer, FlowHash, Loads, Member};
 
-/// The least loaded server; among several, each in turn.
+/// Least connections balancer; equally loaded servers take turns.
 pub(super) struct LeastConnections {
-    /// Index and weight.
+    /// Index and weight of each server.
     servers: Box<[(u32, u64)]>,
     turn: Arc<AtomicUsize>,
 }
 
 impl LeastConnections {
-    /// Notes the servers that may be chosen.
+    /// Builds a balancer of the servers that may be chosen.
     pub(super) fn new(members: &[Member], turn: Arc<AtomicUsize>) -> Self {
         LeastConnections { servers: weighted(members).collect(), turn }
     }
@@ -24,10 +24,10 @@ impl LeastConnections {
         let start = turns.take().checked_rem(self.servers.len())?;
         let (before, after) = self.servers.split_at(start);
         let mut best: Option<(usize, Load)> = None;
-        // By `for_each`, the two slices make two plain loops.
+        // With `for_each`, the two slices become two plain loops.
         after.iter().chain(before).for_each(|&(index, weight)| {
             let index = index as usize;
-            // What it would have with this connection.
+            // Load with this connection included.
             let load = Load { connections: u64::from(loads.active(index)) + 1, weight };
             let better = best.is_none_or(|(_, best)| load.is_less_than(best));
             if better && loads.usable(index) {
@@ -59,7 +59,7 @@ mod tests {
         LeastConnections::new(&members(weights), Arc::default())
     }
 
-    /// Opens a connection on the server picked.
+    /// Opens a connection on the chosen server.
     fn open(balancer: &LeastConnections, now: &mut TestLoads) -> Option<usize> {
         let server = balancer.pick(FlowHash(0), now)?;
         now.active[server] += 1;

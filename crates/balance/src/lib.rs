@@ -1,26 +1,28 @@
-//! Choosing a server. Pure: tables are built from the configured servers and asked with a hash; the same
-//! servers give the same choice on every machine.
+//! Load balancing algorithms. Pure: tables are built from the configured servers, and looked up by
+//! hash; equal servers give equal choices on every machine.
 //!
 //! Each algorithm is one file, and a type that implements [`Balancer`]:
 //!
-//! | algorithm | file | goes by |
+//! | algorithm | file | chooses by |
 //! |---|---|---|
 //! | [`Algorithm::RoundRobin`] | `round_robin` | turns, by weight |
 //! | [`Algorithm::LeastConnections`] | `least_connections` | open connections for each weight |
-//! | [`Algorithm::PowerOfTwo`] | `power_of_two` | the same, of two servers drawn at random |
-//! | [`Algorithm::Ewma`] | `ewma` | the soonest answers, of two servers drawn at random |
+//! | [`Algorithm::PowerOfTwo`] | `power_of_two` | open connections for each weight, of two servers
+//! drawn at random |
+//! | [`Algorithm::Ewma`] | `ewma` | response times, of two servers drawn at random |
 //! | [`Algorithm::Ring`] | `ring` | the flow's hash, on a ring of servers |
 //! | [`Algorithm::Maglev`] | `maglev` | the flow's hash, in a table of servers |
 //!
 //! [`Ewma`] uses the response times of servers, which [`AnswerTimes`] records. Only mode `http` measures these times, so the
 //! configuration accepts `ewma` only there.
 //!
-//! [`build`] makes the one that is configured. `candidates` has what they share: which servers take part, and where to go
-//! on when the chosen one is full. A new one needs a file here, a variant of [`Algorithm`] and an arm of [`build`]: the
-//! tests of this file then check it with the others. docs/design/extending.md lists the rest.
+//! [`build`] creates the configured algorithm. `candidates` has the shared parts: the servers that
+//! take part, and the fallback when the chosen server is full. A new algorithm needs a file here, a
+//! variant of [`Algorithm`] and an arm of [`build`]: the tests of this file then check it with the
+//! others. docs/design/extending.md lists the rest.
 //!
-//! Tables hold only servers that may be chosen (see [`Member::eligible`]); they ask [`Loads`] for values that
-//! change from one connection to the next (open connections, servers at their limit).
+//! Tables hold only servers that may be chosen (see [`Member::eligible`]). They query [`Loads`] for
+//! values that change with each connection (open connections, servers at their limit).
 //!
 //! ```
 //! use std::net::SocketAddr;
@@ -78,52 +80,55 @@ use std::sync::atomic::AtomicUsize;
 
 use convey_model::Algorithm;
 
-/// One configured server as a table sees it. Its index in the slice given to [`build`] is what
-/// [`Balancer::pick`] returns.
+/// Server, as input of a table. [`Balancer::pick`] returns its index in the slice that [`build`]
+/// gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
-    /// Places on the ring and Maglev permutations follow from this alone.
+    /// Identity of the server, which alone decides about ring points and Maglev permutations.
     pub identity: Identity,
-    /// Relative share; 0 is never picked.
+    /// Relative weight; a server with weight 0 is never chosen.
     pub weight: u16,
-    /// The part of the weight that counts now, in percent, at least 1. Algorithms that hash do not look at it.
+    /// Effective part of the weight in percent, at least 1. Algorithms that hash ignore it.
     pub percent: u8,
-    /// Healthy, and not a backup that is not needed.
+    /// Whether the server is healthy, and needed if it is a backup.
     pub eligible: bool,
 }
 
-/// The loads of the servers at the moment of a pick.
+/// Loads of the servers at the time of a choice.
 pub trait Loads {
-    /// Whether the server can take the connection now: below its limit and not tried before.
+    /// Whether the server can take the connection now: below its limit, and not tried before.
     fn usable(&self, index: usize) -> bool;
-    /// Its open connections.
+    /// Number of the server's open connections.
     fn active(&self, index: usize) -> u32;
-    /// Cost of an answer of it, at least 1, as [`AnswerTimes::cost`] has it; `None`: as much as any other's. Only [`Ewma`] asks.
+    /// Cost of an answer, at least 1, as in [`AnswerTimes::cost`]; `None`: unknown, and equal to
+    /// any other server's. Only [`Ewma`] uses it.
     fn cost(&self, _index: usize) -> Option<f64> {
         None
     }
-    /// Whether it owes an answer for longer than usual, as [`AnswerTimes::is_silent`] has it. Only [`Ewma`] asks.
+    /// Whether an answer is overdue, as in [`AnswerTimes::is_silent`]. Only [`Ewma`] uses it.
     fn is_silent(&self, _index: usize) -> bool {
         false
     }
-    /// Whether it has failed the last client: it is the last choice for a client that another server has failed.
+    /// Whether the server has failed its last client: it is the last choice for a client that
+    /// another server has failed.
     fn is_failing(&self, _index: usize) -> bool {
         false
     }
 }
 
-/// Chooses one of the servers a table was built from. Never blocks and never allocates.
+/// Balancing algorithm over the servers of a table. Never blocks and never allocates.
 pub trait Balancer: Send + Sync {
-    /// The server for a flow; `None` when no eligible server is usable.
+    /// Chooses the server of a flow; returns `None` if no eligible server is usable.
     fn pick(&self, flow: FlowHash, loads: &dyn Loads) -> Option<usize>;
 
-    /// What [`Balancer::pick`] would answer now, and by which steps. It takes no turn.
+    /// Predicts the result of [`Balancer::pick`] and its steps, without taking a turn.
     fn foresee(&self, flow: FlowHash, loads: &dyn Loads) -> Foreseen;
 }
 
-/// The server that takes the place of one that did not answer: any that can, spread by the flow. A substitute
-/// takes no turn: with one server of two dead, its turns would else fall to the other one, and every flow
-/// would meet the dead server first. Servers that have failed the last client come last: several may have died together.
+/// Chooses a substitute for a server that did not answer: any usable server, spread by the flow. A
+/// substitute takes no turn: otherwise, with one of two servers dead, the other server would use up
+/// its own turns as a substitute, and every flow would meet the dead server first. Servers that
+/// have failed the last client come last, as several may have died together.
 pub fn substitute(members: &[Member], flow: FlowHash, loads: &dyn Loads) -> Option<usize> {
     let start = flow.below(members.len().max(1));
     let usable = |index: &usize| {
@@ -134,8 +139,9 @@ pub fn substitute(members: &[Member], flow: FlowHash, loads: &dyn Loads) -> Opti
     around().find(|index| !loads.is_failing(*index)).or_else(|| around().next())
 }
 
-/// Builds the table of an algorithm. `turn` is the position of round robin (the tie-breaker of least connections, what
-/// the draws of power of two come from); it outlives the table, so that a rebuilt table carries on where the old one was.
+/// Builds the table of an algorithm. `turn` is the position of round robin, the tie-breaker of
+/// least connections, and the source of draws for power of two. It outlives the table, so that a
+/// rebuilt table continues at the same position.
 pub fn build(algorithm: Algorithm, members: &[Member], turn: Arc<AtomicUsize>) -> Box<dyn Balancer> {
     match algorithm {
         Algorithm::RoundRobin => Box::new(round_robin::RoundRobin::new(members, turn)),
@@ -162,7 +168,7 @@ mod tests {
         Algorithm::ALL.map(|algorithm| (algorithm, build(algorithm, members, Arc::default()))).into()
     }
 
-    /// The servers that a thousand flows are given to.
+    /// Servers that a thousand flows get.
     fn picked(balancer: &dyn Balancer, now: &TestLoads) -> HashSet<Option<usize>> {
         ports().take(1_000).map(|flow| balancer.pick(flow, now)).collect()
     }
@@ -254,7 +260,8 @@ mod tests {
         }
     }
 
-    /// A server, whether it is usable, and its open connections. Few addresses, so that some are there twice.
+    /// Server, whether it is usable, and its open connections. Addresses are few, so that some
+    /// occur twice.
     fn any_server() -> impl Strategy<Value = (Member, bool, u32)> {
         let weight = prop_oneof![Just(0u16), 1..10u16, 1..=u16::MAX];
         (0..20u8, weight, 1..=100u8, any::<bool>(), any::<bool>(), any::<u32>()).prop_map(
@@ -265,7 +272,7 @@ mod tests {
         )
     }
 
-    /// Whether this is the step that leads to the server.
+    /// Whether the step leads to this server.
     fn names(step: Option<&Step>, picked: Option<usize>) -> bool {
         match step.copied() {
             Some(Step::Point { server, usable, .. }) => usable && picked == Some(server),

@@ -1,9 +1,9 @@
-//! Maglev hashing: Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load Balancer", NSDI 2016,
-//! section 3.4. A table of slots, filled by letting every server in turn take the next free slot of its own
-//! permutation of them; a flow goes to the server in its slot.
+//! Maglev hashing: Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load Balancer",
+//! NSDI 2016, section 3.4. To fill a table of slots, every server in turn takes the next free slot
+//! of its own permutation; a flow goes to the server in its slot.
 //!
-//! Slots are shared almost exactly by weight, and a pick is one lookup. When a server goes, nearly all slots
-//! of the others stay (a ring keeps all of them, but shares less evenly).
+//! Servers get slots almost exactly by weight, and a choice is one lookup. When a server goes down,
+//! nearly all slots of the others stay (a ring keeps all of them, but shares less evenly).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,25 +14,25 @@ use super::candidates::{Candidate, HashTable, candidates, usable_or_again};
 use super::steps::{Foreseen, Step, foresee};
 use super::{Balancer, FlowHash, Loads, Member};
 
-/// The shortest table; prime.
+/// Minimum length of a table; prime.
 const MIN_SLOTS: usize = 65_537;
-/// Slots for each server; the paper asks for at least this many to keep shares within 1 %.
+/// Slots for each server; the paper requires at least this many to keep shares within 1 %.
 const SLOTS_PER_MEMBER: usize = 100;
 
-/// A table of servers.
+/// Maglev lookup table.
 pub(super) struct Maglev {
     table: Box<[u32]>,
     servers: Box<[u32]>,
 }
 
 impl Maglev {
-    /// Fills a table with the servers that may be chosen. Its length follows from the number of all members,
-    /// so that it stays the same when the health of one changes.
+    /// Fills a table with the servers that may be chosen. Its length depends on the number of all
+    /// members, so that it does not change with the health of a server.
     pub(super) fn new(members: &[Member]) -> Self {
         Maglev::with_slots(members, next_prime(MIN_SLOTS.max(SLOTS_PER_MEMBER * members.len())))
     }
 
-    /// The same with a table of `slots` slots: a prime, and more than there are members.
+    /// Builds a table of `slots` slots: a prime, larger than the number of members.
     fn with_slots(members: &[Member], slots: usize) -> Self {
         let candidates = candidates(members);
         Maglev {
@@ -66,11 +66,11 @@ impl Balancer for Maglev {
     }
 }
 
-/// The server in each slot; empty if there is no server.
+/// Server of each slot; empty without servers.
 ///
-/// A server's turns are due at 0, 1/weight, 2/weight and so on: equal servers alternate, and even the
-/// lightest has a slot. (Rounds in which light servers mostly sit out would come to the same, but take long
-/// when one weight is far above the others.)
+/// A server's turns are due at 0, 1/weight, 2/weight and so on: equal servers alternate, and even
+/// the lightest server has a slot. (Rounds that light servers mostly skip would give the same
+/// result, but take long when one weight is far above the others.)
 fn fill(candidates: &[Candidate], slots: usize) -> Box<[u32]> {
     let mut table = vec![FREE; slots];
     let mut servers: Vec<Filling> = candidates.iter().map(|c| Filling::new(c, slots)).collect();
@@ -87,13 +87,13 @@ fn fill(candidates: &[Candidate], slots: usize) -> Box<[u32]> {
 
 const FREE: u32 = u32::MAX;
 
-/// A server while the table is filled. It wants the slots in this order: from `slot` on, every `skip`-th.
-/// The number of slots is prime, so that this comes by all of them.
+/// Server during the fill of a table. It prefers slots in this order: from `slot` on, every
+/// `skip`-th. The number of slots is prime, so that this order includes all of them.
 struct Filling {
     index: u32,
     slot: usize,
     skip: usize,
-    /// From one turn to the next, in units of 2^-32.
+    /// Time between two turns, in units of 2^-32.
     interval: u64,
 }
 
@@ -110,7 +110,7 @@ impl Filling {
         }
     }
 
-    /// Takes the first free slot in its order; there must be one.
+    /// Takes the first free slot in the server's order; a free slot must exist.
     fn take_slot(&mut self, table: &mut [u32]) {
         while table[self.slot] != FREE {
             self.slot += self.skip;
@@ -122,7 +122,7 @@ impl Filling {
     }
 }
 
-/// The smallest prime that is not below `n`.
+/// Smallest prime that is not below `n`.
 fn next_prime(mut n: usize) -> usize {
     let is_prime = |n: usize| n >= 2 && (2..).take_while(|d| d * d <= n).all(|d| !n.is_multiple_of(d));
     while !is_prime(n) {
@@ -136,7 +136,7 @@ mod tests {
     use super::super::testing::{TestLoads, members, moved, ports, shares_are_within, sixteen};
     use super::*;
 
-    /// Slots of each member.
+    /// Number of slots of each member.
     fn slots(maglev: &Maglev, members: usize) -> Vec<usize> {
         let mut slots = vec![0; members];
         maglev.table.iter().for_each(|&server| slots[server as usize] += 1);

@@ -1,29 +1,29 @@
-//! Draws two servers at random, by weight, and has one of them chosen: what the algorithms share that compare two.
+//! Draws of two servers at random, by weight, for the algorithms that compare two.
 
 use super::candidates::{first_usable, weighted};
 use super::steps::{Step, Turns, Witness};
 use super::{FlowHash, Loads, Member};
 
-/// Pairs that are drawn before the servers are gone through one by one.
+/// Maximum number of pairs that are drawn before the servers are searched one by one.
 const MAX_PAIRS_DRAWN: usize = 8;
 
-/// Servers, to be drawn in pairs.
+/// Table of servers for drawing pairs.
 pub(super) struct PairTable {
     servers: Box<[u32]>,
-    /// The sum of the weights up to and including each server's.
+    /// Sum of the weights up to and including each server's.
     ends: Box<[u64]>,
 }
 
-/// One of a pair.
+/// Server of a drawn pair.
 #[derive(Clone, Copy)]
 pub(super) struct DrawnServer {
-    /// Its index among the members.
+    /// Index of the server among the members.
     pub server: usize,
     pub weight: u64,
 }
 
 impl PairTable {
-    /// Lays the weights of the servers that may be chosen end to end.
+    /// Builds a table of the servers that may be chosen, with their weights end to end.
     pub(super) fn new(members: &[Member]) -> Self {
         let (servers, weights): (Vec<u32>, Vec<u64>) = weighted(members).unzip();
         let ends = weights.iter().scan(0, |sum, weight| {
@@ -33,13 +33,13 @@ impl PairTable {
         PairTable { ends: ends.collect(), servers: servers.into() }
     }
 
-    /// The weight of a server on average.
+    /// Average weight of a server.
     pub(super) fn mean_weight(&self) -> f64 {
         self.end(self.ends.len()) as f64 / self.ends.len().max(1) as f64
     }
 
-    /// The first usable server of the pairs that are drawn. `is_better` says whether the second of two goes before the first,
-    /// and is given a number that nobody can foretell.
+    /// First usable server of the drawn pairs. `is_better` returns whether the second server of a
+    /// pair takes precedence over the first; it gets a number that nobody can predict.
     pub(super) fn choose(
         &self,
         (flow, mut turns): (FlowHash, impl Turns),
@@ -50,8 +50,8 @@ impl PairTable {
         if self.servers.is_empty() {
             return None;
         }
-        // A client may choose what its flows hash to, so they alone are no chance; turns alone would be those of
-        // every balancer that started with us.
+        // Flow hashes alone are not random, as a client may choose its flows; turns alone would be
+        // equal on all balancers that started together.
         let turn = turns.take();
         let mut random = FlowHash(flow.0.wrapping_add(turn as u64)).again();
         for _ in 0..MAX_PAIRS_DRAWN {
@@ -73,7 +73,7 @@ impl PairTable {
         server
     }
 
-    /// Two servers by weight, by their positions. Not the same one twice unless there is no other.
+    /// Draws the positions of two servers by weight, which differ if there is more than one server.
     fn draw(&self, first: FlowHash, second: FlowHash) -> (usize, usize) {
         let sum = self.end(self.ends.len());
         let first = self.at(first.below_sum(sum));
@@ -90,12 +90,12 @@ impl PairTable {
         DrawnServer { server: self.servers[position] as usize, weight }
     }
 
-    /// The position of the server whose weight covers this place.
+    /// Position of the server whose weight covers this place.
     fn at(&self, place: u64) -> usize {
         self.ends.partition_point(|&end| end <= place)
     }
 
-    /// Where the weights of the first `n` servers end.
+    /// End of the first `n` servers' weights.
     fn end(&self, n: usize) -> u64 {
         if n == 0 { 0 } else { self.ends[n - 1] }
     }

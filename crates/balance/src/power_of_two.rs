@@ -1,8 +1,10 @@
-//! Power of two choices: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 2001.
-//! Two servers are drawn at random; the one with fewer open connections gets the new one.
+//! Power of two choices: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing",
+//! IEEE TPDS 2001. Draws two servers at random; the server with fewer open connections gets the new
+//! one.
 //!
-//! Nearly as even as comparing all servers, at a cost that hardly grows with their number. And balancers that share
-//! servers without knowing of each other do not all turn to the one that is least loaded at the moment.
+//! Nearly as even as comparing all servers, at a cost that hardly grows with their number. In
+//! addition, independent balancers with the same servers do not all turn to the server that is
+//! least loaded at the moment.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -12,14 +14,14 @@ use super::pairs::{DrawnServer, PairTable};
 use super::steps::{Foreseen, ForeseenTurns, Turns, Witness, foresee};
 use super::{Balancer, FlowHash, Loads, Member};
 
-/// The less loaded of two.
+/// Power of two choices balancer: chooses the less loaded of two servers.
 pub(super) struct PowerOfTwo {
     pairs: PairTable,
     turn: Arc<AtomicUsize>,
 }
 
 impl PowerOfTwo {
-    /// Of the servers that may be chosen.
+    /// Builds a balancer of the servers that may be chosen.
     pub(super) fn new(members: &[Member], turn: Arc<AtomicUsize>) -> Self {
         PowerOfTwo { pairs: PairTable::new(members), turn }
     }
@@ -32,7 +34,8 @@ impl PowerOfTwo {
     ) -> Option<usize> {
         let load =
             |one: DrawnServer| Load { connections: loads.active(one.server).into(), weight: one.weight };
-        // Of two that have as few, as when all are idle, the first: it was drawn by weight.
+        // With equal loads, as when all servers are idle, the first is chosen, as it was drawn by
+        // weight.
         self.pairs.choose(asked, loads, |[a, b], _| load(b).is_less_than(load(a)), witness)
     }
 }
@@ -56,7 +59,7 @@ mod tests {
         PowerOfTwo::new(&members(weights), Arc::default())
     }
 
-    /// Open connections after this many were opened and none was closed.
+    /// Open connections of each server, after this many were opened and none was closed.
     fn after(connections: u32, balancer: &PowerOfTwo, servers: usize) -> Vec<u32> {
         let mut now = TestLoads::idle(servers);
         for _ in 0..connections {
@@ -68,7 +71,8 @@ mod tests {
 
     #[test]
     fn the_fullest_of_a_thousand_servers_has_fewer_connections_than_chance_alone_would_give_it() {
-        // A thousand connections. Theory: about ln ln n / ln 2 + 1, or 4, against ln n / ln ln n (and some), or 5 to 6.
+        // A thousand connections. In theory the maximum is about ln ln n / ln 2 + 1, or 4, compared
+        // with ln n / ln ln n (and some), or 5 to 6.
         let fullest = |connections: Vec<u32>| connections.into_iter().max().unwrap();
         let mut by_chance = vec![0; 1_000];
         ports().take(1_000).for_each(|flow| by_chance[flow.again().below(1_000)] += 1);

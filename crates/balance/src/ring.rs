@@ -1,5 +1,5 @@
-//! Consistent hash ring: a flow goes to the server whose point follows its hash. A server that goes down
-//! gives its flows to the others; no other flow moves.
+//! Consistent hash ring: a flow goes to the server whose point follows its hash. When a server goes
+//! down, its flows move to other servers; no other flow moves.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -10,27 +10,27 @@ use super::candidates::{Candidate, HashTable, IDENTITY, candidates, usable_or_ag
 use super::steps::{Foreseen, Step, foresee};
 use super::{Balancer, FlowHash, Loads, Member};
 
-/// Points of a server of weight 1. A share differs from its weight by chance, by about one in the
-/// square root of the server's points (here 8 %) and rarely by three times that.
+/// Points of a server of weight 1. A share differs from its weight by chance: by about one in the
+/// square root of the server's points (here 8 %), and rarely by three times that.
 const POINTS: u64 = 160;
 
 /// Upper bound for the points of a ring whose weights are high, 6 MiB; a power of two. With more
 /// servers than [`POINTS`] leaves room for, it is doubled until each has that many on average.
 const MAX_POINTS: u64 = 1 << 18;
 
-/// Servers on a ring.
+/// Consistent hash ring of servers.
 pub(super) struct HashRing {
     ring: Ring<Point, RingHash>,
     servers: Box<[u32]>,
 }
 
 impl HashRing {
-    /// Places the servers that may be chosen.
+    /// Builds a ring of the servers that may be chosen.
     pub(super) fn new(members: &[Member]) -> Self {
         HashRing::with_bound(members, MAX_POINTS)
     }
 
-    /// A ring of at most `bound` points, a power of two, or of [`POINTS`] for each server.
+    /// Builds a ring of at most `bound` points, a power of two, or of [`POINTS`] for each server.
     fn with_bound(members: &[Member], bound: u64) -> Self {
         let scale = Scale::new(members, bound);
         let candidates = candidates(members);
@@ -38,9 +38,9 @@ impl HashRing {
             .iter()
             .flat_map(|candidate| (0..scale.points(candidate.weight)).map(|n| Point::new(candidate, n)))
             .collect();
-        // The ring keeps a sorted vector. Points that come in its order are appended; any other order would
-        // move half of them for each. One point is one node, because the points of a node of the ring come
-        // from a chain of hashes and in no order.
+        // The ring keeps a sorted vector. Points in its order are appended; any other order would
+        // move half of the vector for each point. Each point is a node of its own, because the
+        // points of one node come from a chain of hashes, unsorted.
         points.sort_by_cached_key(|point| RingHash.hash_one(point));
         HashRing {
             ring: RingBuilder::new(RingHash).vnodes(1).nodes_iter(points).build(),
@@ -49,13 +49,13 @@ impl HashRing {
     }
 }
 
-/// Number of points that a weight has.
+/// Number of points for a weight.
 ///
-/// It follows from the weight alone, so that a change of one weight moves no client between other
-/// servers. Where all weights together would take too many points, each server has a half, a
-/// quarter and so on: it keeps the first ones. So other clients move only where the sum of the
-/// weights passes a power of two. Servers that are not eligible now count in that sum: points stay
-/// where they are when the health of another server changes.
+/// The number depends on the weight alone, so that a change of one weight moves no client between
+/// other servers. If all weights together would take too many points, each server has a half, a
+/// quarter and so on, and keeps its first points. So other clients move only if the sum of the
+/// weights passes a power of two. That sum includes servers that are not eligible: points stay when
+/// the health of another server changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Scale {
     halvings: u32,
@@ -65,7 +65,7 @@ impl Scale {
     fn new(members: &[Member], bound: u64) -> Scale {
         let weights = || members.iter().map(|member| u64::from(member.weight)).filter(|&weight| weight > 0);
         let bound = bound.max((POINTS * weights().count() as u64).next_power_of_two());
-        // All are powers of two, which are divided exactly.
+        // All values are powers of two, so the division is exact.
         let wanted = (POINTS * weights().sum::<u64>()).next_power_of_two();
         Scale { halvings: (wanted / bound).max(1).ilog2() }
     }
@@ -101,7 +101,7 @@ impl Balancer for HashRing {
     }
 }
 
-/// One of a server's places on the ring.
+/// Point of a server on the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Point {
     position: u64,
@@ -120,13 +120,13 @@ impl Point {
 
 impl Hash for Point {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Not the server: its index depends on who else is configured.
+        // Without the server: its index depends on the other configured servers.
         state.write_u64(self.position);
     }
 }
 
-/// The ring's hash function: xxh3 over bytes in a fixed order. The crate's own, FNV, sends neighbouring
-/// keys to one server.
+/// Hash function of the ring: xxh3 over bytes in a fixed order. The crate's default, FNV, sends
+/// neighbouring keys to one server.
 #[derive(Debug, Clone, Copy)]
 struct RingHash;
 
@@ -146,7 +146,7 @@ impl Hasher for RingHasher {
         self.0 = xxh3_64_with_seed(bytes, self.0);
     }
 
-    // The default takes the machine's byte order.
+    // The default uses the machine's byte order.
     #[inline]
     fn write_u64(&mut self, n: u64) {
         self.write(&n.to_le_bytes());
@@ -184,8 +184,7 @@ mod tests {
         }
     }
 
-    /// The shares of the whole ring, exactly: the tests above look at a few pools only, and any of those may be
-    /// lucky.
+    /// Exact shares of the whole ring: the tests above cover only a few pools, which may be lucky.
     #[test]
     fn of_a_thousand_servers_in_pools_of_five_nearly_all_are_within_a_quarter_of_their_weight() {
         let weights = [3, 4, 5, 6, 7];
@@ -229,7 +228,8 @@ mod tests {
         let halvings = |weights: &[u16]| Scale::new(&members(weights), MAX_POINTS).halvings;
         let sums = [1_638, 1_639, 3_276, 3_277, 6_553, 6_554];
         assert_eq!(sums.map(|sum| halvings(&[sum - 1, 1])), [0, 1, 1, 2, 2, 3]);
-        // As many points as servers of weight 2 would have take no room from others.
+        // Servers of weight 1 need no scaling, as long as they have as many points as servers of
+        // weight 2 would.
         assert_eq!([1_000, 2_000, 4_000].map(|servers| halvings(&vec![1; servers])), [0, 0, 0]);
     }
 

@@ -1,6 +1,7 @@
-//! Smooth weighted round robin: servers take turns, and the turns of a heavy one are spread out.
+//! Smooth weighted round robin: servers take turns, and the turns of a heavy server are spread out.
 //!
-//! The order of turns is worked out when the table is built, so that a pick is a counter and a lookup.
+//! The order of turns is computed when the table is built, so that a choice is a counter and a
+//! lookup.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -9,15 +10,15 @@ use super::candidates::{first_usable, weighted};
 use super::steps::{Foreseen, ForeseenTurns, Step, Turns, Witness, foresee};
 use super::{Balancer, FlowHash, Loads, Member};
 
-/// The longest cycle, give or take half a slot for each server. Weights that need a longer one are scaled
-/// down.
+/// Maximum length of a cycle, give or take half a slot for each server. Weights that need a longer
+/// cycle are scaled down.
 const MAX_CYCLE: u64 = 65_536;
 
-/// Turns one pick takes before it goes through the servers one by one. Prime, so that where it then begins
-/// goes around too, even if every pick comes to that.
+/// Maximum number of turns of a choice, before the servers are searched one by one. Prime, so that
+/// successive searches begin at different servers, even if every choice ends in one.
 const MAX_TURNS: usize = 31;
 
-/// Servers in turn.
+/// Round robin balancer.
 pub(super) struct RoundRobin {
     cycle: Box<[u32]>,
     servers: Box<[u32]>,
@@ -25,7 +26,7 @@ pub(super) struct RoundRobin {
 }
 
 impl RoundRobin {
-    /// Works out the cycle of the servers that may be chosen.
+    /// Computes the cycle of the servers that may be chosen.
     pub(super) fn new(members: &[Member], turn: Arc<AtomicUsize>) -> Self {
         let (servers, weights): (Vec<u32>, Vec<u64>) = weighted(members).unzip();
         let cycle = smooth_cycle(&slots(&weights)).map(|position| servers[position]).collect();
@@ -33,8 +34,8 @@ impl RoundRobin {
     }
 
     fn choose(&self, loads: &dyn Loads, mut turns: impl Turns, witness: &mut impl Witness) -> Option<usize> {
-        // An unusable server's turn is used up, not lent to its neighbour in the cycle, which would then
-        // serve twice its share.
+        // An unusable server's turn is skipped, not passed to its neighbour in the cycle, which
+        // would then serve twice its share.
         for _ in 0..self.cycle.len().min(MAX_TURNS) {
             let (turn, of) = (turns.take() % self.cycle.len(), self.cycle.len());
             let server = self.cycle[turn] as usize;
@@ -61,7 +62,8 @@ impl Balancer for RoundRobin {
     }
 }
 
-/// How many slots of the cycle each weight gets: as few as keep the proportions, at least one.
+/// Slots of the cycle for each weight: the smallest numbers with the same proportions, at least
+/// one.
 fn slots(weights: &[u64]) -> Vec<u64> {
     let divisor = weights.iter().fold(0, |divisor, &weight| gcd(divisor, weight)).max(1);
     let total = weights.iter().sum::<u64>() / divisor;
@@ -76,22 +78,22 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Servers with the same number of slots. They take the group's turns one after the other.
+/// Servers with equal numbers of slots. They take the group's turns one after the other.
 struct Group {
     slots: i64,
     positions: Vec<usize>,
-    /// Which of the positions is next.
+    /// Position of the next server in the group.
     next: usize,
-    /// The credit of that one: what its slots have earned so far less what its turns have cost.
+    /// Credit of the next server: slots that it has earned so far, minus the cost of its turns.
     credit: i64,
 }
 
-/// The order of turns, as positions in `slots`: for every turn each server earns its slots as credit, and
-/// the one with the most (the first of several) takes the turn and pays the total.
+/// Order of turns, as positions in `slots`: for every turn, each server earns its slots as credit,
+/// and the server with the most credit (the first of several) takes the turn and pays the total.
 ///
-/// Of servers with the same number of slots only the next in line can have the most credit, so it is enough
-/// to compare one of each such group. Slots that add up to `MAX_CYCLE` can hold at most 361 different
-/// numbers, which bounds the work whatever the number of servers.
+/// Among servers with equal numbers of slots, only the next in line can have the most credit, so
+/// one comparison for each such group is enough. Slots that add up to `MAX_CYCLE` have at most 361
+/// different numbers, which bounds the work for any number of servers.
 fn smooth_cycle(slots: &[u64]) -> impl Iterator<Item = usize> {
     let total = slots.iter().sum::<u64>() as i64;
     let mut groups = groups(slots);
@@ -126,7 +128,7 @@ impl Group {
         let position = self.positions[self.next];
         self.next += 1;
         if self.next == self.positions.len() {
-            // All have paid: so has the one that is first again.
+            // All servers of the group have paid, including the first, which is next again.
             self.next = 0;
             self.credit -= cost;
         }

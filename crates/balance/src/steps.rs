@@ -1,76 +1,76 @@
-//! The steps of a choice, and the turns it takes. A pick and the question what it would be go through the same code: one takes
-//! turns and notes nothing, the other takes none and notes each step.
+//! Steps of a choice, and its turns. A real choice and a prediction share the code: a real choice
+//! takes turns and records nothing, a prediction takes no turns and records each step.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// One step on the way to a server. Servers are told by their indices.
+/// Step of a choice. Servers are named by their indices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// The flow's place on a ring, and the point of a server that follows it.
+    /// Place of the flow on a ring, and the point of a server that follows it.
     Point {
-        /// Where the flow is on the ring.
+        /// Place of the flow.
         place: u64,
-        /// Where the point is.
+        /// Place of the point.
         point: u64,
-        /// Whose it is.
+        /// Server of the point.
         server: usize,
-        /// Whether it can take the connection now.
+        /// Whether the server can take the connection now.
         usable: bool,
     },
-    /// The slot of a table that the flow's hash leads to.
+    /// Slot of a table that the flow's hash leads to.
     Slot {
-        /// Counted from 0.
+        /// Index of the slot, from 0.
         slot: usize,
-        /// Slots of the table.
+        /// Number of slots of the table.
         of: usize,
-        /// Whose it is.
+        /// Server of the slot.
         server: usize,
-        /// Whether it can take the connection now.
+        /// Whether the server can take the connection now.
         usable: bool,
     },
-    /// A turn of a cycle.
+    /// Turn of a cycle.
     Turn {
-        /// Counted from 0.
+        /// Index of the turn, from 0.
         turn: usize,
-        /// Turns of the cycle.
+        /// Number of turns of the cycle.
         of: usize,
-        /// Whose it is.
+        /// Server of the turn.
         server: usize,
-        /// Whether it can take the connection now.
+        /// Whether the server can take the connection now.
         usable: bool,
     },
-    /// Two servers, drawn at random; that with less to do goes first.
+    /// Two servers that were drawn at random; the less loaded server comes first.
     Drawn {
-        /// In the order in which they are asked.
+        /// Both servers, in the order in which they are tried.
         pair: [usize; 2],
     },
-    /// Of all servers the one that has least to do.
+    /// Least loaded of all servers.
     Least {
-        /// Which.
+        /// Index of the server.
         server: usize,
     },
-    /// All that were named could not take the connection: the first that can.
+    /// First usable server, because no earlier step found one.
     FirstUsable {
-        /// Which; `None`: none can.
+        /// Index of the server; `None`: no server is usable.
         server: Option<usize>,
     },
 }
 
-/// What a pick would be, and how it comes about.
+/// Predicted result of a choice, with its steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreseen {
-    /// The server; `None` where a pick finds none.
+    /// Server of the choice; `None` if no server is found.
     pub server: Option<usize>,
-    /// In order.
+    /// Steps, in order.
     pub steps: Vec<Step>,
 }
 
-/// Sees the steps of a choice.
+/// Observer of a choice's steps.
 pub(super) trait Witness {
     fn see(&mut self, step: impl FnOnce() -> Step);
 }
 
-/// Nobody looks.
+/// Observer that records nothing.
 impl Witness for () {
     #[inline]
     fn see(&mut self, _: impl FnOnce() -> Step) {}
@@ -82,16 +82,16 @@ impl Witness for Vec<Step> {
     }
 }
 
-/// Where turns come from.
+/// Source of turns.
 pub(super) trait Turns {
-    /// The next one, which then is taken.
+    /// Takes the next turn.
     fn take(&mut self) -> usize;
 
-    /// The one after that.
+    /// Returns the next turn, without taking it.
     fn next(&self) -> usize;
 }
 
-/// All who pick share them.
+/// Counter of turns that all choices share.
 impl Turns for &AtomicUsize {
     #[inline]
     fn take(&mut self) -> usize {
@@ -104,7 +104,7 @@ impl Turns for &AtomicUsize {
     }
 }
 
-/// The turns as they would be taken now, if nobody else takes one.
+/// Predicted turns, if no other choice takes one.
 pub(super) struct ForeseenTurns(usize);
 
 impl ForeseenTurns {
@@ -125,7 +125,7 @@ impl Turns for ForeseenTurns {
     }
 }
 
-/// Has a choice made with a witness.
+/// Runs a choice, and records its steps.
 pub(super) fn foresee(choose: impl FnOnce(&mut Vec<Step>) -> Option<usize>) -> Foreseen {
     let mut steps = Vec::new();
     let server = choose(&mut steps);

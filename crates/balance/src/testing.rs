@@ -7,14 +7,14 @@ use convey_model::HashOn;
 
 const VIP: ([u8; 4], u16) = ([198, 51, 100, 7], 443);
 
-/// The servers' loads, set by hand.
+/// Loads of the servers, set by the test.
 pub(super) struct TestLoads {
     pub unusable: Vec<bool>,
     pub active: Vec<u32>,
 }
 
 impl TestLoads {
-    /// Nobody is connected anywhere.
+    /// Loads without connections.
     pub(super) fn idle(servers: usize) -> Self {
         TestLoads { unusable: vec![false; servers], active: vec![0; servers] }
     }
@@ -40,7 +40,7 @@ pub(super) fn members(weights: &[u16]) -> Vec<Member> {
         .collect()
 }
 
-/// All clients of a /16, told apart by their address.
+/// Flows of all clients of a /16, which differ in their address.
 pub(super) fn sixteen() -> impl Iterator<Item = FlowHash> {
     (0..=u16::MAX).map(|host| {
         let client = SocketAddr::from((Ipv4Addr::from(0xac10_0000 + u32::from(host)), 40_000));
@@ -48,7 +48,7 @@ pub(super) fn sixteen() -> impl Iterator<Item = FlowHash> {
     })
 }
 
-/// 28,000 connections of one client, told apart by their port.
+/// Flows of 28,000 connections of one client, which differ in their port.
 pub(super) fn ports() -> impl Iterator<Item = FlowHash> {
     (32_768..60_768).map(|port| flow_hash(HashOn::Tuple, ([192, 0, 2, 1], port).into(), VIP.into()))
 }
@@ -73,7 +73,7 @@ pub(super) fn shares_are_within(
     }
 }
 
-/// Where flows went and go now, of those for which that differs.
+/// Previous and current servers of the flows that moved.
 pub(super) fn moved(
     before: &dyn Balancer,
     after: &dyn Balancer,

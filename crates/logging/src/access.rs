@@ -1,4 +1,5 @@
-//! Writes the access log: a thread looks twenty times a second for records that wait, and nobody has to wake it.
+//! Writer of the access log: a thread polls for records twenty times a second, so that the data
+//! path never wakes it.
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,19 +15,19 @@ use convey_pacing::LogLimit;
 use super::outlet::{Lost, Outlet};
 use super::{FLUSH_TIMEOUT, now as wall_clock};
 
-/// Between two looks for records.
+/// Interval between polls for records.
 const WRITE_EVERY: Duration = Duration::from_millis(50);
 
-/// Bytes of lines that are written at once.
+/// Size of a write, in bytes.
 const BATCH: usize = 1 << 16;
 
-/// Shortest time between two log lines about lost records.
+/// Minimum time between two log lines about lost records.
 const LOG_PERIOD: Duration = Duration::from_secs(60);
 
-/// Records written between two looks for commands.
+/// Maximum number of records written between two polls for commands.
 const MAX_AT_ONCE: usize = 1 << 14;
 
-/// The access log, and the thread that writes it once it has been turned on.
+/// Access log, and its writer thread once the log is on.
 #[derive(Debug, Clone)]
 pub struct AccessWriter(Arc<Inner>);
 
@@ -34,36 +35,37 @@ pub struct AccessWriter(Arc<Inner>);
 struct Inner {
     log: Arc<AccessLog>,
     commands: Mutex<Option<Sender<WriterCommand>>>,
-    /// Commands that are to leave the outlet and have not been obeyed.
+    /// Number of pending commands that replace or close the outlet.
     leaves: Arc<AtomicU32>,
 }
 
 #[derive(Debug)]
 enum WriterCommand {
-    /// Lines look so from now on, and go there if that changes; `None`: there are no more.
+    /// Sets the format, and the outlet if that changes; `None`: turns the log off.
     Follow(Option<(Format, Option<Outlet>)>),
-    /// The file is opened again.
+    /// Reopens the file.
     Reopen,
-    /// It is told when everything is written that waits by now.
+    /// Sends a notice once all queued records are written.
     Flush(SyncSender<()>),
 }
 
 impl AccessWriter {
-    /// One that is off. `now` is the clock of the records.
+    /// Creates a writer that is off. `now` is the clock of the records.
     pub fn new(now: fn() -> Timestamp) -> AccessWriter {
         let log = Arc::new(AccessLog::new(now));
         AccessWriter(Arc::new(Inner { log, commands: Mutex::default(), leaves: Arc::default() }))
     }
 
-    /// Where the data path puts records.
+    /// Sending end for the data path.
     pub fn log(&self) -> Arc<AccessLog> {
         self.0.log.clone()
     }
 
-    /// Writes one record in so many from now on, in this format; `outlet` is where to, if that changes.
+    /// Turns the log on: writes one in `one_in` records, in this format; `outlet` is the new
+    /// outlet, if that changes.
     ///
     /// # Errors
-    /// There is no thread to be had: nothing is written.
+    /// The thread cannot be started: no lines are written.
     pub fn turn_on(&self, format: Format, outlet: Option<Outlet>, one_in: u32) -> io::Result<()> {
         let Inner { log, commands, leaves } = &*self.0;
         let mut commands = commands.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,7 +84,7 @@ impl AccessWriter {
         Ok(())
     }
 
-    /// Writes nothing from now on.
+    /// Turns the log off.
     pub fn turn_off(&self) {
         self.0.log.keep_one_in(0);
         let commands = self.0.commands.lock().unwrap_or_else(PoisonError::into_inner);
@@ -92,12 +94,12 @@ impl AccessWriter {
         }
     }
 
-    /// Opens its file again, if it goes to one.
+    /// Reopens the log file, if the outlet is a file.
     pub fn reopen(&self) {
         self.send(WriterCommand::Reopen);
     }
 
-    /// Waits until what waits is written, for a second at most, and tells what was lost.
+    /// Waits until all queued records are written, for at most a second, and logs losses.
     pub fn flush(&self) {
         let (done, is_done) = mpsc::sync_channel(1);
         if self.send(WriterCommand::Flush(done)) {
@@ -109,31 +111,31 @@ impl AccessWriter {
         }
     }
 
-    /// Whether there is a thread that takes it.
+    /// Sends a command; returns whether the thread receives it.
     fn send(&self, command: WriterCommand) -> bool {
         let commands = self.0.commands.lock().unwrap_or_else(PoisonError::into_inner);
         commands.as_ref().is_some_and(|commands| commands.send(command).is_ok())
     }
 }
 
-/// What the thread has.
+/// State of the writer thread.
 struct Writer {
     log: Arc<AccessLog>,
     records: Records,
     leaves: Arc<AtomicU32>,
-    /// `None`: it is off.
+    /// Format and outlet; `None`: the log is off.
     out: Option<(Format, Outlet)>,
     failing: Failing,
 }
 
-/// What is told of lines that cannot be written.
+/// State of the log lines about write failures.
 #[derive(Debug)]
 struct Failing {
-    /// How many there are since it was told that all is well.
+    /// Number of lost lines since the last success.
     lost: u64,
     log_limit: LogLimit<Timestamp>,
     is_told: bool,
-    /// The reader was given up last.
+    /// Whether the writer gave up a stalled reader.
     is_stalled: bool,
 }
 
@@ -192,7 +194,7 @@ impl Writer {
         }
     }
 
-    /// Returns whether nothing is left.
+    /// Returns whether the queue is empty.
     fn write_what_waits(&mut self) -> bool {
         let mut lines = String::new();
         let (now, wall) = (self.log.now(), wall_clock());
@@ -248,7 +250,7 @@ impl Failing {
     }
 }
 
-/// When a record ended, by the wall clock.
+/// Wall-clock time of a record's end.
 fn wall_time(record: &Record, now: Timestamp, wall: SystemTime) -> SystemTime {
     wall.checked_sub(now.since(record.ended)).unwrap_or(wall)
 }

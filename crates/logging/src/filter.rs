@@ -1,25 +1,25 @@
-//! Which lines are written: a level for all, and one for each module that `RUST_LOG` names.
+//! Filter of log lines: a level for all modules, and one for each module that `RUST_LOG` names.
 
 use convey_config::{LogLevel, parse_log_level};
 use log::{LevelFilter, Metadata};
 
-/// Modules that say more than anybody wants, unless `RUST_LOG` asks for it. `notify` tells of every directory that is gone, on whose
-/// account the file is looked at anyway.
+/// Verbose modules, limited unless `RUST_LOG` names them. `notify` reports every removed directory,
+/// which makes convey check the file anyway.
 const NOISY: [(&str, LevelFilter); 2] = [("notify", LevelFilter::Error), ("rustls", LevelFilter::Error)];
 
-/// What is written.
+/// Levels of the log lines that are written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LogFilter {
     all: LevelFilter,
-    /// By the beginning of a module's path; the longest that fits counts.
+    /// Levels by prefix of a module's path; the longest match applies.
     modules: Vec<(String, LevelFilter)>,
 }
 
 impl LogFilter {
-    /// These levels for everything that no module's own level is for.
+    /// Level for all modules without a level of their own.
     pub(super) fn new(level: LogLevel, variable: &Variable) -> LogFilter {
         let noisy = NOISY.map(|(module, level)| (module.to_owned(), level));
-        // Of equal ones the last counts.
+        // With equal prefixes, the last one applies.
         let modules = noisy.into_iter().chain(variable.modules.iter().cloned());
         LogFilter { all: level_filter(level), modules: modules.collect() }
     }
@@ -35,25 +35,25 @@ impl LogFilter {
         metadata.level() <= own.unwrap_or(self.all)
     }
 
-    /// The most that any module may say.
+    /// Most verbose level of any module.
     pub(super) fn most(&self) -> LevelFilter {
         self.modules.iter().map(|(_, level)| *level).chain([self.all]).max().unwrap_or(self.all)
     }
 }
 
-/// What `RUST_LOG` asks for: `debug`, or `convey_proxy=debug,warn`.
+/// Value of `RUST_LOG`: `debug`, or `convey_proxy=debug,warn`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Variable {
-    /// For everything; `None`: it does not say.
+    /// Level for all modules; `None`: not set.
     pub(super) level: Option<LogLevel>,
     modules: Vec<(String, LevelFilter)>,
-    /// The parts that nobody understands, a line each. The rest is in force.
+    /// Invalid parts of the value, one line each. The other parts apply.
     pub(super) problems: Vec<String>,
 }
 
 impl Variable {
-    /// Reads the value of the variable. A word that is no level is never taken for a module's name: that would silence
-    /// everything else.
+    /// Parses the value of the variable. A word that is not a level is never taken as a module's
+    /// name: that would silence all other modules.
     pub(super) fn parse(text: &str) -> Variable {
         let mut variable = Variable::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {

@@ -1,5 +1,6 @@
-//! The log: lines go to a queue that one thread writes. So a reader that stalls stalls nobody. A full queue drops lines and
-//! counts them; the log tells of them as soon as the reader goes on.
+//! Log: lines go to a queue that one thread writes, so that a stalled reader blocks no other
+//! thread. A full queue drops lines and counts them; the log reports the count once the reader
+//! continues.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod access;
@@ -36,44 +37,46 @@ use self::filter::{LogFilter, Variable};
 use self::line::Look;
 use self::queue::LineQueue;
 
-/// How long the end of the program waits for a reader.
+/// Maximum wait for a reader at the end of the program.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The level that is in force: its place in [`LogLevel::ALL`].
+/// Current level, as an index of [`LogLevel::ALL`].
 static LEVEL: AtomicUsize = AtomicUsize::new(LogLevel::Info as usize);
 
-/// The least important lines that are written. `RUST_LOG` may say otherwise of parts.
+/// Current log level: the least important lines that are written. `RUST_LOG` may override it for
+/// modules.
 pub fn level() -> LogLevel {
     LogLevel::ALL.get(LEVEL.load(Ordering::Relaxed)).copied().unwrap_or_default()
 }
 
-/// The log of a program.
+/// Log of the program.
 #[derive(Debug, Clone)]
 pub struct Log(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// `None` if there is no thread to write it: then everybody writes to standard error.
+    /// Queue of the writer thread; `None`: the thread could not start, and lines go straight to
+    /// standard error.
     queue: Option<Arc<LineQueue>>,
     style: ArcSwap<LogStyle>,
-    /// Whether lines go somewhere else than to standard error.
+    /// Whether lines go elsewhere than to standard error.
     is_elsewhere: AtomicBool,
-    /// Of the command line.
+    /// Level from the command line.
     level: Option<LogLevel>,
     variable: Variable,
     wanted: Mutex<WantedLog>,
 }
 
-/// What is asked for while the program runs.
+/// Log settings that may change at runtime.
 #[derive(Debug, Default)]
 struct WantedLog {
-    /// By the file.
+    /// Settings from the file.
     file: convey_config::LogConfig,
-    /// By an operator, which goes before all else.
+    /// Level that an operator set; it overrides all others.
     said: Option<LogLevel>,
 }
 
-/// What is written, and how.
+/// Level, filter and format of the log.
 #[derive(Debug)]
 struct LogStyle {
     level: LogLevel,
@@ -82,8 +85,8 @@ struct LogStyle {
 }
 
 impl Log {
-    /// Starts it, on standard error. `level` is that of the command line. It goes before `RUST_LOG`, and that before the
-    /// file, which is in force with `Log::follow`.
+    /// Starts the log, on standard error. `level` comes from the command line. It overrides
+    /// `RUST_LOG`, which overrides the file's level; that applies from `Log::follow` on.
     pub fn start(level: Option<LogLevel>) -> Log {
         let variable = match (level, env::var("RUST_LOG")) {
             (Some(_), _) | (None, Err(VarError::NotPresent)) => Variable::default(),
@@ -106,14 +109,14 @@ impl Log {
         };
         let log = Log(Arc::new(shared));
         log.tell_of_panics();
-        // Else somebody else's logger is in its place, which only tests have.
+        // Otherwise another logger is already set, which only happens in tests.
         let _ = log::set_boxed_logger(Box::new(log.clone()));
         log::set_max_level(most);
         log.0.variable.problems.iter().for_each(|problem| log::warn!("{problem}"));
         log
     }
 
-    /// Goes by the file from now on; `outlet` is where lines go from now on, if that changes.
+    /// Applies the settings of the file; `outlet` is the new outlet, if that changes.
     pub fn follow(&self, wanted: &convey_config::LogConfig, outlet: Option<Outlet>) {
         let Shared { queue, is_elsewhere, wanted: wants, .. } = &*self.0;
         if let (Some(queue), Some(outlet)) = (queue, outlet) {
@@ -125,7 +128,7 @@ impl Log {
         self.restyle(&wants);
     }
 
-    /// Goes by what an operator has said of the level, or by the command line, `RUST_LOG` and the file again.
+    /// Sets the level of an operator; `None`: command line, `RUST_LOG` and file apply again.
     pub fn set_level(&self, said: Option<LogLevel>) {
         let mut wants = self.0.wanted.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::replace(&mut wants.said, said) != said {
@@ -141,14 +144,14 @@ impl Log {
         style.store(Arc::new(next));
     }
 
-    /// Opens its file again, if it goes to one.
+    /// Reopens the log file, if the outlet is a file.
     pub fn reopen(&self) {
         if let Some(queue) = &self.0.queue {
             queue.reopen();
         }
     }
 
-    /// Says why the program ends, as a line of its own; on standard error, too.
+    /// Writes the reason why the program ends, as its own line; to standard error, too.
     pub fn say(&self, line: impl fmt::Display) {
         let words = self.0.style.load().look.last_words(&line, now());
         match &self.0.queue {
@@ -160,15 +163,15 @@ impl Log {
         }
     }
 
-    /// Waits until all lines are written, for a second at most.
+    /// Waits until all lines are written, for at most a second.
     pub fn flush(&self) {
         if let Some(queue) = &self.0.queue {
             queue.flush(FLUSH_TIMEOUT);
         }
     }
 
-    /// Logs panics. A panic of one connection ends its task, and is counted. Any other one ends the program: its thread is one that
-    /// everybody needs.
+    /// Logs panics. A panic of one connection ends its task, and is counted. Any other panic ends
+    /// the program, because all connections need its thread.
     fn tell_of_panics(&self) {
         if self.0.queue.is_some() {
             let log = self.clone();
@@ -221,13 +224,14 @@ impl LogStyle {
     }
 }
 
-/// Whether a stream leads to the journal of systemd: `JOURNAL_STREAM` has its device and inode (systemd.exec(5)).
+/// Whether a stream leads to the journal of systemd: `JOURNAL_STREAM` has its device and inode
+/// (systemd.exec(5)).
 fn is_journal(stream: impl AsFd) -> bool {
     let Ok(found) = fstat(stream) else { return false };
     env::var("JOURNAL_STREAM").is_ok_and(|journal| journal == format!("{}:{}", found.st_dev, found.st_ino))
 }
 
-/// Of a queue nobody can know whether a terminal is behind it.
+/// Whether to write colours; a queue hides whether a terminal reads the lines.
 fn has_colours() -> bool {
     match env::var("RUST_LOG_STYLE").as_deref() {
         Ok("always") => true,
@@ -236,12 +240,12 @@ fn has_colours() -> bool {
     }
 }
 
-/// To standard error, which may be full or closed.
+/// Writes to standard error, which may be full or closed.
 fn to_stderr(words: &str) {
     let _ = stderr().write_all(words.as_bytes());
 }
 
-/// To standard error, unless its reader stalls.
+/// Writes to standard error, unless its reader stalls.
 fn say_at_once(words: &str) {
     let stderr = stderr();
     let at_once = Timespec::default();
@@ -251,7 +255,7 @@ fn say_at_once(words: &str) {
     }
 }
 
-/// The same as Rust's own hook says.
+/// Message of a panic, like that of Rust's default hook.
 fn words_of(panic: &PanicHookInfo<'_>) -> String {
     let thread = thread::current();
     let thread = thread.name().unwrap_or("<unnamed>");
@@ -283,7 +287,7 @@ mod tests {
 
     use super::*;
 
-    /// Set in the process that panics.
+    /// Environment variable that makes the process panic.
     const PANICS: &str = "CONVEY_TEST_PANICS";
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a line of the log looks like.
+//! Format of log lines.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -8,18 +8,18 @@ use humantime::format_rfc3339_millis;
 use log::{Level, Record};
 use serde::Serialize;
 
-/// How lines are written.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Look {
     pub(super) format: LogFormat,
-    /// The journal has time and level beside the text.
+    /// Whether lines go to the journal, which has time and level as separate fields.
     pub(super) is_for_journal: bool,
     pub(super) has_colours: bool,
-    /// Before each line: the demo's live line may stand there.
+    /// Prefix of each line, which clears the demo's live line.
     pub(super) clear: &'static str,
 }
 
-/// A line in JSON.
+/// Log line in JSON.
 #[derive(Serialize)]
 struct Json<'a> {
     #[serde(serialize_with = "timestamp")]
@@ -31,7 +31,7 @@ struct Json<'a> {
 }
 
 impl Look {
-    /// The line of a record, with its end.
+    /// Formats a record as a line, with its end of line.
     pub(super) fn line(&self, record: &Record<'_>, time: SystemTime) -> String {
         let (level, text) = (record.level(), record.args());
         match self.format {
@@ -45,7 +45,7 @@ impl Look {
         }
     }
 
-    /// Why the program ends: as text without time and level.
+    /// Formats the reason why the program ends: as text, without time and level.
     pub(super) fn last_words(&self, text: &dyn fmt::Display, time: SystemTime) -> String {
         match self.format {
             LogFormat::Json => self.json(Level::Error, None, text.to_string(), time),
@@ -66,7 +66,7 @@ fn timestamp<S: serde::Serializer>(time: &SystemTime, serializer: S) -> Result<S
     serializer.collect_str(&format_rfc3339_millis(*time))
 }
 
-/// How the journal is told of a level (sd-daemon(3)).
+/// Prefix of a level for the journal (sd-daemon(3)).
 fn prefix(level: Level) -> &'static str {
     match level {
         Level::Error => "<3>",
@@ -76,7 +76,8 @@ fn prefix(level: Level) -> &'static str {
     }
 }
 
-/// Each line of a text is one of the journal's, and has the level of the whole.
+/// Prefixes each line of a text, as each becomes an entry of the journal with the level of the
+/// whole.
 fn with_prefix(level: Level, text: &str) -> String {
     let lines = text.lines().filter(|line| !line.is_empty());
     lines.map(|line| format!("{}{line}\n", prefix(level))).collect()

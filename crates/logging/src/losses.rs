@@ -1,21 +1,21 @@
-//! What is said of lines that could not be written: at once on standard error, and how many they were in the log as soon as that
-//! is written again.
+//! Notices about log lines that could not be written: at once on standard error, and with their
+//! number in the log once it can be written again.
 
 use std::fmt::Display;
 use std::mem::take;
 
 use super::outlet::Lost;
 
-/// Lines that were lost since the last that was written.
+/// Log lines lost since the last successful write.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     lines: u64,
     why: String,
-    /// Whether the log has a line that tells of them, which may be lost as well.
+    /// Whether the log has a line about the losses, which may be lost as well.
     is_told: bool,
 }
 
-/// Where something is to be said.
+/// Destination of a notice.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Say {
     OnStderr(String),
@@ -23,11 +23,11 @@ pub(super) enum Say {
 }
 
 impl Losses {
-    /// What is to be said after lines were written to a `place`, or not.
+    /// Returns the notice that follows a write to a `place`, successful or not.
     pub(super) fn after(&mut self, written: &Result<(), Lost>, place: impl Display) -> Option<Say> {
         let Err(Lost { lines, error }) = written else { return self.after_success() };
         let is_first = self.lines == 0;
-        // The line that told of the others is not one of them.
+        // The notice itself does not count as a lost line.
         self.lines += lines.saturating_sub(take(&mut self.is_told).into());
         self.why = error.to_string();
         is_first.then(|| {
@@ -71,7 +71,7 @@ mod tests {
             Some(Say::InLog(text))
         };
         assert_eq!(after(Ok(())), told(5));
-        // The line that tells of it is lost with two others.
+        // The notice is lost with two other lines.
         assert_eq!(after(lost(3)), None);
         assert_eq!(after(Ok(())), told(7));
         assert_eq!([after(Ok(())), after(Ok(()))], [None, None]);

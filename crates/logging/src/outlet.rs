@@ -1,4 +1,4 @@
-//! Where lines go: standard error or output, a file, or the journal.
+//! Outlets of log lines: standard error or output, a file, or the journal.
 
 use std::fmt;
 use std::fs::File;
@@ -15,27 +15,28 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, open};
 use rustix::io::Errno;
 
-/// Where the journal takes lines (systemd.journal-fields(7), "Native Journal Protocol").
+/// Socket of the journal (systemd.journal-fields(7), "Native Journal Protocol").
 const JOURNAL: &str = "/run/systemd/journal/socket";
 
-/// A longer line is cut: the journal's socket takes no more at once than its buffer.
+/// Maximum length of a journal line; longer lines are cut, as the journal's socket accepts no more
+/// than its buffer at once.
 const MAX_JOURNAL_LINE: usize = 32 << 10;
 
-/// How long a file may take to be opened: a disk may never answer.
+/// Time limit for opening a file: a disk may never answer.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a reader that stalls is waited for before it is asked whether to give it up.
+/// Interval of the checks whether to give up a stalled reader.
 const STALL: Duration = Duration::from_secs(1);
 
-/// What a pipe takes without waiting once it says that there is room (`PIPE_BUF`).
+/// Bytes that a pipe accepts without blocking once it is writable (`PIPE_BUF`).
 const PIECE: usize = 4096;
 
-/// Takes whole lines.
+/// Outlet of whole lines.
 #[derive(Debug)]
 pub enum Outlet {
-    /// Somebody else's: it is never reopened.
+    /// Stream of another owner, such as standard error; it is never reopened.
     Stream(LogFile),
-    /// A file of our own.
+    /// File that convey opened.
     File {
         /// Path at which the file is opened again.
         path: PathBuf,
@@ -51,14 +52,14 @@ pub enum Outlet {
     },
 }
 
-/// A file, and whether the last line in it is whole.
+/// Log file, and whether its last line is complete.
 #[derive(Debug)]
 pub struct LogFile {
     file: File,
     is_torn: bool,
 }
 
-/// Lines that nobody will read, and why.
+/// Lost lines, and the reason.
 #[derive(Debug)]
 pub(super) struct Lost {
     pub(super) lines: u64,
@@ -82,12 +83,13 @@ impl From<File> for LogFile {
 }
 
 impl Outlet {
-    /// Standard error. Not through `std::io::Stderr`, whose lock it would hold while the reader stalls.
+    /// Standard error. Bypasses `std::io::Stderr`, which would hold its lock while the reader
+    /// stalls.
     pub(super) fn stderr() -> io::Result<Outlet> {
         stream(stderr().as_fd())
     }
 
-    /// Opens what the configuration names; waits for a file for two seconds at most.
+    /// Opens the configured outlet; waits at most two seconds for a file.
     pub fn open(output: &LogOutput) -> io::Result<Outlet> {
         match output {
             LogOutput::Stderr => Outlet::stderr(),
@@ -100,7 +102,8 @@ impl Outlet {
         }
     }
 
-    /// Whether [`Outlet::open`] would succeed now. Makes no file: it would belong to whoever asks.
+    /// Checks whether [`Outlet::open`] would succeed now. Creates no file, as that would belong to
+    /// the caller's user.
     pub fn try_out(output: &LogOutput) -> io::Result<()> {
         match output {
             LogOutput::File(path) => in_time(path.clone(), try_to_open),
@@ -108,17 +111,18 @@ impl Outlet {
         }
     }
 
-    /// Opens a file again: somebody may have moved it away. The old one stays if that fails. Returns whether there is one.
+    /// Reopens a file, which may have been moved (log rotation). On failure the old file stays.
+    /// Returns whether the outlet is a file.
     pub(super) fn reopen(&mut self) -> io::Result<bool> {
         let Outlet::File { path, lines } = self else { return Ok(false) };
         *lines = open_file(path)?.into();
         Ok(true)
     }
 
-    /// Writes lines. While its reader stalls it asks `gives_up` once a second.
+    /// Writes lines. While the reader stalls, calls `gives_up` once a second.
     ///
     /// # Errors
-    /// Some were lost: nobody is there to read them, or the disk is full.
+    /// Lines were lost: the reader is gone, or the disk is full.
     pub(super) fn write(&mut self, lines: &[u8], gives_up: impl Fn() -> bool) -> Result<(), Lost> {
         match self {
             Outlet::Stream(out) => out.write(lines, PIECE, gives_up),
@@ -129,7 +133,7 @@ impl Outlet {
 }
 
 impl LogFile {
-    /// Writes lines, so many bytes at once.
+    /// Writes lines, `piece` bytes at once.
     fn write(&mut self, lines: &[u8], piece: usize, gives_up: impl Fn() -> bool) -> Result<(), Lost> {
         if self.is_torn {
             self.write_all(b"\n", piece, &gives_up).map_err(|(_, error)| lost(lines, error))?;
@@ -137,7 +141,7 @@ impl LogFile {
         self.write_all(lines, piece, gives_up).map_err(|(rest, error)| lost(rest, error))
     }
 
-    /// Returns what was not written.
+    /// Returns the part that was not written.
     fn write_all<'a>(
         &mut self,
         mut bytes: &'a [u8],
@@ -145,7 +149,7 @@ impl LogFile {
         gives_up: impl Fn() -> bool,
     ) -> Result<(), (&'a [u8], io::Error)> {
         while !bytes.is_empty() {
-            // A file that somebody else has opened may block.
+            // A file that another process has opened may block.
             let written = match piece < usize::MAX && !self.has_room() {
                 true => Err(ErrorKind::WouldBlock.into()),
                 false => self.file.write(&bytes[..bytes.len().min(piece)]),
@@ -167,7 +171,7 @@ impl LogFile {
         Ok(())
     }
 
-    /// Waits for room, for a second at most. An error is for the write to tell.
+    /// Waits until the file is writable, for at most a second. Errors are left to the write.
     fn has_room(&self) -> bool {
         let patience = Timespec { tv_sec: STALL.as_secs() as i64, tv_nsec: 0 };
         let mut room = [PollFd::new(&self.file, PollFlags::OUT)];
@@ -185,7 +189,8 @@ fn stream(descriptor: BorrowedFd<'_>) -> io::Result<Outlet> {
 
 fn journal(path: &Path) -> io::Result<Outlet> {
     let socket = UnixDatagram::unbound()?;
-    // Connecting tells whether it is there. A socket that is not connected outlives a restart of the journal.
+    // A connection shows whether the journal exists. The unconnected socket survives a restart of
+    // the journal.
     UnixDatagram::unbound()?.connect(path)?;
     Ok(Outlet::Journal { socket, path: path.to_owned() })
 }
@@ -198,14 +203,14 @@ fn in_time<T: Send + 'static>(path: PathBuf, open: fn(&Path) -> io::Result<T>) -
     opened.recv_timeout(OPEN_TIMEOUT).unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
 }
 
-/// Without waiting for a reader, if it is a pipe.
+/// Flags that avoid waiting for a reader, if the file is a pipe.
 const FLAGS: OFlags = OFlags::WRONLY.union(OFlags::APPEND).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 
 fn open_file(path: &Path) -> io::Result<File> {
     Ok(File::from(open(path, FLAGS | OFlags::CREATE, Mode::RUSR | Mode::WUSR | Mode::RGRP)?))
 }
 
-/// The file can be written, or made in its folder.
+/// Checks that the file can be written, or created in its folder.
 fn try_to_open(path: &Path) -> io::Result<()> {
     match open(path, FLAGS, Mode::empty()) {
         Err(Errno::NOENT) => {
@@ -216,7 +221,7 @@ fn try_to_open(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Sends each line; its level may stand before it (`<6>`).
+/// Sends each line to the journal; a level may precede the line (`<6>`).
 fn tell_journal(socket: &UnixDatagram, path: &Path, lines: &[u8]) -> Result<(), Lost> {
     let mut lost: Option<Lost> = None;
     for line in lines.split_inclusive(|byte| *byte == b'\n') {
@@ -324,10 +329,10 @@ mod tests {
     #[test]
     fn a_reader_that_stalls_is_given_up_if_asked_and_what_follows_is_a_line_of_its_own() {
         let (mut reader, writer) = pipe().unwrap();
-        // Two pages: of one that has a byte, a pipe says that it has no room.
+        // Two pages: a pipe of one page counts as full once it has a byte.
         let size = fcntl_setpipe_size(&writer, 8192).unwrap();
         let mut lines: LogFile = File::from(OwnedFd::from(writer)).into();
-        // A line ends behind what fits.
+        // The line ends beyond the pipe's capacity.
         let line = [vec![b'a'; size + 9], b"\nlost\n".to_vec()].concat();
         assert_eq!(lines.write(&line, PIECE, || true).unwrap_err().lines, 2);
         let mut read = vec![0; size];

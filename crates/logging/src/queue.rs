@@ -1,4 +1,4 @@
-//! Lines on their way to the reader: a bounded queue and the thread that empties it.
+//! Queue of log lines: bounded, with the thread that empties it.
 
 use std::mem::{replace, take};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,13 +10,14 @@ use super::losses::{Losses, Say};
 use super::outlet::Outlet;
 use super::say_at_once;
 
-/// How many bytes of lines may wait: some thousand lines, which is what the loss of all servers of a large pool makes.
+/// Maximum size of queued lines, in bytes: some thousand lines, as many as the loss of all servers
+/// of a large pool causes.
 const MAX_WAITING: usize = 1 << 20;
 
-/// Lines that nobody will read.
+/// Number of lines that were dropped.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
-/// How many lines of the log were dropped so far.
+/// Number of log lines that were dropped so far.
 pub fn dropped_lines() -> u64 {
     DROPPED.load(Ordering::Relaxed)
 }
@@ -30,33 +31,34 @@ pub(super) struct LineQueue {
 #[derive(Debug, Default)]
 struct QueueState {
     waiting: Vec<u8>,
-    /// Lines dropped since the last that was taken; while there are any, the others of the queue are older.
+    /// Number of lines dropped since the thread last took lines; all queued lines are older than
+    /// the dropped ones.
     dropped: u64,
-    /// What becomes of the outlet, and once how many of the waiting bytes are written.
+    /// Pending change of the outlet, and the number of queued bytes to write before it.
     change: Option<(usize, OutletChange)>,
-    /// Whether the thread is at work on what it took.
+    /// Whether the thread is writing the lines that it took.
     writing: bool,
 }
 
-/// What becomes of the outlet.
+/// Change of the outlet.
 #[derive(Debug)]
 enum OutletChange {
-    /// Its file is opened again.
+    /// Reopen the file.
     Reopen,
-    /// Another takes its place.
+    /// Replace the outlet.
     Replace(Outlet),
 }
 
-/// What the thread takes at once.
+/// Work that the thread takes at once.
 struct Work {
     lines: Vec<u8>,
-    /// How many were dropped after them.
+    /// Number of lines dropped after these.
     dropped: u64,
     change: Option<OutletChange>,
 }
 
 impl LineQueue {
-    /// Starts the thread that writes.
+    /// Starts the writer thread.
     pub(super) fn start(outlet: Outlet) -> io::Result<Arc<LineQueue>> {
         let queue = Arc::new(LineQueue::default());
         let writing = queue.clone();
@@ -64,7 +66,7 @@ impl LineQueue {
         Ok(queue)
     }
 
-    /// Never waits for the reader.
+    /// Queues a line; never waits for the reader.
     pub(super) fn put(&self, line: &[u8]) {
         let mut state = self.lock();
         if state.dropped > 0 || state.waiting.len() + line.len() > MAX_WAITING {
@@ -77,28 +79,28 @@ impl LineQueue {
         self.changed.notify_all();
     }
 
-    /// The same for why the program ends, for which there is always room.
+    /// Queues the reason why the program ends, which always fits.
     pub(super) fn put_last(&self, lines: &[u8]) {
         self.lock().waiting.extend_from_slice(lines);
         self.changed.notify_all();
     }
 
-    /// Has the file be opened again once what waits is written.
+    /// Reopens the file, once the queued lines are written.
     pub(super) fn reopen(&self) {
         self.lock().change_with(|change| change.unwrap_or(OutletChange::Reopen));
         self.changed.notify_all();
     }
 
-    /// Has lines go elsewhere once what waits is written.
+    /// Replaces the outlet, once the queued lines are written.
     pub(super) fn replace(&self, outlet: Outlet) {
         self.lock().change_with(|_| OutletChange::Replace(outlet));
         self.changed.notify_all();
     }
 
-    /// Waits until all lines are written, for so long at most.
+    /// Waits until all lines are written, for at most `patience`.
     pub(super) fn flush(&self, patience: Duration) {
         let is_busy = |state: &mut QueueState| state.writing || !state.waiting.is_empty();
-        // Whether the time was enough makes no difference: the program ends.
+        // A timeout makes no difference: the program ends.
         drop(self.changed.wait_timeout_while(self.lock(), patience, is_busy));
     }
 
@@ -111,7 +113,7 @@ impl LineQueue {
         state.writing = true;
         let (before, change) = state.change.take().unzip();
         let later = before.map_or_else(Vec::new, |before| state.waiting.split_off(before));
-        // They are younger than all that waits.
+        // The dropped lines are younger than all queued lines.
         let dropped = if later.is_empty() { take(&mut state.dropped) } else { 0 };
         Work { lines: replace(&mut state.waiting, later), dropped, change }
     }
@@ -147,7 +149,7 @@ impl LineQueue {
         }
     }
 
-    /// Whether another outlet is to take the place of this one.
+    /// Whether another outlet is about to replace this one.
     fn is_left(&self) -> bool {
         matches!(self.lock().change, Some((_, OutletChange::Replace(_))))
     }
@@ -158,7 +160,7 @@ impl LineQueue {
 }
 
 impl QueueState {
-    /// Lines that come from now on go to the changed outlet.
+    /// Changes the outlet for the lines that follow.
     fn change_with(&mut self, change: impl FnOnce(Option<OutletChange>) -> OutletChange) {
         let (before, pending) = self.change.take().unzip();
         self.change = Some((before.unwrap_or(self.waiting.len()), change(pending)));
@@ -257,7 +259,7 @@ mod tests {
     fn an_outlet_whose_reader_stalls_is_left_for_another() {
         let (queue, _stalls) = started();
         let (new, writer) = pipe().unwrap();
-        // More than the pipe takes.
+        // More than the pipe's capacity.
         (0..200).for_each(|_| queue.put(&[[b'a'; 1023].as_slice(), b"\n"].concat()));
         queue.replace(Outlet::Stream(File::from(OwnedFd::from(writer)).into()));
         queue.put(b"after\n");

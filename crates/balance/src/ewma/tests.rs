@@ -1,4 +1,4 @@
-//! Servers of several speeds, in virtual time.
+//! Servers with different response times, in virtual time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,14 +8,16 @@ use super::super::testing::members;
 use super::super::{AnswerTimes, FlowHash};
 use super::*;
 
-/// Requests under way at once, and how many there are in all: those of an operator who tries it with a load generator.
+/// Number of concurrent requests, and of all requests: as in a first test with a load generator.
 const CLIENTS: usize = 16;
 const REQUESTS: usize = 1_500;
 
-/// How a server answers its n-th request: after how many microseconds, and whether it is a failure.
+/// Behaviour of a server for its n-th request: response time in microseconds, and whether the
+/// answer is a failure.
 type Behaviour = fn(FlowHash) -> (u64, bool);
 
-/// About a millisecond. One of a hundred takes 50: a collector of garbage, a lost packet.
+/// About a millisecond. One in a hundred answers takes 50 ms, as after a garbage collection or a
+/// lost packet.
 fn usual(chance: FlowHash) -> (u64, bool) {
     let hiccup = if chance.again().below(100) == 0 { 50_000 } else { 0 };
     (500 + chance.below(1_000) as u64 + hiccup, false)
@@ -29,7 +31,7 @@ fn fails_at_once(chance: FlowHash) -> (u64, bool) {
     (100 + chance.below(100) as u64, true)
 }
 
-/// Takes connections, and never answers.
+/// Accepts connections, and never answers.
 fn hangs(_: FlowHash) -> (u64, bool) {
     (3_600_000_000, false)
 }
@@ -78,7 +80,8 @@ impl World {
         }
     }
 
-    /// Has clients ask one after the other; what each server got.
+    /// Lets clients send requests one after the other; returns the number of requests of each
+    /// server.
     fn ask(&mut self, servers: &[Behaviour]) -> Vec<usize> {
         let mut got = vec![0; servers.len()];
         let mut under_way = BinaryHeap::new();
@@ -100,7 +103,8 @@ impl World {
         got
     }
 
-    /// Clients that wait for a server that hangs, once all have asked for so long. Each asks again as soon as it is answered.
+    /// Number of clients that wait for a hanging server after `time`. Each client sends its next
+    /// request as soon as it has an answer.
     fn stuck_after(&mut self, servers: &[Behaviour], time: Duration) -> u32 {
         let mut under_way = BinaryHeap::new();
         let end = self.now + time;
@@ -170,11 +174,11 @@ fn a_server_that_has_recovered_gets_its_share_again() {
     for bad in [slower_by_50_ms, fails_at_once] {
         let mut world = World::new(&[1, 1, 1], 7);
         world.ask(&[usual, bad, usual]);
-        // Nobody asks for a minute.
+        // No requests for a minute.
         world.now += Duration::from_secs(60);
         let got = world.ask(&USUAL);
         assert!(got[1] > REQUESTS / 6, "{got:?}");
-        // Or it is asked all the time.
+        // Requests all the time.
         let mut world = World::new(&[1, 1, 1], 7);
         world.ask(&[usual, bad, usual]);
         let got = (0..40).map(|_| world.ask(&USUAL)).last().unwrap();
