@@ -112,7 +112,7 @@ pub struct ServedBy {
 /// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Termination {
-    /// Both sides closed it.
+    /// Both sides closed the connection.
     Closed,
     /// The session or flow was idle, which is its usual end (UDP).
     Expired,

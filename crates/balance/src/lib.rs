@@ -12,8 +12,8 @@
 //! | [`Algorithm::Ewma`] | `ewma` | response times, of two servers drawn at random |
 //! | [`Algorithm::Ring`] | `ring` | the flow's hash, on a ring of servers |
 //! | [`Algorithm::Maglev`] | `maglev` | the flow's hash, in a table of servers |
-//!
-//! [`Ewma`] uses the response times of servers, which [`AnswerTimes`] records. Only mode `http` measures these times, so the
+//! [`Ewma`] uses the response times of servers, which [`AnswerTimes`] records. Only mode `http`
+//! measures these times, so the configuration accepts `ewma` only there.
 //! configuration accepts `ewma` only there.
 //!
 //! [`build`] creates the configured algorithm. `candidates` has the shared parts: the servers that

@@ -228,8 +228,7 @@ mod tests {
         let halvings = |weights: &[u16]| Scale::new(&members(weights), MAX_POINTS).halvings;
         let sums = [1_638, 1_639, 3_276, 3_277, 6_553, 6_554];
         assert_eq!(sums.map(|sum| halvings(&[sum - 1, 1])), [0, 1, 1, 2, 2, 3]);
-        // Servers of weight 1 need no scaling, as long as they have as many points as servers of
-        // weight 2 would.
+        // The bound grows with the number of servers: servers of weight 1 keep all points.
         assert_eq!([1_000, 2_000, 4_000].map(|servers| halvings(&vec![1; servers])), [0, 0, 0]);
     }
 

@@ -1,5 +1,5 @@
-//! Where the access list entry that decides about a client is written: files to search, and
-//! results. Pure.
+//! Search for the access list entry that decides about a client: files to search, and results.
+//! Pure.
 
 use std::path::PathBuf;
 

@@ -86,9 +86,9 @@ pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Step
     choice
 }
 
-/// Chooses by route: in mode `http` for each request, in proxy mode for a TLS connection. Notes the
-/// route of the request in question, or the routes in general without a request. Returns `None` if
-/// there is no backend to choose from.
+/// Notes routes: in mode `http` each request takes its route, in proxy mode a TLS connection may.
+/// Notes the route of the request in question; without a request, what clients without a route get.
+/// Returns a choice without a server if no backend follows; `None`: the pool's choice follows.
 pub(super) fn by_route(place: &AskedPlace, steps: &mut Steps) -> Option<Choice> {
     let config = &place.frontend.config;
     let none = Choice { pick: Pick::Nobody, depends_on: None, is_again: false };

@@ -60,7 +60,7 @@ pub struct ExplainSources<'a> {
     pub share: Option<&'a Result<Option<ClientShare>, FlowsUnavailable>>,
     /// Request in question (frontends with routes).
     pub request: Option<&'a AskedRequest>,
-    /// Where the network that decides about the client is written, if a file may have it.
+    /// File and line of the network that decides about the client, if a file may have it.
     pub network: Option<&'a SearchedNetwork>,
     /// The time.
     pub now: Timestamp,

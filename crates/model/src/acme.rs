@@ -37,7 +37,7 @@ pub enum AcmeChallenge {
 pub struct ExternalAccount {
     /// Key identifier that the authority assigned.
     pub key_id: String,
-    /// Where the key is.
+    /// Path of the key.
     pub key_path: PathBuf,
     /// The key.
     pub key: SecretBytes,

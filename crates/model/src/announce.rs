@@ -27,8 +27,8 @@ impl Default for AnnounceConfig {
 }
 
 impl AnnounceConfig {
-    /// Addresses of frontends that can be announced: neither wildcard, loopback nor link-local
-    /// addresses.
+    /// Addresses of frontends that can be announced: no wildcard, and no address that is valid only
+    /// on this host or its link.
     pub fn addresses<'a>(frontends: impl IntoIterator<Item = &'a FrontendConfig>) -> BTreeSet<IpAddr> {
         AnnounceConfig::addresses_of(frontends.into_iter().flat_map(|frontend| &frontend.listen))
     }

@@ -11,13 +11,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub struct Addr([u8; 16]);
 
 impl Addr {
-    /// From the four bytes of an IPv4 header.
+    /// Builds an address from the four bytes of an IPv4 header.
     #[inline]
     pub const fn v4(bytes: [u8; 4]) -> Addr {
         Addr((0xffff << 32 | u32::from_be_bytes(bytes) as u128).to_be_bytes())
     }
 
-    /// From the sixteen bytes of an IPv6 header.
+    /// Builds an address from the sixteen bytes of an IPv6 header.
     #[inline]
     pub const fn v6(bytes: [u8; 16]) -> Addr {
         Addr(bytes)
@@ -30,13 +30,13 @@ impl Addr {
         [a, b, c, d]
     }
 
-    /// Whether it is an IPv4 address.
+    /// Whether the address is IPv4.
     #[inline]
     pub const fn is_v4(&self) -> bool {
         u128::from_be_bytes(self.0) >> 32 == 0xffff
     }
 
-    /// All sixteen bytes.
+    /// The address in sixteen bytes; IPv4 is mapped.
     #[inline]
     pub const fn bytes(&self) -> &[u8; 16] {
         &self.0
@@ -88,7 +88,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Both, in the order the documentation lists them.
+    /// Both protocols, in the order the documentation lists them.
     pub const ALL: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
 
     /// Name in the configuration, in logs and in metrics.

@@ -9,7 +9,7 @@ pub struct FlowTimeouts {
     pub half_open: Duration,
     /// DSR: the handshake is complete, without data since.
     pub handshake_only: Duration,
-    /// Both sides may send.
+    /// Both sides may send: the handshake is complete, and no side has closed.
     pub established: Duration,
     /// One side has sent its FIN, the other may still send.
     pub half_closed: Duration,

@@ -130,8 +130,8 @@ impl FrontendConfig {
         self.mode.is_http() && self.tls.as_ref().is_some_and(|tls| tls.http3)
     }
 
-    /// Whether connections from this address are exempt from limits per client: a trusted client,
-    /// or a proxy that many clients share.
+    /// Whether connections from this address are not counted per client: it is a trusted client, or
+    /// a proxy that many clients share.
     pub fn trusts(&self, peer: IpAddr) -> bool {
         self.trusts_client(peer) || self.is_http_proxy(peer)
     }

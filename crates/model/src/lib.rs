@@ -123,12 +123,12 @@ use convey_http_core::{HeadLimits, RequestField};
 pub struct BackendConfig {
     /// Unique among backends.
     pub name: String,
-    /// How a server is chosen.
+    /// Algorithm that chooses a server.
     pub algorithm: Algorithm,
     /// Part of the client's address that is hashed. Only [`Algorithm::Ring`] and
     /// [`Algorithm::Maglev`] read it.
     pub hash: HashOn,
-    /// How QUIC connection ids name servers. Set only where `hash` is [`HashOn::QuicCid`].
+    /// Encoding of servers in QUIC connection ids. Set only where `hash` is [`HashOn::QuicCid`].
     pub quic: Option<Arc<QuicConfig>>,
     /// Part of a request that is hashed in place of the address, if the request has it. Mode `http`
     /// only.
@@ -145,7 +145,7 @@ pub struct BackendConfig {
     pub slow_start: Duration,
     /// Treatment of open connections when their server goes down; `None`: the mode's default.
     pub on_down: Option<OnDown>,
-    /// How clients' packets get to the servers; DSR only.
+    /// DSR method: how clients' packets reach the servers. DSR only.
     pub dsr: DsrKind,
     /// Settings of the tunnel; read only where `dsr` is a tunnel.
     pub tunnel: TunnelConfig,
@@ -223,8 +223,8 @@ impl BackendConfig {
         self.hash_request.as_ref().map_or_else(|| self.hash.name().to_owned(), RequestField::to_string)
     }
 
-    /// Whether this many failed client connections in a row count against a server. Always false
-    /// without both outlier detection and a health check, as nothing would bring the server back.
+    /// Whether this many failed client connections in a row count against a server. Always false if
+    /// neither outlier detection nor a health check is set, as nothing would bring the server back.
     pub fn is_failing_after(&self, in_a_row: u32) -> bool {
         match (&self.outlier_detection, &self.health_check.kind) {
             (Some(outlier), _) => in_a_row >= outlier.consecutive_failures,
@@ -279,7 +279,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Every algorithm, in the order the documentation lists them.
+    /// All algorithms, in the order the documentation lists them.
     pub const ALL: [Algorithm; 6] = [
         Algorithm::RoundRobin,
         Algorithm::LeastConnections,
@@ -335,7 +335,7 @@ impl HashOn {
         if gets_packets { HashOn::Tuple } else { HashOn::Source }
     }
 
-    /// All of them, in the order the documentation lists them.
+    /// All options, in the order the documentation lists them.
     pub const ALL: [HashOn; 3] = [HashOn::Source, HashOn::Tuple, HashOn::QuicCid];
 
     /// The name in the configuration.
@@ -378,11 +378,11 @@ impl HashKey {
 /// Health check of a backend's servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// What a probe does.
+    /// Kind of the probe.
     pub kind: ProbeKind,
     /// Port to probe; `None`: the server's own port, which every server then has.
     pub port: Option<u16>,
-    /// From one probe's start to the next; each wait is jittered by up to a tenth.
+    /// Interval between the starts of two probes; each wait is jittered by up to a tenth.
     pub interval: Duration,
     /// A probe that takes longer has failed.
     pub timeout: Duration,
@@ -478,7 +478,8 @@ pub enum ProbeKind {
     None,
     /// Open a TCP connection and close it.
     Tcp,
-    /// Send an empty UDP datagram; down if the server or a router refuses it, up if there is an answer or none.
+    /// Send an empty UDP datagram. The server is down if it or a router refuses the datagram, and
+    /// up otherwise, with or without an answer.
     Udp,
     /// `GET` over HTTP/1.1, or over HTTP/2 where requests use it, with or without TLS. The server
     /// is up if status and body are as expected.

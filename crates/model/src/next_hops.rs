@@ -375,8 +375,9 @@ impl NextHops {
         self.routes.find(src, dst)
     }
 
-    /// The neighbours on the ways of packets from `src` to `dst`, as far as Ethernet leads to them: interface and address of each.
-    /// Packets can be sent once one of them is resolved, unless a tunnel or an IPsec policy forbids it. With `on_link`, no router may be in between.
+    /// Neighbours on the paths of packets from `src` to `dst` over Ethernet: interface and address
+    /// of each. Packets can be sent once one of them is resolved, unless a tunnel or an IPsec
+    /// policy forbids it. With `on_link`, `dst` must be on the link, without a router in between.
     pub fn neighbours_towards(
         &self,
         src: IpAddr,

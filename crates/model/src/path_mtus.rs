@@ -38,7 +38,7 @@ struct PathMtu {
 }
 
 impl PathMtus {
-    /// Records a path MTU. Returns whether it is smaller than before. Beyond [`MAX_PATHS`], the
+    /// Records a path MTU. Returns whether it is smaller than before. With too many servers, the
     /// oldest report is dropped.
     pub fn lower(&mut self, NarrowPath { server, mtu, least }: NarrowPath, now: Timestamp) -> bool {
         let known = self.0.get(&server).map(|known| known.mtu);

@@ -25,7 +25,8 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    /// Frame with two priority tags (802.1Q with VID 0), which the host's stack would step over. Dropped in the kernel by the guard.
+    /// Frame with two priority tags (802.1Q with VID 0), which the host's network stack would skip.
+    /// Dropped in the kernel by the guard.
     StackedTags = "stacked_tags",
     /// The frame is shorter than its headers.
     Truncated = "truncated",
@@ -64,8 +65,9 @@ drop_reasons! {
     /// The packet returned with a lower TTL: another balancer has convey as its server, and convey
     /// has that balancer as a server.
     ForwardingLoop = "forwarding_loop",
-    /// From the address and port of a server: answers would be answered without end. In DSR also from the address of the
-    /// server that was chosen; its answer would not leave it.
+    /// Source is the address and port of a server: the servers would answer each other endlessly.
+    /// In DSR, also a source with the address of the chosen server, whose answer would not leave
+    /// the server.
     ClientIsServer = "client_is_server",
     /// TTL or hop limit is 1, so the packet must not be forwarded (RFC 791). convey notifies the
     /// sender by ICMP, as for packets that are too big.

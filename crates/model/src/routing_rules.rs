@@ -24,7 +24,8 @@ pub struct RoutingRule {
     pub mark: Option<(u32, u32)>,
     /// Type of service; 0: any.
     pub tos: u8,
-    /// Selectors that convey does not evaluate (`uidrange`, `ipproto` and others). The rule then applies to no packet.
+    /// Selectors that convey does not evaluate (`uidrange`, `ipproto` and others). The rule then
+    /// applies to no packet.
     pub unknown: Vec<&'static str>,
     /// Whether the rule applies to the packets that its selectors do not match (`not`).
     pub is_inverted: bool,

@@ -49,7 +49,7 @@ impl Encapsulation {
 pub struct Tunnel {
     /// Outer headers of each packet.
     pub encapsulation: Encapsulation,
-    /// Source of outer packets: one address, or a network. Of the server's family.
+    /// Source of outer packets: one address, or a network, of the server's family.
     pub source: Prefix,
     /// Destination of outer packets: the server's address.
     pub server: Addr,

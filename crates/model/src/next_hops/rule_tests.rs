@@ -234,7 +234,7 @@ fn servers_behind_an_interface_without_ethernet_are_refused_by_its_name() {
     let hops = NextHops::default().update_all(&tables);
     assert!(hops.refusal_of(ip("10.2.0.9"), None).is_some_and(|why| why.contains("eth3")));
     assert_eq!((hops.refusal_of(ip("10.1.0.9"), None), hops.refusal_of(ip("fd00::1"), None)), (None, None));
-    // One of two next hops is enough.
+    // A single next hop with Ethernet is enough.
     let mut routes = routes();
     routes[1].hops.push(RouteHop::by(A, Some(ip("10.1.0.3"))));
     tables.routes = routes.into();
