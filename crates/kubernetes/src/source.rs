@@ -13,7 +13,7 @@ use convey_model::{DiscoveryState, KubernetesService, ServerSource, SourceSettin
 
 use crate::{annotations, watch};
 
-/// Maximum time at the start for which servers wait for the annotations of their Service.
+/// Maximum wait of servers for the annotations of their Service, at the start.
 const FIRST_ANNOTATIONS: Duration = Duration::from_secs(1);
 
 /// Source of servers from Kubernetes Services. While an API server is unreachable, the last state

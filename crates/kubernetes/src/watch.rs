@@ -47,7 +47,7 @@ pub(crate) struct WatchFailure {
 pub(crate) struct WatchAttempts {
     known: DiscoveryState,
     failures_in_a_row: u32,
-    /// Whether the last attempt succeeded to list, and then failed to watch.
+    /// Whether the last attempt listed, and then failed to watch.
     has_failed_to_watch: bool,
 }
 

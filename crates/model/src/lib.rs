@@ -125,13 +125,12 @@ pub struct BackendConfig {
     pub name: String,
     /// Algorithm that chooses a server.
     pub algorithm: Algorithm,
-    /// Part of the client's address that is hashed. Only [`Algorithm::Ring`] and
-    /// [`Algorithm::Maglev`] read it.
+    /// Fields of a connection that are hashed. Only [`Algorithm::Ring`] and [`Algorithm::Maglev`]
+    /// read them.
     pub hash: HashOn,
     /// Encoding of servers in QUIC connection ids. Set only where `hash` is [`HashOn::QuicCid`].
     pub quic: Option<Arc<QuicConfig>>,
-    /// Part of a request that is hashed in place of the address, if the request has it. Mode `http`
-    /// only.
+    /// Field of a request that is hashed instead, if the request has it. Mode `http` only.
     pub hash_request: Option<RequestField>,
     /// Part of a server's identity that decides which clients it gets. Only [`Algorithm::Ring`] and
     /// [`Algorithm::Maglev`] read it.
@@ -159,7 +158,7 @@ pub struct BackendConfig {
     pub tls: Option<Arc<BackendTls>>,
     /// Files that convey serves itself; `None`: servers answer the requests. Mode `http` only.
     pub files: Option<FilesConfig>,
-    /// Timeouts that override those of the file's `timeouts`. Proxy mode only.
+    /// Timeouts of this backend, which override the general ones. Proxy mode only.
     pub timeouts: OwnTimeouts,
     /// Servers with unique names, sorted by name, so that every machine with the same file numbers
     /// them alike. A backend that a frontend uses has at least one server here or in `named`,
@@ -317,7 +316,7 @@ impl Algorithm {
     }
 }
 
-/// Part of a connection that the hashing algorithms hash.
+/// Fields of a connection that the hashing algorithms hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HashOn {
     /// The client's address: all connections of one client go to one server.
