@@ -7,8 +7,8 @@
 //! |---|---|---|
 //! | [`Algorithm::RoundRobin`] | `round_robin` | turns, by weight |
 //! | [`Algorithm::LeastConnections`] | `least_connections` | open connections for each weight |
-//! | [`Algorithm::PowerOfTwo`] | `power_of_two` | open connections, of two servers drawn at random |
-//! | [`Algorithm::Ewma`] | `ewma` | response times, of two servers drawn at random |
+//! | [`Algorithm::PowerOfTwo`] | `power_of_two` | open connections, of two random servers |
+//! | [`Algorithm::Ewma`] | `ewma` | response times, of two random servers |
 //! | [`Algorithm::Ring`] | `ring` | the flow's hash, on a ring of servers |
 //! | [`Algorithm::Maglev`] | `maglev` | the flow's hash, in a table of servers |
 //! [`Ewma`] uses the response times of servers, which [`AnswerTimes`] records. Only mode `http`
