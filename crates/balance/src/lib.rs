@@ -11,6 +11,7 @@
 //! | [`Algorithm::Ewma`] | `ewma` | response times, of two random servers |
 //! | [`Algorithm::Ring`] | `ring` | the flow's hash, on a ring of servers |
 //! | [`Algorithm::Maglev`] | `maglev` | the flow's hash, in a table of servers |
+//!
 //! [`Ewma`] uses the response times of servers, which [`AnswerTimes`] records. Only mode `http`
 //! measures these times, so the configuration accepts `ewma` only there.
 //! configuration accepts `ewma` only there.
