@@ -1,5 +1,4 @@
-//! Search for the access list entry that decides about a client: files to search, and results.
-//! Pure.
+//! Search for the access list entry that decides about a client. Pure.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,4 @@
-//! Flows that a client has at a frontend: questions to the workers, and what the answers mean for
-//! the client. Pure.
+//! Flows of a client at a frontend: queries to the workers, and explanation of the results. Pure.
 
 use std::net::SocketAddr;
 use std::time::Duration;

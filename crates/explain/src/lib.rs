@@ -1,5 +1,4 @@
-//! Explanation of the server that a client gets: the answer of `convey explain` and of
-//! `/v1/explain`. Pure.
+//! Explains which server a client gets, for `convey explain` and `/v1/explain`. Pure.
 //!
 //! This crate makes no decisions of its own. [`explain`] queries the code that the data path runs:
 //! the access lists, the sources of a frontend, its pool

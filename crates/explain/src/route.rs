@@ -1,5 +1,4 @@
-//! Route by the URL in question: of a request (mode `http`), or of a TLS connection to the URL's
-//! host. Pure.
+//! Route of a URL: for a request (mode `http`), or for a TLS connection to its host. Pure.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,5 +1,4 @@
-//! Addresses that convey puts on an interface while it can serve, for routing daemons to announce.
-//! Pure.
+//! Addresses on an interface, for routing daemons to announce while convey can serve. Pure.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
