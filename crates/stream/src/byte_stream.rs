@@ -23,11 +23,11 @@ pub struct ByteStream {
 }
 
 impl ByteStream {
-    /// Performs the TLS handshake of a server; from then on bytes are within this session. `early` is what the peer has sent of
-    /// the handshake already.
+    /// Performs the TLS handshake of a server; from then on bytes are within this session. `early`
+    /// holds the bytes of the handshake that have arrived already.
     ///
-    /// # Errors
-    /// The peer has closed or reset the connection, breaks the protocol, or fails authentication.
+    /// # Errors The peer has closed or reset the connection, breaks the protocol, or fails
+    /// authentication.
     pub async fn begin_tls(&mut self, session: TlsSession, early: Vec<u8>) -> io::Result<()> {
         let tls = self.tls.insert(Box::new(TlsLayer::new(session, early)));
         tls.handshake(&self.tcp).await
@@ -76,7 +76,8 @@ impl ByteStream {
         }
     }
 
-    /// Writes as many bytes as the kernel takes. A write that is pending has to be repeated with the same bytes first.
+    /// Writes as many bytes as the kernel takes. The caller must repeat a pending write with the
+    /// same bytes first.
     #[inline]
     pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8], more: More) -> Poll<io::Result<usize>> {
         match &mut self.tls {
@@ -85,7 +86,8 @@ impl ByteStream {
         }
     }
 
-    /// Waits until the kernel takes bytes. A pending write has been taken whole then, and must not be repeated.
+    /// Waits until the kernel takes bytes. A pending write has been taken whole then, and must not
+    /// be repeated.
     pub fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.tls {
             None => self.tcp.poll_write_ready(cx),
@@ -131,7 +133,8 @@ impl ByteStream {
         }
     }
 
-    /// Closes the connection for writing, and reads until the peer has closed it, so that what was written arrives.
+    /// Closes the connection for writing, and reads until the peer has closed it, so that all
+    /// written bytes arrive.
     pub async fn discard_rest(&mut self) {
         let _ = shutdown(&self.tcp, Shutdown::Write);
         let mut left = MAX_DISCARDED;

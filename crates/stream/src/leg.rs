@@ -4,8 +4,8 @@ use tokio::net::TcpStream;
 
 use super::ByteStream;
 
-/// Connection to one side. Dropped without [`Leg::close_in_order`] it is reset, so that the peer does not take the bytes so
-/// far for the whole.
+/// Connection to one side. Without [`Leg::close_in_order`] the drop resets the connection, so that
+/// the peer does not mistake a part of the bytes for the whole.
 pub struct Leg {
     /// Bytes of the connection.
     pub stream: ByteStream,

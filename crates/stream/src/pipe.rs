@@ -10,13 +10,15 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_siz
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// Size of a pipe. For an unprivileged user the kernel may refuse to go above its default (`fs.pipe-user-pages-soft`).
+/// Size of a pipe. The kernel may refuse an unprivileged user more than its default
+/// (`fs.pipe-user-pages-soft`).
 const SIZE: usize = 256 * 1024;
 
-/// The least that is of use, and the kernel's default; for an unprivileged user with many pipes that is two pages.
+/// Smallest useful size, which is the kernel's default; unprivileged users with many pipes get two
+/// pages.
 const MIN_SIZE: usize = 64 * 1024;
 
-/// Idle pipes a thread keeps for the next one who needs one.
+/// Idle pipes that a thread keeps for reuse.
 const POOLED: usize = 64;
 
 thread_local! {
@@ -25,17 +27,19 @@ thread_local! {
     static LIMIT: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// A pipe on the way from one socket to another.
+/// Kernel pipe between two sockets.
 #[derive(Debug)]
 pub struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
-    /// Bytes in it. Only an empty pipe is filled: then "would block" can only mean the socket.
+    /// Bytes in the pipe. Only an empty pipe is filled, so that "would block" always refers to the
+    /// socket.
     held: usize,
 }
 
 impl Pipe {
-    /// Most bytes moved at once. A pipe's size counts pages, and what is in a page's place may be longer.
+    /// Upper bound of the bytes moved at once. The size of a pipe counts pages, and a page's slot
+    /// may hold a longer fragment.
     pub const MAX_MOVED: usize = 1024 * 1024;
 
     /// Limits the pipes that this thread opens.
@@ -45,13 +49,12 @@ impl Pipe {
 
     /// Returns an empty pipe, from the thread's pool if it has one.
     ///
-    /// # Errors
-    /// This thread has as many as it may, or the kernel gives none.
+    /// # Errors This thread has reached its limit of pipes, or the kernel cannot create one.
     pub fn get() -> io::Result<Pipe> {
         POOL.with_borrow_mut(Vec::pop).map_or_else(Pipe::new, Ok)
     }
 
-    /// Gives the pipe to the pool. One that holds bytes is closed instead: they belong to nobody else.
+    /// Returns the pipe to the pool, or closes it if it still holds bytes of a connection.
     pub fn put(self) {
         POOL.with_borrow_mut(|pool| {
             if self.held == 0 && pool.len() < POOLED {
@@ -60,34 +63,33 @@ impl Pipe {
         });
     }
 
-    /// Bytes that were read and not written yet.
+    /// Bytes that were read and have not been written yet.
     pub fn held(&self) -> usize {
         self.held
     }
 
-    /// Whether all that was read has been written.
+    /// Whether all bytes that were read have been written.
     pub fn is_empty(&self) -> bool {
         self.held == 0
     }
 
     /// Fills the empty pipe from a socket, with `most` bytes at most; 0 is the end of the stream.
     ///
-    /// # Errors
-    /// Those of splice(2). "Would block": nothing is there, or only reading can tell what is.
+    /// # Errors Errors of splice(2). "Would block" means that no bytes are there, or that only a
+    /// read can find out.
     pub fn fill(&mut self, from: &TcpStream, most: usize) -> io::Result<usize> {
         debug_assert!(self.is_empty());
         self.held = splice(from, None, &self.write, None, most, FLAGS)?;
-        // Splicing does not tell TCP that its reader has caught up; without this the sender waits for a
-        // delayed ACK (40 ms) at the end of each burst.
+        // Splicing does not notify TCP that its reader has caught up. Without this the sender waits
+        // for a delayed ACK (40 ms) at the end of each burst.
         let _ = set_tcp_quickack(from, true);
         Ok(self.held)
     }
 
-    /// Empties the pipe into a socket as far as that takes it; returns how much that was. Clears the
-    /// socket's readiness when it takes nothing.
+    /// Writes the pipe's bytes to a socket, as far as the socket takes them; returns their number.
+    /// Clears the socket's readiness when it takes none.
     ///
-    /// # Errors
-    /// Those of splice(2).
+    /// # Errors Errors of splice(2).
     pub fn drain(&mut self, to: &TcpStream) -> io::Result<usize> {
         let held = self.held;
         let sent = to.try_io(Interest::WRITABLE, || Ok(splice(&self.read, None, to, None, held, FLAGS)?))?;

@@ -8,14 +8,14 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// What follows the bytes of a write.
+/// Continuation of a write: whether more bytes or the end follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum More {
-    /// Nothing so far: the bytes are sent at once.
+    /// Nothing follows so far: the kernel sends the bytes at once.
     No,
-    /// Further bytes, which have to be written next: both are sent together.
+    /// More bytes must be written next: the kernel sends both together.
     Data,
-    /// End of the stream, which has to be written next: both are sent together.
+    /// The end of the stream must be written next: the kernel sends both together.
     End,
 }
 
@@ -85,8 +85,8 @@ pub fn try_read(stream: &TcpStream, buffer: &mut [u8]) -> Option<io::Result<usiz
     })
 }
 
-/// Makes a call that may move `most` bytes. A call that moves some, but fewer, has emptied or filled the socket: the runtime
-/// is notified at once, without another call that moves none.
+/// Makes a call that may move `most` bytes. A call that moves fewer has emptied or filled the
+/// socket: the runtime is notified at once, without another call that moves none.
 fn attempt(
     stream: &TcpStream,
     interest: Interest,

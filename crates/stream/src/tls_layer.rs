@@ -1,7 +1,7 @@
-//! A connection with TLS: records on the socket, plaintext for whoever has it.
+//! TLS layer of a connection: records on the socket, plaintext for the reader and the writer.
 //!
-//! Records pass through buffers that the whole thread shares. A connection keeps only what the kernel or its reader has not taken, so one
-//! that rests holds no bytes.
+//! Records pass through buffers that the whole thread shares. A connection keeps only the bytes
+//! that the kernel or the reader has not taken, so an idle connection holds none.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -15,96 +15,99 @@ use tokio::net::TcpStream;
 use super::socket_io::{More, poll_read, poll_write, try_write};
 use convey_tls::{OutgoingRecords, SessionFacts, TlsError, TlsSession};
 
-/// Most bytes that one read takes from the socket.
+/// Upper bound of the bytes that one read takes from the socket.
 const READ: usize = 64 * 1024;
 
-/// The same of a side whose last bytes were mostly the clothing of records: each costs as much as a long one.
+/// Like `READ`, for peers that send small records: a small record costs as much as a large one.
 const READ_OF_SMALL: usize = 4 * 1024;
 
 /// Reads without plaintext before the thread's other connections get a turn.
 const TURNS: usize = 8;
 
-/// Most plaintext that one write takes: four records.
+/// Upper bound of the plaintext that one write takes: four records.
 const WRITE: usize = 64 * 1024;
 
-/// Most bytes that wait for a side that does not read: a flight of the handshake, and a write.
+/// Upper bound of the encrypted bytes that wait for a peer that does not read: a handshake flight
+/// and a write.
 const MAX_OUTGOING: usize = 256 * 1024;
 
 thread_local! {
-    /// What has come: the beginning of a record, and what was read behind it.
+    /// Bytes that have arrived: the beginning of a record, and the bytes read after it.
     static INCOMING: RefCell<Box<[u8]>> = RefCell::new(vec![0; TlsSession::MAX_UNFINISHED + READ].into());
-    /// Parts that are written together.
+    /// Buffer that joins several parts for one write.
     static JOINED: RefCell<Vec<u8>> = RefCell::default();
     static OUTGOING: RefCell<OutgoingRecords> = RefCell::default();
 }
 
-/// What stands between a socket and the bytes of its reader and writer. Each call gets the socket.
+/// TLS layer between a socket and the reader and writer of its plaintext. Each call gets the
+/// socket.
 pub(super) struct TlsLayer {
     session: TlsSession,
-    /// What had come before the session began.
+    /// Bytes that had arrived before the session began.
     early: Vec<u8>,
-    /// Plaintext that nobody has taken, from `taken` on.
+    /// Plaintext that the reader has not taken, from `taken` on.
     plaintext: Vec<u8>,
     taken: usize,
     /// Records that the kernel has not taken, from `sent` on.
     outgoing: Vec<u8>,
     sent: usize,
-    /// How much plaintext of the last write is in `outgoing`: the write that is repeated takes so much.
+    /// Length of the last write's plaintext in `outgoing`, which the repeated write takes.
     claimed: usize,
     state: State,
 }
 
-/// How far it is.
+/// State of the session.
 #[derive(Debug, Clone, Copy, Default)]
 struct State {
-    /// The handshake is over.
+    /// The handshake is complete.
     is_open: bool,
-    /// Something has come.
+    /// The peer has sent bytes.
     has_begun: bool,
-    /// What came last was mostly no plaintext.
+    /// The last bytes of the peer were mostly record overhead, and little plaintext.
     is_small: bool,
-    /// The other side sends nothing more.
+    /// The peer sends nothing more.
     is_closed: bool,
-    /// It has been told that we send nothing more.
+    /// `close_notify` was sent to the peer.
     has_said_end: bool,
-    /// An end without `close_notify` counts as an error: what came may be only a part (RFC 8446, section 6.1).
+    /// An end without `close_notify` is an error: the data may be truncated (RFC 8446, section
+    /// 6.1).
     is_strict: bool,
 }
 
 impl TlsLayer {
-    /// A session on a connection on which so much has come already.
+    /// Creates the layer of a connection on which the `early` bytes have arrived already.
     pub(super) fn new(session: TlsSession, early: Vec<u8>) -> TlsLayer {
         let (plaintext, outgoing, state) = (Vec::new(), Vec::new(), State::default());
         TlsLayer { session, early, plaintext, taken: 0, outgoing, sent: 0, claimed: 0, state }
     }
 
-    /// Has an end without `close_notify` count as an error.
+    /// Makes an end without `close_notify` an error.
     pub(super) fn strict(mut self) -> TlsLayer {
         self.state.is_strict = true;
         self
     }
 
-    /// The protocol within that both sides have agreed on.
+    /// Protocol within TLS that both sides have agreed on (ALPN).
     pub(super) fn protocol(&self) -> Option<&[u8]> {
         self.session.protocol()
     }
 
-    /// What the handshake has agreed on.
+    /// Facts of the handshake.
     pub(super) fn facts(&self) -> SessionFacts {
         self.session.facts()
     }
 
-    /// Whether the other side has sent anything.
+    /// Whether the peer has sent any bytes.
     pub(super) fn has_begun(&self) -> bool {
         self.state.has_begun
     }
 
-    /// Whether a write has begun that is to be repeated.
+    /// Whether a pending write has to be repeated.
     pub(super) fn is_writing(&self) -> bool {
         self.claimed > 0
     }
 
-    /// Shakes hands: then both sides may send.
+    /// Performs the handshake: afterwards both sides may send.
     pub(super) async fn handshake(&mut self, tcp: &TcpStream) -> io::Result<()> {
         let mut early = mem::take(&mut self.early);
         self.decrypt(tcp, &mut early, &mut [])?;
@@ -123,7 +126,7 @@ impl TlsLayer {
         }
     }
 
-    /// Reads what is there; 0 is the end.
+    /// Reads the plaintext that has arrived; 0 is the end.
     pub(super) fn poll_read(
         &mut self,
         tcp: &TcpStream,
@@ -154,7 +157,8 @@ impl TlsLayer {
         Poll::Pending
     }
 
-    /// Writes what the kernel takes. A write that is pending has to be repeated with the same bytes first: they may be encrypted already.
+    /// Writes as many bytes as the kernel takes. The caller must repeat a pending write with the
+    /// same bytes first, because they may be encrypted already.
     pub(super) fn poll_write(
         &mut self,
         tcp: &TcpStream,
@@ -188,14 +192,14 @@ impl TlsLayer {
         })
     }
 
-    /// Waits until what was encrypted has gone. A write that is pending is over then, and was taken whole.
+    /// Waits until the encrypted bytes have been sent. A pending write has been taken whole then.
     pub(super) fn poll_writable(&mut self, tcp: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_flush(tcp, cx, More::No))?;
         self.claimed = 0;
         tcp.poll_write_ready(cx)
     }
 
-    /// Writes several parts, one after the other: together they make fewer records.
+    /// Writes several parts in their order: together they make fewer records.
     pub(super) fn poll_write_vectored(
         &mut self,
         tcp: &TcpStream,
@@ -212,14 +216,14 @@ impl TlsLayer {
         })
     }
 
-    /// Says that nothing more is sent, to TLS and to TCP.
+    /// Closes TLS (`close_notify`) and TCP for writing.
     pub(super) fn poll_shutdown(&mut self, tcp: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.queue_end();
         ready!(self.poll_flush(tcp, cx, More::End))?;
         Poll::Ready(Ok(shutdown(tcp, Shutdown::Write)?))
     }
 
-    /// Says the same to TLS, as far as the kernel takes it at once.
+    /// Sends `close_notify`, as far as the kernel takes it at once.
     pub(super) fn say_end(&mut self, tcp: &TcpStream) {
         if self.state.is_open && self.outgoing.is_empty() {
             self.queue_end();
@@ -227,10 +231,10 @@ impl TlsLayer {
         }
     }
 
-    /// Whether nothing has come that anybody would read: neither plaintext nor an end.
+    /// Whether neither plaintext nor an end has arrived.
     pub(super) fn is_quiet(&mut self, tcp: &TcpStream) -> bool {
         let mut cx = Context::from_waker(std::task::Waker::noop());
-        // Session tickets come whenever the server likes.
+        // Session tickets may arrive at any time.
         matches!(self.poll_read(tcp, &mut cx, &mut [0]), Poll::Pending)
     }
 
@@ -238,14 +242,14 @@ impl TlsLayer {
         if self.state.is_open && !mem::replace(&mut self.state.has_said_end, true) {
             OUTGOING.with_borrow_mut(|out| {
                 out.clear();
-                // Without keys there is nobody to tell.
+                // Without keys no alert can be sent.
                 let _ = self.session.close(out);
                 self.outgoing.extend_from_slice(out.bytes());
             });
         }
     }
 
-    /// Writes the records that are left.
+    /// Writes the remaining records.
     fn poll_flush(&mut self, tcp: &TcpStream, cx: &mut Context<'_>, more: More) -> Poll<io::Result<()>> {
         while self.sent < self.outgoing.len() {
             self.sent += ready!(poll_write(tcp, cx, &self.outgoing[self.sent..], more))?;
@@ -256,7 +260,8 @@ impl TlsLayer {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads from the socket once, and decrypts into `buffer` what has come. Returns how much plaintext that was; `None`: the end of TCP.
+    /// Reads from the socket once, and decrypts the bytes into `buffer`. Returns the length of the
+    /// plaintext; `None` at the end of TCP.
     fn poll_fill(
         &mut self,
         tcp: &TcpStream,
@@ -274,7 +279,7 @@ impl TlsLayer {
         })
     }
 
-    /// Takes what has come. What does not fit into `buffer` is kept.
+    /// Decrypts the bytes that have arrived. Plaintext that does not fit into `buffer` is kept.
     fn decrypt(&mut self, tcp: &TcpStream, incoming: &mut [u8], buffer: &mut [u8]) -> io::Result<usize> {
         self.state.has_begun |= !incoming.is_empty();
         let (mut n, plaintext) = (0, &mut self.plaintext);
@@ -292,7 +297,7 @@ impl TlsLayer {
         let received = match decrypted {
             Ok(received) => received,
             Err(error) => {
-                // The alert, as far as the kernel takes it.
+                // Sends the alert, as far as the kernel takes it.
                 let _ = try_write(tcp, &self.outgoing[self.sent..], More::No);
                 return Err(broken(error));
             }
@@ -310,7 +315,8 @@ impl TlsLayer {
         Ok(n)
     }
 
-    /// Writes what the kernel takes at once of what the library answers to the other side; the next write takes the rest.
+    /// Writes the library's replies to the peer, as far as the kernel takes them at once; the next
+    /// write takes the rest.
     fn flush_now(&mut self, tcp: &TcpStream) {
         if let Some(Ok(n)) = try_write(tcp, &self.outgoing[self.sent..], More::No) {
             self.sent += n;
@@ -320,7 +326,7 @@ impl TlsLayer {
         }
     }
 
-    /// Takes plaintext that has come before.
+    /// Takes plaintext that was kept earlier.
     fn take_plaintext(&mut self, buffer: &mut [u8]) -> usize {
         let left = &self.plaintext[self.taken..];
         let n = left.len().min(buffer.len());

@@ -1,4 +1,4 @@
-//! How a frontend shakes hands with its clients.
+//! TLS handshakes of a frontend with its clients.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,56 +14,57 @@ use crate::chooser::CertificateChooser;
 use crate::{AcmeChallenges, Certificate, CertificateFault, quic, versions};
 use convey_model::{ClientCa, FrontendTls};
 
-/// How a frontend shakes hands. All workers share it.
+/// TLS settings of a frontend for handshakes with clients. All workers share them.
 pub struct TlsAcceptor {
     config: Arc<ServerConfig>,
-    /// The same over QUIC, where HTTP/3 is spoken.
+    /// Settings of handshakes over QUIC, for HTTP/3.
     quic: Option<Arc<ServerConfig>>,
     challenges: Option<Arc<AcmeChallenges>>,
     chooser: Arc<CertificateChooser>,
-    /// Its certificates, in the order of the configuration.
+    /// Certificates of the frontend, in the order of the configuration.
     pub certificates: Vec<Certificate>,
 }
 
-/// The keys of a frontend's session tickets (RFC 8446, section 4.6.1). They are in no file, change every six hours, and are good for twelve.
+/// Keys of a frontend's session tickets (RFC 8446, section 4.6.1). They are kept in memory only,
+/// change every six hours, and are valid for twelve hours.
 #[derive(Clone)]
 pub struct SessionTickets(Arc<dyn ProducesTickets>);
 
-/// What is wrong with the TLS of a frontend.
+/// Fault in the TLS settings of a frontend or a backend.
 #[derive(Debug, Clone, PartialEq, Eq, ThisError)]
 pub enum TlsFault {
-    /// A pair of files; by its place in the configuration, from 0.
+    /// Fault of a certificate and key, with the pair's index in the configuration.
     #[error("{1}")]
     Certificate(usize, CertificateFault),
-    /// The certificate authorities of clients, or of servers.
+    /// Fault of the certificate authorities of clients or of servers.
     #[error("{0}")]
     Authorities(String),
-    /// The other settings, by the name of the key.
+    /// Fault of another setting, with the name of its key.
     #[error("{1}")]
     Setting(&'static str, String),
 }
 
 impl SessionTickets {
-    /// New keys.
+    /// Creates new keys.
     ///
-    /// # Errors
-    /// The host has no randomness.
+    /// # Errors The host has no randomness.
     pub fn new() -> Result<SessionTickets, rustls::Error> {
         ring::Ticketer::new().map(SessionTickets)
     }
 
-    /// As the library uses them.
+    /// Keys in the form that the library uses.
     pub(crate) fn producer(&self) -> Arc<dyn ProducesTickets> {
         self.0.clone()
     }
 }
 
 impl TlsAcceptor {
-    /// The protocols of mode `http` (ALPN), the preferred one first.
+    /// Protocols of mode `http` (ALPN), the preferred one first.
     pub const HTTP: [&'static str; 2] = ["h2", "http/1.1"];
 
-    /// The names of the suites that there are, the preferred one first: those of TLS 1.3, and those of TLS 1.2 with forward secrecy and
-    /// authenticated encryption (RFC 9325, section 4.2).
+    /// Names of the supported cipher suites, the preferred one first: the suites of TLS 1.3, and
+    /// the suites of TLS 1.2 with forward secrecy and authenticated encryption (RFC 9325, section
+    /// 4.2).
     pub const CIPHER_SUITES: [&'static str; 9] = [
         "TLS13_AES_256_GCM_SHA384",
         "TLS13_AES_128_GCM_SHA256",
@@ -76,10 +77,9 @@ impl TlsAcceptor {
         "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
     ];
 
-    /// Of these settings. `tickets`: sessions may go on later.
+    /// Creates the acceptor for these settings. With `tickets` clients can resume sessions.
     ///
-    /// # Errors
-    /// What is wrong with them.
+    /// # Errors The settings are invalid.
     pub fn new(tls: &FrontendTls, tickets: Option<&SessionTickets>) -> Result<TlsAcceptor, TlsFault> {
         let provider = Arc::new(provider(tls)?);
         let certificates = tls.certificates.iter().enumerate().map(|(place, pair)| {
@@ -89,7 +89,7 @@ impl TlsAcceptor {
         let certificates = certificates.collect::<Result<Vec<_>, _>>()?;
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(versions::from(tls.min_version));
-        // The library knows no other reason.
+        // The library has no other reason.
         let unfit = |_| {
             TlsFault::Setting("cipher_suites", "none of them is for the versions that are spoken".to_owned())
         };
@@ -103,11 +103,12 @@ impl TlsAcceptor {
         let mut config = builder.with_cert_resolver(chooser.clone());
         let quic = tls.http3.then(|| quic::config(&config, tls, tickets)).transpose()?.map(Arc::new);
         config.alpn_protocols = tls.alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
-        // Who speaks HTTP/1.1 speaks HTTP/1.0, too: a client that offers nothing newer is served.
+        // A server of HTTP/1.1 serves HTTP/1.0, too, so a client that offers nothing newer is
+        // accepted.
         if config.alpn_protocols.iter().any(|protocol| protocol == b"http/1.1") {
             config.alpn_protocols.push(b"http/1.0".to_vec());
         }
-        // What a session needs later is in its ticket: nothing that strangers fill is kept here.
+        // The ticket carries the session's state, so that strangers cannot fill a store here.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         match tickets {
             Some(SessionTickets(tickets)) => config.ticketer = tickets.clone(),
@@ -116,26 +117,27 @@ impl TlsAcceptor {
         Ok(TlsAcceptor { config: Arc::new(config), quic, challenges: None, chooser, certificates })
     }
 
-    /// The same, which shows authorities what they look for while an order runs.
+    /// Adds ACME challenges, which certificate authorities look for while an order is under way.
     #[must_use]
     pub fn with_challenges(self, challenges: Arc<AcmeChallenges>) -> TlsAcceptor {
         TlsAcceptor { challenges: Some(challenges), ..self }
     }
 
-    /// What authorities look for; `None`: nobody looks for anything now.
+    /// ACME challenges; `None` while no order is under way.
     pub(crate) fn challenges(&self) -> Option<Arc<AcmeChallenges>> {
         self.challenges.clone().filter(|challenges| challenges.are_shown())
     }
 
-    /// Whether a request for `host`, without a port, belongs on another connection: a certificate is for it, and the certificate that
-    /// clients get for `server_name` is not (RFC 9110, section 7.4). The default certificate is for any host.
+    /// Whether a request for `host`, without a port, belongs on another connection: some
+    /// certificate covers the host, and the certificate that clients get for `server_name` does not
+    /// (RFC 9110, section 7.4). The default certificate covers any host.
     pub fn is_misdirected(&self, server_name: &str, host: &str) -> bool {
         let [server_name, host] =
             [server_name, host].map(|name| name.trim_end_matches('.').to_ascii_lowercase());
         server_name != host && self.chooser.is_misdirected(&server_name, &host)
     }
 
-    /// How handshakes over QUIC go (RFC 9001); `None`: the frontend speaks no HTTP/3.
+    /// Settings of handshakes over QUIC (RFC 9001); `None` if the frontend does not serve HTTP/3.
     pub fn quic(&self) -> Option<Arc<ServerConfig>> {
         self.quic.clone()
     }
@@ -161,7 +163,7 @@ fn name_of(suite: &SupportedCipherSuite) -> Option<&'static str> {
     suite.suite().as_str()
 }
 
-/// The library's cryptography, with the suites that the settings allow.
+/// Cryptography of the library, with the suites that the settings allow.
 fn provider(tls: &FrontendTls) -> Result<CryptoProvider, TlsFault> {
     let mut provider = ring::default_provider();
     if !tls.cipher_suites.is_empty() {
@@ -175,7 +177,8 @@ fn provider(tls: &FrontendTls) -> Result<CryptoProvider, TlsFault> {
     Ok(provider)
 }
 
-/// Whether a certificate can be shown with one of the suites. Those of TLS 1.3 are for every key, those of TLS 1.2 for one kind.
+/// Checks that each certificate works with one of the suites. Suites of TLS 1.3 take every kind of
+/// key, suites of TLS 1.2 one kind.
 fn check_suites(provider: &CryptoProvider, certificates: &[Certificate]) -> Result<(), TlsFault> {
     let fits = |certificate: &Certificate, suite: &SupportedCipherSuite| match suite {
         SupportedCipherSuite::Tls13(_) => true,
@@ -196,7 +199,7 @@ fn check_suites(provider: &CryptoProvider, certificates: &[Certificate]) -> Resu
     Err(TlsFault::Setting("cipher_suites", why))
 }
 
-/// Who verifies the certificates of clients.
+/// Verifier of the clients' certificates.
 fn verifier(
     ca: &ClientCa,
     provider: Arc<CryptoProvider>,

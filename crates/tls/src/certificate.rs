@@ -1,4 +1,4 @@
-//! A certificate chain with its key, as two files have them.
+//! Certificate chain with its private key, from two files.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,57 +14,57 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::distinguished_name;
 
-/// A chain and its key, and what the first certificate says of itself.
+/// Certificate chain, its key, and properties of the first certificate.
 #[derive(Clone)]
 pub struct Certificate {
     pub(crate) key: Arc<CertifiedKey>,
-    /// The names that it is for, in lower case: `example.com`, `*.example.com`.
+    /// Host names that the certificate covers, in lower case: `example.com`, `*.example.com`.
     pub names: Vec<String>,
-    /// When it is good.
+    /// Period in which the certificate is valid.
     pub validity: Validity,
-    /// Whom it is for (RFC 4514), such as `CN=example.com`.
+    /// Subject of the certificate (RFC 4514), such as `CN=example.com`.
     pub subject: String,
-    /// Who issued it.
+    /// Issuer of the certificate.
     pub issuer: String,
 }
 
-/// From when to when a certificate is good, in seconds since 1970.
+/// Validity of a certificate, in seconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
-    /// Not before this.
+    /// First second of the validity (notBefore).
     pub from: i64,
-    /// Not after this.
+    /// Last second of the validity (notAfter).
     pub until: i64,
 }
 
-/// Why a chain and a key cannot be used.
+/// Reason why a chain and a key cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, ThisError)]
 pub enum CertificateFault {
-    /// The file is no PEM (RFC 7468).
+    /// The file is not PEM (RFC 7468).
     #[error("it is no PEM file: {0}")]
     Pem(String),
-    /// There is none in the file.
+    /// The file has no certificate.
     #[error("it has no certificate (-----BEGIN CERTIFICATE-----)")]
     NoCertificate,
-    /// There is none in the file.
+    /// The file has no private key.
     #[error("it has no private key (-----BEGIN PRIVATE KEY-----), or one with a password")]
     NoKey,
-    /// The first one cannot be read.
+    /// The first certificate cannot be parsed.
     #[error("its first certificate cannot be read: {0}")]
     Certificate(String),
-    /// A kind of key that convey cannot use.
+    /// convey does not support this kind of key.
     #[error("its key cannot be used: {0}; usable: ECDSA (P-256, P-384), Ed25519, RSA of 2048 bits and more")]
     Key(String),
-    /// They belong to two pairs.
+    /// The certificate and the key do not belong together.
     #[error("the private key does not belong to its first certificate")]
     Mismatch,
 }
 
 impl Certificate {
-    /// The pair in these files: the chain, the server's own certificate first, and its key.
+    /// Parses the chain, the server's own certificate first, and its key from the contents of their
+    /// files.
     ///
-    /// # Errors
-    /// What is wrong with them.
+    /// # Errors One of the files is invalid, or they do not belong together.
     pub fn from_pem(
         chain: &[u8],
         key: &[u8],
@@ -89,7 +89,8 @@ impl Certificate {
         let signing = signing.map_err(|error| CertificateFault::Key(error.to_string()))?;
         let key = CertifiedKey::new(chain, signing);
         match key.keys_match() {
-            // What a key does not tell of itself shows in the first handshake.
+            // The library cannot compare every kind of key; a mismatch then fails the first
+            // handshake.
             Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
             Err(Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
                 return Err(CertificateFault::Mismatch);
@@ -101,7 +102,7 @@ impl Certificate {
 }
 
 impl Validity {
-    /// Whole days that are left; negative once it is over.
+    /// Whole days until the certificate expires; negative once it has expired.
     pub fn days_left(&self, now: i64) -> i64 {
         (self.until - now).div_euclid(24 * 60 * 60)
     }
@@ -116,10 +117,9 @@ impl fmt::Debug for Certificate {
     }
 }
 
-/// The certificates of a PEM file, in DER; at least one.
+/// Parses the certificates of a PEM file into DER; at least one.
 ///
-/// # Errors
-/// It is no PEM file, or has none.
+/// # Errors The file is not PEM, or has no certificate.
 pub fn certificates_of(pem: &[u8]) -> Result<Vec<Vec<u8>>, CertificateFault> {
     let found: Result<Vec<_>, _> =
         CertificateDer::pem_slice_iter(pem).map(|der| der.map(|der| der.to_vec())).collect();
@@ -127,10 +127,9 @@ pub fn certificates_of(pem: &[u8]) -> Result<Vec<Vec<u8>>, CertificateFault> {
     if found.is_empty() { Err(CertificateFault::NoCertificate) } else { Ok(found) }
 }
 
-/// The certificate authorities that this host trusts, in DER. It reads files.
+/// Reads the certificate authorities that this host trusts, in DER. Blocks on files.
 ///
-/// # Errors
-/// There is none: what kept them from being read, in words for an operator; empty if nothing did.
+/// # Errors The host has none. The text gives the read errors; it is empty if there were none.
 pub fn authorities_of_host() -> Result<Vec<Vec<u8>>, String> {
     let found = rustls_native_certs::load_native_certs();
     if found.certs.is_empty() {
@@ -140,14 +139,15 @@ pub fn authorities_of_host() -> Result<Vec<Vec<u8>>, String> {
     Ok(found.certs.into_iter().map(|der| der.to_vec()).collect())
 }
 
-/// The subject of a certificate; empty if it cannot be read.
+/// Subject of a certificate; empty if it cannot be parsed.
 pub(crate) fn subject(der: &[u8]) -> String {
     X509Certificate::from_der(der)
         .map(|(_, parsed)| distinguished_name::write(parsed.subject()))
         .unwrap_or_default()
 }
 
-/// The names of hosts that it is for. One without any, which is out of use (RFC 9525, section 2), is for its common name.
+/// Host names that a certificate covers. A certificate without any, which is deprecated (RFC 9525,
+/// section 2), covers its common name.
 fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
     let alternative = certificate.subject_alternative_name().ok().flatten();
     let names: Vec<String> = match alternative {

@@ -1,5 +1,6 @@
-//! What a certificate authority finds while an order runs: tokens by HTTP (RFC 8555, section 8.3), and certificates by a handshake of
-//! their own protocol (RFC 8737). Whoever orders puts them here, and frontends show them.
+//! ACME challenges that convey serves while an order is under way: tokens over HTTP (RFC 8555,
+//! section 8.3), and certificates in handshakes of the protocol `acme-tls/1` (RFC 8737). The ACME
+//! client sets them, and the frontends serve them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,13 +17,13 @@ use crate::versions;
 use convey_client_hello::{ClientHello, HelloVerdict, parse};
 use convey_model::TlsVersion;
 
-/// The protocol (ALPN) of handshakes that prove a name (RFC 8737, section 6.2).
+/// Protocol (ALPN) of handshakes that prove control of a name (RFC 8737, section 6.2).
 pub const ACME_TLS: &str = "acme-tls/1";
 
-/// What is shown now. All frontends share it.
+/// ACME challenges that are served now. All frontends share them.
 #[derive(Default)]
 pub struct AcmeChallenges {
-    /// How many there are: without any, nobody waits for a lock.
+    /// Number of challenges: while it is 0, handshakes take no lock.
     count: AtomicUsize,
     shown: RwLock<Shown>,
 }
@@ -31,39 +32,38 @@ pub struct AcmeChallenges {
 struct Shown {
     /// Key authorizations by token.
     tokens: HashMap<String, Arc<str>>,
-    /// How to shake hands, by name in lower case.
+    /// Handshake settings by name, in lower case.
     handshakes: HashMap<String, Arc<ServerConfig>>,
 }
 
-/// What proves a name.
+/// Proof of control over a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AcmeProof {
-    /// A text that is read by HTTP.
+    /// Text that the authority reads over HTTP.
     Token {
-        /// The end of the path.
+        /// Last segment of the path.
         token: String,
-        /// What is read there.
+        /// Body of the response.
         text: String,
     },
-    /// A certificate that is shown in a handshake.
+    /// Certificate that is shown in a handshake.
     Certificate {
-        /// The name that is asked for.
+        /// Server name of the handshake.
         name: String,
-        /// The certificate, in DER.
+        /// Certificate chain, in DER.
         chain: Vec<u8>,
-        /// Its key, in PKCS#8.
+        /// Private key, in PKCS#8.
         key: Vec<u8>,
     },
 }
 
 impl AcmeChallenges {
-    /// The path of tokens.
+    /// Path prefix of the tokens.
     pub const PATH: &'static str = "/.well-known/acme-challenge/";
 
-    /// Shows exactly these from now on.
+    /// Replaces all challenges with these.
     ///
-    /// # Errors
-    /// A certificate cannot be used. Nothing has changed then.
+    /// # Errors A certificate cannot be used. The challenges stay unchanged then.
     pub fn show(&self, proofs: Vec<AcmeProof>) -> Result<(), Error> {
         let (mut shown, count) = (Shown::default(), proofs.len());
         for proof in proofs {
@@ -79,7 +79,7 @@ impl AcmeChallenges {
         Ok(())
     }
 
-    /// What is read at this path; `None`: nothing of ours.
+    /// Body for a request to this path; `None` if the path is not a challenge.
     pub fn answer(&self, path: &[u8]) -> Option<Arc<str>> {
         let token = path.strip_prefix(AcmeChallenges::PATH.as_bytes())?;
         if !self.are_shown() {
@@ -89,18 +89,18 @@ impl AcmeChallenges {
         self.shown.read().unwrap_or_else(PoisonError::into_inner).tokens.get(token).cloned()
     }
 
-    /// Whether anything is shown.
+    /// Whether any challenge is served.
     pub fn are_shown(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// How to shake hands with the client that begins like this, if it is an authority that looks for one of these certificates.
-    /// `usual`: as with all others. `None`: its hello has not come whole.
+    /// Chooses the handshake settings for a client whose first bytes are `begins`: the settings of
+    /// a challenge if an authority asks for one, else `usual`. `None` if the hello is incomplete.
     pub(crate) fn choose(&self, begins: &[u8], usual: &Arc<ServerConfig>) -> Option<Arc<ServerConfig>> {
         match parse(begins) {
             HelloVerdict::NeedMore => None,
             HelloVerdict::Hello(hello) => Some(self.of(&hello).unwrap_or_else(|| usual.clone())),
-            // The usual handshake says what is wrong.
+            // The usual handshake reports the fault.
             HelloVerdict::NotTls | HelloVerdict::Malformed(_) => Some(usual.clone()),
         }
     }

@@ -1,4 +1,4 @@
-//! Which certificate a client gets: by the name that it asks for (SNI, RFC 6066, section 3).
+//! Choice of the certificate by the name that the client asks for (SNI, RFC 6066, section 3).
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -12,28 +12,31 @@ use rustls::sign::CertifiedKey;
 use crate::Certificate;
 
 thread_local! {
-    /// The name that the last hello on this thread had: the library tells nobody else of it.
+    /// Server name of the last hello on this thread, which the library passes to the certificate
+    /// resolver only.
     static ASKED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// The name that the hello had which has just come, in lower case.
+/// Takes the server name of the hello that was just processed, in lower case.
 pub(crate) fn take_asked_name() -> Option<String> {
     ASKED.take()
 }
 
-/// The certificates of a frontend.
+/// Certificates of a frontend, by name.
 #[derive(Debug)]
 pub(crate) struct CertificateChooser {
-    /// By name, in lower case; a wildcard as it is written. Those of one name in the order of the file: keys may be of several kinds.
+    /// Certificates by name, in lower case; wildcards as written. One name may have several, for
+    /// different kinds of keys, in the order of the file.
     by_name: HashMap<String, Vec<Arc<CertifiedKey>>>,
-    /// For clients that ask for no name, or for another one.
+    /// Certificates for clients that send no name, or an unknown one.
     default: Vec<Arc<CertifiedKey>>,
-    /// Whether a client that asks for a name that no certificate has is refused.
+    /// Whether clients are refused that ask for a name without a certificate.
     refuses_unknown: bool,
 }
 
 impl CertificateChooser {
-    /// Of these; the first one, and all others with the same names, are the default.
+    /// Creates the chooser. The first certificate, and all others with the same names, are the
+    /// default.
     pub(crate) fn new(certificates: &[Certificate], refuses_unknown: bool) -> CertificateChooser {
         let mut by_name: HashMap<String, Vec<Arc<CertifiedKey>>> = HashMap::new();
         for certificate in certificates {
@@ -41,7 +44,7 @@ impl CertificateChooser {
                 by_name.entry(name.clone()).or_default().push(certificate.key.clone());
             }
         }
-        // Two authorities write the same names in another order.
+        // Two authorities may list the same names in different orders.
         let names =
             |certificate: &Certificate| certificate.names.iter().cloned().collect::<BTreeSet<String>>();
         let first = certificates.first().map(names);
@@ -50,7 +53,7 @@ impl CertificateChooser {
         CertificateChooser { by_name, default: default.collect(), refuses_unknown }
     }
 
-    /// The candidates for a name, in lower case; `None`: the client asked for none.
+    /// Candidates for a name, in lower case; `None` if the client sent no name.
     fn candidates(&self, name: Option<&str>) -> &[Arc<CertifiedKey>] {
         let Some(name) = name else { return &self.default };
         match self.named(name).next() {
@@ -60,17 +63,18 @@ impl CertificateChooser {
         }
     }
 
-    /// The certificates that are valid for a name, in lower case: those that have it, then those with a wildcard.
+    /// Certificates that are valid for a name, in lower case: exact matches, then wildcards.
     fn named(&self, name: &str) -> impl Iterator<Item = &Vec<Arc<CertifiedKey>>> {
-        // A wildcard stands for one label (RFC 9525, section 6.3).
+        // A wildcard matches one label (RFC 9525, section 6.3).
         let by_wildcard =
             || name.split_once('.').and_then(|(_, rest)| self.by_name.get(&format!("*.{rest}")));
         let exact = self.by_name.get(name).into_iter();
         exact.chain(std::iter::once_with(by_wildcard).flatten())
     }
 
-    /// Whether a request for `host` came by a handshake whose certificate, chosen by `server_name`, is for other names, while another
-    /// certificate is for `host`. Both are in lower case.
+    /// Whether a request for `host` came over a connection whose certificate, chosen by
+    /// `server_name`, does not cover the host, while another certificate does. Both names are in
+    /// lower case.
     pub(crate) fn is_misdirected(&self, server_name: &str, host: &str) -> bool {
         let Some(shown) = self.named(server_name).next() else { return false };
         let mut of_host = self.named(host).flatten().peekable();
@@ -87,7 +91,7 @@ impl ResolvesServerCert for CertificateChooser {
     }
 }
 
-/// The first one that the client can verify, or else the first one.
+/// Returns the first candidate that the client can verify, or else the first candidate.
 fn choose(candidates: &[Arc<CertifiedKey>], offered: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
     let fits = |key: &&Arc<CertifiedKey>| key.key.choose_scheme(offered).is_some();
     candidates.iter().find(fits).or(candidates.first()).cloned()
@@ -121,7 +125,8 @@ mod tests {
             // The wildcard is valid for both.
             ("y.b.example", "x.b.example", false),
             ("www.a.example", "a.example", false),
-            // Neither the default certificate nor a host without a certificate is judged.
+            // The default certificate covers any host, and a host without a certificate is never
+            // misdirected.
             ("c.example", "a.example", false),
             ("a.example", "c.example", false),
             ("a.example", "192.0.2.1", false),

@@ -1,4 +1,4 @@
-//! How convey shakes hands with the servers of a backend.
+//! TLS handshakes with the servers of a backend.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,29 +15,29 @@ use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, Signatur
 use crate::{Certificate, TlsFault, versions};
 use convey_model::BackendTls;
 
-/// Sessions that are remembered, for each way to speak.
+/// Sessions that are kept for resumption, for each kind of protocol.
 const MAX_SESSIONS: usize = 1_024;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// How convey shakes hands with the servers of a backend. All workers share it.
+/// TLS settings of a backend for handshakes with its servers. All workers share them.
 pub struct TlsConnector {
-    /// No other has it.
+    /// Unique number of these settings.
     id: u64,
-    /// By [`SpokenWithin`].
+    /// Settings indexed by [`SpokenWithin`].
     configs: [Arc<ClientConfig>; 4],
 }
 
-/// What is spoken within TLS.
+/// Protocol within TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpokenWithin {
-    /// Whatever both sides like: none is agreed on.
+    /// Any protocol: none is negotiated.
     Bytes,
     /// HTTP/1.1.
     Http1,
     /// HTTP/2.
     Http2,
-    /// Either, as the server chooses.
+    /// HTTP/1.1 or HTTP/2, as the server chooses.
     Http,
 }
 
@@ -45,7 +45,7 @@ impl SpokenWithin {
     const ALL: [SpokenWithin; 4] =
         [SpokenWithin::Bytes, SpokenWithin::Http1, SpokenWithin::Http2, SpokenWithin::Http];
 
-    /// The protocols that are offered (ALPN).
+    /// Protocols to offer (ALPN).
     fn protocols(self) -> &'static [&'static [u8]] {
         match self {
             SpokenWithin::Bytes => &[],
@@ -57,10 +57,9 @@ impl SpokenWithin {
 }
 
 impl TlsConnector {
-    /// Of these settings.
+    /// Creates the connector for these settings.
     ///
-    /// # Errors
-    /// What is wrong with them.
+    /// # Errors The settings are invalid.
     pub fn new(tls: &BackendTls) -> Result<TlsConnector, TlsFault> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone())
@@ -89,21 +88,20 @@ impl TlsConnector {
         Ok(TlsConnector { id: NEXT_ID.fetch_add(1, Ordering::Relaxed), configs })
     }
 
-    /// Its number, from 1: that of one with other settings differs.
+    /// Number of these settings, from 1. Different settings have different numbers.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// The library's settings, for who speaks this within.
+    /// Settings of the library for this protocol.
     pub fn config(&self, within: SpokenWithin) -> Arc<ClientConfig> {
         self.configs[within as usize].clone()
     }
 }
 
-/// The name that a server is asked for, and that its certificate is for.
+/// Name for the server's certificate check and for SNI.
 ///
-/// # Errors
-/// It is none that a certificate can have.
+/// # Errors No certificate can have this name.
 pub fn server_name(name: Option<&str>, ip: IpAddr) -> Result<ServerName<'static>, Error> {
     let Some(name) = name else { return Ok(ServerName::IpAddress(ip.to_canonical().into())) };
     let invalid = |_| Error::General(format!("{name:?} is no name that a certificate can have"));
@@ -127,7 +125,7 @@ fn roots(tls: &BackendTls) -> Result<RootCertStore, TlsFault> {
     }
 }
 
-/// Takes any certificate. The handshake still has to fit it.
+/// Verifier that accepts any certificate. The handshake must still match the certificate's key.
 #[derive(Debug)]
 struct Anybody(CryptoProvider);
 

@@ -1,11 +1,11 @@
-//! Names of certificates as text (RFC 4514): two names that differ are two texts, whatever they say.
+//! Distinguished names of certificates as text (RFC 4514): names that differ give different texts.
 
 use std::fmt::Write;
 
 use x509_parser::objects::{oid_registry, oid2abbrev};
 use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 
-/// The name, its last part first: `CN=Alice,O=Admins`.
+/// Writes the name, its last part first: `CN=Alice,O=Admins`.
 pub(crate) fn write(name: &X509Name<'_>) -> String {
     let mut text = String::new();
     let parts: Vec<_> = name.iter_rdn().collect();
@@ -36,7 +36,8 @@ fn write_attribute(attribute: &AttributeTypeAndValue<'_>, out: &mut String) {
     }
 }
 
-/// Escapes what could be taken for the end of a value, and what is no visible character (RFC 4514, section 2.4).
+/// Escapes characters that could end a value, and characters that are not visible (RFC 4514,
+/// section 2.4).
 fn write_value(value: &str, out: &mut String) {
     let last = value.chars().count().saturating_sub(1);
     for (n, c) in value.chars().enumerate() {

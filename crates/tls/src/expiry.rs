@@ -1,30 +1,31 @@
-//! When operators are told that a certificate is about to expire. Pure.
+//! Warnings for operators about certificates that are about to expire. Pure.
 
 use foldhash::{HashMap, HashMapExt};
 
 use crate::Validity;
 
-/// Days before the end at which they are told, each once.
+/// Days before the end at which a warning is logged, each once.
 const WARNINGS: [i64; 3] = [30, 7, 1];
 
-/// Remembers what was told.
+/// Tracks the warnings that were given.
 #[derive(Debug, Default)]
 pub struct ExpiryWatch {
-    /// By name and end: the smallest number of days that was told; -1: that it is over.
+    /// Last warning by name and end: the smallest number of days; -1 after the expiry.
     told: HashMap<(String, i64), i64>,
 }
 
-/// That a certificate is about to expire, or has expired.
+/// Warning: a certificate is about to expire, or has expired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expiry {
-    /// Which, as it was named.
+    /// Name of the certificate, as it was passed in.
     pub name: String,
-    /// Whole days that are left; `None`: it has expired.
+    /// Whole days that are left; `None` if it has expired.
     pub days_left: Option<i64>,
 }
 
 impl ExpiryWatch {
-    /// Looks at all certificates, each with a name, at this time in seconds since 1970. Returns what has not been told.
+    /// Checks all certificates, each with a name, at this time in seconds since 1970. Returns the
+    /// new warnings.
     pub fn look(&mut self, certificates: &[(String, Validity)], now: i64) -> Vec<Expiry> {
         let mut told = HashMap::new();
         let mut new = Vec::new();
@@ -38,13 +39,14 @@ impl ExpiryWatch {
             }
             told.insert(key, due);
         }
-        // Of certificates that are gone nothing is remembered.
+        // Certificates that are gone are dropped here.
         self.told = told;
         new
     }
 }
 
-/// The warning that is due with so many days left: the smallest that is not smaller; -1: it is over.
+/// Warning that is due with this number of days left: the smallest of `WARNINGS` above it; -1 after
+/// the expiry.
 fn due(days_left: i64) -> Option<i64> {
     if days_left < 0 { Some(-1) } else { WARNINGS.into_iter().rev().find(|days| days_left < *days) }
 }

@@ -1,28 +1,28 @@
-//! What a handshake has agreed on.
+//! Facts of a TLS handshake.
 
 use rustls::{CommonState, HandshakeKind, ProtocolVersion};
 
 use crate::certificate;
 
-/// What a handshake has agreed on, for logs and servers.
+/// Facts of a TLS handshake, for logs and servers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SessionFacts {
     /// `TLSv1.3` or `TLSv1.2`.
     pub version: &'static str,
-    /// The suite as the RFCs name it, such as `TLS13_AES_128_GCM_SHA256`.
+    /// Cipher suite as the RFCs name it, such as `TLS13_AES_128_GCM_SHA256`.
     pub cipher_suite: String,
-    /// The protocol within (ALPN); empty if they agreed on none.
+    /// Protocol within TLS (ALPN); empty if none was negotiated.
     pub protocol: String,
-    /// The name that the client asked for; empty: none.
+    /// Server name that the client asked for; empty if it sent none.
     pub server_name: String,
-    /// The subject of the client's certificate; empty without one.
+    /// Subject of the client's certificate; empty without a certificate.
     pub client_subject: String,
-    /// Whether the session goes on from an earlier one.
+    /// Whether the client resumed an earlier session.
     pub is_resumed: bool,
 }
 
 impl SessionFacts {
-    /// Of a connection over TCP or QUIC (`state`), whose client asked for this name.
+    /// Facts of a connection over TCP or QUIC (`state`), whose client asked for this name.
     pub fn of(state: &CommonState, server_name: Option<&str>) -> SessionFacts {
         let suite = state.negotiated_cipher_suite();
         let certificate = state.peer_certificates().and_then(|chain| chain.first());

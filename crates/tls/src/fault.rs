@@ -1,8 +1,8 @@
-//! Why a handshake failed, in words for an operator.
+//! Operator-facing reasons of failed handshakes.
 
 use rustls::{AlertDescription, CertificateError, Error, PeerIncompatible};
 
-/// What is wrong with the other side, or with what it wants.
+/// Describes why a handshake failed: a fault of the peer, or a mismatch of the settings.
 pub fn handshake_fault(error: &Error) -> &'static str {
     match error {
         Error::InvalidMessage(_) | Error::InappropriateMessage { .. } => "it does not speak TLS",

@@ -1,13 +1,17 @@
-//! TLS as a balancer has it (RFC 8446, RFC 5246), by rustls and ring. No socket, no thread, no log.
+//! TLS of a load balancer (RFC 8446, RFC 5246), by rustls and ring. No socket, no thread, no log.
 //!
-//! - [`Certificate`] is what one pair of files holds: a chain, its key, the names and the days that it is good for.
-//! - [`TlsAcceptor`] shakes hands with clients as a frontend's settings say. It chooses the certificate by the name that a client asks for.
-//! - [`AcmeChallenges`] are what an authority looks for that is to issue a certificate.
-//! - [`TlsConnector`] shakes hands with servers as a backend's settings say.
-//! - [`TlsSession`] is one side of a connection: bytes of the other side go in, plaintext and bytes for the other side come out. It holds
-//!   no bytes of its own between two calls, so a connection that rests costs little.
-//! - [`ExpiryWatch`] says when operators are told that a certificate expires.
-//! - [`SessionFacts`] are what a handshake has agreed on, for logs and servers.
+//! - [`Certificate`] holds one pair of files: a chain, its key, the names that it covers and its
+//!   validity.
+//! - [`TlsAcceptor`] performs handshakes with clients by the settings of a frontend. It chooses the
+//!   certificate by the server name of the client.
+//! - [`AcmeChallenges`] are the proofs that a certificate authority checks before it issues a
+//!   certificate.
+//! - [`TlsConnector`] performs handshakes with servers by the settings of a backend.
+//! - [`TlsSession`] is one side of a connection: bytes of the peer go in, plaintext and bytes for
+//!   the peer come out. It holds no bytes of its own between two calls, so an idle connection costs
+//!   little.
+//! - [`ExpiryWatch`] returns a warning for each certificate that is about to expire.
+//! - [`SessionFacts`] are the negotiated parameters of a handshake, for logs and servers.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod acceptor;

@@ -1,4 +1,4 @@
-//! How a frontend shakes hands over QUIC (RFC 9001), for HTTP/3.
+//! TLS handshakes of a frontend over QUIC (RFC 9001), for HTTP/3.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use rustls::{CipherSuite, ServerConfig, SupportedCipherSuite};
 use crate::{SessionTickets, TlsFault};
 use convey_model::FrontendTls;
 
-/// The name of HTTP/3 in a handshake (ALPN, RFC 9114, section 3.1).
+/// Name of HTTP/3 in a handshake (ALPN, RFC 9114, section 3.1).
 const HTTP3: &str = "h3";
 
-/// Most sessions that clients of a frontend may go on with by early data. The oldest one gives way.
+/// Upper bound of the sessions of a frontend that clients may resume with early data. The oldest
+/// session is evicted.
 const MAX_EARLY_SESSIONS: usize = 16 * 1024;
 
-/// The settings of a frontend over TCP, as they are over QUIC. Only TLS 1.3 is spoken there.
+/// Settings of a frontend over QUIC, from its settings over TCP. QUIC needs TLS 1.3.
 ///
-/// # Errors
-/// They allow none of its suites.
+/// # Errors The settings allow no suite of TLS 1.3.
 pub(crate) fn config(
     tcp: &ServerConfig,
     tls: &FrontendTls,
@@ -33,10 +33,11 @@ pub(crate) fn config(
     config.alpn_protocols = vec![HTTP3.as_bytes().to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     match tickets {
-        // A ticket that is a key into a store can be used once: what was recorded cannot be repeated (RFC 8446, section 8.1).
+        // A ticket that is a key into a store works once, so a recorded flight cannot be replayed
+        // (RFC 8446, section 8.1).
         Some(_) if tls.early_data => {
             config.session_storage = ServerSessionMemoryCache::new(MAX_EARLY_SESSIONS);
-            // QUIC bounds early data by its own limits (RFC 9001, section 4.6.1).
+            // QUIC limits early data itself (RFC 9001, section 4.6.1).
             config.max_early_data_size = u32::MAX;
         }
         Some(tickets) => config.ticketer = tickets.producer(),
@@ -45,7 +46,8 @@ pub(crate) fn config(
     Ok(config)
 }
 
-/// The suite that first packets are encrypted with, whatever the frontend allows (RFC 9001, section 5.2).
+/// Suite of the first packets, which does not depend on the frontend's settings (RFC 9001, section
+/// 5.2).
 pub fn initial_suite() -> Option<rustls::quic::Suite> {
     let suites = rustls::crypto::ring::ALL_CIPHER_SUITES.iter();
     let is_initial = |suite: &&SupportedCipherSuite| suite.suite() == CipherSuite::TLS13_AES_128_GCM_SHA256;

@@ -1,6 +1,6 @@
-//! Memory for records on their way out. Pure.
+//! Buffer of records that are to be sent. Pure.
 
-/// Bytes that are to be sent. Their memory is used again, and never filled with zeroes twice.
+/// Records that are to be sent. The memory is reused, and never filled with zeroes twice.
 #[derive(Debug, Default)]
 pub struct OutgoingRecords {
     memory: Vec<u8>,
@@ -8,20 +8,20 @@ pub struct OutgoingRecords {
 }
 
 impl OutgoingRecords {
-    /// What is to be sent.
+    /// Bytes to send.
     pub fn bytes(&self) -> &[u8] {
         &self.memory[..self.len]
     }
 
-    /// Forgets what there is, and keeps the memory.
+    /// Drops the bytes and keeps the memory.
     pub fn clear(&mut self) {
         self.len = 0;
     }
 
-    /// Has `write` add bytes. It gets `room` free bytes at least, and returns how many it has written.
+    /// Appends the bytes that `write` makes. `write` gets a buffer of `room` bytes at least, and
+    /// returns the number of bytes written.
     ///
-    /// # Errors
-    /// Those of `write`: nothing is added then.
+    /// # Errors Errors of `write`: nothing is appended then.
     pub(crate) fn add<E>(
         &mut self,
         room: usize,

@@ -1,4 +1,4 @@
-//! One side of a TLS connection. Bytes in, bytes out.
+//! One side of a TLS connection: bytes in, bytes out.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,30 +14,31 @@ use rustls::{ClientConfig, CommonState, Error, ServerConfig};
 use crate::chooser;
 use crate::{AcmeChallenges, OutgoingRecords, SessionFacts, TlsAcceptor};
 
-/// Most plaintext of one record (RFC 8446, section 5.1).
+/// Upper bound of the plaintext of one record (RFC 8446, section 5.1).
 const MAX_RECORD: usize = 16 * 1024;
 
-/// More than a record adds to its plaintext: header, content type, tag and, of TLS 1.2, nonce.
+/// Upper bound of a record's overhead: header, content type, tag and, in TLS 1.2, nonce.
 const RECORD_OVERHEAD: usize = 64;
 
-/// Longest alert, encrypted.
+/// Upper bound of an encrypted alert, in bytes.
 const ALERT: usize = 128;
 
-/// One side of a connection.
+/// One side of a TLS connection.
 pub struct TlsSession {
     side: Side,
-    /// The name that the client asked for.
+    /// Server name that the client asked for.
     server_name: Option<Box<str>>,
-    /// Bytes of a record, or of a message of the handshake, that has not come whole. The library remembers where in them it is, so it always
-    /// gets them back.
+    /// Bytes of an unfinished record or handshake message. The library remembers its position in
+    /// them, so each call passes them in again.
     unfinished: Vec<u8>,
-    /// It has failed: the library is asked nothing more.
+    /// The session has failed: the library is not called again.
     has_failed: bool,
-    /// Until the client's hello has come, while an authority may look for a certificate of its own.
+    /// Set until the client's hello is complete, while certificate authorities may ask for a
+    /// challenge's certificate.
     undecided: Option<Box<Undecided>>,
 }
 
-/// How to shake hands with a client that has not said who it is.
+/// Acceptor of a connection whose hello is incomplete.
 struct Undecided {
     challenges: Arc<AcmeChallenges>,
     usual: Arc<ServerConfig>,
@@ -48,23 +49,23 @@ enum Side {
     Client(UnbufferedClientConnection),
 }
 
-/// What has become of bytes that came.
+/// Result of [`TlsSession::receive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Received {
-    /// The handshake is over: both sides may send.
+    /// The handshake is complete: both sides may send.
     pub is_open: bool,
-    /// The other side sends nothing more (`close_notify`).
+    /// The peer sends nothing more (`close_notify`).
     pub is_closed: bool,
 }
 
 impl TlsSession {
-    /// Most bytes that a session keeps: those of an unfinished message of the handshake (RFC 8446, section 4) and of a record.
+    /// Upper bound of the bytes that a session keeps: an unfinished handshake message (RFC 8446,
+    /// section 4) and a record.
     pub const MAX_UNFINISHED: usize = 72 * 1024;
 
-    /// The side of the server.
+    /// Creates the server's side.
     ///
-    /// # Errors
-    /// The library has no memory or randomness.
+    /// # Errors The library has no memory or randomness.
     pub fn accept(acceptor: &TlsAcceptor) -> Result<TlsSession, Error> {
         let session = TlsSession::new(Side::Server(UnbufferedServerConnection::new(acceptor.config())?));
         let undecided = acceptor
@@ -73,10 +74,9 @@ impl TlsSession {
         Ok(TlsSession { undecided, ..session })
     }
 
-    /// The side of the client, which asks for this name.
+    /// Creates the client's side, which asks for the server `name`.
     ///
-    /// # Errors
-    /// The same.
+    /// # Errors The library has no memory or randomness.
     pub fn connect(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<TlsSession, Error> {
         Ok(TlsSession::new(Side::Client(UnbufferedClientConnection::new(config, name)?)))
     }
@@ -85,17 +85,16 @@ impl TlsSession {
         TlsSession { side, server_name: None, unfinished: Vec::new(), has_failed: false, undecided: None }
     }
 
-    /// How many bytes of an unfinished message it keeps.
+    /// Number of unfinished bytes that the session keeps.
     pub fn unfinished(&self) -> usize {
         self.unfinished.len()
     }
 
-    /// Takes what has come of the other side. `incoming` begins with room for [`TlsSession::unfinished`] bytes; what has come is behind it,
-    /// and is decrypted in place. `plaintext` gets what that says, and `out` what is to be sent back: also with an error, for the other
-    /// side is told.
+    /// Decrypts bytes of the peer. `incoming` begins with space for [`TlsSession::unfinished`]
+    /// bytes; the new bytes follow, and are decrypted in place. `plaintext` gets the decrypted
+    /// bytes, and `out` the reply to send. After an error `out` may hold an alert for the peer.
     ///
-    /// # Errors
-    /// The connection is over: the other side breaks the protocol, or is not who it should be.
+    /// # Errors The connection has failed: the peer breaks the protocol, or fails authentication.
     pub fn receive(
         &mut self,
         incoming: &mut [u8],
@@ -125,8 +124,8 @@ impl TlsSession {
         self.check().map(|()| received)
     }
 
-    /// Decides how to shake hands with a client of which so much has come. Returns whether its hello has not come whole: the bytes are
-    /// kept.
+    /// Chooses the handshake settings by the client's first bytes. Returns whether the hello is
+    /// incomplete; the bytes are kept then.
     fn decide(&mut self, incoming: &[u8]) -> Result<bool, Error> {
         let Some(Undecided { challenges, usual }) = self.undecided.as_deref() else { return Ok(false) };
         let Some(config) = challenges.choose(incoming, usual) else {
@@ -141,18 +140,16 @@ impl TlsSession {
         Ok(false)
     }
 
-    /// Encrypts bytes for the other side, once the session is open.
+    /// Encrypts bytes for the peer, once the session is open.
     ///
-    /// # Errors
-    /// The session is not open, is over, or has used up its keys.
+    /// # Errors The session is not open, is over, or has used up its keys.
     pub fn send(&mut self, plaintext: &[u8], out: &mut OutgoingRecords) -> Result<(), Error> {
         self.transmit(Some(plaintext), out)
     }
 
-    /// Tells the other side that nothing more is sent (`close_notify`, RFC 8446, section 6.1).
+    /// Sends `close_notify`: this side sends nothing more (RFC 8446, section 6.1).
     ///
-    /// # Errors
-    /// Those of [`TlsSession::send`].
+    /// # Errors Errors of [`TlsSession::send`].
     pub fn close(&mut self, out: &mut OutgoingRecords) -> Result<(), Error> {
         self.transmit(None, out)
     }
@@ -176,12 +173,12 @@ impl TlsSession {
         }
     }
 
-    /// What the handshake has agreed on.
+    /// Facts of the handshake.
     pub fn facts(&self) -> SessionFacts {
         SessionFacts::of(self.state(), self.server_name.as_deref())
     }
 
-    /// The protocol that both sides speak within (ALPN, RFC 7301), if they have agreed on one.
+    /// Protocol within TLS (ALPN, RFC 7301), if one was negotiated.
     pub fn protocol(&self) -> Option<&[u8]> {
         self.state().alpn_protocol()
     }
@@ -200,13 +197,14 @@ impl fmt::Debug for TlsSession {
     }
 }
 
-/// A connection of the library.
+/// Connection of the library, of either side.
 trait Unbuffered {
     type Data;
 
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
 
-    /// Returns whether something waits to be encoded: [`Unbuffered::process`] hands it out before it reads anything.
+    /// Whether [`Unbuffered::process`] has bytes to encode, which it returns before it reads
+    /// anything.
     fn wants_write(&self) -> bool;
 }
 
@@ -234,7 +232,7 @@ impl Unbuffered for UnbufferedClientConnection {
     }
 }
 
-/// `taken` counts bytes of `incoming` that are done with.
+/// `taken` counts the processed bytes of `incoming`.
 fn receive(
     connection: &mut impl Unbuffered,
     incoming: &mut [u8],
@@ -260,7 +258,7 @@ fn receive(
             Ok(ConnectionState::WriteTraffic(_)) => (received.is_open, waits) = (true, true),
             Ok(ConnectionState::Closed) => (received.is_closed, waits) = (true, true),
             Ok(ConnectionState::BlockedHandshake) => waits = true,
-            // 0-RTT is off: no state of its own can come.
+            // 0-RTT is off, so no other state can come.
             Ok(_) => return Err(Error::General("unexpected state of a TLS session".to_owned())),
             Err(error) => {
                 *taken += discard;
@@ -275,19 +273,20 @@ fn receive(
     }
 }
 
-/// Takes the alert of a connection that has just failed, and what was to be sent before it. It reads nothing more: the library would fail
-/// once more, and send a second alert.
+/// Encodes the alert of a connection that has just failed, and the bytes before the alert. Passes
+/// in no further bytes: the library would fail again, and send a second alert.
 fn encode_alert(connection: &mut impl Unbuffered, incoming: &mut [u8], out: &mut OutgoingRecords) {
     while connection.wants_write() {
         let Ok(ConnectionState::EncodeTlsData(data)) = connection.process(incoming).state else { return };
         if encode(data, out).is_err() {
-            // It is over anyway.
+            // The connection has failed anyway.
             return;
         }
     }
 }
 
-/// Encrypts bytes, or says that there are no more. `taken` counts bytes of `unfinished` that are done with.
+/// Encrypts bytes, or `close_notify` if there are none. `taken` counts the processed bytes of
+/// `unfinished`.
 fn send(
     connection: &mut impl Unbuffered,
     unfinished: &mut [u8],

@@ -1,14 +1,14 @@
-//! The versions of TLS that are spoken, for the library.
+//! Supported versions of TLS, for the library.
 
 use rustls::SupportedProtocolVersion;
 use rustls::version::{TLS12, TLS13};
 
 use convey_model::TlsVersion;
 
-/// The preferred one first.
+/// All versions, the preferred one first.
 static ALL: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
 
-/// This version, and all that are newer.
+/// This version and all newer ones.
 pub(crate) fn from(oldest: TlsVersion) -> &'static [&'static SupportedProtocolVersion] {
     match oldest {
         TlsVersion::V1_2 => &ALL,

@@ -53,7 +53,7 @@ fn client(chain: &str, version: &'static rustls::SupportedProtocolVersion) -> Ar
     Arc::new(config)
 }
 
-/// Gives bytes to a side, in pieces of this size. Returns what it sends back, and what the bytes say.
+/// Passes bytes to a side, in pieces of this size. Returns its reply and the plaintext.
 fn give(to: &mut TlsSession, bytes: &[u8], piece: usize) -> Result<(Vec<u8>, Vec<u8>, Received), Error> {
     let (mut out, mut said, mut all) = (OutgoingRecords::default(), Vec::new(), Received::default());
     for piece in bytes.chunks(piece) {
@@ -76,7 +76,7 @@ impl Pair {
         Pair { client, server: TlsSession::accept(&acceptor).unwrap() }
     }
 
-    /// Shakes hands, in pieces of this size.
+    /// Performs the handshake, in pieces of this size.
     fn shake_hands(&mut self, piece: usize) {
         let mut out = OutgoingRecords::default();
         self.client.receive(&mut [], &mut out, |_| {}).unwrap();
@@ -204,7 +204,8 @@ fn garbage_of_any_kind_ends_a_session_and_nothing_else() {
     }
 }
 
-/// How a client that offers this protocol fares while an order runs, and whether it is shown the certificate of the order.
+/// Outcome of a handshake with this protocol while an order is under way, and whether the client
+/// saw the order's certificate.
 fn shake_hands_while_an_order_runs(protocol: &str, name: &str, piece: usize) -> (String, bool) {
     let (own, of_order) = (pem("site.example"), pem("site.example"));
     let der = |text: &str| CertificateDer::from_pem_slice(text.as_bytes()).unwrap().to_vec();
