@@ -1,29 +1,29 @@
-//! What a client is told whose hello leads nowhere (RFC 8446 6.2). Pure.
+//! Alerts for clients whose hello is refused (RFC 8446 6.2). Pure.
 
 use super::HelloFault;
 
-/// A fatal alert, by its number.
+/// Fatal TLS alert, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum HelloAlert {
-    /// Another message than a ClientHello.
+    /// The first message is no ClientHello.
     UnexpectedMessage = 10,
-    /// A record that is too long.
+    /// A record is too long.
     RecordOverflow = 22,
-    /// A field that fits, with a value that does not.
+    /// A field has a valid length and an invalid value.
     IllegalParameter = 47,
-    /// A message that cannot be read.
+    /// A message cannot be parsed.
     DecodeError = 50,
-    /// A version that nobody speaks.
+    /// The version is not supported.
     ProtocolVersion = 70,
-    /// A server name that nobody has (RFC 6066 3).
+    /// No server has the server name (RFC 6066 3).
     UnrecognizedName = 112,
-    /// No protocol that the server speaks, too (RFC 7301 3.2).
+    /// The server supports none of the client's protocols (RFC 7301 3.2).
     NoApplicationProtocol = 120,
 }
 
 impl HelloAlert {
-    /// The record that says so, before keys and a version are agreed on.
+    /// Returns the record with this alert, for use before keys and a version are agreed on.
     pub fn record(self) -> [u8; 7] {
         const ALERT: u8 = 21;
         const FATAL: u8 = 2;
@@ -32,7 +32,7 @@ impl HelloAlert {
 }
 
 impl HelloFault {
-    /// What a client is told of it.
+    /// Alert to send for this fault.
     pub fn alert(self) -> HelloAlert {
         match self {
             HelloFault::Interleaved | HelloFault::EmptyRecord | HelloFault::OtherMessage => {

@@ -1,4 +1,4 @@
-//! The fields of a ClientHello (RFC 8446 4.1.2).
+//! Fields of a ClientHello (RFC 8446 4.1.2).
 
 use super::{ClientHello, HelloFault, name};
 
@@ -12,10 +12,10 @@ const TLS: u8 = 3;
 /// Length of the version and the random bytes.
 const VERSION_AND_RANDOM: usize = 34;
 
-/// Most bytes of a session's id.
+/// Upper bound of a session id, in bytes.
 const MAX_SESSION_ID: usize = 32;
 
-/// Reads the message, which is whole.
+/// Parses a complete message.
 pub(super) fn read(message: &[u8]) -> Result<ClientHello, HelloFault> {
     let mut fields = Fields(message);
     if fields.take(VERSION_AND_RANDOM)?.first() != Some(&TLS) {
@@ -28,7 +28,7 @@ pub(super) fn read(message: &[u8]) -> Result<ClientHello, HelloFault> {
     {
         return Err(HelloFault::Length);
     }
-    // TLS 1.2 and older may do without.
+    // Extensions are optional in TLS 1.2 and older.
     let extensions = if fields.0.is_empty() { &[] } else { fields.long()? };
     fields.end()?;
     read_extensions(extensions)
@@ -50,8 +50,9 @@ fn read_extensions(extensions: &[u8]) -> Result<ClientHello, HelloFault> {
     if has_double { Err(HelloFault::DoubleExtension) } else { Ok(hello) }
 }
 
-/// The host of a list of names. A name of another type begins with its length, too (RFC 6066 3). A server may know no length there and
-/// end the list, so a length of such a name that does not fit is a fault of the names.
+/// Host of the server_name list. A name of another type begins with its length, too (RFC 6066 3). A
+/// server may not know that length and end the list there, so a length that does not fit is a fault
+/// of the names.
 fn server_name(data: &[u8]) -> Result<Option<Box<str>>, HelloFault> {
     let mut fields = Fields(data);
     let mut names = Fields(fields.long()?);
@@ -70,7 +71,7 @@ fn server_name(data: &[u8]) -> Result<Option<Box<str>>, HelloFault> {
     Ok(host.flatten())
 }
 
-/// The list of protocols, which can be read.
+/// Checks and returns the list of protocols.
 fn protocols(data: &[u8]) -> Result<&[u8], HelloFault> {
     let mut fields = Fields(data);
     let list = fields.long()?;
@@ -84,7 +85,7 @@ fn protocols(data: &[u8]) -> Result<&[u8], HelloFault> {
     if list.is_empty() { Err(HelloFault::Length) } else { Ok(list) }
 }
 
-/// What is left to read.
+/// Bytes that are still to be parsed.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -94,25 +95,25 @@ impl<'a> Fields<'a> {
         Ok(taken)
     }
 
-    /// A number of two bytes.
+    /// Takes a number of two bytes.
     fn number(&mut self) -> Result<u16, HelloFault> {
         let bytes = self.take(2)?;
         Ok(u16::from_be_bytes([bytes[0], bytes[1]]))
     }
 
-    /// A field behind a length of one byte.
+    /// Takes a field with a length of one byte.
     fn short(&mut self) -> Result<&'a [u8], HelloFault> {
         let len = self.take(1)?[0];
         self.take(len.into())
     }
 
-    /// A field behind a length of two bytes.
+    /// Takes a field with a length of two bytes.
     fn long(&mut self) -> Result<&'a [u8], HelloFault> {
         let len = self.number()?;
         self.take(len.into())
     }
 
-    /// Nothing may be left.
+    /// Fails if bytes are left.
     fn end(&self) -> Result<(), HelloFault> {
         if self.0.is_empty() { Ok(()) } else { Err(HelloFault::Length) }
     }

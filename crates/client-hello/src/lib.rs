@@ -1,13 +1,17 @@
-//! The first message of a TLS client: which server it asks for, and which protocols it offers. Pure: bytes in, a verdict out.
+//! Parser of the first message of a TLS client: its server name and its protocols. Pure: bytes in,
+//! a verdict out.
 //!
-//! [`parse`] reads a ClientHello of TLS 1.0 to 1.3 (RFC 8446 4.1.2, RFC 5246 7.4.1.2) with its server name (RFC 6066 3) and its
-//! application protocols (ALPN, RFC 7301). Nothing is decrypted and nothing changes: who routes by a hello passes its bytes on.
-//! A client that encrypts its hello (ECH) has an outer one with a name that is meant for this; that is the name here.
-//! [`HelloAlert`] is what a client is told whose hello leads nowhere.
+//! [`parse`] reads a ClientHello of TLS 1.0 to 1.3 (RFC 8446 4.1.2, RFC 5246 7.4.1.2) with its
+//! server name (RFC 6066 3) and its application protocols (ALPN, RFC 7301). It decrypts and changes
+//! nothing, so a router can pass the bytes on. If a client encrypts its hello (ECH), the parser
+//! returns the public name of the outer hello. [`HelloAlert`] is the alert for a client whose hello
+//! is refused.
 //!
-//! It reads more strictly than servers do, for a hello that can be read in two ways could be routed by one name and served by another.
-//! This is why it is not `tls-parser`: that takes messages apart, and leaves records and doubles to its user. Nor is it the `Acceptor` of
-//! `rustls`, which wants a server's settings and keeps up to 64 KiB. The fuzz target `client_hello` holds it against that one.
+//! The parser is stricter than servers are. Otherwise a hello that can be read in two ways could be
+//! routed by one name and served by another. For this reason it is not `tls-parser`, which leaves
+//! records and duplicate extensions to its user. The `Acceptor` of `rustls` needs a server's
+//! settings and keeps up to 64 KiB. The fuzz target `client_hello` compares this parser with that
+//! `Acceptor`.
 //!
 //! ```
 //! use convey_client_hello::{HelloVerdict, parse};
@@ -25,81 +29,84 @@ mod records;
 pub use alert::HelloAlert;
 use thiserror::Error;
 
-/// Longest ClientHello that is read, with the four bytes before it.
+/// Upper bound of a ClientHello with its four-byte header.
 const MAX_MESSAGE: usize = 16_384;
 
-/// Records that it may be spread over.
+/// Upper bound of the records that a ClientHello may be spread over.
 const MAX_RECORDS: usize = 64;
 
-/// Length of a record's header.
+/// Length of a record header.
 const RECORD_HEADER: usize = 5;
 
-/// No hello is longer, with the headers of its records: fewer bytes than this are enough for a verdict other than
+/// Upper bound of a hello with its record headers. With this many bytes the verdict is never
 /// [`HelloVerdict::NeedMore`].
 pub const MAX_HELLO: usize = MAX_MESSAGE + MAX_RECORDS * RECORD_HEADER;
 
-/// What the beginning of a connection is.
+/// Verdict on the first bytes of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HelloVerdict {
-    /// It may become a hello.
+    /// The bytes may be the beginning of a hello.
     NeedMore,
-    /// The first bytes are no handshake of TLS. SSL 2 is none, either.
+    /// The first bytes are no TLS handshake. Neither is SSL 2.
     NotTls,
-    /// A whole hello. Whatever follows it has not been looked at.
+    /// A complete hello. Bytes after it were not parsed.
     Hello(ClientHello),
-    /// It begins like a handshake of TLS, and is no ClientHello.
+    /// The bytes begin like a TLS handshake, and are no valid ClientHello.
     Malformed(HelloFault),
 }
 
-/// What a client asks for.
+/// Server name and protocols of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClientHello {
-    /// The host, in small letters and without a dot at its end: letters, digits, `-`, `_` and `.`, 253 bytes at most. `None`: it names
-    /// none, or an address, which RFC 6066 does not permit and servers overlook.
+    /// Host name, in lower case and without a dot at its end: letters, digits, `-`, `_` and `.`,
+    /// 253 bytes at most. `None` if the client sends no name, or an address, which RFC 6066 does
+    /// not permit and servers ignore.
     pub server_name: Option<Box<str>>,
-    /// The list as it came: each name behind its length.
+    /// Protocol list in wire format: each name with its length before it.
     alpn: Box<[u8]>,
 }
 
-/// Why it is no hello.
+/// Reason why a hello is malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum HelloFault {
-    /// Another record stands between those of the hello.
+    /// Another record is between the records of the hello.
     #[error("another record within the ClientHello")]
     Interleaved,
-    /// A record without a byte (RFC 8446 5.1).
+    /// A record is empty (RFC 8446 5.1).
     #[error("an empty record")]
     EmptyRecord,
-    /// A record with more than 16 KiB.
+    /// A record is longer than 16 KiB.
     #[error("a record that is too long")]
     RecordTooLong,
-    /// It is spread over too many records.
+    /// The hello is spread over too many records.
     #[error("more than {MAX_RECORDS} records")]
     TooManyRecords,
     /// The handshake begins with another message.
     #[error("another message than a ClientHello")]
     OtherMessage,
-    /// It is longer than 16 KiB.
+    /// The hello is longer than 16 KiB.
     #[error("longer than {MAX_MESSAGE} bytes")]
     TooLong,
-    /// Its last record goes on behind it.
+    /// The last record has bytes after the hello.
     #[error("something behind it in its record")]
     Trailing,
-    /// It is of no version of TLS.
+    /// The version is not a version of TLS.
     #[error("a version that is none of TLS")]
     Version,
-    /// A length leads beyond the end, stops before it, or is one that the field cannot have.
+    /// A length exceeds the rest, leaves bytes over, or is not valid for its field.
     #[error("a length that does not fit")]
     Length,
-    /// An extension comes twice (RFC 8446 4.2).
+    /// An extension occurs twice (RFC 8446 4.2).
     #[error("an extension twice")]
     DoubleExtension,
-    /// The server name is no host name, there are two, or a name of another type has a length that does not fit.
+    /// The server name is no host name, occurs twice, or a name of another type has a length that
+    /// does not fit.
     #[error("a server name that is none")]
     ServerName,
 }
 
-/// Looks at the first bytes of a connection. More bytes change no verdict but [`HelloVerdict::NeedMore`].
+/// Parses the first bytes of a connection. More bytes change only the verdict
+/// [`HelloVerdict::NeedMore`].
 pub fn parse(bytes: &[u8]) -> HelloVerdict {
     let message = match records::message(bytes) {
         Ok(Some(message)) => message,
@@ -111,7 +118,7 @@ pub fn parse(bytes: &[u8]) -> HelloVerdict {
 }
 
 impl ClientHello {
-    /// That of a client that has asked for this name, and offers this protocol at least.
+    /// Creates the hello of a client with this server name and this protocol.
     pub fn of(server_name: Option<&str>, protocol: Option<&[u8]>) -> ClientHello {
         let protocol = protocol.and_then(|name| Some([&[u8::try_from(name.len()).ok()?][..], name].concat()));
         ClientHello {
@@ -120,7 +127,8 @@ impl ClientHello {
         }
     }
 
-    /// The application protocols that it offers, such as `h2`, the one that it likes best first. None is empty.
+    /// Application protocols that the client offers, such as `h2`, the preferred one first; empty
+    /// without ALPN.
     pub fn alpn(&self) -> impl Iterator<Item = &[u8]> + Clone {
         let mut rest = &self.alpn[..];
         std::iter::from_fn(move || {

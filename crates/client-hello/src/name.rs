@@ -1,14 +1,14 @@
-//! The name of a host (RFC 6066 3, RFC 1035 2.3.4).
+//! Validation of host names (RFC 6066 3, RFC 1035 2.3.4).
 
 use std::net::IpAddr;
 
 use super::HelloFault;
 
-/// Most bytes of a name, and of its parts between dots.
+/// Upper bounds of a name and of its labels, in bytes.
 const MAX_NAME: usize = 253;
 const MAX_LABEL: usize = 63;
 
-/// The name in small letters and without a dot at its end; `None`: it is an address.
+/// Returns the name in lower case and without a dot at its end; `None` if it is an address.
 pub(super) fn host(bytes: &[u8]) -> Result<Option<Box<str>>, HelloFault> {
     let text = std::str::from_utf8(bytes).map_err(|_| HelloFault::ServerName)?;
     if text.parse::<IpAddr>().is_ok() {

@@ -1,28 +1,28 @@
-//! The records that hold the first message of a handshake (RFC 8446 5.1).
+//! Records of the first handshake message (RFC 8446 5.1).
 
 use std::borrow::Cow;
 
 use super::{HelloFault, MAX_MESSAGE, MAX_RECORDS, RECORD_HEADER};
 
-/// The content type of records with handshake messages.
+/// Content type of records with handshake messages.
 const HANDSHAKE: u8 = 22;
 
-/// The first byte of the version, in all versions of TLS. The second one says nothing: RFC 8446 has it ignored.
+/// First byte of the version, in all versions of TLS. The second one is ignored (RFC 8446).
 const TLS: u8 = 3;
 
-/// The type of the message.
+/// Message type of a ClientHello.
 const CLIENT_HELLO: u8 = 1;
 
-/// Length of type and length before a message.
+/// Length of the message header: a type and a length.
 const MESSAGE_HEADER: usize = 4;
 
-/// Most bytes of a record.
+/// Upper bound of a record, in bytes.
 const MAX_RECORD: usize = 16_384;
 
-/// Why there is no message.
+/// Reason why there is no message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoMessage {
-    /// The first bytes are of something else.
+    /// The first bytes are not TLS.
     NotTls,
     Fault(HelloFault),
 }
@@ -33,7 +33,8 @@ impl From<HelloFault> for NoMessage {
     }
 }
 
-/// The ClientHello without its header; `None`: more bytes are needed. Each byte is judged as soon as it is there.
+/// Returns the ClientHello without its header; `None` if more bytes are needed. Checks each byte as
+/// soon as it has arrived.
 pub(super) fn message(bytes: &[u8]) -> Result<Option<Cow<'_, [u8]>>, NoMessage> {
     let (mut rest, mut message) = (bytes, Message::default());
     loop {
@@ -54,7 +55,7 @@ pub(super) fn message(bytes: &[u8]) -> Result<Option<Cow<'_, [u8]>>, NoMessage> 
     }
 }
 
-/// The length of the record that begins here; `None`: its header is not whole.
+/// Length of the record that begins here; `None` if its header is incomplete.
 fn record_length(bytes: &[u8], is_first: bool) -> Result<Option<usize>, NoMessage> {
     let other = if is_first { NoMessage::NotTls } else { HelloFault::Interleaved.into() };
     let is_it = [HANDSHAKE, TLS].iter().zip(bytes).all(|(expected, byte)| expected == byte);
@@ -69,18 +70,18 @@ fn record_length(bytes: &[u8], is_first: bool) -> Result<Option<usize>, NoMessag
     }
 }
 
-/// What has come of a message.
+/// Handshake message of which a part has arrived.
 #[derive(Default)]
 struct Message<'a> {
     fragments: Vec<&'a [u8]>,
-    /// Its type and its length, as far as they have come.
+    /// Type and length of the message, as far as they have arrived.
     header: Vec<u8>,
-    /// Bytes of the records so far, the last one counted whole.
+    /// Sum of the lengths in the record headers so far, including the last record's.
     announced: usize,
 }
 
 impl<'a> Message<'a> {
-    /// Takes what has come of a record with this length.
+    /// Adds the bytes that have arrived of a record with this length.
     fn add(&mut self, fragment: &'a [u8], len: usize) -> Result<(), HelloFault> {
         let missing = MESSAGE_HEADER - self.header.len();
         self.header.extend(fragment.iter().take(missing));
@@ -96,14 +97,14 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Its length with its header, once that is known.
+    /// Length of the message with its header, once it is known.
     fn len(&self) -> Option<usize> {
         let [_, length @ ..] = self.header.first_chunk::<MESSAGE_HEADER>()?;
         let length = length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
         Some(MESSAGE_HEADER + length)
     }
 
-    /// Its body, if the records are all that it needs.
+    /// Body of the message, once the records are complete.
     fn whole(&self) -> Option<Cow<'a, [u8]>> {
         let is_whole = self.len()? == self.announced;
         is_whole.then(|| match self.fragments[..] {

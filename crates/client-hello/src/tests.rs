@@ -48,7 +48,7 @@ fn named(name: &str, alpn: &[&str]) -> HelloVerdict {
     HelloVerdict::Hello(ClientHello { server_name, alpn: alpn.collect() })
 }
 
-/// What a client of rustls sends first.
+/// First message of a rustls client.
 fn of_rustls(name: &str, alpn: &[&str]) -> Vec<u8> {
     let mut config =
         ClientConfig::builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth();
@@ -70,7 +70,7 @@ fn a_hello_names_its_server_and_its_protocols() {
         // Addresses are no names.
         (hello(&[sni(b"192.0.2.1")]), named("", &[])),
         (hello(&[sni(b"2001:db8::1")]), named("", &[])),
-        // ECH: this is the outer hello, and its name that of whoever can decrypt.
+        // ECH: the outer hello has the public name of the host that can decrypt.
         (hello(&[sni(b"public.example"), extension(0xfe0d, &[0; 200])]), named("public.example", &[])),
         // A name of another type is passed over.
         (hello(&[extension(0, &long(b"\x07\x00\x02ab\x00\x00\x01c"))]), named("c", &[])),

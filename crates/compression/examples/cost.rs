@@ -1,4 +1,5 @@
-//! What each coding costs of a file: `cargo run --profile dist -p convey-compression --example cost -- FILE...`
+//! Cost of each coding for a file: `cargo run --profile dist -p convey-compression --example cost
+//! -- FILE...`
 #![expect(clippy::disallowed_methods, reason = "it measures")]
 
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use std::{env, fs};
 use convey_compression::{Encoder, EncoderFault};
 use convey_http_core::ContentCoding;
 
-/// Bytes for one call of the encoder, as convey compresses responses of servers.
+/// Bytes for one call of the encoder, as when convey compresses responses of servers.
 const PIECE: usize = 16 * 1024;
 
 const MEASURED: Duration = Duration::from_millis(500);

@@ -6,22 +6,22 @@ use brotli::enc::encode::{BrotliEncoderOperation, BrotliEncoderParameter, Brotli
 use crate::EncoderFault;
 use crate::encoder::Operation;
 
-/// From 0 to 11.
+/// Compression level, from 0 to 11.
 const QUALITY: u32 = 4;
 
-/// The window is 2 to the power of this, in bytes.
+/// Window size in bytes, as a power of 2.
 const WINDOW_BITS: u32 = 17;
 
-/// The input is cut into blocks of 2 to the power of this, in bytes.
+/// Size of input blocks in bytes, as a power of 2.
 const BLOCK_BITS: u32 = 16;
 
-/// Bytes of output at a time.
+/// Output bytes per call.
 const ROOM: usize = 4 * 1024;
 
 pub(crate) struct BrotliEncoder(BrotliEncoderStateStruct<StandardAlloc>);
 
 impl BrotliEncoder {
-    /// Window, hash tables, and the commands of a block.
+    /// Memory for the window, the hash tables, and the commands of a block.
     pub(crate) const MEMORY: usize = 2_432 * 1024;
 
     pub(crate) fn new(len: Option<u64>) -> BrotliEncoder {

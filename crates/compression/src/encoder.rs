@@ -1,4 +1,4 @@
-//! One encoder for all codings.
+//! Encoder for all content codings.
 
 use convey_http_core::ContentCoding;
 
@@ -6,40 +6,40 @@ use crate::brotli::BrotliEncoder;
 use crate::gzip::GzipEncoder;
 use crate::zstd::ZstdEncoder;
 
-/// Compresses one body.
+/// Encoder of one body.
 pub struct Encoder {
     by: ByCoding,
-    /// Whether bytes went in that may still be in here.
+    /// Whether the encoder may still hold bytes that were written.
     has_unflushed: bool,
 }
 
-/// The library behind it. In boxes: what waits for a body is small.
+/// Encoder of a library. Boxes keep encoders small while they wait for a body.
 enum ByCoding {
     Zstd(ZstdEncoder),
     Brotli(Box<BrotliEncoder>),
     Gzip(GzipEncoder),
 }
 
-/// The library refused. The body cannot go on.
+/// The library returned an error. The body cannot continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EncoderFault;
 
-/// What an encoder does with what it has.
+/// Operation of an encoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
-    /// Takes more, and gives what is ready.
+    /// Takes input, and returns the output that is ready.
     Write,
-    /// Gives all that a decoder needs for the bytes so far.
+    /// Returns all output that a decoder needs for the input so far.
     Flush,
     /// Ends the body.
     Finish,
 }
 
 impl Encoder {
-    /// Of a body that has so many bytes, if that is known: a short one needs less memory.
+    /// Creates an encoder for a body with this length, if it is known: a short body needs less
+    /// memory.
     ///
-    /// # Errors
-    /// There is no memory.
+    /// # Errors Memory is short.
     pub fn new(coding: ContentCoding, len: Option<u64>) -> Result<Encoder, EncoderFault> {
         let by = match coding {
             ContentCoding::Zstd => ByCoding::Zstd(ZstdEncoder::new(len)?),
@@ -49,7 +49,7 @@ impl Encoder {
         Ok(Encoder { by, has_unflushed: false })
     }
 
-    /// Most bytes that an encoder of this coding holds, its buffers included.
+    /// Upper bound of the memory of an encoder of this coding, its buffers included, in bytes.
     pub fn memory(coding: ContentCoding) -> usize {
         match coding {
             ContentCoding::Zstd => ZstdEncoder::MEMORY,
@@ -58,7 +58,7 @@ impl Encoder {
         }
     }
 
-    /// What it holds now that Rust's allocator does not see, in bytes.
+    /// Current memory, in bytes, that Rust's allocator does not track.
     pub fn foreign_memory(&self) -> usize {
         match &self.by {
             ByCoding::Zstd(zstd) => zstd.memory(),
@@ -66,10 +66,9 @@ impl Encoder {
         }
     }
 
-    /// Takes some bytes of the body, and appends what is ready to `out`.
+    /// Compresses bytes of the body, and appends the output that is ready to `out`.
     ///
-    /// # Errors
-    /// The library refused them: the body is longer than was said.
+    /// # Errors The library rejected the bytes: the body is longer than its announced length.
     pub fn write(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), EncoderFault> {
         if bytes.is_empty() {
             return Ok(());
@@ -83,19 +82,17 @@ impl Encoder {
         self.has_unflushed
     }
 
-    /// Appends all that a decoder needs for the bytes so far. Costs some bytes each time.
+    /// Appends all output that a decoder needs for the bytes so far. Each flush costs some bytes.
     ///
-    /// # Errors
-    /// The library refused.
+    /// # Errors The library failed.
     pub fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), EncoderFault> {
         self.has_unflushed = false;
         self.run(&[], Operation::Flush, out)
     }
 
-    /// Appends the end. Nothing can be written after it.
+    /// Appends the end of the body. Nothing can be written after it.
     ///
-    /// # Errors
-    /// The library refused: the body is shorter than was said.
+    /// # Errors The library failed: the body is shorter than its announced length.
     pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), EncoderFault> {
         self.has_unflushed = false;
         self.run(&[], Operation::Finish, out)

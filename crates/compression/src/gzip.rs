@@ -5,19 +5,19 @@ use flate2::{Compress, Compression, FlushCompress, Status};
 use crate::EncoderFault;
 use crate::encoder::Operation;
 
-/// From 1 to 9.
+/// Compression level, from 1 to 9.
 const LEVEL: u32 = 5;
 
-/// The window is 2 to the power of this: 32 KiB, the most that the format has.
+/// Window size in bytes, as a power of 2: 32 KiB, the maximum of the format.
 const WINDOW_BITS: u8 = 15;
 
-/// Room that the output gets at a time.
+/// Output bytes per call.
 const ROOM: usize = 4 * 1024;
 
 pub(crate) struct GzipEncoder(Compress);
 
 impl GzipEncoder {
-    /// Window, hash tables, and what waits for a block's end.
+    /// Memory for the window, the hash tables, and the output of a block.
     pub(crate) const MEMORY: usize = 384 * 1024;
 
     pub(crate) fn new() -> GzipEncoder {
@@ -40,7 +40,7 @@ impl GzipEncoder {
             let before = self.0.total_in();
             let status = self.0.compress_vec(bytes, out, flush).map_err(|_| EncoderFault)?;
             bytes = &bytes[(self.0.total_in() - before) as usize..];
-            // It has said all once it leaves room.
+            // The library has no further output once it leaves capacity unused.
             let is_done = bytes.is_empty() && out.len() < out.capacity();
             if status == Status::StreamEnd || (is_done && operation != Operation::Finish) {
                 return Ok(());

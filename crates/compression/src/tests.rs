@@ -1,4 +1,4 @@
-//! What an encoder gives is what decoders of others read, whatever the pieces.
+//! Tests that other decoders read the output of the encoders, whatever the sizes of the pieces.
 
 use std::io::{Read, Write};
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a decoder makes of it; `None`: it is not whole.
+/// Output of a decoder; `None` if the body is incomplete.
 fn decoded(coding: ContentCoding, bytes: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     match coding {
@@ -38,7 +38,7 @@ fn decoded_zstd(bytes: &[u8], out: &mut Vec<u8>) -> Option<()> {
     }
 }
 
-/// What a decoder has of a body whose end has not come.
+/// Output of a decoder for a body whose end has not arrived.
 fn decoded_so_far(coding: ContentCoding, bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     match coding {

@@ -6,19 +6,19 @@ use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer};
 use crate::EncoderFault;
 use crate::encoder::Operation;
 
-/// From 1 to 22.
+/// Compression level, from 1 to 22.
 const LEVEL: i32 = 3;
 
-/// The window is 2 to the power of this, in bytes. Browsers take up to 8 MiB (RFC 9659).
+/// Window size in bytes, as a power of 2. Browsers accept up to 8 MiB (RFC 9659).
 const WINDOW_BITS: u32 = 18;
 
-/// Room that the output gets at a time.
+/// Output bytes per call.
 const ROOM: usize = 4 * 1024;
 
 pub(crate) struct ZstdEncoder(CCtx<'static>);
 
 impl ZstdEncoder {
-    /// Window, hash tables, and the blocks on their way in and out.
+    /// Memory for the window, the hash tables, and the input and output blocks.
     pub(crate) const MEMORY: usize = 1_792 * 1024;
 
     pub(crate) fn new(len: Option<u64>) -> Result<ZstdEncoder, EncoderFault> {
@@ -29,7 +29,7 @@ impl ZstdEncoder {
         Ok(ZstdEncoder(context))
     }
 
-    /// What it holds now, in bytes.
+    /// Current memory, in bytes.
     pub(crate) fn memory(&self) -> usize {
         self.0.sizeof()
     }
@@ -53,7 +53,7 @@ impl ZstdEncoder {
             let left = self.0.compress_stream2(&mut output, &mut input, directive);
             let left = left.map_err(|_| EncoderFault)?;
             let is_taken = input.pos() == bytes.len();
-            // Of bytes that only have to be taken some may stay.
+            // A write may leave output in the encoder.
             if is_taken && (left == 0 || operation == Operation::Write) {
                 return Ok(());
             }

@@ -1,4 +1,4 @@
-//! How much memory an encoder holds.
+//! Tests of the memory that an encoder holds.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use convey_compression::Encoder;
 use convey_http_core::ContentCoding;
 
-/// The system's allocator, counting the bytes that are in use, and the most that were.
+/// System allocator that counts the bytes in use, and their peak.
 struct Counting;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
@@ -34,7 +34,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// 8 MiB: text, and bytes that get hardly shorter.
+/// Bodies of 8 MiB: text, and bytes that hardly compress.
 fn bodies() -> [Vec<u8>; 2] {
     const LEN: usize = 8 << 20;
     let text =
@@ -47,7 +47,7 @@ fn bodies() -> [Vec<u8>; 2] {
     [text.take(LEN).collect(), noise.take(LEN).collect()]
 }
 
-/// What one encoder takes at most, its output aside.
+/// Peak memory of one encoder, without its output.
 fn most_of(coding: ContentCoding, body: &[u8]) -> usize {
     let mut out = Vec::with_capacity(1 << 20);
     let before = IN_USE.load(Ordering::Relaxed);
@@ -57,7 +57,7 @@ fn most_of(coding: ContentCoding, body: &[u8]) -> usize {
         encoder.write(piece, &mut out).unwrap();
         out.clear();
     }
-    // The library of zstd has an allocator of its own.
+    // The zstd library has its own allocator.
     MOST.load(Ordering::Relaxed) - before + encoder.foreign_memory()
 }
 

@@ -1,4 +1,4 @@
-//! The thread that controls: configuration and health in, snapshots out.
+//! Control thread: configuration and health in, snapshots out.
 #![expect(clippy::disallowed_methods, reason = "a shell: it reads the clock")]
 
 use std::collections::BTreeSet;
@@ -23,20 +23,21 @@ use tokio::time::timeout;
 use crate::BalancerError;
 use crate::data_path::EmbeddedPath;
 
-/// How many servers are probed at once.
+/// Upper bound of concurrent health probes.
 const PROBES: usize = 64;
 
-/// How many names are looked up at once.
+/// Upper bound of concurrent DNS lookups.
 const LOOKUPS: usize = 8;
 
-/// What the thread has.
+/// State of the control thread.
 pub(crate) struct ControlThread {
     task: Task<EmbeddedPath>,
     events: ControlEvents<EmbeddedPath>,
 }
 
 impl ControlThread {
-    /// Runs until `stops` says how long connections may take to end, or nobody can say so any more.
+    /// Runs until `stops` delivers the time that connections may take to end, or its sender is
+    /// dropped.
     pub(crate) fn run(
         config: String,
         http: Arc<dyn ServeStream>,
@@ -69,7 +70,7 @@ impl ControlThread {
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(workers)));
         let (outcome, outcomes) = mpsc::channel(1024);
         let (failure, failures) = mpsc::channel(1024);
-        // Nobody ever says these.
+        // An embedded balancer never receives these.
         let ((_, reloads), (_, networks), (_, calls)) =
             (mpsc::channel(1), mpsc::channel(1), mpsc::channel(1));
         let data_path = EmbeddedPath::start(workers, &snapshot, failure, http, start_time())
@@ -108,7 +109,7 @@ impl ControlThread {
     }
 }
 
-/// The configuration, if it can run within another program.
+/// Parses the configuration, and rejects features that need a process of their own.
 fn checked(config: &str) -> Result<Loaded, BalancerError> {
     let lines = |problems: Vec<Problem>| problems.iter().map(Problem::to_string).collect();
     let problems = |problems| BalancerError::Config(lines(problems));

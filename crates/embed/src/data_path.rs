@@ -1,4 +1,4 @@
-//! The proxy's workers, as the control task has them.
+//! Workers of the proxy, for the control task.
 
 use std::collections::{BTreeSet, HashSet};
 use std::io;
@@ -16,20 +16,20 @@ use convey_snapshot::Snapshot;
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::mpsc;
 
-/// Most descriptors that are counted on where there is no limit.
+/// Upper bound of the descriptors to use where there is no limit.
 const UNLIMITED: u64 = 1 << 20;
 
-/// Local ports that Linux gives out unless it is told otherwise.
+/// Default range of local ports on Linux.
 const LOCAL_PORTS: std::ops::RangeInclusive<u16> = 32_768..=60_999;
 
-/// The workers.
+/// Data path of an embedded balancer: the workers of the proxy.
 pub(crate) struct EmbeddedPath {
     workers: Workers,
     reaper: ConnectionReaper,
 }
 
 impl EmbeddedPath {
-    /// Starts a thread for each worker; nothing is listened on yet.
+    /// Starts a thread for each worker. The threads do not listen yet.
     pub(crate) fn start(
         workers: usize,
         snapshot: &Arc<ArcSwap<Snapshot>>,
@@ -43,7 +43,7 @@ impl EmbeddedPath {
             columns: 0..workers,
             snapshot: snapshot.clone(),
             failures,
-            // The program has others: half of them are ours.
+            // The embedding program needs descriptors as well: convey takes half.
             descriptors: Descriptors::share(open_files / 2, 0, workers),
             udp_sessions: Arc::new(Sessions::share(local_ports.count())),
             clients: Arc::default(),

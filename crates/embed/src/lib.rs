@@ -1,5 +1,5 @@
-//! convey within a program of your own: frontends in modes `proxy` and `http`, their servers and health checks, as the configuration
-//! has them.
+//! Embeds convey in another program: frontends in modes `proxy` and `http`, their servers and
+//! health checks, from a configuration.
 //!
 //! ```
 //! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -20,8 +20,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! What belongs to a process of its own is not here: signals, privileges, the log, statistics, upgrades, packet modes,
-//! servers of Kubernetes. Messages go to the crate `log`.
+//! Parts that belong to a process are missing here: signals, privileges, the log, statistics,
+//! upgrades, packet modes, and servers of Kubernetes. Messages go to the crate `log`.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod control;
@@ -39,7 +39,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use control::ControlThread;
 
-/// A balancer that runs. Dropped, it cuts what is open.
+/// Running balancer. The drop cuts open connections.
 #[derive(Debug)]
 pub struct EmbeddedBalancer {
     requests: mpsc::Sender<OperatorRequest>,
@@ -47,40 +47,40 @@ pub struct EmbeddedBalancer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a balancer is started with.
+/// Builder of a balancer.
 #[derive(Debug)]
 pub struct BalancerBuilder {
     config: String,
     http: Arc<dyn ServeStream>,
 }
 
-/// Why a balancer does not start, or does not do what it is asked.
+/// Reason why a balancer does not start, or refuses a request.
 #[derive(Debug, thiserror::Error)]
 pub enum BalancerError {
-    /// What is wrong with the configuration, a line for each problem.
+    /// Faults in the configuration, a line for each.
     #[error("{}", .0.join("; "))]
     Config(Vec<String>),
-    /// It cannot run here: words for an operator.
+    /// The balancer cannot run here; the text is an operator-facing reason.
     #[error("{0}")]
     Start(String),
-    /// The request was refused.
+    /// The balancer refused the request.
     #[error(transparent)]
     Refused(#[from] RequestRefusal),
-    /// It runs no more.
+    /// The balancer has stopped.
     #[error("the balancer has stopped")]
     Stopped,
 }
 
 impl EmbeddedBalancer {
-    /// One that goes by this configuration, in the format of `config.toml`.
+    /// Begins to build a balancer with this configuration, in the format of `config.toml`.
     pub fn builder(config: &str) -> BalancerBuilder {
         BalancerBuilder { config: config.to_owned(), http: HttpServer::usual() }
     }
 
-    /// Adds a server to a backend. The next connection, or request, may get it. Returns whether it is new.
+    /// Adds a server to a backend. The next connections and requests may use it. Returns whether it
+    /// is new.
     ///
-    /// # Errors
-    /// There is no such backend, or the address is none.
+    /// # Errors The backend does not exist, or the address is invalid.
     pub async fn add_server(&self, backend: &str, name: &str, addr: &str) -> Result<bool, BalancerError> {
         let server = AddedServer { addr: addr.to_owned(), settings: ServerSettings::default() };
         match self.ask(Requested::Add(target(backend, name), server)).await? {
@@ -89,15 +89,15 @@ impl EmbeddedBalancer {
         }
     }
 
-    /// Removes a server. What runs there ends by itself.
+    /// Removes a server. Its open connections end by themselves.
     ///
-    /// # Errors
-    /// There is no such server.
+    /// # Errors The server does not exist.
     pub async fn remove_server(&self, backend: &str, name: &str) -> Result<(), BalancerError> {
         self.ask(Requested::Remove(target(backend, name))).await.map(drop)
     }
 
-    /// Takes no new connections, and waits until the open ones have ended, for at most this time. Then it cuts what is left.
+    /// Stops accepting connections, and waits until the open ones have ended, for at most this
+    /// time. Then cuts the remaining ones.
     pub async fn stop(mut self, within: Duration) {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(within);
@@ -116,16 +116,17 @@ impl EmbeddedBalancer {
 }
 
 impl BalancerBuilder {
-    /// Has these services decide on requests, such as [`convey_http::stack::usual`] within a layer of your own.
+    /// Sets the services that decide on requests, such as [`convey_http::stack::usual`] within a
+    /// custom layer.
     #[must_use]
     pub fn stack(self, stack: impl DecideRequest) -> BalancerBuilder {
         BalancerBuilder { http: Arc::new(HttpServer::new(stack)), ..self }
     }
 
-    /// Starts it, on threads of its own: one for each core, and one that controls. Returns once clients are served.
+    /// Starts the balancer in its own threads: one for each core, and a control thread. Returns
+    /// once it serves clients.
     ///
-    /// # Errors
-    /// The configuration is wrong, or an address cannot be listened on.
+    /// # Errors The configuration is invalid, or an address cannot be listened on.
     pub async fn start(self) -> Result<EmbeddedBalancer, BalancerError> {
         let (started, is_started) = oneshot::channel();
         let (stop, stops) = oneshot::channel();

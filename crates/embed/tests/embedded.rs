@@ -1,4 +1,4 @@
-//! What a program with a balancer in it would tell.
+//! Tests of a program that embeds a balancer.
 #![allow(clippy::disallowed_methods, reason = "tests happen in real time, and their threads can be made")]
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
@@ -20,7 +20,7 @@ fn config(lab: &Loopback) -> String {
     )
 }
 
-/// The status and the body of one request on a connection of its own.
+/// Sends one request on a new connection. Returns the status and the body of the response.
 fn ask(at: SocketAddr, fields: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(at).unwrap();
     write!(stream, "GET / HTTP/1.1\r\nHost: a\r\n{fields}Connection: close\r\n\r\n").unwrap();
@@ -30,7 +30,7 @@ fn ask(at: SocketAddr, fields: &str) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-/// Needs a key, and has tenants go to their servers.
+/// Layer that requires a key and routes tenants to their servers.
 fn check(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
     if request.head().field("x-key") != Some(b"sesame") {
         return Err(OwnAnswer::new(401).with_body("a key is needed\n"));
@@ -57,7 +57,7 @@ async fn a_program_decides_on_requests_and_moves_its_servers() {
     assert_eq!(servers[1].seen()[0].field("x-user"), Some("ali"));
     assert!(servers[0].seen().is_empty());
 
-    // The next request obeys.
+    // The next request uses the new server.
     assert!(balancer.add_server("app", "c", &lab.server(3).to_string()).await.unwrap());
     assert_eq!(ask(lab.vip(), "X-Key: sesame\r\nX-Tenant: c\r\n").1, "c GET / 0");
     balancer.remove_server("app", "c").await.unwrap();

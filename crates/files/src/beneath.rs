@@ -1,4 +1,5 @@
-//! Opening files beneath a root: `openat2` follows no name and no symbolic link out of it (Linux 5.6).
+//! Opens files beneath a root: `openat2` follows no name and no symbolic link out of it (Linux
+//! 5.6).
 
 use std::ffi::CStr;
 use std::io;
@@ -17,45 +18,46 @@ use crate::listing::{ListedFile, Listing, MAX_LISTED};
 /// Whether a call may wait for a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskWait {
-    /// It may: it is called in a thread that nobody waits for.
+    /// The call may wait: it runs in a thread for blocking calls.
     Allowed,
-    /// It must not: what is not in memory fails with `EAGAIN`.
+    /// The call must not wait: content that is not in memory fails with `EAGAIN`.
     Never,
 }
 
-/// Which state of which file it is. A file that is replaced or written to has another.
+/// Identity and state of a file. A file that is replaced or modified gets another stamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileStamp {
     /// Device and inode.
     pub id: (u64, u64),
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// When its content was modified, in seconds and nanoseconds since 1970.
+    /// Modification time of the content, in seconds and nanoseconds since 1970.
     pub modified: (i64, u32),
-    /// When anything of it was changed: nobody can set that.
+    /// Change time of the inode, which no program can set.
     pub changed: (i64, u32),
 }
 
-/// What is at a place.
+/// Kind of file at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FoundKind {
-    /// A file with content.
+    /// Regular file.
     Regular,
     /// A directory.
     Directory,
-    /// A device, a FIFO, a socket: never served.
+    /// Device, FIFO or socket: never served.
     Other,
 }
 
-/// Opens a file or directory for reading. `name` has no slash at its begin, as [`FileName`](crate::FileName) has it; an empty one is the
-/// root itself. The root may be a symbolic link.
+/// Opens a file or directory for reading. `name` has no leading slash, like
+/// [`FileName`](crate::FileName); an empty name is the root itself. The root may be a symbolic
+/// link.
 ///
-/// # Errors
-/// The kernel's: `EXDEV` for what leads out of the root, `EAGAIN` where waiting would be needed.
+/// # Errors Errors of the kernel: `EXDEV` for a name that leads out of the root, `EAGAIN` where the
+/// call would have to wait.
 pub fn open(root: &Path, name: &[u8], wait: DiskWait) -> rustix::io::Result<OwnedFd> {
     let root = openat(CWD, root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let name = if name.is_empty() { b"." } else { name };
-    // Of a FIFO nobody waits for the writer.
+    // Opening a FIFO must not wait for its writer.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let how = match wait {
@@ -64,35 +66,35 @@ pub fn open(root: &Path, name: &[u8], wait: DiskWait) -> rustix::io::Result<Owne
     };
     loop {
         match openat2(&root, name, flags, Mode::empty(), how) {
-            // Linux before 5.12 cannot tell what is in memory.
+            // Linux before 5.12 cannot limit the lookup to memory.
             Err(Errno::INVAL) if wait == DiskWait::Never => return Err(Errno::AGAIN),
-            // Something was renamed meanwhile, so that the kernel cannot tell whether the name has led out.
+            // A concurrent rename kept the kernel from checking that the name stays beneath the
+            // root: retry.
             Err(Errno::AGAIN) if wait == DiskWait::Allowed => {}
             other => return other,
         }
     }
 }
 
-/// The state of what is open.
+/// Returns the state of an open file.
 ///
-/// # Errors
-/// The kernel's.
+/// # Errors Errors of the kernel.
 pub fn stamp(file: impl AsFd) -> rustix::io::Result<(FileStamp, FoundKind)> {
     fstat(file).map(|found| of_stat(&found))
 }
 
-/// The state of what is at a path, which may lead anywhere: good for telling whether it is still the same, and for nothing else.
+/// Returns the state of the file at a path, which may lead out of the root. Use it only to check
+/// whether a file has changed.
 ///
-/// # Errors
-/// The kernel's.
+/// # Errors Errors of the kernel.
 pub fn stamp_at(path: &CStr) -> rustix::io::Result<FileStamp> {
     stat(path).map(|found| of_stat(&found).0)
 }
 
-/// Reads a part of a file into a buffer. Returns how much; 0: there is no more.
+/// Reads a part of a file into a buffer. Returns the number of bytes; 0 at the end.
 ///
-/// # Errors
-/// The kernel's. `EAGAIN` where it would have to wait, or cannot tell.
+/// # Errors Errors of the kernel. `EAGAIN` where the call would have to wait, or cannot find out
+/// whether it would.
 pub fn read_at(file: impl AsFd, buffer: &mut [u8], at: u64, wait: DiskWait) -> rustix::io::Result<usize> {
     match wait {
         DiskWait::Allowed => pread(file, buffer, at),
@@ -106,12 +108,11 @@ pub fn read_at(file: impl AsFd, buffer: &mut [u8], at: u64, wait: DiskWait) -> r
     }
 }
 
-/// Reads a file whole, if it has at most so many bytes.
+/// Reads a whole file of at most `len` bytes.
 ///
-/// # Errors
-/// The kernel's. `EFBIG`: it has more.
+/// # Errors Errors of the kernel. `EFBIG` if the file is longer.
 pub fn read_whole(file: impl AsFd, len: usize, wait: DiskWait) -> rustix::io::Result<Vec<u8>> {
-    // A byte more tells whether it has grown.
+    // One byte more, to detect that the file has grown.
     let (mut content, mut filled) = (vec![0; len + 1], 0);
     while filled < content.len() {
         match read_at(file.as_fd(), &mut content[filled..], filled as u64, wait)? {
@@ -125,11 +126,10 @@ pub fn read_whole(file: impl AsFd, len: usize, wait: DiskWait) -> rustix::io::Re
     Err(Errno::FBIG)
 }
 
-/// Lists a directory. Dot files are listed if they are served. Devices, FIFOs, sockets and links
-/// that lead out of the directory never are. It may wait for a disk.
+/// Lists a directory. Dot files are listed if they are served. Devices, FIFOs, sockets, and links
+/// that lead out of the directory are never listed. The call may wait for a disk.
 ///
-/// # Errors
-/// The kernel's.
+/// # Errors Errors of the kernel.
 pub fn list(directory: &OwnedFd, with_dot_files: bool) -> rustix::io::Result<Listing> {
     let mut files = Vec::new();
     for entry in Dir::read_from(directory)? {
@@ -145,8 +145,8 @@ pub fn list(directory: &OwnedFd, with_dot_files: bool) -> rustix::io::Result<Lis
             FileType::RegularFile | FileType::Directory => {
                 statat(directory, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
             }
-            // A link that leads out of the directory is left out: whether it leaves the root cannot
-            // be seen from here.
+            // Links that lead out of the directory are not listed: from here nobody can check
+            // whether they stay beneath the root.
             _ => {
                 let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
                 let opened = openat2(directory, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how);

@@ -1,20 +1,20 @@
-//! What was used last, within a number of entries and of bytes. Pure.
+//! LRU cache that is limited by a number of entries and of bytes. Pure.
 
 use std::borrow::Borrow;
 use std::hash::Hash;
 
 use lru::LruCache;
 
-/// How much a cache holds.
+/// Limits of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheBounds {
-    /// Most entries.
+    /// Upper bound of the number of entries.
     pub entries: usize,
-    /// Most bytes of all of them.
+    /// Upper bound of the bytes of all entries.
     pub bytes: usize,
 }
 
-/// Entries with a cost in bytes. What was used longest ago gives way.
+/// Cache of entries with a cost in bytes. The least recently used entries are evicted.
 #[derive(Debug)]
 pub struct BoundedCache<K: Hash + Eq, V> {
     entries: LruCache<K, (V, usize)>,
@@ -23,12 +23,12 @@ pub struct BoundedCache<K: Hash + Eq, V> {
 }
 
 impl<K: Hash + Eq, V> BoundedCache<K, V> {
-    /// An empty one.
+    /// Creates an empty cache.
     pub fn new(bounds: CacheBounds) -> BoundedCache<K, V> {
         BoundedCache { entries: LruCache::unbounded(), bytes: 0, bounds }
     }
 
-    /// An entry, which is used now.
+    /// Returns an entry, and marks it as the most recently used.
     pub fn get<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -36,8 +36,8 @@ impl<K: Hash + Eq, V> BoundedCache<K, V> {
         self.entries.get(key).map(|(value, _)| value)
     }
 
-    /// Puts an entry of so many bytes in, in place of one with its key. One that is larger than all may be is not taken. Returns how many
-    /// others gave way.
+    /// Inserts an entry of so many bytes, in place of the entry with this key. An entry larger than
+    /// the whole cache is not taken. Returns the number of evicted entries.
     pub fn put(&mut self, key: K, value: V, bytes: usize) -> usize {
         if bytes > self.bounds.bytes || self.bounds.entries == 0 {
             return 0;
@@ -55,7 +55,7 @@ impl<K: Hash + Eq, V> BoundedCache<K, V> {
         evicted
     }
 
-    /// Takes entries out that were used longest ago, as long as they are `old`.
+    /// Removes the least recently used entries as long as `is_old` selects them.
     pub fn expire(&mut self, is_old: impl Fn(&V) -> bool) {
         while self.entries.peek_lru().is_some_and(|(_, (value, _))| is_old(value)) {
             if let Some((_, (_, bytes))) = self.entries.pop_lru() {
@@ -64,7 +64,7 @@ impl<K: Hash + Eq, V> BoundedCache<K, V> {
         }
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     pub fn remove<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -74,17 +74,17 @@ impl<K: Hash + Eq, V> BoundedCache<K, V> {
         Some(value)
     }
 
-    /// Entries now.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Whether the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Bytes of all entries now.
+    /// Sum of the bytes of all entries.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -1,39 +1,40 @@
-//! Whether the conditions of a request hold (RFC 9110, section 13). Pure.
+//! Evaluation of conditional requests (RFC 9110, section 13). Pure.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use convey_http_core::RequestHead;
 
-/// What tells one state of a file from another.
+/// Validators of a file: they identify one state of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Validators {
-    /// The entity tag, a strong one, with its quotes.
+    /// Strong entity tag, with its quotes.
     pub etag: Box<str>,
-    /// When it was modified, in seconds since 1970. Times of HTTP know no parts of a second.
+    /// Modification time, in seconds since 1970. HTTP dates have no fractions of a second.
     pub modified: u64,
 }
 
-/// What becomes of a conditional request.
+/// Outcome of a conditional request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
-    /// It is carried out. Or it had no condition.
+    /// The conditions hold, or there are none: the request is carried out.
     Holds,
-    /// The client has the file: 304.
+    /// The client already has the file: 304.
     NotModified,
-    /// The file is not the one that the client means: 412.
+    /// The file is in another state than the client expects: 412.
     Fails,
 }
 
 impl Validators {
-    /// Those of a file with this length that was modified then, in seconds and nanoseconds. Copies of it on other hosts have the same if
-    /// they keep its time: the inode is no part of the tag.
+    /// Validators of a file with this length and modification time, in seconds and nanoseconds.
+    /// Copies on other hosts have equal validators if they keep the time, because the tag does not
+    /// contain the inode.
     pub fn new(len: u64, modified: (i64, u32), form: &str) -> Validators {
         let (seconds, nanoseconds) = modified;
         let etag = format!("\"{seconds:x}.{nanoseconds:x}-{len:x}{form}\"").into();
         Validators { etag, modified: u64::try_from(seconds).unwrap_or(0) }
     }
 
-    /// What becomes of this request, a `GET` or `HEAD`: in the order of section 13.2.2.
+    /// Evaluates a `GET` or `HEAD` request, in the order of section 13.2.2.
     pub fn evaluate(&self, head: &RequestHead) -> Condition {
         let time = |name: &str| head.field(name).and_then(seconds_of);
         if head.field("if-match").is_some() {
@@ -50,18 +51,19 @@ impl Validators {
         if is_known { Condition::NotModified } else { Condition::Holds }
     }
 
-    /// Whether the client's part is of this state, so that it gets a range (section 13.1.5).
+    /// Whether the client's part belongs to this state, so that the client gets a range (section
+    /// 13.1.5).
     pub fn may_have_range(&self, head: &RequestHead) -> bool {
         match head.field("if-range") {
             None => true,
             Some(tag @ [b'"', ..]) => tag == self.etag.as_bytes(),
-            // A weak tag never compares. A time has to be the very one, and that of a file is none of the last second here: the tag
-            // tells more.
+            // A weak tag never matches here. A time must match exactly, although an exact time is a
+            // weaker validator than the tag.
             Some(value) => seconds_of(value) == Some(self.modified),
         }
     }
 
-    /// Whether the values of a field have the tag, or the `*`.
+    /// Whether the values of a field contain the tag, or are `*`.
     fn is_listed(&self, head: &RequestHead, name: &str, is_weak: bool) -> bool {
         let values = head.fields().filter(|field| field.name.eq_ignore_ascii_case(name.as_bytes()));
         values
@@ -70,7 +72,8 @@ impl Validators {
     }
 }
 
-/// Whether a list has this tag (section 8.8.3). `is_weak`: one that is weak is equal, too. Stops at what is no tag.
+/// Whether a list contains this tag (section 8.8.3). `is_weak` lets weak tags match, too. Stops at
+/// an invalid tag.
 fn has_tag(list: &[u8], tag: &[u8], is_weak: bool) -> bool {
     let mut rest = list;
     loop {
@@ -151,10 +154,10 @@ mod tests {
             (format!("If-Modified-Since: {after}"), NotModified),
             (format!("If-Modified-Since: {before}"), Holds),
             ("If-Modified-Since: yesterday".into(), Holds),
-            // The old forms of a date.
+            // Obsolete date formats.
             ("If-Modified-Since: Sunday, 06-Nov-94 08:49:37 GMT".into(), NotModified),
             ("If-Modified-Since: Sun Nov  6 08:49:37 1994".into(), NotModified),
-            // The tag goes before the time.
+            // The tag takes precedence over the time.
             (format!("If-None-Match: \"x\"\r\nIf-Modified-Since: {then}"), Holds),
             (format!("If-Match: {tag}"), Holds),
             ("If-Match: *".into(), Holds),

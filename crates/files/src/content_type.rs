@@ -1,10 +1,10 @@
-//! What a file is taken for, by the ending of its name. Pure.
+//! Content type of a file, by the extension of its name. Pure.
 
 /// The value of `Content-Type` for a file with this name. Text is UTF-8.
 pub fn content_type(name: &[u8]) -> &'static str {
     let guessed = guess(name);
     let text = match guessed {
-        // The types of text that a site is made of, whose browsers would guess the encoding.
+        // Text types of web pages: without a charset, browsers would guess the encoding.
         "text/html" => "text/html; charset=utf-8",
         "text/css" => "text/css; charset=utf-8",
         "text/javascript" | "application/javascript" => "text/javascript; charset=utf-8",
@@ -16,7 +16,7 @@ pub fn content_type(name: &[u8]) -> &'static str {
     if text.is_empty() { "application/octet-stream" } else { text }
 }
 
-/// Whether a file with this name gets shorter when it is compressed: only then a precompressed form is looked for.
+/// Whether compression shortens a file with this name. Precompressed files are looked up only then.
 pub fn is_compressible(name: &[u8]) -> bool {
     let kind = guess(name);
     let (of, sub) = kind.split_once('/').unwrap_or_default();
@@ -37,7 +37,7 @@ pub fn is_compressible(name: &[u8]) -> bool {
                 | "octet-stream"
                 | "pdf"
         ),
-        // Nothing is known of it.
+        // No extension, so the type is unknown.
         "" => true,
         _ => true,
     }

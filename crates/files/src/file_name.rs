@@ -1,40 +1,43 @@
-//! Which file the path of a request names. Pure.
+//! File name for the path of a request. Pure.
 
 use percent_encoding::percent_decode;
 
-/// The name of a file, relative to its root: parts with one slash between them, none at either end. Empty: the root itself.
+/// Name of a file, relative to the root: segments with one slash between them, and no slash at
+/// either end. An empty name is the root itself.
 ///
-/// No part is `.` or `..`, and none has a NUL, a backslash or a control character. `openat2` keeps it beneath the root all the same.
+/// No segment is `.` or `..`, and none has a NUL, a backslash or a control character. `openat2`
+/// keeps it beneath the root all the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileName {
     name: Vec<u8>,
-    /// The path ends with a slash: it names a directory.
+    /// Whether the path ends with a slash, and so names a directory.
     is_directory: bool,
 }
 
-/// At the root, this name is for everybody (RFC 8615).
+/// Dot directory at the root that is always served (RFC 8615).
 const WELL_KNOWN: &[u8] = b".well-known";
 
-/// Why a path names no file.
+/// Reason why a path names no file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameFault {
-    /// It does not begin with a slash, has an escape that is none, or escapes a character that no name has: a slash, a backslash, a NUL.
+    /// The path does not begin with a slash, has an invalid escape, or escapes a slash, a backslash
+    /// or a control character.
     Malformed,
-    /// A part is `.` or `..`, in whichever spelling. Clients resolve these before they ask (RFC 3986, section 5.2.4).
+    /// A segment is `.` or `..`, in any spelling. Clients resolve these before they send a request
+    /// (RFC 3986, section 5.2.4).
     Traversal,
-    /// A part begins with a dot, and is not `.well-known` at the root.
+    /// A segment begins with a dot, and is not `.well-known` at the root.
     DotFile,
 }
 
 impl FileName {
-    /// Reads the path of a request, without its query. It is unescaped once.
+    /// Parses the path of a request, without its query. Unescapes it once.
     ///
-    /// # Errors
-    /// It names no file that may be served.
+    /// # Errors The path names no file that may be served.
     pub fn of(path: &[u8], with_dot_files: bool) -> Result<FileName, NameFault> {
         let rest = path.strip_prefix(b"/").ok_or(NameFault::Malformed)?;
         let mut name = Vec::with_capacity(rest.len());
-        // Many slashes in a row are one, as for the kernel.
+        // Consecutive slashes count as one, as for the kernel.
         for part in rest.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
             if !name.is_empty() {
                 name.push(b'/');
@@ -61,7 +64,7 @@ impl FileName {
         self.is_directory
     }
 
-    /// The name of this file in the directory.
+    /// Name of this file in the directory.
     pub fn child(&self, file: &str) -> Vec<u8> {
         let mut name = Vec::with_capacity(self.name.len() + 1 + file.len());
         name.extend_from_slice(&self.name);
@@ -73,14 +76,14 @@ impl FileName {
     }
 }
 
-/// Each `%` has two hexadecimal digits behind it.
+/// Whether each `%` is followed by two hexadecimal digits.
 fn is_escaped_right(part: &[u8]) -> bool {
     part.iter().enumerate().filter(|(_, byte)| **byte == b'%').all(|(at, _)| {
         part.get(at + 1..at + 3).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
     })
 }
 
-/// Whether a part, unescaped, may be one of a name that is served.
+/// Checks an unescaped segment of a name.
 pub(crate) fn check(part: &[u8], with_dot_files: bool) -> Result<(), NameFault> {
     if part.iter().any(|byte| matches!(byte, b'/' | b'\\') || byte.is_ascii_control()) {
         return Err(NameFault::Malformed);
@@ -116,7 +119,7 @@ mod tests {
             ("/a.", "a.", false),
             ("/.well-known/security.txt", ".well-known/security.txt", false),
             ("/%2ewell-known/", ".well-known", true),
-            // Unescaped once: this is a file with a percent sign in its name.
+            // The path is unescaped once, so this file has a percent sign in its name.
             ("/%252e%252e", "%2e%2e", false),
         ] {
             let found = FileName::of(path.as_bytes(), false).unwrap();

@@ -1,10 +1,12 @@
-//! Files as HTTP serves them.
+//! Static files for HTTP.
 //!
-//! The pure parts decide: [`FileName`] which file a path names, [`Validators`] whether a request's conditions hold, [`RangeSelection`]
-//! which parts of it are sent, [`content_type`] what it is taken for.
-//! [`listing`] writes the page of a directory. [`BoundedCache`] keeps what was used last.
+//! The pure parts decide: [`FileName`] maps a path to a file, [`Validators`] evaluate the
+//! conditions of a request, [`RangeSelection`] selects the ranges to send, and [`content_type`]
+//! returns the media type. [`listing`] writes the page of a directory. [`BoundedCache`] keeps the
+//! entries used last.
 //!
-//! [`beneath`] opens files: nothing outside of the root, whatever a path or a symbolic link says. Who calls it decides in which thread.
+//! [`beneath`] opens files, and never a file outside of the root, whatever the path and symbolic
+//! links are. The caller chooses the thread for its blocking calls.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 pub mod beneath;

@@ -1,23 +1,23 @@
-//! The page that lists a directory, in parts. Pure.
+//! Directory listing as an HTML page, in parts. Pure.
 
 use std::fmt::Write;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
-/// Most names that a page has.
+/// Upper bound of the names on a page.
 pub const MAX_LISTED: usize = 10_000;
 
-/// Characters of a name that stand in a link as they are (RFC 3986, section 2.3).
+/// Characters of a name that a link does not escape (RFC 3986, section 2.3).
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// A file or directory of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedFile {
-    /// Its name, which may not be UTF-8.
+    /// Name, which may not be UTF-8.
     pub name: Vec<u8>,
     /// Whether it is a directory.
     pub is_directory: bool,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
@@ -51,7 +51,7 @@ impl ListedFile {
 }
 
 impl Listing {
-    /// Sorts the files of a directory. `is_cut`: it has more of them.
+    /// Sorts the files of a directory. `is_cut` is set if the directory has more files.
     pub fn new(mut files: Vec<ListedFile>, is_cut: bool) -> Listing {
         files.sort_unstable_by(|a, b| a.key().cmp(&b.key()));
         Listing { files, is_cut }
@@ -63,8 +63,8 @@ impl Listing {
         names + self.files.capacity() * size_of::<ListedFile>()
     }
 
-    /// The next part of the page in HTML, and the position behind it. A part ends with the first
-    /// row that brings it to `enough` bytes. `directory` is the path below the root.
+    /// Returns the next part of the page in HTML, and the position after it. A part ends with the
+    /// first row that brings it to `enough` bytes. `directory` is the path below the root.
     pub fn part(&self, directory: &[u8], from: &PagePosition, enough: usize) -> (String, PagePosition) {
         let mut page = String::new();
         let next = match from {

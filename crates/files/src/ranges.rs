@@ -1,29 +1,32 @@
-//! Which parts of a file a request asks for (RFC 9110, section 14). Pure.
+//! Byte ranges of a request (RFC 9110, section 14). Pure.
 
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
-/// Most parts that one response has. A request for more gets the whole file, which costs less.
+/// Upper bound of the ranges in one response. A request for more gets the whole file, which costs
+/// less.
 pub const MAX_RANGES: usize = 16;
 
-/// The parts that a response has.
+/// Ranges that a response contains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RangeSelection {
-    /// All of it: the request names no range, or none that is to be heeded.
+    /// The whole file: the request has no range, or convey ignores the ranges.
     Whole,
-    /// One part, of a byte at least.
+    /// One range, not empty.
     One(Range<u64>),
-    /// Several, in the order that the client named them, none of which overlap.
+    /// Several ranges, in the order of the request. They do not overlap.
     Many(SmallVec<[Range<u64>; 4]>),
-    /// None that the file has: 416.
+    /// No range lies within the file: 416.
     Unsatisfiable,
 }
 
 impl RangeSelection {
-    /// Reads the value of `Range` for a file with this length. What is malformed is ignored, as is another unit than bytes (section 14.2).
+    /// Parses the value of `Range` for a file with this length. Malformed values and units other
+    /// than bytes are ignored (section 14.2).
     pub fn of(value: &[u8], len: u64) -> RangeSelection {
-        // An empty file has no part, and clients that resume ask for one (as nginx).
+        // An empty file has no range, but clients that resume a download ask for one (nginx does
+        // the same).
         if len == 0 {
             return RangeSelection::Whole;
         }
@@ -39,7 +42,7 @@ impl RangeSelection {
             }
             named += 1;
             match range(spec, len) {
-                // Who names so many means to make work.
+                // So many ranges are a denial-of-service attempt.
                 _ if named > MAX_RANGES => return RangeSelection::Whole,
                 Err(Malformed) => return RangeSelection::Whole,
                 Ok(Some(range)) => found.push(range),
@@ -50,17 +53,17 @@ impl RangeSelection {
             0 if named == 0 => RangeSelection::Whole,
             0 => RangeSelection::Unsatisfiable,
             1 => RangeSelection::One(found.remove(0)),
-            // Parts that overlap are more than the file.
+            // Overlapping ranges would be longer than the file.
             _ if overlaps(&found) => RangeSelection::Whole,
             _ => RangeSelection::Many(found),
         }
     }
 }
 
-/// No range.
+/// The value is no valid range.
 struct Malformed;
 
-/// A range of a file with this length; `None`: the file does not reach so far.
+/// Parses one range of a file with this length; `None` if the file has none of its bytes.
 fn range(spec: &[u8], len: u64) -> Result<Option<Range<u64>>, Malformed> {
     let dash = spec.iter().position(|byte| *byte == b'-').ok_or(Malformed)?;
     let (first, last) = (&spec[..dash], &spec[dash + 1..]);
@@ -81,7 +84,7 @@ fn range(spec: &[u8], len: u64) -> Result<Option<Range<u64>>, Malformed> {
     })
 }
 
-/// Digits alone. A number that is too large for us is past the end of every file.
+/// Parses digits. A number that is too large for `u64` is beyond the end of every file.
 fn number(digits: &[u8]) -> Result<u64, Malformed> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return Err(Malformed);
@@ -97,28 +100,29 @@ fn overlaps(ranges: &[Range<u64>]) -> bool {
     sorted.windows(2).any(|pair| pair[0].end > pair[1].start)
 }
 
-/// One part of a response with several, and the bytes that go before it.
+/// One part of a multipart response, and the bytes before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartOfFile {
-    /// The lines between the part before and this one.
+    /// Boundary and headers before the part.
     pub before: Vec<u8>,
-    /// The part.
+    /// Range of the file.
     pub range: Range<u64>,
 }
 
-/// A response with several parts, `multipart/byteranges` (section 14.6).
+/// Multipart response, `multipart/byteranges` (section 14.6).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MultipartBody {
-    /// The parts.
+    /// Parts of the response.
     pub parts: Vec<PartOfFile>,
-    /// The last line.
+    /// Closing boundary.
     pub end: Vec<u8>,
-    /// How long all of it is.
+    /// Length of the whole body in bytes.
     pub len: u64,
 }
 
 impl MultipartBody {
-    /// Of these ranges of a file with this type and length. The boundary must be in none of the parts: it is drawn at random.
+    /// Creates the response for these ranges of a file with this type and length. The boundary must
+    /// not occur in the file, so the caller draws it at random.
     pub fn new(ranges: &[Range<u64>], content_type: &str, len: u64, boundary: &str) -> MultipartBody {
         let parts = ranges.iter().map(|range| PartOfFile {
             before: format!(

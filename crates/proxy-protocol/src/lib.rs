@@ -1,7 +1,8 @@
-//! The PROXY protocol: a header before the first byte that says who the client is. Pure: bytes in, bytes out.
+//! PROXY protocol: a header before the first byte that names the client. Pure: bytes in, bytes out.
 //!
-//! [`parse`] reads both versions, [`write()`] makes them, [`local`] is for connections of our own, as health checks are.
-//! The specification is <https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>, by whose sections comments go.
+//! [`parse`] reads both versions, [`write()`] makes them, and [`local`] is the header of convey's
+//! own connections, such as health checks. Section numbers in comments refer to
+//! <https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>.
 //!
 //! ```
 //! use convey_proxy_protocol::parse;
@@ -25,23 +26,25 @@ use std::net::SocketAddr;
 
 use convey_model::Protocol;
 
-/// Most bytes of a header that is accepted. The specification asks for 232 and what the sender adds.
+/// Upper bound of an accepted header, in bytes. The specification requires 232 and room for
+/// additional fields.
 pub const MAX_HEADER: usize = 4096;
 
-/// The two ends of a connection: the client, and the address that it connected to. Both are of one family.
+/// Both ends of a connection: the client, and the address that it connected to. Both have the same
+/// address family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Addresses {
-    /// The client.
+    /// Address of the client.
     pub source: SocketAddr,
-    /// The address that the client asked.
+    /// Address that the client connected to.
     pub destination: SocketAddr,
-    /// What the client speaks, whatever brought the header here. Version 1 knows TCP only.
+    /// Protocol of the client, whichever transport carried the header. Version 1 supports TCP only.
     pub transport: Protocol,
 }
 
 impl Addresses {
-    /// The client. A proxy that listens by IPv6 may write a client of IPv4 as `::ffff:192.0.2.1` (RFC 4291 2.5.5.2): here it
-    /// is one of IPv4, as it is without a proxy.
+    /// Address of the client. A proxy that listens on IPv6 may write an IPv4 client as
+    /// `::ffff:192.0.2.1` (RFC 4291 2.5.5.2); this method returns the IPv4 address then.
     pub fn client(&self) -> SocketAddr {
         SocketAddr::new(self.source.ip().to_canonical(), self.source.port())
     }

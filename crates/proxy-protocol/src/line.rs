@@ -1,4 +1,4 @@
-//! Version 1: a line of text (section 2.1).
+//! Version 1 of the PROXY protocol: a line of text (section 2.1).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -6,16 +6,16 @@ use convey_model::{Protocol, ProxyVersion};
 
 use crate::{Addresses, Header, HeaderFault, ProxyHeaderError};
 
-/// What every line begins with.
+/// Beginning of every line.
 pub(super) const BEGIN: &[u8] = b"PROXY ";
 
-/// What every line ends with.
+/// End of every line.
 const END: &[u8] = b"\r\n";
 
-/// Longest line, its end included.
+/// Upper bound of a line, its end included.
 const MAX_LINE: usize = 107;
 
-/// Reads a line that begins with [`BEGIN`].
+/// Parses a line that begins with [`BEGIN`].
 pub(super) fn parse(bytes: &[u8]) -> Result<Header<'_>, ProxyHeaderError> {
     let head = &bytes[..bytes.len().min(MAX_LINE)];
     let Some(end) = head.windows(END.len()).position(|window| window == END) else {
@@ -23,7 +23,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Header<'_>, ProxyHeaderError> {
         return Err(if is_whole { HeaderFault::Line.into() } else { ProxyHeaderError::Incomplete });
     };
     let fields = &head[BEGIN.len()..end];
-    // Whatever follows it is to be ignored.
+    // The specification requires receivers to ignore the rest of the line.
     let is_unknown = fields == b"UNKNOWN" || fields.starts_with(b"UNKNOWN ");
     let addresses = if is_unknown { None } else { Some(addresses(fields).ok_or(HeaderFault::Line)?) };
     Ok(Header { version: ProxyVersion::V1, addresses, tlvs: &[], len: end + END.len() })

@@ -1,4 +1,4 @@
-//! Reading a header of either version.
+//! Parser of PROXY headers of either version.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -8,72 +8,73 @@ use convey_model::{Protocol, ProxyVersion};
 
 use crate::{Addresses, MAX_HEADER, line, tlvs};
 
-/// What a header of version 2 begins with (section 2.2).
+/// Signature of version 2 (section 2.2).
 pub(super) const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 
-/// Bytes of a header of version 2 before its addresses.
+/// Length of a version 2 header before its addresses.
 pub(super) const FIXED: usize = 16;
 
-/// A header, and where it ends.
+/// Parsed PROXY header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header<'a> {
-    /// Its version.
+    /// Version of the header.
     pub version: ProxyVersion,
-    /// `None` if it names none of the internet: then those of the connection hold, as it is.
+    /// Addresses; `None` if the header has no IP addresses. The addresses of the connection apply
+    /// then.
     pub addresses: Option<Addresses>,
-    /// The additional fields of version 2, whole and checked.
+    /// Additional fields of version 2, complete and checked.
     pub tlvs: &'a [u8],
-    /// Its length in bytes; what follows is the client's.
+    /// Length of the header in bytes; the client's data follows.
     pub len: usize,
 }
 
-/// Why bytes are no header.
+/// Reason why the bytes are no header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ProxyHeaderError {
-    /// They begin one, and the rest is missing.
+    /// The header is incomplete.
     #[error("the header is incomplete")]
     Incomplete,
-    /// They cannot become one.
+    /// The bytes cannot become a header.
     #[error(transparent)]
     Malformed(#[from] HeaderFault),
 }
 
-/// The fault of a header.
+/// Fault of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum HeaderFault {
-    /// Neither version begins like this.
+    /// The bytes begin like neither version.
     #[error("no PROXY header")]
     NotAHeader,
-    /// The line of version 1 is longer than 107 bytes, or wrong.
+    /// The line of version 1 is longer than 107 bytes, or invalid.
     #[error("a wrong line of version 1")]
     Line,
-    /// The signature of version 2 with another version.
+    /// The signature of version 2 comes with another version.
     #[error("an unknown version")]
     Version,
-    /// Neither LOCAL nor PROXY.
+    /// The command is neither LOCAL nor PROXY.
     #[error("an unknown command")]
     Command,
-    /// A family and a transport that the specification does not know.
+    /// The family or the transport is not in the specification.
     #[error("an unknown address family or transport")]
     Family,
-    /// Shorter than its addresses.
+    /// The header is shorter than its addresses.
     #[error("shorter than its addresses")]
     TooShort,
-    /// Longer than [`MAX_HEADER`].
+    /// The header is longer than [`MAX_HEADER`].
     #[error("longer than {MAX_HEADER} bytes")]
     TooLong,
-    /// An additional field that does not end within the header, or a second checksum.
+    /// An additional field ends beyond the header, or there is a second checksum.
     #[error("a wrong additional field (TLV)")]
     Tlv,
-    /// The checksum is another (section 2.2.3).
+    /// The checksum is wrong (section 2.2.3).
     #[error("a wrong checksum")]
     Checksum,
 }
 
-/// Reads the header that `bytes` begin with.
+/// Parses the header at the beginning of `bytes`.
 ///
-/// # Errors
-/// [`ProxyHeaderError::Incomplete`] if more bytes may make it one: [`MAX_HEADER`] bytes are never incomplete. Else what is wrong.
+/// # Errors [`ProxyHeaderError::Incomplete`] if more bytes are needed, which never happens with
+/// [`MAX_HEADER`] bytes; else the fault.
 pub fn parse(bytes: &[u8]) -> Result<Header<'_>, ProxyHeaderError> {
     if bytes.starts_with(&SIGNATURE) {
         binary(bytes)
@@ -86,7 +87,7 @@ pub fn parse(bytes: &[u8]) -> Result<Header<'_>, ProxyHeaderError> {
     }
 }
 
-/// Version 2, from its signature on.
+/// Parses version 2, from its signature on.
 fn binary(bytes: &[u8]) -> Result<Header<'_>, ProxyHeaderError> {
     let Some([.., version_and_command, family, high, low]) = bytes.first_chunk::<FIXED>() else {
         return Err(ProxyHeaderError::Incomplete);
@@ -115,19 +116,19 @@ fn binary(bytes: &[u8]) -> Result<Header<'_>, ProxyHeaderError> {
     Ok(Header { version: ProxyVersion::V2, addresses, tlvs: &header[rest..], len })
 }
 
-/// What addresses a header of version 2 has.
+/// Kind of the addresses in a version 2 header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AddressKind {
-    /// LOCAL, and the unspecified family: whatever there is, fields included, means nothing.
+    /// LOCAL, or the unspecified family: the receiver ignores addresses and fields.
     Ignored,
     V4(Protocol),
     V6(Protocol),
-    /// Two paths of Unix sockets, which are no client's address.
+    /// Two paths of Unix sockets, which are not a client's address.
     Unix,
 }
 
 impl AddressKind {
-    /// By the byte of family and transport.
+    /// Decodes the byte of family and transport.
     fn of(byte: u8) -> Option<AddressKind> {
         Some(match byte {
             0x00 => AddressKind::Ignored,
@@ -140,7 +141,7 @@ impl AddressKind {
         })
     }
 
-    /// Where the addresses end.
+    /// Offset of the end of the addresses.
     fn end(self) -> usize {
         FIXED
             + match self {
@@ -151,7 +152,7 @@ impl AddressKind {
             }
     }
 
-    /// Those of a header that is as long as [`AddressKind::end`].
+    /// Decodes the addresses of a header that is at least [`AddressKind::end`] bytes long.
     fn addresses(self, header: &[u8]) -> Option<Addresses> {
         let bytes = &header[FIXED..];
         let (ips, transport): ([IpAddr; 2], _) = match self {

@@ -1,4 +1,4 @@
-//! The additional fields of version 2: type, length, value (section 2.2).
+//! Additional fields of version 2: type, length, value (section 2.2).
 
 use crc::{CRC_32_ISCSI, Crc, Table};
 
@@ -10,7 +10,8 @@ const CHECKSUM: u8 = 0x03;
 /// CRC32C (RFC 4960, appendix B; section 2.2.3).
 const CRC32C: Crc<u32, Table<1>> = Crc::<u32, Table<1>>::new(&CRC_32_ISCSI);
 
-/// Checks the fields of a header, which begin at `begin`: each ends within it, and a checksum is right.
+/// Checks the fields of a header, which begin at `begin`: each ends within the header, and the
+/// checksum is right.
 pub(super) fn check(header: &[u8], begin: usize) -> Result<(), HeaderFault> {
     match checksum_at(header, begin)? {
         Some(at) if header[at..at + 4] != sum(header, at) => Err(HeaderFault::Checksum),
@@ -18,7 +19,7 @@ pub(super) fn check(header: &[u8], begin: usize) -> Result<(), HeaderFault> {
     }
 }
 
-/// Puts the checksum right, if the header has one.
+/// Corrects the checksum, if the header has one.
 pub(super) fn renew_checksum(header: &mut [u8], begin: usize) {
     if let Ok(Some(at)) = checksum_at(header, begin) {
         let sum = sum(header, at);
@@ -26,7 +27,7 @@ pub(super) fn renew_checksum(header: &mut [u8], begin: usize) {
     }
 }
 
-/// Where the value of the checksum begins.
+/// Offset of the checksum's value.
 fn checksum_at(header: &[u8], begin: usize) -> Result<Option<usize>, HeaderFault> {
     let (mut at, mut found) = (begin, None);
     while at < header.len() {
@@ -42,7 +43,7 @@ fn checksum_at(header: &[u8], begin: usize) -> Result<Option<usize>, HeaderFault
     Ok(found)
 }
 
-/// Over the whole header, its own place being zero.
+/// Checksum over the whole header, with the checksum's own bytes as zero.
 fn sum(header: &[u8], at: usize) -> [u8; 4] {
     let mut digest = CRC32C.digest();
     [&header[..at], &[0; 4], &header[at + 4..]].into_iter().for_each(|part| digest.update(part));

@@ -1,4 +1,4 @@
-//! Making a header.
+//! Writer of PROXY headers.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -8,9 +8,9 @@ use convey_model::{Protocol, ProxyVersion};
 use crate::parse::{FIXED, SIGNATURE};
 use crate::{Addresses, tlvs};
 
-/// Appends a header for a client's connection. `tlvs` are the additional fields of a header that was received; version 1 has
-/// none. Their checksum, if there is one, is made anew. Without addresses, or with those of two families, the header says
-/// that the client is not known.
+/// Appends a header for a client's connection. `tlvs` are the additional fields of a header that
+/// was received; version 1 has none. A checksum among them is computed anew. Without addresses, or
+/// with addresses of two families, the header marks the client as unknown.
 pub fn write(version: ProxyVersion, addresses: Option<Addresses>, tlvs: &[u8], to: &mut Vec<u8>) {
     match version {
         ProxyVersion::V1 => line(addresses, to),
@@ -18,7 +18,7 @@ pub fn write(version: ProxyVersion, addresses: Option<Addresses>, tlvs: &[u8], t
     }
 }
 
-/// The header of a connection that no client has asked for, such as a health check.
+/// Header of a connection that convey opens for itself, such as a health check.
 pub fn local(version: ProxyVersion) -> &'static [u8] {
     match version {
         ProxyVersion::V1 => b"PROXY UNKNOWN\r\n",
@@ -63,7 +63,7 @@ fn binary(addresses: Option<Addresses>, tlvs: &[u8], to: &mut Vec<u8>) {
         to.extend_from_slice(&of.destination.port().to_be_bytes());
     }
     let fields = to.len() - begin;
-    // Of the unspecified family the receiver ignores all that follows.
+    // Receivers ignore fields of the unspecified family.
     to.extend_from_slice(if family == 0 { &[] } else { tlvs });
     let header = &mut to[begin..];
     header[13] = family;

@@ -21,7 +21,8 @@ const MAX_TRIED_PORTS: usize = 128;
 /// bound to, so these ports stay for probes and for other programs.
 const PART: u32 = 8;
 
-/// Time after a failure in which the kernel is not asked again, for it tries every port.
+/// Time after a failure in which this thread does not ask the kernel for a port again, because the
+/// kernel tries every port.
 const SHORT: Duration = Duration::from_millis(100);
 
 thread_local! {

@@ -12,14 +12,15 @@ use convey_stream::{More, try_write};
 /// PROXY header that a client's connection began with; empty without a header.
 #[derive(Debug, Default)]
 pub struct Origin {
-    /// Addresses of the header; `None` stands for those of the connection.
+    /// Addresses of the header; `None` for the addresses of the connection.
     pub addresses: Option<Addresses>,
     /// Additional fields, for servers that get version 2.
     pub tlvs: Box<[u8]>,
 }
 
 impl Origin {
-    /// Writes the header for a server. The `client` connected to `local`; trusted proxies may have `named` another client.
+    /// Writes the header for a server. The `client` connected to `local`; `named` is the client
+    /// that trusted proxies have named.
     pub fn header(
         &self,
         version: ProxyVersion,
@@ -42,7 +43,8 @@ impl Origin {
     }
 }
 
-/// Sends a whole header: a new connection has room for it. `data_waits` says that bytes of the client follow.
+/// Sends a whole header, which fits into the buffer of a new connection. `data_waits` means that
+/// bytes of the client follow.
 pub(crate) fn send(stream: &TcpStream, header: &[u8], data_waits: bool) -> io::Result<()> {
     let more = if data_waits { More::Data } else { More::No };
     match try_write(stream, header, more) {

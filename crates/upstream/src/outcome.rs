@@ -80,8 +80,8 @@ impl Permit {
         }
     }
 
-    /// Whether this is the first outcome of the permit. One task has a permit, so a plain load and store will do: an atomic
-    /// exchange would cost each read.
+    /// Whether this is the first outcome of the permit. One task has a permit, so a plain load and
+    /// store suffice: an atomic exchange would cost each read.
     fn is_first_judgement(&self) -> bool {
         let is_first = !self.is_judged.load(Ordering::Relaxed);
         if is_first {

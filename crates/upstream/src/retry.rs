@@ -1,10 +1,12 @@
-//! The retry policy, one for connections and datagrams.
+//! Retry policy for connections and datagrams.
 //!
 //! - A client tries [`MAX_ATTEMPTS`] servers, each of them once.
 //! - A server that failed the client is passed over in newer snapshots, too.
-//! - A shortage of this host ends the attempts, except for local ports, which may be short towards one server alone.
+//! - A shortage of this host ends the attempts, except for local ports, which may be short towards
+//!   one server alone.
 //!
-//! The caller limits the time of each attempt (`timeouts.connect`) and the wait for a slot (the same).
+//! The caller limits the time of each attempt and the wait for a slot (`timeouts.connect` for
+//! both).
 
 use std::io;
 use std::sync::Arc;
