@@ -150,7 +150,7 @@ impl TcpSession {
         };
         let counted = self.context.shared.clients.count_or_wait(self.client_ip(), &self.frontend, left);
         let (counted, waiting) = counted.ok_or(Counter::ClientLimit)?;
-        // A reload while its PROXY header was awaited may have brought another table of sources.
+        // A reload during the wait for the PROXY header may have brought a new table of sources.
         let frontend = self.frontend_in(snapshot);
         let source = source::count(frontend, self.client_ip(), self.context.timestamp(now))?;
         self.entry.set_source(source);
@@ -224,11 +224,10 @@ pub(super) struct UdpCandidate<'a> {
 }
 
 impl UdpCandidate<'_> {
-    /// Checks the first datagram of a client. `is_for_many` says whether the address that the client asked is a broadcast or
-    /// multicast address.
+    /// Checks the first datagram of a client. `is_for_many` is set if the client sent to a
+    /// broadcast or multicast address.
     ///
-    /// # Errors
-    /// Reason of the drop.
+    /// # Errors Reason of the drop.
     pub(super) fn check(
         &mut self,
         context: &WorkerContext,
@@ -244,14 +243,14 @@ impl UdpCandidate<'_> {
         self.check_loop(context) // DroppedLoop
     }
 
-    /// Refuses a server as a client, and a client that has come through the frontend before: either would get its own
-    /// datagrams again without end.
+    /// Refuses a server as a client, and a client that has come through the frontend before: either
+    /// would get its own datagrams again in an endless loop.
     fn check_loop(&mut self, context: &WorkerContext) -> Result<(), Counter> {
         let (peer, snapshot) = (self.key.peer(), self.snapshot);
         if snapshot.server_endpoints.contain(Protocol::Udp, peer, self.vip.port()) {
             return Err(Counter::DroppedLoop);
         }
-        // One UDP socket alone is bound to an address and port.
+        // At most one UDP socket is bound to an address and port.
         let own = context.own_sockets_at(Endpoint::udp(peer), snapshot).pop();
         self.path = own.map(|socket| socket.path);
         let is_loop = self.path.as_ref().is_some_and(|path| path.has(self.frontend.live.id));
@@ -260,11 +259,10 @@ impl UdpCandidate<'_> {
 }
 
 impl SessionSlot {
-    /// Takes a slot for a client whose `source` is counted, and takes over that count. Without room the caller may evict
-    /// another session and try again.
+    /// Takes a slot for a client whose `source` is counted, and takes over that count. If there is
+    /// no room, the caller may evict another session and try again.
     ///
-    /// # Errors
-    /// Reason of the drop.
+    /// # Errors Reason of the drop.
     pub(super) fn take(
         of: &UdpCandidate<'_>,
         source: &mut Option<CountedSource>,

@@ -1,5 +1,5 @@
-//! Requests of clients behind trusted proxies, and descriptors that streams hold beside those of
-//! their client's connection.
+//! Counts of requests from clients behind trusted proxies, and of descriptors that streams hold
+//! beside those of their client's connection.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,23 +10,24 @@ use convey_snapshot::Frontend;
 use super::client_stream::ClientStream;
 use super::clients::{Clients, Counted};
 
-/// A request, counted for the client that a trusted proxy has named for as long as this lives.
+/// Count of a request for the client that a trusted proxy has named, until the drop.
 ///
-/// The proxy's connections are in nobody's share, and with HTTP/1.1 each request occupies one. A
-/// request that names nobody counts nowhere: its client's connection does.
+/// The proxy's connections count in no client's share, and with HTTP/1.1 each request occupies one.
+/// A request without a named client counts nowhere, because its client's connection counts.
 #[derive(Debug, Default)]
 pub struct RequestCharge(Option<Box<Counted>>);
 
-/// A connection to a server, a stream of one over HTTP/2, or an open file, that a client's stream
-/// holds. It counts for its client for as long as this lives.
+/// Count of a connection to a server, a stream of an HTTP/2 connection, or an open file that a
+/// client's stream holds, until the drop.
 #[derive(Debug)]
 pub struct HeldResource {
     of_connection: Arc<AtomicUsize>,
-    /// `None`: the first one at once comes with the client's connection.
+    /// Count of the resource; `None` for the first concurrent resource, which the client's
+    /// connection covers.
     _further: Option<FurtherResource>,
 }
 
-/// A server or a file beside the one that comes with a client's connection.
+/// Server or file beside the resource that a client's connection covers.
 #[derive(Debug)]
 pub(super) struct FurtherResource {
     clients: Arc<Clients>,
@@ -35,7 +36,8 @@ pub(super) struct FurtherResource {
 
 impl Clients {
     /// Counts a server or a file in the share of this client, as one more connection; `left` is the
-    /// number of further connections that the process may have. `None`: the client has its share.
+    /// number of further connections that the process may have. `None` if the client has used up
+    /// its share.
     pub(super) fn hold(
         self: &Arc<Self>,
         client: IpAddr,
@@ -49,8 +51,8 @@ impl Clients {
 }
 
 impl ClientStream {
-    /// Counts a request for the client that a trusted proxy has `named`. `None`: the client has its
-    /// share.
+    /// Counts a request for the client that a trusted proxy has `named`. `None` if the client has
+    /// used up its share.
     pub fn charge(&self, named: Option<IpAddr>) -> Option<RequestCharge> {
         let Some(client) = named else { return Some(RequestCharge::default()) };
         let (clients, left) = self.clients_and_left();
@@ -58,12 +60,12 @@ impl ClientStream {
         Some(RequestCharge(Some(Box::new(counted))))
     }
 
-    /// Counts a server or a file that a client's stream is about to take. The first one at once
-    /// comes with the client's connection, and each further one counts as a connection does, in the
-    /// share of the client that a trusted proxy has `named`, or of the connection's. `None`: the
-    /// client has its share.
+    /// Counts a server or a file that a client's stream is about to use. The client's connection
+    /// covers the first concurrent one. Each further one counts like a connection, in the share of
+    /// the client that a trusted proxy has `named`, or else of the connection's client. `None` if
+    /// the client has used up its share.
     pub fn hold(&self, named: Option<IpAddr>) -> Option<HeldResource> {
-        // Streams of a connection run on one thread.
+        // All streams of a connection run on one thread.
         let of_connection = self.held_resources();
         let further = match of_connection.load(Ordering::Relaxed) {
             0 => None,
@@ -79,14 +81,15 @@ impl ClientStream {
 }
 
 impl RequestCharge {
-    /// Whether the request counts for anybody.
+    /// Whether the request counts for a client.
     pub fn is_counted(&self) -> bool {
         self.0.is_some()
     }
 }
 
 impl HeldResource {
-    /// Servers and files that streams of the same client's connection hold, this one among them.
+    /// Number of servers and files that streams of the client's connection hold, including this
+    /// one.
     pub fn count_of_connection(&self) -> usize {
         self.of_connection.load(Ordering::Relaxed)
     }

@@ -1,7 +1,8 @@
-//! A client's connection that something else than the relay of bytes serves: HTTP.
+//! Client connections in mode http, which a [`ServeStream`] serves in place of the byte relay.
 //!
-//! It is admitted as every connection is: access lists, limits, PROXY header, share and slot. Then a [`ServeStream`] has it, and
-//! asks for servers as often as it needs one ([`Attempts`](convey_upstream::Attempts)).
+//! Admission is the same as for every connection: access lists, limits, PROXY header, share and
+//! slot. Then the [`ServeStream`] gets the connection, and picks a server for each request
+//! ([`Attempts`](convey_upstream::Attempts)).
 
 use std::fmt;
 use std::io;
@@ -32,70 +33,73 @@ use convey_stream::{ByteStream, Leg};
 use convey_tls::SpokenWithin;
 use convey_upstream::{Opening, Origin, Permit, PickContext};
 
-/// Serves connections of clients in place of the relay of bytes.
+/// Server of client connections in place of the byte relay.
 pub trait ServeStream: Send + Sync + fmt::Debug {
-    /// Serves a client until its connection is over. Dropped before, the connection is cut.
+    /// Serves a client until its connection is over. If the future is dropped earlier, the
+    /// connection is cut.
     fn serve(&self, client: ClientStream, bytes: ClientBytes) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
-    /// The same of a client that has come over QUIC.
+    /// Serves a client that came over QUIC, like [`ServeStream::serve`].
     fn serve_quic(
         &self,
         client: ClientStream,
         connection: QuicClient,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
-    /// Called on each worker's thread once a second, for what has to be looked at now and then.
+    /// Called on each worker's thread once a second, for periodic work.
     fn each_second(&self) {}
 }
 
-/// A client that was let in. Dropped before [`ClientStream::end`] it is cut.
+/// Admitted client. Without [`ClientStream::end`] the drop cuts its connection.
 pub struct ClientStream {
     session: TcpSession,
-    /// Where the client connected to.
+    /// Address that the client connected to.
     local: Option<SocketAddr>,
     origin: Origin,
     early: Vec<u8>,
-    /// The generation of the snapshot that its frontend is of.
+    /// Generation of the snapshot that holds the frontend.
     generation: u64,
-    /// Whether a client over QUIC has proved another address than that of its handshake.
+    /// Whether a client over QUIC has proved another address than the address of its handshake.
     has_moved: AtomicBool,
     transport: ClientTransport,
-    /// Servers and files that its streams hold.
+    /// Number of servers and files that the client's streams hold.
     held_resources: Arc<AtomicUsize>,
 }
 
-/// Its connection, as bytes. Dropped before [`ClientStream::end`] it is reset.
+/// Bytes of a client's connection. Without [`ClientStream::end`] the drop resets it.
 pub struct ClientBytes {
     leg: Leg,
 }
 
-/// How a client's connection ends.
+/// Kind of end of a client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamEnd {
-    /// In order: what was written still arrives.
+    /// Orderly close: all written bytes still arrive.
     Closed,
-    /// Early, for this reason. What was written still arrives.
+    /// Early close, for this reason: all written bytes still arrive.
     Early(Counter),
-    /// By a reset, for this reason: the client must not take what it has for the whole.
+    /// Reset, for this reason, so that the client does not mistake a part of the data for the
+    /// whole.
     Reset(Counter),
 }
 
-/// A connection to a server. Dropped without [`ServerStream::close_in_order`] it is reset.
+/// Connection to a server. Without [`ServerStream::close_in_order`] the drop resets it.
 pub struct ServerStream {
     leg: Leg,
-    /// Where the server sees it come from.
+    /// Local address of the connection, as the server sees it.
     local: Option<SocketAddr>,
     _own: Option<OwnSocket>,
 }
 
 impl ClientStream {
-    /// Has a client served that was accepted, once it may come in.
+    /// Admits an accepted client, and then serves it.
     pub(super) fn serve(
         session: TcpSession,
         leg: Leg,
         server: Arc<dyn ServeStream>,
     ) -> impl Future<Output = ()> + Send {
-        // In a box, which is gone when the client has come in: a connection that rests holds no more than it needs.
+        // The box is dropped once the client is admitted, so that idle connections hold no memory
+        // for it.
         let let_in = Box::pin(ClientStream::let_in(session, leg));
         async move {
             if let Some(serving) = let_in.await.map(|(client, bytes)| server.serve(client, bytes)) {
@@ -104,7 +108,7 @@ impl ClientStream {
         }
     }
 
-    /// The client, once it may come in; `None`: it may not.
+    /// Admits the client; `None` if it is refused.
     async fn let_in(mut session: TcpSession, mut leg: Leg) -> Option<(ClientStream, ClientBytes)> {
         let denied = session.entry.over();
         let let_in = tokio::select! {
@@ -114,7 +118,7 @@ impl ClientStream {
         };
         match let_in {
             Ok((origin, early)) => {
-                // From now on each request has a line of its own.
+                // From now on each request has its own log line.
                 session.record = None;
                 let local = session.local_address(leg.tcp());
                 let has_moved = AtomicBool::new(false);
@@ -137,13 +141,13 @@ impl ClientStream {
         }
     }
 
-    /// A client that was let in over QUIC, and connected to this address.
+    /// Creates the stream of a client that was admitted over QUIC, and connected to this address.
     pub(super) fn over_quic(
         mut session: TcpSession,
         local: Option<SocketAddr>,
         paths: Arc<ClientPaths>,
     ) -> ClientStream {
-        // From now on each request has a line of its own.
+        // From now on each request has its own log line.
         session.record = None;
         let (origin, early) = Default::default();
         ClientStream {
@@ -158,12 +162,11 @@ impl ClientStream {
         }
     }
 
-    /// Notes the address from which packets of a client over QUIC come now. The client keeps the
-    /// identity of its handshake, and is no trusted proxy once it has moved. An address that the
-    /// client has not proved changes nothing: anybody on the way can send copies of packets.
+    /// Notes the current address of a client over QUIC. The client keeps the identity of its
+    /// handshake, and is no trusted proxy once it has moved. An address that the client has not
+    /// proved has no effect, because anybody on the path can send copies of packets.
     ///
-    /// # Errors
-    /// `access` denies the address.
+    /// # Errors `access` denies the address.
     pub fn note_address(&self, now: SocketAddr) -> Result<(), Counter> {
         let is_proven = self.transport.paths().is_none_or(|paths| paths.is_proven());
         if !is_proven || self.client().ip() == now.ip() {
@@ -184,7 +187,8 @@ impl ClientStream {
         &self.held_resources
     }
 
-    /// The clients of all workers, and how many more connections there may be.
+    /// Returns the clients of all workers, and the number of further connections that the process
+    /// may have.
     pub(super) fn clients_and_left(&self) -> (&Arc<Clients>, u64) {
         let context = &self.session.context;
         (&context.shared.clients, context.shared.connections_left(&context.snapshot().totals))
@@ -195,24 +199,25 @@ impl ClientStream {
         self.has_moved.load(Ordering::Relaxed)
     }
 
-    /// What the client has sent already, once.
+    /// Takes the bytes that the client had already sent; empty on later calls.
     pub fn take_early(&mut self) -> Vec<u8> {
         mem::take(&mut self.early)
     }
 
-    /// The client's address and port, by its PROXY header if it came with one.
+    /// Address and port of the client, from its PROXY header if there was one.
     pub fn client(&self) -> SocketAddr {
         self.session.downstream.client
     }
 
-    /// Whether the client's address is a proxy that this frontend, which is the client's own, trusts to name the client of each
-    /// request. A PROXY header that names nobody (`UNKNOWN`, `LOCAL`) makes no sender such a proxy, and neither does a move.
+    /// Whether the client's address is a proxy that this frontend trusts to name the client of each
+    /// request. A PROXY header without a client (`UNKNOWN`, `LOCAL`) makes no sender a trusted
+    /// proxy, and a moved QUIC client is none.
     pub fn is_trusted_proxy(&self, frontend: &Frontend) -> bool {
         let is_named = !self.session.is_client_unnamed() && !self.has_moved();
         is_named && frontend.config.is_http_proxy(self.client().ip())
     }
 
-    /// What its TLS handshake has agreed on; `None`: there was none.
+    /// Facts of the TLS handshake; `None` without TLS.
     pub fn tls(&self) -> Option<&Arc<LoggedTls>> {
         self.session.tls.as_ref()
     }
@@ -227,13 +232,14 @@ impl ClientStream {
         PickContext { began, ..self.session.downstream }
     }
 
-    /// The frontend, as it was when the client came or when [`ClientStream::refresh`] was called last.
+    /// The frontend as of the client's arrival, or of the last [`ClientStream::refresh`].
     pub fn frontend(&self) -> &Arc<Frontend> {
         &self.session.frontend
     }
 
-    /// Goes by the newest snapshot from now on. Returns whether a client that comes now would be served in the same way: by this frontend,
-    /// at this address, in this mode, with TLS or without it. If not, the connection is to end behind its next response.
+    /// Loads the newest snapshot. Returns whether a new client would be served in the same way: by
+    /// this frontend, at this address, in this mode, and with the same use of TLS. If not, the
+    /// connection should end after its next response.
     pub fn refresh(&mut self) -> bool {
         let context = self.session.context.clone();
         let snapshot = context.snapshot();
@@ -248,7 +254,7 @@ impl ClientStream {
         is_served
     }
 
-    /// Whether a client that comes now would be served in the same way: see [`ClientStream::refresh`].
+    /// Whether a new client would be served in the same way: see [`ClientStream::refresh`].
     pub fn is_served(&self) -> bool {
         self.is_served_in(&self.session.context.snapshot())
     }
@@ -263,29 +269,30 @@ impl ClientStream {
         })
     }
 
-    /// The frontend as it is now, for one of several requests at once.
+    /// Returns the newest version of the frontend, for one of several concurrent requests.
     pub fn newest(&self) -> Arc<Frontend> {
         self.newest_in(&self.session.context.snapshot())
     }
 
-    /// The frontend of this snapshot. If it is no longer in mode http, it stays as it was for the last request.
+    /// Returns the frontend of this snapshot. If it has left mode http, the old version serves the
+    /// last request.
     fn newest_in(&self, snapshot: &Snapshot) -> Arc<Frontend> {
         let newest = self.session.frontend_in(snapshot);
         if newest.config.mode.is_http() { newest.clone() } else { self.session.frontend.clone() }
     }
 
-    /// The time limits where this backend of the frontend serves.
+    /// Timeouts of this frontend with this backend.
     pub fn timeouts_with(&self, frontend: &Frontend, pool: &Pool) -> Timeouts {
         self.session.context.snapshot().timeouts_with(frontend, pool)
     }
 
-    /// The newest pool of the backend that this one is of.
+    /// Returns the newest version of this pool.
     pub fn newest_pool(&self, pool: &Arc<Pool>) -> Arc<Pool> {
         self.session.context.snapshot().newest_pool(pool)
     }
 
-    /// Waits until something else than the two sides ends the connection: a reload that denies the
-    /// client, an operator, or too many changes of address over QUIC.
+    /// Waits for an end that neither side causes: a reload denies the client, an operator ends the
+    /// connection, or the client has changed its QUIC address too often.
     pub fn over(&self) -> impl Future<Output = Counter> + Send + use<> {
         let (over, paths) = (self.session.entry.over(), self.transport.paths().cloned());
         let overdrawn = async move {
@@ -303,13 +310,13 @@ impl ClientStream {
         }
     }
 
-    /// Whether the worker drains: a connection between two requests ends then. Whoever waits for [`ClientStream::over`] is woken when it
-    /// begins.
+    /// Whether the worker drains: a connection between two requests ends then. The begin of a drain
+    /// wakes the tasks that wait for [`ClientStream::over`].
     pub fn is_draining(&self) -> bool {
         self.session.context.is_draining()
     }
 
-    /// A moment as tables have it that all workers share.
+    /// Converts a time to a timestamp of the tables that all workers share.
     pub fn timestamp(&self, at: Instant) -> Timestamp {
         self.session.context.timestamp(at)
     }
@@ -324,12 +331,12 @@ impl ClientStream {
         }
     }
 
-    /// Counts something at the frontend, and in all.
+    /// Adds to a counter of the frontend and to that of all traffic.
     pub fn count(&self, counter: Counter, n: u64) {
         self.session.count(counter, n);
     }
 
-    /// Where failures of servers are told.
+    /// Channel for reports of server failures.
     pub fn failures(&self) -> &mpsc::Sender<ConnectFailures> {
         &self.session.context.shared.failures
     }
@@ -339,7 +346,7 @@ impl ClientStream {
         &self.session.context.shared.access_log
     }
 
-    /// The server of the request that runs now is the permit's.
+    /// Notes the server of the current request.
     pub fn goes_to(&self, permit: &Permit, server: &ServerStream) {
         self.session.entry.set_server(ConnectionServer {
             id: permit.server().live.id,
@@ -352,7 +359,7 @@ impl ClientStream {
 
     /// Registers a request at the server of the permit, if requests end when that server goes down (`on_down`).
     pub fn register_request(&self, permit: &Permit) -> Option<RegisteredRequest> {
-        // The registry ends it by snapshots of the future; the newest one is looked up here.
+        // The registry ends requests only on later snapshots, so the newest one is checked here.
         permit.ends_when_down().then(|| {
             RegisteredRequest::new(
                 permit.server().live.id,
@@ -361,16 +368,15 @@ impl ClientStream {
         })
     }
 
-    /// Where the server of a permit is.
+    /// Address of the permit's server.
     pub fn address_of(&self, permit: &Permit) -> SocketAddr {
         permit.server().config.addr_for(self.session.downstream.vip.port())
     }
 
-    /// A new connection to the server of a permit. If it speaks TLS, this is spoken within. A PROXY header has the client that trusted
-    /// proxies have `named`, if they have.
+    /// Opens a connection to the permit's server, with this protocol within TLS if the server has
+    /// TLS. `named` is the client for the PROXY header, if trusted proxies have named one.
     ///
-    /// # Errors
-    /// It cannot be connected to, or did not accept in time.
+    /// # Errors The connection failed, or the server was not ready in time.
     pub async fn connect(
         &self,
         permit: &Permit,
@@ -385,7 +391,7 @@ impl ClientStream {
         Ok(ServerStream { local: leg.tcp().local_addr().ok(), leg, _own })
     }
 
-    /// The connection is over.
+    /// Ends the client's connection.
     pub fn end(self, mut bytes: ClientBytes, end: StreamEnd) {
         if !matches!(end, StreamEnd::Reset(_)) {
             bytes.leg.close_in_order();
@@ -393,7 +399,7 @@ impl ClientStream {
         self.end_quic(end);
     }
 
-    /// The same of one over QUIC, which whoever serves it has closed.
+    /// Ends a client's connection over QUIC, which its server has closed already.
     pub fn end_quic(mut self, end: StreamEnd) {
         self.session.end(match end {
             StreamEnd::Closed => None,
@@ -403,29 +409,29 @@ impl ClientStream {
 }
 
 impl ClientBytes {
-    /// What is read and written.
+    /// Byte stream of the client's connection.
     pub fn stream(&mut self) -> &mut ByteStream {
         &mut self.leg.stream
     }
 }
 
 impl ServerStream {
-    /// What is read and written.
+    /// Byte stream of the server's connection.
     pub fn stream(&mut self) -> &mut ByteStream {
         &mut self.leg.stream
     }
 
-    /// The connection as bytes, of which nothing is read or written.
+    /// Byte stream of the connection, for queries without I/O.
     pub fn bytes(&self) -> &ByteStream {
         &self.leg.stream
     }
 
-    /// The socket, if the kernel may move bytes between it and others.
+    /// The socket, if the kernel may move bytes between it and other sockets.
     pub fn plain(&self) -> Option<&TcpStream> {
         self.leg.stream.plain()
     }
 
-    /// Has the drop close the connection as usual.
+    /// Makes the drop close the connection in order.
     pub fn close_in_order(&mut self) {
         self.leg.close_in_order();
     }

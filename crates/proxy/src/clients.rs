@@ -1,4 +1,5 @@
-//! Connections of each client, so that no client takes all connections that there may be.
+//! Connection counts of clients, so that no client takes all connections of the process or of a
+//! frontend.
 
 mod share_queue;
 
@@ -19,12 +20,12 @@ use crate::quota::ClientShortage;
 /// Connections of all clients. An entry lives as long as a connection of its client.
 #[derive(Debug, Default)]
 pub struct Clients {
-    /// Shards, so that workers seldom wait for each other.
+    /// Shards, so that workers rarely contend for a lock.
     shards: [Mutex<HashMap<ShareKey, ClientUsage>>; 16],
     hasher: RandomState,
-    /// Servers and files that streams hold beside the one of each client's connection.
+    /// Number of servers and files that streams hold beyond the first of each client's connection.
     held_resources: AtomicU64,
-    /// Connections of TCP that are beyond their client's share of a frontend.
+    /// Queue of TCP connections that are beyond their client's share of a frontend.
     beyond: Arc<ShareQueue>,
 }
 
@@ -34,21 +35,21 @@ struct ShareKey {
     client: Prefix,
 }
 
-/// Where connections are counted.
+/// Scope of a connection count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum ShareScope {
     Process(Protocol),
-    /// The local ports towards the servers of a frontend.
+    /// Local ports towards the servers of a frontend.
     LocalPorts(u32),
     Frontend(u32),
 }
 
-/// Number of further TCP connections that there may be.
+/// Number of further TCP connections that are possible.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Left {
-    /// In the process.
+    /// Further connections of the process.
     pub(super) connections: u64,
-    /// From local ports, to the servers of the frontend.
+    /// Further local ports towards the servers of the frontend.
     pub(super) local_ports: u64,
 }
 
@@ -57,7 +58,7 @@ pub(super) struct Left {
 struct ClientUsage {
     /// Connections and UDP sessions.
     all: u32,
-    /// UDP sessions among them that any new session may evict.
+    /// UDP sessions among `all` that any new session may evict.
     questions: u32,
 }
 
@@ -72,13 +73,13 @@ pub(super) struct Counted {
 #[derive(Debug)]
 struct Count {
     all: Arc<Clients>,
-    /// Key of the client itself; the connection is counted at the networks around it, too.
+    /// Key of the client; the connection counts for the networks around it, too.
     key: ShareKey,
     is_question: bool,
 }
 
 impl Clients {
-    /// Servers and files that streams hold beside the one of each client's connection.
+    /// Number of servers and files that streams hold beyond the first of each client's connection.
     pub(super) fn held_resources(&self) -> u64 {
         self.held_resources.load(Ordering::Relaxed)
     }
@@ -91,16 +92,18 @@ impl Clients {
         self.held_resources.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Counts a new connection of a client, unless it has its share already; `left` is how many more the process may
-    /// have. Others' questions count as left, for these give way: else whoever forges datagrams would take away each
+    /// Counts a new connection of a client, unless the client has used up its share; `left` is the
+    /// number of further connections that the process may have. Questions of other clients count as
+    /// free, because a new session may evict them: otherwise forged datagrams could take away every
     /// client's share.
     pub(super) fn count(self: &Arc<Self>, client: IpAddr, frontend: &Frontend, left: u64) -> Option<Counted> {
         let mut counted = self.count_in_process(client, frontend, left)?;
         self.count_at(frontend, client, &mut counted).then_some(counted)
     }
 
-    /// Like [`Clients::count`], for a connection that can wait until its client has room at the frontend: then its place in the
-    /// queue is returned, too, and [`Clients::count_waiting`] has to follow.
+    /// Like [`Clients::count`], for a connection that can wait until its client has room at the
+    /// frontend. If it has to wait, its place in the queue is returned, and the caller must call
+    /// [`Clients::count_waiting`] later.
     pub(super) fn count_or_wait(
         self: &Arc<Self>,
         client: IpAddr,
@@ -116,7 +119,7 @@ impl Clients {
         if !self.beyond.has(id, of) && self.count_at(frontend, client, &mut counted) {
             return Some((counted, None));
         }
-        // A number in the configuration is a limit, no share.
+        // A number in the configuration is a hard limit, so the connection does not wait.
         if frontend.config.max_connections_per_client.is_some() {
             return None;
         }
@@ -124,8 +127,9 @@ impl Clients {
         Some((counted, Some(self.beyond.enter(id, of, left.connections, has)?)))
     }
 
-    /// Counts a connection that waits at the frontend, too, if it is its turn and its client has room there. Else it may be
-    /// another's turn. Once it is served [`Clients::call_next`] is to be called, for there may be more room.
+    /// Counts a waiting connection at the frontend, if it is first in the queue and its client has
+    /// room there. Otherwise calls the connection whose turn it is. Once the connection is served,
+    /// the caller must call [`Clients::call_next`].
     pub(super) fn count_waiting(
         self: &Arc<Self>,
         frontend: &Frontend,
@@ -149,16 +153,17 @@ impl Clients {
         true
     }
 
-    /// Calls the connection that goes on first, if its client has room at the frontend. To be called when there is more room,
-    /// or the number of this client's connections has changed.
+    /// Calls the next waiting connection, if its client has room at the frontend. The caller
+    /// invokes this when there is more room, or when this client's number of connections has
+    /// changed.
     pub(super) fn call_next(&self, frontend: &Frontend, client: IpAddr) {
         let (id, of) = (frontend.live.id, client_of(client));
         let may = |all| has_room(frontend, ClientUsage { all, questions: 0 });
         self.beyond.call_next(id, of, |client| self.has_at(id, client), may);
     }
 
-    /// Returns a client's connections, at the frontend if that has a limit, else in the process, and the limit that another
-    /// connection would exceed. Nothing is counted.
+    /// Returns a client's connections, at the frontend if that has a limit, else in the process,
+    /// and the limit that another connection would exceed. Counts nothing.
     pub(super) fn quota(
         &self,
         client: IpAddr,
@@ -208,7 +213,7 @@ impl Clients {
         self.usages(key).map(|(_, usage)| usage.all).max().unwrap_or_default()
     }
 
-    /// Counts a connection in the process alone.
+    /// Counts a connection in the process only.
     pub(super) fn count_in_process(
         self: &Arc<Self>,
         client: IpAddr,
@@ -258,7 +263,8 @@ impl Clients {
         !self.beyond.is_empty()
     }
 
-    /// Whether a client has so many questions that it makes room for the next among these.
+    /// Whether a client has so many questions that a new session of the client evicts one of its
+    /// own questions.
     pub(super) fn has_many_questions(&self, client: IpAddr) -> bool {
         let key = ShareKey { of: ShareScope::Process(Protocol::Udp), client: client_of(client) };
         self.shard(&key).get(&key).is_some_and(|held| held.questions >= ALWAYS_FITS)
@@ -271,10 +277,10 @@ impl Clients {
         may: impl Fn(ClientUsage) -> bool,
     ) -> Option<Count> {
         let is_question = frontend.config.protocol == Protocol::Udp;
-        // A number of the operator's own is for a client alone.
+        // A configured number limits a single client, not the networks around it.
         let is_own_limit =
             matches!(key.of, ShareScope::Frontend(_)) && frontend.config.max_connections_per_client.is_some();
-        // Two of one network at once may have one more together than it has room for.
+        // Two concurrent connections of one network may exceed its share by one.
         if !is_own_limit && !self.usages(key).skip(1).all(|(_, usage)| may(usage)) {
             return None;
         }
@@ -304,14 +310,15 @@ impl ClientUsage {
         self.questions += u32::from(is_question);
     }
 
-    /// Whether one more fits. A client's own questions leave nothing for others.
+    /// Whether another connection fits. A client's own questions do not count as free for this
+    /// client.
     fn fits(self, left: u64) -> bool {
         fits(self.all, left.saturating_sub(self.questions.into()))
     }
 }
 
 impl Counted {
-    /// A question has become a stream.
+    /// Turns a question into a stream.
     pub(super) fn become_stream(&mut self) {
         self.process.iter_mut().chain(&mut self.frontend).for_each(Count::become_stream);
     }
@@ -329,7 +336,7 @@ impl Count {
         }
     }
 
-    /// Where it is counted.
+    /// Keys of the clients and networks that the connection counts for.
     fn keys(&self) -> impl Iterator<Item = ShareKey> + use<> {
         let key = self.key;
         networks_of(key.client).map(move |at| ShareKey { client: at.network, ..key })
@@ -351,7 +358,7 @@ impl Drop for Count {
     }
 }
 
-/// Whether a client that has so many at a frontend may have one more there.
+/// Whether a client with this usage of a frontend may have another connection there.
 fn has_room(frontend: &Frontend, held: ClientUsage) -> bool {
     if let Some(most) = frontend.config.max_connections_per_client {
         return held.all < most;

@@ -87,7 +87,7 @@ impl WorkerContext {
         Timestamp(at.saturating_duration_since(self.shared.started).as_nanos() as u64)
     }
 
-    /// Whether the worker accepts no more connections: those between two requests end.
+    /// Whether the worker accepts no more connections: connections between two requests end.
     pub(super) fn is_draining(&self) -> bool {
         self.is_draining.load(Ordering::Relaxed)
     }
@@ -99,7 +99,8 @@ impl WorkerContext {
 
     /// Returns convey's own sockets that may be this client.
     pub(super) fn own_sockets_at(&self, client: Endpoint, snapshot: &Snapshot) -> Vec<Towards> {
-        // A connection to an address that is this host's by a route alone (`ip route add local`) comes from that address.
+        // A connection to an address that is local only by a route (`ip route add local`) has that
+        // address as its source.
         let ip = client.addr.ip();
         let may_be_ours = snapshot.is_own(ip) || snapshot.server_endpoints.have_ip(ip);
         if may_be_ours { self.shared.own_sockets.at(client) } else { Vec::new() }
@@ -125,7 +126,7 @@ pub(super) mod tests {
         pub(crate) static LOADS: Cell<u32> = const { Cell::new(0) };
     }
 
-    /// WorkerContext of a worker with this snapshot.
+    /// Context of a worker with this snapshot.
     pub(crate) fn context(snapshot: Snapshot) -> Arc<WorkerContext> {
         let shared = WorkersShared {
             columns: 0..1,

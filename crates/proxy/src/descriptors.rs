@@ -16,8 +16,9 @@ pub struct Descriptors {
 }
 
 impl Descriptors {
-    /// Divides `limit` descriptors: an eighth of what `listeners` leave stays in reserve, and a quarter goes to the
-    /// `workers`' pipes. Reloads may change the number of listeners; connections have what these leave.
+    /// Divides `limit` descriptors: an eighth of those beside the `listeners` stays in reserve, and
+    /// a quarter goes to the `workers`' pipes. Reloads may change the number of listeners;
+    /// connections get the remainder.
     pub fn share(limit: u64, listeners: u64, workers: usize) -> Descriptors {
         let left = limit.saturating_sub(listeners);
         let reserve = (left / 8).clamp(24, 1024);

@@ -1,6 +1,7 @@
-//! Handing the sockets over to another process, which goes on where this one stops: an upgrade.
+//! Handover of the sockets to a successor process during an upgrade.
 //!
-//! Connections of TCP stay. Sessions of UDP move: datagrams of all clients come to the same sockets, which one process reads.
+//! TCP connections stay in this process. UDP sessions move, because the datagrams of all clients
+//! arrive at shared sockets, which only one process reads.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -12,35 +13,35 @@ use super::Workers;
 use super::worker::{WorkerCommand, WorkerThread};
 use convey_model::Endpoint;
 
-/// The listening sockets of each place, in the order of the workers.
+/// Listening sockets of each place, in the order of the workers.
 pub type HandedSockets = BTreeMap<Endpoint, Vec<OwnedFd>>;
 
-/// A session of UDP.
+/// UDP session that is handed over.
 #[derive(Debug)]
 pub struct HandedSession {
-    /// Where its client comes to.
+    /// Listen address of the client's datagrams.
     pub vip: SocketAddr,
-    /// Which of the listening sockets of `vip` that is.
+    /// Index of the listening socket of `vip`.
     pub worker: usize,
-    /// The client.
+    /// Address of the client.
     pub client: SocketAddr,
-    /// The proxy that it asks by, where PROXY headers say who the client is.
+    /// Proxy that sends the client's datagrams, where PROXY headers name the client.
     pub via: Option<SocketAddr>,
-    /// The address that was asked, where `vip` is a wildcard.
+    /// Address that the client sent to, where `vip` is a wildcard.
     pub asked: Option<IpAddr>,
-    /// Where `socket` is connected to.
+    /// Address that `socket` is connected to.
     pub server: SocketAddr,
-    /// Whether the client was answered.
+    /// Whether the client has got an answer.
     pub answered: bool,
-    /// Whether it has sent again after that.
+    /// Whether the client has sent again after an answer.
     pub is_stream: bool,
-    /// Towards the server.
+    /// Socket towards the server.
     pub socket: OwnedFd,
 }
 
 impl Workers {
-    /// The listening sockets once more. They are the same ones: the process that comes first accepts the clients that wait
-    /// there.
+    /// Returns duplicates of the listening sockets. Both processes share their accept queues: the
+    /// first to accept gets the client.
     pub fn offer(&self) -> impl Future<Output = HandedSockets> + use<> {
         let offers = self.ask(|sockets| WorkerCommand::Offer { sockets });
         async {
@@ -52,30 +53,33 @@ impl Workers {
         }
     }
 
-    /// Reads no datagrams until [`Workers::release`]: they wait in the sockets. Returns the sessions of UDP.
+    /// Stops reading datagrams until [`Workers::release`]: they wait in the sockets. Returns the
+    /// UDP sessions.
     pub fn hold(&self) -> impl Future<Output = Vec<HandedSession>> + use<> {
         self.ask(|sessions| WorkerCommand::Hold { sessions })
     }
 
-    /// Reads datagrams again.
+    /// Resumes reading datagrams.
     pub fn release(&self) {
         for WorkerThread { commands, .. } in &self.threads {
             let _ = commands.send(WorkerCommand::Release);
         }
     }
 
-    /// Takes these sockets of another process, where [`Workers::prepare`] would bind some.
+    /// Sets the sockets of a previous process, which [`Workers::prepare`] uses in place of new
+    /// ones.
     pub fn expect(&mut self, sockets: HandedSockets) {
         self.handed = sockets;
     }
 
-    /// The places whose sockets were taken. The others of [`Workers::expect`] are closed: the other process keeps them.
+    /// Returns the places whose handed sockets are in use. Closes the remaining sockets of
+    /// [`Workers::expect`], which the other process keeps.
     pub fn taken(&mut self) -> BTreeSet<Endpoint> {
         self.handed.clear();
         self.taken.clone()
     }
 
-    /// What all workers answer, in their order.
+    /// Collects the answers of all workers, in their order.
     fn ask<T>(
         &self,
         command: fn(oneshot::Sender<Vec<T>>) -> WorkerCommand,
@@ -96,7 +100,7 @@ impl Workers {
     }
 }
 
-/// The sessions by where their clients come to.
+/// Groups the sessions by listening socket.
 pub(super) fn by_listener(sessions: Vec<HandedSession>) -> HashMap<(SocketAddr, usize), Vec<HandedSession>> {
     let mut all: HashMap<_, Vec<HandedSession>> = HashMap::new();
     for session in sessions {

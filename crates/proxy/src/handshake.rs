@@ -1,4 +1,4 @@
-//! The TLS handshake of a client, before anything else is heard of it.
+//! TLS handshake of a client, before the first byte of its data.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,14 +19,14 @@ use convey_stream::Leg;
 use convey_tls::{ACME_TLS, SessionFacts, TlsError, TlsSession, handshake_fault};
 use convey_trace::ConnectionStep;
 
-/// How long a client whose handshake has failed may take to read why.
+/// Time that a client has to read the alert of a failed handshake.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How many handshakes each source has at once. As many sources are known as there are connections that shake hands.
+/// Concurrent handshakes of each source. Only sources with a handshake under way have an entry.
 #[derive(Debug, Default)]
 pub struct SourceHandshakes(Mutex<HashMap<Prefix, u32>>);
 
-/// One of them, until this is dropped.
+/// Slot of one handshake, until the drop.
 #[derive(Debug)]
 pub(super) struct HandshakeSlot {
     of: Arc<SourceHandshakes>,
@@ -34,10 +34,10 @@ pub(super) struct HandshakeSlot {
 }
 
 impl TcpSession {
-    /// Shakes hands where the frontend has TLS; `early` has come already. Returns what has come of the bytes within.
+    /// Performs the TLS handshake if the frontend has TLS; `early` holds the bytes that have
+    /// arrived. Returns the bytes of the client's data that have arrived.
     ///
-    /// # Errors
-    /// Why the connection is over; `None` if the client has closed in order, without a byte.
+    /// # Errors Reason of the end; `None` if the client has closed in order, without a byte.
     pub(super) async fn shake_hands(
         &mut self,
         client: &mut Leg,
@@ -53,7 +53,8 @@ impl TcpSession {
             Ok(Err(error)) => {
                 let reason = self.handshake_failed(client, &error);
                 if reason == Some(Counter::TlsHandshakeFailed) {
-                    // What the client still sends would have it reset before it has read the alert.
+                    // Bytes that the client still sends would reset the connection before the
+                    // client has read the alert.
                     let _ = timeout(LINGER, client.stream.discard_rest()).await;
                 }
                 return Err(reason);
@@ -62,7 +63,8 @@ impl TcpSession {
         }
         let facts = client.stream.facts().unwrap_or_default();
         if facts.protocol == ACME_TLS {
-            // An authority has seen what it came for: nothing is spoken within (RFC 8737, section 3).
+            // The certificate authority has seen the certificate: no data follows (RFC 8737,
+            // section 3).
             client.close_in_order();
             return Err(Some(Counter::AcmeHandshake));
         }
@@ -70,21 +72,20 @@ impl TcpSession {
         Ok(Vec::new())
     }
 
-    /// The client's handshake has agreed on this.
+    /// Notes the facts of the client's handshake.
     pub(super) fn has_shaken_hands(&mut self, facts: SessionFacts) {
         self.count(if facts.is_resumed { Counter::TlsResumed } else { Counter::TlsHandshakes }, 1);
         self.trace(None, ConnectionStep::Handshake { version: facts.version, is_resumed: facts.is_resumed });
         self.tls = Some(Arc::new(logged(facts)));
     }
 
-    /// # Errors
-    /// Its source has as many as it may.
+    /// # Errors The source has reached its limit of handshakes.
     fn handshake_slot(&self, settings: &FrontendTls) -> Result<Option<HandshakeSlot>, Counter> {
         let (ip, most) = (self.downstream.client.ip(), settings.max_handshakes_per_source);
         HandshakeSlot::of_client(&self.context, &self.frontend, ip, most)
     }
 
-    /// Why the connection is over.
+    /// Reason of the end after a failed handshake.
     fn handshake_failed(&self, client: &mut Leg, error: &io::Error) -> Option<Counter> {
         let fault = error.get_ref().and_then(|error| error.downcast_ref::<TlsError>());
         let Some(fault) = fault else {
@@ -94,7 +95,7 @@ impl TcpSession {
             }
             return Some(Counter::ClientReset);
         };
-        // The alert shall arrive.
+        // An orderly close lets the alert arrive.
         client.close_in_order();
         let reason = handshake_fault(fault);
         debug!("{}: no TLS with {}: {reason} ({fault})", self.downstream.vip, self.downstream.client);
@@ -113,10 +114,10 @@ fn logged(facts: SessionFacts) -> LoggedTls {
 }
 
 impl HandshakeSlot {
-    /// One of a client of this frontend, whose source has so many at most; `None`: it has no limit.
+    /// Takes a handshake slot for a client of this frontend, whose source may have `most` slots;
+    /// `None` for trusted proxies, which have no limit.
     ///
-    /// # Errors
-    /// Its source has as many as it may.
+    /// # Errors The source has reached its limit of handshakes.
     pub(super) fn of_client(
         context: &WorkerContext,
         frontend: &Frontend,

@@ -1,4 +1,4 @@
-//! Why a connection or a datagram is refused that must begin with a PROXY header.
+//! Errors of PROXY headers at the begin of connections and datagrams.
 
 use std::time::Duration;
 
@@ -8,15 +8,16 @@ use super::lines::Event;
 use convey_proxy_protocol::{HeaderFault, ProxyHeaderError};
 use convey_snapshot::stats::Counter;
 
-/// How long the header of a connection may take. The specification asks for three seconds at least, for a segment that is lost.
+/// Time limit for the header of a connection. The specification requires three seconds at least,
+/// for a lost segment.
 pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why there is no header.
+/// Reason why there is no valid header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub(super) enum HeaderError {
     #[error("its sender is not in trusted_proxies")]
     Untrusted,
-    /// As connections are that only look whether somebody listens.
+    /// Port checks open such connections.
     #[error("closed without a byte")]
     Silent,
     #[error("reset before the PROXY header's end")]
@@ -32,7 +33,7 @@ pub(super) enum HeaderError {
 }
 
 impl HeaderError {
-    /// What is counted of a connection.
+    /// Counter of a refused connection.
     pub(super) fn end(self) -> Option<Counter> {
         match self {
             HeaderError::Silent => None,
@@ -45,7 +46,7 @@ impl HeaderError {
         }
     }
 
-    /// What is counted of a datagram.
+    /// Counter of a dropped datagram.
     pub(super) fn drop_reason(self) -> Counter {
         match self {
             HeaderError::Untrusted => Counter::DroppedProxyUntrusted,
@@ -53,13 +54,13 @@ impl HeaderError {
         }
     }
 
-    /// What the log tells of.
+    /// Kind of the log line.
     pub(super) fn event(self) -> Event {
         if self == HeaderError::Untrusted { Event::Untrusted } else { Event::Header }
     }
 }
 
-/// Of bytes that no others follow.
+/// Error of bytes that no further bytes follow.
 impl From<ProxyHeaderError> for HeaderError {
     fn from(error: ProxyHeaderError) -> HeaderError {
         match error {

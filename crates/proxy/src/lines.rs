@@ -17,7 +17,7 @@ const KEPT: Duration = Duration::from_secs(600);
 /// Events that clients can cause as often as they like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Event {
-    /// A connection of our own came back.
+    /// A connection of convey itself came back as a client.
     Loop,
     /// A client beyond its share is reset.
     Refused,
@@ -25,9 +25,9 @@ pub(super) enum Event {
     Waits,
     /// A peer that may not send PROXY headers is reset.
     Untrusted,
-    /// A connection or datagram without a right PROXY header is refused.
+    /// A connection or datagram without a valid PROXY header is refused.
     Header,
-    /// There are too few descriptors to accept.
+    /// Descriptors are too short to accept.
     Backoff,
 }
 
@@ -64,7 +64,7 @@ mod tests {
     fn flood_makes_a_line_in_ten_seconds_for_each_frontend_with_its_number() {
         let (lines, start) = (ClientLines::default(), Instant::now());
         let mut lines_seen = Vec::new();
-        // 200 a second for 31 s, of two frontends.
+        // 200 events a second for 31 s, at two frontends.
         for n in 0..6_200 {
             let now = start + n * Duration::from_millis(5);
             for frontend in [1, 2] {

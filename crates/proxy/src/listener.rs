@@ -1,4 +1,4 @@
-//! Accepting: one task for each listen address of each worker.
+//! Accept loop: one task for each listen address of each worker.
 
 use std::io;
 use std::net::SocketAddr;
@@ -32,17 +32,17 @@ const ACCEPTS: BackoffPolicy = BackoffPolicy {
     reset_after: Duration::ZERO,
 };
 
-/// A listener that runs.
+/// Running listener.
 pub(super) struct Listener {
     socket: Weak<TcpListener>,
     stop: oneshot::Sender<QueuedClients>,
     task: JoinHandle<()>,
 }
 
-/// The process that serves the clients in the accept queue.
+/// Fate of the clients in the accept queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum QueuedClients {
-    /// They are served here.
+    /// This process serves them.
     Empty,
     /// Another process has the same socket, and serves them.
     Leave,
@@ -61,7 +61,7 @@ impl Listener {
         let _ = self.task.await;
     }
 
-    /// The socket once more, for another process.
+    /// Returns a duplicate of the socket, for another process.
     pub(super) fn socket(&self) -> Option<OwnedFd> {
         self.socket.upgrade()?.as_fd().try_clone_to_owned().ok()
     }
@@ -90,7 +90,7 @@ struct Acceptor {
     vip: SocketAddr,
     listener: Arc<TcpListener>,
     context: Arc<WorkerContext>,
-    /// They outlive snapshots.
+    /// Counters of all traffic, which outlive snapshots.
     totals: Arc<Traffic>,
     backoff: Backoff,
 }
@@ -109,7 +109,7 @@ impl Acceptor {
                 session.spawn(client);
                 continue;
             }
-            // While the frontend is full its clients wait in the kernel's queue, all but this one.
+            // While the frontend is full, clients wait in the accept queue, except this one.
             if !session.try_take_slot() {
                 tokio::select! {
                     biased;
@@ -130,7 +130,7 @@ impl Acceptor {
         }
     }
 
-    /// The next connection; `None` if there is none just now. Loses none when dropped.
+    /// Accepts the next connection; `None` if no connection can be served now. Cancel-safe.
     async fn accept(&mut self) -> Option<(Leg, TcpSession)> {
         if self.context.shared.connections_left(&self.totals) == 0 {
             self.back_off("too few descriptors left").await;
@@ -145,16 +145,17 @@ impl Acceptor {
                 self.back_off(&error.to_string()).await;
                 None
             }
-            // The client gave up while it waited in the queue: nothing to serve, nothing to tell.
+            // The client has closed while it was in the accept queue: there is nothing to serve or
+            // log.
             Err(_) => None,
         }
     }
 
-    /// Serves what is still queued, and closes the listener.
+    /// Serves the clients in the accept queue, and closes the listener.
     fn empty_queue(mut self) {
         socket::queue_no_more(&self.listener);
         loop {
-            // Not through the runtime: "would block" must mean that the queue is empty.
+            // A direct system call: "would block" must mean that the queue is empty.
             let accepted = SockRef::from(&*self.listener).accept();
             match accepted {
                 Ok((socket, client)) => {
@@ -173,7 +174,7 @@ impl Acceptor {
         }
     }
 
-    /// The session of a client that may be served; others are reset.
+    /// Creates the session of a client that is admitted; resets other clients.
     fn session(&mut self, stream: TcpStream, client: SocketAddr) -> Option<(Leg, TcpSession)> {
         let leg = Leg::new(stream);
         let snapshot = self.context.snapshot();
@@ -197,7 +198,7 @@ impl Acceptor {
         }
     }
 
-    /// Pauses after a failed accept, longer each time.
+    /// Pauses after a failed accept, longer after each.
     async fn back_off(&mut self, why: &str) {
         let vip = self.vip;
         let frontend = self.context.snapshot().listener(&Endpoint::tcp(vip)).cloned();

@@ -1,5 +1,6 @@
-//! Which sockets towards servers are ours, so that a connection that comes back to us is known by its client's address:
-//! a server leads back by a way that no check of the configuration sees, as another program's NAT.
+//! Registry of convey's sockets towards servers, which detects loops: a connection that comes back
+//! to convey has one of these sockets' addresses as its client. Loops can arise where no check of
+//! the configuration sees them, such as by another program's NAT.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -12,32 +13,34 @@ use socket2::SockRef;
 
 use convey_model::Endpoint;
 
-/// The places of our sockets, from the first client on that had an address of this host: before, none can have come
-/// back, and remembering them costs a system call a connection.
+/// Addresses of convey's own sockets. Tracking begins with the first client that has an address of
+/// this host: before that no loop is possible, and tracking costs a system call for each
+/// connection.
 #[derive(Debug, Default)]
 pub struct OwnSockets {
     is_watching: AtomicBool,
-    /// Workers seldom meet at one.
+    /// Shards, so that workers rarely contend for a lock.
     shards: [Mutex<HashMap<Endpoint, Vec<Towards>>>; 16],
     hasher: RandomState,
 }
 
-/// The frontends that a connection has come through: the last one, and what was before it. A chain of frontends is right,
-/// one that comes to the same frontend again never ends.
+/// Frontends that a connection has come through: the last one, and the path before it. A chain of
+/// frontends is valid; a path that contains a frontend twice is an endless loop.
 #[derive(Debug)]
 pub(super) struct FrontendPath {
     frontend: u32,
     before: Option<Arc<FrontendPath>>,
 }
 
-/// One of our sockets. Several may be bound to the same address and port, towards different servers.
+/// One of convey's own sockets. Several may be bound to the same address and port, towards
+/// different servers.
 #[derive(Debug, Clone)]
 pub(super) struct Towards {
     pub(super) server: SocketAddr,
     pub(super) path: Arc<FrontendPath>,
 }
 
-/// A socket that is remembered for as long as this lives.
+/// Entry of a socket, removed by the drop.
 #[derive(Debug)]
 pub(super) struct OwnSocket {
     all: Arc<OwnSockets>,
@@ -46,8 +49,8 @@ pub(super) struct OwnSocket {
 }
 
 impl OwnSockets {
-    /// Remembers a socket towards a `server` of this frontend, if any client can be one of ours; `before` is how the
-    /// frontend's client came there.
+    /// Adds a socket towards a `server` of this frontend, if tracking has begun; `before` is the
+    /// path of the frontend's client.
     pub(super) fn note(
         self: &Arc<Self>,
         socket: &impl AsFd,
@@ -65,7 +68,7 @@ impl OwnSockets {
         Some(OwnSocket { all: self.clone(), place, server })
     }
 
-    /// Our sockets that may be this client, which has an address of this host.
+    /// Returns convey's own sockets that may be this client, which has an address of this host.
     pub(super) fn at(&self, client: Endpoint) -> Vec<Towards> {
         if !self.is_watching.load(Ordering::Relaxed) {
             self.is_watching.store(true, Ordering::Relaxed);
@@ -81,7 +84,7 @@ impl OwnSockets {
 }
 
 impl FrontendPath {
-    /// Whether it has come through this frontend.
+    /// Whether the path contains this frontend.
     pub(super) fn has(&self, frontend: u32) -> bool {
         let all = std::iter::successors(Some(self), |path| path.before.as_deref());
         all.into_iter().any(|path| path.frontend == frontend)
@@ -100,7 +103,7 @@ impl Drop for OwnSocket {
     }
 }
 
-/// Without what is not the same at both ends of a connection (the flow label, the interface).
+/// Address without the parts that differ between the ends of a connection (flow label, interface).
 pub(super) fn plain(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip(), addr.port())
 }

@@ -70,7 +70,7 @@ async fn read(stream: &TcpStream) -> Result<(Origin, Vec<u8>), HeaderError> {
     }
 }
 
-/// Reads the bytes that have arrived; `held` are those of the header so far.
+/// Reads the bytes that have arrived; `held` is the part of the header so far.
 fn take(stream: &TcpStream, held: &mut Vec<u8>) -> Result<Option<(Origin, Vec<u8>)>, HeaderError> {
     let mut buffer = [0; MAX_HEADER];
     let (before, room) = buffer.split_at_mut(held.len());
@@ -143,7 +143,7 @@ mod tests {
     async fn the_longest_header_is_taken_with_its_fields_and_what_follows() {
         let [source, destination] = ["192.0.2.7:7", "192.0.2.8:80"].map(|addr| addr.parse().unwrap());
         let addresses = Some(Addresses { source, destination, transport: Protocol::Tcp });
-        // A field that names nothing (PP2_TYPE_NOOP) fills it up.
+        // A filler field (PP2_TYPE_NOOP) pads the header.
         for (fill, is_taken) in [(0, true), (1, false)] {
             let value = MAX_HEADER - 28 - 3 + fill;
             let fields = [&[4][..], &(value as u16).to_be_bytes(), &vec![7; value]].concat();

@@ -1,5 +1,6 @@
-//! TCP connections of a client that has its share of a frontend's slots. They wait until the share has room again, in the
-//! order in which they came to any worker, while the process has descriptors for others.
+//! Queue of TCP connections beyond their client's share of a frontend. They wait, in the order of
+//! their arrival at any worker, until the share has room again, while the process has descriptors
+//! for others.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,10 +10,10 @@ use tokio::sync::Notify;
 
 use convey_model::{Prefix, fits};
 
-/// Clients whose numbers are asked for again, at most, to find the first.
+/// Upper bound of the clients whose usage is recomputed to find the first in order.
 const MAX_ASKED_AGAIN: usize = 16;
 
-/// The connections of all clients that wait.
+/// Waiting connections of all clients.
 #[derive(Debug, Default)]
 pub(crate) struct ShareQueue {
     queues: Mutex<ShareQueues>,
@@ -25,27 +26,28 @@ struct ShareQueues {
     tickets: u64,
 }
 
-/// The connections that wait at one frontend, a queue for each client.
+/// Waiting connections of one frontend, in a queue for each client.
 #[derive(Debug, Default)]
 struct FrontendQueues {
     queues: HashMap<Prefix, ClientQueue>,
-    /// The order in which clients may go on. A share is a threshold for how many a client has: where the first does not fit,
-    /// nobody does.
+    /// Clients in the order of their turns: by the number of their connections. A share is a
+    /// threshold for that number, so if the first client has no room, no other client has.
     order: BTreeMap<Rank, Prefix>,
 }
 
-/// How many connections a client has at the frontend, and the ticket of its first that waits.
+/// Rank of a client: the number of its connections at the frontend, and the ticket of its first
+/// waiting connection.
 type Rank = (u32, u64);
 
-/// The connections of one client that wait at a frontend, by their tickets.
+/// Waiting connections of one client at a frontend, by ticket.
 #[derive(Debug, Default)]
 struct ClientQueue {
     waiting: BTreeMap<u64, Arc<Notify>>,
-    /// In the order of queues.
+    /// Rank of this queue in the order.
     rank: Rank,
 }
 
-/// A place in the queue.
+/// Place of a connection in the queue.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     queue: Arc<ShareQueue>,
@@ -56,8 +58,9 @@ pub(crate) struct Waiting {
 }
 
 impl ShareQueue {
-    /// Has one more connection wait. `left` is how many more connections the process may have: those that wait are at most
-    /// as many, and one client has its share of them. `has` tells how many the client has at the frontend.
+    /// Adds a connection to the queue. `left` is the number of further connections that the process
+    /// may have: it bounds the waiting connections, of which one client gets its share. `has`
+    /// returns the number of the client's connections at the frontend.
     pub(crate) fn enter(
         self: &Arc<Self>,
         frontend: u32,
@@ -70,7 +73,8 @@ impl ShareQueue {
         if room == 0 || !fits(queues.len(frontend, client), room) {
             return None;
         }
-        // Before its connections are counted: a thread that ends one later sees that somebody waits.
+        // Incremented before the client's connections are counted, so that a thread that ends one
+        // of them later sees the waiter.
         self.len.fetch_add(1, Ordering::SeqCst);
         queues.tickets += 1;
         let (ticket, call) = (queues.tickets, Arc::default());
@@ -79,19 +83,20 @@ impl ShareQueue {
         Some(waiting)
     }
 
-    /// Whether connections of this client wait: nobody gets past them.
+    /// Whether connections of this client wait. New connections must not overtake them.
     pub(crate) fn has(&self, frontend: u32, client: Prefix) -> bool {
         !self.is_empty() && self.queues().len(frontend, client) > 0
     }
 
-    /// Whether nobody waits.
+    /// Whether the queue is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.len.load(Ordering::SeqCst) == 0
     }
 
-    /// There is more room at a frontend, or this client has another number of connections there, as `has` tells. Calls the
-    /// connection that goes on first, if `may` says that its client may have another beside so many. Other clients of its network
-    /// may have changed what the first in order has: then it is asked for again.
+    /// Calls the next connection, after a frontend has got more room or this client's number of
+    /// connections there has changed. `has` returns the number of a client's connections, and `may`
+    /// returns whether a client with that number may have another one. Other clients of a network
+    /// may have changed the number of the first client in order, so it is recomputed.
     pub(crate) fn call_next(
         &self,
         frontend: u32,
@@ -151,7 +156,8 @@ impl ShareQueues {
 }
 
 impl FrontendQueues {
-    /// Puts the queue of a client where it belongs: it may have another first, or its client another number of connections.
+    /// Moves the queue of a client to its place in the order, after its first connection or its
+    /// number of connections changed.
     fn put(&mut self, client: Prefix, has: u32) {
         let Some(queue) = self.queues.get_mut(&client) else { return };
         self.order.remove(&queue.rank);
@@ -174,19 +180,19 @@ impl ClientQueue {
 }
 
 impl Waiting {
-    /// Whether it is the first of its client.
+    /// Whether the connection is the first of its client.
     pub(crate) fn is_first(&self) -> bool {
         let queues = self.queue.queues();
         let queue = queues.frontends.get(&self.frontend).and_then(|at| at.queues.get(&self.client));
         queue.is_some_and(|queue| queue.rank.1 == self.ticket)
     }
 
-    /// Waits until it is called. A call while nobody waits for it is kept.
+    /// Waits until the connection is called. A call before the wait is kept.
     pub(crate) async fn called(&self) {
         self.call.notified().await;
     }
 
-    /// Its frontend has another number; its client has so many connections there.
+    /// Moves the connection to the frontend with this id, where its client has `has` connections.
     pub(crate) fn move_to(&mut self, frontend: u32, has: impl FnOnce() -> u32) {
         if self.frontend != frontend {
             let queue = self.queue.clone();
@@ -197,14 +203,15 @@ impl Waiting {
         }
     }
 
-    /// It goes on; its client has so many connections now.
+    /// Removes the connection from the queue because it is served now; its client has `has`
+    /// connections.
     pub(crate) fn go_on(&self, has: impl FnOnce() -> u32) {
         let mut queues = self.queue.queues();
         let has = Some(has());
         queues.remove(self, has);
     }
 
-    /// Calls the one that has become the first of its client.
+    /// Calls the connection that is now the first of its client.
     pub(crate) fn call_behind(&self) {
         let queues = self.queue.queues();
         if let Some(queue) = queues.frontends.get(&self.frontend).and_then(|at| at.queues.get(&self.client)) {
@@ -232,7 +239,7 @@ mod tests {
         Prefix::of([192, 0, high, low].into(), 32)
     }
 
-    /// Whether it was called since the last time.
+    /// Whether the connection was called since the last check.
     fn is_called(waiting: &Waiting) -> bool {
         waiting.called().now_or_never().is_some()
     }
@@ -243,7 +250,7 @@ mod tests {
         let mut waiting = Vec::new();
         let mut add =
             |n, left| queue.enter(1, client(n), left, || 16).map(|place| waiting.push(place)).is_some();
-        // Each that waits is one that is no longer left.
+        // Each waiting connection reduces the number that is left.
         let alone = (0..1_000).filter(|n| add(1, 1_000_u64.saturating_sub(*n))).count();
         assert!((400..500).contains(&alone), "{alone}");
         assert!(add(2, 1_000 - alone as u64), "another client");
@@ -277,7 +284,7 @@ mod tests {
         assert_eq!([called(), called()], [Some(999), None]);
         queue.call_next(1, client(9_999), has, |has| has <= 1_000);
         assert_eq!(called(), None, "nobody fits");
-        // The session of a client that waits itself.
+        // The session that ended belongs to a waiting client.
         let of_7 = |who| if who == client(7) { 16 } else { has(who) };
         queue.call_next(1, client(7), of_7, |has| has <= 16);
         assert_eq!([called(), called()], [Some(7), None]);

@@ -29,7 +29,8 @@ use convey_trace::ConnectionStep;
 pub struct QuicClient {
     /// The connection.
     pub connection: Connection,
-    /// Handshake, if it is still under way: anybody who has recorded requests that come before its end may repeat them.
+    /// Handshake, if it is still under way. Requests before its end are early data, which an
+    /// attacker may replay.
     pub handshake: Option<PendingHandshake>,
 }
 
@@ -64,7 +65,7 @@ impl fmt::Debug for PendingHandshake {
 pub(crate) struct QuicAcceptor {
     pub(crate) vip: SocketAddr,
     pub(crate) context: Arc<WorkerContext>,
-    /// Each handshake of the worker at this address has a copy.
+    /// Token whose reference count is the number of handshakes under way at this address.
     handshakes: Arc<()>,
     /// Settings of the last client, for the next one unless a reload has changed the frontend.
     last: Option<(Arc<TlsAcceptor>, HttpLimits, Arc<ConnectionSettings>)>,
@@ -81,14 +82,15 @@ pub(crate) struct AdmittedQuic {
     pub(crate) http: Arc<dyn ServeStream>,
 }
 
-/// Answer to a client that is refused.
+/// Refusal of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QuicRefusal {
-    /// The client may come over TCP, where it may wait.
+    /// Refuse the connection: the client may fall back to TCP, where it can wait.
     Refuse,
-    /// The client has to prove its address first, and nothing is kept until it does (RFC 9000, section 8.1.2).
+    /// Send a Retry packet: the client has to prove its address first, and no state is kept until
+    /// then (RFC 9000, section 8.1.2).
     Retry,
-    /// The client gets no answer.
+    /// Send no answer.
     Ignore,
 }
 
@@ -168,8 +170,8 @@ impl QuicAcceptor {
         Some(settings)
     }
 
-    /// Whether there is room for a client that has not proved its address. Such clients, which may be forged, take nothing that
-    /// is counted by address, and at most an eighth of the frontend's connections.
+    /// Whether there is room for a client that has not proved its address. Such clients may be
+    /// forged: they count for no address, and take at most an eighth of the frontend's connections.
     fn has_room_for_unproven(&self, frontend: &Frontend) -> bool {
         let config = &frontend.config;
         if frontend.sources.is_some() || config.max_connections_per_client.is_some() {
@@ -177,15 +179,15 @@ impl QuicAcceptor {
         }
         let workers = self.context.shared.columns.len().max(1);
         let eighth = config.max_connections.map_or(usize::MAX, |most| most as usize / 8 / workers);
-        // One is our own.
+        // The acceptor itself holds one reference.
         Arc::strong_count(&self.handshakes) <= MAX_UNPROVEN.min(eighth)
     }
 
-    /// Counts a handshake of the worker and of its source. Half of a source's handshakes are for clients that have proved their
-    /// address.
+    /// Counts a handshake of the worker and of its source. Half of a source's handshakes are
+    /// reserved for clients that have proved their address.
     ///
-    /// # Errors
-    /// There are too many: the client has to prove its address first, or has done so and is refused.
+    /// # Errors Too many handshakes are under way: the client has to prove its address first, or is
+    /// refused if it has done so.
     pub(crate) fn handshake_place(
         &self,
         frontend: &Frontend,
@@ -251,7 +253,8 @@ async fn serve(
     }
 }
 
-/// Shakes hands; with early data only until it is clear for whom.
+/// Performs the handshake; with early data only until the client's server name and protocol are
+/// known.
 async fn shake_hands(
     session: &TcpSession,
     mut connecting: Connecting,

@@ -1,4 +1,5 @@
-//! Tokens with which a client proves at its next connection that it is at the same address (RFC 9000, section 8.1.3).
+//! Address tokens: a client proves with them that its next connection comes from the same address
+//! (RFC 9000, section 8.1.3).
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -8,16 +9,16 @@ use quinn::crypto::HandshakeTokenKey;
 use quinn::{ServerConfig, TokenLog, TokenReuseError, ValidationTokenConfig};
 use ring::hkdf::{HKDF_SHA256, Salt};
 
-/// How long a token is valid: as long as sessions with early data.
+/// Validity of a token: as long as sessions with early data.
 const LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// Tokens that each connection gets.
 const SENT: u32 = 2;
 
-/// Most used tokens that are remembered.
+/// Upper bound of the used tokens that are remembered.
 const MAX_USED: usize = 16 * 1024;
 
-/// Key and used tokens of all workers: a client's next connection may be another worker's.
+/// Key and used tokens of all workers: a client's next connection may reach another worker.
 static TOKENS: LazyLock<Tokens> = LazyLock::new(|| {
     let secret: [u8; 32] = convey_random::secret();
     let key = Arc::new(Salt::new(HKDF_SHA256, &[]).extract(&secret));
@@ -29,7 +30,7 @@ struct Tokens {
     used: Arc<UsedTokens>,
 }
 
-/// Has connections give out tokens and take those of all workers.
+/// Makes connections issue tokens, and accept the tokens of all workers.
 pub(super) fn apply(config: &mut ServerConfig) {
     let Tokens { key, used } = &*TOKENS;
     let mut tokens = ValidationTokenConfig::default();
@@ -37,15 +38,15 @@ pub(super) fn apply(config: &mut ServerConfig) {
     config.token_key(key.clone()).validation_token_config(tokens);
 }
 
-/// Log of used tokens: each is good for one connection.
+/// Log of used tokens: each token works once.
 #[derive(Default)]
 struct UsedTokens(Mutex<Used>);
 
 #[derive(Default)]
 struct Used {
-    /// When each was issued, and its number.
+    /// Time of issue and number of each used token.
     tokens: BTreeSet<(SystemTime, u128)>,
-    /// Tokens issued until then are no longer valid, because the log has forgotten some of them.
+    /// Tokens issued until this time are invalid, because the log has evicted some of them.
     forgotten_until: Option<SystemTime>,
 }
 

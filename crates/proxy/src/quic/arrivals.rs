@@ -1,4 +1,4 @@
-//! Datagrams that another worker, or the process after this one, has received for a worker.
+//! Datagrams for a worker that another worker, or the successor process, has received.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -7,14 +7,15 @@ use std::sync::{Mutex, PoisonError};
 use futures_util::task::AtomicWaker;
 use quinn::udp::RecvMeta;
 
-/// Most bytes that wait for a worker. What comes beyond is lost, as in a socket that is full.
+/// Upper bound of the bytes that wait for a worker. Further datagrams are dropped, as at a full
+/// socket.
 const MAX_WAITING: usize = 1024 * 1024;
 
-/// What waits for one worker.
+/// Datagrams that wait for one worker.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     waiting: Mutex<Waiting>,
-    /// Wakes whoever reads for the worker.
+    /// Wakes the worker's reader.
     pub(super) reader: AtomicWaker,
 }
 
@@ -25,7 +26,7 @@ struct Waiting {
 }
 
 impl Arrivals {
-    /// Gives it one datagram, or several that have come as one. Returns whether there was room.
+    /// Adds one datagram, or several that were received as one. Returns whether there was room.
     pub(super) fn push(&self, meta: RecvMeta, bytes: &[u8]) -> bool {
         {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -39,14 +40,14 @@ impl Arrivals {
         true
     }
 
-    /// Takes as many as there is room for; 0: there are none.
+    /// Takes as many datagrams as there are buffers; returns 0 if none wait.
     pub(super) fn take(&self, rooms: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta]) -> usize {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut taken = 0;
         for (room, place) in rooms.iter_mut().zip(metas) {
             let Some((meta, bytes)) = waiting.datagrams.pop_front() else { break };
             waiting.bytes -= bytes.len();
-            // All workers have rooms of one size.
+            // All workers have buffers of one size.
             let len = bytes.len().min(room.len());
             room[..len].copy_from_slice(&bytes[..len]);
             *place = RecvMeta { len, ..meta };

@@ -1,4 +1,4 @@
-//! Connection ids, as the library asks for them.
+//! Generator of connection ids, for the library.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use quinn::{ConnectionId, ConnectionIdGenerator};
 
 use super::steering::{ConnectionIdLayout, ID_LEN};
 
-/// Makes the ids of one worker.
+/// Generator of one worker's connection ids.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WorkerIds(ConnectionIdLayout);
 
 impl WorkerIds {
-    /// They have this in common.
+    /// Creates a generator of ids with this layout.
     pub(super) fn new(layout: ConnectionIdLayout) -> WorkerIds {
         WorkerIds(layout)
     }

@@ -1,4 +1,5 @@
-//! TLS within QUIC (RFC 9001), as the library has it, with what it does not tell: the suite, and whether a session goes on.
+//! TLS within QUIC (RFC 9001), by the library, with facts that the library does not expose: the
+//! cipher suite, and session resumption.
 
 use std::any::Any;
 use std::io::Cursor;
@@ -19,15 +20,15 @@ use super::paths::ClientPaths;
 use super::unproven::ClientAddress;
 use convey_tls::{SessionFacts, initial_suite};
 
-/// The version of QUIC that is spoken (RFC 9000).
+/// Supported version of QUIC (RFC 9000).
 pub(super) const QUIC_V1: u32 = 1;
 
-/// How a frontend shakes hands. What is not about one session, the library does.
+/// TLS settings of a frontend over QUIC. Everything beyond one session is left to the library.
 pub(super) struct QuicCrypto {
     tls: Arc<rustls::ServerConfig>,
     library: Arc<QuicServerConfig>,
     initial: rustls::quic::Suite,
-    /// The only client that has these settings.
+    /// Client of the one connection that has these settings.
     client: Option<QuicClientState>,
 }
 
@@ -39,16 +40,16 @@ pub(super) struct QuicClientState {
 }
 
 impl QuicCrypto {
-    /// With these settings; `None`: they have no TLS 1.3.
+    /// Creates the settings; `None` if they have no TLS 1.3.
     pub(super) fn new(tls: Arc<rustls::ServerConfig>) -> Option<QuicCrypto> {
         let initial = initial_suite()?;
-        // A session is begun where nothing can fail any more, so it is tried here.
+        // `start_session` cannot fail, so a session is tried here.
         ServerConnection::new(tls.clone(), Version::V1, Vec::new()).ok()?;
         let library = Arc::new(QuicServerConfig::with_initial(tls.clone(), initial).ok()?);
         Some(QuicCrypto { tls, library, initial, client: None })
     }
 
-    /// Settings of one client, whose first packet with a key of the handshake proves its address.
+    /// Settings of one client, whose first packet with a handshake key proves its address.
     pub(super) fn of_client(&self, client: QuicClientState) -> QuicCrypto {
         let QuicCrypto { tls, library, initial, .. } = self;
         let (tls, library, initial) = (tls.clone(), library.clone(), *initial);
@@ -78,19 +79,19 @@ impl ServerConfig for QuicCrypto {
     }
 }
 
-/// The session of one client. Its `handshake_data` are [`SessionFacts`].
+/// TLS session of one client. Its `handshake_data` are [`SessionFacts`].
 struct QuicSession {
     connection: ServerConnection,
     initial: rustls::quic::Suite,
-    /// What the keys after the next ones are made of.
+    /// Secrets of the keys after the next ones.
     next: Option<Secrets>,
-    /// Whether the library knows that the client's hello has come.
+    /// Whether the library was notified of the client's hello.
     is_told: bool,
     client: Option<QuicClientState>,
 }
 
 impl QuicSession {
-    /// Keys of packets after the handshake, of which the client's paths know.
+    /// Wraps the packet keys after the handshake, so that the client's paths count packets.
     fn counting(&self, keys: KeyPair<Box<dyn PacketKey>>) -> KeyPair<Box<dyn PacketKey>> {
         let Some(QuicClientState { paths, .. }) = &self.client else { return keys };
         let counting = |key| observed(key, paths.clone());
@@ -109,7 +110,7 @@ impl Session for QuicSession {
         self.is_told.then(|| Box::new(facts()) as Box<dyn Any>)
     }
 
-    /// It is among the facts.
+    /// The client's certificate is part of the facts.
     fn peer_identity(&self) -> Option<Box<dyn Any>> {
         None
     }
@@ -119,7 +120,7 @@ impl Session for QuicSession {
         Some((Box::new(keys.header), Box::new(keys.packet)))
     }
 
-    /// A client would know.
+    /// Only a client can find out.
     fn early_data_accepted(&self) -> Option<bool> {
         None
     }
@@ -137,7 +138,7 @@ impl Session for QuicSession {
             frame: None,
             reason: error.to_string(),
         })?;
-        // No signal of the hello's end but what follows from it.
+        // The library does not signal the end of the hello, so it is inferred.
         let has_hello = self.connection.alpn_protocol().is_some()
             || self.connection.server_name().is_some()
             || !self.is_handshaking();
@@ -175,12 +176,12 @@ impl Session for QuicSession {
         Some(self.counting(KeyPair { local: Box::new(keys.local), remote: Box::new(keys.remote) }))
     }
 
-    /// Servers send those, and get none.
+    /// Only servers send Retry packets.
     fn is_valid_retry(&self, _: &ConnectionId, _: &[u8], _: &[u8]) -> bool {
         false
     }
 
-    /// Nobody asks.
+    /// Not used.
     fn export_keying_material(
         &self,
         _: &mut [u8],
@@ -191,8 +192,8 @@ impl Session for QuicSession {
     }
 }
 
-/// Of keys of the handshake: a client has them only after it has read what was sent to its address (RFC 9000,
-/// section 8.1).
+/// Observes packets with handshake keys. A client gets these keys only by reading packets at its
+/// address (RFC 9000, section 8.1).
 impl PacketObserver for Arc<ClientAddress> {
     fn on_decrypted(&self, _: usize) {
         self.prove();

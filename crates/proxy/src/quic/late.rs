@@ -1,5 +1,5 @@
-//! HTTP/3 at ports that another process still has, such as a convey that drains its connections: convey serves TCP meanwhile, and
-//! tries these ports again until they are free.
+//! HTTP/3 at ports that another process still has, such as a convey that drains its connections.
+//! convey serves TCP meanwhile, and retries these ports until they are free.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -20,7 +20,8 @@ use crate::worker::{ClientSocket, WorkerCommand, WorkerThread};
 use convey_model::Endpoint;
 use convey_pacing::{Backoff, BackoffPolicy};
 
-/// Pause between two attempts while another process has the port: its clients wait for its end.
+/// Pause between two attempts while another process has the port. Its end is near, and clients wait
+/// for it.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Delays while the port cannot be opened for another reason.
@@ -31,15 +32,15 @@ const OPENINGS: BackoffPolicy =
 #[derive(Default)]
 pub(crate) struct LatePlaces {
     waiting: HashMap<Endpoint, AbortOnDrop>,
-    /// Those that are served now.
+    /// Places that are served now.
     begun: Arc<Mutex<Vec<BegunPlace>>>,
     is_over: Arc<AtomicBool>,
 }
 
-/// A place that is served since its port is free, with its sockets.
+/// Place that is served since its port became free, with its sockets.
 type BegunPlace = (Endpoint, Weak<QuicSockets>);
 
-/// A place whose port is taken, and the bytes that may wait there.
+/// Place whose port is taken, and its receive buffer in bytes.
 pub(crate) struct LatePlace {
     pub(crate) at: Endpoint,
     pub(crate) receive_buffer: usize,
@@ -53,10 +54,10 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// A try at a place.
+/// One attempt to bind a place.
 struct Try {
     place: LatePlace,
-    /// A worker ends once all strong senders of its commands are gone.
+    /// Weak senders: a worker ends once all strong senders of its commands are gone.
     workers: Vec<(WeakUnboundedSender<WorkerCommand>, Handle)>,
     descriptors: Descriptors,
     begun: Arc<Mutex<Vec<BegunPlace>>>,
@@ -64,12 +65,12 @@ struct Try {
 }
 
 impl LatePlaces {
-    /// Whether a place waits.
+    /// Whether this place still waits.
     pub(crate) fn has(&self, at: &Endpoint) -> bool {
         self.waiting.contains_key(at)
     }
 
-    /// Begins to wait for a place.
+    /// Adds a place that waits.
     pub(crate) fn add(&mut self, place: LatePlace, threads: &[WorkerThread], descriptors: &Descriptors) {
         let at = place.at;
         warn!(
@@ -82,19 +83,19 @@ impl LatePlaces {
         self.waiting.insert(at, AbortOnDrop(tokio::spawn(next.run()).abort_handle()));
     }
 
-    /// Gives up places that are no longer wanted.
+    /// Removes places that are no longer wanted.
     pub(crate) fn retain(&mut self, wanted: &BTreeSet<Endpoint>) {
         self.waiting.retain(|at, _| wanted.contains(at));
     }
 
-    /// Places that are served since the last call, with their sockets.
+    /// Takes the places that have become free since the last call, with their sockets.
     pub(crate) fn take_begun(&mut self) -> Vec<BegunPlace> {
         let begun = std::mem::take(&mut *self.begun.lock().unwrap_or_else(PoisonError::into_inner));
         begun.iter().for_each(|(at, _)| drop(self.waiting.remove(at)));
         begun
     }
 
-    /// Tries no more.
+    /// Stops all attempts.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
@@ -135,7 +136,7 @@ impl Try {
     }
 
     fn bind(&self, addr: SocketAddr) -> io::Result<Arc<QuicSockets>> {
-        // Each has an epoll beside it.
+        // Each socket has an epoll instance beside it.
         let reserved = self.descriptors.reserve(2 * self.workers.len() as u64);
         let runtimes = self.workers.iter().map(|(_, runtime)| runtime);
         QuicSockets::bind(addr, runtimes, [], self.place.receive_buffer, reserved)

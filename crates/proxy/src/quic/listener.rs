@@ -1,4 +1,4 @@
-//! The task of one worker's endpoint: it lets clients in, and ends when it is told to.
+//! Task of one worker's QUIC endpoint: accepts clients until it is stopped.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::io;
@@ -21,7 +21,7 @@ use crate::context::WorkerContext;
 use convey_model::Endpoint as Place;
 use convey_snapshot::stats::Counter;
 
-/// A listener that runs.
+/// Running listener.
 pub(crate) struct QuicListener {
     orders: mpsc::UnboundedSender<Order>,
     place: WeakPlace,
@@ -29,14 +29,14 @@ pub(crate) struct QuicListener {
 }
 
 enum Order {
-    /// Let nobody in; end with the last connection, at this time at the latest.
+    /// Accept no new clients; end with the last connection, at this time at the latest.
     Drain(Option<Instant>),
-    /// Let clients in again.
+    /// Accept clients again.
     Resume,
 }
 
 impl QuicListener {
-    /// Starts to serve clients of a socket that is bound to `vip`. To be called on the worker's thread.
+    /// Starts to serve clients of a socket that is bound to `vip`. Call it on the worker's thread.
     pub(crate) fn start(vip: SocketAddr, place: QuicPlace, context: Arc<WorkerContext>) -> QuicListener {
         let (orders, received) = mpsc::unbounded_channel();
         let weak = place.downgrade();
@@ -54,38 +54,40 @@ impl QuicListener {
         QuicListener { orders, place: weak, socket: downgraded }
     }
 
-    /// For another process: the socket, and the ways back for datagrams of connections that do not move.
+    /// Returns descriptors for another process: the socket, and the links for datagrams of
+    /// connections that stay here.
     pub(crate) fn offer(&self) -> io::Result<Vec<OwnedFd>> {
         self.place.offer()
     }
 
-    /// Reads nothing until [`QuicListener::release`]; datagrams that come wait.
+    /// Stops reading until [`QuicListener::release`]; datagrams wait in the socket.
     pub(crate) fn hold(&self) {
         self.set_reading(SocketReading::Held);
     }
 
-    /// Reads again.
+    /// Resumes reading.
     pub(crate) fn release(&self) {
         self.set_reading(SocketReading::On);
     }
 
-    /// Lets nobody in any more: another process has the socket. It gives back what is for connections here, which go on.
+    /// Stops accepting because another process has the socket. That process returns the datagrams
+    /// of connections that stay here.
     pub(crate) fn leave(&self) {
         self.set_reading(SocketReading::Left);
         let _ = self.orders.send(Order::Drain(None));
     }
 
-    /// Lets nobody in any more; open connections go on, for `patience` at most if there is a limit.
+    /// Stops accepting; open connections continue, for `patience` at most if there is a limit.
     pub(crate) fn drain(&self, patience: Option<Duration>) {
         let _ = self.orders.send(Order::Drain(patience.map(|patience| Instant::now() + patience)));
     }
 
-    /// Lets clients in again. Returns `false` if it has ended.
+    /// Accepts clients again. Returns `false` if the listener has ended.
     pub(crate) fn resume(&self) -> bool {
         self.orders.send(Order::Resume).is_ok()
     }
 
-    /// Whether it has ended.
+    /// Whether the listener has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.orders.is_closed()
     }
@@ -97,7 +99,7 @@ impl QuicListener {
     }
 }
 
-/// The library's endpoint of a worker.
+/// QUIC endpoint of a worker.
 fn endpoint(
     vip: SocketAddr,
     place: &QuicPlace,
@@ -107,7 +109,7 @@ fn endpoint(
     let snapshot = context.snapshot();
     let frontend = snapshot.listener(&Place::udp(vip)).ok_or(io::ErrorKind::NotFound)?;
     let acceptor = frontend.tls.as_ref().ok_or_else(|| io::Error::other("it has no TLS"))?;
-    // By these settings it reads first packets, and signs what it asks clients to repeat. Connections have those of their time.
+    // Settings for first packets and Retry tokens. Each connection gets the settings of its time.
     let first = settings::of_connections(acceptor, &frontend.config.http_limits());
     let first = first.ok_or_else(|| io::Error::other("its TLS is not for QUIC"))?;
     let config = settings::of_endpoint(place.ids());
@@ -118,19 +120,19 @@ struct ListenerTask {
     endpoint: Endpoint,
     acceptor: QuicAcceptor,
     place: QuicPlace,
-    /// When it ends at the latest, if there is a limit; set while it drains.
+    /// Deadline of the drain, if there is a limit; set while the listener drains.
     until: Option<Option<Instant>>,
-    /// Until it drains and its last connection has ended.
+    /// Set until the listener drains and its last connection has ended.
     busy: Option<BusyWorker>,
 }
 
-/// What happens to a listener next.
+/// Next event of a listener.
 enum Next {
     Order(Order),
     Client(Option<Box<Incoming>>),
-    /// It has no connection, while it drains.
+    /// The listener drains and has no connection.
     Idle,
-    /// No worker has one, or there is no more time for those that are left.
+    /// No worker has a connection, or the deadline of the drain is over.
     Over,
 }
 
@@ -165,7 +167,7 @@ impl ListenerTask {
     }
 }
 
-/// Waits for this moment, if there is one.
+/// Waits until this time, or forever if there is none.
 async fn late(until: Option<Instant>) {
     match until {
         Some(until) => sleep_until(until).await,

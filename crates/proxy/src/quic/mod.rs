@@ -1,7 +1,9 @@
-//! QUIC (RFC 9000) for HTTP/3: one socket and one endpoint for each worker of an address, beside the listeners of TCP.
+//! QUIC (RFC 9000) for HTTP/3: one socket and one endpoint for each worker of an address, beside
+//! the listeners of TCP.
 //!
-//! The kernel gives each datagram to the worker that has its connection, by the connection id ([`steering`]). So a connection stays on one
-//! core when its client moves to another address. After an upgrade datagrams of older connections go back to the process that has them.
+//! The kernel delivers each datagram to the worker of its connection, by the connection id
+//! ([`steering`]). So a connection stays on one core when its client moves to another address.
+//! After an upgrade, datagrams of older connections go back to the process that has them.
 
 mod acceptor;
 mod address_tokens;
@@ -26,5 +28,5 @@ pub(super) use listener::QuicListener;
 pub(super) use paths::ClientPaths;
 pub(super) use sockets::{QuicPlace, QuicSockets};
 
-/// How many workers may share an address: an id has two bytes for that.
+/// Upper bound of the workers that share an address: a connection id has two bytes for the worker.
 pub(super) const MAX_WORKERS: usize = 4096;

@@ -1,23 +1,23 @@
-//! Packet keys that report packets to an observer. Encryption stays the library's.
+//! Packet keys that report packets to an observer. The library still does the encryption.
 
 use bytes::BytesMut;
 use quinn::crypto::{CryptoError, PacketKey};
 
 /// Observer of the packets of one key.
 pub(super) trait PacketObserver: Send + Sync {
-    /// A packet of this many bytes, its tag among them, is about to be encrypted.
+    /// Called before a packet of this many bytes, including its tag, is encrypted.
     fn on_sent(&self, _payload: &[u8], _bytes: usize) {}
 
-    /// Whether packets fail to decrypt from now on.
+    /// Whether decryption of packets fails from now on.
     fn refuses_packets(&self) -> bool {
         false
     }
 
-    /// A packet of this many bytes was decrypted.
+    /// Called after a packet of this many bytes was decrypted.
     fn on_decrypted(&self, bytes: usize);
 }
 
-/// A key of packets with its observer.
+/// Packet key with its observer.
 pub(super) struct ObservedKey<O> {
     pub(super) key: Box<dyn PacketKey>,
     pub(super) observer: O,

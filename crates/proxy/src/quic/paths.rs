@@ -1,11 +1,11 @@
-//! Bytes of a connection's packets, and those that it draws to addresses which its client has not
-//! proved.
+//! Byte counts of a connection's packets, and its budget for unproven addresses.
 //!
 //! A client can forge the address that it moves to. The library sends at most three times the bytes
 //! that came from there (RFC 9000, section 9.3.1), with three exceptions: the datagram that crosses
-//! the limit, probes of the MTU, and answers to PATH_CHALLENGE frames that come from other addresses.
-//! The connection pays for these: they have at most three times the bytes of its packets. Answers to
-//! a real client's moves are padded to 1200 bytes (section 8.2.2) and earn more than a move costs.
+//! the limit, probes of the MTU, and answers to PATH_CHALLENGE frames that come from other
+//! addresses. The connection's budget covers these: at most three times the bytes of its packets.
+//! Answers to a real client's moves are padded to 1200 bytes (section 8.2.2) and earn more than a
+//! move costs.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -19,10 +19,11 @@ use tokio::sync::watch;
 use super::observed_key::PacketObserver;
 use crate::ConnectionBytes;
 
-/// How many bytes may be drawn for each that has come.
+/// Bytes of budget for each byte that was received.
 const FACTOR: u64 = 3;
 
-/// Bytes of a client's two datagrams, at least, that end its handshake (RFC 9000, section 14.1).
+/// Lower bound of the bytes in the two datagrams of a client that end its handshake (RFC 9000,
+/// section 14.1).
 const HANDSHAKE_BYTES: u64 = 2 * 1200;
 
 /// Longest datagram: the library looks for no larger MTU.
@@ -42,14 +43,14 @@ pub(crate) struct ClientPaths {
     received: AtomicU64,
     /// Bytes of packets that the client has acknowledged.
     acknowledged: AtomicU64,
-    /// Bytes beyond the library's own limit, to addresses without a proof.
+    /// Bytes sent to unproven addresses beyond the library's own limit.
     drawn: AtomicU64,
     is_proven: AtomicBool,
     is_overdrawn: watch::Sender<bool>,
 }
 
 impl ClientPaths {
-    /// The path of a handshake, which ends with a proof.
+    /// Creates the path of a handshake, which ends with a proof.
     pub(crate) fn new() -> Arc<ClientPaths> {
         Arc::new(ClientPaths {
             received: AtomicU64::new(HANDSHAKE_BYTES),
@@ -60,12 +61,12 @@ impl ClientPaths {
         })
     }
 
-    /// Whether the client has proved to be at the address that its connection has now.
+    /// Whether the client has proved its current address.
     pub(crate) fn is_proven(&self) -> bool {
         self.is_proven.load(Ordering::Relaxed)
     }
 
-    /// Waits until the connection has drawn more than it may.
+    /// Waits until the connection has exceeded its budget.
     pub(crate) async fn overdrawn(&self) {
         // The sender lives as long as `self`.
         let _ = self.is_overdrawn.subscribe().wait_for(|is_overdrawn| *is_overdrawn).await;
@@ -90,19 +91,19 @@ impl ClientPaths {
         }
     }
 
-    /// A packet came from another address: the library begins to validate the path.
+    /// Called when a packet came from another address: the library begins to validate the path.
     fn on_moved(&self) {
         self.is_proven.store(false, Ordering::Relaxed);
         self.draw(MAX_DATAGRAM.into());
     }
 
-    /// The path is valid, or the connection has gone back to one that is.
+    /// Called when the path is valid, or the connection has gone back to a valid one.
     fn on_proven(&self) {
         self.is_proven.store(true, Ordering::Relaxed);
     }
 }
 
-/// Of keys after the handshake.
+/// Observes packets with keys of the time after the handshake.
 impl PacketObserver for Arc<ClientPaths> {
     /// Charges a packet by its first frame.
     fn on_sent(&self, payload: &[u8], bytes: usize) {
@@ -116,7 +117,8 @@ impl PacketObserver for Arc<ClientPaths> {
         }
     }
 
-    /// Until the connection is closed its client draws nothing further.
+    /// Packets of an overdrawn connection are refused until it is closed, so that they cause no
+    /// further sends.
     fn refuses_packets(&self) -> bool {
         self.is_overdrawn()
     }
@@ -126,8 +128,8 @@ impl PacketObserver for Arc<ClientPaths> {
     }
 }
 
-/// Congestion control of one connection. The library takes a new controller, or a copy of the one
-/// before, for each address that its client comes from.
+/// Congestion control of one connection. For each address of the client the library creates a new
+/// controller, or copies the previous one.
 pub(super) struct PathControllers {
     paths: Arc<ClientPaths>,
     /// Whether the path of the handshake has a controller.
@@ -188,7 +190,7 @@ impl Controller for PathController {
         self.controller.metrics()
     }
 
-    /// The client comes from another port.
+    /// The library calls this when the client comes from another port.
     fn clone_box(&self) -> Box<dyn Controller> {
         self.paths.on_moved();
         Box::new(PathController { controller: self.controller.clone_box(), paths: self.paths.clone() })
@@ -214,7 +216,7 @@ mod tests {
     use super::super::observed_key::ObservedKey;
     use super::*;
 
-    /// A key that changes nothing.
+    /// Packet key that does not encrypt.
     struct PlainKey;
 
     impl PacketKey for PlainKey {

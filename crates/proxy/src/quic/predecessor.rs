@@ -1,7 +1,9 @@
-//! After an upgrade: datagrams of the connections that an older process still serves go back to it.
+//! Return path of datagrams after an upgrade: they go to the older process that still serves their
+//! connection.
 //!
-//! There is a pair of sockets for each worker and each older process: its own end, and one that goes from the next process to the one after
-//! that. So none of those between them has to live on.
+//! Each worker has a pair of Unix sockets for each older process. The older process keeps one end.
+//! The other end is passed on from process to process, so that no process in between has to stay
+//! alive.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -14,31 +16,32 @@ use rustix::net::sockopt::socket_domain;
 
 use super::steering::ProcessTag;
 
-/// Bytes before each datagram.
+/// Length of the header before each datagram.
 const HEADER: usize = 40;
 
-/// Most older processes whose connections are open. Those of the oldest end with one more upgrade.
+/// Upper bound of older processes with open connections. One more upgrade ends the connections of
+/// the oldest.
 const MAX_PROCESSES: usize = 16;
 
-/// The way to an older process.
+/// Link to an older process.
 #[derive(Debug)]
 pub(super) struct PredecessorLink {
-    /// What its ids have in common.
+    /// Tag in the connection ids of that process.
     pub(super) tag: ProcessTag,
     socket: UnixDatagram,
 }
 
-/// What one worker hands over: its socket, and the ways to this process and to older ones, this one first.
+/// Descriptors that one worker hands over: its socket, and the links to this process and to older
+/// ones, this one first.
 pub(super) struct HandedPlace {
     pub(super) socket: OwnedFd,
     links: Vec<OwnedFd>,
 }
 
 impl HandedPlace {
-    /// What each worker has handed over, in one list.
+    /// Groups the descriptors of all workers, which come in one list.
     ///
-    /// # Errors
-    /// The list begins with no socket.
+    /// # Errors The list does not begin with a socket.
     pub(super) fn split(handed: Vec<OwnedFd>) -> io::Result<Vec<HandedPlace>> {
         let mut places: Vec<HandedPlace> = Vec::new();
         for one in handed {
@@ -51,10 +54,9 @@ impl HandedPlace {
         Ok(places)
     }
 
-    /// The ways to older processes.
+    /// Splits the descriptors into the socket and the links to older processes.
     ///
-    /// # Errors
-    /// There is none to the one that hands over: it has served datagrams of another kind there.
+    /// # Errors There is no link to the previous process, because it has served plain UDP there.
     pub(super) fn into_links(self) -> io::Result<(OwnedFd, Vec<PredecessorLink>)> {
         let sockets = self.links.into_iter().map(UnixDatagram::from).collect::<Vec<_>>();
         let no_link =
@@ -62,7 +64,7 @@ impl HandedPlace {
         let mut told = [0; MAX_PROCESSES * size_of::<ProcessTag>()];
         let first = sockets.first().ok_or_else(no_link)?;
         first.set_nonblocking(true)?;
-        // It was said before this end was handed over.
+        // The previous process has sent the tags before it handed this end over.
         let len = first.recv(&mut told)?;
         let tags = told[..len].as_chunks().0.iter();
         let links = tags.zip(sockets).map(|(tag, socket)| PredecessorLink { tag: *tag, socket });
@@ -71,7 +73,8 @@ impl HandedPlace {
 }
 
 impl PredecessorLink {
-    /// Gives it one datagram, or several that have come as one. They are lost if it has no room, or has ended.
+    /// Sends one datagram, or several that were received as one. Drops them if the other process
+    /// has no room, or has ended.
     pub(super) fn send(&self, meta: &RecvMeta, bytes: &[u8]) {
         let mut message = Vec::with_capacity(HEADER + meta.stride);
         for datagram in bytes.chunks(meta.stride.max(1)) {
@@ -82,14 +85,15 @@ impl PredecessorLink {
         }
     }
 
-    /// Whether the process is still there.
+    /// Whether the process still runs.
     fn is_alive(&self) -> bool {
-        // Nothing, for which it has nothing to do.
+        // An empty message, which the other process ignores.
         self.socket.send(&[]).map_or_else(|error| error.kind() == io::ErrorKind::WouldBlock, |_| true)
     }
 }
 
-/// What the next process gets of a worker whose ids have this tag, and our end of its way to us.
+/// Returns the descriptors for the next process of a worker with this tag, and this process's end
+/// of the new link.
 pub(super) fn hand_over(
     socket: &impl AsFd,
     tag: ProcessTag,
@@ -111,8 +115,8 @@ fn is_link(fd: &OwnedFd) -> bool {
     socket_domain(fd).is_ok_and(|domain| domain == AddressFamily::UNIX)
 }
 
-/// Reads what [`PredecessorLink::send`] has sent, into the front of `room`, which has this many bytes of it. Returns whose it is; `None`: it
-/// is nothing of the kind.
+/// Parses a message of [`PredecessorLink::send`], of `len` bytes in `room`, and moves the datagram
+/// to the front. Returns its metadata; `None` if the message is invalid.
 pub(super) fn read(room: &mut [u8], len: usize) -> Option<RecvMeta> {
     let header: &[u8; HEADER] = room.get(..len)?.first_chunk()?;
     let meta = meta_of(header);
@@ -121,7 +125,8 @@ pub(super) fn read(room: &mut [u8], len: usize) -> Option<RecvMeta> {
     Some(RecvMeta { len, stride: len, ..meta })
 }
 
-/// The sender, with its scope; its port; the address that it sent to, all zeros if nobody knows; the mark of congestion.
+/// Encodes the address, scope and port of the sender, the destination address (all zero if
+/// unknown), and the ECN mark.
 fn header(meta: &RecvMeta) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     let scope = if let SocketAddr::V6(addr) = meta.addr { addr.scope_id() } else { 0 };
@@ -159,7 +164,8 @@ fn as_ipv6(ip: IpAddr) -> Ipv6Addr {
 mod tests {
     use super::*;
 
-    /// A process with this tag, which knows these: our end of the way to it, and what the next one makes of what it hands over.
+    /// Upgrades a process with this tag and these links. Returns its end of the new link, and the
+    /// links of the next process.
     fn upgrade(tag: ProcessTag, older: &[PredecessorLink]) -> (UnixDatagram, Vec<PredecessorLink>) {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let (ours, handed) = hand_over(&socket, tag, older).unwrap();
@@ -200,7 +206,7 @@ mod tests {
         let mut meta = RecvMeta::default();
         (meta.len, meta.stride) = (5, 5);
         known_to_third[1].send(&meta, b"first");
-        // Before it the question whether it is there.
+        // Before it comes the message that checks whether the process runs.
         let mut room = [0; 100];
         assert_eq!(first.recv(&mut room).unwrap(), 0);
         assert_eq!(first.recv(&mut room).unwrap(), HEADER + 5);

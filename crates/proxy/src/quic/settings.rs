@@ -1,4 +1,4 @@
-//! What a connection may take, for the library.
+//! QUIC transport settings and limits of connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,48 +13,51 @@ use super::steering::ConnectionIdLayout;
 use convey_model::HttpLimits;
 use convey_tls::TlsAcceptor;
 
-/// How much of a request a stream may bring before a server takes it: as much as over HTTP/2.
+/// Flow control window of a stream: the bytes of a request before a server takes them, as over
+/// HTTP/2.
 const STREAM_WINDOW: u32 = 64 * 1024;
 
-/// The same of all streams of a connection.
+/// Flow control window of all streams of a connection.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
-/// Most bytes of answers that a connection keeps until its client has them.
+/// Upper bound of unacknowledged response bytes that a connection keeps.
 const SEND_WINDOW: u64 = 1024 * 1024;
 
-/// Streams in one direction: one for control, two for QPACK (RFC 9114, section 6.2), and some of kinds that nobody knows.
+/// Unidirectional streams: one for control, two for QPACK (RFC 9114, section 6.2), and some of
+/// unknown types.
 const ONE_WAY_STREAMS: u32 = 8;
 
-/// How long nothing may come from a client, not even an answer to [`KEEP_ALIVE`].
+/// Idle timeout of a connection, in which not even an answer to [`KEEP_ALIVE`] arrives.
 const MAX_SILENCE: Duration = Duration::from_secs(30);
 
-/// How often a client is asked whether it is there: one that waits for a slow answer has nothing to say.
+/// Interval of keep-alive packets: a client that waits for a slow response sends nothing by itself.
 const KEEP_ALIVE: Duration = Duration::from_secs(12);
 
-/// Clients that wait to be let in at once. Each is looked at as soon as it has come.
+/// Upper bound of clients that wait for admission. convey admits each as soon as it has arrived.
 const MAX_INCOMING: usize = 256;
 
-/// Bytes of what such a client may have sent beyond its first packet, and of all of them.
+/// Upper bounds of the bytes that a waiting client may have sent beyond its first packet, and of
+/// all waiting clients' bytes.
 const INCOMING_BUFFER: u64 = 16 * 1024;
 const ALL_INCOMING_BUFFERS: u64 = 1024 * 1024;
 
-/// The endpoint of one worker.
+/// Settings of one worker's endpoint.
 pub(super) fn of_endpoint(ids: ConnectionIdLayout) -> EndpointConfig {
     let mut config = EndpointConfig::default();
     config.cid_generator(move || Box::new(WorkerIds::new(ids))).supported_versions(vec![QUIC_V1]);
     config
 }
 
-/// Settings of connections that are let in from now on.
+/// Settings of new connections.
 pub(crate) struct ConnectionSettings {
-    /// Without limits of connections: [`ConnectionSettings::of_client`] adds them.
+    /// Settings without limits of connections, which [`ConnectionSettings::of_client`] adds.
     pub(super) config: ServerConfig,
     crypto: Arc<QuicCrypto>,
     streams: u32,
 }
 
 impl ConnectionSettings {
-    /// Settings of one client. They last as long as its connection.
+    /// Settings of one client, which last as long as its connection.
     pub(super) fn of_client(&self, client: QuicClientState) -> Arc<ServerConfig> {
         let mut config = self.config.clone();
         let mut transport = transport(self.streams);
@@ -65,7 +68,7 @@ impl ConnectionSettings {
     }
 }
 
-/// Settings of connections that are let in from now on; `None`: the frontend has no HTTP/3.
+/// Settings of new connections; `None` if the frontend has no HTTP/3.
 pub(super) fn of_connections(acceptor: &TlsAcceptor, limits: &HttpLimits) -> Option<ConnectionSettings> {
     let crypto = Arc::new(QuicCrypto::new(acceptor.quic()?)?);
     let mut config = ServerConfig::with_crypto(crypto.clone());
@@ -77,7 +80,7 @@ pub(super) fn of_connections(acceptor: &TlsAcceptor, limits: &HttpLimits) -> Opt
     Some(ConnectionSettings { config, crypto, streams: limits.streams })
 }
 
-/// Limits of a connection with so many requests at once.
+/// Limits of a connection with this number of concurrent requests.
 fn transport(streams: u32) -> TransportConfig {
     let mut mtu = MtuDiscoveryConfig::default();
     mtu.upper_bound(MAX_DATAGRAM);
@@ -95,5 +98,5 @@ fn transport(streams: u32) -> TransportConfig {
     transport
 }
 
-/// What a connection is closed with in order (`H3_NO_ERROR`, RFC 9114, section 8.1).
+/// Error code of an orderly close (`H3_NO_ERROR`, RFC 9114, section 8.1).
 pub(super) const NO_ERROR: VarInt = VarInt::from_u32(0x100);

@@ -1,4 +1,5 @@
-//! A worker's socket as the library reads and writes it: only what belongs to the worker gets through.
+//! UDP socket of a worker for the QUIC library: filters out datagrams of other workers and
+//! processes.
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
@@ -20,28 +21,28 @@ use super::unproven::{PacketHeader, UnprovenAddresses};
 use crate::context::WorkerContext;
 use convey_snapshot::stats::Counter;
 
-/// Times that nothing but datagrams of others are read before the thread's other work gets a turn.
+/// Reads in a row that yield only foreign datagrams before the thread's other tasks get a turn.
 const MAX_FOREIGN_READS: usize = 8;
 
-/// A worker's socket.
+/// Socket of one worker.
 pub(super) struct QuicSocket {
     place: QuicPlace,
     reading: AtomicU8,
     unproven: Arc<UnprovenAddresses>,
-    /// Its address, and where it counts what it drops.
+    /// Address of the socket, for the counters of dropped datagrams.
     vip: SocketAddr,
     context: Arc<WorkerContext>,
 }
 
-/// Whether a socket is read.
+/// Read state of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum SocketReading {
-    /// What comes is served here.
+    /// This process reads and serves datagrams.
     On,
-    /// What comes waits: another process may take the socket.
+    /// Datagrams wait in the socket, because another process may take it over.
     Held,
-    /// Another process has the socket, and gives back what is ours.
+    /// Another process has the socket, and returns the datagrams of connections that stay here.
     Left,
 }
 
@@ -54,7 +55,7 @@ impl QuicSocket {
         QuicSocket { place, reading: AtomicU8::new(SocketReading::On as u8), unproven, vip, context }
     }
 
-    /// From now on the socket is read, or is not.
+    /// Changes whether the socket is read.
     pub(super) fn set_reading(&self, reading: SocketReading) {
         self.reading.store(reading as u8, Ordering::Relaxed);
         self.place.here().arrivals.reader.wake();
@@ -64,7 +65,8 @@ impl QuicSocket {
         self.place.here()
     }
 
-    /// Gives what has come for others to them, and moves the rest to the front. Returns how many stay.
+    /// Forwards datagrams of other workers and processes, and moves the rest to the front. Returns
+    /// the number of the rest.
     fn keep_ours(&self, rooms: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta], received: usize) -> usize {
         let mut ours = 0;
         for at in 0..received {
@@ -77,8 +79,8 @@ impl QuicSocket {
         ours
     }
 
-    /// Gives a datagram to the process or worker that it is for. Returns whether that is another one. The kernel joins only datagrams of
-    /// one connection.
+    /// Forwards a datagram to the process or worker that it belongs to. Returns `false` if it
+    /// belongs to this worker. The kernel joins only datagrams of one connection.
     fn pass_on(&self, bytes: &[u8], meta: &RecvMeta) -> bool {
         let all = &self.place.all;
         let first = &bytes[..bytes.len().min(meta.stride)];
@@ -99,14 +101,14 @@ impl QuicSocket {
         true
     }
 
-    /// Counts datagrams that have come, for addresses that nobody has proved.
+    /// Counts received datagrams, for the budgets of unproven addresses.
     fn count_unproven(&self, rooms: &[IoSliceMut<'_>], metas: &[RecvMeta]) {
         for (room, meta) in rooms.iter().zip(metas) {
             self.unproven.received(meta.addr, meta.len, PacketHeader::of(&room[..meta.len]));
         }
     }
 
-    /// What the next process gives back.
+    /// Receives datagrams that the next process returns.
     fn poll_given_back(
         &self,
         cx: &mut Context<'_>,
@@ -118,7 +120,7 @@ impl QuicSocket {
         while given < rooms.len().min(metas.len()) {
             match link.try_recv(&mut rooms[given]) {
                 Ok(len) => {
-                    // One without anything only asks whether we are there.
+                    // An empty message only checks whether this process runs.
                     let Some(meta) = predecessor::read(&mut rooms[given], len) else { continue };
                     metas[given] = meta;
                     given += 1;
@@ -151,8 +153,8 @@ impl AsyncUdpSocket for QuicSocket {
         if fits == 0 {
             return Ok(());
         }
-        // The rest is lost on the way, for the library: it sends that again once more has come from
-        // there.
+        // The rest is dropped. The library takes it for packet loss, and sends it again once more
+        // bytes have arrived from there.
         let contents = &contents[..fits];
         let transmit = Transmit { destination, ecn, contents, segment_size, src_ip };
         let sent = socket.try_io(Interest::WRITABLE, || state.send(UdpSockRef::from(socket), &transmit));
@@ -169,7 +171,7 @@ impl AsyncUdpSocket for QuicSocket {
         metas: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
         let WorkerPlace { socket, state, arrivals, .. } = self.here();
-        // First the waker, then the look: no wake-up is lost.
+        // Registering the waker before the check loses no wake-up.
         arrivals.reader.register(cx.waker());
         let taken = arrivals.take(rooms, metas);
         if taken > 0 {
@@ -187,7 +189,7 @@ impl AsyncUdpSocket for QuicSocket {
             ready!(socket.poll_recv_ready(cx))?;
             let received =
                 socket.try_io(Interest::READABLE, || state.recv(UdpSockRef::from(socket), rooms, metas));
-            // An error of a socket that is connected to nobody is about one datagram.
+            // Errors of an unconnected socket concern a single datagram.
             let ours = received.map_or(0, |received| self.keep_ours(rooms, metas, received));
             if ours > 0 {
                 self.count_unproven(rooms, &metas[..ours]);
@@ -221,7 +223,7 @@ impl fmt::Debug for QuicSocket {
     }
 }
 
-/// Waits until a socket takes more; each connection has one.
+/// Poller that waits until a socket is writable; each connection has one.
 struct WritePoller {
     socket: Arc<QuicSocket>,
     writable: Option<Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>>,

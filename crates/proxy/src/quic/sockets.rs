@@ -1,4 +1,4 @@
-//! The sockets of one address, one for each worker, and the rule by which the kernel chooses among them.
+//! QUIC sockets of one address, one for each worker, and the BPF filter that selects among them.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -18,48 +18,49 @@ use super::steering::{ConnectionIdLayout, ProcessTag};
 use crate::Reserved;
 use crate::socket::{bound_for_datagrams, check_is_free};
 
-/// The sockets of one address. None is closed while a worker has connections: the rule goes by their order.
+/// Sockets of one address. All stay open while a worker has connections, because the filter selects
+/// by their order.
 #[derive(Debug)]
 pub(crate) struct QuicSockets {
     pub(super) places: Vec<WorkerPlace>,
     pub(super) tag: ProcessTag,
-    /// Workers that have connections, or let clients in.
+    /// Number of workers that have connections, or accept clients.
     busy: watch::Sender<usize>,
     _reserved: Reserved,
 }
 
-/// What one worker has.
+/// Socket and links of one worker.
 #[derive(Debug)]
 pub(super) struct WorkerPlace {
     pub(super) socket: tokio::net::UdpSocket,
     pub(super) state: UdpSocketState,
     pub(super) arrivals: Arrivals,
     pub(super) predecessors: Vec<PredecessorLink>,
-    /// What the process after this one gives back.
+    /// Link on which the next process returns datagrams.
     pub(super) successor: Mutex<Option<Arc<UnixDatagram>>>,
 }
 
-/// The socket of one worker. It keeps those of the others open.
+/// Socket of one worker. It keeps the sockets of the other workers open.
 #[derive(Debug, Clone)]
 pub(crate) struct QuicPlace {
     pub(super) all: Arc<QuicSockets>,
     pub(super) worker: usize,
 }
 
-/// A worker that has connections, or lets clients in.
+/// Mark of a worker that has connections or accepts clients, until the drop.
 pub(super) struct BusyWorker(Arc<QuicSockets>);
 
-/// One that keeps nothing open.
+/// Weak reference to a worker's socket.
 pub(super) struct WeakPlace {
     all: Weak<QuicSockets>,
     worker: usize,
 }
 
 impl QuicSockets {
-    /// Binds `addr` for the workers that have these runtimes. `ours` are the addresses that this process has bound.
+    /// Binds `addr` for the workers that have these runtimes. `ours` are the addresses that this
+    /// process has bound.
     ///
-    /// # Errors
-    /// Then nothing stays bound.
+    /// # Errors The address cannot be bound. No socket stays bound then.
     pub(crate) fn bind<'a>(
         addr: SocketAddr,
         runtimes: impl IntoIterator<Item = &'a Handle>,
@@ -74,10 +75,10 @@ impl QuicSockets {
         QuicSockets::new(places.collect::<io::Result<_>>()?, reserved)
     }
 
-    /// Takes those that another process has bound: of each worker its socket, and the way back to that process.
+    /// Takes the sockets of a previous process: for each worker its socket, and the link back to
+    /// that process.
     ///
-    /// # Errors
-    /// They are those of something else, or of another number of workers.
+    /// # Errors The sockets are of another kind, or the number of workers differs.
     pub(crate) fn take<'a>(
         handed: Vec<OwnedFd>,
         runtimes: impl ExactSizeIterator<Item = &'a Handle>,
@@ -108,7 +109,7 @@ impl QuicSockets {
         Ok(Arc::new(QuicSockets { places, tag, busy: watch::Sender::new(0), _reserved: reserved }))
     }
 
-    /// Each worker's, in order.
+    /// Splits the sockets into those of each worker, in order.
     pub(crate) fn split(self: Arc<QuicSockets>) -> impl Iterator<Item = QuicPlace> {
         (0..self.places.len()).map(move |worker| QuicPlace { all: self.clone(), worker })
     }
@@ -131,25 +132,26 @@ impl WorkerPlace {
         })
     }
 
-    /// The way on which the next process gives datagrams back, if there is one.
+    /// Link on which the next process returns datagrams, if there is one.
     pub(super) fn successor(&self) -> Option<Arc<UnixDatagram>> {
         self.successor.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 impl QuicPlace {
-    /// What ids of this worker have in common.
+    /// Layout of this worker's connection ids.
     pub(super) fn ids(&self) -> ConnectionIdLayout {
         ConnectionIdLayout { worker: self.worker, workers: self.all.places.len(), tag: self.all.tag }
     }
 
-    /// This worker has connections, or may let clients in, until what this returns is dropped.
+    /// Marks this worker as busy until the drop of the returned guard.
     pub(super) fn busy(&self) -> BusyWorker {
         self.all.busy.send_modify(|busy| *busy += 1);
         BusyWorker(self.all.clone())
     }
 
-    /// Waits until no worker is busy. Until then clients that come to any of the sockets are refused: they would wait in vain else.
+    /// Waits until no worker is busy. Until then a new client at any of the sockets is refused,
+    /// because it would wait in vain.
     pub(super) fn all_done(&self) -> impl Future<Output = ()> + use<> {
         let mut busy = self.all.busy.subscribe();
         async move { _ = busy.wait_for(|busy| *busy == 0).await }
@@ -159,7 +161,7 @@ impl QuicPlace {
         &self.all.places[self.worker]
     }
 
-    /// The same without keeping it open.
+    /// Returns a weak reference.
     pub(super) fn downgrade(&self) -> WeakPlace {
         WeakPlace { all: Arc::downgrade(&self.all), worker: self.worker }
     }
@@ -172,7 +174,8 @@ impl Drop for BusyWorker {
 }
 
 impl WeakPlace {
-    /// For another process: the socket, and the ways back for what is ours, or of older ones. To be called on the worker's thread.
+    /// Returns descriptors for another process: the socket, and the links to this process and to
+    /// older ones. Call it on the worker's thread.
     pub(super) fn offer(&self) -> io::Result<Vec<OwnedFd>> {
         let all = self.all.upgrade().ok_or(io::ErrorKind::NotConnected)?;
         let place = &all.places[self.worker];
@@ -183,15 +186,17 @@ impl WeakPlace {
     }
 }
 
-/// Has the kernel choose among the sockets of an address by the connection id, as
-/// [`QuicDestination`](super::steering::QuicDestination) does (`SO_ATTACH_REUSEPORT_CBPF` of socket(7)).
+/// Attaches a BPF filter to the sockets of an address: the kernel selects the socket by the
+/// connection id, like [`QuicDestination`](super::steering::QuicDestination)
+/// (`SO_ATTACH_REUSEPORT_CBPF` of socket(7)).
 fn steer(socket: &impl AsFd, workers: u32) -> io::Result<()> {
     let code = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
     let half_word_at = |k| code(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, 0, 0, k);
-    // Bytes count from the datagram's first. A load behind its end has the program return 0, the first socket.
+    // Offsets count from the first byte of the datagram. A load beyond its end makes the program
+    // return 0, the first socket.
     let mut program = [
         code(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, 0),
-        // A long header has the id behind its length.
+        // In a long header the id follows its length.
         code(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 2, 0x80),
         half_word_at(6),
         code(libc::BPF_JMP | libc::BPF_JA, 0, 0, 1),
@@ -237,7 +242,7 @@ mod tests {
             let long = [&[0xc0, 0, 0, 0, 1, ID_LEN as u8][..], &id, &[1; 20]].concat();
             let of_client = [&[0xc0, 0, 0, 0, 1, 8][..], &[number as u8; 28]].concat();
             for datagram in [short, long, of_client] {
-                // Each from another port, as a client that moves.
+                // Each datagram comes from another port, like the packets of a client that moves.
                 UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&datagram, free).unwrap();
                 let to = &sockets.places[QuicDestination::of(&datagram).unwrap().worker(WORKERS)].socket;
                 let received = runtime.block_on(async { to.recv_from(&mut [0; 100]).await.unwrap() });

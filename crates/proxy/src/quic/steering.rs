@@ -1,18 +1,19 @@
-//! Which worker a datagram of QUIC is for, and of which process. Pure.
+//! Steering of QUIC datagrams by connection id: to a worker, and to a process. Pure.
 //!
-//! A connection id of ours says both ([`ConnectionIdLayout`]). The id in the first packets of a client is one of its own choice: by the same
-//! rule it leads to some worker, always the same. So the kernel needs one rule for all packets ([`filter`](super::sockets)).
+//! The id of a convey connection contains both ([`ConnectionIdLayout`]). A client chooses the id in
+//! its first packets: the same rule maps that id to some worker, always the same one. So the kernel
+//! needs one rule for all packets ([`sockets`](super::sockets)).
 
-/// Bytes of a connection id of ours.
+/// Length of convey's connection ids.
 pub(super) const ID_LEN: usize = 14;
 
-/// Bytes of it that say the worker, and of which process it is.
+/// Length of the worker's key at the beginning of an id.
 const KEY: usize = 2;
 
-/// Which process, and which of its addresses, has made an id.
+/// Tag of the process and of the listen address that made an id.
 pub(super) type ProcessTag = [u8; 4];
 
-/// What the ids of one worker have in common.
+/// Layout of the ids of one worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ConnectionIdLayout {
     pub(super) worker: usize,
@@ -20,21 +21,21 @@ pub(super) struct ConnectionIdLayout {
     pub(super) tag: ProcessTag,
 }
 
-/// Where a datagram belongs.
+/// Destination of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct QuicDestination {
-    /// The worker's number, times some.
+    /// Key of the worker: its index plus a multiple of the number of workers.
     key: u16,
-    /// The process, if the id is as long as ours.
+    /// Tag of the process, if the id has the length of convey's ids.
     pub(super) tag: Option<ProcessTag>,
 }
 
 impl ConnectionIdLayout {
-    /// An id of this worker, from bytes that nobody can guess.
+    /// Creates an id of this worker from unpredictable bytes.
     pub(super) fn id(self, random: [u8; ID_LEN]) -> [u8; ID_LEN] {
         let workers = u16::try_from(self.workers).unwrap_or(u16::MAX).max(1);
         let drawn = u16::from_be_bytes([random[0], random[1]]);
-        // The last range may be cut short.
+        // The last range may be incomplete.
         let ranges = u16::MAX / workers;
         let key = drawn % ranges * workers + u16::try_from(self.worker).unwrap_or_default();
         let mut id = random;
@@ -45,11 +46,12 @@ impl ConnectionIdLayout {
 }
 
 impl QuicDestination {
-    /// Of a datagram, by the first packet in it (RFC 8999, section 5); `None`: it is too short to be one.
+    /// Reads the destination from the first packet of a datagram (RFC 8999, section 5); `None` if
+    /// it is too short.
     pub(super) fn of(datagram: &[u8]) -> Option<QuicDestination> {
-        /// Of a header that says how long its ids are.
+        /// Flag of a long header, which contains the lengths of its ids.
         const LONG: u8 = 0x80;
-        /// Before the length of the id there are flags and a version.
+        /// Offset of the id's length, after the flags and the version.
         const ID_LENGTH: usize = 5;
         if datagram.first()? & LONG == 0 {
             return QuicDestination::of_id(datagram.get(1..1 + ID_LEN)?);
@@ -58,7 +60,7 @@ impl QuicDestination {
         QuicDestination::of_id(datagram.get(ID_LENGTH + 1..ID_LENGTH + 1 + len)?)
     }
 
-    /// The worker, of so many.
+    /// Index of the worker, among this number of workers.
     pub(super) fn worker(self, workers: usize) -> usize {
         usize::from(self.key) % workers.max(1)
     }

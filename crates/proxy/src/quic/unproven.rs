@@ -1,10 +1,10 @@
-//! Bytes for addresses that no client has proved: at most three times as many as have come from
-//! there (RFC 9000, section 8.1). The library sends a whole datagram as long as one byte of its own
-//! budget is left.
+//! Byte budgets of unproven addresses: at most three times the bytes that have come from there (RFC
+//! 9000, section 8.1). The library sends a whole datagram as long as one byte of its own budget is
+//! left.
 //!
-//! A client may have moved its connection to an address from which somebody else has begun a
-//! handshake, or has in its name. Packets of such a connection have short headers: they are not
-//! limited where packets with short headers have come from, or where no handshake is under way.
+//! A client may move its connection to an address from which another handshake was begun or forged.
+//! Packets of such a connection have short headers: they are not limited where packets with short
+//! headers have arrived, or where no handshake is under way.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -15,20 +15,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lru::LruCache;
 
-/// Bytes of a first packet, at least (RFC 9000, section 14.1).
+/// Lower bound of the bytes of a first packet (RFC 9000, section 14.1).
 const MIN_INITIAL: u64 = 1200;
 
-/// How many bytes may be sent for each that has come.
+/// Bytes that may be sent for each byte received.
 const FACTOR: u64 = 3;
 
-/// Most addresses whose first packets have come, and that are not let in yet. An evicted address
-/// has the budget of one packet.
+/// Upper bound of the addresses whose first packets have arrived, and that are not admitted yet. An
+/// evicted address has the budget of one packet.
 const MAX_ARRIVING: NonZeroUsize = NonZeroUsize::new(256).expect("it is not zero");
 
-/// Most addresses with handshakes under way. Further clients have to prove their addresses first.
+/// Upper bound of the addresses with handshakes under way. Further clients have to prove their
+/// addresses first.
 const MAX_SHAKING: usize = 2048;
 
-/// Most addresses that stay limited after their handshakes have ended without a proof.
+/// Upper bound of the addresses that stay limited after their handshakes have ended without a
+/// proof.
 const MAX_ENDED: NonZeroUsize = NonZeroUsize::new(1024).expect("it is not zero");
 
 /// Header of a packet of QUIC (RFC 9000, section 17): a long one until the handshake is over.
@@ -39,7 +41,7 @@ pub(super) enum PacketHeader {
 }
 
 impl PacketHeader {
-    /// Of the first packet in a datagram.
+    /// Header of the first packet in a datagram.
     pub(super) fn of(datagram: &[u8]) -> PacketHeader {
         const LONG: u8 = 0x80;
         if datagram.first().is_some_and(|first| first & LONG != 0) {
@@ -50,23 +52,24 @@ impl PacketHeader {
     }
 }
 
-/// Addresses of one worker's clients that have proved nothing yet.
+/// Unproven addresses of one worker's clients.
 pub(crate) struct UnprovenAddresses {
     limited: LimitedAddresses,
     addresses: Mutex<Addresses>,
 }
 
-/// Addresses that are limited, without a lock: packets of established connections take none.
+/// Set of limited addresses without a lock, so that packets of established connections take no
+/// lock.
 struct LimitedAddresses {
     all: AtomicUsize,
-    /// Addresses by hash. The keys of the hash are secret, so nobody can choose addresses with the
-    /// hash of somebody else's.
+    /// Number of limited addresses by hash. The hash has a secret key, so nobody can choose an
+    /// address that collides with another one.
     by_hash: Box<[AtomicU16]>,
     keys: RandomState,
 }
 
 impl LimitedAddresses {
-    /// Hashes: several for each address that can be limited. A power of two.
+    /// Number of hashes, several for each address that can be limited. A power of two.
     const HASHES: usize = 16 * 1024;
 
     fn new() -> LimitedAddresses {
@@ -79,7 +82,7 @@ impl LimitedAddresses {
         &self.by_hash[hash & (LimitedAddresses::HASHES - 1)]
     }
 
-    /// Whether an address may be limited. `true` also for a few others.
+    /// Whether an address may be limited. Also `true` for a few other addresses.
     fn may_contain(&self, address: SocketAddr) -> bool {
         self.all.load(Ordering::Relaxed) > 0 && self.slot(address).load(Ordering::Relaxed) > 0
     }
@@ -96,14 +99,14 @@ impl LimitedAddresses {
 }
 
 struct Addresses {
-    /// Bytes that have come from addresses that are not let in yet.
+    /// Bytes received from addresses that are not admitted yet.
     arriving: LruCache<SocketAddr, u64>,
     /// Addresses with handshakes under way.
     shaking: HashMap<SocketAddr, Budget>,
     /// Addresses whose handshakes have ended without a proof.
     ended: LruCache<SocketAddr, Budget>,
-    /// Connections of clients that have proved their address. Nobody else can have these addresses
-    /// limited.
+    /// Number of connections of clients that have proved each address. Nobody else can have these
+    /// addresses limited.
     proven: HashMap<SocketAddr, usize>,
 }
 
@@ -112,7 +115,7 @@ struct Budget {
     received: u64,
     sent: u64,
     handshakes: usize,
-    /// Whether packets with short headers have come: a connection may live there.
+    /// Whether packets with short headers have arrived, so that a connection may use the address.
     has_short: bool,
 }
 
@@ -122,7 +125,7 @@ impl Budget {
     }
 }
 
-/// The address of one connection's client. Dropped, the connection is over.
+/// Address of one connection's client. The drop means that the connection is over.
 pub(crate) struct ClientAddress {
     of: Arc<UnprovenAddresses>,
     address: SocketAddr,
@@ -140,7 +143,8 @@ impl UnprovenAddresses {
         Arc::new(UnprovenAddresses { limited: LimitedAddresses::new(), addresses: Mutex::new(addresses) })
     }
 
-    /// Counts bytes of datagrams that have come. Those with long headers may be the first of a client.
+    /// Counts bytes of received datagrams. A datagram with a long header may be the first of a
+    /// client.
     pub(super) fn received(&self, from: SocketAddr, bytes: usize, header: PacketHeader) {
         let begins = header == PacketHeader::Long;
         if !begins && !self.limited.may_contain(from) {
@@ -158,8 +162,8 @@ impl UnprovenAddresses {
         }
     }
 
-    /// Counts datagrams as sent that begin with such a header, as many whole ones of `each` bytes as may
-    /// be sent now. Returns their bytes.
+    /// Reserves budget for datagrams with such a header: as many whole datagrams of `each` bytes as
+    /// may be sent now. Returns their bytes.
     pub(super) fn reserve(
         &self,
         to: SocketAddr,
@@ -187,7 +191,7 @@ impl UnprovenAddresses {
         fits
     }
 
-    /// Gives bytes back that were not sent after all.
+    /// Returns reserved bytes that were not sent.
     pub(super) fn give_back(&self, to: SocketAddr, bytes: usize) {
         if !self.limited.may_contain(to) {
             return;
@@ -199,21 +203,20 @@ impl UnprovenAddresses {
         }
     }
 
-    /// Bytes of the first packets of a client, which is let in or refused now. Nothing is kept of
-    /// them.
+    /// Takes the byte count of a client's first packets, when the client is admitted or refused.
     pub(crate) fn take_arrived(&self, from: SocketAddr) -> u64 {
         self.lock().arriving.pop(&from).unwrap_or(0).max(MIN_INITIAL)
     }
 
-    /// The address of a client that has proved it before its connection begins.
+    /// Address of a client that has proved it before its connection begins.
     pub(super) fn begin_proven(self: &Arc<Self>, address: SocketAddr) -> ClientAddress {
         let address = ClientAddress { of: self.clone(), address, is_proven: AtomicBool::new(false) };
         address.prove();
         address
     }
 
-    /// Limits an address from now on, unless another connection has proved it: a handshake begins,
-    /// of which so many bytes have arrived. `None`: too many handshakes are under way.
+    /// Limits an address from now on, unless another connection has proved it. A handshake begins,
+    /// of which `arrived` bytes have come. `None` if too many handshakes are under way.
     pub(super) fn begin(self: &Arc<Self>, address: SocketAddr, arrived: u64) -> Option<ClientAddress> {
         let mut addresses = self.lock();
         let Addresses { shaking, ended, proven, .. } = &mut *addresses;
@@ -238,7 +241,7 @@ impl UnprovenAddresses {
 }
 
 impl ClientAddress {
-    /// The client is at its address: it has read what was sent there.
+    /// Notes that the client has proved its address: it has read packets that were sent there.
     pub(super) fn prove(&self) {
         if self.is_proven.swap(true, Ordering::Relaxed) {
             return;
@@ -274,7 +277,7 @@ impl Drop for ClientAddress {
     }
 }
 
-/// Returns the bytes of the whole datagrams of `each` bytes that fit into `most`.
+/// Bytes of the whole datagrams of `each` bytes that fit into `most`.
 fn whole_datagrams(len: usize, each: Option<usize>, most: u64) -> usize {
     match usize::try_from(most) {
         Ok(most) if most < len => each.map_or(0, |each| most / each.max(1) * each),
@@ -294,7 +297,7 @@ mod tests {
     }
 
     impl UnprovenAddresses {
-        /// How many bytes may be sent to an address now.
+        /// Bytes that may be sent to an address now.
         fn left(&self, to: SocketAddr, header: PacketHeader) -> u64 {
             let addresses = self.lock();
             let budget = match header {
@@ -360,12 +363,12 @@ mod tests {
         let other = begin(&all, address(1));
         all.send(address(1), 3_600);
         assert_eq!((all.left(address(1), Long), all.left(address(1), Short)), (0, 0));
-        // A client moves here, and goes on.
+        // A client moves to this address, and its connection continues.
         all.received(address(1), 40, Short);
         assert_eq!((all.left(address(1), Long), all.left(address(1), Short)), (120, u64::MAX));
         drop(other);
         assert_eq!((all.left(address(1), Long), all.left(address(1), Short)), (120, u64::MAX));
-        // It comes to where a handshake has ended before.
+        // The client moves to an address where a handshake has ended before.
         drop(begin(&all, address(2)));
         assert_eq!((all.left(address(2), Long), all.left(address(2), Short)), (3_600, u64::MAX));
     }
