@@ -1,4 +1,5 @@
-//! Effects of a new snapshot on open connections: it may end them, or have them counted anew at their sources.
+//! Effects of a new snapshot on open connections: the connections end, or count anew at their
+//! sources.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;

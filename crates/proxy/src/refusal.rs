@@ -1,4 +1,4 @@
-//! Log lines about connections that are refused, or wait: limited for each reason.
+//! Log lines about connections that are refused, or wait: rate-limited for each reason.
 
 use std::fmt::Display;
 

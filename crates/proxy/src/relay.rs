@@ -1,8 +1,9 @@
-//! The relay: bytes both ways between a client and a server until both have closed.
+//! Byte relay between a client and a server, in both directions, until both have closed.
 //!
-//! One future moves both directions through a buffer that the whole thread shares, so an idle connection
-//! holds no memory for bytes; only what the other side would not take is kept. A direction that fills the
-//! buffer is bulk: it moves inside the kernel ([`Pipe`]) until it no longer is.
+//! One future moves both directions through a buffer that the whole thread shares, so an idle
+//! connection holds no memory for bytes: the relay keeps only the bytes that the other side does
+//! not take. A direction that fills the buffer is bulk: the kernel moves its bytes ([`Pipe`]) until
+//! it fills the buffer no longer.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::cell::RefCell;
@@ -20,41 +21,42 @@ use super::socket;
 use super::window::Window;
 use convey_stream::{ByteStream, More, Pipe, tcp_info};
 
-/// How a connection ended.
+/// Reason of the end of a relayed connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RelayEnd {
     /// Both sides closed.
     Closed,
     /// No byte moved for the idle timeout.
     Idle,
-    /// The client reset it, or vanished.
+    /// The client reset the connection, or vanished.
     ClientReset,
-    /// The server reset it, or vanished.
+    /// The server reset the connection, or vanished.
     ServerReset,
     /// The server's host no longer answers.
     ServerGone,
     /// A reload denied the client.
     Denied,
-    /// An operator has ended it.
+    /// An operator has ended the connection.
     Killed,
 }
 
-/// How long a connection is waited for.
+/// Time limits of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
-    /// Without a byte in either direction (up to a quarter longer).
+    /// Time without a byte in either direction (up to a quarter longer).
     pub(super) idle: Duration,
-    /// For the server's host to acknowledge something (up to a half, or [`LONGEST_PULSE`], longer).
+    /// Time in which the server's host acknowledges nothing (up to a half, or [`LONGEST_PULSE`],
+    /// longer).
     pub(super) unanswered: Duration,
 }
 
-/// Size of the buffer a thread's connections share.
+/// Size of the buffer that a thread's connections share.
 const SCRATCH: usize = 64 * 1024;
 
 /// Reads of one direction before the thread's other connections get a turn.
 const TURNS: usize = 8;
 
-/// A spliced read below this is small, and so many of them in a row end splicing.
+/// A spliced read below this size is small. `SMALL_READS` small reads in a row end splicing.
 const SMALL: usize = 16 * 1024;
 const SMALL_READS: u8 = 4;
 
@@ -62,11 +64,11 @@ thread_local! {
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into());
 }
 
-/// Longest time between two looks at a connection that stands still.
+/// Longest interval between two checks of an idle connection.
 const LONGEST_PULSE: Duration = Duration::from_secs(15);
 
-/// Relays between `client` and `server`, beginning with `early`, which the client has sent already. `count` is
-/// told the bytes received from and sent to the client as they move.
+/// Relays between `client` and `server`, beginning with `early`, the bytes that the client has sent
+/// already. Calls `count` with the bytes received from and sent to the client as they move.
 pub(super) async fn relay(
     client: &mut ByteStream,
     server: &mut ByteStream,
@@ -76,7 +78,7 @@ pub(super) async fn relay(
 ) -> RelayEnd {
     let mut up = OneWay { rest: early, ..OneWay::default() };
     let mut down = OneWay::default();
-    // A server may send more at once than a client asks for in all.
+    // A server may send more at once than a client requests in total.
     down.window.begin(server.tcp());
     let mut quiet = Quiet::new(patience);
     let mut silence = Silence::default();
@@ -107,8 +109,8 @@ pub(super) async fn relay(
             if silence.pulse_passed(server.tcp(), quiet.pulse) >= patience.unanswered {
                 return Poll::Ready(RelayEnd::ServerGone);
             }
-            // A side that does not read keeps us from reading the other, and so from seeing its reset.
-            // (Unless writing to it has heard of that already.)
+            // While one side does not read, the relay does not read the other side, and so does not
+            // see its reset. (Unless a write to that side has reported the reset.)
             if up.is_blocked() && (down.done == Some(Done::Reset) || was_reset(client.tcp())) {
                 return Poll::Ready(RelayEnd::ClientReset);
             }
@@ -122,32 +124,33 @@ pub(super) async fn relay(
     .await
 }
 
-/// What the two directions' outcomes mean for the connection; `None`: it goes on.
+/// Outcome of the connection from the outcomes of its directions; `None` while it continues.
 ///
-/// A direction that can no longer be written does not end the connection at once: the side that refuses
-/// our bytes may have sent a last answer before, and that is still delivered.
+/// A direction whose destination is closed does not end the connection at once: that side may have
+/// sent a last response before, which is still delivered.
 fn end(up: Poll<Done>, down: Poll<Done>) -> Option<RelayEnd> {
     use Done::{Closed, Finished, ReadFailed, Reset};
     match (up, down) {
         (Poll::Ready(ReadFailed), _) => Some(RelayEnd::ClientReset),
         (_, Poll::Ready(ReadFailed)) => Some(RelayEnd::ServerReset),
         (Poll::Ready(_), Poll::Ready(Reset | Closed)) => Some(RelayEnd::ClientReset),
-        // A server that closed without reading all it was sent: its answer went out in order.
+        // A server may close without reading all bytes: its response was sent in order.
         (Poll::Ready(_), Poll::Ready(Finished)) => Some(RelayEnd::Closed),
         _ => None,
     }
 }
 
-/// A reset after the end of its stream does not count (`EPIPE`): what it sent before is still delivered.
+/// Whether the peer has reset the connection. A reset after the end of its stream (`EPIPE`) does
+/// not count, because the bytes before it are still delivered.
 fn was_reset(stream: &TcpStream) -> bool {
     matches!(stream.take_error(), Ok(Some(error)) if error.kind() != io::ErrorKind::BrokenPipe)
 }
 
-/// Counts the time without a byte in pulses, so that moving bytes reads no clock.
+/// Timer of the idle time, in pulses, so that moving bytes reads no clock.
 struct Quiet {
     pulse: Duration,
     idle: Duration,
-    /// Whole pulses without a byte; `None` while the present one may have begun with some.
+    /// Whole pulses without a byte; `None` if bytes may have moved in the current pulse.
     time: Option<Duration>,
 }
 
@@ -161,7 +164,7 @@ impl Quiet {
         self.time = None;
     }
 
-    /// Whether the idle timeout is over.
+    /// Adds a pulse. Returns whether the idle timeout is over.
     fn pulse_passed(&mut self) -> bool {
         let time = self.time.map_or(Duration::ZERO, |time| time + self.pulse);
         self.time = Some(time);
@@ -169,11 +172,12 @@ impl Quiet {
     }
 }
 
-/// Counts the time, in pulses, that a server's host has left something unacknowledged: the TCP user timeout (RFC 9293,
-/// section 3.8.3). The kernel's own (`TCP_USER_TIMEOUT`) would also end connections whose server only does not read.
+/// Timer, in pulses, of the time in which the server's host acknowledges nothing: the TCP user
+/// timeout (RFC 9293, section 3.8.3). The kernel's own timer (`TCP_USER_TIMEOUT`) would also end
+/// connections whose server does not read.
 #[derive(Default)]
 struct Silence {
-    /// `None` while nothing waits to be acknowledged.
+    /// Time so far; `None` while no bytes await an acknowledgement.
     time: Option<Duration>,
 }
 
@@ -188,15 +192,15 @@ impl Silence {
     }
 }
 
-/// How a direction ended.
+/// Outcome of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Done {
     /// The end of the stream was passed on.
     Finished,
     /// The source reset the connection, or vanished.
     ReadFailed,
-    /// The destination reset the connection. Writing may be what hears of it first, and then reading
-    /// no longer does.
+    /// The destination reset the connection. A write may report the reset first, and then reads no
+    /// longer do.
     Reset,
     /// The destination had closed before.
     Closed,
@@ -213,10 +217,10 @@ impl Done {
 struct OneWay {
     /// Bytes that have been written.
     moved: u64,
-    /// What was read and not yet taken, from `sent` on.
+    /// Bytes that were read and not yet taken, from `sent` on.
     rest: Vec<u8>,
     sent: usize,
-    /// Set while the direction is spliced; given back whenever it is empty and the source is quiet.
+    /// Pipe while the direction is spliced; returned whenever it is empty and the source is idle.
     pipe: Option<Pipe>,
     splicing: bool,
     window: Window,
@@ -226,7 +230,7 @@ struct OneWay {
 }
 
 impl OneWay {
-    /// Whether the destination does not take what is held.
+    /// Whether the destination does not take the bytes that are held.
     fn is_blocked(&self) -> bool {
         self.done.is_none() && (!self.rest.is_empty() || self.pipe.as_ref().is_some_and(|p| !p.is_empty()))
     }
@@ -236,7 +240,7 @@ impl OneWay {
         self.window.on_pulse(self.moved, is_blocked, from);
     }
 
-    /// Moves what there is to move. `other` is how the other direction has ended.
+    /// Moves the available bytes. `other` is the outcome of the other direction.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -258,7 +262,7 @@ impl OneWay {
         Poll::Pending
     }
 
-    /// Writes what is held, or reads more.
+    /// Writes the bytes that are held, or reads more.
     fn poll_step(
         &mut self,
         cx: &mut Context<'_>,
@@ -270,9 +274,10 @@ impl OneWay {
             return Poll::Ready(Err(Done::write_failed(&error)));
         }
         if self.at_end {
-            // If both have ended, closing says so, but not in TLS.
+            // If both directions have ended, the close of the socket sends the end, except in TLS.
             if other != Some(Done::Finished) || to.plain().is_none() {
-                // The only error is that the other side is gone; the other direction will say so.
+                // The only possible error is that the destination is gone, which the other
+                // direction reports.
                 let _ = ready!(to.poll_shutdown(cx));
             }
             return Poll::Ready(Err(Done::Finished));
@@ -282,7 +287,7 @@ impl OneWay {
             false => self.poll_copy(cx, from, to, other),
         };
         match read {
-            // Writing to it has taken the news of the reset; this is no end of a stream.
+            // A write has taken the error of the reset, so this is not the end of a stream.
             Poll::Ready(Err(Done::Finished)) if other == Some(Done::Reset) => {
                 Poll::Ready(Err(Done::ReadFailed))
             }
@@ -325,7 +330,7 @@ impl OneWay {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads through the thread's buffer and writes as much as the other side takes at once.
+    /// Reads through the thread's buffer, and writes as much as the destination takes at once.
     fn poll_copy(
         &mut self,
         cx: &mut Context<'_>,
@@ -340,8 +345,9 @@ impl OneWay {
                 Err(_) => return Poll::Ready(Err(Done::ReadFailed)),
             };
             self.splicing = n == SCRATCH && from.plain().is_some() && to.plain().is_some();
-            // The end of the stream is often there as well. This makes no call unless the runtime knows of more.
-            // (After a reset that writing has heard of, an end would be none.)
+            // The end of the stream has often arrived as well. This read makes no system call
+            // unless the runtime expects more. (After a reset that a write has reported, an end of
+            // the stream would be wrong.)
             let next = match n < SCRATCH && other != Some(Done::Reset) {
                 true => from.poll_read(cx, &mut buffer[n..]),
                 false => Poll::Pending,
@@ -350,7 +356,7 @@ impl OneWay {
                 n += more;
                 self.at_end = more == 0;
             }
-            // With the last bytes TCP waits for the end, and sends both in one segment.
+            // With `More::End`, TCP sends the last bytes and the end in one segment.
             let more = if self.at_end { More::End } else { More::No };
             let sent = match to.poll_write(cx, &buffer[..n], more) {
                 Poll::Ready(Ok(sent)) => sent,
@@ -397,8 +403,8 @@ impl OneWay {
                 Poll::Ready(Ok(()))
             }
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Poll::Ready(Err(Done::ReadFailed)),
-            // Nothing there, or the end of the stream, or urgent data (RFC 9293, section 3.8.5), which splicing
-            // does not get past: only reading can tell.
+            // No bytes, the end of the stream, or urgent data (RFC 9293, section 3.8.5), which
+            // stops splicing: only a read can find out.
             _ => {
                 let read = self.poll_copy(cx, from, to, other);
                 self.splicing = true;

@@ -1,7 +1,8 @@
-//! One connection of a client from accept to its end: its state, its counts, and which snapshot it uses.
+//! Connection of a client from accept to its end: its state, its counts, and the snapshot that it
+//! uses.
 //!
-//! The steps of its life are beside it: `admission` (checks), `slots` (waits), `serve` (relaying), and `connect`
-//! (servers).
+//! The steps of its life are in other modules: `admission` (checks), `slots` (waits), `serve`
+//! (relaying), and `connect` (servers).
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 mod serve;
@@ -33,7 +34,8 @@ use convey_snapshot::{Frontend, Pool, Snapshot};
 use convey_stream::Leg;
 use convey_upstream::PickContext;
 
-/// TCP or QUIC connection of a client, counted from accept on. Dropped before it has ended, it was cut.
+/// TCP or QUIC connection of a client, counted from accept on. A drop before its end counts as a
+/// cut.
 pub(super) struct TcpSession {
     pub(super) downstream: PickContext,
     pub(super) context: Arc<WorkerContext>,

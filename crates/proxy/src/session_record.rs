@@ -55,7 +55,8 @@ impl SessionRecord {
         self.waits_since = Instant::now();
     }
 
-    /// Counts bytes from and to the client. One task has the record, so plain loads and stores will do.
+    /// Counts bytes from and to the client. One task has the record, so plain loads and stores
+    /// suffice.
     pub(super) fn count(&self, rx: u64, tx: u64) {
         for (bytes, n) in [(&self.bytes_rx, rx), (&self.bytes_tx, tx)] {
             bytes.store(bytes.load(Ordering::Relaxed) + n, Ordering::Relaxed);
@@ -79,7 +80,7 @@ impl SessionRecord {
         self.connect = self.tried.map(|tried| tried.elapsed());
     }
 
-    /// Notes that a session goes on with the server of this permit.
+    /// Notes that a session continues with the server of this permit.
     pub(super) fn moves_to(&mut self, permit: &Permit, addr: SocketAddr) {
         let (backend, name) = permit.names();
         self.server = Some((backend, ServedBy { name, addr }));

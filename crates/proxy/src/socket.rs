@@ -1,4 +1,4 @@
-//! Sockets with the options the proxy wants.
+//! Sockets with the options that the proxy needs.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use convey_model::Endpoint;
 
-/// An address cannot be listened on.
+/// Error of an address that cannot be listened on.
 #[derive(Debug, Error)]
 #[error("cannot listen on {at}: {cause}{}", remedy(*at, cause))]
 pub struct BindError {
@@ -21,18 +21,19 @@ pub struct BindError {
 }
 
 impl BindError {
-    /// Where that was.
+    /// Address and protocol of the failed bind.
     pub fn at(&self) -> Endpoint {
         self.at
     }
 
-    /// Whether another socket has it.
+    /// Whether another socket has the address.
     pub fn is_taken(&self) -> bool {
         self.cause.kind() == io::ErrorKind::AddrInUse
     }
 }
 
-/// Tries to bind each of these places, as a start does, and keeps none. Returns what cannot be listened on.
+/// Tries to bind each of these places, like a start, and closes the sockets again. Returns the
+/// failures.
 pub fn try_to_bind<'a>(places: impl IntoIterator<Item = &'a Endpoint>) -> Vec<BindError> {
     let refused = |at: &Endpoint| {
         let kind = match at.protocol {
@@ -44,7 +45,8 @@ pub fn try_to_bind<'a>(places: impl IntoIterator<Item = &'a Endpoint>) -> Vec<Bi
     places.into_iter().filter_map(refused).collect()
 }
 
-/// Advice to an operator on an address that cannot be listened on; empty if the cause says it.
+/// Advice for operators on an address that cannot be listened on; empty if the cause is clear by
+/// itself.
 pub fn remedy(at: Endpoint, cause: &io::Error) -> String {
     let port = at.addr.port();
     match cause.kind() {
@@ -67,18 +69,20 @@ pub fn remedy(at: Endpoint, cause: &io::Error) -> String {
     }
 }
 
-/// Has the reset that ends a connection get no further than the first router, so that its client hears nothing.
+/// Limits the TTL of the reset that ends a connection to one hop, so that the client does not
+/// receive it.
 pub(super) fn keep_reset_near(stream: &TcpStream) {
     let socket = SockRef::from(stream);
-    // One of the two is the socket's; an IPv4 client of a socket of IPv6 has both.
+    // One of the two options applies to the socket; an IPv4 client of an IPv6 socket has both.
     let _ = (socket.set_ttl_v4(1), socket.set_unicast_hops_v6(1));
 }
 
-/// Longest accept queue; the kernel lowers it to `net.core.somaxconn`.
+/// Length of the accept queue; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 65_535;
 
 /// Binds `addr` `count` times; the kernel spreads new connections over the sockets. `ours` are the
-/// addresses that this process has bound. Of another process it takes all that are `handed` over, for clients wait there.
+/// addresses that this process has bound. All sockets `handed` over by another process are used,
+/// because clients wait in them.
 pub(super) fn listen(
     addr: SocketAddr,
     count: usize,
@@ -98,8 +102,9 @@ pub(super) fn listen(
     handed.chain((0..missing).map(|_| socket())).collect()
 }
 
-/// Fails if somebody else has bound `addr`: SO_REUSEPORT alone would let a second balancer share the port without a
-/// word. A bind without it fails if anybody is there, us on an overlapping address of `ours` included.
+/// Fails if another process has bound `addr`: with SO_REUSEPORT alone a second balancer would share
+/// the port unnoticed. A bind without SO_REUSEPORT fails if any socket is there, so the check is
+/// skipped where an address of `ours` overlaps.
 pub(super) fn check_is_free(
     addr: SocketAddr,
     kind: Type,
@@ -111,12 +116,13 @@ pub(super) fn check_is_free(
     Ok(())
 }
 
-/// A socket that shares `addr` with others of ours.
+/// Creates a socket that shares `addr` with other sockets of this process.
 pub(super) fn bound(addr: SocketAddr, kind: Type) -> io::Result<Socket> {
     bind(addr, kind, true)
 }
 
-/// The same of UDP, where so many bytes may wait. Without privileges the kernel lowers that to `net.core.rmem_max`.
+/// Creates a UDP socket that shares `addr`, with this receive buffer. Without privileges the kernel
+/// lowers the buffer to `net.core.rmem_max`.
 pub(super) fn bound_for_datagrams(addr: SocketAddr, receive_buffer: usize) -> io::Result<UdpSocket> {
     let socket = bound(addr, Type::DGRAM)?;
     if set_socket_recv_buffer_size_force(&socket, receive_buffer).is_err() {
@@ -125,7 +131,7 @@ pub(super) fn bound_for_datagrams(addr: SocketAddr, receive_buffer: usize) -> io
     Ok(socket.into())
 }
 
-/// Where a client connected to, before another program's NAT on this host sent it here; `None` if there was none.
+/// Original destination of a client's connection, before NAT on this host; `None` without NAT.
 pub(super) fn asked_before_nat(stream: &TcpStream) -> Option<SocketAddr> {
     let socket = SockRef::from(stream);
     let asked = match stream.local_addr().ok()?.is_ipv4() {
@@ -135,14 +141,14 @@ pub(super) fn asked_before_nat(stream: &TcpStream) -> Option<SocketAddr> {
     asked.ok()?.as_socket()
 }
 
-/// Has a listener queue as few new connections as the kernel can be made to (one), before its queue is
-/// emptied for good.
+/// Reduces the accept queue to the kernel's minimum (one connection), before the queue is emptied
+/// for the last time.
 pub(super) fn queue_no_more(listener: &tokio::net::TcpListener) {
     let _ = SockRef::from(listener).listen(0);
 }
 
-/// Has the kernel ask the other side whether it is still there, so that one that vanished is noticed within two
-/// and a half minutes.
+/// Enables keep-alive probes, so that convey notices within two and a half minutes that a peer has
+/// vanished.
 pub(super) fn keep_alive(socket: &SockRef<'_>) -> io::Result<()> {
     let probes =
         TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10));
@@ -154,10 +160,11 @@ fn bind(addr: SocketAddr, kind: Type, reuse_port: bool) -> io::Result<Socket> {
     if addr.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    // UDP has no connections that linger: there it would let others share the port.
+    // UDP has no TIME-WAIT: there the option would let other programs share the port.
     if kind == Type::STREAM {
         socket.set_reuse_address(true)?;
-        // Small writes go out at once. Accepted connections inherit both from their listener (tcp(7)).
+        // Small writes are sent at once. Accepted connections inherit both options from their
+        // listener (tcp(7)).
         socket.set_tcp_nodelay(true)?;
         keep_alive(&SockRef::from(&socket))?;
     }
@@ -171,9 +178,10 @@ fn bind(addr: SocketAddr, kind: Type, reuse_port: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// What to tell an operator if no interface of this host has an address: nobody comes to it yet.
+/// Warning for operators if no interface of this host has an address, so that no client reaches it
+/// yet.
 pub fn missing_address(ip: IpAddr) -> Option<String> {
-    // The kernel knows all of a host's addresses, those of routes among them.
+    // The kernel knows all addresses of a host, including those of routes.
     let bound = std::net::UdpSocket::bind((ip, 0));
     if !bound.is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable) {
         return None;
@@ -182,7 +190,7 @@ pub fn missing_address(ip: IpAddr) -> Option<String> {
     Some(format!("no interface has {ip} yet: clients come once one has (a standby's, or `{add}`)"))
 }
 
-/// The command that gives an interface an address.
+/// Command that adds an address to an interface.
 fn adding(ip: IpAddr) -> String {
     match ip {
         IpAddr::V4(ip) => format!("ip addr add {ip}/32 dev INTERFACE"),
@@ -256,7 +264,7 @@ mod tests {
         for ip in ["192.0.2.1", "2001:db8::1"] {
             let ip: IpAddr = ip.parse().unwrap();
             assert!(missing_address(ip).unwrap().starts_with(&format!("no interface has {ip} yet")));
-            // Where the kernel has IPv6 at all.
+            // Only where the kernel supports IPv6.
             if std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() || ip.is_ipv4() {
                 listen(SocketAddr::new(ip, 45_678), 1, Vec::new(), []).unwrap();
             }

@@ -1,4 +1,4 @@
-//! The limits of one source at a frontend: its connections of TCP and its sessions of UDP are counted alike.
+//! Limits of a source at a frontend: TCP connections and UDP sessions count alike.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,10 +7,9 @@ use convey_model::{CountedSource, Excess, Sources, Timestamp};
 use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;
 
-/// Counts a new connection of a client at its source. `None` if nothing is counted for it.
+/// Counts a new connection of a client at its source. `None` if the source has no limits.
 ///
-/// # Errors
-/// Why it is refused.
+/// # Errors Reason of the refusal.
 pub(super) fn count(
     frontend: &Frontend,
     client: IpAddr,
@@ -20,7 +19,7 @@ pub(super) fn count(
     sources.begin_counted(client, &frontend.config.limits, now).map_err(reason)
 }
 
-/// Why a source is refused.
+/// Reason of a refusal, for the counters.
 pub fn reason(excess: Excess) -> Counter {
     match excess {
         Excess::Connections => Counter::RefusedSourceConnections,
@@ -28,24 +27,25 @@ pub fn reason(excess: Excess) -> Counter {
     }
 }
 
-/// Counts a connection that goes on, whatever the limits say. `None` if nothing is counted for it.
+/// Counts an open connection regardless of the limits. `None` if the source has no limits.
 pub(super) fn count_open(frontend: &Frontend, client: IpAddr) -> Option<CountedSource> {
     limited(frontend, client)?.opened_counted(client)
 }
 
-/// A connection that was counted came to nothing: it takes nothing of what its source may begin.
+/// Gives back a counted connection that was not established, so that it does not use up the
+/// source's rate.
 pub(super) fn give_back(frontend: &Frontend, client: IpAddr) {
     if let Some(sources) = limited(frontend, client) {
         sources.give_back(client, &frontend.config.limits);
     }
 }
 
-/// The sources of a frontend, if this client is counted at its own.
+/// Sources of a frontend, if this client counts at its own source.
 pub(super) fn limited(frontend: &Frontend, client: IpAddr) -> Option<&Arc<Sources>> {
     frontend.sources.as_ref().filter(|_| !frontend.config.trusts(client))
 }
 
-/// Whether this refuses a connection because of its source's limits.
+/// Whether this is a refusal because of a source's limits.
 pub(super) fn is_over_limit(reason: Counter) -> bool {
     matches!(reason, Counter::RefusedSourceConnections | Counter::RefusedSourceRate)
 }

@@ -1,8 +1,10 @@
-//! Routes of TLS connections: which backend serves a client, by the server name and the protocols in its ClientHello. convey decrypts
-//! nothing for that. Of a client that it has shaken hands with it knows them already.
+//! Routes of TLS connections: the server name and the protocols in the ClientHello select the
+//! backend. convey decrypts nothing for that. For a client with a TLS session of convey's own, it
+//! takes both from the handshake.
 //!
-//! The hello is looked at where it waits, in the socket's receive buffer: a slow client takes no memory of this process, and its server
-//! gets the bytes as they came. It has to be there in time, for a silent client would keep its connection slot.
+//! convey peeks at the hello in the socket's receive buffer: a slow client takes no memory of this
+//! process, and the server gets the bytes unchanged. The hello has a time limit, because a silent
+//! client would keep its connection slot.
 
 use std::io;
 use std::sync::Arc;
@@ -24,54 +26,54 @@ use convey_tls::SessionFacts;
 use convey_trace::ConnectionStep;
 use convey_upstream::PickContext;
 
-/// How long a hello may take once its client may come in: three lost segments in a row, one after the other.
+/// Time limit for a hello after admission: three lost segments in a row, one after the other.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a client that no route is for may take to read why.
+/// Time that a client without a route has to read the alert.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What a client asks for, and where it goes.
+/// Server name of a client, and its route.
 #[derive(Debug)]
 pub(super) struct Routed {
-    /// The server name of its hello.
+    /// Server name of the hello.
     sni: Option<Box<str>>,
-    /// `None`: no route is for it, or a reload took the routes away.
+    /// Route; `None` if no route matches, or a reload removed the routes.
     route: Option<Arc<SniRoute>>,
-    /// As of the choice.
+    /// Backend as of the choice.
     pool: Arc<Pool>,
 }
 
-/// Why there is no hello.
+/// Reason why there is no hello.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NoHello {
-    /// It closed without a byte.
+    /// The client closed without a byte.
     Silent,
     Reset,
-    /// It closed within its hello.
+    /// The client closed within its hello.
     Cut,
     Malformed(HelloFault),
 }
 
-/// Why no route is for a client.
+/// Reason why no route matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NoWay {
     NotTls,
-    /// It speaks TLS, and is told this.
+    /// The client speaks TLS, and gets this alert.
     NoRoute(HelloAlert),
 }
 
 impl Routed {
-    /// The backend.
+    /// Backend of the route.
     pub(super) fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
 
-    /// For the access log.
+    /// Server name and route, for the access log.
     pub(super) fn logged(&self) -> LoggedHello {
         LoggedHello { sni: self.sni.clone(), route: self.route.as_ref().map(|route| route.name.clone()) }
     }
 
-    /// Counts at its route.
+    /// Adds to a counter of the route.
     pub(super) fn count(&self, core: usize, counter: Counter) {
         if let Some(route) = &self.route {
             route.live.traffic.add(core, counter, 1);
@@ -80,10 +82,10 @@ impl Routed {
 }
 
 impl TcpSession {
-    /// Chooses a route by the client's hello, where its frontend has routes. `early` is what has been read already.
+    /// Chooses a route by the client's hello, if the frontend has routes. `early` holds the bytes
+    /// that have been read already.
     ///
-    /// # Errors
-    /// Why the connection is over; `None` if it was closed in order.
+    /// # Errors Reason of the end; `None` if the client has closed in order.
     pub(super) async fn choose_route(
         &mut self,
         client: &mut Leg,
@@ -92,7 +94,7 @@ impl TcpSession {
         if self.frontend.sni.is_none() {
             return Ok(());
         }
-        // In a box: connections without routes have no room for it.
+        // A box, so that connections without routes hold no memory for it.
         let hello = match Box::pin(self.hello_of(client, early)).await? {
             Ok(hello) => hello,
             Err(NoHello::Silent) => {
@@ -115,21 +117,21 @@ impl TcpSession {
             Err(NoWay::NotTls) => return Err(Some(Counter::NotTls)),
             Err(NoWay::NoRoute(alert)) => alert,
         };
-        // Within a session of our own an alert would have to be encrypted.
+        // Within convey's own TLS session the alert would have to be encrypted.
         if client.stream.facts().is_none() {
             tell(client, alert).await;
         }
         Err(Some(Counter::NoRoute))
     }
 
-    /// What the client asks for; `None`: it does not speak TLS.
+    /// Returns the client's hello; `None` if the client does not speak TLS.
     async fn hello_of(
         &self,
         client: &Leg,
         early: &[u8],
     ) -> Result<Result<Option<ClientHello>, NoHello>, Counter> {
         if let Some(SessionFacts { server_name, protocol, .. }) = client.stream.facts() {
-            // It has shaken hands with us.
+            // convey has terminated TLS, and has these facts from the handshake.
             let [name, protocol] =
                 [&server_name, &protocol].map(|said| Some(&**said).filter(|said| !said.is_empty()));
             return Ok(Ok(Some(ClientHello::of(name, protocol.map(str::as_bytes)))));
@@ -137,16 +139,18 @@ impl TcpSession {
         let limit = self.frontend.config.limits.first_byte_timeout.filter(|_| early.is_empty());
         if let Some(limit) = limit {
             let first = timeout_at(self.downstream.began + limit, client.tcp().readable());
-            // An error is met again by whoever reads.
+            // The next read reports an error again.
             _ = first.await.map_err(|_| Counter::FirstByteTimeout)?;
         }
         timeout(HELLO_TIMEOUT, receive(client.tcp(), early)).await.map_err(|_| Counter::HelloTimeout)
     }
 
-    /// Takes the route of this snapshot for a hello; `None`: the client does not speak TLS.
+    /// Selects the route of this snapshot for a hello; `hello` is `None` if the client does not
+    /// speak TLS.
     fn go_by(&mut self, hello: Option<ClientHello>, snapshot: &Snapshot) -> Result<(), NoWay> {
         let newest = self.frontend_in(snapshot).clone();
-        // A reload may have taken the routes away. In mode http the connection would have to be one of HTTP from its beginning.
+        // A reload may have removed the routes. In mode http a connection has to be served as HTTP
+        // from its beginning, so the old frontend is used.
         let frontend = if newest.config.mode.is_http() { self.frontend.clone() } else { newest };
         let route = match (&frontend.sni, &hello) {
             (Some(routes), Some(hello)) => routes.route(hello.server_name.as_deref(), hello.alpn()),
@@ -174,13 +178,14 @@ impl TcpSession {
         no_way.map_or(Ok(()), Err)
     }
 
-    /// The backend that serves the client, as of the choice.
+    /// Backend that serves the client, as of the choice.
     pub(super) fn pool(&self) -> &Arc<Pool> {
         self.routed.as_ref().map_or(&self.frontend.pool, |routed| &routed.pool)
     }
 }
 
-/// Tells a client why it is refused, and closes the connection in order. What waits unread would have it reset before it has read that.
+/// Sends an alert to a client, and closes the connection in order. Reads the remaining bytes first,
+/// because unread bytes would reset the connection before the client has read the alert.
 async fn tell(client: &mut Leg, alert: HelloAlert) {
     if let Some(Ok(_)) = try_write(client.tcp(), &alert.record(), More::No) {
         client.close_in_order();
@@ -188,7 +193,7 @@ async fn tell(client: &mut Leg, alert: HelloAlert) {
     }
 }
 
-/// Waits for a whole hello; `None`: what comes is not TLS. It stays unread.
+/// Waits for a complete hello; `None` if the bytes are not TLS. They stay in the socket.
 async fn receive(stream: &TcpStream, early: &[u8]) -> Result<Option<ClientHello>, NoHello> {
     let mut verdict = parse(early);
     loop {
@@ -203,7 +208,8 @@ async fn receive(stream: &TcpStream, early: &[u8]) -> Result<Option<ClientHello>
     }
 }
 
-/// What has come so far. If that is not enough, the socket becomes readable again with the next bytes.
+/// Parses the bytes that have arrived. If more are needed, the socket becomes readable again with
+/// the next bytes.
 fn look(stream: &TcpStream, early: &[u8], ready: Ready) -> Result<HelloVerdict, NoHello> {
     let mut buffer = [0; MAX_HELLO];
     let start = early.len().min(MAX_HELLO);
@@ -220,7 +226,7 @@ fn look(stream: &TcpStream, early: &[u8], ready: Ready) -> Result<HelloVerdict, 
     });
     match looked {
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(NoHello::Reset),
-        // All that will ever come is there.
+        // The client has closed: no further bytes will arrive.
         Err(_) if ready.is_read_closed() => match stream.take_error() {
             Ok(None) if end == 0 => Err(NoHello::Silent),
             Ok(None) => Err(NoHello::Cut),

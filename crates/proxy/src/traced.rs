@@ -1,4 +1,4 @@
-//! What a trace is told of connections and of sessions of UDP.
+//! Trace events of TCP connections and UDP sessions.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use convey_tls::{TlsError, handshake_fault};
 use convey_trace::{ConnectionStep, TraceEvent, TraceStep};
 use convey_upstream::PickContext;
 
-/// Shows a step to those who watch, if anybody does.
+/// Sends a step to the subscribers of traces, if there are any.
 #[inline]
 pub(super) fn tell(
     context: &WorkerContext,
@@ -32,13 +32,13 @@ pub(super) fn tell(
     });
 }
 
-/// Datagrams that were dropped for this reason.
+/// Step of datagrams that were dropped for this reason.
 pub(super) fn drops(reason: Counter) -> ConnectionStep {
     let label = if reason.label().is_empty() { reason.drop_label() } else { reason.label() };
     ConnectionStep::Dropped { reason: label }
 }
 
-/// How it ends that ends so.
+/// Step of an end with this termination.
 pub(super) fn end(
     (termination, reason): (Termination, Option<&'static str>),
     bytes: Option<(u64, u64)>,
@@ -50,14 +50,14 @@ pub(super) fn end(
     }
 }
 
-/// A connect has failed so.
+/// Step of a failed connect.
 pub(super) fn connect_failed(error: &io::Error) -> ConnectionStep {
     let fault = error.get_ref().and_then(|error| error.downcast_ref::<TlsError>()).map(handshake_fault);
     ConnectionStep::ConnectFailed { errno: error.raw_os_error(), fault }
 }
 
 impl TcpSession {
-    /// Shows what has happened to it, which may be about a server.
+    /// Traces a step of the connection, which may concern a server.
     #[inline]
     pub(super) fn trace(&self, server: Option<u32>, step: ConnectionStep) {
         tell(&self.context, &self.downstream, &self.frontend, server, step);

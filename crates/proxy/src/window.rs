@@ -1,5 +1,6 @@
-//! How much the kernel takes in for a direction, ahead of us: no more than its other end has taken so far. The receive
-//! queue of a direction that nobody reads at its other end is lost memory, and many of these starve all others.
+//! Receive windows of relayed connections: the kernel buffers no more for a direction than its
+//! other end has taken so far. Bytes that the other end does not read waste memory, and many such
+//! buffers starve all other connections.
 
 use std::io;
 
@@ -10,25 +11,29 @@ use super::window_budget::{BlockedBytes, WindowSlot};
 use convey_model::client_of;
 use convey_stream::tcp_info;
 
-/// Bytes moved at which [`Window::begin`] is called if nobody has: the kernel begins with 128 KiB.
+/// Bytes moved before the first [`Window::begin`], unless the relay calls it earlier: the kernel
+/// begins with 128 KiB.
 const MIN_MOVED: u64 = 16 * 1024;
 
-/// Bytes that are spliced at once while a direction is not known to flow.
+/// Bytes that are spliced at once in the state [`WindowState::New`].
 const FIRST_SPLICES: usize = 64 * 1024;
 
-/// The widest receive buffer of a direction that is not known to flow. The window is between half of it and all.
+/// Upper bound of the receive buffer of a direction that is not known to flow. The window is
+/// between half of it and all of it.
 pub(super) const WIDEST: u64 = 256 * 1024;
 
-/// Bytes that the other end has acknowledged when a direction flows: more than one that reads nothing has room for.
+/// Acknowledged bytes from which on a direction flows: more than the buffers of an end that reads
+/// nothing.
 const FLOWING: u64 = 512 * 1024;
 
-/// How often is asked what the other end has taken, in bytes moved.
+/// Bytes moved between two checks of the other end's acknowledgements.
 const ASK: u64 = 128 * 1024;
 
-/// The receive window of a direction. Most are short: the kernel's own does for their first bytes.
+/// Receive window of a direction. The first bytes use the kernel's own window, which suffices for
+/// most connections.
 #[derive(Debug, Default)]
 pub(super) struct Window {
-    /// Bytes moved at which to look again, once it has been looked at.
+    /// Bytes moved at which the next check is due; 0 before the first.
     next: u64,
     /// Bytes moved at the last pulse.
     at_pulse: u64,
@@ -37,32 +42,32 @@ pub(super) struct Window {
 
 #[derive(Debug, Default)]
 enum WindowState {
-    /// It is not known whether it flows.
+    /// No check has shown yet that the direction flows.
     #[default]
     New,
-    /// It flows.
+    /// The direction flows.
     Flowing,
-    /// It flows, and has one of the thread's slots.
+    /// The direction flows, and has one of the thread's slots.
     Unlimited { _slot: Box<WindowSlot> },
-    /// It flowed without limit until it was blocked. It holds what it was given then, and gets no more until that has been
-    /// taken.
+    /// The direction was unlimited until it was blocked. It holds the bytes that it got then, and
+    /// gets no more until the other end has taken them.
     Blocked { _held: BlockedBytes },
 }
 
 impl Window {
-    /// Keeps the kernel from having the receive buffer grow. It does not shrink either: bytes that the sender was
-    /// promised room for would be thrown away.
+    /// Keeps the kernel from changing the receive buffer. A smaller buffer would drop bytes that
+    /// fit into the window of the sender.
     pub(super) fn begin(&mut self, from: &TcpStream) {
         let _ = socket_options::lock_receive_buffer(from, true);
         self.next = ASK;
     }
 
-    /// Most bytes to splice at once, of `most`.
+    /// Upper bound of the bytes to splice at once, `most` at most.
     pub(super) fn most(&self, most: usize) -> usize {
         if matches!(self.state, WindowState::New) { FIRST_SPLICES } else { most }
     }
 
-    /// Makes room for more, if the direction, which has moved so many bytes, flows.
+    /// Makes room for more if the direction, which has moved so many bytes, flows.
     #[inline]
     pub(super) fn on_moved(&mut self, moved: u64, from: &TcpStream, to: &TcpStream) {
         if moved < self.next.max(MIN_MOVED) {
@@ -75,8 +80,9 @@ impl Window {
         }
     }
 
-    /// One that stands still has no use for its slot. If it is blocked it holds what the slot stands for: it keeps its slot
-    /// where there is no room to charge that.
+    /// Releases the slot of a direction that has moved no byte since the last pulse. If it is
+    /// blocked, it may still hold the slot's bytes, so it keeps the slot unless the budget has room
+    /// for them.
     pub(super) fn on_pulse(&mut self, moved: u64, is_blocked: bool, from: &TcpStream) {
         let stands_still = moved == self.at_pulse;
         self.at_pulse = moved;
@@ -107,7 +113,7 @@ impl Window {
         }
     }
 
-    /// Takes a slot if there is one for the end that the direction leads to.
+    /// Takes a slot if one is free for the end that the direction leads to.
     fn take_slot(&mut self, moved: u64, from: &TcpStream, to: &TcpStream) {
         self.next = moved + FLOWING;
         self.state = WindowState::Flowing;
@@ -121,25 +127,26 @@ impl Window {
     }
 }
 
-/// Has the kernel choose again how much it holds for us.
+/// Lets the kernel choose the size of the receive buffer again.
 fn unlimit(from: &TcpStream) -> io::Result<()> {
     socket_options::lock_receive_buffer(from, false)?;
-    // It may have been limited.
+    // The window may have been limited.
     socket_options::clamp_window(from, SockRef::from(from).recv_buffer_size()?)
 }
 
-/// Has the window shrink to [`WIDEST`] while its sender uses up what it has been promised. The buffer keeps its size, which
-/// the kernel would not have grow a second time.
+/// Shrinks the window to [`WIDEST`] while its sender uses up the window that it has. The buffer
+/// keeps its size, because the kernel would not grow it a second time.
 fn limit(from: &TcpStream) -> io::Result<()> {
     socket_options::lock_receive_buffer(from, true)?;
     socket_options::clamp_window(from, WIDEST as usize)
 }
 
-/// Has the kernel hold this many bytes for us, if it holds fewer.
+/// Grows the receive buffer to this size, if it is smaller.
 fn widen(from: &TcpStream, bytes: usize) {
     let socket = SockRef::from(from);
     if socket.recv_buffer_size().is_ok_and(|has| has < bytes) {
-        // The kernel doubles what it is told. The window has a limit of its own, which it had from the buffer.
+        // The kernel doubles this size. The window has its own limit, from the size of the buffer
+        // before.
         let _ = socket.set_recv_buffer_size(bytes / 2);
         let _ = socket_options::clamp_window(from, bytes);
     }
@@ -151,17 +158,17 @@ mod socket_options {
     use std::mem::size_of_val;
     use std::os::fd::AsRawFd;
 
-    /// Of include/uapi/asm-generic/socket.h, from Linux 5.15 on.
+    /// From include/uapi/asm-generic/socket.h, since Linux 5.15.
     const SO_BUF_LOCK: c_int = 72;
-    /// Of include/uapi/linux/socket.h: the kernel does not change the receive buffer's size.
+    /// From include/uapi/linux/socket.h: locks the size of the receive buffer.
     const SOCK_RCVBUF_LOCK: c_int = 2;
 
-    /// Has the kernel leave the receive buffer as it is, or choose its size again.
+    /// Locks the size of the receive buffer, or lets the kernel choose it again.
     pub(super) fn lock_receive_buffer(socket: &impl AsRawFd, locked: bool) -> io::Result<()> {
         set(socket, libc::SOL_SOCKET, SO_BUF_LOCK, if locked { SOCK_RCVBUF_LOCK } else { 0 })
     }
 
-    /// The window that the sender is told is no wider.
+    /// Limits the window that is advertised to the sender.
     pub(super) fn clamp_window(socket: &impl AsRawFd, bytes: usize) -> io::Result<()> {
         set(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, c_int::try_from(bytes).unwrap_or(c_int::MAX))
     }
@@ -194,7 +201,7 @@ mod tests {
         Window { state: WindowState::Flowing, ..Window::default() }
     }
 
-    /// One that has a slot.
+    /// Window with a slot.
     fn unlimited(from: &TcpStream, to: &TcpStream) -> Window {
         let mut window = flowing();
         window.on_moved(FLOWING, from, to);
@@ -254,7 +261,7 @@ mod tests {
         let (from, to) = stream().await;
         let buffer = SockRef::from(&from).recv_buffer_size().unwrap() as u64;
         window_budget::set(3, buffer);
-        // One end would get two of them.
+        // A second slot would go to the same end.
         let (_, other) = stream().await;
         let mut blocked = [unlimited(&from, &to), unlimited(&from, &other)];
         for _ in 0..9 {

@@ -1,4 +1,4 @@
-//! Which directions of one thread may have a wide receive window, and how much those may hold that are blocked.
+//! Budget of one thread for wide receive windows, and for the bytes of blocked directions.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -7,15 +7,15 @@ use std::fs;
 use super::window::WIDEST;
 use convey_model::Prefix;
 
-/// What the directions of one thread that have what the kernel thinks right (`net.ipv4.tcp_rmem`) may hold together, should
-/// they all be blocked: with the usual 6 MB those are 42. All others stay at [`WIDEST`], which is 128 MB/s at a
-/// millisecond's distance, but 3 MB/s at fifty.
+/// Upper bound of the bytes that the unlimited directions of one thread hold if all are blocked.
+/// With the usual 6 MB of `net.ipv4.tcp_rmem`, that allows 42 directions. All others stay at
+/// [`WIDEST`], which gives 128 MB/s at a round-trip time of a millisecond, but 3 MB/s at fifty.
 const UNLIMITED: u64 = 256 * 1024 * 1024;
 
-/// So many directions in one thread are unlimited, however much that is.
+/// Lower bound of the unlimited directions in one thread, whatever `net.ipv4.tcp_rmem` is.
 const FEWEST: u64 = 8;
 
-/// What directions that are blocked may hold beside that, once they have given their slots back.
+/// Upper bound of the bytes that blocked directions hold after they have released their slots.
 const MAX_BLOCKED_BYTES: u64 = 256 * 1024 * 1024;
 
 thread_local! {
@@ -27,21 +27,21 @@ thread_local! {
 
 #[derive(Debug)]
 struct WindowBudget {
-    /// Slots that are left.
+    /// Number of free slots.
     free: u64,
-    /// Slots of each end that directions lead to.
+    /// Number of slots of each end that directions lead to.
     taken: HashMap<Prefix, u64>,
-    /// Bytes that blocked directions may hold yet.
+    /// Bytes that blocked directions may still take.
     held_free: u64,
 }
 
-/// One direction may have a wide window.
+/// Right of one direction to a wide window, until the drop.
 #[derive(Debug)]
 pub(super) struct WindowSlot {
     to: Prefix,
 }
 
-/// So many bytes are held by a blocked direction.
+/// Bytes that a blocked direction holds, charged until the drop.
 #[derive(Debug)]
 pub(super) struct BlockedBytes {
     bytes: u64,
@@ -54,8 +54,8 @@ impl WindowBudget {
 }
 
 impl WindowSlot {
-    /// For a direction that leads to this end. One end may have as many slots as are left: the end of a direction decides
-    /// whether it is blocked.
+    /// Takes a slot for a direction that leads to this end; each end gets at most as many slots as
+    /// are left then. The end that a direction leads to decides whether it is blocked.
     pub(super) fn take(to: Prefix) -> Option<WindowSlot> {
         BUDGET.with_borrow_mut(|budget| {
             let has = budget.taken.get(&to).copied().unwrap_or_default();
@@ -67,7 +67,7 @@ impl WindowSlot {
         })
     }
 
-    /// Whether there is one for somebody.
+    /// Whether a slot is free.
     pub(super) fn is_free() -> bool {
         BUDGET.with_borrow(|budget| budget.free > 0)
     }
@@ -86,7 +86,7 @@ impl Drop for WindowSlot {
 }
 
 impl BlockedBytes {
-    /// Charges so many bytes, if there is room for them.
+    /// Charges this number of bytes, if the budget has room for them.
     pub(super) fn charge(bytes: u64) -> Option<BlockedBytes> {
         BUDGET.with_borrow_mut(|budget| {
             budget.held_free = budget.held_free.checked_sub(bytes)?;
@@ -101,7 +101,7 @@ impl Drop for BlockedBytes {
     }
 }
 
-/// How many directions of a thread are unlimited, with this `net.ipv4.tcp_rmem`.
+/// Number of unlimited directions in a thread, with this `net.ipv4.tcp_rmem`.
 fn slots(tcp_rmem: &str) -> u64 {
     let widest = tcp_rmem.split_whitespace().nth(2).and_then(|most| most.parse().ok());
     (UNLIMITED / widest.unwrap_or(u64::MAX).max(WIDEST)).max(FEWEST)
@@ -113,7 +113,7 @@ pub(super) fn set(slots: u64, held: u64) {
     BUDGET.set(WindowBudget::new(slots, held));
 }
 
-/// Slots and bytes that are left.
+/// Free slots, and bytes left in the budget.
 #[cfg(test)]
 pub(super) fn left() -> (u64, u64) {
     BUDGET.with_borrow(|budget| (budget.free, budget.held_free))

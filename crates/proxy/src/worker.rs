@@ -1,4 +1,4 @@
-//! Worker thread: its runtime, its commands, its end.
+//! Worker thread: its runtime, its commands, and its end.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 mod command;
@@ -55,8 +55,9 @@ impl Drop for WorkerRuntime {
     }
 }
 
-/// Drops this thread's capabilities, for it gets its sockets bound. It keeps `CAP_SYS_RESOURCE`, for pipes that are longer
-/// than an unprivileged user's (`fs.pipe-user-pages-soft`).
+/// Drops this thread's capabilities, because another thread binds its sockets. It keeps
+/// `CAP_SYS_RESOURCE`, for pipes that are longer than an unprivileged user's
+/// (`fs.pipe-user-pages-soft`).
 fn drop_capabilities() {
     let Ok(sets) = capabilities(None) else { return };
     let kept = sets.permitted & CapabilitySet::SYS_RESOURCE;
@@ -126,7 +127,7 @@ impl Operators {
             WorkerCommand::KillFlow { id, answer } => {
                 let _ = answer.send(flow_queries::kill(id, self.started));
             }
-            // The sender sees that its answer is dropped.
+            // The drop of the channel answers the sender.
             _ => {}
         }
     }

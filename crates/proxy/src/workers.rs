@@ -189,8 +189,9 @@ impl Workers {
         })
     }
 
-    /// Closes the places that are no longer wanted. Clients in the accept queues are served. Established connections go on, and
-    /// so do UDP sessions, for `patience` at most, for their end is not visible.
+    /// Closes the places that are no longer wanted. Clients in the accept queues are served.
+    /// Established connections continue, and UDP sessions continue for `patience` at most, because
+    /// they have no visible end.
     pub async fn close(&mut self, ready: &PreparedSockets, patience: Duration) {
         let mut closed = Vec::new();
         self.late.retain(&ready.wanted);

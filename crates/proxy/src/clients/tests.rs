@@ -1,4 +1,4 @@
-//! Clients that take what they get, one after another.
+//! Tests of client shares: clients take all connections that they can get, one after another.
 
 use futures_util::FutureExt;
 use proptest::prelude::*;
@@ -19,7 +19,8 @@ fn frontend(most: Option<u32>, per_client: Option<u32>, trusted: &[&str]) -> Fro
     frontend
 }
 
-/// How many connections these clients get, of so many that the process may have, if each takes all it can.
+/// Number of connections that each client gets if it takes all it can, in a process with `most`
+/// connections.
 fn taken(most: u64, frontend: &Frontend, clients: &[&str]) -> Vec<u64> {
     let (all, mut open) = (Arc::new(Clients::default()), Vec::new());
     let mut taken = vec![0; clients.len()];
@@ -105,8 +106,8 @@ fn udp_frontend(most: Option<u32>) -> Frontend {
     frontend
 }
 
-/// So many UDP sessions of a client, of which the first are streams, at a frontend that may have `most`: as many as
-/// it gets.
+/// UDP sessions of a client at a frontend with the limit `most`, as many as it gets. The first ones
+/// are streams.
 fn sessions(
     all: &Arc<Clients>,
     frontend: &Frontend,
@@ -158,7 +159,7 @@ fn streams_of_others_and_a_clients_own_questions_leave_less_for_it() {
     assert!(all.shards.iter().all(|shard| shard.lock().unwrap().is_empty()));
 }
 
-/// A connection of a client at a frontend with limits: it waits, or is counted and may have a slot.
+/// Connection of a client at a frontend with limits: it waits, or is counted and may have a slot.
 struct Connection {
     client: IpAddr,
     counted: Counted,
@@ -166,7 +167,7 @@ struct Connection {
     has_slot: bool,
 }
 
-/// Connections as workers handle them.
+/// Model of the workers with their connections.
 struct World {
     all: Arc<Clients>,
     frontend: Frontend,
@@ -183,7 +184,7 @@ impl World {
         if let Some((counted, waiting)) = self.all.count_or_wait(client, &self.frontend, MANY) {
             self.open.push(Connection { client, counted, waiting, has_slot: false });
         }
-        // A connection that waits looks once.
+        // A waiting connection checks once.
         self.look(self.open.len() - 1);
         self.have_called_ones_look();
     }
@@ -198,7 +199,7 @@ impl World {
         self.have_called_ones_look();
     }
 
-    /// One that waits looks whether it may go on.
+    /// Checks whether a waiting connection may continue.
     fn look(&mut self, which: usize) {
         let Connection { client, counted, waiting, .. } = &mut self.open[which];
         if let Some(place) = waiting
@@ -218,7 +219,7 @@ impl World {
         }
     }
 
-    /// Everybody who is called looks, until nobody is.
+    /// Lets called connections check until none is called.
     fn have_called_ones_look(&mut self) {
         self.take_slots();
         let is_called = |open: &Connection| {
@@ -229,7 +230,7 @@ impl World {
         }
     }
 
-    /// Whether somebody waits who could go on, though there is a slot and nobody is called any more.
+    /// Whether a connection could continue, although a slot is free and no connection is called.
     fn is_stuck(&self) -> bool {
         let could = |open: &Connection| {
             let all = self.all.has_at(self.frontend.live.id, client_of(open.client));

@@ -10,7 +10,8 @@ use super::REGISTRY;
 pub struct RegisteredRequest(usize);
 
 impl RegisteredRequest {
-    /// Registers a request that is with the server with this id. `is_over` says that the server is down already.
+    /// Registers a request that is with the server with this id. `is_over` is set if the server is
+    /// down already.
     pub(crate) fn new(server: u32, is_over: bool) -> RegisteredRequest {
         let request = RunningRequest { server, is_over, waker: None };
         REGISTRY.with(|registry| RegisteredRequest(registry.requests.borrow_mut().insert(request)))

@@ -1,4 +1,4 @@
-//! Real sockets on loopback, with the relay between them.
+//! Tests of the relay between real sockets on loopback.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -10,7 +10,7 @@ use super::*;
 
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// A client and a server, and what is between them.
+/// Client and server, with the relay between them.
 struct Line {
     client: TcpStream,
     server: TcpStream,
@@ -22,7 +22,7 @@ impl Line {
         Line::begun(Vec::new(), idle).await
     }
 
-    /// The client has sent something before there was a server.
+    /// Begins the relay of a client that has sent bytes before there was a server.
     async fn begun(early: Vec<u8>, idle: Duration) -> Line {
         let (client, front) = pair().await;
         let (back, server) = pair().await;
@@ -43,7 +43,7 @@ impl Line {
     }
 }
 
-/// Two ends of a connection.
+/// Both ends of a connection.
 async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let connect = TcpStream::connect(listener.local_addr().unwrap());
@@ -51,7 +51,7 @@ async fn pair() -> (TcpStream, TcpStream) {
     (connected.unwrap(), accepted.unwrap().0)
 }
 
-/// Bytes that show every shift and swap.
+/// Bytes in which every shift and swap is visible.
 fn bytes(len: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(len as u64);
     std::iter::repeat_with(|| random.u8(..)).take(len).collect()
@@ -190,7 +190,8 @@ async fn the_last_answer_of_a_server_that_reads_no_further_is_delivered() {
     line.server.write_all(b"413 too large").await.unwrap();
     drop(line.server); // nothing unread: an orderly close
     assert_eq!(read_exactly(&mut line.client, 13).await, b"413 too large");
-    // The server's host answers what comes now with a reset; the client may still go on for a while.
+    // The server's host answers these bytes with a reset; the client may still continue for a
+    // while.
     while line.client.write_all(&[0; 1000]).await.is_ok() {
         tokio::task::yield_now().await;
     }
@@ -215,7 +216,7 @@ async fn a_byte_now_and_then_keeps_a_connection_open() {
     let mut line = Line::new(idle).await;
     tokio::time::pause();
     for _ in 0..10 {
-        // Not by `sleep`: while the kernel carries the byte, no timer fires.
+        // `sleep` would not do: while the kernel carries the byte, no timer fires.
         tokio::time::advance(idle / 2).await;
         tokio::time::resume();
         line.server.write_all(b".").await.unwrap();
@@ -278,7 +279,7 @@ async fn urgent_data_within_bulk_stops_nothing() {
     assert!(read.unwrap() == [&data[..], &data[..]].concat(), "everything but the urgent byte");
 }
 
-/// Writes until nobody takes any more.
+/// Writes until the peer takes no more.
 async fn fill(stream: &mut TcpStream) {
     let block = vec![0; 1 << 20];
     while tokio::time::timeout(Duration::from_millis(300), stream.write_all(&block)).await.is_ok() {}

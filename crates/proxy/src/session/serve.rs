@@ -127,16 +127,19 @@ impl TcpSession {
             end = relay(&mut client.stream, &mut leg.stream, early, patience, count) => end,
             end = self.until_ended(permit) => end,
         };
-        // A client that sends nothing proves nothing about the server: health checks of other load balancers do so.
+        // A client that sends nothing proves nothing about the server: health checks of other load
+        // balancers connect and close.
         if end == RelayEnd::Closed && !is_silent {
             permit.answered();
         }
         end
     }
 
-    /// Waits for an end that neither side causes: the server is down, or the client is denied.
+    /// Waits for an end that neither side causes: the server goes down, or a reload denies the
+    /// client.
     async fn until_ended(&self, permit: &Permit) -> RelayEnd {
-        // The server may have gone down before the registry had it: snapshots are published before the registry ends connections.
+        // The server may have gone down before it was in the registry: convey publishes a snapshot
+        // before the registry ends connections.
         if permit.ends_when_down() && permit.is_down_in(&self.context.snapshot()) {
             return RelayEnd::ServerGone;
         }

@@ -1,4 +1,4 @@
-//! Sessions among those of their clients' sources, where the frontend has limits for these.
+//! UDP sessions as part of their sources' connections, where the frontend has source limits.
 
 use super::session::UdpSession;
 use super::table::{SessionKey, SessionTable};
@@ -7,8 +7,8 @@ use convey_model::{CountedSource, Timestamp};
 use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;
 
-/// Counts a new session of a client at its source. Of one that has as many as it may have, a session gives way that can have been
-/// forged: a question, or a stream whose server is silent.
+/// Counts a new session of a client at its source. If the source is at its limit, evicts one of its
+/// sessions that may be forged: a question, or a stream whose server is silent.
 pub(super) fn count(
     sessions: &mut SessionTable<UdpSession>,
     frontend: &Frontend,
@@ -34,7 +34,8 @@ pub(super) fn count(
     })
 }
 
-/// Adds a session, and has it be found by its source if it is counted there. Returns its number.
+/// Adds a session to the table, and to the list of its source if it is counted there. Returns its
+/// number.
 pub(super) fn insert(
     sessions: &mut SessionTable<UdpSession>,
     address: usize,
@@ -52,7 +53,7 @@ pub(super) fn insert(
     number
 }
 
-/// Counts the open sessions of an address at their sources, in the table of the frontend as it is now.
+/// Counts the open sessions of an address at their sources, in the frontend's current table.
 pub(super) fn count_open(sessions: &mut SessionTable<UdpSession>, address: usize, frontend: &Frontend) {
     sessions.count_anew(address, frontend.live.id, |key, session| {
         let is_counted = session.count_at_source(frontend);
@@ -78,7 +79,7 @@ mod tests {
     use convey_model::{Excess, Limits, Protocol, Sources};
     use convey_snapshot::{Health, Snapshot, fixture};
 
-    /// A frontend whose sources may begin one session, with one server.
+    /// Frontend with one server, whose sources may begin one session a second.
     struct Story {
         vip: SocketAddr,
         server: UdpSocket,
@@ -116,7 +117,7 @@ mod tests {
             Story { vip, server, sources, context, relay }
         }
 
-        /// A reload: sources of the same frontend are counted in this table.
+        /// Reloads: sources of the same frontend are counted in this table.
         fn reload(&mut self, sources: &Arc<Sources>) {
             let before = self.context.snapshot();
             let frontend = &before.frontends[0];
@@ -130,7 +131,7 @@ mod tests {
             self.relay.expire(Duration::MAX);
         }
 
-        /// Begins one more half a second after the start.
+        /// Begins another session half a second after the start.
         fn begin_soon(&self) -> Result<(), Excess> {
             self.sources.begin([127, 0, 0, 1].into(), &LIMITS, Timestamp(500_000_000))
         }

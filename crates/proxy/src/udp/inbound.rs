@@ -1,4 +1,5 @@
-//! What has come from a client, by itself or behind PROXY headers: there each datagram begins with one of version 2.
+//! Datagrams from a client, with or without PROXY headers. With headers, each datagram begins with
+//! a header of version 2.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,18 +13,18 @@ use crate::header_error::HeaderError;
 /// Datagrams of one client.
 #[derive(Clone, Copy)]
 pub(super) struct Inbound<'a> {
-    /// Without their header, if there was one: then it is one datagram.
+    /// Datagrams without their header; a single one if there was a header.
     pub(super) datagrams: Datagrams<'a>,
     header: Option<Header<'a>>,
 }
 
 impl<'a> Inbound<'a> {
-    /// What a client has sent by itself.
+    /// Datagrams that a client has sent without a header.
     pub(super) fn of(datagrams: Datagrams<'a>) -> Inbound<'a> {
         Inbound { datagrams, header: None }
     }
 
-    /// What follows the header of one datagram.
+    /// Parses the header of one datagram, and returns the bytes after it.
     pub(super) fn behind_header(datagram: Datagrams<'a>) -> Result<Inbound<'a>, HeaderError> {
         let header = parse(datagram.bytes)?;
         if header.version == ProxyVersion::V1 {
@@ -33,7 +34,7 @@ impl<'a> Inbound<'a> {
         Ok(Inbound { datagrams, header: Some(header) })
     }
 
-    /// The session that it belongs to, at the address that was `asked`.
+    /// Key of the session at the address that was `asked`.
     pub(super) fn key(&self, asked: Option<IpAddr>) -> SessionKey {
         let peer = self.datagrams.meta.addr;
         match &self.header {
@@ -45,7 +46,7 @@ impl<'a> Inbound<'a> {
         }
     }
 
-    /// Appends the header for a server; `vip` is where the datagram came to.
+    /// Appends the header for a server; `vip` is the address that received the datagram.
     pub(super) fn write_header(&self, version: ProxyVersion, vip: SocketAddr, to: &mut Vec<u8>) {
         let meta = self.datagrams.meta;
         let asked = if vip.ip().is_unspecified() { meta.dst_ip } else { None };

@@ -1,4 +1,4 @@
-//! The task of one listening socket: it waits for datagrams, for time to pass and to be told to stop.
+//! Task of one UDP listening socket: it handles datagrams, timers and orders.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::net::SocketAddr;
@@ -16,35 +16,36 @@ use super::sockets::{Listening, WeakListening};
 use crate::context::WorkerContext;
 use crate::handover::HandedSession;
 
-/// While a listener drains, who is silent for this long has finished: idle clients do not hold a stop up.
+/// Idle timeout of sessions while a listener drains, so that idle clients do not delay a stop.
 const FINISHED: Duration = Duration::from_secs(2);
 
-/// Time between two looks for sessions that are over: a quarter of the idle timeout, within these limits.
+/// Interval between two checks for expired sessions: a quarter of the idle timeout, within these
+/// limits.
 const PULSE: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 
-/// A listener that runs.
+/// Running listener.
 pub(crate) struct UdpListener {
     orders: mpsc::UnboundedSender<Order>,
     socket: WeakListening,
 }
 
 enum Order {
-    /// Begin no new sessions; end with the last one, at this time at the latest.
+    /// Begin no new sessions; end with the last session, at this time at the latest.
     Drain(Option<Instant>),
     /// Begin sessions again.
     Resume,
-    /// Read nothing, and tell the sessions.
+    /// Stop reading, and return the sessions.
     Hold(oneshot::Sender<Vec<HandedSession>>),
-    /// Read again.
+    /// Resume reading.
     Release,
-    /// End: the sessions go on in another process.
+    /// End, because the sessions continue in another process.
     Leave,
 }
 
 impl UdpListener {
     /// Starts to serve clients of a socket that is bound to `vip`.
     ///
-    /// Goes on with the `sessions` of another process.
+    /// Continues the `sessions` of another process.
     pub(crate) fn start(
         vip: SocketAddr,
         listening: Listening,
@@ -59,41 +60,41 @@ impl UdpListener {
         UdpListener { orders, socket }
     }
 
-    /// The socket once more, for another process.
+    /// Returns a duplicate of the socket, for another process.
     pub(crate) fn socket(&self) -> Option<OwnedFd> {
         self.socket.socket()
     }
 
-    /// Reads nothing until [`UdpListener::release`]; datagrams that come wait. Returns the sessions for another process,
-    /// which has the same sockets.
+    /// Stops reading until [`UdpListener::release`]; datagrams wait in the socket. Returns the
+    /// sessions for another process, which has the same sockets.
     pub(crate) fn hold(&self) -> oneshot::Receiver<Vec<HandedSession>> {
         let (sessions, held) = oneshot::channel();
         let _ = self.orders.send(Order::Hold(sessions));
         held
     }
 
-    /// Reads again.
+    /// Resumes reading.
     pub(crate) fn release(&self) {
         let _ = self.orders.send(Order::Release);
     }
 
-    /// Ends. The sessions go on in another process.
+    /// Ends the listener. Its sessions continue in another process.
     pub(crate) fn leave(&self) {
         let _ = self.orders.send(Order::Leave);
     }
 
-    /// Begins no new sessions; those that are open go on, for `patience` at most if there is a limit. With the last
-    /// one of all workers the sockets are closed.
+    /// Begins no new sessions; open sessions continue, for `patience` at most if there is a limit.
+    /// The sockets are closed once no worker has a session.
     pub(crate) fn drain(&self, patience: Option<Duration>) {
         let _ = self.orders.send(Order::Drain(patience.map(|patience| Instant::now() + patience)));
     }
 
-    /// Serves new clients again. Returns `false` if it has ended.
+    /// Serves new clients again. Returns `false` if the listener has ended.
     pub(crate) fn resume(&self) -> bool {
         self.orders.send(Order::Resume).is_ok()
     }
 
-    /// Whether it has ended.
+    /// Whether the listener has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.orders.is_closed()
     }
@@ -102,13 +103,13 @@ impl UdpListener {
 struct ListenerTask {
     relay: Relay,
     listening: Listening,
-    /// When it ends at the latest, if there is a limit; set while it drains.
+    /// Deadline of the drain, if there is a limit; set while the listener drains.
     until: Option<Option<Instant>>,
-    /// Whether the other workers know that we have no sessions left.
+    /// Whether this worker has reported to the others that it has no sessions left.
     is_done: bool,
-    /// Whether nothing is read for now.
+    /// Whether reading is stopped for now.
     is_held: bool,
-    /// Whether another process goes on.
+    /// Whether another process continues the sessions.
     has_left: bool,
 }
 
@@ -129,7 +130,8 @@ impl ListenerTask {
                 }
                 ready = listening.clients_sent(), if !self.is_held => match ready {
                     Ok(mut ready) if self.relay.forward() => ready.clear_ready(),
-                    // A flood must leave time for the rest of the thread, which has connections of TCP too.
+                    // A flood must leave time for the thread's other tasks, such as TCP
+                    // connections.
                     Ok(_) => yield_now().await,
                     Err(_) => return, // the thread ends
                 },
@@ -146,7 +148,7 @@ impl ListenerTask {
         }
     }
 
-    /// Whether no worker has sessions left, or time is over.
+    /// Whether no worker has sessions left, or the deadline is over.
     fn is_over(&mut self) -> bool {
         if self.has_left {
             return true;
@@ -179,7 +181,7 @@ impl ListenerTask {
         }
     }
 
-    /// Looks after what time brings; returns when to look again.
+    /// Runs periodic work; returns the time of the next run.
     fn on_pulse(&mut self) -> Duration {
         self.relay.count_overruns();
         self.relay.tell_of_headers();

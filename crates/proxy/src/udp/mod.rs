@@ -1,7 +1,7 @@
-//! UDP in proxy mode: each client has a session with a server, and a socket of its own towards it, so that servers see
-//! clients apart and a refusal is known to be about whom.
+//! UDP in proxy mode. Each client has a session with a server, and a socket towards that server: so
+//! servers can tell clients apart, and convey can assign a refusal to its client.
 //!
-//! One task for each address of each worker does all that is to be done there, a batch of datagrams at a time.
+//! One task for each address of each worker does all the work there, in batches of datagrams.
 
 mod by_source;
 mod inbound;
@@ -25,31 +25,32 @@ pub use table::exercise_session_table;
 
 use convey_model::Slots;
 
-/// How many sessions there are, of all frontends and workers, and how many there may be.
+/// Count and limit of the UDP sessions of all frontends and workers.
 #[derive(Debug)]
 pub struct Sessions {
     open: Slots,
-    /// Of these, the ones that give way to any new one.
+    /// Sessions that any new session may evict; part of `open`.
     questions: Slots,
-    /// How many ports they may have.
+    /// Upper bound of the local ports for sessions.
     ports: u32,
 }
 
 impl Sessions {
-    /// None yet. Each needs a port of its own, of `ports` that this host gives to sockets: an eighth stays for everybody
-    /// else.
+    /// Creates the count. Each session needs its own port, of the `ports` that this host gives to
+    /// sockets: an eighth stays for other programs.
     pub fn share(ports: u32) -> Sessions {
         Sessions { open: Slots::default(), questions: Slots::default(), ports: ports - ports / 8 }
     }
 
-    /// How many there may be where there may be so many connections of `all` kinds, and how many more if `left` of any kind fit.
+    /// Returns the limit of sessions where `all` connections of any kind are possible, and the
+    /// number of further sessions if `left` connections of any kind still fit.
     pub(crate) fn room(&self, all: u64, left: u64) -> (u32, u64) {
         let most = self.most(all);
         (most, self.left(most, left))
     }
 
-    /// Opens a session, a question, if there is room: at most so many, and so many more connections of any kind fit. Returns
-    /// whether there is.
+    /// Opens a session as a question, if there is room: `most` sessions in all, with room for
+    /// `connections` more of any kind. Returns whether it was opened.
     pub(crate) fn try_open(&self, most: u32, connections: u64) -> bool {
         self.leave(connections) && self.open.try_take(Some(most))
     }
@@ -59,18 +60,20 @@ impl Sessions {
         self.open.release();
     }
 
-    /// How many there may be. Each counts as one of the most `connections`: half stays for those of TCP.
+    /// Limit of sessions. Each counts as one of `connections`, half of which stay for TCP.
     fn most(&self, connections: u64) -> u32 {
         self.ports.min(u32::try_from(connections / 2).unwrap_or(u32::MAX)).max(1)
     }
 
-    /// Whether another question leaves enough for connections of TCP, where so many more `connections` of any kind fit: as
-    /// many as there are questions. Anybody can forge questions, and what forged ones hold is idle for minutes.
+    /// Whether another question leaves enough room for TCP, where `connections` more of any kind
+    /// fit: at least as many as there are questions. Anybody can forge questions, and forged
+    /// sessions stay idle for minutes.
     fn leave(&self, connections: u64) -> bool {
         u64::from(self.questions.open()) < connections
     }
 
-    /// How many more of so many there may be if all questions give way, where so many more `connections` of any kind fit.
+    /// Number of further sessions if all questions are evicted, where `connections` more of any
+    /// kind fit.
     fn left(&self, most: u32, connections: u64) -> u64 {
         let questions = self.questions.open();
         let streams = self.open.open().saturating_sub(questions);

@@ -1,4 +1,4 @@
-//! Datagrams that were refused for want of a right PROXY header, until the log tells of them.
+//! Refused datagrams without a valid PROXY header, collected for the next log line.
 
 use std::net::IpAddr;
 
@@ -6,31 +6,32 @@ use crate::header_error::HeaderError;
 use crate::lines::{ClientLines, Event};
 use convey_pacing::Suppressed;
 
-/// Those of one worker and address. A flood of one kind hides none of the other.
+/// Refusals of one worker and address. A flood of one kind hides no refusals of the other kind.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     untrusted: Option<Refusal>,
     wrong: Option<Refusal>,
 }
 
-/// The last of some datagrams.
+/// Last of several refused datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) peer: IpAddr,
     pub(super) why: HeaderError,
-    /// How many they are.
+    /// Number of refused datagrams, including this one.
     count: u64,
 }
 
 impl Refusals {
-    /// A datagram of this sender is refused.
+    /// Adds a refused datagram of this sender.
     pub(super) fn add(&mut self, peer: IpAddr, why: HeaderError) {
         let last = if why.event() == Event::Untrusted { &mut self.untrusted } else { &mut self.wrong };
         let before = last.map_or(0, |last| last.count);
         *last = Some(Refusal { peer, why, count: before + 1 });
     }
 
-    /// What the log may tell now of the frontend with this number, and how many more there were.
+    /// Takes the refusals that may be logged now for the frontend with this number, with the number
+    /// of suppressed ones.
     pub(super) fn take(&mut self, frontend: u32, lines: &ClientLines) -> [Option<(Refusal, Suppressed)>; 2] {
         [self.untrusted.take(), self.wrong.take()].map(|last| {
             let last = last?;

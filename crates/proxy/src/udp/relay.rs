@@ -1,4 +1,4 @@
-//! The sessions of one listening socket, and the datagrams to and from their servers.
+//! UDP sessions of one listening socket, and the datagrams to and from their servers.
 
 mod begin;
 mod handover;
@@ -35,11 +35,12 @@ use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Snapshot};
 use convey_upstream::{Attempts, PickContext};
 
-/// Sessions that are told to have answers at once.
+/// Upper bound of the sessions with answers in one epoll call.
 const EVENTS: usize = 64;
 
 thread_local! {
-    /// The sessions of one worker. Those of all its addresses are in one table, for they make room for each other.
+    /// Sessions of one worker. All its addresses share one table, so that their sessions can evict
+    /// each other.
     static SESSIONS: RefCell<SessionTable<UdpSession>> = RefCell::new(SessionTable::new(fastrand::u32(..)));
 }
 
@@ -50,31 +51,33 @@ struct BatchContext<'a> {
     now: Timestamp,
 }
 
-/// One worker's clients of one address.
+/// Relay for the clients of one worker at one address.
 pub(super) struct Relay {
     vip: SocketAddr,
     context: Arc<WorkerContext>,
     listening: Listening,
-    /// Its number among the addresses of the worker's sessions.
+    /// Number of the address in the table of sessions.
     address: usize,
-    /// Whether no sessions begin any more.
+    /// Whether no new sessions begin.
     pub(super) drains: bool,
-    /// As last read; a removed one as it was.
+    /// Frontend as of the last snapshot that had it.
     frontend: Option<Arc<Frontend>>,
     generation: u64,
     idle: Duration,
-    /// The address that was asked last, if it is no broadcast or multicast address: mostly the next client asks it too.
+    /// Last destination address, if it is no broadcast or multicast address: the next client mostly
+    /// sends to the same one.
     asked: Option<IpAddr>,
-    /// Datagrams that the socket had no room for, as last read.
+    /// Last value of the socket's counter of dropped datagrams.
     overruns: u32,
-    /// Datagrams without a right PROXY header.
+    /// Datagrams without a valid PROXY header.
     refusals: Refusals,
-    /// Room for the PROXY header of a datagram to a server.
+    /// Buffer for the PROXY header of a datagram to a server.
     header: Vec<u8>,
 }
 
 impl Relay {
-    /// Without sessions; the socket is bound to `vip`. To be called in the worker's thread.
+    /// Creates a relay without sessions; the socket is bound to `vip`. Call it in the worker's
+    /// thread.
     pub(super) fn new(vip: SocketAddr, listening: Listening, context: Arc<WorkerContext>) -> Relay {
         Relay {
             vip,
@@ -97,7 +100,8 @@ impl Relay {
         SESSIONS.with_borrow(|sessions| sessions.is_empty(self.address))
     }
 
-    /// Ends sessions that were silent for the idle timeout, or for `at_most`. Returns which of the two it was.
+    /// Ends sessions that were silent for the idle timeout or for `at_most`, whichever is shorter.
+    /// Returns that time.
     pub(super) fn expire(&mut self, at_most: Duration) -> Duration {
         self.load_snapshot();
         let (idle, now) = (self.idle.min(at_most), self.now());
@@ -109,14 +113,14 @@ impl Relay {
         idle
     }
 
-    /// Counts what the socket had no room for since the last time.
+    /// Counts the datagrams that the socket has dropped since the last call.
     pub(super) fn count_overruns(&mut self) {
         let overruns = socket::overruns(self.listening.socket());
         self.dropped(Counter::DroppedOverrun, overruns.wrapping_sub(self.overruns).into());
         self.overruns = overruns;
     }
 
-    /// Sends to servers what has come from clients. Returns whether nothing is left.
+    /// Sends datagrams of clients to servers. Returns whether none are left.
     pub(super) fn forward(&mut self) -> bool {
         let snapshot = self.load_snapshot();
         let moment = BatchContext { snapshot: &snapshot, now: self.now() };
@@ -133,7 +137,7 @@ impl Relay {
         })
     }
 
-    /// Sends to clients what has come from servers. Returns whether nothing is left.
+    /// Sends datagrams of servers to clients. Returns whether none are left.
     pub(super) fn answer(&mut self) -> bool {
         let mut room = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
         let at_once = Timespec::default();
@@ -150,7 +154,7 @@ impl Relay {
         is_all
     }
 
-    /// What one sender has sent: of one client or, by a proxy, of several.
+    /// Forwards the datagrams of one sender: a client, or a proxy with several clients.
     fn forward_all(
         &mut self,
         sessions: &mut SessionTable<UdpSession>,
@@ -166,7 +170,8 @@ impl Relay {
             }
             return;
         }
-        // With headers one by one: of several, those before one that is sent again would be sent twice.
+        // With headers, each datagram is sent alone: a retry of several would send the first ones
+        // twice.
         for datagram in datagrams.split() {
             let inbound = if accepts { self.behind_header(datagram) } else { Ok(Inbound::of(datagram)) };
             let client = inbound.as_ref().map_or(datagram.meta.addr, |inbound| inbound.key(None).client);
@@ -176,7 +181,7 @@ impl Relay {
         }
     }
 
-    /// A datagram of a proxy, without its header.
+    /// Parses the PROXY header of a proxy's datagram.
     fn behind_header<'a>(&mut self, datagram: Datagrams<'a>) -> Result<Inbound<'a>, Counter> {
         let Some(frontend) = &self.frontend else { return Err(Counter::DroppedDraining) };
         let peer = datagram.meta.addr.ip();
@@ -188,7 +193,7 @@ impl Relay {
         })
     }
 
-    /// Says why datagrams were refused since the last time, of the last ones.
+    /// Logs the last refusals since the previous call.
     pub(super) fn tell_of_headers(&mut self) {
         let Some(frontend) = &self.frontend else { return };
         let told = self.refusals.take(frontend.live.id, &self.context.shared.lines);
@@ -236,8 +241,8 @@ impl Relay {
                     session.count(Counter::BytesRx, datagrams.bytes.len() as u64);
                     return Ok(());
                 }
-                // A router said so of an earlier datagram, and this one has not been sent. Or it is too long to
-                // be sent at all.
+                // A router has reported this for an earlier datagram, and the present one has not
+                // been sent. Or the datagram is too long for any path.
                 Err(error) if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => {
                     is_too_long = true;
                     attempts.repeat();
@@ -252,7 +257,7 @@ impl Relay {
         Err(if is_too_long { Counter::DroppedUnsent } else { Counter::DroppedNoServer })
     }
 
-    /// Has the session go to a server that is there.
+    /// Moves the session to another server if its server is down or has refused a datagram.
     fn keep_or_replace_server(
         &self,
         sessions: &mut SessionTable<UdpSession>,
@@ -272,7 +277,8 @@ impl Relay {
         }
     }
 
-    /// Has the session's socket tell of answers. If it cannot, the session is over.
+    /// Adds the session's socket to the epoll instance for answers. If that fails, the session
+    /// ends.
     fn listen_to(&self, sessions: &mut SessionTable<UdpSession>, number: usize) -> Result<(), Counter> {
         let Some((_, session)) = sessions.get_mut(number) else { return Ok(()) };
         let event = EventData::new_u64(number as u64);
@@ -283,7 +289,7 @@ impl Relay {
         Ok(())
     }
 
-    /// Returns whether nothing of the session's server is left.
+    /// Sends the answers of one session's server to its client. Returns whether none are left.
     fn answer_one(&self, sessions: &mut SessionTable<UdpSession>, number: usize, now: Timestamp) -> bool {
         let Some((key, session)) = sessions.get_mut(number) else { return true };
         let (socket, to) = (self.listening.socket(), Destination::Client(key.peer(), key.asked));
@@ -312,7 +318,7 @@ impl Relay {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                // Else a router has said something of the path, which the kernel has taken note of.
+                // Other errors are reports of routers about the path, which the kernel has handled.
                 if is_refusal(&error) {
                     session.refused(&error, None);
                 }
@@ -322,7 +328,7 @@ impl Relay {
         taken < ReceiveBuffers::SIZE
     }
 
-    /// So many datagrams of a client go nowhere.
+    /// Counts and traces dropped datagrams of a client.
     fn refuse(&self, client: SocketAddr, reason: Counter, (n, moment): (u64, BatchContext<'_>)) {
         self.dropped(reason, n);
         if let Some(frontend) = self.frontend.as_ref().filter(|_| self.context.shared.trace.is_watched()) {
@@ -337,7 +343,7 @@ impl Relay {
         }
     }
 
-    /// The newest snapshot, once for each batch: nothing waits while one is handled.
+    /// Loads the newest snapshot, once for each batch.
     fn load_snapshot(&mut self) -> Guard<Arc<Snapshot>> {
         let snapshot = self.context.snapshot();
         if snapshot.generation == self.generation {
@@ -357,7 +363,7 @@ impl Relay {
         snapshot
     }
 
-    /// Ends the sessions of clients that may come in no more.
+    /// Ends the sessions of clients that the access list now denies.
     fn end_denied(&self, before: Option<&Frontend>, now: &Frontend) {
         let access = &now.config.access;
         if before.is_none_or(|before| before.config.access == *access) {
@@ -386,7 +392,7 @@ impl Drop for Relay {
     }
 }
 
-/// The session is over: its client's datagram could not be forwarded.
+/// Ends a session because its client's datagram could not be forwarded.
 fn fail(sessions: &mut SessionTable<UdpSession>, number: usize, reason: Counter) {
     if let Some(session) = sessions.remove(number) {
         session.fail(reason);

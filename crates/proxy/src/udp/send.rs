@@ -1,8 +1,8 @@
-//! Sending datagrams on, many with one system call.
+//! Batched sends of UDP datagrams, many with one system call.
 //!
-//! A failure says nothing of the next datagrams: the path of one client may be too narrow for joined ones, and the paths of
-//! all others wide enough. (`quinn-udp`, which we receive with, joins nothing and marks nothing any more once it has seen an
-//! error.)
+//! An error does not affect later datagrams: the path of one client may be too narrow for joined
+//! datagrams, and all other paths wide enough. (`quinn-udp`, which convey receives with, stops
+//! joining and marking datagrams after its first error.)
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -14,36 +14,36 @@ use socket2::SockAddr;
 
 use super::socket::{Datagrams, ReceiveBuffers};
 
-/// Where datagrams go.
+/// Destination of datagrams.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Destination {
-    /// To the server that the socket is connected to.
+    /// Server that the socket is connected to.
     Server(SocketAddr),
-    /// To this client, from this address of ours if there are several.
+    /// Client, and the local address to send from if there are several.
     Client(SocketAddr, Option<IpAddr>),
 }
 
-/// Most bytes that are sent at once: as many as a datagram over IPv4 may have.
+/// Upper bound of the bytes in one send: the payload of an IPv4 datagram.
 const MAX_BYTES: usize = 65_507;
 
-/// Most datagrams that are sent at once (`UDP_MAX_SEGMENTS` of include/linux/udp.h).
+/// Upper bound of the datagrams in one send (`UDP_MAX_SEGMENTS` of include/linux/udp.h).
 const MAX_DATAGRAMS: u64 = 64;
 
-/// What is sent on with one system call: datagrams of one length, but for the last, which may be shorter.
+/// Datagrams for one system call: all of one length, except the last, which may be shorter.
 pub(super) struct Run<'a> {
     parts: [IoSlice<'a>; ReceiveBuffers::SIZE],
     len: usize,
     bytes: usize,
     datagrams: u64,
-    /// Bytes of each datagram.
+    /// Length of each datagram.
     stride: usize,
     ecn: Option<EcnCodepoint>,
-    /// Whether all have that length, so that another may follow.
+    /// Whether all datagrams have that length, so that another may follow.
     is_open: bool,
 }
 
 impl<'a> Run<'a> {
-    /// Begins with these.
+    /// Begins a run with these datagrams.
     pub(super) fn of(datagrams: Datagrams<'a>) -> Run<'a> {
         let stride = datagrams.stride();
         let mut run = Run {
@@ -59,7 +59,7 @@ impl<'a> Run<'a> {
         run
     }
 
-    /// Adds datagrams that go to the same place. Returns whether they fit.
+    /// Adds datagrams for the same destination. Returns whether they fit.
     pub(super) fn try_push(&mut self, datagrams: Datagrams<'a>) -> bool {
         let is_alike = datagrams.stride() == self.stride
             || datagrams.is_single() && (1..self.stride).contains(&datagrams.stride());
@@ -75,20 +75,19 @@ impl<'a> Run<'a> {
         fits
     }
 
-    /// How many datagrams these are.
+    /// Number of datagrams.
     pub(super) fn count(&self) -> u64 {
         self.datagrams
     }
 
-    /// How many bytes they have.
+    /// Sum of the datagrams' bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes as u64
     }
 
-    /// Sends them on, each as long as it came, behind a `header` unless that is empty.
+    /// Sends the datagrams, each with its original length, after a `header` unless that is empty.
     ///
-    /// # Errors
-    /// Those of the socket; then some of the datagrams may have been sent.
+    /// # Errors Errors of the socket; some of the datagrams may have been sent then.
     pub(super) fn send(&self, header: &[u8], socket: &UdpSocket, to: Destination) -> io::Result<()> {
         let mut control = ControlMessages::default();
         if let Some(ecn) = self.ecn {
@@ -97,7 +96,7 @@ impl<'a> Run<'a> {
         if let Destination::Client(_, Some(from)) = to {
             control.send_from(from);
         }
-        // A connected socket knows its way; with the server's address it would look for it again.
+        // A connected socket has a cached route; an explicit address would look the route up again.
         let address = match to {
             Destination::Server(_) => None,
             Destination::Client(client, _) => Some(SockAddr::from(client)),
@@ -105,7 +104,7 @@ impl<'a> Run<'a> {
         let send = |parts: &[IoSlice<'_>], control| send_message(socket, parts, address.as_ref(), control);
         let parts = &self.parts[..self.len];
         if !header.is_empty() {
-            // Not joined: the headers between them would be more parts than a run has room for.
+            // Not joined: with headers, a run would have more parts than it has room for.
             let mut datagrams = parts.iter().flat_map(|part| each_of(part, self.stride));
             return datagrams
                 .try_for_each(|datagram| send(&[IoSlice::new(header), IoSlice::new(datagram)], &control));
@@ -119,7 +118,8 @@ impl<'a> Run<'a> {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock && !is_refusal(&error) => {}
             done => return done,
         }
-        // This way out cannot take several at once: they are too long for it, or it has no offload.
+        // This path cannot take joined datagrams: they are too long for it, or the device has no
+        // offload.
         let mut datagrams = parts.iter().flat_map(|part| each_of(part, self.stride));
         datagrams.try_for_each(|datagram| send(&[IoSlice::new(datagram)], &control))
     }
@@ -129,24 +129,25 @@ impl<'a> Run<'a> {
         self.len += 1;
         self.bytes += datagrams.bytes.len();
         self.datagrams += datagrams.count();
-        // One without a byte cannot be told in what is joined.
+        // An empty datagram would be lost in a joined send.
         self.is_open = self.stride > 0 && datagrams.bytes.len().is_multiple_of(self.stride);
     }
 }
 
-/// The datagrams of these bytes; one without a byte is one, too.
+/// Splits the bytes into datagrams; no bytes are one empty datagram.
 pub(super) fn each_of(bytes: &[u8], stride: usize) -> impl Iterator<Item = &[u8]> {
     let (first, rest) = bytes.split_at(stride.min(bytes.len()));
     std::iter::once(first).chain(rest.chunks(stride.max(1)))
 }
 
-/// Whether the error says that the other side cannot be reached.
+/// Whether the error means that the peer is unreachable.
 pub(super) fn is_refusal(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
     matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable)
 }
 
-/// Control messages, as the kernel reads them: of each its length, level, type and data, aligned like a `usize`.
+/// Control messages in the kernel's format: length, level, type and data of each, aligned like a
+/// `usize`.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct ControlMessages {
@@ -161,7 +162,7 @@ impl Default for ControlMessages {
 }
 
 impl ControlMessages {
-    /// Marks what is sent with this code point (RFC 3168).
+    /// Sets the ECN mark of the datagrams (RFC 3168).
     fn mark(&mut self, to: Destination, ecn: u8) {
         let (Destination::Server(addr) | Destination::Client(addr, _)) = to;
         let (level, kind) = match addr {
@@ -171,16 +172,16 @@ impl ControlMessages {
         self.push(level, kind, &libc::c_int::from(ecn).to_ne_bytes());
     }
 
-    /// Sends from this address of ours.
+    /// Sets the source address of the datagrams.
     fn send_from(&mut self, from: IpAddr) {
         match from {
-            // `struct in_pktinfo`: interface, address of ours, address that was asked.
+            // `struct in_pktinfo`: interface, local address, destination address.
             IpAddr::V4(from) => {
                 let mut info = [0; size_of::<libc::in_pktinfo>()];
                 info[4..8].copy_from_slice(&from.octets());
                 self.push(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
             }
-            // `struct in6_pktinfo`: address of ours, interface.
+            // `struct in6_pktinfo`: local address, interface.
             IpAddr::V6(from) => {
                 let mut info = [0; size_of::<libc::in6_pktinfo>()];
                 info[..16].copy_from_slice(&from.octets());
@@ -189,7 +190,7 @@ impl ControlMessages {
         }
     }
 
-    /// Has the kernel, or the network card, cut what is sent into datagrams of so many bytes.
+    /// Makes the kernel, or the network card, split the bytes into datagrams of this length (GSO).
     fn cut_into(&mut self, bytes: u16) {
         self.push(libc::SOL_UDP, libc::UDP_SEGMENT, &bytes.to_ne_bytes());
     }
@@ -239,7 +240,7 @@ mod tests {
     use super::*;
     use crate::udp::socket::{connect, prepare};
 
-    /// A socket that is told of all there is to be told.
+    /// Socket that receives datagrams with all their metadata.
     struct Receiver {
         socket: UdpSocket,
         state: UdpSocketState,
@@ -257,7 +258,7 @@ mod tests {
             self.socket.local_addr().unwrap()
         }
 
-        /// What has come, once something has: of each its bytes and what is known of it.
+        /// Waits for datagrams; returns the bytes and the metadata of each.
         fn receive(&mut self) -> Vec<(Vec<u8>, RecvMeta)> {
             loop {
                 if let Ok(received) = self.batch.receive(&self.state, &self.socket) {
@@ -323,7 +324,7 @@ mod tests {
         assert_eq!((received[0].0.as_slice(), received[0].1.stride), (&bytes[..], 1_000));
     }
 
-    /// Sends datagrams of these lengths as they would be sent on; returns with how many system calls.
+    /// Sends datagrams of these lengths in runs; returns the number of system calls.
     fn sent_on(lengths: &[usize], ecn: impl Fn(usize) -> Option<EcnCodepoint>) -> usize {
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -366,7 +367,7 @@ mod tests {
         assert_eq!(sent_on(&[10; 4], |n| (n == 2).then_some(EcnCodepoint::Ce)), 3, "each with its mark");
     }
 
-    /// By IPv6 a story tells it (`tests/stories/marks.rs`): not every host has that.
+    /// `tests/stories/marks.rs` has the test for IPv6, which not every host supports.
     #[test]
     fn what_is_sent_has_the_mark_it_came_with_and_the_address_that_was_asked() {
         let mut client = Receiver::new("127.0.0.1:0");

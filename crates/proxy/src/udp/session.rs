@@ -1,4 +1,5 @@
-//! One client's session: its connection slot of the frontend, its permit for a server, and the socket between.
+//! UDP session of one client: its connection slot of the frontend, its permit for a server, and the
+//! socket between.
 
 use std::cell::Cell;
 use std::io;
@@ -19,39 +20,38 @@ use convey_snapshot::{Frontend, Pool};
 use convey_trace::ConnectionStep;
 use convey_upstream::{Attempts, Permit, PickContext, Unavailable};
 
-/// A session, counted from its beginning on. Dropped before it has ended, it was cut.
+/// UDP session, counted from its beginning on. A drop before its end counts as a cut.
 pub(super) struct UdpSession {
     upstream: Upstream,
     slot: SessionSlot,
     downstream: PickContext,
-    /// Of the snapshot in which its server was last looked for.
+    /// Generation of the last snapshot in which the server was looked up.
     generation: u64,
-    /// Whether the server has refused what it was sent last.
+    /// Whether the server has refused the last datagram.
     is_refused: bool,
     ended: bool,
-    /// How it ended, and why, if not in the usual way.
+    /// Termination and reason, if the session did not end as usual.
     ending: Option<(Termination, Option<&'static str>)>,
-    /// For the access log and for traces, if anybody wants it.
+    /// Record for the access log and for traces, if either wants one.
     record: Option<Box<SessionRecord>>,
-    /// From and to the client.
+    /// Bytes from and to the client.
     bytes: [Cell<u64>; 2],
 }
 
-/// A server, and the socket that is connected to it.
+/// Server, and the socket that is connected to it.
 struct Upstream {
     socket: UdpSocket,
-    /// Where that is connected to.
+    /// Address of the server.
     server: SocketAddr,
     permit: Permit,
     _own: Option<OwnSocket>,
 }
 
 impl UdpSession {
-    /// Finds a server for a client that has a `slot` of its frontend, in the snapshot of this `generation`. Its first `datagram` may name
-    /// the server.
+    /// Picks a server for a client that has a `slot` of its frontend, in the snapshot of this
+    /// `generation`. The first `datagram` may name the server.
     ///
-    /// # Errors
-    /// Why its datagram is dropped.
+    /// # Errors Reason for dropping the datagram.
     pub(super) fn open(
         downstream: PickContext,
         mut slot: SessionSlot,
@@ -66,7 +66,8 @@ impl UdpSession {
         Ok(UdpSession::new(upstream, slot, downstream, generation))
     }
 
-    /// One that another process has begun, in the snapshot of this `generation`. `None` if its server is no longer there.
+    /// Restores a session of another process, in the snapshot of this `generation`. `None` if its
+    /// server is gone.
     pub(super) fn known(
         downstream: PickContext,
         mut slot: SessionSlot,
@@ -95,69 +96,69 @@ impl UdpSession {
         session
     }
 
-    /// Shows what has happened to it.
+    /// Traces a step of the session.
     fn trace(&self, step: ConnectionStep) {
         self.slot.trace(&self.downstream, self.upstream.permit.server().live.id, step);
     }
 
-    /// Its socket towards the server.
+    /// Socket towards the server.
     pub(super) fn socket(&self) -> &UdpSocket {
         &self.upstream.socket
     }
 
-    /// Where its server is.
+    /// Address of the server.
     pub(super) fn server(&self) -> SocketAddr {
         self.upstream.server
     }
 
-    /// Its server, for a list.
+    /// Server of the session, for a list.
     pub(super) fn flow_server(&self) -> FlowServer<'_> {
         let Upstream { permit, server, .. } = &self.upstream;
         let (backend, live) = (permit.backend(), &permit.server().live);
         FlowServer { id: live.id, backend, name: &live.name, addr: *server }
     }
 
-    /// Where its client came to.
+    /// Address that the client sent to.
     pub(super) fn vip(&self) -> SocketAddr {
         self.downstream.vip
     }
 
-    /// Bytes from and to its client.
+    /// Bytes from and to the client.
     pub(super) fn bytes(&self) -> [u64; 2] {
         [self.bytes[0].get(), self.bytes[1].get()]
     }
 
-    /// The PROXY header that its server expects.
+    /// Version of the PROXY header that the server expects.
     pub(super) fn send_proxy(&self) -> Option<ProxyVersion> {
         self.upstream.permit.send_proxy()
     }
 
-    /// The frontend that its client came to.
+    /// Frontend of the session.
     pub(super) fn frontend(&self) -> &Frontend {
         &self.slot.frontend
     }
 
-    /// Whether its source has it among its sessions.
+    /// Whether the session counts at its source.
     pub(super) fn is_counted_at_source(&self) -> bool {
         self.slot.is_counted_at_source()
     }
 
-    /// Counts it at its source, in the table of its frontend as it is now. Returns whether it is counted.
+    /// Counts the session at its source, in the frontend's current table. Returns whether it is
+    /// counted.
     pub(super) fn count_at_source(&mut self, frontend: &Frontend) -> bool {
         self.slot.count_at_source(frontend, self.downstream.client.ip())
     }
 
-    /// Whether its server is one of this backend's.
+    /// Whether the server belongs to this backend.
     pub(super) fn is_of(&self, pool: &Pool) -> bool {
         self.upstream.permit.is_of(pool)
     }
 
-    /// Keeps the server if it is there and up in the `pool` of this `generation`, and has not refused what it was sent
-    /// last; else takes another. Keeps one that has refused if there is no other. Returns whether the session has another
-    /// socket now.
+    /// Keeps the server if it is up in the `pool` of this `generation`, and has not refused the
+    /// last datagram. Otherwise picks another one, or keeps a server that has refused if there is
+    /// no other. Returns whether the session has a new socket.
     ///
-    /// # Errors
-    /// Why the client's datagram is dropped, and the session is over.
+    /// # Errors Reason for dropping the client's datagram and ending the session.
     pub(super) fn keep_or_replace_server(
         &mut self,
         pool: &Arc<Pool>,
@@ -188,13 +189,13 @@ impl UdpSession {
         Ok(true)
     }
 
-    /// The server has answered.
+    /// Notes that the server has answered.
     pub(super) fn answered(&self) {
         self.upstream.permit.succeeded();
     }
 
-    /// The server cannot be reached, or says that nobody is there. `attempts` are those of the datagram that it refuses;
-    /// `None` if it was an earlier one.
+    /// Notes that the server is unreachable or has refused a datagram. `attempts` belong to that
+    /// datagram; `None` if it was an earlier one.
     pub(super) fn refused(&mut self, error: &io::Error, attempts: Option<&mut Attempts>) {
         let PickContext { client, vip, .. } = self.downstream;
         let Upstream { permit, server, .. } = &self.upstream;
@@ -208,12 +209,12 @@ impl UdpSession {
         self.is_refused = true;
     }
 
-    /// The client has sent again after an answer.
+    /// Notes that the client has sent again after an answer.
     pub(super) fn become_stream(&mut self) {
         self.slot.become_stream();
     }
 
-    /// Counts at the frontend and the server.
+    /// Adds to a counter of the frontend and of the server.
     pub(super) fn count(&self, counter: Counter, n: u64) {
         self.slot.count(counter, n);
         self.upstream.permit.count(counter, n);
@@ -229,7 +230,7 @@ impl UdpSession {
         }
     }
 
-    /// Ends it, for a reason if it is an early end.
+    /// Ends the session; the end is early if there is a reason.
     pub(super) fn end(mut self, reason: Option<Counter>) {
         self.ended = true;
         self.ending = Some(termination_for(reason, Termination::Expired));
@@ -238,13 +239,13 @@ impl UdpSession {
         }
     }
 
-    /// Ends it here, for it goes on in another process.
+    /// Ends the session here, because it continues in another process.
     pub(super) fn leave(mut self) {
         self.ended = true;
         self.ending = Some((Termination::Left, None));
     }
 
-    /// Ends it because its client's datagram could not be forwarded, for this reason.
+    /// Ends the session because its client's datagram could not be forwarded, for this reason.
     pub(super) fn fail(mut self, reason: Counter) {
         self.ended = true;
         self.ending = Some((Termination::Refused, Some(reason.drop_label())));
@@ -275,7 +276,7 @@ impl Drop for UdpSession {
     }
 }
 
-/// A socket that is connected to a server which has not failed this client.
+/// Connects a socket to a server that has not failed this client.
 fn connect(
     downstream: &PickContext,
     slot: &SessionSlot,
@@ -297,7 +298,7 @@ fn connect(
     }
 }
 
-/// Why the datagram of a client is dropped that gets no server.
+/// Reason for dropping the datagram of a client that gets no server.
 fn drop_reason(unavailable: Unavailable) -> Counter {
     match unavailable {
         Unavailable::NoServer | Unavailable::Failed => Counter::DroppedNoServer,

@@ -35,8 +35,8 @@ pub(crate) struct SessionSlot {
 }
 
 impl SessionSlot {
-    /// A slot of the frontend and of all sessions that has been taken; it begins as a question. The client came by `path` and
-    /// is counted, and so is its source.
+    /// Creates the slot, which the caller has taken at the frontend and among all sessions; it
+    /// begins as a question. The client came by `path`, and `counted` and `source` hold its counts.
     pub(crate) fn taken(
         frontend: Arc<Frontend>,
         totals: Arc<Traffic>,
@@ -55,38 +55,39 @@ impl SessionSlot {
         own.note(socket, Endpoint::udp(server), frontend, self.path.as_ref())
     }
 
-    /// What will be told of the session, if anybody wants it.
+    /// Begins the record of the session, if the access log or a trace wants it.
     pub(super) fn record(&self, began: Instant) -> Option<Box<SessionRecord>> {
         SessionRecord::begin(&self.context.shared, began)
     }
 
-    /// Shows what has happened to the session to those who watch.
+    /// Sends a step of the session to the subscribers of traces.
     pub(super) fn trace(&self, downstream: &PickContext, server: u32, step: ConnectionStep) {
         traced::tell(&self.context, downstream, &self.frontend, Some(server), step);
     }
 
-    /// Whether somebody watches.
+    /// Whether traces have subscribers.
     pub(super) fn is_traced(&self) -> bool {
         self.context.shared.trace.is_watched()
     }
 
-    /// Where failures of servers are told.
+    /// Channel for reports of server failures.
     pub(super) fn failures(&self) -> &mpsc::Sender<ConnectFailures> {
         &self.context.shared.failures
     }
 
-    /// Whether its source has it among its sessions.
+    /// Whether the session counts at its source.
     pub(super) fn is_counted_at_source(&self) -> bool {
         self.source.is_some()
     }
 
-    /// Counts it at its client's source, in the table of its frontend as it is now. Returns whether it is counted.
+    /// Counts the session at its client's source, in the frontend's current table. Returns whether
+    /// it is counted.
     pub(super) fn count_at_source(&mut self, frontend: &Frontend, client: IpAddr) -> bool {
         self.source = source::count_open(frontend, client);
         self.source.is_some()
     }
 
-    /// The client has sent again after an answer.
+    /// Notes that the client has sent again after an answer.
     pub(super) fn become_stream(&mut self) {
         if std::mem::take(&mut self.is_question) {
             self.frontend.live.questions.release();
@@ -95,13 +96,13 @@ impl SessionSlot {
         }
     }
 
-    /// The session has begun.
+    /// Notes that the session has begun.
     pub(super) fn opened(&mut self) {
         self.is_open = true;
         self.count(Counter::Opened, 1);
     }
 
-    /// Counts at the frontend, and in all.
+    /// Adds to a counter of the frontend and to that of all traffic.
     pub(super) fn count(&self, counter: Counter, n: u64) {
         self.frontend.live.traffic.add(self.context.core, counter, n);
         self.totals.add(self.context.core, counter, n);

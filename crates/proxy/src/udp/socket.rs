@@ -1,4 +1,4 @@
-//! Sockets of UDP, and what comes to them, many datagrams with one system call.
+//! UDP sockets, and batched receives, many datagrams with one system call.
 
 use std::cell::RefCell;
 use std::io::{self, IoSliceMut};
@@ -16,14 +16,15 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::send::each_of;
 
-/// Most bytes that come at once: a datagram, or several of one sender that the kernel has joined (GRO).
+/// Upper bound of the bytes in one message: a datagram, or several of one sender that the kernel
+/// has joined (GRO).
 const LARGEST: usize = 65_536;
 
 /// Prepares a listening socket for [`ReceiveBuffers::receive`].
 pub(super) fn prepare(socket: &UdpSocket) -> io::Result<UdpSocketState> {
     let state = UdpSocketState::new(UdpSockRef::from(socket))?;
-    // That forbids fragments and asks for times. A datagram that we send on is as long as its sender made it, and may
-    // need fragments.
+    // `UdpSocketState` forbids fragments and requests timestamps. A forwarded datagram keeps the
+    // length that its sender chose, and may need fragments.
     if socket.local_addr()?.is_ipv4() {
         set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::WANT)?;
     } else {
@@ -34,7 +35,7 @@ pub(super) fn prepare(socket: &UdpSocket) -> io::Result<UdpSocketState> {
     Ok(state)
 }
 
-/// A socket that hears of this server alone, refusals included.
+/// Creates a socket that receives only from this server, including its refusals.
 pub(super) fn connect(server: SocketAddr) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(server), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
     match server {
@@ -47,17 +48,17 @@ pub(super) fn connect(server: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 thread_local! {
-    /// Nothing stays in it: the listeners of a thread share one.
+    /// Receive buffers of a thread, which its listeners share: no datagram stays in them.
     pub(super) static BUFFERS: RefCell<ReceiveBuffers> = RefCell::new(ReceiveBuffers::new());
 }
 
-/// Room for what one system call receives.
+/// Buffers of one receiving system call.
 pub(super) struct ReceiveBuffers {
     bytes: Box<[u8]>,
     metas: [RecvMeta; BATCH_SIZE],
 }
 
-/// One or more datagrams, all of one sender and of one length but for the last, which may be shorter.
+/// One or more datagrams of one sender: all of one length, except the last, which may be shorter.
 #[derive(Clone, Copy)]
 pub(super) struct Datagrams<'a> {
     pub(super) bytes: &'a [u8],
@@ -65,7 +66,7 @@ pub(super) struct Datagrams<'a> {
 }
 
 impl ReceiveBuffers {
-    /// How many [`Datagrams`] it has room for.
+    /// Upper bound of the [`Datagrams`] in one call.
     pub(super) const SIZE: usize = BATCH_SIZE;
 
     pub(super) fn new() -> ReceiveBuffers {
@@ -75,10 +76,11 @@ impl ReceiveBuffers {
         }
     }
 
-    /// Receives what has come, as much as there is room for; `state` may be that of another socket.
+    /// Receives the datagrams that have arrived, as far as there is room; `state` may belong to
+    /// another socket.
     ///
-    /// # Errors
-    /// What the socket has heard, as a refusal by the server it is connected to; "would block" if nothing has come.
+    /// # Errors Errors of the socket, such as a refusal by the server it is connected to; "would
+    /// block" if no datagram has arrived.
     pub(super) fn receive<'a>(
         &'a mut self,
         state: &UdpSocketState,
@@ -94,17 +96,17 @@ impl ReceiveBuffers {
 }
 
 impl Datagrams<'_> {
-    /// How many there are.
+    /// Number of datagrams.
     pub(super) fn count(&self) -> u64 {
         if self.is_single() { 1 } else { self.bytes.len().div_ceil(self.meta.stride) as u64 }
     }
 
-    /// Bytes of each, but for the last of several.
+    /// Length of each datagram, except the last of several.
     pub(super) fn stride(&self) -> usize {
         self.bytes.len().min(self.meta.stride)
     }
 
-    /// Each of them.
+    /// Splits the datagrams.
     pub(super) fn split(self) -> impl Iterator<Item = Self> {
         each_of(self.bytes, self.stride()).map(move |bytes| Datagrams { bytes, ..self })
     }
@@ -114,9 +116,9 @@ impl Datagrams<'_> {
     }
 }
 
-/// Whether an address that was asked is a broadcast or multicast address.
+/// Whether a destination address is a broadcast or multicast address.
 pub(super) fn is_for_many(asked: IpAddr) -> bool {
-    // Only the kernel knows all broadcast addresses: it connects no socket to one that does not insist.
+    // Only the kernel knows all broadcast addresses: a connect there fails without SO_BROADCAST.
     let is_refused = || -> io::Result<()> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
         socket.connect(&SocketAddr::new(asked, 9).into())
@@ -125,9 +127,9 @@ pub(super) fn is_for_many(asked: IpAddr) -> bool {
         || asked.is_ipv4() && is_refused().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
-/// How many datagrams the socket had no room for, since it was opened.
+/// Number of datagrams that the socket has dropped for lack of room since it was opened.
 pub(super) fn overruns(socket: &UdpSocket) -> u32 {
-    /// Place of the drops (`SK_MEMINFO_DROPS` of include/uapi/linux/sock_diag.h).
+    /// Index of the drops (`SK_MEMINFO_DROPS` of include/uapi/linux/sock_diag.h).
     const DROPS: usize = 8;
     let mut info = [0u32; DROPS + 1];
     let mut len = size_of_val(&info) as libc::socklen_t;

@@ -1,4 +1,4 @@
-//! The sockets of one address, and what tells their workers that something has come.
+//! UDP sockets of one address, and the readiness of their workers' reads.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -17,39 +17,40 @@ use super::socket::prepare;
 use crate::Reserved;
 use crate::socket::{bound_for_datagrams, check_is_free};
 
-/// Bytes that may wait in a listening socket until we get to them. Without privileges the kernel lowers it to
+/// Receive buffer of a listening socket, in bytes. Without privileges the kernel lowers it to
 /// `net.core.rmem_max`.
 const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
 
-/// The least of that, where there are many addresses: a few hundred datagrams.
+/// Smallest receive buffer, where there are many addresses: a few hundred datagrams.
 const SMALL_RECEIVE_BUFFER: usize = 256 * 1024;
 
-/// Bytes that may wait in each listening socket if there are so many addresses: sixteen have as much as they want, and those
-/// of a range share what these have.
+/// Receive buffer of each listening socket for this number of addresses: up to sixteen addresses
+/// get the full buffer, and more addresses share the memory of sixteen.
 pub(crate) fn receive_buffer(addresses: usize) -> usize {
     (16 * RECEIVE_BUFFER / addresses.max(1)).clamp(SMALL_RECEIVE_BUFFER, RECEIVE_BUFFER)
 }
 
-/// The sockets of one address, one for each worker. The kernel spreads clients over them by their number, so none is
-/// closed while a client of any other has a session: the others would get each other's clients. And one that nobody
-/// reads would swallow its clients' datagrams, so there is nothing left that could fail once they are bound.
+/// Sockets of one address, one for each worker. The kernel spreads clients over them by the number
+/// of sockets. So none is closed while any of them has a session: otherwise clients would move to
+/// the wrong worker. An unread socket would swallow the datagrams of its clients, so nothing may
+/// fail after the bind.
 pub(crate) struct UdpSockets {
     places: Vec<WorkerSockets>,
-    /// Workers that are not done with theirs.
+    /// Number of workers that still use their sockets.
     busy: AtomicUsize,
     _reserved: Reserved,
 }
 
-/// What one worker has.
+/// Sockets of one worker.
 struct WorkerSockets {
     socket: AsyncFd<UdpSocket>,
-    /// How the socket, and those of its sessions, are to be read.
+    /// Receive state of the listening socket and of its sessions' sockets.
     state: UdpSocketState,
-    /// An epoll: which sessions have answers.
+    /// Epoll instance of the sessions' sockets, which reports answers.
     answers: AsyncFd<OwnedFd>,
 }
 
-/// The socket of one worker. It keeps those of the others open.
+/// Socket of one worker. It keeps the sockets of the other workers open.
 #[derive(Clone)]
 pub(crate) struct Listening {
     all: Arc<UdpSockets>,
@@ -57,8 +58,8 @@ pub(crate) struct Listening {
 }
 
 impl UdpSockets {
-    /// Binds `addr` for the workers that have these runtimes: for all or, where there is an error, for none. `ours` are
-    /// the addresses that this process has bound; the descriptors are `reserved`.
+    /// Binds `addr` for the workers that have these runtimes; an error leaves no socket bound.
+    /// `ours` are the addresses that this process has bound; the descriptors are `reserved`.
     pub(crate) fn bind<'a>(
         addr: SocketAddr,
         runtimes: impl IntoIterator<Item = &'a Handle>,
@@ -75,10 +76,10 @@ impl UdpSockets {
         Ok(Arc::new(UdpSockets { places, busy: AtomicUsize::new(0), _reserved: reserved }))
     }
 
-    /// Takes those that another process has bound, of as many workers.
+    /// Takes the sockets that another process has bound, for the same number of workers.
     ///
-    /// # Errors
-    /// If these are not as many: clients would come to another worker than the one that has their session.
+    /// # Errors The number of workers differs: clients would reach another worker than the one that
+    /// has their session.
     pub(crate) fn take<'a>(
         handed: Vec<OwnedFd>,
         runtimes: impl ExactSizeIterator<Item = &'a Handle>,
@@ -98,7 +99,7 @@ impl UdpSockets {
         Ok(Arc::new(UdpSockets { places, busy: AtomicUsize::new(0), _reserved: reserved }))
     }
 
-    /// Each worker's, in order.
+    /// Splits the sockets into those of each worker, in order.
     pub(crate) fn split(self: Arc<UdpSockets>) -> impl Iterator<Item = Listening> {
         (0..self.places.len()).map(move |worker| Listening { all: self.clone(), worker })
     }
@@ -116,7 +117,7 @@ impl WorkerSockets {
     }
 }
 
-/// Tells when there is something to be read.
+/// Registers a descriptor for readability.
 fn readiness<T: Into<OwnedFd> + AsRawFd>(source: T) -> io::Result<AsyncFd<T>> {
     #[expect(
         unsafe_code,
@@ -127,14 +128,14 @@ fn readiness<T: Into<OwnedFd> + AsRawFd>(source: T) -> io::Result<AsyncFd<T>> {
     Ok(registered?)
 }
 
-/// One that keeps nothing open.
+/// Weak reference to a listening socket.
 pub(super) struct WeakListening {
     all: Weak<UdpSockets>,
     worker: usize,
 }
 
 impl WeakListening {
-    /// The socket once more, for another process; `None` if it is closed.
+    /// Returns a duplicate of the socket, for another process; `None` if it is closed.
     pub(super) fn socket(&self) -> Option<OwnedFd> {
         let all = self.all.upgrade()?;
         all.places[self.worker].socket.as_fd().try_clone_to_owned().ok()
@@ -142,7 +143,7 @@ impl WeakListening {
 }
 
 impl Listening {
-    /// The same without keeping it open.
+    /// Returns a weak reference.
     pub(super) fn downgrade(&self) -> WeakListening {
         WeakListening { all: Arc::downgrade(&self.all), worker: self.worker }
     }
@@ -151,12 +152,12 @@ impl Listening {
         self.place().socket.get_ref()
     }
 
-    /// How the socket, and those of its sessions, are to be read.
+    /// Receive state of the listening socket and of its sessions' sockets.
     pub(super) fn state(&self) -> &UdpSocketState {
         &self.place().state
     }
 
-    /// An epoll that tells which sessions have answers.
+    /// Epoll instance that reports which sessions have answers.
     pub(super) fn answers(&self) -> &OwnedFd {
         self.place().answers.get_ref()
     }
@@ -171,12 +172,13 @@ impl Listening {
         self.place().answers.readable().await
     }
 
-    /// This worker has sessions, or may begin some.
+    /// Notes that this worker has sessions, or may begin some.
     pub(super) fn busy(&self) {
         self.all.busy.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// This worker has no sessions and begins none. To be called once for each [`Listening::busy`].
+    /// Notes that this worker has no sessions and begins none. Call it once for each
+    /// [`Listening::busy`].
     pub(super) fn done(&self) {
         self.all.busy.fetch_sub(1, Ordering::Relaxed);
     }
@@ -228,7 +230,7 @@ mod tests {
         .unwrap();
         for (listening, runtime) in sockets.split().zip(&runtimes) {
             let to = listening.socket().local_addr().unwrap();
-            // So many that some of them come to each socket.
+            // Enough clients for each socket to get some.
             for _ in 0..64 {
                 UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"who?", to).unwrap();
             }

@@ -1,4 +1,4 @@
-//! Which session a datagram belongs to, and which session is over or gives way to another. Pure.
+//! Table of UDP sessions: lookup by key, expiry and eviction. Pure.
 
 mod evict;
 #[cfg(any(test, feature = "test-util"))]
@@ -36,41 +36,42 @@ impl SessionKey {
     }
 }
 
-/// The sessions of one worker, found by address and key, and by number. Those whose client has sent again after an
-/// answer are streams, all others are questions.
+/// Sessions of one worker, by address and key, and by number. A session whose client has sent again
+/// after an answer is a stream; every other session is a question.
 ///
-/// Each address has a list of its sessions, first the one that was silent longest: for those that are over. Each frontend
-/// has a list of its questions in that order, and one of its streams, first the one whose server was silent longest: for
-/// those that give way.
+/// Each address has a list of its sessions for expiry: the longest silent session comes first. Each
+/// frontend has two lists for eviction: its questions in the same order, and its streams, where the
+/// stream with the longest silent server comes first.
 ///
-/// Nothing proves that a client exists: two forged datagrams around an answer make a stream. Only the server's
-/// datagrams cannot be forged.
+/// Nothing proves that a client exists: two forged datagrams around an answer make a stream. Only
+/// the server's datagrams cannot be forged.
 #[derive(Debug)]
 pub(super) struct SessionTable<T> {
     entries: Slab<SessionEntry<T>>,
     addresses: Slab<Address>,
     groups: Slab<FrontendSessions>,
-    /// The group of each frontend that has sessions.
+    /// Index of the group of each frontend that has sessions.
     of_frontends: HashMap<u32, usize>,
-    /// The sessions that are counted at their source, by frontend and source: first the one whose server was silent longest.
+    /// Sessions that count at their source, by frontend and source: the one with the longest silent
+    /// server comes first.
     sources: HashMap<(u32, Option<Prefix>), SessionList>,
-    /// The serial number of the next session.
+    /// Serial number of the next session.
     next_serial: u32,
 }
 
-/// Where clients come to: one listening socket.
+/// Sessions of one listening socket.
 #[derive(Debug, Default)]
 struct Address {
     numbers: HashMap<SessionKey, usize>,
     active: SessionList,
 }
 
-/// The sessions of one frontend.
+/// Sessions of one frontend.
 #[derive(Debug)]
 struct FrontendSessions {
     frontend: u32,
     len: usize,
-    /// Of questions and of streams.
+    /// Lists of questions and of streams.
     lists: [SessionList; 2],
 }
 
@@ -80,40 +81,41 @@ const STREAMS: usize = 1;
 
 #[derive(Debug)]
 struct SessionEntry<T> {
-    /// Which of the sessions that had its number it is.
+    /// Serial number, which differs among the sessions that had the same number.
     serial: u32,
-    /// When its client first sent.
+    /// Time of the client's first datagram.
     began: Timestamp,
     key: SessionKey,
     session: T,
     address: usize,
     group: usize,
-    /// When a datagram last went either way.
+    /// Time of the last datagram in either direction.
     active: Timestamp,
-    /// When its server last sent, or it became a stream since.
+    /// Time of the server's last datagram, or of the change to a stream if that is later.
     served: Timestamp,
     answered: bool,
     is_stream: bool,
-    /// Where it is counted.
+    /// Source at which the session counts.
     source: Option<Prefix>,
-    /// Its neighbours in the list of its address, in that of its frontend, and in that of its source.
+    /// Neighbours in the lists of the address, of the frontend, and of the source.
     links: [SessionLinks; 3],
 }
 
 impl<T> SessionTable<T> {
-    /// Names of another process's sessions are not to fit: `first_serial` is any number.
+    /// Creates an empty table. `first_serial` is random, so that session ids of another process
+    /// match none here.
     pub(super) fn new(first_serial: u32) -> SessionTable<T> {
         let (entries, addresses, groups) = (Slab::new(), Slab::new(), Slab::new());
         let (of_frontends, sources, next_serial) = (HashMap::new(), HashMap::new(), first_serial);
         SessionTable { entries, addresses, groups, of_frontends, sources, next_serial }
     }
 
-    /// An address that clients come to; returns its number, for all that follows.
+    /// Adds an address; returns its number.
     pub(super) fn open(&mut self) -> usize {
         self.addresses.insert(Address::default())
     }
 
-    /// Nobody comes to an address any more. Returns its sessions.
+    /// Removes an address. Returns its sessions.
     pub(super) fn close(&mut self, address: usize) -> Vec<T> {
         let first = |table: &Self| table.addresses[address].active.first;
         let sessions = std::iter::from_fn(|| first(self).and_then(|number| self.remove(number))).collect();
@@ -126,18 +128,19 @@ impl<T> SessionTable<T> {
         self.addresses[address].active.first.is_none()
     }
 
-    /// The number of a session.
+    /// Number of the session with this key.
     pub(super) fn find(&self, address: usize, key: &SessionKey) -> Option<usize> {
         self.addresses[address].numbers.get(key).copied()
     }
 
-    /// The session with this number, and its key.
+    /// Returns the session with this number, and its key.
     pub(super) fn get_mut(&mut self, number: usize) -> Option<(SessionKey, &mut T)> {
         self.entries.get_mut(number).map(|entry| (entry.key, &mut entry.session))
     }
 
-    /// Adds the session of a client that has just sent for the first time to this address of this frontend; returns its
-    /// number, which is that of no other session until it is removed. There must be none with this key.
+    /// Adds the session of a client that has just sent its first datagram to this address of this
+    /// frontend. Returns its number, which stays unique until the session is removed. The key must
+    /// not be in the table.
     pub(super) fn insert(
         &mut self,
         (address, frontend): (usize, u32),
@@ -174,13 +177,14 @@ impl<T> SessionTable<T> {
         number
     }
 
-    /// A session that was not counted at a source is counted at this one.
+    /// Counts a session at this source; it must not be counted at another.
     pub(super) fn set_source(&mut self, number: usize, source: Prefix) {
         self.entries[number].source = Some(source);
         self.append(number, ListKind::Source);
     }
 
-    /// Counts the sessions of an address and a frontend anew at their sources. `count` returns the source; `None`: they are not counted.
+    /// Counts the sessions of an address and a frontend anew at their sources. `count` returns the
+    /// source; `None` if the session does not count.
     pub(super) fn count_anew(
         &mut self,
         address: usize,
@@ -200,7 +204,7 @@ impl<T> SessionTable<T> {
         }
     }
 
-    /// A session is not counted at its source any more.
+    /// Removes a session from its source.
     fn clear_source(&mut self, number: usize) {
         if self.entries[number].source.is_none() {
             return;
@@ -213,8 +217,8 @@ impl<T> SessionTable<T> {
         }
     }
 
-    /// The sessions of an address, first the one that was silent longest: each with its key, whether its client was answered
-    /// and whether it is a stream.
+    /// Sessions of an address, the longest silent one first: each with its key, whether its client
+    /// was answered, and whether it is a stream.
     pub(super) fn of_address(&self, address: usize) -> impl Iterator<Item = (SessionKey, &T, [bool; 2])> {
         let next = |number: &usize| self.entries[*number].links[ListKind::Address as usize].next;
         let numbers = std::iter::successors(self.addresses[address].active.first, next);
@@ -224,7 +228,7 @@ impl<T> SessionTable<T> {
         })
     }
 
-    /// What is known of a session that has just been inserted, for it began elsewhere.
+    /// Sets the progress of a session that began in another process.
     pub(super) fn set(&mut self, number: usize, [answered, is_stream]: [bool; 2]) {
         self.unlink(number, ListKind::Frontend);
         let entry = &mut self.entries[number];
@@ -232,14 +236,15 @@ impl<T> SessionTable<T> {
         self.append(number, ListKind::Frontend);
     }
 
-    /// The client of a session has sent again. Returns whether that makes it a stream.
+    /// Notes a further datagram of a session's client. Returns whether the session becomes a stream
+    /// by that.
     pub(super) fn sent(&mut self, number: usize, now: Timestamp) -> bool {
         let Some(entry) = self.entries.get_mut(number) else { return false };
         entry.active = now;
         let has_become_one = entry.answered && !entry.is_stream;
         let was_stream = entry.is_stream;
         self.renew(number, ListKind::Address);
-        // A datagram of a stream's client keeps no place for it.
+        // Datagrams of a stream's client may be forged, so they do not defer its eviction.
         if !was_stream {
             self.unlink(number, ListKind::Frontend);
             let entry = &mut self.entries[number];
@@ -251,7 +256,7 @@ impl<T> SessionTable<T> {
         has_become_one
     }
 
-    /// The client of a session was sent something.
+    /// Notes a datagram to a session's client.
     pub(super) fn answered(&mut self, number: usize, now: Timestamp) {
         let Some(entry) = self.entries.get_mut(number) else { return };
         (entry.active, entry.served, entry.answered) = (now, now, true);
@@ -263,7 +268,7 @@ impl<T> SessionTable<T> {
         }
     }
 
-    /// Takes a session out.
+    /// Removes a session.
     pub(super) fn remove(&mut self, number: usize) -> Option<T> {
         self.entries.get(number)?;
         self.unlink(number, ListKind::Address);
@@ -279,14 +284,14 @@ impl<T> SessionTable<T> {
         Some(session)
     }
 
-    /// Takes out the sessions of an address that are meant. Looks at all of them.
+    /// Removes the sessions of an address that `is_meant` selects. Checks all of them.
     pub(super) fn remove_where(&mut self, address: usize, is_meant: impl Fn(&SessionKey) -> bool) -> Vec<T> {
         let all = self.addresses[address].numbers.iter();
         let meant: Vec<usize> = all.filter(|(key, _)| is_meant(key)).map(|(_, number)| *number).collect();
         meant.into_iter().filter_map(|number| self.remove(number)).collect()
     }
 
-    /// Takes out a session of an address that was silent for `idle`, if there is one.
+    /// Removes a session of an address that was silent for `idle`, if there is one.
     pub(super) fn expire(&mut self, address: usize, idle: Duration, now: Timestamp) -> Option<T> {
         let number = self.addresses[address].active.first?;
         (now.since(self.entries[number].active) >= idle).then(|| self.remove(number))?

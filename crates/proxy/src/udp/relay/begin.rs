@@ -1,4 +1,5 @@
-//! Begin of a session: admission of its client, and eviction of another session where there is no room.
+//! Begin of a session: admission of its client, and eviction of another session if there is no
+//! room.
 
 use std::net::IpAddr;
 
@@ -15,8 +16,8 @@ use convey_snapshot::stats::Counter;
 use convey_upstream::Attempts;
 
 impl Relay {
-    /// Begins a session for a client that has none and has sent this datagram; returns its number. Where there is no room,
-    /// another session is evicted.
+    /// Begins a session for a client that has none and has sent this datagram; returns its number.
+    /// If there is no room, another session is evicted.
     pub(super) fn begin(
         &mut self,
         sessions: &mut SessionTable<UdpSession>,
@@ -55,8 +56,8 @@ impl Relay {
         Ok(number)
     }
 
-    /// Removes the session that a new one evicts, which found no room for this reason. Clients with many questions evict their
-    /// own, not those of others.
+    /// Removes another session to make room for a new one, which was refused for this reason.
+    /// Clients with many questions evict their own sessions, not those of others.
     fn evict_for(
         &self,
         sessions: &mut SessionTable<UdpSession>,
@@ -77,7 +78,7 @@ impl Relay {
                     if is_here && !frontend.live.slots.has_room(frontend.config.max_connections) {
                         return sessions.evict_of(id, now);
                     }
-                    // Its servers are full, or the process.
+                    // The servers or the process are full.
                     sessions.evict(id, |other| !is_here || other.is_of(&frontend.pool), now)
                 })
             }
@@ -89,8 +90,8 @@ impl Relay {
     }
 }
 
-/// Whether an address is a broadcast or multicast address: then each worker's socket has received a copy, and no answer can
-/// come from there. `last` is the last address that was none.
+/// Whether an address is a broadcast or multicast address: then each worker's socket has received a
+/// copy, and no answer can have that source address. `last` is the last address that was neither.
 fn is_for_many(asked: IpAddr, last: &mut Option<IpAddr>) -> bool {
     if *last == Some(asked) {
         return false;

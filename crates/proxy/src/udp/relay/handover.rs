@@ -1,4 +1,4 @@
-//! Sessions that another process goes on with, and those that another process had.
+//! Handover of UDP sessions between processes.
 
 use std::time::Duration;
 
@@ -12,8 +12,9 @@ use crate::udp::slot::SessionSlot;
 use crate::udp::table::SessionKey;
 
 impl Relay {
-    /// The sessions for another process, which has the same listening socket; first the one that was silent longest. One
-    /// whose socket cannot be handed over, for want of descriptors, begins anew there.
+    /// Returns the sessions for another process, which has the same listening socket; the longest
+    /// silent session comes first. If descriptors are too short to duplicate a session's socket,
+    /// the session begins anew there.
     pub(in crate::udp) fn sessions(&self) -> Vec<HandedSession> {
         SESSIONS.with_borrow(|sessions| {
             let all = sessions.of_address(self.address);
@@ -28,8 +29,8 @@ impl Relay {
         })
     }
 
-    /// Goes on with a session of another process, unless its server or its frontend's place for it is no longer there:
-    /// then the client's next datagram begins one.
+    /// Restores a session of another process, unless its server is gone or its frontend has no
+    /// room: then the client's next datagram begins a new session.
     pub(in crate::udp) fn restore(&mut self, known: HandedSession) {
         let snapshot = self.load_snapshot();
         let Some(frontend) = self.frontend.clone() else { return };
@@ -39,7 +40,7 @@ impl Relay {
         if !frontend.config.access.admits(known.client.ip()) {
             return;
         }
-        // It began elsewhere, and takes nothing of what its source may begin here.
+        // The session began in the other process, so it does not use up its source's rate here.
         let mut source = source::count_open(&frontend, known.client.ip());
         let client =
             UdpCandidate { key, vip: self.vip, frontend: &frontend, snapshot: &snapshot, path: None };
@@ -57,7 +58,7 @@ impl Relay {
         });
     }
 
-    /// Ends all sessions here: they go on in another process.
+    /// Ends all sessions here, because they continue in another process.
     pub(in crate::udp) fn leave(&mut self) {
         let now = self.now();
         SESSIONS.with_borrow_mut(|sessions| {

@@ -1,4 +1,4 @@
-//! Which session gives way to a new one. Pure.
+//! Eviction of UDP sessions in favour of new ones. Pure.
 
 use std::time::Duration;
 
@@ -6,25 +6,26 @@ use super::lists::ListKind;
 use super::{QUESTIONS, STREAMS, SessionKey, SessionTable};
 use convey_model::{Prefix, Timestamp};
 
-/// Sessions that are looked at for one of a certain client.
+/// Upper bound of the sessions that are searched for one of a certain client.
 const MAX_LOOKS: usize = 64;
 
-/// A stream whose server has sent nothing for this long may give way.
+/// Silence of a stream's server after which the stream may be evicted.
 const SERVER_SILENCE: Duration = Duration::from_secs(1);
 
 impl<T> SessionTable<T> {
-    /// Takes out the session of a frontend that gives way to a new one: of its questions the one that was silent longest.
-    /// So questions long answered go first, and forged clients push out each other. Streams go last, first the one whose
-    /// server was silent longest, and none whose server has just sent.
+    /// Evicts a session of a frontend for a new one: the longest silent question. So forged clients
+    /// evict each other. If there are no questions, evicts the stream with the longest silent
+    /// server, unless the server has just sent.
     pub(in crate::udp) fn evict_of(&mut self, frontend: u32, now: Timestamp) -> Option<T> {
         let group = self.group(frontend)?;
         let number = [QUESTIONS, STREAMS].into_iter().find_map(|list| self.first(group, list, now))?;
         self.remove(number)
     }
 
-    /// The same, of all frontends whose sessions `may` give way to one of this frontend. One that has most of the worker's
-    /// sessions makes room among its own: so a flood of questions at one
-    /// frontend pushes out nobody at another. Streams go after all questions, whosever these are.
+    /// Evicts a session of any frontend for a new one of this frontend, if `may` allows it. A
+    /// frontend with more than half of the worker's sessions evicts its own, so that a flood of
+    /// questions at one frontend evicts no session of another. Streams are evicted only if no
+    /// question may be, whichever frontends these belong to.
     pub(in crate::udp) fn evict(
         &mut self,
         frontend: u32,
@@ -42,8 +43,8 @@ impl<T> SessionTable<T> {
         self.remove(number)
     }
 
-    /// The same, of the questions of a frontend whose key is one of these. Only so many are looked at, the longest silent
-    /// ones: the client that has most of them is found there.
+    /// Evicts a question of a frontend whose key `is_one` selects. Searches only the longest silent
+    /// questions: the client with the most questions has one among them.
     pub(in crate::udp) fn evict_question_of(
         &mut self,
         frontend: u32,
@@ -53,7 +54,8 @@ impl<T> SessionTable<T> {
         self.remove(found)
     }
 
-    /// The same of streams.
+    /// Evicts a stream of a frontend whose key `is_one` selects, like
+    /// [`SessionTable::evict_question_of`].
     pub(in crate::udp) fn evict_stream_of(
         &mut self,
         frontend: u32,
@@ -64,8 +66,9 @@ impl<T> SessionTable<T> {
         self.is_unserved(found, now).then(|| self.remove(found))?
     }
 
-    /// Takes out a session that is counted at a source, for another one of that: a question first, then a stream whose server is
-    /// silent. Of each the one whose server was silent longest. Only so many are looked at.
+    /// Evicts a session of a source for a new one of the same source: a question first, else a
+    /// stream whose server is silent. In both cases the session with the longest silent server goes
+    /// first. Searches only a bounded number of sessions.
     pub(in crate::udp) fn evict_of_source(
         &mut self,
         frontend: u32,
@@ -84,7 +87,7 @@ impl<T> SessionTable<T> {
         self.of_frontends.get(&frontend).copied()
     }
 
-    /// The first of a list that may give way.
+    /// First session of a list, if it may be evicted.
     fn first(&self, group: usize, list: usize, now: Timestamp) -> Option<usize> {
         self.groups[group].lists[list]
             .first
@@ -97,7 +100,7 @@ impl<T> SessionTable<T> {
         some.find(|number| is_one(&self.entries[*number].key))
     }
 
-    /// Its place in the order of those that give way.
+    /// Time since which a session is silent, for the order of evictions.
     fn silent_since(&self, number: usize) -> Timestamp {
         let entry = &self.entries[number];
         if entry.is_stream { entry.served } else { entry.active }

@@ -1,4 +1,4 @@
-//! Any sequence of calls of a table, and the conditions that hold behind each, for the fuzzer and a test. Pure.
+//! Random calls of a session table, with checks after each, for the fuzzer and a test. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -8,10 +8,10 @@ use super::lists::ListKind;
 use super::{SessionKey, SessionList, SessionTable};
 use convey_model::{Prefix, Timestamp};
 
-/// A stream whose server was silent for so long may be evicted.
+/// Silence of a stream's server after which the stream may be evicted.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// A session as the table has to know it.
+/// Expected state of a session in the table.
 #[derive(Debug, Clone, Copy)]
 struct Expected {
     address: usize,
@@ -24,20 +24,19 @@ struct Expected {
     source: Option<Prefix>,
 }
 
-/// A table of sessions that are named by numbers of their own, and what is in it.
+/// Table of sessions with numbers of their own, and its expected contents.
 struct Exercise {
     table: SessionTable<u32>,
     sessions: BTreeMap<u32, Expected>,
-    /// The addresses, two of each frontend.
+    /// Addresses, two of each frontend.
     addresses: [usize; 4],
     next: u32,
     now: Timestamp,
 }
 
-/// Makes the calls that these bytes mean, three for each: the call, a client, and a number.
+/// Makes the calls that these bytes encode, three bytes each: the call, a client, and a number.
 ///
-/// # Panics
-/// The table is not what its calls have made it.
+/// # Panics The table differs from its expected contents.
 pub fn exercise_session_table(bytes: &[u8]) {
     let mut table = SessionTable::new(u32::MAX - 2);
     let addresses = [(); 4].map(|()| table.open());
@@ -137,7 +136,7 @@ impl Exercise {
         self.next += 1;
         let at = self.table.insert((address, frontend), key, session, now);
         let (answered, is_stream) = (number & 2 != 0, number & 6 == 6);
-        // A session of another process comes with its progress.
+        // A session of another process has made progress there.
         if answered {
             self.table.set(at, [answered, is_stream]);
         }
@@ -182,7 +181,8 @@ impl Exercise {
         self.now.since(one.served) >= SILENCE
     }
 
-    /// Questions are evicted first, and of streams none whose server has just sent. `of_all`: one has to be found.
+    /// Checks an eviction: questions go first, and no stream whose server has just sent. With
+    /// `of_all` a session must be found.
     fn check_evicted(&self, evicted: Option<u32>, may: impl Fn(&Expected) -> bool, of_all: bool) {
         let some = || self.sessions.values().filter(|one| may(one));
         match evicted.map(|session| self.sessions[&session]) {
@@ -198,7 +198,7 @@ impl Exercise {
         }
     }
 
-    /// The session that was silent longest is taken, of those that may be.
+    /// Checks that the longest silent session of those that may be evicted was evicted.
     fn check_first(
         &self,
         taken: Option<u32>,
@@ -210,7 +210,8 @@ impl Exercise {
         assert!(taken.is_none_or(|session| may(&self.sessions[&session])));
     }
 
-    /// The table has these sessions and no others, each in its lists and in no other list.
+    /// Checks that the table has these sessions and no others, each in its lists and in no other
+    /// list.
     fn check(&self) {
         let Exercise { table, sessions, .. } = self;
         assert_eq!(table.entries.len(), sessions.len());
@@ -247,7 +248,7 @@ impl Exercise {
         }
     }
 
-    /// The entries of a list. It leads the same way back.
+    /// Entries of a list, which must be the same in the reverse direction.
     fn walk(&self, list: SessionList, kind: ListKind) -> BTreeSet<usize> {
         let (mut numbers, mut previous, mut next) = (BTreeSet::new(), None, list.first);
         while let Some(number) = next {

@@ -1,13 +1,13 @@
-//! The order of a table's sessions: lists through their entries. Pure.
+//! Linked lists through the entries of a session table. Pure.
 
 use super::SessionTable;
 
-/// Which of an entry's lists.
+/// Kind of an entry's list.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ListKind {
     Address,
     Frontend,
-    /// That of its source, where it is counted there.
+    /// List of the source, if the session counts there.
     Source,
 }
 
@@ -24,13 +24,13 @@ pub(super) struct SessionList {
 }
 
 impl<T> SessionTable<T> {
-    /// Makes an entry the last of a list that it is in.
+    /// Moves an entry to the end of its list.
     pub(super) fn renew(&mut self, number: usize, of: ListKind) {
         self.unlink(number, of);
         self.append(number, of);
     }
 
-    /// Makes an entry the last of a list that it is not in.
+    /// Appends an entry to a list that it is not in.
     pub(super) fn append(&mut self, number: usize, of: ListKind) {
         let list = self.list_of(number, of);
         let previous = list.last.replace(number);
@@ -43,7 +43,7 @@ impl<T> SessionTable<T> {
         self.entries[number].links[of as usize] = SessionLinks { previous, next: None };
     }
 
-    /// Takes an entry out of a list that it is in.
+    /// Removes an entry from its list.
     pub(super) fn unlink(&mut self, number: usize, of: ListKind) {
         let SessionLinks { previous, next } = self.entries[number].links[of as usize];
         match previous {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Numbers of frontends.
+/// Ids of frontends.
 const WEB: u32 = 7;
 const DNS: u32 = 8;
 
@@ -16,7 +16,8 @@ fn at(seconds: u64) -> Timestamp {
     Timestamp(seconds * 1_000_000_000)
 }
 
-/// A table whose clients have sent once, a second after each other; their sessions are named by their ports.
+/// Table whose clients have sent once, a second after each other; the sessions are numbered by
+/// their ports.
 fn asked_by(ports: &[u16]) -> SessionTable<u16> {
     let mut table = SessionTable::new(7);
     assert_eq!(table.open(), 0);
@@ -79,7 +80,7 @@ fn of_streams_the_one_whose_server_was_silent_longest_gives_way() {
     table.answered(streams[0], at(7));
     table.answered(streams[2], at(8));
     table.answered(streams[0], at(20));
-    // A forged client's datagrams keep nothing.
+    // Forged datagrams of the client do not defer the eviction.
     table.sent(streams[1], at(20));
     assert_eq!([(); 3].map(|()| table.evict_of(WEB, at(20))), [Some(2), Some(3), None]);
     let just_before = Timestamp(at(21).0 - 1);
@@ -119,7 +120,8 @@ fn a_source_makes_room_among_its_own_however_many_others_there_are() {
         }
     }
     table.answered(table.find(0, &key(998)).unwrap(), at(2_003));
-    // The question first, then the stream whose server is silent; none that is in use, and none of others.
+    // First the question, then the stream whose server is silent; no session in use, and none of
+    // other sources.
     let evicted = [(); 3].map(|()| table.evict_of_source(WEB, own, at(2_003)));
     assert_eq!(evicted, [Some(999), Some(1_000), None]);
     assert_eq!(table.evict_of_source(DNS, own, at(3_000)), None, "another frontend");
@@ -127,7 +129,7 @@ fn a_source_makes_room_among_its_own_however_many_others_there_are() {
     assert_eq!(table.sources.len(), 1, "nothing is remembered of who has none");
 }
 
-/// Questions of two addresses of one frontend, and of one of another, in this order.
+/// Table of questions at two addresses of one frontend, and at one of another, in this order.
 fn of_two_frontends(order: &[(usize, u32)]) -> SessionTable<u16> {
     let mut table = SessionTable::new(7);
     (0..3).for_each(|_| _ = table.open());
@@ -194,7 +196,7 @@ enum Step {
     Send(u16),
     Answer(u16),
     Remove(u16),
-    /// For a session of this port, of its frontend's or of all.
+    /// Evicts for a session of this port: a session of its frontend, or of any.
     Evict(u16, bool),
     Expire,
 }
@@ -210,7 +212,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Where clients with this port come to.
+/// Address and frontend of clients with this port.
 fn place(port: u16) -> (usize, u32) {
     [(0, WEB), (1, WEB), (2, DNS)][usize::from(port % 3)]
 }
@@ -220,8 +222,9 @@ proptest! {
     fn a_table_does_what_a_plain_list_of_sessions_would(steps in prop::collection::vec(step(), 0..200)) {
         const IDLE: u64 = 7;
         let mut table = of_two_frontends(&[]);
-        // By port: when it was last active, when its server was or it became a stream, whether its client was
-        // answered, and whether it has sent since.
+        // By port: the time of its last activity, the time of its server's last datagram or of the
+        // change to a stream, whether its client was answered, and whether the client has sent
+        // since.
         let mut model: BTreeMap<u16, (u64, u64, bool, bool)> = BTreeMap::new();
         for (now, step) in (1..).zip(steps) {
             match step {
