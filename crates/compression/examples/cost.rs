@@ -1,5 +1,5 @@
-//! Cost of each coding for a file: `cargo run --profile dist -p convey-compression --example cost
-//! -- FILE...`
+//! Cost of each coding for a file:
+//! `cargo run --profile dist -p convey-compression --example cost -- FILE...`
 #![expect(clippy::disallowed_methods, reason = "it measures")]
 
 use std::time::{Duration, Instant};

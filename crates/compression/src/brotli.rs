@@ -1,4 +1,4 @@
-//! `br` (RFC 7932).
+//! Encoder of `br` (RFC 7932).
 
 use brotli::enc::StandardAlloc;
 use brotli::enc::encode::{BrotliEncoderOperation, BrotliEncoderParameter, BrotliEncoderStateStruct};
@@ -9,10 +9,10 @@ use crate::encoder::Operation;
 /// Compression level, from 0 to 11.
 const QUALITY: u32 = 4;
 
-/// Window size in bytes, as a power of 2.
+/// Binary logarithm of the window size in bytes.
 const WINDOW_BITS: u32 = 17;
 
-/// Size of input blocks in bytes, as a power of 2.
+/// Binary logarithm of the size of input blocks in bytes.
 const BLOCK_BITS: u32 = 16;
 
 /// Output bytes per call.

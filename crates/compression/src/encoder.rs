@@ -13,7 +13,7 @@ pub struct Encoder {
     has_unflushed: bool,
 }
 
-/// Encoder of a library. Boxes keep encoders small while they wait for a body.
+/// Encoder of one library. Boxes keep this enum small while it waits for a body.
 enum ByCoding {
     Zstd(ZstdEncoder),
     Brotli(Box<BrotliEncoder>),
@@ -39,7 +39,8 @@ impl Encoder {
     /// Creates an encoder for a body with this length, if it is known: a short body needs less
     /// memory.
     ///
-    /// # Errors Memory is short.
+    /// # Errors
+    /// Memory is short.
     pub fn new(coding: ContentCoding, len: Option<u64>) -> Result<Encoder, EncoderFault> {
         let by = match coding {
             ContentCoding::Zstd => ByCoding::Zstd(ZstdEncoder::new(len)?),
@@ -68,7 +69,8 @@ impl Encoder {
 
     /// Compresses bytes of the body, and appends the output that is ready to `out`.
     ///
-    /// # Errors The library rejected the bytes: the body is longer than its announced length.
+    /// # Errors
+    /// The library rejected the bytes: the body is longer than its announced length.
     pub fn write(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), EncoderFault> {
         if bytes.is_empty() {
             return Ok(());
@@ -84,7 +86,8 @@ impl Encoder {
 
     /// Appends all output that a decoder needs for the bytes so far. Each flush costs some bytes.
     ///
-    /// # Errors The library failed.
+    /// # Errors
+    /// The library failed.
     pub fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), EncoderFault> {
         self.has_unflushed = false;
         self.run(&[], Operation::Flush, out)
@@ -92,7 +95,8 @@ impl Encoder {
 
     /// Appends the end of the body. Nothing can be written after it.
     ///
-    /// # Errors The library failed: the body is shorter than its announced length.
+    /// # Errors
+    /// The library failed: the body is shorter than its announced length.
     pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), EncoderFault> {
         self.has_unflushed = false;
         self.run(&[], Operation::Finish, out)

@@ -1,4 +1,4 @@
-//! `gzip` (RFC 1952).
+//! Encoder of `gzip` (RFC 1952).
 
 use flate2::{Compress, Compression, FlushCompress, Status};
 
@@ -8,7 +8,7 @@ use crate::encoder::Operation;
 /// Compression level, from 1 to 9.
 const LEVEL: u32 = 5;
 
-/// Window size in bytes, as a power of 2: 32 KiB, the maximum of the format.
+/// Binary logarithm of the window size in bytes: 32 KiB, the maximum of the format.
 const WINDOW_BITS: u8 = 15;
 
 /// Output bytes per call.

@@ -1,7 +1,8 @@
-//! Encoders of HTTP's content codings: `zstd` (RFC 8878), `br` (RFC 7932) and `gzip` (RFC 1952). Pure: bytes in, bytes out.
+//! Encoders of HTTP's content codings: `zstd` (RFC 8878), `br` (RFC 7932) and `gzip` (RFC 1952).
+//! Pure: bytes in, bytes out.
 //!
-//! [`Encoder`] compresses one body, piece by piece, and holds at most [`Encoder::memory`] bytes. `convey-http-core` decides what is
-//! compressed; `convey-http` frames the output.
+//! [`Encoder`] compresses one body, piece by piece, and holds at most [`Encoder::memory`] bytes.
+//! `convey-http-core` decides what is compressed; `convey-http` frames the output.
 //!
 //! ```
 //! use convey_compression::Encoder;

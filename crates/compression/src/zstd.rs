@@ -1,4 +1,4 @@
-//! `zstd` (RFC 8878).
+//! Encoder of `zstd` (RFC 8878).
 
 use zstd_safe::zstd_sys::ZSTD_EndDirective;
 use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer};
@@ -9,7 +9,7 @@ use crate::encoder::Operation;
 /// Compression level, from 1 to 22.
 const LEVEL: i32 = 3;
 
-/// Window size in bytes, as a power of 2. Browsers accept up to 8 MiB (RFC 9659).
+/// Binary logarithm of the window size in bytes. Browsers accept up to 8 MiB (RFC 9659).
 const WINDOW_BITS: u32 = 18;
 
 /// Output bytes per call.

@@ -14,8 +14,8 @@ static IN_USE: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
 #[expect(unsafe_code, reason = "an allocator cannot be written without")]
-// SAFETY: every call is handed on as it is to the system's allocator, which keeps the contract. Counting neither
-// allocates nor unwinds.
+// SAFETY: every call is handed on as it is to the system's allocator, which keeps the contract.
+// Counting neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let in_use = IN_USE.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();

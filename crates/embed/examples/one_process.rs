@@ -1,6 +1,7 @@
 //! One process with HTTP and TCP frontends, an axum server behind them, and one graceful stop.
 //! It adds and removes a server while it runs.
-//! `cargo run -p convey-embed --example one_process`, then `curl http://127.0.0.1:8080/` (HTTP) or `:8081` (TCP).
+//! `cargo run -p convey-embed --example one_process`,
+//! then `curl http://127.0.0.1:8080/` (HTTP) or `:8081` (TCP).
 
 use std::time::Duration;
 

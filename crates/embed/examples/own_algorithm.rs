@@ -1,5 +1,6 @@
-//! A custom algorithm: requests for a tenant go to the server with the tenant's name, while that server is available.
-//! `cargo run -p convey-embed --example own_algorithm`, then `curl -H 'X-Tenant: blue' http://127.0.0.1:8080/`.
+//! A custom algorithm: requests for a tenant go to the server with the tenant's name, while that
+//! server is available. `cargo run -p convey-embed --example own_algorithm`, then
+//! `curl -H 'X-Tenant: blue' http://127.0.0.1:8080/`.
 
 use convey_embed::EmbeddedBalancer;
 use convey_http::stack::{Check, Forwards, find_route};

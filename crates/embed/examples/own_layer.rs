@@ -1,5 +1,6 @@
 //! A custom layer: requests need a key, and servers get the name of its owner.
-//! `cargo run -p convey-embed --example own_layer`, then `curl -H 'X-Key: sesame' http://127.0.0.1:8080/`.
+//! `cargo run -p convey-embed --example own_layer`,
+//! then `curl -H 'X-Key: sesame' http://127.0.0.1:8080/`.
 
 use convey_embed::EmbeddedBalancer;
 use convey_http::stack::{Check, usual};

@@ -1,4 +1,5 @@
-//! A reverse proxy: `cargo run -p convey-embed --example reverse_proxy`, then `curl http://127.0.0.1:8080/`.
+//! A reverse proxy: `cargo run -p convey-embed --example reverse_proxy`,
+//! then `curl http://127.0.0.1:8080/`.
 
 use std::time::Duration;
 

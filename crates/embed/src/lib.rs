@@ -80,7 +80,8 @@ impl EmbeddedBalancer {
     /// Adds a server to a backend. The next connections and requests may use it. Returns whether it
     /// is new.
     ///
-    /// # Errors The backend does not exist, or the address is invalid.
+    /// # Errors
+    /// The backend does not exist, or the address is invalid.
     pub async fn add_server(&self, backend: &str, name: &str, addr: &str) -> Result<bool, BalancerError> {
         let server = AddedServer { addr: addr.to_owned(), settings: ServerSettings::default() };
         match self.ask(Requested::Add(target(backend, name), server)).await? {
@@ -91,7 +92,8 @@ impl EmbeddedBalancer {
 
     /// Removes a server. Its open connections end by themselves.
     ///
-    /// # Errors The server does not exist.
+    /// # Errors
+    /// The server does not exist.
     pub async fn remove_server(&self, backend: &str, name: &str) -> Result<(), BalancerError> {
         self.ask(Requested::Remove(target(backend, name))).await.map(drop)
     }
@@ -126,7 +128,8 @@ impl BalancerBuilder {
     /// Starts the balancer in its own threads: one for each core, and a control thread. Returns
     /// once it serves clients.
     ///
-    /// # Errors The configuration is invalid, or an address cannot be listened on.
+    /// # Errors
+    /// The configuration is invalid, or an address cannot be listened on.
     pub async fn start(self) -> Result<EmbeddedBalancer, BalancerError> {
         let (started, is_started) = oneshot::channel();
         let (stop, stops) = oneshot::channel();

@@ -42,7 +42,7 @@ pub struct FileStamp {
 pub enum FoundKind {
     /// Regular file.
     Regular,
-    /// A directory.
+    /// Directory.
     Directory,
     /// Device, FIFO or socket: never served.
     Other,
@@ -52,8 +52,9 @@ pub enum FoundKind {
 /// [`FileName`](crate::FileName); an empty name is the root itself. The root may be a symbolic
 /// link.
 ///
-/// # Errors Errors of the kernel: `EXDEV` for a name that leads out of the root, `EAGAIN` where the
-/// call would have to wait.
+/// # Errors
+/// Errors of the kernel: `EXDEV` for a name that leads out of the root, `EAGAIN` where the call
+/// would have to wait.
 pub fn open(root: &Path, name: &[u8], wait: DiskWait) -> rustix::io::Result<OwnedFd> {
     let root = openat(CWD, root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let name = if name.is_empty() { b"." } else { name };
@@ -78,7 +79,8 @@ pub fn open(root: &Path, name: &[u8], wait: DiskWait) -> rustix::io::Result<Owne
 
 /// Returns the state of an open file.
 ///
-/// # Errors Errors of the kernel.
+/// # Errors
+/// Errors of the kernel.
 pub fn stamp(file: impl AsFd) -> rustix::io::Result<(FileStamp, FoundKind)> {
     fstat(file).map(|found| of_stat(&found))
 }
@@ -86,15 +88,15 @@ pub fn stamp(file: impl AsFd) -> rustix::io::Result<(FileStamp, FoundKind)> {
 /// Returns the state of the file at a path, which may lead out of the root. Use it only to check
 /// whether a file has changed.
 ///
-/// # Errors Errors of the kernel.
+/// # Errors
+/// Errors of the kernel.
 pub fn stamp_at(path: &CStr) -> rustix::io::Result<FileStamp> {
     stat(path).map(|found| of_stat(&found).0)
 }
 
 /// Reads a part of a file into a buffer. Returns the number of bytes; 0 at the end.
 ///
-/// # Errors Errors of the kernel. `EAGAIN` where the call would have to wait, or cannot find out
-/// whether it would.
+/// # Errors Errors of the kernel. `EAGAIN` where the call would have to wait, or may have to.
 pub fn read_at(file: impl AsFd, buffer: &mut [u8], at: u64, wait: DiskWait) -> rustix::io::Result<usize> {
     match wait {
         DiskWait::Allowed => pread(file, buffer, at),
@@ -110,7 +112,8 @@ pub fn read_at(file: impl AsFd, buffer: &mut [u8], at: u64, wait: DiskWait) -> r
 
 /// Reads a whole file of at most `len` bytes.
 ///
-/// # Errors Errors of the kernel. `EFBIG` if the file is longer.
+/// # Errors
+/// Errors of the kernel. `EFBIG` if the file is longer.
 pub fn read_whole(file: impl AsFd, len: usize, wait: DiskWait) -> rustix::io::Result<Vec<u8>> {
     // One byte more, to detect that the file has grown.
     let (mut content, mut filled) = (vec![0; len + 1], 0);
@@ -129,7 +132,8 @@ pub fn read_whole(file: impl AsFd, len: usize, wait: DiskWait) -> rustix::io::Re
 /// Lists a directory. Dot files are listed if they are served. Devices, FIFOs, sockets, and links
 /// that lead out of the directory are never listed. The call may wait for a disk.
 ///
-/// # Errors Errors of the kernel.
+/// # Errors
+/// Errors of the kernel.
 pub fn list(directory: &OwnedFd, with_dot_files: bool) -> rustix::io::Result<Listing> {
     let mut files = Vec::new();
     for entry in Dir::read_from(directory)? {

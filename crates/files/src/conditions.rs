@@ -25,9 +25,9 @@ pub enum Condition {
 }
 
 impl Validators {
-    /// Validators of a file with this length and modification time, in seconds and nanoseconds.
-    /// Copies on other hosts have equal validators if they keep the time, because the tag does not
-    /// contain the inode.
+    /// Creates the validators of a file with this length and modification time, in seconds and
+    /// nanoseconds. Copies on other hosts have equal validators if they keep the time, because the
+    /// tag does not contain the inode.
     pub fn new(len: u64, modified: (i64, u32), form: &str) -> Validators {
         let (seconds, nanoseconds) = modified;
         let etag = format!("\"{seconds:x}.{nanoseconds:x}-{len:x}{form}\"").into();

@@ -5,8 +5,8 @@ use percent_encoding::percent_decode;
 /// Name of a file, relative to the root: segments with one slash between them, and no slash at
 /// either end. An empty name is the root itself.
 ///
-/// No segment is `.` or `..`, and none has a NUL, a backslash or a control character. `openat2`
-/// keeps it beneath the root all the same.
+/// No segment is `.` or `..`, and none has a NUL, a backslash or a control character. Apart from
+/// that, `openat2` keeps the file beneath the root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileName {
     name: Vec<u8>,
@@ -31,7 +31,7 @@ pub enum NameFault {
 }
 
 impl FileName {
-    /// Parses the path of a request, without its query. Unescapes it once.
+    /// Parses the path of a request, without its query, and unescapes it once.
     ///
     /// # Errors The path names no file that may be served.
     pub fn of(path: &[u8], with_dot_files: bool) -> Result<FileName, NameFault> {

@@ -6,7 +6,7 @@
 //! entries used last.
 //!
 //! [`beneath`] opens files, and never a file outside of the root, whatever the path and symbolic
-//! links are. The caller chooses the thread for its blocking calls.
+//! links are. Its calls may block, so the caller chooses their thread.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 pub mod beneath;

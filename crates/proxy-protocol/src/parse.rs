@@ -73,7 +73,8 @@ pub enum HeaderFault {
 
 /// Parses the header at the beginning of `bytes`.
 ///
-/// # Errors [`ProxyHeaderError::Incomplete`] if more bytes are needed, which never happens with
+/// # Errors
+/// [`ProxyHeaderError::Incomplete`] if more bytes are needed, which never happens with
 /// [`MAX_HEADER`] bytes; else the fault.
 pub fn parse(bytes: &[u8]) -> Result<Header<'_>, ProxyHeaderError> {
     if bytes.starts_with(&SIGNATURE) {

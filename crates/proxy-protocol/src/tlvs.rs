@@ -54,7 +54,8 @@ fn sum(header: &[u8], at: usize) -> [u8; 4] {
 mod tests {
     use super::*;
 
-    /// Both sides compute it alike, so a wrong one would go unnoticed elsewhere: RFC 3720, appendix B.4.
+    /// Both sides compute it alike, so a wrong one would go unnoticed elsewhere: RFC 3720, appendix
+    /// B.4.
     #[test]
     fn the_checksum_is_crc32c() {
         let ascending: Vec<u8> = (0..32).collect();

@@ -1,7 +1,7 @@
 //! Admission: the checks that a new client passes before convey serves it, in their order.
 //!
-//! The functions of this file are the order: one for each transport and moment. Each line of them is a check, and the
-//! comment behind it names the counter of its refusal.
+//! The functions of this file are the order: one for each transport and stage. Each line of them is
+//! a check, and the comment after it names the counter of its refusal.
 //!
 //! | moment | function |
 //! |---|---|
@@ -12,12 +12,14 @@
 //! | UDP, at the first datagram of a client | [`UdpCandidate::check`] |
 //! | UDP, with what the source may begin counted | [`SessionSlot::take`] |
 //!
-//! Two checks come earlier. A worker accepts no TCP connection while the process is short of descriptors: clients wait in
-//! the accept queue (`AcceptBackoff`, `listener`). A datagram that has to begin with a PROXY header is dropped without a
-//! valid one (`DroppedProxyUntrusted`, `DroppedProxyHeader`, `udp::relay`).
+//! Two checks come earlier. A worker accepts no TCP connection while the process is short of
+//! descriptors: clients wait in the accept queue (`AcceptBackoff`, `listener`). A datagram that has
+//! to begin with a PROXY header is dropped without a valid one (`DroppedProxyUntrusted`,
+//! `DroppedProxyHeader`, `udp::relay`).
 //!
-//! Frontends in mode proxy check two things more, after [`TcpSession::let_in`]: the ClientHello, where they have routes
-//! (`tls_hello`), and the first bytes, where the configuration limits the wait for these (`FirstByteTimeout`).
+//! Frontends in mode proxy check two things more, after [`TcpSession::let_in`]: the ClientHello,
+//! where they have routes (`tls_hello`), and the first bytes, where the configuration limits the
+//! wait for these (`FirstByteTimeout`).
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::net::{IpAddr, SocketAddr};
@@ -42,7 +44,8 @@ use convey_stream::Leg;
 use convey_upstream::Origin;
 
 impl TcpSession {
-    /// Checks a connection at accept, before it has sent a byte. With `accept_proxy` its peer is a proxy.
+    /// Checks a connection at accept, before it has sent a byte. With `accept_proxy` its peer is a
+    /// proxy.
     ///
     /// # Errors
     /// Reason of the refusal: the connection is reset.
@@ -59,20 +62,22 @@ impl TcpSession {
         }
     }
 
-    /// Checks the client that a PROXY header names, by the newest snapshot. The connection may have to release its slot.
+    /// Checks the client that a PROXY header names, by the newest snapshot. The connection may have
+    /// to release its slot.
     ///
     /// # Errors
     /// Reason of the refusal.
     pub(super) fn admit_named(&mut self) -> Result<(), Counter> {
         let context = self.context.clone();
         let snapshot = context.snapshot();
-        // By the newest lists: the registry, which ends denied connections, did not have the client before.
+        // Uses the newest access lists: the registry, which ends denied connections, did not know
+        // the client before.
         check_access(self.frontend_in(&snapshot), self.client_ip())?; // RefusedAccess
         let counted = self.count_client(&snapshot, Instant::now()); // ClientLimit, RefusedSource...
         if counted.is_err() || self.is_beyond_share() {
             self.log_refusal(counted.err());
             self.release_slot();
-            // A connection that waits may take it.
+            // A waiting connection may take the slot.
             self.context.shared.clients.call_next(&self.frontend, self.client_ip());
         }
         counted
@@ -91,11 +96,11 @@ impl TcpSession {
         Ok((origin, early))
     }
 
-    /// Checks a connection over QUIC at its first packet. It has no PROXY header, and convey itself opens no connections over
-    /// QUIC. A client without room is refused, for it may wait over TCP.
+    /// Checks a connection over QUIC at its first packet. QUIC has no PROXY header, and convey
+    /// opens no QUIC connections itself. A client without room is refused, because it can wait over
+    /// TCP.
     ///
-    /// # Errors
-    /// Reason of the refusal.
+    /// # Errors Reason of the refusal.
     fn admit_quic(&mut self, snapshot: &Snapshot) -> Result<(), Counter> {
         check_access(&self.frontend, self.client_ip())?; // RefusedAccess
         self.count_client(snapshot, self.downstream.began)?; // ClientLimit, RefusedSource...
@@ -112,8 +117,9 @@ impl TcpSession {
         if is_loop { Err(Counter::Loop) } else { Ok(()) }
     }
 
-    /// Returns the frontends that the connection has come through, if its client is one of convey's own sockets: that is bound
-    /// to the client's address and connected to the address that the client connected to.
+    /// Returns the frontends that the connection has come through, if its client is one of convey's
+    /// own sockets. Such a socket is bound to the client's address, and connected to the address
+    /// that the client connected to.
     fn path_of(&self, stream: &TcpStream, snapshot: &Snapshot) -> Option<Arc<FrontendPath>> {
         let client = Endpoint::tcp(self.downstream.client);
         let sockets = self.context.own_sockets_at(client, snapshot);
@@ -140,8 +146,9 @@ impl TcpSession {
         Ok(())
     }
 
-    /// Counts the connection in its client's shares of the process, the local ports and the frontend, and then at its source:
-    /// a connection beyond its client's share takes nothing of its source's rate.
+    /// Counts the connection in its client's shares of the process, the local ports and the
+    /// frontend, and then at its source. So a connection beyond its client's share does not use up
+    /// its source's rate.
     fn count_client(&mut self, snapshot: &Snapshot, now: Instant) -> Result<(), Counter> {
         // This connection counts as open already.
         let left = Left {
@@ -171,8 +178,7 @@ impl TcpSession {
 impl QuicAcceptor {
     /// Checks the first packet of a connection, and counts the reason of a refusal.
     ///
-    /// # Errors
-    /// Answer to a client that is refused.
+    /// # Errors Kind of the refusal.
     pub(super) fn admit(&mut self, incoming: &Incoming) -> Result<AdmittedQuic, QuicRefusal> {
         let context = self.context.clone();
         let snapshot = context.snapshot();
@@ -209,11 +215,11 @@ impl QuicAcceptor {
     }
 }
 
-/// Client of UDP that has no session yet.
+/// UDP client that has no session yet.
 pub(super) struct UdpCandidate<'a> {
     /// Key of the session.
     pub(super) key: SessionKey,
-    /// Address that its socket is bound to.
+    /// Address that the listening socket is bound to.
     pub(super) vip: SocketAddr,
     /// Frontend of the address.
     pub(super) frontend: &'a Arc<Frontend>,
@@ -227,7 +233,8 @@ impl UdpCandidate<'_> {
     /// Checks the first datagram of a client. `is_for_many` is set if the client sent to a
     /// broadcast or multicast address.
     ///
-    /// # Errors Reason of the drop.
+    /// # Errors
+    /// Reason of the drop.
     pub(super) fn check(
         &mut self,
         context: &WorkerContext,
@@ -262,7 +269,8 @@ impl SessionSlot {
     /// Takes a slot for a client whose `source` is counted, and takes over that count. If there is
     /// no room, the caller may evict another session and try again.
     ///
-    /// # Errors Reason of the drop.
+    /// # Errors
+    /// Reason of the drop.
     pub(super) fn take(
         of: &UdpCandidate<'_>,
         source: &mut Option<CountedSource>,
@@ -287,8 +295,8 @@ impl SessionSlot {
     }
 }
 
-/// Refuses a client that the access list of its frontend denies. Trusted HTTP proxies pass: each of their requests is
-/// checked instead.
+/// Refuses a client that the access list of its frontend denies. Trusted HTTP proxies pass, because
+/// each of their requests is checked.
 fn check_access(frontend: &Frontend, client: IpAddr) -> Result<(), Counter> {
     if frontend.config.admits(client) { Ok(()) } else { Err(Counter::RefusedAccess) }
 }

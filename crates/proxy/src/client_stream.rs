@@ -166,7 +166,8 @@ impl ClientStream {
     /// handshake, and is no trusted proxy once it has moved. An address that the client has not
     /// proved has no effect, because anybody on the path can send copies of packets.
     ///
-    /// # Errors `access` denies the address.
+    /// # Errors
+    /// `access` denies the address.
     pub fn note_address(&self, now: SocketAddr) -> Result<(), Counter> {
         let is_proven = self.transport.paths().is_none_or(|paths| paths.is_proven());
         if !is_proven || self.client().ip() == now.ip() {
@@ -227,7 +228,7 @@ impl ClientStream {
         self.session.downstream.core
     }
 
-    /// Input of the pick of a server for a request that begins now.
+    /// Context for picking a server for a request that begins now.
     pub fn pick_context(&self, began: Instant) -> PickContext {
         PickContext { began, ..self.session.downstream }
     }
@@ -310,7 +311,7 @@ impl ClientStream {
         }
     }
 
-    /// Whether the worker drains: a connection between two requests ends then. The begin of a drain
+    /// Whether the worker drains: a connection between two requests ends then. The start of a drain
     /// wakes the tasks that wait for [`ClientStream::over`].
     pub fn is_draining(&self) -> bool {
         self.session.context.is_draining()
@@ -357,7 +358,8 @@ impl ClientStream {
         });
     }
 
-    /// Registers a request at the server of the permit, if requests end when that server goes down (`on_down`).
+    /// Registers a request at the server of the permit, if requests end when that server goes down
+    /// (`on_down`).
     pub fn register_request(&self, permit: &Permit) -> Option<RegisteredRequest> {
         // The registry ends requests only on later snapshots, so the newest one is checked here.
         permit.ends_when_down().then(|| {
@@ -376,7 +378,8 @@ impl ClientStream {
     /// Opens a connection to the permit's server, with this protocol within TLS if the server has
     /// TLS. `named` is the client for the PROXY header, if trusted proxies have named one.
     ///
-    /// # Errors The connection failed, or the server was not ready in time.
+    /// # Errors
+    /// The connection failed, or the server was not ready in time.
     pub async fn connect(
         &self,
         permit: &Permit,

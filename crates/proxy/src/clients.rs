@@ -198,7 +198,8 @@ impl Clients {
         self.shard(key).get(key).copied().unwrap_or_default()
     }
 
-    /// Usage of a client, and usages of the networks around it divided by their shares.
+    /// Usage of a client, and the usage of each network around it, divided by the network's number
+    /// of shares.
     fn usages(&self, key: ShareKey) -> impl Iterator<Item = (ShareKey, ClientUsage)> {
         networks_of(key.client).map(move |ClientNetwork { network, shares }| {
             let key = ShareKey { client: network, ..key };
@@ -207,7 +208,8 @@ impl Clients {
         })
     }
 
-    /// Number of connections of a client at a frontend, or more if networks around it have more for their shares.
+    /// Number of connections of a client at a frontend, or the share of a network around it if that
+    /// is higher.
     fn has_at(&self, frontend: u32, client: Prefix) -> u32 {
         let key = ShareKey { of: ShareScope::Frontend(frontend), client };
         self.usages(key).map(|(_, usage)| usage.all).max().unwrap_or_default()
@@ -226,7 +228,8 @@ impl Clients {
         self.count_proxy(client, frontend, left)
     }
 
-    /// Counts a connection of a proxy in the process until its PROXY header has come, also where the proxy has no share later.
+    /// Counts a connection of a proxy in the process until its PROXY header has arrived, even if
+    /// the proxy has no share later.
     pub(super) fn count_proxy(
         self: &Arc<Self>,
         client: IpAddr,

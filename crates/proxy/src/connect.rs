@@ -1,4 +1,4 @@
-//! Connecting a client's session to a server, with retries.
+//! Connects a client's session to a server, with retries.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::io;
@@ -23,7 +23,8 @@ pub(super) struct Connected {
 }
 
 impl TcpSession {
-    /// Picks servers until one accepts the connection. The client has not been sent a byte yet, so it does not notice a retry.
+    /// Picks servers until one accepts the connection. The client has not been sent a byte yet, so
+    /// it does not notice a retry.
     ///
     /// # Errors
     /// Reason for having no server.
@@ -61,7 +62,8 @@ impl TcpSession {
                     );
                     self.trace(id, traced::connect_failed(&error));
                     attempts.failed(&permit, &error, &self.context.shared.failures);
-                    // The attempt may have taken as long as `timeouts.connect`: reloads may have changed the servers.
+                    // The attempt may have taken as long as `timeouts.connect`: reloads may have
+                    // changed the servers.
                     pool = self.newest_pool();
                 }
             }

@@ -1,4 +1,5 @@
-//! Bytes that have moved over a client's connection, as the client's side has sent and acknowledged them.
+//! Transport-level byte counts of a client's connection: bytes received, and bytes that the client
+//! has acknowledged.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -7,10 +8,10 @@ use super::client_stream::ClientStream;
 use super::quic::ClientPaths;
 use convey_stream::tcp_info;
 
-/// Bytes that have moved over a connection, with those of TLS and of protocols.
+/// Byte counts of a connection, including the overhead of TLS and other protocols.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ConnectionBytes {
-    /// Bytes that have come from the client.
+    /// Bytes received from the client.
     pub received: u64,
     /// Bytes that the client has acknowledged.
     pub acknowledged: u64,
@@ -34,8 +35,7 @@ impl ClientTransport {
 }
 
 impl ClientStream {
-    /// Bytes that have moved over the connection until now. A system call, if the client came over
-    /// TCP.
+    /// Byte counts of the connection so far. Makes a system call if the client came over TCP.
     pub fn connection_bytes(&self) -> ConnectionBytes {
         match self.transport() {
             ClientTransport::Quic(paths) => paths.bytes(),

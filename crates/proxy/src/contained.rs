@@ -1,4 +1,5 @@
-//! Panics of one connection: they end its task, and nothing else. The program's panic hook asks [`Contained::is_polled`].
+//! Containment of panics: a panic in one connection ends only its task. The program's panic hook
+//! calls [`Contained::is_polled`].
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -14,7 +15,7 @@ thread_local! {
 }
 
 pin_project! {
-    /// The future of one connection, for a task of its own. A panic unwinds that task alone.
+    /// Future of one connection, for its own task. A panic unwinds that task alone.
     #[derive(Debug)]
     pub struct Contained<F> {
         #[pin]

@@ -1,5 +1,5 @@
-//! State that a listener, connection or session needs to be served. It refers to no thread, command or listener of
-//! the worker.
+//! Context that a listener, connection or session needs. It refers to no thread, command or
+//! listener of the worker.
 
 use std::convert::Infallible;
 use std::ops::Range;
@@ -27,7 +27,7 @@ pub struct WorkersShared {
     pub columns: Range<usize>,
     /// Newest snapshot, which new connections load.
     pub snapshot: Arc<ArcSwap<Snapshot>>,
-    /// Receiver of failed connects to servers.
+    /// Channel for reports of failed connects to servers.
     pub failures: mpsc::Sender<ConnectFailures>,
     /// Budget of file descriptors.
     pub descriptors: Descriptors,
@@ -64,7 +64,7 @@ pub(super) struct WorkerContext {
     _alive: mpsc::Sender<Infallible>,
 }
 
-/// Waits until nobody holds the context any more: every listener, connection and session holds it.
+/// Waits until the context is dropped: every listener, connection and session holds it.
 pub(super) struct LastHolder(mpsc::Receiver<Infallible>);
 
 impl WorkerContext {
@@ -82,7 +82,7 @@ impl WorkerContext {
         self.shared.snapshot.load()
     }
 
-    /// Converts a time to that of tables that all workers share.
+    /// Converts a time to a timestamp of the tables that all workers share.
     pub(super) fn timestamp(&self, at: Instant) -> Timestamp {
         Timestamp(at.saturating_duration_since(self.shared.started).as_nanos() as u64)
     }

@@ -1,9 +1,9 @@
-//! Budget of file descriptors: how many are for listeners, connections and pipes.
+//! Budget of file descriptors for listeners, connections and pipes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Shares of the descriptors that this process may open. The remainder is for probes, statistics and the
+/// Shares of the descriptors that this process may open. The rest is for probes, statistics and the
 /// configuration, so that a peak of connections does not stop these.
 #[derive(Debug, Clone)]
 pub struct Descriptors {

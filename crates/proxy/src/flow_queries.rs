@@ -1,4 +1,5 @@
-//! Queries of operators for connections and sessions. A worker lists them in slices, and its other tasks run between two.
+//! Queries of operators for connections and sessions. A worker lists them in slices, and its other
+//! tasks run between two slices.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use tokio::sync::{mpsc, oneshot};
@@ -26,8 +27,7 @@ impl Workers {
 impl ProxyFlows {
     /// Lists the connections and sessions of all workers that match a query.
     ///
-    /// # Errors
-    /// Reason for having no answer.
+    /// # Errors Reason why there is no answer.
     pub async fn list(&self, query: &FlowQuery) -> Result<FlowListing, FlowsUnavailable> {
         let mut answers = Vec::new();
         for worker in &self.0 {
@@ -44,8 +44,7 @@ impl ProxyFlows {
 
     /// Ends a connection or session. `None` if it does not exist any more.
     ///
-    /// # Errors
-    /// Reason for having no answer.
+    /// # Errors Reason why there is no answer.
     pub async fn kill(&self, id: ListedFlowId) -> Result<Option<ListedFlow>, FlowsUnavailable> {
         let Some(worker) = self.0.get(usize::from(id.worker)) else { return Ok(None) };
         let (answer, killed) = oneshot::channel();
@@ -62,7 +61,7 @@ fn send(
     worker.send(command).map_err(|_| FlowsUnavailable::Gone)
 }
 
-/// Begins to make a list in the thread of this worker, whose clock counts from `started`.
+/// Begins a list in the thread of this worker, whose clock counts from `started`.
 pub(super) fn begin_list(
     worker: u16,
     started: Instant,

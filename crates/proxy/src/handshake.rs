@@ -37,7 +37,8 @@ impl TcpSession {
     /// Performs the TLS handshake if the frontend has TLS; `early` holds the bytes that have
     /// arrived. Returns the bytes of the client's data that have arrived.
     ///
-    /// # Errors Reason of the end; `None` if the client has closed in order, without a byte.
+    /// # Errors
+    /// Reason of the end; `None` if the client has closed in order, without a byte.
     pub(super) async fn shake_hands(
         &mut self,
         client: &mut Leg,
@@ -79,7 +80,8 @@ impl TcpSession {
         self.tls = Some(Arc::new(logged(facts)));
     }
 
-    /// # Errors The source has reached its limit of handshakes.
+    /// # Errors
+    /// The source has reached its limit of handshakes.
     fn handshake_slot(&self, settings: &FrontendTls) -> Result<Option<HandshakeSlot>, Counter> {
         let (ip, most) = (self.downstream.client.ip(), settings.max_handshakes_per_source);
         HandshakeSlot::of_client(&self.context, &self.frontend, ip, most)
@@ -117,7 +119,8 @@ impl HandshakeSlot {
     /// Takes a handshake slot for a client of this frontend, whose source may have `most` slots;
     /// `None` for trusted proxies, which have no limit.
     ///
-    /// # Errors The source has reached its limit of handshakes.
+    /// # Errors
+    /// The source has reached its limit of handshakes.
     pub(super) fn of_client(
         context: &WorkerContext,
         frontend: &Frontend,

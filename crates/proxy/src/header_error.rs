@@ -1,4 +1,4 @@
-//! Errors of PROXY headers at the begin of connections and datagrams.
+//! Errors of PROXY headers at the beginning of connections and datagrams.
 
 use std::time::Duration;
 

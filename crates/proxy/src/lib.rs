@@ -1,10 +1,12 @@
-//! Proxy mode: terminates TCP connections and relays their bytes to servers, and the datagrams of UDP.
+//! Proxy mode: convey terminates TCP connections and relays their bytes and UDP datagrams to
+//! servers.
 //!
-//! Each core has a worker thread with a single-threaded runtime and listeners of its own. The kernel spreads new
-//! connections and UDP clients over them (`SO_REUSEPORT`), and a connection stays on one core.
+//! Each core has a worker thread with a single-threaded runtime and its own listeners. The kernel
+//! spreads new connections and UDP clients over the workers (`SO_REUSEPORT`), and a connection
+//! stays on one core.
 //!
-//! Read `admission` for the checks of a new client, `session` for the life of a connection, and `convey_upstream` for the
-//! choice of its server.
+//! Read `admission` for the checks of a new client, `session` for the life of a connection, and
+//! `convey_upstream` for the choice of its server.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod admission;

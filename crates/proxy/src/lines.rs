@@ -1,4 +1,4 @@
-//! Limits of the log lines that clients can cause.
+//! Rate limits of the log lines that clients can cause.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::collections::HashMap;
@@ -8,10 +8,10 @@ use std::time::Duration;
 use convey_pacing::{LogLimit, Suppressed};
 use tokio::time::Instant;
 
-/// Shortest time between two lines about one event of one frontend.
+/// Minimum time between two lines about one event of one frontend.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Time after its last line that an event is forgotten: its frontend may be gone.
+/// Time after the last line until an event is forgotten, because its frontend may be gone.
 const KEPT: Duration = Duration::from_secs(600);
 
 /// Events that clients can cause as often as they like.
@@ -27,17 +27,18 @@ pub(super) enum Event {
     Untrusted,
     /// A connection or datagram without a valid PROXY header is refused.
     Header,
-    /// Descriptors are too short to accept.
+    /// Too few descriptors are left to accept connections.
     Backoff,
 }
 
-/// Limiters of the log lines about each frontend and event, for all ports and workers of the frontend.
+/// Limiters of the log lines about each frontend and event, for all ports and workers of the
+/// frontend.
 #[derive(Debug, Default)]
 pub struct ClientLines(Mutex<HashMap<(u32, Event), LogLimit<Instant>>>);
 
 impl ClientLines {
-    /// Counts an event at the frontend with this number. Returns the number of earlier events without a line, if this one is to be
-    /// logged.
+    /// Counts an event at the frontend with this id. If this event is to be logged, returns the
+    /// number of earlier events without a line.
     pub(super) fn take(&self, frontend: u32, event: Event) -> Option<Suppressed> {
         self.take_all(frontend, event, 1)
     }

@@ -32,7 +32,7 @@ const ACCEPTS: BackoffPolicy = BackoffPolicy {
     reset_after: Duration::ZERO,
 };
 
-/// Running listener.
+/// Handle of a running TCP listener.
 pub(super) struct Listener {
     socket: Weak<TcpListener>,
     stop: oneshot::Sender<QueuedClients>,
@@ -221,7 +221,8 @@ mod tests {
     use crate::context::tests::{LOADS, context};
     use convey_snapshot::fixture;
 
-    /// How often a client's connection loads the snapshot, where another server may refuse it first.
+    /// How often a client's connection loads the snapshot, where another server may refuse it
+    /// first.
     async fn loads(is_refused_first: bool) -> u32 {
         let [vip, server, refuses] = [(); 3].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
         vip.set_nonblocking(true).unwrap();

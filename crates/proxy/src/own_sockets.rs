@@ -32,7 +32,7 @@ pub(super) struct FrontendPath {
     before: Option<Arc<FrontendPath>>,
 }
 
-/// One of convey's own sockets. Several may be bound to the same address and port, towards
+/// Socket of convey towards a server. Several may be bound to the same address and port, towards
 /// different servers.
 #[derive(Debug, Clone)]
 pub(super) struct Towards {

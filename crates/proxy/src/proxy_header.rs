@@ -1,4 +1,4 @@
-//! PROXY header at the begin of a client's TCP connection.
+//! PROXY header at the beginning of a client's TCP connection.
 
 use std::mem;
 
@@ -15,8 +15,8 @@ use convey_trace::ConnectionStep;
 use convey_upstream::Origin;
 
 impl TcpSession {
-    /// Receives the PROXY header, if the connection begins with one, and admits the client that it names. Returns the bytes
-    /// that the client has sent after it.
+    /// Receives the PROXY header, if the connection begins with one, and admits the client that it
+    /// names. Returns the bytes that the client has sent after it.
     ///
     /// # Errors
     /// Reason of the end; `None` if the connection was closed in order.
@@ -55,7 +55,7 @@ impl TcpSession {
     }
 }
 
-/// Receives the header of a connection, and the client's bytes that have come with it.
+/// Receives the header of a connection, and the first bytes of the client.
 async fn receive(stream: &TcpStream) -> Result<(Origin, Vec<u8>), HeaderError> {
     timeout(HEADER_TIMEOUT, read(stream)).await.unwrap_or(Err(HeaderError::Late))
 }

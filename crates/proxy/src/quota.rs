@@ -1,4 +1,5 @@
-//! Quota of a client: its open connections, and whether there is room for another one. Nothing is counted here.
+//! Quota of a client: its open connections, and whether there is room for another one. These
+//! functions count nothing.
 
 use std::net::IpAddr;
 
@@ -47,17 +48,18 @@ impl WorkersShared {
         ClientQuota { open, shortage }
     }
 
-    /// Number of further connections that leave enough descriptors for everything else.
+    /// Number of further connections that leave enough descriptors for other uses.
     pub(super) fn connections_left(&self, totals: &Traffic) -> u64 {
         let taken = totals.current_in(self.columns.clone()) + self.clients.held_resources();
         self.descriptors.connections().saturating_sub(taken)
     }
 
-    /// Number of further connections to the frontend's servers for which there are local ports in any case.
+    /// Number of further connections to the frontend's servers for which local ports are
+    /// guaranteed.
     pub(super) fn ports_left(&self, frontend: &Frontend) -> u64 {
         match &frontend.sni {
             None => self.ports_left_to(&frontend.pool, frontend),
-            // The ClientHello decides about the pool.
+            // The ClientHello selects the pool.
             Some(_) => {
                 let left = frontend.pools().iter().map(|pool| self.ports_left_to(pool, frontend));
                 left.fold(0, u64::saturating_add)
@@ -71,7 +73,7 @@ impl WorkersShared {
         let keep_ports = asked > 1 && pool.servers.iter().any(|server| server.config.keeps_port());
         let ports = if keep_ports { asked } else { 1 };
         let all = u64::from(self.local_ports.count()).saturating_mul((pool.servers.len() * ports) as u64);
-        // Without a server, ports are not what is short.
+        // Without a server, ports are not short.
         if all == 0 {
             u64::MAX
         } else {

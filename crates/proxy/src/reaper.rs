@@ -10,7 +10,8 @@ use convey_snapshot::{Frontend, Snapshot};
 
 use crate::Workers;
 
-/// Sends commands about open connections to the workers when a snapshot changes their servers, access lists or limits.
+/// Sends commands about open connections to the workers when a snapshot changes their servers,
+/// access lists or limits.
 #[derive(Debug, Default)]
 pub struct ConnectionReaper {
     /// Servers that are down, and whose connections have been ended.
@@ -21,11 +22,11 @@ pub struct ConnectionReaper {
     sources: HashMap<u32, Arc<Sources>>,
 }
 
-/// The addresses whose open connections stay at one frontend.
+/// Addresses whose open connections at one frontend stay open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AdmittedPeers {
     access: Access,
-    /// Trusted HTTP proxies: each of their requests is checked instead.
+    /// Trusted HTTP proxies: their requests are checked one by one.
     proxies: Vec<Prefix>,
 }
 
@@ -48,8 +49,9 @@ impl From<Access> for AdmittedPeers {
 }
 
 impl ConnectionReaper {
-    /// Ends the connections of servers that have gone down with `on_down = "reset"`, and of clients that are denied. Counts open
-    /// connections where a frontend has a new table of sources. The snapshot must have been published.
+    /// Ends the connections to servers that have gone down with `on_down = "reset"`, and of clients
+    /// that are denied. Counts open connections again where a frontend has a new table of sources.
+    /// The snapshot must have been published.
     pub fn on_snapshot(&mut self, workers: &Workers, snapshot: &Snapshot) {
         self.end_denied(workers, snapshot);
         self.count_sources(workers, snapshot);

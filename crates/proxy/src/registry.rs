@@ -1,7 +1,8 @@
 //! Registry of one worker thread: its open connections, and the requests that are with servers.
 //!
-//! Operators list and kill connections by it. The worker ends the connections and requests of a server that is down, and
-//! the connections of clients that a reload denies. Each thread has its own registry, so a connection takes no lock.
+//! Operators list and kill connections through the registry. The worker uses it to end the
+//! connections and requests of a server that is down, and the connections of clients that a reload
+//! denies. Each thread has its own registry, so a connection takes no lock.
 
 mod connection;
 mod list;
@@ -36,9 +37,10 @@ thread_local! {
 struct Registry {
     connections: RefCell<Slab<OpenConnection>>,
     requests: RefCell<Slab<RunningRequest>>,
-    /// Coarse clock, at most a second late, for reads: these make no system call for the time.
+    /// Coarse clock, at most a second late, so that reads make no system call for the time.
     clock: Cell<Option<Instant>>,
-    /// Serial number of the next connection. The first is random, so that ids of another process match none.
+    /// Serial number of the next connection. The first is random, so that ids of another process
+    /// match none.
     next_serial: Cell<Option<u32>>,
 }
 
@@ -65,7 +67,7 @@ impl Registry {
     }
 }
 
-/// Ends this thread's connections to these servers, and its requests that are with them.
+/// Ends this thread's connections to these servers, and its requests to them.
 pub(super) fn end_servers(servers: &BTreeSet<u32>) {
     let wakers = REGISTRY.with(|registry| {
         let mut wakers = registry.end_connections(RelayEnd::ServerGone, |entry| entry.depends_on(servers));
@@ -86,7 +88,8 @@ pub(super) fn end_denied(access: &HashMap<u32, AdmittedPeers>) {
     wakers.into_iter().for_each(Waker::wake);
 }
 
-/// Counts this thread's connections to these frontends at their sources, in the tables of the frontends.
+/// Counts this thread's connections to these frontends at their sources, in the tables of the
+/// frontends.
 pub(super) fn count_sources(frontends: &[Arc<Frontend>]) {
     REGISTRY.with(|registry| {
         let mut connections = registry.connections.borrow_mut();
@@ -103,7 +106,7 @@ pub(super) fn count_sources(frontends: &[Arc<Frontend>]) {
     });
 }
 
-/// Wakes each of this thread's connections that waits for its end.
+/// Wakes each of this thread's tasks that wait for the end of their connection.
 pub(super) fn wake_all() {
     let wakers: Vec<Waker> = REGISTRY.with(|registry| {
         let mut connections = registry.connections.borrow_mut();
@@ -112,7 +115,7 @@ pub(super) fn wake_all() {
     wakers.into_iter().for_each(Waker::wake);
 }
 
-/// Advances this thread's coarse clock. To be called once a second.
+/// Advances this thread's coarse clock. Call it once a second.
 pub(super) fn advance_clock(now: Instant) {
     REGISTRY.with(|registry| registry.advance_clock(now));
 }

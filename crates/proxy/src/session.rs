@@ -46,7 +46,8 @@ pub(super) struct TcpSession {
     totals: Arc<Traffic>,
     /// Whether the connection has a slot of its frontend.
     has_slot: bool,
-    /// Whether its frontend counts the connection as open: once, even if the connection releases its slot and takes another.
+    /// Whether its frontend counts the connection as open: once, even if the connection releases
+    /// its slot and takes another.
     is_open: bool,
     ended: bool,
     /// Reason of an early end.
@@ -57,9 +58,11 @@ pub(super) struct TcpSession {
     pub(super) counted: Counted,
     /// Place in the queue of connections beyond their client's share of the frontend.
     pub(super) waiting: Option<Waiting>,
-    /// Frontends that the connection has come through, if its client is one of convey's own sockets.
+    /// Frontends that the connection has come through, if its client is one of convey's own
+    /// sockets.
     pub(super) path: Option<Arc<FrontendPath>>,
-    /// Whether the connection begins with a PROXY header. Until the header arrives, the peer counts as the client.
+    /// Whether the connection begins with a PROXY header. Until the header arrives, the peer counts
+    /// as the client.
     pub(super) awaits_header: bool,
     /// Facts of its TLS handshake.
     pub(super) tls: Option<Arc<LoggedTls>>,
@@ -70,7 +73,8 @@ pub(super) struct TcpSession {
 }
 
 impl TcpSession {
-    /// Creates the session of a client that was accepted on `vip`; `None` if no frontend has that address any more.
+    /// Creates the session of a client that was accepted on `vip`; `None` if no frontend has that
+    /// address any more.
     pub(super) fn new(
         client: SocketAddr,
         vip: SocketAddr,
@@ -131,7 +135,8 @@ impl TcpSession {
         self.downstream.client.ip()
     }
 
-    /// Its frontend in this snapshot, or as it was if a reload removed it. The address may belong to another frontend.
+    /// Returns its frontend in this snapshot, or the old version if a reload removed it. The
+    /// address may belong to another frontend now.
     pub(super) fn frontend_in<'a>(&'a self, snapshot: &'a Snapshot) -> &'a Arc<Frontend> {
         let is_ours = |frontend: &&Arc<Frontend>| Arc::ptr_eq(&frontend.live, &self.frontend.live);
         let at_address = snapshot.listener(&Endpoint::tcp(self.downstream.vip)).filter(is_ours);
@@ -152,7 +157,8 @@ impl TcpSession {
         own.note(socket, Endpoint::tcp(server), frontend, self.path.as_ref())
     }
 
-    /// Ends the connection of a client that gets no server. `reason` is `None` if the client has closed in order.
+    /// Ends the connection of a client that gets no server. `reason` is `None` if the client has
+    /// closed in order.
     pub(super) fn refuse(&mut self, client: &Leg, reason: Option<Counter>) {
         if reason.is_some_and(|reason| self.is_dropped_for(reason)) {
             socket::keep_reset_near(client.tcp());
@@ -166,8 +172,9 @@ impl TcpSession {
         if vip.ip().is_unspecified() { client.local_addr().ok() } else { Some(vip) }
     }
 
-    /// Loads the newest snapshot, for it may have changed while the client waited. Only for connections without a slot, which
-    /// belongs to the frontend. If a reload removed the address, the frontend stays.
+    /// Loads the newest snapshot, which may have changed while the client waited. Only for
+    /// connections without a slot, because a slot belongs to the frontend. If a reload removed the
+    /// address, the frontend stays.
     fn reload(&mut self) {
         let snapshot = self.context.snapshot();
         if let Some(frontend) = snapshot.listener(&Endpoint::tcp(self.downstream.vip)) {
@@ -180,7 +187,8 @@ impl TcpSession {
         self.timeouts = snapshot.timeouts_of(&self.frontend);
     }
 
-    /// Newest pool of its route, or else of the address. If a reload removed the pool, it stays as it was.
+    /// Newest pool of its route, or else of the address. If a reload removed the pool, returns the
+    /// old version.
     pub(super) fn newest_pool(&self) -> Arc<Pool> {
         let snapshot = self.context.snapshot();
         if let Some(routed) = &self.routed {

@@ -15,14 +15,15 @@ use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;
 use convey_upstream::{Permit, PickContext};
 
-/// Record of an open connection or session, which exists only if the access log or a trace wants it.
+/// Record of an open connection or session, which exists only if the access log or a trace wants
+/// it.
 #[derive(Debug)]
 pub(super) struct SessionRecord {
     /// Access log; `None` if the connection is not logged.
     log: Option<Arc<AccessLog>>,
     bytes_rx: AtomicU64,
     bytes_tx: AtomicU64,
-    /// Begin of the wait for a connection slot or a server.
+    /// Start of the wait for a connection slot or a server.
     waits_since: Instant,
     /// Time of the first attempt to connect.
     tried: Option<Instant>,

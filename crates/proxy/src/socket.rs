@@ -73,7 +73,7 @@ pub fn remedy(at: Endpoint, cause: &io::Error) -> String {
 /// receive it.
 pub(super) fn keep_reset_near(stream: &TcpStream) {
     let socket = SockRef::from(stream);
-    // One of the two options applies to the socket; an IPv4 client of an IPv6 socket has both.
+    // The socket's family has one of these options; an IPv4 client of an IPv6 socket has both.
     let _ = (socket.set_ttl_v4(1), socket.set_unicast_hops_v6(1));
 }
 

@@ -9,7 +9,8 @@ use convey_snapshot::stats::Counter;
 
 /// Counts a new connection of a client at its source. `None` if the source has no limits.
 ///
-/// # Errors Reason of the refusal.
+/// # Errors
+/// Reason of the refusal.
 pub(super) fn count(
     frontend: &Frontend,
     client: IpAddr,

@@ -85,7 +85,8 @@ impl TcpSession {
     /// Chooses a route by the client's hello, if the frontend has routes. `early` holds the bytes
     /// that have been read already.
     ///
-    /// # Errors Reason of the end; `None` if the client has closed in order.
+    /// # Errors
+    /// Reason of the end; `None` if the client has closed in order.
     pub(super) async fn choose_route(
         &mut self,
         client: &mut Leg,

@@ -45,8 +45,8 @@ pub(super) fn start(core: usize, shared: WorkersShared) -> io::Result<WorkerThre
     Ok(WorkerThread { commands, runtime: handle, thread })
 }
 
-/// Runtime of a worker. If the thread cannot be created, the drop happens in a task of another runtime, where a `Runtime`
-/// would panic.
+/// Runtime of a worker. If the thread cannot be created, the drop happens in a task of another
+/// runtime, where a `Runtime` would panic.
 struct WorkerRuntime(Option<Runtime>);
 
 impl Drop for WorkerRuntime {
@@ -97,7 +97,8 @@ async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedRe
     drop(context);
     registry::wake_all();
     listeners.drain(&left).await;
-    // The last connection ends the wait; the end of the commands cuts connections that take too long.
+    // The last connection ends the wait; the end of the commands cuts connections that take too
+    // long.
     tokio::select! {
         () = last_holder.is_gone() => drop(drained.send(())),
         () = async {

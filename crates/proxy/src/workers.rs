@@ -22,7 +22,8 @@ use convey_snapshot::Frontend;
 pub struct Workers {
     pub(super) threads: Vec<WorkerThread>,
     listening: BTreeSet<Endpoint>,
-    /// UDP sockets. An address that is no longer listened on keeps them until its sessions have ended.
+    /// UDP sockets. An address that is no longer listened on keeps them until its sessions have
+    /// ended.
     in_use: HashMap<SocketAddr, SocketsInUse>,
     descriptors: Descriptors,
     /// Descriptors of the TCP sockets; UDP sockets keep theirs.
@@ -35,7 +36,7 @@ pub struct Workers {
     pub(super) taken: BTreeSet<Endpoint>,
 }
 
-/// Sockets that are bound and queue connections, and all places that are wanted; for [`Workers::close`] and
+/// Bound sockets that queue connections already, and all wanted places; for [`Workers::close`] and
 /// [`Workers::open`].
 pub struct PreparedSockets {
     new: Vec<(Endpoint, ListeningSockets)>,
@@ -73,7 +74,7 @@ impl SocketsInUse {
 const OTHER_KIND: &str = "clients of datagrams and of HTTP/3 would get each other's packets there; restart convey to change what it serves";
 
 impl PreparedSockets {
-    /// The places that are not listened on yet.
+    /// Places that are not listened on yet.
     pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> {
         self.new.iter().map(|(at, _)| *at)
     }
@@ -90,21 +91,22 @@ impl Workers {
         Ok(Workers { threads, listening, in_use, descriptors, reserved, handed, late, taken })
     }
 
-    /// Number of descriptors that listening at these places takes.
+    /// Number of descriptors for listening at these places.
     pub fn descriptors<'a>(at: impl IntoIterator<Item = &'a Endpoint>, workers: usize) -> u64 {
         // A UDP socket has an epoll instance beside it.
         let of_one = |at: &Endpoint| if at.protocol == Protocol::Udp { 2 } else { 1 };
         at.into_iter().map(of_one).sum::<u64>() * workers as u64
     }
 
-    /// Number of further descriptors that listening at the wanted places takes.
+    /// Number of further descriptors for listening at the wanted places.
     pub fn missing(&self, wanted: &BTreeSet<Endpoint>) -> u64 {
         Self::descriptors(wanted.difference(&self.listening), self.threads.len())
     }
 
-    /// Binds the wanted places that are not listened on yet, a socket for each worker, or takes the sockets that another process
-    /// has handed over. An error leaves no new place bound. The UDP places in `quic` serve HTTP/3; if the port of such a place is
-    /// taken, it is tried again later, for its clients have TCP.
+    /// Binds the wanted places that are not listened on yet, a socket for each worker, or takes the
+    /// sockets that another process has handed over. An error leaves no new place bound. The UDP
+    /// places in `quic` serve HTTP/3. If the port of such a place is taken, convey retries it
+    /// later, because its clients can use TCP meanwhile.
     pub fn prepare(
         &mut self,
         wanted: &BTreeSet<Endpoint>,
@@ -155,7 +157,7 @@ impl Workers {
         }
     }
 
-    /// Binds a place. A UDP place serves HTTP/3 if it `is_quic`, and its receive buffer has this size.
+    /// Binds a place with this receive buffer. A UDP place serves HTTP/3 if `is_quic` is set.
     fn bind(
         &self,
         at: Endpoint,
@@ -210,7 +212,8 @@ impl Workers {
         of_tcp.for_each(|at| drop(self.reserved.remove(&at.addr)));
     }
 
-    /// Starts to accept at the new places, and continues the UDP `sessions` that another process has begun there.
+    /// Starts to accept at the new places, and continues the UDP `sessions` that another process
+    /// has begun there.
     pub fn open(&mut self, ready: PreparedSockets, sessions: Vec<HandedSession>) {
         let mut sessions = handover::by_listener(sessions);
         for (at, sockets) in ready.new {
@@ -247,22 +250,24 @@ impl Workers {
         }
     }
 
-    /// Ends the connections of clients that `access` denies, by the ids of the frontends. New connections use the snapshot.
+    /// Ends the connections of clients that `access` denies, by the ids of the frontends. New
+    /// connections use the snapshot.
     pub(super) fn end_denied(&self, access: &Arc<HashMap<u32, AdmittedPeers>>) {
         for WorkerThread { commands, .. } in &self.threads {
             let _ = commands.send(WorkerCommand::EndDenied { access: access.clone() });
         }
     }
 
-    /// Counts open connections to these frontends at their sources. New connections use the snapshot.
+    /// Counts open connections to these frontends at their sources. New connections use the
+    /// snapshot.
     pub(super) fn count_sources(&self, frontends: &Arc<[Arc<Frontend>]>) {
         for WorkerThread { commands, .. } in &self.threads {
             let _ = commands.send(WorkerCommand::CountSources { frontends: frontends.clone() });
         }
     }
 
-    /// Stops accepting. The future waits for the end of the open connections. Call once. Another process has the sockets of the
-    /// places in `left`, and serves the clients that wait there.
+    /// Stops accepting. The future waits for the end of the open connections. Call it once. Another
+    /// process has the sockets of the places in `left`, and serves the clients that wait there.
     pub fn drain(&self, left: BTreeSet<Endpoint>) -> impl Future<Output = ()> + use<> {
         self.late.end();
         let (mut drained, left) = (Vec::new(), Arc::new(left));

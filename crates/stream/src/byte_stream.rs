@@ -26,14 +26,15 @@ impl ByteStream {
     /// Performs the TLS handshake of a server; from then on bytes are within this session. `early`
     /// holds the bytes of the handshake that have arrived already.
     ///
-    /// # Errors The peer has closed or reset the connection, breaks the protocol, or fails
-    /// authentication.
+    /// # Errors
+    /// The peer has closed or reset the connection, breaks the protocol, or fails authentication.
     pub async fn begin_tls(&mut self, session: TlsSession, early: Vec<u8>) -> io::Result<()> {
         let tls = self.tls.insert(Box::new(TlsLayer::new(session, early)));
         tls.handshake(&self.tcp).await
     }
 
-    /// Performs the TLS handshake of a client. From then on an end of the connection without `close_notify` is an error.
+    /// Performs the TLS handshake of a client. From then on an end of the connection without
+    /// `close_notify` is an error.
     ///
     /// # Errors
     /// The server has closed or reset the connection, breaks the protocol, or fails authentication.

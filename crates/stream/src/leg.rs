@@ -23,7 +23,7 @@ impl Leg {
         self.stream.tcp()
     }
 
-    /// Makes the drop close the connection in order: what was written still arrives.
+    /// Makes the drop close the connection in order, so that all written bytes still arrive.
     pub fn close_in_order(&mut self) {
         self.stream.say_end();
         self.in_order = true;

@@ -49,7 +49,8 @@ impl Pipe {
 
     /// Returns an empty pipe, from the thread's pool if it has one.
     ///
-    /// # Errors This thread has reached its limit of pipes, or the kernel cannot create one.
+    /// # Errors
+    /// This thread has reached its limit of pipes, or the kernel cannot create one.
     pub fn get() -> io::Result<Pipe> {
         POOL.with_borrow_mut(Vec::pop).map_or_else(Pipe::new, Ok)
     }
@@ -75,8 +76,9 @@ impl Pipe {
 
     /// Fills the empty pipe from a socket, with `most` bytes at most; 0 is the end of the stream.
     ///
-    /// # Errors Errors of splice(2). "Would block" means that no bytes are there, or that only a
-    /// read can find out.
+    /// # Errors
+    /// Errors of splice(2). "Would block" means that no bytes are there, or that only a read can
+    /// find out.
     pub fn fill(&mut self, from: &TcpStream, most: usize) -> io::Result<usize> {
         debug_assert!(self.is_empty());
         self.held = splice(from, None, &self.write, None, most, FLAGS)?;
@@ -89,7 +91,8 @@ impl Pipe {
     /// Writes the pipe's bytes to a socket, as far as the socket takes them; returns their number.
     /// Clears the socket's readiness when it takes none.
     ///
-    /// # Errors Errors of splice(2).
+    /// # Errors
+    /// Errors of splice(2).
     pub fn drain(&mut self, to: &TcpStream) -> io::Result<usize> {
         let held = self.held;
         let sent = to.try_io(Interest::WRITABLE, || Ok(splice(&self.read, None, to, None, held, FLAGS)?))?;

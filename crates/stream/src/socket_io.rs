@@ -1,5 +1,5 @@
-//! Reads from and writes to a socket, by system calls without the C library, which would make each of them a point of
-//! cancellation.
+//! Reads from and writes to a socket, by system calls without the C library, which would make each
+//! of them a point of cancellation.
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
@@ -72,7 +72,8 @@ pub(super) fn poll_write_vectored(
     }
 }
 
-/// Writes as many bytes as the kernel takes at once; `None` if it takes none. It registers no waker.
+/// Writes as many bytes as the kernel takes at once; `None` if it takes none. It registers no
+/// waker.
 pub fn try_write(stream: &TcpStream, bytes: &[u8], more: More) -> Option<io::Result<usize>> {
     attempt(stream, Interest::WRITABLE, bytes.len(), || send(stream, bytes, more.flags()))
 }

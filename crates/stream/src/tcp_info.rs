@@ -3,11 +3,13 @@
 use std::mem::{self, size_of};
 use std::os::fd::AsRawFd;
 
-/// Returns the kernel's state of a connection; older kernels leave the last fields zero. `None` if the call fails.
+/// Returns the kernel's state of a connection; older kernels leave the last fields zero. `None` if
+/// the call fails.
 pub fn tcp_info(socket: &impl AsRawFd) -> Option<libc::tcp_info> {
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
     #[expect(unsafe_code, reason = "no crate has TCP_INFO with the fields that are used here")]
-    // SAFETY: `tcp_info` is numbers, of which all bits may be zero; the kernel writes at most `len` bytes, its size.
+    // SAFETY: `tcp_info` is numbers, of which all bits may be zero; the kernel writes at most `len`
+    // bytes, its size.
     let (info, result) = unsafe {
         let mut info: libc::tcp_info = mem::zeroed();
         let value = (&raw mut info).cast::<libc::c_void>();

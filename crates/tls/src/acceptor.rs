@@ -47,7 +47,8 @@ pub enum TlsFault {
 impl SessionTickets {
     /// Creates new keys.
     ///
-    /// # Errors The host has no randomness.
+    /// # Errors
+    /// The host has no randomness.
     pub fn new() -> Result<SessionTickets, rustls::Error> {
         ring::Ticketer::new().map(SessionTickets)
     }
@@ -79,7 +80,8 @@ impl TlsAcceptor {
 
     /// Creates the acceptor for these settings. With `tickets` clients can resume sessions.
     ///
-    /// # Errors The settings are invalid.
+    /// # Errors
+    /// The settings are invalid.
     pub fn new(tls: &FrontendTls, tickets: Option<&SessionTickets>) -> Result<TlsAcceptor, TlsFault> {
         let provider = Arc::new(provider(tls)?);
         let certificates = tls.certificates.iter().enumerate().map(|(place, pair)| {

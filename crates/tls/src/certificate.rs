@@ -64,7 +64,8 @@ impl Certificate {
     /// Parses the chain, the server's own certificate first, and its key from the contents of their
     /// files.
     ///
-    /// # Errors One of the files is invalid, or they do not belong together.
+    /// # Errors
+    /// One of the files is invalid, or they do not belong together.
     pub fn from_pem(
         chain: &[u8],
         key: &[u8],
@@ -119,7 +120,8 @@ impl fmt::Debug for Certificate {
 
 /// Parses the certificates of a PEM file into DER; at least one.
 ///
-/// # Errors The file is not PEM, or has no certificate.
+/// # Errors
+/// The file is not PEM, or has no certificate.
 pub fn certificates_of(pem: &[u8]) -> Result<Vec<Vec<u8>>, CertificateFault> {
     let found: Result<Vec<_>, _> =
         CertificateDer::pem_slice_iter(pem).map(|der| der.map(|der| der.to_vec())).collect();
@@ -129,7 +131,8 @@ pub fn certificates_of(pem: &[u8]) -> Result<Vec<Vec<u8>>, CertificateFault> {
 
 /// Reads the certificate authorities that this host trusts, in DER. Blocks on files.
 ///
-/// # Errors The host has none. The text gives the read errors; it is empty if there were none.
+/// # Errors
+/// The host has none. The text gives the read errors; it is empty if there were none.
 pub fn authorities_of_host() -> Result<Vec<Vec<u8>>, String> {
     let found = rustls_native_certs::load_native_certs();
     if found.certs.is_empty() {

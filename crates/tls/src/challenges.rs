@@ -63,7 +63,8 @@ impl AcmeChallenges {
 
     /// Replaces all challenges with these.
     ///
-    /// # Errors A certificate cannot be used. The challenges stay unchanged then.
+    /// # Errors
+    /// A certificate cannot be used. The challenges stay unchanged then.
     pub fn show(&self, proofs: Vec<AcmeProof>) -> Result<(), Error> {
         let (mut shown, count) = (Shown::default(), proofs.len());
         for proof in proofs {

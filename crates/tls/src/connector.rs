@@ -59,7 +59,8 @@ impl SpokenWithin {
 impl TlsConnector {
     /// Creates the connector for these settings.
     ///
-    /// # Errors The settings are invalid.
+    /// # Errors
+    /// The settings are invalid.
     pub fn new(tls: &BackendTls) -> Result<TlsConnector, TlsFault> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone())
@@ -101,7 +102,8 @@ impl TlsConnector {
 
 /// Name for the server's certificate check and for SNI.
 ///
-/// # Errors No certificate can have this name.
+/// # Errors
+/// No certificate can have this name.
 pub fn server_name(name: Option<&str>, ip: IpAddr) -> Result<ServerName<'static>, Error> {
     let Some(name) = name else { return Ok(ServerName::IpAddress(ip.to_canonical().into())) };
     let invalid = |_| Error::General(format!("{name:?} is no name that a certificate can have"));

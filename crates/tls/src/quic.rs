@@ -17,7 +17,8 @@ const MAX_EARLY_SESSIONS: usize = 16 * 1024;
 
 /// Settings of a frontend over QUIC, from its settings over TCP. QUIC needs TLS 1.3.
 ///
-/// # Errors The settings allow no suite of TLS 1.3.
+/// # Errors
+/// The settings allow no suite of TLS 1.3.
 pub(crate) fn config(
     tcp: &ServerConfig,
     tls: &FrontendTls,

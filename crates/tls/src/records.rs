@@ -21,7 +21,8 @@ impl OutgoingRecords {
     /// Appends the bytes that `write` makes. `write` gets a buffer of `room` bytes at least, and
     /// returns the number of bytes written.
     ///
-    /// # Errors Errors of `write`: nothing is appended then.
+    /// # Errors
+    /// Errors of `write`: nothing is appended then.
     pub(crate) fn add<E>(
         &mut self,
         room: usize,

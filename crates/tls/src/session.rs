@@ -65,7 +65,8 @@ impl TlsSession {
 
     /// Creates the server's side.
     ///
-    /// # Errors The library has no memory or randomness.
+    /// # Errors
+    /// The library has no memory or randomness.
     pub fn accept(acceptor: &TlsAcceptor) -> Result<TlsSession, Error> {
         let session = TlsSession::new(Side::Server(UnbufferedServerConnection::new(acceptor.config())?));
         let undecided = acceptor
@@ -76,7 +77,8 @@ impl TlsSession {
 
     /// Creates the client's side, which asks for the server `name`.
     ///
-    /// # Errors The library has no memory or randomness.
+    /// # Errors
+    /// The library has no memory or randomness.
     pub fn connect(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<TlsSession, Error> {
         Ok(TlsSession::new(Side::Client(UnbufferedClientConnection::new(config, name)?)))
     }
@@ -94,7 +96,8 @@ impl TlsSession {
     /// bytes; the new bytes follow, and are decrypted in place. `plaintext` gets the decrypted
     /// bytes, and `out` the reply to send. After an error `out` may hold an alert for the peer.
     ///
-    /// # Errors The connection has failed: the peer breaks the protocol, or fails authentication.
+    /// # Errors
+    /// The connection has failed: the peer breaks the protocol, or fails authentication.
     pub fn receive(
         &mut self,
         incoming: &mut [u8],
@@ -142,14 +145,16 @@ impl TlsSession {
 
     /// Encrypts bytes for the peer, once the session is open.
     ///
-    /// # Errors The session is not open, is over, or has used up its keys.
+    /// # Errors
+    /// The session is not open, is over, or has used up its keys.
     pub fn send(&mut self, plaintext: &[u8], out: &mut OutgoingRecords) -> Result<(), Error> {
         self.transmit(Some(plaintext), out)
     }
 
     /// Sends `close_notify`: this side sends nothing more (RFC 8446, section 6.1).
     ///
-    /// # Errors Errors of [`TlsSession::send`].
+    /// # Errors
+    /// Errors of [`TlsSession::send`].
     pub fn close(&mut self, out: &mut OutgoingRecords) -> Result<(), Error> {
         self.transmit(None, out)
     }

@@ -1,4 +1,4 @@
-//! Connecting to the server of a permit.
+//! Connects to the server of a permit.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::io;
@@ -36,8 +36,9 @@ pub struct Opening<'a> {
 }
 
 impl Permit {
-    /// Connects to the permit's server at this address, sends the PROXY header that the server expects, and performs the TLS
-    /// handshake if the server has TLS. `begun` gets the socket when it has its local address.
+    /// Connects to the permit's server at this address, sends the PROXY header that the server
+    /// expects, and performs the TLS handshake if the server has TLS. `begun` gets the socket when
+    /// it has its local address.
     ///
     /// # Errors
     /// The server refuses the connection, fails authentication, or was not ready in time.
@@ -50,7 +51,7 @@ impl Permit {
     ) -> io::Result<(Leg, T)> {
         let Opening { client, local, origin, named, data_waits, within, within_tls } = *opening;
         let (header, tls) = (self.send_proxy(), self.tls(within_tls)?);
-        // A TLS handshake begins with bytes of convey.
+        // convey sends the first bytes of a TLS handshake itself.
         let data_waits = data_waits || tls.is_some();
         let bytes_wait = data_waits || header.is_some();
         let until = Instant::now() + within;
@@ -71,8 +72,9 @@ impl Permit {
     }
 }
 
-/// Begins to connect to a server, from this port or from a port that the kernel chooses. If `data_waits`, bytes follow at once:
-/// they are sent with the acknowledgement that ends the TCP handshake, which saves a segment.
+/// Begins to connect to a server, from this port or from a port that the kernel chooses. If
+/// `data_waits`, bytes follow at once: they are sent with the acknowledgement that ends the TCP
+/// handshake, which saves a segment.
 fn begin(port: Option<u16>, addr: SocketAddr, data_waits: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     // Keep-alive is set later, for connections that last.
@@ -80,7 +82,8 @@ fn begin(port: Option<u16>, addr: SocketAddr, data_waits: bool) -> io::Result<So
     if data_waits {
         let _ = set_tcp_quickack(&socket, false);
     }
-    // On every socket, or the port of none could be reused before TIME-WAIT has ended.
+    // Every socket needs this option; otherwise its port cannot be reused before TIME-WAIT has
+    // ended.
     socket.set_reuse_address(true)?;
     if let Some(port) = port {
         let any: IpAddr =

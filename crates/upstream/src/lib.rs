@@ -1,12 +1,13 @@
-//! Upstream: how a client gets a server. TCP connections, UDP sessions and HTTP requests use it.
+//! Upstream: choice of a server for a client, for TCP connections, UDP sessions and HTTP requests.
 //!
-//! 1. [`Attempts::next_in_turn`] picks a server for a [`PickContext`] and takes one of its connection slots: a
-//!    [`Permit`].
-//! 2. While every server is at `max_connections`, the client queues for a slot, first come, first served.
-//! 3. [`Permit::connect`] opens a connection, unless the caller reuses one. If that fails, [`Attempts::failed`] decides whether it may try
-//!    another server.
-//! 4. The [`Permit`] takes the outcome ([`Permit::connected`], [`Permit::answered`], [`Permit::failed`]) and reports
-//!    failures to the health checks. Dropped, it releases the slot.
+//! 1. [`Attempts::next_in_turn`] picks a server for a [`PickContext`] and takes one of its
+//!    connection slots: a [`Permit`].
+//! 2. While every server is at `max_connections`, the client queues for a slot, first come, first
+//!    served.
+//! 3. [`Permit::connect`] opens a connection, unless the caller reuses one. If that fails,
+//!    [`Attempts::failed`] decides whether it may try another server.
+//! 4. The [`Permit`] takes the outcome ([`Permit::connected`], [`Permit::answered`],
+//!    [`Permit::failed`]) and reports failures to the health checks. Dropped, it releases the slot.
 //!
 //! No step needs a worker, a frontend or a listener.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
@@ -35,7 +36,7 @@ use tokio::time::Instant;
 use convey_model::Protocol;
 use convey_snapshot::FlowHash;
 
-/// Input of a pick: the client that needs a server.
+/// Context of a pick: the client that needs a server.
 #[derive(Debug, Clone, Copy)]
 pub struct PickContext {
     /// Address and port of the client.

@@ -1,8 +1,9 @@
 //! Local ports of connections to servers, also where the kernel has no port left to choose.
 //!
-//! The side that closes a connection first keeps its port for a minute (TIME-WAIT). A client that half-closes makes convey do
-//! so, and 470 short connections a second would use up all ports towards a server. For sockets without a port the kernel
-//! passes over these ports, unless `net.ipv4.tcp_tw_reuse` is 1. A socket that is bound to such a port may connect, for
+//! The side that closes a connection first keeps its port for a minute (TIME-WAIT). If the client
+//! half-closes, convey closes first, and 470 short connections a second would use up all ports
+//! towards a server. For sockets without a port the kernel passes over these ports, unless
+//! `net.ipv4.tcp_tw_reuse` is 1. A socket that is bound to such a port may connect, because
 //! timestamps distinguish old segments from new ones.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
@@ -14,11 +15,13 @@ use std::time::Duration;
 use rustix::io::Errno;
 use tokio::time::Instant;
 
-/// Upper bound of the random ports that are tried, which takes about 0.5 ms. Ports in TIME-WAIT work, ports in use do not.
+/// Upper bound of the random ports that are tried, which takes about 0.5 ms. Ports in TIME-WAIT
+/// work, ports in use do not.
 const MAX_TRIED_PORTS: usize = 128;
 
-/// Part of the ports, the first ones, that convey never chooses. Before Linux 6.18 the kernel chooses no port that a socket was
-/// bound to, so these ports stay for probes and for other programs.
+/// Part of the ports, the first ones, that convey never chooses. Before Linux 6.18 the kernel
+/// chooses no port that a socket was bound to, so these ports stay for probes and for other
+/// programs.
 const PART: u32 = 8;
 
 /// Time after a failure in which this thread does not ask the kernel for a port again, because the
@@ -45,13 +48,14 @@ impl LocalPorts {
         LocalPorts { ranges, count }
     }
 
-    /// Number of ports that can be had in any case towards one address and port of a server, even if all others are in
-    /// TIME-WAIT.
+    /// Number of ports that are guaranteed towards one address and port of a server, even if all
+    /// others are in TIME-WAIT.
     pub fn count(&self) -> u32 {
         self.count - self.count / PART
     }
 
-    /// Calls `connect` to begin a connection, without a port or, if the kernel finds none, from one of the later ports.
+    /// Calls `connect` to begin a connection, without a port or, if the kernel finds none, from one
+    /// of the later ports.
     ///
     /// # Errors
     /// Errors of `connect`; `ADDRNOTAVAIL` if no port was found.

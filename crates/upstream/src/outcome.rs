@@ -23,8 +23,8 @@ pub struct ServerAnswer {
 }
 
 impl Permit {
-    /// Records that the server accepted the client's connection. With outlier detection the first response decides whether the
-    /// server has served the client.
+    /// Records that the server accepted the client's connection. With outlier detection the first
+    /// response decides whether the server has served the client.
     pub fn connected(&mut self, after: Duration) {
         self.pool.live.connect_times.record(self.core, after);
         self.opened();
@@ -47,8 +47,8 @@ impl Permit {
         }
     }
 
-    /// Records the response to a request. With outlier detection a status of 500 or above and a missing response are
-    /// failures.
+    /// Records the response to a request. With outlier detection a status of 500 or above and a
+    /// missing response are failures.
     pub fn answered_with(&self, answer: ServerAnswer, failures: &mpsc::Sender<ConnectFailures>) {
         let ServerAnswer { status, took, now } = answer;
         let is_failure = status.is_none_or(|status| status >= 500);
@@ -103,8 +103,9 @@ impl Permit {
         }
     }
 
-    /// Reports the failures in a row to the health checks once they are enough. For TCP the kernel checks that a failure is
-    /// genuine. For UDP it delivers any ICMP error that seems to be about a socket's datagrams, so that failure may be forged.
+    /// Reports the failures in a row to the health checks once they are enough. For TCP the kernel
+    /// checks that a failure is genuine. For UDP it delivers any ICMP error that seems to be about
+    /// a socket's datagrams, so that failure may be forged.
     fn report(&self, error: String, failures: &mpsc::Sender<ConnectFailures>) {
         let server = self.server();
         let Some(in_a_row) = server.live.connect_failed(self.failure_epoch) else { return };
@@ -121,8 +122,8 @@ impl Permit {
     }
 }
 
-/// Whether the error is a shortage of this host, which is no fault of the server. `WouldBlock` means that a UDP socket found no
-/// local port.
+/// Whether the error is a shortage of this host, which is no fault of the server. `WouldBlock`
+/// means that a UDP socket found no local port.
 pub(super) fn is_host_shortage(error: &io::Error) -> bool {
     is_shortage(error) || error.kind() == io::ErrorKind::WouldBlock
 }

@@ -54,8 +54,8 @@ impl Permit {
         })
     }
 
-    /// Takes a slot of the server at this address, for a client that another process has connected there. `None` if there is
-    /// no such server, or it has no slot left.
+    /// Takes a slot of the server at this address, for a client that another process has connected
+    /// there. `None` if there is no such server, or it has no slot left.
     pub fn at(pool: &Arc<Pool>, server: SocketAddr, pick: &PickContext) -> Option<Permit> {
         let port = pick.vip.port();
         let index = pool.servers.iter().position(|other| other.config.addr_for(port) == server)?;
@@ -95,7 +95,8 @@ impl Permit {
         Arc::ptr_eq(&self.pool.live, &pool.live)
     }
 
-    /// Whether clients queue for a slot of this backend, because all its servers are at their limit.
+    /// Whether clients queue for a slot of this backend, because all its servers are at their
+    /// limit.
     pub fn is_wanted(&self) -> bool {
         self.pool.live.waiters.count() > 0
     }
@@ -122,8 +123,8 @@ impl Permit {
         self.pool.config.tls.is_some()
     }
 
-    /// Number of the TLS settings of new connections to the server; 0 without TLS. Connections with another number must not be
-    /// reused.
+    /// Number of the TLS settings of new connections to the server; 0 without TLS. Connections with
+    /// another number must not be reused.
     pub fn tls_id(&self) -> u64 {
         self.pool.tls.as_ref().map_or(0, |connector| connector.id())
     }
@@ -168,7 +169,7 @@ impl Permit {
         true
     }
 
-    /// Leaves the time of the session to another permit, with which the session goes on.
+    /// Stops timing the session, which continues with another permit.
     pub fn stop_timing(&mut self) {
         self.began = None;
     }

@@ -1,4 +1,5 @@
-//! Queue for a slot while every server is at its `max_connections`: first come, first served, across all workers.
+//! Queue for a slot while every server is at its `max_connections`: first come, first served,
+//! across all workers.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::pin::pin;
@@ -11,11 +12,12 @@ use crate::{Attempts, Permit, PickContext, Unavailable};
 use convey_snapshot::Pool;
 
 impl Attempts {
-    /// Picks the next server. If other clients queue, or no slot is free, this client queues, for `patience` at most. `newest`
-    /// returns the current pool: servers and limits may change while a client waits.
+    /// Picks the next server. If other clients queue, or no slot is free, this client queues, for
+    /// `patience` at most. `newest` returns the current pool: servers and limits may change while a
+    /// client waits.
     ///
-    /// # Errors
-    /// [`Unavailable::Full`] if no slot came free in time, or why there is no server.
+    /// # Errors [`Unavailable::Full`] if no slot became free in time; otherwise the reason why
+    /// there is no server.
     pub async fn next_in_turn(
         &mut self,
         pick: &PickContext,
@@ -34,7 +36,7 @@ impl Attempts {
             }
         }
         let give_up = Instant::now() + patience;
-        // In a box: clients that need not wait have no memory for it.
+        // A box, so that clients that need not wait hold no memory for it.
         let queued = Box::pin(self.queue(pick, newest));
         timeout_at(give_up, queued).await.unwrap_or(Err(Unavailable::Full))
     }

@@ -20,11 +20,12 @@ use convey_model::ConnectFailures;
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Pick, Pool};
 
-/// Upper bound of the servers tried for one client's connection or datagram: the first and three others.
+/// Upper bound of the servers tried for one client's connection or datagram: the first and three
+/// others.
 const MAX_ATTEMPTS: u32 = 4;
 
-/// Upper bound of refusals of one request by servers that have not processed it: a server that closes its connections in order
-/// refuses all requests that are under way.
+/// Upper bound of refusals of one request by servers that have not processed it: a server that
+/// closes its connections in order refuses all requests that are under way.
 const MAX_REFUSALS: u32 = 16;
 
 /// Servers that one client has tried. It allocates only after a server has failed.
@@ -37,15 +38,14 @@ pub struct Attempts {
     preferred: Option<u32>,
     /// Ids of the servers that are not tried again.
     passed_over: Vec<u32>,
-    /// Reason for having no other server, once a server has failed.
+    /// Reason why there is no other server, once a server has failed.
     reason: Option<Unavailable>,
 }
 
 impl Attempts {
     /// Picks a server that has not failed this client, without queueing.
     ///
-    /// # Errors
-    /// Reason for having none. [`Unavailable::Full`] may be over soon.
+    /// # Errors Reason why there is no server. [`Unavailable::Full`] may be temporary.
     pub fn next(&mut self, pick: &PickContext, pool: &Arc<Pool>) -> Result<Permit, Unavailable> {
         if self.are_over() {
             return Err(self.reason());
@@ -107,8 +107,8 @@ impl Attempts {
         self.used += 1;
     }
 
-    /// Counts a refusal by a server that has not processed the request, which is no failure. Returns whether a server may be
-    /// tried once more.
+    /// Counts a refusal by a server that has not processed the request, which is no failure.
+    /// Returns whether a server may be tried once more.
     pub fn was_refused(&mut self) -> bool {
         self.refusals += 1;
         self.refusals <= MAX_REFUSALS
@@ -124,7 +124,7 @@ impl Attempts {
         self.used >= MAX_ATTEMPTS
     }
 
-    /// Reason for having no other server.
+    /// Reason why there is no other server.
     pub(super) fn reason(&self) -> Unavailable {
         self.reason.unwrap_or(Unavailable::NoServer)
     }

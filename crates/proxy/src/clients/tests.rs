@@ -76,7 +76,8 @@ fn networks_of_many_clients_leave_something_to_others() {
     let client =
         |network: String| -> Vec<String> { (0..64).map(|n| format!("{network}{n:02x}::1")).collect() };
     for limits in [frontend(None, None, &[]), frontend(Some(9_000), None, &[])] {
-        // A line with a /56 has 256 clients, of which 64 are at it; a site with a /48 has as many lines.
+        // A line with a /56 has 256 clients, of which 64 are at it; a site with a /48 has as many
+        // lines.
         let line = client("2001:db8:0:".to_owned());
         let line: Vec<&str> = line.iter().map(String::as_str).collect();
         let of_line: u64 = taken(9_000, &limits, &line).iter().sum();

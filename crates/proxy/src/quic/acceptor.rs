@@ -1,4 +1,4 @@
-//! Accepting clients over QUIC: admission, the handshake, and then their server of requests.
+//! Acceptor of QUIC clients: admission, the handshake, and then the service of their requests.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -38,9 +38,10 @@ pub struct QuicClient {
 pub struct PendingHandshake {
     /// Waits for the end of the handshake, successful or not.
     pub done: ZeroRttAccepted,
-    /// Upper bound of its time.
+    /// Time limit of the handshake.
     pub within: Duration,
-    /// Whether the client has proved its address already. Otherwise the end of the handshake proves it.
+    /// Whether the client has proved its address already. Otherwise the end of the handshake proves
+    /// it.
     pub is_address_proven: bool,
     _place: HandshakePlace,
 }
@@ -52,7 +53,8 @@ pub(crate) struct HandshakePlace {
     _of_source: Option<HandshakeSlot>,
 }
 
-/// Handshakes under way in one worker from which on new clients have to prove their addresses, for these can be forged.
+/// Handshakes under way in one worker from which on new clients have to prove their addresses,
+/// because these may be forged.
 const MAX_UNPROVEN: usize = 256;
 
 impl fmt::Debug for PendingHandshake {
@@ -140,7 +142,8 @@ impl QuicAcceptor {
         }
     }
 
-    /// Returns the address of a client, which limits the bytes sent there until the client has proved it.
+    /// Returns the address of a client, which limits the bytes sent there until the client has
+    /// proved it.
     ///
     /// # Errors
     /// Too many handshakes are under way: the client has to prove its address first.
@@ -186,8 +189,9 @@ impl QuicAcceptor {
     /// Counts a handshake of the worker and of its source. Half of a source's handshakes are
     /// reserved for clients that have proved their address.
     ///
-    /// # Errors Too many handshakes are under way: the client has to prove its address first, or is
-    /// refused if it has done so.
+    /// # Errors
+    /// Too many handshakes are under way: the client has to prove its address first, or is refused
+    /// if it has done so.
     pub(crate) fn handshake_place(
         &self,
         frontend: &Frontend,

@@ -20,8 +20,8 @@ use crate::worker::{ClientSocket, WorkerCommand, WorkerThread};
 use convey_model::Endpoint;
 use convey_pacing::{Backoff, BackoffPolicy};
 
-/// Pause between two attempts while another process has the port. Its end is near, and clients wait
-/// for it.
+/// Pause between two attempts while another process has the port: short, because clients wait for
+/// the port.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Delays while the port cannot be opened for another reason.

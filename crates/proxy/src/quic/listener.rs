@@ -21,7 +21,7 @@ use crate::context::WorkerContext;
 use convey_model::Endpoint as Place;
 use convey_snapshot::stats::Counter;
 
-/// Running listener.
+/// Handle of a running QUIC listener.
 pub(crate) struct QuicListener {
     orders: mpsc::UnboundedSender<Order>,
     place: WeakPlace,

@@ -31,8 +31,8 @@ pub(super) struct PredecessorLink {
     socket: UnixDatagram,
 }
 
-/// Descriptors that one worker hands over: its socket, and the links to this process and to older
-/// ones, this one first.
+/// Descriptors that one worker passes to the next process: its socket, and the links to this
+/// process and to older ones, this one first.
 pub(super) struct HandedPlace {
     pub(super) socket: OwnedFd,
     links: Vec<OwnedFd>,
@@ -41,7 +41,8 @@ pub(super) struct HandedPlace {
 impl HandedPlace {
     /// Groups the descriptors of all workers, which come in one list.
     ///
-    /// # Errors The list does not begin with a socket.
+    /// # Errors
+    /// The list does not begin with a socket.
     pub(super) fn split(handed: Vec<OwnedFd>) -> io::Result<Vec<HandedPlace>> {
         let mut places: Vec<HandedPlace> = Vec::new();
         for one in handed {
@@ -56,7 +57,8 @@ impl HandedPlace {
 
     /// Splits the descriptors into the socket and the links to older processes.
     ///
-    /// # Errors There is no link to the previous process, because it has served plain UDP there.
+    /// # Errors
+    /// There is no link to the previous process, because it has served plain UDP there.
     pub(super) fn into_links(self) -> io::Result<(OwnedFd, Vec<PredecessorLink>)> {
         let sockets = self.links.into_iter().map(UnixDatagram::from).collect::<Vec<_>>();
         let no_link =
@@ -64,7 +66,7 @@ impl HandedPlace {
         let mut told = [0; MAX_PROCESSES * size_of::<ProcessTag>()];
         let first = sockets.first().ok_or_else(no_link)?;
         first.set_nonblocking(true)?;
-        // The previous process has sent the tags before it handed this end over.
+        // The previous process has sent the tags before it passed this end on.
         let len = first.recv(&mut told)?;
         let tags = told[..len].as_chunks().0.iter();
         let links = tags.zip(sockets).map(|(tag, socket)| PredecessorLink { tag: *tag, socket });

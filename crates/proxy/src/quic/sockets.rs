@@ -60,7 +60,8 @@ impl QuicSockets {
     /// Binds `addr` for the workers that have these runtimes. `ours` are the addresses that this
     /// process has bound.
     ///
-    /// # Errors The address cannot be bound. No socket stays bound then.
+    /// # Errors
+    /// The address cannot be bound. No socket stays bound then.
     pub(crate) fn bind<'a>(
         addr: SocketAddr,
         runtimes: impl IntoIterator<Item = &'a Handle>,
@@ -78,7 +79,8 @@ impl QuicSockets {
     /// Takes the sockets of a previous process: for each worker its socket, and the link back to
     /// that process.
     ///
-    /// # Errors The sockets are of another kind, or the number of workers differs.
+    /// # Errors
+    /// The sockets are of another kind, or the number of workers differs.
     pub(crate) fn take<'a>(
         handed: Vec<OwnedFd>,
         runtimes: impl ExactSizeIterator<Item = &'a Handle>,
@@ -206,7 +208,8 @@ fn steer(socket: &impl AsFd, workers: u32) -> io::Result<()> {
     ];
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     #[expect(unsafe_code, reason = "no crate has SO_ATTACH_REUSEPORT_CBPF")]
-    // SAFETY: the kernel reads a `sock_fprog`, and the instructions that it points to, which live until then.
+    // SAFETY: the kernel reads a `sock_fprog`, and the instructions that it points to, which
+    // live until then.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),

@@ -33,7 +33,7 @@ const MAX_SHAKING: usize = 2048;
 /// proof.
 const MAX_ENDED: NonZeroUsize = NonZeroUsize::new(1024).expect("it is not zero");
 
-/// Header of a packet of QUIC (RFC 9000, section 17): a long one until the handshake is over.
+/// Packet header of QUIC (RFC 9000, section 17): long until the handshake is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PacketHeader {
     Long,

@@ -113,12 +113,12 @@ impl RegisteredConnection {
         });
     }
 
-    /// How the connection is to end; `None` while it may go on.
+    /// Kind of the requested end; `None` while the connection may continue.
     pub(crate) fn end(&self) -> Option<RelayEnd> {
         self.with(|entry| entry.end)
     }
 
-    /// Waits until the connection is to end. The future must not outlive the entry.
+    /// Waits until the connection is requested to end. The future must not outlive the entry.
     pub(crate) fn over(&self) -> impl Future<Output = RelayEnd> + use<> {
         let number = self.0;
         poll_fn(move |cx| {
@@ -147,7 +147,7 @@ impl Drop for RegisteredConnection {
     }
 }
 
-/// Connection of this thread, as the registry has it.
+/// Connection of this thread, as an entry of the registry.
 pub(super) struct OpenConnection {
     pub(super) serial: u32,
     pub(super) frontend: (u32, Arc<str>),
@@ -170,7 +170,7 @@ pub(super) struct OpenConnection {
 }
 
 impl OpenConnection {
-    /// Sets how the connection is to end. Returns the waker of its task.
+    /// Requests the end of the connection. Returns the waker of its task.
     pub(super) fn end_by(&mut self, end: RelayEnd) -> Option<Waker> {
         self.end = Some(end);
         self.waker.take()

@@ -11,8 +11,8 @@ use convey_model::{
     FlowActivity, FlowFacts, FlowKind, FlowListing, FlowServer, ListedFlow, ListedFlowId, Protocol,
 };
 
-/// Offers the connections at this many places of the registry to a list, from the first one on. `worker` is this thread's
-/// number. Returns the next place; `None` at the end.
+/// Offers the connections at this many places of the registry to a list, from the first one on.
+/// `worker` is this thread's number. Returns the next place; `None` at the end.
 pub(crate) fn list(
     (from, places): (usize, usize),
     worker: u16,

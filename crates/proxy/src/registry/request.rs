@@ -1,4 +1,5 @@
-//! Requests of mode http in the registry: they end when their server goes down, and their clients' connections go on.
+//! Requests of mode http in the registry: they end when their server goes down, and their clients'
+//! connections continue.
 
 use std::collections::BTreeSet;
 use std::task::{Context, Poll, Waker};
@@ -39,7 +40,7 @@ impl Drop for RegisteredRequest {
     }
 }
 
-/// Request of this thread, as the registry has it.
+/// Request of this thread, as an entry of the registry.
 pub(super) struct RunningRequest {
     /// Id of its server.
     server: u32,

@@ -18,8 +18,8 @@ use convey_tls::SpokenWithin;
 use convey_upstream::{Opening, Permit};
 
 impl TcpSession {
-    /// Serves the client in a task, whose size depends on the mode, until both sides have closed or something ends the
-    /// connection.
+    /// Serves the client in a task, whose size depends on the mode, until both sides have closed or
+    /// something ends the connection.
     pub(crate) fn spawn(self, client: Leg) {
         match self.context.shared.http.clone().filter(|_| self.frontend.config.mode.is_http()) {
             Some(http) => drop(tokio::spawn(Contained::new(ClientStream::serve(self, client, http)))),
@@ -51,7 +51,8 @@ impl TcpSession {
         self.end(reason_of(end));
     }
 
-    /// Admits the client and connects to a server. Returns the bytes that the client has sent already.
+    /// Admits the client and connects to a server. Returns the bytes that the client has sent
+    /// already.
     ///
     /// # Errors
     /// Reason of the end; `None` if the client has closed in order.
@@ -74,8 +75,9 @@ impl TcpSession {
         Ok((early, server))
     }
 
-    /// Waits for the first bytes of the client, if the configuration limits this time, so that no server waits for them.
-    /// Returns the bytes that have arrived: a usual request at most, for the connection may wait for a server.
+    /// Waits for the first bytes of the client, if the configuration limits this time, so that no
+    /// server has to wait for them. Returns the bytes that have arrived, at most those of a usual
+    /// request, because the connection may have to wait for a server.
     async fn wait_for_first_bytes(&self, client: &mut ByteStream) -> Result<Vec<u8>, Counter> {
         let limit = self.frontend.config.limits.first_byte_timeout;
         let mut late = pin!(limit.map(|limit| sleep_until(self.downstream.began + limit)));
@@ -91,7 +93,8 @@ impl TcpSession {
         .await
     }
 
-    /// Moves bytes until something ends the connection. Notes at the permit that the server answered.
+    /// Moves bytes until something ends the connection. Reports to the permit that the server
+    /// answered.
     async fn relay(&self, client: &mut Leg, server: &mut Connected, early: Vec<u8>) -> RelayEnd {
         let Connected { leg, permit, .. } = server;
         let mut is_silent = true;

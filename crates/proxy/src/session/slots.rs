@@ -12,12 +12,14 @@ use convey_snapshot::stats::Counter;
 use convey_trace::ConnectionStep;
 
 impl TcpSession {
-    /// Whether the client has its share of the frontend, and waits behind others.
+    /// Whether the client has used up its share of the frontend, and the connection waits in the
+    /// queue.
     pub(crate) fn is_beyond_share(&self) -> bool {
         self.waiting.is_some()
     }
 
-    /// Waits until the client has room in its share of the frontend, for `timeouts.connect` at most.
+    /// Waits until the client has room in its share of the frontend, for `timeouts.connect` at
+    /// most.
     ///
     /// # Errors
     /// Reason of the end, if the client had no room in time.
@@ -88,7 +90,7 @@ impl TcpSession {
                 continue;
             }
             freed.await;
-            // A reload may have removed its frontend since.
+            // A reload may have removed its frontend meanwhile.
             self.reload();
         }
     }

@@ -23,7 +23,7 @@ const FINISHED: Duration = Duration::from_secs(2);
 /// limits.
 const PULSE: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 
-/// Running listener.
+/// Handle of a running UDP listener.
 pub(crate) struct UdpListener {
     orders: mpsc::UnboundedSender<Order>,
     socket: WeakListening,

@@ -1,5 +1,5 @@
 //! UDP in proxy mode. Each client has a session with a server, and a socket towards that server: so
-//! servers can tell clients apart, and convey can assign a refusal to its client.
+//! servers can distinguish clients, and convey can assign a refusal to its client.
 //!
 //! One task for each address of each worker does all the work there, in batches of datagrams.
 

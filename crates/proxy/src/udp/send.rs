@@ -87,7 +87,8 @@ impl<'a> Run<'a> {
 
     /// Sends the datagrams, each with its original length, after a `header` unless that is empty.
     ///
-    /// # Errors Errors of the socket; some of the datagrams may have been sent then.
+    /// # Errors
+    /// Errors of the socket; some of the datagrams may have been sent then.
     pub(super) fn send(&self, header: &[u8], socket: &UdpSocket, to: Destination) -> io::Result<()> {
         let mut control = ControlMessages::default();
         if let Some(ecn) = self.ecn {
@@ -216,8 +217,8 @@ fn send_message(
 ) -> io::Result<()> {
     let (name, name_len) = to.map_or((ptr::null(), 0), |to| (to.as_ptr(), to.len()));
     #[expect(unsafe_code, reason = "no crate sends with marks and segments without state of its own")]
-    // SAFETY: a message header may be all zero; what it points to is as long as it says (an `IoSlice` is an `iovec`), and
-    // is only read, before the call returns.
+    // SAFETY: a message header may be all zero; the memory behind its pointers has the lengths in
+    // the header (an `IoSlice` is an `iovec`), and is only read, before the call returns.
     let sent = unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_name = name.cast_mut().cast();

@@ -51,7 +51,8 @@ impl UdpSession {
     /// Picks a server for a client that has a `slot` of its frontend, in the snapshot of this
     /// `generation`. The first `datagram` may name the server.
     ///
-    /// # Errors Reason for dropping the datagram.
+    /// # Errors
+    /// Reason for dropping the datagram.
     pub(super) fn open(
         downstream: PickContext,
         mut slot: SessionSlot,
@@ -158,7 +159,8 @@ impl UdpSession {
     /// last datagram. Otherwise picks another one, or keeps a server that has refused if there is
     /// no other. Returns whether the session has a new socket.
     ///
-    /// # Errors Reason for dropping the client's datagram and ending the session.
+    /// # Errors
+    /// Reason for dropping the client's datagram and ending the session.
     pub(super) fn keep_or_replace_server(
         &mut self,
         pool: &Arc<Pool>,

@@ -79,8 +79,9 @@ impl ReceiveBuffers {
     /// Receives the datagrams that have arrived, as far as there is room; `state` may belong to
     /// another socket.
     ///
-    /// # Errors Errors of the socket, such as a refusal by the server it is connected to; "would
-    /// block" if no datagram has arrived.
+    /// # Errors
+    /// Errors of the socket, such as a refusal by the server it is connected to; "would block" if
+    /// no datagram has arrived.
     pub(super) fn receive<'a>(
         &'a mut self,
         state: &UdpSocketState,
@@ -134,7 +135,8 @@ pub(super) fn overruns(socket: &UdpSocket) -> u32 {
     let mut info = [0u32; DROPS + 1];
     let mut len = size_of_val(&info) as libc::socklen_t;
     #[expect(unsafe_code, reason = "no crate has SO_MEMINFO")]
-    // SAFETY: the kernel writes at most `len` bytes, the size of `info`, in which any bytes are valid.
+    // SAFETY: the kernel writes at most `len` bytes, the size of `info`, in which any bytes are
+    // valid.
     let result = unsafe {
         let value = (&raw mut info).cast::<libc::c_void>();
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, value, &raw mut len)

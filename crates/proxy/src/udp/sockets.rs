@@ -1,4 +1,4 @@
-//! UDP sockets of one address, and the readiness of their workers' reads.
+//! UDP sockets of one address, and their readiness for reads.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -78,8 +78,9 @@ impl UdpSockets {
 
     /// Takes the sockets that another process has bound, for the same number of workers.
     ///
-    /// # Errors The number of workers differs: clients would reach another worker than the one that
-    /// has their session.
+    /// # Errors
+    /// The number of workers differs: clients would reach another worker than the one that has
+    /// their session.
     pub(crate) fn take<'a>(
         handed: Vec<OwnedFd>,
         runtimes: impl ExactSizeIterator<Item = &'a Handle>,
@@ -123,7 +124,8 @@ fn readiness<T: Into<OwnedFd> + AsRawFd>(source: T) -> io::Result<AsyncFd<T>> {
         unsafe_code,
         reason = "tokio has no type of its own that reads joined datagrams, or for an epoll"
     )]
-    // SAFETY: a source that can become an `OwnedFd` owns its descriptor: it keeps it open, and has no other.
+    // SAFETY: a source that can become an `OwnedFd` owns its descriptor: it keeps it open, and has
+    // no other.
     let registered = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };
     Ok(registered?)
 }

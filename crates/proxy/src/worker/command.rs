@@ -17,28 +17,29 @@ use convey_snapshot::Frontend;
 
 /// Command to a worker.
 pub(crate) enum WorkerCommand {
-    /// Accept on a socket, which is bound to `addr`, and continue the UDP sessions that another process has begun there.
+    /// Accept on a socket, which is bound to `addr`, and continue the UDP sessions that another
+    /// process has begun there.
     Listen { addr: SocketAddr, socket: ClientSocket, sessions: Vec<HandedSession> },
-    /// Empty the accept queues of these places and close them; sessions of UDP have `patience` to end.
+    /// Empty the accept queues of these places and close them; UDP sessions have `patience` to end.
     Close { places: Vec<Endpoint>, patience: Duration, done: oneshot::Sender<()> },
     /// End the connections to these servers.
     EndConnections { servers: Arc<BTreeSet<u32>> },
-    /// End the connections of clients that may not come in, by the numbers of the frontends.
+    /// End the connections of clients that `access` denies, by the ids of the frontends.
     EndDenied { access: Arc<HashMap<u32, AdmittedPeers>> },
     /// Count open connections to these frontends at their sources.
     CountSources { frontends: Arc<[Arc<Frontend>]> },
-    /// Read no datagrams until [`WorkerCommand::Release`], and return the UDP sessions.
+    /// Stop reading datagrams until [`WorkerCommand::Release`], and return the UDP sessions.
     Hold { sessions: oneshot::Sender<Vec<HandedSession>> },
-    /// Read datagrams again.
+    /// Resume reading datagrams.
     Release,
     /// List connections and sessions.
     ListFlows { query: FlowQuery, answer: oneshot::Sender<FlowListing> },
-    /// End one of them.
+    /// End one connection or session.
     KillFlow { id: ListedFlowId, answer: oneshot::Sender<Option<ListedFlow>> },
     /// Return duplicates of the listening sockets.
     Offer { sockets: oneshot::Sender<Vec<(Endpoint, OwnedFd)>> },
-    /// Close every listener, and report when the last connection has ended. Another process has the sockets of the
-    /// places that are `left`, and serves the clients that wait there.
+    /// Close every listener, and report when the last connection has ended. Another process has the
+    /// sockets of the places that are `left`, and serves the clients that wait there.
     Drain { left: Arc<BTreeSet<Endpoint>>, done: oneshot::Sender<()> },
 }
 

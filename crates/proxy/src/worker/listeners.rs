@@ -16,14 +16,14 @@ use convey_model::{Endpoint, Protocol};
 /// Listeners of one worker, by their addresses.
 pub(super) struct Listeners {
     context: Arc<WorkerContext>,
-    /// Several at one address if an earlier process had more workers.
+    /// TCP listeners, several at one address if an earlier process had more workers.
     tcp: HashMap<SocketAddr, Vec<listener::Listener>>,
     udp: HashMap<SocketAddr, udp::UdpListener>,
     quic: HashMap<SocketAddr, QuicListener>,
 }
 
 impl Listeners {
-    /// Creates the listeners of a worker, none yet.
+    /// Creates an empty set of listeners for a worker.
     pub(super) fn new(context: Arc<WorkerContext>) -> Listeners {
         Listeners { context, tcp: HashMap::new(), udp: HashMap::new(), quic: HashMap::new() }
     }
@@ -35,7 +35,7 @@ impl Listeners {
             ClientSocket::Tcp(socket) => {
                 self.tcp.entry(addr).or_default().push(listener::start(addr, socket, context))
             }
-            // A listener that drains has this very socket.
+            // A draining listener has this very socket.
             ClientSocket::Udp(_) if self.udp.get(&addr).is_some_and(udp::UdpListener::resume) => {}
             ClientSocket::Udp(socket) => {
                 drop(self.udp.insert(addr, udp::UdpListener::start(addr, socket, context, sessions)));
@@ -84,13 +84,13 @@ impl Listeners {
         tcp.chain(udp).chain(quic).collect()
     }
 
-    /// Reads datagrams again.
+    /// Resumes reading datagrams.
     pub(super) fn release(&self) {
         self.udp.values().for_each(udp::UdpListener::release);
         self.quic.values().for_each(QuicListener::release);
     }
 
-    /// Stops to read datagrams. Returns the UDP sessions.
+    /// Stops reading datagrams. Returns the UDP sessions.
     pub(super) async fn hold(&self) -> Vec<HandedSession> {
         self.quic.values().for_each(QuicListener::hold);
         let held: Vec<_> = self.udp.values().map(udp::UdpListener::hold).collect();
@@ -101,7 +101,7 @@ impl Listeners {
         sessions
     }
 
-    /// Stops to listen. UDP sessions go on.
+    /// Stops listening. UDP sessions continue.
     pub(super) async fn drain(self, left: &BTreeSet<Endpoint>) {
         for (addr, listener) in &self.udp {
             if left.contains(&Endpoint::udp(*addr)) {

@@ -1,4 +1,4 @@
-//! Begin of a session: admission of its client, and eviction of another session if there is no
+//! Start of UDP sessions: admission of the client, and eviction of another session if there is no
 //! room.
 
 use std::net::IpAddr;
@@ -39,7 +39,8 @@ impl Relay {
             UdpSession::open(downstream, slot, generation, datagram, attempts)
         };
         let mut opened = open(&mut source);
-        // The session may need room at its frontend and in the process: for each reason one session is evicted.
+        // The session may need room at its frontend and in the process: for each reason one session
+        // is evicted.
         let mut found = None;
         while let Err(reason) = opened
             && found.replace(reason) != Some(reason)
@@ -56,8 +57,8 @@ impl Relay {
         Ok(number)
     }
 
-    /// Removes another session to make room for a new one, which was refused for this reason.
-    /// Clients with many questions evict their own sessions, not those of others.
+    /// Removes another session to make room for a new one, which was refused for this reason. A
+    /// client with many questions evicts its own sessions only.
     fn evict_for(
         &self,
         sessions: &mut SessionTable<UdpSession>,

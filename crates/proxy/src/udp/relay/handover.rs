@@ -13,8 +13,8 @@ use crate::udp::table::SessionKey;
 
 impl Relay {
     /// Returns the sessions for another process, which has the same listening socket; the longest
-    /// silent session comes first. If descriptors are too short to duplicate a session's socket,
-    /// the session begins anew there.
+    /// silent session comes first. A session whose socket cannot be duplicated for lack of
+    /// descriptors is left out: the client's next datagram begins a new one there.
     pub(in crate::udp) fn sessions(&self) -> Vec<HandedSession> {
         SESSIONS.with_borrow(|sessions| {
             let all = sessions.of_address(self.address);

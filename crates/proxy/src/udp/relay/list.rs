@@ -9,8 +9,8 @@ use convey_model::{
 };
 use convey_snapshot::stats::Counter;
 
-/// Offers the sessions at this many places of the table to a list, from the first one on. `worker` is this thread's number.
-/// Returns the next place; `None` at the end.
+/// Offers the sessions at this many places of the table to a list, from the first one on. `worker`
+/// is this thread's number. Returns the next place; `None` at the end.
 pub(crate) fn list(
     (from, places): (usize, usize),
     worker: u16,

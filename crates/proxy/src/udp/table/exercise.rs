@@ -36,7 +36,8 @@ struct Exercise {
 
 /// Makes the calls that these bytes encode, three bytes each: the call, a client, and a number.
 ///
-/// # Panics The table differs from its expected contents.
+/// # Panics
+/// The table differs from its expected contents.
 pub fn exercise_session_table(bytes: &[u8]) {
     let mut table = SessionTable::new(u32::MAX - 2);
     let addresses = [(); 4].map(|()| table.open());
