@@ -51,8 +51,8 @@ fn read_extensions(extensions: &[u8]) -> Result<ClientHello, HelloFault> {
 }
 
 /// Host of the server_name list. A name of another type begins with its length, too (RFC 6066 3). A
-/// server may not know that length and end the list there, so a length that does not fit is a fault
-/// of the names.
+/// server may not know that length and end the list there, so a length that does not fit makes
+/// the names invalid.
 fn server_name(data: &[u8]) -> Result<Option<Box<str>>, HelloFault> {
     let mut fields = Fields(data);
     let mut names = Fields(fields.long()?);

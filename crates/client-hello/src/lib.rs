@@ -93,7 +93,7 @@ pub enum HelloFault {
     /// The version is not a version of TLS.
     #[error("a version that is none of TLS")]
     Version,
-    /// A length exceeds the rest, leaves bytes over, or is not valid for its field.
+    /// A length exceeds the rest, leaves bytes unread, or is not valid for its field.
     #[error("a length that does not fit")]
     Length,
     /// An extension occurs twice (RFC 8446 4.2).

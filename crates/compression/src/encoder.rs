@@ -13,7 +13,7 @@ pub struct Encoder {
     has_unflushed: bool,
 }
 
-/// Encoder of one library. Boxes keep this enum small while it waits for a body.
+/// Encoder of the coding's library. A large encoder is boxed, so that this enum stays small.
 enum ByCoding {
     Zstd(ZstdEncoder),
     Brotli(Box<BrotliEncoder>),

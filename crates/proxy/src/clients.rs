@@ -208,8 +208,8 @@ impl Clients {
         })
     }
 
-    /// Number of connections of a client at a frontend, or the share of a network around it if that
-    /// is higher.
+    /// Number of connections of a client at a frontend, or the usage per share of a network around
+    /// it if that is higher.
     fn has_at(&self, frontend: u32, client: Prefix) -> u32 {
         let key = ShareKey { of: ShareScope::Frontend(frontend), client };
         self.usages(key).map(|(_, usage)| usage.all).max().unwrap_or_default()

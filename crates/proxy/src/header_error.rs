@@ -17,7 +17,7 @@ pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) enum HeaderError {
     #[error("its sender is not in trusted_proxies")]
     Untrusted,
-    /// Port checks open such connections.
+    /// The peer closed without a byte, like port checks.
     #[error("closed without a byte")]
     Silent,
     #[error("reset before the PROXY header's end")]

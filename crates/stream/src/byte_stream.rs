@@ -126,7 +126,7 @@ impl ByteStream {
         tcp_info(&self.tcp).is_some_and(|info| info.tcpi_unacked > 0 || info.tcpi_notsent_bytes > 0)
     }
 
-    /// Whether neither a byte nor the end has arrived. It makes no system call while nothing has.
+    /// Whether neither a byte nor the end has arrived. Makes no system call until then.
     pub fn is_quiet(&mut self) -> bool {
         match &mut self.tls {
             None => socket_io::try_read(&self.tcp, &mut [0]).is_none(),

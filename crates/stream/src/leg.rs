@@ -1,11 +1,11 @@
-//! Connection to one side, and how it is closed.
+//! Connection to a client or a server, which the drop resets or closes in order.
 
 use tokio::net::TcpStream;
 
 use super::ByteStream;
 
-/// Connection to one side. Without [`Leg::close_in_order`] the drop resets the connection, so that
-/// the peer does not mistake a part of the bytes for the whole.
+/// Connection to a client or a server. Without [`Leg::close_in_order`] the drop resets the
+/// connection, so that the peer does not mistake a part of the bytes for the whole.
 pub struct Leg {
     /// Bytes of the connection.
     pub stream: ByteStream,

@@ -1,4 +1,4 @@
-//! Moving bytes from socket to socket inside the kernel: splice(2) through pooled pipes.
+//! Moves bytes from socket to socket inside the kernel: splice(2) through pooled pipes.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -77,8 +77,8 @@ impl Pipe {
     /// Fills the empty pipe from a socket, with `most` bytes at most; 0 is the end of the stream.
     ///
     /// # Errors
-    /// Errors of splice(2). "Would block" means that no bytes are there, or that only a read can
-    /// find out.
+    /// Errors of splice(2). "Would block" means that no bytes are there, or that a read is
+    /// needed to find out.
     pub fn fill(&mut self, from: &TcpStream, most: usize) -> io::Result<usize> {
         debug_assert!(self.is_empty());
         self.held = splice(from, None, &self.write, None, most, FLAGS)?;

@@ -38,7 +38,7 @@ pub struct TlsSession {
     undecided: Option<Box<Undecided>>,
 }
 
-/// Acceptor of a connection whose hello is incomplete.
+/// Possible handshake settings of a client whose hello is incomplete: a challenge's, or the usual.
 struct Undecided {
     challenges: Arc<AcmeChallenges>,
     usual: Arc<ServerConfig>,

@@ -54,8 +54,8 @@ impl LocalPorts {
         self.count - self.count / PART
     }
 
-    /// Calls `connect` to begin a connection, without a port or, if the kernel finds none, from one
-    /// of the later ports.
+    /// Calls `connect` to begin a connection, without a port or, if the kernel finds none, from a
+    /// port after the first part.
     ///
     /// # Errors
     /// Errors of `connect`; `ADDRNOTAVAIL` if no port was found.
@@ -77,7 +77,7 @@ impl LocalPorts {
         Err(Errno::ADDRNOTAVAIL.into())
     }
 
-    /// Returns a random port, one of the later ones.
+    /// Returns a random port after the first part.
     fn any(&self) -> Option<u16> {
         let first = self.count / PART;
         let offset = convey_random::secret_u64().checked_rem(u64::from(self.count - first))?;
