@@ -1,4 +1,4 @@
-//! What runs where, in a few lines to read and one to copy. Pure.
+//! Text that `convey demo` starts with: servers, frontends and a command to copy. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -7,8 +7,8 @@ use convey_model::Protocol;
 
 use super::servers::is_local;
 
-/// The text that the demo greets with: what runs, and a command that sends a few requests to the first
-/// frontend for TCP.
+/// The banner: the running servers, and a command that sends a few requests to the first TCP
+/// frontend.
 pub fn banner(config: &Config) -> String {
     let mut text = convey_config::describe(config);
     for server in config.backends.iter().flat_map(|backend| &backend.servers) {
@@ -27,7 +27,7 @@ pub fn banner(config: &Config) -> String {
     text
 }
 
-/// Where a client on this machine reaches a listener.
+/// Address at which a client on this machine reaches a listener.
 fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

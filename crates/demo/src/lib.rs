@@ -1,5 +1,5 @@
-//! What `convey demo` adds to the balancer: servers to balance over, a network to do it in, a text that says
-//! what runs where, and a line that shows it at work.
+//! Parts of `convey demo`: servers, a lab network, the start text, and a line that shows the
+//! balancer at work.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod banner;

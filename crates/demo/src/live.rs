@@ -28,8 +28,8 @@ pub fn live_line(snapshot: &Snapshot) -> String {
     line
 }
 
-/// Shows the line every second until dropped, or until standard output is closed. A terminal shows one
-/// line that changes; anything else gets a new line whenever it has changed.
+/// Shows the line every second until dropped, or until standard output is closed. A terminal shows
+/// one line that changes; other outputs get a new line whenever the text has changed.
 pub async fn show_live(snapshot: Arc<ArcSwap<Snapshot>>) {
     let stdout = io::stdout();
     let mut display = Display { terminal: stdout.is_terminal(), out: stdout, shown: String::new() };
@@ -59,7 +59,7 @@ fn shares(pool: &Pool) -> String {
     pool.servers.iter().map(share).collect()
 }
 
-/// Decimal units, one digit after the point.
+/// Formats bytes in decimal units, one digit after the point.
 fn human_bytes(bytes: u64) -> String {
     if bytes < 1_000 {
         return format!("{bytes} B");
@@ -67,7 +67,7 @@ fn human_bytes(bytes: u64) -> String {
     let mut value = bytes as f64 / 1e3;
     let mut units = ["kB", "MB", "GB", "TB", "PB", "EB"].into_iter();
     let mut unit = units.next();
-    // From 999.95 on it would be printed as 1000.0.
+    // A value from 999.95 on would be printed as 1000.0.
     while value >= 999.95 {
         value /= 1e3;
         unit = units.next();
@@ -75,7 +75,7 @@ fn human_bytes(bytes: u64) -> String {
     format!("{value:.1} {}", unit.unwrap_or_default())
 }
 
-/// To the beginning of the line, then erase to its end.
+/// Moves to the beginning of the line, then erases to its end.
 const CLEAR: &str = "\r\x1b[K";
 
 struct Display<W: Write> {
@@ -100,7 +100,7 @@ impl<W: Write> Display<W> {
 }
 
 impl<W: Write> Drop for Display<W> {
-    /// Leaves the terminal as if the line had never been there.
+    /// Clears the line from the terminal.
     fn drop(&mut self) {
         if self.terminal && !self.shown.is_empty() {
             let _ = write!(self.out, "{CLEAR}").and_then(|()| self.out.flush());

@@ -1,5 +1,5 @@
-//! The demo of the packet modes: a lab of network namespaces, real HTTP through it, and one request's packets
-//! as client and server see them.
+//! The demo of the packet modes: a lab of network namespaces, real HTTP through it, and one
+//! request's packets at the client and at the server.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -21,7 +21,7 @@ const WEIGHTS: [u16; 3] = [3, 2, 1];
 
 const PORT: u16 = 80;
 
-/// Between two requests of the demo's own client.
+/// Pause between two requests of the demo's own client.
 const REQUEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// A lab with a client, three servers and a configuration for the balancer between them.
@@ -33,10 +33,12 @@ pub struct PacketDemo {
 }
 
 impl PacketDemo {
-    /// Builds the lab and moves the calling thread, and those it starts from now on, to the balancer's place.
+    /// Builds the lab, and moves the calling thread, and threads that it starts from now on, to the
+    /// balancer's namespace.
     ///
     /// # Errors
-    /// What is missing (root, iproute2, nftables for DSR), or what the system refused.
+    /// A requirement is missing (root, iproute2, nftables for DSR), or the system refused an
+    /// operation.
     pub fn new(mode: Mode) -> Result<Arc<PacketDemo>, DemoError> {
         let lab = Lab::new(1, WEIGHTS.len() as u8)?;
         if mode.is_dsr() {
@@ -50,7 +52,7 @@ impl PacketDemo {
         Ok(Arc::new(demo))
     }
 
-    /// The configuration, to be edited while the demo runs.
+    /// Path of the configuration, which may be edited while the demo runs.
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("config.toml")
     }
@@ -58,7 +60,7 @@ impl PacketDemo {
     /// Starts an HTTP server on each of the lab's servers, on the current runtime.
     ///
     /// # Errors
-    /// One could not listen.
+    /// A server cannot listen.
     pub fn start_servers(&self) -> Result<Servers, DemoError> {
         let listeners = servers().map(|(name, role)| {
             let addr = address(role);
@@ -69,7 +71,7 @@ impl PacketDemo {
         super::servers::serve_on(listeners.collect::<Result<_, DemoError>>()?)
     }
 
-    /// What runs where, and how to look at it.
+    /// Text that describes the lab, with commands to look at it.
     pub fn banner(&self, config: &Config) -> String {
         let enter = |role| format!("sudo ip netns exec {}", self.lab.namespace(role));
         let (client, balancer) = (enter(Role::Client(1)), enter(Role::Balancer));
@@ -82,7 +84,7 @@ impl PacketDemo {
         )
     }
 
-    /// Makes a request and tells its packets as the client's and the server's interface see them. Blocks
+    /// Makes a request and lists its packets at the client's and the server's interface. Blocks
     /// until the balancer forwards, for some seconds at most.
     pub fn trace(&self) -> String {
         let roles: Vec<Role> = servers().map(|(_, role)| role).chain([Role::Client(1)]).collect();
@@ -106,7 +108,7 @@ impl PacketDemo {
         let _ = thread::Builder::new().name("client".to_owned()).spawn(asking);
     }
 
-    /// The answer to one request.
+    /// Makes one request and returns the answer.
     fn request(&self) -> Option<String> {
         let ask = || -> std::io::Result<String> {
             let second = Duration::from_secs(1);
@@ -140,7 +142,7 @@ impl PacketDemo {
     }
 }
 
-/// Names and places of the servers.
+/// Names and lab roles of the servers.
 fn servers() -> impl Iterator<Item = (&'static str, Role)> {
     ["a", "b", "c"].into_iter().zip((1..).map(Role::Server))
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-/// A copy of the sample in a folder of its own; gone when dropped.
+/// Copy of the sample in a temporary folder, which is removed when this is dropped.
 #[derive(Debug)]
 pub struct Sample {
     folder: TempDir,
@@ -19,7 +19,7 @@ impl Sample {
         Ok(sample)
     }
 
-    /// Where the copy is, to be edited while the demo runs.
+    /// Path of the copy, which may be edited while the demo runs.
     pub fn path(&self) -> PathBuf {
         Path::new(self.folder.path()).join("config.toml")
     }

@@ -19,7 +19,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// The servers that run; dropping it stops them and closes their connections.
+/// Running servers. Dropping this stops them and closes their connections.
 #[derive(Debug)]
 pub struct Servers {
     _listeners: JoinSet<()>,
@@ -28,35 +28,35 @@ pub struct Servers {
 /// Why the demo cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    /// Something else listens where a server should.
+    /// Another program listens on a server's address.
     #[error(
         "backend {}, server {}: {} is already in use; stop what listens there or give the server another \
          address",
         server.backend, server.server, server.addr
     )]
     InUse {
-        /// Who wanted the address.
+        /// Server that needs the address.
         server: ServerKey,
     },
     /// The system refuses the address for another reason.
     #[error("backend {}, server {}: cannot listen on {}: {source}", server.backend, server.server, server.addr)]
     Listen {
-        /// Who wanted the address.
+        /// Server that needs the address.
         server: ServerKey,
         /// The system's error.
         source: io::Error,
     },
-    /// Every server is on another machine.
+    /// All servers are on other machines.
     #[error("no server of the configuration has a loopback address: there is nothing for the demo to start")]
     NothingToStart,
-    /// There is no lab for the packet modes.
+    /// The lab of the packet modes cannot be built.
     #[error(transparent)]
     Lab(#[from] LabError),
 }
 
-/// Starts a server at every loopback address among the servers of `config`, on the current runtime. Each
-/// answers any request with 200 and a line that names it. All addresses are bound before the first answer;
-/// servers elsewhere are left alone.
+/// Starts a server at every loopback address among the servers of `config`, on the current runtime.
+/// Each answers any request with 200 and a line with its name. All addresses are bound before the
+/// first answer; servers on other machines are left alone.
 pub async fn start_servers(config: &Config) -> Result<Servers, DemoError> {
     let mut bound = Vec::new();
     for server in startable(config) {
@@ -78,7 +78,7 @@ pub async fn start_servers(config: &Config) -> Result<Servers, DemoError> {
     Ok(Servers { _listeners: listeners.collect() })
 }
 
-/// Starts a server on each of these, wherever it listens, that answers with the text beside it.
+/// Starts a server on each of these listeners, which answers with the text beside it.
 pub(super) fn serve_on(listeners: Vec<(std::net::TcpListener, String)>) -> Result<Servers, DemoError> {
     let mut serving = JoinSet::new();
     for (listener, hello) in listeners {
@@ -90,7 +90,7 @@ pub(super) fn serve_on(listeners: Vec<(std::net::TcpListener, String)>) -> Resul
     Ok(Servers { _listeners: serving })
 }
 
-/// Whether the demo starts a server there.
+/// Whether the demo starts a server at this address.
 pub(super) fn is_local(addr: SocketAddr) -> bool {
     addr.ip().to_canonical().is_loopback()
 }
@@ -98,7 +98,7 @@ pub(super) fn is_local(addr: SocketAddr) -> bool {
 /// Without a pause, a lack of descriptors would make accepting spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Each address once: backends may share servers.
+/// Servers to start, each address once: backends may share servers.
 fn startable(config: &Config) -> Vec<ServerKey> {
     let mut seen = HashSet::new();
     let all = config.backends.iter().flat_map(|backend| {
@@ -127,14 +127,14 @@ async fn serve(listener: TcpListener, hello: Bytes) {
     }
 }
 
-/// A client that goes away is its own affair: errors are not reported.
+/// Serves one connection. Errors are not reported: a client may go away at any time.
 async fn converse(stream: TcpStream, hello: Bytes) {
     let service = service_fn(|request| answer(request, hello.clone()));
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
 async fn answer(request: Request<Incoming>, hello: Bytes) -> Result<Response<Full<Bytes>>, Infallible> {
-    // Read what was sent to the end: closing before would reset the connection and lose the answer.
+    // Read the request to its end: closing earlier would reset the connection and lose the answer.
     let mut body = request.into_body();
     while let Some(Ok(_)) = body.frame().await {}
     let mut response = Response::new(Full::new(hello));
@@ -166,7 +166,7 @@ mod tests {
         String::from_utf8(body.into()).unwrap()
     }
 
-    /// An address of the given loopback host that nobody listens on.
+    /// Address of the given loopback host where no process listens.
     fn free(host: &str) -> String {
         std::net::TcpListener::bind((host, 0)).unwrap().local_addr().unwrap().to_string()
     }

@@ -1,4 +1,4 @@
-//! Packets as several interfaces of a lab see them.
+//! Packets at several interfaces of a lab.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, Mutex};
@@ -10,13 +10,14 @@ use convey_model::FlowKey;
 use convey_wire::Headers;
 use pnet_datalink::{Channel, Config};
 
-/// How long a capture waits for a frame before it asks whether it is over.
+/// Upper bound for a capture's wait for a frame before it checks whether the capture is over.
 const CAPTURE_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Most packets told.
+/// Maximum number of packets shown.
 const MAX_PACKETS_SHOWN: usize = 40;
 
-/// Does `action` while capturing on the interfaces of `roles`; tells what TCP passed, in the order it was seen.
+/// Runs `action` while capturing on the interfaces of `roles`. Returns a list of the TCP packets in
+/// the order of capture.
 pub(super) fn record<T>(lab: &Lab, roles: &[Role], action: impl FnOnce() -> T) -> String {
     let (seen, over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
     let ready = Barrier::new(roles.len() + 1);
@@ -45,8 +46,8 @@ pub(super) fn record<T>(lab: &Lab, roles: &[Role], action: impl FnOnce() -> T) -
     tell(&seen.into_inner().unwrap_or_default())
 }
 
-/// The packets of the request: at each place those of the connection that was opened there first. The one before may
-/// still be closing.
+/// Lists the packets of the request: at each interface those of the connection that was opened
+/// first there. The previous connection may still be closing.
 fn tell(seen: &[(Role, Headers)]) -> String {
     let opens = |headers: &Headers| headers.flags.syn() && !headers.flags.ack();
     let mut connections: Vec<(Role, FlowKey)> = Vec::new();
@@ -69,8 +70,8 @@ fn tell(seen: &[(Role, Headers)]) -> String {
     told
 }
 
-/// The packets in the order in which they were sent. Each interface is read by a thread of its own,
-/// so a copy at the receiver may be read before the copy at the sender.
+/// Sorts packets by the order in which they were sent. Each interface has its own reader thread, so
+/// a copy at the receiver may be read before the copy at the sender.
 fn in_order(mut packets: Vec<(Role, Headers)>, connections: &[(Role, FlowKey)]) -> Vec<(Role, Headers)> {
     let is_request = |(role, headers): &(Role, Headers)| connections.contains(&(*role, headers.key));
     let is_at_client = |(role, _): &(Role, Headers)| matches!(role, Role::Client(_));
@@ -94,7 +95,7 @@ fn in_order(mut packets: Vec<(Role, Headers)>, connections: &[(Role, FlowKey)]) 
     ordered
 }
 
-/// For the last packets to come through.
+/// Wait for the last packets to arrive.
 const LAST_PACKETS_WAIT: Duration = Duration::from_millis(100);
 
 fn open() -> Option<Box<dyn pnet_datalink::DataLinkReceiver>> {

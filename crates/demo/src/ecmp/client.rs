@@ -1,4 +1,4 @@
-//! The demo's client: connections that it keeps and uses all the time, and new ones.
+//! The demo's client: long-lived connections with a request every second, and new connections.
 #![expect(clippy::disallowed_methods, reason = "a shell: it measures how long answers take")]
 
 use std::collections::BTreeMap;
@@ -13,34 +13,34 @@ use convey_lab::{ANNOUNCED_VIP, EcmpLab, EcmpRole, LabError};
 
 use super::PORT;
 
-/// Connections that it keeps.
+/// Number of long-lived connections.
 const KEPT: usize = 200;
 
-/// Between two requests on a connection that it keeps.
+/// Time between two requests on a long-lived connection.
 const ROUND: Duration = Duration::from_secs(1);
 
-/// Between two new connections.
+/// Time between two new connections.
 const NEW_EVERY: Duration = Duration::from_millis(50);
 
-/// A connection without an answer for so long is broken.
+/// A connection without an answer for this long counts as broken.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the client has seen.
+/// Results of the client.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Seen {
-    /// Answers on new connections since the last look, by server.
+    /// Answers on new connections since the last read, by server.
     pub(super) by_server: BTreeMap<String, u64>,
-    /// Connections that are kept now.
+    /// Long-lived connections that are open now.
     pub(super) kept: usize,
-    /// Connections since the start, kept ones and new ones.
+    /// Connections since the start, long-lived and new ones.
     pub(super) opened: u64,
-    /// How many of them ended without an answer.
+    /// Connections that ended without an answer.
     pub(super) broken: u64,
-    /// The longest wait for an answer since the last look.
+    /// The longest wait for an answer since the last read.
     pub(super) slowest: Duration,
 }
 
-/// Its threads end with [`EcmpClient::stop`], or with the process.
+/// Client of the lab. Its threads end with [`EcmpClient::stop`], or with the process.
 #[derive(Debug, Default)]
 pub(super) struct EcmpClient {
     shared: Arc<Shared>,
@@ -59,7 +59,7 @@ impl EcmpClient {
             let (lab, shared) = (lab.clone(), self.shared.clone());
             let job = move || {
                 let joined = lab.place(EcmpRole::Client).join();
-                // The lab is to go with the demo, not with this thread.
+                // The lab ends with the demo, not with this thread.
                 drop(lab);
                 if joined.is_ok() {
                     work(&shared);
@@ -71,7 +71,7 @@ impl EcmpClient {
         Ok(())
     }
 
-    /// What it has seen since the last look.
+    /// Returns the results since the last read.
     pub(super) fn take(&self) -> Seen {
         let mut seen = self.shared.lock();
         let taken = seen.clone();
@@ -80,7 +80,7 @@ impl EcmpClient {
         taken
     }
 
-    /// Ends; how many connections it has opened, and how many of them broke.
+    /// Stops the client. Returns how many connections it has opened, and how many of them broke.
     pub(super) fn stop(&self) -> (u64, u64) {
         self.shared.is_over.store(true, Ordering::Relaxed);
         let seen = self.shared.lock();
@@ -97,7 +97,7 @@ impl Shared {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Counts what has become of a request, unless the demo has ended meanwhile.
+    /// Counts the result of a request, unless the demo has ended meanwhile.
     fn count<T>(&self, since: Instant, result: &io::Result<T>) {
         let mut seen = self.lock();
         seen.slowest = seen.slowest.max(since.elapsed());
@@ -105,7 +105,7 @@ impl Shared {
     }
 }
 
-/// Keeps connections, and asks on all of them at once, round after round.
+/// Keeps connections open and sends a request on all of them, round after round.
 fn keep(shared: &Shared) {
     let mut kept: Vec<TcpStream> = Vec::new();
     while !shared.is_over() {
@@ -157,10 +157,10 @@ fn ask(stream: &mut TcpStream) -> io::Result<()> {
     stream.write_all(b"GET / HTTP/1.1\r\nHost: demo\r\n\r\n")
 }
 
-/// The name of the server that has answered.
+/// Name of the server that has answered.
 fn answer(stream: &mut TcpStream) -> io::Result<String> {
     let (mut text, mut buffer) = (Vec::new(), [0; 1024]);
-    // The body of the demo's servers ends like this.
+    // The body of the demo's servers ends with these bytes.
     while !text.ends_with(b")\n") {
         match stream.read(&mut buffer)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),

@@ -1,5 +1,5 @@
-//! The demo of several balancers: each announces the VIP to a router, which spreads clients over them. One after the other dies and
-//! comes back.
+//! The demo of several balancers. Each announces the VIP to a router, which spreads clients over
+//! them. The balancers die and come back in turn.
 #![expect(clippy::disallowed_methods, reason = "a shell: it measures how long the router takes")]
 
 mod client;
@@ -26,13 +26,13 @@ const BALANCERS: u8 = 4;
 const SERVERS: [&str; 3] = ["a", "b", "c"];
 const PORT: u16 = 80;
 
-/// Before a balancer dies, and before it comes back.
+/// Pause before a balancer dies, and before it comes back.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Until all balancers are announced after the start.
+/// Upper bound for the wait until all balancers are announced after the start.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// Between two looks at the router's routes.
+/// Interval between checks of the router's routes.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A router, four balancers with BIRD, three servers and a client.
@@ -49,7 +49,8 @@ impl EcmpDemo {
     /// Builds the lab. No convey runs yet.
     ///
     /// # Errors
-    /// What is missing (root, iproute2, BIRD, nftables for DSR), or what the system refused.
+    /// A requirement is missing (root, iproute2, BIRD, nftables for DSR), or the system refused an
+    /// operation.
     pub fn new(mode: Mode) -> Result<EcmpDemo, DemoError> {
         let refused = |source| LabError::System { what: "write the demo's configuration".to_owned(), source };
         let folder = tempfile::Builder::new().prefix("convey-demo-").tempdir().map_err(refused)?;
@@ -64,7 +65,7 @@ impl EcmpDemo {
         Ok(EcmpDemo { client: EcmpClient::default(), nodes, lab, mode, _folder: folder })
     }
 
-    /// What runs where.
+    /// Text that describes the lab: balancers, servers and addresses.
     pub fn banner(&self) -> String {
         let enter = |role| format!("sudo ip netns exec {}", self.lab.place(role).name());
         let seconds = PAUSE.as_secs();
@@ -90,7 +91,7 @@ impl EcmpDemo {
     /// Starts an HTTP server on each of the lab's servers, on the current runtime.
     ///
     /// # Errors
-    /// One could not listen.
+    /// A server cannot listen.
     pub fn start_servers(&self) -> Result<Servers, DemoError> {
         let listeners = (1..).map(EcmpRole::Server).zip(SERVERS).map(|(role, name)| {
             let addr = (role.address(), PORT);
@@ -103,8 +104,8 @@ impl EcmpDemo {
     }
 
     /// Starts BIRD and convey on each balancer, and waits until the router sends clients to all of them.
-    ///
     /// # Errors
+    /// Not all balancers were announced in time.
     /// Not all were announced in time.
     pub async fn start_balancers(&self) -> Result<(), DemoError> {
         for node in &self.nodes {
@@ -126,10 +127,10 @@ impl EcmpDemo {
         Err(LabError::Failed { command: "convey".to_owned(), said }.into())
     }
 
-    /// Opens connections, and shows every second how they fare. Does not return but with an error.
+    /// Opens connections, and shows their results every second. Returns only with an error.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system refused an operation.
     pub async fn show(&self, print: impl Fn(&str)) -> Result<(), DemoError> {
         self.client.start(&self.lab)?;
         print(&Row::heading(BALANCERS));
@@ -147,10 +148,10 @@ impl EcmpDemo {
         Ok(())
     }
 
-    /// Lets one balancer after the other die and come back. Does not return but with an error.
+    /// Lets one balancer after the other die and come back. Returns only with an error.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system refused an operation.
     pub async fn play(&self, print: impl Fn(&str)) -> Result<(), DemoError> {
         for node in self.nodes.iter().cycle() {
             sleep(PAUSE).await;
@@ -173,7 +174,7 @@ impl EcmpDemo {
         Ok(())
     }
 
-    /// Stops the client; what it has seen altogether.
+    /// Stops the client. Returns a summary of its connections.
     pub fn end(&self) -> String {
         let (opened, broken) = self.client.stop();
         format!(
@@ -181,7 +182,7 @@ impl EcmpDemo {
         )
     }
 
-    /// Until the router sends clients to a balancer, or no longer; how long that took.
+    /// Waits until the router sends clients to a balancer, or no longer does. Returns the duration.
     async fn wait_until(&self, number: u8, is_there: bool) -> Result<Duration, DemoError> {
         let since = Instant::now();
         while self.next_hops().await?.contains(&number) != is_there {

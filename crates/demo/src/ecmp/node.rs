@@ -10,20 +10,20 @@ use convey_lab::{EcmpLab, EcmpRole, LabError};
 use convey_model::Mode;
 use serde::Deserialize;
 
-/// One of them.
+/// Balancer of the demo, with its processes.
 #[derive(Debug)]
 pub(super) struct Node {
     number: u8,
     mode: Mode,
     config: PathBuf,
-    /// Its log and its control socket have this name before their endings.
+    /// Path of its log and its control socket, without their extensions.
     files: PathBuf,
     process: Option<Child>,
-    /// Connections that this process had begun to forward at the last look.
+    /// Connections that this process had begun to forward at the last read.
     begun: u64,
 }
 
-/// What of the status is shown.
+/// Part of the status that the demo shows.
 #[derive(Debug, Deserialize)]
 struct Totals {
     total_connections: u64,
@@ -39,7 +39,7 @@ impl Node {
         self.number
     }
 
-    /// Puts its cable in, and starts BIRD and convey.
+    /// Connects the balancer's cable, and starts BIRD and convey.
     pub(super) fn start(&mut self, lab: &EcmpLab) -> Result<(), LabError> {
         lab.power_on(self.number)?;
         let refused = |source| LabError::System { what: format!("start balancer {}", self.number), source };
@@ -49,21 +49,22 @@ impl Node {
         command.arg(format!("--{}", self.mode.name())).arg("--config").arg(&self.config);
         command.arg("--socket").arg(self.socket());
         command.stdin(Stdio::null()).stdout(log.try_clone().map_err(refused)?).stderr(log);
-        // Ctrl-C is for the demo, which ends them.
+        // Ctrl-C goes to the demo, which ends the processes.
         command.process_group(0);
         self.process = Some(command.spawn().map_err(refused)?);
         self.begun = 0;
         Ok(())
     }
 
-    /// Dies as a machine does: nobody says goodbye.
+    /// Dies like a machine without power: neither BIRD nor convey closes its connections.
     pub(super) fn die(&mut self, lab: &EcmpLab) -> Result<(), LabError> {
         lab.power_off(self.number)?;
         self.kill();
         Ok(())
     }
 
-    /// Connections that it has begun to forward since the last look. None if it does not answer.
+    /// Connections that this balancer has begun to forward since the last read. `None` if it does
+    /// not answer.
     pub(super) async fn new_connections(&mut self) -> Option<u64> {
         self.process.as_ref()?;
         let client = Client::find(&[self.socket()]).await.ok()?;
@@ -73,7 +74,7 @@ impl Node {
         Some(new)
     }
 
-    /// The end of its log.
+    /// Last lines of the balancer's log.
     pub(super) fn last_words(&self) -> String {
         let log = fs::read_to_string(self.log()).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();

@@ -1,26 +1,26 @@
-//! A line of the demo: how it is going, second by second. Pure.
+//! One line of the demo's output for each second. Pure.
 
 use std::fmt;
 
 use super::client::Seen;
 
-/// What has been seen since the last line.
+/// Results since the last line.
 #[derive(Debug)]
 pub(super) struct Row {
-    /// Since the first line.
+    /// Seconds since the first line.
     pub(super) seconds: u64,
-    /// The balancers that the router sends clients to.
+    /// Balancers that the router sends clients to.
     pub(super) next_hops: Vec<u8>,
-    /// Connections that each balancer has begun to forward. None: it does not answer.
+    /// Connections that each balancer has begun to forward. `None`: the balancer does not answer.
     pub(super) by_balancer: Vec<Option<u64>>,
     pub(super) seen: Seen,
 }
 
-/// The width of a balancer's number of connections.
+/// Width of the column with a balancer's connections.
 const NUMBER: usize = 5;
 
 impl Row {
-    /// What stands above the lines, of so many balancers.
+    /// Heading above the lines, for this number of balancers.
     pub(super) fn heading(balancers: u8) -> String {
         let width = usize::from(balancers) * NUMBER;
         let announced = usize::from(balancers) * 2 + 3;
