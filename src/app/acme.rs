@@ -1,4 +1,5 @@
-//! Orders certificates (ACME) while the program runs. A thread of its own does it: files and authorities may be slow, and nobody waits.
+//! Orders certificates (ACME) while the program runs. A separate thread does it because files and
+//! authorities may be slow.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,16 +21,17 @@ use rustix::fs::{Access, access};
 
 use super::{clock, runtime, state_folder};
 
-/// Between two looks at what is due, and at what other nodes show.
+/// Interval between checks for due certificates and for challenge proofs of other nodes.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Ticks between two looks at all certificates: another node may have renewed one.
+/// Ticks between checks of all stored certificates: another node may have renewed one.
 const LOOK_TICKS: u32 = 60;
 
-/// From when this node shows what an authority looks for to when it looks: two ticks of the other nodes.
+/// Delay from when this node shows a challenge proof until the authority looks for it: two ticks of
+/// the other nodes.
 const UNTIL_ALL_SHOW: Duration = Duration::from_secs(2);
 
-/// What orders certificates goes by.
+/// State that the ACME task shares with the rest of the program.
 pub(super) struct AcmeTask {
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) challenges: Arc<AcmeChallenges>,
@@ -43,17 +45,17 @@ struct Orders {
     store: Store,
     lock: FileLock,
     schedule: RenewalSchedule,
-    /// What is shown now, for this node or for another.
+    /// Challenge proofs that this node shows now, for its own orders or for those of another node.
     shown: Vec<AcmeProof>,
     ticks_to_look: u32,
     /// Failures that the store could not keep.
     unsaved: BTreeMap<String, OrderFailure>,
-    /// What was last wrong with the store: it is told once.
+    /// Last fault of the store. convey logs each fault once.
     trouble: Option<String>,
 }
 
 impl AcmeTask {
-    /// Orders as long as the program serves.
+    /// Orders certificates as long as the program serves.
     pub(super) fn start(self) {
         let begun = thread::Builder::new().name("acme".to_owned()).spawn(move || match runtime() {
             Ok(runtime) => runtime.block_on(self.run()),
@@ -89,7 +91,7 @@ impl AcmeTask {
         let _ = self.challenges.show(Vec::new());
     }
 
-    /// Looks at what is due, and orders the first of it if no other node orders.
+    /// Checks which certificates are due, and orders the first one unless another node is ordering.
     async fn step(&self, orders: &mut Orders) {
         let outcome = self.try_step(orders).await;
         if let Err(trouble) = &outcome
@@ -116,7 +118,7 @@ impl AcmeTask {
             return Ok(());
         }
         let Some(_held) = orders.lock.try_take().map_err(words)? else {
-            // What the other node gets may be what is due here.
+            // The certificate that the other node orders may be the one that is due here.
             orders.ticks_to_look = 0;
             return Ok(());
         };
@@ -130,7 +132,7 @@ impl AcmeTask {
         Ok(())
     }
 
-    /// Takes what the store has by now.
+    /// Reads the current certificates and failures from the store.
     fn look(&self, orders: &mut Orders) {
         let Orders { config, store, schedule, ticks_to_look, unsaved, .. } = orders;
         *ticks_to_look = LOOK_TICKS;
@@ -178,7 +180,8 @@ impl AcmeTask {
                 let failure =
                     OrderFailure::after(before.as_ref(), what.clone(), *retry_after, now, fastrand::f64());
                 let pause = Duration::from_secs(u64::try_from(failure.next - now).unwrap_or(0));
-                // First: a process that is killed now shall not ask sooner.
+                // Save the failure first: a process that is killed now must not ask the authority
+                // again too soon.
                 let saved = store.save_failure(name, Some(failure.clone()));
                 if saved.is_err() {
                     unsaved.insert(name.to_owned(), failure);
@@ -205,7 +208,7 @@ impl AcmeTask {
 }
 
 impl Orders {
-    /// `is_changed`: an operator has changed what is ordered, so what has failed is tried again.
+    /// With `is_changed`, an operator has changed the orders, so failed names are tried again.
     fn new(config: Arc<AcmeConfig>, is_changed: bool) -> Orders {
         let store = Store::new(&config.folder);
         if is_changed && let Err(error) = store.forget_failures() {
@@ -221,7 +224,7 @@ impl Orders {
 }
 
 /// # Errors
-/// A certificate would have to be renewed at once: nobody orders without end.
+/// The certificate would be due for renewal at once. convey does not order in an endless loop.
 fn useful(validity: Validity, now: i64) -> Result<Validity, OrderFault> {
     let left = validity.until - now;
     if left * 3 > validity.until - validity.from {
@@ -236,10 +239,11 @@ fn date(unix_seconds: i64) -> String {
     humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + since).to_string()
 }
 
-/// Makes the folder of certificates before anything is given up. What is new belongs to `owner`, a user and a group.
+/// Makes the folder of certificates before convey gives up privileges. New folders belong to
+/// `owner`, a user and a group.
 ///
 /// # Errors
-/// Words for an operator.
+/// Operator-facing error message.
 pub(super) fn make_folder(config: &Config, owner: Option<(u32, u32)>) -> Result<(), String> {
     let Some(acme) = &config.acme else { return Ok(()) };
     let made = state_folder::make(&acme.folder);
@@ -247,7 +251,7 @@ pub(super) fn make_folder(config: &Config, owner: Option<(u32, u32)>) -> Result<
     made.map_err(|error| format!("state_dir: cannot make {}: {error}", acme.folder.display()))
 }
 
-/// What keeps this user from writing what is ordered, a line.
+/// Reason why this user cannot write the ordered certificates, in one line.
 pub(super) fn obstacle(config: &Config) -> Option<String> {
     let acme = config.acme.as_ref()?;
     if let Some(open) = convey_acme::open_to_all(&acme.folder) {

@@ -1,4 +1,5 @@
-//! Puts the addresses of frontends on an interface while they can serve. `control::Announcement` decides, this asks and does.
+//! Puts the addresses of frontends on an interface while they can serve. `control::Announcement`
+//! decides, this module reads the kernel's state and carries decisions out.
 
 mod seen;
 
@@ -30,16 +31,17 @@ use self::seen::SeenAddresses;
 use super::clock;
 use super::stale_addresses::{announcers, name, own, own_all, own_in_lineage};
 
-/// How often it is looked whether the addresses are still where they should be, and whether others have left theirs.
+/// Interval between checks whether the addresses are still on the interface, and whether other
+/// processes have left addresses behind.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// How long the program waits at its end for addresses to be withdrawn.
+/// Upper bound for the wait at the program's end until addresses are withdrawn.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Advice for a process that may not add addresses.
 pub(super) const PRIVILEGE: &str = " (it takes CAP_NET_ADMIN, from a start on; with the Debian package: /usr/share/convey/systemd/announce.conf)";
 
-/// What the task goes by.
+/// State that the announcing task works with.
 pub(super) struct AnnounceParts {
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     /// Set once the program drains.
@@ -51,11 +53,11 @@ pub(super) struct AnnounceParts {
     pub(super) acme: Arc<AcmeState>,
     /// Packet modes since the start; `None` without one.
     pub(super) packets: Option<PacketFacts>,
-    /// Addresses of the process before an upgrade.
+    /// Addresses that the process before an upgrade announced or was going to announce.
     pub(super) known: BTreeMap<IpAddr, HandedAnnouncement>,
 }
 
-/// An address that the process before an upgrade announced, or would once it can serve.
+/// Address that the process before an upgrade announced, or would announce once it can serve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HandedAnnouncement {
     pub(super) announcement: KnownAnnouncement,
@@ -63,7 +65,7 @@ pub(super) struct HandedAnnouncement {
 }
 
 impl HandedAnnouncement {
-    /// The addresses of this process.
+    /// Returns the addresses of this process for the next one.
     pub(super) fn all(state: &AnnounceState) -> BTreeMap<IpAddr, HandedAnnouncement> {
         let handed = |AnnouncedAddress { address, withdrawals, announcement, .. }| {
             (address, HandedAnnouncement { announcement, withdrawals })
@@ -75,20 +77,20 @@ impl HandedAnnouncement {
 /// The task that announces addresses.
 pub(super) struct Announcer(mpsc::Sender<(End, oneshot::Sender<()>)>);
 
-/// How it ends.
+/// How the announcing task ends.
 #[derive(Debug, Clone, Copy)]
 enum End {
-    /// The addresses are taken away.
+    /// Removes the addresses.
     Withdraw,
-    /// Another process has taken over. What it does not have is taken away.
+    /// Another process has taken over. Removes the addresses that it does not announce.
     Leave,
 }
 
-/// The names of the addresses that this process announces, taken before the process before it leaves.
+/// Names of the addresses that this process announces. Taken before the previous process leaves.
 pub(super) struct AnnounceNames(BTreeMap<IpAddr, OwnedName>);
 
 impl AnnounceNames {
-    /// Takes those that no process has but the one before this in an upgrade.
+    /// Takes the names that no process holds except the predecessor of this one in an upgrade.
     pub(super) fn take(snapshot: &Snapshot) -> AnnounceNames {
         let frontends = snapshot.announce.iter().flat_map(|_| &snapshot.frontends);
         let addresses = AnnounceConfig::addresses(frontends.map(|frontend| &frontend.config));
@@ -97,7 +99,7 @@ impl AnnounceNames {
 }
 
 impl Announcer {
-    /// Begins, in the runtime that calls this. Addresses that are there already and have a mark are taken over.
+    /// Starts the task in the current runtime. Takes over addresses that are present and marked.
     pub(super) fn start(parts: AnnounceParts, AnnounceNames(names): AnnounceNames) -> Announcer {
         let (end, ends) = mpsc::channel(1);
         tokio::spawn(
@@ -107,7 +109,7 @@ impl Announcer {
         Announcer(end)
     }
 
-    /// Takes the addresses away, and announces none from now on.
+    /// Removes the addresses and announces none from now on.
     pub(super) async fn withdraw(&self) {
         self.end(End::Withdraw).await;
     }
@@ -125,12 +127,12 @@ impl Announcer {
     }
 }
 
-/// An address that is to be announced.
+/// Address that is to be announced.
 struct AddressRow {
     announcement: Announcement,
     is_there: bool,
     reason: String,
-    /// What keeps it from being announced or withdrawn, as the log has told it.
+    /// Last logged reason why the address cannot be announced or withdrawn.
     fault: Option<String>,
     withdrawals: u64,
 }
@@ -153,24 +155,26 @@ struct AnnounceTask {
     names: BTreeMap<IpAddr, OwnedName>,
     rows: BTreeMap<IpAddr, AddressRow>,
     netlink: Option<HostAddresses>,
-    /// Why none can be announced, as the log has told it.
+    /// Last logged reason why no address can be announced.
     fault: Option<String>,
-    /// Whether there are addresses to announce, or some that are left. Else nothing is to be done until the snapshot changes.
+    /// Whether there are addresses to announce or to remove. Otherwise there is nothing to do until
+    /// the snapshot changes.
     has_work: bool,
 }
 
-/// What is to become of an address.
+/// Decision about one address: announce or withdraw.
 struct Decision {
     is_wanted: bool,
     is_changed: bool,
     is_leaving: bool,
     why: String,
-    /// How long it has to be able to serve before it comes back.
+    /// Time for which the frontends must be able to serve before the address comes back.
     wait: Duration,
 }
 
 impl Decision {
-    /// What to tell once it is done; `is_explained`: nobody else has taken the address away.
+    /// Log line for the carried-out decision. `is_explained`: convey knows why the address was
+    /// missing, so no other program has removed it.
     fn told(&self, ip: IpAddr, interface: &str, is_explained: bool) -> (EventLevel, String) {
         let Decision { why, wait, .. } = self;
         match (self.is_wanted, is_explained) {
@@ -199,7 +203,7 @@ impl AnnounceTask {
             let due = self.look().await;
             let wait = due.map_or(LOOK_EVERY, |due| due.since(clock::now()).min(LOOK_EVERY));
             tokio::select! {
-                // A change during the look is kept.
+                // `notified` keeps a change that happens during the check.
                 () = changed.notified() => {}
                 () = sleep(wait), if self.has_work => {}
                 end = ends.recv() => {
@@ -212,11 +216,12 @@ impl AnnounceTask {
         }
     }
 
-    /// Does what is to be done now. Returns when the next thing is.
+    /// Carries out the changes that are due now. Returns the time of the next one.
     async fn look(&mut self) -> Option<Timestamp> {
         let snapshot = self.parts.snapshot.load_full();
         let config = snapshot.announce.clone();
-        // Most have no such table: their host is looked at once.
+        // Most configurations lack the table `[announce]`: their host is checked once, at the
+        // start.
         let is_first = self.netlink.is_none();
         if config.is_none() && !self.has_work && !is_first {
             return None;
@@ -269,7 +274,8 @@ impl AnnounceTask {
         SeenAddresses::ask(netlink, config).await.map_err(|error| error.to_string())
     }
 
-    /// Gives up what the file no longer has. The addresses themselves are swept.
+    /// Drops the state of addresses that are no longer in the file. `sweep` removes the addresses
+    /// themselves.
     fn forget_unwanted(&mut self, wanted: &AnnouncedAddresses) {
         self.parts.known.retain(|ip, _| wanted.contains_key(ip));
         let gone: Vec<IpAddr> = self.rows.keys().filter(|ip| !wanted.contains_key(ip)).copied().collect();
@@ -283,7 +289,7 @@ impl AnnounceTask {
         }
     }
 
-    /// Looks at one address, and announces or withdraws it. Returns it if it was not there, and is now.
+    /// Checks one address and announces or withdraws it. Returns the address if this call added it.
     async fn look_at(
         &mut self,
         ip: IpAddr,
@@ -314,8 +320,8 @@ impl AnnounceTask {
         (decision.is_wanted && !is_there).then_some(ip)
     }
 
-    /// Takes the names of all new addresses at once, which is quick for thousands. If one of them is not to be had, [`Self::take_name`]
-    /// says which.
+    /// Takes the names of all new addresses at once, which is quick for thousands.
+    /// [`Self::take_name`] reports an address whose name cannot be taken.
     fn take_names(&mut self, wanted: &AnnouncedAddresses, seen: &SeenAddresses) {
         let is_new = |ip: &&IpAddr| {
             !self.names.contains_key(ip) && (seen.announced(**ip).is_some() || !seen.has_foreign(**ip))
@@ -324,7 +330,8 @@ impl AnnounceTask {
         self.names.extend(own_all(&new));
     }
 
-    /// Makes the address ours to announce. Else says why it is not.
+    /// Takes the name of the address, so that this process may announce it. The error is the reason
+    /// for the log.
     fn take_name(&mut self, ip: IpAddr, seen: &SeenAddresses) -> Result<(), (EventLevel, String)> {
         if seen.announced(ip).is_none() && seen.has_foreign(ip) {
             let line =
@@ -364,7 +371,7 @@ impl AnnounceTask {
         Some(Decision { is_wanted, is_changed: change.is_some(), is_leaving, why, wait })
     }
 
-    /// Has the kernel add or remove the address. Else says why it has not.
+    /// Asks the kernel to add or remove the address. The error is an operator-facing message.
     async fn carry_out(&self, ip: IpAddr, is_wanted: bool, seen: &SeenAddresses) -> Result<(), String> {
         let Some(netlink) = &self.netlink else { return Ok(()) };
         let (verb, done) = match (is_wanted, seen.announced(ip)) {
@@ -378,8 +385,8 @@ impl AnnounceTask {
         })
     }
 
-    /// Whether the addresses that were added have our mark. Those that have none are taken away again: after a kill nobody would know
-    /// them.
+    /// Checks that the kernel kept our mark on the added addresses. Removes unmarked ones: after a
+    /// kill, no process could recognize them.
     async fn check_marks(&mut self, added: &[IpAddr], config: &AnnounceConfig) {
         let Some(netlink) = self.netlink.as_ref().filter(|_| !added.is_empty()) else { return };
         let Ok(seen) = SeenAddresses::ask(netlink, Some(config)).await else { return };
@@ -398,7 +405,8 @@ impl AnnounceTask {
         }
     }
 
-    /// Tells once why no address can be announced. Without the table nobody need be told.
+    /// Logs once why no address can be announced. Without the table `[announce]` there is no log
+    /// line.
     fn note_fault_of_all(&mut self, is_asked_for: bool, fault: Option<String>) {
         if let Some(fault) =
             fault.as_ref().filter(|fault| is_asked_for && self.fault.as_ref() != Some(*fault))
@@ -408,7 +416,7 @@ impl AnnounceTask {
         self.fault = fault;
     }
 
-    /// Tells it once.
+    /// Logs the fault of an address once.
     fn note_fault(&mut self, ip: IpAddr, level: EventLevel, line: String) {
         let Some(row) = self.rows.get_mut(&ip) else { return };
         row.reason.clone_from(&line);
@@ -418,7 +426,7 @@ impl AnnounceTask {
         }
     }
 
-    /// Takes away what an earlier convey has left, or this one on another interface.
+    /// Removes addresses that an earlier convey left, or that this one put on another interface.
     async fn sweep(&self, seen: &SeenAddresses) {
         let Some(netlink) = &self.netlink else { return };
         let is_ours = |ip: &IpAddr| self.rows.contains_key(ip) && self.names.contains_key(ip);
@@ -431,7 +439,8 @@ impl AnnounceTask {
         let others = announcers();
         for address in left {
             let ip = address.ip;
-            // Held until it is removed: nobody begins to announce it meanwhile.
+            // Held until the address is removed, so that no other process begins to announce it
+            // meanwhile.
             let name = if is_ours(&ip) || others.contains(&name(ip)) { None } else { own(ip).ok() };
             if !is_ours(&ip) && name.is_none() {
                 continue;
@@ -445,7 +454,8 @@ impl AnnounceTask {
         }
     }
 
-    /// Takes the addresses away that are ours. They are while we hold their names; in an upgrade the next process has them beside us.
+    /// Removes the addresses that are ours: those whose names we hold. In an upgrade the next
+    /// process holds the names too.
     async fn end(&mut self, end: End) {
         let there: Vec<IpAddr> =
             self.rows.iter().filter(|(_, row)| row.is_there).map(|(ip, _)| *ip).collect();

@@ -1,4 +1,4 @@
-//! Commands that ask the convey that runs.
+//! Commands that query or change the running convey.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,7 +19,8 @@ use super::{Failure, clock, print, runtime};
 /// Some frontend cannot serve its clients.
 const NOT_READY: u8 = 3;
 
-/// Has it done, and prints what has become of it. Waits until what drains has no connection, if it is told how long.
+/// Sends a change to the running convey and prints the result. With a patience, waits until the
+/// draining target has no connection.
 pub(super) fn steer(
     options: &Options,
     change: &Change,
@@ -39,7 +40,7 @@ pub(super) fn steer(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is other than this file in the convey that runs with it, a line each. Nothing if none answers.
+/// Differences between the running convey and this file, a line each. Empty if no convey answers.
 pub(super) async fn other_than_file(file: &Path, socket: Option<&Path>) -> Vec<String> {
     let asked = async {
         let client = Client::find(&places(socket)).await?;
@@ -55,12 +56,12 @@ pub(super) fn wall_clock() -> SystemTime {
     clock::wall_clock_start() + Duration::from_nanos(clock::now().0)
 }
 
-/// How long a check waits for the convey that runs.
+/// Upper bound for the wait of a check for the running convey.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Prints one screen, or what has happened lately; or, as `json`, all there is to say of it.
+/// Prints the status as one screen or the latest events, or all of it as `json`.
 ///
-/// With `names` the screen has these frontends and backends alone.
+/// With `names` the screen shows only these frontends and backends.
 pub(super) fn status(
     options: &Options,
     names: &[String],
@@ -90,7 +91,7 @@ pub(super) fn status(
     Ok(if is_ready { ExitCode::SUCCESS } else { ExitCode::from(NOT_READY) })
 }
 
-/// Prints the flows that are asked for, or ends those that are named.
+/// Prints the requested flows, or ends the named ones.
 pub(super) fn flows(options: &Options, args: &FlowsArgs) -> Result<ExitCode, Failure> {
     let asked = runtime()?.block_on(async {
         let client = Client::find(&places(options.socket.as_deref())).await?;
@@ -120,7 +121,7 @@ pub(super) fn flows(options: &Options, args: &FlowsArgs) -> Result<ExitCode, Fai
     Ok(ExitCode::SUCCESS)
 }
 
-/// How wide a line may be: what `COLUMNS` says, else the terminal. `None`: nobody cares.
+/// Width of lines: `COLUMNS`, else the width of the terminal. `None`: no limit.
 pub(super) fn width() -> Option<usize> {
     let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let terminal =
@@ -128,7 +129,7 @@ pub(super) fn width() -> Option<usize> {
     said.or_else(terminal).filter(|width| *width > 0)
 }
 
-/// What the convey that runs has said.
+/// Converts a refusal of the running convey.
 pub(super) fn refused(Refused(why): Refused) -> Failure {
     Failure::Start(anyhow!("{why}"))
 }

@@ -1,5 +1,5 @@
-//! Which traffic the packet modes get to see, and keep from the host's stack: it changes with the configuration, and
-//! with the interfaces that there are.
+//! Traffic that the packet modes capture and keep from the host's stack. It changes with the
+//! configuration and with the interfaces of the host.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,31 +13,31 @@ use convey_model::{Endpoint, Interface, Layer};
 use convey_snapshot::stats::PacketStats;
 use log::{info, warn};
 
-/// What sees packets.
+/// Drivers that capture, guard and forward packets.
 pub(super) struct Drivers {
     pub(super) pipeline: Pipeline,
     pub(super) guard: Option<Guard>,
-    /// There is one with a guard.
+    /// Set if there is a guard.
     pub(super) lasting: Option<LastingGuard>,
     pub(super) offloader: Option<Offloader>,
-    /// Where it is told who forwards.
+    /// Counters that record which layer forwards on each interface.
     pub(super) stats: Arc<PacketStats>,
 }
 
-/// The drivers, and what all look at.
+/// The drivers, with the selection and the interfaces that all of them share.
 pub(super) struct Attachments {
     drivers: Drivers,
     selection: Selection,
     /// The frontends in DSR mode.
     dsr: BTreeSet<Endpoint>,
     captured: Vec<Interface>,
-    /// Indices of interfaces that were to be captured on and could not be; told once.
+    /// Indices of interfaces where capturing failed. convey logs each of them once.
     refused: BTreeSet<u32>,
 }
 
 impl Attachments {
-    /// Drivers that are made for this selection; all but the pipeline for these interfaces, on which it begins to capture unless
-    /// that `waits` for [`Attachments::capture`].
+    /// Takes drivers that are made for this selection; all but the pipeline are made for these
+    /// interfaces. Begins to capture on them, unless it `waits` for [`Attachments::capture`].
     pub(super) fn begin(
         mut drivers: Drivers,
         selection: Selection,
@@ -54,24 +54,24 @@ impl Attachments {
         Ok(begun)
     }
 
-    /// Begins to capture on the interfaces of the beginning.
+    /// Begins to capture on the interfaces of the start.
     pub(super) fn capture(&mut self) -> io::Result<()> {
         let layer = self.drivers.offloader.as_ref().map_or(Layer::Worker, Offloader::layer);
         self.captured.iter().try_for_each(|interface| self.drivers.capture(interface, layer))
     }
 
-    /// What turns frames into frames.
+    /// Pipeline that captures and sends frames.
     pub(super) fn pipeline(&self) -> &Pipeline {
         &self.drivers.pipeline
     }
 
-    /// The links by which the flow cache is attached to drivers, for another process.
+    /// Links that attach the flow cache to drivers, for another process.
     pub(super) fn xdp_links(&self) -> io::Result<XdpLinks> {
         self.drivers.offloader.as_ref().map_or_else(|| Ok(XdpLinks::new()), Offloader::xdp_links)
     }
 
-    /// Has our flow cache forward, where that of another process may by the same links. Returns the
-    /// error of each interface where the other one forwards on.
+    /// Attaches our flow cache in place of another process's, by the same links. Returns an error
+    /// for each interface where the other process's cache stays attached.
     #[must_use]
     pub(super) fn take_xdp_links(&self) -> Vec<CacheError> {
         let mut errors = self.drivers.offloader.as_ref().map_or_else(Vec::new, Offloader::take_links);
@@ -81,7 +81,7 @@ impl Attachments {
         errors
     }
 
-    /// Stops, where another process forwards and guards the same from now on.
+    /// Stops after another process has begun to forward and guard the same traffic.
     pub(super) fn leave(self) {
         let Drivers { pipeline, guard, lasting, offloader, .. } = self.drivers;
         pipeline.stop();
@@ -91,8 +91,8 @@ impl Attachments {
         drop((guard, offloader));
     }
 
-    /// Captures and guards by this selection from now on, in which these frontends are in DSR mode. Returns whether
-    /// it is another than before.
+    /// Captures and guards by this selection from now on; `dsr` holds its frontends in DSR mode.
+    /// Returns whether the selection has changed.
     pub(super) fn select(&mut self, selection: Selection, dsr: BTreeSet<Endpoint>) -> bool {
         if dsr != self.dsr || selection.draining != self.selection.draining {
             self.drivers.guard_lastingly(&dsr, &selection.draining, &self.captured);
@@ -118,7 +118,7 @@ impl Attachments {
         true
     }
 
-    /// Captures and guards on these interfaces, too. Those before stay until they are gone.
+    /// Captures and guards on these interfaces too. Earlier interfaces stay until they are gone.
     pub(super) fn cover(&mut self, passed: Vec<Interface>, network: &NextHops) {
         let there_is = |index: u32| network.interfaces().iter().any(|interface| interface.index == index);
         for gone in self.captured.extract_if(.., |interface| !there_is(interface.index)) {
@@ -153,8 +153,8 @@ impl Attachments {
         }
     }
 
-    /// Has the kernel follow the routes, where it forwards by itself; after [`Attachments::cover`], for it may not go by
-    /// every interface.
+    /// Passes the routes to the kernel's flow cache, which forwards by itself. Called after
+    /// [`Attachments::cover`]: the cache may not be allowed to use every interface.
     pub(super) fn route(&mut self, network: &NextHops) {
         if let Some(offloader) = &mut self.drivers.offloader
             && let Err(error) = offloader.update_next_hops(network)
@@ -168,18 +168,18 @@ impl Attachments {
         &self.dsr
     }
 
-    /// What is captured and guarded.
+    /// Traffic that is captured and guarded.
     pub(super) fn selection(&self) -> &Selection {
         &self.selection
     }
 
-    /// Sends what is queued, and stops.
+    /// Sends the queued frames and stops.
     pub(super) fn stop(self) {
         self.drivers.pipeline.stop();
     }
 
-    /// Guards an interface before it is captured on: the host's stack answers all packets that it sees. Returns what open
-    /// flows are forwarded by.
+    /// Guards an interface before capturing on it: the host's stack answers every packet that it
+    /// sees. Returns the name of the layer that forwards open flows.
     fn add(&mut self, new: &Interface) -> anyhow::Result<&'static str> {
         if let Some(guard) = &mut self.drivers.guard {
             let all: Vec<Interface> = self.captured.iter().chain([new]).cloned().collect();
@@ -193,7 +193,8 @@ impl Attachments {
 }
 
 impl Drivers {
-    /// Attaches the flow cache, if it can be. Returns the part that forwards open flows that come in there.
+    /// Attaches the flow cache if possible. Returns the layer that forwards open flows of this
+    /// interface.
     fn attach(&mut self, interface: &Interface) -> Layer {
         let Some(offloader) = &mut self.offloader else { return Layer::Worker };
         match offloader.attach(interface, None) {
@@ -209,7 +210,8 @@ impl Drivers {
         }
     }
 
-    /// Has these frontends guarded on these interfaces after us, too. A process that cannot have that does without.
+    /// Keeps these frontends guarded on these interfaces after this process has ended. Continues
+    /// without it where the process lacks the rights.
     fn guard_lastingly(
         &mut self,
         dsr: &BTreeSet<Endpoint>,

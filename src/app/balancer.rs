@@ -55,10 +55,10 @@ use super::{
     snat_ports, socket_store, stale_filters,
 };
 
-/// How long those who watch have at most to hear that no more is shown.
+/// Upper bound for the wait until clients of a trace have received its end.
 const TRACE_END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Runs what the file says until a signal ends it, showing what `show` adds.
+/// Runs the configuration until a signal ends it, with the output that `show` adds.
 pub(super) fn run(early: Early, show: &Show, log: &Log) -> Result<ExitCode, Failure> {
     let predecessor = early.predecessor.clone();
     let handed = match &predecessor {
@@ -72,14 +72,14 @@ pub(super) fn run(early: Early, show: &Show, log: &Log) -> Result<ExitCode, Fail
     ran
 }
 
-/// The same, where another process may have `handed` over to this one.
+/// Runs the balancer, where another process may have `handed` over to this one.
 fn run_after(mut handed: Option<Handed>, early: Early, show: &Show, log: &Log) -> Result<ExitCode, Failure> {
     let Early { runtime, file, source, remarks, first_look, loaded, confined, socket, control, .. } = early;
     let ControlRuntime { runtime, harmless } = runtime;
     let program = match show {
         Show::Nothing => Program::of_this_process()
             .map_err(|error| format!("this process cannot start another one: {error}")),
-        // Another process would begin a demo of its own.
+        // Another process would begin its own demo.
         Show::Servers | Show::Lab(_) => Err("it is a demo: end it, and start it again".to_owned()),
     };
     clock::now();
@@ -94,7 +94,7 @@ fn run_after(mut handed: Option<Handed>, early: Early, show: &Show, log: &Log) -
         warn!("cannot watch {}: {error}; saving it reloads nothing, SIGHUP does", file.path.display());
     });
     if kernel.is_none() {
-        // Packet modes see to it themselves.
+        // Packet modes give ports back themselves.
         ReservedPorts::give_back_stale();
     }
     let open_files = limits::raise_file_limit();
@@ -106,20 +106,21 @@ fn run_after(mut handed: Option<Handed>, early: Early, show: &Show, log: &Log) -
     Ok(runtime.block_on(start.run(show, &confined, harmless))?)
 }
 
-/// Asks for a reload whenever the file has changed. One that waits already will read the newest file too.
+/// Requests a reload whenever the file has changed. A reload that waits already will read the
+/// newest file too.
 fn watch(first: FirstLook, file: &ConfigFile, reload: mpsc::Sender<()>) -> io::Result<Watch> {
     convey_config::watch::watch(first, file.lists.clone(), file.brought_into.clone(), move || {
         let _ = reload.try_send(());
     })
 }
 
-/// Both ends of the wish to reload.
+/// Both ends of the channel for reload requests.
 struct Reloads {
     reload: mpsc::Sender<()>,
     reloads: mpsc::Receiver<()>,
 }
 
-/// What a balancer is started with.
+/// Input of a balancer's start.
 struct Start {
     loaded: Loaded,
     kernel: Option<Kernel>,
@@ -145,7 +146,8 @@ impl Start {
         confined.tell();
         show.begin(balancer.config(), balancer.task.snapshot.clone());
         balancer.manager.is_ready();
-        // Not before: a start that fails is tried again.
+        // Not earlier: after a start that fails, the service manager starts convey again and needs
+        // the sockets.
         balancer.manager.has_given(has_kept);
         let log = balancer.log.clone();
         let code = match balancer.serve(&mut signals).await {
@@ -157,7 +159,7 @@ impl Start {
     }
 }
 
-/// Starts the threads that serve. An error names the memory or the tasks that are missing.
+/// Starts the threads that serve. The error names the missing memory or tasks.
 async fn start_paths(parts: &Parts<'_>, kernel: Option<Kernel>, logs: Logs) -> anyhow::Result<Paths> {
     if let Some(missing) = resources::missing_memory(parts.config, parts.threads.packets) {
         bail!(missing);
@@ -169,7 +171,7 @@ async fn start_paths(parts: &Parts<'_>, kernel: Option<Kernel>, logs: Logs) -> a
     })
 }
 
-/// Everything that runs.
+/// Everything of a running balancer.
 struct RunningBalancer {
     task: Task<Paths>,
     events: ControlEvents<Paths>,
@@ -183,13 +185,13 @@ struct RunningBalancer {
     announcing: Announcing,
     followed: Followed,
     upgrades: Upgrades,
-    /// `None` where the kernel lets us have none: then there are signals.
+    /// `None` if the kernel refuses the socket: then signals request upgrades.
     upgrade_requests: Option<Control>,
 }
 
 /// The source of the configuration.
 struct Followed {
-    /// `None` once it is followed.
+    /// `None` once a task follows the source.
     source: Option<Box<dyn ConfigSource>>,
     with: FollowedWith,
 }
@@ -201,19 +203,19 @@ impl Followed {
     }
 }
 
-/// The addresses that are announced.
+/// State of the addresses that convey announces.
 struct Announcing {
     state: Arc<AnnounceState>,
     changed: Arc<Notify>,
     packets: Option<PacketFacts>,
-    /// `None` before the first is announced, and at the end.
+    /// `None` before the first address is announced, and at the end.
     announcer: Option<Announcer>,
-    /// Addresses of the process before.
+    /// Addresses of the previous process.
     known: BTreeMap<IpAddr, HandedAnnouncement>,
 }
 
 impl RunningBalancer {
-    /// Starts from the inside out: clients are let in last.
+    /// Starts from the inside out: convey accepts clients last.
     async fn start(start: Start) -> anyhow::Result<Self> {
         #[rustfmt::skip]
         let Start { loaded, kernel, file, source: config_source, reloads, open_files, manager, logs, program, mut handed, control, socket } = start;
@@ -224,7 +226,7 @@ impl RunningBalancer {
         let (draining, loads) = (Arc::new(AtomicBool::new(false)), Arc::new(ReloadHistory::default()));
         let (event_log, trace) = (Arc::new(EventLog::default()), Arc::new(TraceHub::default()));
         let (Tellers { outcomes, failures, networks, requests, calls }, events) = channels(reloads);
-        // Those that are not used are closed: the other process's programs are detached with it.
+        // Unused links are closed, which detaches the other process's programs.
         let xdp_links = handed.as_mut().map(Handed::take_xdp_links).unwrap_or_default();
         let parts = Parts {
             config: &with_ports,
@@ -236,7 +238,7 @@ impl RunningBalancer {
             access_log: logs.access_log(),
             event_log: event_log.clone(),
             trace: trace.clone(),
-            // Sockets of the service manager are those of a restart.
+            // Sockets from the service manager belong to a restart, not to an upgrade.
             is_upgrade: handed.as_ref().is_some_and(Handed::is_upgrade),
             xdp_links: &xdp_links,
         };
@@ -275,7 +277,7 @@ impl RunningBalancer {
         Ok(balancer.begin(cores, predecessor).await)
     }
 
-    /// What follows once clients are served.
+    /// Begins the work that follows once clients are served.
     async fn begin(mut self, cores: usize, predecessor: Option<Predecessor>) -> Self {
         let Task { state, data_path, .. } = &mut self.task;
         let config = state.config().expect("a balancer starts with a configuration");
@@ -287,9 +289,9 @@ impl RunningBalancer {
                 None
             }
         };
-        // Before another process leaves: what it announces stays announced.
+        // Take the names before the other process leaves: its addresses stay announced.
         let names = AnnounceNames::take(&self.task.snapshot.load());
-        // A script that waits for this line finds everything in place.
+        // A script that waits for this line finds everything ready.
         if let Some(predecessor) = predecessor {
             let line = format!("convey {} goes on as process {}", env!("CARGO_PKG_VERSION"), process::id());
             self.task.events.record(EventKind::Upgrade, EventLevel::Info, clock::now(), &line);
@@ -352,7 +354,8 @@ impl RunningBalancer {
         info!("statistics on http://{}/stats and /metrics", config.stats.listen);
     }
 
-    /// Runs until a signal asks to stop and `timeouts.drain_delay` has passed since, or another process has taken our place.
+    /// Runs until a signal asks to stop and `timeouts.drain_delay` has passed since, or until
+    /// another process has taken over.
     async fn serve(&mut self, signals: &mut Signals) -> Option<Successful> {
         let RunningBalancer { task, events, reload, log, admin, upgrades, upgrade_requests: asked, .. } =
             self;
@@ -397,9 +400,10 @@ impl RunningBalancer {
         }
     }
 
-    /// Lets connections finish. Clients are refused from now on.
+    /// Lets connections finish. New clients are refused from now on.
     async fn stop(mut self, signals: &mut Signals) -> ExitCode {
-        // The control task answers no more: a revision that is tried now would stay in its folder as if it were in force.
+        // The control task grants nothing any more: a revision that is tried now would stay in its
+        // folder as if it were in force.
         self.followed.with.state.end();
         let is_upgrading = self.upgrades.is_under_way();
         if let Some(successful) = self.upgrades.abandon().await {
@@ -424,12 +428,13 @@ impl RunningBalancer {
         self.drain(kept, Succession::None, signals).await
     }
 
-    /// Lets connections finish, however long that takes if no signal comes, or has come. Another process serves from now on.
+    /// Lets connections finish after another process has taken over. There is no time limit unless
+    /// a signal comes or has come.
     async fn leave(mut self, successful: Successful, is_told: bool, signals: &mut Signals) -> ExitCode {
         let Successful { process, taken, mut heir } = successful;
         self.followed.with.state.end();
         info!("upgraded: process {process} serves from now on");
-        // It has a socket of its own that `convey upgrade` finds.
+        // The new process has a socket of its own, which `convey upgrade` finds.
         self.upgrade_requests = None;
         if let Some(announcer) = self.announcing.announcer.take() {
             announcer.leave().await;
@@ -450,13 +455,14 @@ impl RunningBalancer {
 }
 
 impl RunningBalancer {
-    /// Tells those who watch that no more is shown, and why. Who does not read it is not waited for.
+    /// Notifies clients of traces that the trace ends, and why. Does not wait for clients that do
+    /// not read.
     async fn end_traces(&self, why: TraceEnd) {
         let _ = timeout(TRACE_END_TIMEOUT, self.trace.end(why)).await;
     }
 }
 
-/// Waits until this time has passed; for ever if there is none.
+/// Waits until the delay has passed; for ever if there is none.
 async fn passes(delay: &mut Option<Pin<Box<Sleep>>>) {
     match delay {
         Some(delay) => delay.await,
@@ -464,7 +470,7 @@ async fn passes(delay: &mut Option<Pin<Box<Sleep>>>) {
     }
 }
 
-/// The ends of the control task's channels that others have.
+/// Sending ends of the control task's channels.
 struct Tellers {
     outcomes: mpsc::Sender<ProbeOutcome>,
     failures: mpsc::Sender<ConnectFailures>,
@@ -488,7 +494,8 @@ fn channels(reloads: mpsc::Receiver<()>) -> (Tellers, ControlEvents<Paths>) {
     )
 }
 
-/// The same with the ports that there are. A reload compares with what the file says.
+/// Returns the configuration with the SNAT ports that this host has. A reload compares with the
+/// ports of the file.
 fn with_ports(config: &Config) -> anyhow::Result<Config> {
     let (with_ports, other_ports) = snat_ports::choose(config)?;
     let few_ports = limits::few_local_ports(&with_ports);
@@ -496,7 +503,7 @@ fn with_ports(config: &Config) -> anyhow::Result<Config> {
     Ok(with_ports)
 }
 
-/// Has the parts of this process go on with the state of the process before, which is returned.
+/// Gives the previous process's state to the parts of this process. Returns the previous process.
 fn expect(
     handed: Handed,
     events: &EventLog,
@@ -510,14 +517,14 @@ fn expect(
     handed.from
 }
 
-/// Has the configuration of the start run.
+/// Runs the configuration of the start.
 async fn run_first(task: &mut Task<Paths>, loaded: Loaded) -> anyhow::Result<()> {
     task.run_loaded(loaded).await.map_err(anyhow::Error::msg)?;
     task.reload_history.start(&task.file, &task.loaded.config, clock::now());
     task.data_path.has_taken_over()
 }
 
-/// What is known before anything is configured, on a host that is as it should be.
+/// State before the first configuration runs.
 async fn first_state(columns: usize, kernel: Option<&Kernel>) -> ControlState {
     let mut state = ControlState::new(columns);
     match kernel {
@@ -528,7 +535,7 @@ async fn first_state(columns: usize, kernel: Option<&Kernel>) -> ControlState {
     state
 }
 
-/// The next thing that somebody asks for; never if nobody can.
+/// Next request for an upgrade or a release; waits for ever without a socket.
 async fn requests(asked: &mut Option<Control>) -> Request {
     match asked {
         Some(asked) => asked.next().await,
@@ -536,7 +543,7 @@ async fn requests(asked: &mut Option<Control>) -> Request {
     }
 }
 
-/// The mode, with the word that says what it is.
+/// Name of the mode; `passthrough` comes with the word NAT.
 fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Passthrough => "passthrough (NAT)",
@@ -544,7 +551,7 @@ fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-/// The health checks, also those that go the way of clients' packets.
+/// Schedule of the health checks, also of those that take the path of clients' packets.
 fn schedule(parts: &Parts<'_>, outcomes: mpsc::Sender<ProbeOutcome>) -> anyhow::Result<Schedule> {
     let snat_addresses = parts.config.passthrough.snat_addresses.clone();
     let prober = VipProber { snapshot: parts.snapshot.clone(), snat_addresses };
@@ -552,7 +559,7 @@ fn schedule(parts: &Parts<'_>, outcomes: mpsc::Sender<ProbeOutcome>) -> anyhow::
     Ok(schedule.with_paths(Arc::new(prober)).on(check_thread::start()?))
 }
 
-/// What statistics are made of.
+/// Source of statistics for the admin server.
 fn source(
     parts: &Parts<'_>,
     draining: &Arc<AtomicBool>,
@@ -585,7 +592,7 @@ fn source(
     (source, acme, announcing)
 }
 
-/// Why statistics cannot be served, and who has the port.
+/// Error message for statistics that cannot be served, with the owner of the port.
 pub(super) fn statistics_problem(addr: SocketAddr, error: &io::Error) -> anyhow::Error {
     let (at, taken) = (Endpoint::tcp(addr), error.kind() == io::ErrorKind::AddrInUse);
     let owner = if taken { port_owner::describe(at) } else { String::new() };

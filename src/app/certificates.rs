@@ -1,4 +1,4 @@
-//! Tells operators of certificates that are about to expire.
+//! Warnings about certificates that expire soon.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use log::{error, warn};
 
 use super::clock;
 
-/// Between two looks: a reload may bring others.
+/// Interval between checks: a reload may bring other certificates.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
-/// Looks at the certificates of the frontends as long as the program runs.
+/// Checks the certificates of the frontends as long as the program runs.
 pub(super) async fn watch(snapshot: Arc<ArcSwap<Snapshot>>, events: Arc<EventLog>) {
     let mut watch = ExpiryWatch::default();
     loop {
@@ -54,7 +54,7 @@ fn expiries(config: &Config) -> Vec<Expiry> {
     ExpiryWatch::default().look(&all, clock::unix_seconds())
 }
 
-/// How bad it is, and what an operator is told.
+/// Level and text of the warning.
 fn told(Expiry { name, days_left }: &Expiry) -> (EventLevel, String) {
     match days_left {
         None => (EventLevel::Error, format!("{name} has expired: clients do not trust it")),
@@ -64,7 +64,7 @@ fn told(Expiry { name, days_left }: &Expiry) -> (EventLevel, String) {
     }
 }
 
-/// All of them, as operators know them.
+/// All certificates of a snapshot, by the names that operators know.
 fn certificates(snapshot: &Snapshot) -> Vec<(String, Validity)> {
     let frontends = snapshot.frontends.iter().filter_map(|frontend| {
         let (settings, acceptor) = frontend.config.tls.as_deref().zip(frontend.tls.as_deref())?;
@@ -73,7 +73,7 @@ fn certificates(snapshot: &Snapshot) -> Vec<(String, Validity)> {
     frontends.flatten().collect()
 }
 
-/// Those of a frontend, each with its file.
+/// Certificates of a frontend, each with its file.
 fn named(frontend: &str, settings: &FrontendTls, acceptor: &TlsAcceptor) -> Vec<(String, Validity)> {
     let pairs = settings.certificates.iter().zip(&acceptor.certificates);
     let name = |path: &Path| format!("certificate {} of frontend {frontend}", path.display());

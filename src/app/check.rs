@@ -1,4 +1,4 @@
-//! `convey check`: what a file would run, and whether it would start here and now.
+//! `convey check`: validates a configuration, and checks whether it would start on this host now.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Display;
@@ -28,14 +28,14 @@ use super::{
     privileges, proxy_path, resources, runtime, snat_ports, snat_watch, sources, stale_filters,
 };
 
-/// A configuration that is looked at.
+/// Configuration to check.
 pub(super) struct Checked {
     file: ConfigFile,
-    /// A configuration that is not on this host.
+    /// Set if the configuration is not on this host.
     brought: Option<Brought>,
 }
 
-/// Where a configuration was brought to, and where it is from.
+/// Local copy of a remote configuration, with its address.
 struct Brought {
     folder: TempDir,
     /// The folder of the files in use, within `folder`.
@@ -44,7 +44,8 @@ struct Brought {
 }
 
 impl Checked {
-    /// The one that the command line names. One that is not on this host is fetched, and nothing here is changed by that.
+    /// Configuration that the command line names. A remote configuration is fetched into a
+    /// temporary folder; nothing else on this host changes.
     pub(super) fn of(options: &Options) -> anyhow::Result<Checked> {
         let Some(address) = sources::of(options, &options.state_dir).address() else {
             return Ok(Checked { file: super::file(options), brought: None });
@@ -57,7 +58,7 @@ impl Checked {
         let failed = |why: String| anyhow!(checked.at_home(why));
         let Fetched { mut made, .. } = source.fetch(&checked.file).map_err(failed)?;
         made.extend(checked.brought.iter().map(|brought| brought.folder.path().to_owned()));
-        // The user that convey becomes reads it anew.
+        // The user that convey becomes reads the file again.
         if let Ok(loaded) = checked.file.load()
             && let Some(owner) = confine::owner(&loaded.config)
         {
@@ -66,7 +67,7 @@ impl Checked {
         Ok(checked)
     }
 
-    /// Names files by where they are from.
+    /// Replaces local paths in the text by the address of the remote configuration.
     fn at_home(&self, text: String) -> String {
         let Some(Brought { folder, files, address }) = &self.brought else { return text };
         let files = format!("{}/", files.display());
@@ -102,7 +103,7 @@ impl Checked {
         print(&self.at_home(text.to_owned()));
     }
 
-    /// Looks at the configuration and the files that it names.
+    /// Checks the configuration and the files that it names.
     pub(super) fn syntax(&self) -> Result<ExitCode, Failure> {
         self.look_at_file().map_err(|failure| self.failure(failure))
     }
@@ -119,8 +120,8 @@ impl Checked {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Looks at the file and at this host, and tries what a start does. Succeeds if convey would
-    /// start.
+    /// Checks the configuration on this host, and tries the steps of a start. Succeeds if convey
+    /// would start.
     pub(super) fn run(&self, socket: Option<&Path>) -> Result<ExitCode, Failure> {
         self.try_out(socket).map_err(|failure| self.failure(failure))
     }
@@ -187,7 +188,8 @@ impl Checked {
     }
 }
 
-/// The SNAT addresses, a line for each with the servers that see it; and warnings about those that may go away.
+/// SNAT addresses, a line for each with the servers that see it; and warnings about addresses that
+/// may be removed.
 fn snat_of_servers(config: &Config, kernel: &Kernel) -> (String, Vec<String>) {
     let network = &kernel.network;
     let Ok(addresses) = packet_plan::snat_addresses(config, network) else { return Default::default() };
@@ -230,11 +232,12 @@ fn of_sockets(config: &Config) -> Vec<String> {
     obstacles
 }
 
-/// What keeps packet modes from starting, a line each. A missing part that they can do without is a warning. Nothing is
-/// attached to an interface: whether a network card's driver takes XDP shows at the start.
+/// Problems that keep packet modes from starting, a line each. A missing optional part is a
+/// warning. The check attaches nothing to an interface: only a start shows whether a network card's
+/// driver takes XDP.
 fn of_packets(config: &Config, kernel: &Kernel) -> Vec<String> {
     if let Err(error) = privileges::check() {
-        // All else needs them.
+        // All other checks need the interfaces.
         return vec![error.to_string()];
     }
     let mut obstacles = Vec::new();
@@ -269,18 +272,18 @@ fn of_packets(config: &Config, kernel: &Kernel) -> Vec<String> {
     obstacles
 }
 
-/// What name servers say now.
+/// Result of DNS lookups for a configuration.
 pub(super) struct LookedUp {
-    /// The configuration with the servers that names stand for.
+    /// Configuration with the servers that the names resolve to.
     pub(super) config: Config,
     /// The addresses of each name.
     pub(super) names: BTreeMap<String, BTreeSet<String>>,
-    /// Names that have no address now or one of this host that leads back, a line each. They are no mistake: they may have
-    /// another when it matters.
+    /// Names without an address now, or with an address of this host that leads back to convey, a
+    /// line each. These are not errors: a later lookup may return other addresses.
     pub(super) faults: Vec<String>,
 }
 
-/// Looks all names up.
+/// Looks up all names of a configuration.
 pub(super) async fn look_up(config: &Config) -> LookedUp {
     let resolver = Resolver::new(64);
     let look_up = |host: &str| resolver.look_up(host.to_owned(), &config.name_servers);

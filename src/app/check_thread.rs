@@ -11,7 +11,7 @@ use super::runtime;
 /// Starts the thread, which lasts as long as the process. Returns its runtime.
 ///
 /// # Errors
-/// If there is no thread to be had.
+/// The thread cannot be started.
 pub(super) fn start() -> anyhow::Result<Handle> {
     let runtime = runtime()?;
     let handle = runtime.handle().clone();

@@ -1,5 +1,5 @@
-//! `convey clear`: removes the addresses, filters, neighbours and reserved ports of a process that is gone. It
-//! waits for one that is ending.
+//! `convey clear`: removes the addresses, filters, neighbours and reserved ports of a process that
+//! is gone. Waits for a process that is ending.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -15,11 +15,11 @@ use super::stale_addresses::{MarkedAddresses, OwnedAddress, announcers};
 use super::stale_filters::{self, Cleared, Kinds};
 use super::{Failure, neighbours, print, print_error, runtime, stale_addresses};
 
-/// Pauses for a process that is ending: five seconds in all.
+/// Number of pauses for a process that is ending: five seconds in all.
 const PAUSES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Removes everything, or addresses alone, and prints a line for each.
+/// Removes everything, or only addresses, and prints a line for each.
 pub(super) fn run(addresses: bool) -> Result<ExitCode, Failure> {
     let clearing = async {
         let mut clearing = Clearing { is_clear: true, is_refused: false };
@@ -35,17 +35,17 @@ pub(super) fn run(addresses: bool) -> Result<ExitCode, Failure> {
 }
 
 struct Clearing {
-    /// Whether nothing was there.
+    /// Whether there was nothing to remove.
     is_clear: bool,
     is_refused: bool,
 }
 
-/// Processes that own something of convey and may be ending.
+/// Processes that own state of convey and may be ending.
 #[derive(Default, PartialEq, Eq)]
 struct Ending {
     known: BTreeSet<SocketOwner>,
-    /// Whether a socket has a process that cannot be seen: its descriptors are gone, or are another
-    /// user's.
+    /// Whether a socket belongs to a process that this one cannot see: its descriptors are gone, or
+    /// belong to another user.
     has_unseen: bool,
 }
 
@@ -71,7 +71,7 @@ impl Ending {
 }
 
 impl Clearing {
-    /// Those that a convey announced.
+    /// Removes the addresses that a convey announced.
     async fn addresses(&mut self) -> anyhow::Result<()> {
         let addresses = HostAddresses::open().context("cannot ask the kernel for its addresses")?;
         match self.unowned_addresses(&addresses).await {
@@ -86,7 +86,7 @@ impl Clearing {
         Ok(())
     }
 
-    /// Removes them, and prints the owner of each that stays.
+    /// Removes addresses without an owner, and prints the owner of each address that stays.
     async fn unowned_addresses(&mut self, addresses: &HostAddresses) -> Result<Vec<String>, net::Error> {
         let found = found_without_ending(addresses).await?;
         for OwnedAddress { ip, interface, inodes } in &found.owned {
@@ -104,7 +104,7 @@ impl Clearing {
         stale_addresses::clear(addresses, found).await
     }
 
-    /// Waits until no process of this network namespace that owns something of convey is ending.
+    /// Waits until no process of this network namespace that owns state of convey is ending.
     async fn wait_for_ending(&mut self) {
         for pause in 0..PAUSES {
             let ending = Ending::of(&announcers().inodes());
@@ -195,7 +195,7 @@ async fn found_without_ending(addresses: &HostAddresses) -> Result<MarkedAddress
         if pause == 0 {
             ending.print();
         }
-        // Their names are given up for the pause.
+        // Release the names of the addresses for the pause.
         drop(found);
         sleep(PAUSE).await;
     }

@@ -8,7 +8,8 @@ use convey_model::Timestamp;
 
 static START: OnceLock<Instant> = OnceLock::new();
 
-/// Now, on the monotonic clock. The first call is the program's start, or that of the first program that handed over to another.
+/// Current monotonic time. It counts from the first call, or from that of the first program in a
+/// chain of upgrades.
 pub(super) fn now() -> Timestamp {
     Timestamp(start().elapsed().as_nanos() as u64)
 }
@@ -19,7 +20,8 @@ pub(super) fn start() -> Instant {
     *START.get_or_init(Instant::now)
 }
 
-/// Has the clock begin at this time, which another process has told by [`monotonic_start`]. To be called before [`now`].
+/// Sets the start of the clock to a time that another process read from [`monotonic_start`]. To be
+/// called before [`now`].
 #[expect(clippy::disallowed_methods, reason = "the shell's clock; everybody else takes `now`")]
 pub(super) fn begin_at(monotonic_start: u64) {
     let passed = kernel_time().saturating_sub(Duration::from_nanos(monotonic_start));
@@ -28,8 +30,8 @@ pub(super) fn begin_at(monotonic_start: u64) {
     }
 }
 
-/// The time of `Timestamp(0)` as the kernel's programs tell it: nanoseconds of `CLOCK_MONOTONIC`,
-/// whatever time namespace this process is in.
+/// `CLOCK_MONOTONIC` in nanoseconds at `Timestamp(0)`, as the kernel's programs read it,
+/// independent of this process's time namespace.
 pub(super) fn monotonic_start() -> u64 {
     kernel_time().saturating_sub(now().since(Timestamp::default())).as_nanos() as u64
 }

@@ -1,9 +1,9 @@
-//! The control socket: where it is, and who has it.
+//! The control socket: its path and its owner.
 //!
-//! It is bound before convey gives up the rights of root, so it may be in a folder of root's. At an upgrade the new process gets
-//! it from the old one. A socket that nobody answers at is replaced, and so is that of a convey
-//! that is stopping. While another process has it, convey serves clients without it and tries
-//! again.
+//! convey binds it before giving up the rights of root, so it may be in a folder of root's. At an
+//! upgrade the new process gets the socket from the old one. convey replaces a socket where no
+//! process answers, and the socket of a convey that is stopping. While another process has the
+//! socket, convey serves clients without it and tries again.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, Read, Write};
@@ -21,7 +21,7 @@ use tokio::net::UnixListener;
 
 use super::serving::Serving;
 
-/// Where root has it, and who else may write there.
+/// Path for root, and for other users who may write there.
 const OF_HOST: &str = "/run/convey/control.sock";
 
 /// Its user and its group may connect.
@@ -42,7 +42,8 @@ const TAKEN: &str = "another convey answers there (another place: --socket)";
 const SILENT: &str = "a process that does not answer has it (another place: --socket)";
 const NO_SOCKET: &str = "this is no socket, so it stays as it is (another place: --socket)";
 
-/// The places where it may be: the one that is named, else that of the host, then that of this user's session.
+/// Possible paths of the socket: the named one; else that of the host, then that of this user's
+/// session.
 pub(super) fn places(named: Option<&Path>) -> Vec<PathBuf> {
     match named {
         Some(path) if path.as_os_str().is_empty() => Vec::new(),
@@ -56,14 +57,14 @@ pub(super) fn places(named: Option<&Path>) -> Vec<PathBuf> {
     }
 }
 
-/// It is bound: clients that ask wait.
+/// Bound control socket. Clients that connect wait for an answer.
 #[derive(Debug)]
 pub(super) struct BoundSocket {
     listener: unix::UnixListener,
     file: SocketFile,
 }
 
-/// The name of a socket, and which file it was.
+/// Path of a socket, with the identity of its file.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -75,18 +76,19 @@ struct SocketFile {
 pub(super) struct NotBound {
     /// Operator-facing error message.
     pub(super) why: String,
-    /// Whether another process has a place, which it may leave.
+    /// Whether another process has a path, which it may leave.
     pub(super) is_taken: bool,
-    /// Whether this process lacks the rights for a place.
+    /// Whether this process lacks the rights for a path.
     pub(super) is_denied: bool,
 }
 
 impl BoundSocket {
-    /// Binds it at the first place that this user may write to, for the user and the group `owner`
-    /// if there is one. Waits a moment for a process that is ending. `None` if it is at none.
+    /// Binds the socket at the first path that this user may write to, for the user and the group
+    /// `owner` if given. Waits a moment for a process that is ending. Returns `None` if [`places`]
+    /// has no path.
     ///
     /// # Errors
-    /// No place can be had.
+    /// No path is free.
     pub(super) fn new(
         named: Option<&Path>,
         owner: Option<(u32, u32)>,
@@ -98,10 +100,10 @@ impl BoundSocket {
         })
     }
 
-    /// Binds it at the first place where no process listens, without a wait.
+    /// Binds the socket at the first path where no process listens, without a wait.
     ///
     /// # Errors
-    /// As [`BoundSocket::new`].
+    /// See [`BoundSocket::new`].
     pub(super) fn where_nobody_listens(named: Option<&Path>) -> Result<Option<BoundSocket>, NotBound> {
         BoundSocket::at_first(named, |path| match connect(path)? {
             Some(_) => Err(in_use(TAKEN)),
@@ -136,16 +138,16 @@ impl BoundSocket {
         }
     }
 
-    /// The one that another process has handed over.
+    /// Socket that another process has handed over.
     pub(super) fn handed(path: PathBuf, socket: OwnedFd) -> BoundSocket {
         let id = id(&path);
         BoundSocket { listener: socket.into(), file: SocketFile { path, id } }
     }
 
-    /// Answers from now on. To be called in the runtime.
+    /// Answers clients from now on. To be called in the runtime.
     ///
     /// # Errors
-    /// If the runtime cannot have it.
+    /// The runtime cannot register the socket.
     pub(super) fn serve(self, routes: Router) -> io::Result<ControlSocket> {
         self.listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(self.listener)?;
@@ -153,27 +155,27 @@ impl BoundSocket {
     }
 }
 
-/// It answers. Its file goes with it.
+/// Control socket that answers. Dropping it removes its file.
 pub(super) struct ControlSocket {
-    /// `None` once another process has it.
+    /// `None` once another process has the socket.
     file: Option<SocketFile>,
     serving: Serving<UnixListener>,
 }
 
 impl ControlSocket {
-    /// The socket once more, for another process.
+    /// Duplicate of the socket for another process.
     pub(super) fn socket(&self) -> Option<(PathBuf, OwnedFd)> {
         let file = self.file.as_ref()?;
         Some((file.path.clone(), self.serving.socket()?.ok()?))
     }
 
-    /// Another process has it. Clients that have asked are still answered.
+    /// Leaves the socket to another process. Clients that have sent a request are still answered.
     pub(super) async fn give_up(&mut self) {
         self.file = None;
         self.serving.give_up().await;
     }
 
-    /// Says where it is.
+    /// Logs the path of the socket.
     pub(super) fn tell(&self) {
         if let Some(file) = &self.file {
             info!("control socket {}", file.path.display());
@@ -183,12 +185,12 @@ impl ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        // Another process may have put its own there.
+        // Another process may have put its own socket there.
         if let Some(file) = self.file.take()
             && file.id.is_some()
             && id(&file.path) == file.id
         {
-            // In a folder of root's it stays; then nobody answers at it.
+            // In a folder of root's the file stays; then no process answers there.
             let _ = fs::remove_file(&file.path);
         }
     }
@@ -213,7 +215,7 @@ fn bind(path: &Path, owner: Option<(u32, u32)>) -> io::Result<unix::UnixListener
     Ok(OwnedFd::from(socket).into())
 }
 
-/// Makes the folder if it is one of ours.
+/// Makes the folder of the socket if convey is responsible for it.
 fn make_folder(path: &Path) -> io::Result<()> {
     let Some(folder) = path.parent().filter(|folder| folder.file_name().is_some_and(|name| name == "convey"))
     else {
@@ -225,7 +227,7 @@ fn make_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes the socket of a process that is gone, is stopping, or ends while this waits.
+/// Removes the socket of a process that is gone, is stopping, or ends during the wait.
 fn make_room(path: &Path) -> io::Result<()> {
     for _ in 0..PAUSES {
         match Listener::at(path)? {
@@ -242,11 +244,11 @@ fn make_room(path: &Path) -> io::Result<()> {
 enum Listener {
     Absent,
     Serving,
-    /// It takes no new connections.
+    /// The process takes no new connections.
     Stopping,
-    /// It closed the connection before an answer, as the kernel does for a process that was killed.
+    /// The connection closed before an answer, as the kernel does for a process that was killed.
     Ending,
-    /// It takes the question and sends nothing.
+    /// The process takes the request and sends nothing.
     Silent,
 }
 
@@ -276,7 +278,7 @@ fn connect(path: &Path) -> io::Result<Option<unix::UnixStream>> {
         Err(error) => return Err(error),
     }
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // Else a full backlog would hold convey.
+    // Otherwise a full backlog would block convey.
     socket.set_nonblocking(true)?;
     match socket.connect(&SockAddr::unix(path)?) {
         Ok(()) => {
@@ -319,7 +321,7 @@ fn answer(mut stream: &unix::UnixStream) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&answer[..read]).into_owned())
 }
 
-/// Which file this is.
+/// Device and inode of the file.
 fn id(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
@@ -341,7 +343,7 @@ mod tests {
         BoundSocket::new(Some(path), None).map_err(|missing| missing.why)
     }
 
-    /// Who asks, after the question: its end would else be a reset.
+    /// Accepts a client after its request: closing earlier would reset the connection.
     fn accept(socket: &BoundSocket) -> unix::UnixStream {
         let (mut client, _) = socket.listener.accept().unwrap();
         let mut question = [0; 1 << 10];
@@ -409,7 +411,7 @@ mod tests {
         let living = bind_at(&path).unwrap().unwrap();
         let refused = BoundSocket::where_nobody_listens(Some(&path)).unwrap_err();
         assert!(refused.is_taken && refused.why.contains("another convey answers there"), "{refused:?}");
-        // Nobody accepts: the backlog is full.
+        // No process accepts: the backlog is full.
         let waiting: Vec<_> = std::iter::from_fn(|| connect(&path).ok()).collect();
         assert!(waiting.len() <= BACKLOG as usize + 1);
         assert!(BoundSocket::where_nobody_listens(Some(&path)).unwrap_err().is_taken);

@@ -1,21 +1,20 @@
-//! The secret that spreads clients over the workers of packet modes. An upgrade hands it on: a flow stays with the worker that has
-//! its SNAT port.
+//! Secret that spreads clients over the workers of packet modes. An upgrade passes it on: a flow
+//! stays with the worker that has its SNAT port.
 
 use std::sync::OnceLock;
 
 use log::warn;
 
-/// Seed of versions without a secret, and of processes that took their flows over.
+/// Seed of versions without a secret, and of processes that took flows over from them.
 const KNOWN: u64 = 0;
 
 static SEED: OnceLock<u64> = OnceLock::new();
 
-/// Seed of the process before this one.
+/// Seed of the previous process.
 static HANDED: OnceLock<u64> = OnceLock::new();
 
-/// The seed of this process, or of the first process that handed over to another. With
-/// `workers_own_ports` flows of the process before have to stay with their workers. The first call
-/// decides.
+/// Seed of this process, or of the first process in a chain of upgrades. With `workers_own_ports`,
+/// flows of the previous process have to stay with their workers. The first call decides.
 pub(super) fn get(workers_own_ports: bool) -> u64 {
     *SEED.get_or_init(|| {
         let handed = HANDED.get().copied();
@@ -35,7 +34,7 @@ pub(super) fn take_over(seed: u64) {
     let _ = HANDED.set(seed);
 }
 
-/// Whether it is a secret.
+/// Whether the seed is a secret.
 pub(super) fn is_secret(seed: u64) -> bool {
     seed != KNOWN
 }

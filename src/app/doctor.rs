@@ -1,4 +1,4 @@
-//! `convey doctor`: gathers what the program knows of this host, and prints what is found.
+//! `convey doctor`: examines this host and prints the findings.
 
 mod features;
 
@@ -36,23 +36,24 @@ use super::{
     stale_addresses,
 };
 
-/// Something was found.
+/// Exit code if there are findings.
 const FOUND: u8 = 3;
 
-/// Bound of a request to a server of mode http: slow pages are none of doctor's business.
+/// Upper bound for a request to a server of mode http: doctor does not judge slow pages.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Times that the running convey is asked while servers are down for no reason that doctor finds.
+/// Number of queries to the running convey while servers are down for a reason that doctor does not
+/// find.
 const LOOKS: u32 = 7;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Ports of a range that are tried.
+/// Ports of a range that doctor tries.
 const PORTS_OF_RANGE: u32 = 8;
 
-/// The width of text where there is no terminal.
+/// Width of text without a terminal.
 const USUAL_WIDTH: usize = 80;
 
-/// Looks at this host: as a balancer, or as a server of direct server return for `service`.
+/// Examines this host: as a balancer, or as a server of direct server return for `service`.
 pub(super) fn run(options: &Options, json: bool, service: Option<Service>) -> Result<ExitCode, Failure> {
     let (found, title): (Examination, _) = match service {
         Some(Service { vip, port }) => {
@@ -71,12 +72,13 @@ pub(super) fn run(options: &Options, json: bool, service: Option<Service>) -> Re
 }
 
 /// # Errors
-/// The convey of this host forwards packets for the VIP: the commands for a server would take that from it.
+/// The convey of this host forwards packets for the VIP: the commands for a server would take the
+/// VIP from the balancer.
 fn is_no_balancer(options: &Options, vip: IpAddr) -> Result<(), Failure> {
     let runtime = runtime()?;
     let Some((client, status)) = runtime.block_on(ask(options)) else { return Ok(()) };
     let process = runtime.block_on(client.process());
-    // The socket may be of a convey in another network namespace.
+    // The socket may belong to a convey in another network namespace.
     let network_of = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
     let is_here = process.is_some_and(|process| network_of(&process.to_string()) == network_of("self"));
     if is_here && status.forwards(vip) {
@@ -88,7 +90,7 @@ fn is_no_balancer(options: &Options, vip: IpAddr) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What was found, and a line that says which file it is about if the command line does not.
+/// Findings, and a title line with the file's path unless the command line names the file.
 fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
     let runtime = runtime()?;
     let asked = runtime.block_on(ask(options));
@@ -111,7 +113,7 @@ fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
     let running = source.as_ref().zip(status);
     let running = running.map(|(source, status)| runtime.block_on(with_process(source, status, &config)));
     let (ports, unseen) = taken_ports(&config, running.as_ref());
-    // The running convey reports its own.
+    // The running convey reports its own expired certificates.
     let expired = if running.is_some() { Vec::new() } else { certificates::expired(&config) };
     let host = Host {
         file: &file.path,
@@ -136,10 +138,10 @@ fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
     found.not_looked_at.append(&mut features.not_looked_at);
     let ways = dsr_path::check(host.config, &found.findings, &explained);
     found.findings.extend(ways);
-    // Packet modes find no interface then.
+    // Packet modes find no interface if one is down.
     let is_down = found.findings.iter().any(|finding| finding.check == "interface-down");
     found.findings.extend(obstacle.filter(|_| !is_down));
-    // Those that no interface has are found already.
+    // Earlier findings cover the addresses that no interface has.
     let unused = unused.into_iter().filter(|(ip, _)| kernel.network.is_own(*ip));
     found.findings.extend(unused.map(|(_, line)| unused_address(line)));
     found.findings.extend(faults.into_iter().map(unresolved_name));
@@ -169,7 +171,8 @@ fn expired_certificate(line: String) -> Diagnosis {
     Diagnosis::error("certificate", line, "Clients that ask for its names do not trust it. Renew the file.")
 }
 
-/// The configuration with what packet modes leave to the host, or why they would not start.
+/// The configuration as packet modes would complete it on this host, or the reason why they would
+/// not start.
 fn of_packets(config: Config, kernel: &Kernel) -> (Config, Option<Diagnosis>) {
     if config.frontends_where(Mode::forwards_packets).next().is_none() {
         return (config, None);
@@ -183,14 +186,14 @@ fn of_packets(config: Config, kernel: &Kernel) -> (Config, Option<Diagnosis>) {
     }
 }
 
-/// Servers of packet modes to which the kernel sends in another way, in words.
+/// Servers of packet modes that the kernel reaches by another route than convey, in words.
 async fn route_differences(kernel: &Kernel, config: &Config) -> Vec<String> {
     let servers = packet_plan::servers(config, Mode::forwards_packets);
     let ends = (&*config.passthrough.snat_addresses, &*servers);
     route_check::differences(&kernel.netlink, &kernel.network, ends).await
 }
 
-/// The servers of frontends that are to get connections.
+/// Servers of frontends that get new connections.
 fn servers(config: &Config) -> Vec<TargetServer> {
     let used = |backend: &&BackendConfig| config.frontends.iter().any(|one| one.uses(&backend.name));
     config.backends.iter().filter(used).flat_map(|backend| of_backend(config, backend)).collect()
@@ -201,7 +204,8 @@ fn of_backend<'a>(config: &'a Config, backend: &'a BackendConfig) -> impl Iterat
         config.frontends.iter().filter(|frontend| frontend.uses(&backend.name)).collect();
     let takes_tcp = match backend.health_check.kind {
         ProbeKind::Tcp | ProbeKind::Http(_) => true,
-        // Without a check nothing connects to a server's own address in mode dsr: its service may have the VIP alone.
+        // In mode dsr, a server without a check is not connected to: its service may listen on the
+        // VIP alone.
         ProbeKind::None => {
             frontends.iter().any(|frontend| frontend.protocol == Protocol::Tcp && !frontend.mode.is_dsr())
         }
@@ -230,7 +234,7 @@ fn of_backend<'a>(config: &'a Config, backend: &'a BackendConfig) -> impl Iterat
     })
 }
 
-/// Request to servers of mode http whose health check sends none: any status is an answer.
+/// Request to servers of mode http whose health check sends none: any status counts as an answer.
 fn request(backend: &BackendConfig, frontends: &[&FrontendConfig]) -> Option<HealthCheck> {
     let check = &backend.health_check;
     let sends_none = matches!(check.kind, ProbeKind::None | ProbeKind::Tcp);
@@ -243,7 +247,7 @@ fn request(backend: &BackendConfig, frontends: &[&FrontendConfig]) -> Option<Hea
     })
 }
 
-/// Some ports of ranges, the first and the last of each among them.
+/// Some ports of ranges, including the first and the last of each.
 fn sample(listens: &[Listen]) -> Vec<u16> {
     let of_listen = |listen: &Listen| {
         let (first, last) = listen.ports().into_inner();
@@ -270,21 +274,21 @@ fn accept_queues(config: &Config) -> Vec<AcceptQueue> {
     queues.collect()
 }
 
-/// What their health checks say, all at once.
+/// Runs all health checks at once and returns their results.
 fn check_all(runtime: &Runtime, servers: &[TargetServer]) -> Vec<CheckWords> {
     let checks = servers.iter().map(|server| health::check_once(server.addr, &server.check));
     runtime.block_on(join_all(checks))
 }
 
-/// The convey that answers at the control socket, and what it says.
+/// Client of the control socket, with the status of the running convey.
 async fn ask(options: &Options) -> Option<(Client, RunningStatus)> {
     let client = Client::find(&places(options.socket.as_deref())).await.ok()?;
     let status = client.get("/v1/status").await.ok()?;
     Some((client, status))
 }
 
-/// The file to look at: the one that the command line names, else the one of the convey that runs. The text says which one if
-/// the command line does not.
+/// File to examine: the one that the command line names, else the running convey's. In the second
+/// case the title names the file.
 fn judged_file(options: &Options, running: Option<&RunningStatus>) -> (ConfigFile, String) {
     let named = file(options);
     if !options.names_no_file() {
@@ -300,10 +304,10 @@ fn judged_file(options: &Options, running: Option<&RunningStatus>) -> (ConfigFil
     (file, title)
 }
 
-/// Where the running convey answers.
+/// Where the running convey answers requests.
 enum Source {
     Socket(Client),
-    /// Users who may not connect to the control socket read the statistics.
+    /// For users who may not connect to the control socket.
     Statistics(SocketAddr),
 }
 
@@ -316,7 +320,8 @@ impl Source {
     }
 }
 
-/// Faults that the running convey reports. A server that has just come back may pass its checks meanwhile.
+/// Faults that the running convey reports. Waits a little for servers that have just come back and
+/// may pass their checks.
 async fn reported(
     source: &Source,
     first: &RunningStatus,
@@ -337,7 +342,8 @@ async fn reported(
 
 /// The running convey, with the descriptors of its process.
 async fn with_process(source: &Source, status: RunningStatus, config: &Config) -> Running {
-    // After an upgrade the socket still says who was there first. The statistics are of the process that serves.
+    // After an upgrade the control socket still names its first process. The statistics address
+    // belongs to the process that serves.
     let of_statistics =
         port_owner::owner(Endpoint::tcp(config.stats.listen)).filter(|(_, name)| is_convey(name));
     let process = match of_statistics {
@@ -350,13 +356,13 @@ async fn with_process(source: &Source, status: RunningStatus, config: &Config) -
     Running { process, descriptors: process.and_then(descriptors), status }
 }
 
-/// Whether a process of this name, which the kernel cuts, runs this program.
+/// Whether a process of this name, which the kernel truncates, runs this program.
 fn is_convey(name: &str) -> bool {
     let own = std::env::current_exe().ok();
     own.is_some_and(|path| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(name)))
 }
 
-/// The descriptors of a process, if this user may know them.
+/// Descriptors of a process, if this user may read them.
 fn descriptors(process: u32) -> Option<FileLimits> {
     let open = fs::read_dir(format!("/proc/{process}/fd")).ok()?.count();
     let limits = fs::read_to_string(format!("/proc/{process}/limits")).ok()?;
@@ -366,7 +372,7 @@ fn descriptors(process: u32) -> Option<FileLimits> {
     Some(FileLimits { open: open as u64, soft_limit, hard_limit })
 }
 
-/// Where this configuration could not listen, as another socket is there.
+/// Addresses where this configuration could not listen because of another socket.
 fn taken_ports(config: &Config, running: Option<&Running>) -> (Vec<TakenPort>, Option<Unseen>) {
     let (mut taken, mut unseen) = (Vec::new(), None);
     let listens = running.map(Running::listens).unwrap_or_default();
@@ -375,7 +381,7 @@ fn taken_ports(config: &Config, running: Option<&Running>) -> (Vec<TakenPort>, O
         let (in_use, others): (Vec<_>, Vec<_>) =
             convey_proxy::try_to_bind(&places).into_iter().partition(BindError::is_taken);
         let foreign = in_use.iter().map(BindError::at).filter(|at| !listens.contains(&at.addr));
-        // One says enough of a range.
+        // One port is enough to report for a range.
         taken.extend(foreign.take(1).map(|at| {
             let purpose = format!("frontend {}", frontend.name);
             TakenPort { at, purpose, owner: port_owner::owner(at) }

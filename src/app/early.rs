@@ -1,5 +1,5 @@
-//! What comes before the first thread, and before anything is served: the answer to a process that is to be upgraded, the
-//! configuration, and what is given up by it.
+//! Steps before the first thread starts and clients are served: answer a process that is to be
+//! upgraded, load the configuration, and give up privileges.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,31 +14,32 @@ use super::signals::ControlRuntime;
 use super::sources::{ConfigSource, Fetched, FileSource};
 use super::upgrade::{self, Predecessor};
 
-/// What a balancer begins with.
+/// Input of a balancer that is gathered before the first thread.
 pub(super) struct Early {
     pub(super) runtime: ControlRuntime,
-    /// The process that has started this one to take its place.
+    /// Process that started this one to replace it.
     pub(super) predecessor: Option<Predecessor>,
     pub(super) file: ConfigFile,
-    /// Where the file comes from, and what was odd about that.
+    /// Source of the file; `remarks` are warnings from fetching it.
     pub(super) source: Box<dyn ConfigSource>,
     pub(super) remarks: Vec<String>,
-    /// The file before it was loaded.
+    /// State of the file before it was loaded.
     pub(super) first_look: io::Result<FirstLook>,
     pub(super) loaded: Result<Loaded, LoadError>,
     pub(super) confined: Confined,
     /// Path of the control socket, if the command line names one.
     pub(super) socket: Option<PathBuf>,
-    /// The control socket, or why there is none. An upgrade has that of the other process.
+    /// The control socket, or why it is missing. An upgrade takes over the other process's.
     pub(super) control: Result<Option<BoundSocket>, NotBound>,
 }
 
 impl Early {
-    /// Answers, loads and gives up what the file says. To be called while the process has one thread. A file that cannot be read
-    /// is left to the start, which says why.
+    /// Answers the predecessor, loads the file and gives up privileges. To be called while the
+    /// process has one thread. If the file cannot be read, the start reports the error later.
     ///
     /// # Errors
-    /// The two processes do not understand each other, or the user that the file names cannot be had: words for an operator.
+    /// The two processes do not understand each other, or this process cannot become the file's
+    /// user: operator-facing message.
     pub(super) fn begin(
         file: ConfigFile,
         source: Box<dyn ConfigSource>,
@@ -65,7 +66,8 @@ impl Early {
             let confined = Confined::by(&early.file, &loaded.config);
             early.confined = confined.inspect_err(refuse)?;
             let privileges = &loaded.config.privileges;
-            // A reload must be able to read it, too. For a start every certificate has to be usable.
+            // A reload must be able to read the file too. At a start every certificate has to be
+            // usable.
             if (privileges.user.is_some() || privileges.landlock)
                 && let Err(unreadable) = early.file.unloaded().load()
             {
@@ -75,15 +77,15 @@ impl Early {
         Ok(early)
     }
 
-    /// For servers that are shown.
+    /// For a demo that shows its servers.
     pub(super) fn shown(runtime: ControlRuntime, file: ConfigFile, socket: Option<&Path>) -> Early {
         let control = BoundSocket::new(socket, None);
         Early { control, socket: socket.map(Path::to_owned), ..Early::unconfined(runtime, file) }
     }
 
-    /// Only loads.
+    /// Loads the file without giving up privileges.
     pub(super) fn unconfined(runtime: ControlRuntime, file: ConfigFile) -> Early {
-        // Looking begins before loading: a save between the two is not missed.
+        // Watching begins before loading, so that a save between the two is not missed.
         let first_look = FirstLook::new(&file.path);
         let loaded = file.load();
         let (confined, control) = (Confined::default(), Ok(None));

@@ -1,4 +1,4 @@
-//! `convey demo --ecmp`: until a signal ends it.
+//! `convey demo --ecmp`: runs until a signal ends it.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Failure, print, runtime};
 
-/// Shows the demo until a signal. Whatever it has made is gone then.
+/// Shows the demo until a signal, then removes everything that it has made.
 pub(super) fn run(mode: Mode) -> Result<ExitCode, Failure> {
     let runtime = runtime()?;
     let code = runtime.block_on(async {

@@ -1,4 +1,5 @@
-//! `convey explain`: asks the convey that runs, or a configuration file as if it had just been started.
+//! `convey explain`: asks the running convey, or a configuration file as if convey had just been
+//! started with it.
 
 use std::process::ExitCode;
 
@@ -21,7 +22,7 @@ use super::control_socket::places;
 use super::host::{self, Kernel};
 use super::{Failure, clock, cores, file, packet_plan, print, print_error, runtime, snat_ports};
 
-/// The client gets no server now.
+/// Exit code if the client gets no server now.
 const NO_SERVER: u8 = 3;
 
 /// Prints which server a client of a frontend gets, and why; or, as `json`, the answer of the control API.
@@ -50,7 +51,7 @@ pub(super) fn run(
     Ok(if is_served { ExitCode::SUCCESS } else { ExitCode::from(NO_SERVER) })
 }
 
-/// What would become of the client right after a start: servers count as up, nobody is connected.
+/// Explains the choice right after a start: servers count as up, and there are no connections.
 async fn dry(
     options: &Options,
     client: ClientAddr,
@@ -88,7 +89,7 @@ async fn dry(
     explain(sources, client, frontend).map_err(wrong)
 }
 
-/// Has the state know what names stand for now.
+/// Looks up the host names of servers for the state.
 async fn look_up(config: &Config, state: &mut ControlState) {
     let resolver = Resolver::new(64);
     let lookups =
@@ -99,7 +100,7 @@ async fn look_up(config: &Config, state: &mut ControlState) {
     }
 }
 
-/// What a start would choose on this host.
+/// Facts that a start would find on this host.
 fn facts(config: &Config, Kernel { network, .. }: &Kernel) -> anyhow::Result<PacketFacts> {
     let snat_addresses = packet_plan::snat_addresses(config, network)?;
     let workers = packet_plan::workers(config, cores(), &snat_addresses);
@@ -117,7 +118,7 @@ fn facts(config: &Config, Kernel { network, .. }: &Kernel) -> anyhow::Result<Pac
     })
 }
 
-/// Why the kernel forwards nothing, where it does not.
+/// Reason why the kernel's flow cache forwards nothing, if it does not.
 pub(super) fn without_kernel(offload: Offload) -> String {
     match offload {
         Offload::Off => format!("passthrough.offload = \"{offload}\""),

@@ -1,4 +1,4 @@
-//! Has floods of SYNs refused, where the kernel can.
+//! Limits SYNs during a flood, where the kernel supports it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use log::{info, warn};
 
 use super::clock;
 
-/// Between two looks at what has become of SYNs.
+/// Interval between checks of the SYN counters.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Watches for floods and limits who begins connections while one is on.
+/// Watches for SYN floods, and limits new connections during a flood.
 pub(super) async fn keep_away(
     stats: Arc<PacketStats>,
     overruns: Overruns,

@@ -7,10 +7,10 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 use convey_cli::{Cli, Generated, SECTIONS};
 
-/// One of them, to be printed.
+/// Returns the manual page or the completions of a shell.
 ///
 /// # Errors
-/// It cannot be made.
+/// The output cannot be made.
 pub(super) fn generated(kind: Generated) -> io::Result<Vec<u8>> {
     let mut out = Vec::new();
     match kind {
@@ -22,7 +22,7 @@ pub(super) fn generated(kind: Generated) -> io::Result<Vec<u8>> {
     Ok(out)
 }
 
-/// One page for all commands.
+/// Writes one page for all commands.
 fn manual(out: &mut Vec<u8>) -> io::Result<()> {
     let mut command = Cli::definition();
     command.build();

@@ -1,21 +1,21 @@
-//! What the kernel says of the addresses to be announced.
+//! The kernel's view of the addresses that are to be announced.
 
 use std::net::IpAddr;
 
 use convey_dataplane::net::{HostAddress, HostAddresses};
 use convey_model::AnnounceConfig;
 
-/// Addresses, and the interface to announce on.
+/// Addresses of the host, and the interface to announce on.
 pub(super) struct SeenAddresses {
     pub(super) addresses: Vec<HostAddress>,
     interface: Result<u32, String>,
 }
 
 impl SeenAddresses {
-    /// Asks the kernel.
+    /// Reads addresses and interfaces from the kernel.
     ///
     /// # Errors
-    /// It does not tell.
+    /// The kernel does not answer.
     pub(super) async fn ask(
         netlink: &HostAddresses,
         config: Option<&AnnounceConfig>,
@@ -35,21 +35,23 @@ impl SeenAddresses {
         Ok(SeenAddresses { addresses, interface })
     }
 
-    /// The index of the interface to announce on.
+    /// Index of the interface to announce on.
     ///
     /// # Errors
-    /// It is not there: why, for an operator.
+    /// There is no such interface: an operator-facing reason.
     pub(super) fn interface(&self) -> Result<u32, String> {
         self.interface.clone()
     }
 
-    /// The address where it is to be announced, if a convey has put it there. While the interface of the file is missing, it is kept on
-    /// another one: a slip of the pen takes no balancer off the network.
+    /// The address on its interface, if a convey has put it there. While the interface of the file
+    /// is missing, an address on another interface counts: a typing error must not take the
+    /// balancer off the network.
     pub(super) fn announced(&self, ip: IpAddr) -> Option<&HostAddress> {
         self.of(ip).find(|address| address.is_announced && self.is_its_interface(address))
     }
 
-    /// Whether an announced address is where it is to be, as far as that is known.
+    /// Whether an announced address is on the interface of the file. True while that interface is
+    /// unknown.
     pub(super) fn is_its_interface(&self, address: &HostAddress) -> bool {
         self.interface.as_ref().is_ok_and(|index| address.interface == *index) || self.interface.is_err()
     }
@@ -59,7 +61,7 @@ impl SeenAddresses {
         self.of(ip).any(|address| address.is_announced && !self.is_its_interface(address))
     }
 
-    /// Whether somebody else has put the address on this host.
+    /// Whether another program has put the address on this host.
     pub(super) fn has_foreign(&self, ip: IpAddr) -> bool {
         self.of(ip).any(|address| !address.is_announced)
     }

@@ -1,4 +1,4 @@
-//! The end of a process: what is open may finish.
+//! The end of a process: open connections may finish.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -17,11 +17,13 @@ use super::{Admin, Asked, Control, LogFiles, Paths, Request, RunningBalancer, Si
 use crate::app::socket_store;
 use crate::app::upgrade::Heir;
 
-/// The signal by which service managers end processes: also those that are left once the main one has ended.
+/// Signal by which service managers end processes, also those that are left once the main process
+/// has ended.
 pub(super) const SIGTERM: u8 = 15;
 
 impl RunningBalancer {
-    /// Has the service manager keep the listening sockets of TCP for the next process, if it starts one. Returns their places.
+    /// Asks the service manager to keep the TCP listening sockets for the next process, if there is
+    /// one. Returns their endpoints.
     pub(super) async fn keep_sockets(&self) -> BTreeSet<Endpoint> {
         if !socket_store::is_restart() {
             return BTreeSet::new();
@@ -42,8 +44,9 @@ impl RunningBalancer {
         }
     }
 
-    /// Lets connections finish for `timeouts.drain`, which begins with a signal if another process serves instead.
-    /// Somebody else has the sockets of the `places`. One signal more ends at once, with the exit code a shell expects of a program
+    /// Lets connections finish for `timeouts.drain`. After an upgrade this time begins with a
+    /// signal. `places` are endpoints whose sockets another process or the service manager has. One
+    /// more signal ends the process at once, with the exit code that a shell expects of a program
     /// ended by that signal.
     pub(super) async fn drain(
         self,
@@ -61,7 +64,7 @@ impl RunningBalancer {
         let waits = matches!(successor, Succession::Serves { is_told: false, .. });
         let (limit, limited) = oneshot::channel();
         let begin_limit = || {
-            // A reload may have changed it.
+            // A reload may have changed the limit.
             patience.set(published.load().timeouts.drain);
             info!("stopping: {} open connections have {:?} to finish", open(), patience.get());
             manager.is_stopping(open(), patience.get());
@@ -98,9 +101,11 @@ impl RunningBalancer {
             }
         };
         let outlasting = tokio::select! {
-            // First of all it says how many there are.
+            // `biased` polls `told` first: its log line with the number of open connections comes
+            // before all others.
             biased;
-            // Counted before this branch runs: by then the drain has been given up, and they are being cut.
+            // Counted before this branch runs: by then the drain has been dropped, and connections
+            // are being cut.
             (code, open, outlasting) = second => {
                 warn!("stopped at once: {} connections were cut", open - outlasting);
                 tell_of(outlasting);
@@ -113,12 +118,12 @@ impl RunningBalancer {
     }
 }
 
-/// The process that serves instead of one that ends.
+/// Process that serves in place of one that ends.
 pub(super) enum Succession<'a> {
-    /// Nobody, or somebody whom this process does not know.
+    /// None, or one that this process does not know.
     None,
-    /// Another process has taken over; it is the heir of this one unless a service manager looks after it. Somebody may have told
-    /// this one to stop since.
+    /// Another process has taken over. It is a child of this one (`heir`) unless a service manager
+    /// supervises it. `is_told`: this process was asked to stop since.
     Serves { heir: &'a mut Option<Heir>, is_told: bool },
 }
 
@@ -130,7 +135,7 @@ impl Succession<'_> {
         }
     }
 
-    /// Waits until the heir has ended. Returns its exit code.
+    /// Waits until the child has ended. Returns its exit code.
     async fn end(&mut self) -> u8 {
         match self.heir() {
             Some(heir) => heir.end().await,
@@ -139,7 +144,8 @@ impl Succession<'_> {
     }
 }
 
-/// Stays for as long as the heir of this process lives, and passes signals on to it. Returns its exit code.
+/// Waits until the child of this process has ended, and passes signals on to it. Returns its exit
+/// code.
 pub(super) async fn outlive(mut heir: Heir, signals: &mut Signals, log: &LogFiles) -> u8 {
     info!("process {} goes on; this one waits for its end", heir.process());
     log.end_access_log();
@@ -156,7 +162,7 @@ pub(super) async fn outlive(mut heir: Heir, signals: &mut Signals, log: &LogFile
     }
 }
 
-/// What is still asked of a process that ends.
+/// Signals and requests of a process that is stopping.
 struct Ending<'a> {
     signals: &'a mut Signals,
     reload: mpsc::Sender<()>,
@@ -165,13 +171,15 @@ struct Ending<'a> {
     log: LogFiles,
     successor: Succession<'a>,
     has_heir_ended: bool,
-    /// Whether this process has been told to stop, and its heir with it.
+    /// Whether this process was asked to stop, and its child with it.
     is_told: bool,
 }
 
 impl Ending<'_> {
-    /// Waits for a signal that ends at once; returns its number, or the exit code of an heir that has failed. For a process that `is_succeeded` by another one, SIGTERM is none:
-    /// systemd sends it a second time to whatever is left once the main process has ended.
+    /// Waits for a signal that ends the process at once. Returns the signal's number, or the exit
+    /// code of a child that has failed. For a process that `is_succeeded` by another one, SIGTERM
+    /// does not count: systemd sends it a second time to all processes that are left once the main
+    /// one has ended.
     async fn is_told_to_hurry(&mut self, is_succeeded: bool) -> Result<u8, u8> {
         loop {
             let signal = self.is_told_to_stop().await?;
@@ -182,7 +190,7 @@ impl Ending<'_> {
         }
     }
 
-    /// Waits for a signal to stop; returns its number, or the exit code of an heir that has failed.
+    /// Waits for a signal to stop. Returns its number, or the exit code of a child that has failed.
     async fn is_told_to_stop(&mut self) -> Result<u8, u8> {
         loop {
             tokio::select! {
@@ -210,7 +218,7 @@ impl Ending<'_> {
                         continue;
                     }
                     if code == 0 {
-                        // Somebody has told it alone to stop.
+                        // The child alone was asked to stop.
                         self.is_told = true;
                         return Ok(SIGTERM);
                     }
@@ -231,7 +239,8 @@ impl Ending<'_> {
     }
 }
 
-/// So many connections were cut once they had had so long to finish, and so many go on without us.
+/// Logs how many connections were cut after the drain time, and how many go on without this
+/// process.
 fn tell_of_the_end(cut: u64, outlasting: u64, patience: Duration) {
     match cut {
         0 if outlasting == 0 => info!("stopped: every connection had ended"),

@@ -1,6 +1,7 @@
-//! Capabilities: those that convey's modes need, and no others.
+//! Capabilities that convey's modes need; convey drops all others.
 //!
-//! Linux keeps them by thread. The worker threads of proxy mode give up theirs when they start.
+//! Linux keeps capabilities per thread. The worker threads of proxy mode drop theirs when they
+//! start.
 
 use convey_config::Config;
 use convey_model::Mode;
@@ -11,14 +12,16 @@ use rustix::thread::{
 
 use super::user::User;
 
-/// Ports below this one take a privilege, unless `net.ipv4.ip_unprivileged_port_start` says otherwise.
+/// Ports below this one need a privilege, unless `net.ipv4.ip_unprivileged_port_start` sets another
+/// limit.
 const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
 
-/// What the modes of a configuration need, now and after a reload.
+/// Capabilities that a configuration's modes need, now and after a reload.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Needed {
     by_modes: CapabilitySet,
-    /// Programs that convey starts gain nothing: then the bounding set makes no difference.
+    /// Whether programs that convey starts gain no privileges: then the bounding set makes no
+    /// difference.
     gains_none: bool,
 }
 
@@ -35,7 +38,7 @@ impl Needed {
                 | CapabilitySet::BPF
                 | CapabilitySet::PERFMON;
             if !knows_bpf_capability() {
-                // Before Linux 5.8 BPF is among what only these allow.
+                // Before Linux 5.8 there is no CAP_BPF; these capabilities allow BPF.
                 by_modes |= CapabilitySet::SYS_ADMIN | CapabilitySet::SYS_RESOURCE;
             }
         }
@@ -50,17 +53,18 @@ impl Needed {
         self.by_modes
     }
 
-    /// Has this thread, and those that it starts, keep these alone. Returns them by name.
+    /// Drops all other capabilities from this thread and the threads that it starts. Returns the
+    /// kept ones by name.
     ///
     /// # Errors
-    /// Why it has more: words for an operator.
+    /// Operator-facing reason why the thread keeps more.
     pub(super) fn keep(self) -> Result<String, String> {
         let wanted = self.by_modes | if User::is_root() { OF_ROOT } else { HELD_BACK };
         let has_more = |error: Errno| format!("convey has more capabilities than its modes need: {error}");
         let sets = capabilities(None).map_err(has_more)?;
         let bounded = bound(wanted);
         let held = sets.permitted & wanted;
-        // The ambient set follows these.
+        // The kernel lowers the ambient set with these sets.
         let kept = CapabilitySets {
             effective: held - HELD_BACK,
             permitted: held,
@@ -76,20 +80,21 @@ impl Needed {
     }
 }
 
-/// What root has beside them: files of other users, socket buffers beyond `net.core.rmem_max` and what killed processes have
-/// left, pipes beyond `fs.pipe-user-pages-soft`.
+/// Further capabilities that root keeps: for files of other users, socket buffers beyond
+/// `net.core.rmem_max`, state that killed processes left, and pipes beyond
+/// `fs.pipe-user-pages-soft`.
 const OF_ROOT: CapabilitySet =
     CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::SYS_RESOURCE);
 
-/// Capability that a service may have to read certificates and keys of root. It is in force while
-/// convey reads these.
+/// Capability with which a service may read root's certificates and keys. It is in effect only
+/// while convey reads these.
 const HELD_BACK: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 
-/// Has no program that is started get any but these.
+/// Limits the capabilities of programs that convey starts to these.
 pub(super) fn bound(wanted: CapabilitySet) -> Result<(), Errno> {
     for other in CapabilitySet::all().difference(wanted).iter() {
         match remove_capability_from_bounding_set(other) {
-            // A kernel that does not know it has none to take away.
+            // The kernel does not know this capability, so there is none to drop.
             Ok(()) | Err(Errno::INVAL) => {}
             Err(error) => return Err(error),
         }
@@ -97,13 +102,13 @@ pub(super) fn bound(wanted: CapabilitySet) -> Result<(), Errno> {
     Ok(())
 }
 
-/// As `getpcaps` writes them.
+/// Names of capabilities in the notation of `getpcaps`.
 pub(super) fn names(set: CapabilitySet) -> String {
     let names: Vec<String> = set.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
     if names.is_empty() { "no capabilities".to_owned() } else { names.join(", ") }
 }
 
-/// The capabilities of a list as systemd prints it: `cap_net_raw cap_bpf`.
+/// Capabilities from a list in systemd's notation: `cap_net_raw cap_bpf`.
 pub(super) fn parse(list: &str) -> CapabilitySet {
     let named = |word: &str| CapabilitySet::from_name(word.strip_prefix("cap_")?.to_uppercase().as_str());
     list.split_whitespace().filter_map(named).collect()

@@ -1,4 +1,4 @@
-//! Landlock: which files convey may read and write.
+//! Landlock: files that convey may read and write.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use landlock::{
 
 use super::Kept;
 
-/// What every program may read: programs to run (`nft`, `ip`), names, certificates, devices.
+/// Paths that every program may read: programs to run (`nft`, `ip`), names, certificates, devices.
 const READABLE: [&str; 13] = [
     "/etc",
     "/usr",
@@ -29,19 +29,20 @@ const READABLE: [&str; 13] = [
     "/var/lib/ca-certificates",
 ];
 
-/// What may be links to elsewhere.
+/// Files that may be links into other folders.
 const LINKS: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 
-/// Where certificate authorities are, if these say so.
+/// Environment variables with the paths of certificate authorities.
 const AUTHORITIES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 
-/// What convey writes: logs, the records of reserved ports, the sysctl that reserves them, pinned maps.
+/// Paths that convey writes: logs, the records of reserved ports, the sysctl that reserves them,
+/// pinned maps.
 const WRITABLE: [&str; 5] = ["/var/log", "/run/convey", "/proc/sys/net", "/dev/null", "/sys/fs/bpf"];
 
-/// Where a pod finds what its service account may say: below `/run`, or else here.
+/// Folder of a pod's service account token: below `/run`, or else here.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io";
 
-/// Leaves this thread, and those that it starts, what convey needs.
+/// Restricts this thread, and those that it starts, to the files that convey needs.
 pub(super) fn restrict(file: &ConfigFile, config: &Config) -> Result<(), Kept> {
     let what = "convey may read and write all files of its user (privileges.landlock)";
     let readable: Vec<PathBuf> =
@@ -60,7 +61,7 @@ fn restrict_to(
     readable: &[PathBuf],
     writable: &[PathBuf],
 ) -> Result<RestrictionStatus, landlock::RulesetError> {
-    // The third version knows of truncation; older kernels restrict what they know.
+    // The third version covers truncation; older kernels restrict what they support.
     let version = ABI::V3;
     Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
@@ -71,8 +72,9 @@ fn restrict_to(
         .restrict_self()
 }
 
-/// With the folders of the file, of what it names, and of the program, whose next version an upgrade starts. Any of them may be
-/// a link, as in a mounted ConfigMap.
+/// Readable paths, including the folders of the file, of the files that it names, and of the
+/// program, whose next version an upgrade starts. Each of them may be a link, as in a mounted
+/// ConfigMap.
 fn readable(file: &ConfigFile) -> Vec<PathBuf> {
     let folders = convey_config::folders(&file.path).into_iter();
     let folders = folders.map(|folder| if folder == Path::new("") { PathBuf::from(".") } else { folder });
@@ -90,8 +92,9 @@ fn readable(file: &ConfigFile) -> Vec<PathBuf> {
     READABLE.iter().map(PathBuf::from).chain(folders).chain(of_files).chain(authorities).collect()
 }
 
-/// The folders that have what links on the way to a file lead to. A deployment may set a link such as `current` anew, to a folder
-/// beside the one of today. The folders directly below the root are too much to read for that.
+/// Folders of the targets of links on the way to a file. A deployment may point a link such as
+/// `current` to a new folder beside the old one. Folders directly below the root are left out: they
+/// hold too much.
 fn beside_links(file: &Path) -> Vec<PathBuf> {
     let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     let links =
@@ -100,8 +103,8 @@ fn beside_links(file: &Path) -> Vec<PathBuf> {
     folders.filter(|folder| folder.components().count() > 2).collect()
 }
 
-/// The directories whose files are served. One may be a link that every deployment of a site sets anew: then also the folder that has
-/// where it leads.
+/// Directories whose files are served. If a directory is a link that each deployment replaces, then
+/// also the folder of its target.
 fn served(config: &Config) -> Vec<PathBuf> {
     let roots = config.backends.iter().filter_map(|backend| backend.files.as_ref());
     let paths = roots.flat_map(|files| {
@@ -112,7 +115,8 @@ fn served(config: &Config) -> Vec<PathBuf> {
     paths.flatten().collect()
 }
 
-/// What says where the API servers of Kubernetes clusters are, and who we are: beside a kubeconfig is often what it names.
+/// Files with the addresses and credentials of Kubernetes clusters. A kubeconfig often names files
+/// beside it.
 fn clusters(config: &Config) -> Vec<PathBuf> {
     let clusters = config.sources().into_iter().map(|DiscoverySource::Kubernetes(service)| &service.cluster);
     let clusters: Vec<_> = clusters.collect();
@@ -220,7 +224,7 @@ mod tests {
         fs::write(at("secret/key"), "").unwrap();
         let file = ConfigFile::new(at("conf/config.toml"));
         let config = file.load().unwrap().config;
-        // A thread of its own: it keeps the restriction.
+        // A separate thread, because a thread cannot drop the restriction again.
         let read = std::thread::scope(|scope| {
             let restricted = scope.spawn(|| {
                 restrict(&file, &config).map_err(|kept| kept.why)?;

@@ -1,8 +1,9 @@
-//! What convey gives up at its start, for as long as it runs: the rights of root, and what the kernel need not let it do.
+//! Privileges that convey gives up at its start: the rights of root, and system calls and files
+//! that it does not need.
 //!
-//! All of it happens before the first thread starts, since each thread inherits it from the one that starts it. convey keeps
-//! the privileges that it needs later, also for a reload: ports below 1024 in proxy mode, packet sockets and BPF in packet
-//! modes.
+//! convey does so before the first thread starts, since each thread inherits the restrictions from
+//! the thread that starts it. convey keeps the privileges that it needs later, also for a reload:
+//! ports below 1024 in proxy mode, packet sockets and BPF in packet modes.
 
 mod capability;
 mod files;
@@ -27,33 +28,35 @@ use self::capability::Needed;
 use self::user::User;
 use super::{acme, limits, upgrade};
 
-/// The user, and the group, that this process becomes by the configuration, if it becomes another.
+/// User and group that this process becomes, if the configuration names another user.
 pub(super) fn owner(config: &Config) -> Option<(u32, u32)> {
     let user = User::find(config.privileges.user.as_deref()?).ok()?;
     User::is_root().then(|| user.ids())
 }
 
-/// What was given up, to be told once there is a log.
+/// Privileges that were given up, for the log that opens later.
 #[derive(Debug, Default)]
 #[must_use]
 pub(super) struct Confined {
     given_up: Vec<String>,
-    /// Rights that this kernel or this user cannot give up, a line each.
+    /// Privileges that this kernel or this user cannot give up, a line each.
     kept: Vec<String>,
-    /// Whether it may read and write certain folders alone.
+    /// Whether Landlock restricts the process to certain folders.
     pub(super) has_landlock: bool,
 }
 
 impl Confined {
-    /// Gives up what the configuration says. To be called while the process has one thread.
+    /// Gives up the privileges that the configuration names. To be called while the process has one
+    /// thread.
     ///
     /// # Errors
-    /// The user that the file names does not exist, or this process cannot become that user: words for an operator.
+    /// The user of the file does not exist, or this process cannot become that user:
+    /// operator-facing message.
     pub(super) fn by(file: &ConfigFile, config: &Config) -> Result<Confined, String> {
         if config.frontends_where(Mode::forwards_packets).next().is_some() {
             limits::raise_locked_memory();
-            // Landlock knows no folder that is yet to come. A user that may not make it needs no leave to
-            // write there.
+            // Landlock cannot allow a folder that does not exist yet. A user without the right to
+            // make the folder does not write there either.
             let _ = ReservedPorts::make_directory();
         }
         if let Some(user) = config.privileges.user.as_deref().map(User::find).transpose()?
@@ -66,7 +69,7 @@ impl Confined {
         acme::obstacle(config).map_or(Ok(confined), Err)
     }
 
-    /// Has this thread, and those that it starts, give up what the configuration says.
+    /// Gives up the configured privileges in this thread and the threads that it starts.
     fn this_thread(file: &ConfigFile, config: &Config) -> Result<Confined, String> {
         let mut confined = Confined::default();
         let Privileges { user, drop_capabilities, no_new_privileges, seccomp, landlock } = &config.privileges;
@@ -84,7 +87,7 @@ impl Confined {
             );
         }
         if *landlock {
-            // 16 of them are the most (landlock(7)).
+            // The kernel allows at most 16 nested rulesets (landlock(7)).
             let done = files::restrict(file, config).or_else(unless_inherited(Errno::TOOBIG));
             confined.has_landlock = done.is_ok();
             confined.note(done.map(|()| "Landlock".to_owned()));
@@ -98,7 +101,7 @@ impl Confined {
         Ok(confined)
     }
 
-    /// Tells of it.
+    /// Logs the result.
     pub(super) fn tell(&self) {
         self.kept.iter().for_each(|line| warn!("{line}"));
         if !self.given_up.is_empty() {
@@ -114,12 +117,12 @@ impl Confined {
     }
 }
 
-/// Why something is kept.
+/// Reason why a privilege is kept.
 #[derive(Debug)]
 struct Kept {
-    /// Words for an operator.
+    /// Operator-facing message.
     why: String,
-    /// What the kernel said, if it was asked.
+    /// The kernel's error, if a system call failed.
     errno: Option<Errno>,
 }
 
@@ -129,21 +132,22 @@ impl Kept {
     }
 }
 
-/// The kernel's answer, at the bottom of an error.
+/// The kernel's error number, from the innermost cause of an error.
 fn errno(error: &(dyn Error + 'static)) -> Option<Errno> {
     let own = error.downcast_ref().and_then(Errno::from_io_error);
     own.or_else(|| errno(error.source()?))
 }
 
-/// A process inherits both from the one that it upgrades. After many upgrades the kernel takes no more of them, and says so
-/// with this error. Any other means that there is none.
+/// A process inherits Landlock rulesets and seccomp filters from the process that it upgrades.
+/// After many upgrades the kernel refuses more of them with the error `too_many`. Any other error
+/// means that the restriction is missing.
 fn unless_inherited(too_many: Errno) -> impl FnOnce(Kept) -> Result<(), String> {
     move |kept| {
         if upgrade::is_under_way() && kept.errno == Some(too_many) { Ok(()) } else { Err(kept.why) }
     }
 }
 
-/// Becomes the user that the file names. The inner error is none of the start's business.
+/// Becomes the user of the file. The inner error does not stop the start.
 fn become_user(name: &str, needed: Needed, drops: bool) -> Result<Result<String, String>, String> {
     let user = User::find(name)?;
     if user.is_current() {

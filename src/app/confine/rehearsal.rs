@@ -1,4 +1,4 @@
-//! What a start would give up, tried in a thread that ends: Linux keeps all of it by thread.
+//! Dry run of giving up privileges, in a thread that ends: Linux keeps all of them per thread.
 
 use std::thread;
 
@@ -13,18 +13,17 @@ use super::user::User;
 use crate::app::announce::PRIVILEGE;
 use crate::app::{acme, logs, privileges};
 
-/// What `convey check` says of privileges.
+/// Result of `convey check` for privileges.
 #[derive(Debug, Default)]
 pub(in crate::app) struct Rehearsed {
     /// Problems that keep convey from starting, a line each.
     pub(in crate::app) obstacles: Vec<String>,
-    /// Rights that this kernel or this user cannot give up, a line each.
+    /// Privileges that this kernel or this user cannot give up, a line each.
     pub(in crate::app) warnings: Vec<String>,
 }
 
-/// Gives up in a thread what a start would, and reads and writes there what convey reads and writes
-/// later. Root does this as the user of the unit that runs the file, with the capabilities of that
-/// unit.
+/// Gives up the privileges of a start in a thread, and tries the reads and writes that convey does
+/// later. Root does this as the user of the unit that runs the file, with that unit's capabilities.
 pub(in crate::app) fn rehearse(file: &ConfigFile, config: &Config) -> Rehearsed {
     let unit = User::is_root().then(|| ServiceUnit::of(&file.absolute())).flatten();
     let tried = thread::scope(|scope| {
@@ -45,7 +44,7 @@ fn act(file: &ConfigFile, config: &Config, unit: Option<&ServiceUnit>) -> Result
     let confined = Confined::this_thread(file, config)?;
     let mut obstacles = logs::obstacles(config);
     obstacles.extend(acme::obstacle(config));
-    // At a start every certificate has to be usable; a reload may keep the one before.
+    // At a start every certificate has to be usable; a reload may keep the previous one.
     let file = file.unloaded();
     if let Err(error) = file.load() {
         let problems = super::super::Failure::Config(error);
@@ -63,8 +62,8 @@ fn act(file: &ConfigFile, config: &Config, unit: Option<&ServiceUnit>) -> Result
     Ok(of_unit)
 }
 
-/// Has this thread become the user of the unit, with its capabilities. Returns which of them the
-/// configuration lacks.
+/// Makes this thread the user of the unit, with its capabilities. Returns the capabilities that the
+/// unit lacks for the configuration.
 fn act_as(unit: &ServiceUnit, config: &Config) -> Result<Rehearsed, String> {
     let user = User::find(&unit.user)?;
     user.become_it(unit.held).map_err(|error| format!("cannot become {}: {error:#}", unit.described()))?;

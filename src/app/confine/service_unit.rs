@@ -9,25 +9,25 @@ use rustix::thread::CapabilitySet;
 
 use super::capability;
 
-/// The unit of the package.
+/// Name of the package's unit.
 const NAME: &str = "convey.service";
 
 /// Properties that `systemctl show` prints, a line each.
 const PROPERTIES: &str =
     "--property=User,AmbientCapabilities,CapabilityBoundingSet,ProtectHome,PrivateTmp,ExecStart";
 
-/// A unit that runs convey as a user of its own.
+/// Unit that runs convey as a separate user.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ServiceUnit {
     pub(super) user: String,
     /// Capabilities of its processes.
     pub(super) held: CapabilitySet,
-    /// Each setting that hides folders from it, with the folders.
+    /// Settings that hide folders from the unit, each with the folders.
     hides: Vec<(&'static str, &'static [&'static str])>,
 }
 
 impl ServiceUnit {
-    /// The unit of this host, if systemd knows it, it has a user of its own, and it runs this
+    /// The unit of this host, if systemd knows it, it has a separate user, and it runs this
     /// configuration.
     pub(super) fn of(file: &Path) -> Option<ServiceUnit> {
         let shown = programs::command("systemctl").args(["show", PROPERTIES, NAME]).output().ok()?;
@@ -58,7 +58,7 @@ impl ServiceUnit {
         })
     }
 
-    /// A line for each of the files that the unit hides from its processes.
+    /// Returns a line for each file that the unit hides from its processes.
     pub(super) fn hidden(&self, files: &[PathBuf]) -> Vec<String> {
         let of = |file: &PathBuf| {
             let within = |folders: &[&str]| folders.iter().any(|folder| file.starts_with(folder));
@@ -68,13 +68,13 @@ impl ServiceUnit {
         files.iter().filter_map(of).collect()
     }
 
-    /// The user, as messages name it.
+    /// Name of the user for messages.
     pub(super) fn described(&self) -> String {
         format!("user {} (User= of {NAME})", self.user)
     }
 }
 
-/// The configuration that a command line of `ExecStart=` names, as systemd prints it.
+/// Path of the configuration in an `ExecStart=` command line, in the format that systemd prints.
 fn configuration(exec_start: &str) -> Option<PathBuf> {
     let (_, words) = exec_start.split_once("argv[]=")?;
     let (words, _) = words.split_once(" ;")?;

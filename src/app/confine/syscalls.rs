@@ -1,8 +1,9 @@
-//! seccomp: which system calls convey, and the programs that it starts, may make.
+//! seccomp: system calls that convey, and the programs that it starts, may make.
 //!
-//! The list is what the service of a network program needs (compare `systemd-analyze syscall-filter @system-service`), without
-//! what administers a host. A call that is not in it fails with `EPERM`, which a log line of the caller then tells. A call that
-//! is newer than the list fails with `ENOSYS`, as on an older kernel: libraries then do without it.
+//! The list holds the calls of a network service (compare `systemd-analyze syscall-filter
+//! @system-service`), without those that administer a host. Other calls fail with `EPERM`, and the
+//! caller logs the failure. Calls newer than the list fail with `ENOSYS`, as on an older kernel:
+//! libraries then do without them.
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
@@ -13,7 +14,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, sock_fil
 
 use super::Kept;
 
-/// On every processor.
+/// Calls that exist on every processor.
 const ALLOWED: &[c_long] = &[
     SYS_read,
     SYS_write,
@@ -193,7 +194,7 @@ const ALLOWED: &[c_long] = &[
     SYS_landlock_restrict_self,
 ];
 
-/// Older forms of the same, which only the oldest processors have.
+/// Older forms of these calls, which only the oldest processors have.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[c_long] = &[
     SYS_open,
@@ -234,18 +235,19 @@ const OLDER: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[c_long] = &[];
 
-/// For the packet modes: programs of the kernel and their maps.
+/// Calls of the packet modes: programs of the kernel and their maps.
 const PACKETS: &[c_long] = &[SYS_bpf];
 
-/// The newest call that this list has judged: `futex_requeue` of Linux 6.7. Numbers of calls since 5.1 are the same everywhere.
+/// Newest call that this list covers: `futex_requeue` of Linux 6.7. Calls since 5.1 have the same
+/// number on all architectures.
 const NEWEST: u32 = 456;
 
-/// Leaves this thread, and those that it starts, the calls that convey needs.
+/// Restricts this thread, and those that it starts, to the calls that convey needs.
 pub(super) fn restrict(forwards_packets: bool) -> Result<(), Kept> {
     let what = "convey may make all system calls (privileges.seccomp)";
     let program = program(forwards_packets).map_err(|error| Kept::because(what, &error))?;
     seccompiler::apply_filter(&program).map_err(|error| Kept::because(what, &error))?;
-    // Of two refusals that of the filter which came last counts (seccomp(2)).
+    // If two filters refuse a call, the one that was installed last sets the error (seccomp(2)).
     seccompiler::apply_filter(&newer_than_the_list()).map_err(|error| Kept::because(what, &error))
 }
 
@@ -262,7 +264,7 @@ fn newer_than_the_list() -> BpfProgram {
     let instruction =
         |code: u32, jt, jf, k| sock_filter { code: u16::try_from(code).unwrap_or_default(), jt, jf, k };
     vec![
-        // The number of the call is what `seccomp_data` begins with.
+        // `seccomp_data` begins with the number of the call.
         instruction(BPF_LD | BPF_W | BPF_ABS, 0, 0, 0),
         instruction(BPF_JMP | BPF_JGT | BPF_K, 0, 1, NEWEST),
         instruction(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | ENOSYS.unsigned_abs()),
@@ -284,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_call_that_is_refused_and_one_that_is_newer_fail_in_different_ways() {
-        // A filter holds for the thread alone.
+        // A filter applies only to its thread.
         let tried = std::thread::spawn(|| {
             restrict(false).unwrap();
             #[expect(unsafe_code, reason = "no library makes calls that do not exist")]

@@ -1,4 +1,4 @@
-//! Another user than root, with the capabilities that convey's modes need.
+//! Unprivileged user, with the capabilities that convey's modes need.
 
 use std::ffi::CString;
 use std::io;
@@ -18,12 +18,12 @@ use super::capability::bound;
 pub(super) struct User {
     uid: Uid,
     gid: Gid,
-    /// All of them, with that one.
+    /// All groups of the user, with the first group.
     groups: Vec<Gid>,
 }
 
 impl User {
-    /// The user with this name, or with this number. A number that no user has is its own group, as in a container
+    /// User with this name or number. A number without a user is its own group, as in a container
     /// without a list of users.
     pub(super) fn find(name: &str) -> Result<User, String> {
         let number = name.parse().ok().map(Uid::from_raw);
@@ -60,16 +60,17 @@ impl User {
         Uid::effective().is_root()
     }
 
-    /// Makes what only root can make for this user.
+    /// Makes the folders for this user that only root can make.
     pub(super) fn prepare(&self) -> io::Result<()> {
         ReservedPorts::prepare_for(self.uid.as_raw(), self.gid.as_raw())
     }
 
-    /// Has this thread, and those that it starts, become this user for good, with no capabilities but these. Programs that
-    /// convey starts (`nft`, `ip`) have them, too. Returns those that root had, for in a container it may lack some.
+    /// Makes this thread, and those that it starts, this user for good, with no capabilities but
+    /// these. Programs that convey starts (`nft`, `ip`) get them too. Returns the capabilities that
+    /// root had: in a container it may lack some.
     pub(super) fn become_it(&self, needed: CapabilitySet) -> anyhow::Result<CapabilitySet> {
         let held = capabilities(None)?.permitted & needed;
-        // Without CAP_SETPCAP it stays: then no program has more than root had.
+        // Without CAP_SETPCAP the bounding set stays: then no program has more than root had.
         let _ = bound(needed);
         let (uid, gid) = (rustix::thread::Uid::from_raw(self.uid.as_raw()), group(self.gid));
         let groups: Vec<_> = self.groups.iter().copied().map(group).collect();

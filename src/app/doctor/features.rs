@@ -1,4 +1,4 @@
-//! What the host gives convey, as a start would find it.
+//! Kernel features of this host that a start would use.
 
 use std::process::Stdio;
 
@@ -12,7 +12,7 @@ use convey_model::{Interface, Mode};
 use super::super::host::Kernel;
 use super::super::{limits, offload, packet_plan, privileges, snat_ports};
 
-/// Looks at ports and offload.
+/// Examines ports and offload.
 pub(super) async fn look(config: &Config, kernel: &Kernel, running: Option<&Running>) -> Examination {
     let mut seen = Examination::default();
     seen.findings.extend(of_snat_ports(config));
@@ -31,7 +31,7 @@ pub(super) async fn look(config: &Config, kernel: &Kernel, running: Option<&Runn
     seen
 }
 
-/// The BPF filters of others on the ingress of each interface, by its name.
+/// BPF filters of other programs on the ingress of each interface, by interface name.
 pub(super) async fn foreign_filters(kernel: &Kernel) -> Vec<(String, BpfFilter)> {
     let mut found = Vec::new();
     for interface in &kernel.table.interfaces {
@@ -44,7 +44,7 @@ pub(super) async fn foreign_filters(kernel: &Kernel) -> Vec<(String, BpfFilter)>
     found
 }
 
-/// The SNAT ports that convey would have, if they are not those of the file.
+/// Finding for SNAT ports that convey would use, if they differ from the file's.
 fn of_snat_ports(config: &Config) -> Option<Diagnosis> {
     let (said, is_fatal) = match snat_ports::choose(config) {
         Ok((_, said)) => (said?, false),
@@ -55,7 +55,7 @@ fn of_snat_ports(config: &Config) -> Option<Diagnosis> {
     Some(features::snat_ports(&said, is_fatal, (config.passthrough.snat_ports.clone(), &reserved)))
 }
 
-/// Whether the kernel takes the programs; they are loaded, and attached to nothing.
+/// Checks whether the kernel takes the programs. Loads them, and attaches them to nothing.
 fn of_start(config: &Config, interfaces: &[Interface], seen: &mut Examination) {
     if privileges::check().is_err() {
         let needs = "root (CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON)".to_owned();
