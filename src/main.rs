@@ -9,10 +9,10 @@ use convey_cli::Cli;
 use convey_logging::Log;
 
 fn main() -> ExitCode {
-    // The process after an upgrade is started by another name (/proc/self/exe).
+    // After an upgrade the process is started under another name (/proc/self/exe).
     let _ = rustix::thread::set_name(c"convey");
     let cli = Cli::read();
-    // Before there is a thread: each of them inherits it.
+    // Before any thread starts, since each thread inherits the restrictions.
     let begun = match app::begin(&cli) {
         Ok(begun) => begun,
         Err(why) => {

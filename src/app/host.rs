@@ -1,4 +1,4 @@
-//! A configuration and the host it is to run on.
+//! Configuration together with the kernel's network state of its host.
 
 use std::sync::Arc;
 
@@ -12,22 +12,22 @@ use log::warn;
 
 use super::Failure;
 
-/// What the kernel knows of the network. Read once: routers have tables with a million routes.
+/// The kernel's network tables. Read once: routers have tables with a million routes.
 pub(super) struct Kernel {
-    /// Hears of every change since the tables were read.
+    /// Receives every change since the tables were read.
     pub(super) netlink: Netlink,
     pub(super) table: NetworkTables,
-    /// The ways in the table.
+    /// Routes and neighbours from the tables.
     pub(super) network: Arc<NextHops>,
 }
 
-/// Loads a configuration and holds it against this host, whose kernel is asked if a frontend is in a packet mode. For a
-/// tokio runtime, outside of which the kernel is no use.
+/// Loads a configuration and fits it to this host. Reads the kernel's tables if a frontend is in a
+/// packet mode. To be called in a tokio runtime, which `Kernel` needs.
 pub(super) async fn load(file: &ConfigFile) -> Result<(Loaded, Option<Kernel>), Failure> {
     fit(file.load()).await
 }
 
-/// The same with what was loaded before.
+/// Fits an already loaded configuration to this host.
 pub(super) async fn fit(loaded: Result<Loaded, LoadError>) -> Result<(Loaded, Option<Kernel>), Failure> {
     let mut loaded = loaded.map_err(Failure::Config)?;
     let kernel = match loaded.config.frontends_where(Mode::forwards_packets).next() {
@@ -51,7 +51,7 @@ pub(super) async fn fit(loaded: Result<Loaded, LoadError>) -> Result<(Loaded, Op
     Ok((loaded, kernel))
 }
 
-/// Asks the kernel.
+/// Reads the kernel's tables.
 pub(super) async fn ask() -> anyhow::Result<Kernel> {
     let netlink = Netlink::open()?;
     let table = netlink.table().await?;

@@ -6,7 +6,7 @@ use convey_model::Mode;
 use log::{debug, warn};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit on open files to the most we may have: each connection takes two. Returns the limit.
+/// Raises the limit on open files to the maximum: each connection takes two. Returns the limit.
 pub(super) fn raise_file_limit() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
@@ -16,47 +16,53 @@ pub(super) fn raise_file_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Raises the limit on locked memory as far as we may. Before Linux 5.11 maps and programs of BPF count as locked, and the
-/// usual limit is less than the table of flows. Later kernels do not ask.
+/// Raises the limit on locked memory as far as possible. Before Linux 5.11, BPF maps and programs
+/// count as locked, and the default limit is less than the flow table needs. Later kernels ignore
+/// the limit.
 pub(super) fn raise_locked_memory() {
     let maximum = getrlimit(Resource::Memlock).maximum;
     let unlimited = Rlimit { current: None, maximum: None };
-    // The first takes CAP_SYS_RESOURCE. Without either, a map that does not fit is told of.
+    // The first call needs CAP_SYS_RESOURCE. If both fail, loading a map that does not fit logs the
+    // error.
     let _ = setrlimit(Resource::Memlock, unlimited)
         .or_else(|_| setrlimit(Resource::Memlock, Rlimit { current: maximum, maximum }));
 }
 
-/// The most that a start here would raise the limit to.
+/// Limit on open files that a start on this host would set.
 pub(super) fn most_open_files() -> u64 {
     getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
 }
 
-/// How many probes may be on their way: each has a descriptor. Half of what the proxy leaves alone of so many.
+/// Maximum number of concurrent health checks: each takes a descriptor. They get half of the
+/// descriptors that the proxy leaves free.
 pub(super) fn probes_at_once(open_files: u64) -> usize {
     (open_files / 16).clamp(12, 512) as usize
 }
 
-/// How many names may be looked up at once: a little less than what is left of that.
+/// Maximum number of concurrent name lookups: a little less than the descriptors that health checks
+/// leave free.
 pub(super) fn lookups_at_once(open_files: u64) -> usize {
     (open_files / 96).clamp(4, 64) as usize
 }
 
-/// How many descriptors are open now.
+/// Number of open descriptors.
 pub(super) fn open_files() -> u64 {
     std::fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64)
 }
 
-/// Fewer local ports than this are told of: a port is one connection to a server at a time.
+/// Threshold for a warning about few local ports: a port serves one connection to a server at a
+/// time.
 const FEW_PORTS: u32 = 4_096;
 
-/// The ports that this host gives to sockets that ask for none in particular. Reserved ports are not among them;
+/// Ports that this host assigns to sockets that request no port. Reserved ports are excluded;
 /// packet modes reserve the ports that servers see.
 pub(super) fn local_ports() -> PortRanges {
     let sysctl = |name| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
     free_ports(&sysctl("ip_local_port_range"), &sysctl("ip_local_reserved_ports"))
 }
 
-/// A line for an operator if proxy mode has few local ports. SNAT ports of the same file are none of them, reserved or not yet.
+/// Warning for operators if proxy mode has few local ports. SNAT ports of the configuration do not
+/// count, whether reserved already or not.
 pub(super) fn few_local_ports(config: &Config) -> Option<String> {
     config.frontends_where(Mode::is_proxied).next()?;
     let mut ports = local_ports();
@@ -72,7 +78,8 @@ pub(super) fn few_local_ports(config: &Config) -> Option<String> {
     })
 }
 
-/// Ports of `range` ("first last") that are not in the list `reserved`; of what cannot be read the kernel's default.
+/// Ports of `range` ("first last") that are not in the list `reserved`. Unreadable values count as
+/// the kernel's defaults.
 fn free_ports(range: &str, reserved: &str) -> PortRanges {
     let ends: Vec<u16> = range.split_whitespace().filter_map(|port| port.parse().ok()).collect();
     let range = match ends[..] {

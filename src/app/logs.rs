@@ -1,4 +1,4 @@
-//! The log and the access log as the balancer sees them: what a file changes about them.
+//! The log and the access log: applies the logging settings of a configuration.
 
 use std::io;
 use std::iter;
@@ -11,29 +11,29 @@ use log::{error, info};
 
 use super::clock;
 
-/// The keys that say where lines go.
+/// Keys for the destinations of the logs.
 const LOG: &str = "log.output";
 const ACCESS_LOG: &str = "access_log.output";
 
-/// Both logs, and what is in force of the file's wishes.
+/// Both logs, with the settings in force.
 pub(super) struct Logs {
     files: LogFiles,
     output: LogOutput,
     access_output: Option<LogOutput>,
-    /// Whether Landlock keeps convey to the folders of its start.
+    /// Whether Landlock restricts convey to the folders of its start.
     has_landlock: bool,
 }
 
-/// What a file wants, with everything opened that it takes.
+/// Logging settings of a configuration, with all outputs already open.
 pub(super) struct ReadyLogs {
     wanted: convey_config::LogConfig,
-    /// Where lines go from now on, if that changes.
+    /// New destination of the log; `None`: unchanged.
     outlet: Option<Outlet>,
     access_wanted: convey_config::AccessLogConfig,
     access_outlet: Option<Outlet>,
 }
 
-/// What writes both logs.
+/// Writers of both logs.
 #[derive(Debug, Clone)]
 pub(super) struct LogFiles {
     log: Log,
@@ -41,35 +41,35 @@ pub(super) struct LogFiles {
 }
 
 impl LogFiles {
-    /// Opens files again, which somebody may have moved away.
+    /// Reopens files, which may have been rotated.
     pub(super) fn reopen(&self) {
         self.log.reopen();
         self.access.reopen();
     }
 
-    /// Writes the access log no more, for nothing ends here any more.
+    /// Turns the access log off, because no connection ends in this process any more.
     pub(super) fn end_access_log(&self) {
         self.access.flush();
         self.access.turn_off();
     }
 
-    /// Waits until the access log is written, for a second at most.
+    /// Waits until the access log is written, at most for a second.
     pub(super) fn flush(&self) {
         self.access.flush();
     }
 }
 
 impl Logs {
-    /// A log that goes to standard error still, and no access log.
+    /// Log that still goes to standard error, and no access log.
     pub(super) fn new(log: Log, has_landlock: bool) -> Logs {
         let files = LogFiles { log, access: AccessWriter::new(clock::now) };
         Logs { files, output: LogOutput::Stderr, access_output: None, has_landlock }
     }
 
-    /// Opens what the file names anew.
+    /// Opens the outputs that the configuration changes.
     ///
     /// # Errors
-    /// Something cannot be opened: in words for an operator. Nothing has changed.
+    /// An output cannot be opened: operator-facing message. Nothing has changed.
     pub(super) fn prepare(&self, config: &Config) -> Result<ReadyLogs, String> {
         let (wanted, access_wanted) = (config.log.clone(), config.access_log.clone());
         let open =
@@ -81,7 +81,7 @@ impl Logs {
         Ok(ReadyLogs { wanted, outlet, access_wanted, access_outlet })
     }
 
-    /// Has it be so.
+    /// Applies the prepared settings.
     pub(super) fn switch(&mut self, ready: ReadyLogs) {
         let ReadyLogs { wanted, outlet, access_wanted, access_outlet } = ready;
         if outlet.is_some() && self.output == LogOutput::Stderr {
@@ -103,7 +103,7 @@ impl Logs {
         }
     }
 
-    /// Goes by what an operator has said of the level.
+    /// Applies an operator's override of the log level.
     pub(super) fn set_level(&self, said: Option<LogLevel>) {
         self.files.log.set_level(said);
     }
@@ -117,18 +117,18 @@ impl Logs {
         problem
     }
 
-    /// What opens files again.
+    /// Handle that reopens both logs.
     pub(super) fn files(&self) -> LogFiles {
         self.files.clone()
     }
 
-    /// Where the data path tells of connections that have ended.
+    /// Access log for the data path, which records ended connections.
     pub(super) fn access_log(&self) -> Arc<AccessLog> {
         self.files.access.log()
     }
 }
 
-/// Problems that keep convey from logging where the file says.
+/// Problems that keep convey from writing the configured logs.
 pub(super) fn obstacles(config: &Config) -> Vec<String> {
     let access = config.access_log.output.iter().map(|output| (output, ACCESS_LOG));
     let outputs = iter::once((&config.log.output, LOG)).chain(access);

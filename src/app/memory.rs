@@ -1,4 +1,4 @@
-//! Memory that packet modes may take: no more than the limit of this process's control group leaves.
+//! Memory limit of packet modes, from the limit of this process's control group.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,19 +10,19 @@ use convey_model::{Mode, Offload, PacketSettings};
 
 use super::offload;
 
-/// Memory of a process at rest, with the guard's tables in the kernel.
+/// Memory of an idle process, including the guard's tables in the kernel.
 const AT_REST: u64 = 40 << 20;
 
-/// Processes at once: an upgrade has two.
+/// Concurrent processes: an upgrade has two.
 const PROCESSES: u64 = 2;
 
-/// Memory for frames under the tightest limit.
+/// Minimum memory for frames, under the tightest limit.
 const MIN_FRAME_MEMORY: u64 = 4 << 20;
 
-/// Flows under the tightest limit.
+/// Minimum number of flows, under the tightest limit.
 const MIN_FLOWS: u64 = 4_096;
 
-/// Bytes for SNAT ports that a flow may leave behind, in a list of free ones.
+/// Bytes for SNAT ports that a flow may leave in the list of free ports.
 const PORT_BYTES: u64 = 24;
 
 /// Memory limit of a control group.
@@ -32,19 +32,19 @@ struct MemoryLimit {
     file: PathBuf,
 }
 
-/// What packet modes take at most.
+/// Upper bounds for the memory of packet modes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PacketMemory {
-    /// Flows at once.
+    /// Concurrent flows.
     pub(super) flows: u32,
-    /// Bytes of frames that wait.
+    /// Bytes of queued frames.
     pub(super) frames: usize,
     bytes: u64,
     limit: Option<MemoryLimit>,
 }
 
 impl PacketMemory {
-    /// As this process's control group permits.
+    /// Upper bounds under the limit of this process's control group.
     pub(super) fn here(config: &Config) -> PacketMemory {
         PacketMemory::of(config, tightest_limit())
     }
@@ -77,7 +77,7 @@ impl PacketMemory {
         PacketMemory { flows, frames: frames as usize, bytes, limit }
     }
 
-    /// A line for an operator, if the configuration has packet modes.
+    /// Log line for operators, if the configuration has packet modes.
     pub(super) fn describe(&self, config: &Config) -> Option<String> {
         config.frontends_where(Mode::forwards_packets).next()?;
         let PacketMemory { flows, bytes, .. } = self;
@@ -87,7 +87,7 @@ impl PacketMemory {
         ))
     }
 
-    /// A warning, if the limit leaves room for fewer flows than the file names.
+    /// Warning if the limit allows fewer flows than the configuration.
     pub(super) fn warning(&self, config: &Config) -> Option<String> {
         config.frontends_where(Mode::forwards_packets).next()?;
         let limit = self.limit.as_ref()?;
@@ -139,7 +139,8 @@ fn limit_files(groups: &str) -> Vec<PathBuf> {
 }
 
 fn limit_in(file: PathBuf) -> Option<MemoryLimit> {
-    // Version 1 has a number of pages that no machine has where there is no limit, version 2 the word "max".
+    // Without a limit, version 1 has a number of pages that no machine has, version 2 the word
+    // "max".
     const NONE: u64 = 1 << 60;
     let bytes = fs::read_to_string(&file).ok()?.trim().parse().ok().filter(|bytes| *bytes < NONE)?;
     Some(MemoryLimit { bytes, file })

@@ -1,4 +1,4 @@
-//! Wires everything: what a command does, in which order things start and stop.
+//! Wires the crates together: commands, and the order in which parts start and stop.
 
 mod acme;
 mod announce;
@@ -77,13 +77,15 @@ use convey_demo::PacketDemo;
 use convey_logging::Log;
 use convey_model::Mode;
 
-/// What was done before there was a second thread.
+/// Result of the steps before the second thread.
 pub struct Begun(Option<Early>);
 
-/// Loads the file and gives up what it says, if a balancer is to start. To be called while the process has one thread.
+/// Loads the file and gives up privileges, if a balancer is to start. To be called while the
+/// process has one thread.
 ///
 /// # Errors
-/// The user that the file names cannot be had, or the process that is to be upgraded is not understood: words for an operator.
+/// This process cannot become the configured user, or does not understand the process that it is to
+/// upgrade: operator-facing message.
 pub fn begin(cli: &Cli) -> Result<Begun, String> {
     convey_heap::begin();
     convey_config::lower_rights().map_err(|error| format!("cannot lower CAP_DAC_READ_SEARCH: {error}"))?;
@@ -92,19 +94,19 @@ pub fn begin(cli: &Cli) -> Result<Begun, String> {
             let source = sources::of(&cli.options, &cli.options.state_dir);
             Early::begin(file(&cli.options), source, cli.options.socket.as_deref()).map(Some).map(Begun)
         }
-        // They serve nobody but who has started them; the demo makes namespaces.
+        // Other commands serve only the user who started them, and the demo has to make namespaces.
         Some(_) => Ok(Begun(None)),
     }
 }
 
-/// Carries out the command line.
+/// Runs the command of the command line.
 ///
 /// # Errors
-/// If the configuration cannot be used, or start-up failed.
+/// The configuration cannot be used, or the start failed.
 pub fn run(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Failure> {
     let code = carry_out(cli, Begun(early), log)?;
     match PRINT_ERROR.lock().ok().and_then(|mut error| error.take()) {
-        // A balancer has done its work.
+        // A balancer has served clients despite the error.
         Some(error) if !matches!(cli.command, None | Some(Command::Demo { .. })) => {
             Err(anyhow::Error::new(error).context("cannot print").into())
         }
@@ -154,11 +156,11 @@ fn carry_out(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Fail
     }
 }
 
-/// Why a command could not be carried out.
+/// Reason why a command failed.
 pub enum Failure {
-    /// The problems of the configuration, a line each.
+    /// Problems of the configuration, a line each.
     Config(LoadError),
-    /// Start-up failed.
+    /// The start failed.
     Start(anyhow::Error),
 }
 
@@ -169,7 +171,7 @@ impl From<anyhow::Error> for Failure {
 }
 
 impl Display for Failure {
-    /// In one line.
+    /// Formats the failure in one line.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Failure::Config(LoadError::Invalid(problems)) => {
@@ -183,7 +185,7 @@ impl Display for Failure {
 }
 
 impl Failure {
-    /// What to tell whoever has started this with these options.
+    /// Lines for standard error, including hints that depend on the options.
     pub fn lines(&self, options: &Options) -> Vec<String> {
         match self {
             Failure::Config(LoadError::Invalid(problems)) => {
@@ -211,7 +213,7 @@ fn is_missing(error: &LoadError) -> bool {
     matches!(error, LoadError::Unreadable { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 
-/// The file of the source that the command line names.
+/// File of the source that the command line names.
 fn file(options: &Options) -> ConfigFile {
     ConfigFile { mode: options.mode(), ..sources::of(options, &options.state_dir).file() }
 }
@@ -238,7 +240,7 @@ fn try_out(options: &Options, log: &Log) -> Result<ExitCode, Failure> {
     balancer::run(Early::shown(runtime, ConfigFile::new(path), socket), &Show::Servers, log)
 }
 
-/// Where the control path runs: one thread.
+/// Runtime of the control path: one thread.
 fn runtime() -> anyhow::Result<Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
@@ -247,15 +249,16 @@ fn cores() -> usize {
     available_parallelism().map_or(1, |cores| cores.get())
 }
 
-/// Why something could not be printed, first things first.
+/// First error of printing to standard output.
 static PRINT_ERROR: Mutex<Option<io::Error>> = Mutex::new(None);
 
-/// To standard output. Whoever has read enough, such as `head`, may close it. [`run`] tells of other errors at its end.
+/// Prints to standard output. A reader such as `head` may close the output early. [`run`] reports
+/// other errors at its end.
 fn print(text: &str) {
     print_bytes(text.as_bytes());
 }
 
-/// To standard error, which may be full or closed.
+/// Prints to standard error, which may be full or closed.
 fn print_error(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }

@@ -1,5 +1,5 @@
-//! Has the kernel find the neighbours that packets are to be sent to, keep those of ours fresh, check those that flows use,
-//! and forget those that are not needed any more.
+//! Manages the kernel's neighbour entries: resolves next hops for packets, keeps convey's own next
+//! hops fresh, checks those of flows, and releases unneeded ones.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,13 +21,13 @@ use super::clock;
 /// Shortest time between two log lines about neighbours that cannot be resolved.
 const LOG_PERIOD: Duration = Duration::from_secs(1);
 
-/// Between two looks at the kernel's entries.
+/// Interval between reads of the kernel's entries.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Stale entries of clients that the kernel is to check, for each look.
+/// Stale entries of clients that the kernel is to check per round.
 const MAX_PROBED: usize = 256;
 
-/// Processes that have the kernel keep neighbours fresh have this name in their network namespace.
+/// Name, in the network namespace, of processes that keep neighbours fresh.
 pub(super) const NAME: &str = "neighbours";
 
 /// Interface and address.
@@ -40,12 +40,12 @@ pub(super) struct KeptNeighbours(Arc<Mutex<Kept>>);
 #[derive(Debug)]
 struct Kept {
     neighbours: BTreeSet<Neighbour>,
-    /// Whether the next look counts entries of other processes as this one's.
+    /// Whether the next round counts entries of other processes as this one's.
     adopts: bool,
 }
 
 impl Default for Kept {
-    /// At the start there may be entries of a process that handed over to this one, or was killed.
+    /// At the start there may be entries of a predecessor or of a killed process.
     fn default() -> Kept {
         Kept { neighbours: BTreeSet::new(), adopts: true }
     }
@@ -56,12 +56,12 @@ impl KeptNeighbours {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over the entries of a process that was to take the place of this one, and has ended.
+    /// Takes over the entries of a successor process that has ended before it served.
     pub(super) fn adopt(&self) {
         self.lock().adopts = true;
     }
 
-    /// Leaves all of them to the kernel.
+    /// Releases all entries to the kernel.
     pub(super) async fn release(self, netlink: &Netlink) {
         let kept = std::mem::take(&mut self.lock().neighbours);
         for (interface, ip) in kept {
@@ -72,7 +72,8 @@ impl KeptNeighbours {
     }
 }
 
-/// Asks for whom the workers want, until they are gone. Each request ends within seconds, with or without an answer.
+/// Resolves the neighbours that workers request, until the workers are gone. Each request ends
+/// within seconds, with or without an answer.
 pub(super) async fn resolve(
     netlink: Arc<Netlink>,
     mut wanted: Receiver<WantedNeighbour>,
@@ -108,7 +109,7 @@ pub(super) async fn resolve(
     }
 }
 
-/// Looks after the kernel's entries while packets are forwarded.
+/// Maintains the kernel's entries while packets are forwarded.
 pub(super) async fn look_after(
     netlink: Arc<Netlink>,
     sight: Arc<ArcSwap<Sight>>,
@@ -181,21 +182,21 @@ impl Needs {
     }
 }
 
-/// Work of one look at the kernel's entries.
+/// Actions of one round over the kernel's entries.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Round {
-    /// Entries that are left to the kernel.
+    /// Entries to release to the kernel.
     released: Vec<Neighbour>,
-    /// Entries that the kernel is to keep fresh.
+    /// Entries to mark for the kernel to keep fresh.
     kept: Vec<Neighbour>,
-    /// Entries that the kernel is to check.
+    /// Entries for the kernel to check.
     probed: Vec<Neighbour>,
 }
 
-/// Decides on the kernel's entries, look by look. Pure.
+/// Decides on the kernel's entries, round by round. Pure.
 #[derive(Debug, Default)]
 struct Rounds {
-    /// Entries of ours that the last look found unneeded.
+    /// Entries of ours that the last round found unneeded.
     idle: BTreeSet<Neighbour>,
     /// The last entry that was checked.
     probed: Option<Neighbour>,
@@ -236,7 +237,8 @@ fn key(entry: &KernelNeighbour) -> Neighbour {
     (entry.interface, entry.ip)
 }
 
-/// Leaves the neighbours to the kernel that a killed convey had it keep fresh, unless another convey runs. Returns how many.
+/// Releases neighbours that a killed convey kept fresh, unless another convey runs. Returns their
+/// number.
 pub(super) async fn clear(netlink: &Netlink) -> Result<usize, convey_dataplane::net::Error> {
     if OwnedNames::read().is_ok_and(|names| names.contains(NAME)) {
         return Ok(0);

@@ -1,4 +1,4 @@
-//! Whether the kernel forwards packets of open flows, and where.
+//! Kernel flow cache: whether and where the kernel forwards packets of open flows.
 
 use anyhow::anyhow;
 use convey_dataplane::net;
@@ -6,29 +6,31 @@ use convey_dataplane::{CacheError, Offloader, Selection, Sizes, XdpLink, XdpLink
 use convey_model::{Interface, Layer, Nic, Offload, PacketSettings};
 use log::{info, warn};
 
-/// A next hop takes 24 bytes, so there may be many; clients beyond them go through a worker.
+/// Maximum number of next hops in the kernel, 24 bytes each. Clients beyond them are forwarded by a
+/// worker.
 const NEXT_HOPS: u32 = 1 << 16;
 
 /// Bytes of a flow in the kernel: its two entries in the map, and their places in its buckets.
 pub(super) const FLOW_BYTES: u64 = 2 * (192 + 16);
 
-/// Pairs of a frontend and a server that are counted, each with 32 bytes for every core.
+/// Pairs of a frontend and a server with counters, each with 32 bytes for every core.
 const COUNTER_IDS: u16 = 1 << 14;
 
-/// Bytes in the kernel without a flow: the tables of `bpf/maps.h`, and counters for so many cores.
+/// Bytes in the kernel without any flow: the tables of `bpf/maps.h`, and counters for each core.
 pub(super) fn table_bytes(cores: usize) -> u64 {
     (24 << 20) + 32 * u64::from(COUNTER_IDS) * cores as u64
 }
 
-/// What the log says where there is no flow cache.
+/// Log text for a start without flow cache.
 const WORKERS: &str =
     "every packet goes through a worker, which takes several times the CPU of the kernel's flow cache";
 
-/// Starts the flow cache for so many flows as the file wants it; `None` if every packet is to go through a worker. Filters of tc, where it takes
-/// them, get this handle. With XDP, links that another process has `handed` over are used.
+/// Starts the flow cache for `max_flows` flows. Returns `None` if the configuration or the host
+/// leaves every packet to a worker. tc filters get this handle. With XDP, the flow cache uses the
+/// links that another process has `handed` over.
 ///
 /// # Errors
-/// The file asks for what this host does not permit.
+/// The configuration requires a layer that this host does not permit.
 pub(super) fn start(
     (settings, max_flows): (&PacketSettings, u32),
     selection: &Selection,
@@ -72,11 +74,11 @@ pub(super) fn start(
     Ok(Some(offloader))
 }
 
-/// Whether this host has what the file asks for: the programs are loaded, and attached to nothing. Returns what convey would
-/// do without.
+/// Checks whether this host supports the configured offload. Loads the programs, and attaches them
+/// to nothing. Returns the missing features that convey can do without.
 ///
 /// # Errors
-/// Those of [`start`].
+/// See [`start`].
 pub(super) fn try_out(
     settings: &PacketSettings,
     selection: &Selection,
@@ -87,7 +89,7 @@ pub(super) fn try_out(
     if layer == Layer::Worker {
         return Ok(None);
     }
-    // As few as the kernel takes: a start asks for more memory.
+    // The smallest maps that work: a start needs more memory.
     let sizes = Sizes { entries: 1 << 10, next_hops: 1 << 10, counter_ids: 1 << 10 };
     match (Offloader::load(layer, sizes, selection, 0), settings.offload) {
         (Ok(_), _) => Ok(None),

@@ -1,4 +1,4 @@
-//! Where operators ask: the statistics address and the control socket.
+//! Endpoints for operators: the statistics address and the control socket.
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -17,17 +17,17 @@ use super::control_socket::{BoundSocket, ControlSocket, NotBound, log_missing};
 use super::statistics::{Bound, Statistics};
 use super::upgrade::{AdminInUse, AdminSockets, Handed, Taken};
 
-/// Pause between two attempts to have a control socket that another process has.
+/// Interval between attempts to bind a control socket that another process has.
 const RETRY_EVERY: Duration = Duration::from_secs(2);
 
-/// Both are bound: clients that ask wait.
+/// Bound endpoints. Clients that connect wait for an answer.
 pub(super) struct BoundAdmin {
     statistics: Bound,
     control: Result<Option<BoundSocket>, NotBound>,
 }
 
 impl BoundAdmin {
-    /// Binds the address, unless another process has handed its socket over.
+    /// Binds the statistics address, unless another process has handed its socket over.
     pub(super) async fn new(
         listen: SocketAddr,
         control: Result<Option<BoundSocket>, NotBound>,
@@ -36,12 +36,12 @@ impl BoundAdmin {
         Ok(BoundAdmin { statistics: Bound::new(listen, handed).await?, control })
     }
 
-    /// What another process need not have any more.
+    /// Sockets that the previous process may give up, because this one uses them.
     pub(super) fn in_use(&self) -> AdminInUse {
         AdminInUse { statistics: self.statistics.is_handed(), control: matches!(self.control, Ok(Some(_))) }
     }
 
-    /// Answers from now on. The control socket is bound again and again at `named` while another
+    /// Starts to answer clients. Retries to bind the control socket at `named` while another
     /// process has it. To be called in the runtime.
     pub(super) fn serve(
         self,
@@ -65,15 +65,15 @@ impl BoundAdmin {
     }
 }
 
-/// Both answer.
+/// Endpoints that answer clients.
 pub(super) struct Admin {
     pub(super) statistics: Statistics,
-    /// `None`: nobody wants it, or it cannot be had.
+    /// `None`: turned off, or not available.
     pub(super) control: Option<ControlSocket>,
     retry: Option<Retry>,
 }
 
-/// Attempts to have the control socket.
+/// Pending attempts to bind the control socket.
 struct Retry {
     every: Interval,
     named: Option<PathBuf>,
@@ -81,13 +81,13 @@ struct Retry {
 }
 
 impl Admin {
-    /// Says where the control socket is.
+    /// Logs the path of the control socket.
     pub(super) fn tell(&self) {
         self.control.iter().for_each(ControlSocket::tell);
     }
 
-    /// Binds the control socket once the process that had it is gone. Does nothing where there is
-    /// one.
+    /// Binds the control socket once the process that had it is gone. Does nothing if this process
+    /// has one.
     pub(super) async fn retry_control(&mut self) {
         let Some(retry) = &mut self.retry else { return pending().await };
         retry.every.tick().await;
@@ -108,19 +108,20 @@ impl Admin {
         }
     }
 
-    /// The sockets once more, for another process.
+    /// Duplicates of the sockets for another process.
     pub(super) fn sockets(&self) -> AdminSockets {
         let control = self.control.as_ref().and_then(ControlSocket::socket);
         AdminSockets { statistics: self.statistics.socket(), control }
     }
 
-    /// Gives up what another process has taken.
+    /// Gives up the sockets that another process has taken.
     pub(super) async fn give_up(&mut self, taken: &Taken) {
         if taken.statistics {
             self.statistics.give_up().await;
         }
         self.retry = None;
-        // One that was not taken is closed with its file: commands are for the process that serves.
+        // A control socket that was not taken is closed with its file: commands go to the process
+        // that serves.
         if let Some(mut control) = self.control.take()
             && taken.control
         {
@@ -129,7 +130,8 @@ impl Admin {
     }
 }
 
-/// The control socket of the process that hands over. One that is of an older version has none: then it is bound here.
+/// Control socket of the previous process. An older version hands none over: then this process
+/// binds the socket.
 pub(super) fn handed_or_bound(
     handed: Option<&mut Handed>,
     bound: Result<Option<BoundSocket>, NotBound>,
@@ -142,7 +144,7 @@ pub(super) fn handed_or_bound(
     }
 }
 
-/// Without a control socket convey serves clients all the same.
+/// convey serves clients even without a control socket.
 fn served(bound: Result<Option<BoundSocket>, NotBound>, routes: Router) -> Option<ControlSocket> {
     let served = bound.and_then(|bound| {
         let served = bound.map(|bound| bound.serve(routes)).transpose();

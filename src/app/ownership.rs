@@ -1,5 +1,5 @@
-//! The traffic that this process alone forwards on this host: two processes would both capture it, and answer
-//! it.
+//! Ownership of traffic: only one process forwards it on this host. Two processes would both
+//! capture and answer it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,12 +12,13 @@ use convey_model::{Endpoint, FrontendConfig, Mode};
 
 use super::socket_owner::SocketOwner;
 
-/// The frontends of packet modes that are ours.
+/// Frontends of packet modes that this process owns.
 #[derive(Debug, Default)]
 pub(super) struct Ownership(BTreeMap<Endpoint, OwnedName>);
 
 impl Ownership {
-    /// Takes what is wanted and not ours yet; in an upgrade the process before has it, too. Errors leave nothing taken.
+    /// Takes the configured frontends that this process does not own yet. In an upgrade the
+    /// previous process owns them too. After an error nothing is taken.
     pub(super) fn missing(&self, config: &Config) -> anyhow::Result<Ownership> {
         let wanted: BTreeSet<Endpoint> =
             config.frontends_where(Mode::forwards_packets).flat_map(FrontendConfig::endpoints).collect();
@@ -30,36 +31,37 @@ impl Ownership {
         Ok(Ownership(new.into_iter().zip(names).collect()))
     }
 
-    /// How many there are: each is a descriptor.
+    /// Number of owned frontends: each takes a descriptor.
     pub(super) fn len(&self) -> u64 {
         self.0.len() as u64
     }
 
-    /// Keeps these too.
+    /// Adds further frontends.
     pub(super) fn add(&mut self, new: Ownership) {
         self.0.extend(new.0);
     }
 
-    /// Gives up what is forwarded no longer.
+    /// Gives up frontends that are no longer forwarded.
     pub(super) fn keep<'a>(&mut self, forwarded: impl Iterator<Item = &'a Endpoint>) {
         let forwarded: BTreeSet<&Endpoint> = forwarded.collect();
         self.0.retain(|endpoint, _| forwarded.contains(endpoint));
     }
 }
 
-/// The SNAT ports of this process: those of the addresses that servers see, each taken when a server comes to see it.
+/// SNAT ports of this process, for the addresses that servers see. The ports of an address are
+/// taken when a server begins to see it.
 #[derive(Debug)]
 pub(super) struct SnatOwnership {
     ports: RangeInclusive<u16>,
     names: BTreeMap<IpAddr, OwnedName>,
-    /// Addresses whose ports cannot be had, each with the reason in words for an operator.
+    /// Addresses whose ports cannot be taken, each with an operator-facing reason.
     withheld: BTreeMap<IpAddr, String>,
-    /// Those that could not be had at the last attempt.
+    /// Addresses whose ports could not be taken at the last attempt.
     refused: BTreeSet<IpAddr>,
 }
 
 impl SnatOwnership {
-    /// Takes the SNAT ports of these addresses. In an upgrade the process before has them, too.
+    /// Takes the SNAT ports of these addresses. In an upgrade the previous process has them too.
     pub(super) fn take(
         config: &Config,
         addresses: impl IntoIterator<Item = IpAddr>,
@@ -71,7 +73,7 @@ impl SnatOwnership {
         Ok(ours)
     }
 
-    /// Takes the ports of these addresses, too.
+    /// Takes the ports of further addresses.
     pub(super) fn take_all(&mut self, addresses: impl IntoIterator<Item = IpAddr>) -> anyhow::Result<()> {
         for ip in addresses {
             if !self.names.contains_key(&ip) {
@@ -83,8 +85,9 @@ impl SnatOwnership {
         Ok(())
     }
 
-    /// Takes what is `needed` now, which depends on the addresses that are withheld. Returns the reason for each address that cannot
-    /// be had and could be had at the last attempt.
+    /// Takes the ports of addresses that are `needed` now, which depends on the withheld addresses.
+    /// Returns the reason for each address that cannot be taken, unless the previous attempt failed
+    /// too.
     pub(super) fn take_needed(&mut self, needed: impl Fn(&[IpAddr]) -> BTreeSet<IpAddr>) -> Vec<String> {
         let mut refusals = Vec::new();
         loop {
@@ -113,22 +116,22 @@ impl SnatOwnership {
         }
     }
 
-    /// The addresses whose ports are ours.
+    /// Addresses whose ports this process has.
     pub(super) fn addresses(&self) -> Vec<IpAddr> {
         self.names.keys().copied().collect()
     }
 
-    /// The addresses whose ports could not be had.
+    /// Addresses whose ports could not be taken.
     pub(super) fn withheld(&self) -> Vec<IpAddr> {
         self.withheld.keys().copied().collect()
     }
 
-    /// Why the ports of an address could not be had.
+    /// Reason why the ports of an address could not be taken.
     pub(super) fn reason(&self, ip: IpAddr) -> Option<&str> {
         self.withheld.get(&ip).map(String::as_str)
     }
 
-    /// Has addresses that are withheld taken again when they are needed next.
+    /// Allows another attempt for withheld addresses when they are needed next.
     pub(super) fn forget_withheld(&mut self) {
         self.withheld.clear();
     }
@@ -147,7 +150,7 @@ impl SnatOwnership {
     }
 }
 
-/// Why something is not ours, with the process that has it, as far as this user may see.
+/// Error for an owned resource, with the process that owns it if this user may see that.
 fn not_ours(refused: NotOwned) -> anyhow::Error {
     match refused.holder.and_then(|inode| SocketOwner::of(&[inode])) {
         Some(holder) => anyhow!("{TAKEN}: {holder}"),
@@ -163,7 +166,7 @@ mod tests {
     use super::*;
     use convey_dataplane::net::lineage;
 
-    /// Port ranges are names: one that no other test has.
+    /// Port ranges are names, so each test uses its own range.
     fn config(first: u16) -> Config {
         let text = "mode = 'passthrough'\nfrontends.web = { listen_addr = '10.0.0.1:80', backend = 'web' }\n\
                     backends.web.servers.a.addr = '10.0.0.2:80'\n";
@@ -176,7 +179,7 @@ mod tests {
         last.map(|last| IpAddr::from([198, 51, 100, last]))
     }
 
-    /// Another process that has the SNAT ports of an address by the configuration of `first`.
+    /// Another process that owns the SNAT ports of an address, with the configuration of `first`.
     fn third(lineage: u64, ip: IpAddr, first: u16) -> UnixDatagram {
         let name = format!("convey {ip} ports {first}-{} #{lineage:016x}{:016x}", first + 9, 1);
         UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap()

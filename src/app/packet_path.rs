@@ -1,4 +1,4 @@
-//! The packet modes as the balancer sees them: network tables in, threads, guard and reserved ports up.
+//! Data path of the packet modes: network tables, workers, guard and reserved ports.
 
 mod applied;
 mod load;
@@ -51,13 +51,13 @@ use super::stale_filters::{self, Kinds, OwnHandle};
 use super::upgrade::OwnedFlows;
 use super::{clock, neighbours, offload, privileges, route_check};
 
-/// Between two looks at the kernel's tables, which may be long.
+/// Pause between reads of the kernel's tables, which may be long.
 const READ_PAUSE: Duration = Duration::from_millis(20);
 
-/// Between two looks if the first fails.
+/// Pause before another try if the read fails.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Between two looks at MTUs, of which the kernel does not always tell.
+/// Interval between checks of MTUs: the kernel does not always notify of changes.
 const MTU_LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Everything that forwards packets.
@@ -67,21 +67,21 @@ pub(super) struct PacketPath {
     snat_addresses: Vec<IpAddr>,
     snat_choice: SnatChoice,
     snat_watch: SnatWatch,
-    /// Whose their ports are; `None` without an address.
+    /// Division of SNAT ports among the workers; `None` without a SNAT address.
     split: Option<PortSplit>,
-    /// Draining frontends are among them.
+    /// Owned frontends, including draining ones.
     ownership: Ownership,
     snat: SnatOwnership,
-    /// The snapshot that SNAT addresses were taken for.
+    /// Snapshot for which SNAT addresses were taken.
     snat_for: Option<Applied>,
     /// Servers without a SNAT address.
     unreachable: UnreachableServers,
     attachments: Attachments,
-    /// What workers go by.
+    /// State that workers read for each batch.
     sight: Arc<ArcSwap<Sight>>,
     stats: Arc<PacketStats>,
     netlink: Arc<Netlink>,
-    /// Of the guard that outlives us, until that is in force.
+    /// Lease of the guard that outlives this process, until the guard is in force.
     lease: Option<Lease>,
     _filters: OwnHandle,
     _reserved: Option<ReservedPorts>,
@@ -91,8 +91,8 @@ pub(super) struct PacketPath {
     applied: Option<Applied>,
 }
 
-/// What the host gives. Ownership, guard, reserved ports and filters: no other process takes what is forwarded, nor does the
-/// host.
+/// Resources of the host: ownership, guard, reserved ports and filters keep other processes and the
+/// host's stack away from forwarded traffic.
 struct HostResources {
     interfaces: Vec<Interface>,
     snat_addresses: Vec<IpAddr>,
@@ -111,7 +111,7 @@ impl HostResources {
         let (Kernel { netlink, table, network }, settings) = (kernel, &config.passthrough);
         let interfaces = interfaces(config, network)?;
         let snat_addresses = snat_addresses(config, network)?;
-        // Before anything is done that another process would feel.
+        // Take ownership before any step that would affect another process.
         let ownership = Ownership::default().missing(config)?;
         let needs = needs_snat_address(config, network, &snat_addresses);
         let needed = snat_addresses.iter().copied().filter(|ip| needs(*ip));
@@ -119,7 +119,8 @@ impl HostResources {
         let selection = selection(settings, &snat.addresses(), with_backends(config));
         let guard = guard(settings, &selection, &interfaces)?;
         let reserved = reserve_ports(settings, &snat_addresses)?;
-        // The guard is up: what they have forwarded so far does not get to the host's stack.
+        // The guard is up, so packets that these filters forwarded so far do not reach the host's
+        // stack.
         stale_filters::remove(netlink, &table.interfaces, Kinds::FlowCaches).await;
         let filters = OwnHandle::new(netlink, &table.interfaces).await?;
         for found in masquerade::of_host(config, &snat_addresses, network) {
@@ -140,12 +141,12 @@ impl HostResources {
     }
 }
 
-/// The pipeline, and what others share with it.
+/// The pipeline, with the channels and state that others share with it.
 struct Running {
     pipeline: Pipeline,
     sight: Arc<ArcSwap<Sight>>,
     stats: Arc<PacketStats>,
-    /// Neighbours that workers ask for.
+    /// Neighbours that workers need.
     asked: mpsc::Receiver<WantedNeighbour>,
     hop_uses: Vec<HopUse>,
 }
@@ -185,7 +186,7 @@ impl Running {
     }
 }
 
-/// The memory that the packet modes may take, once the log has it.
+/// Memory limits of the packet modes. Logs them.
 fn described_memory(config: &Config) -> PacketMemory {
     let memory = PacketMemory::here(config);
     memory.describe(config).iter().for_each(|line| info!("{line}"));
@@ -199,7 +200,7 @@ fn describe_start(interfaces: &[String], workers: usize) {
 }
 
 impl PacketPath {
-    /// Starts this many workers, and what they need.
+    /// Starts the workers and the drivers that they need.
     pub(super) async fn start(
         parts: &Parts<'_>,
         kernel: Kernel,
@@ -238,7 +239,7 @@ impl PacketPath {
         tasks.spawn(path_mtus::learn(sight.clone(), told));
         tasks.spawn(route_check::watch(netlink.clone(), sight.clone(), snat_addresses.clone()));
         tasks.spawn(read_network(netlink.clone(), table, path_mtus, parts.networks.clone()));
-        // Loading the kernel's programs has taken much.
+        // Loading BPF programs has used much memory.
         convey_heap::trim();
         describe_start(&names, workers);
         Ok(PacketPath {
@@ -266,8 +267,9 @@ impl PacketPath {
         })
     }
 
-    /// Puts our guard of DSR frontends in the place of those that earlier processes have left for the same ones, now that the
-    /// start has succeeded: one that fails takes nobody's guard away. Guards of other frontends go when their time is over.
+    /// Replaces guards that earlier processes have left for the same DSR frontends. Called after a
+    /// successful start, so that a failed start removes no guard. Guards of other frontends are
+    /// removed when their time is over.
     pub(super) async fn take_over(&mut self, config: &Config) {
         if let Some(lease) = self.lease.take() {
             lease.renew();
@@ -283,7 +285,7 @@ impl PacketPath {
         self.tasks.spawn(stale_filters::outlast(self.netlink.clone(), others));
     }
 
-    /// Where flows can be asked for.
+    /// Handle for queries of flows.
     pub(super) fn flows(&self) -> PacketFlows {
         self.attachments.pipeline().flows()
     }
@@ -293,7 +295,7 @@ impl PacketPath {
         self.stats.clone()
     }
 
-    /// Whom servers see; nobody without a frontend in passthrough mode at the start.
+    /// SNAT addresses that servers see; `None` without a frontend in passthrough mode at the start.
     pub(super) fn snat(&self) -> Option<Snat<'_>> {
         self.split.as_ref().map(|split| Snat { addresses: &self.snat_addresses, split })
     }
@@ -303,12 +305,12 @@ impl PacketPath {
         !self.settings.snat_addresses.is_empty()
     }
 
-    /// What workers go by.
+    /// State that workers read for each batch.
     pub(super) fn sight(&self) -> Arc<ArcSwap<Sight>> {
         self.sight.clone()
     }
 
-    /// What else workers go by since the start, which was with this configuration.
+    /// Further facts that workers use since the start, which was with this configuration.
     pub(super) fn facts(&self, config: &Config) -> PacketFacts {
         PacketFacts {
             snat_addresses: self.snat_addresses.clone(),
@@ -320,24 +322,25 @@ impl PacketPath {
         }
     }
 
-    /// Takes what the configuration adds; it is ours with [`PacketPath::own`].
+    /// Takes ownership of frontends that the configuration adds. [`PacketPath::own`] keeps the
+    /// ownership.
     pub(super) fn missing(&self, config: &Config) -> Result<Ownership, String> {
         self.ownership.missing(config).map_err(|error| format!("{error:#}"))
     }
 
-    /// How many frontends are owned now.
+    /// Number of owned frontends.
     pub(super) fn owned(&self) -> u64 {
         self.ownership.len()
     }
 
-    /// Keeps what was taken for as long as it is forwarded.
+    /// Keeps the ownership for as long as the frontends are forwarded.
     pub(super) fn own(&mut self, ownership: Ownership) {
         self.ownership.add(ownership);
     }
 
-    /// Has workers go by this snapshot.
+    /// Publishes this snapshot to the workers.
     pub(super) fn see(&mut self, snapshot: &Arc<Snapshot>) {
-        // Health decides nothing of it.
+        // Health alone changes no SNAT address.
         if !self.snat_for.as_ref().is_some_and(|applied| applied.is_of(snapshot)) {
             self.snat_for = Some(Applied::of(snapshot));
             self.take_snat_addresses(snapshot);
@@ -346,9 +349,10 @@ impl PacketPath {
         self.sight.store(Arc::new(sight.withholding(self.snat.withheld().into())));
     }
 
-    /// Captures and guards what this snapshot forwards, on the interfaces that it passes by now.
+    /// Captures and guards the traffic of this snapshot, on the interfaces that its packets pass
+    /// now.
     pub(super) fn on_snapshot(&mut self, snapshot: &Snapshot) {
-        // Health decides nothing of it.
+        // Health alone changes nothing that is captured.
         if self.applied.as_ref().is_some_and(|applied| applied.is_of(snapshot)) {
             return;
         }
@@ -376,7 +380,7 @@ impl PacketPath {
         self.attachments.route(network);
         if is_other && !named.is_empty() {
             for interface in passed(&[], &vips, servers, network) {
-                // One that has announced addresses carries no traffic.
+                // The interface with announced addresses carries no traffic.
                 let is_announced =
                     snapshot.announce.as_ref().is_some_and(|one| one.interface == interface.name);
                 if !named.contains(&interface.name) && !is_announced {
@@ -386,19 +390,20 @@ impl PacketPath {
         }
     }
 
-    /// Handles no frame until [`PacketPath::release`]; the flow cache goes on. The answers are the flows.
+    /// Stops handling frames until [`PacketPath::release`]; the flow cache goes on. The answers
+    /// contain the flows.
     pub(super) fn hold(&self) -> Answers<WorkerFlows> {
         self.attachments.pipeline().hold_workers()
     }
 
-    /// The links by which the flow cache is attached to drivers, for another process.
+    /// Links that attach the flow cache to drivers, for another process.
     pub(super) fn xdp_links(&self) -> io::Result<XdpLinks> {
         self.attachments.xdp_links()
     }
 
-    /// Handles frames again, and removes the filters of the other process: there was no upgrade,
-    /// and that process has ended. A killed process leaves its guard of DSR frontends attached, and
-    /// before Linux 6.6 its flow cache.
+    /// Handles frames again after a failed upgrade, and removes the filters of the other process,
+    /// which has ended. A killed process leaves its guard of DSR frontends attached, and before
+    /// Linux 6.6 its flow cache.
     pub(super) fn release(&mut self) {
         for error in self.attachments.take_xdp_links() {
             warn!("the flow cache of the other process may forward on: {}", causes(&error));
@@ -412,18 +417,18 @@ impl PacketPath {
         });
     }
 
-    /// While no frame is handled: what the flow cache has seen since.
+    /// Flow cache events since [`PacketPath::hold`].
     pub(super) fn cache_events(&self) -> Answers<Vec<CacheEvent>> {
         self.attachments.pipeline().cache_events()
     }
 
-    /// Begins to capture, where another process hands over to this one. Frames wait for its flows.
+    /// Begins to capture in an upgrade. Frames wait for the flows of the other process.
     pub(super) fn capture(&mut self) -> anyhow::Result<()> {
         self.attachments.capture().context("cannot capture")
     }
 
-    /// Goes on with flows of another process, whose owners have the numbers of this snapshot; their frames wait for
-    /// [`PacketPath::hear`]. Returns how many open ones cannot.
+    /// Continues flows of another process; `snapshot` has the numbers of their owners. Their frames
+    /// wait for [`PacketPath::hear`]. Returns how many open flows cannot continue.
     pub(super) fn begin(&mut self, flows: OwnedFlows, snapshot: &Arc<Snapshot>) -> anyhow::Result<usize> {
         let OwnedFlows { flows, since, lost } = flows;
         if lost > 0 {
@@ -438,7 +443,7 @@ impl PacketPath {
         self.sight.store(sight.clone());
         let answers = self.attachments.pipeline().restore(flows, since, &sight).wait();
         let lost: usize = answers.context("a worker thread does not take the flows")?.into_iter().sum();
-        // The process before this one goes on with those that are lost.
+        // If flows are lost, the previous process continues them.
         if lost == 0
             && let Some(error) = self.attachments.take_xdp_links().into_iter().next()
         {
@@ -447,19 +452,20 @@ impl PacketPath {
         Ok(lost)
     }
 
-    /// Takes note of what the flow cache of the process before this one has seen, and then handles the frames that wait: a FIN
-    /// among them may be of a connection that has opened meanwhile.
+    /// Applies the events of the previous process's flow cache before the waiting frames: a FIN
+    /// among these may belong to a connection that has opened meanwhile.
     pub(super) fn hear(&self, events: Vec<CacheEvent>) {
         self.attachments.pipeline().hear(events);
         self.attachments.pipeline().release_workers();
     }
 
-    /// Stops: another process goes on with the flows.
+    /// Stops after another process has taken over the flows.
     pub(super) fn leave(self) {
         self.attachments.leave();
     }
 
-    /// Sends what is queued, and stops. The kernel keeps no neighbour fresh for this process any more.
+    /// Sends the queued frames and stops. The kernel no longer keeps neighbours fresh for this
+    /// process.
     pub(super) async fn stop(mut self) {
         self.tasks.shutdown().await;
         self.attachments.stop();
@@ -467,7 +473,7 @@ impl PacketPath {
     }
 }
 
-/// Reserves the SNAT ports, if any are used; else gives back those of a process that is gone.
+/// Reserves the SNAT ports, if any are used; otherwise gives back those of a process that is gone.
 fn reserve_ports(
     settings: &PacketSettings,
     snat_addresses: &[IpAddr],
@@ -479,13 +485,13 @@ fn reserve_ports(
     Ok(Some(ReservedPorts::add(settings.snat_ports.clone())?))
 }
 
-/// Makes each worker's end of the flow cache.
+/// Makes each worker's writer for the flow cache.
 fn writers(offloader: Option<&Offloader>) -> impl FnMut() -> Option<Box<dyn FlowCache>> {
     let epoch = clock::monotonic_start();
     move || offloader.and_then(|offloader| offloader.writer(epoch).ok())
 }
 
-/// Reads the kernel's tables when they change, and sends them on with the path MTUs.
+/// Reads the kernel's tables when they change, and sends them with the path MTUs.
 async fn read_network(
     netlink: Arc<Netlink>,
     mut table: NetworkTables,
@@ -515,12 +521,12 @@ async fn read_network(
                 false
             }
         };
-        // The first change is sent at once; a burst of later ones is read together.
+        // The first change is sent at once; later changes of a burst are read together.
         tokio::time::sleep(READ_PAUSE).await;
     }
 }
 
-/// The addresses of all servers that packets are forwarded to.
+/// Addresses of all servers that packets are forwarded to.
 pub(super) fn servers_of(snapshot: &Snapshot) -> Vec<IpAddr> {
     let forwarded = snapshot.frontends.iter().filter(|frontend| frontend.config.mode.forwards_packets());
     let servers = forwarded.flat_map(|frontend| &frontend.pool.servers).map(|server| server.config.addr);
@@ -528,7 +534,7 @@ pub(super) fn servers_of(snapshot: &Snapshot) -> Vec<IpAddr> {
     servers.chain(draining).map(|addr| addr.ip()).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// The addresses of the servers that see SNAT addresses.
+/// Addresses of the servers that see SNAT addresses.
 fn servers_with_snat(snapshot: &Snapshot) -> BTreeSet<IpAddr> {
     let with_snat = snapshot.frontends.iter().filter(|frontend| frontend.config.mode.has_snat());
     let pools = with_snat.flat_map(|frontend| frontend.pools());
@@ -537,7 +543,7 @@ fn servers_with_snat(snapshot: &Snapshot) -> BTreeSet<IpAddr> {
         .collect()
 }
 
-/// An old kernel, or a container's that allows neither.
+/// Error text for an old kernel, or a container's kernel that allows neither.
 const NO_GUARD: &str = "cannot keep the host's stack from this traffic (needs Linux 6.6, or 5.12 and nftables; \
     passthrough.guard = false does without, see iptables/)";
 

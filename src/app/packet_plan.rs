@@ -16,12 +16,12 @@ use convey_model::{
 
 use super::{dispatch_seed, snat_watch};
 
-/// Addresses of a family that may take the place of those that servers see now.
+/// Spare addresses of a family, in case the ones that servers see now have to be replaced.
 const MAX_SPARE: usize = 8;
 
-/// How many threads forward: one for each core but one, unless the file says otherwise. In passthrough each needs SNAT ports
-/// that no frontend at these addresses has: at least a quarter of an even share, or its clients would soon have none. A number in the
-/// file is checked with the file.
+/// Number of workers: one for each core but one, unless configured. In passthrough each worker
+/// needs SNAT ports that no frontend at these addresses has: at least a quarter of an even share,
+/// or its clients would soon have no port. Validation of the file checks a configured number.
 pub(super) fn workers(config: &Config, cores: usize, snat_addresses: &[IpAddr]) -> usize {
     if let Some(workers) = config.passthrough.workers {
         return workers.into();
@@ -38,7 +38,7 @@ pub(super) fn workers(config: &Config, cores: usize, snat_addresses: &[IpAddr]) 
     (1..=wanted.min(ports.len())).rev().find(has_ports).unwrap_or(1)
 }
 
-/// The interfaces to capture on: those named, or those that hold a VIP or lead to a server.
+/// Interfaces to capture on: the named ones, or those that hold a VIP or lead to a server.
 pub(super) fn interfaces(config: &Config, network: &NextHops) -> anyhow::Result<Vec<Interface>> {
     let named = &config.passthrough.interfaces;
     let (snat, servers) = (&config.passthrough.snat_addresses, servers(config, Mode::forwards_packets));
@@ -52,8 +52,8 @@ pub(super) fn interfaces(config: &Config, network: &NextHops) -> anyhow::Result<
     Ok(chosen)
 }
 
-/// The interfaces that packets pass: those named that there are, or those that hold a VIP or lead to a server from one of our
-/// addresses.
+/// Interfaces that packets pass: the named ones that exist, or those that hold a VIP or lead to a
+/// server from one of our addresses.
 pub(super) fn passed(
     named: &[String],
     vips: &[IpAddr],
@@ -68,13 +68,14 @@ pub(super) fn passed(
     all.filter(|interface| indices.contains(&interface.index)).cloned().collect()
 }
 
-/// How the SNAT addresses of servers are chosen.
+/// Method by which the SNAT addresses of servers are chosen.
 pub(super) fn snat_choice(config: &Config) -> SnatChoice {
     if config.passthrough.snat_addresses.is_empty() { SnatChoice::Kernel } else { SnatChoice::Named }
 }
 
-/// Addresses that servers may see: those named, or for each family that passthrough is used with those of the interfaces towards
-/// its servers which are no VIPs; VIPs if there are no others. Those that servers see now come first.
+/// Addresses that servers may see: the named ones. Otherwise, for each family of a passthrough
+/// frontend, the addresses of the interfaces towards its servers, without VIPs unless there are no
+/// others. Addresses that servers see now come first.
 pub(super) fn snat_addresses(config: &Config, network: &NextHops) -> anyhow::Result<Vec<IpAddr>> {
     let passthrough = config.frontends_where(Mode::has_snat).flat_map(|frontend| &frontend.listen);
     let families: BTreeSet<bool> = passthrough.map(|listen| !listen.is_ipv4()).collect();
@@ -138,7 +139,7 @@ fn snat_addresses_towards(
     Ok(addresses)
 }
 
-/// Whether a server sees this SNAT address now, or an operator has named it.
+/// Whether a server sees this SNAT address now, or the configuration names it.
 pub(super) fn needs_snat_address(
     config: &Config,
     network: &NextHops,
@@ -151,7 +152,8 @@ pub(super) fn needs_snat_address(
     move |ip| is_named || seen.contains(&ip) || seen.is_empty() && first == Some(ip)
 }
 
-/// The SNAT addresses that each server of passthrough sees, but for those that it sees only while the ports of these are in use.
+/// SNAT addresses that each server of passthrough sees, without addresses that are used only while
+/// all ports of these are in use.
 pub(super) fn snat_of_servers(
     config: &Config,
     network: &NextHops,
@@ -162,14 +164,14 @@ pub(super) fn snat_of_servers(
     servers.map(|server| (server, choice.among(network, server, addresses))).collect()
 }
 
-/// The SNAT addresses of the file that no server of passthrough sees, each with a warning.
+/// Configured SNAT addresses that no server of passthrough sees, each with a warning.
 pub(super) fn unused_snat_addresses(config: &Config, network: &NextHops) -> Vec<(IpAddr, String)> {
     let servers = servers(config, Mode::has_snat).into_iter().collect();
     let unused = convey_forward::unused_snat_addresses(network, &servers, &config.passthrough.snat_addresses);
     unused.into_iter().map(|(ip, reason)| (ip, snat_watch::unused_line(ip, &reason))).collect()
 }
 
-/// The configuration with what it leaves to this host: interfaces, SNAT addresses and workers.
+/// The configuration, completed for this host: interfaces, SNAT addresses and workers.
 pub(super) fn resolve(mut config: Config, network: &NextHops, cores: usize) -> anyhow::Result<Config> {
     let interfaces = interfaces(&config, network)?;
     let addresses = snat_addresses(&config, network)?;
@@ -183,7 +185,8 @@ pub(super) fn resolve(mut config: Config, network: &NextHops, cores: usize) -> a
     Ok(config)
 }
 
-/// The traffic that is ours. Servers answer us if a passthrough frontend uses them.
+/// Traffic that this process captures. Servers send answers to SNAT addresses if a passthrough
+/// frontend uses them.
 pub(super) fn selection<'a>(
     settings: &PacketSettings,
     snat_addresses: &[IpAddr],
@@ -192,13 +195,13 @@ pub(super) fn selection<'a>(
     Selection::new(frontends, snat_addresses.iter().copied(), settings.snat_ports.clone())
 }
 
-/// Where those of these frontends listen that are in DSR mode.
+/// Endpoints of the frontends in DSR mode.
 pub(super) fn dsr<'a>(frontends: impl IntoIterator<Item = &'a FrontendConfig>) -> BTreeSet<Endpoint> {
     let dsr = frontends.into_iter().filter(|frontend| frontend.mode.is_dsr());
     dsr.flat_map(FrontendConfig::endpoints).collect()
 }
 
-/// The frontends, each with each of its backends.
+/// Pairs of each frontend and each of its backends.
 pub(super) fn with_backends(config: &Config) -> impl Iterator<Item = (&FrontendConfig, &BackendConfig)> {
     config.frontends.iter().flat_map(|frontend| {
         let backends = frontend.backends().filter_map(|name| config.backend(name));
@@ -206,7 +209,7 @@ pub(super) fn with_backends(config: &Config) -> impl Iterator<Item = (&FrontendC
     })
 }
 
-/// Which worker gets a packet.
+/// Rule that assigns packets to workers.
 pub(super) fn dispatch(config: &Config, workers: usize, snat_addresses: &[IpAddr]) -> Dispatch {
     let replies =
         (!snat_addresses.is_empty()).then(|| (snat_addresses, split(config, workers, snat_addresses)));
@@ -214,7 +217,8 @@ pub(super) fn dispatch(config: &Config, workers: usize, snat_addresses: &[IpAddr
     Dispatch::new(workers as u16, replies).with_seed(dispatch_seed::get(workers_own_ports))
 }
 
-/// One for each worker, with its part of the flows and of the SNAT ports. `secret` returns seeds that nobody can predict.
+/// Forwarders, one for each worker, with its part of the flows and of the SNAT ports. `secret`
+/// returns unpredictable seeds.
 pub(super) fn forwarders(
     (config, max_flows): (&Config, u32),
     workers: usize,
@@ -239,13 +243,14 @@ pub(super) fn forwarders(
     settings.map(Forwarder::new).collect()
 }
 
-/// Without the ports of frontends at the same addresses. The clients of one that a reload adds there go to one worker.
+/// Division of SNAT ports without the ports of frontends at the same addresses. If a reload adds
+/// such a frontend, its clients go to one worker.
 pub(super) fn split(config: &Config, workers: usize, snat_addresses: &[IpAddr]) -> PortSplit {
     let ports = &config.passthrough.snat_ports;
     PortSplit::new(ports.clone(), workers as u16).without(taken(config, snat_addresses))
 }
 
-/// The SNAT ports that frontends have at these addresses, in whatever mode they are.
+/// SNAT ports that frontends of any mode use at these addresses.
 fn taken(config: &Config, snat_addresses: &[IpAddr]) -> BTreeSet<u16> {
     let listen = config.frontends.iter().flat_map(|frontend| &frontend.listen);
     let ports = listen.filter(|listen| snat_addresses.contains(&listen.ip())).flat_map(Listen::ports);
@@ -257,7 +262,7 @@ fn vips(config: &Config) -> Vec<IpAddr> {
     listen.map(Listen::ip).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// The servers of frontends in these modes.
+/// Servers of frontends in these modes.
 pub(super) fn servers(config: &Config, modes: fn(Mode) -> bool) -> Vec<IpAddr> {
     let used = config.backends_in(modes);
     let backends = config.backends.iter().filter(|backend| used.contains(backend.name.as_str()));
@@ -324,7 +329,7 @@ mod tests {
         }
     }
 
-    /// One backend a mode, servers of both families behind eth2, the way to those of DSR is eth3.
+    /// One backend per mode; servers of both families behind eth2, DSR servers behind eth3.
     const MIXED: &str = r#"
         frontends.relayed = { listen_addr = "10.0.0.1:80", backend = "relayed" }
         frontends.v4 = { mode = "passthrough", listen_addr = "10.0.0.1:81", backend = "v4" }

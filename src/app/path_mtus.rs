@@ -1,4 +1,4 @@
-//! Learns path MTUs of tunnels from what routers say of outer packets.
+//! Learns path MTUs of tunnels from ICMP errors of routers about outer packets.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -18,22 +18,23 @@ use tokio::time::sleep;
 
 use super::clock;
 
-/// The path MTU to each server that a router has reported one of, in bytes.
+/// Path MTU, in bytes, to each server for which a router has reported one.
 pub(super) type MtuByServer = Arc<BTreeMap<IpAddr, u32>>;
 
-/// How often it is looked whether a backend has a tunnel by now.
+/// Interval between checks whether a backend has a tunnel.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Between two looks at errors: anybody can send very many. In a flood, errors are lost, and routers repeat those that are true.
+/// Pause between reads of ICMP errors: anyone can send very many. A flood loses errors, and routers
+/// repeat the genuine ones.
 const READ_PAUSE: Duration = Duration::from_millis(10);
 
-/// After a change. Each one has every worker look at all of its flows.
+/// Pause after a change. Each change makes every worker check all of its flows.
 const CHANGE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Before the next try, where errors cannot be heard.
+/// Pause before another try, if errors cannot be received.
 const OPEN_PAUSE: Duration = Duration::from_secs(60);
 
-/// Hears routers once there is a tunnel, and says which paths are narrow now.
+/// Receives ICMP errors once there is a tunnel, and publishes the path MTU of each server.
 pub(super) async fn learn(sight: Arc<ArcSwap<Sight>>, told: watch::Sender<MtuByServer>) {
     while sight.load().plan().tunnels.is_empty() {
         sleep(LOOK_EVERY).await;
@@ -48,7 +49,7 @@ pub(super) async fn learn(sight: Arc<ArcSwap<Sight>>, told: watch::Sender<MtuByS
     }
 }
 
-/// Ends if the errors can no longer be heard.
+/// Receives ICMP errors. Ends when the socket fails.
 async fn listen(sight: &ArcSwap<Sight>, told: &watch::Sender<MtuByServer>) -> io::Result<Infallible> {
     let (mut socket, mut paths) = (PathMtuSocket::open()?, PathMtus::default());
     let mut users = TunnelUsers::default();
@@ -75,7 +76,7 @@ async fn listen(sight: &ArcSwap<Sight>, told: &watch::Sender<MtuByServer>) -> io
     }
 }
 
-/// One line a change, of however many servers: forged errors make lines, too.
+/// Logs one line per change, for any number of servers: forged errors cause lines too.
 fn log(narrower: &[TunnelMtuReport], by_server: &BTreeMap<IpAddr, u32>) {
     let Some(TunnelMtuReport { server, router, .. }) = narrower.first() else { return };
     let (server, router) = (server.ip(), router.ip());

@@ -1,4 +1,4 @@
-//! The two ways of forwarding, side by side: proxied connections, and packets.
+//! The two data paths side by side: proxied connections, and packets.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -33,35 +33,35 @@ use super::resources;
 use super::restart::Started;
 use super::upgrade::{AdminInUse, HeldFlows, LetGo, Predecessor};
 
-/// How long a stop takes at most to tell clients of the packet modes that their connections are cut.
+/// Upper bound for the time in which a stop resets the connections of packet modes.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What forwards: of each kind, if a frontend needed it at the start.
+/// Data paths, each present if a frontend needed it at the start.
 pub(super) struct Paths {
     proxy: Option<ProxyPath>,
     packets: Option<PacketPath>,
-    /// Whether another process forwards the packets that this one forwarded.
+    /// Whether another process has taken over this process's packet forwarding.
     has_left_packets: bool,
     logs: Logs,
     changed: Arc<Notify>,
-    /// The process before this one, until it has let go of what was handed over.
+    /// Previous process, until it has handed everything over.
     predecessor: Option<Awaited>,
-    /// Why it has not.
+    /// Reason why the handover failed.
     not_let_go: Option<anyhow::Error>,
 }
 
-/// A process that waits for this one, and which of its sockets for operators are in use here.
+/// Previous process that waits for this one, with its operator sockets that this one uses.
 struct Awaited {
     process: Predecessor,
     admin: AdminInUse,
 }
 
-/// What they are started with.
+/// Input of a data path's start.
 pub(super) struct Parts<'a> {
     pub(super) config: &'a Config,
     pub(super) threads: Threads,
     pub(super) open_files: u64,
-    /// Its counters have [`Threads::columns`].
+    /// Snapshot whose counters have [`Threads::columns`] columns.
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) failures: mpsc::Sender<ConnectFailures>,
     pub(super) networks: mpsc::Sender<convey_model::NetworkTables>,
@@ -70,11 +70,11 @@ pub(super) struct Parts<'a> {
     pub(super) trace: Arc<TraceHub>,
     /// Whether another process hands over to this one.
     pub(super) is_upgrade: bool,
-    /// Its flow cache's links to drivers.
+    /// Links of the previous process's flow cache to drivers.
     pub(super) xdp_links: &'a XdpLinks,
 }
 
-/// How many threads forward, of each kind.
+/// Number of forwarding threads of each kind.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Threads {
     pub(super) packets: usize,
@@ -82,7 +82,7 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// None without a frontend of the kind. The kernel has been asked if packets are forwarded.
+    /// Zero threads for a kind without a frontend. `kernel` is `Some` if packets are forwarded.
     pub(super) fn new(config: &Config, cores: usize, kernel: Option<&Kernel>) -> anyhow::Result<Threads> {
         let packets = match kernel {
             Some(Kernel { network, .. }) => {
@@ -93,13 +93,13 @@ impl Threads {
         Ok(Threads { packets, proxy: proxy_workers(config, cores) })
     }
 
-    /// How many count traffic: those of packets first, then those of the proxy.
+    /// Number of threads that count traffic: packet workers first, then proxy workers.
     pub(super) fn columns(self) -> usize {
         self.packets + self.proxy
     }
 }
 
-/// The sockets, names and logs of the next configuration, ready for use.
+/// Prepared sockets, ownership and logs of the next configuration.
 pub(super) struct Ready {
     proxy: Option<convey_proxy::PreparedSockets>,
     ownership: Option<Ownership>,
@@ -107,7 +107,8 @@ pub(super) struct Ready {
 }
 
 impl Paths {
-    /// Starts what the frontends need; nothing is published yet. The kernel has been asked if packets are forwarded.
+    /// Starts the data paths that the frontends need; no snapshot is published yet. `kernel` is
+    /// `Some` if packets are forwarded.
     pub(super) async fn start(
         parts: &Parts<'_>,
         kernel: Option<Kernel>,
@@ -131,12 +132,12 @@ impl Paths {
         })
     }
 
-    /// Is notified of each snapshot once it is published.
+    /// Notification of each snapshot once it is published.
     pub(super) fn changed(&self) -> Arc<Notify> {
         self.changed.clone()
     }
 
-    /// What it goes by beside the snapshot; this is the configuration of the start.
+    /// Facts beside the snapshot for `explain`; `config` is the configuration of the start.
     pub(super) fn view(&self, config: &Config) -> DataPathView {
         DataPathView {
             sight: self.packets.as_ref().map(PacketPath::sight),
@@ -145,7 +146,7 @@ impl Paths {
         }
     }
 
-    /// The listening sockets, for another process.
+    /// Duplicates of the listening sockets for another process.
     pub(super) fn offer(&self) -> impl Future<Output = HandedSockets> + use<> {
         let offer = self.proxy.as_ref().map(ProxyPath::offer);
         async move {
@@ -161,7 +162,7 @@ impl Paths {
         self.packets.as_ref().map_or_else(|| Ok(XdpLinks::new()), PacketPath::xdp_links)
     }
 
-    /// The listening sockets of TCP once more.
+    /// Duplicates of the TCP listening sockets.
     pub(super) async fn listening(&self) -> HandedSockets {
         let Some(proxy) = &self.proxy else { return HandedSockets::new() };
         let mut sockets = proxy.offer().await;
@@ -169,8 +170,9 @@ impl Paths {
         sockets
     }
 
-    /// Reads no datagrams and forwards no packets until [`Paths::release`]; the flow cache does. Returns the sessions of UDP, and the
-    /// flows, whose owners have the numbers of this snapshot.
+    /// Stops reading datagrams and forwarding packets until [`Paths::release`]; the flow cache goes
+    /// on. Returns the sessions of UDP and the flows, with this snapshot's numbers for their
+    /// owners.
     pub(super) fn hold(
         &self,
         snapshot: Arc<Snapshot>,
@@ -186,13 +188,13 @@ impl Paths {
         (sessions, flows)
     }
 
-    /// Goes on: there was no upgrade.
+    /// Continues after a failed upgrade.
     pub(super) fn release(&mut self) {
         self.proxy.iter().for_each(ProxyPath::release);
         self.packets.iter_mut().for_each(PacketPath::release);
     }
 
-    /// Stops forwarding packets: another process goes on with the flows.
+    /// Stops forwarding packets after another process has taken over the flows.
     pub(super) fn leave_packets(&mut self) {
         if let Some(packets) = self.packets.take() {
             self.has_left_packets = true;
@@ -200,8 +202,8 @@ impl Paths {
         }
     }
 
-    /// Takes these sockets of another process where some would be bound, and tells it before it serves. `admin` says which of its
-    /// others are in use here.
+    /// Accepts sockets of another process in place of new ones, and remembers the process for the
+    /// handover. `admin` holds which operator sockets are in use here.
     pub(super) fn expect(&mut self, process: Option<Predecessor>, sockets: HandedSockets, admin: AdminInUse) {
         if let Some(proxy) = &mut self.proxy {
             proxy.expect(sockets);
@@ -209,10 +211,10 @@ impl Paths {
         self.predecessor = process.map(|process| Awaited { process, admin });
     }
 
-    /// Has the process before this one let go, if there is one, and goes on with its flows by this snapshot. Returns its sessions;
-    /// `None` if clients must not be let in.
+    /// Takes over from the previous process, if there is one, and continues its flows by this
+    /// snapshot. Returns its sessions, or `None` if clients must not be accepted.
     fn take_over_from_predecessor(&mut self, snapshot: &Arc<Snapshot>) -> Option<Vec<HandedSession>> {
-        // Closes the sockets that nobody wants, also without such a process.
+        // Also closes unused sockets, even without a previous process.
         let taken = self.proxy.as_mut().map(ProxyPath::taken).unwrap_or_default();
         let Some(awaited) = self.predecessor.take() else { return Some(Vec::new()) };
         let sessions = self.take_over_from(&awaited, taken, snapshot);
@@ -242,38 +244,39 @@ impl Paths {
         Ok(sessions)
     }
 
-    /// The SNAT addresses that were chosen of this host's, as the file names none.
+    /// SNAT addresses that convey chose on this host because the configuration names none.
     fn chosen_addresses(&self) -> Option<&[IpAddr]> {
         let packets = self.packets.as_ref().filter(|packets| !packets.has_named_addresses())?;
         packets.snat().map(|snat| snat.addresses)
     }
 
-    /// What the flow cache has seen since the workers were held; `None` without packet modes.
+    /// Flow cache events since the workers were held; `None` without packet modes.
     pub(super) fn cache_events(&self) -> Option<Answers<Vec<CacheEvent>>> {
         self.packets.as_ref().map(PacketPath::cache_events)
     }
 
-    /// Another process's flow cache has seen this of the flows that go on here.
+    /// Applies events of another process's flow cache to the flows that continue here.
     pub(super) fn hear(&self, events: Vec<CacheEvent>) {
         self.packets.iter().for_each(|packets| packets.hear(events.clone()));
     }
 
-    /// Whether the process before this one has let go.
+    /// Whether the previous process has handed over.
     ///
     /// # Errors
-    /// Why it has not. Then nobody is served here.
+    /// Reason why the handover failed. Then this process serves no client.
     pub(super) fn has_taken_over(&mut self) -> anyhow::Result<()> {
         self.not_let_go.take().map_or(Ok(()), Err)
     }
 
-    /// To be called once everything has started.
+    /// Replaces the guards of earlier processes. To be called once everything has started.
     pub(super) async fn take_over(&mut self, config: &Config) {
         if let Some(packets) = &mut self.packets {
             packets.take_over(config).await;
         }
     }
 
-    /// Waits for the workers to have heard of all connections that the flow cache has opened by now.
+    /// Waits until the workers have received the events of all connections that the flow cache has
+    /// opened so far.
     pub(super) async fn wait_until_idle(&self) {
         if self.packet_stats().is_some() {
             sleep(Duration::from_millis(150)).await;
@@ -285,7 +288,7 @@ impl Paths {
         self.packets.as_ref().map(PacketPath::stats)
     }
 
-    /// Where flows of both kinds can be asked for.
+    /// Handles for queries of both kinds of flows.
     pub(super) fn flows(&self) -> FlowSources {
         FlowSources::new(
             self.packets.as_ref().map(PacketPath::flows),
@@ -293,7 +296,7 @@ impl Paths {
         )
     }
 
-    /// Connections that are open now. Of flows those count whose client is known to be there.
+    /// Number of open connections. A flow counts if its client is known to be present.
     pub(super) fn open_connections(&self) -> impl Fn(&Traffic) -> u64 + use<> {
         let proxied = self.proxy.as_ref().map(ProxyPath::open_connections);
         let packets = self.packet_stats();
@@ -303,20 +306,21 @@ impl Paths {
         }
     }
 
-    /// Those of them that go on without us.
+    /// Number of open connections that continue after this process has ended.
     pub(super) fn outlasting_connections(&self) -> impl Fn(&Snapshot) -> u64 + use<> {
         let packets = self.packet_stats();
         move |snapshot| {
             let flows = packets.as_ref().map_or(0, |packets| packets.gauge(Gauge::OpenFlows));
-            // Half-open ones have slots, too.
+            // Half-open connections have slots too.
             snapshot.outlasting_connections().min(flows)
         }
     }
 
-    /// Begins nothing new, lets what is open finish until time is `over`, cuts and counts what is left, and
-    /// stops. Another process has the sockets of the places that are `left`. The file, and servers' health, are looked after till the end: clients may be
-    /// denied, and connections to servers that go down reset. For flows routes and time are, too.
-    /// Returns how many go on without us.
+    /// Accepts nothing new, lets open connections finish until time is `over`, then cuts and counts
+    /// the rest, and stops. Another process has the sockets at the endpoints in `left`. The
+    /// configuration and server health stay in effect until the end: clients may be denied, and
+    /// connections to servers that go down reset. For flows, routes and timeouts stay in effect
+    /// too. Returns how many connections continue after this process.
     pub(super) async fn stop(
         mut task: Task<Paths>,
         mut events: ControlEvents<Paths>,
@@ -360,7 +364,8 @@ impl Paths {
     }
 }
 
-/// Why there is no upgrade: the file, or the addresses that were `chosen` of this host's where servers have `seen` others.
+/// Error message for an upgrade that fails: because of the file, or because the `chosen` SNAT
+/// addresses of this host differ from those that servers have `seen`.
 fn cannot_go_on(lost: usize, open: usize, chosen: Option<&[IpAddr]>, seen: BTreeSet<IpAddr>) -> String {
     let list = |all: &[IpAddr]| all.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
     if let Some(chosen) = chosen {
@@ -381,12 +386,12 @@ fn cannot_go_on(lost: usize, open: usize, chosen: Option<&[IpAddr]>, seen: BTree
     )
 }
 
-/// One for each core if there is a frontend in proxy mode.
+/// Number of proxy workers: one for each core if there is a frontend in proxy mode.
 pub(super) fn proxy_workers(config: &Config, cores: usize) -> usize {
     config.frontends_where(Mode::is_proxied).next().map_or(0, |_| cores)
 }
 
-/// Returns when no flow is open.
+/// Returns once no flow is open.
 async fn none_open(stats: &PacketStats) {
     while stats.gauge(Gauge::OpenFlows) > 0 {
         sleep(Duration::from_millis(20)).await;
@@ -471,7 +476,7 @@ impl DataPath for Paths {
     }
 }
 
-/// The frontends of a process that has left those of packet modes to another one.
+/// Configuration of a process that has handed its packet frontends to another one.
 fn without_packets(config: &Config) -> Config {
     let mut config = config.clone();
     config.frontends.retain(|frontend| frontend.mode.is_proxied());

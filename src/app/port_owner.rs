@@ -1,4 +1,4 @@
-//! Which process has a port, for the operator who wants it.
+//! Owner of a port, for messages to operators.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,10 +7,10 @@ use convey_model::{Endpoint, Protocol, overlap};
 
 use super::socket_owner::SocketOwner;
 
-/// The state of a socket that listens, in `/proc/net/tcp` (`TCP_LISTEN` of Linux).
+/// State of a listening socket in `/proc/net/tcp` (`TCP_LISTEN` of Linux).
 const LISTENING: &str = "0A";
 
-/// `; nginx (process 123) has it`, as far as this user may know; else nothing.
+/// `; nginx (process 123) has it`, or empty if this user may not see the owner.
 pub(super) fn describe(at: Endpoint) -> String {
     match owner(at) {
         Some((process, name)) => format!("; {name} (process {process}) has it"),
@@ -18,14 +18,14 @@ pub(super) fn describe(at: Endpoint) -> String {
     }
 }
 
-/// The process that listens there, with its name, as far as this user may know.
+/// Process that listens on an endpoint, with its name, if this user may see it.
 pub(super) fn owner(at: Endpoint) -> Option<(u32, String)> {
     let inodes: Vec<u64> =
         tables(at.protocol).iter().flat_map(|table| listeners(table, at)).map(|one| one.inode).collect();
     SocketOwner::of(&inodes).map(|SocketOwner { number, name }| (number, name))
 }
 
-/// The users, by number, whose sockets listen there.
+/// User ids with sockets that listen on an endpoint.
 pub(super) fn users(at: Endpoint) -> Vec<u32> {
     tables(at.protocol).iter().flat_map(|table| listeners(table, at)).map(|listener| listener.user).collect()
 }
@@ -38,7 +38,7 @@ pub(super) fn accept_queues() -> Vec<(SocketAddr, u32)> {
 fn accept_queue(line: &str) -> Option<(SocketAddr, u32)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [_, local, _, LISTENING, queues, ..] = fields[..] else { return None };
-    // Of a socket that listens the second number is the accept queue.
+    // For a listening socket the second number is the accept queue.
     let (_, waiting) = queues.split_once(':')?;
     Some((address(local)?, u32::from_str_radix(waiting, 16).ok()?))
 }
@@ -49,14 +49,14 @@ fn tables(protocol: Protocol) -> [String; 2] {
         .map(|path| fs::read_to_string(path).unwrap_or_default())
 }
 
-/// A socket that listens.
+/// Listening socket.
 #[derive(Debug, PartialEq, Eq)]
 struct Listener {
     user: u32,
     inode: u64,
 }
 
-/// The sockets in the text of such a table that are in the way of `at`.
+/// Sockets in this table that conflict with `at`.
 fn listeners(table: &str, at: Endpoint) -> Vec<Listener> {
     let listener = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();

@@ -1,9 +1,10 @@
-//! The rights that the packet modes have on this host.
+//! Privileges that the packet modes need on this host.
 
 use anyhow::bail;
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// Fails if they cannot work: one line for all that they need, instead of the first step that the kernel refuses.
+/// Fails if a privilege is missing: one line lists all needed privileges, before the kernel refuses
+/// the first step.
 pub(super) fn check() -> anyhow::Result<()> {
     match missing(capabilities(None)?.effective) {
         Some(missing) => bail!("{missing}"),

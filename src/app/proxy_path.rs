@@ -1,4 +1,4 @@
-//! Proxy mode as the balancer sees it.
+//! Data path of proxy mode: worker threads and listening sockets.
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -25,19 +25,20 @@ use super::{clock, limits, port_owner, resources};
 pub(super) struct ProxyPath {
     workers: Workers,
     shared: WorkersShared,
-    /// Where they have ever listened.
+    /// Endpoints on which the workers have ever listened.
     listened: BTreeSet<Endpoint>,
     reaper: ConnectionReaper,
-    /// How many descriptors this process may have.
+    /// Limit on open files of this process.
     open_files: u64,
-    /// How many frontends of packet modes were among the open files at the start, and those that have come since.
+    /// Frontends of packet modes that held a descriptor at the start, and those that were added
+    /// since.
     first_owned: u64,
     new_owned: Reserved,
 }
 
 impl ProxyPath {
-    /// Starts a thread for each column; nothing is listened on yet. Packet modes have what they need already, so many
-    /// `owned` too: ports and descriptors that they have taken are not ours.
+    /// Starts a thread for each column; no socket listens yet. Packet modes have taken their ports
+    /// and descriptors already, for the frontends in `owned`.
     pub(super) fn start(parts: &Parts<'_>, columns: Range<usize>, owned: u64) -> anyhow::Result<ProxyPath> {
         let listeners = Workers::descriptors(&endpoints(parts.config), columns.len());
         let open_files = parts.open_files;
@@ -72,28 +73,29 @@ impl ProxyPath {
         })
     }
 
-    /// What its workers share.
+    /// State that the workers share.
     pub(super) fn shared(&self) -> WorkersShared {
         self.shared.clone()
     }
 
-    /// Where connections may be open that are ours.
+    /// Endpoints that may have open connections of this process.
     pub(super) fn listened(&self) -> &BTreeSet<Endpoint> {
         &self.listened
     }
 
-    /// Where connections and sessions can be asked for.
+    /// Handle for queries of connections and sessions.
     pub(super) fn flows(&self) -> ProxyFlows {
         self.workers.flows()
     }
 
-    /// Connections that are open now.
+    /// Number of open connections.
     pub(super) fn open_connections(&self) -> impl Fn(&Traffic) -> u64 + use<> {
         let columns = self.shared.columns.clone();
         move |totals| totals.current_in(columns.clone())
     }
 
-    /// Binds what the configuration adds, where packet modes have just made so many new frontends `owned`.
+    /// Binds the endpoints that the configuration adds. Packet modes have just made so many new
+    /// frontends `owned`.
     pub(super) fn prepare(&mut self, config: &Config, owned: u64) -> Result<PreparedSockets, String> {
         if let Some(refusal) = too_many_ports(config, self.shared.columns.len(), self.open_files) {
             return Err(refusal);
@@ -106,7 +108,8 @@ impl ProxyPath {
         let wanted = endpoints(config);
         let (new, open) = (self.workers.missing(&wanted) + owned, self.open_now());
         let left = self.shared.descriptors.left_beside(open);
-        // At worst as few connections may be open as after a start with this file: none is cut for a port.
+        // Allow at worst as many connections as after a start with this file: no connection is cut
+        // for a port.
         if open > 0 && new > left {
             return Err(format!(
                 "the new ports need {new} descriptors, and beside {open} open connections {left} are left of {}; \
@@ -117,7 +120,7 @@ impl ProxyPath {
         self.workers.prepare(&wanted, &http3_endpoints(config)).map_err(|error| bind_problem(config, &error))
     }
 
-    /// Counts the frontends that packet modes own now: each is a descriptor that connections cannot have.
+    /// Counts the frontends that packet modes own now: each takes a descriptor from connections.
     pub(super) fn count_owned(&mut self, owned: u64) {
         self.new_owned = self.shared.descriptors.reserve(owned.saturating_sub(self.first_owned));
     }
@@ -126,29 +129,29 @@ impl ProxyPath {
         self.shared.snapshot.load().totals.current_in(self.shared.columns.clone())
     }
 
-    /// Stops listening where that is no longer wanted; sessions of UDP have `patience` to end.
+    /// Stops listening on removed endpoints; UDP sessions have `patience` to end.
     pub(super) async fn close(&mut self, ready: &PreparedSockets, patience: Duration) {
         self.workers.close(ready, patience).await;
     }
 
-    /// Starts to accept on the new addresses. These sessions of another process go on there.
+    /// Accepts on the new endpoints and continues UDP sessions of another process there.
     pub(super) fn open(&mut self, ready: PreparedSockets, sessions: Vec<HandedSession>) {
         self.listened.extend(ready.endpoints());
         self.workers.open(ready, sessions);
     }
 
-    /// Ends the connections of servers that have gone down, where the file says so, and of clients that it denies. The
-    /// snapshot has been published.
+    /// Ends connections of servers that have gone down, if so configured, and of clients that are
+    /// denied now. Called after the snapshot was published.
     pub(super) fn on_snapshot(&mut self, snapshot: &Snapshot) {
         self.reaper.on_snapshot(&self.workers, snapshot);
     }
 
-    /// The listening sockets once more, for another process.
+    /// Duplicates of the listening sockets for another process.
     pub(super) fn offer(&self) -> impl Future<Output = HandedSockets> + use<> {
         self.workers.offer()
     }
 
-    /// Reads no datagrams until [`ProxyPath::release`]. Returns the sessions of UDP.
+    /// Stops reading datagrams until [`ProxyPath::release`]. Returns the sessions of UDP.
     pub(super) fn hold(&self) -> impl Future<Output = Vec<HandedSession>> + use<> {
         self.workers.hold()
     }
@@ -158,42 +161,42 @@ impl ProxyPath {
         self.workers.release();
     }
 
-    /// Takes these sockets of another process where some would be bound.
+    /// Accepts sockets of another process in place of new ones.
     pub(super) fn expect(&mut self, sockets: HandedSockets) {
         self.workers.expect(sockets);
     }
 
-    /// The places whose sockets were taken; the others are closed.
+    /// Endpoints whose sockets were taken; the other sockets are closed.
     pub(super) fn taken(&mut self) -> BTreeSet<Endpoint> {
         self.workers.taken()
     }
 
-    /// Takes no new connections. The future waits for the open ones to end. Another process has the sockets of the places
-    /// that are `left`.
+    /// Accepts no new connections. The future waits for the open ones to end. Another process has
+    /// the sockets at the endpoints in `left`.
     pub(super) fn drain(&self, left: BTreeSet<Endpoint>) -> impl Future<Output = ()> + use<> {
         self.workers.drain(left)
     }
 
-    /// Cuts what is left.
+    /// Cuts the remaining connections.
     pub(super) fn stop(self) {
         self.workers.stop();
     }
 }
 
-/// The frontends that cannot listen now, a line each. Nothing stays bound.
+/// Frontends that cannot listen now, a line each. No socket stays bound.
 pub(super) fn bind_problems(config: &Config) -> Vec<String> {
     let first = |frontend: &FrontendConfig| {
         let places: BTreeSet<Endpoint> = frontend.endpoints().collect();
         let http3: HashSet<Endpoint> = frontend.http3_endpoints().collect();
         let problems = convey_proxy::try_to_bind(&places);
-        // A port of HTTP/3 that is taken is waited for.
+        // HTTP/3 waits for a port that is taken.
         let counts = |error: &&BindError| !(error.is_taken() && http3.contains(&error.at()));
         Some(bind_problem(config, problems.iter().find(counts)?))
     };
     config.frontends_where(Mode::is_proxied).filter_map(first).collect()
 }
 
-/// Whose address cannot be listened on, why, and what to do about it.
+/// Error message for an endpoint that cannot be bound, with its frontend and the port's owner.
 fn bind_problem(config: &Config, error: &BindError) -> String {
     let is_it = |frontend: &&FrontendConfig| frontend.endpoints().any(|at| at == error.at());
     let name = config.frontends_where(Mode::is_proxied).find(is_it).map(|frontend| &*frontend.name);
@@ -201,11 +204,11 @@ fn bind_problem(config: &Config, error: &BindError) -> String {
     format!("frontend {}: {error}{owner}", name.unwrap_or_default())
 }
 
-/// What helps where descriptors are too few.
+/// Advice for a lack of descriptors.
 const ADVICE: &str = "allow more open files (LimitNOFILE, ulimit -n), or listen on fewer ports";
 
-/// Why so many workers with so many open files at most cannot listen where the configuration says, if they cannot: connections
-/// would have less than half.
+/// Error message if so many workers with this limit on open files cannot listen on all configured
+/// ports: connections would have less than half of the descriptors.
 pub(super) fn too_many_ports(config: &Config, workers: usize, open_files: u64) -> Option<String> {
     let wanted = endpoints(config);
     let (ports, taken) = (wanted.len(), Workers::descriptors(&wanted, workers));
@@ -217,7 +220,8 @@ pub(super) fn too_many_ports(config: &Config, workers: usize, open_files: u64) -
     })
 }
 
-/// A line for an operator for each address that no interface of this host has, unless convey adds it. One of a standby may come later.
+/// Warnings for addresses that no interface of this host has, unless convey adds them, a line each.
+/// The address of a standby may be added later.
 pub(super) fn missing_addresses(config: &Config) -> Vec<String> {
     let mut told = Vec::new();
     let added = config.announced();

@@ -1,4 +1,5 @@
-//! Tasks (threads) and memory that a configuration needs: a start without them fails with words, and `check` finds it.
+//! Tasks (threads) and memory that a configuration needs: a start that lacks them fails with an
+//! error message, and `check` reports the lack.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,10 +13,11 @@ use rustix::process::{Resource, getrlimit, getuid};
 use super::memory::PacketMemory;
 use super::paths::Threads;
 
-/// Tasks of every process: control, health checks, log, statistics, two for the watch of the files, and a thread that reads files aside.
+/// Tasks of every process: control, health checks, log, statistics, two for watching files, and a
+/// thread that reads files.
 const TASKS_OF_ALL: u64 = 7;
 
-/// Threads beside the workers of packet modes: one transmits, one captures on an interface at least.
+/// Further threads of packet modes: one transmits, and at least one captures on an interface.
 const TASKS_BESIDE_PACKET_WORKERS: u64 = 2;
 
 /// Tasks that this process needs with this configuration.
@@ -27,12 +29,12 @@ pub(super) fn tasks(config: &Config, threads: Threads) -> u64 {
     TASKS_OF_ALL + threads.columns() as u64 + beside + disk + others.iter().sum::<u64>()
 }
 
-/// Whether a backend has files in place of servers.
+/// Whether a backend serves files in place of servers.
 pub(super) fn serves_files(config: &Config) -> bool {
     config.backends.iter().any(|backend| backend.files.is_some())
 }
 
-/// What keeps a start of this configuration from having its tasks, if something does.
+/// Error message if this configuration's start lacks tasks.
 pub(super) fn missing_tasks(config: &Config, threads: Threads) -> Option<String> {
     let needed = tasks(config, threads);
     let TaskLimit { left, by } = tasks_left()?;
@@ -45,7 +47,7 @@ pub(super) fn missing_tasks(config: &Config, threads: Threads) -> Option<String>
     })
 }
 
-/// What keeps a start of this configuration from having its memory, if something does.
+/// Error message if this configuration's start lacks memory.
 pub(super) fn missing_memory(config: &Config, packet_workers: usize) -> Option<String> {
     config.frontends_where(Mode::forwards_packets).next()?;
     let (flows, workers) = (PacketMemory::here(config).flows, packet_workers as u32);
@@ -59,26 +61,26 @@ pub(super) fn missing_memory(config: &Config, packet_workers: usize) -> Option<S
     ))
 }
 
-/// What keeps packet modes from having memory for notes of an access log, which a reload may turn on.
+/// Error message if packet modes lack memory for the access log, which a reload may turn on.
 pub(super) fn missing_notes(config: &Config) -> Option<String> {
     config.access_log.output.as_ref()?;
     let error = Reservation::of_notes(PacketMemory::here(config).flows).err()?;
     Some(format!("an access log of so many flows (passthrough.max_flows) gets no memory: {error}"))
 }
 
-/// Tasks that may be made yet, and what limits them.
+/// Tasks that can still be created, and the name of the limit.
 struct TaskLimit {
     left: u64,
     by: String,
 }
 
-/// The tightest limit of tasks; `None` if there is none.
+/// Tightest limit of tasks; `None` if there is none.
 fn tasks_left() -> Option<TaskLimit> {
     let of_groups = control_groups().into_iter().filter_map(|group| limit_of_group(&group));
     of_groups.chain(limit_of_user()).min_by_key(|limit| limit.left)
 }
 
-/// `RLIMIT_NPROC`, which root does not have.
+/// `RLIMIT_NPROC`, which does not apply to root.
 fn limit_of_user() -> Option<TaskLimit> {
     let user = getuid();
     let limit = getrlimit(Resource::Nproc).current.filter(|_| !user.is_root())?;
@@ -88,7 +90,7 @@ fn limit_of_user() -> Option<TaskLimit> {
     Some(TaskLimit { left: limit.saturating_sub(used), by: format!("RLIMIT_NPROC is {limit}") })
 }
 
-/// This process's group of version 2 and those around it.
+/// This process's control group of version 2, and the groups around it.
 fn control_groups() -> Vec<PathBuf> {
     let text = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let own = text.lines().find_map(|line| line.strip_prefix("0::/")).map(str::to_owned);

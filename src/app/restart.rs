@@ -1,4 +1,4 @@
-//! Finds the changes that a reload cannot add to a process that runs. Pure.
+//! Finds changes that need a restart because a reload cannot apply them. Pure.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,28 +8,28 @@ use convey_config::Config;
 use convey_forward::PortSplit;
 use convey_model::{Endpoint, FrontendConfig, Listen, Mode, overlap};
 
-/// What a process was started with.
+/// Properties of the process that are fixed since its start.
 pub(super) struct Started<'a> {
     /// Whether it proxies connections.
     pub(super) proxies: bool,
     /// Whether it forwards packets.
     pub(super) forwards: bool,
-    /// Whom servers see in passthrough mode.
+    /// SNAT addresses that servers see in passthrough mode.
     pub(super) snat: Option<Snat<'a>>,
-    /// Where it has proxied connections, which may still be open.
+    /// Endpoints that have proxied connections, which may still be open.
     pub(super) proxied: &'a BTreeSet<Endpoint>,
 }
 
-/// The addresses and ports that stand for clients.
+/// Addresses and ports that servers see in place of clients'.
 #[derive(Clone, Copy)]
 pub(super) struct Snat<'a> {
     pub(super) addresses: &'a [IpAddr],
-    /// Which ports each worker has.
+    /// Ports of each worker.
     pub(super) split: &'a PortSplit,
 }
 
 impl Snat<'_> {
-    /// The SNAT ports that these frontends have.
+    /// SNAT ports that these frontends use.
     fn taken_by<'b>(self, frontends: impl IntoIterator<Item = &'b FrontendConfig>) -> BTreeSet<u16> {
         let listen = frontends.into_iter().flat_map(|frontend| &frontend.listen);
         let ports = listen.filter(|listen| self.addresses.contains(&listen.ip())).flat_map(Listen::ports);
@@ -38,7 +38,7 @@ impl Snat<'_> {
 }
 
 impl Started<'_> {
-    /// Why `wanted` can only take the place of `running` by a restart, in words for an operator.
+    /// Operator-facing reason why `wanted` needs a restart to replace `running`.
     pub(super) fn refuse(&self, running: &Config, wanted: &Config) -> Option<String> {
         let forwarded =
             running.frontends_where(Mode::forwards_packets).flat_map(FrontendConfig::endpoints).collect();
@@ -49,13 +49,13 @@ impl Started<'_> {
         of_mode.or_else(|| self.lack_of_ports(running, wanted)).or_else(|| new_root(running, wanted))
     }
 
-    /// Ports of frontends at a SNAT address are no SNAT ports. A restart divides the others among the workers anew. Frontends
-    /// that `wanted` takes away keep theirs while they drain.
+    /// Ports of frontends at a SNAT address cannot be SNAT ports. A restart divides the other ports
+    /// among the workers anew. Frontends that `wanted` removes keep their ports while they drain.
     fn lack_of_ports(&self, running: &Config, wanted: &Config) -> Option<String> {
         let snat = self.snat?;
         let mut taken = snat.taken_by(&running.frontends);
         if snat.split.fewest_without(&taken) == 0 {
-            // It is so already; what is taken away makes it better.
+            // The ports were short before; removals only help.
             return None;
         }
         let all = snat.taken_by(running.frontends.iter().chain(&wanted.frontends));
@@ -95,7 +95,7 @@ impl Started<'_> {
         if frontend.mode.has_snat() && !frontend.listen.iter().all(has_snat) {
             return Some("there was no SNAT address of its family at the start".to_owned());
         }
-        // The host's stack would no longer see what belongs to connections that it has.
+        // Packets of connections that the host's stack has open would no longer reach it.
         let mut new = frontend.endpoints().filter(|listen| !forwarded.contains(listen));
         let taken = new.find(|listen| self.has_proxied(*listen))?;
         Some(format!("connections to {taken} that were proxied would be cut"))
@@ -106,7 +106,8 @@ impl Started<'_> {
     }
 }
 
-/// Landlock lets the process read system directories such as /etc, for itself. So it alone does not keep a reload from serving them.
+/// Reason why a new directory needs a restart. Landlock alone would not keep a reload from serving
+/// system directories such as /etc, which the process may read for its own use.
 fn new_root(running: &Config, wanted: &Config) -> Option<String> {
     if !running.privileges.landlock {
         return None;
@@ -130,7 +131,7 @@ mod tests {
 
     const PROXY: &str = "proxy 10.0.0.1:80";
 
-    /// A frontend a line: mode and address, and `udp` if it is.
+    /// Configuration with one frontend a line: mode and address, and `udp` for UDP.
     fn config(frontends: &[&str]) -> Config {
         let mut text = String::from("backends.pool.servers.a.addr = '10.0.0.9:80'\n");
         for (number, frontend) in frontends.iter().enumerate() {
@@ -144,7 +145,7 @@ mod tests {
         parse("test.toml", &text).unwrap().config
     }
 
-    /// What is said to a reload, where the process was started with the frontends that run.
+    /// Refusal of a reload, if the process was started with the frontends in `running`.
     fn refused(running: &[&str], snat_address: &str, wanted: &[&str]) -> Option<String> {
         let running = config(running);
         let proxied = running.frontends_where(Mode::is_proxied).flat_map(FrontendConfig::endpoints).collect();

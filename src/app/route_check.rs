@@ -1,4 +1,4 @@
-//! Holds the ways to servers against the kernel's own answers: convey evaluates its routes and rules by itself.
+//! Compares routes to servers with the kernel's answers: convey evaluates routes and rules itself.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,13 +14,13 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::packet_path::servers_of;
 
-/// Servers that the kernel is asked for, at most.
+/// Maximum number of servers for which the kernel is queried.
 const MAX_SERVERS: usize = 1_024;
 
-/// Between two looks whether the network has changed.
+/// Interval between checks whether the network has changed.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Warns of ways that differ, each once, whenever the network has changed.
+/// Warns of differing routes, once for each, whenever the network has changed.
 pub(super) async fn watch(netlink: Arc<Netlink>, sight: Arc<ArcSwap<Sight>>, snat: Vec<IpAddr>) {
     let (mut looked_at, mut seen, mut told) = (None, BTreeSet::new(), BTreeSet::<String>::new());
     let mut looks = interval(LOOK_EVERY);
@@ -38,7 +38,8 @@ pub(super) async fn watch(netlink: Arc<Netlink>, sight: Arc<ArcSwap<Sight>>, sna
         }
         let differences = differences(&netlink, &network, (&snat, &servers)).await;
         let new: BTreeSet<String> = differences.into_iter().collect();
-        // The network may have changed while the kernel was asked: a difference counts if the next look finds it, too.
+        // The network may have changed during the query: a difference counts if the next check
+        // finds it too.
         for line in new.intersection(&seen).filter(|line| !told.contains(*line)) {
             warn!("{line}");
         }
@@ -48,8 +49,8 @@ pub(super) async fn watch(netlink: Arc<Netlink>, sight: Arc<ArcSwap<Sight>>, sna
     }
 }
 
-/// The servers to which the kernel sends by another interface or router than convey, in words. A server that the kernel cannot be
-/// asked for is left out.
+/// Servers to which the kernel sends by another interface or router than convey, in words. Skips
+/// servers for which the query fails.
 pub(super) async fn differences(
     netlink: &Netlink,
     network: &NextHops,

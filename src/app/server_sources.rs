@@ -1,5 +1,5 @@
-//! Sources of a backend's servers, besides the file and DNS: one list of them. They run in a thread of their own, because their API
-//! servers and files may be slow.
+//! Sources of a backend's servers, besides the file and DNS. They run in a separate thread, because
+//! their API servers and files may be slow.
 
 use std::convert::Infallible;
 use std::io;
@@ -14,10 +14,10 @@ use log::error;
 use tokio::runtime::Builder;
 use tokio::time::sleep;
 
-/// Pause before another try to start the thread.
+/// Pause before another attempt to start the thread.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// The list: every source of servers has one line.
+/// Watches a source of any kind: each kind has one line here.
 async fn watch(source: DiscoverySource, board: Arc<SourceRegistry>) -> Infallible {
     let tell = |state| board.post(&source, state);
     match source.clone() {
@@ -25,7 +25,7 @@ async fn watch(source: DiscoverySource, board: Arc<SourceRegistry>) -> Infallibl
     }
 }
 
-/// The board that sources write on. The thread begins with the first source that is wanted.
+/// Registry that sources write to. The thread starts with the first source.
 pub(super) fn begin() -> Arc<SourceRegistry> {
     let board = Arc::<SourceRegistry>::default();
     tokio::spawn(start(board.clone()));

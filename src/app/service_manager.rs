@@ -1,5 +1,5 @@
-//! What convey tells a service manager such as systemd, if it runs under one: sd_notify(3). Without `$NOTIFY_SOCKET` nothing
-//! is sent.
+//! Notifications to a service manager such as systemd: sd_notify(3). Without `$NOTIFY_SOCKET`
+//! nothing is sent.
 
 use std::cell::{Cell, RefCell};
 use std::env;
@@ -19,16 +19,17 @@ use log::warn;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, sendmsg_addr};
 use sd_notify::NotifyState;
 
-/// How long a message waits that may not be lost: the service manager would end or keep waiting for a convey that is well.
+/// Upper bound for sending a message that must not be lost: without it, the service manager would
+/// end a healthy convey or keep waiting for it.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a stop takes beyond the time that connections have to finish.
+/// Margin for a stop, beyond the time that connections have to finish.
 const STOP_MARGIN: Duration = Duration::from_secs(15);
 
-/// The name of what it keeps.
+/// Name of the stored descriptors.
 const STORE_NAME: &str = "FDNAME=convey";
 
-/// Descriptors that go with one message at most. The kernel allows 253.
+/// Maximum number of descriptors per message. The kernel allows 253.
 const MAX_DESCRIPTORS: usize = 128;
 
 /// The service manager, if there is one.
@@ -37,19 +38,20 @@ pub(super) struct ServiceManager(Option<Rc<Manager>>);
 
 struct Manager {
     socket: UnixDatagram,
-    /// One whose messages wait until there is room.
+    /// Socket whose messages wait until the queue has room.
     patient: UnixDatagram,
     addr: SocketAddr,
-    /// Half the time after which it takes convey for hung, if it wants to know.
+    /// Half of the watchdog timeout, if the service manager has a watchdog.
     heartbeat: Option<Duration>,
-    /// What it was told last, or would have been.
+    /// Last status text, whether or not it was sent.
     status: RefCell<String>,
-    /// Whether it hears this process: it takes another one for the service until it is told.
+    /// Whether the service manager takes messages of this process: until it is notified of a new
+    /// main process, it ignores others.
     hears_us: Cell<bool>,
 }
 
 impl ServiceManager {
-    /// The one that the environment names. Until this process is ready, it hears another one if this is a `successor`.
+    /// Service manager from the environment. A `successor` sends nothing until it is ready.
     pub(super) fn from_env(is_successor: bool) -> ServiceManager {
         let Some(path) = env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()) else {
             return ServiceManager(None);
@@ -61,7 +63,7 @@ impl ServiceManager {
         ServiceManager(manager.ok().map(Rc::new))
     }
 
-    /// Clients are served.
+    /// Notifies the service manager that clients are served.
     pub(super) fn is_ready(&self) {
         let Some(manager) = &self.0 else { return };
         let heard = manager.hears_us.replace(true);
@@ -72,24 +74,25 @@ impl ServiceManager {
         }
     }
 
-    /// It has given this process sockets, if `any`, and need not keep them any more: else they would be open when this process
-    /// closes them.
+    /// Asks the service manager to drop the sockets that it gave this process, if `any`: otherwise
+    /// they would stay open when this process closes them.
     pub(super) fn has_given(&self, any: bool) {
         if any {
             self.tell_surely(&[NotifyState::Custom("FDSTOREREMOVE=1"), NotifyState::Custom(STORE_NAME)]);
         }
     }
 
-    /// Has it keep these sockets for the next process.
+    /// Asks the service manager to store these sockets for the next process.
     ///
     /// # Errors
-    /// If there is no service manager, or it does not take them in time.
+    /// There is no service manager, or it does not take the sockets in time.
     pub(super) fn keeps(&self, sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
         let Some(manager) = &self.0 else { return Err(io::ErrorKind::NotConnected.into()) };
         sockets.chunks(MAX_DESCRIPTORS).try_for_each(|some| manager.keeps(some))
     }
 
-    /// Another process is the service from now on: without it, the end of this one is the service's.
+    /// Names another process as the service's main process: otherwise the end of this one would end
+    /// the service.
     pub(super) fn is_succeeded_by(&self, process: u32) {
         self.tell_surely(&[NotifyState::MainPid(process)]);
         if let Some(manager) = &self.0 {
@@ -97,20 +100,21 @@ impl ServiceManager {
         }
     }
 
-    /// Clients are served for this long before it stops.
+    /// Reports that this process stops after `delay`. Clients are served until then.
     pub(super) fn stops_in(&self, delay: Duration) {
         let status = format!("stopping in {delay:?}: clients are served until then");
         self.stops_within(delay, &status);
     }
 
-    /// Open connections have `patience` to finish.
+    /// Reports that open connections have `patience` to finish.
     pub(super) fn is_stopping(&self, open: u64, patience: Duration) {
         let status = format!("stopping: {open} open connections have {patience:?} to finish");
         self.stops_within(patience, &status);
     }
 
     fn stops_within(&self, time: Duration, status: &str) {
-        // Else its own limit, which knows nothing of `timeouts`, would cut them.
+        // Otherwise the service manager's own timeout, which ignores `timeouts`, would cut
+        // connections.
         let limit = format!("EXTEND_TIMEOUT_USEC={}", (time + STOP_MARGIN).as_micros());
         self.tell_surely(&[NotifyState::Stopping, NotifyState::Status(status), NotifyState::Custom(&limit)]);
     }
@@ -135,7 +139,8 @@ impl Manager {
             None => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(path))?,
         };
         let socket = UnixDatagram::unbound()?;
-        // A service manager that does not read must not stop us. (`sd_notify::notify` would wait for it.)
+        // A service manager that does not read must not block convey. (`sd_notify::notify` would
+        // wait for it.)
         socket.set_nonblocking(true)?;
         let patient = UnixDatagram::unbound()?;
         patient.set_write_timeout(Some(SEND_TIMEOUT))?;
@@ -150,7 +155,7 @@ impl Manager {
         })
     }
 
-    /// Sends once: a message that the service manager does not take now is lost.
+    /// Sends a message without waiting: it is lost if the service manager's queue is full.
     fn tell(&self, states: &[NotifyState]) {
         if self.hears_us.get() {
             let _ = self.socket.send_to_addr(message(states).as_bytes(), &self.addr);
@@ -171,7 +176,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Waits for room in its queue, for a second at most.
+    /// Sends a message, and waits at most a second for room in the queue.
     fn tell_surely(&self, states: &[NotifyState]) {
         if !self.hears_us.get() {
             return;
@@ -188,7 +193,8 @@ fn message(states: &[NotifyState]) -> String {
     states.iter().map(|state| format!("{state}\n")).collect()
 }
 
-/// sd_watchdog_enabled(3). The one of `sd_notify` wants a process id, which may be left out.
+/// Watchdog timeout as in sd_watchdog_enabled(3). The function of `sd_notify` requires a process
+/// id, which may be left out.
 fn watchdog_limit() -> Option<Duration> {
     let number = |name| env::var(name).ok()?.parse::<u64>().ok();
     let is_ours =
@@ -206,7 +212,7 @@ impl Supervisor for ServiceManager {
     }
 
     fn reload_begins(&self) {
-        // systemd takes a READY=1 that is older than the reload for another one's.
+        // systemd assigns a READY=1 that is older than the reload to another reload.
         if let Ok(now) = NotifyState::monotonic_usec_now() {
             self.tell(&[NotifyState::Reloading, now]);
         }
@@ -227,7 +233,7 @@ impl Supervisor for ServiceManager {
     }
 }
 
-/// One line for `systemctl status`.
+/// Status line for `systemctl status`.
 fn status(snapshot: &Snapshot) -> String {
     let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let servers = snapshot.pools.iter().flat_map(|pool| &pool.servers);
@@ -240,7 +246,7 @@ fn status(snapshot: &Snapshot) -> String {
     let empty = |pool: &str| format!("; backend {pool} has no server, its clients are refused: see the log");
     let mut pools = snapshot.frontends.iter().flat_map(|frontend| frontend.pools());
     if let Some(pool) = pools.find(|pool| pool.eligible() == 0) {
-        // A name may have any character, a message of the protocol ends with its line.
+        // A name may contain any character, and a newline ends the field of the message.
         status += &empty(&pool.config.name.replace('\n', " "));
     }
     status

@@ -1,4 +1,4 @@
-//! A socket at which the API answers, until it is given up to another process.
+//! Socket that answers API requests until it is handed to another process.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,16 +8,16 @@ use axum::Router;
 use convey_admin::AdminListener;
 use tokio::sync::oneshot;
 
-/// It answers as long as this lives.
+/// Answers requests until dropped.
 pub(super) struct Serving<L> {
-    /// All are gone once the socket is given up.
+    /// All clones are dropped when the socket is given up.
     socket: Option<Arc<L>>,
     stop: Option<oneshot::Sender<()>>,
     stopped: Option<oneshot::Receiver<()>>,
 }
 
 impl<L: AdminListener + AsFd> Serving<L> {
-    /// Answers from now on. To be called in the runtime.
+    /// Starts to answer requests. To be called in the runtime.
     pub(super) fn begin(socket: L, routes: Router) -> Serving<L> {
         let socket = Arc::new(socket);
         let ((stop, stops), (ended, stopped)) = (oneshot::channel(), oneshot::channel());
@@ -25,12 +25,12 @@ impl<L: AdminListener + AsFd> Serving<L> {
         Serving { socket: Some(socket), stop: Some(stop), stopped: Some(stopped) }
     }
 
-    /// The socket once more, for another process.
+    /// Duplicate of the socket for another process.
     pub(super) fn socket(&self) -> Option<io::Result<OwnedFd>> {
         self.socket.as_ref().map(|socket| socket.as_fd().try_clone_to_owned())
     }
 
-    /// Closes the socket. Clients that have asked are still answered.
+    /// Closes the socket. Clients that have sent a request are still answered.
     pub(super) async fn give_up(&mut self) {
         self.socket = None;
         drop(self.stop.take());

@@ -1,4 +1,4 @@
-//! What a demo adds to the balancer.
+//! Output and servers that a demo adds to the balancer.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use convey_snapshot::Snapshot;
 
 use super::print;
 
-/// What is shown besides the balancer itself.
+/// Kind of demo that runs with the balancer.
 pub(super) enum Show {
-    /// Nothing: it is no demo.
+    /// No demo.
     Nothing,
     /// Servers on this machine.
     Servers,
@@ -20,7 +20,7 @@ pub(super) enum Show {
 }
 
 impl Show {
-    /// Starts the servers, before the balancer.
+    /// Starts the servers before the balancer starts.
     pub(super) async fn start_servers(&self, config: &Config) -> Result<Option<Servers>, DemoError> {
         match self {
             Show::Nothing => Ok(None),
@@ -29,7 +29,7 @@ impl Show {
         }
     }
 
-    /// Tells what runs, and shows it at work from now on.
+    /// Prints the banner, and shows the balancer at work from now on.
     pub(super) fn begin(&self, config: &Config, snapshot: Arc<ArcSwap<Snapshot>>) {
         match self {
             Show::Nothing => {}

@@ -1,4 +1,4 @@
-//! The signals the program obeys, and those it only outlives.
+//! Signals that convey obeys, and signals that it ignores.
 
 use std::future::poll_fn;
 use std::io;
@@ -10,7 +10,8 @@ use log::warn;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Would end the program without a word, and nobody means that by them. `SIGPIPE` is ignored by every Rust program.
+/// Signals that would end the program by default, though nobody sends them to stop it. Every Rust
+/// program ignores `SIGPIPE`.
 const MEANINGLESS: [(i32, &str); 9] = [
     (libc::SIGTRAP, "SIGTRAP"),
     (libc::SIGALRM, "SIGALRM"),
@@ -23,12 +24,13 @@ const MEANINGLESS: [(i32, &str); 9] = [
     (libc::SIGPWR, "SIGPWR"),
 ];
 
-/// The same of the real-time signals that the C library leaves to programs: glibc takes two for itself, musl three.
+/// Real-time signals that the C library leaves to programs, which are ignored too: glibc reserves
+/// two for itself, musl three.
 fn real_time() -> RangeInclusive<i32> {
     libc::SIGRTMIN()..=libc::SIGRTMAX()
 }
 
-/// Signals that end nothing. To be listened to before anything else is done.
+/// Signals that convey ignores. To be created before anything else starts.
 pub(super) struct Harmless {
     hang_up: Signal,
     user_1: Signal,
@@ -37,7 +39,7 @@ pub(super) struct Harmless {
 }
 
 impl Harmless {
-    /// From now on they do not end the program. To be called within a runtime.
+    /// Ignores these signals from now on. To be called within a runtime.
     pub(super) fn new() -> io::Result<Harmless> {
         let numbers = MEANINGLESS.iter().map(|(number, _)| *number).chain(real_time());
         let listen = |number| Ok((number, signal(SignalKind::from_raw(number))?));
@@ -50,15 +52,15 @@ impl Harmless {
     }
 }
 
-/// Runtime of the control path, in which signals end nothing from the first moment: a reload that
-/// is asked for while the configuration is read follows the start.
+/// Runtime of the control path, which ignores harmless signals from its first moment: a reload that
+/// is requested while the configuration is read follows the start.
 pub(super) struct ControlRuntime {
     pub(super) runtime: Runtime,
     pub(super) harmless: Harmless,
 }
 
 impl ControlRuntime {
-    /// Starts no thread.
+    /// Makes the runtime. Starts no thread.
     pub(super) fn new() -> anyhow::Result<ControlRuntime> {
         let runtime = super::runtime()?;
         let harmless = {
@@ -77,21 +79,21 @@ pub(super) struct Signals {
     harmless: Harmless,
 }
 
-/// What a signal asks for.
+/// Action that a signal requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wish {
-    /// End; the number is the signal's.
+    /// Stop; the number is the signal's.
     Stop(u8),
-    /// Read the configuration again.
+    /// Reload the configuration.
     Reload,
-    /// Open the files of the log again.
+    /// Reopen the files of the logs.
     Reopen,
     /// Hand over to a new process.
     Upgrade,
 }
 
 impl Wish {
-    /// The signal that asks for it.
+    /// Signal that requests this action.
     pub(super) fn signal(self) -> rustix::process::Signal {
         use rustix::process::Signal;
         match self {
@@ -129,7 +131,7 @@ impl Signals {
     }
 }
 
-/// The number of the next one that comes.
+/// Number of the next signal.
 async fn first(signals: &mut [(i32, Signal)]) -> i32 {
     poll_fn(|cx| {
         let come = signals

@@ -1,11 +1,12 @@
-//! Which SNAT ports a process has on this host.
+//! Choice of a process's SNAT ports on this host.
 
 use convey_config::Config;
 use convey_dataplane::net::{NotReserved, ReservedPorts, SnatPorts};
 use convey_model::Mode;
 
-/// The configuration with SNAT ports that can be kept from this host's own connections, and a line for an operator if
-/// those are not the ones that it says.
+/// Chooses SNAT ports that can be reserved from this host's own connections. Returns the
+/// configuration with these ports, and a line for operators if they differ from the configured
+/// ones.
 pub(super) fn choose(config: &Config) -> Result<(Config, Option<String>), NotReserved> {
     let mut config = config.clone();
     if config.frontends_where(Mode::has_snat).next().is_none() {

@@ -10,12 +10,12 @@ use log::{info, warn};
 /// Servers that a line of the log names.
 const MAX_NAMED: usize = 3;
 
-/// The SNAT addresses that servers saw at the last look.
+/// SNAT addresses that servers saw at the last check.
 #[derive(Debug, Default)]
 pub(super) struct SnatWatch {
     seen: BTreeMap<IpAddr, Vec<IpAddr>>,
     missing: BTreeSet<IpAddr>,
-    /// Servers to which an interface leads that has no SNAT address.
+    /// Servers behind an interface without a SNAT address.
     far: BTreeSet<IpAddr>,
     /// Named addresses that no server sees, each with the reason.
     unused: BTreeMap<IpAddr, String>,
@@ -29,7 +29,7 @@ enum Line {
 }
 
 impl SnatWatch {
-    /// Logs the addresses that `servers` see from now on, if they are others than before.
+    /// Logs the addresses that `servers` see from now on, if they differ from the previous ones.
     pub(super) fn look(
         &mut self,
         network: &NextHops,
@@ -105,7 +105,8 @@ pub(super) fn unused_line(ip: IpAddr, reason: &str) -> String {
     format!("no server sees the SNAT address {ip} of passthrough.snat_addresses: {reason}")
 }
 
-/// Whether the way to a server leads by an interface that has addresses of the family, and none of these.
+/// Whether the route to a server uses an interface that has addresses of the family, but none of
+/// `addresses`.
 fn is_far(network: &NextHops, server: IpAddr, addresses: &[IpAddr]) -> bool {
     let Some(hop) = network.hop_to(server) else { return false };
     let link = network.interfaces().iter().find(|link| link.index == hop.interface);

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use rustix::process::Signal;
 
-/// The most descriptors of other processes that are looked at: a tenth of a second.
+/// Maximum number of other processes' descriptors to read: they take a tenth of a second.
 const MAX_LOOKS: usize = 50_000;
 
-/// The flag of a task that ends (`PF_EXITING` of Linux).
+/// Flag of a task that is ending (`PF_EXITING` of Linux).
 const EXITING: u64 = 4;
 
 /// A process that has a socket.
@@ -25,7 +25,8 @@ impl SocketOwner {
         SocketOwner::of_each(inodes).into_values().next()
     }
 
-    /// The processes that have these sockets, by the inodes of the sockets. Those that this user may not see are missing.
+    /// Owners of these sockets, by the sockets' inodes. Sockets of processes that this user may not
+    /// see are missing.
     pub(super) fn of_each(inodes: &[u64]) -> BTreeMap<u64, SocketOwner> {
         let mut wanted: HashSet<u64> = inodes.iter().copied().collect();
         let mut found = BTreeMap::new();
@@ -54,7 +55,7 @@ impl SocketOwner {
         found
     }
 
-    /// Whether the process was killed, or ends, and only has to be waited for.
+    /// Whether the process was killed, or is ending, so that waiting is enough.
     pub(super) fn is_ending(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.number));
         stat.map_or(true, |stat| is_ending(&stat))
@@ -68,18 +69,19 @@ impl std::fmt::Display for SocketOwner {
     }
 }
 
-/// Whether `/proc/PID/stat` is that of a process that ends: it is a zombie, exits, or `SIGKILL` waits for it.
+/// Whether `/proc/PID/stat` shows a process that is ending: a zombie, an exiting one, or one with a
+/// pending `SIGKILL`.
 fn is_ending(stat: &str) -> bool {
-    // The name is in parentheses, and may have any byte.
+    // The name is in parentheses, and may contain any byte.
     let Some((_, after_name)) = stat.rsplit_once(')') else { return false };
     let fields: Vec<&str> = after_name.split_whitespace().collect();
-    // Numbered as in proc(5), where the state is the third field.
+    // Field numbers as in proc(5), where the state is the third field.
     let number = |n: usize| fields.get(n - 3).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
     let is_dead = matches!(fields.first(), Some(&"Z" | &"X"));
     is_dead || number(9) & EXITING != 0 || number(31) & (1 << (Signal::KILL.as_raw() - 1)) != 0
 }
 
-/// The inode of a descriptor's socket, if it is one.
+/// Inode of a descriptor's socket; `None` if it is no socket.
 fn inode(descriptor: &Path) -> Option<u64> {
     let target = fs::read_link(descriptor).ok()?;
     target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()

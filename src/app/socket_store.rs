@@ -1,5 +1,6 @@
-//! Listening sockets of TCP that systemd keeps from a process that stops to the next one: its file descriptor store, sd_notify(3).
-//! So a restart refuses nobody: clients wait in the accept queues while old connections drain.
+//! Listening TCP sockets that systemd stores between two processes: its file descriptor store,
+//! sd_notify(3). So a restart refuses no client: clients wait in the accept queues while old
+//! connections drain.
 
 use std::fs;
 use std::net::TcpListener;
@@ -12,17 +13,17 @@ use listenfd::ListenFd;
 use log::warn;
 use rustix::io::{FdFlags, fcntl_setfd};
 
-/// What the unit writes into the runtime directory before it stops this process in order to start another one.
+/// File that the unit writes into the runtime directory before it stops this process for a restart.
 const MARK: &str = "restart";
 
-/// Whether this process stops so that another one is started. Asked once.
+/// Whether this process stops for a restart. Removes the mark.
 pub(super) fn is_restart() -> bool {
     mark().is_some_and(|mark| fs::remove_file(mark).is_ok())
 }
 
-/// The sockets that were kept, by their addresses.
+/// Stored sockets, by their addresses.
 pub(super) fn take() -> HandedSockets {
-    // Of a restart that never was.
+    // Removes the mark of a restart that did not happen.
     let _ = is_restart();
     let mut stored = ListenFd::from_env();
     let mut sockets = HandedSockets::new();
@@ -39,14 +40,14 @@ pub(super) fn take() -> HandedSockets {
     sockets
 }
 
-/// No process that is started from here gets it, and nobody waits in `accept`.
+/// Sets the socket close-on-exec and non-blocking.
 fn checked(socket: TcpListener) -> std::io::Result<(Endpoint, OwnedFd)> {
     fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
     socket.set_nonblocking(true)?;
     Ok((Endpoint::tcp(socket.local_addr()?), socket.into()))
 }
 
-/// systemd names one directory, or several with colons between.
+/// systemd passes one directory, or several separated by colons.
 fn mark() -> Option<PathBuf> {
     let directories = std::env::var_os("RUNTIME_DIRECTORY")?;
     Some(std::env::split_paths(&directories).next()?.join(MARK))

@@ -1,4 +1,4 @@
-//! Addresses that a convey has put on an interface to be announced, and whose process is gone.
+//! Announced addresses on interfaces whose convey process is gone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use convey_dataplane::net::{self, HostAddress, HostAddresses, NotOwned, OwnedName, OwnedNames};
 use convey_doctor::Diagnosis;
 
-/// Who announces an address has this name in its network namespace.
+/// Name, in the network namespace, of the process that announces an address.
 pub(super) fn name(ip: IpAddr) -> String {
     format!("announces {ip}")
 }
@@ -17,14 +17,15 @@ pub(super) fn own(ip: IpAddr) -> io::Result<OwnedName> {
     OwnedName::take(name(ip))
 }
 
-/// Takes the names of all of these, or of none.
+/// Takes the names of all these addresses, or of none.
 pub(super) fn own_all(ips: &[IpAddr]) -> Vec<(IpAddr, OwnedName)> {
     let names: Vec<String> = ips.iter().map(|ip| name(*ip)).collect();
     let owned = OwnedName::take_all(&names).unwrap_or_default();
     ips.iter().copied().zip(owned).collect()
 }
 
-/// Takes the names of these in an upgrade, but for those that another convey has than the one before this.
+/// Takes the names of these addresses in an upgrade, except names of a convey that is not a
+/// predecessor.
 pub(super) fn own_in_lineage(mut ips: Vec<IpAddr>) -> BTreeMap<IpAddr, OwnedName> {
     loop {
         let names: Vec<String> = ips.iter().map(|ip| name(*ip)).collect();
@@ -33,19 +34,20 @@ pub(super) fn own_in_lineage(mut ips: Vec<IpAddr>) -> BTreeMap<IpAddr, OwnedName
             Err(NotOwned { which, error, .. }) if error.kind() == io::ErrorKind::AddrInUse => {
                 ips.remove(which);
             }
-            // This process may have no more descriptors.
+            // This process has no more descriptors.
             Err(NotOwned { which, .. }) => ips.truncate(which),
         }
     }
 }
 
-/// Who says that they announce addresses, whichever user they are of: though a stranger's word keeps nobody from announcing the same, the
-/// address is not ours to remove. Where the kernel does not tell, nobody does.
+/// Names of all processes that announce addresses, of any user: another user's claim does not keep
+/// us from announcing the same address, but the address is not ours to remove. Empty if the kernel
+/// does not list the names.
 pub(super) fn announcers() -> OwnedNames {
     OwnedNames::read().unwrap_or_default()
 }
 
-/// An address that nobody announces; nobody begins to as long as this is held.
+/// Address that no process announces; none begins to while this is held.
 pub(super) struct StaleAddress {
     address: HostAddress,
     interface: String,
@@ -53,12 +55,12 @@ pub(super) struct StaleAddress {
 }
 
 impl StaleAddress {
-    /// What it is.
+    /// Description for `convey clear`.
     fn told(&self) -> String {
         format!("the address {} that a killed convey announced on {}", self.address.ip, self.interface)
     }
 
-    /// The same for an operator.
+    /// Finding of `convey doctor`.
     fn diagnosis(&self) -> Diagnosis {
         let (HostAddress { ip, .. }, interface) = (&self.address, &self.interface);
         let seen = format!(
@@ -71,25 +73,25 @@ impl StaleAddress {
     }
 }
 
-/// An announced address, and the sockets of the processes that say that they announce it.
+/// Announced address, with the sockets of processes that claim to announce it.
 pub(super) struct OwnedAddress {
     pub(super) ip: IpAddr,
     pub(super) interface: String,
     pub(super) inodes: Vec<u64>,
 }
 
-/// The addresses of this host that a convey announced.
+/// Addresses of this host that a convey announced.
 #[derive(Default)]
 pub(super) struct MarkedAddresses {
     stale: Vec<StaleAddress>,
-    /// Those that a process still announces.
+    /// Addresses that a process still announces.
     pub(super) owned: Vec<OwnedAddress>,
 }
 
-/// All of them.
+/// All announced addresses of this host.
 ///
 /// # Errors
-/// The kernel does not list them.
+/// The kernel does not list the addresses.
 pub(super) async fn find(addresses: &HostAddresses) -> Result<MarkedAddresses, net::Error> {
     let announced: Vec<HostAddress> =
         addresses.all().await?.into_iter().filter(|address| address.is_announced).collect();
@@ -113,7 +115,7 @@ pub(super) async fn find(addresses: &HostAddresses) -> Result<MarkedAddresses, n
     Ok(found)
 }
 
-/// Removes all that no process announces; a line for each.
+/// Removes all addresses that no process announces. Returns a line for each.
 ///
 /// # Errors
 /// The kernel refuses.
@@ -129,7 +131,7 @@ pub(super) async fn clear(
     Ok(removed)
 }
 
-/// What to tell of each. Nobody need be told where the kernel does not tell.
+/// Findings for stale addresses. Empty if the kernel does not list addresses.
 pub(super) async fn diagnoses() -> Vec<Diagnosis> {
     let Ok(addresses) = HostAddresses::open() else { return Vec::new() };
     let found = find(&addresses).await.unwrap_or_default();

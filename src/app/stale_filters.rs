@@ -1,5 +1,5 @@
-//! Filters of tc whose process is gone. Those of the flow cache stay attached before Linux 6.6 when it is killed, and go on
-//! forwarding by what they knew. The guard of DSR frontends stays on purpose.
+//! tc filters whose process is gone. Before Linux 6.6, filters of a killed process's flow cache
+//! stay attached, and forward with outdated state. The guard of DSR frontends stays on purpose.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,18 +12,19 @@ use convey_dataplane::{LastingGuard, Lease, Offloader, Terms};
 use convey_model::{Endpoint, Interface};
 use log::{info, warn};
 
-/// Where the handles of our filters begin. Nobody gets such a number who asks for none.
+/// First handle of our filters. The kernel does not assign such a number by itself.
 const FIRST_HANDLE: u32 = 0x00c0_0001;
 
-/// The handle of this process's filters, which is what says that they are in use.
+/// Handle of this process's filters. The owned name marks the filters as in use.
 pub(super) struct OwnHandle {
-    /// The number.
+    /// Number of the handle.
     pub(super) number: u32,
     _name: OwnedName,
 }
 
 impl OwnHandle {
-    /// The first that neither a process has nor a filter on these interfaces: one that is left may have to stay beside ours.
+    /// First handle that no process and no filter on these interfaces has: a leftover filter may
+    /// have to stay beside ours.
     pub(super) async fn new(netlink: &Netlink, interfaces: &[Interface]) -> anyhow::Result<OwnHandle> {
         let mut attached = BTreeSet::new();
         for interface in interfaces {
@@ -45,7 +46,7 @@ impl OwnHandle {
     }
 }
 
-/// A filter that nobody has; nobody gets its handle as long as this is held.
+/// Filter without a process; no process gets its handle while this is held.
 struct StaleFilter {
     filter: BpfFilter,
     interface: String,
@@ -57,19 +58,20 @@ impl StaleFilter {
         LastingGuard::is_filter(&self.filter.name)
     }
 
-    /// What it is; of a guard also which frontends it guards, for an interface may have several.
+    /// Description of the filter. For a guard, also its frontends, since an interface may have
+    /// several guards.
     fn told(&self) -> String {
         if self.is_guard() { format!("{self}: {}", self.filter.name) } else { self.to_string() }
     }
 
-    /// How an operator removes it.
+    /// Command with which an operator removes the filter.
     fn by_hand(&self) -> String {
         let BpfFilter { priority, handle, .. } = &self.filter;
         format!("tc filter del dev {} ingress pref {priority} handle {handle:#x} bpf", self.interface)
     }
 }
 
-/// What it is.
+/// Short description of the filter.
 impl fmt::Display for StaleFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = &self.interface;
@@ -80,14 +82,14 @@ impl fmt::Display for StaleFilter {
     }
 }
 
-/// Which of those that are left are meant.
+/// Kinds of leftover filters to remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kinds<'a> {
-    /// Those of flow caches: nobody wants them.
+    /// Filters of flow caches: they are always removed.
     FlowCaches,
-    /// These, and guards of none but these DSR frontends.
+    /// Filters of flow caches, and guards that guard only frontends of this set.
     OwnGuards(&'a BTreeSet<Endpoint>),
-    /// All, with the guards of DSR frontends.
+    /// All filters, including the guards of DSR frontends.
     All,
 }
 
@@ -103,18 +105,19 @@ impl Kinds<'_> {
     }
 }
 
-/// What became of those on an interface.
+/// Result of removing filters on an interface.
 pub(super) struct Cleared {
-    /// What was detached.
+    /// Descriptions of the removed filters.
     pub(super) removed: Vec<String>,
-    /// What stays, and why; a line each.
+    /// Filters that stay, each with the reason; a line each.
     pub(super) in_use: Vec<String>,
-    /// The first refusal of the kernel to detach one.
+    /// First refusal of the kernel to remove a filter.
     pub(super) refused: Option<net::Error>,
 }
 
-/// For a process that forwards no packets: detaches those of flow caches. Guards stay, for this process goes on with no
-/// connection of theirs. Nobody need be told where there is nothing, or nothing can be seen.
+/// Removes filters of flow caches, for a process that forwards no packets. Guards stay, because
+/// this process continues none of their connections. Logs nothing if there is no filter, or filters
+/// cannot be listed.
 pub(super) async fn remove_without_packets() {
     let Ok(netlink) = Netlink::open() else { return };
     let Ok(interfaces) = netlink.interfaces().await else { return };
@@ -129,7 +132,7 @@ pub(super) async fn remove_without_packets() {
     }
 }
 
-/// Detaches all of these, and says so in the log.
+/// Removes all filters of these kinds, and logs each.
 pub(super) async fn remove(netlink: &Netlink, interfaces: &[Interface], kinds: Kinds<'_>) {
     for interface in interfaces {
         let refused = match clear(netlink, interface, kinds).await {
@@ -145,8 +148,8 @@ pub(super) async fn remove(netlink: &Netlink, interfaces: &[Interface], kinds: K
     }
 }
 
-/// Detaches the flow caches that are left, and the guards of none but these DSR frontends. Returns
-/// the guards of other frontends, which stay until their time is over.
+/// Removes leftover flow caches, and guards that guard only these DSR frontends. Returns the guards
+/// of other frontends, which stay until their time is over.
 pub(super) async fn remove_outdated(netlink: &Netlink, dsr: &BTreeSet<Endpoint>) -> Vec<OthersGuard> {
     match netlink.interfaces().await {
         Ok(interfaces) => {
@@ -160,23 +163,23 @@ pub(super) async fn remove_outdated(netlink: &Netlink, dsr: &BTreeSet<Endpoint>)
     }
 }
 
-/// Detaches these guards once their time is over.
+/// Removes these guards once their time is over.
 pub(super) async fn outlast(netlink: Arc<Netlink>, guards: Vec<OthersGuard>) {
     if !guards.is_empty() {
-        // Their processes are gone: nobody has moved their end since.
+        // The guards' processes are gone: none has extended their time since.
         tokio::time::sleep(Terms::default().lasts + Lease::RENEW_EVERY).await;
         remove_guards(&netlink, &guards).await;
     }
 }
 
-/// A guard that stays beside ours until its time is over.
+/// Guard that stays beside ours until its time is over.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct OthersGuard {
     interface: Interface,
     filter: BpfFilter,
 }
 
-/// The guards of other frontends whose processes are gone; tells of them in the log.
+/// Guards of other frontends whose processes are gone. Logs each.
 async fn guards_of_others(netlink: &Netlink, interfaces: &[Interface]) -> Vec<OthersGuard> {
     let mut guards = Vec::new();
     for interface in interfaces {
@@ -192,7 +195,7 @@ async fn guards_of_others(netlink: &Netlink, interfaces: &[Interface]) -> Vec<Ot
     guards
 }
 
-/// Detaches these, unless somebody has them by now.
+/// Removes these guards, unless a process owns them by now.
 async fn remove_guards(netlink: &Netlink, guards: &[OthersGuard]) {
     for OthersGuard { interface, filter } in guards {
         let Ok(FoundFilters { left, .. }) = on(netlink, interface, Kinds::All).await else { continue };
@@ -206,7 +209,7 @@ async fn remove_guards(netlink: &Netlink, guards: &[OthersGuard]) {
 }
 
 impl Cleared {
-    /// Logs what was detached and what is in use. Returns the refusal of the kernel.
+    /// Logs removed filters and filters in use. Returns the refusal of the kernel.
     fn log(self) -> Option<net::Error> {
         self.removed.iter().for_each(|removed| info!("removed {removed}"));
         self.in_use.iter().for_each(|line| warn!("{line}"));
@@ -214,7 +217,7 @@ impl Cleared {
     }
 }
 
-/// Detaches these on an interface, each whatever becomes of the others.
+/// Removes filters of these kinds on an interface. Continues after a failure.
 pub(super) async fn clear(
     netlink: &Netlink,
     interface: &Interface,
@@ -231,7 +234,7 @@ pub(super) async fn clear(
     Ok(cleared)
 }
 
-/// What to tell of each, a line; nobody is to be told of one that cannot be looked for.
+/// Lines for operators about leftover filters. Skips interfaces whose filters cannot be listed.
 pub(super) async fn describe(netlink: &Netlink, interfaces: &[Interface]) -> Vec<String> {
     let mut lines = Vec::new();
     for interface in interfaces {
@@ -255,17 +258,17 @@ pub(super) async fn describe(netlink: &Netlink, interfaces: &[Interface]) -> Vec
     lines
 }
 
-/// Filters of ours on an interface whose process may be gone.
+/// Filters of convey on an interface whose process may be gone.
 struct FoundFilters {
-    /// They are nobody's as long as their names are held.
+    /// Filters without a process. None can begin to own them while their names are held.
     left: Vec<StaleFilter>,
-    /// What another user owns, who may well run convey with capabilities; a line each.
+    /// Filters of another user, who may run convey with capabilities; a line each.
     in_use: Vec<String>,
 }
 
 async fn on(netlink: &Netlink, interface: &Interface, kinds: Kinds<'_>) -> Result<FoundFilters, net::Error> {
     let mut found = FoundFilters { left: Vec::new(), in_use: Vec::new() };
-    // A process has one number for all of its filters.
+    // A process has one handle for all of its filters.
     let mut names: BTreeMap<u32, Option<Arc<OwnedName>>> = BTreeMap::new();
     for filter in netlink.ingress_filters(interface.index).await? {
         if !kinds.contain(&filter.name) {

@@ -1,14 +1,14 @@
-//! Folders in which convey keeps what outlives it. Nobody but its user may enter them.
+//! Folders for state that outlives convey. Only convey's user may enter them.
 
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, chown};
 use std::path::{Path, PathBuf};
 
-/// Makes a folder, and those above it that are missing. Returns what was made, the outermost first.
+/// Makes a folder and its missing parents. Returns the created folders, the outermost first.
 ///
 /// # Errors
-/// One of them cannot be made.
+/// A folder cannot be made.
 pub(super) fn make(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let missing = folder.ancestors().take_while(|folder| !folder.exists());
     let mut missing: Vec<PathBuf> =
@@ -21,7 +21,7 @@ pub(super) fn make(folder: &Path) -> io::Result<Vec<PathBuf>> {
 /// Gives folders to a user and a group.
 ///
 /// # Errors
-/// This process may not.
+/// This process lacks the right.
 pub(super) fn give(folders: &[PathBuf], (uid, gid): (u32, u32)) -> io::Result<()> {
     folders.iter().try_for_each(|folder| chown(folder, Some(uid), Some(gid)))
 }

@@ -1,4 +1,4 @@
-//! The statistics address: bound, taken over from another process, or given up to one.
+//! Socket of the statistics address: bound, taken over from another process, or handed to one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,11 +13,12 @@ use super::balancer::statistics_problem;
 use super::serving::Serving;
 use super::upgrade::{self, Handed};
 
-/// How often an address is tried that another process has promised to give up, and the pause between.
+/// Number of attempts to bind an address that another process has promised to give up, and the
+/// pause between them.
 const MAX_BIND_TRIES: u32 = 50;
 const BIND_PAUSE: Duration = Duration::from_millis(20);
 
-/// The address is bound: clients that ask wait.
+/// Bound statistics address. Clients that connect wait for an answer.
 pub(super) struct Bound {
     listen: SocketAddr,
     socket: TcpListener,
@@ -31,7 +32,7 @@ pub(super) struct Statistics {
 }
 
 impl Bound {
-    /// Binds, unless another process has handed over a socket of this address.
+    /// Binds the address, unless another process has handed over a socket of it.
     pub(super) async fn new(listen: SocketAddr, handed: Option<&mut Handed>) -> anyhow::Result<Bound> {
         let handed = handed.and_then(|handed| handed.take_statistics(listen));
         let is_handed = handed.is_some();
@@ -48,25 +49,26 @@ impl Bound {
         self.is_handed
     }
 
-    /// Answers from now on.
+    /// Starts to answer requests.
     pub(super) fn serve(self, routes: Router) -> Statistics {
         Statistics { listen: self.listen, serving: Serving::begin(self.socket, routes) }
     }
 }
 
 impl Statistics {
-    /// The socket once more, for another process.
+    /// Duplicate of the socket for another process.
     pub(super) fn socket(&self) -> Option<(SocketAddr, OwnedFd)> {
         Some((self.listen, self.serving.socket()?.ok()?))
     }
 
-    /// Closes the socket: another process may have the address. Clients that have asked are still answered.
+    /// Closes the socket, so that another process may bind the address. Clients that have sent a
+    /// request are still answered.
     pub(super) async fn give_up(&mut self) {
         self.serving.give_up().await;
     }
 }
 
-/// Binds. A convey that is stopping gives the address up if it is asked to.
+/// Binds the address. Asks a convey that is stopping to give the address up.
 async fn bind(listen: SocketAddr) -> io::Result<TcpListener> {
     let mut bound = TcpListener::bind(listen).await;
     let is_taken = |bound: &io::Result<TcpListener>| {

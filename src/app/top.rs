@@ -23,13 +23,14 @@ use super::ask::{refused, wall_clock, width};
 use super::control_socket::places;
 use super::{Failure, clock, print, runtime};
 
-/// How long an answer may take. The screen says that there is none, and convey is asked again.
+/// Upper bound for the wait for an answer. Afterwards the screen reports the lack, and the request
+/// is repeated.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How wide `--once` prints where nobody says: all columns have room.
+/// Default width of `--once`: all columns fit.
 const WIDTH_ONCE: usize = 120;
 
-/// Shows the screen until the operator has seen enough, or prints it once.
+/// Shows the screen until the operator quits, or prints it once.
 pub(super) fn run(options: &Options, args: &TopArgs) -> Result<ExitCode, Failure> {
     let has_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
     if !has_terminal && !args.once {
@@ -40,7 +41,7 @@ pub(super) fn run(options: &Options, args: &TopArgs) -> Result<ExitCode, Failure
     runtime()?.block_on(async {
         let client = Client::find(&places(options.socket.as_deref())).await.map_err(refused)?;
         let mut source = Source { client, last: None, next_event: 0 };
-        // A convey that cannot be asked now is an error, later it may be upgraded.
+        // A convey that does not answer at the start is an error; later it may be upgrading.
         state.take(source.look().await.map_err(|why| anyhow!(why))?);
         if args.once {
             sleep(every).await;
@@ -48,7 +49,7 @@ pub(super) fn run(options: &Options, args: &TopArgs) -> Result<ExitCode, Failure
             print(&top_text(&mut state, width().unwrap_or(WIDTH_ONCE).try_into().unwrap_or(u16::MAX)));
             return Ok(ExitCode::SUCCESS);
         }
-        // Should this panic, the hook that this sets gives the terminal back.
+        // The hook that this sets restores the terminal after a panic.
         let terminal = ratatui::try_init().context("cannot draw on this terminal");
         let shown = match terminal {
             Ok(mut terminal) => show(&mut terminal, source, &mut state, every).await,
@@ -59,7 +60,7 @@ pub(super) fn run(options: &Options, args: &TopArgs) -> Result<ExitCode, Failure
     })
 }
 
-/// A convey that is asked again and again.
+/// Client that queries convey repeatedly.
 struct Source {
     client: Client,
     last: Option<TopStatus>,
@@ -67,7 +68,7 @@ struct Source {
 }
 
 impl Source {
-    /// What convey answers now.
+    /// Queries the status and the new events.
     async fn look(&mut self) -> Result<TopSample, String> {
         let asked = timeout(PATIENCE, async {
             let status: TopStatus = self.client.get("/v1/status").await?;
@@ -89,13 +90,13 @@ impl Source {
     }
 }
 
-/// What comes in.
+/// Event of the main loop.
 enum Input {
     Key(KeyEvent),
-    /// The terminal has another size.
+    /// The size of the terminal has changed.
     Resized,
     Answer(Result<Box<TopSample>, String>),
-    /// There are no more keys.
+    /// Reading keys has failed.
     Gone(io::Error),
 }
 
@@ -134,7 +135,7 @@ async fn show(
     }
 }
 
-/// The signals that end it.
+/// Signals that end the program.
 struct Ends([(u8, tokio::signal::unix::Signal); 4]);
 
 impl Ends {
@@ -148,7 +149,7 @@ impl Ends {
         ]))
     }
 
-    /// The number of the next one.
+    /// Number of the next signal.
     async fn next(&mut self) -> u8 {
         let [(a, of_a), (b, of_b), (c, of_c), (d, of_d)] = &mut self.0;
         tokio::select! {
@@ -160,7 +161,7 @@ impl Ends {
     }
 }
 
-/// In a thread of its own, which ends with the process.
+/// Reads keys in a separate thread, which ends with the process.
 fn read_keys(inputs: &mpsc::Sender<Input>) {
     loop {
         let input = match event::read() {
@@ -188,17 +189,18 @@ async fn ask_again(mut source: Source, every: Duration, inputs: mpsc::Sender<Inp
     }
 }
 
-/// Ctrl-Z is a key here.
+/// Raw mode passes Ctrl-Z as a key.
 fn is_suspend(key: KeyEvent) -> bool {
     key.code == KeyCode::Char('z') && key.modifiers.contains(KeyModifiers::CONTROL)
 }
 
-/// Gives the terminal to the shell until that lets this go on.
+/// Suspends the program: the shell has the terminal until it continues this process.
 fn suspend(terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
     ratatui::restore();
     kill_process(getpid(), Signal::TSTP)?;
     *terminal = ratatui::try_init().context("cannot draw on this terminal")?;
-    // To clear it would ask the terminal where the cursor is, and the thread of the keys would get the answer.
+    // Clearing would query the terminal for the cursor position, and the thread of the keys would
+    // receive the answer.
     terminal.resize(terminal.size()?.into())?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `convey trace`.
+//! `convey trace`: prints live events of clients and packets.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -12,7 +12,7 @@ use convey_cli::{Options, TraceArgs};
 use super::control_socket::places;
 use super::{Failure, runtime};
 
-/// Shows what becomes of clients and packets until that ends, or nobody reads it any more.
+/// Prints events until the trace ends, or the reader closes the output.
 pub(super) fn run(options: &Options, args: &TraceArgs) -> Result<ExitCode, Failure> {
     let mut output = Output::new(args);
     let shown = runtime()?.block_on(async {
@@ -21,7 +21,7 @@ pub(super) fn run(options: &Options, args: &TraceArgs) -> Result<ExitCode, Failu
     });
     shown.map_err(|Refused(why)| anyhow!("{why}"))?;
     match output.failed.take() {
-        // The reader, such as `head`, has seen enough.
+        // The reader, such as `head`, has closed the output.
         Some(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         Some(error) => Err(anyhow::Error::new(error).context(output.writes).into()),
         None if output.has_ended => Ok(ExitCode::SUCCESS),
@@ -29,13 +29,14 @@ pub(super) fn run(options: &Options, args: &TraceArgs) -> Result<ExitCode, Failu
     }
 }
 
-/// Where lines go.
+/// Destination of the trace's lines.
 struct Output {
     is_json: bool,
-    /// Where packets are to be written, from the first line on: a trace that is refused leaves no file.
+    /// Path for captured packets. The file is opened at the first line: a refused trace leaves no
+    /// file.
     path: Option<PathBuf>,
     packets: Option<PacketFile<Box<dyn Write + Send>>>,
-    /// What it is about, if it fails.
+    /// Name of the output for error messages.
     writes: String,
     has_ended: bool,
     failed: Option<io::Error>,
@@ -47,7 +48,7 @@ impl Output {
         Output { is_json: args.json, path, packets: None, writes, has_ended: false, failed: None }
     }
 
-    /// Returns whether more is wanted.
+    /// Writes one line. Returns whether the trace should go on.
     fn take(&mut self, line: &str) -> bool {
         let written = self.write(line);
         self.failed = written.err();
@@ -78,7 +79,8 @@ impl Output {
     }
 }
 
-/// `-` is standard output, for `tcpdump -r -`: events are not printed then.
+/// Opens the file for packets. `-` is standard output, for `tcpdump -r -`; then events are not
+/// printed.
 fn open(path: &Path) -> io::Result<Box<dyn Write + Send>> {
     if path == Path::new("-") {
         return Ok(Box::new(io::stdout()));

@@ -1,4 +1,4 @@
-//! Health checks that go the way of clients' packets: a connection is begun at the VIP, and its SYN sent to one server.
+//! Health checks along the path of clients' packets: a SYN for the VIP is sent to one server.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -15,19 +15,19 @@ use convey_snapshot::{Frontend, Snapshot};
 use convey_wire::{Envelope, VipAnswer, VipProbe, enclose};
 use tokio::net::TcpSocket;
 
-/// VIPs of one server that one probe tries; further ones of its frontends are not.
+/// Maximum number of VIPs of a server that one probe tries.
 const MAX_VIPS: usize = 8;
 
-/// Before each packet.
+/// Length of the Ethernet header before each packet.
 const ETHERNET_LEN: usize = 14;
 
-/// How often it is looked whether the kernel knows the next hop meanwhile.
+/// Interval between checks whether the kernel has resolved the next hop.
 const NEXT_HOP_EVERY: Duration = Duration::from_millis(20);
 
-/// Knows from the snapshot which VIPs lead to a server, and how.
+/// Prober that reads from the snapshot which VIPs lead to a server, and how.
 pub(super) struct VipProber {
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
-    /// The SNAT addresses that an operator has named.
+    /// SNAT addresses that the configuration names.
     pub(super) snat_addresses: Vec<IpAddr>,
 }
 
@@ -60,7 +60,7 @@ impl PathProber for VipProber {
 }
 
 impl VipProber {
-    /// Begins one connection, and takes it back.
+    /// Begins one connection, and resets it.
     async fn connect(&self, path: VipPath, timeout: Duration) -> Result<(), PathFault> {
         let ours = |error: io::Error| PathFault::Ours(format!("via VIP {}: {error}", path.vip));
         let hop = match tokio::time::timeout(timeout / 2, self.next_hop(path)).await {
@@ -82,8 +82,8 @@ impl VipProber {
         }
     }
 
-    /// An address of this host that a server which has the VIP can answer. Of a tunnel between the families it is one of the
-    /// interface that leads to the server, if that has one.
+    /// Address of this host that a server with the VIP can answer. For a tunnel between the address
+    /// families, an address of the interface that leads to the server is preferred.
     fn own_address(&self, VipPath { vip, server, .. }: VipPath) -> io::Result<IpAddr> {
         if vip.is_ipv4() == server.is_ipv4() {
             return own_address(server);
@@ -94,7 +94,7 @@ impl VipProber {
         own.ok_or_else(|| io::Error::other("no address of the VIP's family to ask from"))
     }
 
-    /// The tunnel to the server, if there is to be one.
+    /// Tunnel to the server, if the backend uses one.
     fn tunnel(&self, path: VipPath) -> io::Result<Option<Envelope>> {
         if !path.dsr.has_tunnel() {
             return Ok(None);
@@ -108,7 +108,7 @@ impl VipProber {
         Ok(Some(Envelope::new(&tunnel, &FlowKey::tcp(path.vip, path.server))))
     }
 
-    /// The way to the server; waits until the kernel has told the address of the next hop.
+    /// Route to the server. Waits until the kernel has resolved the next hop's address.
     async fn next_hop(&self, path: VipPath) -> Result<NextHop, PathFault> {
         loop {
             let network = self.snapshot.load().network.clone();
@@ -132,7 +132,8 @@ impl VipProber {
     }
 }
 
-/// The SNAT address that a server sees, where one is named and the kernel would choose another for this host's connections.
+/// SNAT address that a server sees, if the configuration names one and the kernel would choose
+/// another address for this host's connections.
 fn source(server: &ServerKey, snapshot: &Snapshot, named: &[IpAddr]) -> Option<IpAddr> {
     if named.is_empty() {
         return None;
@@ -145,7 +146,7 @@ fn source(server: &ServerKey, snapshot: &Snapshot, named: &[IpAddr]) -> Option<I
     with_snat.any(|frontend| frontend.config.uses(&server.backend)).then_some(own)
 }
 
-/// Sends the SYN and waits for what it is answered with.
+/// Sends the SYN and waits for the answer.
 async fn exchange(
     mut socket: ProbeSocket,
     probe: &VipProbe,
@@ -169,8 +170,9 @@ async fn exchange(
     Ok(answer)
 }
 
-/// A port of ours that nobody else uses meanwhile. The scripts of servers leave answers to the balancer's own addresses alone, so
-/// with `l3` the client is the VIP itself. With `l2` the server has the VIP, and would not believe that.
+/// Reserves a local port for the probe. Scripts on servers do not handle answers to the balancer's
+/// own addresses, so with `l3` the client address is the VIP itself. With `l2` the server has the
+/// VIP, and would drop packets from it.
 fn reserve_port(path: VipPath, own: IpAddr) -> io::Result<TcpSocket> {
     let ip = match path.dsr {
         DsrKind::L3 => path.vip.ip(),
@@ -181,7 +183,7 @@ fn reserve_port(path: VipPath, own: IpAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// The address that this host takes for what it sends there itself.
+/// Source address that this host uses for its own packets to `to`.
 fn own_address(to: SocketAddr) -> io::Result<IpAddr> {
     let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
     let socket = UdpSocket::bind((any, 0))?;
@@ -189,7 +191,7 @@ fn own_address(to: SocketAddr) -> io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip())
 }
 
-/// The VIPs at which clients are sent to a server in mode `dsr`: of each range of ports the first.
+/// VIPs at which clients are sent to a server in mode `dsr`: the first port of each range.
 fn paths(server: &ServerKey, snapshot: &Snapshot) -> Vec<VipPath> {
     let leads = |frontend: &&Arc<Frontend>| {
         let config = &frontend.config;
@@ -207,7 +209,7 @@ fn paths(server: &ServerKey, snapshot: &Snapshot) -> Vec<VipPath> {
     all.filter(fits).take(MAX_VIPS).collect()
 }
 
-/// What is wrong, in words for an operator; `None`: nothing came back.
+/// Operator-facing error message; `None`: no answer came.
 fn fault(VipPath { vip, server, dsr, .. }: &VipPath, answer: Option<VipAnswer>) -> String {
     let of_server = match dsr {
         DsrKind::L3 => "its NAT is for another port or interface",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use convey_model::{DrainingEndpoints, NextHops};
 use convey_snapshot::{Places, Snapshot};
 
-/// What of a snapshot decides what is captured and guarded, and where.
+/// Part of a snapshot that decides which traffic is captured and guarded, and where.
 pub(super) struct Applied {
     places: Arc<Places>,
     network: Arc<NextHops>,
@@ -18,7 +18,7 @@ impl Applied {
         Applied { places: places.clone(), network: network.clone(), draining: draining.clone() }
     }
 
-    /// Whether this snapshot decides the same.
+    /// Whether this snapshot leads to the same decision.
     pub(super) fn is_of(&self, snapshot: &Snapshot) -> bool {
         Arc::ptr_eq(&self.places, &snapshot.places)
             && Arc::ptr_eq(&self.network, &snapshot.network)

@@ -1,4 +1,4 @@
-//! What is counted beside the workers: lost frames, frames that a guard drops, memory, floods.
+//! Counters outside of the workers: lost frames, frames that a guard drops, memory, floods.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use tokio::task::JoinSet;
 use crate::app::flood;
 use crate::app::paths::Parts;
 
-/// Between two looks at how much memory frames take.
+/// Interval between checks of the memory for frames.
 const PEAK_LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Has tasks watch for lost frames, for frames that guards drop, for peaks of memory and for floods.
+/// Starts tasks that watch lost frames, frames that guards drop, peaks of memory and floods.
 pub(super) fn watch_load(
     tasks: &mut JoinSet<()>,
     parts: &Parts<'_>,
@@ -32,7 +32,7 @@ pub(super) fn watch_load(
     }
 }
 
-/// Counts the frames that the kernel dropped, this often.
+/// Counts the frames that the kernel dropped, once per interval.
 async fn count_overruns(overruns: Overruns, interval: Duration) {
     let mut ticks = tokio::time::interval(interval);
     loop {
@@ -41,13 +41,13 @@ async fn count_overruns(overruns: Overruns, interval: Duration) {
     }
 }
 
-/// Counters of the guards that there are.
+/// Counters of the active guards.
 pub(super) fn stacked_tags(guard: Option<&Guard>, lasting: Option<&LastingGuard>) -> Vec<StackedTags> {
     let (guard, lasting) = (guard.map(Guard::stacked_tags), lasting.map(LastingGuard::stacked_tags));
     guard.into_iter().chain(lasting).collect()
 }
 
-/// Counts the frames that these guards dropped for a second priority tag, this often.
+/// Counts the frames that these guards dropped for a second priority tag, once per interval.
 async fn count_stacked_tags(guards: Vec<StackedTags>, stats: Arc<PacketStats>, interval: Duration) {
     let mut ticks = tokio::time::interval(interval);
     loop {
@@ -56,7 +56,7 @@ async fn count_stacked_tags(guards: Vec<StackedTags>, stats: Arc<PacketStats>, i
     }
 }
 
-/// Has memory go back to the kernel after many frames have waited.
+/// Returns memory to the kernel after a peak of waiting frames.
 async fn note_peaks(frames: FrameMemory) {
     let mut ticks = tokio::time::interval(PEAK_LOOK_EVERY);
     loop {

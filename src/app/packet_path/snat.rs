@@ -1,4 +1,4 @@
-//! The SNAT addresses that servers come to see while packets are forwarded.
+//! SNAT addresses that servers begin to see while packets are forwarded.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,7 +13,8 @@ use crate::app::attachments::Attachments;
 use crate::app::ownership::SnatOwnership;
 
 impl PacketPath {
-    /// Servers that no SNAT address can be had for, each with the reason. With `again` it tries once more to have one.
+    /// Servers without an available SNAT address, each with the reason. With `again`, tries once
+    /// more to take the ports.
     pub(in crate::app) fn unreachable(&mut self, again: bool) -> UnreachableServers {
         if again && !self.unreachable.is_empty() {
             self.snat.forget_withheld();
@@ -23,7 +24,8 @@ impl PacketPath {
         self.unreachable.clone()
     }
 
-    /// Takes the SNAT addresses that servers come to see by this snapshot, and captures the answers to them.
+    /// Takes the SNAT addresses that servers see by this snapshot, and captures the answers to
+    /// them.
     pub(super) fn take_snat_addresses(&mut self, snapshot: &Snapshot) {
         let (network, servers) = (&snapshot.network, servers_with_snat(snapshot));
         let (choice, addresses) = (self.snat_choice, &self.snat_addresses);

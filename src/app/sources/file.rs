@@ -1,4 +1,4 @@
-//! A configuration in a file of this host.
+//! Configuration in a file of this host.
 
 use std::path::{Path, PathBuf};
 
@@ -6,11 +6,11 @@ use convey_control::ConfigFile;
 
 use super::ConfigSource;
 
-/// The file.
+/// Source of the file.
 pub(in crate::app) struct FileSource(PathBuf);
 
 impl FileSource {
-    /// The file at this path.
+    /// Source for the file at this path.
     pub(in crate::app) fn new(path: &Path) -> FileSource {
         FileSource(path.to_owned())
     }

@@ -1,4 +1,4 @@
-//! A list of servers in a file of this host. The command line says the rest.
+//! List of servers in a file of this host, with settings from the command line.
 
 use std::path::{Path, PathBuf};
 
@@ -7,14 +7,14 @@ use convey_control::ConfigFile;
 
 use super::ConfigSource;
 
-/// The list.
+/// Source of the list.
 pub(super) struct ListSource {
     path: PathBuf,
     settings: ListSettings,
 }
 
 impl ListSource {
-    /// The list at this path.
+    /// Source for the list at this path.
     pub(super) fn new(path: &Path, settings: ListSettings) -> ListSource {
         ListSource { path: path.to_owned(), settings }
     }

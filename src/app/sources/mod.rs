@@ -1,4 +1,5 @@
-//! Where a whole configuration comes from. Each source is one implementation of [`ConfigSource`], and one file of this folder.
+//! Sources of a whole configuration. Each source is one implementation of [`ConfigSource`], and one
+//! file of this folder.
 
 mod etcd;
 mod file;
@@ -16,7 +17,8 @@ use self::etcd::EtcdSource;
 pub(super) use self::file::FileSource;
 use self::list::ListSource;
 
-/// The list: every source of a configuration has one line. A source that is not on this host keeps its files below `state_dir`.
+/// Source for the options: every kind of source has one line here. A remote source keeps its files
+/// below `state_dir`.
 pub(super) fn of(options: &Options, state_dir: &Path) -> Box<dyn ConfigSource> {
     match options.origin() {
         ConfigOrigin::File(path) => Box::new(FileSource::new(path)),
@@ -25,8 +27,8 @@ pub(super) fn of(options: &Options, state_dir: &Path) -> Box<dyn ConfigSource> {
     }
 }
 
-/// The source for a look at the configuration: a source that is not on this host puts its files
-/// into `folder`, which nobody keeps.
+/// Source for a check of the configuration: a remote source puts its files into `folder`, which is
+/// temporary.
 pub(super) fn to_check(options: &Options, folder: &Path) -> Box<dyn ConfigSource> {
     match options.origin() {
         ConfigOrigin::Etcd(address) => Box::new(EtcdSource::to_check(address.clone(), folder)),
@@ -34,54 +36,56 @@ pub(super) fn to_check(options: &Options, folder: &Path) -> Box<dyn ConfigSource
     }
 }
 
-/// Where a whole configuration comes from.
+/// Source of a whole configuration.
 ///
-/// A start and each reload load a file of this host. A source on this host says which file that is, and convey watches it.
-/// Any other source fetches its files into a folder, and asks for the reloads itself.
+/// A start and each reload load a file of this host. A local source returns this file's path, and
+/// convey watches the file. Any other source fetches its files into a folder, and requests reloads
+/// itself.
 pub(super) trait ConfigSource {
-    /// The file to load. With `brought_into` it is in the folder of a source that is not on this host.
+    /// File to load. With `brought_into` it is in the folder of a remote source.
     fn file(&self) -> ConfigFile;
 
-    /// Where the source is, if it is not on this host.
+    /// Address of the source, if it is remote.
     fn address(&self) -> Option<String> {
         None
     }
 
-    /// Puts `file` in place before it is loaded. The process has as many threads afterwards as before.
+    /// Puts `file` in place before it is loaded. Leaves no thread behind.
     ///
     /// # Errors
-    /// There is no configuration to start with: words for an operator.
+    /// There is no configuration to start with: operator-facing message.
     fn fetch(&self, _file: &ConfigFile) -> Result<Fetched, String> {
         Ok(Fetched::default())
     }
 
-    /// Gives the files, and the folders that [`ConfigSource::fetch`] has `made`, to the user that convey becomes.
+    /// Gives the files, and the folders that [`ConfigSource::fetch`] has `made`, to the user that
+    /// convey becomes.
     ///
     /// # Errors
-    /// This process may not: words for an operator.
+    /// This process lacks the right: operator-facing message.
     fn give_to(&self, _made: &[PathBuf], _owner: (u32, u32)) -> Result<(), String> {
         Ok(())
     }
 
-    /// Asks for a reload whenever the source has changed, in a thread of its own, until [`RemoteState::end_comes`]. The configuration
-    /// that was loaded is in force.
+    /// Requests a reload whenever the source has changed, in a separate thread, until
+    /// [`RemoteState::end_comes`]. The configuration that was loaded is in force.
     fn follow(self: Box<Self>, _with: FollowedWith) {}
 }
 
-/// What came of a fetch.
+/// Result of a fetch.
 #[derive(Debug, Default)]
 pub(super) struct Fetched {
-    /// What an operator should know, a line each.
+    /// Warnings for operators, a line each.
     pub(super) remarks: Vec<String>,
-    /// The folders that were missing.
+    /// Folders that were created.
     pub(super) made: Vec<PathBuf>,
 }
 
-/// What a source needs while it is followed.
+/// State that a source needs while it is followed.
 #[derive(Clone)]
 pub(super) struct FollowedWith {
-    /// Where reloads are asked for.
+    /// Channel for reload requests.
     pub(super) requests: mpsc::Sender<OperatorRequest>,
-    /// What `/stats` tells of the source.
+    /// State of the source for `/stats`.
     pub(super) state: Arc<RemoteState>,
 }

@@ -1,4 +1,5 @@
-//! Messages and descriptors between the old process and the new one: a pair of sockets that only these two have.
+//! Messages and descriptors between the old and the new process, over a pair of sockets that only
+//! these two have.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,50 +16,51 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Descriptors that go with one message at most. The kernel allows 253.
+/// Maximum number of descriptors per message. The kernel allows 253.
 pub(super) const MAX_DESCRIPTORS: usize = 128;
 
-/// The longest message.
+/// Maximum length of a message in bytes.
 const MAX_MESSAGE: usize = 64 << 10;
 
-/// One end. It keeps the borders between messages.
+/// One end of the channel. It keeps message boundaries.
 #[derive(Debug)]
 pub(super) struct Channel {
     socket: OwnedFd,
-    /// For one message at a time: there may be one for each session of UDP.
+    /// Buffer for one message at a time: there may be one for each session of UDP.
     buffer: Mutex<Vec<u8>>,
 }
 
 impl Channel {
-    /// Both ends. Neither is inherited by a process that is started later, unless it is its standard input.
+    /// Creates both ends. A process that is started later inherits neither, unless as its standard
+    /// input.
     pub(super) fn pair() -> io::Result<[Channel; 2]> {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (one, other) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
         Ok([Channel::new(one), Channel::new(other)])
     }
 
-    /// The end that another process has made.
+    /// End of a channel that another process has created.
     pub(super) fn new(socket: OwnedFd) -> Channel {
         Channel { socket, buffer: Mutex::default() }
     }
 
-    /// Its descriptor.
+    /// Descriptor of this end.
     pub(super) fn into_inner(self) -> OwnedFd {
         self.socket
     }
 
-    /// Closes it for both ends: a thread that waits here goes on.
+    /// Closes the channel for both ends: a thread that waits here continues.
     pub(super) fn close(&self) {
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
-    /// From now on waits so long for each message to be taken or to come, and no longer.
+    /// Limits the wait for sending and for receiving each message.
     pub(super) fn set_patience(&self, patience: Duration) -> io::Result<()> {
         set_socket_timeout(&self.socket, Timeout::Recv, Some(patience))?;
         Ok(set_socket_timeout(&self.socket, Timeout::Send, Some(patience))?)
     }
 
-    /// Sends a message, and with it at most [`MAX_DESCRIPTORS`].
+    /// Sends a message with at most [`MAX_DESCRIPTORS`] descriptors.
     pub(super) fn send(&self, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = serde_json::to_vec(message)?;
         if bytes.len() > MAX_MESSAGE || descriptors.len() > MAX_DESCRIPTORS {
@@ -69,15 +71,16 @@ impl Channel {
         if !descriptors.is_empty() {
             control.push(SendAncillaryMessage::ScmRights(descriptors));
         }
-        // Without a signal where the other end is closed.
+        // No SIGPIPE if the other end is closed.
         sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
         Ok(())
     }
 
-    /// The next message, and what came with it.
+    /// Receives the next message and its descriptors.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the other end is closed, `WouldBlock` if none came in time, `InvalidData` if it makes no sense.
+    /// `UnexpectedEof` if the other end is closed, `WouldBlock` if no message came in time,
+    /// `InvalidData` if the message is invalid.
     pub(super) fn receive<M: DeserializeOwned>(&self) -> io::Result<(M, Vec<OwnedFd>)> {
         let mut bytes = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         bytes.resize(MAX_MESSAGE, 0);

@@ -1,4 +1,4 @@
-//! `convey upgrade`: asks a process that runs to hand over to a new one.
+//! `convey upgrade`: requests a running process to hand over to a new one.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -24,24 +24,24 @@ use serde::Deserialize;
 use super::control::{Asked, PREFIX};
 use crate::app::{Failure, port_owner, print, runtime};
 
-/// Longer than an upgrade takes before the old process gives up.
+/// Timeout of an upgrade. Longer than the time after which the old process gives up.
 const UPGRADE: Duration = Duration::from_secs(120);
 
-/// A process that stops answers at once.
+/// Timeout for a process that is stopping, which answers at once.
 const RELEASE: Duration = Duration::from_secs(5);
 
-/// Most processes that an error names.
+/// Maximum number of processes that an error lists.
 const MAX_NAMED: usize = 8;
 
-/// The longest answer.
+/// Maximum length of an answer in bytes.
 const MAX_ANSWER: usize = 64 << 10;
 
-/// A process that runs.
+/// Running convey process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Running {
-    /// The whole name of its socket.
+    /// Full name of its socket.
     name: String,
-    /// Where it serves statistics.
+    /// Address of its statistics.
     statistics: String,
 }
 
@@ -59,7 +59,7 @@ pub(in crate::app) fn run(
         ([], None) => return Err(anyhow!("no convey of this user runs in this network namespace").into()),
         (some, None) if is_named => of_file(some, file)?,
         ([one], None) => one,
-        // The usual file may be there, and may be that of one of them.
+        // The default file may exist, and one of the processes may run with it.
         (several, None) => match of_file(several, file) {
             Ok(one) => one,
             Err(_) => return Err(anyhow!("{}", choose(several)).into()),
@@ -70,7 +70,7 @@ pub(in crate::app) fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The process that runs with a file, or that serves statistics where the file has them served.
+/// The process that runs with a file, or that serves statistics at the file's address.
 fn of_file<'a>(running: &'a [Running], file: &ConfigFile) -> Result<&'a Running, Failure> {
     let path = file.absolute();
     let files: Vec<Option<PathBuf>> = running.iter().map(Running::config_file).collect();
@@ -81,7 +81,7 @@ fn of_file<'a>(running: &'a [Running], file: &ConfigFile) -> Result<&'a Running,
         (Some(_), Some(_)) => return Err(anyhow!("{}", choose(running)).into()),
         (None, _) => {}
     }
-    // The configuration is in etcd, or the statistics cannot be read from here.
+    // The configuration is in etcd, or this user cannot read the statistics.
     if let ([one], [None]) = (running, &files[..]) {
         return Ok(one);
     }
@@ -110,7 +110,7 @@ fn at_socket<'a>(running: &'a [Running], socket: &Path) -> anyhow::Result<&'a Ru
         let Status { process } = client.get("/v1/status").await?;
         Ok::<_, Refused>(match process {
             Some(process) => Some(process),
-            // An older version does not say.
+            // An older version does not report its process id.
             None => client.process().await,
         })
     })?;
@@ -123,7 +123,7 @@ fn at_socket<'a>(running: &'a [Running], socket: &Path) -> anyhow::Result<&'a Ru
     })
 }
 
-/// Asks a process that is stopping to give up its socket for statistics. Returns whether one has.
+/// Asks a process that is stopping to give up its statistics socket. Returns whether one did.
 pub(in crate::app) fn release(statistics: SocketAddr) -> bool {
     let Ok(running) = running(geteuid().as_raw()) else { return false };
     let here = running.iter().filter(|one| one.statistics == statistics.to_string());
@@ -137,14 +137,15 @@ fn choose(several: &[Running]) -> String {
     )
 }
 
-/// The processes whose names this user may trust.
+/// Running processes whose socket names this user may trust.
 fn running(user: u32) -> io::Result<Vec<Running>> {
     let sockets = unix_sockets(format!("\0{PREFIX}").as_bytes())?.into_iter();
     let named = sockets.filter_map(|socket| Some((socket.uid, Running::named(&socket.name)?)));
-    // Before Linux 5.3 the kernel does not say whose they are: then `ask` looks at the user that answers.
+    // Before Linux 5.3 the kernel does not list the owners of sockets: then `ask` checks the user
+    // that answers.
     let ours = named.filter(|(uid, one)| uid.is_none_or(|uid| one.may_be_of(uid, user)));
     let mut running: Vec<Running> = ours.map(|(_, one)| one).collect();
-    // A connection has the name of its socket.
+    // Accepted connections have the name of their socket too.
     running.sort_by(|one, other| one.name.cmp(&other.name));
     running.dedup();
     Ok(running)
@@ -157,7 +158,7 @@ impl Running {
         Some(Running { name: name.to_owned(), statistics: statistics.to_owned() })
     }
 
-    /// The file that the process runs with, as far as its statistics can be read.
+    /// File that the process runs with, if its statistics are readable.
     fn config_file(&self) -> Option<PathBuf> {
         let status: RunningStatus = statistics::read(self.statistics.parse().ok()?).ok()?;
         Some(status.config_file()?.path)
@@ -169,15 +170,15 @@ impl Running {
         format!("{}statistics on {}", file.unwrap_or_default(), self.statistics)
     }
 
-    /// The number of the process that answers.
+    /// Number of the process that answers.
     fn process(&self) -> Option<u32> {
         let address = unix::SocketAddr::from_abstract_name(&self.name).ok()?;
         let stream = unix::UnixStream::connect_addr(&address).ok()?;
         u32::try_from(socket_peercred(&stream).ok()?.pid.as_raw_nonzero().get()).ok()
     }
 
-    /// Whether a socket of user `owner` may be what its name says, for this `user`: anybody may take any name. Root trusts
-    /// itself, and who serves the statistics that the name speaks of.
+    /// Whether `user` may trust the name of a socket that `owner` owns: any user may take any name.
+    /// Root trusts itself, and the user who serves the statistics in the name.
     fn may_be_of(&self, owner: u32, user: u32) -> bool {
         let serves_statistics = || {
             let at = self.statistics.parse().map(Endpoint::tcp);
@@ -199,7 +200,7 @@ fn ask(one: &Running, what: Asked, patience: Duration) -> anyhow::Result<String>
     stream.set_write_timeout(Some(patience))?;
     stream.write_all(format!("{}\n", what.name()).as_bytes())?;
     let answer = read_until(&stream, deadline).context("convey does not answer")?;
-    // It goes to a terminal.
+    // The answer is printed to a terminal.
     let answer = one_line(answer.trim_end());
     match answer.split_once(' ') {
         Some(("ok", done)) => Ok(done.to_owned()),
@@ -208,7 +209,7 @@ fn ask(one: &Running, what: Asked, patience: Duration) -> anyhow::Result<String>
     }
 }
 
-/// Reads to the end, however slowly that comes.
+/// Reads to the end, even if the data comes slowly, until the deadline.
 #[expect(clippy::disallowed_methods, reason = "a command: it goes by the clock of the host")]
 fn read_until(mut stream: &unix::UnixStream, deadline: Instant) -> io::Result<String> {
     let (mut answer, mut buffer) = (Vec::new(), [0; 4 << 10]);
@@ -233,7 +234,7 @@ mod tests {
 
     #[test]
     fn root_trusts_itself_and_who_serves_the_statistics() {
-        // An address of its own: others would soon have the port.
+        // A separate address: other tests could take the port.
         let listener = std::net::TcpListener::bind("127.0.93.7:0").unwrap();
         let statistics = listener.local_addr().unwrap().to_string();
         let one = Running { name: String::new(), statistics };

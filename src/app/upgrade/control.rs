@@ -1,7 +1,8 @@
-//! How `convey upgrade` reaches a process that runs: by an abstract Unix socket, which is gone with the process.
+//! Abstract Unix socket by which `convey upgrade` reaches a running process. The socket is gone
+//! with the process.
 //!
-//! Its name says where that process serves statistics, and has a number that nobody else can have bound before. Only root
-//! and the process's own user are heard.
+//! Its name contains the address of the process's statistics, and a number that no other process
+//! can have bound before. Only root and the process's own user are accepted.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,38 +19,38 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-/// Clients that may ask at once; further ones are turned away.
+/// Maximum number of concurrent clients; further ones are disconnected.
 const MAX_CLIENTS: usize = 8;
 
-/// The longest request.
+/// Maximum length of a request in bytes.
 const MAX_REQUEST: u64 = 64;
 
-/// How long a client may take to ask.
+/// Time that a client has to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Without a pause, a lack of descriptors would make accepting spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What names of these sockets begin with.
+/// Prefix of the names of these sockets.
 pub(super) const PREFIX: &str = "convey control ";
 
-/// A request to this process, and where the answer goes: what was done, or why not.
+/// Request to this process, with the sender for the answer: the result, or the reason of a failure.
 pub(in crate::app) struct Request {
     pub(in crate::app) what: Asked,
     pub(in crate::app) answer: oneshot::Sender<Result<String, String>>,
 }
 
-/// The subject of a request.
+/// Kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::app) enum Asked {
     /// Hand over to a new process.
     Upgrade,
-    /// Give up the socket for statistics, if this process is stopping.
+    /// Give up the statistics socket, if this process is stopping.
     Release,
 }
 
 impl Asked {
-    /// The word for it.
+    /// Name of the request in the protocol.
     pub(super) fn name(self) -> &'static str {
         match self {
             Asked::Upgrade => "upgrade",
@@ -62,7 +63,7 @@ impl Asked {
     }
 }
 
-/// The socket; closed when dropped.
+/// Control socket for upgrades; closed when dropped.
 pub(in crate::app) struct Control {
     requests: mpsc::Receiver<Request>,
     task: AbortHandle,
@@ -75,13 +76,13 @@ impl Drop for Control {
 }
 
 impl Control {
-    /// Hears requests from now on. To be called in the runtime.
+    /// Listens for requests from now on. To be called in the runtime.
     pub(in crate::app) fn listen(statistics: SocketAddr) -> io::Result<Control> {
         let (request, requests) = mpsc::channel(MAX_CLIENTS);
         Ok(Control { requests, task: listen(statistics, request)? })
     }
 
-    /// The next one.
+    /// Next request.
     pub(in crate::app) async fn next(&mut self) -> Request {
         match self.requests.recv().await {
             Some(request) => request,
@@ -116,7 +117,7 @@ fn listen(statistics: SocketAddr, requests: mpsc::Sender<Request>) -> io::Result
 }
 
 fn may_ask(stream: &UnixStream) -> bool {
-    // Where it is in a container and we are not, or the other way round, its process has no number here.
+    // A process of another PID namespace has no number here.
     let Ok(peer) = stream.peer_cred() else { return false };
     let may = [0, geteuid().as_raw()].contains(&peer.uid());
     if !may {
@@ -159,7 +160,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_asks_where_there_is_no_room_is_hung_up_on_and_who_is_heard_gets_an_answer() {
-        // No other process has this one's number.
+        // Derived from the process id, which no other process has.
         let at = SocketAddr::from(([192, 0, 2, 1], 1_024 + (std::process::id() % 60_000) as u16));
         let mut control = Control::listen(at).unwrap();
         let name = unix_sockets(format!("\0{PREFIX}{at} ").as_bytes()).unwrap().remove(0).name;

@@ -1,5 +1,5 @@
-//! The flows of the packet modes on their way: in a memory file that nobody can change any more, and by which names the two
-//! processes know frontends and servers that have other numbers in each.
+//! Handover of packet-mode flows in a sealed memory file. Frontends and servers have other numbers
+//! in each process, so the messages contain their names.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -15,23 +15,23 @@ use convey_model::{ServerKey, Timestamp};
 use convey_snapshot::Snapshot;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 
-/// Flows of workers that handle no frame for the moment. Their owners have the numbers of the snapshot.
+/// Flows of workers that handle no frame for the moment. Owners have the numbers of the snapshot.
 pub(in crate::app) struct HeldFlows {
     pub(in crate::app) flows: Answers<WorkerFlows>,
     pub(in crate::app) snapshot: Arc<Snapshot>,
 }
 
-/// The same on their way.
+/// Flows on their way to the new process, in a file.
 pub(super) struct SentFlows {
     pub(super) file: OwnedFd,
-    /// Since when no frame is handled.
+    /// Time since which no frame is handled.
     pub(super) since: Timestamp,
     pub(super) owners: Owners,
     /// Open flows that have to stay with their worker, which owns their SNAT port.
     pub(super) bound_to_workers: usize,
 }
 
-/// The same as another process has told of them.
+/// Flows that the previous process has handed over.
 #[derive(Debug, Default)]
 pub(in crate::app) struct HandedFlows {
     flows: Vec<KnownFlow>,
@@ -39,16 +39,16 @@ pub(in crate::app) struct HandedFlows {
     owners: Owners,
 }
 
-/// Flows that can go on by this process's numbers.
+/// Flows with this process's numbers for frontends and servers.
 pub(in crate::app) struct OwnedFlows {
     pub(in crate::app) flows: Vec<KnownFlow>,
-    /// Since when nobody handles frames.
+    /// Time since which no process handles frames.
     pub(in crate::app) since: Timestamp,
-    /// How many open ones have no frontend or server here.
+    /// Number of open flows without a frontend or a server here.
     pub(in crate::app) lost: usize,
 }
 
-/// The numbers of frontends and servers.
+/// Names of frontends and servers by their numbers.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Owners {
     pub(super) servers: HashMap<u32, ServerKey>,
@@ -56,7 +56,7 @@ pub(super) struct Owners {
 }
 
 impl Owners {
-    /// In this snapshot.
+    /// Names and numbers of this snapshot.
     fn of(snapshot: &Snapshot) -> Owners {
         let servers = snapshot.pools.iter().flat_map(|pool| {
             pool.servers.iter().map(|server| {
@@ -75,7 +75,7 @@ impl Owners {
 }
 
 impl HeldFlows {
-    /// Waits for them.
+    /// Waits for the flows of all workers and writes them to a file.
     pub(super) fn wait(self) -> Result<SentFlows, String> {
         let told = self.flows.wait().ok_or("a worker thread does not tell its flows")?;
         let since = told.iter().map(|told| told.since).min().unwrap_or_default();
@@ -89,23 +89,23 @@ impl HeldFlows {
 }
 
 impl HandedFlows {
-    /// Reads what another process has written.
+    /// Reads the flows that another process has written.
     pub(super) fn read(file: OwnedFd, since: Timestamp, owners: Owners) -> anyhow::Result<HandedFlows> {
         Ok(HandedFlows { flows: decode(&read(file, MAX_FILE)?)?, since, owners })
     }
 
-    /// How many of them are open.
+    /// Number of open flows.
     pub(in crate::app) fn open(&self) -> usize {
         self.flows.iter().filter(|flow| flow.is_open()).count()
     }
 
-    /// The addresses that servers see in place of clients' of those that are open.
+    /// SNAT addresses of the open flows.
     pub(in crate::app) fn snat_addresses(&self) -> BTreeSet<IpAddr> {
         let open = self.flows.iter().filter(|flow| flow.is_open() && flow.view == View::BothSides);
         open.map(|flow| flow.server.dst.ip()).collect()
     }
 
-    /// Gives them the numbers that their frontends and servers have in this snapshot.
+    /// Converts the flows to this snapshot's numbers of frontends and servers.
     pub(in crate::app) fn owned_by(self, snapshot: &Snapshot) -> OwnedFlows {
         let Owners { servers, frontends } = Owners::of(snapshot);
         let servers: HashMap<ServerKey, u32> = servers.into_iter().map(|(id, key)| (key, id)).collect();
@@ -122,20 +122,20 @@ impl HandedFlows {
     }
 }
 
-/// What the flow cache has seen, in a file.
+/// Writes flow cache events to a file.
 pub(super) fn write_events(events: &[CacheEvent]) -> io::Result<OwnedFd> {
     write(&encode(events))
 }
 
-/// What is in such a file.
+/// Reads flow cache events from a file.
 pub(super) fn read_events(file: OwnedFd) -> anyhow::Result<Vec<CacheEvent>> {
     Ok(decode(&read(file, MAX_FILE)?)?)
 }
 
-/// The largest file that is read: more than fifty million flows.
+/// Maximum size of a file: more than fifty million flows.
 const MAX_FILE: u64 = 8 << 30;
 
-/// The changes that a writer can no longer make to the file.
+/// Seals against further changes by the writer.
 const SEALS: SealFlags =
     SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::WRITE);
 
@@ -147,7 +147,7 @@ fn write(bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Only a memory file has seals. So nobody is waited for, and its length stays.
+/// Only memory files have seals, so reading does not block and the length is fixed.
 fn read(file: OwnedFd, limit: u64) -> anyhow::Result<Vec<u8>> {
     anyhow::ensure!(fcntl_get_seals(&file)?.contains(SEALS), "the file of flows may still change");
     let (mut file, mut bytes) = (File::from(file), Vec::new());

@@ -1,4 +1,5 @@
-//! Decides between the two ends of an upgrade: the new process may serve, or this one stops first.
+//! Decides between two ends of an upgrade: either the new process may serve, or this one stops
+//! first.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ const OPEN: u8 = 0;
 const PASSED: u8 = 1;
 const CLOSED: u8 = 2;
 
-/// Passed or closed once, and never both.
+/// Passed or closed, once.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
     state: AtomicU8,
@@ -18,17 +19,17 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// Whether the new process may serve. After that it cannot be taken back.
+    /// Returns whether the new process may serve. This decision is final.
     pub(super) fn pass(&self) -> bool {
         self.change_to(PASSED)
     }
 
-    /// Whether the upgrade ends before the new process may serve.
+    /// Returns whether the upgrade ends before the new process may serve.
     pub(super) fn close(&self) -> bool {
         self.change_to(CLOSED)
     }
 
-    /// This process stops: the control task answers no calls any more.
+    /// Marks that this process stops: the control task answers no calls any more.
     pub(super) fn begin_stop(&self) {
         self.stopping.notify_one();
     }

@@ -1,4 +1,5 @@
-//! The old process: it starts the new one, hands over, and leaves or goes on. Everything here may wait, within limits.
+//! The old process of an upgrade: starts the new one, hands over, and ends or continues. All steps
+//! may block, with timeouts.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,19 +35,22 @@ use super::{DETACH, ENVIRONMENT, take};
 use crate::app::announce::HandedAnnouncement;
 use crate::app::dispatch_seed;
 
-/// How long the new process may take to say anything: it is the first thing it does.
+/// Timeout for the new process's first message, which it sends at once.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long it may take to read the configuration, look names up and bind. Each of its messages has this long.
+/// Timeout for each message while the new process reads the configuration, looks names up and
+/// binds.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long it may take to serve once it may. Meanwhile nobody begins a session of UDP.
+/// Timeout for the new process to begin to serve after permission. Meanwhile no process begins a
+/// UDP session.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long it has to end by itself once it has hung up.
+/// Time for the new process to exit after it has closed the channel.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How this process was started. A file that has replaced the program's since is the new version.
+/// Command line of this process. If the program's file was replaced since the start, the new file
+/// is used.
 #[derive(Debug, Clone)]
 pub(in crate::app) struct Program {
     path: PathBuf,
@@ -54,11 +58,11 @@ pub(in crate::app) struct Program {
 }
 
 impl Program {
-    /// To be called at the start: later the name of the running file may be lost.
+    /// To be called at the start: later the path of the running file may be lost.
     pub(in crate::app) fn of_this_process() -> io::Result<Program> {
         let mut arguments = std::env::args_os();
         let name = arguments.next().map(PathBuf::from);
-        // A link that was named, and is changed later, leads to the new version.
+        // A named link that is changed later leads to the new version.
         let path = match name.filter(|name| name.components().count() > 1) {
             Some(name) => std::path::absolute(name)?,
             None => std::env::current_exe()?,
@@ -67,7 +71,8 @@ impl Program {
     }
 }
 
-/// The program, or a folder around it, that everybody may replace: somebody else would run as this user.
+/// Returns the program, or a folder around it, if everybody may replace it: another user's code
+/// would run as this user.
 fn open_to_all(program: &Path) -> Option<PathBuf> {
     let real = program.canonicalize().ok()?;
     let mode = fs::metadata(&real).ok()?.permissions().mode();
@@ -75,56 +80,56 @@ fn open_to_all(program: &Path) -> Option<PathBuf> {
     if mode & 0o002 != 0 { Some(real) } else { folder }
 }
 
-/// The state that is handed over.
+/// State that is handed over.
 pub(super) struct Offer {
     pub(super) clock: u64,
     pub(super) sockets: HandedSockets,
     pub(super) xdp_links: XdpLinks,
     pub(super) admin: AdminSockets,
     pub(super) known: Known,
-    /// What has happened lately.
+    /// Recent events.
     pub(super) events: Vec<LoggedEvent>,
     pub(super) announcements: BTreeMap<IpAddr, HandedAnnouncement>,
 }
 
-/// The sockets at which operators ask.
+/// Sockets for requests of operators.
 #[derive(Debug, Default)]
 pub(in crate::app) struct AdminSockets {
-    /// That for statistics, and its address.
+    /// Statistics socket, and its address.
     pub(in crate::app) statistics: Option<(SocketAddr, OwnedFd)>,
-    /// The control socket, and its path.
+    /// Control socket, and its path.
     pub(in crate::app) control: Option<(PathBuf, OwnedFd)>,
 }
 
-/// What the new process has taken of it.
+/// Sockets that the new process has taken.
 #[derive(Debug, Default)]
 pub(in crate::app) struct Taken {
-    /// Places whose sockets it has.
+    /// Endpoints whose sockets it has.
     pub(in crate::app) places: BTreeSet<Endpoint>,
-    /// Whether it has the socket for statistics.
+    /// Whether it has the statistics socket.
     pub(in crate::app) statistics: bool,
     /// Whether it has the control socket.
     pub(in crate::app) control: bool,
 }
 
 /// The new process. Dropping this before the new process serves kills it and waits for its end:
-/// until then it may use the sockets that both processes have, and own the names of what it has
-/// attached.
+/// until then it may use the sockets that both processes have, and own the names of filters and
+/// addresses that it has attached.
 pub(super) struct Successor {
     child: Option<Child>,
-    /// The child, or its child.
+    /// The child, or the child's child.
     process: RefCell<ProcessHandle>,
-    /// Whether it is the child's child.
+    /// Whether the new process is the child's child.
     is_detached: bool,
     channel: Arc<Channel>,
     program: PathBuf,
-    /// How it is spoken to; 0 before it has said.
+    /// Format of the messages; 0 before the new process has chosen one.
     format: u32,
     passage: Passage,
 }
 
 impl Successor {
-    /// Starts it with the end of a channel that is `theirs`.
+    /// Starts the program with the end `theirs` of the channel.
     pub(super) fn start(
         program: &Program,
         ours: Arc<Channel>,
@@ -145,10 +150,10 @@ impl Successor {
         let is_detached = std::env::var_os("NOTIFY_SOCKET").is_some();
         command.env(ENVIRONMENT, if is_detached { DETACH } else { "1" });
         if !is_detached {
-            // Signals that a terminal sends to its foreground come by this process alone.
+            // A terminal sends signals to this process only, which passes them on.
             command.process_group(0);
         }
-        // They were meant for this process alone.
+        // These variables are for this process only.
         for name in ["WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
             command.env_remove(name);
         }
@@ -164,24 +169,25 @@ impl Successor {
         })
     }
 
-    /// Its process id.
+    /// Id of the new process.
     pub(super) fn id(&self) -> u32 {
         self.process.borrow().id()
     }
 
-    /// Notes that the new process goes on as this one.
+    /// Records that the new process continues under another id.
     fn follow(&self, process: u32) {
         if process != self.id() {
             self.process.replace(ProcessHandle::open(process));
         }
     }
 
-    /// Hands over. Returns once the new process could serve.
+    /// Hands over the state. Returns once the new process is ready to serve.
     pub(super) fn prepare(&mut self, offer: &Offer) -> Result<Taken, String> {
         self.greet().and_then(|()| self.hand_over(offer)).map_err(|failure| self.why(failure))
     }
 
-    /// Has it serve, and go on with these sessions and flows. Returns once it does: the child, unless a service manager is its parent.
+    /// Lets the new process serve and continue these sessions and flows. Returns once it serves:
+    /// the child, unless a service manager becomes its parent.
     pub(super) fn begin(
         mut self,
         sessions: &[HandedSession],
@@ -192,7 +198,8 @@ impl Successor {
         if !self.is_detached {
             return Ok(Some(child));
         }
-        // It has ended, or does so soon, and is to be no zombie then. Without a thread it is one until this process ends.
+        // The child has ended or will end soon, and must not stay a zombie. If the thread cannot
+        // start, it stays one until this process ends.
         let _ = thread::Builder::new().name("reaper".to_owned()).spawn(move || child.wait());
         Ok(None)
     }
@@ -271,7 +278,7 @@ impl Successor {
         }
     }
 
-    /// Hands over which servers names and sources had.
+    /// Hands over the servers of host names and sources.
     fn hand_sources_over(&self, known: &Known) -> Result<(), HandoverFailure> {
         for name in &known.names {
             self.send(&Message::Name(name.into()), &[])?;
@@ -285,7 +292,8 @@ impl Successor {
         Ok(())
     }
 
-    /// Whether clients come to the same workers in the new process. An older version ignores the seed.
+    /// Whether the new process assigns clients to the same workers. An older version ignores the
+    /// seed.
     fn spreads_clients_by(&self, seed: u64) -> bool {
         self.format >= WITH_DISPATCH_SEED || !dispatch_seed::is_secret(seed)
     }
@@ -336,7 +344,7 @@ impl Successor {
         }
     }
 
-    /// Words for an operator.
+    /// Operator-facing error message.
     fn why(&mut self, failure: HandoverFailure) -> String {
         let program = self.program.display();
         let error = match failure {
@@ -357,13 +365,14 @@ impl Successor {
                 format!("{program} was not ready in time, and was stopped")
             }
             io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
-                // It may have said why before it went.
+                // The reason may have been sent before the process ended.
                 if let Ok((Message::Refused { why }, _)) = self.channel.receive() {
                     return format!("{program} refuses: {why}");
                 }
                 let status = self.child.as_mut().and_then(status);
                 let status = match status {
-                    // The child has only started another process, whose end is told to that one's parent.
+                    // The child only started another process, whose exit status goes to the service
+                    // manager.
                     Some(status) if self.is_detached && status.success() => "nobody hears how".to_owned(),
                     Some(status) => status.to_string(),
                     None => "without an exit".to_owned(),
@@ -395,12 +404,12 @@ impl Drop for Successor {
     }
 }
 
-/// Why it does not work.
+/// Reason why a handover fails.
 enum HandoverFailure {
     Channel(io::Error),
     Refused(String),
     Unexpected(String),
-    /// So many open flows need a seed that an older version ignores.
+    /// Number of open flows that need a seed, which an older version ignores.
     OtherWorkers(usize),
 }
 
@@ -414,7 +423,7 @@ fn unexpected(message: &Message) -> HandoverFailure {
     HandoverFailure::Unexpected(take::name_of(message))
 }
 
-/// How a process ended that has hung up.
+/// Exit status of a process that has closed the channel.
 fn status(child: &mut Child) -> Option<std::process::ExitStatus> {
     let pause = Duration::from_millis(10);
     for _ in 0..END_TIMEOUT.as_millis() / pause.as_millis() {

@@ -1,6 +1,7 @@
-//! The process that took over, as its parent sees it where no service manager is told of it. The program that has started
-//! the parent (a shell, runit, supervisord, the init of a container) takes the parent's end for the end of convey. So the
-//! parent stays: it passes signals on, and ends as its heir has ended.
+//! The successor of an upgrade, from the view of its parent, where no service manager is notified.
+//! The program that started the parent (a shell, runit, supervisord, the init of a container) would
+//! take the parent's end for the end of convey. So the parent stays: it passes signals on, and
+//! exits with the exit code of its successor.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
@@ -10,13 +11,14 @@ use convey_config::files;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::sync::oneshot;
 
-/// The exit code where nobody can say how it ended.
+/// Exit code if the successor's status is unknown.
 const UNKNOWN: u8 = 1;
 
-/// A child that serves instead of this process.
+/// Child process that serves in place of this one.
 pub(in crate::app) struct Heir {
     process: u32,
-    /// Means this very process, also once it has ended. `None` before Linux 5.3: then it gets no signals.
+    /// Handle that refers to this process, even after its end. `None` before Linux 5.3: then
+    /// signals are not passed on.
     handle: Option<OwnedFd>,
     ended: oneshot::Receiver<Option<ExitStatus>>,
     code: Option<u8>,
@@ -30,19 +32,20 @@ impl Heir {
         Heir { process, handle, ended, code: None }
     }
 
-    /// Its process id.
+    /// Id of the child.
     pub(in crate::app) fn process(&self) -> u32 {
         self.process
     }
 
-    /// Sends it what somebody has sent to this process.
+    /// Passes a signal of this process on to the child.
     pub(in crate::app) fn pass_on(&self, signal: Signal) {
         if let Some(handle) = &self.handle {
             let _ = pidfd_send_signal(handle, signal);
         }
     }
 
-    /// Waits until it has ended. Returns its exit code, or what a shell says of a signal. May be called again.
+    /// Waits for the child's end. Returns its exit code, or the code that a shell uses for a
+    /// signal. May be called again.
     pub(in crate::app) async fn end(&mut self) -> u8 {
         if let Some(code) = self.code {
             return code;

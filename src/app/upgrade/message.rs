@@ -1,7 +1,8 @@
 //! Messages between the two processes of an upgrade, and the descriptors that travel with them.
 //!
-//! A version of convey may add kinds of messages and fields, with a default where they are missing. A change that an older
-//! version must not overlook gets a new number in [`FORMATS`]: two versions without a common number refuse each other.
+//! A version of convey may add kinds of messages and fields, with defaults for missing ones. A
+//! change that an older version must not ignore gets a new number in [`FORMATS`]: two versions
+//! without a common number refuse each other.
 
 mod announced;
 mod sources;
@@ -24,10 +25,10 @@ use convey_model::{
 };
 use convey_proxy::HandedSession;
 
-/// The formats that this version writes and reads, the best one last.
+/// Formats that this version writes and reads, the best one last.
 pub(super) const FORMATS: &[u32] = &[1, WITH_CONTROL, WITH_SOURCES, WITH_ANNOUNCEMENTS, WITH_DISPATCH_SEED];
 
-/// From this one on the control socket is handed over, and what operators have said.
+/// From this format on the control socket and runtime overrides are handed over.
 pub(super) const WITH_CONTROL: u32 = 2;
 
 /// From this format on the addresses of names and the servers of sources are handed over.
@@ -36,25 +37,27 @@ pub(super) const WITH_SOURCES: u32 = 3;
 /// From this format on the damping of announced addresses is handed over.
 pub(super) const WITH_ANNOUNCEMENTS: u32 = 4;
 
-/// From this format on the new process spreads clients over its workers by the seed that is handed
-/// over.
+/// From this format on the new process assigns clients to workers by the seed that is handed over.
 pub(super) const WITH_DISPATCH_SEED: u32 = 5;
 
-/// A message. The old process begins with [`Message::Hello`], the new one answers with the format that it has chosen.
+/// Message of an upgrade. The old process begins with [`Message::Hello`], the new one answers with
+/// the chosen format.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Message {
-    /// Formats, and the version of the program for people.
-    /// `process` is who says it, 0 if that is not told.
+    /// Supported formats, and the program's version for log messages. `process` is the sender's id;
+    /// 0 if the version does not send it.
     Hello {
         formats: Vec<u32>,
         program: String,
         #[serde(default)]
         process: u32,
     },
-    /// The new process goes on in this one, which says `Hello`. Comes at any time before the end.
+    /// The new process continues in this process, which will send `Hello`. May come at any time
+    /// before the end.
     Detached { process: u32 },
-    /// When the old process's clock began: nanoseconds of `CLOCK_MONOTONIC`; and the seed by which clients spread over its
-    /// workers. A version without one has the seed 0, and so has a process that took its flows over.
+    /// Start of the old process's clock, in nanoseconds of `CLOCK_MONOTONIC`, and the seed that
+    /// assigns clients to workers. The seed is 0 for versions without one, and for processes that
+    /// took their flows over.
     Clock {
         start: u64,
         #[serde(default)]
@@ -63,59 +66,62 @@ pub(super) enum Message {
         #[serde(default)]
         lineage: u64,
     },
-    /// Listening sockets of a place, which come with it; there may be several such messages of one.
+    /// Listening sockets of an endpoint, as descriptors. An endpoint may have several such
+    /// messages.
     Listening { place: PlaceMessage },
-    /// The link by which the flow cache is attached to the driver of the interface with this index, which comes with it.
+    /// Link that attaches the flow cache to the driver of the interface with this index, as a
+    /// descriptor.
     XdpLink { interface: u32 },
-    /// The socket at which statistics are served, which comes with it.
+    /// Statistics socket, as a descriptor.
     Statistics { listen: SocketAddr },
-    /// The control socket, which comes with it.
+    /// Control socket, as a descriptor.
     Control { path: PathBuf },
-    /// The state of a server.
+    /// State of a server.
     Server(ServerMessage),
-    /// A backend's position of round robin.
+    /// Round-robin position of a backend.
     Turn { backend: String, turn: usize },
-    /// What an operator has said while the program ran.
+    /// Runtime override by an operator.
     Overlay(OverlayMessage),
-    /// The addresses of a name.
+    /// Addresses of a host name.
     Name(NameMessage),
-    /// A source of servers. Its servers follow.
+    /// Source of servers. Its servers follow.
     Source(SourceMessage),
-    /// A server of the last source.
+    /// Server of the last source.
     SourceServer(SourceServerMessage),
-    /// An announced address.
+    /// Announced address.
     Announcement(AnnouncementMessage),
-    /// Something that has happened lately.
+    /// Recent event.
     Event(EventMessage),
-    /// That was all of it.
+    /// End of the offered state.
     Offered,
-    /// The new process has taken the sockets of this place.
+    /// The new process has taken the sockets of this endpoint.
     Taken { place: PlaceMessage },
-    /// It could serve from now on.
+    /// The new process is ready to serve.
     Prepared {
         statistics: bool,
         #[serde(default)]
         control: bool,
     },
-    /// A session of UDP, whose socket comes with it.
+    /// UDP session, with its socket as a descriptor.
     Session(SessionMessage),
-    /// A server that flows go to, by their number for it.
+    /// Server of flows, with its number in the old process.
     FlowServer { id: u32, backend: String, name: String, addr: SocketAddr },
-    /// A frontend that flows came to, by their number for it.
+    /// Frontend of flows, with its number in the old process.
     FlowFrontend { id: u32, name: String },
-    /// The flows of packet modes, in a file that comes with it. No frame is handled `since` then: nanoseconds of the clock.
+    /// Flows of packet modes, in a file as a descriptor. No frame is handled since `since`, in
+    /// nanoseconds of the clock.
     Flows { since: u64 },
-    /// It may.
+    /// The new process may serve.
     Go,
-    /// It does: the old one may leave.
+    /// The new process serves: the old one may end.
     Ready,
-    /// What the flow cache of the old one has seen meanwhile, in a file that comes with it.
+    /// Events of the old process's flow cache since `Flows`, in a file as a descriptor.
     CacheEvents,
-    /// No upgrade, for this reason.
+    /// There is no upgrade, for this reason.
     Refused { why: String },
 }
 
-/// Where clients come to.
+/// Endpoint of clients' connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PlaceMessage {
     protocol: Transport,
@@ -145,7 +151,7 @@ pub(super) struct SessionMessage {
     is_stream: bool,
 }
 
-/// [`KnownServer`], with times in nanoseconds of the clock that both go by.
+/// [`KnownServer`], with times in nanoseconds of the clock that both processes use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ServerMessage {
     backend: String,
@@ -190,7 +196,7 @@ pub(super) struct OverlayMessage {
     added: Option<AddedMessage>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     removed: bool,
-    /// Then it is of no backend.
+    /// Level of the log. Such an override has no backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     log_level: Option<String>,
     since: u64,
@@ -209,10 +215,10 @@ pub(super) struct AddedMessage {
     max_connections: Option<u32>,
 }
 
-/// The best format that both know.
+/// Best format that both processes know.
 ///
 /// # Errors
-/// Why there is none, in words for an operator.
+/// Operator-facing reason why there is none.
 pub(super) fn common_format(theirs: &[u32], program: &str) -> Result<u32, String> {
     let ours: BTreeSet<u32> = FORMATS.iter().copied().collect();
     theirs.iter().copied().filter(|format| ours.contains(format)).max().ok_or_else(|| {
@@ -231,7 +237,7 @@ fn list(formats: &[u32]) -> String {
 }
 
 impl Message {
-    /// The first one of both processes.
+    /// First message of both processes.
     pub(super) fn hello(formats: &[u32]) -> Message {
         let program = env!("CARGO_PKG_VERSION").to_owned();
         Message::Hello { formats: formats.to_vec(), program, process: std::process::id() }
@@ -258,13 +264,13 @@ impl From<PlaceMessage> for Endpoint {
 }
 
 impl SessionMessage {
-    /// What is told of a session.
+    /// Message for a session.
     pub(super) fn of(session: &HandedSession) -> SessionMessage {
         let &HandedSession { vip, worker, client, via, asked, server, answered, is_stream, .. } = session;
         SessionMessage { vip, worker, client, via, asked, server, answered, is_stream }
     }
 
-    /// The session, with its socket.
+    /// Session with this socket.
     pub(super) fn with(self, socket: OwnedFd) -> HandedSession {
         let SessionMessage { vip, worker, client, via, asked, server, answered, is_stream } = self;
         HandedSession { vip, worker, client, via, asked, server, answered, is_stream, socket }
@@ -333,7 +339,7 @@ impl From<&LoggedEvent> for EventMessage {
 }
 
 impl EventMessage {
-    /// What has happened; `None` if this version does not know such a thing.
+    /// Converts to an event; `None` if this version does not know the kind.
     pub(super) fn into_event(self) -> Option<LoggedEvent> {
         let EventMessage { number, at, kind, level, text } = self;
         let kind = EventKind::ALL.into_iter().find(|known| known.name() == kind)?;
@@ -380,13 +386,13 @@ impl From<&SaidLogLevel> for OverlayMessage {
 }
 
 impl OverlayMessage {
-    /// What was said of the log, if that is what it is about.
+    /// Override of the log level, if this message contains one.
     pub(super) fn log_level(&self) -> Option<SaidLogLevel> {
         let level = parse_log_level(self.log_level.as_ref()?).ok()?;
         Some(SaidLogLevel { level, since: Timestamp(self.since), by: self.by.clone() })
     }
 
-    /// What was said; `None` if this version does not know such a thing.
+    /// Converts to an override; `None` if this version does not know the kind.
     pub(super) fn into_overlay(self) -> Option<Overlay> {
         let state = |name: String| AdminState::ALL.into_iter().find(|state| state.name() == name);
         let value = match (self.state, self.weight, self.added) {

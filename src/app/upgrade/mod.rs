@@ -1,8 +1,9 @@
-//! Upgrades without a gap: the process that runs starts another one, hands its sockets and what it knows over, and leaves once
-//! the other serves. If anything goes wrong before that, it goes on as if nothing had been.
+//! Upgrades without downtime: the running process starts a new one, hands over its sockets and
+//! state, and ends once the new one serves. If a step before that fails, the old process continues
+//! as before.
 //!
-//! `give` is the old process, `take` the new one; they speak by `message`s over a `channel`. `control` hears `convey upgrade`,
-//! which is `command`.
+//! `give` is the old process, `take` the new one; they exchange `message`s over a `channel`.
+//! `control` receives requests of `convey upgrade`, which is `command`.
 
 mod channel;
 mod command;
@@ -45,41 +46,42 @@ use super::clock;
 use super::paths::Paths;
 use super::service_manager::ServiceManager;
 
-/// Set for a process that is to take the place of another: its standard input leads there.
+/// Set for a process that is to replace another: its standard input is the channel.
 const ENVIRONMENT: &str = "CONVEY_UPGRADE";
 
-/// Its value where the new process must be no child of the old one.
+/// Value if the new process must not be a child of the old one.
 const DETACH: &str = "detach";
 
-/// Whether another process has started this one, to go on with what it does.
+/// Whether another process has started this one as its replacement.
 pub(super) fn is_under_way() -> bool {
     std::env::var_os(ENVIRONMENT).is_some()
 }
 
-/// How long a stop waits for the new process: longer than that may take to serve, or to be killed.
+/// Upper bound for a stop's wait for the new process: longer than this process may take to serve,
+/// or to be killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(16);
 
-/// What is done with the control task of this program.
+/// Channel for calls to the control task.
 pub(super) type Calls = mpsc::Sender<Call<Paths>>;
 
-/// The addresses that this process announces.
+/// Addresses that this process announces.
 type Announcements = BTreeMap<IpAddr, HandedAnnouncement>;
 
-/// The upgrades of this process: one at a time.
+/// Upgrades of this process, one at a time.
 pub(super) struct Upgrades {
     program: Result<Program, String>,
     calls: Calls,
     manager: ServiceManager,
     events: Arc<EventLog>,
     announce: Arc<AnnounceState>,
-    /// The one that is under way, and who has asked for it, if somebody waits for an answer.
+    /// Upgrade that is under way, and the sender for its result, if a client waits.
     attempt: Option<Attempt>,
     asked_by: Option<oneshot::Sender<Result<String, String>>>,
 }
 
 struct Attempt {
     steps: Pin<Box<dyn Future<Output = Result<Successful, String>>>>,
-    /// To the new process.
+    /// Channel to the new process.
     channel: Arc<Channel>,
     gate: Arc<Gate>,
     absence: Absence,
@@ -87,21 +89,22 @@ struct Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        // Ends the wait of the thread that starts the new process, and then that.
+        // Closing ends the wait of the thread that starts the new process; then the thread ends the
+        // process.
         self.channel.close();
     }
 }
 
-/// Another process has taken the place of this one.
+/// Successful upgrade: another process has replaced this one.
 pub(super) struct Successful {
     pub(super) process: u32,
     pub(super) taken: Taken,
-    /// The same process, if no service manager is told of it.
+    /// Handle of this process, if no service manager is notified of it.
     pub(super) heir: Option<Heir>,
 }
 
 impl Upgrades {
-    /// None so far. `calls` lead to the control task.
+    /// `calls` is the channel to the control task.
     pub(super) fn new(
         program: Result<Program, String>,
         calls: Calls,
@@ -112,7 +115,7 @@ impl Upgrades {
         Upgrades { program, calls, manager, events, announce, attempt: None, asked_by: None }
     }
 
-    /// Begins one, unless one is under way. `answer` is told how it ends.
+    /// Begins an upgrade, unless one is under way. `answer` receives the result.
     pub(super) fn begin(
         &mut self,
         admin: AdminSockets,
@@ -134,7 +137,8 @@ impl Upgrades {
                 let passage = Passage { gate: gate.clone(), presence };
                 let steps = Box::pin(async move {
                     let successful = attempt(program, calls, (admin, announced), passage).await?;
-                    // Before the new process hears that this one knows.
+                    // Notify the service manager before the new process sees that the channel is
+                    // closed.
                     manager.is_succeeded_by(successful.process);
                     Ok(successful)
                 });
@@ -149,20 +153,21 @@ impl Upgrades {
         }
     }
 
-    /// Whether another process is being started to take the place of this one.
+    /// Whether an upgrade is under way.
     pub(super) fn is_under_way(&self) -> bool {
         self.attempt.is_some()
     }
 
-    /// Gives up the upgrade that is under way: this process stops. If the new process may serve already, waits for it and returns it.
-    /// Otherwise no process is left, and what this one held is to be released.
+    /// Gives up the upgrade that is under way, because this process stops. If the new process may
+    /// serve already, waits for it and returns it. Otherwise no new process is left, and the caller
+    /// releases its resources.
     pub(super) async fn abandon(&mut self) -> Option<Successful> {
         if let Some(mut attempt) = self.attempt.take() {
             attempt.gate.begin_stop();
             if attempt.gate.close() {
                 let Attempt { steps, channel, absence, .. } = &mut attempt;
                 channel.close();
-                // The new process is killed by whoever has it: these steps, or a thread.
+                // The owner of the new process kills it: these steps, or a thread.
                 *steps = Box::pin(pending());
                 let _ = timeout(STOP_TIMEOUT, absence.wait()).await;
             } else {
@@ -185,7 +190,7 @@ impl Upgrades {
         self.events.record(EventKind::Upgrade, EventLevel::Warn, clock::now(), &line);
     }
 
-    /// Waits until another process has taken the place of this one. Says so of each attempt that fails.
+    /// Waits until another process has replaced this one. Logs each attempt that fails.
     pub(super) async fn success(&mut self) -> Successful {
         loop {
             let Some(attempt) = &mut self.attempt else { return pending().await };
@@ -197,7 +202,7 @@ impl Upgrades {
         }
     }
 
-    /// Reports the end of an attempt. Returns the process that serves, if one does.
+    /// Reports the end of an attempt. Returns the process that serves, if there is one.
     fn end(&mut self, ended: Result<Successful, String>) -> Option<Successful> {
         let answer = match &ended {
             Ok(success) => Ok(format!("upgraded: process {} serves from now on", success.process)),
@@ -213,7 +218,7 @@ impl Upgrades {
     }
 }
 
-/// Tries it once. The threads that wait for the new process are not this one, which goes on serving.
+/// Makes one attempt. Other threads wait for the new process, so this one continues to serve.
 async fn attempt(
     (program, ours, theirs): (Program, Arc<Channel>, Channel),
     calls: Calls,
@@ -223,7 +228,7 @@ async fn attempt(
     let gate = passage.gate.clone();
     let successful = try_once((program, ours, theirs), &calls, (admin, announcements), passage).await;
     if successful.is_err() {
-        // Whatever the new process has got to, it has ended by now.
+        // The new process has ended by now, at whatever step it was.
         let resume: Call<Paths> = Box::new(|task| {
             task.set_handing_over(false);
             task.data_path.release();
@@ -246,7 +251,7 @@ async fn try_once(
     let (channel, gate) = (ours.clone(), passage.gate.clone());
     let (offer, offered) = oneshot::channel();
     let call: Call<Paths> = Box::new(move |task| {
-        // Nobody waits for it any more if this process stops.
+        // The receiver is gone if this process stops.
         if offer.is_closed() {
             return;
         }
@@ -273,7 +278,7 @@ async fn try_once(
     let process = successor.id();
     let (hold, held) = oneshot::channel();
     let call: Call<Paths> = Box::new(move |task| {
-        // Nobody waits for it any more if this process stops.
+        // The receiver is gone if this process stops.
         if !hold.is_closed() {
             let _ = hold.send(task.data_path.hold(task.snapshot.load_full()));
         }
@@ -296,8 +301,8 @@ async fn try_once(
     Ok(Successful { process, taken, heir: child.map(Heir::new) })
 }
 
-/// Tells the new process what the flow cache has seen since it got the flows. It serves already: a failure here costs no
-/// flow.
+/// Sends the new process the events of the flow cache since the handover of the flows. The new
+/// process serves already: a failure here loses no flow.
 async fn tell_events(calls: &Calls, channel: Arc<Channel>) {
     let (tell, told) = oneshot::channel();
     let call: Call<Paths> = Box::new(move |task| _ = tell.send(task.data_path.cache_events()));

@@ -1,4 +1,4 @@
-//! A process that need not be a child of this one, and its end.
+//! Handle of a process that need not be a child of this one.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
@@ -13,7 +13,7 @@ use rustix::process::{
 /// Upper bound for the wait until a killed process has ended.
 pub(super) const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Upper bound for one look whether it has.
+/// Interval between checks whether the process has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Handle of a process.
@@ -25,11 +25,11 @@ pub(super) struct ProcessHandle {
 
 #[derive(Debug)]
 enum Means {
-    /// Refers to this very process, also once it has ended.
+    /// Refers to this process, even after its end.
     Descriptor(OwnedFd),
-    /// Without such descriptors: before Linux 5.3, or in a sandbox.
+    /// Used if pidfds are missing: before Linux 5.3, or in a sandbox.
     Number(Pid),
-    /// The process had ended before.
+    /// The process ended before it was opened.
     Ended,
 }
 
@@ -51,7 +51,7 @@ impl ProcessHandle {
     }
 
     /// Kills the process, and waits for its end. Returns whether it has ended within
-    /// [`KILL_TIMEOUT`]: then all that it had open is closed.
+    /// [`KILL_TIMEOUT`]: then all of its descriptors are closed.
     pub(super) fn kill(&self) -> bool {
         // An error shows below: the process does not end.
         let _ = match &self.means {
@@ -104,7 +104,7 @@ mod tests {
     fn process_without_a_descriptor_is_killed_by_its_number() {
         let mut child = sleeper();
         let handle = ProcessHandle { id: child.id(), means: Means::Number(Pid::from_child(&child)) };
-        // Its parent takes note of its end, as a service manager does.
+        // The parent reaps the process, as a service manager does.
         let reaper = thread::Builder::new().spawn(move || child.wait().unwrap()).unwrap();
         assert!(handle.kill());
         assert!(!reaper.join().unwrap().success());

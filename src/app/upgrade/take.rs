@@ -1,4 +1,4 @@
-//! The new process: it takes what the old one hands over, and says when it serves.
+//! The new process of an upgrade: takes over the old one's state, and reports when it serves.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -27,40 +27,40 @@ use super::{DETACH, ENVIRONMENT};
 use crate::app::announce::HandedAnnouncement;
 use crate::app::{clock, dispatch_seed};
 
-/// How long the old process may take for a message: it has them all at hand.
+/// Timeout for each message of the old process, which has them all ready.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long it may take for all that it lets go of.
+/// Timeout for the whole handover of sessions and flows.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The state that the old process has handed over.
+/// State that the old process has handed over.
 pub(in crate::app) struct Handed {
-    /// Whom to tell; nobody where the service manager has kept the sockets.
+    /// The old process; `None` if the service manager has stored the sockets.
     pub(in crate::app) from: Option<Predecessor>,
     /// Listening sockets.
     pub(in crate::app) sockets: HandedSockets,
     /// The flow cache's links to drivers.
     pub(in crate::app) xdp_links: XdpLinks,
-    /// The sockets at which operators ask.
+    /// Sockets for requests of operators.
     pub(in crate::app) admin: AdminSockets,
-    /// The state of servers.
+    /// State of servers.
     pub(in crate::app) known: Known,
-    /// What has happened lately.
+    /// Recent events.
     pub(in crate::app) events: Vec<LoggedEvent>,
-    /// Addresses that it announces, or would once they can serve.
+    /// Addresses that the old process announces, or would announce once they can serve.
     pub(in crate::app) announcements: BTreeMap<IpAddr, HandedAnnouncement>,
 }
 
-/// Which sockets for operators of the old process this one goes on with.
+/// Operator sockets of the old process that this one uses.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::app) struct AdminInUse {
-    /// That for statistics.
+    /// The statistics socket.
     pub(in crate::app) statistics: bool,
     /// The control socket.
     pub(in crate::app) control: bool,
 }
 
-/// What the old process has let go of.
+/// Sessions and flows that the old process has handed over.
 pub(in crate::app) struct LetGo {
     /// Sessions of UDP.
     pub(in crate::app) sessions: Vec<HandedSession>,
@@ -69,12 +69,13 @@ pub(in crate::app) struct LetGo {
 }
 
 impl Handed {
-    /// Whether another process hands over; else the service manager has kept sockets from one that has ended.
+    /// Whether another process hands over. Otherwise the service manager has stored sockets of a
+    /// process that has ended.
     pub(in crate::app) fn is_upgrade(&self) -> bool {
         self.from.is_some()
     }
 
-    /// What the service manager has kept, if it has kept anything.
+    /// State of a restart: the sockets that the service manager has stored, if any.
     pub(in crate::app) fn kept(sockets: HandedSockets) -> Option<Handed> {
         let some = !sockets.is_empty();
         some.then(|| Handed {
@@ -98,7 +99,7 @@ impl Handed {
         std::mem::take(&mut self.announcements)
     }
 
-    /// The socket for statistics, if there is one at this address.
+    /// Statistics socket, if there is one for this address.
     pub(in crate::app) fn take_statistics(&mut self, listen: SocketAddr) -> Option<OwnedFd> {
         match self.admin.statistics.take() {
             Some((at, socket)) if at == listen => Some(socket),
@@ -112,7 +113,8 @@ impl Handed {
 pub(in crate::app) struct Predecessor(Arc<Channel>);
 
 impl Predecessor {
-    /// This process could serve, by the sockets of these places. Waits until it may, and returns what it goes on with.
+    /// Reports that this process is ready to serve with the sockets of these endpoints. Waits for
+    /// permission, and returns the sessions and flows to continue.
     pub(in crate::app) fn prepared(
         &self,
         taken: impl IntoIterator<Item = Endpoint>,
@@ -149,10 +151,11 @@ impl Predecessor {
         }
     }
 
-    /// This process serves, whatever happens to the old one. Returns what the flow cache of that has seen meanwhile.
+    /// Reports that this process serves, even if the old one has failed. Returns the later events
+    /// of the old process's flow cache.
     pub(in crate::app) fn ready(&self) -> Vec<CacheEvent> {
         if let Err(error) = self.0.send(&Message::Ready, &[]) {
-            // It let go before.
+            // The old process has handed everything over before.
             warn!("{GONE} ({error}), and its connections with it; this one goes on");
             return Vec::new();
         }
@@ -161,17 +164,18 @@ impl Predecessor {
                 let events = descriptors.into_iter().next().map(read_events);
                 events.and_then(Result::ok).unwrap_or_default()
             }
-            // Without packet modes it tells nothing, and closes the channel.
+            // Without packet modes the old process sends no events and closes the channel.
             _ => Vec::new(),
         }
     }
 
-    /// Waits until the old process knows that it is not the main one any more: it closes the channel.
+    /// Waits until the old process has notified the service manager of its successor: then it
+    /// closes the channel.
     pub(in crate::app) fn wait_until_closed(&self) {
         let _ = self.0.receive::<Message>();
     }
 
-    /// This process will not serve.
+    /// Reports that this process will not serve.
     pub(in crate::app) fn refuse(&self, why: String) {
         let _ = self.0.send(&Message::Refused { why }, &[]);
     }
@@ -180,7 +184,7 @@ impl Predecessor {
 const GONE: &str = "the process to be upgraded is gone";
 const LATE: &str = "the process to be upgraded takes too long";
 
-/// What the old process says next, if it says it in time.
+/// Next message of the old process, if one comes in time.
 fn next_message(channel: &Channel) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
     match channel.receive() {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -190,33 +194,33 @@ fn next_message(channel: &Channel) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
     }
 }
 
-/// Answers the process that has started this one to take its place, if one has: it waits for that a few seconds only. To be called
-/// first of all.
+/// Answers the process that has started this one as its replacement, if there is one. That process
+/// waits only a few seconds, so this is to be called first.
 ///
 /// # Errors
-/// If the two do not understand each other.
+/// The two processes have no common format.
 pub(in crate::app) fn greet() -> anyhow::Result<Option<Predecessor>> {
     let Some(how) = std::env::var_os(ENVIRONMENT) else { return Ok(None) };
     if how == DETACH {
         detach()?;
     }
     let channel = Channel::new(io::stdin().as_fd().try_clone_to_owned()?);
-    // Whatever is started from here has another standard input, and so do we.
+    // Programs that this process starts get another standard input, and this process too.
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     let from = Predecessor(Arc::new(channel));
     greet_through(&from.0).inspect_err(|error| from.refuse(format!("{error:#}")))?;
     Ok(Some(from))
 }
 
-/// Goes on in another process, whose parent is the service manager once this one has ended. A main process that is no child of
-/// systemd's is killed at a stop without time to end.
+/// Continues in another process, whose parent is the service manager once this one has ended.
+/// systemd kills a main process that is not its child at a stop, without time to end.
 fn detach() -> anyhow::Result<Infallible> {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_default();
     let mut command = Command::new("/proc/self/exe");
     let child = command.arg0(name).args(arguments).env(ENVIRONMENT, "1").spawn();
     let process = child.context("cannot start it detached")?.id();
-    // One that hangs says nothing itself.
+    // Sent here because a process that hangs would not send it itself.
     let _ = Channel::new(io::stdin().as_fd().try_clone_to_owned()?).send(&Message::Detached { process }, &[]);
     std::process::exit(0)
 }
@@ -233,10 +237,10 @@ fn greet_through(channel: &Channel) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The state that is handed over.
+/// Receives the state that is handed over.
 ///
 /// # Errors
-/// If it cannot be read.
+/// A message cannot be read.
 pub(in crate::app) fn receive(from: &Predecessor) -> anyhow::Result<Handed> {
     receive_through(from).inspect_err(|error| from.refuse(format!("{error:#}")))
 }
@@ -290,7 +294,7 @@ fn receive_through(from: &Predecessor) -> anyhow::Result<Handed> {
     }
 }
 
-/// The name of a message's kind.
+/// Name of a message's kind.
 pub(super) fn name_of(message: &Message) -> String {
     let text = format!("{message:?}");
     text.split([' ', '(', '{']).next().unwrap_or_default().to_owned()

@@ -15,13 +15,13 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use super::{EtcdSource, FollowedWith};
 use crate::app::{clock, runtime};
 
-/// How often it is looked whether a change was missed, and what this node has said is prolonged.
+/// Interval between checks for missed changes, and between renewals of this node's status.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// How long a reload may take. Its names are looked up meanwhile.
+/// Upper bound for a reload, including its name lookups.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What follows.
+/// Follower of a configuration in etcd.
 pub(super) struct Following {
     source: EtcdSource,
     with: FollowedWith,
@@ -30,12 +30,13 @@ pub(super) struct Following {
     /// Whether the newest revision waits for the end of an upgrade.
     is_put_off: bool,
     pace: FollowPace,
-    /// Why the status key cannot be written, as the log has told it.
+    /// Last logged reason why the status key cannot be written.
     cannot_say: Option<String>,
 }
 
 impl Following {
-    /// Begins, in a thread of its own: it writes files. The revision in use was accepted.
+    /// Starts the follower in a separate thread, because it writes files. The revision in use was
+    /// accepted.
     pub(super) fn start(source: EtcdSource, with: FollowedWith) {
         if let Err(error) = source.folder.accept() {
             warn!("{}: the next start will need etcd: {error}", source.folder.path().display());
@@ -71,7 +72,8 @@ impl Following {
         }
     }
 
-    /// Follows the first member that can be followed, beginning with this one. Returns why it is over, or why none can.
+    /// Follows the first reachable member, beginning with this one. Returns why following ended, or
+    /// why no member is reachable.
     async fn follow_any(&mut self, member: &mut usize) -> String {
         let mut faults = Vec::new();
         for _ in 0..self.source.address.endpoints.len() {
@@ -87,7 +89,7 @@ impl Following {
 
     async fn follow(&mut self, member: usize) -> Result<Infallible, EtcdFault> {
         let client = &mut self.source.connect(member).await?;
-        // Before reading: what changes in between is seen.
+        // Take the mark before reading, so that changes in between are noticed.
         let mut mark = client.mark().await?;
         self.read(client).await?;
         let mut watch = client.watch().await?;
@@ -95,7 +97,7 @@ impl Following {
         if self.pace.on_followed(clock::now()) {
             info!("{} is followed again", self.source.address);
         }
-        // It goes on while changes come: what this node has said is prolonged, too.
+        // The interval runs on while changes arrive, so that this node's status is renewed too.
         let mut looks = interval(LOOK_EVERY);
         looks.reset();
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -119,7 +121,7 @@ impl Following {
         }
     }
 
-    /// Returns how long to wait for the next attempt.
+    /// Reports the lost connection. Returns the pause before the next attempt.
     fn lose(&mut self, fault: &str) -> Duration {
         self.with.state.lose(fault, clock::now());
         let next = self.pace.on_fault(fault, clock::now(), fastrand::f64());
@@ -129,7 +131,7 @@ impl Following {
         next.wait
     }
 
-    /// Reads the newest revision, and tries it unless its files are in force.
+    /// Reads the newest revision, and applies it unless its files are in force.
     async fn read(&mut self, client: &mut EtcdClient) -> Result<(), EtcdFault> {
         self.is_put_off = false;
         match client.read().await {
@@ -165,7 +167,7 @@ impl Following {
     }
 
     /// # Errors
-    /// It is not in force, and the one before is in use.
+    /// The revision is not in force, and the previous one stays in use.
     async fn try_out(&self, revision: &Revision) -> Result<(), NotInForce> {
         let folder = &self.source.folder;
         let words = |error: std::io::Error| {
@@ -175,7 +177,7 @@ impl Following {
         let reloaded = self.reload(revision.number).await;
         match reloaded {
             Ok(()) => {
-                // It serves. Only a start without etcd would not have it.
+                // The revision is in force. Only a start without etcd would lack it.
                 if let Err(error) = folder.accept() {
                     warn!("{}: the next start will need etcd: {error}", folder.path().display());
                 }
@@ -221,7 +223,8 @@ impl Following {
         }
     }
 
-    /// Says under this node's key what has become of the newest revision. That it may not is told once.
+    /// Writes the outcome of the newest revision to this node's status key. Logs a failure to write
+    /// once.
     async fn say(&mut self, client: &mut EtcdClient) {
         let known = self.with.state.now();
         let refused = known.refused.as_ref();
@@ -245,22 +248,23 @@ impl Following {
     }
 }
 
-/// Why a revision is not in force.
+/// Reason why a revision is not in force.
 enum NotInForce {
-    /// It is wrong: the problems, a line each.
+    /// The revision is invalid: its problems, a line each.
     Refused(Vec<String>),
-    /// An upgrade is under way. If that fails, the revision is to be tried again.
+    /// An upgrade is under way. If it fails, the revision has to be tried again.
     Later,
 }
 
-/// The last revision that was tried.
+/// Last revision that was tried.
 struct TriedRevision {
     revision: Revision,
     is_accepted: bool,
 }
 
 impl TriedRevision {
-    /// Whether to try this one. The cause of a refusal may be outside of its files: each new revision is tried, even with the same files.
+    /// Whether to try this revision. The cause of a refusal may lie outside of its files, so each
+    /// new revision is tried, even with unchanged files.
     fn allows(&self, newest: &Revision) -> bool {
         match self.is_accepted {
             true => self.revision.files != newest.files,

@@ -1,4 +1,5 @@
-//! A configuration in etcd. `fetch` puts the newest revision into its folder before the start; `follow` does so while the program runs.
+//! Configuration in etcd. `fetch` puts the newest revision into its folder before the start;
+//! `follow` does so while the program runs.
 
 mod follow;
 
@@ -15,36 +16,36 @@ use self::follow::Following;
 use super::{ConfigSource, Fetched, FollowedWith};
 use crate::app::{runtime, state_folder};
 
-/// How long a start waits for etcd at most.
+/// Upper bound for a start's wait for etcd.
 const BRING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The variable that holds the password.
+/// Environment variable with the password.
 const PASSWORD: &str = "CONVEY_ETCD_PASSWORD";
 
-/// Where a configuration is in etcd, and on this host.
+/// Address of a configuration in etcd, and its folder on this host.
 #[derive(Debug, Clone)]
 pub(super) struct EtcdSource {
     address: EtcdAddress,
     folder: RevisionFolder,
     password: Option<String>,
-    /// Whether its folder keeps revisions for a start without etcd.
+    /// Whether the folder keeps revisions for a start without etcd.
     has_history: bool,
 }
 
 impl EtcdSource {
-    /// The configuration at this address. It is kept below `state_dir`.
+    /// Source for the configuration at this address, with its folder below `state_dir`.
     pub(super) fn new(address: EtcdAddress, state_dir: &Path) -> EtcdSource {
         let folder = RevisionFolder::new(state_dir.join("etcd").join(address.folder_name()));
         EtcdSource { address, folder, password: std::env::var(PASSWORD).ok(), has_history: true }
     }
 
-    /// The configuration at this address for a look at it. Its files are in `folder` meanwhile.
+    /// Source for a check of the configuration at this address, with its files in `folder`.
     pub(super) fn to_check(address: EtcdAddress, folder: &Path) -> EtcdSource {
         EtcdSource { has_history: false, ..EtcdSource::new(address, folder) }
     }
 
-    /// Brings the newest revision, or else the last one that was good. `file` is what its folder holds. Returns what an operator should
-    /// know, a line each.
+    /// Fetches the newest revision, or falls back to the last good one. `file` is the file in its
+    /// folder. Returns warnings for operators, a line each.
     fn bring(&self, file: &ConfigFile) -> Result<Vec<String>, String> {
         let words = |error: io::Error| format!("cannot write in {}: {error}", self.folder.path().display());
         let revision = match self.read_aside() {
@@ -62,7 +63,7 @@ impl EtcdSource {
         }
         self.folder.use_revision(&revision).map_err(words)?;
         let Err(error) = file.load() else { return Ok(Vec::new()) };
-        // Without a good one the start says what is wrong with this one.
+        // Without a good revision, the start reports the problems of this one.
         let used = self.folder.go_back().map_err(words)?;
         let remark = |used| {
             format!("revision {} of {} is refused, {used} is used: {error}", revision.number, self.address)
@@ -70,7 +71,7 @@ impl EtcdSource {
         Ok(used.map(remark).into_iter().collect())
     }
 
-    /// What there is without etcd, of which this revision was good.
+    /// Falls back to the stored revision `good` while etcd fails.
     fn without(&self, fault: &EtcdFault, good: Option<i64>) -> Result<Vec<String>, String> {
         let (address, folder) = (&self.address, self.folder.path().display());
         match good {
@@ -84,7 +85,7 @@ impl EtcdSource {
         }
     }
 
-    /// Reads all files in a thread that has ended by then.
+    /// Reads all files in a separate thread that has ended on return.
     fn read_aside(&self) -> Result<Revision, EtcdFault> {
         let read = || {
             let runtime = runtime().map_err(|error| format!("{error:#}"))?;
@@ -99,7 +100,8 @@ impl EtcdSource {
         })
     }
 
-    /// Asks one member after the other. Each has its share of the time, so that the last one is asked, too.
+    /// Tries one member after the other. Each has a share of the time, so that the last one is
+    /// tried too.
     async fn read_of_any(&self) -> Result<Revision, EtcdFault> {
         let members = &self.address.endpoints;
         let share = BRING_TIMEOUT / u32::try_from(members.len()).unwrap_or(u32::MAX);

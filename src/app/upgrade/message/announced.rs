@@ -1,4 +1,4 @@
-//! Announced addresses, as the two processes of an upgrade write them. Pure.
+//! Messages for announced addresses in an upgrade. Pure.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Names and sources of servers on their way to the next process. Pure.
+//! Messages for names and sources of servers in an upgrade. Pure.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use super::Transport;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::app::upgrade) struct NameMessage {
     host: String,
-    /// Port 0: the name has no port of its own.
+    /// Port 0 means that the name has no port.
     addresses: Vec<SocketAddr>,
     #[serde(default)]
     from_hosts: bool,
@@ -114,7 +114,7 @@ impl From<&KnownSource> for SourceMessage {
 }
 
 impl From<SourceMessage> for KnownSource {
-    /// A source without servers yet.
+    /// Source that has no servers yet.
     fn from(message: SourceMessage) -> KnownSource {
         let ServiceMessage { namespace, name, port, protocol, kubeconfig, context } = message.kubernetes;
         let port = match port {
