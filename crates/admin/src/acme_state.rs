@@ -1,10 +1,11 @@
-//! What is known of certificates that convey orders itself. The thread that orders writes it, whoever asks reads it.
+//! State of certificates that convey orders itself. The ordering thread writes it, and API requests
+//! read it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 
-/// What is known of all of them.
+/// State of all ordered certificates.
 #[derive(Debug, Default)]
 pub struct AcmeState {
     names: ArcSwap<Vec<AcmeName>>,
@@ -12,50 +13,50 @@ pub struct AcmeState {
     is_over: AtomicBool,
 }
 
-/// A name that convey orders certificates for. Times are seconds since 1970.
+/// Name for which convey orders certificates. Times are seconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcmeName {
     /// The name.
     pub name: String,
-    /// When its certificate expires; `None`: it has none.
+    /// Expiry of its certificate; `None`: there is no certificate.
     pub not_after: Option<i64>,
-    /// When the next order is due; in the past: as soon as it can be.
+    /// Time of the next order. A time in the past means as soon as possible.
     pub next_order: Option<i64>,
-    /// Orders that have failed since the last one that has not.
+    /// Failed orders since the last successful one.
     pub failures: u32,
-    /// When this process has first seen that they fail.
+    /// Time when this process first saw orders fail.
     pub failing_since: Option<i64>,
-    /// Why the last of them has.
+    /// Error of the last failed order.
     pub error: Option<String>,
 }
 
 impl AcmeState {
-    /// These are all.
+    /// Replaces the state of all names.
     pub fn set(&self, names: Vec<AcmeName>) {
         self.names.store(names.into());
     }
 
-    /// An order has ended.
+    /// Counts an order that has ended.
     pub fn count(&self, has_succeeded: bool) {
         self.orders[usize::from(has_succeeded)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Has no further order begin: another process serves, or nobody.
+    /// Prevents further orders: another process serves, or this one stops.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Whether no further order begins.
+    /// Whether further orders are prevented.
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// All of them, by name.
+    /// State of all names, in order.
     pub fn names(&self) -> Vec<AcmeName> {
         self.names.load().to_vec()
     }
 
-    /// Orders that have failed, and that have not, since the program began.
+    /// Numbers of failed and of successful orders since the program began.
     pub fn orders(&self) -> [u64; 2] {
         self.orders.each_ref().map(|count| count.load(Ordering::Relaxed))
     }

@@ -1,5 +1,4 @@
-//! Frontends without a certificate that clients accept, as readiness, status and metrics go by it.
-//! Pure.
+//! Frontends without a certificate that clients accept, for readiness, status and metrics. Pure.
 
 use std::time::Duration;
 

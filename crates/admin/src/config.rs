@@ -1,4 +1,4 @@
-//! What has become of the configuration, as `/stats` serves it. Pure.
+//! State of the configuration and of reloads, as `/stats` serves it. Pure.
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
@@ -13,42 +13,43 @@ use super::report::rfc3339;
 /// The configuration that runs, and the last reload.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ConfigReport {
-    /// Where the file is. Empty before the first.
+    /// Path of the file. Empty before the first load.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub file: String,
-    /// The mode that the command line gives to frontends that do not say theirs.
+    /// Mode of frontends without a mode, from the command line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_mode: Option<&'static str>,
-    /// What the command line adds if the file is but a list of servers.
+    /// Settings from the command line, if the file is a list of servers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub list: Option<ListReport>,
-    /// The same on each host where the same version of convey runs the same configuration. Empty before the first.
+    /// Hash that is equal on all hosts where the same version of convey runs the same
+    /// configuration. Empty before the first load.
     pub hash: String,
-    /// When it was last read and taken over.
+    /// Time when the configuration was last loaded and applied.
     #[serde(serialize_with = "rfc3339")]
     pub loaded: SystemTime,
-    /// Whether the last reload succeeded; so if there was none.
+    /// Whether the last reload succeeded; true if there was none.
     pub last_reload_successful: bool,
-    /// When the file was last read, at the start or for a reload.
+    /// Time when the file was last read, at the start or for a reload.
     #[serde(serialize_with = "rfc3339")]
     pub last_reload: SystemTime,
-    /// Why it was refused.
+    /// Errors of the refused reload.
     pub errors: Vec<String>,
-    /// Reloads that succeeded.
+    /// Number of successful reloads.
     pub reloads: u64,
-    /// Reloads that were refused.
+    /// Number of refused reloads.
     pub reload_failures: u64,
-    /// Certificates of folders that the last reload refused: the ones before stay.
+    /// Certificates of folders that the last reload refused: the previous ones stay.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused_certificates: Vec<String>,
 }
 
-/// What the command line adds to a list of servers.
+/// Settings from the command line for a list of servers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ListReport {
-    /// Where clients connect to.
+    /// Address that clients connect to.
     pub listen: SocketAddr,
-    /// Where statistics are served.
+    /// Address of the statistics.
     pub stats: SocketAddr,
 }
 

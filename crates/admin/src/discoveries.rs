@@ -1,4 +1,4 @@
-//! What is known of the sources that backends have servers from.
+//! State of the sources from which backends get servers.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -8,26 +8,26 @@ use serde::Serialize;
 
 use super::report::rfc3339;
 
-/// The source of a backend.
+/// Source of a backend's servers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DiscoveryReport {
-    /// Which, such as `kubernetes default/web:http`.
+    /// Name of the source, such as `kubernetes default/web:http`.
     pub source: String,
-    /// Whether what is known is what the source has now.
+    /// Whether the known servers are the source's current ones.
     pub connected: bool,
-    /// Why it cannot be asked, in words for an operator. Its servers stay meanwhile.
+    /// Operator-facing reason why the source cannot be reached. Its servers stay meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What it has that is no server, and why.
+    /// Entries of the source that are no usable servers, each with the reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Its endpoints that are servers, those that drain too.
+    /// Number of endpoints that are servers, including draining ones.
     pub endpoints: usize,
-    /// Those of them that get no new connections.
+    /// Number of endpoints that drain and get no new connections.
     pub draining: usize,
-    /// How often it could not be asked.
+    /// Number of failed requests to the source.
     pub failures: u64,
-    /// When its servers last changed, or it began or ceased to fail.
+    /// Time when the servers last changed, or failures last began or ended.
     #[serde(serialize_with = "rfc3339")]
     pub since: SystemTime,
 }
@@ -47,7 +47,7 @@ impl DiscoveryReport {
         }
     }
 
-    /// Those of all backends that have one, by backend.
+    /// Reports of all sources, by backend.
     pub(super) fn all(snapshot: &Snapshot, started: SystemTime) -> BTreeMap<String, DiscoveryReport> {
         let of_backend = snapshot.pools.iter().filter_map(|pool| {
             let source = &pool.config.discovery.as_ref()?.source;

@@ -1,4 +1,4 @@
-//! What has happened lately, as the API serves it. Pure.
+//! Recent events, as the API serves them. Pure.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,19 +7,19 @@ use serde::Serialize;
 
 use super::report::rfc3339;
 
-/// Something that has happened.
+/// Event that has happened.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EventReport {
-    /// Counts from 0 when convey first starts.
+    /// Number of the event; counts from 0 when convey first starts.
     pub number: u64,
-    /// When.
+    /// Time of the event.
     #[serde(serialize_with = "rfc3339")]
     pub at: SystemTime,
-    /// What it is about: [`convey_control::EventKind::name`].
+    /// Subject of the event: [`convey_control::EventKind::name`].
     pub kind: &'static str,
-    /// How bad it is: `info`, `warn` or `error`.
+    /// Severity: `info`, `warn` or `error`.
     pub level: &'static str,
-    /// What, in words for an operator.
+    /// Operator-facing description.
     pub text: String,
 }
 

@@ -1,4 +1,4 @@
-//! Flows of all modes, for whoever asks.
+//! Flow queries across all modes, for the API.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Lists that are made at once; more wait.
+/// Maximum number of lists that are made at once; further requests wait.
 const MAX_AT_ONCE: usize = 2;
 
-/// How long a list may take, with the wait for others.
+/// Upper bound for making a list, including the wait for others.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// How long a question about one client may take. Then it is answered without its flows.
+/// Upper bound for an explain query about one client. After that, the answer leaves out its flows.
 const PATIENCE_OF_QUESTION: Duration = Duration::from_secs(3);
 
-/// Where flows are: in the packet modes, in proxy mode, or both.
+/// Sources of flows: the packet modes, proxy mode, or both.
 #[derive(Debug)]
 pub struct FlowSources {
     packets: Option<PacketFlows>,
@@ -38,12 +38,12 @@ impl Default for FlowSources {
 }
 
 impl FlowSources {
-    /// Of each kind, if it runs.
+    /// Sources of each kind, if it runs.
     pub fn new(packets: Option<PacketFlows>, proxied: Option<ProxyFlows>) -> FlowSources {
         FlowSources { packets, proxied, at_once: Semaphore::new(MAX_AT_ONCE) }
     }
 
-    /// The flows that a query wants.
+    /// Flows that match a query.
     pub(super) async fn list(&self, query: &FlowQuery) -> Result<FlowAnswer, FlowsUnavailable> {
         let listed = async {
             let _turn = self.at_once.acquire().await;
@@ -59,7 +59,7 @@ impl FlowSources {
         timeout(PATIENCE, listed).await.unwrap_or(Err(FlowsUnavailable::Late))
     }
 
-    /// The flows that a question is about; `dispatch` says which worker has a packet flow.
+    /// Flows of the client in an explain query; `dispatch` assigns a packet flow to its worker.
     pub(super) async fn of_client(
         &self,
         question: &FlowQuestion,
@@ -69,7 +69,8 @@ impl FlowSources {
         found.unwrap_or(Err(FlowsUnavailable::Late)).unwrap_or_else(ClientFlows::Unknown)
     }
 
-    /// What the client of a new flow has of its share at this worker; `None` if there is no such worker.
+    /// State of the client's quota at this worker for a new flow; `None` if there is no such
+    /// worker.
     pub(super) async fn share(
         &self,
         worker: u16,
@@ -107,7 +108,7 @@ impl FlowSources {
         Ok(ClientFlows::One(found.map(Box::new)))
     }
 
-    /// Ends a flow. `None` if there is no such flow any more.
+    /// Ends a flow. Returns `None` if the flow is already gone.
     pub(super) async fn kill(&self, id: ListedFlowId) -> Result<Option<ListedFlow>, FlowsUnavailable> {
         let killed = async {
             match (id.kind, &self.packets, &self.proxied) {
@@ -120,74 +121,74 @@ impl FlowSources {
     }
 }
 
-/// A list of flows.
+/// Result of a flow query.
 #[derive(Debug, Serialize)]
 pub struct FlowListReport {
-    /// How many flows are wanted in all.
+    /// Number of all matching flows.
     pub matching: u64,
-    /// Bytes from their clients, as far as they are known; `None`: of none.
+    /// Bytes from clients of flows with known counts; `None` if no flow has one.
     pub bytes_rx: Option<u64>,
-    /// Bytes to their clients, likewise.
+    /// Bytes to clients of flows with known counts; `None` if no flow has one.
     pub bytes_tx: Option<u64>,
-    /// The first of them.
+    /// The first matching flows.
     pub flows: Vec<FlowReport>,
-    /// How many come after these.
+    /// Number of matching flows after these.
     pub more: u64,
-    /// The largest groups, if they are counted by something.
+    /// The largest groups, if the query groups flows.
     pub groups: Vec<FlowGroupReport>,
-    /// Groups that are not among these.
+    /// Number of groups that are left out.
     pub more_groups: u64,
-    /// Flows of groups that are not among these.
+    /// Flows of the groups that are left out.
     pub more_flows: u64,
 }
 
-/// A flow.
+/// One flow in a list.
 #[derive(Debug, Serialize)]
 pub struct FlowReport {
-    /// What it is called: no other flow of this process is.
+    /// Identifier of the flow, unique within this process.
     pub id: String,
     /// `proxy`, `http`, `passthrough` or `dsr`.
     pub mode: &'static str,
     /// `tcp` or `udp`.
     pub protocol: &'static str,
-    /// The name of its frontend.
+    /// Name of the frontend.
     pub frontend: String,
-    /// The name of its backend.
+    /// Name of the backend.
     pub backend: Option<String>,
-    /// The name of its server.
+    /// Name of the server.
     pub server: Option<String>,
-    /// Where its client is.
+    /// Address of the client.
     pub client: String,
-    /// Where that has connected to.
+    /// Address that the client has connected to.
     pub listen: String,
-    /// Where its server is.
+    /// Address of the server.
     pub server_addr: Option<String>,
-    /// Whom the server sees, if not the client.
+    /// Address that the server sees in place of the client's, if they differ.
     pub snat_addr: Option<String>,
-    /// How far it is.
+    /// State of the connection.
     pub state: &'static str,
-    /// Since its first packet.
+    /// Time since the first packet.
     pub age_seconds: Option<f64>,
-    /// Since its last one.
+    /// Time since the last packet.
     pub idle_seconds: Option<f64>,
     /// Bytes from the client, if they are known.
     pub bytes_rx: Option<u64>,
-    /// Bytes to the client, likewise.
+    /// Bytes to the client, if they are known.
     pub bytes_tx: Option<u64>,
-    /// Whether the kernel forwards its packets.
+    /// Whether the kernel forwards the packets.
     pub kernel: bool,
 }
 
-/// Flows that have something in common.
+/// Group of flows with a common property.
 #[derive(Debug, Serialize)]
 pub struct FlowGroupReport {
-    /// What that is.
+    /// Value of the common property.
     pub name: String,
-    /// How many there are.
+    /// Number of flows in the group.
     pub flows: u64,
-    /// Bytes from their clients, as far as they are known; `None`: of none.
+    /// Bytes from clients of flows with known counts; `None` if no flow has one.
     pub bytes_rx: Option<u64>,
-    /// Bytes to their clients, likewise.
+    /// Bytes to clients of flows with known counts; `None` if no flow has one.
     pub bytes_tx: Option<u64>,
 }
 

@@ -1,9 +1,9 @@
-//! Names that this machine goes by.
+//! Host names of this machine.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Whether a host, as in the header `Host`, is this machine whoever answers for names: an address, `localhost`, or the name that
-/// the kernel has for it.
+/// Whether a host, as in the header `Host`, is this machine whatever name servers answer: an
+/// address, `localhost`, or the kernel's host name.
 pub(super) fn is_this_machine(host: &str) -> bool {
     let machine = rustix::system::uname();
     is_own_name(host, &machine.nodename().to_string_lossy())

@@ -1,4 +1,5 @@
-//! The HTTP server behind the statistics address and the control socket: who is let in, and for how long.
+//! HTTP server of the statistics address and the control socket, with limits for connections and
+//! time.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::sync::Arc;
@@ -21,15 +22,15 @@ use tokio::time::{Instant, timeout_at};
 use super::listener::{AdminListener, Requester};
 use super::progress::AnswerProgress;
 
-/// Answers requests until dropped. One request per connection, and a bounded time and number of
-/// connections: nobody can keep others out by being slow. Answers that take long (`AnswerProgress::takes_long`) have no
-/// part in this: who gives them bounds them.
+/// Answers requests until dropped. Each connection serves one request, and time and number of
+/// connections are bounded, so slow clients cannot keep others out. Long answers
+/// (`AnswerProgress::takes_long`) are exempt: their handlers bound them.
 pub async fn serve(listener: impl AdminListener, routes: Router) {
     serve_within(LIMITS, &listener, routes, &mut JoinSet::new()).await;
 }
 
-/// The same until the other end of `stop` is dropped: then it closes the listener, drops `stopped`, and answers whom it has
-/// accepted.
+/// Like [`serve`], until the other end of `stop` is dropped: then it closes the listener, drops
+/// `stopped`, and answers the accepted clients.
 pub async fn serve_until(
     listener: Arc<impl AdminListener>,
     routes: Router,
@@ -47,30 +48,33 @@ pub async fn serve_until(
 
 #[derive(Clone, Copy)]
 struct ConnectionLimits {
-    /// Connections open at once; one more ends another that has had its time.
+    /// Open connections at once. One more ends a connection that has had its time.
     connections: usize,
-    /// From accepting a connection to its end, whoever is slow.
+    /// Maximum time from accepting a connection to its end.
     lifetime: Duration,
 }
 
 const LIMITS: ConnectionLimits = ConnectionLimits { connections: 64, lifetime: Duration::from_secs(10) };
 
-/// How long a client has to ask before it gives way to another: more than it takes an honest one.
+/// Time that a client has to send its request before a new client may replace it: more than an
+/// honest client needs.
 const TIME_TO_ASK: Duration = Duration::from_millis(50);
 
-/// How long one that has asked has before it gives way. So a thousand who read nothing keep a scraper waiting for seconds.
+/// Time that a client has to read the answer before a new client may replace it. So a thousand
+/// clients that read nothing delay a scraper only by seconds.
 const TIME_TO_READ: Duration = Duration::from_millis(500);
 
-/// The longest request. Ours are 200 bytes; browsers send cookies of whatever else the host serves.
+/// Maximum size of a request head. Requests for convey take 200 bytes; browsers add cookies of
+/// other services of the host.
 const MAX_REQUEST: usize = 16 << 10;
 
 /// Without a pause, a lack of descriptors would make accepting spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Shortest time between two log lines about that lack.
+/// Shortest time between two log lines about a lack of descriptors.
 const LOG_PERIOD: Duration = Duration::from_secs(10);
 
-/// A connection that is open.
+/// Open connection.
 struct Open {
     task: AbortHandle,
     since: Instant,
@@ -78,7 +82,7 @@ struct Open {
 }
 
 impl Open {
-    /// When it gives way to another.
+    /// Time from which a new client may replace this connection.
     fn gives_way(&self) -> Instant {
         self.since + if self.progress.has_asked() { TIME_TO_READ } else { TIME_TO_ASK }
     }
@@ -112,7 +116,7 @@ async fn serve_within(
     }
 }
 
-/// Waits until there is room for one more.
+/// Waits until there is room for another connection.
 async fn make_room(open: &mut Vec<Open>, limits: ConnectionLimits, tasks: &mut JoinSet<()>) {
     loop {
         open.retain(|open| !open.task.is_finished());
@@ -121,7 +125,8 @@ async fn make_room(open: &mut Vec<Open>, limits: ConnectionLimits, tasks: &mut J
         if short().count() < limits.connections {
             return;
         }
-        // In a burst of honest clients somebody is done at once; only if all are slow must one go.
+        // In a burst of honest clients, one finishes soon; only if all are slow is one
+        // disconnected.
         if timeout_at(first.gives_way(), tasks.join_next()).await.is_err() {
             first.task.abort();
             tasks.join_next().await;
@@ -129,15 +134,15 @@ async fn make_room(open: &mut Vec<Open>, limits: ConnectionLimits, tasks: &mut J
     }
 }
 
-/// The other side of a connection.
+/// Client of a connection.
 struct Client {
     routes: Router,
     who: Requester,
     progress: AnswerProgress,
 }
 
-/// A client that goes away or breaks the protocol is its own affair: errors are not reported. hyper answers what is no HTTP with
-/// 400, and a head above [`MAX_REQUEST`] with 431. It gives neither a body.
+/// Serves one connection. Errors of the client are not reported. hyper answers invalid HTTP with
+/// 400, and a head above [`MAX_REQUEST`] with 431, both without a body.
 async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: S, client: Client, lifetime: Duration) {
     let Client { routes, who, progress } = client;
     let routes = TowerToHyperService::new(routes.layer(Extension(who)).layer(Extension(progress.clone())));

@@ -1,8 +1,9 @@
-//! What an operator may ask over HTTP while the program runs: `/stats`, `/metrics`, `/healthz` and `/readyz`, the control
-//! API below `/v1`, and the dashboard. `routes` has the paths, `http` lets clients in, at the statistics address and at the control socket.
+//! HTTP endpoints for operators: `/stats`, `/metrics`, `/healthz` and `/readyz`, the control API
+//! below `/v1`, and the dashboard. `routes` has the paths; `http` serves clients at the statistics
+//! address and at the control socket.
 //!
-//! [`StatsReport`] is everything there is to say, taken from one snapshot; `/stats` is its JSON and `/metrics`
-//! its Prometheus text, so the two never disagree on what a number means.
+//! [`StatsReport`] is the complete report of one snapshot. `/stats` is its JSON and `/metrics` its
+//! Prometheus text, so that both give each number the same meaning.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod acme_state;

@@ -1,4 +1,4 @@
-//! Where those come from who ask: the statistics address, or the control socket.
+//! Listeners for requests: the statistics address and the control socket.
 
 use std::io;
 use std::net::IpAddr;
@@ -7,40 +7,41 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-/// Who asks.
+/// Client that sent a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requester {
-    /// In words for an operator.
+    /// Operator-facing name.
     pub name: String,
-    /// Its address, if it is at the statistics address.
+    /// IP address of a client at the statistics address.
     pub address: Option<IpAddr>,
-    /// Whether it may change things.
+    /// Whether the client may change things.
     pub may_change: bool,
 }
 
-/// A socket that clients connect to.
+/// Socket that clients connect to.
 pub trait AdminListener: Send + Sync + 'static {
-    /// A connection.
+    /// Stream of a connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// The next connection, and who has opened it.
+    /// Accepts the next connection, and identifies its client.
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Requester)>> + Send;
 
-    /// What the log calls it.
+    /// Name of the listener in the log.
     fn name(&self) -> &'static str;
 }
 
-/// What the kernel holds of an answer (twice that, it says): a write of it takes a tenth of a millisecond, so that one of
-/// megabytes to many clients does not hold another up, and those who do not read hold 16 MiB.
+/// Size of the kernel's send buffer (the kernel reports twice that). A write of this size takes a
+/// tenth of a millisecond, so that answers of megabytes to many clients do not delay others, and
+/// clients that do not read hold 16 MiB.
 const SEND_BUFFER: usize = 128 << 10;
 
-/// Whoever reaches the address may read; a token may change things.
+/// Every client of the address may read; a token is needed to change things.
 impl AdminListener for TcpListener {
     type Stream = TcpStream;
 
     async fn accept(&self) -> io::Result<(TcpStream, Requester)> {
         let (stream, from) = TcpListener::accept(self).await?;
-        // Without it a slow reader costs a little more memory.
+        // Without this limit a slow reader costs a little more memory.
         let _ = SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER);
         let ip = from.ip().to_canonical();
         Ok((stream, Requester { name: ip.to_string(), address: Some(ip), may_change: false }))
@@ -51,7 +52,8 @@ impl AdminListener for TcpListener {
     }
 }
 
-/// The permissions of its file say who may connect, and those may change things.
+/// The permissions of the socket's file decide who may connect, and these clients may change
+/// things.
 impl AdminListener for UnixListener {
     type Stream = UnixStream;
 

@@ -1,4 +1,4 @@
-//! What is known of the names that servers go by.
+//! State of the host names of servers.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,29 +7,29 @@ use serde::Serialize;
 
 use super::report::rfc3339;
 
-/// A name.
+/// Host name of servers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NameReport {
-    /// Whether the last lookup found it.
+    /// Whether the last lookup succeeded.
     pub resolved: bool,
-    /// Why not, or which records it did not find and why; in words for an operator.
+    /// Operator-facing reason of a failed lookup, or of records that were not found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What it stands for: what the last lookup of each family found that did not fail. Each is a server.
+    /// Addresses of the name: those of the last successful lookup of each family. Each is a server.
     pub addresses: Vec<String>,
-    /// When the addresses last changed, or lookups began or ceased to fail.
+    /// Time when the addresses last changed, or failures last began or ended.
     #[serde(serialize_with = "rfc3339")]
     pub since: SystemTime,
-    /// Lookups so far, those that failed too.
+    /// Number of lookups, including failed ones.
     pub lookups: u64,
-    /// Lookups that failed.
+    /// Number of failed lookups.
     pub lookup_failures: u64,
 }
 
 impl NameReport {
     /// `started` is the wall-clock time of `Timestamp(0)`.
     pub(super) fn new(name: &Name, started: SystemTime) -> Self {
-        // Failures are read first, so that they can never outnumber all.
+        // Failures are read first, so that they never outnumber lookups.
         let lookup_failures = name.live.failures();
         NameReport {
             resolved: name.is_resolved(),

@@ -1,4 +1,4 @@
-//! Searches the files of access lists for the network that decides about a client: only when somebody asks.
+//! Searches the files of access lists for the network that decides about a client, on request only.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use convey_explain::{NetworkQuestion, SearchedFile, SearchedNetwork, SearchedTex
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// A disk that does not answer keeps one thread, however many ask.
+/// One search at a time: a disk that does not answer blocks one thread for any number of requests.
 static TURN: Semaphore = Semaphore::const_new(1);
 
-/// How long a search may take, with the wait for its turn.
+/// Upper bound for a search, including the wait for its turn.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Searches the files in order, up to the first that has the network.
@@ -19,7 +19,7 @@ pub async fn search_network(question: NetworkQuestion) -> SearchedNetwork {
     let asked = question.clone();
     let searched = async {
         let turn = TURN.acquire().await.ok()?;
-        // The turn ends with the thread, also if nobody waits for it any more.
+        // The turn ends with the thread, even if the requester has gone.
         aside(move || {
             let _turn = turn;
             search_all(question)

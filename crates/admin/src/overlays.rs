@@ -1,4 +1,4 @@
-//! What operators have said while the program runs, as the API serves it. Pure.
+//! Runtime overrides of operators, as the API serves them. Pure.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,53 +8,53 @@ use serde::Serialize;
 
 use super::report::rfc3339;
 
-/// A change that an operator has made.
+/// Runtime override by an operator.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OverlayReport {
-    /// Of this backend; of the program, without one.
+    /// Backend of the override; `None`: it applies to the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
-    /// Of this server; of all of them, without one.
+    /// Server of the override; `None`: it applies to all servers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
-    /// Whether it may serve: `ready`, `drain` or `maint`.
+    /// Administrative state: `ready`, `drain` or `maint`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<&'static str>,
-    /// Its weight.
+    /// Weight of the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
-    /// It was added: its address, its weight and so on.
+    /// Settings of an added server: its address, its weight and so on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub added: Option<AddedReport>,
-    /// It was removed.
+    /// Whether the server was removed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub removed: bool,
-    /// The least important lines of the log that are written.
+    /// Least important level of the log that is written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_level: Option<&'static str>,
-    /// The file goes before that by now.
+    /// Whether the file takes precedence now.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub superseded: bool,
-    /// There is no such server or backend now.
+    /// Whether the server or backend does not exist now.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub absent: bool,
-    /// Since when.
+    /// Time of the override.
     #[serde(serialize_with = "rfc3339")]
     pub since: SystemTime,
-    /// Who has made it.
+    /// Requester of the override.
     pub by: String,
 }
 
-/// A server that the file does not have.
+/// Server that an operator added.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AddedReport {
-    /// Its address, as a file would have it.
+    /// Address in the notation of the file.
     pub addr: String,
-    /// Its weight.
+    /// Weight of the server.
     pub weight: u16,
     /// Whether it serves only while no other server is usable.
     pub backup: bool,
-    /// Connections it is given at once.
+    /// Limit of concurrent connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_connections: Option<u32>,
 }
@@ -66,7 +66,8 @@ impl From<&AddedServer> for AddedReport {
     }
 }
 
-/// Whether there is such a backend, and such a server: by its name, one address of a host name, or a host name.
+/// Whether the backend and the server exist. A server matches by its name, by one address of a host
+/// name, or by a host name.
 fn exists(target: &Target, snapshot: &Snapshot) -> bool {
     snapshot.pools.iter().filter(|pool| pool.config.name == target.backend).any(|pool| {
         target.server.as_ref().is_none_or(|name| {
@@ -102,14 +103,15 @@ impl OverlayReport {
         }
     }
 
-    /// The same, held against the servers that there are. One that was added or removed is `superseded` instead.
+    /// Report of an override, with `absent` from this snapshot. An added or removed server is
+    /// `superseded` instead.
     pub(super) fn of_snapshot(overlay: &Overlay, snapshot: &Snapshot, started: SystemTime) -> Self {
         let is_presence = matches!(overlay.value, OverlayValue::Added(_) | OverlayValue::Removed);
         let absent = !is_presence && !exists(&overlay.target, snapshot);
         OverlayReport { absent, ..OverlayReport::new(overlay, started) }
     }
 
-    /// The same for the log.
+    /// Report of an override of the log level.
     pub fn of_log_level(said: &SaidLogLevel, started: SystemTime) -> Self {
         OverlayReport {
             backend: None,

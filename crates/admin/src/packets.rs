@@ -1,4 +1,4 @@
-//! The part of the report that only packet modes have.
+//! Part of the report that only packet modes have.
 
 use std::collections::BTreeMap;
 
@@ -7,32 +7,34 @@ use convey_model::{CacheOutcome, DropReason, Shortage};
 use convey_snapshot::stats::{Gauge, PacketStats};
 use serde::Serialize;
 
-/// What becomes of packets, and how full the tables are.
+/// Counters of packets, and the fill levels of the tables.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PacketReport {
-    /// Packets that went no further, by reason.
+    /// Dropped packets, by reason.
     pub drops: BTreeMap<&'static str, u64>,
-    /// Flows that gave way to new ones before they were over, by what there was too little of.
+    /// Flows that were evicted for new ones, by the resource that was exhausted.
     pub evicted: BTreeMap<&'static str, u64>,
-    /// Packets that were captured and are none of ours.
+    /// Captured packets that belong to no frontend.
     pub passed: u64,
-    /// Packets of clients that were forwarded without a record of their flow, the table being full (DSR).
+    /// Packets of clients that were forwarded without a flow record, because the table was full
+    /// (DSR).
     pub unrecorded: u64,
     /// Frames that could not be read.
     pub capture_errors: u64,
     /// Flows by the state of their connection.
     pub flows: BTreeMap<&'static str, u64>,
-    /// Of all flows, those whose packets the kernel's flow cache forwards.
+    /// Flows whose packets the kernel's flow cache forwards.
     pub cached_flows: u64,
-    /// What the kernel's flow cache has done with packets.
+    /// Packets in the kernel's flow cache, by outcome.
     pub cache: BTreeMap<&'static str, u64>,
-    /// How often the kernel has refused to change its flow cache. convey tries each such change again.
+    /// Number of times that the kernel refused to change its flow cache. convey retries each such
+    /// change.
     pub cache_failures: u64,
-    /// Entries of the flow cache that the kernel refused to remove, and that convey does not try to remove again.
+    /// Entries of the flow cache that the kernel refused to remove, and that convey does not retry.
     pub cache_entries_lost: u64,
-    /// The part that forwards open flows, by the interface that they come in on: `xdp`, `tc` or `worker`.
+    /// Layer that forwards open flows, by the interface of their packets: `xdp`, `tc` or `worker`.
     pub offload: BTreeMap<String, &'static str>,
-    /// SNAT ports in use, each counted once for every server it is used for.
+    /// SNAT ports in use. A port counts once for each server that it is used with.
     pub snat_ports_in_use: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Renders pages in a thread of its own, once for all who ask together.
+//! Renders pages in a separate thread, once for all concurrent requests.
 
 use std::io;
 use std::sync::Arc;
@@ -9,24 +9,25 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{ProcessMetrics, StatsReport, StatsSource, render};
 
-/// A page that takes time to render.
+/// Page that takes time to render.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Page {
     Stats,
     Metrics,
 }
 
-/// A page as it is sent, or why there is none.
+/// Rendered page, or the reason of a failure.
 pub(super) type Rendered = Result<Bytes, String>;
 
-/// How many renderings of pages may be on their way to slow readers, megabytes each with thousands of servers. While there are
-/// more, who asks gets the last one again: it is as old as the slowest reader's connection, at most.
+/// Maximum number of renderings that slow readers still hold, each of megabytes with thousands of
+/// servers. Beyond this limit a request gets the previous rendering, which is at most as old as the
+/// slowest reader's connection.
 const MAX_RENDERINGS: usize = 8;
 
-/// Bytes of a page whose rendering takes much memory: several times as much.
+/// Size in bytes from which rendering a page takes much memory: several times that size.
 const LARGE: usize = 1 << 20;
 
-/// Where pages are asked for. The thread ends when this is dropped.
+/// Sends page requests to the rendering thread. The thread ends when this is dropped.
 pub(super) struct Pages(mpsc::Sender<PageRequest>);
 
 struct PageRequest {
@@ -35,7 +36,7 @@ struct PageRequest {
 }
 
 impl Pages {
-    /// Starts the thread. At most `clients` ask at once; more would wait.
+    /// Starts the thread, for at most `clients` waiting requests; further ones wait in line.
     pub(super) fn start(source: Arc<StatsSource>, clients: usize) -> io::Result<Pages> {
         let (ask, asked) = mpsc::channel(clients);
         let renderer = Renderer { source, sent: Vec::new() };
@@ -43,7 +44,7 @@ impl Pages {
         Ok(Pages(ask))
     }
 
-    /// The page, rendered after this was called.
+    /// Returns the page, rendered after this call.
     pub(super) async fn get(&self, page: Page) -> Rendered {
         let (answer, rendered) = oneshot::channel();
         let gone = |_| "nobody renders pages".to_owned();
@@ -54,7 +55,7 @@ impl Pages {
 
 struct Renderer {
     source: Arc<StatsSource>,
-    /// Renderings that somebody may still be reading, and the last of each page.
+    /// Renderings that clients may still be reading, and the last one of each page.
     sent: Vec<(Page, Arc<String>)>,
 }
 
@@ -69,7 +70,7 @@ impl Renderer {
             for page in [Page::Stats, Page::Metrics] {
                 self.answer(page, together.extract_if(.., |asked| asked.page == page).collect());
             }
-            // A client that asks without end takes half a core at most.
+            // A client that sends requests without pause takes at most half a core.
             thread::sleep((self.source.now)().since(began));
         }
     }
@@ -111,12 +112,12 @@ fn text(page: Page, source: &StatsSource) -> Result<String, String> {
     }
 }
 
-/// For people as much as for programs: indented, and with the prompt of a shell on a line of its own.
+/// Renders a report as JSON for people and programs: indented, with a final newline for shells.
 fn json(report: &StatsReport) -> serde_json::Result<String> {
     serde_json::to_string_pretty(report).map(|text| text + "\n")
 }
 
-/// Bytes that count as a reader of the text until they are dropped.
+/// Bytes that count as a reader of the text until dropped.
 fn shared(text: &Arc<String>) -> Bytes {
     struct Shared(Arc<String>);
     impl AsRef<[u8]> for Shared {
@@ -141,10 +142,10 @@ mod tests {
     use convey_model::Timestamp;
     use convey_snapshot::Snapshot;
 
-    /// What has been rendered so far, for a report asks once for the lines that the log has lost.
+    /// Number of renderings so far: each report reads the count of lost log lines once.
     static RENDERED: AtomicU64 = AtomicU64::new(0);
 
-    /// Renders nothing while this is locked.
+    /// Blocks rendering while locked.
     static HELD: Mutex<()> = Mutex::new(());
 
     fn source() -> Arc<StatsSource> {
@@ -175,7 +176,7 @@ mod tests {
         RENDERED.load(Ordering::Relaxed)
     }
 
-    // One test, for what was rendered is counted in one place.
+    // A single test, because the counter of renderings is global.
     #[tokio::test]
     async fn who_asks_together_shares_a_rendering_and_slow_readers_hold_a_few_of_them() {
         let held = HELD.lock().unwrap();
@@ -185,7 +186,7 @@ mod tests {
         drop(held);
         let asked = asks.await;
         assert!(asked.iter().all(Result::is_ok));
-        // Some may have been taken before the others came.
+        // The thread may have taken some requests before the others arrived.
         assert!((1..=2).contains(&rendered()));
         drop(asked);
 

@@ -1,4 +1,4 @@
-//! What the operating system knows about this process.
+//! Metrics of this process from the operating system.
 
 use std::fs;
 
@@ -6,24 +6,24 @@ use convey_proxy::Contained;
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
-/// The process, in the terms of Prometheus' conventional `process_*` metrics. `None`: the system does not
-/// tell; it is not reported.
+/// The process, in the terms of Prometheus' conventional `process_*` metrics. `None`: the system
+/// does not provide the value, and it is not reported.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ProcessMetrics {
-    /// Processor time used, in seconds, all threads, user and system.
+    /// Processor time of all threads in seconds, user and system.
     pub cpu_seconds: f64,
     /// Open file descriptors.
     pub open_fds: Option<u64>,
-    /// Most descriptors that may be open; `None`: no limit.
+    /// Maximum number of open descriptors; `None`: no limit.
     pub max_fds: Option<u64>,
     /// Resident memory.
     pub resident_memory_bytes: Option<u64>,
-    /// Connections that have ended by a panic.
+    /// Connections that ended by a panic.
     pub connection_panics: u64,
 }
 
 impl ProcessMetrics {
-    /// Reads the present values (see proc(5)).
+    /// Reads the current values (see proc(5)).
     pub fn read() -> Self {
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
         ProcessMetrics {
@@ -36,17 +36,17 @@ impl ProcessMetrics {
     }
 }
 
-/// Since Linux 6.2 the directory's size is the number of descriptors; before, it is 0 and we count, which
-/// takes long when there are very many.
+/// Number of open descriptors. Since Linux 6.2 it is the size of the directory; before, that size
+/// is 0 and the entries are counted, which takes long for very many.
 fn open_fds() -> Option<u64> {
     match fs::metadata("/proc/self/fd").ok()?.len() {
-        // One of the entries is the descriptor that reads the directory.
+        // One entry is the descriptor that reads the directory.
         0 => Some(fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1) as u64),
         known => Some(known),
     }
 }
 
-/// The resident set in bytes, from the text of `/proc/self/status`.
+/// Resident set in bytes, from the text of `/proc/self/status`.
 fn resident(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;

@@ -1,4 +1,5 @@
-//! How far a connection of the API is: whether its request has come, and whether its answer takes long.
+//! Progress of an API connection: whether its request has arrived, and whether its answer takes
+//! long.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,10 +8,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-/// How long a client has to read the end of an answer that took long.
+/// Time that a client has to read the end of a long answer.
 const TIME_TO_READ_END: Duration = Duration::from_secs(2);
 
-/// Shared by the server and by who answers.
+/// Shared by the HTTP server and the handler of the answer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AnswerProgress(Arc<Progress>);
 
@@ -22,28 +23,29 @@ struct Progress {
 }
 
 impl AnswerProgress {
-    /// The request has come.
+    /// Marks that the request has arrived.
     pub(super) fn asks(&self) {
         self.0.has_asked.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the request has come.
+    /// Whether the request has arrived.
     pub(super) fn has_asked(&self) -> bool {
         self.0.has_asked.load(Ordering::Relaxed)
     }
 
-    /// The answer lasts as long as what this returns: the connection may, too, and takes nobody's place.
+    /// Marks the answer as long until the returned guard is dropped. Meanwhile the connection stays
+    /// open and takes no other client's place.
     pub(super) fn takes_long(&self) -> LongAnswer {
         self.0.is_long.store(true, Ordering::Relaxed);
         LongAnswer(self.0.clone())
     }
 
-    /// Whether the answer takes long, and goes on.
+    /// Whether the answer is long and unfinished.
     pub(super) fn is_long(&self) -> bool {
         self.0.is_long.load(Ordering::Relaxed)
     }
 
-    /// Waits until the connection has had its time: `lifetime`, or until an answer that takes longer has ended.
+    /// Waits until the connection's time is over: `lifetime`, or the end of a long answer.
     pub(super) async fn is_over(&self, lifetime: Duration) {
         sleep(lifetime).await;
         let mut was_long = false;
@@ -61,7 +63,7 @@ impl AnswerProgress {
     }
 }
 
-/// An answer that takes long, until this is dropped.
+/// Guard of a long answer; the answer ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct LongAnswer(Arc<Progress>);
 

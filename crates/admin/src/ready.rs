@@ -1,4 +1,4 @@
-//! Readiness of frontends and addresses, as `/readyz` and `[announce]` go by it. Pure.
+//! Readiness of frontends and addresses, for `/readyz` and `[announce]`. Pure.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -64,7 +64,7 @@ impl<'a> FrontendReadiness<'a> {
     }
 }
 
-/// The addresses that are to be announced, each with the reason why not now, if there is one.
+/// Addresses that are to be announced, each with the reason if it must not be announced now.
 pub type AnnouncedAddresses = BTreeMap<IpAddr, Option<String>>;
 
 /// The addresses that this convey announces while frontends at them can serve. A backend with fewer
@@ -112,28 +112,29 @@ impl LostReadiness {
     }
 }
 
-/// The backend of the target, if this takes out the last servers of it that can serve.
+/// Backend of the target, if this change takes out its last servers that can serve.
 pub(super) fn backend_left_without<'a>(snapshot: &Snapshot, target: &'a Target) -> Option<&'a str> {
     let pool = snapshot.pools.iter().find(|pool| pool.config.name == target.backend)?;
     let left = |without| pool.servers.iter().filter(|server| stays(server, pool, without)).count();
     (left(None) > 0 && left(Some(target)) == 0).then_some(&*target.backend)
 }
 
-/// Whether a server may get clients, and is not one of `without`.
+/// Whether a server may get clients, and is not in `without`.
 fn stays(server: &Server, pool: &Pool, without: Option<&Target>) -> bool {
     let has_share = server.admin == AdminState::Ready && server.config.settings.weight > 0;
     let is_gone = without.is_some_and(|target| target.includes(&pool.config.name, &server.config.name));
     has_share && server.health.up && !is_gone
 }
 
-/// A line for each frontend that lacks a backend it needs; else one for each, if no backend of any of them can serve.
+/// A line for each frontend that lacks a backend it needs; otherwise one for each, if no frontend
+/// has a backend that can serve.
 fn obstacles_of<'a, 'b: 'a>(
     all: impl Iterator<Item = &'a (&'b Frontend, Unserved<'b>)> + Clone,
 ) -> Vec<String> {
     let line = |frontend: &Frontend, why: String| format!("frontend {}: {why}", frontend.config.name);
     let needed = all.clone().filter_map(|(frontend, of)| Some(line(frontend, of.needed(frontend)?)));
     let needed: Vec<String> = needed.collect();
-    // A frontend that only redirects serves nobody by itself.
+    // A frontend that only redirects does not count.
     let with_backend = all.filter(|(frontend, _)| frontend.config.backends().next().is_some());
     if !needed.is_empty() || with_backend.clone().any(|(_, of)| of.serves) {
         return needed;
@@ -174,7 +175,7 @@ impl LostSnat {
 /// The part of a frontend that cannot be served.
 pub(super) struct Unserved<'a> {
     backends: Vec<(&'a str, String)>,
-    /// Reason why no client accepts a certificate of it.
+    /// Reason why clients accept none of its certificates.
     certificate: Option<UnusableCertificates>,
     /// Whether another backend can serve.
     serves: bool,
@@ -220,12 +221,12 @@ impl<'a> Unserved<'a> {
         self.backends.iter().map(|(name, why)| ((*name).to_owned(), why.clone())).collect()
     }
 
-    /// Why clients accept no certificate of the frontend now.
+    /// Reason why clients accept none of the frontend's certificates now.
     pub(super) fn certificate_fault(&self) -> Option<&str> {
         self.certificate.as_ref().map(|fault| &*fault.why)
     }
 
-    /// Why the frontend can serve none of its clients, or lacks a backend of `ready_needs`.
+    /// Reason why the frontend can serve no client, or lacks a backend of `ready_needs`.
     pub(super) fn obstacle(&self, frontend: &Frontend) -> Option<String> {
         self.needed(frontend).or_else(|| self.whole())
     }
@@ -235,7 +236,7 @@ impl<'a> Unserved<'a> {
         self.backends.iter().find(|(name, _)| is_needed(name)).map(|(_, why)| why.clone())
     }
 
-    /// Why no backend can serve.
+    /// Reason why no backend can serve.
     fn whole(&self) -> Option<String> {
         let backend = self.backends.first().filter(|_| !self.serves).map(|(_, why)| why);
         let certificate = self.certificate.as_ref().filter(|fault| fault.is_lasting).map(|fault| &fault.why);
@@ -243,13 +244,13 @@ impl<'a> Unserved<'a> {
     }
 }
 
-/// Servers that can be chosen, and of which a check has found that they answer.
+/// Number of servers that can be chosen, and that passed a health check.
 fn known_to_serve(pool: &Arc<Pool>) -> usize {
     let proven = |(index, server): &(usize, &Arc<Server>)| server.health.proven && pool.is_eligible(*index);
     pool.servers.iter().enumerate().filter(proven).count()
 }
 
-/// Why a backend cannot serve, if it cannot.
+/// Reason why a backend cannot serve, if it cannot.
 fn obstacle_of(pool: &Pool) -> Option<String> {
     let is_known_to_serve = |server: &Arc<Server>| server.health.up && server.health.proven;
     if pool.eligible() > 0 {
@@ -269,7 +270,7 @@ fn obstacle_of(pool: &Pool) -> Option<String> {
     })
 }
 
-/// Why servers cannot be chosen, and how many of them for each reason.
+/// Reasons why servers cannot be chosen, with the number of servers for each.
 fn why_none(servers: &[Arc<Server>]) -> String {
     let why = |server: &Arc<Server>| match server.admin {
         AdminState::Maint => "in maintenance",

@@ -1,4 +1,4 @@
-//! Everything there is to say about one snapshot, as `/stats` serves it. Pure.
+//! Complete report of one snapshot, as `/stats` serves it. Pure.
 
 mod acme;
 mod announce;
@@ -33,50 +33,51 @@ use super::{
     RemoteState,
 };
 
-/// The whole report. Received (`rx`) is from clients, sent (`tx`) is to clients; all counts begin when the
-/// program starts, or later for what a reload added.
+/// Complete report. Received (`rx`) is from clients, sent (`tx`) is to clients. Counts begin at the
+/// program's start, or later for parts that a reload added.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StatsReport {
-    /// The program's version.
+    /// Version of the program.
     pub version: &'static str,
-    /// The number of its process, as it sees it itself.
+    /// Process id, in the process's own PID namespace.
     pub process: u32,
-    /// When the program started.
+    /// Time of the program's start.
     #[serde(serialize_with = "rfc3339")]
     pub started: SystemTime,
-    /// Whole seconds since then.
+    /// Whole seconds since the start.
     pub uptime_seconds: u64,
-    /// Connections accepted by all frontends, those that are gone too.
+    /// Connections accepted by all frontends, including removed ones.
     pub total_connections: u64,
-    /// Of those, the ones that are open.
+    /// Open connections among them.
     pub current_connections: u64,
-    /// Bytes received by all frontends, those that are gone too.
+    /// Bytes received by all frontends, including removed ones.
     pub total_bytes_rx: u64,
-    /// Bytes sent by all frontends, those that are gone too.
+    /// Bytes sent by all frontends, including removed ones.
     pub total_bytes_tx: u64,
-    /// Packets or datagrams received by all frontends, those that are gone too.
+    /// Packets or datagrams received by all frontends, including removed ones.
     pub total_packets_rx: u64,
-    /// Packets or datagrams sent by all frontends, those that are gone too.
+    /// Packets or datagrams sent by all frontends, including removed ones.
     pub total_packets_tx: u64,
-    /// Lines of the log that were dropped because nobody read them in time.
+    /// Log lines that were dropped because the output did not take them in time.
     pub log_lines_dropped: u64,
-    /// Lines of the access log that were dropped because they came faster than they are written.
+    /// Access log lines that were dropped because they came faster than they are written.
     pub access_log_lines_dropped: u64,
-    /// Why this convey should get no traffic, a line for each reason: what `/readyz` says. Empty if it can serve all.
+    /// Reasons why this convey should get no traffic, a line each, as in `/readyz`. Empty if it can
+    /// serve all.
     pub not_ready: Vec<String>,
     /// The configuration that runs, and the last reload.
     pub config: ConfigReport,
-    /// The frontends there are now, by name.
+    /// Current frontends, by name.
     pub frontends: BTreeMap<String, FrontendReport>,
-    /// The backends there are now, by name.
+    /// Current backends, by name.
     pub backends: BTreeMap<String, BackendReport>,
-    /// What operators have said while the program runs; it goes before the file.
+    /// Runtime overrides, which take precedence over the file.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub overlays: Vec<OverlayReport>,
-    /// The names that servers go by.
+    /// Host names of servers.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub names: BTreeMap<String, NameReport>,
-    /// The sources that backends have servers from, by backend.
+    /// Sources from which backends get servers, by backend.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub discovery: BTreeMap<String, DiscoveryReport>,
     /// Certificates that convey orders itself.
@@ -85,20 +86,20 @@ pub struct StatsReport {
     /// Addresses that convey announces while their frontends can serve.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub announced: BTreeMap<String, AnnouncedReport>,
-    /// The configuration, if it is in etcd.
+    /// State of a configuration in etcd.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdReport>,
-    /// Packet modes only.
+    /// Counters of packet modes. Packet modes only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets: Option<PacketReport>,
 }
 
-/// The traffic of a frontend, a backend or a server.
+/// Traffic of a frontend, a backend or a server.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TrafficReport {
     /// Connections accepted (frontend) or given to a server (backend, server).
     pub total_connections: u64,
-    /// Of those, the ones that are open.
+    /// Open connections among them.
     pub current_connections: u64,
     /// Bytes received from clients.
     pub bytes_rx: u64,
@@ -110,111 +111,114 @@ pub struct TrafficReport {
     pub packets_tx: u64,
 }
 
-/// A frontend.
+/// Report of a frontend.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FrontendReport {
-    /// How its traffic is forwarded.
+    /// Mode of forwarding.
     pub mode: &'static str,
-    /// The protocol that clients speak to it.
+    /// Protocol between clients and the frontend.
     pub protocol: &'static str,
-    /// Addresses clients connect to.
+    /// Addresses that clients connect to.
     pub listen_addr: Vec<String>,
-    /// The backend that serves them; with routes that of requests and connections without one. Empty if there is none.
+    /// Backend of the frontend. With routes: the backend of requests and connections that match
+    /// none. Empty if there is none.
     pub backend: String,
-    /// Its routes, the default one last.
+    /// Routes, the default one last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<RouteReport>,
-    /// Why it cannot serve; `None`: it can.
+    /// Reason why the frontend cannot serve; `None`: it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_ready: Option<String>,
-    /// Its backends that cannot serve, each with the reason. The frontend may be ready by others.
+    /// Backends that cannot serve, each with the reason. The frontend may be ready through other
+    /// backends.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub unserved: BTreeMap<String, String>,
-    /// All of its backends.
+    /// All backends of the frontend.
     #[serde(skip)]
     pub backends: Vec<String>,
-    /// Connections served at once; `None`: no limit.
+    /// Limit of concurrent connections; `None`: no limit.
     pub max_connections: Option<u32>,
-    /// Connections that wait for one of these, or for their client's share (proxy mode). Connections in the kernel's queue
-    /// are not among them.
+    /// Connections that wait for a free slot of the frontend, or of their client's quota (proxy
+    /// mode). The kernel's accept queue does not count.
     pub waiting_connections: u32,
-    /// Its traffic.
+    /// Traffic of the frontend.
     #[serde(flatten)]
     pub traffic: TrafficReport,
-    /// Connections that ended otherwise than by both sides closing, by the labels of [`Counter::ENDS`].
+    /// Connections that did not end by both sides closing, by the labels of [`Counter::ENDS`].
     pub ended: BTreeMap<&'static str, u64>,
-    /// Datagrams that went no further (UDP in proxy mode), by the labels of [`Counter::DROPS`].
+    /// Dropped datagrams (UDP in proxy mode), by the labels of [`Counter::DROPS`].
     pub drops: BTreeMap<&'static str, u64>,
-    /// Connections, datagrams and (packet modes) packets of clients that may not come in, by the labels of
+    /// Connections, datagrams and (packet modes) packets of denied clients, by the labels of
     /// [`Counter::REFUSALS`].
     pub refused: BTreeMap<&'static str, u64>,
-    /// How clients have shaken hands; `None`: they speak no TLS with convey.
+    /// TLS handshakes of clients; `None`: clients use no TLS with convey.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsReport>,
-    /// Its requests. Mode http only.
+    /// Requests of the frontend. Mode http only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<RequestReport>,
-    /// Times a source was not counted, for want of a place.
+    /// Number of times that a source was not counted because the table was full.
     pub uncounted_sources: u64,
-    /// Times accepting paused because descriptors or memory ran out.
+    /// Number of times that accepting paused because descriptors or memory ran out.
     pub accept_backoffs: u64,
 }
 
-/// A backend.
+/// Report of a backend.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BackendReport {
-    /// The directory whose files it serves in place of servers. Backends with files only.
+    /// Directory of served files. Backends with files only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub files: Option<String>,
-    /// The files that workers keep at hand. The same.
+    /// Cached files of the workers. Backends with files only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file_cache: Option<FileCacheReport>,
-    /// How a server is chosen.
+    /// Load balancing algorithm.
     pub algorithm: &'static str,
-    /// Servers that are healthy, whether or not they are eligible.
+    /// Number of healthy servers, whether or not they are eligible.
     pub servers_up: usize,
-    /// Connections that wait for a server, all being at their `max_connections` (proxy mode).
+    /// Connections that wait for a server, because all are at their `max_connections` (proxy mode).
     pub waiting_connections: u32,
-    /// Its traffic.
+    /// Traffic of the backend.
     #[serde(flatten)]
     pub traffic: TrafficReport,
-    /// Attempts to connect to one of its servers that failed.
+    /// Failed attempts to connect to a server of the backend.
     pub connect_failures: u64,
-    /// Attempts repeated on another server.
+    /// Attempts that were repeated on another server.
     pub retries: u64,
-    /// The requests that its servers got. Backends of mode http only.
+    /// Requests that the backend's servers received. Backends of mode http only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<RequestReport>,
-    /// How long connects to its servers took, those that failed left out. Backends of proxies only.
+    /// Durations of successful connects to servers. Backends of proxies only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connect_seconds: Option<TimesReport>,
-    /// From accepting a client to the end of its connection, of those that ended and had got a server. Backends of
-    /// proxies only.
+    /// Durations from accepting a client to the end of its connection, for ended connections that
+    /// had a server. Backends of proxies only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_seconds: Option<TimesReport>,
-    /// Its servers, by name.
+    /// Servers of the backend, by name.
     pub servers: BTreeMap<String, ServerReport>,
 }
 
-/// How long something took, in seconds. `None` as long as nothing has.
+/// Statistics of durations, in seconds. Values are `None` before the first measurement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TimesReport {
-    /// How many times it was measured.
+    /// Number of measurements.
     pub count: u64,
-    /// The average.
+    /// Average duration.
     pub mean: Option<f64>,
-    /// Half took at most this long.
+    /// Median: half of the durations are at most this long.
     pub p50: Option<f64>,
-    /// All but one in a hundred took at most this long.
+    /// 99th percentile: 99 in a hundred durations are at most this long.
     pub p99: Option<f64>,
-    /// How the last two are known, in words for whoever reads them.
+    /// Precision of the percentiles, in words for readers.
     pub percentiles: &'static str,
-    /// All of it: upper bounds in seconds, each with the number of times that were at most as long.
+    /// Cumulative histogram: upper bounds in seconds, each with the number of durations up to this
+    /// bound.
     #[serde(rename = "buckets", serialize_with = "by_bound")]
     pub distribution: Distribution,
 }
 
-/// What operators have said while the program runs.
+/// Reports of the runtime overrides.
 pub(super) fn overlays(snapshot: &Snapshot, started: SystemTime) -> Vec<OverlayReport> {
     let of_servers = snapshot.overlays.iter().map(|one| OverlayReport::of_snapshot(one, snapshot, started));
     let of_log = snapshot.log_level.iter().map(|said| OverlayReport::of_log_level(said, started));
@@ -260,37 +264,37 @@ impl StatsReport {
         }
     }
 
-    /// The same, of this process.
+    /// Sets the process id.
     pub fn of_process(self, process: u32) -> Self {
         StatsReport { process, ..self }
     }
 
-    /// The same with what packet modes count.
+    /// Adds the counters of packet modes.
     pub fn with_packets(self, stats: Option<&PacketStats>) -> Self {
         StatsReport { packets: stats.map(PacketReport::new), ..self }
     }
 
-    /// The same with what has become of the configuration.
+    /// Adds the state of the configuration.
     pub fn with_load(self, load: ConfigLoad) -> Self {
         StatsReport { config: ConfigReport::new(load, self.started), ..self }
     }
 
-    /// The same with the certificates that convey orders itself.
+    /// Adds the certificates that convey orders itself.
     pub(super) fn with_acme(self, state: &AcmeState) -> Self {
         StatsReport { acme: AcmeReport::new(state), ..self }
     }
 
-    /// The same with the addresses that convey announces.
+    /// Adds the addresses that convey announces.
     pub(super) fn with_announced(self, state: &AnnounceState) -> Self {
         StatsReport { announced: announce::reports(state), ..self }
     }
 
-    /// The same with the configuration in etcd, if it is there.
+    /// Adds the configuration in etcd, if there is one.
     pub(super) fn with_remote(self, state: &RemoteState, started: SystemTime) -> Self {
         StatsReport { etcd: EtcdReport::new(state, started), ..self }
     }
 
-    /// The same with what has become of the log and the access log.
+    /// Adds the numbers of dropped lines of the log and the access log.
     pub fn with_dropped_lines(self, log_lines_dropped: u64, access_log_lines_dropped: u64) -> Self {
         StatsReport { log_lines_dropped, access_log_lines_dropped, ..self }
     }
@@ -298,7 +302,7 @@ impl StatsReport {
 
 impl TrafficReport {
     fn new(traffic: &Traffic) -> Self {
-        // Open connections are read first, so that they can never outnumber all.
+        // Open connections are read first, so that they never outnumber all.
         let current_connections = traffic.current();
         TrafficReport {
             total_connections: traffic.sum(Counter::Opened),
@@ -341,7 +345,7 @@ impl FrontendReport {
     }
 }
 
-/// What a backend is used for, so that its report has nothing that cannot happen.
+/// Uses of a backend: its report leaves out values that cannot occur.
 #[derive(Clone, Copy)]
 struct Uses {
     is_proxied: bool,
@@ -365,7 +369,7 @@ impl Uses {
 }
 
 impl BackendReport {
-    /// One backend alone: with thousands of others they need not be read.
+    /// Report of one backend, without reading thousands of others.
     pub(super) fn of(name: &str, snapshot: &Snapshot, started: SystemTime, now: Timestamp) -> Option<Self> {
         let pool = snapshot.pools.iter().find(|pool| pool.config.name == name)?;
         Some(BackendReport::new(pool, Uses::of(name, snapshot), started, now))
@@ -391,7 +395,7 @@ impl BackendReport {
     }
 }
 
-/// They lie within a bucket of the histogram; where is not known.
+/// Percentiles lie within a bucket of the histogram; the exact position is unknown.
 const INTERPOLATED: &str = "interpolated from buckets";
 
 impl TimesReport {

@@ -1,4 +1,4 @@
-//! What may be asked: the paths, and who answers each.
+//! Routes of the HTTP server, with their handlers.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -18,23 +18,23 @@ use super::ready::FrontendReadiness;
 use super::wrong_tokens::WrongTokens;
 use super::{StatsSource, api, dashboard};
 
-/// The most who ask at once for pages; more wait.
+/// Maximum number of concurrent page requests; further ones wait.
 const MAX_ASKING: usize = 128;
 
-/// What answers are made of.
+/// State that the handlers share.
 pub(super) struct ApiContext {
     pub(super) source: Arc<StatsSource>,
     pages: Pages,
-    /// To the control task.
+    /// Channel to the control task.
     pub(super) requests: mpsc::Sender<OperatorRequest>,
-    /// Who has sent them to the statistics address.
+    /// Addresses that sent wrong tokens to the statistics address.
     pub(super) wrong_tokens: Mutex<WrongTokens>,
 }
 
-/// All paths. Whoever asks is a [`super::Requester`] in the request's extensions.
+/// All routes. The client of a request is a [`super::Requester`] in the request's extensions.
 ///
 /// # Errors
-/// If there is no thread to render pages.
+/// The thread that renders pages cannot be started.
 pub fn routes(source: StatsSource, requests: mpsc::Sender<OperatorRequest>) -> io::Result<Router> {
     let source = Arc::new(source);
     let pages = Pages::start(source.clone(), MAX_ASKING)?;
@@ -64,7 +64,7 @@ async fn alive(State(answers): State<Arc<ApiContext>>) -> &'static str {
     if answers.source.is_draining() { "draining\n" } else { "ok\n" }
 }
 
-/// For who decides whether this convey gets traffic: VRRP trackers, orchestrators.
+/// Readiness for VRRP trackers and orchestrators, which decide whether this convey gets traffic.
 async fn readiness(State(answers): State<Arc<ApiContext>>) -> Response {
     let source = &answers.source;
     let snapshot = source.snapshot.load();

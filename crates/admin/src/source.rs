@@ -1,4 +1,4 @@
-//! Where answers come from: the parts of the running program that they tell of.
+//! Parts of the running program that the HTTP answers report on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,55 +25,55 @@ use super::{
     StatsReport, report,
 };
 
-/// Where answers come from.
+/// Source of the HTTP answers.
 pub struct StatsSource {
-    /// The state to report on.
+    /// Snapshot to report on.
     pub snapshot: Arc<ArcSwap<Snapshot>>,
     /// The wall-clock time of `Timestamp(0)`.
     pub started: SystemTime,
-    /// The clock.
+    /// Monotonic clock.
     pub now: Box<dyn Fn() -> Timestamp + Send + Sync>,
-    /// Set once the program takes no new connections and waits for the open ones to end.
+    /// Set once the program accepts no new connections and waits for the open ones to end.
     pub draining: Arc<AtomicBool>,
     /// Counters of packet modes.
     pub packets: Option<Arc<PacketStats>>,
-    /// How many lines of the log nobody read in time.
+    /// Returns the number of dropped log lines.
     pub dropped_log_lines: fn() -> u64,
-    /// The least important lines of the log that are written.
+    /// Returns the least important level of the log that is written.
     pub log_level: fn() -> LogLevel,
-    /// What has become of the configuration.
+    /// State of the configuration and its reloads.
     pub loads: Arc<ReloadHistory>,
-    /// Knows how many lines of the access log were lost.
+    /// Access log, which counts its lost lines.
     pub access_log: Arc<AccessLog>,
-    /// What has happened lately.
+    /// Recent events.
     pub events: Arc<EventLog>,
     /// Certificates that convey orders itself.
     pub acme: Arc<AcmeState>,
     /// Addresses that convey announces.
     pub announce: Arc<AnnounceState>,
-    /// The configuration, if it is not on this host.
+    /// State of a remote configuration.
     pub remote: Arc<RemoteState>,
-    /// Where those who watch get what becomes of clients and packets.
+    /// Hub from which trace clients receive the events of clients and packets.
     pub trace: Arc<TraceHub>,
     /// Flows of all modes.
     pub flows: FlowSources,
-    /// What the data path goes by beside the snapshot.
+    /// State of the data path beside the snapshot.
     pub data_path: DataPathView,
 }
 
-/// What the data path goes by beside the snapshot, for who asks what would become of a client.
+/// State of the data path beside the snapshot, for explain queries.
 #[derive(Default)]
 pub struct DataPathView {
-    /// What packet workers go by.
+    /// State that packet workers use.
     pub sight: Option<Arc<ArcSwap<Sight>>>,
-    /// What is known of packet modes since the start.
+    /// Facts of packet modes since the start.
     pub packets: Option<PacketFacts>,
-    /// What the workers of proxies share.
+    /// State that the proxy workers share.
     pub proxy: Option<WorkersShared>,
 }
 
 impl StatsSource {
-    /// All there is to say now.
+    /// Complete report of the current state.
     pub(super) fn report(&self) -> StatsReport {
         let snapshot = self.snapshot.load();
         let certificates = self.certificates(&snapshot);
@@ -84,7 +84,7 @@ impl StatsSource {
         report.with_dropped_lines((self.dropped_log_lines)(), self.access_log.lost())
     }
 
-    /// State from which readiness follows, with these certificates.
+    /// Input of readiness, with these certificates.
     pub(super) fn readiness_input<'a>(
         &'a self,
         snapshot: &'a Snapshot,
@@ -94,12 +94,12 @@ impl StatsSource {
         ReadinessInput { snapshot, certificates, packets, is_draining: self.is_draining() }
     }
 
-    /// State of certificates now, for readiness.
+    /// Current state of certificates, for readiness.
     pub(super) fn certificates(&self, snapshot: &Snapshot) -> CertificateView {
         CertificateView::of_readiness(self.acme.names(), self.unix_seconds(), snapshot)
     }
 
-    /// State of certificates now, for announced addresses.
+    /// Current state of certificates, for announced addresses.
     pub(super) fn certificates_of_addresses(&self, snapshot: &Snapshot) -> CertificateView {
         CertificateView::of_addresses(self.acme.names(), self.unix_seconds(), snapshot)
     }
@@ -110,19 +110,19 @@ impl StatsSource {
         i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
     }
 
-    /// One backend; else the names of all.
+    /// Report of one backend. The error lists the names of all backends.
     pub(super) fn backend(&self, name: &str) -> Result<BackendReport, Vec<String>> {
         let snapshot = self.snapshot.load();
         BackendReport::of(name, &snapshot, self.started, (self.now)())
             .ok_or_else(|| snapshot.pools.iter().map(|pool| pool.config.name.clone()).collect())
     }
 
-    /// What operators have said.
+    /// Runtime overrides of operators.
     pub(super) fn overlays(&self) -> Vec<OverlayReport> {
         report::overlays(&self.snapshot.load(), self.started)
     }
 
-    /// Which server a client of a frontend gets now, and why.
+    /// Explains which server a client of a frontend gets now.
     pub(super) async fn explain(
         &self,
         client: ClientAddr,
@@ -163,7 +163,7 @@ impl StatsSource {
         explain(ExplainSources { share: share.as_ref(), ..sources }, client, frontend)
     }
 
-    /// Whether the program takes no new connections.
+    /// Whether the program accepts no new connections.
     pub(super) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! The lines of a trace, as the API gives them. Pure.
+//! Lines of a trace, as the API serves them. Pure.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ use self::packet::PacketLine;
 
 mod packet;
 
-/// An event, with names for the numbers that it has.
+/// Event with names in place of numbers.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct TraceLine {
-    /// When.
+    /// Time of the event.
     #[serde(serialize_with = "rfc3339_micros")]
     at: SystemTime,
     #[serde(flatten)]
@@ -25,7 +25,7 @@ pub(super) struct TraceLine {
     happened: Happened,
 }
 
-/// Whom it is about. What is not known is left out.
+/// Subject of the event: unknown fields are left out.
 #[derive(Debug, Clone, Default, Serialize)]
 struct Names {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,7 +46,7 @@ struct Names {
     server_addr: Option<SocketAddr>,
 }
 
-/// What has happened, by the word in `event`.
+/// Kind of the event, by the word in `event`.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Happened {
@@ -101,7 +101,8 @@ enum Happened {
 }
 
 impl TraceLine {
-    /// Of this event, with the names of this snapshot. `started` is the wall-clock time of `Timestamp(0)`.
+    /// Line for this event, with the names of this snapshot. `started` is the wall-clock time of
+    /// `Timestamp(0)`.
     pub(super) fn new(event: &TraceEvent, snapshot: &Snapshot, started: SystemTime) -> TraceLine {
         let pool = event.server.and_then(|id| pool_of(snapshot, id));
         let algorithm = pool.map(|(pool, _)| pool.config.algorithm.name());
@@ -138,7 +139,7 @@ fn names(event: &TraceEvent, snapshot: &Snapshot, pool: Option<(&Pool, &Server)>
     }
 }
 
-/// The server with this number, and its backend.
+/// Server with this number, and its backend.
 fn pool_of(snapshot: &Snapshot, id: u32) -> Option<(&Pool, &Server)> {
     snapshot.pools.iter().find_map(|pool| {
         let server = pool.servers.iter().find(|server| server.live.id == id)?;
@@ -185,7 +186,7 @@ fn words(errno: Option<i32>) -> String {
     }
 }
 
-/// With microseconds.
+/// Milliseconds with three decimals.
 fn millis(time: Duration) -> f64 {
     time.as_micros() as f64 / 1_000.0
 }

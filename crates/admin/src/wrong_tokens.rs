@@ -1,4 +1,5 @@
-//! Wrong tokens at the statistics address: an address that sends many gets 429 for further ones, and the log no line of each. Pure.
+//! Limits wrong tokens at the statistics address: an address that sends many gets 429, and not
+//! every one is logged. Pure.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,19 +8,19 @@ use std::time::Duration;
 use convey_model::Timestamp;
 use convey_pacing::{LogLimit, Suppressed};
 
-/// Wrong tokens that an address may send in a [`WINDOW`].
+/// Maximum number of wrong tokens from an address in a [`WINDOW`].
 const MAX_WRONG: u32 = 10;
 
-/// From the first wrong token of an address until it begins anew.
+/// Window that begins with an address's first wrong token; after it the count starts anew.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Addresses that are remembered. Of more, the one whose window began first is forgotten.
+/// Maximum number of tracked addresses. Beyond it, the address with the oldest window is evicted.
 const MAX_ADDRESSES: usize = 1_024;
 
 /// Shortest time between two log lines.
 const LOG_PERIOD: Duration = Duration::from_secs(10);
 
-/// Who has sent some lately: IPv4 addresses, and networks /64 of IPv6.
+/// Recent senders of wrong tokens: IPv4 addresses, and /64 networks of IPv6.
 #[derive(Debug)]
 pub(super) struct WrongTokens {
     sources: HashMap<IpAddr, Window>,
@@ -39,14 +40,15 @@ struct Window {
 }
 
 impl WrongTokens {
-    /// How long wrong tokens of this address get 429; `None`: they get 401.
+    /// Remaining time for which this address gets 429; `None`: wrong tokens get 401.
     pub(super) fn refuses(&self, from: IpAddr, now: Timestamp) -> Option<Duration> {
         let Window { since, wrong } = self.sources.get(&source(from))?;
         let left = WINDOW.checked_sub(now.since(*since)).filter(|left| !left.is_zero())?;
         (*wrong >= MAX_WRONG).then_some(left)
     }
 
-    /// Counts a wrong token from this address. Returns the number of earlier ones without a line, if this one is to be logged.
+    /// Counts a wrong token from this address. If this one is to be logged, returns the number of
+    /// earlier unlogged ones.
     pub(super) fn take(&mut self, from: IpAddr, now: Timestamp) -> Option<Suppressed> {
         let from = source(from);
         if !self.sources.contains_key(&from) && self.sources.len() >= MAX_ADDRESSES {
@@ -62,7 +64,7 @@ impl WrongTokens {
     }
 }
 
-/// A host of IPv6 has a whole network.
+/// Network of an address: an IPv6 host has a whole /64.
 fn source(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(_) => ip,

@@ -1,7 +1,11 @@
-//! Who may do what at the statistics address: whoever sends the token may change things, and see clients.
+//! Authorization at the statistics address: requests with the token may change things and see
+//! clients.
 //!
-//! A browser sends no such header by itself, and asks before it sends one to another site, which nobody here answers. So no page
-//! of another site can use a token that it does not know, under whatever name it reaches this address. Without a token, the
+//! A browser does not send this header by itself, and sends a preflight request before it sends the
+//! header to another site, which convey does not answer. So no page of another site can use a token
+//! that it does not know, whatever host name it uses for this address. Without a token, the host
+//! name has to be this machine's, so that a page of another site whose name resolves to this
+//! address can read nothing (DNS rebinding).
 //! name has to be this machine's: a page of another site whose name leads here can read nothing (DNS rebinding).
 
 use std::net::IpAddr;
@@ -19,8 +23,9 @@ use super::super::Requester;
 use super::super::hosts::is_this_machine;
 use super::{ApiContext, Failure};
 
-/// Answers whoever sends a wrong token, or none for the name of another site; lets everybody else ask, and change things with the
-/// right one. Other schemes are those of a proxy on the way.
+/// Middleware that refuses a wrong token, and the host name of another site without a token. Passes
+/// all other requests on, with the right to change things for the right token. Other schemes belong
+/// to a proxy on the way.
 pub(crate) async fn authorize(
     State(context): State<Arc<ApiContext>>,
     mut request: Request,
@@ -45,7 +50,7 @@ pub(crate) async fn authorize(
     next.run(request).await
 }
 
-/// Whether who asks may change things, and watch clients' packets.
+/// Whether the requester may change things, and watch clients' packets.
 pub(super) fn may_change(context: &ApiContext, who: &Requester) -> Result<(), Failure> {
     match who.may_change {
         true => Ok(()),
@@ -54,7 +59,8 @@ pub(super) fn may_change(context: &ApiContext, who: &Requester) -> Result<(), Fa
     }
 }
 
-/// Whether who asks may see clients' addresses: as [`may_change`], and this host where there is no token.
+/// Whether the requester may see clients' addresses: as [`may_change`], and this host if no token
+/// is configured.
 pub(super) fn may_see_clients(context: &ApiContext, who: &Requester) -> Result<(), Failure> {
     let is_here = who.address.is_some_and(|address| address.is_loopback());
     match may_change(context, who) {
@@ -64,7 +70,7 @@ pub(super) fn may_see_clients(context: &ApiContext, who: &Requester) -> Result<(
     }
 }
 
-/// The name that a request is for, if it is not this machine's. Browsers name one always.
+/// Host name of a request, if it is not this machine's. Browsers always send one.
 fn wrong_host(request: &Request) -> Option<String> {
     let header =
         request.headers().get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()).into_owned());
@@ -73,7 +79,7 @@ fn wrong_host(request: &Request) -> Option<String> {
 }
 
 fn check(context: &ApiContext, from: IpAddr, is_right: bool) -> Result<(), Failure> {
-    // Wrong tokens of somebody else at the same address lock no operator out.
+    // Another client's wrong tokens from the same address lock no operator out.
     if is_right {
         return Ok(());
     }
@@ -90,7 +96,7 @@ fn check(context: &ApiContext, from: IpAddr, is_right: bool) -> Result<(), Failu
     Err(Failure::WrongToken)
 }
 
-/// What follows the word `Bearer`, in whatever case (RFC 9110, section 11.1).
+/// Credentials after the word `Bearer` in any case (RFC 9110, section 11.1).
 fn bearer(header: &HeaderValue) -> Option<&[u8]> {
     let (scheme, token) = header.as_bytes().split_at_checked("Bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())

@@ -1,4 +1,4 @@
-//! `/v1/explain`: which server a client gets, and why.
+//! `/v1/explain`: the server that a client gets, and why.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::super::Requester;
 use super::{ApiContext, Failure, line, may_see_clients};
 
-/// Who is asked about.
+/// Query parameters: the client and the frontend.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ExplainQuery {

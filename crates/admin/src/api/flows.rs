@@ -1,4 +1,4 @@
-//! Flows: which there are, and the end of one.
+//! `/v1/flows`: lists flows, and ends one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use serde::{Deserialize, Serialize};
 use super::super::{FlowListReport, FlowReport, Requester};
 use super::{ApiContext, Failure, in_path, line, may_change, may_see_clients, unknown};
 
-/// A proxied connection that has no server yet. One that has is `established`.
+/// State of a proxied connection without a server yet. With a server it is `established`.
 const CONNECTING: &str = "connecting";
 
-/// What is asked for, as it is written.
+/// Query parameters as sent.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FlowsAsked {
@@ -53,7 +53,7 @@ pub(super) async fn list(
     let query = asked.query()?;
     let answer = answers.source.flows.list(&query).await.map_err(unavailable)?;
     if answer.matching == 0 {
-        // Else the names are known: a flow may outlast its frontend and its server.
+        // If flows are found, the names are known: a flow may outlast its frontend and its server.
         check_names(&answers, &query.filter)?;
         check_bytes(&answers, query.filter.clone()).await?;
     }
@@ -78,7 +78,7 @@ pub(super) async fn kill(
     Ok(line(&Killed { killed: FlowReport::new(killed) }))
 }
 
-/// Has the log and whoever asks for events know.
+/// Logs the ended flow and records an event.
 fn tell(answers: &ApiContext, killed: &ListedFlow, who: &Requester) {
     let ListedFlow { client, listen, frontend, .. } = killed;
     let server = killed.server.as_ref().map_or_else(
@@ -161,7 +161,7 @@ fn one_of(
     })
 }
 
-/// Nothing was found: whether there are such names.
+/// Checks, for an empty result, that the names of the filter exist.
 fn check_names(answers: &ApiContext, filter: &FlowFilter) -> Result<(), Failure> {
     let report = answers.source.report();
     if let Some(name) = &filter.frontend
@@ -184,7 +184,7 @@ fn check_names(answers: &ApiContext, filter: &FlowFilter) -> Result<(), Failure>
     }
 }
 
-/// Nothing was found: whether bytes are counted at all.
+/// Checks, for an empty result, that bytes are counted at all.
 async fn check_bytes(answers: &ApiContext, filter: FlowFilter) -> Result<(), Failure> {
     if filter.min_bytes.is_none_or(|bytes| bytes == 0) {
         return Ok(());

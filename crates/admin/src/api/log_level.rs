@@ -1,4 +1,4 @@
-//! How much the log says.
+//! `/v1/log-level`: reads and changes the level of the log.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use super::super::{OverlayReport, Requester};
 use super::{ApiContext, Failure, RequestBody, ask, in_body, line, may_change};
 
-/// What the log says now.
+/// Level of the log in an answer.
 #[derive(Serialize)]
 struct LevelAnswer {
-    /// The least important lines that are written; `RUST_LOG` may say otherwise of parts.
+    /// Least important level that is written. `RUST_LOG` may override it for some modules.
     level: &'static str,
-    /// What an operator has said, if that is why.
+    /// Override by an operator, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     overlay: Option<OverlayReport>,
 }

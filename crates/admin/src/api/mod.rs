@@ -31,13 +31,13 @@ use self::authorize::{may_change, may_see_clients};
 use super::Requester;
 use super::routes::{ApiContext, stats};
 
-/// What a client is told that sends no token, or a wrong one.
+/// `WWW-Authenticate` challenge for a missing or wrong token.
 const CHALLENGE: &str = "Bearer realm=\"convey\"";
 
-/// The longest body of a request, in bytes.
+/// Maximum length of a request body, in bytes.
 const MAX_BODY: usize = 64 << 10;
 
-/// Its paths, below `/v1`.
+/// Routes of the API, below `/v1`.
 pub(super) fn routes() -> Router<Arc<ApiContext>> {
     Router::new()
         .route("/openapi.json", get(read::openapi))
@@ -59,36 +59,36 @@ pub(super) fn routes() -> Router<Arc<ApiContext>> {
         .layer(DefaultBodyLimit::max(MAX_BODY))
 }
 
-/// What is wrong with a request.
+/// Reason why a request fails.
 enum Failure {
-    /// Nobody may change things at this address.
+    /// No client may change things at this address.
     Forbidden,
-    /// Nobody but this host may see clients at this address.
+    /// Only this host may see clients at this address.
     ClientsForbidden,
-    /// Who asks may, with the token.
+    /// The request needs the token.
     NeedsToken,
-    /// The token is not the one of the file.
+    /// The token differs from the configured one.
     WrongToken,
-    /// The request is for this name, which may be another site's.
+    /// The host name of the request may belong to another site.
     WrongHost(String),
-    /// So many wrong ones came from there that no more are looked at for this long.
+    /// Too many wrong tokens came from this address. It is blocked for this long.
     TooManyTokens(Duration),
-    /// The request makes no sense.
+    /// The request is invalid.
     Bad(String),
-    /// Its body is longer than [`MAX_BODY`].
+    /// The body is longer than [`MAX_BODY`].
     TooLong,
-    /// It was not granted.
+    /// The control task refused the request.
     Refused(RequestRefusal),
-    /// Too many want that at once.
+    /// Too many requests of this kind run at once.
     Busy(String),
-    /// Not now: words for an operator.
+    /// Temporary failure, with an operator-facing message.
     Later(String),
-    /// The program ends.
+    /// The program is ending.
     Gone,
 }
 
 impl Failure {
-    /// A parameter is unknown, or its value is none.
+    /// Failure for an unknown query parameter, or an invalid value.
     fn of_query(wrong: &QueryRejection) -> Failure {
         const LIBRARY: &str = "Failed to deserialize query string: ";
         let text = wrong.body_text();
@@ -98,9 +98,9 @@ impl Failure {
 
 #[derive(Serialize)]
 struct ErrorBody {
-    /// In words for an operator.
+    /// Operator-facing message.
     error: String,
-    /// What is wrong with the file, a line for each problem.
+    /// Problems of the file, a line each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<String>,
 }
@@ -163,12 +163,13 @@ impl IntoResponse for Failure {
     }
 }
 
-/// What is wrong with a request that is no path's own, or with convey, in the words of all errors.
+/// Error response for unknown paths, unsupported methods and internal errors, in the format of all
+/// API errors.
 pub(super) fn failure(status: StatusCode, error: &str) -> Response {
     (status, line(&ErrorBody { error: error.to_owned(), problems: vec![] })).into_response()
 }
 
-/// JSON, with the prompt of a shell on a line of its own.
+/// Response with JSON and a final newline for shells.
 fn line(body: &impl Serialize) -> Response {
     match serde_json::to_string_pretty(body) {
         Ok(text) => ([(CONTENT_TYPE, "application/json")], text + "\n").into_response(),
@@ -181,7 +182,7 @@ fn unknown<'a>(kind: &str, name: &str, there: impl Iterator<Item = &'a String>) 
     Failure::Refused(RequestRefusal::Unknown(format!("there is no {kind} {name}{meant}")))
 }
 
-/// Waits for the answer no longer than the connection lasts.
+/// Sends a request to the control task, and waits for the answer while the connection lasts.
 async fn ask(answers: &ApiContext, who: Requester, what: Requested) -> Result<Done, Failure> {
     may_change(answers, &who)?;
     let (answer, outcome) = oneshot::channel();
@@ -194,7 +195,7 @@ fn in_path<T>(names: Result<Path<T>, PathRejection>) -> Result<T, Failure> {
     names.map(|Path(names)| names).map_err(|wrong| Failure::Bad(wrong.body_text()))
 }
 
-/// The body of a request.
+/// Body of a request.
 struct RequestBody(Bytes);
 
 impl<S: Send + Sync> FromRequest<S> for RequestBody {

@@ -1,4 +1,4 @@
-//! What may be read.
+//! API paths that only read.
 
 use std::sync::Arc;
 
@@ -11,21 +11,21 @@ use serde::{Deserialize, Serialize};
 use super::super::{BackendReport, EventReport, Requester};
 use super::{ApiContext, Failure, in_path, line, unknown};
 
-/// What there is, for programs that make clients, and for people.
+/// Description of the API, for client generators and for people.
 const OPENAPI: &str = include_str!("../openapi.json");
 
 pub(super) async fn openapi() -> Response {
     ([(CONTENT_TYPE, "application/json")], OPENAPI).into_response()
 }
 
-/// What whoever asks may do.
+/// Rights of the requester.
 #[derive(Serialize)]
 struct Access {
-    /// Who asks, in words for an operator.
+    /// Requester's name, in an operator-facing form.
     name: String,
-    /// Whether they may change things.
+    /// Whether the requester may change things.
     may_change: bool,
-    /// Whether a token would let them.
+    /// Whether a token would grant that right.
     token: bool,
 }
 
@@ -59,7 +59,7 @@ fn found(answers: &ApiContext, name: &str) -> Result<BackendReport, Failure> {
     answers.source.backend(name).map_err(|names| unknown("backend", name, names.iter()))
 }
 
-/// From which event on.
+/// Query parameters: the number of the first event.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Since {

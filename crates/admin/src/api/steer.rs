@@ -1,4 +1,4 @@
-//! What changes the program that runs.
+//! API paths that change the running program.
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -17,18 +17,19 @@ use super::super::ready::{self, LostReadiness};
 use super::super::{OverlayReport, Requester};
 use super::{ApiContext, Failure, RequestBody, ask, in_body, in_path, line, may_change};
 
-/// What to change of a server, or of all of a backend.
+/// Change of a server, or of all servers of a backend.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Change {
     state: Option<String>,
     weight: Option<u16>,
-    /// Whether it may withdraw announced addresses, or take out a backend that a frontend needs to be ready.
+    /// Whether the change may withdraw announced addresses, or take out a backend that a frontend
+    /// needs to be ready.
     #[serde(default)]
     force: bool,
 }
 
-/// Parameters of a removal.
+/// Query parameters of a removal.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Removal {
@@ -36,17 +37,17 @@ pub(super) struct Removal {
     force: bool,
 }
 
-/// What was changed.
+/// Result of a change.
 #[derive(Serialize)]
 struct Changed {
-    /// False if everything held already.
+    /// False if the state was so already.
     changed: bool,
     /// Consequences of the change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }
 
-/// A server that the file does not have.
+/// Server that an operator adds.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NewServer {
@@ -57,32 +58,32 @@ struct NewServer {
     max_connections: Option<NonZeroU32>,
 }
 
-/// What has become of it.
+/// Result of an addition.
 #[derive(Serialize)]
 struct AddedAnswer {
-    /// False if the same had been said before.
+    /// False if the server had been added before with these values.
     new: bool,
-    /// What is odd about it.
+    /// Warnings about the added server.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }
 
-/// What was taken back.
+/// Overrides that were removed.
 #[derive(Serialize)]
 struct TakenBack {
     reset: Vec<OverlayReport>,
 }
 
-/// What a reload has changed, a line for each thing.
+/// Result of a reload: a line for each change.
 #[derive(Serialize)]
 struct Reloaded {
     changes: Vec<String>,
     needs_restart: Vec<String>,
-    /// Certificates of folders that are refused, as in `/stats`.
+    /// Refused certificates of folders, as in `/stats`.
     refused_certificates: Vec<String>,
 }
 
-/// Of which overlays; of all, without a backend.
+/// Overrides to remove: those of a backend, or all without one.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Which {
@@ -171,7 +172,7 @@ async fn steer(
     Ok(line(&Changed { changed, warnings }))
 }
 
-/// The warning that no server of the target's backend is left.
+/// Warning that the target's backend has no server left.
 fn left_without(answers: &ApiContext, target: &Target) -> Vec<String> {
     let snapshot = answers.source.snapshot.load();
     let backend = ready::backend_left_without(&snapshot, target);
@@ -179,8 +180,8 @@ fn left_without(answers: &ApiContext, target: &Target) -> Vec<String> {
     backend.map(warning).into_iter().collect()
 }
 
-/// Refuses to take out a target whose loss withdraws an announced address, or that a frontend needs to be ready, unless the
-/// request is forced.
+/// Refuses a change whose target's loss withdraws an announced address, or that a frontend needs to
+/// be ready, unless the request is forced.
 fn may_withdraw(answers: &ApiContext, target: &Target, is_forced: bool) -> Result<(), Failure> {
     let snapshot = answers.source.snapshot.load();
     let certificates = answers.source.certificates_of_addresses(&snapshot);

@@ -1,4 +1,4 @@
-//! What becomes of clients and packets, live: a line of JSON an event, for as long as somebody reads.
+//! `/v1/trace`: live events of clients and packets, one line of JSON each, while the client reads.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::convert::Infallible;
@@ -25,28 +25,29 @@ use super::{ApiContext, Failure, may_change};
 
 mod wanted;
 
-/// How often events are taken: nobody is woken for one.
+/// Interval between writes: a reader is not woken for each event.
 const TAKE_EVERY: Duration = Duration::from_millis(50);
 
-/// How long somebody who watches may read nothing.
+/// Maximum time for which a client may read nothing.
 const MAX_STALL: Duration = Duration::from_secs(30);
 
-/// Between two lines about events that are left out.
+/// Interval between lines about omitted events.
 const TELL_LEFT_OUT_EVERY: Duration = Duration::from_secs(1);
 
-/// A line that is about the trace itself.
+/// Line about the trace itself.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Remark {
-    /// Events are shown from now on.
+    /// The trace has started.
     Started,
-    /// So many events were not shown, being more than `rate` says, or more than were read in time.
+    /// Events that were omitted: above the limit `rate`, or not read in time.
     LeftOut { rate: u64, unread: u64 },
-    /// Nothing more is shown.
+    /// The trace has ended.
     TraceEnded { why: &'static str },
 }
 
-/// Who may change things may watch: clients' packets are among what is shown.
+/// Handler of a trace. It requires the right to change things, because traces contain clients'
+/// packets.
 pub(super) async fn trace(
     State(answers): State<Arc<ApiContext>>,
     Extension(who): Extension<Requester>,
@@ -72,16 +73,16 @@ pub(super) async fn trace(
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(body)).into_response())
 }
 
-/// Writes lines for one who watches.
+/// Writes the lines for one client.
 struct Show {
     watch: TraceWatch,
     wanted: WantedTrace,
     source: Arc<StatsSource>,
-    /// Of the snapshot that the filter was made of.
+    /// Generation of the snapshot from which the filter was made.
     generation: u64,
     until: Option<Instant>,
     shown: u64,
-    /// Events that may be shown now.
+    /// Number of events that may be written now.
     allowance: f64,
     allowed_at: Instant,
     left_out: u64,
@@ -100,7 +101,7 @@ impl Show {
         Show {
             watch,
             generation: source.snapshot.load().generation,
-            // A time beyond what the clock can hold is no limit.
+            // A time beyond the range of the clock is no limit.
             until: wanted.timeout.and_then(|timeout| now.checked_add(timeout)),
             shown: 0,
             allowance: f64::from(wanted.rate),
@@ -113,7 +114,7 @@ impl Show {
         }
     }
 
-    /// Until its time is over, the reader has gone or reads nothing.
+    /// Writes until the time is over, or the reader is gone or stalled.
     async fn run(mut self, lines: mpsc::Sender<Bytes>) {
         let mut ticks = interval(TAKE_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -136,7 +137,7 @@ impl Show {
         }
     }
 
-    /// Appends what there is to say. Returns whether that is the end.
+    /// Appends the pending lines. Returns whether the trace has ended.
     fn take(&mut self, text: &mut String) -> bool {
         self.follow_names();
         self.allow();
@@ -164,7 +165,7 @@ impl Show {
         why.is_some()
     }
 
-    /// A reload gives names other numbers.
+    /// Renews the filter after a reload, which gives names other numbers.
     fn follow_names(&mut self) {
         let snapshot = self.source.snapshot.load();
         if snapshot.generation != self.generation {
@@ -205,6 +206,6 @@ impl Show {
 }
 
 fn line(what: &impl Serialize) -> String {
-    // Such values are written always.
+    // Serializing these values does not fail.
     serde_json::to_string(what).map(|text| text + "\n").unwrap_or_default()
 }

@@ -1,7 +1,8 @@
-//! The dashboard: one page for people with a browser. Its files are in the binary, and it asks nobody but convey.
+//! The dashboard: one page for browsers. Its files are in the binary, and it sends requests only to
+//! convey.
 //!
-//! `main.js` looks at `/v1/status` and `/v1/events` every two seconds and hands them to the others. `history.js`, `health.js`
-//! and `format.js` are pure.
+//! `main.js` reads `/v1/status` and `/v1/events` every two seconds and passes them to the other
+//! scripts. `history.js`, `health.js` and `format.js` are pure.
 
 use axum::Router;
 use axum::extract::Path;
@@ -14,7 +15,7 @@ use axum::routing::get;
 
 use super::api::failure;
 
-/// A file of the page.
+/// File of the page.
 struct Asset {
     name: &'static str,
     kind: &'static str,
@@ -31,7 +32,7 @@ const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// All of them, the page first.
+/// All files, the page first.
 static ASSETS: [Asset; 16] = assets!(
     "index.html": HTML,
     "style.css": CSS,
@@ -51,7 +52,8 @@ static ASSETS: [Asset; 16] = assets!(
     "server.js": SCRIPT,
 );
 
-/// What a browser may do with the page. Names and reasons may hold anything; none of it becomes a script.
+/// Content security policy of the page. Names and reasons may contain any text; none of it runs as
+/// a script.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -59,11 +61,11 @@ const HEADERS: [(HeaderName, &str); 4] = [
     (CONTENT_SECURITY_POLICY, POLICY),
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (REFERRER_POLICY, "no-referrer"),
-    // An upgrade brings another page.
+    // The page may change with an upgrade.
     (CACHE_CONTROL, "no-cache"),
 ];
 
-/// The paths of the page and its files.
+/// Routes of the page and its files.
 pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
     let page = || async { send(&ASSETS[0]) };
     Router::new()

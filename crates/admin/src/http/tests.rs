@@ -29,7 +29,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::{FlowSources, StatsSource, routes};
 
-/// What the answers are made of, and a place where they are given.
+/// Sources of the answers, with the address of the server.
 struct Admin {
     snapshot: Arc<ArcSwap<Snapshot>>,
     draining: Arc<AtomicBool>,
@@ -37,7 +37,7 @@ struct Admin {
     loads: Arc<ReloadHistory>,
     trace: Arc<TraceHub>,
     routes: Router,
-    /// Nobody grants them.
+    /// Requests of operators, which no task grants.
     requests: mpsc::Receiver<OperatorRequest>,
 }
 
@@ -194,7 +194,7 @@ async fn head_answers_as_get_does_without_the_body() {
     assert_eq!(answer.body(), "");
 }
 
-/// Waits until the server says something, and returns how much, or ends the connection: 0.
+/// Waits until the server sends bytes, and returns their number; 0 if it ends the connection.
 async fn heard(client: &TcpStream) -> usize {
     let heard = async {
         loop {
@@ -225,7 +225,7 @@ async fn many_silent_clients_do_not_keep_another_one_out() {
 async fn a_burst_of_clients_is_answered_to_the_last() {
     let limits = ConnectionLimits { connections: 4, lifetime: Duration::from_secs(3600) };
     let addr = start(limits, &admin()).await;
-    // The server has no turn before all of them have asked.
+    // The server does not run before all clients have sent requests.
     let burst: Vec<_> = (0..40)
         .map(|_| {
             let mut client = std::net::TcpStream::connect(addr).unwrap();

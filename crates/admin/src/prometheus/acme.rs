@@ -1,10 +1,10 @@
-//! Certificates that convey orders itself.
+//! Metrics of certificates that convey orders itself.
 
 use super::page::{Labels, MetricsPage, labels};
 use super::unix_time;
 use crate::StatsReport;
 
-/// Adds what has become of orders, and when the next ones are due.
+/// Adds the outcomes of orders, and the times of the next ones.
 pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     let Some(acme) = &report.acme else { return };
     let (mut next, mut failures) = (Vec::<(Labels, f64)>::new(), Vec::<(Labels, u32)>::new());

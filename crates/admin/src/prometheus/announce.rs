@@ -1,10 +1,10 @@
-//! Addresses that convey announces.
+//! Metrics of announced addresses.
 
 use super::flag;
 use super::page::{MetricsPage, labels};
 use crate::StatsReport;
 
-/// Adds which of them are announced.
+/// Adds the state of each address.
 pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     let all: Vec<_> = report
         .announced

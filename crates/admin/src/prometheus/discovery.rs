@@ -1,10 +1,10 @@
-//! The sources that backends have servers from.
+//! Metrics of the sources from which backends get servers.
 
 use super::flag;
 use super::page::{MetricsPage, labels};
 use crate::StatsReport;
 
-/// Adds them, if there are any.
+/// Adds the sources, if there are any.
 pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     let all: Vec<_> =
         report.discovery.iter().map(|(name, source)| (labels([("backend", name)]), source)).collect();

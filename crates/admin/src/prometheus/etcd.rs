@@ -1,10 +1,10 @@
-//! A configuration in etcd.
+//! Metrics of a configuration in etcd.
 
 use super::flag;
 use super::page::{Labels, MetricsPage};
 use crate::StatsReport;
 
-/// Adds whether it is followed, and which revision is in force.
+/// Adds whether convey follows etcd, and the revision in force.
 pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     let all: Vec<_> = report.etcd.iter().map(|etcd| (Labels::new(), etcd)).collect();
     page.gauge(

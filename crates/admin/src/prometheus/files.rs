@@ -1,10 +1,10 @@
-//! The files that workers keep at hand (mode http).
+//! Metrics of cached files (mode http).
 
 use super::page::{Labels, MetricsPage, labels};
 use crate::StatsReport;
 use crate::report::FileCacheReport;
 
-/// Adds what is counted of kept files.
+/// Adds the counters of cached files.
 pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     let backends: Vec<(Labels, &FileCacheReport)> = report
         .backends

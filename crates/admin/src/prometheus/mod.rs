@@ -17,8 +17,8 @@ use self::page::{Labels, MetricsPage, labels};
 use super::packets::PacketReport;
 use super::{ConfigReport, FrontendReport, ProcessMetrics, StatsReport, TrafficReport};
 
-/// The text of `/metrics`, in exposition format 0.0.4. An error is a mistake in this module: no report can
-/// cause one.
+/// The text of `/metrics`, in exposition format 0.0.4. An error is a bug in this module: no report
+/// can cause one.
 pub fn render(report: &StatsReport, process: &ProcessMetrics) -> prometheus::Result<String> {
     let mut page = MetricsPage::default();
     page.gauge(
@@ -176,7 +176,7 @@ fn frontends(page: &mut MetricsPage, report: &StatsReport) {
     );
 }
 
-/// A counter of frontends with a label for its reasons.
+/// Adds a counter of frontends with a label for the reason.
 fn by_reason<'a>(
     page: &mut MetricsPage,
     name: &str,
@@ -361,12 +361,12 @@ fn flow_cache(page: &mut MetricsPage, packets: &PacketReport) {
     );
 }
 
-/// A value for each label of this name.
+/// One value for each label with this name.
 fn by(name: &str, counts: &BTreeMap<&str, u64>) -> Vec<(Labels, u64)> {
     counts.iter().map(|(label, n)| (labels([(name, *label)]), *n)).collect()
 }
 
-/// Under the names that Prometheus client libraries agree on.
+/// Adds process metrics under the names that Prometheus client libraries agree on.
 fn process_metrics(page: &mut MetricsPage, report: &StatsReport, process: &ProcessMetrics) {
     let this = &[(Vec::new(), process)];
     page.gauge("process_start_time_seconds", "When the process started, in Unix time.", this, |_| {

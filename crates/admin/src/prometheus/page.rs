@@ -4,7 +4,7 @@ use convey_snapshot::stats::Distribution;
 use prometheus::TextEncoder;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
-/// What tells one sample of a family from the others.
+/// Labels that distinguish the samples of a family.
 pub(super) type Labels = Vec<LabelPair>;
 
 /// Labels from names and values; values may hold any text.
@@ -18,7 +18,7 @@ pub(super) fn labels<const N: usize>(pairs: [(&str, &str); N]) -> Labels {
     pairs.into_iter().map(pair).collect()
 }
 
-/// Families in the order they were added.
+/// Page of metric families, in the order of their addition.
 #[derive(Default)]
 pub(super) struct MetricsPage {
     families: Vec<MetricFamily>,
@@ -96,7 +96,7 @@ impl MetricsPage {
             Some(metric)
         };
         let metrics: Vec<Metric> = members.iter().filter_map(sample).collect();
-        // The encoder takes a family without samples for a mistake.
+        // The encoder treats a family without samples as an error.
         if metrics.is_empty() {
             return;
         }

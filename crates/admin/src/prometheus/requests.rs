@@ -1,4 +1,4 @@
-//! Requests (mode http).
+//! Metrics of requests (mode http).
 
 use convey_snapshot::stats::Distribution;
 
@@ -6,7 +6,7 @@ use super::page::{Labels, MetricsPage, labels};
 use crate::StatsReport;
 use crate::report::{RequestReport, RouteReport};
 
-/// Adds what is counted of requests.
+/// Adds the counters of requests.
 pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     let frontends: Vec<(Labels, &RequestReport)> = report
         .frontends
@@ -58,7 +58,7 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     add_response_times(page, report);
 }
 
-/// Adds what frontends have compressed.
+/// Adds the counters of compressed responses, by frontend.
 fn add_compression(page: &mut MetricsPage, frontends: &[(Labels, &RequestReport)]) {
     let reports = frontends.iter().filter_map(|(of, requests)| Some((of, requests.compression.as_ref()?)));
     let reports: Vec<_> = reports.collect();
@@ -90,7 +90,7 @@ fn add_compression(page: &mut MetricsPage, frontends: &[(Labels, &RequestReport)
     );
 }
 
-/// Adds how long servers take to the head of a response.
+/// Adds the times until the head of a server's response.
 fn add_response_times(page: &mut MetricsPage, report: &StatsReport) {
     let times: Vec<(Labels, &Distribution)> = report
         .backends
@@ -110,7 +110,7 @@ fn add_response_times(page: &mut MetricsPage, report: &StatsReport) {
     );
 }
 
-/// Adds what is counted of routes.
+/// Adds the counters of routes.
 fn add_routes(page: &mut MetricsPage, report: &StatsReport) {
     let mut routes: Vec<(Labels, &RouteReport)> = Vec::new();
     for (frontend, of_frontend) in &report.frontends {

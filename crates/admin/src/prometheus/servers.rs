@@ -1,4 +1,4 @@
-//! Servers.
+//! Metrics of servers.
 
 use convey_model::AdminState;
 

@@ -9,7 +9,7 @@ use convey_snapshot::{Name, NameLive, Snapshot, fixture};
 use super::*;
 use crate::{CertificateView, ReadinessInput};
 
-/// A frontend and a backend named `name`, with one server up and one down.
+/// Frontend and backend named `name`, with one server up and one down.
 fn busy(name: &str) -> Snapshot {
     let mut limited = fixture::server("a", "127.0.0.1:8081");
     limited.settings.max_connections = Some(50);

@@ -1,10 +1,10 @@
-//! TLS with clients.
+//! Metrics of TLS with clients.
 
 use super::page::{Labels, MetricsPage, labels};
 use super::{flag, unix_time};
 use crate::StatsReport;
 
-/// Adds what is counted of handshakes, and when certificates expire.
+/// Adds the counters of handshakes, and the expiry of certificates.
 pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     let (mut handshakes, mut expiries) = (Vec::<(Labels, u64)>::new(), Vec::<(Labels, f64)>::new());
     let mut valid = Vec::<(Labels, bool)>::new();

@@ -7,34 +7,34 @@ use serde::{Serialize, Serializer};
 
 use crate::{AcmeName, AcmeState};
 
-/// All of them.
+/// Report of all ordered certificates.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AcmeReport {
-    /// Orders that brought a certificate, since the program began.
+    /// Successful orders since the program began.
     pub orders: u64,
-    /// Those that failed.
+    /// Failed orders since the program began.
     pub failures: u64,
-    /// The names.
+    /// Names for which certificates are ordered.
     pub names: BTreeMap<String, AcmeNameReport>,
 }
 
-/// A name.
+/// Report of a name.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AcmeNameReport {
-    /// When its certificate expires; `None`: it has none.
+    /// Expiry of its certificate; `None`: there is no certificate.
     #[serde(serialize_with = "perhaps")]
     pub not_after: Option<SystemTime>,
-    /// When the next order is due.
+    /// Time of the next order.
     #[serde(serialize_with = "perhaps")]
     pub next_order: Option<SystemTime>,
-    /// Orders that have failed since the last one that has not.
+    /// Failed orders since the last successful one.
     pub failures: u32,
-    /// Why the last one has failed; `None`: it has not.
+    /// Error of the last order; `None`: it succeeded.
     pub error: Option<String>,
 }
 
 impl AcmeReport {
-    /// `None`: none are ordered.
+    /// Returns `None` if no certificates are ordered.
     pub(super) fn new(state: &AcmeState) -> Option<AcmeReport> {
         let (names, [failures, orders]) = (state.names(), state.orders());
         let name = |AcmeName { name, not_after, next_order, failures, error, .. }| {

@@ -6,20 +6,20 @@ use serde::Serialize;
 
 use crate::{AnnounceState, AnnouncedAddress};
 
-/// An address.
+/// Report of an announced address.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AnnouncedReport {
-    /// The interface that it is put on.
+    /// Interface that carries the address.
     pub interface: String,
-    /// Whether it is there.
+    /// Whether the address is on the interface.
     pub announced: bool,
-    /// Why it is, or why not.
+    /// Reason why the address is announced or not.
     pub reason: String,
-    /// Times that it was withdrawn since the program began.
+    /// Number of withdrawals since the program began.
     pub withdrawals: u64,
 }
 
-/// All of them, by address.
+/// Reports of all addresses, by address.
 pub(super) fn reports(state: &AnnounceState) -> BTreeMap<String, AnnouncedReport> {
     let report = |AnnouncedAddress { address, interface, is_announced, reason, withdrawals, .. }| {
         (address.to_string(), AnnouncedReport { interface, announced: is_announced, reason, withdrawals })

@@ -1,4 +1,4 @@
-//! A configuration in etcd, as `/stats` has it. Pure.
+//! Configuration in etcd, as `/stats` serves it. Pure.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,31 +7,31 @@ use serde::Serialize;
 use super::rfc3339;
 use crate::RemoteState;
 
-/// A configuration in etcd.
+/// Report of a configuration in etcd.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EtcdReport {
-    /// Where it is.
+    /// Address of the configuration.
     pub address: String,
-    /// Whether it is followed; it is not while etcd cannot be reached.
+    /// Whether convey follows etcd. False while etcd cannot be reached.
     pub connected: bool,
-    /// Since when that is so.
+    /// Time of the last change of `connected`.
     #[serde(serialize_with = "rfc3339")]
     pub since: SystemTime,
-    /// Why etcd cannot be reached.
+    /// Reason why etcd cannot be reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The revision in force.
     pub revision: i64,
-    /// The newest revision, if it was refused.
+    /// Newest revision, if it was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused_revision: Option<i64>,
-    /// What is wrong with it.
+    /// Problems of the revision, a line each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
 }
 
 impl EtcdReport {
-    /// `None`: the configuration is in a file.
+    /// Returns `None` if the configuration is in a file.
     pub(super) fn new(state: &RemoteState, started: SystemTime) -> Option<EtcdReport> {
         let known = state.now();
         let (refused_revision, problems) =

@@ -1,41 +1,42 @@
-//! What became of requests (mode http). Pure.
+//! Outcomes of requests (mode http). Pure.
 
 use std::collections::BTreeMap;
 
 use convey_snapshot::stats::{Counter, Traffic};
 use serde::Serialize;
 
-/// The requests of a frontend, a backend or a server.
+/// Requests of a frontend, a backend or a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RequestReport {
-    /// Requests whose head has come (frontend), or that were sent to a server, retries included (backend, server).
+    /// Requests whose head has arrived (frontend), or requests sent to a server, including retries
+    /// (backend, server).
     pub total: u64,
-    /// Responses by the class of their status: `1xx` (the protocol was changed) to `5xx`. Those of convey's own are among a
-    /// frontend's.
+    /// Responses by the class of their status: `1xx` (protocol switches) to `5xx`. A frontend's
+    /// include convey's local replies.
     pub responses: BTreeMap<&'static str, u64>,
-    /// Those that convey answered itself, by the labels of [`Counter::ANSWERS`]. Frontends only.
+    /// Local replies of convey, by the labels of [`Counter::ANSWERS`]. Frontends only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answered: Option<BTreeMap<&'static str, u64>>,
-    /// What was compressed of the responses. Frontends only.
+    /// Compressed responses. Frontends only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compression: Option<CompressionReport>,
 }
 
-/// The responses that a frontend has compressed.
+/// Responses that a frontend has compressed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CompressionReport {
-    /// Responses that were compressed, by their `Content-Encoding`.
+    /// Compressed responses, by their `Content-Encoding`.
     pub responses: BTreeMap<&'static str, u64>,
-    /// Responses that went as they were: there was no memory for another encoder.
+    /// Responses that were sent uncompressed because there was no memory for another encoder.
     pub no_room: u64,
-    /// Bytes of bodies before they were compressed.
+    /// Bytes of bodies before compression.
     pub bytes_in: u64,
-    /// Bytes of the same bodies afterwards.
+    /// Bytes of these bodies after compression.
     pub bytes_out: u64,
 }
 
 impl RequestReport {
-    /// Of a frontend.
+    /// Report of a frontend.
     pub(super) fn of_frontend(traffic: &Traffic) -> RequestReport {
         RequestReport {
             answered: Some(sums(traffic, &Counter::ANSWERS)),
@@ -49,7 +50,7 @@ impl RequestReport {
         }
     }
 
-    /// Of a backend or a server.
+    /// Report of a backend or a server.
     pub(super) fn of_servers(traffic: &Traffic) -> RequestReport {
         RequestReport {
             total: traffic.sum(Counter::Requests),

@@ -1,4 +1,4 @@
-//! The routes of a frontend, as `/stats` has them. Pure.
+//! Routes of a frontend, as `/stats` serves them. Pure.
 
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{HttpAction, HttpRoute, SniRoute};
@@ -6,27 +6,27 @@ use serde::Serialize;
 
 use super::{RequestReport, TimesReport};
 
-/// A route of a frontend.
+/// Report of a route.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RouteReport {
-    /// Its host and path, or host and protocol; `default` for what no other is for.
+    /// Host and path, or host and protocol; `default` for the default route.
     pub name: String,
-    /// The backend that serves it, unless its requests are redirected.
+    /// Backend of the route, unless its requests are redirected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
-    /// Where they are redirected to.
+    /// Target of redirects.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub redirect: Option<&'static str>,
-    /// Its requests, those that are over (mode http).
+    /// Finished requests of the route (mode http).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<RequestReport>,
-    /// From the head of a request to the last byte of its response (mode http).
+    /// Durations from the head of a request to the last byte of its response (mode http).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_seconds: Option<TimesReport>,
-    /// Its connections (proxy mode).
+    /// Connections of the route (proxy mode).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_connections: Option<u64>,
-    /// Those that are open.
+    /// Open connections of the route (proxy mode).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_connections: Option<u64>,
 }
@@ -49,7 +49,7 @@ impl RouteReport {
     }
 
     pub(super) fn of_connections(route: &SniRoute) -> Self {
-        // Open connections are read first, so that they can never outnumber all.
+        // Open connections are read first, so that they never outnumber all.
         let current_connections = Some(route.live.traffic.current());
         RouteReport {
             name: route.name.to_string(),

@@ -1,4 +1,4 @@
-//! A server in the report: its health, its handshakes and its traffic.
+//! Report of a server: its health, its handshakes and its traffic.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
@@ -11,59 +11,61 @@ use serde::Serialize;
 use super::requests::RequestReport;
 use super::{TimesReport, TrafficReport, Uses, rfc3339};
 
-/// A server.
+/// Report of a server.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ServerReport {
-    /// Where it listens.
+    /// Address of the server.
     pub addr: String,
     /// Share of new connections relative to the other servers.
     pub weight: u16,
     /// Weight in use now: less during slow start.
     pub effective_weight: f64,
-    /// Used only while no other server of the backend is usable.
+    /// Whether the server is used only while no other server of the backend is usable.
     pub backup: bool,
-    /// Connections it is given at once; `None`: no limit.
+    /// Limit of concurrent connections; `None`: no limit.
     pub max_connections: Option<u32>,
     /// Administrative state: `ready`, `drain` or `maint`.
     pub state: &'static str,
-    /// Whether it is healthy.
+    /// Whether the server is healthy.
     pub up: bool,
-    /// Whether it can be chosen now: ready, healthy, not ejected (or nobody else is left), of some weight, and not a backup that
-    /// is not needed.
+    /// Whether the server can be chosen now: ready, healthy, not ejected (unless no other server is
+    /// left), with a weight above 0, and not an unneeded backup.
     pub eligible: bool,
-    /// Its health.
+    /// Health of the server.
     pub health: HealthReport,
-    /// Why and how long it gets no new connections although it is healthy; `None`: it is not ejected.
+    /// Reason and remaining time of an ejection: the server gets no new connections although it is
+    /// healthy. `None`: it is not ejected.
     pub ejected: Option<EjectedReport>,
-    /// Times it has been ejected.
+    /// Number of ejections.
     pub ejections: u64,
-    /// Its traffic.
+    /// Traffic of the server.
     #[serde(flatten)]
     pub traffic: TrafficReport,
-    /// Attempts to connect to it that failed.
+    /// Failed attempts to connect to the server.
     pub connect_failures: u64,
-    /// Attempts to connect to it after one to another server had failed.
+    /// Attempts to connect to the server after a failed attempt on another server.
     pub retries: u64,
-    /// The requests that it got. Backends of mode http only.
+    /// Requests that the server received. Backends of mode http only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<RequestReport>,
-    /// From a request to the head of its response. Backends of mode http only.
+    /// Durations from a request to the head of its response. Backends of mode http only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_seconds: Option<TimesReport>,
-    /// TCP handshakes with it. Backends of packet modes only.
+    /// TCP handshakes with the server. Backends of packet modes only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handshakes: Option<HandshakeReport>,
-    /// Connections whose large packets do not arrive, and short ones do. Backends of packet modes only.
+    /// Connections on which short packets arrive, but large ones do not. Backends of packet modes
+    /// only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_mtu_suspicions: Option<PathMtuReport>,
 }
 
-/// Connections whose large packets do not arrive, by which way these go.
+/// Connections whose large packets do not arrive, by their direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct PathMtuReport {
-    /// To the server.
+    /// Large packets to the server.
     pub to_server: u64,
-    /// To the client: `passthrough` alone sees that.
+    /// Large packets to the client: only `passthrough` sees them.
     pub to_client: u64,
 }
 
@@ -74,34 +76,36 @@ pub struct HandshakeReport {
     pub begun: u64,
     /// Handshakes that clients have completed.
     pub completed: u64,
-    /// SYNs that came again before their handshake was complete.
+    /// SYNs that were repeated before their handshake was complete.
     pub syn_repeated: u64,
-    /// Handshakes that clients have begun since one was last completed.
+    /// Handshakes that clients have begun since the last completed one.
     pub in_vain: u64,
-    /// Whether the server answers no client of late: it completes none, and others of its backend do.
+    /// Whether the server has stopped answering clients: no handshake with it completes, and
+    /// handshakes with others of its backend do.
     pub answers_nobody: bool,
 }
 
-/// A server's health.
+/// Health of a server.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HealthReport {
-    /// Whether it is healthy.
+    /// Whether the server is healthy.
     pub up: bool,
     /// Operator-facing reason.
     pub reason: String,
-    /// When it last changed.
+    /// Time of the last change.
     #[serde(serialize_with = "rfc3339")]
     pub since: SystemTime,
 }
 
-/// A server that was taken out because clients fared badly.
+/// Ejection of a server because of its clients' failures.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EjectedReport {
     /// Operator-facing reason.
     pub reason: String,
-    /// When it comes back, in seconds from now.
+    /// Time until the server comes back, in seconds.
     pub remaining_seconds: f64,
-    /// How many times it has been ejected in short succession: it comes back after so many times the base time.
+    /// Number of ejections in short succession: the ejection time is the base time, times this
+    /// number.
     pub times: u32,
 }
 
@@ -143,7 +147,7 @@ impl ServerReport {
 impl HandshakeReport {
     fn new(server: &ServerLive) -> Self {
         let traffic = &server.traffic;
-        // Completed is read first: none may be complete before it began.
+        // Completed handshakes are read first, so that they never outnumber begun ones.
         let completed = traffic.sum(Counter::HandshakesCompleted);
         let syn_repeated = traffic.sum(Counter::SynsRepeated);
         let answers_nobody = server.answers_nobody.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The TLS of a frontend, as `/stats` has it. Pure.
+//! TLS of a frontend, as `/stats` serves it. Pure.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,39 +8,40 @@ use serde::Serialize;
 
 use super::rfc3339;
 
-/// How clients have shaken hands, and with which certificates.
+/// Handshakes of clients, and the certificates of the frontend.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TlsReport {
-    /// Handshakes that began a session.
+    /// Full handshakes, which began a session.
     pub handshakes: u64,
-    /// Those that went on with an earlier one.
+    /// Handshakes that resumed an earlier session.
     pub resumed: u64,
-    /// In the order of the configuration; clients that ask for no name get the first.
+    /// Certificates in the order of the configuration; clients that send no server name get the
+    /// first.
     pub certificates: Vec<CertificateReport>,
-    /// Why clients accept none of them; `None`: one is valid now.
+    /// Reason why clients accept no certificate; `None`: one is valid now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
 }
 
-/// A certificate.
+/// Report of a certificate.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CertificateReport {
-    /// The file of its chain.
+    /// File of the certificate chain.
     pub path: String,
-    /// The names that it is for.
+    /// Names of the certificate.
     pub names: Vec<String>,
-    /// Who issued it.
+    /// Issuer of the certificate.
     pub issuer: String,
-    /// When it begins to be good.
+    /// Start of its validity.
     #[serde(serialize_with = "rfc3339")]
     pub not_before: SystemTime,
-    /// When it ceases to be.
+    /// End of its validity.
     #[serde(serialize_with = "rfc3339")]
     pub not_after: SystemTime,
 }
 
 impl TlsReport {
-    /// `None`: clients speak no TLS with convey.
+    /// Returns `None` if clients use no TLS with convey.
     pub(super) fn new(frontend: &Frontend, fault: Option<&str>) -> Option<TlsReport> {
         let settings = frontend.config.tls.as_ref()?;
         let all = frontend.tls.iter().flat_map(|acceptor| &acceptor.certificates);
@@ -62,7 +63,7 @@ impl TlsReport {
     }
 }
 
-/// Of seconds since 1970.
+/// Converts seconds since 1970.
 pub(super) fn time(seconds: i64) -> SystemTime {
     let since = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
     SystemTime::UNIX_EPOCH.checked_add(since).unwrap_or(SystemTime::UNIX_EPOCH)

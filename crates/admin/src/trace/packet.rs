@@ -1,4 +1,4 @@
-//! What a trace says of a packet. Pure.
+//! Packet of a trace event. Pure.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,26 +7,26 @@ use convey_trace::{PacketKind, PacketStep, TracedAnswer, TracedPacket, TracedRol
 use data_encoding::BASE64;
 use serde::Serialize;
 
-/// A packet, and what was decided.
+/// Packet, and the verdict on it.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct PacketLine {
     interface: String,
     /// Length of the frame.
     frame_len: u32,
-    /// As it came; left out if it cannot be read.
+    /// Packet as it arrived; left out if it cannot be parsed.
     #[serde(flatten)]
     came: Option<CameLine>,
     /// `forwarded`, `answered`, `dropped`, `waits_for_next_hop` or `not_sent`.
     verdict: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
-    /// How its sender is told.
+    /// Kind of the answer to the packet's sender.
     #[serde(skip_serializing_if = "Option::is_none")]
     answer: Option<&'static str>,
-    /// What it is to its flow.
+    /// Role of the packet in its flow.
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
-    /// By which its server was chosen.
+    /// Rule that chose its server.
     #[serde(skip_serializing_if = "Option::is_none")]
     algorithm: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,32 +39,32 @@ pub(super) struct PacketLine {
     frame_out: Option<String>,
 }
 
-/// The packet as it came.
+/// Packet as it arrived.
 #[derive(Debug, Clone, Serialize)]
 struct CameLine {
     from: SocketAddr,
     to: SocketAddr,
-    /// TCP: the letters of tcpdump.
+    /// TCP flags, in the letters of tcpdump.
     flags: String,
     ttl: u8,
     len: u32,
     kind: &'static str,
 }
 
-/// The packet as it goes.
+/// Packet as it is sent.
 #[derive(Debug, Clone, Serialize)]
 struct WentLine {
     interface: String,
     from: SocketAddr,
     to: SocketAddr,
     next_hop: String,
-    /// Whether it goes in pieces.
+    /// Whether the packet is sent in pieces.
     cut: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     tunnel: Option<TunnelLine>,
 }
 
-/// The packet that it goes within.
+/// Outer packet of a tunnel.
 #[derive(Debug, Clone, Serialize)]
 struct TunnelLine {
     kind: &'static str,
@@ -142,7 +142,7 @@ fn came_line(came: &TracedPacket) -> CameLine {
     CameLine { from, to, flags: letters(flags), ttl, len, kind }
 }
 
-/// The control bits of TCP as tcpdump writes them.
+/// Control bits of TCP in the letters of tcpdump.
 fn letters(flags: u8) -> String {
     let bits = [(0x01, 'F'), (0x02, 'S'), (0x04, 'R'), (0x08, 'P'), (0x10, '.'), (0x20, 'U')];
     bits.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, letter)| letter).collect()

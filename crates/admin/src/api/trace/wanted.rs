@@ -1,4 +1,4 @@
-//! What somebody wants to see: the parameters of a request, held against the names there are. Pure.
+//! Parameters of a trace request, checked against the names of a snapshot. Pure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use serde::Deserialize;
 
 use super::super::{Failure, unknown};
 
-/// Servers that an error names.
+/// Maximum number of servers that an error lists.
 const MAX_NAMES: usize = 8;
 
-/// Events a second, unless somebody says otherwise.
+/// Default limit of events a second.
 const DEFAULT_RATE: u32 = 1_000;
 
-/// The parameters.
+/// Query parameters as sent.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct TraceQuery {
@@ -35,7 +35,7 @@ pub(in super::super) struct TraceQuery {
     frames: bool,
 }
 
-/// The same, found to make sense.
+/// Parameters after validation.
 #[derive(Debug)]
 pub(in super::super) struct WantedTrace {
     client: Option<ClientPattern>,
@@ -50,10 +50,10 @@ pub(in super::super) struct WantedTrace {
 }
 
 impl WantedTrace {
-    /// What these parameters say.
+    /// Validates the parameters.
     ///
     /// # Errors
-    /// One of them makes no sense, or there is nothing of that name.
+    /// A parameter is invalid, or a name does not exist.
     pub(super) fn new(query: TraceQuery, snapshot: &Snapshot) -> Result<WantedTrace, Failure> {
         let wanted = WantedTrace {
             client: query.client.map(|client| client.parse()).transpose().map_err(Failure::Bad)?,
@@ -71,7 +71,7 @@ impl WantedTrace {
         Ok(wanted)
     }
 
-    /// The filter, with the numbers that names have in this snapshot.
+    /// Filter with the numbers that names have in this snapshot.
     pub(super) fn filter(&self, snapshot: &Snapshot) -> TraceFilter {
         let frontends = self.frontend.as_ref().map(|name| {
             let named = snapshot.frontends.iter().filter(|frontend| frontend.config.name == *name);
@@ -87,7 +87,7 @@ impl WantedTrace {
         TraceFilter { client, frontends, servers, drops, sample }
     }
 
-    /// Proxies have no packets to show.
+    /// Refuses `frames` for proxies, which have no packets.
     fn check_frames(&self, snapshot: &Snapshot) -> Result<(), Failure> {
         let is_wanted = |frontend: &&Arc<Frontend>| {
             let config = &frontend.config;
@@ -147,7 +147,7 @@ fn target(text: &str, snapshot: &Snapshot) -> Result<Target, Failure> {
     }
 }
 
-/// The servers of a backend as they are called here.
+/// List of the servers of a backend, by name.
 fn servers_of(pool: &Pool) -> String {
     if pool.servers.is_empty() {
         return "it has none".to_owned();
@@ -156,7 +156,7 @@ fn servers_of(pool: &Pool) -> String {
     format!("there are {}", listed(names, MAX_NAMES))
 }
 
-/// `any`, or the label of a reason.
+/// Parses `any`, or the label of a drop reason.
 fn drop_pattern(text: &str) -> Result<DropPattern, Failure> {
     if text == "any" {
         return Ok(DropPattern::Any);

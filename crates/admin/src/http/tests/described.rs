@@ -1,4 +1,4 @@
-//! `openapi.json` is held against the answers.
+//! Checks that answers conform to `openapi.json`.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ pub(super) fn description() -> Value {
     serde_json::from_str(include_str!("../../openapi.json")).unwrap()
 }
 
-/// Checks values against a schema of the description.
+/// Validator for a schema of the description.
 pub(super) fn validator(schema: &Value) -> Validator {
     let whole = json!({ "allOf": [schema], "components": description()["components"] });
     jsonschema::options().build(&whole).unwrap()
@@ -32,7 +32,7 @@ pub(super) fn schema_of<'a>(description: &'a Value, path: &str, method: &str, st
     schema
 }
 
-/// Asks as somebody who may change things.
+/// Sends a request with the right to change things.
 async fn exchange(admin: &Admin, method: &Method, path: &str, body: Option<&Value>) -> (u16, Value) {
     let who = Requester { name: "root".to_owned(), address: None, may_change: true };
     let request = Request::builder().method(method).uri(path);
@@ -40,7 +40,7 @@ async fn exchange(admin: &Admin, method: &Method, path: &str, body: Option<&Valu
     exchange_as(admin, who, request.unwrap()).await
 }
 
-/// Asks as somebody; the status and the JSON of the answer.
+/// Sends a request as this requester. Returns the status and the JSON of the answer.
 pub(super) async fn exchange_as(admin: &Admin, who: Requester, request: Request<String>) -> (u16, Value) {
     let (ours, theirs) = tokio::net::UnixStream::pair().unwrap();
     let routes = admin.routes.clone().layer(axum::Extension(who));
@@ -61,7 +61,7 @@ fn added() -> AddedServer {
     AddedServer { addr: "10.0.0.9:80".to_owned(), settings }
 }
 
-/// Grants what the real task would.
+/// Grants requests like the control task.
 fn grant(mut requests: mpsc::Receiver<OperatorRequest>) {
     tokio::spawn(async move {
         while let Some(OperatorRequest { what, by, answer }) = requests.recv().await {

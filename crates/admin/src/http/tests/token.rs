@@ -1,4 +1,4 @@
-//! Changes at the statistics address, by who has the token.
+//! Changes at the statistics address, with and without the token.
 
 use convey_config::{AdminToken, fixture::config};
 use convey_control::{Done, ReloadHistory, RequestRefusal, Requested};
@@ -8,14 +8,14 @@ use super::*;
 
 pub(super) const SECRET: &str = "correct-horse-battery";
 
-/// What runs has this token.
+/// Loads a configuration with this token.
 pub(super) fn has_token(loads: &ReloadHistory, secret: &str) {
     let mut config = config(vec![], vec![]);
     config.stats.token = Some(AdminToken::new("/etc/convey/token".into(), secret).unwrap());
     loads.succeed(&config, Timestamp(1));
 }
 
-/// Tells who asked for something, and grants it.
+/// Grants requests, and returns the names of their requesters.
 fn names(mut requests: mpsc::Receiver<OperatorRequest>) -> mpsc::UnboundedReceiver<String> {
     let (told, names) = mpsc::unbounded_channel();
     tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! Traces: lines for as long as somebody reads.
+//! Traces: lines while the client reads.
 
 use convey_model::{Mode, Protocol};
 use convey_trace::{
@@ -11,7 +11,8 @@ use tokio::task::JoinHandle;
 use super::described::{description, validator};
 use super::*;
 
-/// Watches as somebody who may; the task returns the lines once the trace has ended.
+/// Starts a trace as a requester with the right. The task returns the lines once the trace has
+/// ended.
 fn watch(admin: &Admin, path: &'static str) -> JoinHandle<Vec<Value>> {
     let (ours, theirs) = tokio::net::UnixStream::pair().unwrap();
     let who = Requester { name: "root".to_owned(), address: None, may_change: true };
@@ -29,7 +30,7 @@ fn watch(admin: &Admin, path: &'static str) -> JoinHandle<Vec<Value>> {
     })
 }
 
-/// Proxies have no frames to show.
+/// Makes the frontend forward packets: proxies have no frames to show.
 fn forward_packets(admin: &Admin) {
     let pool = admin.snapshot.load().pools[0].clone();
     let mut config = admin.snapshot.load().frontends[0].config.clone();
