@@ -39,7 +39,7 @@ pub(super) struct AcmeTask {
     pub(super) state: Arc<AcmeState>,
 }
 
-/// The orders of one configuration.
+/// State of the orders of one configuration.
 struct Orders {
     config: Arc<AcmeConfig>,
     store: Store,
@@ -48,7 +48,7 @@ struct Orders {
     /// Challenge proofs that this node shows now, for its own orders or for those of another node.
     shown: Vec<AcmeProof>,
     ticks_to_look: u32,
-    /// Failures that the store could not keep.
+    /// Failures that could not be saved in the store.
     unsaved: BTreeMap<String, OrderFailure>,
     /// Last fault of the store. convey logs each fault once.
     trouble: Option<String>,

@@ -114,7 +114,7 @@ impl Announcer {
         self.end(End::Withdraw).await;
     }
 
-    /// Leaves the addresses to another process, as far as it has them.
+    /// Keeps the addresses that another process announces too, and removes the others.
     pub(super) async fn leave(&self) {
         self.end(End::Leave).await;
     }
@@ -173,8 +173,8 @@ struct Decision {
 }
 
 impl Decision {
-    /// Log line for the carried-out decision. `is_explained`: convey knows why the address was
-    /// missing, so no other program has removed it.
+    /// Log line for the carried-out decision. `is_explained` is false if another program has
+    /// removed the address.
     fn told(&self, ip: IpAddr, interface: &str, is_explained: bool) -> (EventLevel, String) {
         let Decision { why, wait, .. } = self;
         match (self.is_wanted, is_explained) {

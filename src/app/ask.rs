@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::control_socket::places;
 use super::{Failure, clock, print, runtime};
 
-/// Some frontend cannot serve its clients.
+/// Exit code if a frontend cannot serve its clients.
 const NOT_READY: u8 = 3;
 
 /// Sends a change to the running convey and prints the result. With a patience, waits until the

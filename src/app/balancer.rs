@@ -1,4 +1,4 @@
-//! The balancer from start to stop.
+//! Runs the balancer from start to stop.
 
 mod drain;
 

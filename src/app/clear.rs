@@ -50,7 +50,7 @@ struct Ending {
 }
 
 impl Ending {
-    /// The processes of these sockets.
+    /// Finds the processes of these sockets.
     fn of(inodes: &[u64]) -> Ending {
         let owners = SocketOwner::of_each(inodes);
         let has_unseen = inodes.iter().any(|inode| !owners.contains_key(inode));
@@ -183,7 +183,7 @@ impl Clearing {
     }
 }
 
-/// The announced addresses, once no process that announces one of them is ending.
+/// Finds the announced addresses, once no process that announces one of them is ending.
 async fn found_without_ending(addresses: &HostAddresses) -> Result<MarkedAddresses, net::Error> {
     for pause in 0..PAUSES {
         let found = stale_addresses::find(addresses).await?;

@@ -1,4 +1,4 @@
-//! The one place that reads the clocks.
+//! Clocks of the program. No other module reads them.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};

@@ -24,17 +24,17 @@ use super::serving::Serving;
 /// Path for root, and for other users who may write there.
 const OF_HOST: &str = "/run/convey/control.sock";
 
-/// Its user and its group may connect.
+/// File mode of the socket: its user and its group may connect.
 const MODE: u32 = 0o660;
 
-/// Clients that wait to be accepted.
+/// Length of the accept queue.
 const BACKLOG: i32 = 64;
 
 /// Upper bound for the answer of the process that listens at a path.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Pauses of the start for a process that was killed and has not closed its socket yet: two seconds
-/// in all.
+/// Number of pauses in which a start waits for a killed process to close its socket: two seconds in
+/// all.
 const PAUSES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(50);
 

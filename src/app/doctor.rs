@@ -307,7 +307,7 @@ fn judged_file(options: &Options, running: Option<&RunningStatus>) -> (ConfigFil
 /// Where the running convey answers requests.
 enum Source {
     Socket(Client),
-    /// For users who may not connect to the control socket.
+    /// Statistics address, for users who may not connect to the control socket.
     Statistics(SocketAddr),
 }
 

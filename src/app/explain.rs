@@ -25,7 +25,8 @@ use super::{Failure, clock, cores, file, packet_plan, print, print_error, runtim
 /// Exit code if the client gets no server now.
 const NO_SERVER: u8 = 3;
 
-/// Prints which server a client of a frontend gets, and why; or, as `json`, the answer of the control API.
+/// Prints which server a client of a frontend gets, and why. With `json`, prints the answer of the
+/// control API.
 pub(super) fn run(
     options: &Options,
     client: ClientAddr,

@@ -1,4 +1,5 @@
-//! `convey generate`: the manual page and completions, made from the definition of the command line. So they agree with `--help`.
+//! `convey generate`: manual page and completions, generated from the definition of the command
+//! line so that they agree with `--help`.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! The limits that the operating system sets.
+//! Limits of the operating system for this process.
 
 use convey_config::Config;
 use convey_dataplane::net::PortRanges;

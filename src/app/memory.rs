@@ -118,7 +118,8 @@ fn tightest_limit() -> Option<MemoryLimit> {
     limit_files(&groups).into_iter().filter_map(limit_in).min_by_key(|limit| limit.bytes)
 }
 
-/// Files that may have a limit, by the content of `/proc/self/cgroup`: of version 2 and of version 1.
+/// Files that may contain a limit, from the content of `/proc/self/cgroup`: for version 2 and
+/// version 1.
 fn limit_files(groups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {

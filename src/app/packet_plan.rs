@@ -1,4 +1,5 @@
-//! The needs of the packet modes on this host, from the configuration and the kernel's tables. Pure.
+//! Resources that the packet modes need on this host, from the configuration and the kernel's
+//! tables. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

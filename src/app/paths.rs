@@ -137,7 +137,8 @@ impl Paths {
         self.changed.clone()
     }
 
-    /// Facts beside the snapshot for `explain`; `config` is the configuration of the start.
+    /// Facts for `explain` that are not in the snapshot; `config` is the configuration of the
+    /// start.
     pub(super) fn view(&self, config: &Config) -> DataPathView {
         DataPathView {
             sight: self.packets.as_ref().map(PacketPath::sight),

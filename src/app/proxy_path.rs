@@ -37,8 +37,8 @@ pub(super) struct ProxyPath {
 }
 
 impl ProxyPath {
-    /// Starts a thread for each column; no socket listens yet. Packet modes have taken their ports
-    /// and descriptors already, for the frontends in `owned`.
+    /// Starts a thread for each column; no socket listens yet. Packet modes have already taken
+    /// ports, and descriptors for `owned` frontends.
     pub(super) fn start(parts: &Parts<'_>, columns: Range<usize>, owned: u64) -> anyhow::Result<ProxyPath> {
         let listeners = Workers::descriptors(&endpoints(parts.config), columns.len());
         let open_files = parts.open_files;
@@ -94,8 +94,8 @@ impl ProxyPath {
         move |totals| totals.current_in(columns.clone())
     }
 
-    /// Binds the endpoints that the configuration adds. Packet modes have just made so many new
-    /// frontends `owned`.
+    /// Binds the endpoints that the configuration adds. `owned` counts the frontends that packet
+    /// modes have just added.
     pub(super) fn prepare(&mut self, config: &Config, owned: u64) -> Result<PreparedSockets, String> {
         if let Some(refusal) = too_many_ports(config, self.shared.columns.len(), self.open_files) {
             return Err(refusal);
@@ -207,8 +207,8 @@ fn bind_problem(config: &Config, error: &BindError) -> String {
 /// Advice for a lack of descriptors.
 const ADVICE: &str = "allow more open files (LimitNOFILE, ulimit -n), or listen on fewer ports";
 
-/// Error message if so many workers with this limit on open files cannot listen on all configured
-/// ports: connections would have less than half of the descriptors.
+/// Error message if the sockets of `workers` for all configured ports would leave connections less
+/// than half of `open_files`.
 pub(super) fn too_many_ports(config: &Config, workers: usize, open_files: u64) -> Option<String> {
     let wanted = endpoints(config);
     let (ports, taken) = (wanted.len(), Workers::descriptors(&wanted, workers));

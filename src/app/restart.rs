@@ -10,9 +10,9 @@ use convey_model::{Endpoint, FrontendConfig, Listen, Mode, overlap};
 
 /// Properties of the process that are fixed since its start.
 pub(super) struct Started<'a> {
-    /// Whether it proxies connections.
+    /// Whether the process proxies connections.
     pub(super) proxies: bool,
-    /// Whether it forwards packets.
+    /// Whether the process forwards packets.
     pub(super) forwards: bool,
     /// SNAT addresses that servers see in passthrough mode.
     pub(super) snat: Option<Snat<'a>>,

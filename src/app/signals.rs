@@ -10,7 +10,7 @@ use log::warn;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Signals that would end the program by default, though nobody sends them to stop it. Every Rust
+/// Signals whose default action ends the program, but which are no request to stop. Every Rust
 /// program ignores `SIGPIPE`.
 const MEANINGLESS: [(i32, &str); 9] = [
     (libc::SIGTRAP, "SIGTRAP"),

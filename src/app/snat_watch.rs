@@ -1,4 +1,4 @@
-//! Follows which SNAT addresses servers see, and logs changes. Pure, but for the log.
+//! Tracks which SNAT addresses servers see, and logs changes. Pure, but for the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use convey_forward::{SnatChoice, unused_snat_addresses};
 use convey_model::NextHops;
 use log::{info, warn};
 
-/// Servers that a line of the log names.
+/// Maximum number of servers that a log line lists.
 const MAX_NAMED: usize = 3;
 
 /// SNAT addresses that servers saw at the last check.

@@ -1,4 +1,4 @@
-//! Processes that have a socket: their number, their name and whether they are ending.
+//! Processes that own a socket: number, name, and whether they are ending.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -12,7 +12,7 @@ const MAX_LOOKS: usize = 50_000;
 /// Flag of a task that is ending (`PF_EXITING` of Linux).
 const EXITING: u64 = 4;
 
-/// A process that has a socket.
+/// Process that owns a socket.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SocketOwner {
     pub(super) number: u32,
@@ -20,7 +20,7 @@ pub(super) struct SocketOwner {
 }
 
 impl SocketOwner {
-    /// A process that has one of these sockets, as far as this user may see.
+    /// Process that owns one of these sockets, if this user may see it.
     pub(super) fn of(inodes: &[u64]) -> Option<SocketOwner> {
         SocketOwner::of_each(inodes).into_values().next()
     }

@@ -24,7 +24,7 @@ pub(super) struct OwnHandle {
 
 impl OwnHandle {
     /// First handle that no process and no filter on these interfaces has: a leftover filter may
-    /// have to stay beside ours.
+    /// have to stay next to ours.
     pub(super) async fn new(netlink: &Netlink, interfaces: &[Interface]) -> anyhow::Result<OwnHandle> {
         let mut attached = BTreeSet::new();
         for interface in interfaces {
@@ -172,7 +172,7 @@ pub(super) async fn outlast(netlink: Arc<Netlink>, guards: Vec<OthersGuard>) {
     }
 }
 
-/// Guard that stays beside ours until its time is over.
+/// Guard that stays next to ours until its time is over.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct OthersGuard {
     interface: Interface,
@@ -260,7 +260,7 @@ pub(super) async fn describe(netlink: &Netlink, interfaces: &[Interface]) -> Vec
 
 /// Filters of convey on an interface whose process may be gone.
 struct FoundFilters {
-    /// Filters without a process. None can begin to own them while their names are held.
+    /// Filters without a process. No process can take their names while they are held here.
     left: Vec<StaleFilter>,
     /// Filters of another user, who may run convey with capabilities; a line each.
     in_use: Vec<String>,

@@ -25,7 +25,7 @@ pub(super) struct Bound {
     is_handed: bool,
 }
 
-/// Statistics are served.
+/// Statistics address that answers requests.
 pub(super) struct Statistics {
     listen: SocketAddr,
     serving: Serving<TcpListener>,

@@ -1,4 +1,4 @@
-//! `convey top`: the terminal, the keys, the signals, and answers of convey.
+//! `convey top`: terminal, keys, signals, and queries to convey.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::env;

@@ -16,7 +16,7 @@ pub struct AcmeState {
 /// Name for which convey orders certificates. Times are seconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcmeName {
-    /// The name.
+    /// Name for which certificates are ordered.
     pub name: String,
     /// Expiry of its certificate; `None`: there is no certificate.
     pub not_after: Option<i64>,

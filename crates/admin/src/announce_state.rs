@@ -12,7 +12,7 @@ pub struct AnnounceState(ArcSwap<Vec<AnnouncedAddress>>);
 /// Address of frontends, to be announced while they can serve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnnouncedAddress {
-    /// The address.
+    /// Announced address.
     pub address: IpAddr,
     /// Interface that carries the address.
     pub interface: String,
@@ -22,7 +22,7 @@ pub struct AnnouncedAddress {
     pub reason: String,
     /// Number of withdrawals since the program began, including earlier processes of upgrades.
     pub withdrawals: u64,
-    /// State for the next process of an upgrade.
+    /// State of the announcement for the next process of an upgrade.
     pub announcement: KnownAnnouncement,
 }
 

@@ -7,17 +7,17 @@ use convey_snapshot::{Frontend, Snapshot};
 
 use super::AcmeName;
 
-/// Time before an order from which the frontend counts as ready again, beside twice `hold`: the
-/// authority has to reach it.
+/// Lead time before an order, added to twice `hold`, from which the frontend counts as ready again:
+/// the authority has to reach it.
 const BEFORE_ORDER: Duration = Duration::from_secs(30);
 
 /// State of the orders, and the time in seconds since 1970.
 pub struct CertificateView {
     names: Vec<AcmeName>,
     now: i64,
-    /// Seconds for which orders have to have failed.
+    /// Seconds for which orders must have failed before the fault counts as lasting.
     hold: i64,
-    /// Seconds before an order from which it counts as under way.
+    /// Seconds before an order from which the order counts as under way.
     lead: i64,
 }
 
@@ -30,19 +30,20 @@ pub(super) struct UnusableCertificates {
 }
 
 impl CertificateView {
-    /// For readiness: orders have to have failed for `hold`.
+    /// View for readiness: a fault is lasting once orders have failed for `hold`.
     pub fn of_readiness(names: Vec<AcmeName>, now: i64, snapshot: &Snapshot) -> CertificateView {
         let hold = snapshot.announce.as_ref().map_or_else(|| AnnounceConfig::default().hold, |one| one.hold);
         let lead = seconds(hold.saturating_mul(2).saturating_add(BEFORE_ORDER));
         CertificateView { names, now, hold: seconds(hold), lead }
     }
 
-    /// For announced addresses, which are withdrawn `hold` later anyway.
+    /// View for announced addresses: a fault is lasting at once, because addresses are withdrawn
+    /// `hold` later anyway.
     pub fn of_addresses(names: Vec<AcmeName>, now: i64, snapshot: &Snapshot) -> CertificateView {
         CertificateView { hold: 0, ..CertificateView::of_readiness(names, now, snapshot) }
     }
 
-    /// The fault of a frontend. `None`: it has a certificate that is valid now, or no TLS.
+    /// Certificate fault of a frontend. `None`: it has a certificate that is valid now, or no TLS.
     pub(super) fn fault(&self, frontend: &Frontend) -> Option<UnusableCertificates> {
         let settings = frontend.config.tls.as_deref()?;
         let certificates = &frontend.tls.as_deref()?.certificates;
@@ -93,7 +94,7 @@ fn seconds(time: Duration) -> i64 {
     i64::try_from(time.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// Frontends without certificates, for tests.
+/// Certificates of frontends without orders, for tests.
 #[cfg(test)]
 pub(super) mod fixture {
     use std::sync::Arc;

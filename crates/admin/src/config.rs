@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::report::rfc3339;
 
-/// The configuration that runs, and the last reload.
+/// Running configuration, and the last reload.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ConfigReport {
     /// Path of the file. Empty before the first load.

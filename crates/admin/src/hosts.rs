@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Whether a host, as in the header `Host`, is this machine whatever name servers answer: an
+/// Whether a host, as in the header `Host`, is this machine without trust in name servers: an IP
 /// address, `localhost`, or the kernel's host name.
 pub(super) fn is_this_machine(host: &str) -> bool {
     let machine = rustix::system::uname();

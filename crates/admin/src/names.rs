@@ -15,7 +15,8 @@ pub struct NameReport {
     /// Operator-facing reason of a failed lookup, or of records that were not found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Addresses of the name: those of the last successful lookup of each family. Each is a server.
+    /// Addresses of the name, from the last successful lookup of each family. Each address is a
+    /// server.
     pub addresses: Vec<String>,
     /// Time when the addresses last changed, or failures last began or ended.
     #[serde(serialize_with = "rfc3339")]

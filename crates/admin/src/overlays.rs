@@ -52,7 +52,7 @@ pub struct AddedReport {
     pub addr: String,
     /// Weight of the server.
     pub weight: u16,
-    /// Whether it serves only while no other server is usable.
+    /// Whether the server is used only while no other server is usable.
     pub backup: bool,
     /// Limit of concurrent connections.
     #[serde(skip_serializing_if = "Option::is_none")]

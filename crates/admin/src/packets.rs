@@ -14,7 +14,7 @@ pub struct PacketReport {
     pub drops: BTreeMap<&'static str, u64>,
     /// Flows that were evicted for new ones, by the resource that was exhausted.
     pub evicted: BTreeMap<&'static str, u64>,
-    /// Captured packets that belong to no frontend.
+    /// Captured packets that are not part of convey's traffic.
     pub passed: u64,
     /// Packets of clients that were forwarded without a flow record, because the table was full
     /// (DSR).

@@ -10,7 +10,7 @@ use convey_snapshot::{Frontend, Pool, Server, Snapshot};
 
 use super::certificates::{CertificateView, UnusableCertificates};
 
-/// State from which readiness follows.
+/// Input from which readiness is derived.
 #[derive(Clone, Copy)]
 pub struct ReadinessInput<'a> {
     /// The frontends with their servers.
@@ -35,7 +35,7 @@ impl<'a> FrontendReadiness<'a> {
     }
 
     /// Readiness as if the servers of `without` were gone. A backend with fewer than `min_servers`
-    /// servers counts as one without.
+    /// servers counts as one without servers.
     fn without(
         input: ReadinessInput<'a>,
         without: Option<&Target>,
@@ -50,9 +50,11 @@ impl<'a> FrontendReadiness<'a> {
         FrontendReadiness { is_draining, frontends: frontends.collect() }
     }
 
-    /// A line for each reason why this convey should get no traffic; none if it should get some.
+    /// A line for each reason why this convey should get no traffic; empty if it should get
+    /// traffic.
     ///
-    /// One backend that cannot serve is no reason, unless a frontend needs it or no other backend can serve.
+    /// A backend that cannot serve is not a reason by itself, unless a frontend needs it or no
+    /// other backend can serve.
     pub(super) fn obstacles(&self) -> Vec<String> {
         if self.is_draining {
             return vec!["draining: convey is about to stop".to_owned()];
@@ -67,13 +69,13 @@ impl<'a> FrontendReadiness<'a> {
 /// Addresses that are to be announced, each with the reason if it must not be announced now.
 pub type AnnouncedAddresses = BTreeMap<IpAddr, Option<String>>;
 
-/// The addresses that this convey announces while frontends at them can serve. A backend with fewer
-/// than `announce.min_servers` servers counts as one without.
+/// Addresses that this convey announces while frontends at them can serve. A backend with fewer
+/// than `announce.min_servers` servers counts as one without servers.
 pub fn announced_addresses(input: ReadinessInput<'_>) -> AnnouncedAddresses {
     announced_without(input, None)
 }
 
-/// The announced addresses as if the servers of `without` were gone.
+/// Announced addresses as if the servers of `without` were gone.
 fn announced_without(input: ReadinessInput<'_>, without: Option<&Target>) -> AnnouncedAddresses {
     let Some(config) = &input.snapshot.announce else { return BTreeMap::new() };
     let readiness = FrontendReadiness::without(input, without, config.min_servers as usize);
@@ -86,7 +88,7 @@ fn announced_without(input: ReadinessInput<'_>, without: Option<&Target>) -> Ann
     frontends.into_iter().map(|(ip, at)| (ip, obstacles_of(at.into_iter()).into_iter().next())).collect()
 }
 
-/// Part of the readiness that convey would lose without some servers.
+/// Addresses and frontends that a change would make unready.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct LostReadiness {
     /// Announced addresses that convey would withdraw.

@@ -65,7 +65,7 @@ pub struct StatsReport {
     /// Reasons why this convey should get no traffic, a line each, as in `/readyz`. Empty if it can
     /// serve all.
     pub not_ready: Vec<String>,
-    /// The configuration that runs, and the last reload.
+    /// Running configuration, and the last reload.
     pub config: ConfigReport,
     /// Current frontends, by name.
     pub frontends: BTreeMap<String, FrontendReport>,
@@ -120,8 +120,8 @@ pub struct FrontendReport {
     pub protocol: &'static str,
     /// Addresses that clients connect to.
     pub listen_addr: Vec<String>,
-    /// Backend of the frontend. With routes: the backend of requests and connections that match
-    /// none. Empty if there is none.
+    /// Backend of the frontend; with routes, the backend of requests and connections that match no
+    /// route. Empty without such a backend.
     pub backend: String,
     /// Routes, the default one last.
     #[serde(skip_serializing_if = "Vec::is_empty")]

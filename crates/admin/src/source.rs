@@ -57,11 +57,11 @@ pub struct StatsSource {
     pub trace: Arc<TraceHub>,
     /// Flows of all modes.
     pub flows: FlowSources,
-    /// State of the data path beside the snapshot.
+    /// State of the data path that is not in the snapshot.
     pub data_path: DataPathView,
 }
 
-/// State of the data path beside the snapshot, for explain queries.
+/// State of the data path that is not in the snapshot, for explain queries.
 #[derive(Default)]
 pub struct DataPathView {
     /// State that packet workers use.

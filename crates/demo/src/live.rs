@@ -87,8 +87,8 @@ struct Display<W: Write> {
 impl<W: Write> Display<W> {
     fn show(&mut self, line: String) -> io::Result<()> {
         if self.terminal {
-            // Even if nothing changed: a log message may have overwritten it. Automatic wrapping is off
-            // meanwhile, since a wrapped line could not be rewritten.
+            // Redraw an unchanged line too: a log message may have overwritten it. Automatic
+            // wrapping is off meanwhile, because a wrapped line could not be rewritten.
             write!(self.out, "{CLEAR}\x1b[?7l{line}\x1b[?7h")?;
         } else if line != self.shown {
             writeln!(self.out, "{line}")?;

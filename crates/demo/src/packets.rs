@@ -71,7 +71,7 @@ impl PacketDemo {
         super::servers::serve_on(listeners.collect::<Result<_, DemoError>>()?)
     }
 
-    /// Text that describes the lab, with commands to look at it.
+    /// Start text: configuration, and commands to try.
     pub fn banner(&self, config: &Config) -> String {
         let enter = |role| format!("sudo ip netns exec {}", self.lab.namespace(role));
         let (client, balancer) = (enter(Role::Client(1)), enter(Role::Balancer));

@@ -1,4 +1,4 @@
-//! The demo's configuration, carried in the binary: the demo needs no file.
+//! Sample configuration of the demo, built into the binary.
 
 use std::io;
 use std::path::{Path, PathBuf};

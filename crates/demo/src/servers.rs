@@ -1,4 +1,4 @@
-//! One small HTTP server for every server of the configuration that is on this machine.
+//! Small HTTP servers, one for each configured server that is on this machine.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -25,7 +25,7 @@ pub struct Servers {
     _listeners: JoinSet<()>,
 }
 
-/// Why the demo cannot start.
+/// Reason why the demo cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
     /// Another program listens on a server's address.

@@ -101,8 +101,8 @@ impl RunningBalancer {
             }
         };
         let outlasting = tokio::select! {
-            // `biased` polls `told` first: its log line with the number of open connections comes
-            // before all others.
+            // The log line of the first branch, with the number of open connections, comes before
+            // all others.
             biased;
             // Counted before this branch runs: by then the drain has been dropped, and connections
             // are being cut.
@@ -120,10 +120,10 @@ impl RunningBalancer {
 
 /// Process that serves in place of one that ends.
 pub(super) enum Succession<'a> {
-    /// None, or one that this process does not know.
+    /// No process, or one of which this process has no handle.
     None,
     /// Another process has taken over. It is a child of this one (`heir`) unless a service manager
-    /// supervises it. `is_told`: this process was asked to stop since.
+    /// supervises it. `is_told`: this process was asked to stop meanwhile.
     Serves { heir: &'a mut Option<Heir>, is_told: bool },
 }
 

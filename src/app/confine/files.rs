@@ -116,7 +116,7 @@ fn served(config: &Config) -> Vec<PathBuf> {
 }
 
 /// Files with the addresses and credentials of Kubernetes clusters. A kubeconfig often names files
-/// beside it.
+/// in its own folder.
 fn clusters(config: &Config) -> Vec<PathBuf> {
     let clusters = config.sources().into_iter().map(|DiscoverySource::Kubernetes(service)| &service.cluster);
     let clusters: Vec<_> = clusters.collect();

@@ -1,4 +1,4 @@
-//! The systemd unit that runs a configuration: its user, its capabilities and the folders that it
+//! systemd unit that runs a configuration: its user, its capabilities and the folders that it
 //! hides.
 
 use std::path::{Path, PathBuf};
@@ -27,8 +27,8 @@ pub(super) struct ServiceUnit {
 }
 
 impl ServiceUnit {
-    /// The unit of this host, if systemd knows it, it has a separate user, and it runs this
-    /// configuration.
+    /// Unit of this host that runs this configuration. `None` if systemd does not list it, or it
+    /// has no separate user.
     pub(super) fn of(file: &Path) -> Option<ServiceUnit> {
         let shown = programs::command("systemctl").args(["show", PROPERTIES, NAME]).output().ok()?;
         let shown = String::from_utf8(shown.stdout).ok().filter(|_| shown.status.success())?;

@@ -47,7 +47,7 @@ impl User {
         }
     }
 
-    /// The numbers of the user and of its first group.
+    /// Ids of the user and of its first group.
     pub(super) fn ids(&self) -> (u32, u32) {
         (self.uid.as_raw(), self.gid.as_raw())
     }
@@ -65,9 +65,9 @@ impl User {
         ReservedPorts::prepare_for(self.uid.as_raw(), self.gid.as_raw())
     }
 
-    /// Makes this thread, and those that it starts, this user for good, with no capabilities but
-    /// these. Programs that convey starts (`nft`, `ip`) get them too. Returns the capabilities that
-    /// root had: in a container it may lack some.
+    /// Switches this thread, and threads that it starts, to this user permanently, with only these
+    /// capabilities. Programs that convey starts (`nft`, `ip`) get them too. Returns the
+    /// capabilities that root had: in a container it may lack some.
     pub(super) fn become_it(&self, needed: CapabilitySet) -> anyhow::Result<CapabilitySet> {
         let held = capabilities(None)?.permitted & needed;
         // Without CAP_SETPCAP the bounding set stays: then no program has more than root had.

@@ -1,4 +1,5 @@
-//! Whether a snapshot changes what is captured and guarded: health alone does not.
+//! Comparison of snapshots: finds changes to captured and guarded traffic. Health alone is no such
+//! change.
 
 use std::sync::Arc;
 

@@ -45,7 +45,7 @@ struct Running {
     statistics: String,
 }
 
-/// Upgrades the process that answers at `socket`, if one is named. Otherwise upgrades the process
+/// Upgrades the process that answers at `socket`, if it is given. Otherwise upgrades the process
 /// that runs with `file`, or the only process unless the file `is_named`.
 pub(in crate::app) fn run(
     file: &ConfigFile,
@@ -123,7 +123,8 @@ fn at_socket<'a>(running: &'a [Running], socket: &Path) -> anyhow::Result<&'a Ru
     })
 }
 
-/// Asks a process that is stopping to give up its statistics socket. Returns whether one did.
+/// Asks a process that is stopping to give up its statistics socket. Returns whether a process has
+/// done so.
 pub(in crate::app) fn release(statistics: SocketAddr) -> bool {
     let Ok(running) = running(geteuid().as_raw()) else { return false };
     let here = running.iter().filter(|one| one.statistics == statistics.to_string());

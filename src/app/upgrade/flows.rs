@@ -27,7 +27,7 @@ pub(super) struct SentFlows {
     /// Time since which no frame is handled.
     pub(super) since: Timestamp,
     pub(super) owners: Owners,
-    /// Open flows that have to stay with their worker, which owns their SNAT port.
+    /// Number of open flows that have to stay with their worker, which owns their SNAT port.
     pub(super) bound_to_workers: usize,
 }
 

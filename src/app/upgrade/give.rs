@@ -104,11 +104,11 @@ pub(in crate::app) struct AdminSockets {
 /// Sockets that the new process has taken.
 #[derive(Debug, Default)]
 pub(in crate::app) struct Taken {
-    /// Endpoints whose sockets it has.
+    /// Endpoints whose sockets the new process has.
     pub(in crate::app) places: BTreeSet<Endpoint>,
-    /// Whether it has the statistics socket.
+    /// Whether the new process has the statistics socket.
     pub(in crate::app) statistics: bool,
-    /// Whether it has the control socket.
+    /// Whether the new process has the control socket.
     pub(in crate::app) control: bool,
 }
 

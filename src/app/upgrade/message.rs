@@ -1,4 +1,4 @@
-//! Messages between the two processes of an upgrade, and the descriptors that travel with them.
+//! Messages between the two processes of an upgrade, and the descriptors that come with them.
 //!
 //! A version of convey may add kinds of messages and fields, with defaults for missing ones. A
 //! change that an older version must not ignore gets a new number in [`FORMATS`]: two versions
@@ -62,7 +62,7 @@ pub(super) enum Message {
         start: u64,
         #[serde(default)]
         dispatch_seed: u64,
-        /// [`convey_dataplane::net::lineage`] of the old process; 0 in versions without one.
+        /// [`convey_dataplane::net::lineage`] of the old process; 0 from versions without one.
         #[serde(default)]
         lineage: u64,
     },
@@ -135,7 +135,7 @@ enum Transport {
     Udp,
 }
 
-/// [`HandedSession`] without its socket.
+/// Message for a [`HandedSession`]; the socket is sent as a descriptor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SessionMessage {
     vip: SocketAddr,
@@ -151,7 +151,7 @@ pub(super) struct SessionMessage {
     is_stream: bool,
 }
 
-/// [`KnownServer`], with times in nanoseconds of the clock that both processes use.
+/// Message for a [`KnownServer`], with times in nanoseconds of the clock that both processes use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ServerMessage {
     backend: String,
@@ -182,7 +182,7 @@ pub(super) struct ServerMessage {
     warmup_since: Option<u64>,
 }
 
-/// [`Overlay`], with one of the values.
+/// Message for an [`Overlay`], with one of its values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OverlayMessage {
     backend: String,
@@ -204,7 +204,7 @@ pub(super) struct OverlayMessage {
     by: String,
 }
 
-/// [`AddedServer`].
+/// Message for an [`AddedServer`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct AddedMessage {
     addr: String,
@@ -320,7 +320,7 @@ impl From<ServerMessage> for KnownServer {
     }
 }
 
-/// [`LoggedEvent`].
+/// Message for a [`LoggedEvent`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct EventMessage {
     number: u64,

@@ -160,7 +160,7 @@ impl Upgrades {
 
     /// Gives up the upgrade that is under way, because this process stops. If the new process may
     /// serve already, waits for it and returns it. Otherwise no new process is left, and the caller
-    /// releases its resources.
+    /// resumes what the upgrade had paused.
     pub(super) async fn abandon(&mut self) -> Option<Successful> {
         if let Some(mut attempt) = self.attempt.take() {
             attempt.gate.begin_stop();

@@ -6,7 +6,6 @@
 //! that it does not know, whatever host name it uses for this address. Without a token, the host
 //! name has to be this machine's, so that a page of another site whose name resolves to this
 //! address can read nothing (DNS rebinding).
-//! name has to be this machine's: a page of another site whose name leads here can read nothing (DNS rebinding).
 
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError};

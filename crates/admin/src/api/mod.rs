@@ -1,4 +1,4 @@
-//! The control API, version 1: JSON in, JSON out. `openapi.json` describes it.
+//! Control API, version 1, with JSON requests and answers. `openapi.json` describes it.
 
 mod authorize;
 mod explain;

@@ -83,7 +83,7 @@ struct Reloaded {
     refused_certificates: Vec<String>,
 }
 
-/// Overrides to remove: those of a backend, or all without one.
+/// Overrides to remove: all of one backend, or all of the program if no backend is named.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Which {

@@ -1,4 +1,4 @@
-//! Metric families built afresh for each scrape: no registry, nothing global.
+//! Metric families, built anew for each scrape without a global registry.
 
 use convey_snapshot::stats::Distribution;
 use prometheus::TextEncoder;

@@ -1,4 +1,4 @@
-//! Certificates that convey orders itself, as `/stats` has them. Pure.
+//! Certificates that convey orders itself, as `/stats` serves them. Pure.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;

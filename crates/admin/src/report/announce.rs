@@ -1,4 +1,4 @@
-//! Addresses that convey announces, as `/stats` has them. Pure.
+//! Addresses that convey announces, as `/stats` serves them. Pure.
 
 use std::collections::BTreeMap;
 

@@ -16,9 +16,9 @@ use super::{TimesReport, TrafficReport, Uses, rfc3339};
 pub struct ServerReport {
     /// Address of the server.
     pub addr: String,
-    /// Share of new connections relative to the other servers.
+    /// Share of new connections, relative to the other servers of the backend.
     pub weight: u16,
-    /// Weight in use now: less during slow start.
+    /// Current weight: lower during slow start.
     pub effective_weight: f64,
     /// Whether the server is used only while no other server of the backend is usable.
     pub backup: bool,
@@ -104,7 +104,7 @@ pub struct EjectedReport {
     pub reason: String,
     /// Time until the server comes back, in seconds.
     pub remaining_seconds: f64,
-    /// Number of ejections in short succession: the ejection time is the base time, times this
+    /// Number of ejections in short succession. The ejection lasts the base time multiplied by this
     /// number.
     pub times: u32,
 }

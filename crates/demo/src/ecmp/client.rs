@@ -53,7 +53,7 @@ struct Shared {
 }
 
 impl EcmpClient {
-    /// Begins to open connections, from the lab's client.
+    /// Starts the threads that open connections from the lab's client.
     pub(super) fn start(&self, lab: &Arc<EcmpLab>) -> Result<(), LabError> {
         for work in [keep, renew] {
             let (lab, shared) = (lab.clone(), self.shared.clone());

@@ -104,9 +104,9 @@ impl EcmpDemo {
     }
 
     /// Starts BIRD and convey on each balancer, and waits until the router sends clients to all of them.
+    ///
     /// # Errors
     /// Not all balancers were announced in time.
-    /// Not all were announced in time.
     pub async fn start_balancers(&self) -> Result<(), DemoError> {
         for node in &self.nodes {
             node.lock().await.start(&self.lab)?;

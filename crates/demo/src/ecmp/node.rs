@@ -1,4 +1,4 @@
-//! A balancer of the demo: BIRD, and a convey in a process of its own.
+//! Balancer of the demo: BIRD, and convey in a separate process.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;

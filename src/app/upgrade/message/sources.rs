@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Transport;
 
-/// [`KnownName`].
+/// Message for a [`KnownName`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::app::upgrade) struct NameMessage {
     host: String,
@@ -25,7 +25,7 @@ pub(in crate::app::upgrade) struct NameMessage {
     fault: Option<String>,
 }
 
-/// [`KnownSource`] without its servers.
+/// Message for a [`KnownSource`], without its servers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::app::upgrade) struct SourceMessage {
     kubernetes: ServiceMessage,
@@ -41,7 +41,7 @@ pub(in crate::app::upgrade) struct SourceMessage {
     fault: Option<String>,
 }
 
-/// [`KubernetesService`].
+/// Message for a [`KubernetesService`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct ServiceMessage {
     namespace: String,
