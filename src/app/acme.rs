@@ -223,8 +223,10 @@ impl Orders {
     }
 }
 
+/// Checks that a new certificate is not due for renewal at once.
+///
 /// # Errors
-/// The certificate would be due for renewal at once. convey does not order in an endless loop.
+/// The certificate is due for renewal: convey does not order in an endless loop.
 fn useful(validity: Validity, now: i64) -> Result<Validity, OrderFault> {
     let left = validity.until - now;
     if left * 3 > validity.until - validity.from {

@@ -36,8 +36,9 @@ pub(super) struct Attachments {
 }
 
 impl Attachments {
-    /// Takes drivers that are made for this selection; all but the pipeline are made for these
-    /// interfaces. Begins to capture on them, unless it `waits` for [`Attachments::capture`].
+    /// Starts with drivers that were made for this selection and, except for the pipeline, for
+    /// these interfaces. Begins to capture on the interfaces, unless `waits` leaves this to
+    /// [`Attachments::capture`].
     pub(super) fn begin(
         mut drivers: Drivers,
         selection: Selection,

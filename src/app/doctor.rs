@@ -71,6 +71,8 @@ pub(super) fn run(options: &Options, json: bool, service: Option<Service>) -> Re
     Ok(if found.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
+/// Checks that this host is not the balancer of the VIP.
+///
 /// # Errors
 /// The convey of this host forwards packets for the VIP: the commands for a server would take the
 /// VIP from the balancer.
@@ -287,8 +289,8 @@ async fn ask(options: &Options) -> Option<(Client, RunningStatus)> {
     Some((client, status))
 }
 
-/// File to examine: the one that the command line names, else the running convey's. In the second
-/// case the title names the file.
+/// File to examine: the one that the command line names, else the running convey's, else the
+/// default. The title contains the path unless the command line names the file.
 fn judged_file(options: &Options, running: Option<&RunningStatus>) -> (ConfigFile, String) {
     let named = file(options);
     if !options.names_no_file() {

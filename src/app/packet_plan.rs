@@ -153,8 +153,8 @@ pub(super) fn needs_snat_address(
     move |ip| is_named || seen.contains(&ip) || seen.is_empty() && first == Some(ip)
 }
 
-/// SNAT addresses that each server of passthrough sees, without addresses that are used only while
-/// all ports of these are in use.
+/// SNAT addresses that each server of passthrough sees. Leaves out addresses that a server sees
+/// only while all ports of the others are in use.
 pub(super) fn snat_of_servers(
     config: &Config,
     network: &NextHops,

@@ -7,8 +7,8 @@ use convey_snapshot::{Frontend, Snapshot};
 
 use super::AcmeName;
 
-/// Lead time before an order, added to twice `hold`, from which the frontend counts as ready again:
-/// the authority has to reach it.
+/// Time added to twice `hold`: the frontend counts as ready again this long before an order,
+/// because the authority has to reach it.
 const BEFORE_ORDER: Duration = Duration::from_secs(30);
 
 /// State of the orders, and the time in seconds since 1970.

@@ -34,7 +34,7 @@ impl AnswerProgress {
     }
 
     /// Marks the answer as long until the returned guard is dropped. Meanwhile the connection stays
-    /// open and takes no other client's place.
+    /// open and does not count towards the limit of connections.
     pub(super) fn takes_long(&self) -> LongAnswer {
         self.0.is_long.store(true, Ordering::Relaxed);
         LongAnswer(self.0.clone())

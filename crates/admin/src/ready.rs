@@ -128,8 +128,8 @@ fn stays(server: &Server, pool: &Pool, without: Option<&Target>) -> bool {
     has_share && server.health.up && !is_gone
 }
 
-/// A line for each frontend that lacks a backend it needs; otherwise one for each, if no frontend
-/// has a backend that can serve.
+/// Lines for frontends that lack a needed backend. If there are none and no backend can serve, one
+/// line for each frontend with a backend.
 fn obstacles_of<'a, 'b: 'a>(
     all: impl Iterator<Item = &'a (&'b Frontend, Unserved<'b>)> + Clone,
 ) -> Vec<String> {

@@ -226,7 +226,8 @@ pub(super) fn overlays(snapshot: &Snapshot, started: SystemTime) -> Vec<OverlayR
 }
 
 impl StatsReport {
-    /// Reads the counters of a snapshot at `now`. `started` is the wall-clock time of `Timestamp(0)`.
+    /// Reads the counters of a snapshot at `now`. `started` is the wall-clock time of
+    /// `Timestamp(0)`.
     pub fn new(input: ReadinessInput<'_>, started: SystemTime, now: Timestamp) -> Self {
         let (snapshot, readiness) = (input.snapshot, FrontendReadiness::of(input));
         let totals = TrafficReport::new(&snapshot.totals);

@@ -113,8 +113,8 @@ pub(in crate::app) struct Taken {
 }
 
 /// The new process. Dropping this before the new process serves kills it and waits for its end:
-/// until then it may use the sockets that both processes have, and own the names of filters and
-/// addresses that it has attached.
+/// until then it may use the sockets that both processes have, and own the names of filters that it
+/// has attached.
 pub(super) struct Successor {
     child: Option<Child>,
     /// The child, or the child's child.
@@ -186,8 +186,8 @@ impl Successor {
         self.greet().and_then(|()| self.hand_over(offer)).map_err(|failure| self.why(failure))
     }
 
-    /// Lets the new process serve and continue these sessions and flows. Returns once it serves:
-    /// the child, unless a service manager becomes its parent.
+    /// Lets the new process serve and continue these sessions and flows. Returns once the new
+    /// process serves; the result is the child, unless a service manager becomes its parent.
     pub(super) fn begin(
         mut self,
         sessions: &[HandedSession],

@@ -66,15 +66,15 @@ pub(super) enum Message {
         #[serde(default)]
         lineage: u64,
     },
-    /// Listening sockets of an endpoint, as descriptors. An endpoint may have several such
-    /// messages.
+    /// Listening sockets of an endpoint. Their descriptors come with the message; an endpoint may
+    /// have several messages.
     Listening { place: PlaceMessage },
-    /// Link that attaches the flow cache to the driver of the interface with this index, as a
-    /// descriptor.
+    /// Link that attaches the flow cache to the driver of the interface with this index. Its
+    /// descriptor comes with the message.
     XdpLink { interface: u32 },
-    /// Statistics socket, as a descriptor.
+    /// Statistics socket. Its descriptor comes with the message.
     Statistics { listen: SocketAddr },
-    /// Control socket, as a descriptor.
+    /// Control socket. Its descriptor comes with the message.
     Control { path: PathBuf },
     /// State of a server.
     Server(ServerMessage),
@@ -102,20 +102,21 @@ pub(super) enum Message {
         #[serde(default)]
         control: bool,
     },
-    /// UDP session, with its socket as a descriptor.
+    /// UDP session. Its socket's descriptor comes with the message.
     Session(SessionMessage),
     /// Server of flows, with its number in the old process.
     FlowServer { id: u32, backend: String, name: String, addr: SocketAddr },
     /// Frontend of flows, with its number in the old process.
     FlowFrontend { id: u32, name: String },
-    /// Flows of packet modes, in a file as a descriptor. No frame is handled since `since`, in
-    /// nanoseconds of the clock.
+    /// Flows of packet modes, in a file whose descriptor comes with the message. No frame is
+    /// handled since `since`, in nanoseconds of the clock.
     Flows { since: u64 },
     /// The new process may serve.
     Go,
     /// The new process serves: the old one may end.
     Ready,
-    /// Events of the old process's flow cache since `Flows`, in a file as a descriptor.
+    /// Events of the old process's flow cache since `Flows`, in a file whose descriptor comes with
+    /// the message.
     CacheEvents,
     /// There is no upgrade, for this reason.
     Refused { why: String },

@@ -57,8 +57,8 @@ pub(super) fn is_under_way() -> bool {
     std::env::var_os(ENVIRONMENT).is_some()
 }
 
-/// Upper bound for a stop's wait for the new process: longer than this process may take to serve,
-/// or to be killed.
+/// Upper bound for a stop's wait for the new process: longer than the new process may take to
+/// serve, or to be killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(16);
 
 /// Channel for calls to the control task.

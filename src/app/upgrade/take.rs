@@ -212,8 +212,8 @@ pub(in crate::app) fn greet() -> anyhow::Result<Option<Predecessor>> {
     Ok(Some(from))
 }
 
-/// Continues in another process, whose parent is the service manager once this one has ended.
-/// systemd kills a main process that is not its child at a stop, without time to end.
+/// Continues in another process, whose parent is the service manager once this one has ended. At a
+/// stop, systemd kills a main process that is not its child without time to end.
 fn detach() -> anyhow::Result<Infallible> {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_default();

@@ -180,8 +180,8 @@ fn left_without(answers: &ApiContext, target: &Target) -> Vec<String> {
     backend.map(warning).into_iter().collect()
 }
 
-/// Refuses a change whose target's loss withdraws an announced address, or that a frontend needs to
-/// be ready, unless the request is forced.
+/// Refuses to take out a target if this would withdraw an announced address, or if a frontend needs
+/// the target to be ready. Allows forced requests.
 fn may_withdraw(answers: &ApiContext, target: &Target, is_forced: bool) -> Result<(), Failure> {
     let snapshot = answers.source.snapshot.load();
     let certificates = answers.source.certificates_of_addresses(&snapshot);

@@ -103,7 +103,8 @@ impl EcmpDemo {
         super::servers::serve_on(listeners.collect::<Result<_, DemoError>>()?)
     }
 
-    /// Starts BIRD and convey on each balancer, and waits until the router sends clients to all of them.
+    /// Starts BIRD and convey on each balancer, and waits until the router sends clients to all
+    /// balancers.
     ///
     /// # Errors
     /// Not all balancers were announced in time.
