@@ -62,8 +62,8 @@ fn act(file: &ConfigFile, config: &Config, unit: Option<&ServiceUnit>) -> Result
     Ok(of_unit)
 }
 
-/// Makes this thread the user of the unit, with its capabilities. Returns the capabilities that the
-/// unit lacks for the configuration.
+/// Makes this thread the user of the unit, with its capabilities. Returns problems and warnings for
+/// capabilities that the configuration needs and the unit lacks.
 fn act_as(unit: &ServiceUnit, config: &Config) -> Result<Rehearsed, String> {
     let user = User::find(&unit.user)?;
     user.become_it(unit.held).map_err(|error| format!("cannot become {}: {error:#}", unit.described()))?;

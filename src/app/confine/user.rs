@@ -66,8 +66,8 @@ impl User {
     }
 
     /// Switches this thread, and threads that it starts, to this user permanently, with only these
-    /// capabilities. Programs that convey starts (`nft`, `ip`) get them too. Returns the
-    /// capabilities that root had: in a container it may lack some.
+    /// capabilities. Programs that convey starts (`nft`, `ip`) get them too. Returns the needed
+    /// capabilities that root had: in a container some may be missing.
     pub(super) fn become_it(&self, needed: CapabilitySet) -> anyhow::Result<CapabilitySet> {
         let held = capabilities(None)?.permitted & needed;
         // Without CAP_SETPCAP the bounding set stays: then no program has more than root had.

@@ -20,7 +20,7 @@ pub(super) struct PacketLine {
     verdict: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
-    /// Kind of the answer to the packet's sender.
+    /// Kind of the answer to the packet's sender: `reset` or `icmp_error`.
     #[serde(skip_serializing_if = "Option::is_none")]
     answer: Option<&'static str>,
     /// Role of the packet in its flow.
