@@ -1,68 +1,71 @@
-//! What a check has found, as text and as JSON. Pure.
+//! Findings of doctor's checks, as text and as JSON. Pure.
 
 use std::path::PathBuf;
 
 use serde::Serialize;
 
-/// Something that keeps traffic from coming through, or will.
+/// Fault that interrupts traffic, or will.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Diagnosis {
-    /// The name of the check, for scripts: lower case and hyphens, such as `vip-missing`.
+    /// Name of the check for scripts, in lower case with hyphens, such as `vip-missing`.
     pub check: &'static str,
-    /// How bad it is.
+    /// Severity of the finding.
     pub severity: Severity,
-    /// What was seen, with names and numbers.
+    /// Observation, with names and numbers.
     pub seen: String,
-    /// Why it matters.
+    /// Consequence of the fault.
     pub why: String,
-    /// The host to run the commands on, if it is another than the one that was looked at: `server app1 (10.0.0.11)`.
+    /// Host to run the commands on, if it is another than the examined one: `server app1
+    /// (10.0.0.11)`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on: Option<String>,
-    /// The commands that mend it, in order, as root. Empty if none is known; then `why` says what to look at.
+    /// Commands that fix the fault, in order, as root. Without a known command, `why` names the
+    /// places to look.
     pub mend: Vec<String>,
 }
 
 /// A check that could not be made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unseen {
-    /// The name of the check.
+    /// Name of the check.
     pub check: &'static str,
-    /// What it would take.
+    /// Requirement for the check.
     pub needs: String,
 }
 
-/// What came of a look at a host.
+/// Outcome of the checks of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Examination {
-    /// The configuration file that this is about; `None`: it is about no balancer.
+    /// Configuration file; `None` if the examined host is no balancer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
-    /// What was found.
+    /// Findings.
     pub findings: Vec<Diagnosis>,
-    /// What was not looked at. It is no finding.
+    /// Checks that were not made. They do not count as findings.
     pub not_looked_at: Vec<Unseen>,
 }
 
 impl Diagnosis {
-    /// Something that keeps clients from being served. No command is known yet that mends it.
+    /// Creates an error: a fault that keeps clients from being served. It has no commands yet.
     pub fn error(check: &'static str, seen: impl Into<String>, why: impl Into<String>) -> Diagnosis {
         let (severity, seen, why) = (Severity::Error, seen.into(), why.into());
         Diagnosis { check, severity, seen, why, on: None, mend: Vec::new() }
     }
 
-    /// The same of something that will, or may.
+    /// Creates a warning: a fault that will keep clients from being served, or may. It has no
+    /// commands yet.
     pub fn warning(check: &'static str, seen: impl Into<String>, why: impl Into<String>) -> Diagnosis {
         Diagnosis { severity: Severity::Warning, ..Diagnosis::error(check, seen, why) }
     }
 
-    /// With one more command that mends it.
+    /// Adds a command that fixes the fault.
     #[must_use]
     pub fn mend(mut self, command: impl Into<String>) -> Diagnosis {
         self.mend.push(command.into());
         self
     }
 
-    /// With commands that are for another host.
+    /// Sets another host for the commands.
     #[must_use]
     pub fn on(mut self, host: impl Into<String>) -> Diagnosis {
         self.on = Some(host.into());
@@ -76,17 +79,18 @@ impl From<Vec<Diagnosis>> for Examination {
     }
 }
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Clients are served, and may not be soon, or not as well.
+    /// Clients are served now. That may change, or the service is worse than it could be.
     Warning,
     /// Clients are not served, or not by all servers.
     Error,
 }
 
-/// A paragraph for each finding, the worst first; then what was not looked at. Lines have this width, but for commands.
+/// Text with a paragraph for each finding, the worst first, and then the checks that were not made.
+/// Lines are wrapped at `width`, except commands.
 pub fn as_text(examination: &Examination, width: usize) -> String {
     let Examination { findings, not_looked_at, .. } = examination;
     let unseen = |unseen: &Unseen| {
@@ -105,7 +109,7 @@ pub fn as_text(examination: &Examination, width: usize) -> String {
     }
 }
 
-/// The same for programs.
+/// JSON for programs.
 ///
 /// # Errors
 /// None: an examination is always valid JSON.
@@ -127,7 +131,7 @@ fn paragraph(finding: &Diagnosis, width: usize) -> String {
         Severity::Warning => "warning",
         Severity::Error => "error",
     };
-    // Without a command nothing is to be run there.
+    // Without a command there is nothing to run on that host.
     let place = on.as_ref().filter(|_| !mend.is_empty());
     let place = place.map(|host| format!("  on {host}:\n")).unwrap_or_default();
     let mend: String = mend.iter().map(|command| format!("    {command}\n")).collect();
@@ -136,7 +140,8 @@ fn paragraph(finding: &Diagnosis, width: usize) -> String {
     format!("{seen}{why}{place}{mend}")
 }
 
-/// Lines of at most this width, if words are not longer; with what is before the first one and the others.
+/// Lines of at most this width, unless a word is longer, with a prefix for the first line and one
+/// for the others.
 fn wrapped(text: &str, [first, others]: [&str; 2], width: usize) -> String {
     let (mut done, mut line, mut is_empty) = (String::new(), first.to_owned(), true);
     for word in words(text) {
@@ -154,7 +159,7 @@ fn wrapped(text: &str, [first, others]: [&str; 2], width: usize) -> String {
     done + &line + "\n"
 }
 
-/// The words of a text. A command is one: people copy it.
+/// Words of a text. A command counts as one, so that people can copy it.
 fn words(text: &str) -> Vec<String> {
     let (mut words, mut is_quoted) = (Vec::<String>::new(), false);
     for word in text.split(' ') {

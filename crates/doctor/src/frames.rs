@@ -1,15 +1,15 @@
-//! Frames of a link, past the host's own stack.
+//! Raw frames on a link, without the host's network stack.
 
 use std::time::Duration;
 
 use pnet_datalink::{Channel, Config, DataLinkReceiver, DataLinkSender, NetworkInterface};
 
-/// How often a capture looks whether it is over.
+/// Interval at which a capture checks whether it is over.
 pub(crate) const CAPTURE_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Both ends of the interface with this number; `None` without CAP_NET_RAW.
+/// Sender and receiver on the interface with this index; `None` without CAP_NET_RAW.
 pub(crate) fn open(interface: u32) -> Option<(Box<dyn DataLinkSender>, Box<dyn DataLinkReceiver>)> {
-    // pnet reads nothing else of it.
+    // pnet reads no other field.
     let interface = NetworkInterface {
         index: interface,
         name: String::new(),
@@ -25,7 +25,7 @@ pub(crate) fn open(interface: u32) -> Option<(Box<dyn DataLinkSender>, Box<dyn D
     }
 }
 
-/// What cannot be sent is sent again, or is no answer.
+/// Sends a frame. Errors are ignored: a frame that was not sent is repeated, or gets no answer.
 pub(crate) fn send(sender: &mut Box<dyn DataLinkSender>, frame: &[u8]) {
     let _ = sender.send_to(frame, None);
 }

@@ -1,14 +1,14 @@
-//! What `ip` and other programs of the host say.
+//! Output of `ip` and other programs of the host.
 
 use std::net::IpAddr;
 
 use convey_dataplane::programs;
 use serde_json::Value as Json;
 
-/// What a program of the host printed.
+/// Standard output of a program of the host.
 ///
 /// # Errors
-/// It is missing, or failed: words for an operator.
+/// Operator-facing message: the program is missing, or failed.
 pub(crate) fn output(program: &str, arguments: &[&str]) -> Result<String, String> {
     let output = programs::command(program)
         .args(arguments)
@@ -21,10 +21,10 @@ pub(crate) fn output(program: &str, arguments: &[&str]) -> Result<String, String
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// What `ip -j` printed.
+/// Parsed output of `ip -j`.
 ///
 /// # Errors
-/// It failed, or is no JSON: words for an operator.
+/// Operator-facing message: the program failed, or its output is not JSON.
 pub(crate) fn ip(arguments: &[&str]) -> Result<Vec<Json>, String> {
     let text = output("ip", &[&["-j"], arguments].concat())?;
     if text.trim().is_empty() {
@@ -33,7 +33,7 @@ pub(crate) fn ip(arguments: &[&str]) -> Result<Vec<Json>, String> {
     serde_json::from_str(&text).map_err(|error| format!("ip -j {}: {error}", arguments.join(" ")))
 }
 
-/// The addresses of an interface of `ip -j addr show`, with the lengths of their prefixes.
+/// Addresses of an interface from `ip -j addr show`, with their prefix lengths.
 pub(crate) fn addresses(link: &Json) -> Vec<(IpAddr, u8)> {
     let address = |it: &Json| {
         let len = it["prefixlen"].as_u64()?.try_into().ok()?;

@@ -1,8 +1,9 @@
-//! `convey doctor`: looks at a host and says what keeps traffic from coming through, why it matters and what mends it.
+//! `convey doctor`: reports faults of a host that interrupt traffic, why they matter and how to fix
+//! them.
 //!
-//! [`balancer`] looks at the host that convey runs on, [`dsr_path`] at the ways to servers of direct server return and back,
-//! [`server`] at such a server. Each check is a file that
-//! returns [`Diagnosis`]s.
+//! [`balancer`] checks the host that convey runs on, [`dsr_path`] the paths to and from servers of
+//! direct server return, [`server`] such a server. Each check is a file that returns
+//! [`Diagnosis`]s.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 pub mod balancer;

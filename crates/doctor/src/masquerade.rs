@@ -20,7 +20,7 @@ use super::ruleset::{CollidingRule, JudgedPacket, OwnPorts, PacketEnd, Ruleset};
 /// Longest wait of a start for `nft` and `iptables-save`: hosts of Kubernetes have many rules.
 const LISTING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Servers that are followed through the rules. A rule for one server alone is rare.
+/// Most servers that are followed through the rules. A rule for a single server is rare.
 const MAX_SERVERS: usize = 1024;
 
 /// Servers that a message names.
@@ -41,7 +41,7 @@ pub fn of_host(config: &Config, snat_addresses: &[IpAddr], network: &NextHops) -
     rules.map(|rules| judge(&rules, config, snat_addresses, network)).unwrap_or_default()
 }
 
-/// Whether this host may translate connections of others to servers.
+/// Whether this host may translate connections of other hosts to servers.
 pub(super) fn translates(config: &Config) -> bool {
     let is_on = |name: &str| {
         std::fs::read_to_string(format!("/proc/sys/net/{name}")).is_ok_and(|value| value.trim() != "0")

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-/// Bound of each wait for convey.
+/// Timeout of each wait for convey.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Most bytes of statistics that are read.
 const MAX_STATISTICS: u64 = 16 << 20;
 
-/// The document at `/stats`.
+/// Reads the document at `/stats`.
 ///
 /// # Errors
-/// Nobody answers there, or with another document.
+/// There is no answer, or the answer is another document.
 pub fn read<T: DeserializeOwned>(statistics: SocketAddr) -> io::Result<T> {
     let mut stream = TcpStream::connect_timeout(&statistics, TIMEOUT)?;
     stream.set_read_timeout(Some(TIMEOUT))?;

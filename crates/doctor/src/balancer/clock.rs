@@ -1,4 +1,4 @@
-//! Clocks: that of this host, and that of DNS records, which convey believes until their time is over. Pure.
+//! Clock of this host, and addresses of names that the running convey uses past the TTL. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime};
 
 use crate::Diagnosis;
 
-/// A file may be this much newer than the clock: a file system may have a clock of its own.
+/// Tolerance for file times ahead of the clock: a file system may have its own clock.
 const TOLERANCE: Duration = Duration::from_secs(3_600);
 
-/// The clock of this host, beside files that cannot be of the future.
+/// Finding for a host clock that is behind the time of files that were saved in the past.
 pub(super) fn wall_clock(now: SystemTime, files: &[(PathBuf, SystemTime)]) -> Option<Diagnosis> {
     let (path, saved) = files.iter().max_by_key(|(_, saved)| *saved)?;
     let ahead = saved.duration_since(now).ok().filter(|ahead| *ahead > TOLERANCE)?;
@@ -23,8 +23,9 @@ pub(super) fn wall_clock(now: SystemTime, files: &[(PathBuf, SystemTime)]) -> Op
     Some(Diagnosis::warning("clock", seen, why).mend("timedatectl set-ntp true"))
 }
 
-/// Names whose addresses the convey that runs still believes, although name servers say others. Only those that have no address
-/// in common: some name servers answer with a part of many, another one each time.
+/// Names whose addresses in the running convey are outdated according to name servers. Names that
+/// share an address with the current answer are left out: some name servers return a different part
+/// of many addresses each time.
 pub(super) fn of_records(
     running: &BTreeMap<String, BTreeSet<String>>,
     now: &BTreeMap<String, BTreeSet<String>>,

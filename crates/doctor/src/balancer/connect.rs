@@ -1,4 +1,4 @@
-//! Connects to servers, and learns how they fail: from the error, and from the ICMP message behind it.
+//! Connections to servers, and how they fail: the error and the ICMP message behind it.
 
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::servers::Reached;
 
-/// How many are under way at once.
+/// Most connections that are open at once.
 const AT_ONCE: usize = 32;
 
 /// Wait for the end of a connection that a server has accepted.
@@ -21,12 +21,12 @@ const END_TIMEOUT: Duration = Duration::from_millis(250);
 const FROM_ICMP: u8 = 2;
 const FROM_ICMPV6: u8 = 3;
 
-/// What comes of a connection to each of these.
+/// Outcomes of a connection to each target, in order.
 pub(super) fn all(targets: &[SocketAddr], patience: Duration, own: &[IpAddr]) -> Vec<Reached> {
     in_parallel(targets, |target| one(*target, patience, own))
 }
 
-/// Does something for each of them, for some at once.
+/// Calls `each` for every item, for several at once.
 pub(super) fn in_parallel<T: Sync, R: Send>(of: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let (each, mut results) = (&each, Vec::with_capacity(of.len()));
     for some in of.chunks(AT_ONCE) {
@@ -42,14 +42,15 @@ pub(super) fn in_parallel<T: Sync, R: Send>(of: &[T], each: impl Fn(&T) -> R + S
     results
 }
 
-/// What comes of a connection to `target`. ICMP messages of our `own` addresses are this host's word.
+/// Outcome of a connection to `target`. ICMP messages from our `own` addresses come from this
+/// host's kernel.
 fn one(target: SocketAddr, patience: Duration, own: &[IpAddr]) -> Reached {
     let socket = match open(target) {
         Ok(socket) => socket,
         Err(error) => return Reached::NotTried(error.to_string()),
     };
     let Err(error) = socket.connect_timeout(&target.into(), patience) else {
-        // A reset instead of a close: nothing waits for the end.
+        // A reset instead of a close leaves nothing to wait for.
         let _ = socket.set_linger(Some(Duration::ZERO));
         return after_opening(socket.into());
     };
@@ -62,7 +63,7 @@ fn one(target: SocketAddr, patience: Duration, own: &[IpAddr]) -> Reached {
         (None, ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable) => {
             Reached::Unreachable(error.to_string())
         }
-        // A rule of this host has dropped it on its way out.
+        // A rule of this host dropped the SYN on its way out.
         (None, ErrorKind::PermissionDenied) => {
             Reached::Unreachable("a rule of this host forbids it".to_owned())
         }
@@ -70,7 +71,7 @@ fn one(target: SocketAddr, patience: Duration, own: &[IpAddr]) -> Reached {
     }
 }
 
-/// Waits a moment for a server that ends the connection before the client has sent anything.
+/// Waits briefly for a server that ends the connection before the client has sent anything.
 fn after_opening(mut stream: TcpStream) -> Reached {
     if stream.set_read_timeout(Some(END_TIMEOUT)).is_err() {
         return Reached::Opened;
@@ -78,7 +79,7 @@ fn after_opening(mut stream: TcpStream) -> Reached {
     match stream.read(&mut [0]) {
         Ok(0) => Reached::Ended { is_reset: false },
         Err(error) if error.kind() == ErrorKind::ConnectionReset => Reached::Ended { is_reset: true },
-        // It has sent a greeting, or waits for the client.
+        // The server sent a greeting, or waits for the client.
         Ok(_) | Err(_) => Reached::Opened,
     }
 }
@@ -92,7 +93,7 @@ fn open(target: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// The sender of the ICMP message that an error came from, and what it says.
+/// Sender and description of the ICMP message that caused an error.
 fn icmp(socket: &Socket) -> Option<(IpAddr, String)> {
     let mut control = nix::cmsg_space!(libc::sock_extended_err, libc::sockaddr_in6);
     let mut byte = [0; 1];
@@ -111,7 +112,7 @@ fn icmp(socket: &Socket) -> Option<(IpAddr, String)> {
     })
 }
 
-/// The kind of an ICMP message, as RFC 792, RFC 1812 and RFC 4443 call it.
+/// Name of an ICMP type and code, from RFC 792, RFC 1812 and RFC 4443.
 pub(super) fn icmp_words(kind: u8, code: u8, is_ipv4: bool) -> String {
     let known = match (is_ipv4, kind, code) {
         (true, 3, 0) => "net unreachable",

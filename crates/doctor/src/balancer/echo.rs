@@ -1,4 +1,4 @@
-//! Pings of a size, which nobody may cut (RFC 792, RFC 4443).
+//! Pings of a given size that routers must not fragment (RFC 792, RFC 4443).
 
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -9,24 +9,24 @@ use rustix::net::sockopt::{
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// How long an answer may take.
+/// Longest wait for an echo reply.
 const PATIENCE: Duration = Duration::from_millis(400);
 
-/// Each size is tried so often: a packet may be lost.
+/// Attempts for each size: a packet may be lost.
 const TRIES: u16 = 3;
 
-/// What came of a ping.
+/// Outcome of a ping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pinged {
-    /// It was answered.
+    /// An echo reply came.
     Answered,
-    /// Somebody has said that it is too large.
+    /// A router, or this host, reported that the packet is too large.
     TooLarge,
-    /// Nobody has said anything.
+    /// No reply and no error came.
     Silent,
 }
 
-/// Pings one host.
+/// Sender of pings to one host.
 pub(super) struct Pinger {
     socket: Socket,
     is_ipv4: bool,
@@ -36,7 +36,7 @@ pub(super) struct Pinger {
 
 impl Pinger {
     /// # Errors
-    /// There is no way to it, or this process lacks CAP_NET_RAW.
+    /// There is no route to the host, or this process lacks CAP_NET_RAW.
     pub(super) fn new(to: IpAddr, id: u16) -> io::Result<Pinger> {
         let socket = match to {
             IpAddr::V4(_) => {
@@ -55,7 +55,7 @@ impl Pinger {
         Ok(Pinger { socket, is_ipv4: to.is_ipv4(), id, sequence: 0 })
     }
 
-    /// Sends a packet of `size` bytes with its headers, again if nobody answers.
+    /// Sends a packet of `size` bytes, headers included, and repeats it if there is no reply.
     pub(super) fn ping(&mut self, size: u32) -> Pinged {
         for _ in 0..TRIES {
             match self.once(size) {
@@ -74,7 +74,7 @@ impl Pinger {
         let message = message(self.is_ipv4, self.id, self.sequence, size.saturating_sub(header) as usize);
         (&self.socket).write_all(&message)?;
         let mut buffer = vec![0; 65_536];
-        // Other messages come in between: echoes of other programs, errors.
+        // Other messages arrive in between: echo replies for other programs, errors.
         for _ in 0..64 {
             match (&self.socket).read(&mut buffer) {
                 Ok(len) if self.is_answer(&buffer[..len]) => return Ok(true),
@@ -89,7 +89,7 @@ impl Pinger {
     }
 
     fn is_answer(&self, packet: &[u8]) -> bool {
-        // Packets of IPv4 come with their headers.
+        // Raw IPv4 sockets return packets with their headers.
         let header =
             if self.is_ipv4 { packet.first().map_or(0, |first| usize::from(first & 15) * 4) } else { 0 };
         let reply = if self.is_ipv4 { 0 } else { 129 };
@@ -101,7 +101,7 @@ impl Pinger {
     }
 }
 
-/// An echo request of so many bytes. The kernel fills in the checksum of ICMPv6.
+/// Echo request of `len` bytes. The kernel fills in the checksum of ICMPv6.
 fn message(is_ipv4: bool, id: u16, sequence: u16, len: usize) -> Vec<u8> {
     let kind = if is_ipv4 { 8 } else { 128 };
     let mut message = [&[kind, 0, 0, 0][..], &id.to_be_bytes(), &sequence.to_be_bytes()].concat();

@@ -1,4 +1,4 @@
-//! What the host gives packet modes and proxies: ports, offload. Pure.
+//! Host features that packet modes and proxies need: ports, offload. Pure.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -8,7 +8,8 @@ use convey_model::Offload;
 
 use crate::Diagnosis;
 
-/// SNAT ports that the kernel may give to connections of this host. `reserved` are those that it gives to nobody now.
+/// Finding for SNAT ports that the kernel may give to connections of this host. `reserved` are the
+/// ports that the kernel keeps free now.
 pub fn snat_ports(
     said: &str,
     is_fatal: bool,
@@ -24,14 +25,15 @@ pub fn snat_ports(
     found.mend(mend)
 }
 
-/// Too few ports for connections to servers.
+/// Finding for too few local ports for connections to servers.
 pub fn local_ports(said: &str) -> Diagnosis {
     let why = "A connection to a server takes a port. Once they are used up, clients are refused (`ended.no_local_port`).";
     Diagnosis::warning("local-ports", said, why)
         .mend("sysctl -w net.ipv4.ip_local_port_range=\"10240 65535\"")
 }
 
-/// The kernel does not forward where the file lets it: what the convey that runs says of each interface.
+/// Finding for interfaces whose packets the running convey forwards in workers although the file
+/// allows offload.
 pub fn not_offloaded(layers: &BTreeMap<String, String>, wanted: Offload) -> Option<Diagnosis> {
     let by_workers: Vec<&str> = layers
         .iter()
@@ -45,7 +47,7 @@ pub fn not_offloaded(layers: &BTreeMap<String, String>, wanted: Offload) -> Opti
     Some(offload_missing(&seen, false))
 }
 
-/// The same of a start that was tried.
+/// Finding for a start without offload. `seen` describes the interfaces or the failed attempt.
 pub fn offload_missing(seen: &str, is_fatal: bool) -> Diagnosis {
     let why = "Workers take several times the CPU of the kernel's flow cache. The log of the start says what was missing: mostly \
                CAP_BPF and CAP_PERFMON, which containers lack, or the driver's XDP.";
@@ -56,7 +58,7 @@ pub fn offload_missing(seen: &str, is_fatal: bool) -> Diagnosis {
     }
 }
 
-/// An interface that merges packets, by what `ethtool -k` prints of it.
+/// Finding for an interface that merges packets, from the output of `ethtool -k`.
 pub fn merging(interface: &str, features: &str) -> Option<Diagnosis> {
     let mut lines = features.lines().map(str::trim);
     let line = lines.find_map(|line| line.strip_prefix("large-receive-offload:"))?;

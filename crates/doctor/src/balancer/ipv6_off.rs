@@ -12,7 +12,7 @@ use crate::Diagnosis;
 
 const FOLDER: &str = "/proc/sys/net/ipv6/conf";
 
-/// Whether `disable_ipv6` is set, by interface; `None`: the kernel has no IPv6 at all.
+/// Value of `disable_ipv6` for each interface; `None` if the kernel has no IPv6 at all.
 pub(super) fn read() -> Option<BTreeMap<String, bool>> {
     let names =
         fs::read_dir(FOLDER).ok()?.flatten().filter_map(|folder| folder.file_name().into_string().ok());
@@ -53,9 +53,9 @@ pub(super) fn look(
         || host.tables.interfaces.iter().filter(|link| link.mac.is_some() && !link.loopback && link.up);
     let off: Vec<&Interface> = real().filter(is_off).collect();
     let of_ours: Vec<&Interface> = off.iter().copied().filter(|link| passed.contains(&link.name)).collect();
-    // Other interfaces may be meant to do without, such as bridges of containers.
+    // IPv6 may be off on other interfaces on purpose, such as bridges of containers.
     let is_elsewhere = of_ours.is_empty() && off.len() < real().count();
-    // A wildcard is reached by any interface that has IPv6.
+    // Any interface with IPv6 reaches a wildcard address.
     let is_reached = missing.is_empty() && lost.is_empty() && off.len() < real().count();
     if off.is_empty() || is_elsewhere || is_reached {
         return Vec::new();
@@ -75,7 +75,7 @@ fn diagnosis(off: &[&Interface], vips: &[IpAddr]) -> Diagnosis {
         names.iter().map(|name| format!("net.ipv6.conf.{name}.disable_ipv6=0")).collect();
     let mut found =
         Diagnosis::error("ipv6-disabled", seen, why).mend(format!("sysctl -w {}", settings.join(" ")));
-    // With several interfaces nobody knows which of them the VIP belongs on.
+    // With several interfaces it is unknown which of them should have the VIP.
     if let [name] = names[..] {
         for vip in vips {
             found = found.mend(format!("ip -6 addr add {vip}/128 dev {name} nodad preferred_lft 0"));

@@ -10,21 +10,21 @@ use super::Host;
 use super::vip::{holder, vips};
 use crate::{Diagnosis, iproute};
 
-/// What `/proc` says.
+/// Kernel settings and counters from `/proc`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct KernelFacts {
-    /// The `rp_filter` that is in force, by interface.
+    /// Effective `rp_filter` of each interface.
     pub(super) rp_filter: BTreeMap<String, u8>,
-    /// The `arp_ignore` that is in force, by interface.
+    /// Effective `arp_ignore` of each interface.
     pub(super) arp_ignore: BTreeMap<String, u8>,
     /// Packets that rp_filter has dropped so far.
     pub(super) reverse_path_drops: u64,
-    /// Connections that conntrack knows, and the most that it may.
+    /// Number of connections that conntrack tracks, and its limit.
     pub(super) conntrack: Option<(u64, u64)>,
 }
 
 impl KernelFacts {
-    /// As of now.
+    /// Reads the current values.
     pub(super) fn read() -> KernelFacts {
         let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
         let conntrack = |name| number(&format!("/proc/sys/net/netfilter/nf_conntrack_{name}"));
@@ -38,7 +38,8 @@ impl KernelFacts {
     }
 }
 
-/// What is in force on each interface: the larger of its own value and that of all.
+/// Effective value of a setting on each interface: the larger of the interface's own value and that
+/// of `all`.
 fn per_interface(name: &str) -> BTreeMap<String, u8> {
     const FOLDER: &str = "/proc/sys/net/ipv4/conf";
     let value = |interface: &str| -> Option<u8> {
@@ -53,7 +54,7 @@ fn per_interface(name: &str) -> BTreeMap<String, u8> {
         .collect()
 }
 
-/// A counter of `/proc/net/netstat`: a line of names, and one of values.
+/// Counter of `/proc/net/netstat`, which has a line of names and a line of values.
 fn counter(text: &str, name: &str) -> Option<u64> {
     let lines: Vec<&str> = text.lines().collect();
     lines.chunks(2).find_map(|pair| {
@@ -63,7 +64,8 @@ fn counter(text: &str, name: &str) -> Option<u64> {
     })
 }
 
-/// What keeps packets from coming in, by what was read before and after servers were asked.
+/// Settings that keep packets from coming in, from values read before and after doctor probed the
+/// servers.
 pub(super) fn judge(
     host: &Host<'_>,
     (before, after): (&KernelFacts, &KernelFacts),
@@ -81,7 +83,8 @@ pub(super) fn judge(
     found
 }
 
-/// Packet modes take packets before rp_filter sees them. It matters to proxy mode alone, and to health checks.
+/// Packet modes receive packets before rp_filter does, so the setting matters only to proxy mode
+/// and health checks.
 fn reverse_path(before: &KernelFacts, after: &KernelFacts) -> Option<Diagnosis> {
     let dropped = after.reverse_path_drops.saturating_sub(before.reverse_path_drops);
     let strict: Vec<&String> =
@@ -101,7 +104,7 @@ fn reverse_path(before: &KernelFacts, after: &KernelFacts) -> Option<Diagnosis> 
     Some(Diagnosis::error("rp-filter", seen, why).mend(format!("sysctl -w {}", settings.join(" "))))
 }
 
-/// Interface by which this host sends answers from a VIP to an address.
+/// Interface that this host sends answers from a VIP to an address by.
 fn leaves_by(vip: IpAddr, to: IpAddr) -> Option<String> {
     let found = iproute::ip(&["route", "get", &to.to_string(), "from", &vip.to_string()]).ok()?;
     Some(found.first()?["dev"].as_str()?.to_owned())

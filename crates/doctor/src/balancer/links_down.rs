@@ -1,4 +1,5 @@
-//! Interfaces that are down, and what that explains. The judgement is pure.
+//! Interfaces that are down, and the VIPs and servers that are unreachable for that reason. The
+//! judgement is pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,20 +14,21 @@ use crate::Diagnosis;
 use crate::iproute;
 use crate::ruleset::within;
 
-/// The addresses of interfaces with the lengths of their prefixes, by the name of the interface.
+/// Addresses with prefix lengths, by the name of the interface.
 pub(super) type Networks = BTreeMap<String, Vec<(IpAddr, u8)>>;
 
-/// More addresses are not listed.
+/// Most addresses that a finding lists.
 const MAX_TOLD: usize = 4;
 
-/// As of now, as far as the host has `ip`.
+/// Current addresses of this host's interfaces; empty without the program `ip`.
 pub(super) fn networks() -> Networks {
     let links = iproute::ip(&["addr", "show"]).unwrap_or_default();
     let networks = |link: &Json| Some((link["ifname"].as_str()?.to_owned(), iproute::addresses(link)));
     links.iter().filter_map(networks).collect()
 }
 
-/// Interfaces that are down although VIPs or servers are there. What is missing because of that is `explained`.
+/// Findings for interfaces that are down although VIPs or servers are there. VIPs and servers that
+/// are missing because of that go into `explained`.
 pub(super) fn down(host: &Host<'_>, networks: &Networks, explained: &mut Explained) -> Vec<Diagnosis> {
     let interfaces = &host.tables.interfaces;
     let down: Vec<&Interface> = interfaces.iter().filter(|one| !one.up && !one.loopback).collect();
@@ -68,7 +70,7 @@ fn is_lost(host: &Host<'_>, ip: IpAddr) -> bool {
     host.network.hop_to(ip).is_none() && !host.network.is_own(ip)
 }
 
-/// Where nothing says what an interface was for: those with an address, else the only one.
+/// Interfaces to suspect if nothing shows their purpose: those with an address, else the only one.
 fn suspects<'a>(down: &[&'a Interface]) -> Vec<&'a Interface> {
     let real = || down.iter().copied().filter(|link| link.mac.is_some());
     let with_address: Vec<&Interface> = real().filter(|link| !link.addresses.is_empty()).collect();

@@ -15,7 +15,7 @@ use crate::ruleset::within;
 pub(super) struct ArpFacts<'a> {
     /// The `arp_ignore` in force, by interface.
     pub(super) arp_ignore: &'a BTreeMap<String, u8>,
-    /// Interfaces whose packets convey gets in packet modes.
+    /// Interfaces whose packets convey receives in packet modes.
     pub(super) passed: &'a BTreeSet<String>,
 }
 

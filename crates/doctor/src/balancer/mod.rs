@@ -1,7 +1,8 @@
-//! Looks at the host that convey runs on.
+//! Checks of the host that convey runs on.
 //!
-//! The program hands over what it knows of the host ([`Host`]); [`look`] asks the rest: links, servers, rules, `/proc`. What is
-//! wrong is for functions without side effects to say, a file for each group of checks.
+//! The program passes its facts about the host in [`Host`]; [`look`] gathers the rest: links,
+//! servers, rules, `/proc`. Functions without side effects judge these facts, with a file for each
+//! group of checks.
 
 mod accept_queue;
 mod certificates;
@@ -52,57 +53,60 @@ pub use self::running::{FileLimits, Running};
 pub use self::servers::{Reached, TargetServer};
 pub use self::status::RunningStatus;
 
-/// Addresses of nobody (RFC 5737, RFC 3849): the way to them is the way to clients far away.
+/// Documentation addresses (RFC 5737, RFC 3849): the route to them is the route to clients far
+/// away.
 const FAR: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
 
-/// What is known of the host.
+/// Facts about the host.
 pub struct Host<'a> {
     /// The configuration file.
     pub file: &'a Path,
-    /// Whether that is but a list of servers.
+    /// Whether the file is only a list of servers.
     pub is_list: bool,
-    /// What it says, with what is left to the host, and with the servers that names stand for.
+    /// Configuration from the file, with defaults from the host and with names of servers resolved.
     pub config: &'a Config,
     /// Whether the file names the SNAT addresses.
     pub has_named_snat: bool,
     /// Interfaces, routes, neighbours.
     pub tables: &'a NetworkTables,
-    /// The ways in these.
+    /// Next hops in `tables`.
     pub network: &'a NextHops,
-    /// Servers to which the kernel sends in another way than packet modes, in words.
+    /// Servers that the kernel would reach by another route than packet modes, as text.
     pub route_differences: Vec<String>,
-    /// The servers of frontends.
+    /// Servers behind frontends.
     pub servers: Vec<TargetServer>,
-    /// Places to listen that cannot be had.
+    /// Listen addresses that another process holds.
     pub ports: Vec<TakenPort>,
     /// Accept queues of frontends.
     pub queues: Vec<AcceptQueue>,
-    /// The XDP programs on all interfaces.
+    /// XDP programs on all interfaces.
     pub programs: Vec<XdpProgram>,
-    /// BPF filters of others on the ingress of interfaces, by name.
+    /// BPF filters of other programs on the ingress of interfaces, by interface.
     pub filters: Vec<(String, BpfFilter)>,
-    /// The addresses that the names of servers have now.
+    /// Current addresses of the names of servers.
     pub names: BTreeMap<String, BTreeSet<String>>,
-    /// The time, by the clock of this host.
+    /// Current time by the clock of this host.
     pub now: SystemTime,
-    /// The convey that runs, if it answers.
+    /// The running convey, if it answers.
     pub running: Option<Running>,
 }
 
-/// What the health check of a server has said: that it is well, or not.
+/// Outcome of a server's health check: `Ok` if it passed.
 pub type CheckWords = Result<String, String>;
 
-/// What a fault of this host or of its links explains: more need not be said of it.
+/// Servers and VIPs that a fault of this host or its links already explains. They get no further
+/// findings.
 #[derive(Debug, Default)]
 pub struct Explained {
-    /// Servers that get none of our packets, or whose answers do not come back.
+    /// Servers that receive none of our packets, or whose answers do not come back.
     pub servers: BTreeSet<IpAddr>,
     /// VIPs that another host has too, or whose interface is down.
     pub vips: BTreeSet<IpAddr>,
 }
 
-/// What keeps clients of this configuration from being served. `check` makes the health checks of servers.
+/// Faults that keep clients of this configuration from being served. `check` makes the health
+/// checks of servers.
 pub fn look(host: &Host<'_>, check: impl Fn(&[TargetServer]) -> Vec<CheckWords>) -> (Examination, Explained) {
     let mut seen = Examination::default();
     let before = KernelFacts::read();
@@ -161,7 +165,8 @@ pub fn look(host: &Host<'_>, check: impl Fn(&[TargetServer]) -> Vec<CheckWords>)
     (seen, explained)
 }
 
-/// Without a default route nobody knows whether clients have a way back. In mode dsr servers answer them.
+/// Without a default route it is unknown whether answers reach clients. In mode dsr servers answer
+/// clients themselves.
 fn way_to_clients(host: &Host<'_>) -> Option<Unseen> {
     let frontends = host.config.frontends.iter().filter(|frontend| !frontend.mode.is_dsr());
     let mut vips = frontends.flat_map(|frontend| &frontend.listen).map(Listen::ip);
@@ -174,7 +179,7 @@ fn way_to_clients(host: &Host<'_>) -> Option<Unseen> {
     Some(Unseen { check: "client-route", needs })
 }
 
-/// What the convey that runs has too little of, and what it believes for too long.
+/// Resources that the running convey has too few of, and addresses that it uses for too long.
 fn of_running(host: &Host<'_>, running: &Running) -> Vec<Diagnosis> {
     let upgrade = format!("convey upgrade --config {}", host.file.display());
     let old = clock::of_records(&running.status.addresses_of_names(), &host.names, &upgrade);
@@ -183,13 +188,13 @@ fn of_running(host: &Host<'_>, running: &Running) -> Vec<Diagnosis> {
     running::used_up(host, running).into_iter().chain(old).chain(steered).chain(certificates).collect()
 }
 
-/// Files of the past, with the time when they were saved: the configuration and the program.
+/// Files saved in the past, with their times: the configuration and the program.
 fn files(host: &Host<'_>) -> Vec<(PathBuf, SystemTime)> {
     let paths = [Some(host.file.to_owned()), std::env::current_exe().ok()].into_iter().flatten();
     paths.filter_map(|path| Some((path.clone(), path.metadata().ok()?.modified().ok()?))).collect()
 }
 
-/// Whether routes make an address this host's, as all of 127.0.0.0/8 are.
+/// Whether routes make an address local to this host, as all of 127.0.0.0/8 are.
 fn is_local(ip: IpAddr) -> bool {
     let file = if ip.is_ipv4() { "ipv4" } else { "ipv6" };
     let nonlocal = std::fs::read_to_string(format!("/proc/sys/net/{file}/ip_nonlocal_bind"));
@@ -197,7 +202,7 @@ fn is_local(ip: IpAddr) -> bool {
     !may_bind_any && std::net::UdpSocket::bind((ip, 0)).is_ok()
 }
 
-/// Whether it is no address that every link has.
+/// Whether the address belongs to one link, unlike addresses that every link has.
 fn is_of_link(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(_) => true,
@@ -205,7 +210,7 @@ fn is_of_link(ip: IpAddr) -> bool {
     }
 }
 
-/// The interfaces that packets of ours pass.
+/// Interfaces that convey's packets pass.
 fn interfaces(host: &Host<'_>) -> BTreeSet<String> {
     let vips: Vec<IpAddr> = vip::vips(host).into_iter().collect();
     let servers: Vec<IpAddr> = host.servers.iter().map(|server| server.addr.ip()).collect();
@@ -214,7 +219,7 @@ fn interfaces(host: &Host<'_>) -> BTreeSet<String> {
     names.map(|one| one.name.clone()).chain(host.config.passthrough.interfaces.iter().cloned()).collect()
 }
 
-/// The servers behind these interfaces.
+/// Servers behind these interfaces.
 fn behind(host: &Host<'_>, interfaces: &BTreeSet<&String>) -> BTreeSet<IpAddr> {
     let is_behind = |ip: &IpAddr| {
         let hop = host.network.hop_to(*ip);
@@ -250,11 +255,12 @@ fn look_at_links(host: &Host<'_>, explained: &mut Explained, seen: &mut Examinat
 }
 
 impl Host<'_> {
-    /// With the commands, if there are any, that set a key of `[passthrough]`, and have a convey that runs go by it.
+    /// Adds the commands that set a key of `[passthrough]` and upgrade the running convey, unless
+    /// the key may be in another file.
     fn with_setting(&self, found: Diagnosis, key: &str, value: &str) -> Diagnosis {
         let file = self.file.display();
         let text = std::fs::read_to_string(self.file).unwrap_or_default();
-        // Another file may have the key.
+        // An included file may have the key.
         if self.is_list || text.contains("include") {
             return found;
         }

@@ -1,4 +1,5 @@
-//! Next hops on the links of this host, and whether the kernel knows the Ethernet address that they answer with.
+//! Next hops on the links of this host, and whether the kernel has the Ethernet address that they
+//! answer with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,16 +11,16 @@ use super::Host;
 use super::vip::{holder, vips};
 use crate::Diagnosis;
 
-/// What the hosts on a link have answered.
+/// ARP and neighbour discovery answers on one link.
 pub(super) struct LinkSeen {
     /// The interface.
     pub(super) interface: Interface,
-    /// Who says that it has which address.
+    /// Ethernet addresses that answered for each address.
     pub(super) answers: LinkAnswers,
 }
 
-/// Asks on each link for the VIPs that this host has there, and for the next hops to the servers. The second are links that
-/// could not be asked on, and why.
+/// Sends requests on each link for this host's VIPs and for the next hops to servers. Also returns
+/// an error for each link where that failed.
 pub(super) fn ask(host: &Host<'_>) -> (Vec<LinkSeen>, Vec<String>) {
     let mut questions: BTreeMap<u32, BTreeSet<(IpAddr, Option<IpAddr>)>> = BTreeMap::new();
     let vips = vips(host);
@@ -57,13 +58,13 @@ fn can_ask(interface: &Interface) -> bool {
     interface.up && interface.mac.is_some() && !interface.loopback
 }
 
-/// An address of ours to ask from, of the family of `asked`.
+/// Source address for requests on a link, of the family of `asked`.
 fn own_address(interface: &Interface, asked: IpAddr, vips: &BTreeSet<IpAddr>) -> Option<IpAddr> {
     let usable = |ip: &&IpAddr| ip.is_ipv4() == asked.is_ipv4() && !vips.contains(ip);
     interface.addresses.iter().find(usable).copied()
 }
 
-/// The next hop to each server, by interface and address, with the servers behind it.
+/// Next hops to servers, by interface and address, with the servers behind each.
 fn next_hops(host: &Host<'_>) -> BTreeMap<(u32, IpAddr), BTreeSet<IpAddr>> {
     let mut hops: BTreeMap<(u32, IpAddr), BTreeSet<IpAddr>> = BTreeMap::new();
     for server in &host.servers {
@@ -75,7 +76,8 @@ fn next_hops(host: &Host<'_>) -> BTreeMap<(u32, IpAddr), BTreeSet<IpAddr>> {
     hops
 }
 
-/// Entries of the kernel that lead elsewhere than to who answers, and the servers that they keep from being reached.
+/// Findings for neighbour entries of the kernel with another Ethernet address than the host that
+/// answers, and the servers that are unreachable for that reason.
 pub(super) fn stale(host: &Host<'_>, seen: &[LinkSeen]) -> (Vec<Diagnosis>, BTreeSet<IpAddr>) {
     let (mut found, mut servers) = (Vec::new(), BTreeSet::new());
     for ((interface, ip), behind) in next_hops(host) {

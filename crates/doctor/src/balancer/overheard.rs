@@ -1,7 +1,7 @@
-//! ICMP errors about connections of this host, whichever program has opened them.
+//! ICMP errors about connections of this host, of any program.
 //!
-//! A host sends few ICMP errors a second to another one (`icmp_ratelimit`). The health checks of a convey that runs may get all
-//! of them, and a connection of ours none.
+//! A host sends few ICMP errors a second to another host (`icmp_ratelimit`). Health checks of the
+//! running convey may get all of them, and doctor's connection none.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,15 +11,15 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::connect::icmp_words;
 
-/// Most messages that are looked at.
+/// Most messages that are read.
 const MAX_MESSAGES: usize = 4_096;
 
-/// Listens from the moment that it is made.
+/// Raw sockets that receive ICMP messages since they were opened.
 #[derive(Debug, Default)]
 pub(super) struct Overheard(Vec<UdpSocket>);
 
 impl Overheard {
-    /// Without CAP_NET_RAW it hears nothing.
+    /// Opens the sockets. Without CAP_NET_RAW there are none, and nothing is received.
     pub(super) fn listen() -> Overheard {
         let families = [(Domain::IPV4, Protocol::ICMPV4), (Domain::IPV6, Protocol::ICMPV6)];
         let open = |(domain, protocol)| -> io::Result<UdpSocket> {
@@ -30,7 +30,8 @@ impl Overheard {
         Overheard(families.into_iter().filter_map(|family| open(family).ok()).collect())
     }
 
-    /// Who has rejected connections of TCP to where, and in which words.
+    /// Rejected TCP connections by destination, with the sender and the description of the ICMP
+    /// error.
     pub(super) fn rejections(&self) -> BTreeMap<SocketAddr, (IpAddr, String)> {
         let mut found = BTreeMap::new();
         let mut buffer = [0; 2_048];
@@ -50,7 +51,7 @@ impl Overheard {
 
 const TCP: u8 = 6;
 
-/// A packet with its header, and in it "destination unreachable" with the beginning of the packet that it is about.
+/// Parses an IPv4 packet with "destination unreachable", which quotes the packet that it is about.
 fn of_ipv4(packet: &[u8]) -> Option<(SocketAddr, String)> {
     let message = packet.get(usize::from(packet.first()? & 15) * 4..)?;
     let quoted = message.get(8..)?;
@@ -63,7 +64,7 @@ fn of_ipv4(packet: &[u8]) -> Option<(SocketAddr, String)> {
     Some(((IpAddr::from(ip), port).into(), icmp_words(3, *message.get(1)?, true)))
 }
 
-/// The same of ICMPv6, which comes without the header of its packet.
+/// Parses an ICMPv6 "destination unreachable"; the socket returns it without the IPv6 header.
 fn of_ipv6(message: &[u8]) -> Option<(SocketAddr, String)> {
     let quoted = message.get(8..)?;
     if *message.first()? != 1 || *quoted.get(6)? != TCP {

@@ -34,7 +34,7 @@ pub(super) fn look(host: &Host<'_>, networks: &Networks, explained: &mut Explain
         let with_vip: BTreeSet<IpAddr> =
             of_family().filter(|server| server.keeps_vip).map(|server| server.addr.ip()).collect();
         let is_whole = |(ip, length): &(IpAddr, u8)| *length == if ip.is_ipv4() { 32 } else { 128 };
-        // A host may have one address in its network, and listen there.
+        // A host may listen on the one address that it has in its network.
         if with_vip.is_empty() && !held.iter().all(is_whole) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! The largest packet that gets to a server, where that is less than the interface takes.
+//! Largest packet that reaches a server, if that is less than the MTU of the interface.
 
 use std::net::IpAddr;
 
@@ -7,23 +7,23 @@ use super::connect::in_parallel;
 use super::echo::{Pinged, Pinger};
 use crate::Diagnosis;
 
-/// What pings of several sizes have shown.
+/// Outcome of pings of several sizes to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PathSize {
     /// The server.
     pub(super) server: IpAddr,
-    /// The largest packet that this host would send there.
+    /// Largest packet that this host would send to the server.
     pub(super) expected: u32,
-    /// The largest that arrives; `None`: pings are not answered at all.
+    /// Largest packet that arrives; `None` if no ping is answered at all.
     pub(super) largest: Option<u32>,
-    /// Whether somebody on the way says so to senders.
+    /// Whether a router on the path reports that larger packets are too large.
     pub(super) is_told: bool,
 }
 
-/// A small packet, which every way takes.
+/// Size of a small packet, which every path carries.
 const SMALL: u32 = 100;
 
-/// Pings these servers, each with as much as this host would send.
+/// Pings these servers, with packets up to the size that this host would send to each.
 pub(super) fn look(host: &Host<'_>, servers: &[IpAddr]) -> Vec<PathSize> {
     let wanted: Vec<(u16, IpAddr, u32)> = servers
         .iter()
@@ -40,7 +40,7 @@ pub(super) fn look(host: &Host<'_>, servers: &[IpAddr]) -> Vec<PathSize> {
     })
 }
 
-/// What this host would send at most: what the route says, else what the interface takes.
+/// Largest packet that this host would send: the MTU of the route, else of the interface.
 fn expected(host: &Host<'_>, server: IpAddr) -> Option<u32> {
     let hop = host.network.hop_to(server)?;
     let interface = host.tables.interfaces.iter().find(|interface| interface.index == hop.interface)?;
@@ -48,7 +48,8 @@ fn expected(host: &Host<'_>, server: IpAddr) -> Option<u32> {
     Some(hop.mtu.map_or(longest, |mtu| mtu.min(longest)).min(65_535))
 }
 
-/// The largest size up to `most` that is answered, and whether a larger one was refused in words.
+/// Largest size up to `most` that is answered, and whether an error reported that a larger one is
+/// too large.
 fn search(most: u32, mut ping: impl FnMut(u32) -> Pinged) -> (Option<u32>, bool) {
     let mut is_told = false;
     let mut fits = |size: u32| {
@@ -71,7 +72,7 @@ fn search(most: u32, mut ping: impl FnMut(u32) -> Pinged) -> (Option<u32>, bool)
     (largest, is_told)
 }
 
-/// Servers that large packets do not get to.
+/// Findings for servers that large packets do not reach.
 pub(super) fn judge(host: &Host<'_>, sizes: &[PathSize]) -> Vec<Diagnosis> {
     let narrow = |size: &PathSize| {
         let largest = size.largest.filter(|largest| *largest < size.expected)?;
@@ -102,7 +103,7 @@ fn diagnosis(size: &PathSize, largest: u32, way: &str) -> Diagnosis {
     Diagnosis::error("path-mtu", seen, why).mend(mend)
 }
 
-/// The way to a server, as `ip route` has it.
+/// Route to a server, as `ip route` prints it.
 fn way(host: &Host<'_>, server: IpAddr) -> Option<String> {
     let hop = host.network.hop_to(server)?;
     let interface = host.tables.interfaces.iter().find(|interface| interface.index == hop.interface)?;

@@ -1,21 +1,21 @@
-//! Ports that another process has. Pure.
+//! Listen ports that another process holds. Pure.
 
 use convey_model::Endpoint;
 
 use crate::Diagnosis;
 
-/// A place to listen that cannot be had, as a process other than the convey that runs has it.
+/// Listen address that a process other than the running convey holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakenPort {
-    /// Where.
+    /// The listen address.
     pub at: Endpoint,
-    /// For what: `frontend web`, `statistics`.
+    /// Purpose of the address: `frontend web`, `statistics`.
     pub purpose: String,
-    /// The process that listens there, with its name, as far as this user may know.
+    /// Process that listens there, with its name, as far as this user may see it.
     pub owner: Option<(u32, String)>,
 }
 
-/// All of them.
+/// Findings for all of these ports.
 pub(super) fn taken(ports: &[TakenPort]) -> Vec<Diagnosis> {
     ports.iter().map(diagnosis).collect()
 }

@@ -1,4 +1,4 @@
-//! Asks the servers: connections, pings, health checks.
+//! Probes of the servers: connections, pings, health checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -14,19 +14,21 @@ use super::servers::{self, Hints, Reached, TargetServer};
 use super::{CheckWords, Host, connect, may_send_raw};
 use crate::{Diagnosis, Examination, Unseen};
 
-/// How long a server may take to answer: a lost SYN is repeated, and the kernel asks for a neighbour for three seconds.
+/// Longest wait for a server: a lost SYN is repeated, and the kernel resolves a neighbour for three
+/// seconds.
 const PATIENCE: Duration = Duration::from_millis(3_500);
 
-/// The same at ports that nobody has promised.
+/// Longest wait at ports that the configuration does not name.
 const SHORT_PATIENCE: Duration = Duration::from_secs(1);
 
-/// More servers than this are not looked at.
+/// Most servers that are probed.
 const MAX_SERVERS: usize = 128;
 
-/// More ports of ranges than this are not tried.
+/// Most ports of ranges that are probed.
 const MAX_PORTS: usize = 256;
 
-/// Looks at the servers. Of whoever is `explained` by another finding nothing is said if it is silent. Returns whether one is.
+/// Probes the servers. A silent server that another finding has `explained` gets no finding.
+/// Returns whether there is such a server.
 pub(super) fn look(
     host: &Host<'_>,
     (links, explained): (&[LinkSeen], &BTreeSet<IpAddr>),
@@ -41,7 +43,7 @@ pub(super) fn look(
     let own: Vec<IpAddr> =
         host.tables.interfaces.iter().flat_map(|one| one.addresses.iter().copied()).collect();
     let overheard = Overheard::listen();
-    // Each of them may wait for seconds.
+    // Connections and pings may each wait for seconds, so they run at once.
     let (reached, sizes) = thread::scope(|scope| {
         let reached = scope.spawn(|| reach(some, &own, &overheard));
         let sizes = sizes(host, some, explained);
@@ -81,7 +83,7 @@ pub(super) fn look(
     is_silent
 }
 
-/// Servers that refuse ports of ranges.
+/// Findings for servers that refuse ports of ranges.
 fn closed_ports<'a>(servers: impl Iterator<Item = &'a TargetServer>, own: &[IpAddr]) -> Vec<Diagnosis> {
     let all = servers.flat_map(|server| server.more_ports.iter().map(move |port| (server, *port)));
     let all: Vec<(&TargetServer, u16)> = all.take(MAX_PORTS).collect();
@@ -112,13 +114,14 @@ fn mute<'a>(
     answers.filter_map(|(server, words)| Some(servers::mute(server, &words.err()?))).collect()
 }
 
-/// Whether the file has this address as it is: it may be in one that it includes, or stand for a name.
+/// Whether the file contains this address literally. It may be in an included file, or come from a
+/// name.
 fn named_in(host: &Host<'_>, address: SocketAddr) -> bool {
     let text = std::fs::read_to_string(host.file).unwrap_or_default();
     text.contains(&format!("\"{address}\""))
 }
 
-/// What comes of connections to those that take any, by name.
+/// Outcomes of connections to servers that take TCP, by server name.
 fn reach(servers: &[TargetServer], own: &[IpAddr], overheard: &Overheard) -> BTreeMap<String, Reached> {
     let tcp: Vec<&TargetServer> = servers.iter().filter(|server| server.takes_tcp).collect();
     let targets: Vec<SocketAddr> = tcp.iter().map(|server| server.probed()).collect();
@@ -134,7 +137,7 @@ fn reach(servers: &[TargetServer], own: &[IpAddr], overheard: &Overheard) -> BTr
     tcp.into_iter().map(|server| server.name.clone()).zip(reached).collect()
 }
 
-/// What pings of several sizes say, of each server that is not explained.
+/// Path MTU of each server that is not explained, by pings of several sizes.
 fn sizes(host: &Host<'_>, servers: &[TargetServer], explained: &BTreeSet<IpAddr>) -> Vec<PathSize> {
     if !may_send_raw() {
         return Vec::new();

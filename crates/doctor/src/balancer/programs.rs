@@ -1,4 +1,5 @@
-//! Programs of others that see packets before convey does: XDP, and BPF filters of tc. Pure.
+//! XDP programs and BPF filters of tc that belong to other software and see packets before convey.
+//! Pure.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +7,8 @@ use convey_dataplane::net::{BpfFilter, XdpProgram};
 
 use crate::Diagnosis;
 
-/// Those on `interfaces` that are not of the convey that runs, which has its own on `of_running`.
+/// XDP programs on `interfaces` that do not belong to the running convey, whose own are on
+/// `of_running`.
 pub(super) fn foreign<'a>(
     programs: &'a [XdpProgram],
     interfaces: &BTreeSet<String>,
@@ -19,7 +21,7 @@ pub(super) fn foreign<'a>(
     programs.iter().filter(is_foreign).collect()
 }
 
-/// What is to be said of one.
+/// Finding for an XDP program of other software.
 pub(super) fn diagnosis(XdpProgram { interface, id, name, place }: &XdpProgram) -> Diagnosis {
     let name =
         name.as_ref().map_or("a program without a name".to_owned(), |name| format!("the program {name}"));
@@ -29,7 +31,7 @@ pub(super) fn diagnosis(XdpProgram { interface, id, name, place }: &XdpProgram) 
     Diagnosis::warning("xdp-foreign", seen, why).mend(format!("ip link set dev {interface} {place} off"))
 }
 
-/// A BPF filter of another program on the ingress of an interface.
+/// Finding for a BPF filter of other software on the ingress of an interface.
 pub(super) fn filter(interface: &str, filter: &BpfFilter) -> Diagnosis {
     let BpfFilter { name, priority, handle, .. } = filter;
     let name = if name.is_empty() { "without a name" } else { name };

@@ -1,6 +1,6 @@
-//! Faults that `convey status` reports, unless another finding explains them. Pure.
+//! Faults that `convey status` reports and that no other finding explains. Pure.
 //!
-//! Doctor never contradicts `status`: where `status` names a fault, doctor has a finding.
+//! Doctor never contradicts `status`: for each fault that `status` names, doctor has a finding.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use crate::{Diagnosis, Severity};
 /// Most servers, lines or notes that a finding names.
 const MAX_NAMED: usize = 4;
 
-/// Connections that a server must have had before the lack of an answer counts.
+/// Connections to a server below which missing answers do not count.
 const FEW: u64 = 5;
 
 /// Faults in the report of the running convey that none of the `known` findings explains. `first` is
@@ -36,7 +36,7 @@ pub fn look(
     found
 }
 
-/// Whether a finding may be over once servers have passed their checks.
+/// Whether a finding may disappear once servers have passed their health checks.
 pub fn may_pass(found: &Diagnosis) -> bool {
     ["server-down", "not-ready", "not-served"].contains(&found.check)
 }
@@ -68,7 +68,7 @@ fn of_config(status: &RunningStatus) -> Vec<Diagnosis> {
     found
 }
 
-/// Sources that backends have their servers from.
+/// Findings for discovery sources of backends.
 fn of_sources(status: &RunningStatus) -> Vec<Diagnosis> {
     let mut found = Vec::new();
     for (backend, of) in &status.discovery {
@@ -133,8 +133,8 @@ fn of_servers(
     [down, ejected, stalled].into_iter().flatten().collect()
 }
 
-/// Servers that clients send to, and that send nothing back. Two reports show a server that answered
-/// in the past.
+/// Servers that receive traffic of clients and send nothing back. The earlier report tells them
+/// from servers that answered only in the past.
 fn mute(
     (first, status): (&RunningStatus, &RunningStatus),
     backend: &str,
@@ -183,13 +183,13 @@ fn is_behind_a_fault(server: &RunningServer, explained: &Explained) -> bool {
     addr.is_ok_and(|addr| explained.servers.contains(&addr.ip()))
 }
 
-/// Whether such a fault is why servers of a backend are down.
+/// Whether a fault of this host or its links is why servers of a backend are down.
 fn are_behind_a_fault(backend: &RunningBackend, explained: &Explained) -> bool {
     let mut down = backend.servers.values().filter(|server| !server.up);
     down.any(|server| is_behind_a_fault(server, explained))
 }
 
-/// Lines that `convey status` begins with NOT READY or NOT SERVED.
+/// Findings for lines that `convey status` begins with NOT READY or NOT SERVED.
 fn not_ready(
     status: &RunningStatus,
     (known, found): (&[Diagnosis], &[Diagnosis]),
@@ -222,7 +222,7 @@ fn not_ready(
     vec![with_resets(Diagnosis::error("not-served", seen, why), status)]
 }
 
-/// Adds the commands that take back changes of operators to the backends that a finding names.
+/// Adds the commands that reset operators' runtime changes to the backends that a finding names.
 fn with_resets(mut found: Diagnosis, status: &RunningStatus) -> Diagnosis {
     let changed: BTreeSet<&String> = status.overlays.iter().filter_map(|one| one.backend.as_ref()).collect();
     for backend in changed.into_iter().filter(|backend| mentions(&found, backend)).collect::<Vec<_>>() {
@@ -234,7 +234,7 @@ fn with_resets(mut found: Diagnosis, status: &RunningStatus) -> Diagnosis {
     found
 }
 
-/// Addresses that convey keeps off the network.
+/// Finding for addresses that convey does not announce.
 fn not_announced(status: &RunningStatus, known: &[Diagnosis], found: &[Diagnosis]) -> Option<Diagnosis> {
     let withdrawn = status.announced.iter().filter(|(_, of)| !of.announced);
     let withdrawn: Vec<String> =
@@ -248,7 +248,7 @@ fn not_announced(status: &RunningStatus, known: &[Diagnosis], found: &[Diagnosis
     Some(Diagnosis::error("not-announced", seen, why))
 }
 
-/// The words of a finding, without the punctuation around them.
+/// Words of a finding, without the punctuation around them.
 fn words(found: &Diagnosis) -> impl Iterator<Item = &str> {
     let texts = [Some(found.seen.as_str()), found.on.as_deref()].into_iter().flatten();
     texts.flat_map(|text| text.split(' ')).map(|word| word.trim_matches([',', ':', ';', '(', ')']))
@@ -259,7 +259,7 @@ fn names(found: &Diagnosis, server: &str) -> bool {
     words(found).any(|word| word == server)
 }
 
-/// Whether a finding names this backend, or a server of it.
+/// Whether a finding names this backend, or one of its servers.
 fn mentions(found: &Diagnosis, backend: &str) -> bool {
     words(found)
         .any(|word| word.strip_prefix(backend).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))

@@ -1,4 +1,4 @@
-//! The running convey, and the resources that it has used up. Pure.
+//! The running convey, and resources that it has used up. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -11,25 +11,25 @@ use super::status::RunningStatus;
 use super::{Host, certificates, steered};
 use crate::Diagnosis;
 
-/// A convey that answers at its control socket, or at the address of its statistics.
+/// Running convey that answers on its control socket or its statistics address.
 #[derive(Debug, Clone, Default)]
 pub struct Running {
-    /// Its process.
+    /// Process id.
     pub process: Option<u32>,
-    /// Its descriptors.
+    /// File descriptors of the process.
     pub descriptors: Option<FileLimits>,
-    /// What it says.
+    /// Its status report.
     pub status: RunningStatus,
 }
 
-/// The descriptors of a process.
+/// Descriptors and limits of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileLimits {
-    /// How many are open.
+    /// Descriptors that are open.
     pub open: u64,
-    /// How many may be.
+    /// Soft limit.
     pub soft_limit: u64,
-    /// What the process may raise that to by itself.
+    /// Hard limit: the process may raise the soft limit up to this itself.
     pub hard_limit: u64,
 }
 
@@ -41,29 +41,29 @@ impl Running {
         certificates::look(with_tls, acme.as_ref(), now)
     }
 
-    /// Servers and backends that operators have taken out.
+    /// Servers and backends that operators have taken out of rotation.
     pub(super) fn steered(&self) -> Vec<Diagnosis> {
         steered::look(&self.status.used_backends().collect(), &self.status.overlays)
     }
 
-    /// Where its frontends in modes with sockets listen.
+    /// Listen addresses of frontends in modes with sockets.
     pub fn listens(&self) -> Vec<SocketAddr> {
         self.status.listens(Mode::is_proxied).flat_map(|listen| listen.addrs().collect::<Vec<_>>()).collect()
     }
 
-    /// The part that forwards packets of open flows, by interface; `None` if it has no packet modes.
+    /// Layer that forwards packets of open flows, by interface; `None` without packet modes.
     pub fn offload(&self) -> Option<&BTreeMap<String, String>> {
         self.status.packets.as_ref().map(|packets| &packets.offload)
     }
 
-    /// The interfaces that it has XDP programs of its own on.
+    /// Interfaces with XDP programs of convey.
     pub(super) fn xdp(&self) -> BTreeSet<String> {
         let layers = self.status.packets.iter().flat_map(|packets| &packets.offload);
         layers.filter(|(_, layer)| *layer == "xdp").map(|(interface, _)| interface.clone()).collect()
     }
 }
 
-/// What it has too little of.
+/// Findings for resources that have run out.
 pub(super) fn used_up(host: &Host<'_>, running: &Running) -> Vec<Diagnosis> {
     let mut found = Vec::new();
     let upgrade = format!("convey upgrade --config {}", host.file.display());
@@ -75,7 +75,8 @@ pub(super) fn used_up(host: &Host<'_>, running: &Running) -> Vec<Diagnosis> {
     found
 }
 
-/// Either few are left, or there were too few. Connections may have less than all, so accepting pauses before the last is taken.
+/// Finding for few free descriptors now, or for pauses of accepting since the start. Accepting
+/// pauses before all descriptors are used: connections may take only a part of them.
 fn descriptors(running: &Running, upgrade: &str) -> Option<Diagnosis> {
     const WHY: &str =
         "A connection of proxy mode takes two. Without them convey accepts nobody, and clients wait.";
@@ -96,7 +97,7 @@ fn descriptors(running: &Running, upgrade: &str) -> Option<Diagnosis> {
             )
         }
     };
-    // It may have been a peak that is over.
+    // The peak may be over.
     let found = if pauses == 0 || is_low(50) { Diagnosis::error } else { Diagnosis::warning };
     let found = found("descriptors", seen, format!("{WHY} {LASTING}"));
     let (Some(process), Some(FileLimits { soft_limit: most, hard_limit, .. })) = (running.process, has)
@@ -106,7 +107,7 @@ fn descriptors(running: &Running, upgrade: &str) -> Option<Diagnosis> {
     let more =
         if hard_limit >= most.saturating_mul(2) { hard_limit } else { most.saturating_mul(4).max(65_536) };
     let found = found.mend(format!("prlimit --pid {process} --nofile={more}:{more}"));
-    // A process shares out at its start what it may have.
+    // A process divides its limit at its start, so only an upgrade uses the new one.
     Some(if pauses == 0 { found } else { found.mend(upgrade) })
 }
 

@@ -1,4 +1,4 @@
-//! How a server that cannot be used fails. Pure.
+//! Failures of servers, and their likely causes. Pure.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,71 +12,71 @@ use crate::Diagnosis;
 pub struct TargetServer {
     /// `BACKEND/SERVER`.
     pub name: String,
-    /// Where it listens.
+    /// Listen address.
     pub addr: SocketAddr,
-    /// How it is checked.
+    /// Health check.
     pub check: HealthCheck,
-    /// Whether connections of TCP are opened to it.
+    /// Whether convey opens TCP connections to the server.
     pub takes_tcp: bool,
-    /// Whether it has the VIP (dsr = "l2").
+    /// Whether the server has the VIP (dsr = "l2").
     pub keeps_vip: bool,
-    /// Further ports that clients reach it at, as frontends with ranges do. Of many some.
+    /// Further ports of the server in frontends with port ranges; a sample if there are many.
     pub more_ports: Vec<u16>,
-    /// Request that it must answer in some way, where its health check sends none. Mode http only.
+    /// Request that the server must answer, if its health check sends none. Mode http only.
     pub request: Option<HealthCheck>,
 }
 
 impl TargetServer {
-    /// Where its health is checked.
+    /// Address of the health check.
     pub fn probed(&self) -> SocketAddr {
         SocketAddr::new(self.addr.ip(), self.check.port.unwrap_or(self.addr.port()))
     }
 
-    /// For an operator: `server web/app1 (10.0.0.11)`.
+    /// Description for messages: `server web/app1 (10.0.0.11)`.
     pub fn told(&self) -> String {
         format!("server {} ({})", self.name, self.addr.ip())
     }
 }
 
-/// What came of a connection to a server.
+/// Outcome of a connection to a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reached {
-    /// It was opened.
+    /// The connection was opened.
     Opened,
-    /// It was opened, and the server ended it at once: by a reset, or by a close.
+    /// The connection was opened, and the server ended it at once.
     Ended {
-        /// Whether by a reset.
+        /// Whether the server ended the connection with a reset instead of a close.
         is_reset: bool,
     },
-    /// The server has reset it.
+    /// The server answered with a reset.
     Refused,
-    /// Somebody has rejected it by ICMP.
+    /// An ICMP error rejected the connection.
     Rejected {
-        /// Who; mostly the server itself.
+        /// Sender of the ICMP error, mostly the server itself.
         by: IpAddr,
-        /// In which words.
+        /// Description of the ICMP error.
         how: String,
     },
-    /// Nobody has answered.
+    /// No answer came.
     Silent,
-    /// This host knows no way there: no route, or nobody on the link answers for the next hop.
+    /// No route, or no answer on the link for the next hop.
     Unreachable(String),
-    /// This host has too little of something to find out.
+    /// This host lacks a resource for the attempt.
     NotTried(String),
 }
 
-/// What else is known of a server.
+/// Further facts about a server.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Hints {
-    /// Whether it answers pings, or ARP and neighbour discovery.
+    /// Whether the server answers pings, ARP or neighbour discovery.
     pub(super) is_there: bool,
-    /// Other ports where something listens.
+    /// Other ports that take connections.
     pub(super) open_ports: Vec<u16>,
-    /// The configuration file, if it has the address of the server.
+    /// Configuration file, if it contains the address of the server.
     pub(super) file: Option<String>,
 }
 
-/// What is wrong with a server, if something is.
+/// Finding for a server, unless it works.
 pub(super) fn judge(server: &TargetServer, reached: &Reached, hints: &Hints) -> Option<Diagnosis> {
     match reached {
         Reached::Opened | Reached::NotTried(_) => None,
@@ -97,7 +97,7 @@ fn ended(server: &TargetServer, is_reset: bool) -> Diagnosis {
     Diagnosis::error("server-ends", seen, why).on(server.told())
 }
 
-/// A server of mode http that takes connections and answers no request.
+/// Finding for a server of mode http that takes connections and answers no request.
 pub(super) fn mute(server: &TargetServer, words: &str) -> Diagnosis {
     let seen = format!("{} accepts connections, and answers no HTTP request: {words}", server.told());
     let why = "Clients of mode http get an error. Look at the log of the service. A health check with `kind = \"http\"` takes such a \
@@ -105,7 +105,7 @@ pub(super) fn mute(server: &TargetServer, words: &str) -> Diagnosis {
     Diagnosis::error("server-mute", seen, why).on(server.told())
 }
 
-/// A server that refuses ports of a range. `tried` counts the ports that doctor tried.
+/// Finding for a server that refuses ports of a range. `tried` counts the ports that doctor tried.
 pub(super) fn closed_ports(server: &TargetServer, refused: &[u16], tried: usize) -> Option<Diagnosis> {
     if refused.is_empty() {
         return None;
@@ -188,7 +188,7 @@ fn unreachable(server: &TargetServer, why: &str) -> Diagnosis {
     Diagnosis::error("server-unreachable", seen, look).on(server.told())
 }
 
-/// Lets connections in before the rules that there are.
+/// Command that accepts connections before the existing rules.
 fn accept(ip: IpAddr, port: u16) -> String {
     let program = if ip.is_ipv4() { "iptables" } else { "ip6tables" };
     format!("{program} -I INPUT -p tcp --dport {port} -j ACCEPT")
@@ -200,7 +200,7 @@ fn elsewhere(port: u16) -> String {
     )
 }
 
-/// A health check of HTTP or UDP that failed although the port takes connections.
+/// Finding for a failed HTTP or UDP health check of a port that takes connections.
 pub(super) fn wrong_reply(server: &TargetServer, words: &str) -> Diagnosis {
     let seen = format!("the health check of {} fails: {words}", server.told());
     let why = "The host can be reached, and the service does not answer as `health_check` expects. Look at the service's log, or \
@@ -208,8 +208,8 @@ pub(super) fn wrong_reply(server: &TargetServer, words: &str) -> Diagnosis {
     Diagnosis::error("server-reply", seen, why).on(server.told())
 }
 
-/// The ports to try where one refuses: those of servers on other hosts, and usual ones. A port of another server on its host is not
-/// its own.
+/// Ports to try if a port refuses: those of servers on other hosts, and common ones. Ports of other
+/// servers on the same host are left out.
 pub(super) fn other_ports(server: &TargetServer, all: &[TargetServer]) -> Vec<u16> {
     const USUAL: [u16; 6] = [80, 443, 3000, 8000, 8080, 8443];
     let own = server.probed().port();

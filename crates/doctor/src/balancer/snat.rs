@@ -6,7 +6,7 @@ use convey_model::NextHops;
 
 use crate::Diagnosis;
 
-/// The `addresses` that neither an interface of this host has nor its own routes lead to.
+/// Finding for the `addresses` that no interface has and no local route covers.
 pub(super) fn missing(
     addresses: &[IpAddr],
     network: &NextHops,

@@ -16,7 +16,7 @@ use super::certificates::{RunningAcme, RunningTls};
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct RunningStatus {
-    /// The number of the process, as the process sees it itself.
+    /// Process id, as seen within the PID namespace of the process.
     pub process: Option<u32>,
     pub(super) not_ready: Vec<String>,
     pub(super) config: RunningConfig,
@@ -80,12 +80,12 @@ pub(super) struct RunningRoute {
 }
 
 impl RunningFrontend {
-    /// Whether its mode is of this kind.
+    /// Whether the mode of the frontend is of this kind.
     pub(super) fn has_mode(&self, kind: fn(Mode) -> bool) -> bool {
         Mode::ALL.into_iter().any(|mode| kind(mode) && mode.name() == self.mode)
     }
 
-    /// Whether it, or one of its routes, gives clients to this backend.
+    /// Whether the frontend, or one of its routes, uses this backend.
     pub(super) fn uses(&self, backend: &str) -> bool {
         self.backend == backend || self.routes.iter().any(|route| route.backend.as_deref() == Some(backend))
     }
@@ -125,7 +125,7 @@ pub(super) struct RunningHandshakes {
     pub(super) answers_nobody: bool,
 }
 
-/// Change that an operator made while convey runs.
+/// Runtime change by an operator.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct RunningOverlay {
@@ -141,7 +141,7 @@ pub(super) struct RunningName {
     addresses: BTreeSet<String>,
 }
 
-/// Source that a backend has its servers from.
+/// Discovery source of a backend's servers.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct RunningDiscovery {
@@ -179,7 +179,7 @@ pub(super) struct RunningPackets {
 }
 
 impl RunningPackets {
-    /// Flows without those that are over: new flows evict these at once.
+    /// Flows without expired ones, which new flows evict at once.
     pub(super) fn kept_flows(&self) -> u64 {
         let over = FlowState::ALL.into_iter().filter(|state| state.is_over(View::BothSides));
         let over: Vec<&str> = over.map(FlowState::name).collect();
@@ -188,7 +188,7 @@ impl RunningPackets {
 }
 
 impl RunningStatus {
-    /// The file of the running convey, and how convey reads it.
+    /// Configuration file of the running convey, and how convey reads it.
     pub fn config_file(&self) -> Option<ConfigFile> {
         let RunningConfig { file, default_mode, list, .. } = &self.config;
         let list = list.map(|RunningList { listen, stats }| ListSettings { listen, stats });
@@ -196,17 +196,17 @@ impl RunningStatus {
         file.is_absolute().then(|| ConfigFile { list, mode, ..ConfigFile::new(file.clone()) })
     }
 
-    /// Whether it is the report of a convey that runs with this file.
+    /// Whether the report is from a convey that runs with this file.
     pub fn is_of(&self, file: &Path) -> bool {
         self.process.is_some() && self.config.file == file
     }
 
-    /// Whether it forwards packets for this VIP.
+    /// Whether convey forwards packets for this VIP.
     pub fn forwards(&self, vip: IpAddr) -> bool {
         self.listens(Mode::forwards_packets).any(|listen| listen.ip() == vip)
     }
 
-    /// Where its frontends in modes of this kind listen.
+    /// Listen addresses of frontends in modes of this kind.
     pub(super) fn listens(&self, kind: fn(Mode) -> bool) -> impl Iterator<Item = Listen> {
         let has_mode = move |frontend: &&RunningFrontend| frontend.has_mode(kind);
         let texts = self.frontends.values().filter(has_mode).flat_map(|frontend| &frontend.listen_addr);
@@ -218,7 +218,7 @@ impl RunningStatus {
         self.names.iter().map(|(name, of)| (name.clone(), of.addresses.clone())).collect()
     }
 
-    /// Backends that frontends or their routes give clients to.
+    /// Backends that frontends or their routes use.
     pub(super) fn used_backends(&self) -> impl Iterator<Item = (&String, &RunningBackend)> {
         let is_used = |name: &str| self.frontends.values().any(|frontend| frontend.uses(name));
         self.backends.iter().filter(move |(name, _)| is_used(name))

@@ -1,4 +1,4 @@
-//! What operators have said while convey runs, and what it keeps from clients. Pure.
+//! Operators' runtime changes that keep servers from clients. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use convey_model::AdminState;
 use super::status::{RunningBackend, RunningOverlay, RunningServer};
 use crate::Diagnosis;
 
-/// Backends and servers that are taken out, and servers that were added and do not serve.
+/// Findings for backends and servers that are taken out, and for added servers that do not serve.
 pub(super) fn look(
     backends: &BTreeMap<&String, &RunningBackend>,
     overlays: &[RunningOverlay],
@@ -38,7 +38,7 @@ fn one_out(backend: &str, server: &str, state: &str) -> Diagnosis {
         .mend(format!("convey server ready {backend}/{server}"))
 }
 
-/// The file does not have it, so nothing else looks at it.
+/// Finding for an added server: the file does not have it, so no other check covers it.
 fn added(backends: &BTreeMap<&String, &RunningBackend>, said: &RunningOverlay) -> Option<Diagnosis> {
     said.added.as_ref()?;
     let (backend, name) = (said.backend.as_ref()?, said.server.as_ref()?);

@@ -1,4 +1,4 @@
-//! Whether this host has the VIPs, and nobody else on their links. The judgement is pure.
+//! Whether this host has the VIPs, and no other host on their links. The judgement is pure.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,18 +9,19 @@ use convey_model::{Interface, Listen};
 use super::{Host, is_of_link};
 use crate::Diagnosis;
 
-/// The addresses that clients connect to. A wildcard is none.
+/// Addresses that clients connect to, without wildcards.
 pub(super) fn vips(host: &Host<'_>) -> BTreeSet<IpAddr> {
     let listen = host.config.frontends.iter().flat_map(|frontend| &frontend.listen);
     listen.map(Listen::ip).filter(|ip| !ip.is_unspecified()).collect()
 }
 
-/// The interface that has an address.
+/// Interface that has an address.
 pub(super) fn holder(interfaces: &[Interface], ip: IpAddr) -> Option<&Interface> {
     interfaces.iter().find(|interface| interface.addresses.contains(&ip))
 }
 
-/// VIPs that no interface has, but for those that are `explained`, and those that convey adds while it can serve. `is_local` knows of addresses that routes make this host's.
+/// Findings for VIPs that no interface has, unless they are `explained` or convey adds them while
+/// it can serve. `is_local` returns whether routes make an address local.
 pub(super) fn missing(
     host: &Host<'_>,
     explained: &BTreeSet<IpAddr>,
@@ -45,14 +46,15 @@ fn absent(host: &Host<'_>, vip: IpAddr) -> Diagnosis {
     })
 }
 
-/// The interface that a VIP belongs on: whose network it is in, else the one that leads to servers.
+/// Interface that a VIP belongs on: the one whose network contains it, else the one towards
+/// servers.
 fn link_of<'a>(host: &'a Host<'_>, vip: IpAddr) -> Option<&'a Interface> {
     let servers = host.servers.iter().map(|server| server.addr.ip());
     let hop = [vip].into_iter().chain(servers).find_map(|ip| host.network.hop_to(ip))?;
     host.tables.interfaces.iter().find(|interface| interface.index == hop.interface)
 }
 
-/// VIPs that somebody else on the link of `interface` says that it has.
+/// VIPs that another host on the link of `interface` answers for.
 pub(super) fn owned_twice(
     host: &Host<'_>,
     interface: &Interface,

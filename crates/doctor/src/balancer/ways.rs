@@ -1,11 +1,13 @@
-//! Ways of packet modes: servers that they must not send to, and policy rules that they do not follow. Pure.
+//! Routes of packet modes: servers that convey must not send to, and policy rules that convey does
+//! not follow. Pure.
 
 use convey_model::Mode;
 
 use super::{Explained, Host};
 use crate::Diagnosis;
 
-/// Servers of packet modes that count as down by the host's routes, interfaces and IPsec policies, and rules that are not followed.
+/// Findings for servers of packet modes that count as down because of routes, interfaces or IPsec
+/// policies, and for ignored policy rules.
 pub(super) fn look(host: &Host<'_>, explained: &mut Explained) -> Vec<Diagnosis> {
     let mut found = Vec::new();
     let forwarded = host.config.backends_in(Mode::forwards_packets);
@@ -29,7 +31,7 @@ pub(super) fn look(host: &Host<'_>, explained: &mut Explained) -> Vec<Diagnosis>
     found
 }
 
-/// Finding for a server whose way differs from the kernel's.
+/// Finding for a server whose route in convey differs from the kernel's.
 pub(super) fn differs(difference: &str) -> Diagnosis {
     let why = "Health checks take the way of the kernel, and packets of clients that of convey. Look at `ip rule`, `ip route show \
                table all` and `ip nexthop`.";

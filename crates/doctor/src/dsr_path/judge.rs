@@ -1,4 +1,4 @@
-//! What the answer of a server to a client's SYN means. Pure.
+//! Meaning of a server's answer to a client's SYN. Pure.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -8,13 +8,13 @@ use convey_wire::VipAnswer;
 
 use crate::{Diagnosis, Severity};
 
-/// Handshakes that clients must have begun in vain before that counts.
+/// Failed handshakes of clients below which they do not count.
 const FEW: u64 = 5;
 
-/// A server that is tried by one VIP.
+/// A server with one VIP to try it with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PathTarget {
-    /// Backend and server, as commands name them.
+    /// Backend and server, in the form that commands take.
     pub(super) name: String,
     pub(super) backend: String,
     pub(super) server_name: String,
@@ -23,22 +23,23 @@ pub(super) struct PathTarget {
     pub(super) dsr: DsrKind,
 }
 
-/// What was seen of it.
+/// Outcome of a probe of one server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SeenOnPath {
-    /// Nothing could be sent: the next hop's Ethernet address is not known.
+    /// Nothing was sent: the next hop's Ethernet address is unknown.
     NoWay,
     /// An answer to the SYN.
     Answer(VipAnswer),
-    /// It told us that it has the VIP.
+    /// The server answered an ARP request for the VIP.
     HasVip,
-    /// No answer. What a connection to its own address met: `None`, it was accepted.
+    /// No answer. Holds the error of a connection to the server's own address; `None` if that was
+    /// accepted.
     Silence(Option<ErrorKind>),
-    /// It could not be tried.
+    /// The probe failed before it was sent.
     NotTried,
 }
 
-/// A leg of the triangle.
+/// Leg of the path of direct server return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PathLeg {
     Forward,
@@ -48,27 +49,27 @@ enum PathLeg {
 /// Handshakes of clients with a server, as the running convey counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ClientHandshakes {
-    /// Completed since the start.
+    /// Handshakes completed since convey started.
     pub(super) completed: u64,
-    /// Completed while doctor looked on.
+    /// Handshakes completed while doctor ran.
     pub(super) completed_meanwhile: u64,
-    /// Begun since one was last completed.
+    /// Handshakes begun since the last completed one.
     pub(super) in_vain: u64,
 }
 
 impl ClientHandshakes {
-    /// Whether clients reach the server now, whatever doctor's own connection met.
+    /// Whether clients reach the server now, whatever the outcome of doctor's probe.
     fn are_served(self) -> bool {
         self.completed_meanwhile > 0
     }
 
-    /// Whether the last client that tried was served.
+    /// Whether the last client was served.
     fn was_last_served(self) -> bool {
         self.completed > 0 && self.in_vain == 0
     }
 }
 
-/// The leg that failed, if one did.
+/// Finding for the leg that failed, if there is one.
 pub(super) fn diagnosis(
     target: &PathTarget,
     seen: SeenOnPath,
@@ -92,7 +93,7 @@ pub(super) fn diagnosis(
             Some(found)
         }
         _ if clients.are_served() => None,
-        // Rules of the server may leave out the VIP, which doctor's connection comes from.
+        // Rules of the server may exclude the VIP, which is the source of doctor's probe.
         SeenOnPath::Answer(VipAnswer::WrongSource { .. }) if clients.was_last_served() => None,
         SeenOnPath::Answer(VipAnswer::Accepted) => {
             if in_vain < FEW {
@@ -134,12 +135,13 @@ pub(super) fn diagnosis(
     }
 }
 
-/// No answer to a client. What a connection to the server's own address met tells whether it is there.
+/// Finding for a server that does not answer. The connection to its own address shows whether the
+/// host is up.
 fn silent(target: &PathTarget, met: Option<ErrorKind>) -> Diagnosis {
     let PathTarget { server: own, vip, .. } = target;
     let does = match met {
         None => Some("accepts"),
-        // The host is there, and its service may have the VIP alone.
+        // The host is up. Its service may listen on the VIP only.
         Some(ErrorKind::ConnectionRefused) => Some("refuses"),
         Some(_) => None,
     };

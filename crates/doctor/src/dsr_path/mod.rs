@@ -1,6 +1,7 @@
-//! Sends each server of mode `dsr` a connection that a client might begin, as convey forwards it, and says which leg failed.
+//! Probes of servers of mode `dsr`: doctor sends a connection as convey forwards it, and reports
+//! which leg failed.
 //!
-//! `probe` sends and listens, `judge` says what that means.
+//! `probe` sends and receives, `judge` interprets the answers.
 
 mod judge;
 mod probe;
@@ -18,18 +19,19 @@ use convey_model::{
 };
 use judge::{ClientHandshakes, PathTarget};
 
-/// Connections that are under way at once: each has a port of this host.
+/// Most probes at once: each takes a port of this host.
 const AT_ONCE: usize = 256;
 
-/// How often the kernel is asked whether it has found a neighbour; it gives up after 3 seconds.
+/// Most looks at the neighbour table; the kernel gives up after 3 seconds.
 const LOOKS: u32 = 35;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Longer than the running convey takes from one count of handshakes to the next.
+/// Longer than the interval at which the running convey counts handshakes.
 const COUNTED_EVERY: Duration = Duration::from_millis(1_200);
 
-/// What keeps servers of mode `dsr` from answering clients. Servers that are `known` to have another fault are left out, and so is
-/// what a fault of this host explains. Where the VIP is not on this host nothing can be tried.
+/// Faults that keep servers of mode `dsr` from answering clients. Servers with a `known` fault are
+/// left out, and so are those that a fault of this host explains. Without the VIP on this host no
+/// server can be tried.
 pub fn check(config: &Config, known: &[Diagnosis], explained: &Explained) -> Vec<Diagnosis> {
     let mut targets = targets(config);
     let is_known = |ip: IpAddr| known.iter().any(|fault| is_about(fault, ip));
@@ -62,21 +64,21 @@ pub fn check(config: &Config, known: &[Diagnosis], explained: &Explained) -> Vec
     judge(&|target| after.clients(&before, target))
 }
 
-/// A server, and how its packets get there.
+/// A server with the path of its packets.
 struct PathToServer {
     target: PathTarget,
-    /// Whom to be as a client.
+    /// Source address of the probe, in place of a client.
     client: IpAddr,
     hop: Option<NextHop>,
 }
 
-/// Whether its commands are for this host.
+/// Whether the commands of a finding are for the host with this address.
 fn is_about(fault: &Diagnosis, ip: IpAddr) -> bool {
     let on = fault.on.as_deref().unwrap_or_default();
     on.ends_with(&format!("({ip})")) || on.starts_with(&format!("{ip} "))
 }
 
-/// Every server that gets clients by TCP, once for each address of its frontends.
+/// All servers that clients reach by TCP, once for each address of their frontends.
 fn targets(config: &Config) -> Vec<PathTarget> {
     let mut targets = Vec::new();
     let frontends = config.frontends.iter().filter(|frontend| frontend.mode.is_dsr());
@@ -84,7 +86,7 @@ fn targets(config: &Config) -> Vec<PathTarget> {
         let Some(backend) = frontend.backend.as_deref().and_then(|name| config.backend(name)) else {
             continue;
         };
-        // Nothing of doctor's goes through tunnels: checks with `via = "vip"` do.
+        // Doctor's probes do not go through tunnels. Health checks with `via = "vip"` do.
         if backend.dsr.has_tunnel() {
             continue;
         }
@@ -107,7 +109,7 @@ fn targets(config: &Config) -> Vec<PathTarget> {
     targets
 }
 
-/// The ways of those whose VIP this host has.
+/// Paths of the targets whose VIP this host has.
 async fn ways(targets: &[PathTarget]) -> std::io::Result<Vec<PathToServer>> {
     let netlink = Netlink::open()?;
     let mut table = netlink.table().await.map_err(std::io::Error::other)?;
@@ -121,7 +123,7 @@ async fn ways(targets: &[PathTarget]) -> std::io::Result<Vec<PathToServer>> {
         }
         for (ip, interface) in missing.into_iter().filter(|_| looks == 0) {
             let wanted = WantedNeighbour { interface, ip, is_ours: false, is_repeated: false };
-            // What the kernel cannot find stays unresolved.
+            // A neighbour that the kernel cannot find stays unresolved.
             let _ = netlink.resolve(wanted).await;
         }
         looks += 1;
@@ -160,7 +162,7 @@ fn way(target: &PathTarget, network: &NextHops, table: &NetworkTables) -> Option
     Some(PathToServer { target: target.clone(), client, hop })
 }
 
-/// An address of an interface that is no VIP.
+/// Address of an interface that is not the VIP.
 fn own_address(link: &Interface, vip: IpAddr) -> Option<IpAddr> {
     let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     let mut own = link.addresses.iter().filter(|ip| ip.is_ipv4() == vip.is_ipv4() && **ip != vip);

@@ -1,4 +1,5 @@
-//! Sends the SYNs and listens for the answers: with packet sockets, for the host's own stack knows nothing of them.
+//! Sends SYNs and receives the answers through packet sockets, since the host's own stack has no
+//! such connections.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -19,14 +20,14 @@ use super::judge::{ClientHandshakes, PathTarget, SeenOnPath};
 use crate::frames::{CAPTURE_TIMEOUT, open, send};
 use crate::statistics;
 
-/// How long answers are waited for after each SYN, and how many are sent.
+/// Wait after each SYN, and number of SYNs.
 const PATIENCE: Duration = Duration::from_millis(500);
 const TRIES: u8 = 3;
 
-/// How long a server may take to accept a connection to its own address.
+/// Longest wait for a connection to a server's own address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A connection under way. The port stays taken until it is dropped.
+/// A probe in progress. Its port stays taken until it is dropped.
 struct Probing<'a> {
     at: usize,
     way: &'a PathToServer,
@@ -35,10 +36,10 @@ struct Probing<'a> {
     _port: Socket,
 }
 
-/// What is heard of one of them, by its place.
+/// Outcome of a probe, by index.
 type Heard = (usize, SeenOnPath);
 
-/// Tries all of them at once; what was seen of each, in order.
+/// Runs all probes at once; returns their outcomes in order.
 pub(super) fn all(ways: &[PathToServer]) -> Vec<SeenOnPath> {
     let mut seen: Vec<SeenOnPath> = ways
         .iter()
@@ -55,7 +56,7 @@ pub(super) fn all(ways: &[PathToServer]) -> Vec<SeenOnPath> {
         for heard in threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()) {
             seen[heard.0] = heard.1;
         }
-        // Whether those that say nothing are there at all.
+        // Connects to the own address of servers that were silent, to see whether they are up.
         let silent = ways.iter().zip(&mut seen).filter(|(_, seen)| matches!(seen, SeenOnPath::Silence(_)));
         for (way, seen) in silent {
             scope.spawn(move || {
@@ -67,7 +68,7 @@ pub(super) fn all(ways: &[PathToServer]) -> Vec<SeenOnPath> {
     seen
 }
 
-/// Takes a port of this host for it.
+/// Takes a port of this host for a probe.
 fn begin(at: usize, way: &PathToServer) -> Option<Probing<'_>> {
     let port = Socket::new(Domain::for_address(way.target.vip), Type::STREAM, None).ok()?;
     port.bind(&SocketAddr::new(way.client, 0).into()).ok()?;
@@ -78,7 +79,7 @@ fn begin(at: usize, way: &PathToServer) -> Option<Probing<'_>> {
     Some(Probing { at, way, hop: way.hop?, probe, _port: port })
 }
 
-/// Sends them by one interface, and again while there is no answer.
+/// Sends probes on one interface, and repeats those without an answer.
 fn listen(interface: u32, probing: Vec<&Probing>) -> Vec<Heard> {
     let Some((mut sender, receiver)) = open(interface) else { return Vec::new() };
     let (over, (tell, told)) = (AtomicBool::new(false), channel());
@@ -101,7 +102,7 @@ fn listen(interface: u32, probing: Vec<&Probing>) -> Vec<Heard> {
                 add(&mut heard, at, seen);
             }
         }
-        // A server may say that it has the VIP after it has accepted.
+        // A server's ARP reply may come after its SYN-ACK.
         while let Ok((at, seen)) = told.recv_timeout(CAPTURE_TIMEOUT) {
             add(&mut heard, at, seen);
         }
@@ -119,7 +120,8 @@ fn listen(interface: u32, probing: Vec<&Probing>) -> Vec<Heard> {
     heard
 }
 
-/// The worst counts: a server that has the VIP for all to hear accepts connections, too.
+/// Adds an outcome. `HasVip` overrides others: a server that answers ARP for the VIP accepts
+/// connections, too.
 fn add(heard: &mut Vec<Heard>, at: usize, seen: SeenOnPath) {
     match heard.iter_mut().find(|(of, _)| *of == at) {
         Some(known) if seen == SeenOnPath::HasVip => known.1 = seen,
@@ -128,7 +130,7 @@ fn add(heard: &mut Vec<Heard>, at: usize, seen: SeenOnPath) {
     }
 }
 
-/// Tells of answers until it is over.
+/// Sends received answers to the channel until `over` is set.
 fn hear(
     mut frames: Box<dyn DataLinkReceiver>,
     probing: &[&Probing],
@@ -154,7 +156,8 @@ fn hear(
     }
 }
 
-/// Who has the VIP? Servers of `dsr = "l2"` must not say so; of IPv6 Linux does not.
+/// ARP request for the VIP, which servers of `dsr = "l2"` must not answer. IPv6 needs none: Linux
+/// does not answer there.
 fn question(one: &Probing) -> Option<Vec<u8>> {
     let (IpAddr::V4(vip), IpAddr::V4(client)) = (one.way.target.vip.ip(), one.way.client) else {
         return None;
@@ -169,11 +172,11 @@ fn question(one: &Probing) -> Option<Vec<u8>> {
     }
 }
 
-/// The EtherType, Ethernet and IPv4 with the lengths of their addresses, and the operation (RFC 826).
+/// EtherType, and the ARP fields from hardware type to operation (RFC 826).
 const ARP_REQUEST: [u8; 10] = [8, 6, 0, 1, 8, 0, 6, 4, 0, 1];
 const ARP_REPLY: [u8; 10] = [8, 6, 0, 1, 8, 0, 6, 4, 0, 2];
 
-/// Whether the server answers that it has the VIP.
+/// Whether a frame is the server's ARP reply for the VIP.
 fn has_vip(one: &Probing, frame: &[u8]) -> bool {
     let IpAddr::V4(vip) = one.way.target.vip.ip() else { return false };
     frame.get(12..22) == Some(&ARP_REPLY)
@@ -181,7 +184,7 @@ fn has_vip(one: &Probing, frame: &[u8]) -> bool {
         && frame.get(28..32) == Some(&vip.octets())
 }
 
-/// What the convey that runs has counted; nothing if none does.
+/// Statistics of the running convey; empty if none runs.
 pub(super) struct RunningStatistics(Value);
 
 pub(super) fn running(listen: SocketAddr) -> RunningStatistics {
@@ -189,7 +192,7 @@ pub(super) fn running(listen: SocketAddr) -> RunningStatistics {
 }
 
 impl RunningStatistics {
-    /// Handshakes of clients with a server, beside an earlier count.
+    /// Handshakes of clients with a server since an earlier count.
     pub(super) fn clients(&self, before: &RunningStatistics, target: &PathTarget) -> ClientHandshakes {
         let completed = self.count(target, "completed");
         let is_known = before.0.is_object();

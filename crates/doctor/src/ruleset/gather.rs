@@ -1,4 +1,4 @@
-//! Asks this host for its rules.
+//! Lists the rules of this host.
 
 use std::process::Stdio;
 
@@ -6,7 +6,8 @@ use convey_dataplane::programs;
 
 use super::{Ruleset, Table, Tool, read_json, read_save};
 
-/// What lists rules of iptables, with the file that names the tables of the old kind.
+/// Programs that list iptables rules. For legacy iptables, with the `/proc` file of the names of
+/// its tables.
 const SAVES: [(&str, Tool, Option<&str>); 4] = [
     ("iptables-save", Tool::Iptables, None),
     ("ip6tables-save", Tool::Ip6tables, None),
@@ -15,14 +16,14 @@ const SAVES: [(&str, Tool, Option<&str>); 4] = [
 ];
 
 impl Ruleset {
-    /// What `nft` and both kinds of `iptables` say, and what it takes to ask `nft` if that failed. Where a program is missing, it
-    /// has set no rules either.
+    /// Rules from `nft` and both kinds of `iptables`, and the requirement for `nft` if it failed. A
+    /// program that is missing has set no rules.
     pub(crate) fn of_host() -> (Ruleset, Option<String>) {
         let mut tables: Vec<Table> = Vec::new();
         let mut is_in_nft: Vec<(String, String)> = Vec::new();
         let mut had: Vec<String> = Vec::new();
         for (program, tool, names) in SAVES {
-            // Without tables there is nothing to list, and to list it would make them.
+            // Without tables there is nothing to list, and listing would create them.
             let is_in_use = |names| std::fs::read_to_string(names).is_ok_and(|text| !text.trim().is_empty());
             if !names.is_none_or(is_in_use) {
                 continue;

@@ -1,10 +1,10 @@
-//! From what `iptables-save` prints to [`Table`]s. Pure.
+//! Parser of the output of `iptables-save` into [`Table`]s. Pure.
 
 use std::net::IpAddr;
 
 use super::{Action, Base, Chain, Condition, NewSource, Rule, Subject, Table, Tool, Value, Values};
 
-/// The tables in that text.
+/// Tables in the output.
 pub fn read_save(text: &str, tool: Tool) -> Vec<Table> {
     let mut tables: Vec<Table> = Vec::new();
     for line in text.lines() {
@@ -26,7 +26,7 @@ pub fn read_save(text: &str, tool: Tool) -> Vec<Table> {
     tables
 }
 
-/// `INPUT DROP [0:0]`; chains of users have no policy.
+/// Parses `INPUT DROP [0:0]`; user-defined chains have no policy.
 fn read_chain(text: &str, table: &str) -> Option<Chain> {
     let mut words = text.split(' ');
     let (name, policy) = (words.next()?, words.next()?);
@@ -60,7 +60,7 @@ fn read_rule(text: &str, number: u64) -> Rule {
                 skip(&mut words);
                 continue;
             }
-            // The last: what follows is the target's.
+            // `-j` is the last condition: options of the target follow.
             "-j" => {
                 rule.actions.extend(words.next().and_then(|target| match target {
                     "MASQUERADE" | "SNAT" => Some(Action::SourceNat(new_source(words.clone()))),
@@ -93,7 +93,7 @@ fn read_rule(text: &str, number: u64) -> Rule {
     rule
 }
 
-/// One word, or as many as quotes hold together.
+/// Skips one word, or several within quotes.
 fn skip<'a>(words: &mut impl Iterator<Item = &'a str>) {
     let Some(first) = words.next() else { return };
     if first.starts_with('"') && !(first.len() > 1 && first.ends_with('"')) {
@@ -108,13 +108,14 @@ fn target(word: &str) -> Option<Action> {
         "REJECT" => Some(Action::Reject),
         "RETURN" => Some(Action::Return),
         "REDIRECT" | "DNAT" | "TPROXY" => Some(Action::Redirect),
-        // Those of extensions change or count, and go on.
+        // Targets of extensions change or count the packet, and evaluation continues.
         _ if word.chars().all(|letter| letter.is_ascii_uppercase()) && is_extension(word) => None,
         _ => Some(Action::Jump(word.to_owned())),
     }
 }
 
-/// `--to-ports 1024-33767`, `--to-source 10.0.0.1:1024-33767`; a range of addresses may be any.
+/// Parses `--to-ports 1024-33767` and `--to-source 10.0.0.1:1024-33767`; a range of addresses
+/// counts as any.
 fn new_source<'a>(mut words: impl Iterator<Item = &'a str>) -> NewSource {
     let mut source = NewSource::default();
     while let Some(word) = words.next() {

@@ -1,6 +1,8 @@
-//! The packet filter of a host, as `nft` and `iptables-save` print it, and what it does to a packet.
+//! Packet filter of a host, from the output of `nft` and `iptables-save`, and its effect on a
+//! packet.
 //!
-//! `Ruleset::of_host` asks the host, the rest is pure. It is read as far as it can be told what a rule does. What cannot be told is never taken for a drop.
+//! `Ruleset::of_host` gathers the rules, the rest is pure. Not every rule can be evaluated; one
+//! that cannot never counts as a drop.
 
 mod gather;
 mod iptables;
@@ -19,31 +21,31 @@ pub use taking_rule::{TakenHow, TakingRule};
 pub(crate) use walk::within;
 pub use walk::{Fate, JudgedPacket, PacketEnd};
 
-/// The hooks that a packet passes that comes in, in their order.
+/// Hooks that an incoming packet passes, in order.
 pub const HOOKS_IN: &[&str] = &["ingress", "prerouting", "input"];
 
-/// The hooks that a packet of this host passes.
+/// Hooks that a packet of this host passes.
 pub const HOOKS_OUT: &[&str] = &["output", "postrouting", "egress"];
 
-/// All rules of a host.
+/// All packet filter rules of a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ruleset {
-    /// Its tables, in the order in which they were read.
+    /// Tables in the order in which they were read.
     pub tables: Vec<Table>,
 }
 
-/// A table.
+/// Table of nftables or iptables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
-    /// What it is changed with.
+    /// Program that changes the table.
     pub tool: Tool,
-    /// `inet`, `ip`, `ip6`, `arp` and so on.
+    /// Address family: `inet`, `ip`, `ip6`, `arp` and so on.
     pub family: String,
-    /// Its name.
+    /// Name of the table.
     pub name: String,
-    /// Its chains.
+    /// Chains of the table.
     pub chains: Vec<Chain>,
-    /// What rules name with `@`.
+    /// Named sets, which rules refer to with `@`.
     sets: Vec<(String, Vec<Value>)>,
 }
 
@@ -61,57 +63,57 @@ pub enum Tool {
 /// A chain of rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chain {
-    /// Its name.
+    /// Name of the chain.
     pub name: String,
-    /// Where packets come by; `None`: only by a jump.
+    /// Hook of a base chain; `None` if only jumps lead to the chain.
     pub base: Option<Base>,
-    /// Its rules, in order.
+    /// Rules in order.
     pub rules: Vec<Rule>,
 }
 
-/// Where the packets of a base chain come from.
+/// Hook and policy of a base chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Base {
     /// `input`, `output`, `prerouting`, `postrouting` and so on.
     pub hook: String,
-    /// Lower ones see a packet first.
+    /// Priority: lower ones see a packet first.
     pub priority: i64,
-    /// Whether what no rule decides is dropped.
+    /// Whether the policy drops packets that no rule decides.
     pub drops: bool,
-    /// The interfaces whose packets it sees; empty: all.
+    /// Interfaces that the chain is bound to; empty means all.
     pub devices: Vec<String>,
 }
 
-/// A rule.
+/// Rule of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// Its handle (nft), or its number in the chain (iptables).
     pub number: u64,
-    /// All of them must hold.
+    /// Conditions, which must all hold.
     conditions: Vec<Condition>,
-    /// What it does then.
+    /// Actions of the rule once the conditions hold.
     actions: Vec<Action>,
 }
 
-/// What a rule does to a packet.
+/// Effect of a rule on a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Action {
     Accept,
     Drop,
     Reject,
-    /// To another port, host or interface.
+    /// Redirection to another port, host or interface.
     Redirect,
     Jump(String),
     Goto(String),
     Return,
     SetSource(IpAddr),
-    /// Connections get this source.
+    /// Source NAT of the connection.
     SourceNat(NewSource),
-    /// By the value of something: the first that fits.
+    /// Map from the value of a property to an action; the first match counts.
     Map(Subject, Vec<(Value, Action)>),
 }
 
-/// What must hold of a packet.
+/// Condition of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Condition {
     Is {
@@ -119,11 +121,11 @@ enum Condition {
         values: Values,
         negated: bool,
     },
-    /// It can be looked up nowhere here: rates, marks, other modules.
+    /// Condition that cannot be evaluated here: rates, marks, other modules.
     Unknown,
 }
 
-/// What something is compared with.
+/// Values that a condition compares with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Values {
     These(Vec<Value>),
@@ -147,38 +149,38 @@ enum Subject {
     State,
 }
 
-/// A value, or some.
+/// A value or a range of values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Value {
     Word(String),
     Numbers(u64, u64),
     Network(IpAddr, u8),
     Addresses(IpAddr, IpAddr),
-    /// None that is known here.
+    /// A value that is not known here.
     Unknown,
 }
 
-/// A rule that makes an address the source of answers.
+/// Rule that rewrites the source of answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceRule {
-    /// The table's name.
+    /// Name of the table.
     pub table: String,
-    /// The interface by which they leave, if it says one.
+    /// Outgoing interface, if the rule names one.
     pub interface: Option<String>,
-    /// Their source before, if it says one.
+    /// Original source, if the rule names one.
     pub server: Option<IpAddr>,
-    /// Their source afterwards.
+    /// Rewritten source.
     pub vip: IpAddr,
-    /// Their ports, as the scripts take them: `80` or `21000-21010`.
+    /// Source ports in the format of the scripts: `80` or `21000-21010`.
     pub ports: Vec<String>,
-    /// Of TCP, UDP or both.
+    /// Protocols: TCP, UDP or both.
     pub protocols: Vec<String>,
-    /// Destinations whose packets are left alone.
+    /// Destinations whose packets keep their source.
     pub spared: Vec<IpAddr>,
 }
 
 impl Tool {
-    /// The command that changes its rules.
+    /// Command that changes the rules of the table.
     fn program(self) -> &'static str {
         match self {
             Tool::Nft => "nft",
@@ -189,7 +191,7 @@ impl Tool {
 }
 
 impl Ruleset {
-    /// The rules that make an address the source.
+    /// Rules that rewrite the source of answers.
     pub fn source_rules(&self) -> Vec<SourceRule> {
         let rules = |table: &Table| -> Vec<SourceRule> {
             let rules = table.chains.iter().flat_map(|chain| &chain.rules);
@@ -219,7 +221,7 @@ impl Table {
         self.chains.iter().find(|chain| chain.name == name)
     }
 
-    /// `None`: a set that was not read.
+    /// Values to compare with; `None` if the set was not read.
     fn values<'a>(&'a self, values: &'a Values) -> Option<&'a [Value]> {
         match values {
             Values::These(values) => Some(values),
@@ -263,12 +265,12 @@ impl Value {
         Value::Network(ip, Value::full(ip))
     }
 
-    /// The length of the prefix that holds one address.
+    /// Prefix length of a single address.
     fn full(ip: IpAddr) -> u8 {
         if ip.is_ipv4() { 32 } else { 128 }
     }
 
-    /// A word, number, network or address, as it stands in a rule.
+    /// Parses a word, number, network or address of a rule.
     fn read(text: &str) -> Value {
         if let Ok(number) = text.parse() {
             return Value::Numbers(number, number);

@@ -1,10 +1,10 @@
-//! From the JSON of `nft -j list ruleset` to [`Table`]s. Pure.
+//! Parser of the JSON of `nft -j list ruleset` into [`Table`]s. Pure.
 
 use serde_json::Value as Json;
 
 use super::{Action, Base, Chain, Condition, NewSource, Rule, Subject, Table, Tool, Value, Values};
 
-/// The tables in that JSON; `None` if it is not nft's.
+/// Tables in the JSON; `None` if it is not from nft.
 pub fn read_json(text: &str) -> Option<Vec<Table>> {
     let json: Json = serde_json::from_str(text).ok()?;
     let mut tables: Vec<Table> = Vec::new();
@@ -63,10 +63,10 @@ fn rule(it: &Json) -> Rule {
                 }
                 None => may_accept(&mut rule),
             },
-            // A program decides.
+            // A program in user space decides.
             "queue" => may_accept(&mut rule),
             "mangle" => rule.actions.extend(set_source(it)),
-            // They let everything pass.
+            // These statements let every packet pass.
             "counter" | "log" | "comment" | "notrack" | "meter" | "set" | "ct helper" => {}
             _ => match action(kind, it) {
                 Some(action) => rule.actions.push(action),
@@ -87,7 +87,7 @@ fn action(kind: &str, it: &Json) -> Option<Action> {
         "accept" => Some(Action::Accept),
         "drop" => Some(Action::Drop),
         "reject" => Some(Action::Reject),
-        // A target of iptables that nft has no word for.
+        // Target of iptables without an nft equivalent.
         "xt" if it["type"] == "target" && it["name"] == "REJECT" => Some(Action::Reject),
         "redirect" | "dnat" | "tproxy" | "fwd" => Some(Action::Redirect),
         "masquerade" | "snat" => Some(Action::SourceNat(new_source(it))),
@@ -101,7 +101,8 @@ fn action(kind: &str, it: &Json) -> Option<Action> {
     }
 }
 
-/// `masquerade to :1024-33767`, `snat to 10.0.0.1:1024-33767`. An address out of a map or a range may be any.
+/// Parses `masquerade to :1024-33767` and `snat to 10.0.0.1:1024-33767`. An address from a map or a
+/// range counts as any.
 fn new_source(it: &Json) -> NewSource {
     let port = |json: &Json| json.as_u64().and_then(|port| port.try_into().ok());
     let range = |json: &Json| Some((port(json.get(0)?)?, port(json.get(1)?)?));
@@ -112,14 +113,14 @@ fn new_source(it: &Json) -> NewSource {
     NewSource { address, ports }
 }
 
-/// `ip saddr set 10.0.0.100`
+/// Parses `ip saddr set 10.0.0.100`.
 fn set_source(it: &Json) -> Option<Action> {
     let field = it.pointer("/key/payload/field")?;
     let vip = it["value"].as_str()?.parse().ok()?;
     (field == "saddr").then_some(Action::SetSource(vip))
 }
 
-/// One comparison, and what it takes for granted of a packet.
+/// Parses one comparison, with the conditions that it implies.
 fn conditions(it: &Json) -> Vec<Condition> {
     let (subject, mut conditions) = subject(&it["left"]);
     let values = match it["right"].as_str() {
@@ -134,7 +135,7 @@ fn conditions(it: &Json) -> Vec<Condition> {
     conditions
 }
 
-/// What is compared, if it is known here.
+/// Property on the left of a comparison, if it is known here.
 fn subject(left: &Json) -> (Option<Subject>, Vec<Condition>) {
     if let Some(payload) = left.get("payload") {
         let (protocol, field) = (word(payload, "protocol"), word(payload, "field"));
@@ -175,7 +176,7 @@ fn subject(left: &Json) -> (Option<Subject>, Vec<Condition>) {
     (subject, Vec::new())
 }
 
-/// `ct state vmap { established : accept }`
+/// Parses `ct state vmap { established : accept }`.
 fn map(it: &Json) -> Option<(Vec<Condition>, Action)> {
     let (subject, taken) = subject(&it["key"]);
     let subject = subject?;

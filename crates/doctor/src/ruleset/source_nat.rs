@@ -7,15 +7,15 @@ use std::ops::RangeInclusive;
 use super::walk::MAX_DEPTH;
 use super::{Action, Chain, Condition, JudgedPacket, Rule, Ruleset, Subject, Table, Tool, Value, Values};
 
-/// Lowest port that a rule of ours picks: the ones below are for services.
+/// Lowest port for rules that doctor suggests: lower ones are for services.
 const FIRST_PORT: u16 = 1024;
 
 /// New source of a translated connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct NewSource {
-    /// The address. With `None` the kernel takes one of the interface by which packets leave.
+    /// Source address; `None` if the kernel picks one of the outgoing interface.
     pub(super) address: Option<IpAddr>,
-    /// First and last port. With `None` the kernel keeps the port of the connection, or takes any.
+    /// First and last port; `None` if the kernel keeps the port of the connection, or picks any.
     pub(super) ports: Option<(u16, u16)>,
 }
 
@@ -28,7 +28,7 @@ pub struct OwnPorts {
     pub ports: RangeInclusive<u16>,
 }
 
-/// A rule that may give a connection of others one of convey's source ports.
+/// Rule that may give a connection of another host one of convey's source ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CollidingRule {
     /// Program that changes the table.
@@ -39,15 +39,15 @@ pub struct CollidingRule {
     pub table: String,
     /// The chain.
     pub chain: String,
-    /// The rule by its handle or number.
+    /// Handle (nft) or number (iptables) of the rule.
     pub rule: u64,
-    /// Commands that insert a rule before it, which picks other ports. Empty if the rule has
-    /// conditions that are not known here, or if no ports are left.
+    /// Commands that insert a rule with other ports before it. Empty if the rule has conditions
+    /// that are not known here, or if no ports are left.
     pub mend: Vec<String>,
 }
 
 impl CollidingRule {
-    /// For an operator: `rule 5 of chain POSTROUTING (iptables, table nat)`.
+    /// Place of the rule for messages: `rule 5 of chain POSTROUTING (iptables, table nat)`.
     pub fn place(&self) -> String {
         match self.tool {
             Tool::Nft => format!(
@@ -72,7 +72,7 @@ impl OwnPorts {
         is_ours && source.ports.is_none_or(meets)
     }
 
-    /// The larger range beside these ports, for others.
+    /// Larger port range that remains for others beside these ports.
     pub fn others(&self) -> Option<RangeInclusive<u16>> {
         let below = FIRST_PORT..=self.ports.start().saturating_sub(1);
         let above = self.ports.end().saturating_add(1).max(FIRST_PORT)..=u16::MAX;
@@ -96,14 +96,14 @@ impl Ruleset {
     }
 }
 
-/// How a chain certainly ends.
+/// Certain end of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// Nothing has decided.
+    /// No rule decided.
     Through,
-    /// This table is done; the kernel goes on with other tables.
+    /// Evaluation of this table is done; the kernel continues with other tables.
     Accepted,
-    /// The connection has its source.
+    /// The connection has its translated source.
     Translated,
 }
 
@@ -112,14 +112,14 @@ struct Search<'a, 'b> {
     table: &'a Table,
     packet: &'a JudgedPacket,
     own: &'a OwnPorts,
-    /// Open conditions of the rules so far that pick a source that is not ours.
+    /// Undecided conditions of earlier rules that pick a source that is not convey's.
     safe: &'b mut Vec<Vec<&'a Condition>>,
     found: &'b mut Vec<CollidingRule>,
 }
 
 impl<'a> Search<'a, '_> {
-    /// Follows the connection through a chain. `open` are the conditions of the rules that jump to
-    /// it which may hold or not.
+    /// Follows the connection through a chain. `open` are the undecided conditions of the rules
+    /// that jump to it.
     fn chain(&mut self, chain: &'a Chain, open: &[&'a Condition], depth: u8) -> End {
         for rule in &chain.rules {
             let Some(more) = self.open(rule) else { continue };
@@ -149,7 +149,7 @@ impl<'a> Search<'a, '_> {
         End::Through
     }
 
-    /// The conditions of a rule that may hold or not; `None` if one does not hold.
+    /// Undecided conditions of a rule; `None` if a condition does not hold.
     fn open(&self, rule: &'a Rule) -> Option<Vec<&'a Condition>> {
         let mut open = Vec::new();
         for condition in &rule.conditions {
@@ -185,7 +185,7 @@ impl<'a> Search<'a, '_> {
         });
     }
 
-    /// The rule once more with other ports, to be inserted before it.
+    /// Command that inserts a copy of the rule with other ports before it.
     fn mend(
         &self,
         chain: &Chain,
@@ -244,7 +244,7 @@ impl Condition {
         matches!(self, Condition::Is { subject: of, .. } if *of == subject)
     }
 
-    /// As the program takes it; `None` where that is not known.
+    /// Condition in the syntax of the program; `None` if that is unknown.
     fn text(&self, tool: Tool) -> Option<String> {
         let Condition::Is { subject, values, negated } = self else { return None };
         let texts: Vec<String> = match values {
@@ -297,7 +297,7 @@ impl Condition {
 }
 
 impl Values {
-    /// `ip saddr` or `ip6 saddr`, by the family of the addresses; `None` for a named set.
+    /// `ip saddr` or `ip6 saddr`, depending on the family of the addresses; `None` for a named set.
     fn family_key(&self, field: &str) -> Option<&'static str> {
         let Values::These(values) = self else { return None };
         let is_v6 = values.iter().any(|value| match value {
@@ -349,7 +349,7 @@ mod tests {
         found(read_save(&text, Tool::Iptables))
     }
 
-    /// A table of nft with one rule for each list of expressions.
+    /// nft table with one rule for each list of expressions.
     fn listed(rules: &[&str]) -> Vec<Table> {
         let rules = rules.iter().enumerate().map(|(number, expr)| {
             let handle = number + 4;

@@ -1,39 +1,40 @@
-//! A rule, or a policy, that takes a packet: in words, and the command that lets the packet pass. Pure.
+//! Rule or policy that takes a packet, its description, and the command that lets the packet pass.
+//! Pure.
 
 use std::net::IpAddr;
 
 use super::{JudgedPacket, PacketEnd, Tool};
 
-/// What a rule does with a packet that it takes.
+/// Effect of a rule on a packet that it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TakenHow {
-    /// Nobody is told.
+    /// Drops the packet without an error to the sender.
     Drops,
-    /// Its sender is told.
+    /// Rejects the packet with an error to the sender.
     Rejects,
-    /// It goes to another port, host or interface.
+    /// Redirects the packet to another port, host or interface.
     Redirects,
 }
 
-/// Who takes a packet for certain.
+/// Rule or policy that certainly takes a packet.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TakingRule {
-    /// What becomes of the packet.
+    /// Effect on the packet.
     pub how: TakenHow,
-    /// What the table is changed with.
+    /// Program that changes the table.
     pub tool: Tool,
-    /// `inet`, `ip` and so on.
+    /// Address family: `inet`, `ip` and so on.
     pub family: String,
-    /// The table.
+    /// Name of the table.
     pub table: String,
-    /// The chain.
+    /// Name of the chain.
     pub chain: String,
-    /// The rule by its handle or number; `None`: the chain's policy.
+    /// Handle or number of the rule; `None` for the policy of the chain.
     pub rule: Option<u64>,
 }
 
 impl TakingRule {
-    /// For an operator: `rule 5 of chain INPUT (iptables, table filter) drops`.
+    /// Description for messages: `rule 5 of chain INPUT (iptables, table filter) drops`.
     pub(crate) fn told(&self) -> String {
         let TakingRule { how, tool, family, table, chain, rule } = self;
         let by = match rule {
@@ -53,8 +54,8 @@ impl TakingRule {
         format!("{by} of chain {chain} ({place}) {does}")
     }
 
-    /// The commands that put rules for such packets before it: one for all addresses of a protocol and a port. Without a port only
-    /// the protocol tells packets.
+    /// Commands that insert rules for such packets before it, one for all addresses of a protocol
+    /// and a port. Without a port the rule matches by protocol only.
     pub(crate) fn mend(&self, packets: &[&JudgedPacket]) -> Vec<String> {
         let mut all: Vec<(SparedPackets, Vec<IpAddr>)> = Vec::new();
         for packet in packets {
@@ -94,12 +95,12 @@ impl TakingRule {
     }
 }
 
-/// What tells packets from others, but for the address of their server or VIP.
+/// Match of packets to let through, without the address of their server or VIP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct SparedPackets {
     is_v6: bool,
     protocol: &'static str,
-    /// `d` if they are told by their destination, `s` by their source.
+    /// `d` to match the destination, `s` to match the source.
     side: char,
     port: Option<u16>,
     has_ip: bool,

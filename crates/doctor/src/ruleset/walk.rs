@@ -1,4 +1,4 @@
-//! What rules do to a packet. Pure.
+//! Effect of rules on a packet. Pure.
 
 use std::net::IpAddr;
 
@@ -6,18 +6,18 @@ use convey_model::Prefix;
 
 use super::{Action, Base, Chain, Condition, Rule, Ruleset, Subject, Table, TakenHow, TakingRule, Value};
 
-/// Jumps within jumps that are followed; the kernel allows 16.
+/// Depth of jumps that are followed; the kernel allows 16.
 pub(super) const MAX_DEPTH: u8 = 16;
 
-/// One end of a packet's way.
+/// Source or destination of a packet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PacketEnd {
-    /// Any client: it is not one certain host.
+    /// Any client, and not one certain host.
     #[default]
     Client,
-    /// This address.
+    /// Host with this address.
     Host(IpAddr),
-    /// An address that is not known.
+    /// Unknown address.
     Unknown,
 }
 
@@ -27,49 +27,49 @@ impl From<Option<IpAddr>> for PacketEnd {
     }
 }
 
-/// A packet. What is `None` may be anything.
+/// Packet to follow through the rules. `None` in a field means any value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JudgedPacket {
-    /// Of IPv6.
+    /// Whether the packet is IPv6.
     pub is_v6: bool,
     /// `tcp`, `udp`, `icmp` or `ipv6-icmp`.
     pub protocol: &'static str,
-    /// Its source.
+    /// Source address.
     pub source: PacketEnd,
-    /// Its destination.
+    /// Destination address.
     pub destination: PacketEnd,
-    /// Its source port.
+    /// Source port.
     pub source_port: Option<u16>,
-    /// Its destination port.
+    /// Destination port.
     pub destination_port: Option<u16>,
-    /// The interface by which it came.
+    /// Incoming interface.
     pub in_interface: Option<String>,
-    /// The interface by which it leaves.
+    /// Outgoing interface.
     pub out_interface: Option<String>,
-    /// What connection tracking says of it: `new` or `established`.
+    /// State in connection tracking: `new` or `established`.
     pub state: &'static str,
 }
 
-/// What becomes of a packet.
+/// Fate of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
-    /// It passes, or may pass; its source is this then.
+    /// The packet passes, or may pass, with this source.
     Passes(PacketEnd),
-    /// It is taken for certain.
+    /// A rule certainly takes the packet.
     Lost(TakingRule),
 }
 
-/// How a chain ends.
+/// End of a chain.
 enum End {
     Accept,
-    /// Nothing has decided.
+    /// No rule decided.
     Through,
-    /// By this chain, and by this rule of it.
+    /// Taken by the chain of this name, and by this rule.
     Taken(TakenHow, String, Option<u64>),
 }
 
 impl Ruleset {
-    /// What the chains of these hooks do to a packet, in this order.
+    /// Fate of a packet in the chains of these hooks, in order.
     pub fn fate(&self, packet: &JudgedPacket, hooks: &[&str]) -> Fate {
         let mut packet = packet.clone();
         for hook in hooks {
@@ -91,7 +91,7 @@ impl Ruleset {
         Fate::Passes(packet.source)
     }
 
-    /// The base chains of a hook, in the order in which a packet meets them.
+    /// Base chains of a hook, in the order in which a packet passes them.
     pub(super) fn chains(&self, hook: &str, packet: &JudgedPacket) -> Vec<(&Table, &Chain, &Base)> {
         let of_ip = if packet.is_v6 { "ip6" } else { "ip" };
         let tables = self.tables.iter().filter(|table| ["inet", "netdev", of_ip].contains(&&*table.family));
@@ -116,7 +116,7 @@ impl Base {
 struct Walk<'a> {
     table: &'a Table,
     packet: &'a mut JudgedPacket,
-    /// A rule that cannot be judged may have accepted it.
+    /// Whether a rule that cannot be evaluated may have accepted the packet.
     may_pass: bool,
 }
 
@@ -148,7 +148,7 @@ impl Walk<'_> {
                         self.may_pass |= matches!(self.jump(&to, depth), End::Accept);
                         self.packet.source = source;
                     }
-                    // What follows here is not looked at then.
+                    // If the conditions hold, the packet skips the rest of this chain.
                     (Action::Goto(_) | Action::Return, None) => self.may_pass = true,
                     _ => {}
                 }
@@ -168,7 +168,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The action itself, or the one that a map names. A map that cannot be judged may accept.
+    /// The action itself, or the one that a map selects. A map that cannot be evaluated may accept.
     fn resolve(&mut self, action: &Action) -> Option<Action> {
         let Action::Map(subject, pairs) = action else { return Some(action.clone()) };
         for (value, action) in pairs {
@@ -181,7 +181,7 @@ impl Walk<'_> {
         None
     }
 
-    /// Whether all conditions hold; `None` if that cannot be told.
+    /// Whether all conditions hold; `None` if that is undecided.
     fn holds(&self, rule: &Rule) -> Option<bool> {
         let mut all = Some(true);
         for condition in &rule.conditions {
@@ -200,7 +200,7 @@ impl Walk<'_> {
 }
 
 impl JudgedPacket {
-    /// Whether a condition of a rule in `table` holds; `None` if it may or may not.
+    /// Whether a condition of a rule in `table` holds; `None` if that is undecided.
     pub(super) fn meets(&self, condition: &Condition, table: &Table) -> Option<bool> {
         let Condition::Is { subject, values, negated } = condition else { return None };
         let values = table.values(values)?;
@@ -269,7 +269,7 @@ fn address(is: PacketEnd, value: &Value) -> Option<bool> {
     }
 }
 
-/// Whether an address is one of a network.
+/// Whether an address is in a network.
 pub(crate) fn within(ip: IpAddr, network: IpAddr, len: u8) -> bool {
     Prefix::of(network, len).contains(ip)
 }

@@ -1,4 +1,4 @@
-//! Whether a server that gets packets for the VIP has it, and keeps it to itself. Pure.
+//! Whether a server has the VIP if its packets need it, and does not answer ARP for it. Pure.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use super::setup::ServerSetup;
 use super::{finding, script};
 use crate::{Diagnosis, Severity};
 
-/// What is wrong with it.
+/// Findings about the VIP's interface and prefix, and ARP.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     match setup.dsr {
         DsrKind::L2 | DsrKind::Ipip | DsrKind::Gue => [place(setup, facts), silence(setup, facts)].concat(),
@@ -63,7 +63,8 @@ fn place(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     )
 }
 
-/// Whether nobody could reach the host by this interface without the VIP. A link-local address is for neighbours alone.
+/// Whether the VIP is the only address of this interface that others can reach. Only neighbours
+/// reach a link-local address.
 fn is_only_address(vip: IpAddr, link: &HostLink) -> bool {
     let is_other = |ip: &IpAddr| match ip {
         IpAddr::V4(_) => vip.is_ipv4() && *ip != vip,
@@ -72,7 +73,8 @@ fn is_only_address(vip: IpAddr, link: &HostLink) -> bool {
     !link.addresses.iter().any(|(ip, _)| is_other(ip))
 }
 
-/// IPv6 needs no setting: neighbours are told only of the addresses of the interface that is asked.
+/// Finding for a server that answers ARP for the VIP. IPv6 needs no setting: a host answers only
+/// for addresses of the interface that the request comes in on.
 fn silence(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     let vip = setup.vip;
     let on_lo = facts.links_with(vip).any(|link| link.is_loopback);
@@ -81,7 +83,7 @@ fn silence(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     }
     let is_loud = |link: &HostLink| link.arp_ignore == 0 || link.arp_announce < 2;
     let has_v4 = |link: &HostLink| link.addresses.iter().any(|(ip, _)| ip.is_ipv4());
-    // It is asked where others are that have the VIP's network.
+    // ARP requests for the VIP arrive on the interface with the VIP's network.
     let asked: Vec<&HostLink> = match facts.way_in(vip, None) {
         Some(link) => vec![link],
         None => facts.links.iter().filter(|link| !link.is_loopback && has_v4(link)).collect(),

@@ -1,4 +1,4 @@
-//! Whether the host's own packet filter lets clients in and answers out. Pure.
+//! Whether the host's own packet filter lets requests in and answers out. Pure.
 
 use super::facts::ServerFacts;
 use super::nat::answer;
@@ -8,7 +8,7 @@ use super::setup::ServerSetup;
 use crate::ruleset::{Fate, HOOKS_IN, HOOKS_OUT, JudgedPacket, PacketEnd, TakenHow};
 use crate::{Diagnosis, Severity};
 
-/// What is wrong with it.
+/// Findings for rules that take requests or answers.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     let of_port = |port: &u16| {
         let port = *port;
@@ -39,7 +39,8 @@ fn service(setup: &ServerSetup, facts: &ServerFacts, port: u16, protocol: &'stat
     of_clients().or_else(to_clients).or_else(|| near(setup, facts, port, &request))
 }
 
-/// Rules may let the balancer in and take packets of others on the link. It may be meant, so it is a warning.
+/// Finding for rules that let the balancer in and take packets of other hosts on the link. That may
+/// be intended, so it is a warning.
 fn near(setup: &ServerSetup, facts: &ServerFacts, port: u16, request: &JudgedPacket) -> Option<Diagnosis> {
     let NearClients { network, clients } = NearClients::of(setup, facts)?;
     let protocol = request.protocol;
@@ -64,11 +65,11 @@ fn diagnosis(fate: Fate, packet: &JudgedPacket, whose: &str) -> Option<Diagnosis
     let (check, why) = match taken.how {
         TakenHow::Drops => ("firewall-drops", "Clients wait in vain until they give up."),
         TakenHow::Rejects => ("firewall-rejects", "Clients are refused, or see their answers refused."),
-        // To a container of the service, say.
+        // For example to a container of the service.
         TakenHow::Redirects => return None,
     };
     let seen = format!("{} {whose}", taken.told());
-    // To any address: health checks come to this host's own.
+    // The commands match any address: health checks come to this host's own.
     let (source, destination) = (PacketEnd::Unknown, PacketEnd::Unknown);
     let mend = taken.mend(&[&JudgedPacket { source, destination, ..packet.clone() }]);
     Some(Diagnosis { mend, ..Diagnosis::error(check, seen, why) })

@@ -1,6 +1,6 @@
-//! Looks at a server of direct server return.
+//! Checks of a server of direct server return.
 //!
-//! `gather` asks the host, the other files judge what it said.
+//! `gather` collects facts about the host, the other files judge them.
 
 mod address;
 mod facts;
@@ -20,10 +20,11 @@ use super::{Diagnosis, Examination, Severity};
 use facts::ServerFacts;
 use setup::ServerSetup;
 
-/// What keeps this host from answering clients of the VIP; with a port: of that service.
+/// Faults that keep this host from answering clients of the VIP; with a port, clients of that
+/// service.
 ///
 /// # Errors
-/// The host cannot be looked at: words for an operator.
+/// Operator-facing message: the host cannot be examined.
 pub fn look(vip: IpAddr, port: Option<u16>) -> Result<Examination, String> {
     let facts = gather::facts(vip)?;
     let unseen = way_out::unseen(&ServerSetup::of(vip, port, &facts), &facts);
@@ -31,7 +32,7 @@ pub fn look(vip: IpAddr, port: Option<u16>) -> Result<Examination, String> {
     Ok(Examination { not_looked_at, ..judge(vip, port, &facts).into() })
 }
 
-/// The same of what was seen.
+/// Findings from the facts about the host.
 fn judge(vip: IpAddr, port: Option<u16>, facts: &ServerFacts) -> Vec<Diagnosis> {
     let setup = ServerSetup::of(vip, port, facts);
     [
@@ -45,7 +46,7 @@ fn judge(vip: IpAddr, port: Option<u16>, facts: &ServerFacts) -> Vec<Diagnosis> 
     .concat()
 }
 
-/// What was found on this host.
+/// Finding for this host.
 fn finding(check: &'static str, severity: Severity, seen: String, why: &str, mend: Vec<String>) -> Diagnosis {
     Diagnosis { check, severity, seen, why: why.to_owned(), on: None, mend }
 }

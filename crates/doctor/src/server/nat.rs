@@ -1,4 +1,4 @@
-//! Whether answers of a server of `dsr = "l3"` get the VIP. Pure.
+//! Whether answers of a server of `dsr = "l3"` get the VIP as their source. Pure.
 
 use convey_model::DsrKind;
 
@@ -12,7 +12,7 @@ use crate::{Diagnosis, Severity};
 
 const WHY: &str = "Clients wait for answers from the VIP, and ignore those from this server's own address.";
 
-/// What is wrong with it.
+/// Findings for missing or wrong rules.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     match setup.dsr {
         DsrKind::L2 | DsrKind::Ipip | DsrKind::Gue => Vec::new(),
@@ -61,7 +61,7 @@ fn rewriting(setup: &ServerSetup, facts: &ServerFacts) -> Option<Diagnosis> {
     port(setup, facts, rule, of_table(rule))
 }
 
-/// The rules are there, for this address and interface: so it is port or protocol, or nothing.
+/// Finding for a port or protocol that the rules leave out, when address and interface are right.
 fn port(
     setup: &ServerSetup,
     facts: &ServerFacts,
@@ -94,13 +94,13 @@ fn is_rewritten(setup: &ServerSetup, facts: &ServerFacts, port: u16, protocol: &
     };
     let packet = answer(setup, facts, port, protocol);
     let fate = facts.rules.fate(&packet, HOOKS_OUT);
-    // Where it is dropped is another check's affair.
+    // The firewall check reports a dropped answer.
     matches!(fate, Fate::Lost(_))
         || fate == Fate::Passes(PacketEnd::Host(setup.vip))
         || facts.tc.iter().any(by_tc)
 }
 
-/// An answer to a client.
+/// Answer of the service to a client.
 pub(super) fn answer(
     setup: &ServerSetup,
     facts: &ServerFacts,

@@ -1,4 +1,4 @@
-//! Clients on the network by which the balancer's packets come. Pure.
+//! Clients on the network that the balancer's packets come from. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,19 +7,19 @@ use convey_model::Prefix;
 use super::facts::{ServerFacts, is_single};
 use super::setup::ServerSetup;
 
-/// So many addresses are tried at each end of a network.
+/// Most addresses that are tried at each end of a network.
 const MAX_TRIED: u128 = 1_024;
 
-/// Two that may be there: the first and the last address that nobody is known to have.
+/// Two possible clients: the first and the last address that no known host has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NearClients {
-    /// Their network, as rules have it.
+    /// Network of the clients, in the form that rules take.
     pub(super) network: Prefix,
     pub(super) clients: [IpAddr; 2],
 }
 
 impl NearClients {
-    /// `None` if the network is not known, or has no address left.
+    /// Returns `None` if the network is unknown, or has no free address.
     pub(super) fn of(setup: &ServerSetup, facts: &ServerFacts) -> Option<NearClients> {
         let link = facts.way_in(setup.vip, setup.server)?;
         let is_network =
@@ -35,7 +35,7 @@ impl NearClients {
                 || facts.links_with(ip).next().is_some()
                 || facts.neighbours.iter().any(|(neighbour, _)| *neighbour == ip)
         };
-        // The first and the last of all are of no host.
+        // The first and the last address of a network belong to no host.
         let tried = 1..hosts.min(MAX_TRIED);
         let low = tried.clone().map(|n| address(own, base + n)).find(|ip| !is_known(*ip))?;
         let high = tried.map(|n| address(own, base + hosts - n)).find(|ip| !is_known(*ip))?;
@@ -43,7 +43,7 @@ impl NearClients {
     }
 }
 
-/// The bits of an address that tell hosts of one network.
+/// Host bits of an address.
 fn host_mask(ip: IpAddr, len: u8) -> u128 {
     let bits = if ip.is_ipv4() { 32 } else { 128 };
     let hosts = bits - u32::from(len).min(bits);
@@ -57,7 +57,7 @@ fn bits(ip: IpAddr) -> u128 {
     }
 }
 
-/// Of the same family as `like`.
+/// Address from bits, of the same family as `like`.
 fn address(like: IpAddr, bits: u128) -> IpAddr {
     match like {
         IpAddr::V4(_) => Ipv4Addr::from_bits(bits as u32).into(),

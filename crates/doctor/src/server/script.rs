@@ -1,4 +1,4 @@
-//! The commands that set a server up: the project's scripts with their variables. Pure.
+//! Commands that set a server up: the project's scripts with their variables. Pure.
 
 use std::net::IpAddr;
 
@@ -8,10 +8,10 @@ use super::facts::ServerFacts;
 use super::setup::ServerSetup;
 use crate::ruleset::SourceRule;
 
-/// What has no answer on this host.
+/// Placeholder for the balancer's address, if this host does not know it.
 pub(super) const BALANCER: &str = "BALANCER_ADDRESS";
 
-/// The variables of a script for `dsr = "l3"`.
+/// Variables of a script for `dsr = "l3"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ScriptVariables {
     name: &'static str,
@@ -24,7 +24,7 @@ pub(super) struct ScriptVariables {
 }
 
 impl ScriptVariables {
-    /// As they should be, where nothing is set yet.
+    /// Variables to set a server up that has no rules yet.
     pub(super) fn wanted(setup: &ServerSetup, facts: &ServerFacts) -> ScriptVariables {
         ScriptVariables {
             name: "dsr-server-nft.sh",
@@ -37,7 +37,7 @@ impl ScriptVariables {
         }
     }
 
-    /// As they are, by the rules of one table: a family each.
+    /// Variables of the existing rules of one table; each rule is for one family.
     pub(super) fn of_rules(rules: &[&SourceRule]) -> ScriptVariables {
         let mut variables = ScriptVariables {
             name: "dsr-server-nft.sh",
@@ -62,7 +62,7 @@ impl ScriptVariables {
         variables
     }
 
-    /// With another port too.
+    /// Adds a port.
     pub(super) fn and_port(mut self, port: u16) -> ScriptVariables {
         let port = port.to_string();
         self.ports.retain(|of| *of != port);
@@ -70,30 +70,30 @@ impl ScriptVariables {
         self
     }
 
-    /// With another protocol too.
+    /// Adds a protocol.
     pub(super) fn and_protocol(mut self, protocol: &str) -> ScriptVariables {
         add(&mut self.protocols, [protocol.to_owned()]);
         self
     }
 
-    /// With another interface.
+    /// Sets another interface.
     pub(super) fn by(self, interface: &str) -> ScriptVariables {
         ScriptVariables { interface: interface.to_owned(), ..self }
     }
 
-    /// With another VIP of its family.
+    /// Sets another VIP of its family.
     pub(super) fn for_vip(mut self, vip: IpAddr) -> ScriptVariables {
         replace(&mut self.vips, vip);
         self
     }
 
-    /// With another address of this host of its family.
+    /// Sets another address of this host of its family.
     pub(super) fn for_server(mut self, server: IpAddr) -> ScriptVariables {
         replace(&mut self.servers, server);
         self
     }
 
-    /// The command that sets this.
+    /// Command that sets the rules.
     pub(super) fn up(&self, facts: &ServerFacts) -> String {
         let ports = if self.ports.is_empty() { "PORT".to_owned() } else { joined(&self.ports) };
         let servers =
@@ -105,7 +105,7 @@ impl ScriptVariables {
             format!("SERVER={}", quoted(&servers)),
             format!("BALANCERS={}", quoted(&balancers)),
         ];
-        // The script's own choice is both.
+        // Both protocols are the script's default.
         if self.protocols.len() == 1 {
             words.push(format!("PROTOCOLS={}", self.protocols[0]));
         }
@@ -114,13 +114,14 @@ impl ScriptVariables {
         words.join(" ")
     }
 
-    /// The command that takes it back.
+    /// Command that removes the rules.
     pub(super) fn down(&self, facts: &ServerFacts) -> String {
         format!("INTERFACE={} {}/{} down", self.interface, facts.scripts, self.name)
     }
 }
 
-/// The command that gives a server the VIP and keeps others from hearing of it; of one behind a tunnel it also has packets taken out.
+/// Command that adds the VIP to a server and silences ARP for it; behind a tunnel it also enables
+/// decapsulation.
 pub(super) fn with_vip(setup: &ServerSetup, facts: &ServerFacts) -> String {
     let (vip, scripts) = (setup.vip, &facts.scripts);
     let kind = match setup.dsr {

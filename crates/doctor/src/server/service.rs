@@ -1,4 +1,4 @@
-//! Whether the service listens where packets come to. Pure.
+//! Whether the service listens on the address that packets come to. Pure.
 
 use std::net::IpAddr;
 
@@ -8,12 +8,12 @@ use super::facts::{ServerFacts, ServerSocket};
 use super::setup::ServerSetup;
 use crate::{Diagnosis, Severity};
 
-/// What is wrong with it.
+/// Findings about sockets of the service.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     setup.ports.iter().filter_map(|port| listening(setup, facts, *port)).collect()
 }
 
-/// The protocols of the service on a port; TCP if nobody listens.
+/// Protocols of the service on a port; TCP if no socket listens.
 pub(super) fn protocols(facts: &ServerFacts, port: u16) -> Vec<&'static str> {
     let is_used = |protocol: &&str| {
         facts.sockets.iter().any(|socket| socket.port == port && socket.protocol == **protocol)
@@ -62,7 +62,7 @@ fn listening(setup: &ServerSetup, facts: &ServerFacts, port: u16) -> Option<Diag
     })
 }
 
-/// A socket of UDP on every address may answer from another address than the VIP.
+/// Finding for a UDP socket on every address, which may answer from another address than the VIP.
 fn udp(setup: &ServerSetup, there: &[&ServerSocket], port: u16) -> Option<Diagnosis> {
     let is_udp = |socket: &&&ServerSocket| socket.protocol == "udp" && socket.hears(setup.vip);
     let on_vip = there.iter().filter(is_udp).any(|socket| socket.address == Some(setup.vip));
@@ -80,7 +80,7 @@ fn udp(setup: &ServerSetup, there: &[&ServerSocket], port: u16) -> Option<Diagno
     })
 }
 
-/// Who listens at all, for a port that was mistyped.
+/// Listening processes, as a hint for a mistyped port.
 fn others(facts: &ServerFacts) -> String {
     let is_open = |socket: &&ServerSocket| {
         socket.protocol == "tcp" && !socket.address.is_some_and(|ip| ip.is_loopback())
@@ -96,7 +96,7 @@ fn others(facts: &ServerFacts) -> String {
     if others.is_empty() { String::new() } else { format!("; there is {}", others.join(", ")) }
 }
 
-/// Without the number of the process.
+/// Name of a process without its number.
 fn name(process: &str) -> &str {
     process.split(" (").next().unwrap_or(process)
 }
@@ -106,7 +106,7 @@ fn at(ip: IpAddr, port: u16) -> String {
 }
 
 impl ServerSocket {
-    /// Whether it gets what is sent to an address.
+    /// Whether the socket receives packets to an address.
     pub(super) fn hears(&self, ip: IpAddr) -> bool {
         match self.address {
             None => true,

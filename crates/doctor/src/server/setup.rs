@@ -6,23 +6,23 @@ use convey_model::DsrKind;
 
 use super::facts::ServerFacts;
 
-/// What a server is to do.
+/// Intended role of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServerSetup {
     pub(super) vip: IpAddr,
-    /// Ports of the service: the one that was asked for, else those of the rules that are there.
+    /// Ports of the service: the requested one, else those of the existing rules.
     pub(super) ports: Vec<u16>,
     pub(super) dsr: DsrKind,
-    /// The address that packets come to.
+    /// Destination address of packets from the balancer.
     pub(super) server: Option<IpAddr>,
 }
 
 impl ServerSetup {
-    /// Tells by what is there.
+    /// Infers the setup from the facts about the host.
     pub(super) fn of(vip: IpAddr, port: Option<u16>, facts: &ServerFacts) -> ServerSetup {
         let rules = facts.source_rules();
         let is_listened_on = facts.sockets.iter().any(|socket| socket.address == Some(vip));
-        // The script sets it, or who has done the same by hand.
+        // The script sets these values, or an operator did so by hand.
         let is_silenced =
             facts.links.iter().any(|link| !link.is_loopback && link.arp_ignore > 0 && link.arp_announce > 1);
         let has_vip = facts.links_with(vip).next().is_some();

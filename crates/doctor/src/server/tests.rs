@@ -10,7 +10,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// An address of the lab, by its last digits.
+/// Address of the lab with these last digits.
 fn of_lab(v6: bool, last: u8) -> IpAddr {
     if v6 { ip(&format!("fd77::{last}")) } else { ip(&format!("10.77.0.{last}")) }
 }
@@ -19,7 +19,7 @@ fn vip(v6: bool) -> IpAddr {
     of_lab(v6, 100)
 }
 
-/// A server of `dsr = "l2"`, or else of `"l3"`, that answers clients.
+/// Server of `dsr = "l2"` or `"l3"` that answers clients.
 fn healthy(l2: bool, v6: bool) -> ServerFacts {
     let single = if v6 { 128 } else { 32 };
     let lo = HostLink {
@@ -87,7 +87,7 @@ fn look(v6: bool, facts: &ServerFacts) -> Vec<Diagnosis> {
     judge(vip(v6), Some(PORT), facts)
 }
 
-/// The only finding of what one change does to a healthy server: its name and its first command.
+/// Name and first command of the only finding after one change to a healthy server.
 fn found(l2: bool, v6: bool, change: impl Fn(&mut ServerFacts)) -> (&'static str, String) {
     let mut facts = healthy(l2, v6);
     change(&mut facts);
@@ -181,7 +181,7 @@ fn a_gateway_is_there_is_a_router_and_is_not_the_balancer() {
         let mend = format!("ip route replace default via {router} dev eth0");
         assert_eq!(gateway(|router| router.mac = None), ("gateway", mend.clone()));
         assert_eq!(gateway(|router| router.forwards = false), ("gateway", mend.clone()));
-        // Of several, or of none, nobody but the operator knows the right one.
+        // With several candidates, or none, only the operator knows the right one.
         for (routers, words) in
             [(vec![], "None was found on eth0."), (vec![router, of_lab(v6, 253)], "Routers on eth0: ")]
         {
@@ -297,7 +297,7 @@ fn a_firewall_lets_requests_in_and_answers_out() {
     }
 }
 
-/// Whoever takes packets to come from the balancer lets it in alone.
+/// An operator who expects packets from the balancer may let only the balancer in.
 #[test]
 fn a_firewall_that_lets_the_balancer_in_and_nobody_else_of_its_network_is_named() {
     let of = |exprs: &str| {
@@ -334,7 +334,7 @@ fn a_firewall_that_lets_the_balancer_in_and_nobody_else_of_its_network_is_named(
             assert!(found.seen.contains("requests of clients in 10.77.0.0/24 to port 80"), "{}", found.seen);
         }
     }
-    // One client, or some, are another matter.
+    // Rules for single clients are no finding.
     let one = rule(7, &[source("==", r#""10.77.0.201""#).as_str(), drop].join(","));
     let some = rule(
         7,
@@ -347,7 +347,7 @@ fn a_firewall_that_lets_the_balancer_in_and_nobody_else_of_its_network_is_named(
     }
 }
 
-/// A server behind a tunnel: the VIP on `lo`, as with `dsr = "l2"`, and a device.
+/// Server behind a tunnel: the VIP on `lo`, as with `dsr = "l2"`, and a device.
 fn behind_a_tunnel(v6: bool, device: &str) -> ServerFacts {
     let mut facts = healthy(true, v6);
     facts.links.push(HostLink { name: device.to_owned(), mtu: 1480, ..HostLink::default() });
@@ -388,7 +388,7 @@ fn a_server_behind_a_tunnel_takes_packets_out_and_lets_them_in() {
         ["VIP=10.77.0.100 KIND=gue SERVER=10.77.0.11 PORT=7000 MSS=clamp tc/dsr-server-tunnel.sh up"]
     );
 
-    // Others use such devices, too, and give them addresses.
+    // Other software uses such devices, too, and gives them addresses.
     let mut other = healthy(true, false);
     let addresses = vec![(ip("192.168.7.0"), 32)];
     other.links.push(HostLink { name: "tunl0".to_owned(), addresses, rp_filter: 1, ..HostLink::default() });

@@ -1,4 +1,4 @@
-//! Whether packets that come through a tunnel are taken out, and let in. Pure.
+//! Whether the server decapsulates packets of a tunnel, and lets them in. Pure.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use super::setup::ServerSetup;
 use super::{finding, script};
 use crate::{Diagnosis, Severity};
 
-/// What is wrong with it.
+/// Findings about tunnel devices and their rp_filter.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     if !setup.dsr.has_tunnel() {
         return Vec::new();
@@ -27,7 +27,7 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
             vec![script::with_vip(setup, facts)],
         );
     }
-    // The script brings all of them up.
+    // The script sets all devices up.
     let usual = if setup.vip.is_ipv4() { "tunl0" } else { "ip6tnl0" };
     let others =
         facts.links.iter().filter(|link| TUNNEL_DEVICES.contains(&link.name.as_str()) && link.name != usual);
@@ -42,7 +42,7 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
             vec![script::with_vip(setup, facts)],
         );
     }
-    // IPv6 is not looked back at.
+    // IPv6 has no reverse path filter.
     let is_strict = |link: &&&HostLink| setup.vip.is_ipv4() && link.rp_filter == STRICT;
     let Some(link) = there.iter().find(is_strict) else { return Vec::new() };
     let name = &link.name;
@@ -57,7 +57,7 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
     )
 }
 
-/// What takes out packets for an address: out of packets of IPv4, and of IPv6.
+/// Devices that decapsulate packets for an address: from IPv4, and from IPv6.
 fn devices(vip: IpAddr) -> [&'static str; 2] {
     match vip {
         IpAddr::V4(_) => ["tunl0", "ip6tnl0"],

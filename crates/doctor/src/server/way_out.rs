@@ -1,4 +1,4 @@
-//! How packets of clients come in, and how answers leave. Pure.
+//! Paths of requests to the server, and of its answers to clients. Pure.
 
 use std::net::IpAddr;
 
@@ -8,10 +8,10 @@ use super::setup::ServerSetup;
 use crate::ruleset::{Fate, HOOKS_IN, JudgedPacket};
 use crate::{Diagnosis, Severity, Unseen};
 
-/// So many routers of a link are named.
+/// Most routers of a link that a finding names.
 const MAX_NAMED: usize = 8;
 
-/// What is wrong with it.
+/// Findings about the routes and the gateway.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     let mut found: Vec<Diagnosis> = reverse_path(setup, facts).into_iter().collect();
     match &facts.way_out {
@@ -31,12 +31,12 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
     found
 }
 
-/// Without a default route clients may be on the link, or where another route leads.
+/// Whether clients may be on the link, or behind another route, without a default route.
 fn may_reach_clients(setup: &ServerSetup, facts: &ServerFacts) -> bool {
     facts.has_routers || facts.way_in(setup.vip, None).is_some()
 }
 
-/// What cannot be known without a default route.
+/// Check that cannot be made without a default route.
 pub(super) fn unseen(setup: &ServerSetup, facts: &ServerFacts) -> Option<Unseen> {
     let family = if setup.vip.is_ipv4() { "IPv4" } else { "IPv6" };
     let needs =
@@ -45,7 +45,7 @@ pub(super) fn unseen(setup: &ServerSetup, facts: &ServerFacts) -> Option<Unseen>
     is_unknown.then_some(Unseen { check: "client-route", needs })
 }
 
-/// The gateway by which answers leave.
+/// Finding for the gateway of answers.
 fn router(setup: &ServerSetup, way: &WayOut, facts: &ServerFacts) -> Option<Diagnosis> {
     let (router, seen) = (way.router?, facts.gateway.as_ref()?);
     let interface = &way.interface;
@@ -60,7 +60,7 @@ fn router(setup: &ServerSetup, way: &WayOut, facts: &ServerFacts) -> Option<Diag
             "Answers to clients behind routers leave this server by its gateway. They are lost.",
         );
     };
-    // It drops what comes with an address of its own as the source.
+    // The balancer drops packets with its own address as the source.
     if facts.vip_owner.as_ref() == Some(mac) || router == setup.vip {
         return found(
             Severity::Error,
@@ -68,7 +68,7 @@ fn router(setup: &ServerSetup, way: &WayOut, facts: &ServerFacts) -> Option<Diag
             "The balancer's host drops answers, for they have its own address as their source.",
         );
     }
-    // The router tells the VIP, which may be the balancer.
+    // If the VIP is on the link, the router sends the error to the VIP, which may be the balancer.
     let has_vip_on_link = facts.links_with(setup.vip).any(|link| !link.is_loopback);
     let is_silent = !seen.forwards && !has_vip_on_link && hears_errors(setup, interface, facts);
     if !is_silent {
@@ -83,7 +83,7 @@ fn router(setup: &ServerSetup, way: &WayOut, facts: &ServerFacts) -> Option<Diag
     )
 }
 
-/// Which router it should be, as far as it can be known, and the command that makes it so.
+/// Hint about the right router, as far as known, and the command that sets it.
 fn right_router(interface: &str, routers: &[IpAddr]) -> (String, Vec<String>) {
     let command = "ip route replace default via";
     let found = match routers {
@@ -115,7 +115,7 @@ fn hears_errors(setup: &ServerSetup, interface: &str, facts: &ServerFacts) -> bo
     matches!(facts.rules.fate(&error, HOOKS_IN), Fate::Passes(_))
 }
 
-/// A gateway that answers short packets, and no long ones.
+/// Finding for a gateway that answers short packets, and no long ones.
 fn longest(way: &WayOut, facts: &ServerFacts) -> Option<Diagnosis> {
     let longest = facts.gateway.as_ref()?.longest?;
     let link = facts.links.iter().find(|link| link.name == way.interface)?;
@@ -133,7 +133,7 @@ fn longest(way: &WayOut, facts: &ServerFacts) -> Option<Diagnosis> {
     })
 }
 
-/// There is no such setting of IPv6.
+/// Finding for a strict rp_filter. IPv6 has no such setting.
 fn reverse_path(setup: &ServerSetup, facts: &ServerFacts) -> Option<Diagnosis> {
     let way_out = facts.way_out.as_ref().filter(|_| setup.vip.is_ipv4())?;
     let link = facts.way_in(setup.vip, setup.server)?;

@@ -1,7 +1,7 @@
-//! Rules of nftables and iptables that take the packets of clients or servers.
+//! Rules of nftables and iptables that drop, reject or redirect packets of clients or servers.
 //!
-//! [`packet`] says which packets matter, [`ruleset`](crate::ruleset) what becomes of them. A rule that may match only some
-//! of them is taken to be meant.
+//! [`packet`] lists the packets that matter, [`ruleset`](crate::ruleset) decides their fate. A rule
+//! that matches only some of these packets counts as intended.
 
 mod packet;
 
@@ -13,17 +13,17 @@ use super::Host;
 use crate::ruleset::{Fate, Ruleset, TakingRule};
 use crate::{Diagnosis, Unseen, masquerade};
 
-/// So many kinds of packets that a rule takes are named; the commands are for all.
+/// Most kinds of packets that a finding names for a rule; the commands cover all.
 const MAX_TOLD: usize = 4;
 
-/// What was found.
+/// Findings about the rules of this host.
 #[derive(Debug, Default)]
 pub(super) struct RulesSeen {
-    /// Rules that take packets of ours.
+    /// Findings for rules that take our packets.
     pub(super) findings: Vec<Diagnosis>,
-    /// The servers whose packets they take.
+    /// Servers whose packets the rules take.
     pub(super) servers: BTreeSet<IpAddr>,
-    /// What could not be listed.
+    /// Check that could not be made, if rules could not be listed.
     pub(super) unseen: Option<Unseen>,
 }
 
@@ -40,9 +40,9 @@ pub(super) fn look(host: &Host<'_>) -> RulesSeen {
     seen
 }
 
-/// A finding for each rule, with the commands for all packets that it takes.
+/// Builds a finding for each rule, with the commands for all packets that the rule takes.
 fn judge(mut rules: Ruleset, packets: &[Packet]) -> RulesSeen {
-    // The guard of convey, and the tables of its scripts.
+    // convey's own guard, and the tables of its scripts.
     rules.tables.retain(|table| !table.name.starts_with("convey"));
     let (mut seen, mut all) = (RulesSeen::default(), Vec::<(TakingRule, Vec<&Packet>)>::new());
     for packet in packets {

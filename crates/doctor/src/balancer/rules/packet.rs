@@ -1,4 +1,4 @@
-//! The packets that have to pass the rules of this host. Pure.
+//! Packets that the rules of this host have to let through. Pure.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,31 +7,31 @@ use convey_model::{Mode, Protocol};
 use super::super::Host;
 use crate::ruleset::{HOOKS_IN, HOOKS_OUT, JudgedPacket, PacketEnd};
 
-/// Whose packet it is.
+/// Peer of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// A client's, or one to a client.
+    /// A packet from or to a client.
     Client,
-    /// One to this server, or from it.
+    /// A packet from or to this server.
     Server(IpAddr),
 }
 
-/// A packet at some hooks.
+/// A packet with the hooks that it passes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Packet {
     pub(super) purpose: Purpose,
-    /// The hooks that it passes, in their order.
+    /// Netfilter hooks in the order in which the packet passes them.
     pub(super) hooks: &'static [&'static str],
     pub(super) judged: JudgedPacket,
 }
 
 const NEW: &str = "new";
 
-/// Frames of packet modes leave by packet sockets.
+/// Packet modes send frames through packet sockets, which only egress hooks see.
 const SENT: &[&str] = &["egress"];
 
 impl Packet {
-    /// For an operator.
+    /// Description of the packet for a message.
     pub(super) fn told(&self) -> String {
         let JudgedPacket { protocol, source_port, destination_port, .. } = self.judged;
         let protocol = protocol.to_uppercase();
@@ -53,12 +53,12 @@ impl Packet {
     }
 }
 
-/// All that have to pass: those of clients in proxy mode, and those to and from servers.
+/// All packets that have to pass: of clients in proxy mode, and from and to servers.
 pub(super) fn of(host: &Host<'_>) -> Vec<Packet> {
     let mut packets = Vec::new();
     for frontend in host.config.frontends_where(Mode::is_proxied) {
         for listen in &frontend.listen {
-            // The first port stands for a range.
+            // The first port represents a range.
             packets.extend(of_client(host, listen.first(), frontend.protocol));
         }
     }
@@ -113,7 +113,7 @@ fn to_server(host: &Host<'_>, at: SocketAddr) -> Packet {
     Packet { purpose: Purpose::Server(at.ip()), hooks: HOOKS_OUT, judged }
 }
 
-/// The packet, and one of the other direction.
+/// Returns the packet and its answer in the other direction.
 fn with_answer(question: Packet) -> [Packet; 2] {
     let hooks = if question.hooks == HOOKS_IN { HOOKS_OUT } else { HOOKS_IN };
     let of = question.judged.clone();

@@ -15,13 +15,13 @@ fn client() -> Packet {
     Packet { purpose: Purpose::Client, hooks: HOOKS_IN, judged }
 }
 
-/// The command that mends what is found, if something is.
+/// First command of the finding, if there is one.
 fn mended(tables: Vec<crate::ruleset::Table>) -> Option<String> {
     let mut found = judge(Ruleset { tables }, &[client()]).findings;
     found.pop().map(|mut finding| finding.mend.remove(0))
 }
 
-/// What comes of rules in the chain `input` of a table, with this policy.
+/// First command for rules in the chain `input` of a table with this policy, if they are at fault.
 fn followed(policy: &str, rules: &[Value]) -> Option<String> {
     let chain = |name: &str, hook: Option<&str>| match hook {
         Some(hook) => json!({ "chain": { "family": "inet", "table": "filter", "name": name, "handle": 1,

@@ -1,4 +1,4 @@
-//! Interfaces, ways, neighbours and sockets, as `ip` and `ss` say.
+//! Interfaces, routes, neighbours and sockets, from `ip` and `ss`.
 
 use std::fs;
 use std::net::IpAddr;
@@ -12,18 +12,18 @@ pub(super) fn links() -> Result<Vec<HostLink>, String> {
     Ok(ip(&["addr", "show", "up"])?.iter().map(link).collect())
 }
 
-/// How packets leave for an address; `None`: they do not.
+/// Route to an address; `None` if there is none.
 pub(super) fn way(to: IpAddr, from: Option<IpAddr>) -> Result<Option<WayOut>, String> {
     let (to, from) = (to.to_string(), from.map(|ip| ip.to_string()));
     let mut arguments = vec!["route", "get", &to];
     arguments.extend(from.iter().flat_map(|from| ["from", from.as_str()]));
-    // It fails where there is no route.
+    // The command fails if there is no route.
     let Ok(routes) = ip(&arguments) else { return Ok(None) };
     let way = |route: &Json| {
         let address = |key: &str| route[key].as_str().and_then(|text| text.parse().ok());
         let is_unicast = route["type"].as_str().is_none_or(|kind| kind == "unicast");
         let interface = route["dev"].as_str().filter(|_| is_unicast)?.to_owned();
-        // A gateway may be of the other family (`via`).
+        // The gateway may be of the other family (`via`).
         let via = || route["via"]["host"].as_str().and_then(|text| text.parse().ok());
         Some(WayOut { interface, router: address("gateway").or_else(via), source: address("prefsrc") })
     };
@@ -36,18 +36,19 @@ pub(super) fn has_routers(vip: IpAddr) -> Result<bool, String> {
     Ok(routes.iter().any(|route| route.get("gateway").is_some() || route.get("nexthops").is_some()))
 }
 
-/// Neighbours whose Ethernet address is known.
+/// Neighbours with a known Ethernet address.
 pub(super) fn neighbours() -> Result<Vec<(IpAddr, String)>, String> {
     let known = |it: &Json| Some((it["dst"].as_str()?.parse().ok()?, it["lladdr"].as_str()?.to_owned()));
     Ok(ip(&["neigh", "show"])?.iter().filter_map(known).collect())
 }
 
-/// Sockets that wait for clients.
+/// Listening sockets.
 pub(super) fn sockets() -> Result<Vec<ServerSocket>, String> {
     Ok(output("ss", &["-H", "-l", "-n", "-t", "-u", "-p"])?.lines().filter_map(socket).collect())
 }
 
-/// Where a socket takes packets of GUE out, of either family: `port 6080 gue`. Without the module `fou` there is none.
+/// Port of the socket that decapsulates GUE, of either family: `port 6080 gue`. Without the module
+/// `fou` there is none.
 pub(super) fn gue_port() -> Option<u16> {
     let port = |line: &str| line.strip_prefix("port ")?.split_once(" gue")?.0.trim().parse().ok();
     let of = |family: &str| {
@@ -78,18 +79,18 @@ fn link(it: &Json) -> HostLink {
     }
 }
 
-/// `02:00:0a:4d:00:01`
+/// Parses `02:00:0a:4d:00:01`.
 fn mac(text: &str) -> Option<[u8; 6]> {
     let bytes: Vec<u8> = text.split(':').filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
     bytes.try_into().ok()
 }
 
-/// `tcp LISTEN 0 511 10.0.0.11:80 0.0.0.0:* users:(("nginx",pid=12,fd=6))`
+/// Parses `tcp LISTEN 0 511 10.0.0.11:80 0.0.0.0:* users:(("nginx",pid=12,fd=6))`.
 fn socket(line: &str) -> Option<ServerSocket> {
     let mut fields = line.split_whitespace();
     let (protocol, local) = (fields.next()?.to_owned(), fields.nth(3)?);
     let (address, port) = local.rsplit_once(':')?;
-    // Of a socket that is bound to an interface it follows the address.
+    // If a socket is bound to an interface, `%` and its name follow the address.
     let address = address.split('%').next()?.trim_matches(['[', ']']);
     let address = if address == "*" { None } else { Some(address.parse().ok()?) };
     let process = fields.nth(1).and_then(process).unwrap_or_else(|| "a process".to_owned());

@@ -1,4 +1,4 @@
-//! Asks the host that doctor runs on.
+//! Gathers facts about the host that doctor runs on.
 
 mod host;
 mod near_routers;
@@ -11,16 +11,17 @@ use super::facts::{RouterFacts, ServerFacts, WayOut};
 use crate::ruleset::Ruleset;
 pub(super) use tc::TC_TABLE;
 
-/// Where packages put the scripts.
+/// Folder where packages install the scripts.
 const SCRIPTS: &str = "/usr/share/convey/tc";
 
-/// Addresses of nobody (RFC 5737, RFC 3849): the way to them is the way to clients far away.
+/// Documentation addresses (RFC 5737, RFC 3849): the route to them is the route to clients far
+/// away.
 const FAR: [&str; 2] = ["203.0.113.1", "2001:db8::1"];
 
-/// Everything that checks go by.
+/// All facts that the checks need.
 ///
 /// # Errors
-/// This process is not root's, or a program is missing.
+/// This process does not run as root, or a program is missing.
 pub(super) fn facts(vip: IpAddr) -> Result<ServerFacts, String> {
     if !rustix::process::geteuid().is_root() {
         return Err("doctor --server needs root, to read the packet filter and to see which process listens"
@@ -42,20 +43,20 @@ pub(super) fn facts(vip: IpAddr) -> Result<ServerFacts, String> {
     facts.vip_owner = vip_owner(vip, has_vip, &facts)?;
     facts.gateway = facts.way_out.as_ref().and_then(|way| gateway(way, far(vip), &facts));
     facts.routers = routers(vip, &facts)?;
-    // Last, for now it knows who was asked for.
+    // Last: the probes above have filled the neighbour table.
     facts.neighbours = host::neighbours()?;
     Ok(facts)
 }
 
-/// The way of answers, and this host's address there.
+/// Route of answers, with this host's source address.
 fn way_out(vip: IpAddr, has_vip: bool) -> Result<Option<WayOut>, String> {
     let Some(way) = host::way(far(vip), None)? else { return Ok(None) };
-    // Rules may send answers of the VIP another way.
+    // Policy rules may use another route for answers with the VIP as their source.
     let of_vip = if has_vip { host::way(far(vip), Some(vip))? } else { None };
     Ok(Some(of_vip.map_or(way.clone(), |of_vip| WayOut { source: way.source, ..of_vip })))
 }
 
-/// Who on the link has the VIP, besides this host.
+/// Ethernet address of another host on the link that has the VIP.
 fn vip_owner(vip: IpAddr, has_vip: bool, facts: &ServerFacts) -> Result<Option<String>, String> {
     if has_vip {
         return Ok(facts.way_in(vip, None).and_then(|link| near_routers::owner(vip, link)));
@@ -64,7 +65,7 @@ fn vip_owner(vip: IpAddr, has_vip: bool, facts: &ServerFacts) -> Result<Option<S
     Ok(way.and_then(|way| router::ethernet_address(vip, &way.interface)))
 }
 
-/// Routers that could be the gateway, if the one that is there does not do.
+/// Routers that could be the gateway, if the current one does not work.
 fn routers(vip: IpAddr, facts: &ServerFacts) -> Result<Vec<IpAddr>, String> {
     let does = |seen: &RouterFacts| seen.forwards && seen.mac.is_some() && seen.mac != facts.vip_owner;
     if facts.gateway.as_ref().is_none_or(does) {

@@ -1,4 +1,4 @@
-//! Looks for routers on a link, and for who has the VIP there.
+//! Finds the routers on a link, and the host that has the VIP there.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,16 +10,18 @@ use super::router::{Echo, checksum, ethernet_address};
 use crate::frames;
 use crate::server::facts::HostLink;
 
-/// Longer networks than this are not asked address by address; their known neighbours are.
+/// Shortest prefix whose addresses are probed one by one; in larger networks only known neighbours
+/// are.
 const SHORTEST_PREFIX: u8 = 24;
 
-/// The first port of the packets that tell routers, as `traceroute` has it; each address that is asked has a port of its own.
+/// First destination port of the probes, as in `traceroute`; each probed address has its own port.
 const FIRST_PORT: u16 = 33_434;
 
-/// So many addresses are asked at most.
+/// Most addresses that are probed.
 const MAX_ASKED: usize = 256;
 
-/// A router sends few ICMP errors a second to one host. After each round half a second without a frame ends it.
+/// Rounds of probes: a router sends few ICMP errors a second to one host. Half a second without a
+/// frame ends a round.
 const ROUNDS: u8 = 3;
 const TIMEOUTS: u32 = 10;
 const MAX_FRAMES: u32 = 4_096;
@@ -29,14 +31,14 @@ const ETHERTYPE_IPV4: [u8; 2] = [8, 0];
 /// All routers of a link (RFC 4291, 2.7.1).
 const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 
-/// The Ethernet address of who says on a link that it has `ip`.
+/// Ethernet address of the host that answers on a link for `ip`.
 pub(super) fn owner(ip: IpAddr, link: &HostLink) -> Option<String> {
     let from = own_address(link, ip).filter(|_| ip.is_ipv6());
     let answers = who_has(&interface(link)?, &[(ip, from)], false).ok()?;
     answers.get(&ip)?.first().map(|mac| text(*mac))
 }
 
-/// The addresses of routers on a link, but for those with the Ethernet address `not`.
+/// Addresses of routers on a link, without those at the Ethernet address `not`.
 pub(super) fn near(link: &HostLink, known: &[IpAddr], far: IpAddr, not: Option<&str>) -> Vec<IpAddr> {
     let found = match far {
         IpAddr::V4(far) => near_v4(link, known, far, not),
@@ -45,7 +47,8 @@ pub(super) fn near(link: &HostLink, known: &[IpAddr], far: IpAddr, not: Option<&
     found.into_iter().flatten().collect()
 }
 
-/// Each host on the link is sent a packet to somewhere else, with one hop left: routers say that it went no further.
+/// Sends each host on the link a packet to a distant address with one hop left; routers report that
+/// it expired.
 fn near_v4(link: &HostLink, known: &[IpAddr], far: Ipv4Addr, not: Option<&str>) -> Option<BTreeSet<IpAddr>> {
     let interface = interface(link)?;
     let IpAddr::V4(own) = own_address(link, far.into())? else { return None };
@@ -61,7 +64,7 @@ fn near_v4(link: &HostLink, known: &[IpAddr], far: Ipv4Addr, not: Option<&str>) 
             let packet = last_hop(own, far, FIRST_PORT + at as u16);
             frames::send(&mut sender, &[&to[..], &interface.mac?, &ETHERTYPE_IPV4, &packet].concat());
         }
-        // An interface may be busy: so many frames are looked at.
+        // On a busy interface a round ends after `MAX_FRAMES` frames.
         let (mut timeouts, mut looked_at) = (0, 0);
         while timeouts < TIMEOUTS && looked_at < MAX_FRAMES {
             match receiver.next() {
@@ -77,7 +80,7 @@ fn near_v4(link: &HostLink, known: &[IpAddr], far: Ipv4Addr, not: Option<&str>) 
     Some(found)
 }
 
-/// Routers of IPv6 belong to a group, and answer it.
+/// IPv6 routers on a link: they answer echo requests to the all-routers group.
 fn near_v6(link: &HostLink, not: Option<&str>) -> Option<BTreeSet<IpAddr>> {
     let echo = Echo::open(ALL_ROUTERS.into(), &link.name).ok()?;
     let is_own = |ip: &IpAddr| link.addresses.iter().any(|(own, _)| own == ip);
@@ -86,7 +89,7 @@ fn near_v6(link: &HostLink, not: Option<&str>) -> Option<BTreeSet<IpAddr>> {
     Some(echo.answered_by(ROUNDS).into_iter().filter(|ip| !is_own(ip) && is_other(ip)).collect())
 }
 
-/// Who may be a router: everybody on a small network, else whoever is known.
+/// Addresses that may be routers: all of a small network, else the known neighbours.
 fn candidates(link: &HostLink, known: &[IpAddr]) -> BTreeSet<IpAddr> {
     let mut all: BTreeSet<IpAddr> = known.iter().copied().filter(IpAddr::is_ipv4).collect();
     for (ip, len) in &link.addresses {
@@ -125,9 +128,9 @@ fn text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// A datagram without a payload whose first router is its last.
+/// UDP datagram without payload that the first router drops (TTL 1).
 fn last_hop(from: Ipv4Addr, to: Ipv4Addr, port: u16) -> Vec<u8> {
-    // 28 bytes, one hop, UDP; without a checksum of its own (RFC 768).
+    // 28 bytes, one hop, UDP; without a UDP checksum (RFC 768).
     let head = [0x45, 0, 0, 28, 0, 0, 0, 0, 1, UDP, 0, 0];
     let mut header = [&head[..], &from.octets(), &to.octets()].concat();
     let sum = checksum(&header).to_be_bytes();
@@ -136,7 +139,7 @@ fn last_hop(from: Ipv4Addr, to: Ipv4Addr, port: u16) -> Vec<u8> {
     [&header[..], &port, &port, &[0, 8, 0, 0]].concat()
 }
 
-/// The port of such a datagram that a router says went no further (ICMP type 11).
+/// Port of such a datagram that a router reported as expired (ICMP type 11).
 fn time_exceeded(frame: &[u8], to: Ipv4Addr) -> Option<u16> {
     let packet = frame.get(14..).filter(|_| frame[12..14] == ETHERTYPE_IPV4)?;
     let message = packet.get(usize::from(packet.first()? & 15) * 4..)?;

@@ -1,4 +1,4 @@
-//! Tries a router: whether it is there, whether it forwards, and how long packets to it may be.
+//! Probes a router: whether it answers, whether it forwards, and how long packets to it may be.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -10,26 +10,26 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::iproute::ip;
 
-/// The kernel gives up a neighbour after 3 seconds.
+/// Number of looks at the neighbour table; the kernel gives up after 3 seconds.
 const LOOKS: u32 = 80;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// How long an answer may take, and how often it is asked for.
+/// Wait for an answer, and number of requests.
 const PATIENCE: Duration = Duration::from_millis(500);
 const TRIES: u8 = 3;
 
-/// A router sends one ICMP error a second to a host that has had some.
+/// Attempts: a router sends one ICMP error a second to a host that has had some.
 const ERROR_TRIES: u8 = 6;
 
-/// Others are answered too: so many answers are looked at.
+/// Most answers that are read: the socket also receives those for other programs.
 const MAX_ANSWERS: u32 = 64;
 
-/// Lengths that links and tunnels have, in bytes; the longest first.
+/// MTUs of common links and tunnels in bytes, the longest first.
 const LENGTHS: [u32; 9] = [9000, 8900, 1500, 1492, 1480, 1450, 1420, 1400, 1280];
 
-/// The Ethernet address of a neighbour; `None` if nobody answers for it.
+/// Ethernet address of a neighbour; `None` if it does not answer.
 pub(super) fn ethernet_address(neighbour: IpAddr, interface: &str) -> Option<String> {
-    // A packet of ours has the kernel ask.
+    // Sending a packet makes the kernel resolve the neighbour.
     let echo = Echo::open(neighbour, interface).ok()?;
     let _ = echo.send(echo.header(), 0);
     let text = neighbour.to_string();
@@ -49,9 +49,9 @@ pub(super) fn ethernet_address(neighbour: IpAddr, interface: &str) -> Option<Str
     None
 }
 
-/// Whether the router on the way to `far` says that a packet with one hop left went no further.
+/// Whether the router on the path to `far` reports that a packet with one hop left expired.
 ///
-/// Where that cannot be tried, it is taken to forward.
+/// If the probe fails, returns `true`.
 pub(super) fn forwards(far: IpAddr) -> bool {
     let tried = || -> std::io::Result<bool> {
         let any: IpAddr = if far.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
@@ -69,7 +69,7 @@ pub(super) fn forwards(far: IpAddr) -> bool {
             socket.send(b"convey doctor")?;
             match socket.recv(&mut [0; 64]) {
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-                // An ICMP error of the router's.
+                // An ICMP error from the router.
                 _ => return Ok(true),
             }
         }
@@ -78,7 +78,8 @@ pub(super) fn forwards(far: IpAddr) -> bool {
     tried().unwrap_or(true)
 }
 
-/// The longest packet, of those that fit the interface, that the router answers; `None` if it answers no echo request at all.
+/// Longest packet within the MTU of the interface that the router answers; `None` if it answers no
+/// echo request at all.
 pub(super) fn longest_answer(router: IpAddr, interface: &str, mtu: u32) -> Option<u32> {
     let echo = Echo::open(router, interface).ok()?;
     let lengths = [mtu].into_iter().chain(LENGTHS.into_iter().filter(|length| *length < mtu));
@@ -89,7 +90,7 @@ pub(super) fn longest_answer(router: IpAddr, interface: &str, mtu: u32) -> Optio
     lengths.into_iter().find(|length| echo.is_answered(*length))
 }
 
-/// Echo requests to one router, or to a group of them.
+/// Sender of echo requests to one router, or to a group of them.
 pub(super) struct Echo {
     socket: UdpSocket,
     router: SocketAddr,
@@ -112,12 +113,12 @@ impl Echo {
         if self.router.is_ipv4() { 28 } else { 48 }
     }
 
-    /// Whether an echo request comes back that makes a packet of this length.
+    /// Whether the router answers an echo request of this packet length.
     fn is_answered(&self, length: u32) -> bool {
         (0..TRIES).any(|number| self.exchange(length, number).unwrap_or(false))
     }
 
-    /// Sends a request; what makes an answer one to it.
+    /// Sends a request; returns the identifier and sequence number that an answer must have.
     fn send(&self, length: u32, number: u8) -> std::io::Result<[u8; 4]> {
         let request = if self.router.is_ipv4() { 8 } else { 128 };
         let id = (std::process::id() as u16).to_be_bytes();
@@ -133,7 +134,7 @@ impl Echo {
         Ok([message[4], message[5], message[6], message[7]])
     }
 
-    /// Who answers some requests to a group.
+    /// Hosts that answer requests to a group.
     pub(super) fn answered_by(&self, requests: u8) -> BTreeSet<IpAddr> {
         let mut found = BTreeSet::new();
         for number in 0..requests {
@@ -161,10 +162,10 @@ impl Echo {
         Ok(false)
     }
 
-    /// Whether a message is the answer to what was sent with this.
+    /// Whether a message is the answer to a request with this identifier and sequence number.
     fn is_answer(&self, message: &[u8], sent: [u8; 4]) -> bool {
         let reply = if self.router.is_ipv4() { 0 } else { 129 };
-        // IPv4 comes with its header.
+        // The socket returns IPv4 packets with their header.
         let at = if self.router.is_ipv4() {
             message.first().map_or(0, |byte| usize::from(byte & 0x0f) * 4)
         } else {

@@ -1,20 +1,21 @@
-//! What `dsr-server.sh` has set, as `tc filter show` prints it. JSON has one name for several matches of a filter.
+//! Rules of `dsr-server.sh`, from the output of `tc filter show`. Its JSON repeats a key for
+//! several matches of a filter.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::iproute::output;
 use crate::ruleset::SourceRule;
 
-/// What stands for a table's name in rules of tc.
+/// Table name of tc rules.
 pub(in crate::server) const TC_TABLE: &str = "tc";
 
-/// The rules of an interface.
+/// Rules of an interface.
 pub(super) fn rules(interface: &str) -> Vec<SourceRule> {
-    // There may be no tc.
+    // tc may be missing.
     read(&output("tc", &["filter", "show", "dev", interface]).unwrap_or_default(), interface)
 }
 
-/// A filter as far as it matters.
+/// Fields of a tc filter that matter here.
 #[derive(Debug, Default)]
 struct TcFilter {
     server: Option<IpAddr>,
@@ -30,7 +31,7 @@ fn read(text: &str, interface: &str) -> Vec<SourceRule> {
     let mut rules: Vec<SourceRule> = Vec::new();
     for (vip, server) in vips {
         let of = |filter: &&TcFilter| filter.server == Some(server);
-        // One without a source is for all servers.
+        // A filter without a source applies to all servers.
         let spares = |filter: &&TcFilter| filter.server.is_none() || of(filter);
         let rewriting =
             || filters.iter().filter(of).filter(|filter| filter.vip == Some(vip) && filter.port.is_some());
