@@ -1,4 +1,5 @@
-//! What it costs to be watched: proxy mode at full speed while nobody looks, and while somebody does, taking turns in one run.
+//! Cost of watching convey: proxy mode at full speed with and without clients of the admin API, in
+//! turns in one run.
 //!
 //!     cargo bench --bench watch -- [--smoke]
 #![allow(clippy::disallowed_methods, reason = "it measures time, and its threads can be made")]
@@ -29,10 +30,10 @@ struct Options {
 
 /// Connections that wrk keeps busy.
 const CONNECTIONS: &str = "64";
-/// Servers that get nothing, so that a status is as long as that of a large site.
+/// Servers without traffic, so that a status is as long as that of a large site.
 const IDLE_SERVERS: u16 = 500;
 
-/// Somebody who watches.
+/// Client that watches convey.
 struct Watcher {
     name: &'static str,
     kind: Kind,
@@ -40,19 +41,19 @@ struct Watcher {
 
 enum Kind {
     Nobody,
-    /// Asks for each of these so often.
+    /// Polls each of these paths at an interval.
     Asks(&'static [&'static str], Duration),
-    /// So many, each of whom does the same.
+    /// Several clients that poll these paths at an interval.
     Several(u8, &'static [&'static str], Duration),
-    /// Reads an answer that does not end.
+    /// Reads an endless answer.
     Listens(&'static str),
 }
 
 const SECOND: Duration = Duration::from_secs(1);
-/// What a dashboard asks for, that has been open for a while.
+/// Paths that a dashboard polls after it has been open for a while.
 const DASHBOARD: &[&str] = &["/v1/status", "/v1/events?since=1000"];
 
-/// The first is what the others are compared with.
+/// Watchers to compare. The first is the baseline.
 const WATCHERS: [Watcher; 6] = [
     Watcher { name: "nobody", kind: Kind::Nobody },
     Watcher { name: "`/v1/status` each second", kind: Kind::Asks(&["/v1/status"], SECOND) },
@@ -89,7 +90,7 @@ fn measure(rounds: usize, seconds: u64) {
     let watchers: Vec<&Watcher> = WATCHERS.iter().filter(|watcher| watcher.is_possible(&balancer)).collect();
     let mut samples: Vec<Vec<f64>> = vec![Vec::new(); watchers.len()];
     for round in 0..rounds {
-        // Nobody always follows the same one.
+        // The order rotates, so that no watcher always follows the same one.
         for turn in 0..watchers.len() {
             let at = (turn + round) % watchers.len();
             samples[at].push(watchers[at].while_watching(lab.stats(), || load(lab.vip(), seconds)));
@@ -108,7 +109,7 @@ fn setup(lab: &Loopback) -> String {
 }
 
 impl Watcher {
-    /// Whether this convey answers it.
+    /// Whether this convey has the path.
     fn is_possible(&self, balancer: &BalancerProcess) -> bool {
         let described: Value = serde_json::from_str(&balancer.page("/v1/openapi.json").1).expect("JSON");
         let is_there = |path: &str| described["paths"].get(path.split('?').next().unwrap_or(path)).is_some();
@@ -119,7 +120,7 @@ impl Watcher {
         }
     }
 
-    /// Does something while this one watches.
+    /// Runs `act` while this client watches.
     fn while_watching<T>(&self, stats: SocketAddr, act: impl FnOnce() -> T) -> T {
         let over = AtomicBool::new(false);
         let asks = |paths: &[&str], every: Duration| {
@@ -148,7 +149,7 @@ impl Watcher {
     }
 }
 
-/// Reads what comes until it is over, and asks anew where the answer ends.
+/// Reads an answer until the end of the run, and sends a new request when the answer ends.
 fn listen(stats: SocketAddr, path: &str, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         let mut stream = TcpStream::connect(stats).expect("the statistics address");
@@ -166,7 +167,7 @@ fn listen(stats: SocketAddr, path: &str, over: &AtomicBool) {
     }
 }
 
-/// Requests a second of wrk.
+/// Requests a second that wrk reaches.
 fn load(vip: SocketAddr, seconds: u64) -> f64 {
     let mut wrk = Command::new("wrk");
     wrk.args(["-t", "1", "-c", CONNECTIONS, "-d", &format!("{seconds}s"), &format!("http://{vip}/1k")]);

@@ -1,4 +1,5 @@
-//! The table as bars: for each load its headline and what a request costs the machine.
+//! Bar chart of the results: for each load its headline metric and the CPU time of a request on the
+//! whole machine.
 
 use std::path::Path;
 
@@ -17,7 +18,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 const WIDTH: u32 = 1000;
 const ROW: i32 = 20;
 const TITLE: i32 = 24;
-/// Room for the names of the peers, and for values after the bars.
+/// Space in pixels for the names of the peers, and for values after the bars.
 const NAMES: i32 = 110;
 const VALUES: i32 = 70;
 

@@ -1,4 +1,5 @@
-//! A connection of HTTP/3, or of HTTP/2 within TLS, to a peer. It lives on tokio's runtime of the thread.
+//! HTTP/3 or HTTP/2 connection of a client, within TLS, to a peer. Runs on the tokio runtime of its
+//! thread.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,20 +20,21 @@ use tokio_rustls::TlsConnector;
 use crate::peer::Peer;
 use crate::site::{NAME, Site};
 
-/// How long a connection or an answer may take.
+/// Longest wait for a connection or an answer.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// How long a connection that is closed may take to end.
+/// Longest wait for the end of a connection that was closed.
 const FAREWELL: Duration = Duration::from_millis(100);
 
-/// A connection is closed with it in order (`H3_NO_ERROR`, RFC 9114, section 8.1).
+/// Error code of an orderly close (`H3_NO_ERROR`, RFC 9114, section 8.1).
 const NO_ERROR: VarInt = VarInt::from_u32(0x100);
 
-/// What clients have room for, in bytes: a stream, and all of a connection. As the client of QUIC has.
+/// Receive windows of clients in bytes, for a stream and for a connection, like those of the QUIC
+/// client.
 const STREAM_WINDOW: u32 = 1_250_000;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 
-/// Whom clients speak to, and how.
+/// Server that clients connect to, and its protocol.
 pub(crate) struct Server {
     at: SocketAddr,
     speaks: Speaks,
@@ -43,19 +45,19 @@ enum Speaks {
     Http3(ClientConfig),
 }
 
-/// A client's connection. Dropped, it is closed.
+/// Connection of a client. Dropping it closes it.
 pub(crate) enum Connection {
     Http2(h2::client::SendRequest<Bytes>),
     Http3 {
         send: h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>,
         connection: quinn::Connection,
-        /// Each has a socket of its own, as clients have.
+        /// Each connection has its own socket, as real clients do.
         endpoint: Endpoint,
     },
 }
 
 impl Server {
-    /// A peer. Clients go on with no earlier session.
+    /// Server for a peer. Clients resume no earlier session.
     pub(crate) fn of(site: &Site, peer: Peer) -> Result<Server> {
         let at = *peer.targets().first().context("it has an address")?;
         let settings = TlsSettings::trusting(&site.authority);
@@ -71,10 +73,10 @@ impl Server {
         Ok(Server { at, speaks })
     }
 
-    /// Connects, and shakes hands.
+    /// Connects, and completes the handshake.
     ///
     /// # Errors
-    /// The peer does not want to, or does not come to it in time.
+    /// The peer refuses, or does not complete the handshake in time.
     pub(crate) async fn connect(&self) -> io::Result<Connection> {
         timeout(WAIT, self.shake_hands()).await?
     }
@@ -106,10 +108,10 @@ impl Server {
 }
 
 impl Connection {
-    /// Asks for a file of this name and this size in bytes.
+    /// Requests a file of this name and this size in bytes.
     ///
     /// # Errors
-    /// There is no answer in time, or another one.
+    /// No answer comes in time, or another one.
     pub(crate) async fn get(&self, (name, size): (&str, usize)) -> io::Result<()> {
         let request = Request::get(format!("https://{NAME}/{name}")).body(()).map_err(io::Error::other)?;
         let (status, received) = timeout(WAIT, self.ask(request)).await??;
@@ -119,7 +121,7 @@ impl Connection {
         }
     }
 
-    /// The status of the response, and the length of its body in bytes.
+    /// Returns the status of the response, and the length of its body in bytes.
     async fn ask(&self, request: Request<()>) -> io::Result<(u16, usize)> {
         let mut received = 0;
         match self {
@@ -148,7 +150,8 @@ impl Connection {
     }
 }
 
-/// Closes connections, and waits until their peer has been told: what is only dropped at the end of a run goes without a word.
+/// Closes connections, and waits until the close has been sent. A connection that is only dropped
+/// at the end of a run closes without notice to its peer.
 pub(crate) async fn close(connections: Vec<Connection>) {
     for connection in connections {
         if let Connection::Http3 { connection, endpoint, .. } = &connection {

@@ -1,8 +1,9 @@
-//! What is compared: a mode of convey, HTTP within TLS, HTTP/3, or files that balancers serve themselves.
+//! Comparisons: a mode of convey, HTTP within TLS, HTTP/3, or files that balancers serve
+//! themselves.
 
 use convey_model::Mode;
 
-/// A comparison. Each has a table of its own.
+/// Comparison of peers, with a table of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Compared {
     Mode(Mode),
@@ -15,7 +16,7 @@ pub(crate) enum Compared {
 }
 
 impl Compared {
-    /// All of them.
+    /// All comparisons.
     pub(crate) const ALL: [Compared; 7] = [
         Compared::Mode(Mode::Proxy),
         Compared::Mode(Mode::Http),
@@ -26,7 +27,7 @@ impl Compared {
         Compared::Mode(Mode::Dsr),
     ];
 
-    /// The word for it on the command line, and the name of its files.
+    /// Name on the command line, and of the result files.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Compared::Mode(mode) => mode.name(),
@@ -36,7 +37,7 @@ impl Compared {
         }
     }
 
-    /// What the table is about.
+    /// Title of the table.
     pub(crate) fn title(self) -> String {
         match self {
             Compared::Mode(mode) => format!("convey in mode {}", mode.name()),
@@ -46,7 +47,7 @@ impl Compared {
         }
     }
 
-    /// The mode that convey is in.
+    /// Mode of convey in this comparison.
     pub(crate) fn mode(self) -> Mode {
         match self {
             Compared::Mode(mode) => mode,
@@ -54,12 +55,12 @@ impl Compared {
         }
     }
 
-    /// Whether clients speak TLS. Those of HTTP/3 do, within QUIC.
+    /// Whether clients use TLS. Clients of HTTP/3 do, within QUIC.
     pub(crate) fn is_tls(self) -> bool {
         matches!(self, Compared::Tls | Compared::Http3)
     }
 
-    /// Whether clients speak HTTP/3.
+    /// Whether clients use HTTP/3.
     pub(crate) fn is_http3(self) -> bool {
         self == Compared::Http3
     }

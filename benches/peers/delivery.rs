@@ -1,5 +1,6 @@
-//! Ways of mode dsr in which a server has the VIP, beside the one in which it rewrites its answers: the destination MAC alone, and
-//! tunnels. Servers take packets out of these by a small program of the kernel at tc, for not every kernel has devices for tunnels.
+//! Variants of mode dsr in which the server has the VIP: rewriting of the destination MAC alone,
+//! and tunnels. Servers decapsulate with a small tc program, as not every kernel has tunnel
+//! devices.
 
 use anyhow::{Context, Result};
 use aya::programs::{SchedClassifier, TcAttachType};
@@ -10,17 +11,17 @@ use crate::site::SERVERS;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/bench.bpf.o"));
 
-/// How packets get to servers: a value of the key `dsr`.
+/// Delivery of packets to servers: a value of the key `dsr`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Delivery {
-    /// What the tunnels are compared with: all but the tunnel is the same.
+    /// Baseline for the tunnels: equal but for the tunnel.
     L2,
     IpInIp,
     Gue,
 }
 
 impl Delivery {
-    /// convey with it, in the table.
+    /// Name of convey with this delivery in the table.
     pub(crate) fn peer_name(self) -> &'static str {
         match self {
             Delivery::L2 => "convey, l2",
@@ -29,7 +30,7 @@ impl Delivery {
         }
     }
 
-    /// The line of the backend.
+    /// Line of the backend's configuration.
     pub(crate) fn config(self) -> &'static str {
         match self {
             Delivery::L2 => "dsr = \"l2\"",
@@ -39,9 +40,9 @@ impl Delivery {
     }
 }
 
-/// Servers that have the VIP, until they are told.
+/// Servers that have the VIP until this is dropped.
 pub(crate) struct VipServers {
-    /// The ends of their tunnels, which are gone when dropped.
+    /// Tunnel programs of the servers, which are removed when dropped.
     _tunnel_ends: Vec<Ebpf>,
 }
 
@@ -58,7 +59,7 @@ impl VipServers {
     }
 }
 
-/// Gives servers the VIP, of which they tell nobody, or takes it away.
+/// Adds the VIP to servers, without ARP for it, or removes it.
 fn set_vip(lab: &Lab, way: &str) -> Result<()> {
     let (vip, script) = (format!("VIP={VIP}"), concat!(env!("CARGO_MANIFEST_DIR"), "/tc/dsr-server-l2.sh"));
     for server in SERVERS {

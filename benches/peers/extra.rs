@@ -1,4 +1,4 @@
-//! Who is compared only if the command line says so.
+//! Peers that are compared only on request.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ pub(crate) struct Extra {
 }
 
 impl Extra {
-    /// Makes sure that the programs are there.
+    /// Checks that the programs exist.
     pub(crate) fn check(&self) -> Result<()> {
         for program in self.before.iter().chain(&self.pingora) {
             ensure!(program.is_file(), "there is no program {}", program.display());
@@ -29,7 +29,7 @@ impl Extra {
         Ok(())
     }
 
-    /// Whether the results are those that everybody is to see.
+    /// Whether the results may be published.
     pub(crate) fn may_be_kept(&self) -> bool {
         self.before.is_none() && self.with.is_empty()
     }

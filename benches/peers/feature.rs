@@ -1,4 +1,4 @@
-//! What convey is asked to do beside forwarding, to see what that costs.
+//! Features of convey beside forwarding, to measure their cost.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -26,14 +26,14 @@ pub(crate) enum Feature {
     Scraped,
 }
 
-/// Where convey tells its metrics, unless it is told where.
+/// Address of convey's metrics by default.
 const STATS: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7000));
 
-/// How many routes there are.
+/// Number of routes.
 const ROUTES: usize = 100;
 
 impl Feature {
-    /// convey with it, in the table.
+    /// Name of convey with this feature in the table.
     pub(crate) fn peer_name(self) -> &'static str {
         match self {
             Feature::AccessLog => "convey, access log",
@@ -43,33 +43,33 @@ impl Feature {
         }
     }
 
-    /// Whether only requests have it.
+    /// Whether the feature is for HTTP requests only.
     pub(crate) fn is_of_http(self) -> bool {
         matches!(self, Feature::Routes | Feature::Limits)
     }
 
-    /// What is added to the configuration.
+    /// Lines to add to the configuration.
     pub(crate) fn config(self, site: &Site) -> String {
         match self {
             Feature::AccessLog => format!("[access_log]\noutput = {:?}", site.path("access.log")),
             Feature::Routes => (1..=ROUTES).map(route).collect(),
-            // The highest there is.
+            // The highest value allowed.
             Feature::Limits => "[frontends.web.limits]\nrequests_per_source = 1000000".to_owned(),
             Feature::Scraped => String::new(),
         }
     }
 }
 
-/// For a path that nobody asks for, and every other one for a host of its own.
+/// Route for a path that no client requests; every other route also has a host.
 fn route(n: usize) -> String {
     let host = if n.is_multiple_of(2) { String::new() } else { format!("host = \"h{n}.example.com\"\n") };
     format!("[[frontends.web.routes]]\n{host}path = \"/v{n}\"\nbackend = \"pool\"\n\n")
 }
 
-/// Does something while somebody fetches convey's metrics each second.
+/// Runs `work` while convey's metrics are fetched each second.
 ///
 /// # Errors
-/// Those of the work, and metrics that do not come.
+/// `work` fails, or a fetch of the metrics does.
 pub(crate) fn while_scraped<T>(site: &Site, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let (working, done) = mpsc::channel();
     thread::scope(|scope| {
@@ -81,7 +81,7 @@ pub(crate) fn while_scraped<T>(site: &Site, work: impl FnOnce() -> Result<T>) ->
     })
 }
 
-/// Goes on until the other end of the channel is gone.
+/// Fetches metrics until the other end of the channel is gone.
 fn scrape(site: &Site, done: &Receiver<()>) -> Result<()> {
     const EVERY: Duration = Duration::from_secs(1);
     loop {

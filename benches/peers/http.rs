@@ -1,20 +1,21 @@
-//! As much HTTP as the clients of this bench need: asking for the small file, and knowing when it has come.
+//! Minimal HTTP for the clients of this bench: a request for the small file, and a check for its
+//! end.
 
 use std::io;
 
-/// The small file that servers have, and its size in bytes.
+/// Small file of the servers, with its size in bytes.
 pub(crate) const SMALL: (&str, usize) = ("1k", 1024);
 
-/// A large one.
+/// Large file of the servers, with its size in bytes.
 pub(crate) const LARGE: (&str, usize) = ("1m", 1024 * 1024);
 
-/// Asks for [`SMALL`] on a connection that stays open.
+/// Request for [`SMALL`] on a connection that stays open.
 pub(crate) const REQUEST: &[u8] = b"GET /1k HTTP/1.1\r\nHost: peers\r\n\r\n";
 
-/// Whether what has come is a whole answer.
+/// Whether the bytes received so far are a whole answer.
 ///
 /// # Errors
-/// The server says something else than the file.
+/// The answer is not the file.
 pub(crate) fn is_whole(answer: &[u8]) -> io::Result<bool> {
     const STATUS: &[u8] = b"HTTP/1.1 200 ";
     if answer.len() >= STATUS.len() && !answer.starts_with(STATUS) {

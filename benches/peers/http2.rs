@@ -1,4 +1,5 @@
-//! HTTP/2, without TLS by prior knowledge: h2load as fast as it goes, a process for each address to connect to.
+//! HTTP/2 load, without TLS by prior knowledge: h2load at full speed, with a process for each
+//! target address.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -14,26 +15,28 @@ use convey_testkit::run;
 use crate::http::SMALL;
 use crate::site::{Site, client_threads};
 
-/// Connections in all. Few carry many requests, as browsers' do.
+/// Connections in total. Few connections carry many requests, as those of browsers do.
 pub(crate) const CONNECTIONS: usize = 16;
 
-/// Requests at once on each of them: 160 in all keep the cores busy, and no peer's default allows fewer (100).
+/// Concurrent requests on each connection: 160 in total keep the cores busy, and every peer's
+/// default limit allows them (100 or more for a connection).
 pub(crate) const STREAMS: usize = 10;
 
-/// What a run has shown.
+/// Result of a run.
 #[derive(Default)]
 pub(crate) struct Outcome {
     /// Requests that were answered with success.
     pub(crate) answered: u64,
-    /// Requests that failed, were cut off, came too late, or had another answer. Not those under way at the end.
+    /// Requests that failed, were cut off, came too late, or had another answer. Requests in
+    /// progress at the end do not count.
     pub(crate) errors: u64,
-    /// What came, heads of frames included.
+    /// Bytes received, frame headers included.
     pub(crate) bytes: u64,
-    /// From request to answer, sorted.
+    /// Latencies from request to answer, sorted.
     pub(crate) latencies: Vec<Duration>,
 }
 
-/// Asks for the small file for so many seconds, over connections to the targets in turn.
+/// Requests the small file for a number of seconds, over connections to the targets in turn.
 pub(crate) fn ask(site: &Site, (targets, is_tls): (&[SocketAddr], bool), seconds: u64) -> Result<Outcome> {
     let scheme = if is_tls { "https" } else { "http" };
     let share = |count: usize| count.div_ceil(targets.len()).to_string();
@@ -63,9 +66,9 @@ pub(crate) fn ask(site: &Site, (targets, is_tls): (&[SocketAddr], bool), seconds
     Ok(all)
 }
 
-/// Runs h2load to its end, and reads what it has printed and logged.
+/// Runs h2load to its end, and parses its output and log.
 fn outcome(mut h2load: Command, log: PathBuf) -> Result<Outcome> {
-    // It appends to what is there.
+    // h2load appends to an existing log.
     let _ = fs::remove_file(&log);
     let ran = run(&mut h2load);
     ensure!(ran.code == Some(0), "h2load failed: {}{}", ran.stdout, ran.stderr);
@@ -81,15 +84,15 @@ fn outcome(mut h2load: Command, log: PathBuf) -> Result<Outcome> {
     })
 }
 
-/// A number of the summary: that before " failed" in "requests: 5 total, 4 succeeded, 1 failed", or, in brackets, that
-/// before " total" in "traffic: 1.08MB (1137056) total".
+/// Number from the summary: the one before " failed" in "requests: 5 total, 4 succeeded, 1 failed",
+/// or the one in brackets before " total" in "traffic: 1.08MB (1137056) total".
 fn number(summary: &str, line: &str, word: &str) -> Option<u64> {
     let line = summary.lines().find_map(|text| text.strip_prefix(line))?;
     let part = line.split(", ").find_map(|part| part.strip_suffix(word))?;
     part.rsplit(' ').next()?.trim_matches(['(', ')']).parse().ok()
 }
 
-/// A line of the log: when it began, status, microseconds to the end of the answer.
+/// Latency from a line of the log: start time, status, microseconds to the end of the answer.
 fn latency(line: &str) -> Option<Duration> {
     let mut columns = line.split('\t');
     let (status, took) = (columns.nth(1)?, columns.next()?);

@@ -1,4 +1,4 @@
-//! Connections that have been used once and then stay open.
+//! Idle connections, each after one request.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::http;
 
-/// How many open connections at the same time.
+/// Threads that open connections at the same time.
 const OPENERS: usize = 8;
 
 /// Opens connections to the targets in turn and makes a request on each. They close when dropped.

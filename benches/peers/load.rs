@@ -1,4 +1,4 @@
-//! What the client does.
+//! Loads that clients put on a peer.
 
 use std::process::Command;
 use std::time::Duration;
@@ -19,30 +19,30 @@ use crate::steady::{self, Task};
 use crate::streams::{self, Asks};
 use crate::{http2, idle, mixed, resumed};
 
-/// How long and how often.
+/// Durations and sizes of the loads.
 pub(crate) struct LoadPlan {
     pub(crate) rounds: usize,
-    /// Seconds of a load in a round; wrk counts in whole ones.
+    /// Seconds of a load in a round; wrk takes whole seconds.
     seconds: u64,
-    /// The same for the load at a constant rate, whose rarest latencies need many requests.
+    /// Seconds of the load at a constant rate, whose rarest latencies need many requests.
     steady_seconds: u64,
-    /// At most so many, as the limit of open files allows.
+    /// Most idle connections, as the limit of open files allows.
     idle_connections: usize,
 }
 
-/// A load and what is looked at.
+/// A load, and the metrics to show for it.
 pub(crate) struct Load {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
-    /// The columns of the table.
+    /// Columns of the table.
     pub(crate) metrics: &'static [Metric],
-    /// What the chart shows beside the CPU of the machine.
+    /// Metric of the chart beside the CPU of the machine.
     pub(crate) headline: Metric,
-    /// Where it is put.
+    /// Comparisons with this load.
     pub(crate) put: Put,
 }
 
-/// Which comparisons have a load.
+/// Set of comparisons that a load is part of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Put {
     Modes,
@@ -52,23 +52,23 @@ pub(crate) enum Put {
 }
 
 pub(crate) enum Kind {
-    /// As fast as it goes: a request on every connection, and the next as soon as the answer is there.
+    /// Full speed: a request on every connection, and the next as soon as the answer is there.
     Busy { connections: u32, file: &'static str, keep_alive: bool },
-    /// The same on some connections while many others are open and silent.
+    /// Full speed on some connections while many others are open and silent.
     BusyAmongIdle,
     /// Requests at a constant rate.
     Steady,
-    /// Many clients, each of which pauses for a second between its requests.
+    /// Many clients that each pause for a second between requests.
     Pausing,
-    /// As fast as it goes, by HTTP/2.
+    /// Full speed with HTTP/2.
     Http2,
-    /// Within TLS: a connection for each request, which goes on with an earlier session.
+    /// TLS connections that resume an earlier session, with a request each.
     Resumed,
     /// Files of several sizes at once.
     Mixed,
-    /// As fast as it goes, by clients of our own.
+    /// Full speed with the bench's own clients.
     Streams { connections: usize, asks: Asks, file: (&'static str, usize) },
-    /// So many connections at most, each of which has been used once.
+    /// Idle connections up to this number, each after one request.
     Idle { connections: usize },
 }
 
@@ -80,17 +80,18 @@ impl LoadPlan {
     pub(crate) const SMOKE: LoadPlan =
         LoadPlan { rounds: 1, seconds: 1, steady_seconds: 1, idle_connections: 100 };
 
-    /// Connections that are silent, in the load that has such.
+    /// Number of silent connections in this load.
     pub(crate) fn idle_connections(&self) -> usize {
         let possible = (connections() as usize).saturating_sub(2 * CONNECTIONS as usize);
         self.idle_connections.min(possible / 100 * 100)
     }
 }
 
-/// The loads with some of these words in their names, and the one that tells their rate; all if there are no words.
+/// Loads with some of these words in their names, and the load that sets their rate; all loads
+/// without words.
 ///
 /// # Errors
-/// Words are in no name.
+/// A word is in no name.
 pub(crate) fn chosen(words: &[String]) -> Result<Vec<&'static Load>> {
     let is_named = |load: &Load, words: &String| load.name.contains(words.as_str());
     if let Some(unknown) = words.iter().find(|words| !LOADS.iter().any(|load| is_named(load, words))) {
@@ -105,14 +106,14 @@ pub(crate) fn chosen(words: &[String]) -> Result<Vec<&'static Load>> {
     Ok(loads)
 }
 
-/// Connections of the loads that have no number of their own.
+/// Connections of loads without a number of their own.
 const CONNECTIONS: u32 = 64;
 
-/// Clients that pause. They ask one after the other, evenly spread over the second.
+/// Clients that pause. They send one after the other, spread evenly over the second.
 const PAUSING_CLIENTS: usize = 1000;
 
 impl Load {
-    /// Whether peers are loaded so in a mode.
+    /// Whether a comparison has this load.
     pub(crate) fn is_of(&self, compared: Compared) -> bool {
         let mode = compared.mode();
         let put = match compared {
@@ -129,7 +130,8 @@ impl Load {
             }
     }
 
-    /// Whether a peer takes part. Those that differ in how they pass long bodies on do not, where there are none.
+    /// Whether a peer takes part. Peers that differ only in how they forward long bodies skip loads
+    /// without long bodies.
     pub(crate) fn is_for(&self, compared: Compared, peer: Peer) -> bool {
         let is_for_bulk = matches!(peer, Peer::HaproxySplice | Peer::NginxUnbuffered);
         match self.kind {
@@ -140,22 +142,22 @@ impl Load {
         }
     }
 
-    /// Whether what counts is the latency that a peer adds to that of a server.
+    /// Whether the metric of interest is the latency that a peer adds to that of a server.
     pub(crate) fn is_about_added_latency(&self) -> bool {
         matches!(self.kind, Kind::Pausing)
     }
 
-    /// Whether it is files of several sizes at once.
+    /// Whether the load is files of several sizes at once.
     pub(crate) fn is_mixed(&self) -> bool {
         matches!(self.kind, Kind::Mixed)
     }
 
-    /// Whether it is the small files of the mixed load alone.
+    /// Whether the load is the small files of the mixed load alone.
     pub(crate) fn is_alone(&self) -> bool {
         matches!(self.kind, Kind::Busy { connections, file, .. } if (connections, file) == MIX[0])
     }
 
-    /// Puts the load on a peer. `rate` is the constant rate in requests per second.
+    /// Runs the load on a peer. `rate` is the constant rate in requests per second.
     pub(crate) fn run(
         &self,
         site: &Site,
@@ -167,7 +169,7 @@ impl Load {
         match self.kind {
             Kind::Busy { connections, file, keep_alive } => {
                 let requests = Http { connections, file, keep_alive };
-                // The small files have the client alone that they have beside large ones.
+                // The small files have one client thread, as in the mixed load.
                 let threads = if self.is_alone() { 1 } else { client_threads() };
                 busy(site, through, seconds, (threads, requests))
             }
@@ -184,7 +186,7 @@ impl Load {
                 constant(site, through, Task { connections, rate, duration, warm_up: 0.1 })
             }
             Kind::Pausing => {
-                // In the first second each client asks for the first time.
+                // In the first second each client sends its first request.
                 let duration = Duration::from_secs(plan.steady_seconds + 1);
                 let warm_up = 1.0 / duration.as_secs_f64();
                 let rate = PAUSING_CLIENTS as f64;
@@ -204,22 +206,23 @@ impl Load {
     }
 }
 
-/// What wrk asks for.
+/// Requests of wrk.
 struct Http<'a> {
     connections: u32,
     file: &'a str,
     keep_alive: bool,
 }
 
-/// wrk with so many threads, and a script that reports numbers.
+/// Runs wrk with a number of threads, and a script that reports numbers.
 fn busy(site: &Site, through: &Running, seconds: u64, requests: (usize, Http<'_>)) -> Result<Sample> {
     let meter = Meter::start(&through.processes)?;
     let numbers = numbers(&said(&mut wrk(&["wrk"], site, through, seconds, requests)?)?)?;
     sample(through, meter, numbers)
 }
 
-/// A wrk for each size of files. The sample has the requests of the first, and the bytes and errors of all. The other clients take a core when
-/// nobody else wants it (sched(7)): they share the machine with the server, and the first is to wait for the server, not for them.
+/// Runs a wrk for each size of files. The sample has the requests of the first, and the bytes and
+/// errors of all. The other clients get a core only if no other process wants it (sched(7)): they
+/// share the machine with the server, and the first client must wait for the server, not for them.
 fn at_once(site: &Site, through: &Running, seconds: u64) -> Result<Sample> {
     let wrks = MIX.iter().enumerate().map(|(at, &(connections, file))| {
         let program: &[&str] = if at == 0 { &["wrk"] } else { &["chrt", "--idle", "0", "wrk"] };
@@ -236,7 +239,7 @@ fn at_once(site: &Site, through: &Running, seconds: u64) -> Result<Sample> {
     sample(through, meter, first)
 }
 
-/// A wrk with so many threads, begun by these words.
+/// Command of a wrk with a number of threads, with these words in front.
 fn wrk(
     program: &[&str],
     site: &Site,
@@ -261,7 +264,7 @@ fn wrk(
     Ok(wrk)
 }
 
-/// What wrk has measured, and what that took of the machine.
+/// Builds a sample from the numbers of wrk and the meter of the machine.
 fn sample(through: &Running, meter: Meter<'_>, numbers: [u64; 9]) -> Result<Sample> {
     let used = meter.stop()?;
     let [requests, elapsed, bytes, errors, mean, latency @ ..] = numbers;
@@ -289,7 +292,7 @@ fn said(wrk: &mut Command) -> Result<String> {
     Ok(ran.stdout)
 }
 
-/// The line of our script in what wrk has said.
+/// Parses the script's line in the output of wrk.
 fn numbers(text: &str) -> Result<[u64; 9]> {
     let line = text.lines().find_map(|line| line.strip_prefix("measured "));
     let numbers: Option<Vec<u64>> =
@@ -357,7 +360,7 @@ fn resumed(site: &Site, through: &Running, seconds: u64) -> Result<Sample> {
     })
 }
 
-/// Clients of our own, by HTTP/3 or within TLS by HTTP/2, as the peer is asked.
+/// Runs the bench's own clients, with HTTP/3 or with HTTP/2 within TLS, depending on the peer.
 fn streams(site: &Site, through: &Running, task: streams::Task) -> Result<Sample> {
     let server = streams::Server::of(site, through.peer)?;
     let measure = || streams::run(&server, task, || Meter::start(&through.processes));
@@ -377,7 +380,7 @@ fn streams(site: &Site, through: &Running, task: streams::Task) -> Result<Sample
     })
 }
 
-/// The same clients open connections, ask once on each, and keep them.
+/// Has the bench's own clients open connections, send a request on each, and keep them.
 fn idle_streams(site: &Site, through: &Running, connections: usize) -> Result<Sample> {
     let server = streams::Server::of(site, through.peer)?;
     let before = measure::memory(&through.processes)?;

@@ -1,4 +1,4 @@
-//! The table of loads.
+//! Table of loads.
 
 use crate::http::{LARGE, SMALL};
 use crate::load::{Kind, Load, Put};
@@ -10,7 +10,7 @@ use Metric::{Balancer, IdleConnection, Machine, Mean, Megabytes, Memory, P50, P9
 /// The small files of [`Kind::Mixed`] alone.
 const ALONE: Kind = Kind::Busy { connections: MIX[0].0, file: MIX[0].1, keep_alive: true };
 
-/// All loads. The first tells the rate of the one at a constant rate.
+/// All loads. The first one sets the rate of the load at a constant rate.
 pub(crate) const LOADS: [Load; 25] = [
     Load {
         name: "1 KB, keep-alive, 64 connections",

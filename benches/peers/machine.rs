@@ -1,4 +1,4 @@
-//! What it was measured on and with.
+//! Description of the machine and the programs of a run.
 
 use std::fs;
 use std::process::Command;
@@ -6,13 +6,14 @@ use std::process::Command;
 use crate::peer::Peer;
 use crate::site::cores;
 
-/// Cores, processor, kernel, and the versions of the programs; of those that not every run has, if they take part.
+/// Cores, processor, kernel, and versions of the programs. Optional programs are listed only if
+/// they take part.
 pub(crate) fn describe(peers: &[Peer]) -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let model = model.map_or("unknown processor", |(_, model)| model.trim());
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    // What follows the version names who built it.
+    // The rest of the release names the distribution's build.
     let kernel = release.trim().split('-').next().unwrap_or_default();
     let programs =
         [("haproxy", "-v"), ("nginx", "-v"), ("nft", "--version"), ("wrk", "-v"), ("h2load", "--version")];
@@ -25,14 +26,14 @@ pub(crate) fn describe(peers: &[Peer]) -> String {
     format!("{} cores ({model}), Linux {kernel}; convey {convey}, {}", cores(), versions.join(", "))
 }
 
-/// The version that `benches/pingora` is made of.
+/// Version of the pingora crates in `benches/pingora`.
 fn pingora() -> &'static str {
     let lock = include_str!("../pingora/Cargo.lock");
     let after = lock.split_once("name = \"pingora-proxy\"\nversion = \"").map(|(_, after)| after);
     after.and_then(|after| after.split('"').next()).unwrap_or("?")
 }
 
-/// The version of Caddy's module that is built in: programs of one's own have no version but that.
+/// Version of Caddy's built-in module: custom builds have no other version.
 fn caddy() -> String {
     let output = Command::new("caddy").arg("build-info").output();
     let said =
@@ -41,7 +42,7 @@ fn caddy() -> String {
     after.unwrap_or("?").trim_start_matches('v').to_owned()
 }
 
-/// The first word with a digit and a dot that a program says of itself.
+/// First word with a digit and a dot in a program's version output.
 fn version(program: &str, flag: &str) -> String {
     let Ok(output) = Command::new(program).arg(flag).output() else { return "?".to_owned() };
     let said = [output.stdout, output.stderr].concat();

@@ -1,5 +1,6 @@
-//! convey beside HAProxy, nginx, Caddy and the kernel's own NAT: the same loads through each of them in turn, in one run,
-//! between the same namespaces. `benches/README.md` says what is measured and how.
+//! Compares convey with HAProxy, nginx, Caddy and the kernel's own NAT: the same loads through each
+//! of them in turn, in one run, between the same namespaces. `benches/README.md` describes the
+//! method.
 //!
 //!     cargo bench --bench peers -- [proxy|http|tls|http3|files|passthrough|dsr]... [--quick|--smoke] [--load WORDS]...
 //!         [--pingora BINARY] [--before BINARY] [--with FEATURE]...
@@ -105,7 +106,7 @@ fn measure(options: Options) -> Result<()> {
     Ok(())
 }
 
-/// Every load through every peer, the peers taking turns.
+/// Runs every load through every peer, in turns.
 fn compare(compared: Compared, plan: &LoadPlan, loads: &[&'static Load], extra: &Extra) -> Result<Results> {
     let site = Site::new(extra.clone())?;
     let peers = Peer::of(compared, extra);
@@ -118,7 +119,7 @@ fn compare(compared: Compared, plan: &LoadPlan, loads: &[&'static Load], extra: 
         for round in 0..plan.rounds {
             let mut peers: Vec<Peer> =
                 peers.iter().copied().filter(|peer| load.is_for(compared, *peer)).collect();
-            // Nobody always follows the same one.
+            // The order rotates, so that no peer always follows the same one.
             let first = round % peers.len();
             peers.rotate_left(first);
             for peer in peers {

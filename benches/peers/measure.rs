@@ -1,4 +1,4 @@
-//! What is used of the machine: processor time and memory.
+//! Meters of processor time and memory.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use convey_testkit::clock;
 
-/// Measures from its start to its stop.
+/// Meter that runs from its start to its stop.
 pub(crate) struct Meter<'a> {
     processes: &'a [u32],
     start: Reading,
@@ -14,17 +14,17 @@ pub(crate) struct Meter<'a> {
 
 /// Processor time.
 pub(crate) struct Used {
-    /// Of all cores, whatever they did: processes, the kernel, interrupts.
+    /// Time of all cores for any work: processes, the kernel, interrupts.
     pub(crate) machine: Duration,
-    /// Of the processes, system calls included.
+    /// Time of the processes, system calls included.
     pub(crate) processes: Duration,
 }
 
 struct Reading {
     at: Instant,
-    /// Cores that are there.
+    /// Number of cores.
     cores: u32,
-    /// Time in which cores had nothing to do, waited for a disk, or were not ours.
+    /// Time in which cores were idle, waited for a disk, or were stolen by the hypervisor.
     unused: Duration,
     processes: Duration,
 }
@@ -45,8 +45,8 @@ impl Meter<'_> {
 }
 
 impl Reading {
-    /// What is unused is subtracted, rather than adding up what is used: the kernel accounts idle time exactly, but
-    /// samples at its tick whom to charge for the rest.
+    /// Used time is the total minus the unused time: the kernel accounts idle time exactly, but
+    /// attributes the rest by sampling at its tick.
     fn now(processes: &[u32]) -> Result<Reading> {
         let stat = read("/proc/stat")?;
         let cores = stat.lines().filter(|line| line.starts_with("cpu")).count() as u32 - 1;
@@ -59,23 +59,24 @@ impl Reading {
     }
 }
 
-/// The unit of `/proc/stat` (USER_HZ), the same on every architecture that matters.
+/// Unit of `/proc/stat` (USER_HZ), equal on every architecture that matters.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// Processor time of a process so far: all of its threads, in nanoseconds (`/proc/PID/stat` has hundredths of a
-/// second).
+/// Processor time of a process so far: all of its threads, in nanoseconds (`/proc/PID/stat` has
+/// hundredths of a second only).
 fn cpu_time(pid: u32) -> Result<Duration> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).context("a balancer is gone")?;
     let mut sum = 0;
     for thread in threads.flatten() {
-        // A thread may end between the two.
+        // A thread may end between listing and reading.
         let Ok(line) = fs::read_to_string(thread.path().join("schedstat")) else { continue };
         sum += line.split(' ').next().and_then(|time| time.parse::<u64>().ok()).unwrap_or_default();
     }
     Ok(Duration::from_nanos(sum))
 }
 
-/// Resident memory in bytes. A page that several processes have counts for each of them by its share.
+/// Resident memory in bytes. A page shared by several processes counts for each of them in
+/// proportion.
 pub(crate) fn memory(processes: &[u32]) -> Result<u64> {
     processes.iter().map(|pid| proportional(*pid)).sum()
 }

@@ -1,8 +1,8 @@
-//! What is measured, and how it is written.
+//! Metrics of the tables, and their format.
 
 use std::time::Duration;
 
-/// A column of the table.
+/// Column of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Metric {
     Requests,
@@ -17,29 +17,29 @@ pub(crate) enum Metric {
     /// Processor time of the whole machine.
     Machine,
     Memory,
-    /// What a connection that nobody uses adds to the memory.
+    /// Memory for each additional idle connection.
     IdleConnection,
 }
 
-/// One peer under one load for some seconds.
+/// Measurement of one peer under one load for some seconds.
 #[derive(Debug, Clone)]
 pub(crate) struct Sample {
     pub(crate) requests: u64,
     /// Requests that failed: socket errors, answers other than 2xx and 3xx, no answer in time.
     pub(crate) errors: u64,
     pub(crate) elapsed: Duration,
-    /// What clients received, headers included.
+    /// Bytes that clients received, headers included.
     pub(crate) bytes: u64,
     /// Latencies at the percentiles 50, 99, 99.9 and 99.99.
     pub(crate) latency: [Duration; 4],
-    /// The mean of all latencies.
+    /// Mean of all latencies.
     pub(crate) mean: Duration,
     /// Processor time of the balancer, if it is a process.
     pub(crate) balancer: Option<Duration>,
     pub(crate) machine: Duration,
     /// Resident bytes of the balancer under the load, if it is a process.
     pub(crate) memory: Option<u64>,
-    /// Those that each idle connection has added, if the load is about that.
+    /// Bytes that each idle connection adds, in the load about idle connections.
     pub(crate) idle_connection: Option<u64>,
 }
 
@@ -58,7 +58,7 @@ impl Metric {
         Metric::IdleConnection,
     ];
 
-    /// Its name and unit.
+    /// Title and unit of the column.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Metric::Requests => "requests/s",
@@ -75,7 +75,7 @@ impl Metric {
         }
     }
 
-    /// A value with about three digits that mean something.
+    /// Formats a value with about three significant digits.
     pub(crate) fn format(self, value: f64) -> String {
         match value {
             _ if self == Metric::Requests => format!("{value:.0}"),
@@ -87,20 +87,20 @@ impl Metric {
     }
 }
 
-/// The mean of latencies; zero if there are none.
+/// Mean of latencies; zero if there are none.
 pub(crate) fn mean(latencies: &[Duration]) -> Duration {
     let sum: Duration = latencies.iter().sum();
     sum / latencies.len().max(1) as u32
 }
 
-/// The percentiles of a sample, of latencies that are sorted.
+/// Percentiles of a sample, from sorted latencies.
 pub(crate) fn percentiles(latencies: &[Duration]) -> [Duration; 4] {
     let at = |share: f64| latencies.get((latencies.len() as f64 * share) as usize).copied();
     [0.5, 0.99, 0.999, 0.9999].map(|share| at(share).unwrap_or_default())
 }
 
 impl Sample {
-    /// The value of a metric; `None` where there is no process to ask.
+    /// Value of a metric; `None` without a process to measure.
     pub(crate) fn get(&self, metric: Metric) -> Option<f64> {
         let per_second = |count: u64| count as f64 / self.elapsed.as_secs_f64();
         let per_request = |time: Duration| time.as_secs_f64() * 1e6 / self.requests as f64;

@@ -1,4 +1,5 @@
-//! Small files beside large ones: a wrk for each size, all at once, and what small files cost alone.
+//! Small files beside large ones: a wrk for each size, all at once, and the latency of small files
+//! alone.
 
 use std::fmt::Write;
 use std::process::Command;
@@ -12,13 +13,13 @@ use crate::metric::Metric;
 use crate::peer::Peer;
 use crate::results::Results;
 
-/// Connections and the file that they ask for. The first one's requests and latencies count.
+/// Connections and the file that they request. Requests and latencies of the first entry count.
 pub(crate) const MIX: [(u32, &str); 3] = [(3, "10k"), (3, "80k"), (4, "10m")];
 
-/// Most p99 of small files beside large ones, in multiples of the p99 that they have alone.
+/// Highest p99 of small files beside large ones, in multiples of their p99 alone.
 const P99_GOAL: f64 = 2.0;
 
-/// Runs commands at once, and returns what became of them in their order.
+/// Runs commands at once, and returns their results in order.
 pub(crate) fn at_once<T: Send>(
     commands: Vec<Command>,
     outcome: impl Fn(Command) -> Result<T> + Sync,
@@ -31,7 +32,8 @@ pub(crate) fn at_once<T: Send>(
     })
 }
 
-/// The p99 of small files alone and beside large ones, and all bytes beside Apache's. Empty unless both loads ran.
+/// p99 of small files alone and beside large ones, and all bytes beside Apache's. Empty unless both
+/// loads ran.
 pub(crate) fn compared(results: &Results) -> String {
     let loads = |is: fn(&Load) -> bool| LOADS.iter().find(|load| is(load));
     let [Some(alone), Some(mixed)] = [loads(Load::is_alone), loads(Load::is_mixed)] else {

@@ -1,5 +1,5 @@
-//! Who is compared. One at a time is there: another one's listeners, packet sockets or NAT rules would cost
-//! something even without a connection.
+//! Peers of a comparison. Only one runs at a time: listeners, packet sockets or NAT rules of
+//! another one would have a cost even without a connection.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -22,21 +22,21 @@ use crate::feature::Feature;
 use crate::http::SMALL;
 use crate::site::{NAME, SERVERS, Site, cores};
 
-/// How long one may take to end.
+/// Longest wait for a peer to stop.
 const TO_STOP: Duration = Duration::from_secs(20);
 
-/// Where Debian keeps nginx's stream module.
+/// Path of nginx's stream module in Debian.
 pub(crate) const STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
-/// A way from the client to the servers.
+/// Path from the client to the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Peer {
-    /// No balancer: half of the connections to each server.
+    /// No balancer: half of the connections go to each server.
     Direct,
     Convey,
     /// Another build of convey.
     Before,
-    /// convey, whose clients speak HTTP/2 within TLS where those of others speak HTTP/3.
+    /// convey with clients that use HTTP/2 within TLS, while clients of other peers use HTTP/3.
     ConveyHttp2,
     /// convey with a feature switched on.
     With(Feature),
@@ -47,15 +47,15 @@ pub(crate) enum Peer {
     HaproxySplice,
     /// nginx's stream module.
     Nginx,
-    /// nginx's HTTP proxy, with connections to servers kept.
+    /// nginx's HTTP proxy, with keep-alive connections to servers.
     NginxHttp,
-    /// The same with `proxy_buffering off`.
+    /// nginx's HTTP proxy with `proxy_buffering off`.
     NginxUnbuffered,
     /// A proxy made of the pingora crates.
     Pingora,
-    /// nginx with files of its own.
+    /// nginx that serves files itself.
     NginxFiles,
-    /// Apache, the same.
+    /// Apache that serves files itself.
     Apache,
     /// Caddy's reverse proxy, for HTTP/3.
     Caddy,
@@ -63,10 +63,10 @@ pub(crate) enum Peer {
     Nftables,
 }
 
-/// A peer that serves. It is gone when dropped.
+/// Peer that serves. Dropping it stops it.
 pub(crate) struct Running<'a> {
     pub(crate) peer: Peer,
-    /// Its processes; none if the kernel does it, or nobody has to.
+    /// Processes of the peer; none for the kernel's NAT, and without a balancer.
     pub(crate) processes: Vec<u32>,
     process: Option<Process>,
     pub(crate) compared: Compared,
@@ -100,7 +100,7 @@ impl Peer {
         Peer::Nftables,
     ];
 
-    /// Whom convey is compared with in a mode, itself included.
+    /// Peers of a comparison, convey included.
     pub(crate) fn of(compared: Compared, extra: &Extra) -> Vec<Peer> {
         let (mode, is_tls) = (compared.mode(), compared.is_tls());
         let takes_part = |peer: &Peer| match peer {
@@ -148,29 +148,30 @@ impl Peer {
         }
     }
 
-    /// Its port on the VIP, and that of the servers behind it. One for each, so that nobody meets connections that
-    /// another one has left in TIME_WAIT.
+    /// Port on the VIP and on the servers. Each peer has its own, so that it does not meet
+    /// connections that another peer left in TIME_WAIT.
     pub(crate) fn port(self) -> u16 {
         let number = Peer::ALL.into_iter().position(|peer| peer == self).expect("all are listed");
         8000 + number as u16
     }
 
-    /// Where it speaks HTTP/2: at the same port, or at another one if it has to be told which version to expect.
+    /// Port for HTTP/2: the same port, or another one if the peer needs to be configured for the
+    /// version.
     pub(crate) fn http2_port(self) -> u16 {
         if self.is_convey() || self == Peer::Pingora { self.port() } else { 100 + self.port() }
     }
 
-    /// Where a client has to connect to.
+    /// Addresses that clients connect to.
     pub(crate) fn targets(self) -> Vec<SocketAddr> {
         self.at(self.port())
     }
 
-    /// The same for HTTP/2, in mode http.
+    /// Addresses that HTTP/2 clients connect to, in mode http.
     pub(crate) fn http2_targets(self) -> Vec<SocketAddr> {
         self.at(self.http2_port())
     }
 
-    /// The servers behind it.
+    /// Servers behind the peer.
     fn servers(self) -> Vec<SocketAddr> {
         SERVERS.map(|server| SocketAddr::new(server.address().into(), self.port())).to_vec()
     }
@@ -185,7 +186,7 @@ impl Peer {
 }
 
 impl Running<'_> {
-    /// Starts a peer and waits until it serves. convey is started in the mode.
+    /// Starts a peer and waits until it serves. convey starts in the mode of the comparison.
     pub(crate) fn start(site: &Site, peer: Peer, compared: Compared) -> Result<Running<'_>> {
         let mode = compared.mode();
         let mut running =
@@ -234,7 +235,7 @@ impl Running<'_> {
                 let program = tool("caddy").context("caddy is not installed")?;
                 let mut command = site.lab.command(Role::Balancer, program);
                 command.args(["run", "--adapter", "caddyfile", "--config"]).arg(config);
-                // What it keeps goes with the run.
+                // Caddy's data is removed with the run.
                 command.env("XDG_DATA_HOME", site.path("caddy")).env("GOMAXPROCS", cores().to_string());
                 running.spawn(command)?;
             }
@@ -255,7 +256,7 @@ impl Running<'_> {
         Ok(running)
     }
 
-    /// What the process has said.
+    /// Log of the process.
     pub(crate) fn log(&self) -> String {
         match self.process {
             Some(_) => fs::read_to_string(self.site.path("log")).unwrap_or_default(),
@@ -264,7 +265,8 @@ impl Running<'_> {
     }
 
     fn start_convey(&mut self) -> Result<()> {
-        // Where the others take turns too, it does; where the kernel's NAT hashes addresses and ports, so does it.
+        // convey uses round robin where the other peers do, and hashes addresses and ports where
+        // the kernel's NAT does.
         let algorithm = if self.mode.is_proxied() { "round_robin" } else { "maglev" };
         let mut backend = "";
         if let Peer::Delivering(delivery) = self.peer {
@@ -273,7 +275,7 @@ impl Running<'_> {
         } else if self.mode == Mode::Dsr {
             self.site.lab.answer_directly(&[self.peer.port()])?;
         }
-        // Nobody else ends a connection for its age here.
+        // No other peer limits the requests of a connection here.
         let http = if self.mode.is_http() { "[frontends.web.http]\nmax_requests = 1000000000" } else { "" };
         let tls = match self.compared.is_tls() {
             true => "[frontends.web.tls]\ncertificate = \"site.pem\"\nkey = \"site.key\"",
@@ -304,7 +306,8 @@ impl Running<'_> {
         };
         let mut command = self.site.lab.command(Role::Balancer, program);
         command.arg("--config").arg(config);
-        // Asked any earlier, it might drop a client's first packet, and the second comes after a second.
+        // A request before that might lose a client's first packet, and the retry comes a second
+        // later.
         self.process = Some(convey_testkit::start(command, &self.site.path("log")));
         Ok(())
     }
@@ -339,10 +342,10 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Lets the balancer's kernel be a router, or not.
+    /// Enables or disables IP forwarding in the balancer's namespace.
     fn forward_in_kernel(&self, on: bool) -> Result<()> {
         const SETTINGS: [&str; 2] = ["ip_forward", "conf/all/send_redirects"];
-        // What is in this folder depends on the namespace of the thread that opens it.
+        // The content of this folder depends on the network namespace of the thread that opens it.
         let set = || -> io::Result<()> {
             fs::write(format!("/proc/sys/net/ipv4/{}", SETTINGS[0]), if on { "1" } else { "0" })?;
             fs::write(format!("/proc/sys/net/ipv4/{}", SETTINGS[1]), "0")?;
@@ -351,7 +354,7 @@ impl Running<'_> {
         Ok(self.site.lab.enter(Role::Balancer, set)??)
     }
 
-    /// Until a client has had some answers in a row, which wakes both servers.
+    /// Waits until a client has had some answers in a row, which wakes both servers.
     fn wait_until_it_serves(&mut self) -> Result<()> {
         const PATIENCE: Duration = Duration::from_secs(10);
         const ANSWERS: u32 = 8;
@@ -374,7 +377,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Asks for the small file.
+    /// Requests the small file.
     fn ask(&self, target: SocketAddr) -> io::Result<(u16, String)> {
         let path = format!("/{}", SMALL.0);
         if !self.compared.is_tls() {
@@ -424,7 +427,8 @@ impl Running<'_> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
-            // The lab ends with the run; what is left of this peer may disturb the next one until then.
+            // The namespaces are removed at the end of the run. Until then, leftovers of this peer
+            // may disturb the next one.
             eprintln!("{} did not stop as it should: {error:#}", self.peer.name());
         }
     }

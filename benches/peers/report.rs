@@ -1,4 +1,4 @@
-//! The table, and the files that a run leaves.
+//! Tables and files of results.
 
 use std::fmt::Write;
 use std::fs;
@@ -14,8 +14,8 @@ use crate::mixed;
 use crate::peer::Peer;
 use crate::results::{Figure, Results};
 
-/// Writes `MODE.md`, `MODE.csv` and `MODE.svg`: into `benches/results` if they are to be kept, else somewhere among
-/// what cargo makes. Returns where.
+/// Writes `MODE.md`, `MODE.csv` and `MODE.svg`: into `benches/results` if they are to be kept, else
+/// below cargo's target folder. Returns the folder.
 pub(crate) fn write(results: &Results, kept: bool) -> Result<PathBuf> {
     let folder = if kept {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/results")
@@ -31,7 +31,7 @@ pub(crate) fn write(results: &Results, kept: bool) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The table with what one has to know to read it.
+/// Table with the notes that a reader needs.
 pub(crate) fn markdown(results: &Results) -> String {
     let (mode, peers) = (results.compared.name(), &results.peers);
     let mut text = format!(
@@ -75,7 +75,7 @@ pub(crate) fn markdown(results: &Results) -> String {
     text + &mixed::compared(results)
 }
 
-/// By how much latencies through the peers are longer than those of servers that are asked directly.
+/// Latency that peers add to that of servers without a balancer.
 fn added_latency(results: &Results, load: &Load) -> String {
     const METRICS: [Metric; 2] = [Metric::P50, Metric::Mean];
     let added = |peer: Peer| {
@@ -90,7 +90,7 @@ fn added_latency(results: &Results, load: &Load) -> String {
     let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.0}"));
     for peer in results.peers.iter().filter(|peer| **peer != Peer::Direct && results.has(load, **peer)) {
         let theirs = added(*peer);
-        // What adds nothing that can be told has no ratio.
+        // An added latency that is not measurable has no ratio.
         let told = |added: Option<f64>| added.filter(|added| *added > 0.0);
         let ratio = |n: usize| Some(format!("{:.2}", told(ours[n])? / told(theirs[n])?));
         let [p50, mean] = theirs.map(number);
@@ -100,7 +100,7 @@ fn added_latency(results: &Results, load: &Load) -> String {
     text
 }
 
-/// The cells of the metrics that a load is about; the others stay empty.
+/// Cells of the metrics of a load; the others stay empty.
 fn cells(load: &Load, cell: impl Fn(Metric) -> Option<String>) -> String {
     let of = |metric: Metric| if load.metrics.contains(&metric) { cell(metric) } else { None };
     Metric::ALL.map(|metric| of(metric).unwrap_or_default()).join(" | ")
@@ -111,7 +111,7 @@ fn shown(metric: Metric, figure: Figure) -> String {
     format!("{median} ({min}-{max})")
 }
 
-/// Every sample, a line each.
+/// Every sample, one a line.
 fn samples(results: &Results) -> String {
     let titles = Metric::ALL.map(|metric| format!("\"{}\"", metric.title())).join(",");
     let mut text = format!("load,through,requests,errors,{titles}\n");

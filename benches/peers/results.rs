@@ -1,4 +1,4 @@
-//! What came out, by load and peer.
+//! Results by load and peer.
 
 use crate::compared::Compared;
 use crate::load::{Load, LoadPlan};
@@ -6,21 +6,21 @@ use crate::loads::LOADS;
 use crate::metric::{Metric, Sample};
 use crate::peer::Peer;
 
-/// The samples of a comparison.
+/// Samples of a comparison.
 pub(crate) struct Results {
     pub(crate) compared: Compared,
-    /// Who is compared, in the order of the table.
+    /// Peers in the order of the table.
     pub(crate) peers: Vec<Peer>,
-    /// What was put on them, in the order of the table.
+    /// Loads in the order of the table.
     pub(crate) loads: Vec<&'static Load>,
     pub(crate) rounds: usize,
-    /// Of the load that has some.
+    /// Idle connections of the load that has some.
     pub(crate) idle_connections: usize,
-    /// Load, peer, and what came out of it in one round.
+    /// Load, peer, and its sample in one round.
     pub(crate) samples: Vec<(&'static str, Peer, Sample)>,
 }
 
-/// A metric over the rounds.
+/// Metric over all rounds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Figure {
     pub(crate) median: f64,
@@ -43,12 +43,12 @@ impl Results {
         self.samples.push((load.name, peer, sample));
     }
 
-    /// Whether the load was put on a peer.
+    /// Whether the load was run on a peer.
     pub(crate) fn has(&self, load: &Load, peer: Peer) -> bool {
         self.of(load, peer).next().is_some()
     }
 
-    /// A metric of a peer under a load; `None` where it has none.
+    /// Metric of a peer under a load; `None` if there is no value.
     pub(crate) fn figure(&self, load: &Load, peer: Peer, metric: Metric) -> Option<Figure> {
         let mut values = self.of(load, peer).map(|sample| sample.get(metric)).collect::<Option<Vec<_>>>()?;
         values.sort_unstable_by(f64::total_cmp);
@@ -58,13 +58,13 @@ impl Results {
         Some(Figure { median, min, max })
     }
 
-    /// How many requests of all have failed.
+    /// Number of failed requests, and of all requests.
     pub(crate) fn errors(&self, load: &Load, peer: Peer) -> (u64, u64) {
         let all = self.of(load, peer).map(|sample| (sample.errors, sample.requests + sample.errors));
         all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 
-    /// Half of what HAProxy did under the first load, in requests per second.
+    /// Half of HAProxy's rate under the first load, in requests per second.
     pub(crate) fn half_of_peak(&self) -> Option<f64> {
         Some(self.figure(&LOADS[0], Peer::Haproxy, Metric::Requests)?.median / 2.0)
     }

@@ -1,4 +1,4 @@
-//! Connections within TLS that go on with an earlier session: one request each, one after the other.
+//! TLS connections that resume an earlier session: one request each, one after the other.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -12,24 +12,25 @@ use rustls::ClientConfig;
 use crate::http::SMALL;
 use crate::site::NAME;
 
-/// Clients at once.
+/// Concurrent clients.
 const CLIENTS: usize = 16;
 
-/// What a run has shown.
+/// Result of a run.
 pub(crate) struct Outcome {
-    /// Connections whose answer came whole, and that had gone on with a session.
+    /// Connections with a resumed session and a whole answer.
     pub(crate) answered: u64,
-    /// All others.
+    /// All other connections.
     pub(crate) errors: u64,
     pub(crate) elapsed: Duration,
-    /// From connecting to the end of the answer, sorted.
+    /// Latencies from connecting to the end of the answer, sorted.
     pub(crate) latencies: Vec<Duration>,
 }
 
-/// Asks for the small file for so long. `settings` makes what a client knows; each client has sessions of its own.
+/// Requests the small file for a number of seconds. `settings` makes a client's TLS settings; each
+/// client has its own sessions.
 pub(crate) fn run(target: SocketAddr, settings: impl Fn() -> TlsSettings, seconds: u64) -> Outcome {
     let configs: Vec<Arc<ClientConfig>> = (0..CLIENTS).map(|_| settings().client()).collect();
-    // Each client's first session is no resumed one.
+    // The first session of each client is not resumed.
     configs.iter().for_each(|config| drop(ask(target, config)));
     let (begun, time) = (clock(), Duration::from_secs(seconds));
     let parts: Vec<(Vec<Duration>, u64)> = thread::scope(|scope| {
@@ -56,12 +57,12 @@ pub(crate) fn run(target: SocketAddr, settings: impl Fn() -> TlsSettings, second
     Outcome { answered: latencies.len() as u64, errors, elapsed, latencies }
 }
 
-/// Asks once, on a new connection. Returns whether its session went on from an earlier one.
+/// Sends one request on a new connection. Returns whether its session was resumed.
 fn ask(target: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<bool> {
     let mut client = TlsClient::connect(target, NAME, config)?;
     write!(client, "GET /{} HTTP/1.1\r\nHost: peers\r\nConnection: close\r\n\r\n", SMALL.0)?;
     let mut answer = Vec::new();
-    // Some end without saying so.
+    // Some peers end without a close_notify.
     let _ = client.read_to_end(&mut answer);
     if !crate::http::is_whole(&answer)? {
         return Err(io::ErrorKind::UnexpectedEof.into());

@@ -1,4 +1,4 @@
-//! Where everything happens: a client, the balancer's place and two servers, each in a network namespace.
+//! Lab of the bench: a client, the balancer and two servers, each in a network namespace.
 
 use std::fs::{self, Permissions};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,10 +17,10 @@ use crate::extra::Extra;
 use crate::http::{LARGE, SMALL};
 use crate::peer::{Peer, STREAM_MODULE};
 
-/// Servers, each a namespace with an nginx.
+/// Servers, each an nginx in its own namespace.
 pub(crate) const SERVERS: [Role; 2] = [Role::Server(1), Role::Server(2)];
 
-/// What they serve: names and sizes in bytes.
+/// Files of the servers: names and sizes in bytes.
 const FILES: [(&str, usize); 7] = [
     SMALL,
     ("10k", 10 * 1024),
@@ -31,7 +31,7 @@ const FILES: [(&str, usize); 7] = [
     ("10m", 10 * 1024 * 1024),
 ];
 
-/// Programs, and the Debian packages that have them.
+/// Required programs, and the Debian packages that have them.
 const TOOLS: [(&str, &str); 7] = [
     ("ip", "iproute2"),
     ("nginx", "nginx-light"),
@@ -45,24 +45,25 @@ const TOOLS: [(&str, &str); 7] = [
 /// Connections that every peer is configured for, if the limit of open files allows it.
 const CONNECTIONS: u64 = 12_000;
 
-/// Connections for so many open files: convey keeps three eighths of what it may open for pipes and itself.
+/// Ratio of connections to open files: convey keeps three eighths of its limit for pipes and
+/// itself.
 const CONNECTIONS_OF_FILES: (u64, u64) = (5, 16);
 
-/// The name that the certificate of all peers is for.
+/// Name in the certificate of all peers.
 pub(crate) const NAME: &str = "peers.example";
 
-/// The lab with its servers running.
+/// Lab with running servers.
 pub(crate) struct Site {
     _servers: Vec<Process>,
     directory: TempDir,
     pub(crate) lab: Lab,
-    /// It has issued the certificate that all peers show.
+    /// Authority that issued the certificate of all peers.
     pub(crate) authority: TestAuthority,
-    /// Programs that somebody else has built.
+    /// Programs that the user has built.
     pub(crate) extra: Extra,
 }
 
-/// Makes sure of everything that is needed, and that this process and those it starts may open enough files.
+/// Checks the requirements, and raises the limit of open files for this process and its children.
 pub(crate) fn check() -> Result<()> {
     ensure!(rustix::process::geteuid().is_root(), "needs root, for network namespaces; try sudo");
     let missing = TOOLS.iter().find(|(program, _)| tool(program).is_none());
@@ -76,7 +77,7 @@ pub(crate) fn check() -> Result<()> {
     let (share, files) = CONNECTIONS_OF_FILES;
     let wanted = Some(CONNECTIONS * files / share);
     if getrlimit(Resource::Nofile).current < wanted {
-        // Not every root may; then there are fewer connections.
+        // Some root users may not raise the limit. Then there are fewer connections.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: wanted, maximum: wanted });
     }
     Ok(())
@@ -89,12 +90,12 @@ pub(crate) fn connections() -> u64 {
     limit.map_or(CONNECTIONS, |limit| CONNECTIONS.min(limit / files * share))
 }
 
-/// Processors to run on.
+/// Number of processors.
 pub(crate) fn cores() -> usize {
     available_parallelism().map_or(1, usize::from)
 }
 
-/// Threads of a client that goes as fast as it can: an even number, for the two servers.
+/// Threads of a client at full speed: an even number, for the two servers.
 pub(crate) fn client_threads() -> usize {
     cores().div_ceil(2).next_multiple_of(SERVERS.len())
 }
@@ -107,10 +108,10 @@ impl Site {
         let authority = TestAuthority::new("peers");
         let certificate = authority.issue(&[NAME]);
         certificate.save(directory.path(), "site");
-        // HAProxy wants both in one file.
+        // HAProxy needs chain and key in one file.
         fs::write(directory.path().join("both.pem"), certificate.chain + &certificate.key)?;
         let mut site = Site { _servers: Vec::new(), directory, lab, authority, extra };
-        // Apache reads as another user.
+        // Apache reads the files as another user.
         fs::set_permissions(site.path(""), Permissions::from_mode(0o755))?;
         fs::create_dir(site.path("www"))?;
         for (name, size) in FILES {
@@ -125,10 +126,11 @@ impl Site {
         Ok(site)
     }
 
-    /// Has a machine begin more connections a minute than it has ports by default: where a client ends first, looking for
-    /// a free port soon costs more than the connection. As the manual of HAProxy advises.
+    /// Gives a namespace more ports than the default, for the rate of new connections: a client
+    /// that closes first leaves ports in TIME_WAIT, and the search for a free port soon costs more
+    /// than the connection. The manual of HAProxy advises this.
     fn have_enough_ports(&self, role: Role) -> Result<()> {
-        // What is in this folder depends on the namespace of the thread that opens it.
+        // The content of this folder depends on the network namespace of the thread that opens it.
         let set = || -> std::io::Result<()> {
             fs::write("/proc/sys/net/ipv4/ip_local_port_range", "1024 65535")?;
             fs::write("/proc/sys/net/ipv4/tcp_tw_reuse", "1")
@@ -136,18 +138,18 @@ impl Site {
         Ok(self.lab.enter(role, set)??)
     }
 
-    /// A file of this run.
+    /// Path of a file of this run.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// Writes a configuration: a template with words between `@` that are replaced.
+    /// Writes a configuration from a template: words between `@` are replaced.
     pub(crate) fn configure(&self, name: &str, template: &str, words: &[(&str, String)]) -> Result<PathBuf> {
         let common = [
             ("DIRECTORY", self.directory.path().display().to_string()),
             ("CORES", cores().to_string()),
             ("CONNECTIONS", connections().to_string()),
-            // Both sides count, and some workers get more than others.
+            // Both sides of a connection count, and some workers get more connections than others.
             ("WORKER_CONNECTIONS", (connections() * 5 / 2 / cores() as u64).to_string()),
             ("VIP", VIP.to_string()),
             ("BALANCER", Role::Balancer.address().to_string()),
@@ -163,23 +165,24 @@ impl Site {
         Ok(path)
     }
 
-    /// Processes in the balancer's place.
+    /// Processes in the balancer's namespace.
     pub(crate) fn balancers(&self) -> Result<Vec<u32>> {
         let listed =
             Command::new("ip").args(["netns", "pids", &self.lab.namespace(Role::Balancer)]).output()?;
         Ok(String::from_utf8_lossy(&listed.stdout).lines().filter_map(|pid| pid.parse().ok()).collect())
     }
 
-    /// Starts a server: an nginx with its share of the cores that listens on the port of every peer.
+    /// Starts a server: an nginx with its share of the cores that listens on the port of every
+    /// peer.
     fn serve(&self, role: Role) -> Result<Process> {
         let addr = |peer: &Peer| match peer {
-            // Then it has the VIP, too.
+            // The server has the VIP, too.
             Peer::Delivering(_) => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), peer.port()),
             _ => SocketAddr::new(role.address().into(), peer.port()),
         };
         let mut listen: Vec<String> =
             Peer::ALL.iter().map(|peer| format!("        listen {} backlog=4096;", addr(peer))).collect();
-        // Balancers speak HTTP/1.1 to servers; without one the client speaks to them.
+        // Balancers use HTTP/1.1 to servers. Without a balancer, clients use HTTP/2 to the servers.
         let http2 = SocketAddr::new(role.address().into(), Peer::Direct.http2_port());
         listen.push(format!("        listen {http2} http2 backlog=4096;"));
         let words = [

@@ -1,5 +1,6 @@
-//! An open-loop client: requests are due at a constant rate, whatever becomes of those before. The time of a
-//! request counts from when it was due, so that a balancer that stalls is charged for all that had to wait.
+//! Open-loop client: requests are due at a constant rate, whether or not earlier ones were
+//! answered. The latency of a request counts from the time at which it was due, so a balancer that
+//! stalls is charged for all requests that had to wait.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -15,27 +16,27 @@ use rustix::time::{
 
 use crate::http;
 
-/// What a run has shown.
+/// Result of a run.
 pub(crate) struct Outcome {
     /// Requests that were answered.
     pub(crate) answered: u64,
-    /// From the first request due to the last answer.
+    /// Time from the first due request to the last answer.
     pub(crate) elapsed: Duration,
-    /// Requests that failed, or had no answer a second after the end.
+    /// Requests that failed, or were unanswered a second after the end.
     pub(crate) errors: u64,
-    /// From due to answered, sorted; without those that warm everything up.
+    /// Latencies from due time to answer, sorted; without the warm-up.
     pub(crate) latencies: Vec<Duration>,
 }
 
-/// What is to be done.
+/// Parameters of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Task {
-    /// They take turns: the one that has waited longest is next.
+    /// Number of connections, used in turn: the one that has waited longest is next.
     pub(crate) connections: usize,
     /// Requests a second.
     pub(crate) rate: f64,
     pub(crate) duration: Duration,
-    /// The share of the requests, from the first one on, that only warm everything up.
+    /// Share of the requests, from the first one on, that are only warm-up.
     pub(crate) warm_up: f64,
 }
 
@@ -62,16 +63,16 @@ pub(crate) fn run(targets: &[SocketAddr], task: Task) -> io::Result<Outcome> {
 
 const GRACE: Duration = Duration::from_secs(1);
 
-/// What the timer is called among the connections.
+/// Token of the timer among those of the connections.
 const TIMER: u64 = u64::MAX;
 
 struct Client {
     epoll: OwnedFd,
     timer: OwnedFd,
     connections: Vec<Connection>,
-    /// Connections without a request, the one that has waited longest first.
+    /// Free connections, the one that has waited longest first.
     free: VecDeque<usize>,
-    /// Requests that are or were due.
+    /// Number of requests that are or were due.
     due: u64,
     sent: u64,
     answered: u64,
@@ -82,7 +83,7 @@ struct Client {
 struct Connection {
     stream: TcpStream,
     target: SocketAddr,
-    /// When the request under way was due.
+    /// Due time of the request in progress.
     due: Option<Instant>,
     answer: Vec<u8>,
 }
@@ -108,7 +109,7 @@ impl Client {
         Ok(start)
     }
 
-    /// Waits for the timer or an answer, and sends what is due as far as connections are free.
+    /// Waits for the timer or an answer, and sends due requests while connections are free.
     fn turn(&mut self, total: u64, due_at: impl Fn(u64) -> Instant) -> io::Result<()> {
         let mut events = Vec::with_capacity(self.connections.len() + 1);
         epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None)?;
@@ -149,7 +150,7 @@ impl Client {
         Ok(())
     }
 
-    /// A request has failed, or a free connection was closed: on with a new one.
+    /// Opens a new connection after a request failed, or a free connection was closed.
     fn failed(&mut self, n: usize) -> io::Result<()> {
         let target = self.connections[n].target;
         let lost = std::mem::replace(&mut self.connections[n], Connection::open(&self.epoll, n, target)?);
@@ -170,7 +171,7 @@ impl Connection {
         Ok(Connection { stream, target, due: None, answer: Vec::new() })
     }
 
-    /// Reads what is there; whether the answer is whole.
+    /// Reads available bytes; returns whether the answer is whole.
     fn read(&mut self) -> io::Result<bool> {
         let mut buffer = [0; 2048];
         match self.stream.read(&mut buffer) {

@@ -1,4 +1,5 @@
-//! Loads of clients of our own, whose connections carry several requests at once: as fast as they go, or open and silent.
+//! Loads of the bench's own clients, whose connections carry several requests at once: at full
+//! speed, or open and silent.
 
 use std::io;
 use std::sync::Barrier;
@@ -15,42 +16,44 @@ use crate::client::{self, Connection};
 use crate::http::SMALL;
 use crate::site::client_threads;
 
-/// What is to be done.
+/// Parameters of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Task {
-    /// How many are open at the same time.
+    /// Concurrent connections.
     pub(crate) connections: usize,
     pub(crate) asks: Asks,
-    /// What they ask for: its name and its size in bytes.
+    /// File to request: its name and its size in bytes.
     pub(crate) file: (&'static str, usize),
     pub(crate) duration: Duration,
 }
 
-/// How a connection is used.
+/// Use of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Asks {
-    /// For so many requests at once, the next as soon as one is answered.
+    /// A number of concurrent requests, the next as soon as one is answered.
     AtOnce(usize),
-    /// For one request, by a client that has no earlier session; then there is a new one.
+    /// One request, by a client without an earlier session, and then a new connection.
     OnceEach,
 }
 
-/// What a run has shown.
+/// Result of a run.
 pub(crate) struct Outcome {
-    /// Requests that failed or came too late, and connections that did.
+    /// Requests and connections that failed or came too late.
     pub(crate) errors: u64,
     pub(crate) elapsed: Duration,
-    /// From request, or from connecting, to the end of the answer; sorted. One for each that was answered.
+    /// Latencies of answered requests, from the request, or from connecting, to the end of the
+    /// answer; sorted.
     pub(crate) latencies: Vec<Duration>,
 }
 
-/// Asks until the time has passed, and waits for the answers. `begin` is called once connections that stay are open.
+/// Sends requests until the time has passed, and waits for the answers. Calls `begin` once the
+/// lasting connections are open.
 ///
 /// # Errors
-/// Those of `begin`, and connections that do not come about.
+/// `begin` fails, or a connection cannot be opened.
 pub(crate) fn run<T>(server: &Server, task: Task, begin: impl FnOnce() -> Result<T>) -> Result<(Outcome, T)> {
     let threads = client_threads().min(task.connections);
-    // Once when all are open, and once when it begins.
+    // One barrier when all connections are open, and one when the load begins.
     let (open, go) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
     let (parts, begun, start) = thread::scope(|scope| {
         let part = |n: usize| {
@@ -96,12 +99,12 @@ pub(crate) fn run<T>(server: &Server, task: Task, begin: impl FnOnce() -> Result
     Ok((outcome, begun?))
 }
 
-/// Opens connections, asks once on each, and calls `then` while they are open.
+/// Opens connections, sends one request on each, and calls `then` while they are open.
 ///
 /// # Errors
-/// Those of `then`, and connections that do not come about.
+/// `then` fails, or a connection cannot be opened.
 pub(crate) fn hold<T>(server: &Server, connections: usize, then: impl FnOnce() -> Result<T>) -> Result<T> {
-    /// How many shake hands at the same time.
+    /// Concurrent handshakes.
     const OPENERS: usize = 8;
     let runtime = runtime()?;
     let held = runtime.block_on(async {
@@ -122,7 +125,7 @@ pub(crate) fn hold<T>(server: &Server, connections: usize, then: impl FnOnce() -
     outcome
 }
 
-/// What a stream of requests has shown.
+/// Result of one stream of requests.
 #[derive(Default)]
 struct Part {
     errors: u64,
@@ -133,18 +136,18 @@ fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
-/// A thread's connections, and what they live on.
+/// Connections of a thread, and the runtime that they need.
 fn opened(server: &Server, count: usize) -> io::Result<(Runtime, Vec<Connection>)> {
     let runtime = runtime()?;
     let connections = runtime.block_on(try_join_all((0..count).map(|_| server.connect())))?;
     Ok((runtime, connections))
 }
 
-/// Keeps so many requests under way on each connection.
+/// Keeps a number of requests in progress on each connection.
 async fn busy(connections: &[Connection], streams: usize, file: (&str, usize), until: Instant) -> Vec<Part> {
     let stream = async |connection: &Connection| {
         let mut part = Part::default();
-        // One that has failed is over: its connection may be gone.
+        // After a failure the stream stops: its connection may be gone.
         while part.errors == 0 && clock() < until {
             let sent = clock();
             match connection.get(file).await {
@@ -158,7 +161,7 @@ async fn busy(connections: &[Connection], streams: usize, file: (&str, usize), u
     join_all(streams.map(stream)).await
 }
 
-/// Asks once on a connection, and on the next one as soon as there is an answer.
+/// Sends one request on a connection, and opens the next one as soon as there is an answer.
 async fn once_each(server: &Server, file: (&str, usize), until: Instant) -> Part {
     let mut part = Part::default();
     while clock() < until {

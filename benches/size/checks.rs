@@ -1,4 +1,5 @@
-//! How health checks are spread over time: connections that the servers' host accepts, in windows of 100 ms.
+//! Distribution of health checks over time: connections that the servers' host accepts, in windows
+//! of 100 ms.
 
 use std::fs;
 use std::thread::sleep;
@@ -8,7 +9,7 @@ use crate::site::Site;
 
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// Checks in a window.
+/// Health checks in a window.
 pub(crate) struct Spread {
     mean: f64,
     p99: f64,
@@ -16,7 +17,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Counts for so long. Nobody but health checks connects meanwhile.
+    /// Counts connections for this time, in which only health checks connect.
     pub(crate) fn measure(site: &Site, time: Duration) -> Spread {
         let windows = (time.as_millis() / WINDOW.as_millis()) as u32;
         let mut counts = site.servers.enter(|| count(windows));
@@ -35,7 +36,7 @@ impl Spread {
     }
 }
 
-/// Connections in each window. One that ended late counts as if it had ended in time.
+/// Connections in each window. A window that ended late counts as if it had ended in time.
 fn count(windows: u32) -> Vec<f64> {
     let begun = Instant::now();
     let (mut before, mut at) = (accepted(), begun);

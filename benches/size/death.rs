@@ -1,4 +1,5 @@
-//! How long clients are sent to a server that has died: one of two of a backend of its own, among all others.
+//! Time for which clients are sent to a dead server: one of two in a backend of its own, among all
+//! others.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -18,14 +19,14 @@ const BACKEND: &str = "\n[frontends.mortal]\nlisten_addr = \"10.0.0.1:999\"\nbac
     [backends.mortal]\nalgorithm = \"maglev\"\nhealth_check = { interval = 0.1, timeout = 0.1, fall = 1, rise = 1 }\n\
     servers.stays = { addr = \"10.255.0.1:9001\" }\nservers.dies = { addr = \"10.255.0.2:9001\" }\n";
 const VIP: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 999);
-/// So many clients in a row that are served: none of the workers chooses the dead server any more.
+/// Clients served in a row that show that no worker chooses the dead server any more.
 const ALL_SERVED: u32 = 1_000;
 
-/// Each death: how long until the log tells of it, and until the last client was refused.
+/// Times of each death: until the log reports it, and until the last client was refused.
 pub(crate) struct Deaths(Vec<[Duration; 2]>);
 
 impl Deaths {
-    /// Adds the backend, and has its server die so often.
+    /// Adds the backend, and stops its server this number of times.
     pub(crate) fn measure(running: &Running, times: usize) -> Deaths {
         let file = running.site.file();
         fs::write(&file, fs::read_to_string(&file).unwrap() + BACKEND).unwrap();
@@ -51,7 +52,7 @@ impl Deaths {
     }
 }
 
-/// One death.
+/// Measures one death.
 fn one(running: &Running, server: &Server) -> [Duration; 2] {
     let mut log = File::open(running.log()).unwrap();
     log.seek(SeekFrom::End(0)).unwrap();
@@ -89,7 +90,7 @@ fn is_served() -> bool {
     TcpStream::connect_timeout(&VIP, Duration::from_secs(1)).map(reset).is_ok()
 }
 
-/// Whether clients come to a server: of a hundred half do, and checks do not come as often.
+/// Whether clients reach a server: half of a hundred do, and health checks come less often.
 fn has_clients(server: &Server) -> bool {
     let before = server.accepted.load(Ordering::Relaxed);
     let are_served = (0..100).all(|_| is_served());
@@ -103,7 +104,7 @@ struct Server {
 }
 
 impl Server {
-    /// In the namespace of this thread.
+    /// Starts the server in the namespace of this thread.
     fn start(number: u8) -> Server {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.set_reuse_address(true).unwrap();
@@ -119,7 +120,7 @@ impl Server {
         server
     }
 
-    /// Refuses from now on.
+    /// Refuses connections from now on.
     fn die(&self) {
         self.socket.shutdown(Shutdown::Both).unwrap();
     }

@@ -1,4 +1,5 @@
-//! As many frontends of mode proxy as the limit of open files allows: each listens, with a socket for each worker.
+//! Frontends of mode proxy, as many as the limit of open files allows: each listens, with a socket
+//! for each worker.
 
 use std::thread::available_parallelism;
 
@@ -9,7 +10,7 @@ use crate::{Size, Start, reload_of_one_server};
 
 const MOST: usize = 10_000;
 
-/// The lines of a table.
+/// Lines of a table.
 pub(crate) fn table(is_smoke: bool) -> String {
     let frontends = if is_smoke { 100 } else { MOST.min(allowed()) };
     let size = Size { mode: "proxy", frontends, backends: frontends / 10, servers: frontends };
@@ -30,7 +31,7 @@ pub(crate) fn table(is_smoke: bool) -> String {
     )
 }
 
-/// convey listens with half of the open files at most.
+/// convey uses at most half of the open files for listening.
 fn allowed() -> usize {
     let workers = available_parallelism().map_or(1, usize::from);
     let open_files = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |files| files as usize);

@@ -1,5 +1,6 @@
-//! What convey costs with as much configured as large sites have, each size ten times that before it: mode passthrough, every server
-//! answered by one nginx of another network namespace, and probed. Then as many frontends of mode proxy as there may be.
+//! Cost of convey with configurations as large as large sites have, each size ten times the one
+//! before: mode passthrough, with one nginx in another network namespace for all servers, and
+//! health checks. Then as many frontends of mode proxy as possible.
 //!
 //!     sudo -E env PATH="$PATH" cargo bench --bench size -- [--smoke]
 
@@ -37,7 +38,7 @@ struct Options {
     bench: bool,
 }
 
-/// So much is configured.
+/// Size of a configuration.
 #[derive(Debug, Clone, Copy)]
 struct Size {
     mode: &'static str,
@@ -52,13 +53,13 @@ const SIZES: [Size; 3] = [
     Size { mode: "passthrough", frontends: 10_000, backends: 1_000, servers: 100_000 },
 ];
 
-/// Changes by an operator, one after the other.
+/// Changes by an operator, in sequence.
 const CHANGES: u32 = 20;
-/// Deaths of a server, one after the other.
+/// Deaths of a server, in sequence.
 const DEATHS: usize = 5;
-/// How long convey is left alone to see what it costs at rest.
+/// Time without any event, to measure the CPU at rest.
 const REST: Duration = Duration::from_secs(10);
-/// Rest has come when two such times cost alike, or after so many of them.
+/// Interval for detecting rest: two intervals with equal CPU, or a maximum of intervals.
 const SETTLING: Duration = Duration::from_secs(3);
 const SETTLINGS: usize = 40;
 
@@ -98,7 +99,7 @@ fn tables(is_smoke: bool) {
     println!("{}", frontends::table(is_smoke));
 }
 
-/// A convey that has started, and how long that took.
+/// A convey that has started, and its startup time.
 struct Start<'a> {
     running: Running<'a>,
     file: PathBuf,
@@ -120,7 +121,7 @@ impl Start<'_> {
     }
 }
 
-/// What a size costs, and how it fares with the health of servers.
+/// Cost of a size, and of its health checks.
 fn rows(size: Size, is_smoke: bool) -> [String; 2] {
     let site = Site::new();
     let Start { running, file, check, serves, ready } = Start::of(&site, size);
@@ -146,14 +147,14 @@ fn rows(size: Size, is_smoke: bool) -> [String; 2] {
     [costs, format!("| {servers} | {} | {} |", spread.cells(), deaths.cells())]
 }
 
-/// In percent of a core.
+/// CPU at rest in percent of a core.
 fn cpu_at_rest(running: &Running) -> f64 {
     let before = running.cpu();
     std::thread::sleep(REST);
     (running.cpu() - before).as_secs_f64() / REST.as_secs_f64() * 100.0
 }
 
-/// From saving the file with another weight to the log.
+/// Time from saving the file with another weight to the log line.
 fn reload_of_one_server(running: &Running, file: &Path) -> Duration {
     let text = fs::read_to_string(file).unwrap();
     let one = text.replacen("weight = 1", "weight = 7", 1);
@@ -164,12 +165,13 @@ fn reload_of_one_server(running: &Running, file: &Path) -> Duration {
     })
 }
 
-/// One of several.
+/// Time of one change of several.
 fn change_by_operator(running: &Running) -> Duration {
     time(|| (0..CHANGES).for_each(|n| running.take_out("b0/s1", n % 2 == 0))) / CHANGES
 }
 
-/// Waits until every server was probed, as the CPU tells: a probe that finds what the one before found costs little.
+/// Waits until every server was checked, judging by the CPU: a check with the same outcome as the
+/// one before costs little.
 fn settle(running: &Running) {
     let mut last = Duration::ZERO;
     for _ in 0..SETTLINGS {

@@ -1,4 +1,4 @@
-//! A convey that runs, and what can be seen of it from outside.
+//! Running convey, and its state as seen from outside.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use convey_testkit::{Process, run};
 
 use crate::site::Site;
 
-/// The longest that anything here takes.
+/// Longest wait for anything here.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// A convey that serves the site.
+/// Running convey that serves the site.
 pub(crate) struct Running<'a> {
     pub(crate) site: &'a Site,
     convey: Process,
@@ -27,7 +27,7 @@ impl Running<'_> {
         Running { site, convey }
     }
 
-    /// Waits until a page of its statistics says that all is well.
+    /// Waits until a page of the statistics reports success.
     pub(crate) fn wait_for(&mut self, page: &str) {
         let url = format!("http://127.0.0.1:7000/{page}");
         self.wait(page, || {
@@ -36,17 +36,17 @@ impl Running<'_> {
         });
     }
 
-    /// Where its log is.
+    /// Path of the log.
     pub(crate) fn log(&self) -> PathBuf {
         self.site.path("log")
     }
 
-    /// Waits for a text in its log.
+    /// Waits for a text in the log.
     pub(crate) fn wait_for_log(&self, text: &str) {
         self.wait(text, || fs::read_to_string(self.log()).is_ok_and(|log| log.contains(text)));
     }
 
-    /// Takes a server out, or back.
+    /// Takes a server out of rotation, or puts it back.
     pub(crate) fn take_out(&self, server: &str, is_out: bool) {
         let mut command = self.site.convey();
         command.arg("--socket").arg(self.site.path("socket"));
@@ -55,7 +55,7 @@ impl Running<'_> {
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     }
 
-    /// The CPU time it has had.
+    /// CPU time used so far.
     pub(crate) fn cpu(&self) -> Duration {
         let stat = self.proc("stat");
         let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
@@ -63,14 +63,14 @@ impl Running<'_> {
         Duration::from_millis(ticks * 10)
     }
 
-    /// What it has in memory.
+    /// Resident memory in kilobytes.
     pub(crate) fn memory_kb(&self) -> u64 {
         let status = self.proc("status");
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
-    /// The descriptors that it has open.
+    /// Number of open descriptors.
     pub(crate) fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.convey.id())).unwrap().count()
     }
@@ -79,7 +79,7 @@ impl Running<'_> {
         fs::read_to_string(format!("/proc/{}/{file}", self.convey.id())).unwrap()
     }
 
-    /// Waits until something is so.
+    /// Waits until a condition holds.
     pub(crate) fn wait(&self, what: &str, is_so: impl Fn() -> bool) {
         let begun = Instant::now();
         while !is_so() {

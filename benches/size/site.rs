@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::Size;
 
-/// The networks, the file and the servers.
+/// Networks, configuration file and servers.
 pub(crate) struct Site {
     pub(crate) balancer: TestNamespace,
     pub(crate) servers: TestNamespace,
@@ -18,7 +18,7 @@ pub(crate) struct Site {
     folder: TempDir,
 }
 
-/// Each server is asked once a minute.
+/// Interval of a server's health check in seconds.
 pub(crate) const INTERVAL: u32 = 60;
 
 impl Site {
@@ -42,7 +42,7 @@ impl Site {
         Site { balancer, servers, _nginx: nginx, folder }
     }
 
-    /// Writes the file; each server has weight 1.
+    /// Writes the configuration; each server has weight 1.
     pub(crate) fn write(&self, size: Size) -> PathBuf {
         let Size { mode, frontends, backends, servers } = size;
         let mut text = format!("mode = \"{mode}\"\n");
@@ -70,19 +70,19 @@ impl Site {
         self.file()
     }
 
-    /// Has convey check the file.
+    /// Runs `convey check` on the file.
     pub(crate) fn check(&self) {
         let mut command = self.convey();
         let ran = run(command.args(["check", "--config"]).arg(self.file()));
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     }
 
-    /// The configuration.
+    /// Path of the configuration.
     pub(crate) fn file(&self) -> PathBuf {
         self.path("config.toml")
     }
 
-    /// A file beside it.
+    /// Path of a file beside the configuration.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

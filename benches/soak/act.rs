@@ -1,4 +1,4 @@
-//! What a client does with a connection.
+//! Actions of a client on a connection.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use fastrand::Rng;
 
 use crate::server::{Order, encode};
 
-/// What clients have done.
+/// Counts of clients' actions.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) connections: u64,
@@ -18,10 +18,10 @@ pub(crate) struct Tally {
     pub(crate) resets: u64,
     /// Connections that the server reset.
     pub(crate) was_reset: u64,
-    /// Bytes that clients were sent.
+    /// Bytes that clients received.
     pub(crate) received: u64,
     pub(crate) udp_clients: u64,
-    /// Datagrams that clients of UDP have sent.
+    /// Datagrams that UDP clients sent.
     pub(crate) asked: u64,
     /// Datagrams that answered a question in full.
     pub(crate) answered: u64,
@@ -41,11 +41,11 @@ impl Tally {
     }
 }
 
-/// Some connection, from its beginning to its end. Panics if it goes otherwise than it should.
+/// Runs one random action on a connection, from beginning to end. Panics if the outcome is wrong.
 pub(crate) fn any(vip: SocketAddr, random: &mut Rng, tally: &mut Tally) {
     let stream = connect(vip);
     tally.connections += 1;
-    // Mostly small, sometimes enough to be spliced for long.
+    // Mostly small, sometimes enough to splice for long.
     let bytes = if random.u8(..8) == 0 { random.u64(..8 << 20) } else { random.u64(..32 << 10) };
     match random.u8(..16) {
         0..6 => download(stream, bytes, tally),
@@ -55,7 +55,7 @@ pub(crate) fn any(vip: SocketAddr, random: &mut Rng, tally: &mut Tally) {
         12 => reset_download(stream, bytes, random, tally),
         13 => reset_by_server(stream, bytes, tally),
         14 => reset_stuck_upload(stream, tally),
-        // A client that says nothing at all.
+        // A client that sends nothing at all.
         _ => drop(stream),
     }
 }
@@ -68,7 +68,7 @@ fn download(mut stream: TcpStream, bytes: u64, tally: &mut Tally) {
 
 fn slow_download(mut stream: TcpStream, bytes: u64, random: &mut Rng, tally: &mut Tally) {
     order(&mut stream, Order::Download, bytes);
-    // Pauses make what is on the way fill up; then the rest in one go.
+    // Pauses let buffers on the way fill up; then the client reads the rest in one go.
     for _ in 0..random.u8(1..10) {
         thread::sleep(Duration::from_millis(random.u64(..50)));
         if stream.peek(&mut [0]).is_ok_and(|n| n == 0) {
@@ -79,7 +79,7 @@ fn slow_download(mut stream: TcpStream, bytes: u64, random: &mut Rng, tally: &mu
     tally.received += bytes;
 }
 
-/// The server has said everything before the client has.
+/// The server sends everything before the client does.
 fn half_close(mut stream: TcpStream, bytes: u64, tally: &mut Tally) {
     order(&mut stream, Order::HalfClose, bytes);
     assert_eq!(check_to_end(&mut stream), bytes);
@@ -87,7 +87,7 @@ fn half_close(mut stream: TcpStream, bytes: u64, tally: &mut Tally) {
     tally.received += bytes;
 }
 
-/// The client has said everything before the server has said anything.
+/// The client sends everything before the server sends anything.
 fn upload(mut stream: TcpStream, bytes: u64, tally: &mut Tally) {
     order(&mut stream, Order::Upload, bytes);
     send(&mut stream, bytes).expect("a server that reads");

@@ -1,4 +1,4 @@
-//! Clients and servers of UDP.
+//! UDP clients and servers.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -10,13 +10,13 @@ use fastrand::Rng;
 
 use crate::act::Tally;
 
-/// Longer than an answer takes that comes.
+/// Longer than any answer takes.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Questions about the same, one after the other lost, that are no bad luck any more.
+/// Attempts in a row without all answers that are more than bad luck.
 const ATTEMPTS: u32 = 60;
 
-/// So many answers of so many bytes are wanted.
+/// Number and length of the answers that a client wants.
 #[derive(Clone, Copy)]
 struct Question {
     number: u64,
@@ -39,7 +39,7 @@ impl Question {
         Some(Question { number: u64::from_be_bytes(*number), answers, bytes })
     }
 
-    /// The `n`th answer.
+    /// Content of the `n`th answer.
     fn answer(self, n: u8) -> Vec<u8> {
         let mut wire = vec![n; 8 + usize::from(self.bytes)];
         wire[..8].copy_from_slice(&self.number.to_be_bytes());
@@ -47,7 +47,7 @@ impl Question {
     }
 }
 
-/// A server that answers as often as it is asked to.
+/// Starts a server that sends as many answers as each question wants.
 pub(crate) fn start(addr: SocketAddr) -> UdpServer {
     UdpServer::start(addr, |wire, answer| {
         if let Some(question) = Question::decode(wire) {
@@ -56,9 +56,10 @@ pub(crate) fn start(addr: SocketAddr) -> UdpServer {
     })
 }
 
-/// A client that asks some questions, and goes away without a word.
+/// Runs a client that sends some questions, and leaves without notice.
 pub(crate) fn ask_some(vip: SocketAddr, random: &mut Rng, tally: &mut Tally) {
-    // Any of 16 million addresses: with the port of a client that went away it would be taken for that one.
+    // Any of 16 million addresses: a client with the address and port of an earlier one would count
+    // as that one.
     let ip = IpAddr::from([127, random.u8(..), random.u8(..), random.u8(1..255)]);
     let socket = UdpSocket::bind((ip, 0)).expect("a free port");
     socket.connect(vip).expect("an address");
@@ -78,8 +79,8 @@ pub(crate) fn ask_some(vip: SocketAddr, random: &mut Rng, tally: &mut Tally) {
     }
 }
 
-/// Whether all answers come, in order. Datagrams may get lost, as where the server has just gone; late answers to
-/// another question are none to this one.
+/// Whether all answers come, in order. Datagrams may get lost, for example if the server has just
+/// stopped; late answers to another question do not count.
 fn hear(socket: &UdpSocket, question: Question) -> bool {
     let mut buffer = [0; 2_000];
     let mut heard = 0;

@@ -1,6 +1,7 @@
-//! A long time of everything at once: clients and servers that talk, stop reading, close one side or reset, and those of
-//! UDP, that just go away; while the configuration is reloaded under them, and a name gets other addresses. In the end nothing may be left: no descriptor, no memory, no connection that
-//! a gauge still counts.
+//! Soak test: TCP clients and servers that send, stop reading, shut down one side or reset, and UDP
+//! clients that leave without notice, while the configuration is reloaded and a name gets other
+//! addresses. At the end no descriptor and no memory may be left in use, and every gauge of
+//! connections must be 0.
 //!
 //!     cargo bench --bench soak -- [--seconds N] [--seed N]
 #![allow(clippy::disallowed_methods, reason = "it measures time, and its threads can be made")]
@@ -41,16 +42,16 @@ struct Options {
     bench: bool,
 }
 
-/// Clients of TCP at the same time.
+/// Concurrent TCP clients.
 const CLIENTS: u64 = 24;
 
-/// Clients of UDP at the same time.
+/// Concurrent UDP clients.
 const UDP_CLIENTS: u64 = 8;
 
 /// Idle pipes that a worker keeps for the next bulk transfer.
 const PIPES_KEPT: usize = 64;
 
-/// Memory that may be more in the end: allocators do not give back each page.
+/// Memory growth that is allowed: allocators do not return every page.
 const SLACK: u64 = 4 * 1024 * 1024;
 
 fn main() -> ExitCode {
@@ -62,7 +63,7 @@ fn main() -> ExitCode {
     raise_file_limit();
     let options = Options::parse();
     let Err(reason) = catch_unwind(|| soak(&options)) else { return ExitCode::SUCCESS };
-    // Said above already, but before the log of convey, which may be long.
+    // The panic has printed the reason already, but before convey's log, which may be long.
     let reason = reason.downcast_ref::<String>().map(String::as_str);
     eprintln!("soak: {}", reason.unwrap_or("failed, see above"));
     ExitCode::FAILURE
@@ -81,7 +82,8 @@ fn soak(options: &Options) {
     let start = Usage::of(&balancer);
     start.tell("start", 0, &Tally::default(), 0);
     let soak = Soak { lab: &lab, names, balancer, base: start.fds };
-    // What is kept for the next connections (pipes, pages of the allocator) is there after the first half.
+    // Resources kept for later connections (pipes, pages of the allocator) are in use after the
+    // first half.
     let warmth = options.seconds / 2;
     let warm = soak.load(options.seed, warmth);
     let main = soak.load(options.seed + 1, options.seconds - warmth);
@@ -89,10 +91,10 @@ fn soak(options: &Options) {
     println!("nothing is left");
 }
 
-/// The addresses that the name has in the end.
+/// Addresses of the name at the end.
 const ALL: [u8; SERVERS as usize] = [1, 2, 3];
 
-/// Everything that runs.
+/// convey, and the servers around it.
 struct Soak<'a> {
     lab: &'a Loopback,
     names: TestNameServer<'a>,
@@ -102,7 +104,8 @@ struct Soak<'a> {
 }
 
 impl Soak<'_> {
-    /// Clients for so long, then the usual configuration and the end of every connection; what there is then.
+    /// Runs clients for a time, restores the usual configuration, and waits until all connections
+    /// have ended. Returns the usage after that.
     fn load(&self, seed: u64, seconds: u64) -> Usage {
         let before = self.balancer.stats();
         let over = AtomicBool::new(false);
@@ -143,8 +146,8 @@ impl Soak<'_> {
         state
     }
 
-    /// Other configurations, other addresses of the name, a server of UDP that comes and goes. Returns how many reloads
-    /// it were.
+    /// Changes the configuration and the addresses of the name, and starts and stops a UDP server.
+    /// Returns the number of reloads.
     fn disturb(&self, random: &mut Rng, time: Duration) -> u32 {
         let end = clock() + time;
         let mut reloads = 0;
@@ -173,14 +176,14 @@ fn ask(lab: &Loopback, random: &mut Rng, tally: &mut Tally) {
     datagrams::ask_some(lab.vip(), random, tally);
 }
 
-/// What `/stats` said before a load and says after it.
+/// `/stats` before and after a load.
 struct Counted {
     before: Value,
     after: Value,
 }
 
 impl Counted {
-    /// Compares it with what clients have counted.
+    /// Compares the counters with those of the clients.
     fn check(&self, tally: &Tally) {
         let tcp = |counter: &str| self.more("web", counter) + self.more("named", counter);
         assert_eq!(tcp("/total_connections"), tally.connections, "connections counted");
@@ -191,8 +194,8 @@ impl Counted {
                 assert_eq!(*ended, 0, "{frontend}, {reason}: {:#}", self.after);
             }
         }
-        // A reset that comes while the receive window closes may be outside of it, and then the kernel drops it (RFC
-        // 9293, section 3.10.7.4): such a connection is found to be idle.
+        // A reset that arrives while the receive window closes may be outside of it, and the kernel
+        // drops it (RFC 9293, section 3.10.7.4): such a connection ends by the idle timeout.
         let (reset, idle) = (tcp("/ended/client_reset"), tcp("/ended/idle_timeout"));
         assert!(idle <= 1 + tally.resets / 1_000, "{idle} connections were idle");
         let resets = (reset + idle, tcp("/ended/server_reset"));
@@ -202,7 +205,8 @@ impl Counted {
         }
 
         let udp = |counter: &str| self.more("datagrams", counter);
-        // A client that has waited for long may have been forgotten, and comes as another.
+        // The flow of a UDP client that pauses for long may expire; then the client counts as a new
+        // one.
         assert!(udp("/total_connections") >= tally.udp_clients, "clients of UDP that nobody counted");
         let drops = self.after["frontends"]["datagrams"]["drops"].as_object().expect("reasons");
         let dropped: u64 = drops.keys().map(|reason| udp(&format!("/drops/{reason}"))).sum();
@@ -215,7 +219,7 @@ impl Counted {
         assert!(udp("/packets_tx") >= tally.answered, "answers that nobody counted");
     }
 
-    /// By how much a counter of a frontend has grown.
+    /// Growth of a counter of a frontend.
     fn more(&self, frontend: &str, counter: &str) -> u64 {
         let [after, before] = [&self.after, &self.before].map(|stats| {
             stats["frontends"][frontend].pointer(counter).and_then(Value::as_u64).expect("a counter")
@@ -224,7 +228,7 @@ impl Counted {
     }
 }
 
-/// What convey holds.
+/// Descriptors and memory of convey.
 struct Usage {
     fds: Fds,
     memory: u64,

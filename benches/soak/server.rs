@@ -1,21 +1,21 @@
-//! Servers that do as their clients ask.
+//! Servers that follow their clients' orders.
 
 use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr};
 
 use convey_testkit::{TcpServer, check_to_end, reset, send};
 
-/// What a client asks for.
+/// Order of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Order {
-    /// Send so many bytes and close.
+    /// Send a number of bytes and close.
     Download,
-    /// Send so many bytes, say that this was all, and read to the end.
+    /// Send a number of bytes, shut down the sending side, and read to the end.
     HalfClose,
-    /// Send so many bytes and reset.
+    /// Send a number of bytes and reset.
     Reset,
-    /// Read so many bytes to the end of the stream, and send them back.
+    /// Read a number of bytes to the end of the stream, and send them back.
     Upload,
     /// Read nothing and wait for the end.
     Stall,
@@ -23,14 +23,14 @@ pub(crate) enum Order {
 
 const ORDERS: [Order; 5] = [Order::Download, Order::HalfClose, Order::Reset, Order::Upload, Order::Stall];
 
-/// What an order looks like on the wire.
+/// Encodes an order.
 pub(crate) fn encode(order: Order, bytes: u64) -> [u8; 9] {
     let mut wire = [order as u8; 9];
     wire[1..].copy_from_slice(&bytes.to_be_bytes());
     wire
 }
 
-/// A server that does as it is asked.
+/// Starts a server that follows orders.
 pub(crate) fn start(addr: SocketAddr) -> TcpServer {
     TcpServer::start(addr, |mut stream| {
         let mut wire = [0; 9];
@@ -53,7 +53,7 @@ pub(crate) fn start(addr: SocketAddr) -> TcpServer {
                 send(&mut stream, read)?;
             }
             Order::Stall => {
-                // Returns once the client's reset has been passed on.
+                // Returns once convey has passed the client's reset on.
                 while stream.peek(&mut [0]).is_ok_and(|n| n > 0) && stream.take_error()?.is_none() {
                     std::thread::sleep(std::time::Duration::from_millis(5));
                 }

@@ -1,4 +1,4 @@
-//! What convey is told to do.
+//! Configurations of convey in the soak.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -7,29 +7,30 @@ use convey_testkit::{Loopback, NAME, Setup, TestNameServer};
 use fastrand::Rng;
 use serde_json::Value;
 
-/// Servers of each protocol, of which a reload may take away all but the first.
+/// Servers of each protocol. A reload may remove all but the first.
 pub(crate) const SERVERS: u8 = 3;
 
-/// Where the frontend listens whose servers have a name.
+/// Listen address of the frontend with servers by name.
 pub(crate) fn named_vip(lab: &Loopback) -> SocketAddr {
     SocketAddr::new(lab.ip(2), 8080)
 }
 
-/// A frontend for TCP, one for UDP and one whose servers have a name. Every server has weight 1.
+/// Frontends for TCP, for UDP, and for TCP servers by name. Every server has weight 1.
 pub(crate) fn usual(lab: &Loopback) -> Setup {
     setup(lab, [1; SERVERS as usize])
 }
 
-/// The same with other weights, perhaps without some servers. Another frontend comes and goes.
+/// The usual configuration with other weights, perhaps without some servers. Another frontend comes
+/// and goes.
 pub(crate) fn other(lab: &Loopback, random: &mut Rng) -> Setup {
     let setup = setup(lab, [random.u64(1..5), random.u64(0..5), random.u64(0..5)]);
     let second = format!("[frontends.second]\nlisten_addr = \"{}\"\nbackend = \"pool\"\n", lab.second_vip());
     if random.bool() { setup.and(&second) } else { setup }
 }
 
-/// A weight of 0 leaves a server out.
+/// Configuration with these weights. A weight of 0 leaves a server out.
 fn setup(lab: &Loopback, weights: [u64; SERVERS as usize]) -> Setup {
-    // A connection that is blocked is looked at four times in its idle timeout.
+    // convey checks a blocked connection four times in its idle timeout.
     let mut setup = Setup::new(lab).timeouts("idle = 20\nudp_idle = 1");
     let mut datagrams = format!(
         "[frontends.datagrams]\nprotocol = \"udp\"\nlisten_addr = \"{}\"\nbackend = \"datagrams\"\n\

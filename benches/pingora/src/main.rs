@@ -1,6 +1,6 @@
-//! A reverse proxy made of the pingora crates, for `cargo bench --bench peers -- http --pingora BINARY`.
-//! Servers take turns, connections to them are kept, and each core has a thread. HTTP/1.1 and cleartext HTTP/2 share
-//! one address.
+//! Reverse proxy made of the pingora crates, for `cargo bench --bench peers -- http --pingora
+//! BINARY`. Servers take turns, connections to them are kept, and each core has a thread. HTTP/1.1
+//! and cleartext HTTP/2 share one address.
 //!
 //!     pingora-peer LISTEN SERVER...
 
@@ -16,7 +16,7 @@ use pingora_load_balancing::LoadBalancer;
 use pingora_load_balancing::selection::RoundRobin;
 use pingora_proxy::{ProxyHttp, ProxyServiceBuilder, Session};
 
-/// Connections to servers that are kept while nobody needs them, as many as nginx keeps in this comparison.
+/// Idle connections to servers that are kept, as many as nginx keeps in this comparison.
 const KEPT: usize = 512;
 
 struct InTurn(LoadBalancer<RoundRobin>);
@@ -40,7 +40,7 @@ fn main() -> std::io::Result<()> {
     let settings = ServerConf {
         threads: available_parallelism()?.get(),
         upstream_keepalive_pool_size: KEPT,
-        // SIGTERM ends it at once.
+        // SIGTERM stops the proxy at once.
         grace_period_seconds: Some(0),
         graceful_shutdown_timeout_seconds: Some(0),
         ..ServerConf::default()

@@ -26,7 +26,7 @@ const HOPS: u32 = 250;
 const CALLS: usize = 801;
 /// Calls per figure for XDP.
 const FEW: usize = 51;
-/// The Ethernet address of the loopback interface.
+/// Ethernet address of the loopback interface.
 const US: [u8; 6] = [0; 6];
 
 fn main() -> Result<(), CacheError> {

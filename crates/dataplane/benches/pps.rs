@@ -107,7 +107,7 @@ impl Bench {
         Ok(Bench { cache, programs, index })
     }
 
-    /// Millions of packets a second of the echo and of the cache.
+    /// Millions of packets a second, of the echo program and of the cache.
     fn compare(&mut self, turns: usize, frames: u32) -> Result<[f64; 2]> {
         let echo = program(&mut self.programs, "bench_echo")?.fd()?.try_clone()?;
         let cache = self.cache.xdp()?.fd()?.try_clone()?;

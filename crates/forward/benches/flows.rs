@@ -133,7 +133,7 @@ fn segment(flags: u8) -> Segment {
     Segment { flags, seq: u32::from(flags & SYN == 0), ack: 1, len: 0 }
 }
 
-/// The flow with this number.
+/// Flow of this number.
 fn flow(i: u32) -> NewFlow {
     let [a, b, c, d] = i.to_be_bytes();
     let key = |src, dst, src_port, dst_port| FlowKey {
