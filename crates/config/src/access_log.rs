@@ -11,17 +11,17 @@ use super::reader::TomlTable;
 use super::values::{integer, not_allowed};
 use convey_access_log::{Field, Format, FormatError};
 
-/// Bytes of a template: a line is written for each connection.
+/// Longest template in bytes: convey formats a line for each connection.
 const MAX_TEMPLATE: usize = 4096;
 
 /// `[access_log]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessLogConfig {
-    /// Where lines go; `None`: there are none.
+    /// Destination of the lines; `None` turns the access log off.
     pub output: Option<LogOutput>,
-    /// What a line looks like.
+    /// Format of a line.
     pub format: Format,
-    /// One line is written in so many, at least 1.
+    /// Sampling: convey writes one line of this number, at least 1.
     pub sample: u32,
 }
 
@@ -70,9 +70,9 @@ fn format(value: &DeValue<'_>) -> Result<Format, String> {
     })
 }
 
-/// How two tables differ, in words for the log.
+/// Log text of the differences between two tables.
 pub(super) fn changes(old: &AccessLogConfig, new: &AccessLogConfig) -> Vec<String> {
-    // Taken apart, so that a new field cannot be forgotten.
+    // Destructured, so that a new field cannot be forgotten.
     let AccessLogConfig { output, format, sample } = old;
     let changes = [
         change("access_log.output", or(output.as_ref(), "none"), or(new.output.as_ref(), "none")),

@@ -14,10 +14,10 @@ use super::reader::TomlTable;
 use super::tables::{ParsedFrontend, authorities};
 use super::values::{choice, not_allowed, string};
 
-/// Where the program keeps what outlives it, unless the file says otherwise.
+/// Default folder of the state that outlives the process.
 pub(super) const STATE_DIR: &str = "/var/lib/convey";
 
-/// Most names: each is an order, and a file.
+/// Most names: each name is an order, and a file.
 const MAX_DOMAINS: usize = 1_000;
 
 /// `[acme]` as the file has it.
@@ -34,7 +34,7 @@ pub(super) struct ParsedAcme {
 }
 
 impl ParsedAcme {
-    /// Reads both of the root; `None` without the table.
+    /// Reads `[acme]` and `state_dir` of the root; `None` without `[acme]`.
     pub(super) fn read(root: &mut TomlTable<'_>, report: &Report<'_>) -> Option<ParsedAcme> {
         let state_dir = root.optional("state_dir", folder);
         let is_there = root.has("acme");
@@ -69,12 +69,12 @@ impl ParsedAcme {
         })
     }
 
-    /// Where the certificates are.
+    /// Folder of the certificates.
     pub(super) fn certificates(&self) -> PathBuf {
         self.folder.join(AcmeConfig::CERTIFICATES)
     }
 
-    /// What the program uses, with these frontends.
+    /// Model of the table, with these frontends.
     pub(super) fn model(&self, frontends: &[FrontendConfig]) -> Arc<AcmeConfig> {
         Arc::new(AcmeConfig {
             directory: self.directory.clone(),
@@ -92,7 +92,7 @@ impl ParsedAcme {
         })
     }
 
-    /// The names of the file, or else the hosts of routes of the frontends that take certificates of ACME.
+    /// Names from the file, or else the hosts of routes of frontends that use ACME certificates.
     fn names(&self, frontends: &[FrontendConfig]) -> Vec<String> {
         let mut names: Vec<String> = match self.domains.is_empty() {
             false => self.domains.iter().map(|domain| domain.value.clone()).collect(),
@@ -103,13 +103,13 @@ impl ParsedAcme {
                 hosts
             }
         };
-        // In the order of the file, each once.
+        // In the order of the file, without duplicates.
         let mut known = std::collections::HashSet::new();
         names.retain(|name| known.insert(name.clone()));
         names
     }
 
-    /// Reports what does not fit the frontends.
+    /// Reports settings that do not fit the frontends.
     pub(super) fn check(&self, parsed: &[ParsedFrontend], frontends: &[FrontendConfig], report: &Report<'_>) {
         if !parsed.iter().any(|frontend| frontend.tls.as_ref().is_some_and(|tls| tls.acme)) {
             report.warning(
@@ -129,7 +129,7 @@ impl ParsedAcme {
             report
                 .error(&self.place, format!("found {} hosts of routes; allowed: {MAX_DOMAINS}", names.len()));
         }
-        // An authority begins without TLS (RFC 8555, section 8.3).
+        // The authority's request comes without TLS (RFC 8555, section 8.3).
         let is_http = |frontend: &FrontendConfig| frontend.mode.is_http() && frontend.tls.is_none();
         match &self.challenge {
             Some(Placed { value: AcmeChallenge::Http01, place }) if !frontends.iter().any(is_http) => {
@@ -145,12 +145,13 @@ impl ParsedAcme {
     }
 }
 
-/// Whether certificates that convey orders are shown by this frontend.
+/// Whether this frontend uses the certificates that convey orders.
 fn takes_certificates(frontend: &FrontendConfig) -> bool {
     frontend.tls.as_ref().is_some_and(|tls| tls.acme)
 }
 
-/// HTTP where an authority finds it, or else the handshake.
+/// Default challenge: HTTP if a frontend can receive the authority's request, or else the TLS
+/// handshake.
 fn usual_challenge(frontends: &[FrontendConfig]) -> Option<AcmeChallenge> {
     let listens =
         |frontend: &FrontendConfig, port| frontend.listen.iter().any(|listen| listen.ports().contains(&port));
@@ -165,7 +166,7 @@ fn usual_challenge(frontends: &[FrontendConfig]) -> Option<AcmeChallenge> {
     }
 }
 
-/// The hosts of its routes that a certificate can be ordered for.
+/// Hosts of the frontend's routes that a certificate can be ordered for.
 fn hosts(frontend: &FrontendConfig) -> Vec<String> {
     let routes = frontend.http.iter().flat_map(|http| &http.routes);
     let exact = routes.filter_map(|route| match &route.host {
@@ -204,7 +205,8 @@ fn external_account(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Ex
     }
 }
 
-/// Whether a certificate can be ordered for it: a name of a host (RFC 1123, section 2.1) in ASCII, no address.
+/// Whether a certificate can be ordered for the name: a host name (RFC 1123, section 2.1) in ASCII,
+/// and no address.
 fn is_domain(name: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -259,21 +261,21 @@ fn folder(value: &DeValue<'_>) -> Result<String, String> {
     text.map(str::to_owned).ok_or_else(|| not_allowed(value, "the path of a folder"))
 }
 
-/// What is ordered, in words.
+/// Description of the ordered certificates.
 pub(super) fn describe(acme: &AcmeConfig) -> String {
     let AcmeConfig { directory, domains, challenge, folder, .. } = acme;
     let (names, challenge) = (list_or(domains, "nothing"), challenge.name());
     format!("certificates of {directory} by {challenge}, kept in {}: {names}\n", folder.display())
 }
 
-/// How two of them differ, in words for the log.
+/// Log text of the differences between two tables.
 pub(super) fn changes(old: Option<&AcmeConfig>, new: Option<&AcmeConfig>) -> Vec<String> {
     let (old, new) = match (old, new) {
         (Some(old), Some(new)) => (old, new),
         (None, None) => return Vec::new(),
         (old, _) => return vec![format!("acme: {}", if old.is_some() { "removed" } else { "added" })],
     };
-    // Taken apart, so that a new field cannot be forgotten.
+    // Destructured, so that a new field cannot be forgotten.
     let AcmeConfig { directory, email, domains, challenge, external_account, authorities, folder } = old;
     let id = |account: &Option<ExternalAccount>| {
         or(account.as_ref().map(|account| account.key_id.clone()), "none")

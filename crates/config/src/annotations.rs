@@ -1,4 +1,5 @@
-//! Annotations of a Kubernetes Service as settings of its servers: the same values as in the file, with the same errors. Pure.
+//! Annotations of a Kubernetes Service as settings of its servers: the values and errors are those
+//! of the file. Pure.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -10,13 +11,13 @@ use crate::hint::did_you_mean;
 use crate::values::{choice, integer, seconds};
 use convey_model::{Algorithm, SourceSettings};
 
-/// What annotations for convey begin with. Others are for other programs.
+/// Prefix of convey's annotations. Other prefixes belong to other programs.
 const PREFIX: &str = "convey.dev/";
 
-/// So many are told: a Service may have thousands of annotations.
+/// Most problems that are reported: a Service may have thousands of annotations.
 const MAX_PROBLEMS: usize = 8;
 
-/// The longest text that may be a number.
+/// Longest text that may be a number.
 const MAX_NUMBER: usize = 32;
 
 const WEIGHT: &str = "convey.dev/weight";
@@ -24,7 +25,8 @@ const MAX_CONNECTIONS: &str = "convey.dev/max-connections";
 const ALGORITHM: &str = "convey.dev/algorithm";
 const SLOW_START: &str = "convey.dev/slow-start";
 
-/// Without `ewma`, which needs mode http: a Service does not know the modes of frontends.
+/// Algorithms without `ewma`, which needs mode http: a Service does not define the modes of
+/// frontends.
 const ALGORITHMS: [Algorithm; 5] = [
     Algorithm::RoundRobin,
     Algorithm::LeastConnections,
@@ -33,7 +35,7 @@ const ALGORITHMS: [Algorithm; 5] = [
     Algorithm::Maglev,
 ];
 
-/// The annotations of a Service. A mistake in one of them changes nothing: all settings stay as they were.
+/// Annotations of a Service. After a mistake in one of them all settings stay as they were.
 #[derive(Debug, Default)]
 pub struct Annotations {
     settings: SourceSettings,
@@ -41,7 +43,7 @@ pub struct Annotations {
 }
 
 impl Annotations {
-    /// Takes all annotations that the Service has now, each with its name.
+    /// Replaces the annotations with the current ones of the Service, each with its name.
     pub fn take<'a>(&mut self, all: impl IntoIterator<Item = (&'a str, &'a str)>) {
         let (mut settings, mut problems) = (SourceSettings::default(), BTreeSet::new());
         for (name, text) in all {
@@ -57,12 +59,12 @@ impl Annotations {
         self.problems = problems;
     }
 
-    /// What they say.
+    /// Settings from the annotations.
     pub fn settings(&self) -> SourceSettings {
         self.settings
     }
 
-    /// What is wrong with those of now, in words for an operator.
+    /// Operator-facing messages about mistakes in the current annotations.
     pub fn problems(&self) -> BTreeSet<String> {
         let line = |problem: &String| format!("{problem}; its annotations stay as they were");
         let more = self.problems.len().saturating_sub(MAX_PROBLEMS);
@@ -90,7 +92,7 @@ fn set(settings: &mut SourceSettings, name: &str, text: &str) -> Result<(), Stri
     Ok(())
 }
 
-/// A text as the file would have it: annotations know no numbers.
+/// Value of an annotation as a value of the file: annotations have no number type.
 fn value(text: &str) -> DeValue<'_> {
     let is_short = text.len() <= MAX_NUMBER;
     match DeValue::parse(if is_short { text } else { "" }).map(toml::Spanned::into_inner) {

@@ -14,7 +14,7 @@ use super::reader::TomlTable;
 use super::tables::{ParsedBackend, ParsedFrontend};
 use super::values::{integer, not_allowed, seconds};
 
-/// The longest name of an interface, in bytes: `IFNAMSIZ` with its end (netdevice(7)).
+/// Longest name of an interface in bytes: `IFNAMSIZ` without the final NUL (netdevice(7)).
 const MAX_NAME: usize = 15;
 
 /// `[announce]` as the file has it.
@@ -27,13 +27,13 @@ pub(super) struct ParsedAnnounce {
 }
 
 impl ParsedAnnounce {
-    /// Where the interface is named, or else the table.
+    /// Place of the interface's name, or else of the table.
     pub(super) fn interface_place(&self) -> &Place {
         self.interface.as_ref().map_or(&self.place, |interface| &interface.place)
     }
 }
 
-/// Reads it; `None` without the table.
+/// Reads the table; `None` without one.
 pub(super) fn read(root: &mut TomlTable<'_>) -> Option<ParsedAnnounce> {
     let is_there = root.has("announce");
     let mut table = root.table("announce");
@@ -51,7 +51,7 @@ pub(super) fn read(root: &mut TomlTable<'_>) -> Option<ParsedAnnounce> {
     is_there.then(|| ParsedAnnounce { place, interface, min_servers, config: config.into() })
 }
 
-/// Reports what would never be announced.
+/// Reports addresses that would never be announced.
 pub(super) fn check(file: &ParsedFile, report: &Report<'_>) {
     let Some(ParsedAnnounce { place, min_servers, config, .. }) = &file.announce else { return };
     let listens = file.frontends.iter().flat_map(|frontend| &frontend.listen);
@@ -83,7 +83,7 @@ pub(super) fn check(file: &ParsedFile, report: &Report<'_>) {
     }
 }
 
-/// A name as the kernel allows it.
+/// Parses a name that the kernel accepts for an interface.
 fn interface(value: &DeValue<'_>) -> Result<String, String> {
     let is_name = |name: &&str| {
         (1..=MAX_NAME).contains(&name.len())
@@ -94,7 +94,7 @@ fn interface(value: &DeValue<'_>) -> Result<String, String> {
     name.map(str::to_owned).ok_or_else(|| not_allowed(value, "the name of an interface, such as \"lo\""))
 }
 
-/// What is announced, in words.
+/// Description of the announced addresses.
 pub(super) fn describe(config: &Config) -> String {
     let Some(announce) = &config.announce else { return String::new() };
     let AnnounceConfig { interface, hold, min_servers } = &**announce;
@@ -106,7 +106,7 @@ pub(super) fn describe(config: &Config) -> String {
     )
 }
 
-/// How two of them differ, in words for the log.
+/// Log text of the differences between two tables.
 pub(super) fn changes(old: Option<&AnnounceConfig>, new: Option<&AnnounceConfig>) -> Vec<String> {
     let (old, new) = match (old, new) {
         (Some(old), Some(new)) => (old, new),
@@ -118,7 +118,7 @@ pub(super) fn changes(old: Option<&AnnounceConfig>, new: Option<&AnnounceConfig>
             return vec![format!("announce: addresses of frontends leave {}", old.interface)];
         }
     };
-    // Taken apart, so that a new field cannot be forgotten.
+    // Destructured, so that a new field cannot be forgotten.
     let AnnounceConfig { interface, hold, min_servers } = old;
     let changes = [
         change("announce.interface", interface, &new.interface),

@@ -1,4 +1,4 @@
-//! What a configuration runs, in a few aligned lines. Pure.
+//! Summary of a configuration in a few aligned lines. Pure.
 
 use std::array;
 use std::collections::HashMap;
@@ -9,8 +9,8 @@ use super::tables::{backend, frontend};
 use super::{AccessLogConfig, Config, LogConfig, acme, announce};
 use convey_model::{Mode, OwnTimeouts, Protocol, Timeouts};
 
-/// The text that `convey check` prints: frontends, backends with their servers, time limits, what packet modes
-/// are set to, statistics.
+/// Text that `convey check` prints: frontends, backends with their servers, timeouts, settings of
+/// packet modes, statistics.
 pub fn describe(config: &Config) -> String {
     let mut text = table(config.frontends.iter().flat_map(frontend::rows));
     let mut modes: HashMap<&str, Vec<Mode>> = HashMap::new();
@@ -98,19 +98,19 @@ fn snat(config: &Config) -> String {
     format!("snat ports {first}-{last}; addresses {}\n", list(&settings.snat_addresses))
 }
 
-/// The time limits of a frontend or backend, after `before`; nothing if none is set.
+/// Timeouts of a frontend or backend after the text `before`; empty if none is set.
 pub(super) fn own_timeouts(before: &str, own: &OwnTimeouts) -> String {
     let set = own.named().into_iter().filter_map(|(name, time)| Some(format!("{name} {:?}", time?)));
     let set: Vec<String> = set.collect();
     if set.is_empty() { String::new() } else { format!("{before}{}", set.join(", ")) }
 }
 
-/// Such as `, at most 50 connections`.
+/// Text such as `, at most 50 connections`.
 pub(super) fn limit(connections: Option<u32>) -> String {
     connections.map_or(String::new(), |most| format!(", at most {most} connections"))
 }
 
-/// One line a row; each column is as wide as its longest cell.
+/// Table with a line for each row; each column is as wide as its longest cell.
 fn table<const COLUMNS: usize>(rows: impl Iterator<Item = [String; COLUMNS]>) -> String {
     let rows: Vec<[String; COLUMNS]> = rows.collect();
     let widths: [usize; COLUMNS] =

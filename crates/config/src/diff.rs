@@ -1,4 +1,4 @@
-//! How two configurations differ, in words for the log. Pure.
+//! Log text of the differences between two configurations. Pure.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -9,9 +9,9 @@ use super::tables::{backend, frontend};
 use super::{AdminToken, Config, Stats, access_log, acme, announce, logs, privileges};
 use convey_model::{FlowTimeouts, OwnTimeouts, PacketSettings, Timeouts};
 
-/// A line for each thing that differs; none exactly when both are equal.
+/// One line for each difference; empty if and only if both are equal.
 pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
-    // Taken apart field by field, here and below, so that a new field cannot be forgotten.
+    // Destructured field by field, here and below, so that a new field cannot be forgotten.
     let Config {
         frontends,
         backends,
@@ -64,7 +64,7 @@ fn stats_changes(old: &Stats, new: &Stats) -> Vec<String> {
     [address, file, secret].into_iter().flatten().collect()
 }
 
-/// The line of a frontend or backend that was added, removed or changed.
+/// Line for a frontend or backend that was added, removed or changed.
 fn line<T>(
     kind: &str,
     (before, after): (Option<&T>, Option<&T>),
@@ -96,7 +96,7 @@ fn timeout_changes(old: &Timeouts, new: &Timeouts) -> Vec<String> {
     changes
 }
 
-/// What differs in the time limits of a frontend or backend.
+/// Differences in the timeouts of a frontend or backend.
 pub(super) fn own_timeout_changes(old: &OwnTimeouts, new: &OwnTimeouts) -> Vec<String> {
     let shown = |time: Option<Duration>| or(time.map(|time| format!("{}s", time.as_secs_f64())), "unset");
     let pairs = old.named().into_iter().zip(new.named());
@@ -138,7 +138,7 @@ fn flow_timeout_changes(old: &FlowTimeouts, new: &FlowTimeouts) -> Vec<String> {
     pairs.filter_map(|((name, old), (_, new))| duration(name, old, new)).collect()
 }
 
-/// The values, or that they are chosen automatically.
+/// List of the values, or a note that they are chosen automatically.
 pub(super) fn list<T: Display>(values: &[T]) -> String {
     list_or(values, "automatic")
 }
@@ -148,13 +148,13 @@ pub(super) fn list_or<T: Display>(values: &[T], none: &str) -> String {
     if values.is_empty() { none.to_owned() } else { values.join(", ") }
 }
 
-/// The name servers, or that they are the system's.
+/// List of the name servers, or a note that they are the system's.
 fn system_or(name_servers: &[SocketAddr]) -> String {
     let name_servers: Vec<String> = name_servers.iter().map(ToString::to_string).collect();
     if name_servers.is_empty() { "the system's".to_owned() } else { name_servers.join(", ") }
 }
 
-/// `what old -> new`, if they differ.
+/// Text `what old -> new`, if they differ.
 pub(super) fn change<T: Display + PartialEq>(what: &str, old: T, new: T) -> Option<String> {
     (old != new).then(|| format!("{what} {old} -> {new}"))
 }
@@ -164,13 +164,13 @@ pub(super) fn duration(what: &str, old: Duration, new: Duration) -> Option<Strin
     change(what, seconds(old), seconds(new))
 }
 
-/// The value, or what stands for none.
+/// Value as text, or the given text for `None`.
 pub(super) fn or<T: Display>(value: Option<T>, none: &str) -> String {
     value.map_or_else(|| none.to_owned(), |value| value.to_string())
 }
 
-/// Pairs what is the same thing before and after, one to one: those of before in their order, then those
-/// that are only after.
+/// Pairs equal items of both lists, one to one: first the items of `before` in order, then the
+/// items that are only in `after`.
 pub(super) fn pair<'a, T>(
     before: &'a [T],
     after: &'a [T],

@@ -1,4 +1,4 @@
-//! What the parser makes of the texts of a configuration: one table, its variables replaced. Pure.
+//! Merges the parsed texts of a configuration into one table, with variables replaced. Pure.
 
 use std::collections::HashSet;
 
@@ -11,11 +11,11 @@ use super::reader::join;
 use super::texts::Texts;
 use super::variables::{VariableLookup, expand};
 
-/// A key of the file alone.
+/// Key that is allowed only in the main file.
 pub(super) const INCLUDE: &str = "include";
 
-/// The keys and tables of a configuration. Errors quote nothing of an included file that has none
-/// of them: it may be a secret of another program.
+/// Keys and tables of a configuration. Errors quote nothing from an included file without any of
+/// them: it may be a secret of another program.
 pub(super) const TOP_LEVEL: [&str; 14] = [
     "access_log",
     "acme",
@@ -36,39 +36,39 @@ pub(super) const TOP_LEVEL: [&str; 14] = [
 /// Most syntax errors that are reported of an included file that is no configuration.
 const MAX_FOREIGN_ERRORS: usize = 3;
 
-/// All texts as one.
+/// All texts merged into one table.
 pub(super) struct Document<'a> {
     pub(super) root: Spanned<DeTable<'a>>,
-    /// What is no TOML, by where its text begins.
+    /// TOML syntax errors, by the start of their text.
     pub(super) syntax_errors: Vec<(usize, Vec<de::Error>)>,
-    /// Where values from the environment are.
+    /// Places of values from the environment.
     pub(super) expanded: HashSet<usize>,
-    /// What is wrong with the texts as one.
+    /// Problems between the texts.
     faults: Vec<DocumentFault>,
 }
 
 enum DocumentFault {
-    /// A key that another text has.
+    /// Key that another text already has.
     Twice {
         second: Place,
         first: Place,
     },
-    /// An included file that includes others.
+    /// Included file that includes others.
     Nested(Place),
     Variable(Place, String),
-    /// An included file that is no configuration, and a hint which key was meant.
+    /// Included file without any key of a configuration, and a hint about the key that was meant.
     Foreign(Place, String),
 }
 
 impl<'a> Document<'a> {
-    /// Parses the texts; variables are what `lookup` says.
+    /// Parses the texts; `lookup` returns the values of variables.
     pub(super) fn parse(texts: &'a Texts, lookup: VariableLookup<'_>) -> Document<'a> {
         let (mut root, mut syntax_errors) = (DeTable::new(), Vec::new());
         let mut walk = Walk { lookup, start: 0, expanded: HashSet::new(), faults: Vec::new() };
         for (start, text) in texts.parts() {
             let (table, mut errors) = DeTable::parse_recoverable(text);
             if start > 0 && is_foreign(table.get_ref()) {
-                // Their messages quote the key.
+                // Messages about duplicates quote the key.
                 errors.retain(|error| !is_duplicate(error));
                 errors.truncate(MAX_FOREIGN_ERRORS);
                 if let Some(fault) = foreign(table.get_ref(), start).filter(|_| errors.is_empty()) {
@@ -94,7 +94,7 @@ impl<'a> Document<'a> {
         Document { root: Spanned::new(0..0, root), syntax_errors, expanded, faults }
     }
 
-    /// Where values are that nobody knows, for a variable is missing.
+    /// Places of values that are unknown because a variable is missing.
     pub(super) fn unknown(&self) -> HashSet<usize> {
         let of_variable = |fault: &DocumentFault| match fault {
             DocumentFault::Variable(place, _) => Some(place.at),
@@ -103,7 +103,7 @@ impl<'a> Document<'a> {
         self.faults.iter().filter_map(of_variable).collect()
     }
 
-    /// Reports what is wrong with the texts as one.
+    /// Reports the problems between the texts.
     pub(super) fn report(&self, report: &Report<'_>) {
         for fault in &self.faults {
             match fault {
@@ -128,7 +128,7 @@ fn is_foreign(table: &DeTable<'_>) -> bool {
     !table.keys().any(|key| TOP_LEVEL.contains(&key.get_ref().as_ref()))
 }
 
-/// The fault of such a file, at its first key. `None` of an empty one.
+/// Fault of a foreign file, at its first key; `None` if the file is empty.
 fn foreign(table: &DeTable<'_>, start: usize) -> Option<DocumentFault> {
     let first = table.keys().min_by_key(|key| key.span().start)?;
     let place = Place { key: String::new(), at: start + first.span().start };
@@ -137,14 +137,14 @@ fn foreign(table: &DeTable<'_>, start: usize) -> Option<DocumentFault> {
 
 struct Walk<'l> {
     lookup: VariableLookup<'l>,
-    /// Where the text begins.
+    /// Start of the text.
     start: usize,
     expanded: HashSet<usize>,
     faults: Vec<DocumentFault>,
 }
 
 impl Walk<'_> {
-    /// A table with its places among all texts, its variables replaced.
+    /// Copies a table, with places among all texts and with variables replaced.
     fn table<'a>(&mut self, table: DeTable<'a>, path: &str) -> DeTable<'a> {
         let entries = table.into_iter().map(|(key, value)| {
             let path = join(path, key.get_ref());
@@ -183,7 +183,7 @@ impl Walk<'_> {
         Spanned::new(span.start + self.start..span.end + self.start, found.into_inner())
     }
 
-    /// Adds what is in `from`; tables of the same name become one.
+    /// Merges `from` into `into`; tables of the same name become one.
     fn merge<'a>(&mut self, into: &mut DeTable<'a>, from: DeTable<'a>, path: &str) {
         for (key, value) in from {
             let name = key.get_ref().as_ref();

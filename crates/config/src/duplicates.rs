@@ -1,20 +1,20 @@
-//! Where the keys of a text stand: for the line of the first one of two. Pure.
+//! Places of the keys in a text, to find the line of a duplicate key's first occurrence. Pure.
 
 use std::collections::HashMap;
 
 use toml_parser::Source;
 use toml_parser::parser::{Event, EventKind, RecursionGuard, parse_document};
 
-/// As deep as the reader of values goes.
+/// Maximum depth, equal to that of the reader of values.
 const MAX_DEPTH: u32 = 80;
 
-/// The keys of a text, by where they begin.
+/// Keys of a text, by their start.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
     all: HashMap<usize, Key>,
-    /// Where each path is first given a value or a header.
+    /// First place where each path gets a value or a header.
     defined: HashMap<KeyPath, usize>,
-    /// Where each path is first a part of another.
+    /// First place where each path is part of another.
     mentioned: HashMap<KeyPath, usize>,
 }
 
@@ -23,12 +23,12 @@ type KeyPath = Vec<String>;
 #[derive(Debug)]
 struct Key {
     path: KeyPath,
-    /// Where the last key of the table's header begins.
+    /// Start of the last key in the table's header.
     header: Option<usize>,
 }
 
 impl Keys {
-    /// Reads them. A text that is not TOML has no keys.
+    /// Reads the keys. A text that is not TOML has none.
     pub(super) fn of(text: &str) -> Keys {
         let mut events: Vec<Event> = Vec::new();
         let tokens = Source::new(text).lex().into_vec();
@@ -38,36 +38,36 @@ impl Keys {
         reader.keys
     }
 
-    /// Where the key that begins at `second` has stood before.
+    /// First place of the key that is repeated at `second`.
     pub(super) fn first(&self, second: usize) -> Option<usize> {
         let path = &self.all.get(&second)?.path;
         let before = |places: &HashMap<KeyPath, usize>| places.get(path).copied().filter(|at| *at < second);
         before(&self.defined).or_else(|| before(&self.mentioned))
     }
 
-    /// Where the header begins of the table that the key at `at` is in.
+    /// Start of the header of the table that contains the key at `at`.
     pub(super) fn header(&self, at: usize) -> Option<usize> {
         self.all.get(&at)?.header
     }
 }
 
-/// Follows the structure of a text.
+/// Parser of the structure of a text.
 #[derive(Default)]
 struct Reader<'a> {
     text: &'a str,
     keys: Keys,
     table: KeyPath,
-    /// Where the last key of its header begins.
+    /// Start of the last key in the table's header.
     header: Option<usize>,
     in_header: bool,
-    /// The keys before the next `=` or `]`, and where the last of them begins.
+    /// Keys before the next `=` or `]`, and the start of the last one.
     parts: KeyPath,
     at: usize,
-    /// What the value is for that comes next.
+    /// Path of the value that comes next.
     value: Option<KeyPath>,
-    /// The inline tables and arrays that are open.
+    /// Open inline tables and arrays.
     open: Vec<KeyPath>,
-    /// How many items of arrays there have been.
+    /// Number of array items so far.
     items: usize,
 }
 
@@ -128,18 +128,18 @@ impl Reader<'_> {
         (self.header, self.in_header) = (Some(self.at), false);
     }
 
-    /// The keys before the next `=` or `]`, from the root on.
+    /// Path of the keys before the next `=` or `]`, from the root.
     fn path(&self) -> KeyPath {
         let around = if self.in_header { &[][..] } else { self.around() };
         around.iter().chain(&self.parts).cloned().collect()
     }
 
-    /// The table that a key would be in.
+    /// Table that contains the next key.
     fn around(&self) -> &KeyPath {
         self.open.last().unwrap_or(&self.table)
     }
 
-    /// An item of an array, in which keys are others than in the next one.
+    /// Path of an array item: each item has its own keys.
     fn item(&mut self, mut array: KeyPath) -> KeyPath {
         self.items += 1;
         array.push(format!("\n{}", self.items));
@@ -151,7 +151,7 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    /// The line of the first one of the key that a text ends with, or that has a `^` after it.
+    /// Line of the first occurrence of the key at the end of a text, or of the key followed by `^`.
     fn first(text: &str) -> Option<usize> {
         let end = text.find('^').expect("a mark");
         let bare = |c: char| c.is_ascii_alphanumeric() || c == '_';

@@ -1,11 +1,11 @@
-//! Bytes as text: UTF-8, or where it ends to be that. Pure.
+//! Decoding of bytes as UTF-8, with the place of the first error. Pure.
 
 use super::problem::Problem;
 
-/// The text of these bytes; `file` is what the problem calls it.
+/// Decodes bytes; `file` is the name of the file in the problem.
 ///
 /// # Errors
-/// The first byte that is no UTF-8, with its line.
+/// The first byte that is not UTF-8, with its line.
 pub(super) fn decode(file: &str, bytes: Vec<u8>) -> Result<String, Problem> {
     let error = match String::from_utf8(bytes) {
         Ok(text) => return Ok(text),

@@ -1,5 +1,5 @@
-//! The language of the file: which tables and keys there are, what they may hold and what holds without them.
-//! `validate` checks what follows from several of them together.
+//! Schema of the file: tables and keys, allowed values, and defaults. `validate` checks constraints
+//! between several of them.
 
 mod timeouts;
 
@@ -28,8 +28,8 @@ use super::values::{
 use super::{AccessLogConfig, Config, LogConfig, Privileges, Stats, access_log, logs, privileges, token};
 use convey_model::{self as model, AcmeConfig, CertificatePair, FlowTimeouts, Mode, Offload, PacketSettings};
 
-/// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
-/// reported.
+/// A whole file, whose values are each valid. Required values that are missing or wrong are `None`,
+/// and reported.
 #[derive(Debug, Clone)]
 pub(super) struct ParsedFile {
     pub(super) mode: Mode,
@@ -59,7 +59,7 @@ pub(super) struct Passthrough {
     pub(super) workers: Option<Placed<u16>>,
     pub(super) interfaces: Vec<Placed<String>>,
     pub(super) snat_addresses: Vec<Placed<IpAddr>>,
-    /// The rest.
+    /// All other settings.
     settings: PacketSettings,
 }
 
@@ -106,7 +106,8 @@ impl ParsedFile {
         file
     }
 
-    /// What a file without anything but these servers, a frontend for them and the place of the statistics would be.
+    /// Equivalent of a file with only these servers, a frontend for them and the statistics
+    /// address.
     pub(super) fn of_list(
         listen: Placed<SocketAddr>,
         stats: Stats,
@@ -137,7 +138,7 @@ impl ParsedFile {
         }
     }
 
-    /// Reports what does not fit about the certificates that convey is to order.
+    /// Reports settings of `[acme]` that do not fit the frontends.
     pub(super) fn check_acme(&self, report: &Report<'_>) {
         let Some(acme) = &self.acme else { return };
         let mode = |frontend: &ParsedFrontend| value(&frontend.mode).unwrap_or(self.mode);
@@ -145,7 +146,7 @@ impl ParsedFile {
         acme.check(&self.frontends, &frontends, report);
     }
 
-    /// What the program uses if each frontend has this mode. Right only if nothing was reported.
+    /// Model of the file, with the mode of each frontend. Valid only if no error was reported.
     pub(super) fn config(&self, mode_of: impl Fn(&ParsedFrontend) -> Mode) -> Config {
         let mut frontends: Vec<_> = self.frontends.iter().map(|f| f.model(mode_of(f))).collect();
         let acme = self.acme.as_ref().map(|acme| acme.model(&frontends));
@@ -187,7 +188,8 @@ impl Passthrough {
     }
 }
 
-/// Of the certificates that convey has ordered, a frontend has those of names that are still wanted, in the order of these.
+/// Keeps the ordered certificates of a frontend whose names are still wanted, in the order of these
+/// names.
 fn keep_wanted(acme: &AcmeConfig, frontend: &mut model::FrontendConfig) {
     let Some(tls) = frontend.tls.as_mut().filter(|tls| tls.acme) else { return };
     let folder = acme.folder.join(AcmeConfig::CERTIFICATES);
@@ -203,7 +205,7 @@ fn keep_wanted(acme: &AcmeConfig, frontend: &mut model::FrontendConfig) {
     certificates.sort_by_key(wanted);
 }
 
-/// What was found, wherever that was.
+/// Value without its place.
 pub(super) fn value<T: Copy>(found: &Option<Placed<T>>) -> Option<T> {
     found.as_ref().map(|found| found.value)
 }
@@ -274,7 +276,7 @@ fn flow_timeouts(mut table: TomlTable<'_>) -> FlowTimeouts {
     timeouts
 }
 
-/// Reads the most connections of a server or an endpoint.
+/// Reads the connection limit of a server or an endpoint.
 pub(super) fn max_connections(table: &mut TomlTable<'_>) -> Option<u32> {
     table.optional("max_connections", integer(1..=u32::MAX)).map(|found| found.value)
 }

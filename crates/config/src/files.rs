@@ -1,5 +1,5 @@
-//! Reading files that anybody may have put into the place of the one that was meant: a FIFO without a writer, a device
-//! without an end, a disk that does not answer.
+//! Safe reading of files: the path may lead to a FIFO without a writer, an endless device, or a
+//! disk that does not answer.
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, Error, ErrorKind, Read};
@@ -12,25 +12,27 @@ use tokio::sync::oneshot;
 
 use crate::rights::{explained, with_rights};
 
-/// The most that is read of a file. A configuration with 100,000 servers has as much; people write a thousandth of it.
+/// Largest file that is read, in bytes. A configuration with 100,000 servers has this size; usual
+/// ones have a thousandth.
 pub(crate) const MAX_SIZE: u64 = 16 << 20;
 
-/// The most names that are read of a folder.
+/// Most names that are read from a folder.
 const MAX_ENTRIES: usize = 100_000;
 
-/// What the first line of a private key ends with (RFC 7468), with a password or without.
+/// End of the first line of a private key (RFC 7468), encrypted or not.
 const KEY: &[u8] = b"PRIVATE KEY-----";
 
-/// A file that a configuration names, as it was read.
+/// A file named by the configuration, with its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadFile {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
     /// `None` if it could not be read.
     pub content: Option<Vec<u8>>,
-    /// Whether it has networks, a line each.
+    /// Whether the file is an access list, with a network on each line.
     pub is_access_list: bool,
-    /// Whether it was read as a certificate or a key, with rights that convey has for these alone.
+    /// Whether the file was read as a certificate or a key, with rights that convey uses for these
+    /// only.
     pub is_secret: bool,
 }
 
@@ -39,14 +41,15 @@ pub struct ReadFile {
 pub struct ReadFiles {
     /// The configuration, and the files that it includes.
     pub texts: Vec<(PathBuf, Vec<u8>)>,
-    /// The files that it names.
+    /// Files that the configuration names.
     pub named: Vec<ReadFile>,
 }
 
-/// Reads a file to its end, if it is a regular one that is not too long. Never waits for a writer.
+/// Reads a file to its end, if it is a regular file within the size limit. Never waits for a
+/// writer.
 ///
 /// # Errors
-/// If it cannot be read, or should not be: the text says why.
+/// The file cannot be read, or must not be: the text has the reason.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     read_checked(path, check)
 }
@@ -63,7 +66,7 @@ pub(crate) fn read_certificates(path: &Path) -> io::Result<Vec<u8>> {
 /// to read those of other users.
 ///
 /// # Errors
-/// If it cannot be read, or should not be: the text says why.
+/// The file cannot be read, or must not be: the text has the reason.
 pub(crate) fn read_secret(path: &Path) -> io::Result<Vec<u8>> {
     let check = |found: &Metadata| {
         check(found)?;
@@ -72,7 +75,8 @@ pub(crate) fn read_secret(path: &Path) -> io::Result<Vec<u8>> {
     with_rights(|| read_checked(path, check))
 }
 
-/// The same of a file that should have a private key. One without is no secret; that it has none is its fault.
+/// Reads a private key like [`read_secret`]. A file without a key may be readable by others: it is
+/// not a secret, and the missing key is the problem to report.
 ///
 /// # Errors
 /// As [`read_secret`].
@@ -104,26 +108,26 @@ fn list_plainly(path: &Path) -> io::Result<Vec<u8>> {
 
 fn read_checked(path: &Path, check: impl Fn(&Metadata) -> io::Result<()>) -> io::Result<Vec<u8>> {
     let explained = |error| explained(path, error);
-    // To open a FIFO or a device may have effects already.
+    // Opening a FIFO or a device may have side effects.
     check(&fs::metadata(path).map_err(explained)?)?;
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let opened = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
     let file = opened.map_err(explained)?;
-    // By now another one may be in its place.
+    // Another file may have replaced it since.
     check(&file.metadata()?)?;
     read_all(file)
 }
 
-/// Runs `work` in a thread of its own, for it may take long or never end: the runtime goes on meanwhile, and the end of the
-/// program waits for neither. `None` if there is no thread to be had.
+/// Runs `work` in a thread of its own, since it may take long or never end. The runtime continues
+/// meanwhile, and the exit of the program does not wait. `None` if no thread can be started.
 pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     begin_aside(work).await.ok()
 }
 
-/// Begins it; the channel tells what came of it.
+/// Starts `work` in a thread; the channel returns its result.
 pub fn begin_aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> oneshot::Receiver<T> {
     let (done, result) = oneshot::channel();
-    // If it fails, the channel is closed.
+    // If the thread cannot be started, the channel is closed.
     let _ = thread::Builder::new().name("files".to_owned()).spawn(move || done.send(work()));
     result
 }
@@ -155,7 +159,7 @@ fn kind(kind: FileType) -> &'static str {
     }
 }
 
-/// It may grow while it is read, or say of itself that it is empty, as those of `/proc` do.
+/// The file may grow while it is read, or report a length of 0, like files of `/proc`.
 fn read_all(file: File) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     file.take(MAX_SIZE + 1).read_to_end(&mut content)?;

@@ -1,9 +1,10 @@
-//! Configurations made by hand, for tests of crates that are given one.
+//! Hand-made configurations for tests of other crates.
 
 use crate::{Config, Stats};
 use convey_model::{BackendConfig, FrontendConfig, PacketSettings, fixture};
 
-/// A configuration with these frontends and backends, both sorted by name. Its statistics are served at 127.0.0.1:7000.
+/// Configuration with these frontends and backends, both sorted by name. Statistics are at
+/// 127.0.0.1:7000.
 pub fn config(frontends: Vec<FrontendConfig>, backends: Vec<BackendConfig>) -> Config {
     Config {
         frontends,

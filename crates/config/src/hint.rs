@@ -1,19 +1,20 @@
-//! Words of errors: "did you mean ...?", and what there is.
+//! Hints in errors: "did you mean ...?", and lists of candidates.
 
 use std::fmt::Display;
 
-/// The candidate closest to `word`, if it is so close that it was probably meant.
+/// The candidate closest to `word`, if it is close enough to be a misspelling.
 pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_lowercase();
     let length = lower.chars().count();
-    // A third, and never the whole word.
+    // A third of the length, and never the whole word.
     let most = |candidate: &str| {
         let length = candidate.chars().count();
         length.div_ceil(3).min(length.saturating_sub(1))
     };
     candidates
         .into_iter()
-        // The distance is the difference in length at least, and takes time for a word without end.
+        // The distance is at least the difference in length, and takes long to compute for a very
+        // long word.
         .filter(|candidate| length.abs_diff(candidate.chars().count()) <= most(candidate))
         .map(|candidate| (strsim::damerau_levenshtein(&lower, &candidate.to_lowercase()), candidate))
         .filter(|(distance, candidate)| *distance <= most(candidate))
@@ -21,7 +22,8 @@ pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
         .map(|(_, candidate)| candidate)
 }
 
-/// What other load balancers call it (HAProxy, nginx, Envoy, IPVS), the word here, and what else is to be set.
+/// Names in other load balancers (HAProxy, nginx, Envoy, IPVS), the name here, and other keys to
+/// set.
 const ELSEWHERE: [(&str, &str, &str); 22] = [
     ("leastconn", "least_connections", ""),
     ("least_conn", "least_connections", ""),
@@ -47,7 +49,7 @@ const ELSEWHERE: [(&str, &str, &str); 22] = [
     ("ping", "none", ""),
 ];
 
-/// The same for a word of a few, which may have another name elsewhere.
+/// Hint for a wrong choice of a few words; the word may be the name in another load balancer.
 pub(super) fn did_you_mean_or_elsewhere(word: &str, names: &[&str]) -> String {
     let lower = word.to_lowercase();
     let known = ELSEWHERE.iter().find(|(elsewhere, name, _)| *elsewhere == lower && names.contains(name));
@@ -57,12 +59,12 @@ pub(super) fn did_you_mean_or_elsewhere(word: &str, names: &[&str]) -> String {
     }
 }
 
-/// `; did you mean ...?` to append to a message, or nothing.
+/// Text `; did you mean ...?` to append to a message, or an empty one.
 pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, candidates).map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default()
 }
 
-/// The first of some things, at most so many, and how many more there are: a line names no thousands.
+/// The first items of a list, and the number of further ones, so that a line stays short.
 pub fn listed(all: impl ExactSizeIterator<Item: Display>, most: usize) -> String {
     let more = all.len().saturating_sub(most);
     let some = all.take(most).map(|one| one.to_string()).collect::<Vec<_>>().join(", ");

@@ -8,18 +8,18 @@ use toml::de::{DeTable, DeValue};
 use super::document::INCLUDE;
 use super::variables::expand;
 
-/// The most files that a configuration may include.
+/// Most files that a configuration may include.
 pub(super) const MAX_FILES: usize = 1_000;
 
-/// As shells do it: `*` is no `/`. That it is no hidden file either is asked by [`is_shown`]: glob panics at names that are
-/// not UTF-8 if it is asked to see to it.
+/// Matching as in shells: `*` does not match `/`. [`is_shown`] checks hidden files instead of glob,
+/// which would panic at names that are not UTF-8.
 const LIKE_A_SHELL: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
     require_literal_leading_dot: false,
 };
 
-/// The patterns of a text, those left out that are wrong.
+/// Valid patterns of a text; invalid ones are left out.
 pub(super) fn patterns(text: &str) -> Vec<String> {
     if !text.contains(INCLUDE) {
         return Vec::new();
@@ -37,12 +37,12 @@ pub(super) fn patterns(text: &str) -> Vec<String> {
     }
 }
 
-/// What the patterns of the file at `path` stand for: sorted, each file once, and at most one more than [`MAX_FILES`]. A
-/// pattern without wildcards stands for itself, whether or not there is such a file. One with wildcards does not mean the file
-/// at `path`.
+/// Files that the patterns of the file at `path` match: sorted, each file once, and at most one
+/// more than [`MAX_FILES`]. A pattern without wildcards always yields its file, even if that does
+/// not exist. A pattern with wildcards never matches the file at `path`.
 ///
 /// # Errors
-/// A folder cannot be read: nobody knows which files it has.
+/// A folder cannot be read, so its files are unknown.
 pub(super) fn files(path: &Path, patterns: &[String]) -> Result<Vec<PathBuf>, GlobError> {
     let directory = path.parent().unwrap_or(Path::new(""));
     let own = path.canonicalize().ok();
@@ -68,17 +68,17 @@ pub(super) fn files(path: &Path, patterns: &[String]) -> Result<Vec<PathBuf>, Gl
     Ok(files)
 }
 
-/// Whether a pattern means this file: it means hidden ones only where it has the dot itself.
+/// Whether a pattern may match this file: hidden names need a dot in the pattern.
 fn is_shown(file: &Path, pattern: &Path) -> bool {
     let is_hidden = |part: Component<'_>| part.as_os_str().as_encoded_bytes().starts_with(b".");
-    // From the end: what begins both may be written in two ways.
+    // Compared from the end: the beginning of both may be written in two ways.
     file.components()
         .rev()
         .zip(pattern.components().rev())
         .all(|(part, meant)| !is_hidden(part) || is_hidden(meant))
 }
 
-/// The folders in which the patterns may find files: of a pattern, what stands before its first wildcard.
+/// Folders in which the patterns may find files: the part of a pattern before its first wildcard.
 pub(super) fn folders(path: &Path, patterns: &[String]) -> Vec<PathBuf> {
     let directory = path.parent().unwrap_or(Path::new(""));
     let folder = |pattern: &String| {
@@ -90,10 +90,10 @@ pub(super) fn folders(path: &Path, patterns: &[String]) -> Vec<PathBuf> {
     patterns.iter().map(folder).collect()
 }
 
-/// Whether this is a pattern.
+/// Checks that a pattern is valid.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Message about an invalid pattern.
 pub(super) fn check(pattern: &str) -> Result<(), String> {
     if pattern.is_empty() {
         return Err("found \"\"; allowed: a file, or a pattern such as \"conf.d/*.toml\"".to_owned());
@@ -104,7 +104,7 @@ pub(super) fn check(pattern: &str) -> Result<(), String> {
     Pattern::new(pattern).map(drop).map_err(|error| format!("found {pattern:?}; {}", error.msg))
 }
 
-/// Whether a pattern has more than one reading.
+/// Whether a pattern has wildcards.
 pub(super) fn has_wildcards(pattern: &str) -> bool {
     pattern.contains(['*', '?', '['])
 }
@@ -133,7 +133,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         fs::create_dir_all(at("we[ir]d/conf.d/more")).unwrap();
-        // A name that is not UTF-8 is no pattern's, and no reason to panic.
+        // A name that is not UTF-8 matches no pattern, and causes no panic.
         fs::write(at("we[ir]d/conf.d").join(OsStr::from_bytes(b"\xff.toml")), "").unwrap();
         for name in ["b.toml", "a.toml", ".a.toml.swp", ".hidden.toml", "a.toml~", "more/c.toml"] {
             fs::write(at("we[ir]d/conf.d").join(name), "").unwrap();

@@ -1,4 +1,4 @@
-//! Keys of the file: one table of the TOML is one file, and one list in it says everything about each key.
+//! Keys of the file: each table of the TOML is a source file with one list that defines its keys.
 //!
 //! # Layout
 //!
@@ -28,7 +28,7 @@ mod shown;
 pub(crate) use self::shown::Shown;
 use crate::problem::{Place, Placed};
 
-/// The modes that have a key.
+/// Modes that have a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnlyIn {
     /// Mode http: in another mode the key is an error.
@@ -37,7 +37,7 @@ pub(crate) enum OnlyIn {
     Proxied,
 }
 
-/// Makes the code of a table out of the list of its keys.
+/// Generates the code of a table from the list of its keys.
 ///
 /// A table (or a part of one) is a struct of the model, such as `BackendConfig`. The list has an entry for each field:
 ///
@@ -105,7 +105,7 @@ macro_rules! keys {
         }
 
         impl $Keys {
-            /// The keys for the reference.
+            /// Keys for the reference.
             pub(crate) const DOCS: &'static [$crate::reference::Docs] = &[
                 $($( $crate::reference::Docs::Key($crate::reference::KeyDoc {
                     name: $name,
@@ -134,7 +134,7 @@ macro_rules! keys {
                 }
             }
 
-            /// What the program uses: the values of the file, and `default` for the rest.
+            /// Model of the table: the values of the file, and `default` for the rest.
             #[allow(clippy::clone_on_copy, clippy::useless_conversion, reason = "of some types only")]
             pub(crate) fn model(&self, $parsed: $Parsed, $default: $Model) -> $Model {
                 $Model {
@@ -147,7 +147,7 @@ macro_rules! keys {
                 }
             }
 
-            /// What differs, in the order of the keys.
+            /// Log text of the differences, in the order of the keys.
             pub(crate) fn changes(old: &$Model, new: &$Model) -> Vec<String> {
                 let $Model { $($( $field: _, )? $( $list: _, )? $( $($other: _,)+ )?)+ } = old;
                 let mut changes = Vec::new();
@@ -165,7 +165,7 @@ macro_rules! keys {
                 changes
             }
 
-            /// How `convey check` shows it where frontends in these modes use it.
+            /// Text of `convey check`, if frontends in these modes use the table.
             #[allow(dead_code, reason = "some parts of a table are shown by another one")]
             pub(crate) fn describe(model: &$Model, modes: &[convey_model::Mode]) -> String {
                 let mut text = String::new();
@@ -175,7 +175,7 @@ macro_rules! keys {
                 text
             }
 
-            /// The keys of the file that only some modes have, and where they are.
+            /// Places of the keys in the file that only some modes have.
             #[allow(dead_code, reason = "few tables have such keys")]
             pub(crate) fn of_some_modes(&self) -> Vec<(&$crate::problem::Place, $crate::keys::OnlyIn)> {
                 let all: &[(Option<&$crate::problem::Place>, $crate::keys::OnlyIn)] = &[$($( $(
@@ -199,17 +199,17 @@ macro_rules! keys {
 
 pub(crate) use keys;
 
-/// The part `describe` of a key that `convey check` does not show, or shows with another one.
+/// `describe` of a key that `convey check` does not show, or shows together with another one.
 pub(crate) fn nothing<M>(_: &M, _: &[convey_model::Mode]) -> String {
     String::new()
 }
 
-/// The part `changes` of a field that another line reports.
+/// `changes` of a field that another line reports.
 pub(crate) fn unreported<M>(_: &M, _: &M) -> Option<String> {
     None
 }
 
-/// The differences that a part of a list finds. (A closure in the list gets its types here.)
+/// Differences from a `changes` closure of a list. (The closure gets its types here.)
 pub(crate) fn changes_of<M, C: IntoIterator<Item = String>>(
     old: &M,
     new: &M,
@@ -218,7 +218,7 @@ pub(crate) fn changes_of<M, C: IntoIterator<Item = String>>(
     changes(old, new)
 }
 
-/// The fragment that a part of a list writes. (A closure in the list gets its types here.)
+/// Fragment from a `describe` closure of a list. (The closure gets its types here.)
 pub(crate) fn fragment<M>(
     model: &M,
     modes: &[convey_model::Mode],
@@ -227,7 +227,7 @@ pub(crate) fn fragment<M>(
     describe(model, modes)
 }
 
-/// The place of a key that is there.
+/// Place of a key that is set.
 pub(crate) fn place<T>(found: Option<&Placed<T>>) -> Option<&Place> {
     found.map(|found| &found.place)
 }

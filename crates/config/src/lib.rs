@@ -1,4 +1,4 @@
-//! The configuration: read from a file or from a list of servers, validated, compared and watched.
+//! Configuration: reading from a file or a list of servers, validation, comparison and watching.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod access_log;
@@ -71,38 +71,39 @@ use convey_model::{
     AcmeConfig, AnnounceConfig, BackendConfig, FrontendConfig, Mode, PacketSettings, Timeouts,
 };
 
-/// A validated configuration. Nothing downstream sees a string that could still be wrong, nor a default that
-/// depends on a mode.
+/// A validated configuration. Code that uses it gets no unchecked strings, and no defaults that
+/// depend on a mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Sorted by name.
+    /// Frontends, sorted by name.
     pub frontends: Vec<FrontendConfig>,
-    /// Sorted by name; those no frontend uses too.
+    /// Backends, sorted by name, including unused ones.
     pub backends: Vec<BackendConfig>,
-    /// What is logged, and where to.
+    /// Log settings.
     pub log: LogConfig,
-    /// What is logged of connections.
+    /// Access log settings.
     pub access_log: AccessLogConfig,
-    /// What convey gives up once it has read the file.
+    /// Privileges to drop once the file is read.
     pub privileges: Privileges,
     /// Certificates that convey orders itself.
     pub acme: Option<Arc<AcmeConfig>>,
     /// How the addresses of frontends are announced.
     pub announce: Option<Arc<AnnounceConfig>>,
-    /// Where statistics are served.
+    /// Statistics endpoint.
     pub stats: Stats,
-    /// Time limits of the proxy.
+    /// Timeouts of the proxy.
     pub timeouts: Timeouts,
     /// Settings of the packet modes.
     pub passthrough: PacketSettings,
-    /// The name servers that convey asks for the addresses of servers; those of `/etc/resolv.conf` if empty.
+    /// Name servers for the names of servers; `/etc/resolv.conf` applies if the list is empty.
     pub name_servers: Vec<SocketAddr>,
-    /// Whether they are believed that a name stands for this host, or for a machine on the link.
+    /// Whether convey accepts answers of name servers with an address of this host or a link-local
+    /// one.
     pub allow_local: bool,
 }
 
 impl Config {
-    /// The frontends in modes of this kind, such as [`Mode::is_proxied`].
+    /// Frontends in modes of this kind, such as [`Mode::is_proxied`].
     pub fn frontends_where(&self, kind: fn(Mode) -> bool) -> impl Iterator<Item = &FrontendConfig> {
         self.frontends.iter().filter(move |frontend| kind(frontend.mode))
     }
@@ -112,19 +113,19 @@ impl Config {
         self.frontends_where(kind).flat_map(FrontendConfig::backends).collect()
     }
 
-    /// The SNAT addresses that the file names, maybe none; `None`: no frontend gives servers another address than the client's.
+    /// SNAT addresses from the file, possibly empty; `None` if no frontend uses SNAT.
     pub fn snat_addresses(&self) -> Option<&[IpAddr]> {
         let has_snat = self.frontends_where(Mode::has_snat).next().is_some();
         has_snat.then_some(&self.passthrough.snat_addresses)
     }
 
-    /// The backend of this name.
+    /// Backend of this name.
     pub fn backend(&self, name: &str) -> Option<&BackendConfig> {
         let found = self.backends.binary_search_by(|backend| backend.name.as_str().cmp(name));
         found.ok().map(|index| &self.backends[index])
     }
 
-    /// The addresses that convey itself puts on an interface while it can serve.
+    /// Addresses that convey adds to an interface while it can serve.
     pub fn announced(&self) -> BTreeSet<IpAddr> {
         let announced = self.announce.iter().flat_map(|_| AnnounceConfig::addresses(&self.frontends));
         announced.collect()
@@ -134,9 +135,9 @@ impl Config {
 /// The statistics endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stats {
-    /// Where `/stats`, `/metrics` and `/healthz` are served.
+    /// Address of `/stats`, `/metrics` and `/healthz`.
     pub listen: SocketAddr,
-    /// What lets a request there change things; `None`: it is for reading.
+    /// Token that allows a request to change things; `None` makes the endpoint read-only.
     pub token: Option<AdminToken>,
 }
 
@@ -146,20 +147,21 @@ impl Default for Stats {
     }
 }
 
-/// A configuration that is right in itself, and what is odd about it. [`validate_mode`] tells whether this host
-/// can run it.
+/// A configuration that is valid by itself, with warnings. [`validate_mode`] checks whether this
+/// host can run it.
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// What the file says, defaults filled in.
+    /// Configuration from the file, with defaults filled in.
     pub config: Config,
-    /// Things that hold nothing up but are hardly meant; in the order of the file.
+    /// Warnings about settings that work but are probably mistakes; in the order of the file.
     pub warnings: Vec<Problem>,
-    /// The chains of pairs in a folder of certificates that cannot be used. Of a reload only: at the start these are errors.
+    /// Chains of unusable pairs in a folder of certificates. Empty except for a reload: at the
+    /// start these are errors.
     pub refused_certificates: Vec<PathBuf>,
     source: Source,
 }
 
-/// What a configuration was read from: later problems point into it.
+/// Texts of a configuration, for the places of later problems.
 #[derive(Debug, Clone)]
 struct Source {
     texts: Texts,
@@ -172,8 +174,8 @@ impl Loaded {
         Loaded { config, warnings, refused_certificates: Vec::new(), source: Source { texts, file } }
     }
 
-    /// The same file, its frontends that do not say their mode in this one: that of the command line. If all say
-    /// theirs, and not all the same, that is odd.
+    /// Applies the mode of the command line to frontends without a mode. If all frontends have a
+    /// mode of their own, and one differs from `mode`, the result has a warning.
     pub fn with_default_mode(mut self, mode: Mode) -> Loaded {
         let Source { texts, file } = &self.source;
         self.config = file.config(|frontend| file::value(&frontend.mode).unwrap_or(mode));
@@ -192,18 +194,18 @@ impl Loaded {
 /// Reads and validates a file, and those that it includes.
 ///
 /// # Errors
-/// [`LoadError::Unreadable`] if there is nothing to read, [`LoadError::Invalid`] with everything that is
-/// wrong with the text.
+/// [`LoadError::Unreadable`] if there is no text to read, [`LoadError::Invalid`] with all errors in
+/// the text.
 pub fn load(path: &Path) -> Result<Loaded, LoadError> {
     load_with_lists(path, &mut ReadFiles::default(), None)
 }
 
-/// Loads a configuration as [`load`] does. `read_files` gets all files that were read, also if
-/// something is wrong with them. `before`:
-/// a reload, for which a pair in a folder of certificates that cannot be used is no error. It keeps the one before, if there was one.
+/// Loads a configuration as [`load`] does. `read_files` gets all files that were read, also if they
+/// have errors. `before` is set for a reload: then an unusable pair in a folder of certificates is
+/// no error, and the previous pair is kept, if there was one.
 ///
 /// # Errors
-/// Those of [`load`].
+/// As [`load`].
 pub fn load_with_lists(
     path: &Path,
     read_files: &mut ReadFiles,
@@ -229,8 +231,8 @@ pub fn load_with_lists(
     Ok(loaded)
 }
 
-/// The folders that a file and those that it includes are read from, if it can be read. Where one of these is a link, also the
-/// folder that the link leads to.
+/// Folders that contain a file and its included files, if the file can be read. For a folder that
+/// is a link, also the target of the link.
 pub fn folders(path: &Path) -> Vec<PathBuf> {
     let read = read(path, &mut ReadFiles::default());
     let patterns = read.map(|text| include::patterns(&text)).unwrap_or_default();
@@ -247,12 +249,12 @@ fn read(path: &Path, read_files: &mut ReadFiles) -> Result<String, LoadError> {
     encoding::decode(&path.display().to_string(), bytes).map_err(|problem| LoadError::Invalid(vec![problem]))
 }
 
-/// Validates the text of a file; `file` is what problems call it, and where the lists are that it names. Files that it
-/// includes are not read.
+/// Validates the text of a file; `file` is its name in problems, and the base of relative paths.
+/// Included files are not read.
 ///
 /// # Errors
-/// Everything that is wrong, in the order of the file. After a syntax error the rest of the text is
-/// guesswork: from there on only further syntax errors are reported.
+/// All errors, in the order of the file. After a syntax error the meaning of the remaining text is
+/// uncertain: from there on only further syntax errors are reported.
 pub fn parse(file: &str, text: &str) -> Result<Loaded, Vec<Problem>> {
     parse_texts(Texts::one(file, text), &mut Vec::new(), None)
 }
@@ -275,7 +277,7 @@ fn parse_texts(
     Ok(Loaded { refused_certificates: refused, ..Loaded::new(texts, file, warnings) })
 }
 
-/// Checks what was read of a text, each value right by itself. Returns what is odd.
+/// Checks constraints between values that are each valid. Returns the warnings.
 fn check(file: &ParsedFile, report: Report<'_>) -> Result<Vec<Problem>, Vec<Problem>> {
     validate::check(file, &report);
     report.finish()

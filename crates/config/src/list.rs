@@ -13,21 +13,22 @@ use super::texts::Texts;
 use super::values::server_with_port;
 use super::{LoadError, Loaded, Problem, Stats, check, read};
 
-/// What a list of servers leaves open.
+/// Settings that a list of servers does not contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListSettings {
-    /// Where clients connect to.
+    /// Address for clients.
     pub listen: SocketAddr,
-    /// Where statistics are served.
+    /// Statistics address.
     pub stats: SocketAddr,
 }
 
-/// Reads and validates a list of servers. All other settings have their defaults: a frontend `listen`, a
-/// backend `servers`, in which each server is called as it stands in the list.
+/// Reads and validates a list of servers. All other settings have their defaults: a frontend
+/// `listen`, and a backend `servers`, in which the name of each server is its text in the list.
 /// `read_files` gets the list as it was read.
 ///
 /// # Errors
-/// [`LoadError::Unreadable`] if there is no text to read, [`LoadError::Invalid`] with everything that is wrong with it.
+/// [`LoadError::Unreadable`] if there is no text to read, [`LoadError::Invalid`] with all errors in
+/// the text.
 pub fn load_list(path: &Path, list: ListSettings, read_files: &mut ReadFiles) -> Result<Loaded, LoadError> {
     parse(&path.display().to_string(), &read(path, read_files)?, list).map_err(LoadError::Invalid)
 }
@@ -65,7 +66,7 @@ fn parse(name: &str, text: &str, list: ListSettings) -> Result<Loaded, Vec<Probl
     Ok(Loaded::new(texts, file, warnings))
 }
 
-/// What stands in the lines, without blanks and comments, and where it begins.
+/// Entries of the lines, without blanks and comments, and where each begins.
 fn entries(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut next = 0;
     let lines = text.split_inclusive('\n').map(move |line| {

@@ -1,4 +1,4 @@
-//! `[log]`: what is logged, in which form, and where to.
+//! `[log]`: level, format and destination of the log.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,18 +14,18 @@ use convey_model::LogLevel;
 /// `[log]`
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LogConfig {
-    /// The least important lines that are written.
+    /// Least severe level that is written.
     pub level: LogLevel,
-    /// What a line looks like.
+    /// Format of a line.
     pub format: LogFormat,
-    /// Where lines go.
+    /// Destination of the lines.
     pub output: LogOutput,
 }
 
-/// The level with this name, in any case.
+/// Level with this name, in any case.
 ///
 /// # Errors
-/// A word that is no level: a message that says what is allowed and what may have been meant.
+/// A message with the allowed levels, and the level that was probably meant.
 pub fn parse_log_level(word: &str) -> Result<LogLevel, String> {
     let found = LogLevel::ALL.into_iter().find(|level| level.name().eq_ignore_ascii_case(word));
     let names = LogLevel::ALL.map(LogLevel::name);
@@ -35,18 +35,18 @@ pub fn parse_log_level(word: &str) -> Result<LogLevel, String> {
     })
 }
 
-/// What a line of the log looks like.
+/// Format of a line of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogFormat {
     /// Time, level, text.
     #[default]
     Text,
-    /// A JSON object with the same.
+    /// A JSON object with time, level and text.
     Json,
 }
 
 impl LogFormat {
-    /// Both, in the order the documentation lists them.
+    /// Both formats, in the order of the documentation.
     pub const ALL: [LogFormat; 2] = [LogFormat::Text, LogFormat::Json];
 
     /// The name in the configuration.
@@ -58,7 +58,7 @@ impl LogFormat {
     }
 }
 
-/// Where lines go.
+/// Destination of log lines.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum LogOutput {
     /// Standard error.
@@ -100,7 +100,8 @@ pub(super) fn read(mut table: TomlTable<'_>) -> LogConfig {
     log
 }
 
-/// A word, or the absolute path of a file: what a relative one means depends on who starts convey.
+/// Parses a word, or the absolute path of a file: a relative path would depend on the folder that
+/// convey is started in.
 pub(super) fn output(value: &DeValue<'_>) -> Result<LogOutput, String> {
     let text = value.as_str().unwrap_or_default();
     if let Some((_, output)) = LogOutput::WORDS.into_iter().find(|(word, _)| *word == text) {
@@ -114,9 +115,9 @@ pub(super) fn output(value: &DeValue<'_>) -> Result<LogOutput, String> {
     Err(not_allowed(value, &format!("{}, or the absolute path of a file", words.join(", "))) + &meant)
 }
 
-/// How two tables differ, in words for the log.
+/// Log text of the differences between two tables.
 pub(super) fn changes(old: &LogConfig, new: &LogConfig) -> Vec<String> {
-    // Taken apart, so that a new field cannot be forgotten.
+    // Destructured, so that a new field cannot be forgotten.
     let LogConfig { level, format, output } = old;
     let changes = [
         change("log.level", level.name(), new.level.name()),

@@ -1,7 +1,8 @@
-//! Whether a server of a proxied frontend leads back to it, through addresses of this host. Pure.
+//! Loops: servers of a proxied frontend that lead back to it, through addresses of this host. Pure.
 //!
-//! Connections go from backend to backend: a server may be where a frontend listens, and that has a backend again. One pass
-//! over the whole configuration finds the backends that lead to no loop. Only for the rest each server is looked at.
+//! Connections may go from backend to backend: the address of a server may be that of a frontend,
+//! which has a backend again. One pass over the whole configuration finds the backends that lead to
+//! no loop. Only the servers of the other backends are checked one by one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,21 +14,22 @@ pub(super) struct Listens<'a> {
     pub(super) name: &'a str,
     pub(super) protocol: Protocol,
     pub(super) listen: Vec<Listen>,
-    /// The backends that its connections may go on to.
+    /// Backends that its connections may go on to.
     pub(super) backends: Vec<&'a str>,
 }
 
-/// The way of a connection back to where it began.
+/// Path of a connection back to its first frontend.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Loop<'a> {
-    /// The frontends it passes, in order.
+    /// Frontends on the path, in order.
     frontends: Vec<&'a str>,
-    /// Where the first of them takes it in again.
+    /// Address at which the first frontend receives the connection again.
     listen: SocketAddr,
 }
 
-/// Adds these servers to their backends, one after another. It leaves out a server that would close a loop on a host with the
-/// addresses `own`, and returns that loop. `own` need not have the addresses of the loopback interface.
+/// Adds these servers to their backends, one after another. Leaves out a server that would close a
+/// loop on a host with the addresses `own`, and returns that loop. `own` need not contain the
+/// addresses of the loopback interface.
 pub(super) fn loops<'a>(
     frontends: &[Listens<'a>],
     servers: &[(&'a str, SocketAddr)],
@@ -38,7 +40,7 @@ pub(super) fn loops<'a>(
     let loops = Ways::new(graph.count, &steps).close(&steps);
     let mut found: Vec<Option<Loop<'a>>> = servers.iter().map(|_| None).collect();
     for (server, way) in loops {
-        // The last step leads to where the first begins.
+        // The last step leads to the start of the first one.
         let names = way.iter().map(|step| frontends[step.frontend].name);
         let mut names: Vec<&str> = names.collect();
         names.rotate_right(1);
@@ -47,31 +49,31 @@ pub(super) fn loops<'a>(
     found
 }
 
-/// A backend that is reached by a protocol; where a server keeps its client's port, at a certain one.
+/// A backend reached by a protocol; by a certain port, too, if a server keeps the client's port.
 type Node<'a> = (&'a str, Protocol, Option<u16>);
 
-/// The places where frontends listen, and the backends that these lead to.
+/// Graph of the listen addresses of frontends, and their backends.
 struct Graph<'a, 'b> {
     frontends: &'b [Listens<'a>],
     listeners: HashMap<Endpoint, usize>,
-    /// The addresses that are listened on.
+    /// Listen addresses.
     addresses: HashSet<IpAddr>,
     own: &'b BTreeSet<IpAddr>,
     /// Backends with a server that has no port.
     keeps_port: HashSet<&'a str>,
     numbers: HashMap<Node<'a>, usize>,
-    /// How they are reached: protocol and port.
+    /// Nodes of each backend, with the protocol and port of connections.
     of_backend: HashMap<&'a str, BTreeMap<usize, (Protocol, u16)>>,
     count: usize,
 }
 
-/// An edge: where the connections of a node go on by a server.
+/// Edge of the graph: connections of one node that a server sends on to another.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     server: usize,
     from: usize,
     to: usize,
-    /// Which takes it in, and where.
+    /// Frontend that receives the connection, and its address.
     frontend: usize,
     listen: SocketAddr,
 }
@@ -105,7 +107,7 @@ impl<'a, 'b> Graph<'a, 'b> {
         graph
     }
 
-    /// Has a node for the backend, reached by this protocol and port.
+    /// Adds a node for the backend, reached by this protocol and port.
     fn number(&mut self, backend: &'a str, (protocol, port): (Protocol, u16)) {
         let node = self.node(backend, protocol, port);
         let number = *self.numbers.entry(node).or_insert(self.count);
@@ -117,7 +119,7 @@ impl<'a, 'b> Graph<'a, 'b> {
         (backend, protocol, self.keeps_port.contains(backend).then_some(port))
     }
 
-    /// The steps of these servers, in their order.
+    /// Steps through these servers, in order.
     fn steps(&self, servers: &[(&'a str, SocketAddr)]) -> Vec<Step> {
         let mut steps = Vec::new();
         for (number, (backend, server)) in
@@ -134,7 +136,7 @@ impl<'a, 'b> Graph<'a, 'b> {
         steps
     }
 
-    /// Whether anything may listen at this address.
+    /// Whether a frontend may listen at this address.
     fn is_here(&self, ip: IpAddr) -> bool {
         self.addresses.contains(&ip) || self.is_own(ip)
     }
@@ -143,8 +145,8 @@ impl<'a, 'b> Graph<'a, 'b> {
         ip.is_loopback() || self.own.contains(&ip)
     }
 
-    /// The frontend that takes in what this host sends to `addr`, and the address it listens on. A concrete address
-    /// goes before a wildcard.
+    /// Frontend that receives connections from this host to `addr`, and its listen address. A
+    /// concrete address takes precedence over a wildcard.
     fn listener(&self, protocol: Protocol, addr: SocketAddr) -> Option<(usize, SocketAddr)> {
         let wildcard: IpAddr = match addr.is_ipv4() {
             true => Ipv4Addr::UNSPECIFIED.into(),
@@ -158,19 +160,19 @@ impl<'a, 'b> Graph<'a, 'b> {
     }
 }
 
-/// Where connections go by the servers that were added.
+/// Steps through the servers that were added.
 struct Ways {
-    /// Whether a node may be in a loop, with all servers.
+    /// Whether a node may be in a loop, with all servers added.
     in_question: Vec<bool>,
-    /// The steps from each node.
+    /// Steps from each node.
     from: Vec<Vec<Step>>,
-    /// In which search a node was last reached, and by which step.
+    /// Search in which a node was last reached, and the step to it.
     reached: Vec<Option<(usize, Step)>>,
     searches: usize,
 }
 
 impl Ways {
-    /// None yet, between so many nodes. These are all the steps that there may be.
+    /// Creates the graph without steps, for this number of nodes. `steps` are all possible steps.
     fn new(nodes: usize, steps: &[Step]) -> Ways {
         let mut in_question = vec![true; nodes];
         drop_ends(&mut in_question, steps.iter().map(|step| (step.from, step.to)));
@@ -178,7 +180,8 @@ impl Ways {
         Ways { in_question, from: vec![Vec::new(); nodes], reached: vec![None; nodes], searches: 0 }
     }
 
-    /// Adds the steps server by server, but for those of servers that close a loop. Returns these, each with its way.
+    /// Adds the steps server by server, except those of servers that close a loop. Returns these
+    /// servers with their loops.
     fn close(mut self, steps: &[Step]) -> Vec<(usize, Vec<Step>)> {
         let mut found = Vec::new();
         for of_server in steps.chunk_by(|a, b| a.server == b.server) {
@@ -193,7 +196,7 @@ impl Ways {
         found
     }
 
-    /// The steps from where this one begins back to there.
+    /// Steps from `first` back to its start, if there is such a path.
     fn way_back(&mut self, first: Step) -> Option<Vec<Step>> {
         self.searches += 1;
         let mut next = vec![first];
@@ -217,7 +220,8 @@ impl Ways {
     }
 }
 
-/// Takes out the nodes that lead nowhere, and those that only lead to such nodes. Each step is between two nodes.
+/// Removes nodes without outgoing steps, and those that lead only to such nodes. Each step is
+/// between two nodes.
 fn drop_ends(nodes: &mut [bool], steps: impl Iterator<Item = (usize, usize)>) {
     let (mut onwards, mut before) = (vec![0_usize; nodes.len()], vec![Vec::new(); nodes.len()]);
     for (from, to) in steps.filter(|(from, to)| nodes[*from] && nodes[*to]) {
@@ -236,7 +240,7 @@ fn drop_ends(nodes: &mut [bool], steps: impl Iterator<Item = (usize, usize)>) {
     }
 }
 
-/// Where a server is for a client that has asked for `port`.
+/// Address of a server for a client that connects to `port`.
 fn at(mut server: SocketAddr, port: u16) -> SocketAddr {
     if server.port() == 0 {
         server.set_port(port);
@@ -245,7 +249,7 @@ fn at(mut server: SocketAddr, port: u16) -> SocketAddr {
 }
 
 impl Loop<'_> {
-    /// What is wrong with a server at `addr`, in words for an operator.
+    /// Operator-facing message about a server at `addr`.
     pub(super) fn describe(&self, addr: SocketAddr) -> String {
         let addr = ServerAddr(addr);
         match &self.frontends[..] {
@@ -271,7 +275,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Frontends with their addresses; the backend of each has its name.
+    /// Frontends with their addresses; the backend of each has the frontend's name.
     fn frontends<'a>(all: &[(&'a str, &str)]) -> Vec<Listens<'a>> {
         let listens = |(name, listen): &(&'a str, &str)| Listens {
             name,
@@ -282,14 +286,14 @@ mod tests {
         all.iter().map(listens).collect()
     }
 
-    /// The loops of servers, each with its backend.
+    /// Loops of servers, each with its backend.
     fn found<'a>(frontends: &[Listens<'a>], servers: &[(&'a str, &str)]) -> Vec<Option<Loop<'a>>> {
         let servers: Vec<(&str, SocketAddr)> =
             servers.iter().map(|(backend, server)| (*backend, addr(server))).collect();
         loops(frontends, &servers, &own())
     }
 
-    /// The frontends of these loops.
+    /// Frontends of these loops.
     fn passed<'a>(frontends: &[Listens<'a>], servers: &[(&'a str, &str)]) -> Vec<String> {
         let names = |found: Option<Loop<'_>>| found.map_or(String::new(), |found| found.frontends.join(" "));
         found(frontends, servers).into_iter().map(names).collect()
@@ -378,7 +382,7 @@ mod tests {
         assert_eq!(passed(&all, &[("api", "10.0.0.1:82"), ("web", "10.0.0.1:82")]), ["", ""]);
     }
 
-    /// Today's search for each server alone would look at half of the others every time.
+    /// A separate search for each server would visit half of the others every time.
     #[test]
     fn thousands_in_a_chain_are_looked_at_once_and_what_closes_it_is_found() {
         let n = 20_000_u16;

@@ -1,4 +1,4 @@
-//! Checks of the modes that frontends are in, on this host. Pure.
+//! Checks of frontends in their modes, on this host. Pure.
 
 mod snat;
 mod timeouts;
@@ -12,31 +12,31 @@ use super::tables::{ParsedBackend, ParsedFrontend, ParsedServer};
 use super::{Config, Loaded, hint, validate};
 use convey_model::{Interface, Mode, RouteHop};
 
-/// The most ports of a range in proxy mode.
+/// Most ports of a range in proxy mode.
 const MAX_PROXIED_PORTS: usize = 1_024;
 
-/// The most ports of all frontends in packet modes: the guard's map has twice as many entries, for those that a reload
-/// takes away stay while they drain.
+/// Most ports of all frontends in packet modes. The guard's map has twice as many entries: ports
+/// that a reload removes stay while they drain.
 const MAX_FORWARDED_PORTS: usize = 32_768;
 
-/// What of this host's network a configuration is held against.
+/// Network of this host, for checks of a configuration.
 pub struct HostNetwork<'a> {
     /// All interfaces.
     pub interfaces: &'a [Interface],
-    /// All addresses of this host; known in every mode.
+    /// All addresses of this host; set in every mode.
     pub own: &'a BTreeSet<IpAddr>,
-    /// Where packets to an address go next; `None` without a route.
+    /// Next hop to an address; `None` without a route.
     pub hop_to: &'a dyn Fn(IpAddr) -> Option<RouteHop>,
-    /// Why packet modes must not send packets to a server, in words for an operator; `None` where they may.
+    /// Operator-facing reason why packet modes must not send to a server; `None` if they may.
     pub refusal: &'a dyn Fn(IpAddr) -> Option<String>,
 }
 
-/// Whether a file that is right in itself can run on a host with this network, its frontends in the modes they have
-/// in its configuration. Returns what is odd about it. For proxy mode only this host's addresses are looked at:
-/// the kernel says what it cannot bind.
+/// Checks whether a valid file can run on a host with this network, with the modes of its
+/// configuration. Returns warnings. For proxy mode the check covers only this host's addresses: the
+/// kernel reports addresses that cannot be bound.
 ///
 /// # Errors
-/// Everything that cannot work, in the order of the file.
+/// All settings that cannot work, in the order of the file.
 pub fn validate_mode(loaded: &Loaded, network: &HostNetwork<'_>) -> Result<Vec<Problem>, Vec<Problem>> {
     let (source, config) = (&loaded.source, &loaded.config);
     let report = Report::new(&source.texts);
@@ -49,10 +49,11 @@ pub fn validate_mode(loaded: &Loaded, network: &HostNetwork<'_>) -> Result<Vec<P
     report.finish()
 }
 
-/// Whether a file can run on any host: all of [`validate_mode`] that the file alone decides. Returns what is odd about it.
+/// Checks whether a file can run on any host: all checks of [`validate_mode`] that need only the
+/// file. Returns warnings.
 ///
 /// # Errors
-/// Everything that cannot work, in the order of the file.
+/// All settings that cannot work, in the order of the file.
 pub fn validate_without_host(loaded: &Loaded) -> Result<Vec<Problem>, Vec<Problem>> {
     let report = Report::new(&loaded.source.texts);
     let network =
@@ -62,22 +63,22 @@ pub fn validate_without_host(loaded: &Loaded) -> Result<Vec<Problem>, Vec<Proble
     report.finish()
 }
 
-/// A file that is to run on a host.
+/// Check of a file for a host.
 pub(crate) struct HostCheck<'a> {
     pub(crate) file: &'a ParsedFile,
     /// All frontends, with their modes.
     pub(crate) frontends: Vec<(&'a ParsedFrontend, Mode)>,
     pub(crate) config: &'a Config,
     pub(crate) network: &'a HostNetwork<'a>,
-    /// Whether the network is that of the host, and not only of the file.
+    /// Whether the network is that of the host, and not only derived from the file.
     pub(crate) is_host_known: bool,
     pub(crate) report: &'a Report<'a>,
     pub(crate) backends: HashMap<&'a str, &'a ParsedBackend>,
-    /// The frontends of each backend.
+    /// Frontends of each backend.
     pub(crate) users: HashMap<&'a str, Vec<(&'a ParsedFrontend, Mode)>>,
-    /// The first frontend that listens on each address.
+    /// First frontend that listens on each address.
     pub(crate) listening: HashMap<IpAddr, &'a ParsedFrontend>,
-    /// The interface that has each address.
+    /// Interface that has each address.
     pub(crate) holders: HashMap<IpAddr, &'a Interface>,
 }
 
@@ -115,7 +116,7 @@ impl<'a> HostCheck<'a> {
 }
 
 impl HostCheck<'_> {
-    /// What a mode has no use for.
+    /// Reports keys that have no effect in a mode.
     fn keys(&self) {
         for (frontend, mode) in &self.frontends {
             self.frontend(frontend, *mode);
@@ -125,7 +126,7 @@ impl HostCheck<'_> {
         }
     }
 
-    /// The frontends of a backend, with their modes.
+    /// Frontends of a backend, with their modes.
     pub(crate) fn users_of(&self, backend: &ParsedBackend) -> &[(&ParsedFrontend, Mode)] {
         self.users.get(&*backend.name).map_or(&[][..], Vec::as_slice)
     }
@@ -152,12 +153,13 @@ impl HostCheck<'_> {
         self.announcing();
     }
 
-    /// Packets come in where an address is, unless that is on the loopback interface or the file says where.
+    /// convey looks for packets on the interface of an address, unless that is the loopback
+    /// interface or the file names interfaces.
     fn announcing(&self) {
         let Some(announce) = &self.file.announce else { return };
         let name = &announce.config.interface;
         let interface = self.network.interfaces.iter().find(|interface| interface.name == *name);
-        // The host is looked at for the packet modes alone.
+        // Interfaces are known only if there are packet modes.
         if interface.is_none() && !self.network.interfaces.is_empty() {
             let all: Vec<&str> =
                 self.network.interfaces.iter().map(|interface| interface.name.as_str()).collect();
@@ -185,7 +187,8 @@ impl HostCheck<'_> {
         }
     }
 
-    /// What a port costs: sockets where connections are proxied, and else a descriptor and an entry of the guard's map.
+    /// Limits the number of ports: a port takes sockets in proxied modes, and else a descriptor and
+    /// an entry of the guard's map.
     fn ports(&self) {
         let mut forwarded = 0;
         for (frontend, mode) in &self.frontends {
@@ -226,12 +229,12 @@ impl HostCheck<'_> {
         self.config.frontends_where(Mode::has_snat).next().is_some()
     }
 
-    /// The interface that has this address.
+    /// Interface that has this address.
     pub(crate) fn holder(&self, ip: IpAddr) -> Option<&Interface> {
         self.holders.get(&ip).copied()
     }
 
-    /// The servers of a frontend that have addresses.
+    /// Servers of a frontend that have addresses.
     pub(crate) fn servers_of(&self, frontend: &ParsedFrontend) -> impl Iterator<Item = Placed<SocketAddr>> {
         let backend = frontend.keys.backend.as_ref().and_then(|name| self.backends.get(&*name.value));
         backend.into_iter().flat_map(|backend| &backend.servers).filter_map(ParsedServer::ip)
@@ -242,12 +245,13 @@ pub(crate) fn carries_packets(interface: &Interface) -> bool {
     interface.mac.is_some() && !interface.loopback
 }
 
-/// Whether others can send to this address of an interface, from wherever they are.
+/// Whether hosts outside the link can reach this address of an interface.
 pub(crate) fn can_be_reached(own: IpAddr) -> bool {
     !own.is_loopback() && !is_link_local(own)
 }
 
-/// IPv4's are addresses like any other where a network uses them; IPv6's need the interface named.
+/// Whether an address is link-local. Such IPv4 addresses work like any other, and such IPv6
+/// addresses need the name of the interface.
 pub(crate) fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }

@@ -1,4 +1,5 @@
-//! The certificates of the configuration that was loaded last: where a pair of a folder is broken, a reload keeps the one before. Pure.
+//! Certificates of the last loaded configuration: a reload keeps the previous pair in place of a
+//! broken one in a folder. Pure.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,14 +12,14 @@ use convey_model::CertificatePair;
 pub struct PairsBefore(BTreeMap<PathBuf, CertificatePair>);
 
 impl PairsBefore {
-    /// Those of a configuration.
+    /// Pairs of a configuration.
     pub fn of(config: &Config) -> PairsBefore {
         let tables = config.frontends.iter().filter_map(|frontend| frontend.tls.as_ref());
         let pairs = tables.flat_map(|tls| &tls.certificates);
         PairsBefore(pairs.map(|pair| (pair.chain_path.clone(), pair.clone())).collect())
     }
 
-    /// The one whose chain was here.
+    /// Pair with the chain at this path.
     pub(super) fn get(&self, chain: &Path) -> Option<&CertificatePair> {
         self.0.get(chain)
     }

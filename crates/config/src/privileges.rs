@@ -1,4 +1,4 @@
-//! `[privileges]`: what convey gives up once it has read its file.
+//! `[privileges]`: privileges that convey drops once it has read its file.
 
 use toml::de::DeValue;
 
@@ -9,9 +9,11 @@ use super::values::{boolean, not_allowed};
 /// `[privileges]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Privileges {
-    /// Whom a convey that root has started becomes: a name or a number. It keeps the capabilities that its modes need.
+    /// User that convey switches to if root has started it: a name or a number. convey keeps the
+    /// capabilities that its modes need.
     pub user: Option<String>,
-    /// Whether convey gives up the capabilities that its modes do not need. Another user never has them.
+    /// Whether convey drops the capabilities that its modes do not need. After a switch to another
+    /// user they are dropped anyway.
     pub drop_capabilities: bool,
     /// Whether no program that convey starts may gain privileges (`PR_SET_NO_NEW_PRIVS`).
     pub no_new_privileges: bool,
@@ -50,7 +52,7 @@ pub(super) fn read(mut table: TomlTable<'_>) -> Privileges {
     privileges
 }
 
-/// A name as useradd allows it, or a number.
+/// Parses a user name as useradd allows it, or a number.
 fn user(value: &DeValue<'_>) -> Result<String, String> {
     let text = value.as_str().unwrap_or_default();
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_-.$@".contains(c);
@@ -60,9 +62,9 @@ fn user(value: &DeValue<'_>) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// How two tables differ, in words for the log.
+/// Log text of the differences between two tables.
 pub(super) fn changes(old: &Privileges, new: &Privileges) -> Vec<String> {
-    // Taken apart, so that a new field cannot be forgotten.
+    // Destructured, so that a new field cannot be forgotten.
     let Privileges { user, drop_capabilities, no_new_privileges, seccomp, landlock } = old;
     let name = |user: &Option<String>| user.clone().unwrap_or_else(|| "none".to_owned());
     let changes = [

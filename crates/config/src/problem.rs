@@ -1,4 +1,4 @@
-//! The problems of a file, and where they are.
+//! Problems of a file, and their places.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -17,7 +17,7 @@ use super::pairs_before::PairsBefore;
 use super::texts::{Spot, Texts, position};
 use convey_model::{Access, one_line};
 
-/// One thing that is wrong with a configuration file (or odd, if it is a warning). No part has a line break.
+/// Error or warning about a configuration file. No part has a line break.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
     /// The file as the user named it.
@@ -28,18 +28,19 @@ pub struct Problem {
     pub column: usize,
     /// Dotted path of the key, such as `frontends.web.listen_addr`; empty for a syntax error.
     pub key: String,
-    /// What was found, what is allowed, what may have been meant.
+    /// Message with the value found, the allowed values, and the value that was probably meant.
     pub message: String,
 }
 
 impl Problem {
-    /// What is wrong at a byte of a text as such.
+    /// Problem at a byte of a text, without a key.
     pub(super) fn at(file: &str, text: &str, at: usize, message: String) -> Problem {
         let (line, column) = position(text, at);
         Problem::new(file, line, column, "", &message)
     }
 
-    /// Paths and texts of the file may have line breaks and terminal codes: they are written as escapes, in every part.
+    /// Escapes line breaks and terminal codes in every part: paths and texts of the file may
+    /// contain them.
     fn new(file: &str, line: usize, column: usize, key: &str, message: &str) -> Problem {
         let (file, key, message) = (one_line(file), one_line(key), one_line(message));
         Problem { file, line, column, key, message }
@@ -57,10 +58,10 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Why a file cannot be used.
+/// Reason why a file cannot be used.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// There is nothing to read: no such file, no permission, no regular file, too long.
+    /// No text could be read: no such file, no permission, no regular file, too long.
     #[error("cannot read {}: {source}", path.display())]
     Unreadable {
         /// The file as the user named it.
@@ -68,19 +69,19 @@ pub enum LoadError {
         /// The system's error.
         source: io::Error,
     },
-    /// The files that the file includes are too many, or too long.
+    /// The included files are too many, or too long.
     #[error(
         "cannot read {}: with it the configuration would have more than {} files, or {} MiB",
         path.display(), super::include::MAX_FILES, super::files::MAX_SIZE >> 20
     )]
     TooMuch {
-        /// The first one that is too much.
+        /// First file above the limit.
         path: PathBuf,
     },
-    /// There is no thread to read it.
+    /// No thread can be started to read it.
     #[error("cannot read the file: there is no thread to be had")]
     NoThread,
-    /// Everything that is wrong with the text, in the order of the file.
+    /// All errors in the text, in the order of the file.
     #[error("{}", one_per_line(.0))]
     Invalid(Vec<Problem>),
 }
@@ -89,53 +90,55 @@ fn one_per_line(problems: &[Problem]) -> String {
     problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// A spot in the file: the key it belongs to and the offset of its first byte.
+/// Place in the file: a key, and the offset of its first byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) key: String,
     pub(super) at: usize,
 }
 
-/// A value and where it was found.
+/// A value with its place.
 #[derive(Debug, Clone)]
 pub(super) struct Placed<T> {
     pub(super) value: T,
     pub(super) place: Place,
 }
 
-/// Nobody mends more at once, and each takes a look for its line through the whole text.
+/// Most problems that are reported: nobody fixes more at once, and finding the line of each scans
+/// the whole text.
 const MAX_PROBLEMS: usize = 100;
 
 /// Collects problems while a file is read and checked.
 pub(super) struct Report<'a> {
     texts: &'a Texts,
-    /// Of each text the line of the first syntax error that leaves the parser guessing what the rest means.
+    /// For each text, the line of the first syntax error after which the parser cannot know what
+    /// the rest means.
     lost_at: Vec<Option<usize>>,
-    /// Where values from the environment are.
+    /// Places of values from the environment.
     expanded: HashSet<usize>,
-    /// Where values are that nobody knows; that is reported already.
+    /// Places of unknown values, which are reported already.
     unknown: HashSet<usize>,
     errors: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
-    /// Files that it names: networks, error pages.
+    /// Files that the configuration names: networks, error pages.
     lists: RefCell<Vec<ReadFile>>,
-    /// Lists of networks that are made of them, or stand in it.
+    /// Access lists from these files, or from the configuration itself.
     access: RefCell<Vec<Access>>,
-    /// The certificates before; `None` at the start.
+    /// Certificates of the previous load; `None` at the start.
     pub(super) before: Option<&'a PairsBefore>,
-    /// Chains of pairs that cannot be used, and are left out or as they were before.
+    /// Chains of unusable pairs, which are left out or stay as they were.
     refused: RefCell<Vec<PathBuf>>,
 }
 
 impl<'a> Report<'a> {
-    /// Of texts in which the parser found nothing wrong.
+    /// Report for texts without syntax errors.
     pub(super) fn new(texts: &'a Texts) -> Self {
         let (expanded, unknown, errors, warnings, lists, access, refused) = Default::default();
         let lost_at = vec![None; texts.parts().count()];
         Report { texts, lost_at, expanded, unknown, errors, warnings, lists, access, before: None, refused }
     }
 
-    /// Of texts and what the parser made of them.
+    /// Report for texts, with the syntax errors of the document.
     pub(super) fn of(texts: &'a Texts, document: &Document<'_>) -> Self {
         let mut report = Report::new(texts);
         (report.expanded, report.unknown) = (document.expanded.clone(), document.unknown());
@@ -153,7 +156,8 @@ impl<'a> Report<'a> {
                     error.message().to_owned()
                 };
                 let problem = report.problem(&Place { key: String::new(), at: start + span.start }, message);
-                // The parser drops the second value and carries on: the only error it cannot get lost on.
+                // After a duplicate key the parser continues correctly; after any other error it
+                // may not.
                 if !is_duplicate {
                     let line = report.lost_at[part].map_or(problem.line, |line| line.min(problem.line));
                     report.lost_at[part] = Some(line);
@@ -161,7 +165,7 @@ impl<'a> Report<'a> {
                 problems.push(problem);
             }
             problems.sort();
-            // Further errors of the parser in a line follow from the first one.
+            // Further parser errors on a line follow from the first one.
             problems.dedup_by_key(|problem| problem.line);
             all.extend(problems);
         }
@@ -169,7 +173,7 @@ impl<'a> Report<'a> {
         report
     }
 
-    /// For a reload, which has certificates from before.
+    /// Sets the certificates of the previous load, for a reload.
     pub(super) fn with_pairs(self, before: Option<&'a PairsBefore>) -> Self {
         Report { before, ..self }
     }
@@ -179,12 +183,13 @@ impl<'a> Report<'a> {
         self.expanded.contains(&place.at)
     }
 
-    /// Whether nobody knows the value at `place`, for a variable is missing: that is reported already.
+    /// Whether the value at `place` is unknown because a variable is missing, which is reported
+    /// already.
     pub(super) fn is_unknown(&self, place: &Place) -> bool {
         self.unknown.contains(&place.at)
     }
 
-    /// Something is wrong with what stands at `place`.
+    /// Adds an error about the text at `place`.
     pub(super) fn error(&self, place: &Place, message: impl Into<String>) {
         let mut errors = self.errors.borrow_mut();
         if errors.len() >= MAX_PROBLEMS {
@@ -197,15 +202,15 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Something is not in the file; `place` is where it should have been. Not believed after a syntax
-    /// error, which may have swallowed it.
+    /// Adds an error about a missing key; `place` is where the key should have been. Ignored after
+    /// a syntax error, which may have swallowed the key.
     pub(super) fn missing(&self, place: &Place, message: impl Into<String>) {
         if self.lost_at.iter().all(Option::is_none) {
             self.error(place, message);
         }
     }
 
-    /// The text at `place` works but is hardly meant.
+    /// Adds a warning: the text at `place` works but is probably a mistake.
     pub(super) fn warning(&self, place: &Place, message: impl Into<String>) {
         let mut warnings = self.warnings.borrow_mut();
         if warnings.len() < MAX_PROBLEMS {
@@ -213,8 +218,8 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The line of a place, from 1, in words; with its file unless the place that it is told at is in the same. A server that an
-    /// operator has added is behind all texts.
+    /// Line of a place, from 1, as text. Includes the file unless `told_at` is in the same one.
+    /// Servers added at run time have places after all texts.
     pub(super) fn line(&self, place: &Place, told_at: &Place) -> String {
         if place.at >= self.texts.len() {
             return "added while convey runs".to_owned();
@@ -227,7 +232,8 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// These access lists, or equal ones that were read before: many frontends may name the same long file.
+    /// Returns an equal access list that was read before, or this one: many frontends may name the
+    /// same long file.
     pub(super) fn share(&self, access: Access) -> Access {
         let mut known = self.access.borrow_mut();
         if let Some(same) = known.iter().find(|known| **known == access && known.files() == access.files()) {
@@ -237,15 +243,15 @@ impl<'a> Report<'a> {
         access
     }
 
-    /// A file that is named at `place`, and its text, which is read once. A relative path begins at the directory of the file that
-    /// names it.
+    /// Reads the text of a file named at `place`, once for all places. A relative path starts at
+    /// the directory of the naming file.
     pub(super) fn read_list(&self, place: &Place, path: &str) -> Option<(PathBuf, String)> {
         let path = self.beside(place, path);
         let text = self.decoded(place, &path, self.read_once(&path, true))?;
         Some((path, text))
     }
 
-    /// The same of a file that is no text, or need not be.
+    /// Reads a file named at `place` that need not be text.
     pub(super) fn read_bytes(&self, place: &Place, path: &str) -> Option<(PathBuf, Vec<u8>)> {
         let path = self.beside(place, path);
         match self.read_once(&path, false) {
@@ -257,7 +263,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Reads a file of certificates that is named at `place`.
+    /// Reads a file of certificates named at `place`.
     pub(super) fn read_certificates(&self, place: &Place, path: &str) -> Option<(PathBuf, Vec<u8>)> {
         let (path, bytes) = self.try_certificates(place, path);
         let bytes =
@@ -265,14 +271,15 @@ impl<'a> Report<'a> {
         Some((path, bytes.ok()?))
     }
 
-    /// The same of a file with a secret, which others must neither read nor write; and where it is.
+    /// Reads a file with a secret named at `place`, which others must neither read nor write. Also
+    /// returns its path.
     pub(super) fn read_secret(&self, place: &Place, path: &str) -> Option<(PathBuf, String)> {
         let path = self.beside(place, path);
         let text = self.decoded(place, &path, self.read_named(&path, files::read_secret))?;
         Some((path, text))
     }
 
-    /// The same of a private key.
+    /// Reads a private key named at `place`.
     pub(super) fn read_key(&self, place: &Place, path: &str) -> Option<(PathBuf, Vec<u8>)> {
         let (path, key) = self.try_key(place, path);
         match key {
@@ -284,31 +291,32 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The same, for whoever says itself why it cannot be read.
+    /// Reads a private key, for a caller that reports errors itself.
     pub(super) fn try_key(&self, place: &Place, path: &str) -> (PathBuf, io::Result<Vec<u8>>) {
         let path = self.beside(place, path);
         let key = self.read_named(&path, files::read_key);
         (path, key)
     }
 
-    /// Reads a file of certificates, for a caller that reports itself why it cannot be read.
+    /// Reads a file of certificates, for a caller that reports errors itself.
     pub(super) fn try_certificates(&self, place: &Place, path: &str) -> (PathBuf, io::Result<Vec<u8>>) {
         let path = self.beside(place, path);
         let bytes = self.read_named(&path, files::read_certificates);
         (path, bytes)
     }
 
-    /// The pair with this chain cannot be used.
+    /// Records the chain of a pair that cannot be used.
     pub(super) fn refuse(&self, chain: PathBuf) {
         self.refused.borrow_mut().push(chain);
     }
 
-    /// All of these.
+    /// Returns all recorded chains.
     pub(super) fn take_refused(&self) -> Vec<PathBuf> {
         self.refused.take()
     }
 
-    /// The certificates of a folder that may be yet to come, each with its key in one file: only names that end in `.pem`.
+    /// Reads the certificates of a folder that may not exist yet, each with its key in one file:
+    /// only names that end in `.pem`.
     pub(super) fn read_pairs(&self, folder: &Path) -> Vec<(PathBuf, io::Result<Vec<u8>>)> {
         let names = self.read_named(folder, files::list).unwrap_or_default();
         let names = String::from_utf8_lossy(&names).into_owned();
@@ -317,7 +325,7 @@ impl<'a> Report<'a> {
         paths.map(|path| (path.clone(), self.read_named(&path, files::read_secret))).collect()
     }
 
-    /// The names in a folder that is named at `place`, sorted.
+    /// Sorted names in a folder named at `place`.
     pub(super) fn list_folder(&self, place: &Place, path: &str) -> Option<Vec<String>> {
         let path = self.beside(place, path);
         match self.read_named(&path, files::list) {
@@ -329,7 +337,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// A path as the file means it that has it at `place`: a relative one begins at the directory of that file.
+    /// Resolves a path of the file at `place`: a relative one starts at the directory of that file.
     pub(super) fn beside(&self, place: &Place, path: &str) -> PathBuf {
         Path::new(self.texts.spot(place.at).file).with_file_name("").join(path)
     }
@@ -355,7 +363,7 @@ impl<'a> Report<'a> {
         read
     }
 
-    /// Notes a file to be watched, also if it cannot be read: it may come later.
+    /// Notes a file to watch, even if it cannot be read: it may appear later.
     fn watch(&self, path: &Path, read: &io::Result<Vec<u8>>, is_access_list: bool, is_secret: bool) {
         let content = read.as_ref().ok().cloned();
         let read = ReadFile { path: path.to_owned(), content, is_access_list, is_secret };
@@ -374,7 +382,7 @@ impl<'a> Report<'a> {
         None
     }
 
-    /// Something is wrong in a line of a file that is named at `place`.
+    /// Adds an error about a line of a file named at `place`.
     pub(super) fn error_in_list(&self, place: &Place, path: &str, line: usize, message: String) {
         let mut errors = self.errors.borrow_mut();
         if errors.len() < MAX_PROBLEMS {
@@ -382,12 +390,12 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The files that [`Report::read_list`] was asked for.
+    /// Returns the files that [`Report::read_list`] has read.
     pub(super) fn take_lists(&self) -> Vec<ReadFile> {
         self.lists.take()
     }
 
-    /// The warnings of a file without errors, or its errors.
+    /// Returns the warnings of a file without errors, or its errors.
     pub(super) fn finish(self) -> Result<Vec<Problem>, Vec<Problem>> {
         let sorted = |problems: RefCell<Vec<Problem>>| {
             let mut problems = problems.into_inner();
@@ -409,10 +417,10 @@ pub(super) fn is_duplicate(error: &de::Error) -> bool {
     error.message() == "duplicate key"
 }
 
-/// The keys that stand in a text twice.
+/// Duplicate keys of a text.
 struct Duplicates {
     keys: Keys,
-    /// Where the second ones begin.
+    /// Places of the second occurrences.
     second: HashSet<usize>,
 }
 
@@ -420,12 +428,12 @@ impl Duplicates {
     fn of(text: &str, errors: &[de::Error]) -> Duplicates {
         let second = errors.iter().filter(|error| is_duplicate(error));
         let second: HashSet<usize> = second.filter_map(|error| Some(error.span()?.start)).collect();
-        // Most texts have none.
+        // Most texts have no duplicates.
         let keys = if second.is_empty() { Keys::default() } else { Keys::of(text) };
         Duplicates { keys, second }
     }
 
-    /// Whether this is a key of a table whose header is one of them: that says enough.
+    /// Whether the key's table has a duplicate header, whose error covers it.
     fn follows(&self, error: &de::Error) -> bool {
         let header = error.span().and_then(|span| self.keys.header(span.start));
         is_duplicate(error) && header.is_some_and(|header| self.second.contains(&header))

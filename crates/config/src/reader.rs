@@ -1,5 +1,5 @@
-//! Reads tables key by key. Whatever is wrong is reported and reading goes on, so that one pass finds
-//! everything; a key that nobody asked for is unknown.
+//! Reads tables key by key. Errors are reported and reading continues, so that one pass finds all
+//! of them; a key that no code reads is unknown.
 
 use std::borrow::Cow;
 
@@ -10,14 +10,14 @@ use super::hint;
 use super::problem::{Place, Placed, Report};
 use super::values::found;
 
-/// A table of the file, or the lack of one: then every key in it is absent.
+/// A table of the file. If the table is missing, every key in it is absent.
 pub(super) struct TomlTable<'a> {
-    /// Where it begins.
+    /// Place of the table.
     pub(super) place: Place,
     entries: Option<&'a DeTable<'a>>,
     report: &'a Report<'a>,
     asked: Vec<&'static str>,
-    /// Older names of keys: known, and not suggested to anybody.
+    /// Former names of keys, which are valid and never suggested.
     old_names: Vec<&'static str>,
     missing: Vec<(&'static str, &'static str)>,
 }
@@ -28,7 +28,7 @@ impl<'a> TomlTable<'a> {
         TomlTable::new(Place { key: String::new(), at: 0 }, Some(entries), report)
     }
 
-    /// The value of a key that may be absent. `None` if it is, or if it is wrong (and reported).
+    /// Value of an optional key. `None` if the key is absent, or wrong (and reported).
     pub(super) fn optional<T>(
         &mut self,
         key: &'static str,
@@ -38,7 +38,7 @@ impl<'a> TomlTable<'a> {
         self.value(Place { key: join(&self.place.key, key), at: value.span().start }, value, &parse)
     }
 
-    /// The value of a key that may be absent, or what holds if it is.
+    /// Value of an optional key, or a default.
     pub(super) fn or<T>(
         &mut self,
         key: &'static str,
@@ -48,8 +48,8 @@ impl<'a> TomlTable<'a> {
         self.optional(key, parse).map_or(default, |found| found.value)
     }
 
-    /// The value of a key that may be absent, and of which one word has had another name. That word still works, and a
-    /// warning says the new one.
+    /// Value of an optional key with a renamed value. The former word still works, with a warning
+    /// that names the new one.
     pub(super) fn reworded<T>(
         &mut self,
         key: &'static str,
@@ -68,7 +68,8 @@ impl<'a> TomlTable<'a> {
         Some(Placed { value, place })
     }
 
-    /// The value of a key that has had another name. That name still works, and a warning says the new one.
+    /// Value of a renamed optional key. The former name still works, with a warning that names the
+    /// new one.
     pub(super) fn renamed<T>(
         &mut self,
         old: &'static str,
@@ -79,7 +80,7 @@ impl<'a> TomlTable<'a> {
         self.keep_one(old, new, key)
     }
 
-    /// The value under an older name of the key that is called `now`.
+    /// Value under a former name of the key `now`.
     pub(super) fn old_name<T>(
         &mut self,
         old: &'static str,
@@ -93,7 +94,7 @@ impl<'a> TomlTable<'a> {
         self.value(place, value, &parse)
     }
 
-    /// The value under either name of a key. Both names at once are an error.
+    /// Value under either name of a key. Both names at once are an error.
     pub(super) fn keep_one<T>(
         &self,
         old: Option<Placed<T>>,
@@ -106,7 +107,7 @@ impl<'a> TomlTable<'a> {
         new.or(old)
     }
 
-    /// The value of a key that must be there. `None` if it is not, or if it is wrong; either is reported.
+    /// Value of a required key. `None` if the key is absent or wrong; either is reported.
     pub(super) fn required<T>(
         &mut self,
         key: &'static str,
@@ -116,8 +117,7 @@ impl<'a> TomlTable<'a> {
         self.optional(key, parse)
     }
 
-    /// The values of a key that must be there and holds one value or an array of at least one. Without
-    /// those that are wrong.
+    /// Values of a required key with one value or a non-empty array. Wrong values are left out.
     pub(super) fn one_or_more<T>(
         &mut self,
         key: &'static str,
@@ -127,7 +127,7 @@ impl<'a> TomlTable<'a> {
         self.at_least_one(key, parse)
     }
 
-    /// The values of a key that may be absent and holds one value or an array of at least one. Without those that are wrong.
+    /// Values of an optional key with one value or a non-empty array. Wrong values are left out.
     pub(super) fn at_least_one<T>(
         &mut self,
         key: &'static str,
@@ -142,7 +142,7 @@ impl<'a> TomlTable<'a> {
         self.any_number(key, parse)
     }
 
-    /// The values of a key that may be absent and holds one value or an array. Without those that are wrong.
+    /// Values of an optional key with one value or an array. Wrong values are left out.
     pub(super) fn any_number<T>(
         &mut self,
         key: &'static str,
@@ -162,7 +162,7 @@ impl<'a> TomlTable<'a> {
         }
     }
 
-    /// The table under a key.
+    /// Table under a key.
     pub(super) fn table(&mut self, key: &'static str) -> TomlTable<'a> {
         match self.take(key) {
             Some(value) => self.below(key, value),
@@ -170,7 +170,7 @@ impl<'a> TomlTable<'a> {
         }
     }
 
-    /// The tables of an array of tables, which may be absent. Without items that are no tables; these are reported.
+    /// Tables of an optional array of tables. Items that are not tables are left out, and reported.
     pub(super) fn list(&mut self, key: &'static str) -> Vec<TomlTable<'a>> {
         let Some(value) = self.take(key) else { return Vec::new() };
         let DeValue::Array(items) = value.get_ref() else {
@@ -185,13 +185,13 @@ impl<'a> TomlTable<'a> {
         tables.filter(|table| table.entries.is_some()).collect()
     }
 
-    /// Where the value of a key stands, if the key is there.
+    /// Place of a key's value, if the key is set.
     pub(super) fn place_of(&self, key: &str) -> Option<Place> {
         let value = self.entries?.get(key)?;
         Some(Place { key: join(&self.place.key, key), at: value.span().start })
     }
 
-    /// The tables in a table whose keys are names the user gave them, sorted by name.
+    /// Tables with user-defined names in a table, sorted by name.
     pub(super) fn named(self) -> Vec<(String, TomlTable<'a>)> {
         let mut tables = Vec::new();
         for (name, value) in self.entries.into_iter().flatten() {
@@ -208,7 +208,7 @@ impl<'a> TomlTable<'a> {
         tables
     }
 
-    /// The values in a table whose keys are names the user gave them, sorted by name; `None` for those that are wrong.
+    /// Values with user-defined names in a table, sorted by name; `None` for wrong values.
     pub(super) fn values<T>(
         self,
         parse: impl Fn(&DeValue<'_>) -> Result<T, String>,
@@ -224,35 +224,35 @@ impl<'a> TomlTable<'a> {
         values
     }
 
-    /// Whether the table is there with nothing in it.
+    /// Whether the table exists and is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_some_and(DeTable::is_empty)
     }
 
-    /// Whether a key is there, right or wrong.
+    /// Whether a key is set, valid or not.
     pub(super) fn has(&self, key: &str) -> bool {
         self.entries.is_some_and(|entries| entries.contains_key(key))
     }
 
-    /// Whether there are keys that nobody has asked for yet.
+    /// Whether there are keys that no code has read yet.
     pub(super) fn has_unknown(&self) -> bool {
         !self.unknown().is_empty()
     }
 
-    /// Whether a key is there and has a table.
+    /// Whether a key is set to a table.
     pub(super) fn has_table(&self, key: &str) -> bool {
         let value = self.entries.and_then(|entries| entries.get(key));
         value.is_some_and(|value| value.get_ref().as_table().is_some())
     }
 
-    /// Reports a key that is not there, unless a misspelt one is.
+    /// Reports a missing key, unless a misspelt one is set.
     pub(super) fn require(&mut self, key: &'static str, message: &'static str) {
         if !self.has(key) {
             self.missing.push((key, message));
         }
     }
 
-    /// The end of the table: every key that was not asked for is unknown.
+    /// Ends the table: every key that no code has read is reported as unknown.
     pub(super) fn finish(mut self) {
         self.asked.sort_unstable();
         for key in self.unknown() {
@@ -269,7 +269,7 @@ impl<'a> TomlTable<'a> {
         }
     }
 
-    /// The keys that nobody has asked for yet.
+    /// Keys that no code has read yet.
     fn unknown(&self) -> Vec<&'a Spanned<Cow<'a, str>>> {
         let is_known = |key: &str| self.asked.contains(&key) || self.old_names.contains(&key);
         let keys = self.entries.into_iter().flat_map(DeTable::keys);
@@ -320,7 +320,7 @@ impl<'a> TomlTable<'a> {
     }
 }
 
-/// The dotted path of a key, quoted where TOML would quote it.
+/// Dotted path of a key, quoted as in TOML if necessary.
 pub(super) fn join(path: &str, key: &str) -> String {
     let bare = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
     let key = if bare { key.to_owned() } else { format!("{key:?}") };

@@ -1,30 +1,30 @@
-//! Writes the reference of keys and the annotated sample, out of the lists of keys in `tables`.
+//! Generates the reference of keys and the annotated sample from the lists of keys in `tables`.
 //!
-//! `reference/keys.md.in` and `reference/config.toml.in` are the texts around the keys. A line such as `{{[backends.NAME]}}`
-//! is replaced by the keys of that table, `{{[backends.NAME] files}}` by one key. Tables whose keys are in no list yet are
-//! there in full.
+//! `reference/keys.md.in` and `reference/config.toml.in` are the texts around the keys. A line such
+//! as `{{[backends.NAME]}}` is replaced by the keys of that table, `{{[backends.NAME] files}}` by
+//! one key. Tables whose keys are in no list yet are part of these texts.
 
 use std::fmt::Write as _;
 
 use crate::tables;
 
-/// The page `docs/reference/keys.md` without its keys.
+/// Page `docs/reference/keys.md` without its keys.
 const PAGE: &str = include_str!("reference/keys.md.in");
 
-/// The file `config.toml` without its keys.
+/// File `config.toml` without its keys.
 const SAMPLE: &str = include_str!("reference/config.toml.in");
 
 /// A table of the file.
 #[derive(Debug, Clone, Copy)]
 pub struct TableDoc {
-    /// As the reference names it, such as `[backends.NAME]`.
+    /// Name in the reference, such as `[backends.NAME]`.
     pub name: &'static str,
-    /// The keys in their order.
+    /// Keys in order.
     pub docs: &'static [Docs],
 }
 
 impl TableDoc {
-    /// The keys in their order.
+    /// Returns the keys in order.
     pub fn keys(&self) -> Vec<KeyDoc> {
         Docs::keys(self.docs)
     }
@@ -33,13 +33,13 @@ impl TableDoc {
 /// A key in the reference and in the sample.
 #[derive(Debug, Clone, Copy)]
 pub struct KeyDoc {
-    /// The key as the file has it.
+    /// Name of the key in the file.
     pub name: &'static str,
-    /// What it may be, in Markdown: the column "type and range".
+    /// Allowed values in Markdown: the column "type and range".
     pub kind: &'static str,
-    /// The value of a file without the key, in Markdown.
+    /// Default in Markdown.
     pub default: &'static str,
-    /// When another value takes effect.
+    /// Time at which a new value takes effect.
     pub change: TakesEffect,
     /// Lines of `config.toml`; empty if a table of its own shows the key.
     pub sample: &'static str,
@@ -47,17 +47,17 @@ pub struct KeyDoc {
     pub example: &'static str,
 }
 
-/// When another value of a key takes effect.
+/// Time at which a new value of a key takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TakesEffect {
-    /// Once the file is saved.
+    /// After a reload, once the file is saved.
     Reload,
-    /// With the next start.
+    /// After a restart.
     Restart,
 }
 
 impl TakesEffect {
-    /// The word in the reference.
+    /// Word in the reference.
     pub fn name(self) -> &'static str {
         match self {
             TakesEffect::Reload => "reload",
@@ -71,12 +71,12 @@ impl TakesEffect {
 pub enum Docs {
     /// One key.
     Key(KeyDoc),
-    /// The keys of a part of the table that has a list of its own.
+    /// Keys of a part of the table with a list of its own.
     Part(&'static [Docs]),
 }
 
 impl Docs {
-    /// Each key of a list, parts resolved.
+    /// Each key of a list, with parts resolved.
     pub fn keys(all: &'static [Docs]) -> Vec<KeyDoc> {
         let keys = all.iter().flat_map(|docs| match docs {
             Docs::Key(key) => vec![*key],
@@ -86,12 +86,12 @@ impl Docs {
     }
 }
 
-/// The tables whose keys are in lists.
+/// Tables whose keys are in lists.
 pub fn tables() -> &'static [TableDoc] {
     &tables::ALL
 }
 
-/// The page `docs/reference/keys.md`.
+/// Page `docs/reference/keys.md`.
 pub fn page() -> String {
     filled(PAGE, |table, _| {
         let mut keys = table.keys();
@@ -106,7 +106,7 @@ pub fn page() -> String {
     })
 }
 
-/// The annotated sample, `config.toml`.
+/// Annotated sample, `config.toml`.
 pub fn sample() -> String {
     filled(SAMPLE, |table, only| {
         let has_own_line = |key: &KeyDoc| SAMPLE.contains(&format!("{{{{{} {}}}}}", table.name, key.name));
@@ -114,7 +114,7 @@ pub fn sample() -> String {
         let keys = table.keys().into_iter().filter(is_here);
         let mut text = String::new();
         for sample in keys.map(|key| key.sample.trim_matches('\n')).filter(|sample| !sample.is_empty()) {
-            // A key with a comment above it is a paragraph.
+            // A key with a comment above it starts a paragraph.
             if sample.starts_with("# ") && !text.is_empty() {
                 text.push('\n');
             }
@@ -124,7 +124,7 @@ pub fn sample() -> String {
     })
 }
 
-/// A text with the keys of each table in place of the line that names it, `{{TABLE}}`, or one key, `{{TABLE KEY}}`.
+/// Replaces each `{{TABLE}}` line by the keys of the table, and each `{{TABLE KEY}}` by one key.
 fn filled(text: &str, keys: impl Fn(&TableDoc, Option<&str>) -> String) -> String {
     let lines = text.lines().map(|line| {
         let named = line.strip_prefix("{{").and_then(|rest| rest.strip_suffix("}}")).unwrap_or_default();
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
     use std::{env, fs, path::Path};
 
-    /// Holds a file of the repository against the text that it should have, or writes it.
+    /// Compares a file of the repository with the generated text, or writes it.
     fn check(path: &str, wanted: &str) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
         if env::var_os("UPDATE_REFERENCE").is_some() {

@@ -1,5 +1,6 @@
-//! Decides which changes of a file a reload applies, and which wait for a restart, as far as two files say. Pure. What depends on the host
-//! at the start, such as SNAT addresses, `app::restart` decides.
+//! Decides which changes of a file a reload applies, and which need a restart, judging by two
+//! files. Pure. `app::restart` decides about settings that depend on the host at the start, such as
+//! SNAT addresses.
 
 use std::collections::HashMap;
 
@@ -8,20 +9,20 @@ use super::tables::ParsedFrontend;
 use super::{Config, Loaded, Stats};
 use convey_model::{FrontendConfig, Mode, PacketSettings};
 
-/// What a reload does, in words for the log.
+/// Effects of a reload, as text for the log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Diff {
-    /// What takes effect at once: one line for each frontend and backend that changed, one for each table of
-    /// timeouts.
+    /// Changes that take effect at once: one line for each changed frontend and backend, and one
+    /// for each changed table of timeouts.
     pub changes: Vec<String>,
-    /// What waits for a restart, one line each.
+    /// Changes that need a restart, one line each.
     pub needs_restart: Vec<String>,
 }
 
 impl Loaded {
-    /// The file as far as a process that runs `running` can apply it, and what that changes. These need a restart: the
-    /// mode of a frontend (but between `proxy` and `http`), the privileges, where statistics are served, and the settings of
-    /// packet modes but for timeouts of flows.
+    /// Configuration from the file as far as a process that runs `running` can apply it, and the
+    /// changes. A restart is needed for the mode of a frontend (except between `proxy` and `http`),
+    /// privileges, the statistics address, and settings of packet modes except flow timeouts.
     pub fn reload(self, running: &Config) -> (Loaded, Diff) {
         let wanted = self.config.clone();
         let mut modes: HashMap<&str, Mode> =
@@ -31,7 +32,7 @@ impl Loaded {
                 *mode = *before;
             }
         }
-        // Defaults of backends go by the modes that run.
+        // Defaults of backends depend on the running modes.
         let mode_of = |frontend: &ParsedFrontend| modes.get(&*frontend.name).copied().unwrap_or_default();
         let config = self.source.file.config(mode_of);
         let timeouts = config.passthrough.timeouts;
@@ -51,8 +52,8 @@ impl Loaded {
         (Loaded { config: applied, ..self }, Diff { changes, needs_restart })
     }
 
-    /// The same for a process that drains `running`: it has its frontends where they were, as far as the file still has them, and
-    /// no others. So nothing is listened on.
+    /// Reload for a process that drains `running`: it keeps the listen addresses of frontends that
+    /// the file still has, and adds no frontends, so it opens no listener.
     pub fn reload_draining(self, running: &Config) -> (Loaded, Diff) {
         let (mut loaded, _) = self.reload(running);
         let frontends = std::mem::take(&mut loaded.config.frontends);
@@ -67,7 +68,7 @@ impl Loaded {
     }
 }
 
-/// Whether a frontend keeps its mode until a restart. Modes that are proxied have the same sockets.
+/// Whether a change of a frontend's mode needs a restart. Proxied modes have the same sockets.
 fn needs_restart(before: Mode, after: Mode) -> bool {
     !(before.is_proxied() && after.is_proxied())
 }

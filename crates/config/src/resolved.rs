@@ -1,4 +1,4 @@
-//! Servers that are known by name, or by a source, become servers with addresses. Pure.
+//! Resolves servers known by name, or from a discovery source, into servers with addresses. Pure.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -11,28 +11,28 @@ use convey_model::{
     SourceSettings,
 };
 
-/// An address of a name at which there is no server, because it would lead back to a frontend.
+/// Address of a name that gets no server, because the server would lead back to a frontend.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeftOut {
-    /// The backend.
+    /// Name of the backend.
     pub backend: String,
-    /// The server of the file, or the kind of source that knows it.
+    /// Name of the server in the file, or kind of the source.
     pub name: String,
-    /// Where the server would be.
+    /// Address of the server.
     pub addr: SocketAddr,
-    /// Where it leads, in words for an operator.
+    /// Operator-facing text about the loop.
     pub why: String,
 }
 
 impl LeftOut {
-    /// A line for each name.
+    /// Lines for the log, one for each name.
     pub fn lines(all: BTreeSet<LeftOut>) -> Vec<String> {
         let all: Vec<LeftOut> = all.into_iter().collect();
         let names = all.chunk_by(|a, b| (&a.backend, &a.name) == (&b.backend, &b.name));
         names.map(|of_name| of_name[0].line(of_name.len())).collect()
     }
 
-    /// A line for this one of `count` addresses of its name.
+    /// Line for this one of `count` addresses of its name.
     pub fn line(&self, count: usize) -> String {
         match count {
             ..=1 => self.to_string(),
@@ -42,31 +42,31 @@ impl LeftOut {
     }
 }
 
-/// What is known beside a file.
+/// Lookups for names and discovery sources.
 pub struct FoundServers<N, D> {
-    /// The addresses that a name has now.
+    /// Current addresses of a name.
     pub addresses: N,
-    /// What a source says now.
+    /// Current result of a source.
     pub discovered: D,
 }
 
-/// What a source says.
+/// Result of a discovery source.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FoundBySource<'a> {
-    /// Its servers, sorted by name.
+    /// Servers, sorted by name.
     pub servers: &'a [DiscoveredServer],
-    /// What it says of them.
+    /// Settings of the servers.
     pub settings: SourceSettings,
 }
 
-/// The backends with all of their servers.
+/// Backends with all of their servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resolved {
-    /// Each with a server for every address and every discovered server.
+    /// Backends, each with a server for every address and every discovered server.
     pub backends: Vec<BackendConfig>,
-    /// Addresses at which there is no server, because it would lead back to a frontend that it serves.
+    /// Addresses without a server, because it would lead back to a frontend that uses it.
     pub left_out: BTreeSet<LeftOut>,
-    /// Servers that get no new connections, as their source says.
+    /// Servers that get no new connections, according to their source.
     pub draining: HashSet<ServerKey>,
 }
 
@@ -78,19 +78,20 @@ impl fmt::Display for LeftOut {
 }
 
 impl Config {
-    /// The names to look up.
+    /// Names to look up.
     pub fn hosts(&self) -> BTreeSet<&str> {
         let named = self.backends.iter().flat_map(|backend| &backend.named);
         named.map(|named| named.host.as_str()).collect()
     }
 
-    /// The sources to watch.
+    /// Sources to watch.
     pub fn sources(&self) -> BTreeSet<&DiscoverySource> {
         self.backends.iter().filter_map(|backend| Some(&backend.discovery.as_ref()?.source)).collect()
     }
 
-    /// The backends, each with a server for every address that its names have now, and for every server that its source has now.
-    /// Where such a server would lead back to a frontend that it serves, on a host with the addresses `own`, it is left out.
+    /// Backends, each with a server for every current address of its names, and for every current
+    /// server of its source. A server that would lead back to a frontend that uses it, on a host
+    /// with the addresses `own`, is left out.
     pub fn resolved<'a, N, D>(&self, known: &FoundServers<N, D>, own: &BTreeSet<IpAddr>) -> Resolved
     where
         N: Fn(&str) -> BTreeSet<ServerAddr>,
@@ -136,7 +137,8 @@ impl Config {
             }
         }
         let (mut backends, mut left_out) = (self.backends.clone(), BTreeSet::new());
-        // A server of the file may lead back since the host has got an address. It stays: the next reload reports it.
+        // A server of the file may lead back since the host got a new address. It stays: the next
+        // reload reports it.
         let found = loops(&proxied, &servers, own).into_iter().skip(count);
         for ((index, name, server), found) in of_names.into_iter().zip(found) {
             let (backend, addr) = (&mut backends[index], server.addr);
@@ -159,7 +161,8 @@ impl Config {
     }
 }
 
-/// The name of a server of the file stands for that one: another one goes by its address.
+/// Gives a discovered server a unique name: its address if a server of the file has the name
+/// already.
 fn called_uniquely(mut server: ServerConfig, taken: &HashSet<String>) -> Option<ServerConfig> {
     if taken.contains(&server.name) {
         server.name = server.addr.to_string();

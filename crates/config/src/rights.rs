@@ -1,5 +1,5 @@
-//! Rights to read files: the capability that convey raises for certificates and keys alone, and why
-//! the kernel refuses a file.
+//! Rights to read files: the capability that convey raises for certificates and keys only, and the
+//! reasons for a refusal by the kernel.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
-/// Reads files of all users.
+/// Capability to read files of all users.
 const READ_ALL: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 
-/// Advice where a certificate or a key of another user cannot be read.
+/// Advice if a certificate or a key of another user cannot be read.
 const ADVICE: &str = "; with the Debian package, /usr/share/convey/systemd/certificates.conf lets the service read certificates and \
                       keys of root (docs/guides/tls.md)";
 
-/// The reason where modes allow access: Linux asks security modules as well.
+/// Reason if modes allow access: Linux asks security modules as well.
 const BY_MODULE: &str = "its mode allows it, and Landlock (privileges.landlock) or another security module does not. With \
                          landlock = true convey reads only folders that it knew at its start: restart convey";
 
@@ -38,11 +38,11 @@ pub fn lower_rights() -> io::Result<()> {
     Ok(())
 }
 
-/// `CAP_DAC_READ_SEARCH` in force in this thread, until it is dropped.
+/// Guard that holds `CAP_DAC_READ_SEARCH` in effect in this thread until it is dropped.
 pub(crate) struct RaisedRights(CapabilitySets);
 
 impl RaisedRights {
-    /// Raises the capability; `None`: this thread does not hold it, or it is in force anyway.
+    /// Raises the capability; `None` if this thread does not hold it, or it is in effect anyway.
     pub(crate) fn raise() -> Option<RaisedRights> {
         let sets = capabilities(None).ok()?;
         if !sets.permitted.contains(READ_ALL) || sets.effective.contains(READ_ALL) {
@@ -78,7 +78,7 @@ pub(crate) fn with_rights<T>(read: impl Fn() -> io::Result<T>) -> io::Result<T> 
     Err(if is_by_mode { io::Error::new(refused.kind(), format!("{refused}{ADVICE}")) } else { refused })
 }
 
-/// The error with its reason, if the kernel refuses access to the file: a folder on the way, its
+/// Adds the reason to an error if the kernel refuses access to the file: a folder on the way, its
 /// mode, or a security module.
 pub(crate) fn explained(path: &Path, error: io::Error) -> io::Error {
     if error.raw_os_error() != Some(Errno::ACCESS.raw_os_error()) {
@@ -93,7 +93,7 @@ pub(crate) fn explained(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(ErrorKind::PermissionDenied, RefusedByMode(format!("{error}: {why}")))
 }
 
-/// The first folder on the way to a file that this user may not enter.
+/// First folder on the path to a file that this user may not enter.
 fn refusing_folder(path: &Path, links: usize) -> Option<PathBuf> {
     let absolute = std::path::absolute(path).ok()?;
     let mut folders: Vec<&Path> = absolute.ancestors().skip(1).collect();
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use crate::files;
 
-    /// A file in a folder that its owner alone may enter, and a link to it, as certbot makes them.
+    /// A file in a folder that only its owner may enter, and a link to it, as certbot makes them.
     fn lab() -> (tempfile::TempDir, PathBuf) {
         let lab = tempfile::tempdir().unwrap();
         let at = |name: &str| lab.path().join(name);
@@ -138,7 +138,7 @@ mod tests {
         (lab, link)
     }
 
-    /// Acts as another user with these capabilities; `None` unless this is root.
+    /// Runs `act` as another user with these capabilities; `None` unless this is root.
     fn as_other<T: Send>(held: CapabilitySet, act: impl FnOnce() -> T + Send) -> Option<T> {
         rustix::process::geteuid().is_root().then(|| {
             let acted = thread::scope(|scope| {

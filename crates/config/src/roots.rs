@@ -1,4 +1,5 @@
-//! Whether the directories are there whose files backends serve. Looked at whenever a file is read, not when a text is parsed.
+//! Checks the directories of backends that serve files. Done whenever a file is read, not when a
+//! text is parsed.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -11,10 +12,10 @@ use super::Loaded;
 use super::problem::{Placed, Problem, Report};
 use super::rights::explained;
 
-/// Opens each of them, as it will be when a request comes.
+/// Opens each directory in the way that requests will.
 ///
 /// # Errors
-/// Those that cannot be served.
+/// Problems for the directories that cannot be served.
 pub(super) fn check(loaded: &Loaded) -> Result<(), Vec<Problem>> {
     let report = Report::new(&loaded.source.texts);
     for Placed { value: files, place } in

@@ -1,4 +1,5 @@
-//! The file with the servers that operators have added while convey runs, and without those that they have removed. Pure.
+//! Configuration with the servers that operators added at run time, and without those that they
+//! removed. Pure.
 
 use toml::de::DeValue;
 
@@ -10,28 +11,29 @@ use super::values::server_address;
 use super::{Loaded, validate};
 use convey_model::AddedServer;
 
-/// A server that the file shall have, or not.
+/// Server that an operator added or removed.
 #[derive(Debug, Clone, Copy)]
 pub struct ServerChange<'a> {
-    /// Its backend.
+    /// Name of the backend.
     pub backend: &'a str,
-    /// Its name.
+    /// Name of the server.
     pub server: &'a str,
-    /// What it is; `None`: it is removed.
+    /// Added server; `None` if the server is removed.
     pub added: Option<&'a AddedServer>,
 }
 
-/// Whether this is an address as servers of a file have them.
+/// Checks an address by the rules for servers in a file.
 ///
 /// # Errors
-/// What is wrong with it: words for an operator.
+/// Operator-facing message about an invalid address.
 pub fn check_server_address(text: &str) -> Result<(), String> {
     server_address(&DeValue::String(text.into())).map(drop)
 }
 
 impl Loaded {
-    /// The file with these changes. Where it says the same or has a server of the name already, it goes before the change: the second
-    /// value tells which of them have an effect.
+    /// Applies these changes. The file takes precedence: an added server whose name the file has,
+    /// or a removed one that it lacks, changes nothing. The second value is whether each change has
+    /// an effect.
     pub fn with_servers(&self, changes: &[ServerChange<'_>]) -> (Loaded, Vec<bool>) {
         let mut steered = self.clone();
         let effects = changes.iter().map(|change| steered.apply(*change)).collect();
@@ -42,10 +44,10 @@ impl Loaded {
         (steered, effects)
     }
 
-    /// Holds a file with changes against the rules for files, on a host with this network. Returns what is odd.
+    /// Validates a file with changes, on a host with this network. Returns warnings.
     ///
     /// # Errors
-    /// What cannot work.
+    /// Settings that cannot work.
     pub fn check_servers(&self, network: &HostNetwork<'_>) -> Result<Vec<Problem>, Vec<Problem>> {
         let report = Report::new(&self.source.texts);
         validate::check(&self.source.file, &report);
@@ -54,7 +56,7 @@ impl Loaded {
         Ok(odd)
     }
 
-    /// What problems call the address of a server.
+    /// Key of a server's address in problems.
     pub fn key_of_server(&self, backend: &str, server: &str) -> String {
         join(&join(&join("backends", backend), "servers"), server) + ".addr"
     }

@@ -1,4 +1,4 @@
-//! The tables of the file: of each its keys, defaults, checks, differences and description.
+//! Tables of the file: keys, defaults, checks, differences and description of each.
 
 pub(crate) mod backend;
 pub(crate) mod frontend;
@@ -7,11 +7,11 @@ pub(crate) use self::backend::{ParsedBackend, ParsedServer, authorities};
 pub(crate) use self::frontend::ParsedFrontend;
 use crate::reference::{Docs, KeyDoc, TableDoc, TakesEffect};
 
-/// The tables whose keys are in lists, in the order of the reference.
+/// Tables whose keys are in lists, in the order of the reference.
 pub(crate) const ALL: [TableDoc; 4] =
     [frontend::DOC, backend::DOC, backend::health_check::DOC, backend::outlier_detection::DOC];
 
-/// The row of a key that is a table.
+/// Reference row of a key that is a table.
 const fn table(name: &'static str, kind: &'static str, default: &'static str) -> Docs {
     Docs::Key(KeyDoc { name, kind, default, change: TakesEffect::Reload, sample: "", example: "" })
 }

@@ -1,8 +1,8 @@
-//! The texts that a configuration is read from: its file, and those that it includes. Pure.
+//! Texts of a configuration: its file, and the included files. Pure.
 //!
-//! A place is an offset into all of them, one after the other.
+//! A place is an offset into the concatenation of all texts.
 
-/// One text or more.
+/// One or more texts.
 #[derive(Debug, Clone)]
 pub(super) struct Texts {
     all: String,
@@ -16,11 +16,11 @@ struct Part {
     end: usize,
 }
 
-/// A place as people find it.
+/// A place as file, line and column.
 pub(super) struct Spot<'a> {
     /// The file as the user named it.
     pub(super) file: &'a str,
-    /// Which of the texts that is.
+    /// Index of the text.
     pub(super) part: usize,
     /// Line, from 1.
     pub(super) line: usize,
@@ -29,7 +29,7 @@ pub(super) struct Spot<'a> {
 }
 
 impl Texts {
-    /// The text of a file.
+    /// Texts with one file.
     pub(super) fn one(name: &str, text: &str) -> Texts {
         let mut texts = Texts { all: String::new(), parts: Vec::new() };
         texts.push(name, text);
@@ -41,21 +41,21 @@ impl Texts {
         let start = self.all.len();
         self.all.push_str(text.strip_prefix('\u{feff}').unwrap_or(text));
         self.parts.push(Part { name: name.to_owned(), start, end: self.all.len() });
-        // The end of a text is a place, too.
+        // The end of a text must be a place, too.
         self.all.push('\n');
     }
 
-    /// How many bytes they have.
+    /// Length in bytes.
     pub(super) fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Each text, and where it begins.
+    /// Each text, with its start.
     pub(super) fn parts(&self) -> impl Iterator<Item = (usize, &str)> {
         self.parts.iter().map(|part| (part.start, &self.all[part.start..part.end]))
     }
 
-    /// Where `at` is.
+    /// File, line and column of the place `at`.
     pub(super) fn spot(&self, at: usize) -> Spot<'_> {
         let part = self.parts.partition_point(|part| part.start <= at).saturating_sub(1);
         let Part { name, start, end } = &self.parts[part];

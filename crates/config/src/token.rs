@@ -1,4 +1,5 @@
-//! The token of the statistics address: who sends it may change things. The file that has it is not for everybody's eyes.
+//! Token of the statistics endpoint, which allows requests to change things. Its file must be
+//! secret.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,22 +11,22 @@ use toml::de::DeValue;
 use super::problem::{Placed, Report};
 use super::values::not_allowed;
 
-/// The fewest and the most characters: nobody guesses the former, and the latter fit into a header.
+/// Allowed lengths: the minimum cannot be guessed, and the maximum fits into a header.
 const LENGTHS: std::ops::RangeInclusive<usize> = 16..=256;
 
-/// A token, and the file that it is from.
+/// A token, and the file with it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AdminToken {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
     secret: Arc<str>,
 }
 
 impl AdminToken {
-    /// A token that was read from `path`.
+    /// Checks a token that was read from `path`.
     ///
     /// # Errors
-    /// It is too short, too long, or cannot be sent in a header: words for an operator.
+    /// Operator-facing message: the token is too short, too long, or cannot be sent in a header.
     pub fn new(path: PathBuf, secret: &str) -> Result<AdminToken, String> {
         let (fewest, most) = LENGTHS.into_inner();
         let length = secret.chars().count();
@@ -41,26 +42,26 @@ impl AdminToken {
         Ok(AdminToken { path, secret: secret.into() })
     }
 
-    /// Whether this is it. How long that takes tells nothing of the token but its length.
+    /// Whether `sent` is the token. The duration of the comparison reveals only its length.
     pub fn matches(&self, sent: &[u8]) -> bool {
         self.secret.as_bytes().ct_eq(sent).into()
     }
 }
 
-/// The secret stays one in logs, and out of the hash of the configuration.
+/// Keeps the secret out of logs and of the configuration's hash.
 impl fmt::Debug for AdminToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AdminToken").field("path", &self.path).finish_non_exhaustive()
     }
 }
 
-/// The path of the file.
+/// Parses the path of the file.
 pub(super) fn path(value: &DeValue<'_>) -> Result<String, String> {
     let path = value.as_str().filter(|path| !path.is_empty() && !path.ends_with('/'));
     path.map(str::to_owned).ok_or_else(|| not_allowed(value, "the path of a file that has the token"))
 }
 
-/// Reads the file. What is wrong with it is reported.
+/// Reads the file. Errors are reported.
 pub(super) fn read(file: Placed<String>, report: &Report<'_>) -> Option<AdminToken> {
     let Placed { value, place } = file;
     let (path, text) = report.read_secret(&place, &value)?;

@@ -1,4 +1,4 @@
-//! Checks that hold between the parts of a file.
+//! Checks between several parts of a file.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +11,7 @@ use super::problem::{Place, Placed, Report};
 use super::tables::{ParsedBackend, ParsedFrontend, ParsedServer, frontend};
 use convey_model::{Endpoint, Listen, Protocol, overlap};
 
-/// Reports what is wrong or odd about a file whose values are right one by one.
+/// Reports errors and warnings about a file whose values are each valid.
 pub(super) fn check(file: &ParsedFile, report: &Report<'_>) {
     listen_addresses(file, report);
     file.check_acme(report);
@@ -29,11 +29,11 @@ pub(super) fn check(file: &ParsedFile, report: &Report<'_>) {
         let used = used.contains(backend.name.as_str());
         backend.check(used, &file.frontends, report);
     }
-    // Which addresses this host has is another matter: see `validate_mode`.
+    // `validate_mode` checks the addresses of this host.
     loops(file.frontends.iter(), &file.backends, &BTreeSet::new(), report);
 }
 
-/// No server leads back to a frontend that it serves, on a host with these addresses.
+/// Reports servers that lead back to a frontend that they serve, on a host with these addresses.
 pub(super) fn loops<'a>(
     frontends: impl Iterator<Item = &'a ParsedFrontend>,
     backends: &[ParsedBackend],
@@ -59,8 +59,8 @@ pub(super) fn loops<'a>(
     }
 }
 
-/// Every address is listened on once in each protocol. A wildcard beside an address of the same port is right: the
-/// address takes what is sent to it, in every mode.
+/// Reports addresses that two frontends listen on with the same protocol. A wildcard beside an
+/// address with the same port is allowed: the address takes precedence, in every mode.
 fn listen_addresses(file: &ParsedFile, report: &Report<'_>) {
     let mut all: Vec<(Protocol, &Placed<Listen>)> = Vec::new();
     for frontend in &file.frontends {
@@ -75,7 +75,7 @@ fn listen_addresses(file: &ParsedFile, report: &Report<'_>) {
         let endpoints = || value.addrs().map(|addr| Endpoint { protocol, addr });
         let is_statistics =
             |listen: &Endpoint| listen.protocol == Protocol::Tcp && overlap(listen.addr, file.stats.listen);
-        // The first port of a range that is in the way says enough.
+        // The first conflicting port of a range is enough.
         if let Some((listen, first)) = endpoints().find_map(|listen| Some((listen, *taken.get(&listen)?))) {
             let line = report.line(first, place);
             report.error(place, format!("{listen} is taken by {} ({line})", first.key));
@@ -86,7 +86,7 @@ fn listen_addresses(file: &ParsedFile, report: &Report<'_>) {
     }
 }
 
-/// The backend is there.
+/// Checks that the backend exists.
 fn is_there(name: &Placed<String>, backends: &HashMap<&str, &ParsedBackend>, report: &Report<'_>) {
     if backends.contains_key(name.value.as_str()) {
         return;

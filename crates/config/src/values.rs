@@ -1,5 +1,5 @@
-//! The parsers of single values. Each function turns a value of the file into what it means, or says what was
-//! found and what is allowed.
+//! Parsers of single values. Each function returns the parsed value, or a message with the value
+//! found and the allowed values.
 
 use std::fmt::{self, Display};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -13,16 +13,16 @@ use toml::de::DeValue;
 use super::hint;
 use convey_model::{BodyPattern, Listen, ListenError, Prefix, ServerAddr, is_of_one_machine, is_service};
 
-/// The longest time that can be set: a year.
+/// Longest time that can be set: a year.
 const MAX_SECONDS: u32 = 365 * 24 * 60 * 60;
 
-/// Shortest time that can be set where zero makes no sense.
+/// Shortest time for keys where zero makes no sense.
 pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// Shortest time between two looks at something.
+/// Shortest interval of checks.
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
-/// How a value that is not allowed is shown in a message: on one line, and not all of a long one.
+/// Formats a wrong value for a message: on one line, and shortened if it is long.
 pub(super) fn found(value: &DeValue<'_>) -> String {
     const MAX_SHOWN: usize = 60;
     match value {
@@ -39,7 +39,7 @@ pub(super) fn found(value: &DeValue<'_>) -> String {
     }
 }
 
-/// Any value at all: for keys that have no effect.
+/// Accepts any value, for keys that have no effect.
 pub(super) fn anything(_: &DeValue<'_>) -> Result<(), String> {
     Ok(())
 }
@@ -66,7 +66,7 @@ where
     }
 }
 
-/// A port, as an integer or, as files of old have it, a string.
+/// A port, as an integer or, in old files, a string.
 pub(super) fn port(value: &DeValue<'_>) -> Result<u16, String> {
     let port = match value {
         DeValue::String(s) => s.parse().ok(),
@@ -100,7 +100,7 @@ pub(super) fn seconds(min: Duration) -> impl Fn(&DeValue<'_>) -> Result<Duration
     }
 }
 
-/// One of a few words.
+/// Parses a value that is a name of a choice.
 pub(super) fn choice<T: Copy>(
     all: &'static [T],
     name: impl Fn(T) -> &'static str,
@@ -110,7 +110,7 @@ pub(super) fn choice<T: Copy>(
         all.iter().copied().find(|one| name(*one) == word).ok_or_else(|| {
             let names: Vec<_> = all.iter().map(|one| name(*one)).collect();
             let meant = hint::did_you_mean_or_elsewhere(word, &names);
-            // What is no text may lack its quotation marks alone.
+            // A value that is not a string may only lack its quotation marks.
             let allowed = if value.as_str().is_some() {
                 names.join(", ")
             } else {
@@ -127,7 +127,7 @@ pub(super) fn ip(value: &DeValue<'_>) -> Result<IpAddr, String> {
     ip.ok_or_else(|| not_allowed(value, "an IP address without a port, such as 127.0.0.1 or ::1"))
 }
 
-/// Where a frontend listens: `IP:port` or `IP:first-last`, wildcards too.
+/// Listen address of a frontend: `IP:port` or `IP:first-last`, wildcards too.
 pub(super) fn listen_address(value: &DeValue<'_>) -> Result<Listen, String> {
     const ALLOWED: &str =
         "IP:port, such as 0.0.0.0:80 or [::]:80, or a range of ports, such as 0.0.0.0:21000-21010";
@@ -143,23 +143,24 @@ pub(super) fn listen_address(value: &DeValue<'_>) -> Result<Listen, String> {
         Some(Err(error @ ListenError::Backwards)) => {
             return Err(format!("{error}, found {}; allowed: {ALLOWED}", found(value)));
         }
-        // Says what is wrong with one that has no range.
+        // Returns the error for an address without a range.
         _ => socket_address(value, ALLOWED)?.into(),
     };
     if listen.ip().is_multicast() { Err(not_allowed(value, ALLOWED)) } else { Ok(listen) }
 }
 
-/// Where a server listens.
+/// Address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ServerAddress {
-    /// `IP:port` of one machine, or `IP`: then the port is 0.
+    /// `IP:port` of one machine, or `IP` with port 0.
     Ip(SocketAddr),
     /// `NAME:port` or `NAME`, the name in lower case.
     Name(String, u16),
 }
 
 impl ServerAddress {
-    /// Whether clients' ports are kept, for it has none of its own.
+    /// Whether connections keep the client's destination port, because the server has no port of
+    /// its own.
     pub(super) fn keeps_port(&self) -> bool {
         match self {
             ServerAddress::Ip(addr) => addr.port() == 0,
@@ -178,16 +179,17 @@ impl fmt::Display for ServerAddress {
     }
 }
 
-/// What a server's address may be.
+/// Allowed addresses of a server.
 const SERVER_ADDRESS: &str = "IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80, or NAME:port";
 
-/// Where a server listens, by address or by name; without a port, at that which a client asks for.
+/// Address of a server, as IP or name. Without a port, connections keep the port that the client
+/// connected to.
 pub(super) fn server_address(value: &DeValue<'_>) -> Result<ServerAddress, String> {
     let text = value.as_str().unwrap_or_default();
     if is_host_name(text) {
         return Ok(ServerAddress::Name(text.to_ascii_lowercase(), 0));
     }
-    // Without brackets the end of an IPv6 address could be meant as the port.
+    // An IPv6 address needs brackets, because its end could be meant as the port.
     let ip = match text.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')) {
         Some(ip) => ip.parse().map(IpAddr::V6),
         None => text.parse().map(IpAddr::V4),
@@ -198,7 +200,7 @@ pub(super) fn server_address(value: &DeValue<'_>) -> Result<ServerAddress, Strin
     one_machine(addr, value).map(ServerAddress::Ip)
 }
 
-/// Where a server listens, by address or by name, and at which port.
+/// Address of a server, as IP or name, with a port.
 pub(super) fn server_with_port(value: &DeValue<'_>) -> Result<ServerAddress, String> {
     const ALLOWED: &str = SERVER_ADDRESS;
     let refuse = |why: &str| Err(format!("{why}, found {}; allowed: {ALLOWED}", found(value)));
@@ -232,7 +234,7 @@ pub(super) fn name_server(value: &DeValue<'_>) -> Result<SocketAddr, String> {
     })
 }
 
-/// An address of ours that stands for clients.
+/// An address of this host that replaces those of clients (SNAT).
 pub(super) fn snat_address(value: &DeValue<'_>) -> Result<IpAddr, String> {
     let ip = value.as_str().and_then(|s| s.parse().ok());
     let usable = |ip: &IpAddr| {
@@ -256,7 +258,7 @@ pub(super) fn network(value: &DeValue<'_>) -> Result<Prefix, String> {
     network_or(value, "")
 }
 
-/// The same, where `others` are allowed too.
+/// A network, or one address; the message also lists `others` as allowed.
 pub(super) fn network_or(value: &DeValue<'_>, others: &str) -> Result<Prefix, String> {
     let text = value.as_str().unwrap_or_default();
     text.parse().map_err(|()| {
@@ -266,7 +268,7 @@ pub(super) fn network_or(value: &DeValue<'_>, others: &str) -> Result<Prefix, St
     })
 }
 
-/// Path and query of a probe.
+/// Path and query of a health check.
 pub(super) fn http_path(value: &DeValue<'_>) -> Result<String, String> {
     let path = value.as_str().filter(|path| {
         let parsed = path.parse::<PathAndQuery>().ok();
@@ -276,7 +278,7 @@ pub(super) fn http_path(value: &DeValue<'_>) -> Result<String, String> {
         .ok_or_else(|| not_allowed(value, "a path that begins with `/`, encoded as in a URL"))
 }
 
-/// What a probe says as its `Host`: a name or an address, perhaps with a port.
+/// `Host` of a health check: a name or an address, optionally with a port.
 pub(super) fn http_host(value: &DeValue<'_>) -> Result<String, String> {
     let host = value.as_str().filter(|host| {
         let authority = host.parse::<Authority>().ok();
@@ -286,11 +288,11 @@ pub(super) fn http_host(value: &DeValue<'_>) -> Result<String, String> {
         .ok_or_else(|| not_allowed(value, "a host, such as www.example.org or app.internal:8080"))
 }
 
-/// Headers that a probe sets itself: they say how long the request is, and to whom.
+/// Headers that a health check sets itself: length of the request, and its destination.
 const OWN_HEADERS: [&str; 7] =
     ["host", "connection", "content-length", "transfer-encoding", "expect", "te", "upgrade"];
 
-/// Whether a header may have this name.
+/// Checks the name of a header.
 pub(super) fn header_name(name: &str) -> Result<(), String> {
     let Ok(parsed) = name.parse::<HeaderName>() else {
         return Err("is no name of an HTTP header".to_owned());
@@ -308,7 +310,7 @@ pub(super) fn header_name(name: &str) -> Result<(), String> {
 pub(super) fn header_value(value: &DeValue<'_>) -> Result<String, String> {
     let text = value.as_str().filter(|text| text.is_ascii() && text.parse::<HeaderValue>().is_ok());
     text.map(str::to_owned).ok_or_else(|| {
-        // It may be a secret.
+        // The value may be a secret, so the message does not quote it.
         let found = value
             .as_str()
             .map_or_else(|| found(value), |text| format!("{} characters", text.chars().count()));
@@ -318,7 +320,7 @@ pub(super) fn header_value(value: &DeValue<'_>) -> Result<String, String> {
     })
 }
 
-/// What a body has to match.
+/// Pattern for the body of a response.
 pub(super) fn body_pattern(value: &DeValue<'_>) -> Result<BodyPattern, String> {
     let allowed = "allowed: a regular expression, such as \"^OK\"";
     let text = value.as_str().filter(|text| !text.is_empty());
@@ -340,7 +342,7 @@ pub(super) fn status_range(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, S
         })
 }
 
-/// Both ends of `from-to`.
+/// Both ends of a range `from-to`.
 fn range(text: &str) -> Option<(u16, u16)> {
     let (from, to) = text.split_once('-')?;
     from.trim().parse().ok().zip(to.trim().parse().ok())
@@ -362,7 +364,8 @@ fn socket_address(value: &DeValue<'_>, allowed: &str) -> Result<SocketAddr, Stri
     }
 }
 
-/// A bare IPv6 address as it is written where a port follows. Its last group may be the port, or ports.
+/// A bare IPv6 address in the notation with a port. Its last group may be the port, or a range of
+/// ports.
 fn in_brackets(text: &str) -> Option<String> {
     let is_address = |text: &str| text.parse::<Ipv6Addr>().is_ok();
     let is_port = |text: &str| text.parse::<u16>().is_ok_and(|port| port != 0);
@@ -374,7 +377,7 @@ fn in_brackets(text: &str) -> Option<String> {
     is_address(text).then(|| format!("[{text}]:PORT"))
 }
 
-/// The address, if it has a port and is written as usual.
+/// Returns the address, unless its port is 0 or it is an IPv4-mapped address.
 fn concrete(addr: SocketAddr, value: &DeValue<'_>, allowed: &str) -> Result<SocketAddr, String> {
     match addr.port() {
         0 => Err(format!("a port is 1 to 65535, found {}; allowed: {allowed}", found(value))),
@@ -391,7 +394,8 @@ fn not_mapped(addr: SocketAddr, value: &DeValue<'_>, allowed: &str) -> Result<()
     }
 }
 
-/// Whether this is a name that hosts may have (RFC 1123, section 2.1), or one with underscores, as containers do.
+/// Whether this is a valid host name (RFC 1123, section 2.1), or one with underscores, as
+/// containers have.
 fn is_host_name(text: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())

@@ -1,14 +1,14 @@
-//! `${VAR}` and `${VAR:-default}` in values. Pure: the caller says what a variable is.
+//! `${VAR}` and `${VAR:-default}` in values. Pure: the caller looks variables up.
 
 use std::env::VarError;
 
-/// Tells what an environment variable is.
+/// Lookup of an environment variable.
 pub(super) type VariableLookup<'a> = &'a dyn Fn(&str) -> Result<String, VarError>;
 
-/// The text with its variables replaced; `None` if it has none. `$${` is `${`.
+/// Replaces the variables in a text; `None` if the text has none. `$${` becomes `${`.
 ///
 /// # Errors
-/// What is wrong with a variable, in words for an operator.
+/// Operator-facing message about a variable.
 pub(super) fn expand(text: &str, lookup: VariableLookup<'_>) -> Result<Option<String>, String> {
     if !text.contains("${") {
         return Ok(None);
@@ -33,7 +33,7 @@ pub(super) fn expand(text: &str, lookup: VariableLookup<'_>) -> Result<Option<St
     Ok(Some(expanded + rest))
 }
 
-/// As a shell does it: the default holds for an empty variable, too.
+/// Value of a variable; like in a shell, the default also replaces an empty value.
 fn value(variable: &str, lookup: VariableLookup<'_>) -> Result<String, String> {
     let (name, default) = match variable.split_once(":-") {
         Some((name, default)) => (name, Some(default)),

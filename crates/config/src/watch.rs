@@ -1,8 +1,10 @@
-//! Notices when the content of a file changes, however it is saved: written in place, replaced by a rename, or swapped
-//! behind a symbolic link. The same goes for the files that it includes, and for those that the configuration names.
+//! Detects changes of a file's content, however the file is saved: written in place, replaced by a
+//! rename, or swapped behind a symbolic link. Also covers included files, and the files that the
+//! configuration names.
 //!
-//! inotify reports changes in the folders of these files and of the links on the way to them (`folders`, `places`). A file is
-//! read once its writer has closed it (`schedule`). Where inotify is blind, as on NFS, the files are polled.
+//! inotify reports changes in the folders of these files and of the links on the way to them
+//! (`folders`, `places`). convey reads a file once its writer has closed it (`schedule`). On file
+//! systems without events, such as NFS, convey polls the files.
 
 mod folders;
 mod named_files;
@@ -23,7 +25,7 @@ use self::thread::WatchThread;
 use self::watched_file::WatchedFile;
 use crate::rights::RaisedRights;
 
-/// Watches until it is dropped.
+/// Watch that runs until it is dropped.
 #[derive(Debug)]
 pub struct Watch(Arc<WatchShared>);
 
@@ -33,29 +35,29 @@ impl Drop for Watch {
     }
 }
 
-/// The file as it was seen first.
+/// State of the file at the first look.
 pub struct FirstLook(WatchedFile);
 
 impl FirstLook {
-    /// Looks at it. To miss nothing, look before the file is first loaded.
+    /// Reads the file. To miss no change, call this before the file is first loaded.
     ///
     /// # Errors
-    /// If the current directory is gone, and the path is relative to it.
+    /// The current directory is gone, and the path is relative to it.
     pub fn new(path: &Path) -> io::Result<FirstLook> {
         Ok(FirstLook(WatchedFile::new(&std::path::absolute(path)?)))
     }
 }
 
-/// Calls `on_change` from a thread of its own after every change since the `first` look: 300 ms after the
-/// writer has closed the file at the latest. Where inotify reports nothing, the watch polls metadata
+/// Calls `on_change` from a thread of its own after every change since the `first` look: at most
+/// 300 ms after the writer has closed the file. Without events of inotify, the watch polls metadata
 /// every 200 ms and reads a file once they are stable. It polls overlayfs every 2 s and other local
-/// file systems every 30 s, for changes that inotify does not report. It compares the
-/// content of the file, of the files that it includes, and of the `lists` that it names. A file that stays missing or empty
-/// counts as one change. It ignores the folder `brought_into`: the code that brings files
-/// there asks for the reload.
+/// file systems every 30 s, for changes that inotify does not report. The watch compares the
+/// content of the file, of the included files, and of the `lists`. A file that stays missing or
+/// empty counts as one change. Changes in the folder `brought_into` are ignored: the code that
+/// saves files there requests the reload.
 ///
 /// # Errors
-/// If there is no thread to be had.
+/// No thread can be started.
 pub fn watch(
     first: FirstLook,
     lists: NamedFiles,

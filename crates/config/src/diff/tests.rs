@@ -1,4 +1,4 @@
-//! Two files in, what has changed in words out.
+//! Differences between two files, as text.
 
 use super::*;
 use crate::{Diff, parse};
@@ -23,7 +23,7 @@ fn config(text: &str) -> Config {
     parse("config.toml", text).expect("valid").config
 }
 
-/// The difference that edits of [`BEFORE`] make.
+/// Differences between [`BEFORE`] and an edited copy.
 fn edited(edits: &[(&str, &str)]) -> Diff {
     let mut text = BEFORE.to_owned();
     for (from, to) in edits {
@@ -217,7 +217,7 @@ fn what_cannot_change_while_running_is_listed_apart() {
         snat_addresses = ["10.0.0.8", "10.0.0.9"]
         [frontends.api]"#;
     let text = BEFORE.replace("[frontends.api]", settings);
-    // The modes that run stay: so do the defaults that depend on them.
+    // The running modes stay, and so do the defaults that depend on them.
     let diff = reload(BEFORE, &text);
     assert_eq!(diff.changes, [""; 0]);
     assert_eq!(

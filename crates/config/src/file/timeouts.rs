@@ -1,4 +1,4 @@
-//! Time limits as the file has them.
+//! Timeouts in the file.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ impl OwnLimits {
         }
     }
 
-    /// What the program uses.
+    /// Model of the timeouts.
     pub(crate) fn model(&self) -> OwnTimeouts {
         OwnTimeouts {
             connect: value(&self.connect),
@@ -71,17 +71,17 @@ impl OwnLimits {
         }
     }
 
-    /// Those of proxied TCP.
+    /// Timeouts of proxied TCP.
     pub(crate) fn of_tcp(&self) -> impl Iterator<Item = &Placed<Duration>> {
         [&self.connect, &self.idle, &self.tcp_user_timeout].into_iter().flatten()
     }
 
-    /// The one of mode http.
+    /// Timeout of mode http.
     pub(crate) fn of_http(&self) -> impl Iterator<Item = &Placed<Duration>> {
         self.response.iter()
     }
 
-    /// Those of proxied UDP.
+    /// Timeouts of proxied UDP.
     pub(crate) fn of_udp(&self) -> impl Iterator<Item = &Placed<Duration>> {
         self.udp_idle.iter()
     }

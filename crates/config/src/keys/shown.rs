@@ -1,4 +1,4 @@
-//! Values as the log shows them.
+//! Values in the format of the log.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use convey_model::{
     Algorithm, DsrKind, HashKey, HttpVersion, OnDown, Prefix, ProbeVia, Protocol, ProxyVersion,
 };
 
-/// A value as the log shows it: the word or number that the file has.
+/// Value in the format of the log: the word or number from the file.
 pub(crate) trait Shown {
-    /// The text.
+    /// Returns the text.
     fn shown(&self) -> String;
 }
 
 impl Shown for Duration {
-    /// Such as `1.5s`.
+    /// Text such as `1.5s`.
     fn shown(&self) -> String {
         format!("{}s", self.as_secs_f64())
     }
@@ -30,7 +30,7 @@ macro_rules! displayed {
     };
 }
 
-/// Shows types by the name that they have in the configuration.
+/// Shows types by their name in the configuration.
 macro_rules! named {
     ($($Type:ty),+ $(,)?) => {
         $(impl Shown for $Type {

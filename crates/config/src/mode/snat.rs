@@ -1,4 +1,4 @@
-//! What passthrough needs to stand for clients towards servers.
+//! Requirements of passthrough for source NAT towards servers.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::tables::ParsedFrontend;
 use convey_model::Listen;
 
 impl HostCheck<'_> {
-    /// Ports for every worker, and an address for each family.
+    /// Checks that there are ports for every worker, and an address for each family.
     pub(super) fn snat(&self) {
         let ports = self.config.passthrough.snat_ports.len();
         if let Some(workers) = self.file.passthrough.workers.as_ref().filter(|w| usize::from(w.value) > ports)
@@ -29,8 +29,8 @@ impl HostCheck<'_> {
         passthrough.for_each(|(frontend, _)| self.snat_address(frontend));
     }
 
-    /// Ports of frontends are left out: a packet to a SNAT port belongs to a client's connection, and a packet to a frontend
-    /// begins one. Every worker needs another one.
+    /// SNAT excludes ports of frontends: a packet to a SNAT port belongs to an open connection, and
+    /// a packet to a frontend begins one. Every worker needs a port of its own.
     fn snat_ports_left(&self) {
         let settings = &self.config.passthrough;
         let listen = self.frontends.iter().flat_map(|(frontend, _)| &frontend.listen);
@@ -56,7 +56,7 @@ impl HostCheck<'_> {
         }
     }
 
-    /// Servers see an address of their own family.
+    /// Checks that there is an address of the servers' family.
     fn snat_address(&self, frontend: &ParsedFrontend) {
         let Some(vip) = frontend.listen.first() else { return };
         let ip = vip.value.ip();

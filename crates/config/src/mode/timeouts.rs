@@ -1,4 +1,4 @@
-//! Time limits that have no effect in the modes and protocols of the frontends that they are for.
+//! Timeouts that have no effect in the modes and protocols of their frontends.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::tables::ParsedFrontend;
 use convey_model::{self as model, Mode, Protocol};
 
 impl HostCheck<'_> {
-    /// Those of the file, of frontends and of backends.
+    /// Checks timeouts of the file, of frontends and of backends.
     pub(super) fn timeouts(&self) {
         self.without_effect(&self.file.timeouts.own, "", |_| true);
         for (frontend, mode) in &self.frontends {
@@ -41,8 +41,8 @@ impl HostCheck<'_> {
         }
     }
 
-    /// Time limits that only proxied connections of one protocol have, of which there are none among those that `has_them`
-    /// holds for.
+    /// Warns of timeouts for proxied connections of one protocol, if no frontend that `has_them`
+    /// selects has such connections.
     fn without_effect(
         &self,
         limits: &OwnLimits,
@@ -51,7 +51,7 @@ impl HostCheck<'_> {
     ) {
         let all: Vec<_> = self.config.frontends.iter().filter(|frontend| has_them(frontend)).collect();
         if all.is_empty() {
-            // Another line says so.
+            // Another warning covers this.
             return;
         }
         if !all.iter().any(|frontend| frontend.mode.is_http()) {

@@ -1,4 +1,4 @@
-//! `[backends.NAME]`: a pool of servers, and how one of them is chosen.
+//! `[backends.NAME]`: a pool of servers, and the choice of a server.
 
 mod checks;
 mod files;
@@ -37,7 +37,7 @@ use convey_model::{
     OnDown, OutlierDetection, ProbeKind, Protocol, ProxyVersion, QuicConfig,
 };
 
-/// The table in the reference.
+/// Table in the reference.
 pub(crate) const DOC: TableDoc = TableDoc { name: "[backends.NAME]", docs: BackendKeys::DOCS };
 
 /// `[backends.NAME]` as the file has it.
@@ -283,23 +283,23 @@ impl ParsedBackend {
         backend
     }
 
-    /// What the program uses. `gets_packets`: a frontend in a packet mode uses the backend.
+    /// Model of the backend. `gets_packets`: a frontend in a packet mode uses the backend.
     pub(crate) fn model(&self, gets_packets: bool) -> BackendConfig {
         self.keys.model(self, BackendConfig::new(&self.name, gets_packets))
     }
 
-    /// Whether connection ids of QUIC go before what is hashed.
+    /// Whether QUIC connection ids take precedence over the hash key.
     pub(crate) fn hashes_quic(&self) -> bool {
         self.hash.as_ref().is_some_and(|hash| hash.value.is_quic())
     }
 }
 
-/// What a reload changes about a backend.
+/// Log text of the differences of a backend.
 pub(crate) fn changes(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
     BackendKeys::changes(old, new)
 }
 
-/// What a reload reports of a backend that the file did not have before.
+/// Log text about a new backend.
 pub(crate) fn about(backend: &BackendConfig) -> String {
     if let Some(files) = &backend.files {
         return format!("files {}", files.root.display());
@@ -309,7 +309,7 @@ pub(crate) fn about(backend: &BackendConfig) -> String {
     format!("{}, servers {}", backend.algorithm.name(), servers.join(", "))
 }
 
-/// The line of `convey check`. `modes` are those of the frontends that use the backend.
+/// Line of `convey check`. `modes` are those of the frontends that use the backend.
 pub(crate) fn line(backend: &BackendConfig, modes: &[Mode]) -> String {
     let note = if modes.is_empty() { ", used by no frontend" } else { "" };
     let settings = match &backend.files {
@@ -319,7 +319,7 @@ pub(crate) fn line(backend: &BackendConfig, modes: &[Mode]) -> String {
     format!("backend {} ({settings}{note})\n", backend.name)
 }
 
-/// The rows of `convey check` for the servers of a backend.
+/// Rows of `convey check` for the servers of a backend.
 pub(crate) fn rows(backend: &BackendConfig) -> Vec<[String; 3]> {
     let servers = backend.servers.iter().map(server::row);
     let named = backend.named.iter().map(server::named_row);
@@ -329,7 +329,7 @@ pub(crate) fn rows(backend: &BackendConfig) -> Vec<[String; 3]> {
     rows
 }
 
-/// What becomes of connections in each of these modes.
+/// Fate of connections of a server that goes down, in each of these modes.
 fn on_down(backend: &BackendConfig, modes: &[Mode]) -> String {
     let mut words: Vec<_> = modes.iter().map(|mode| backend.on_down_in(*mode).name()).collect();
     words.sort_unstable();
@@ -341,7 +341,7 @@ fn on_down(backend: &BackendConfig, modes: &[Mode]) -> String {
     }
 }
 
-/// The protocol that all frontends of a backend have.
+/// Protocol that all frontends of a backend have, if there is one.
 fn common_protocol(users: &[&ParsedFrontend]) -> Option<Protocol> {
     let mut protocols = users.iter().map(|frontend| frontend.protocol());
     let first = protocols.next()?;

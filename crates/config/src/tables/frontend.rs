@@ -1,4 +1,4 @@
-//! `[frontends.NAME]`: where clients connect to, and what serves them.
+//! `[frontends.NAME]`: listen addresses for clients, and the backend that serves them.
 
 pub(crate) mod access;
 mod checks;
@@ -54,7 +54,7 @@ listen_addr = "0.0.0.0:8080"            # or several: ["10.0.0.1:80", "[2001:db8
     example: "'10.0.0.7:80'",
 })];
 
-/// The table in the reference.
+/// Table in the reference.
 pub(crate) const DOC: TableDoc = TableDoc { name: "[frontends.NAME]", docs: FrontendKeys::DOCS };
 
 /// `[frontends.NAME]` as the file has it.
@@ -62,7 +62,7 @@ pub(crate) const DOC: TableDoc = TableDoc { name: "[frontends.NAME]", docs: Fron
 pub(crate) struct ParsedFrontend {
     pub(crate) name: String,
     pub(crate) place: Place,
-    /// Without it, the mode of the command line or of the file.
+    /// `None` means the mode of the command line or of the file.
     pub(crate) mode: Option<Placed<Mode>>,
     pub(crate) listen: Vec<Placed<Listen>>,
     pub(crate) keys: FrontendKeys,
@@ -241,7 +241,7 @@ keys! {
 }
 
 impl ParsedFrontend {
-    /// Reads one of a file with this mode, and these certificates to order.
+    /// Reads the table of a frontend, with the mode of the file and the certificates to order.
     pub(crate) fn read(
         name: String,
         mut table: TomlTable<'_>,
@@ -282,7 +282,7 @@ impl ParsedFrontend {
         frontend
     }
 
-    /// The one of a list of servers.
+    /// Frontend of a list of servers.
     pub(crate) fn listed(listen: Placed<SocketAddr>, backend: &str) -> ParsedFrontend {
         let place = listen.place.clone();
         let backend = Some(Placed { value: backend.to_owned(), place: place.clone() });
@@ -300,32 +300,32 @@ impl ParsedFrontend {
         }
     }
 
-    /// TCP, unless it says otherwise.
+    /// Protocol, by default TCP.
     pub(crate) fn protocol(&self) -> Protocol {
         value(&self.keys.protocol).unwrap_or_default()
     }
 
-    /// Whether it asks for PROXY headers.
+    /// Whether the frontend expects PROXY headers.
     pub(crate) fn accepts_proxy(&self) -> bool {
         value(&self.keys.accept_proxy).unwrap_or_default()
     }
 
-    /// Whether it takes HTTP/3, over UDP beside TCP.
+    /// Whether the frontend serves HTTP/3, over UDP beside TCP.
     pub(crate) fn speaks_http3(&self) -> bool {
         self.tls.as_ref().and_then(|tls| value(&tls.http3)).unwrap_or_default()
     }
 
-    /// The backends that it names: its own, and those of its routes.
+    /// Backends that the frontend names: its own, and those of its routes.
     pub(crate) fn backends(&self) -> impl Iterator<Item = &Placed<String>> {
         self.keys.backend.iter().chain(self.http.routes.iter().filter_map(|route| route.backend.as_ref()))
     }
 
-    /// Whether it names this backend.
+    /// Whether the frontend names this backend.
     pub(crate) fn uses(&self, backend: &str) -> bool {
         self.backends().any(|name| name.value == backend)
     }
 
-    /// What the program uses, in this mode.
+    /// Model of the frontend in this mode.
     pub(crate) fn model(&self, mode: Mode) -> FrontendConfig {
         let mut listen: Vec<_> = self.listen.iter().map(|addr| addr.value).collect();
         listen.sort_unstable();
@@ -334,18 +334,18 @@ impl ParsedFrontend {
     }
 }
 
-/// What a reload changes about a frontend.
+/// Log text of the differences of a frontend.
 pub(crate) fn changes(old: &FrontendConfig, new: &FrontendConfig) -> Vec<String> {
     FrontendKeys::changes(old, new)
 }
 
-/// What a reload reports of a frontend that the file did not have before.
+/// Log text about a new frontend.
 pub(crate) fn about(frontend: &FrontendConfig) -> String {
     let listen: Vec<_> = frontend.places().collect();
     format!("{}, {} -> {}", frontend.mode.name(), listen.join(", "), frontend.backends_in_words())
 }
 
-/// The rows of `convey check`: the frontend, and below it its routes.
+/// Rows of `convey check`: the frontend, followed by its routes.
 pub(crate) fn rows(frontend: &FrontendConfig) -> impl Iterator<Item = [String; 4]> {
     let routes = frontend.http.iter().flat_map(|http| &http.routes).map(http::route_row);
     let sni_routes = frontend.sni_routes.iter().map(|route| {
@@ -365,7 +365,7 @@ fn row(frontend: &FrontendConfig) -> [String; 4] {
     ]
 }
 
-/// Addresses that come and go.
+/// Added and removed listen addresses.
 fn listen_changes(old: &FrontendConfig, new: &FrontendConfig) -> Vec<String> {
     let changes = pair(&old.listen, &new.listen, |a, b| a == b).into_iter().filter_map(|both| match both {
         (None, Some(addr)) => Some(format!("+ {addr}")),
@@ -375,7 +375,7 @@ fn listen_changes(old: &FrontendConfig, new: &FrontendConfig) -> Vec<String> {
     changes.collect()
 }
 
-/// Where requests of mode http, or connections of another one, go if no route says another place.
+/// Target of requests in mode http, or of connections in other modes, that match no route.
 fn default_way(frontend: &FrontendConfig) -> String {
     let of_http = frontend.http.as_ref().and_then(|http| http.default_action(frontend.backend.as_deref()));
     match (of_http, &frontend.backend) {
@@ -386,10 +386,10 @@ fn default_way(frontend: &FrontendConfig) -> String {
     }
 }
 
-/// The message for a key that is not there.
+/// Message for a missing key.
 pub(crate) const REQUIRED: &str = "required, but missing";
 
-/// The frontends that use each backend.
+/// Frontends that use each backend.
 pub(crate) fn by_backend(frontends: &[ParsedFrontend]) -> HashMap<&str, Vec<&ParsedFrontend>> {
     let mut users: HashMap<&str, Vec<&ParsedFrontend>> = HashMap::new();
     for frontend in frontends {

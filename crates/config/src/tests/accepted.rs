@@ -1,4 +1,4 @@
-//! What files mean.
+//! Meaning of valid files.
 
 use std::time::Duration;
 

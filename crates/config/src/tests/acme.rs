@@ -17,7 +17,8 @@ const SITE: &str = "[frontends.site]\nlisten_addr = '10.0.0.1:443'\nmode = 'http
 
 const PLAIN: &str = "[frontends.plain]\nlisten_addr = '10.0.0.1:80'\nmode = 'http'\nredirect = 'https'\n";
 
-/// A file with this table; an authority of its own is beside it, so that no host has to have one.
+/// Loads a file with this table. The certificate authority is in a file beside it, so that the host
+/// needs none.
 fn loaded(folder: &Path, acme: &str, frontends: &str) -> Result<Loaded, String> {
     let path = folder.join("c.toml");
     super::tls::save(folder, "ca", "authority.example");

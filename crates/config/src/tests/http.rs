@@ -1,4 +1,4 @@
-//! What files say of mode http.
+//! Settings of mode http in files.
 
 use super::super::files::ReadFiles;
 use super::super::{Config, HostNetwork, describe, load_with_lists, parse, validate_mode};
@@ -10,14 +10,14 @@ use convey_model::{
     RouteConfig,
 };
 
-/// Lines 1 to 5, and behind them lines of the frontend.
+/// Lines 1 to 5 of a file; further lines of the frontend may follow.
 pub(super) const FRONTEND: &str =
     "[frontends.web]\nlisten_addr = '10.0.0.1:80'\nmode = 'http'\nbackend = 'site'\n";
 
 pub(super) const BACKENDS: &str =
     "[backends.api.servers.a]\naddr = '10.0.0.2:80'\n[backends.site.servers.a]\naddr = '10.0.0.3:80'\n";
 
-/// Everything that there is.
+/// File with all settings.
 const FULL: &str = r#"
     [frontends.web]
     listen_addr = "0.0.0.0:80"
@@ -53,7 +53,7 @@ pub(super) fn config(text: &str) -> Config {
     parse("config.toml", text).expect("valid").config
 }
 
-/// What is said about a frontend with these lines more.
+/// Errors of a frontend with these additional lines.
 pub(super) fn of_frontend(lines: &str) -> Vec<String> {
     errors(&format!("{FRONTEND}{lines}\n{BACKENDS}"))
 }
@@ -108,7 +108,7 @@ backend api (round_robin; tcp check every 2s, timeout 1s, rise 2, fall 3; on dow
 fn the_mode_may_be_that_of_the_file() {
     let text = format!("mode = 'http'\n{FRONTEND}{BACKENDS}").replace("mode = 'http'\nbackend", "backend");
     assert!(config(&text).frontends[0].http.is_some());
-    // A frontend that says nothing has the mode of the command line then.
+    // A frontend without a mode has that of the command line.
     let routed = text.replace("backend = 'site'", "routes = [{ path = '/a', backend = 'site' }]");
     let loaded = parse("config.toml", &routed).expect("valid").with_default_mode(Mode::Proxy);
     let network =

@@ -1,4 +1,4 @@
-//! Files that a file includes.
+//! Included files.
 
 use std::fs;
 use std::path::Path;

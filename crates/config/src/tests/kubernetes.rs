@@ -1,4 +1,4 @@
-//! Servers of a Service of Kubernetes.
+//! Servers of a Kubernetes Service.
 
 use super::{errors, parse, warnings};
 use crate::describe;

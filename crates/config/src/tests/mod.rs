@@ -1,4 +1,4 @@
-//! The language of the file, as its users meet it.
+//! Tests of the file's syntax and messages, as users see them.
 
 mod accepted;
 mod access;
@@ -18,7 +18,7 @@ mod tls;
 
 use super::{Problem, parse};
 
-/// A file with nothing wrong, to put something wrong into.
+/// A valid file, for tests that add an error.
 const GOOD: &str = r#"
 [frontends.web]
 listen_addr = "10.0.0.1:80"
@@ -27,13 +27,13 @@ backend = "web"
 addr = "10.0.0.2:80"
 "#;
 
-/// What is said about a file that cannot be used.
+/// Errors of a file that cannot be used.
 fn errors(text: &str) -> Vec<String> {
     let problems = parse("config.toml", text).expect_err("the file has errors");
     problems.iter().map(Problem::to_string).collect()
 }
 
-/// What is said about a file that can.
+/// Warnings of a file that can be used.
 fn warnings(text: &str) -> Vec<String> {
     let loaded = parse("config.toml", text).expect("the file has no errors");
     loaded.warnings.iter().map(Problem::to_string).collect()

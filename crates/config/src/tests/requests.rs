@@ -1,4 +1,4 @@
-//! What files say of requests in mode http: their paths, headers, redirects and times.
+//! Settings of requests in mode http: paths, headers, redirects and timeouts.
 
 use super::super::{describe, parse};
 use super::http::{BACKENDS, FRONTEND, config, of_frontend};

@@ -1,4 +1,4 @@
-//! The annotated `config.toml`, and edits of it that nobody would make on purpose.
+//! The annotated `config.toml`, and random edits of it.
 
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -10,8 +10,8 @@ use convey_model::OutlierDetection;
 
 const SAMPLE: &str = include_str!("../../../../config.toml");
 
-/// The annotated sample with every `#key = value` and `#[table]` in force. Its check is over HTTPS, for some keys are for
-/// that alone.
+/// The annotated sample with every `#key = value` and `#[table]` uncommented. Its health check uses
+/// HTTPS, since some keys are for HTTPS only.
 fn sample_in_full() -> String {
     let in_force = |line: &str| match line.strip_prefix('#') {
         Some(rest) if rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '[') => format!("{rest}\n"),
@@ -22,7 +22,8 @@ fn sample_in_full() -> String {
     full.replace("\nkind = \"tcp\"", "\nkind = \"https\"")
 }
 
-/// The same with the token and the certificates that it names, as long as the folder is there.
+/// The uncommented sample, with the token and the certificates that it names, as long as the folder
+/// exists.
 fn sample_with_files() -> (String, TempDir) {
     let folder = TempDir::new().unwrap();
     let at = |name: &str| folder.path().join(name).display().to_string();
@@ -106,7 +107,7 @@ fn what_the_annotated_sample_shows_as_defaults_are_the_defaults() {
 
 #[test]
 fn the_annotated_sample_shows_every_key() {
-    // An unknown key in every table makes the reader tell what it would have accepted there.
+    // After an unknown key in every table, the errors list the allowed keys.
     let mut text = String::from("q = 1\n");
     let (full, _folder) = sample_with_files();
     for line in full.lines() {
@@ -117,15 +118,15 @@ fn the_annotated_sample_shows_every_key() {
     for error in &errors {
         let (before, allowed) = error.split_once(": unknown key (allowed here: ").expect("a list of keys");
         let (_, place) = before.rsplit_once(' ').expect("the place and the key");
-        // The first server shows what the second one may have, too.
+        // The first server shows keys that the second one may have, too.
         let table = place.trim_end_matches('q').trim_end_matches('.').replace("servers.b", "servers.a");
         for key in allowed.trim_end_matches(')').split(", ") {
-            // Each frontend shows what only its mode has, or its protocol.
+            // Each frontend shows only the keys of its mode or its protocol.
             let frontends = ["frontends.web", "frontends.site", "frontends.https"];
             let own = frontends.into_iter().find(|frontend| table.starts_with(frontend)).unwrap_or(&table);
             let is_shown = shows(&text, &table, key)
                 || frontends.iter().any(|other| shows(&text, &table.replacen(own, other, 1), key))
-                // Some keys are of backends with servers, others of one with files.
+                // Some keys are for backends with servers, others for one with files.
                 || shows(&text, &table.replacen("backends.www", "backends.web", 1), key)
                 || shows(&text, &table.replacen("backends.web", "backends.www", 1), key);
             assert!(is_shown, "{key} of {error}");
@@ -133,7 +134,7 @@ fn the_annotated_sample_shows_every_key() {
     }
 }
 
-/// Whether the text has this key in this table, or is a table below it.
+/// Whether the text has this key or subtable in this table.
 fn shows(text: &str, table: &str, key: &str) -> bool {
     let path = if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") };
     let mut header = "";
@@ -171,7 +172,7 @@ proptest! {
     }
 }
 
-/// Whatever is said about a text takes one line each and points into the text.
+/// Checks that every message about a text is one line and points into the text.
 fn one_line_each(text: &str) {
     let problems = match parse("x", text) {
         Ok(loaded) => loaded.warnings,

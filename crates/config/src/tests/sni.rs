@@ -1,4 +1,4 @@
-//! What files say of routes by TLS server name.
+//! Routes by TLS server name.
 
 use super::super::{Config, describe, parse};
 use super::errors;
@@ -13,7 +13,7 @@ fn routed(routes: &str) -> String {
     format!("{FRONTEND}{routes}\n{BACKENDS}")
 }
 
-/// What is said of a route like this, on line 4.
+/// Errors of a route with this text, on line 4.
 fn of_route(route: &str) -> Vec<String> {
     errors(&routed(&format!("routes = [{{ {route} }}]")))
 }

@@ -10,7 +10,7 @@ use crate::{Loaded, Problem, describe, load, validate_without_host};
 
 const SERVED: &str = "backends.site.servers.a.addr = '10.0.0.2:80'\n";
 
-/// A certificate for this name and its key, in `NAME.pem` and `NAME.key`.
+/// Saves a certificate for this name and its key, in `NAME.pem` and `NAME.key`.
 pub(super) fn save(folder: &Path, file: &str, name: &str) {
     let key = KeyPair::generate().unwrap();
     let chain = CertificateParams::new(vec![name.to_owned()]).unwrap().self_signed(&key).unwrap().pem();
@@ -38,7 +38,7 @@ fn certificates_are_read_beside_the_file_and_in_folders() {
     fs::create_dir(folder.join("more")).unwrap();
     save(&folder.join("more"), "b", "b.example");
     save(&folder.join("more"), "a", "a.example");
-    // Its key is in the same file, and what is hidden or no certificate does not count.
+    // The key is in the same file, and hidden files and other files do not count.
     let both =
         ["pem", "key"].map(|ending| fs::read_to_string(folder.join(format!("more/b.{ending}"))).unwrap());
     save_secret(&folder.join("more/both.crt"), &both.concat());
@@ -198,7 +198,7 @@ fn tls_is_for_modes_that_end_connections() {
         in_dsr.iter().any(|message| message.contains("tls needs mode = \"http\" or \"proxy\"")),
         "{in_dsr:?}"
     );
-    // It takes no host to see that.
+    // The file alone shows this error, on any host.
     let on_any_host = |frontend: &str, more: &str| {
         let loaded = loaded(folder.path(), frontend, &format!("{tls}\n{more}")).unwrap();
         let keys = |errors: Vec<Problem>| errors.into_iter().map(|error| error.key).collect::<Vec<_>>();

@@ -73,12 +73,12 @@ impl WatchedFolders {
         }
     }
 
-    /// Whether events come.
+    /// Whether inotify runs.
     pub(super) fn is_running(&self) -> bool {
         self.watcher.is_some() && Arc::strong_count(&self.thread) > 1
     }
 
-    /// Watches folders from now on.
+    /// Starts to watch folders.
     pub(super) fn watch(&mut self, folders: &BTreeMap<PathBuf, FolderToWatch>) -> WatchOutcome {
         let mut outcome = WatchOutcome::default();
         for (path, folder) in folders {
@@ -153,7 +153,7 @@ impl WatchedFolders {
         }
     }
 
-    /// Ends the watches of folders that nobody needs.
+    /// Ends the watches of folders that are no longer wanted.
     pub(super) fn retain(&mut self, wanted: &BTreeSet<&Path>) {
         let unwanted = self.watched.keys().filter(|folder| !wanted.contains(folder.as_path()));
         for folder in unwanted.cloned().collect::<Vec<_>>() {

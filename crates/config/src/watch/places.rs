@@ -51,11 +51,12 @@ const OVERLAY: u32 = 0x794c_7630;
 /// Device and inode.
 pub(super) type InodeId = (u64, u64);
 
-/// A folder to be watched, or a file that is a mount of its own.
+/// Folder to watch, or a file that is a mount of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FolderToWatch {
     pub(super) id: InodeId,
-    /// Without a watch of it saves would go unnoticed. Of others only their own renaming matters.
+    /// Whether saves would go unnoticed without a watch. Other folders matter only when they are
+    /// renamed themselves.
     pub(super) is_needed: bool,
 }
 
@@ -64,9 +65,9 @@ pub(super) struct FolderToWatch {
 pub(super) struct FilePlaces {
     /// Links, folders and files, without links on the way to them.
     pub(super) paths: BTreeSet<PathBuf>,
-    /// Folders of which every name counts that the pattern matches.
+    /// Folders in which every name that the pattern matches counts.
     pub(super) listed: Vec<(PathBuf, Pattern)>,
-    /// Folders in which these are.
+    /// Folders that contain these paths.
     pub(super) folders: BTreeMap<PathBuf, FolderToWatch>,
 }
 
@@ -133,7 +134,7 @@ impl FilePlaces {
                 }
                 Ok(found) if found.is_dir() => {
                     real = at;
-                    // Nobody renames those directly below the root, which are busy.
+                    // Folders directly below the root are hardly ever renamed, and busy.
                     if real.components().count() > 2 {
                         let id = id(&found);
                         self.folders.entry(real.clone()).or_insert(FolderToWatch { id, is_needed: false });
@@ -164,7 +165,7 @@ impl FilePlaces {
         }
     }
 
-    /// How often the file is polled while inotify reports nothing.
+    /// Polling interval of the file while inotify reports nothing.
     pub(super) fn poll_every(&self) -> Duration {
         let needed = self.folders.iter().filter(|(_, folder)| folder.is_needed);
         needed.map(|(path, _)| poll_every(path)).min().unwrap_or(LOOK_EVERY)
@@ -178,7 +179,7 @@ fn poll_every(path: &Path) -> Duration {
     }
 }
 
-/// By the type of the file system.
+/// Polling interval for a type of file system.
 fn poll_interval(kind: u32) -> Duration {
     match kind {
         OVERLAY => OVERLAY_POLL,

@@ -33,15 +33,15 @@ pub(super) type FileId = u64;
 pub(super) enum FileChange {
     /// A process opened it.
     Opened,
-    /// It appeared: a link, or a file that a process is about to write.
+    /// The path appeared: a link, or a file that a process is about to write.
     Created,
-    /// A writer changed it, and has it open still.
+    /// A writer changed the file, and still has it open.
     Modified,
     /// Its owner, mode or times changed.
     Attributes,
-    /// It is whole: a writer closed it, or a rename put it there.
+    /// The file is whole: a writer closed it, or a rename put it there.
     Whole,
-    /// It was removed or renamed.
+    /// The path was removed or renamed.
     Gone,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct LookSchedule {
 struct FilePlan {
     next_poll: Duration,
     poll_every: Duration,
-    /// Whether an event has reported it since the last look.
+    /// Whether an event has reported the file since the last look.
     is_reported: bool,
     paths: Vec<PathBuf>,
     folders: Vec<PathBuf>,
@@ -100,7 +100,7 @@ struct OpenWrite {
     /// Time of the first write, or of the last read of an endless one.
     first: Duration,
     last: Duration,
-    /// It is written for longer than [`MAX_WRITE`]: no other file waits for it.
+    /// Whether the write takes longer than [`MAX_WRITE`]: no other file waits for it.
     is_endless: bool,
 }
 
@@ -241,7 +241,7 @@ impl LookSchedule {
         }
     }
 
-    /// Whether there was room to wait.
+    /// Waits for the writer of a file. Returns whether the limit of open writes allows it.
     fn wait_for_writer(&mut self, path: &Path, now: Duration) -> bool {
         if let Some(write) = self.writes.get_mut(path) {
             write.last = now;
@@ -344,7 +344,7 @@ impl LookSchedule {
         for path in expired {
             let ids = self.ids(&path);
             self.report(ids, now);
-            // They have waited for long enough.
+            // The files have waited for long enough.
             self.burst = self.burst.map(|burst| Burst { first: now.saturating_sub(MAX_BURST), ..burst });
         }
     }
@@ -366,7 +366,7 @@ impl LookSchedule {
         }
     }
 
-    /// Asks for a reload.
+    /// Requests a reload.
     pub(super) fn want_reload(&mut self) {
         self.wants_reload = true;
     }

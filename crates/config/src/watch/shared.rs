@@ -17,7 +17,7 @@ pub(super) struct WatchShared {
 #[derive(Debug, Default)]
 pub(super) struct WatchState {
     pub(super) schedule: LookSchedule,
-    /// The files that the configuration names are others now.
+    /// Whether the names of files in the configuration have changed.
     pub(super) has_new_names: bool,
     pub(super) is_stopped: bool,
 }

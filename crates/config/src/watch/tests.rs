@@ -1,4 +1,4 @@
-//! Files that are saved in every way that editors and programs save them.
+//! Files saved in every way that editors and programs use.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,24 +13,24 @@ use super::schedule::LOOK_EVERY;
 use super::*;
 use crate::files::ReadFile;
 
-/// A configuration in a directory of its own, and every change somebody was told of.
+/// A configuration in a directory of its own, and the notifications about its changes.
 struct Story {
     directory: TempDir,
     told: Receiver<Option<String>>,
     _watch: Watch,
 }
 
-/// A change is told sooner.
+/// Longest wait for a notification, with a margin.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
-/// How long a machine that is busy with other things may take.
+/// Longest wait on a machine that is busy with other work.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Where the configuration of a story is, in its directory.
+/// Path of the configuration in the directory of a test.
 const CONFIG: &str = "etc/config.toml";
 
 impl Story {
-    /// Begins with what `prepare` puts into the directory.
+    /// Starts with the files that `prepare` puts into the directory.
     fn begin(prepare: impl FnOnce(&Path)) -> Story {
         let directory = tempfile::tempdir().expect("a temporary directory");
         fs::create_dir(directory.path().join("etc")).expect("writable");
@@ -61,18 +61,19 @@ impl Story {
         fs::rename(self.at(from), self.at(to)).expect("writable");
     }
 
-    /// Somebody is told, just once so far, and finds `text`; `None`: no file.
+    /// Checks that there is exactly one notification so far, and that the content is `text`; `None`
+    /// means no file.
     fn is_told_of(&self, text: Option<&str>) {
         let found = self.told.recv_timeout(PATIENCE).expect("told");
         assert_eq!(found.as_deref(), text);
     }
 
-    /// Nobody is told of anything meanwhile.
+    /// Checks that there is no notification in this time.
     fn is_told_nothing_for(&self, time: Duration) {
         assert_eq!(self.told.recv_timeout(time), Err(RecvTimeoutError::Timeout));
     }
 
-    /// Nobody was told of anything before this save, which is told of.
+    /// Saves `text`, and checks that there was no notification before the one for it.
     fn next_told_is(&self, text: &str) {
         self.write(CONFIG, text);
         self.is_told_of(Some(text));
@@ -188,7 +189,7 @@ fn a_save_that_changes_no_metadata_is_told() {
     let mut watched = WatchedFile::unseen(&path);
     assert!(!watched.look() && watched.look());
     fs::write(&path, "two").expect("writable");
-    // The file system tells times by the second.
+    // The times of this file system have a resolution of a second.
     watched.stamps = watched.stamps_now();
     assert!(watched.look());
     assert_eq!(watched.known, [(path, Some(b"two".to_vec()))]);

@@ -12,7 +12,7 @@ use super::shared::{WatchShared, WatchTurn};
 use super::watched_file::WatchedFile;
 use super::{LoadedFiles, NamedFiles};
 
-/// State that the thread of a watch has for itself.
+/// Private state of the watch's thread.
 pub(super) struct WatchThread {
     shared: Arc<WatchShared>,
     named: NamedFiles,
@@ -22,12 +22,12 @@ pub(super) struct WatchThread {
     folders: WatchedFolders,
     /// Files that are polled because a folder cannot be watched.
     lacking: BTreeSet<FileId>,
-    /// When to try again to watch their folders.
+    /// Time of the next attempt to watch their folders.
     retry_at: Duration,
     next_id: FileId,
 }
 
-/// From one attempt to watch the folders of files that are polled to the next.
+/// Interval of attempts to watch the folders of polled files.
 const RETRY_EVERY: Duration = Duration::from_secs(30);
 
 /// The configuration itself.
@@ -98,7 +98,7 @@ impl WatchThread {
         })
     }
 
-    /// Tries again to watch folders that could not be watched. Whether it was time to.
+    /// Tries again to watch folders that could not be watched. Returns whether a retry was due.
     fn retry(&mut self) -> bool {
         let now = self.shared.with(|_, now| now);
         if self.lacking.is_empty() || now < self.retry_at {

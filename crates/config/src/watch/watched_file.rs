@@ -1,4 +1,4 @@
-//! Content of a watched file, and of the files that it includes: whether it has changed since the last look.
+//! Content of a watched file, and of its included files: detects changes since the last look.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,25 +12,25 @@ use crate::{files, include};
 /// Checks that read a file after a change of its metadata. They take longer than two seconds, the
 /// resolution of times in some file systems.
 const READING_LOOKS: u32 = 12;
-/// A file whose metadata changes at each of so many looks is read all the same.
+/// Number of looks with changing metadata after which a file is read all the same.
 const MAX_RESTLESS_LOOKS: u32 = 5;
 /// A file that is missing or empty for so many looks counts as a change. Some programs unlink or truncate it before they
 /// write it anew.
 const ABSENT_LOOKS: u32 = 2;
 
-/// The file, and those that it includes, as they were last seen.
+/// A file and its included files, as last seen.
 pub(super) struct WatchedFile {
     pub(super) path: PathBuf,
-    /// Whether it may include others.
+    /// Whether the file may include others.
     includes: bool,
     /// Patterns of the files that it includes.
     patterns: Vec<String>,
     pub(super) stamps: Stamps,
-    /// Looks since then that saw the same.
+    /// Looks without a difference since then.
     looks: u32,
-    /// Looks in a row that saw something else each.
+    /// Consecutive looks with a difference each.
     restless: u32,
-    /// The content that was reported last.
+    /// Content that was reported last.
     pub(super) known: Content,
 }
 
@@ -45,7 +45,7 @@ pub(super) type Stamps = Vec<(PathBuf, Stamp)>;
 pub(super) type Content = Vec<(PathBuf, Option<Vec<u8>>)>;
 
 impl WatchedFile {
-    /// As it is now.
+    /// Reads the file as it is now.
     pub(super) fn new(path: &Path) -> WatchedFile {
         let mut watched = WatchedFile::unseen(path);
         watched.patterns = watched.patterns_now();
@@ -81,7 +81,7 @@ impl WatchedFile {
         differs
     }
 
-    /// Whether there is a new content.
+    /// Polls the file; returns whether there is new content.
     pub(super) fn look(&mut self) -> bool {
         let stamps = self.stamps_now();
         if stamps != self.stamps {
@@ -95,7 +95,8 @@ impl WatchedFile {
         self.looks <= READING_LOOKS && self.read()
     }
 
-    /// Whether there is a new content, after an event that reports the file as whole.
+    /// Reads the file after an event that reports it as whole; returns whether there is new
+    /// content.
     pub(super) fn look_at_whole(&mut self) -> bool {
         let stamps = self.stamps_now();
         self.restless = 0;
@@ -105,7 +106,7 @@ impl WatchedFile {
         self.read()
     }
 
-    /// Looks as the kind of the look demands.
+    /// Polls the file, or reads it as a whole one, depending on `kind`.
     pub(super) fn look_as(&mut self, kind: LookKind) -> bool {
         match kind {
             LookKind::Poll => self.look(),
@@ -123,7 +124,7 @@ impl WatchedFile {
         self.looks == 0
     }
 
-    /// The places in which a change shows.
+    /// Places in which a change shows.
     pub(super) fn places(&self) -> FilePlaces {
         let mut places = FilePlaces::default();
         self.files().for_each(|file| places.add(&file));
@@ -136,7 +137,7 @@ impl WatchedFile {
         if patterns != self.patterns {
             self.patterns = patterns;
             self.stamps = self.stamps_now();
-            // Nobody misses what is no longer included.
+            // A file that is no longer included is not missing.
             let (stamps, main) = (&self.stamps, &self.path);
             self.known.retain(|(file, _)| file == main || stamps.iter().any(|(other, _)| other == file));
         }
@@ -148,7 +149,7 @@ impl WatchedFile {
         is_new
     }
 
-    /// Whether a file is missing or empty that was not when it was reported last.
+    /// Whether a file is missing or empty that was not when the content was reported last.
     fn lacks(&self, content: &Content) -> bool {
         let is_there =
             |of: &Content, path: &Path| of.iter().any(|(file, text)| file == path && text.is_some());
@@ -160,7 +161,7 @@ impl WatchedFile {
         content.first().is_none_or(|(_, text)| text.is_none())
     }
 
-    /// The file, and those that it includes.
+    /// The file, and its included files.
     fn files(&self) -> impl Iterator<Item = PathBuf> {
         [self.path.clone()].into_iter().chain(include::files(&self.path, &self.patterns).unwrap_or_default())
     }
@@ -173,7 +174,7 @@ impl WatchedFile {
         self.files().map(|file| (file.clone(), content(&file))).collect()
     }
 
-    /// The patterns of a file that is away for a moment stay.
+    /// Current patterns; a file that is missing for a moment keeps its patterns.
     fn patterns_now(&self) -> Vec<String> {
         match content(&self.path).filter(|_| self.includes) {
             Some(content) => include::patterns(&String::from_utf8_lossy(&content)),

@@ -10,7 +10,7 @@ use crate::tables::ParsedFrontend;
 use convey_model::{Algorithm, HttpVersion, Mode, ProbeKind, Protocol, ProxyVersion};
 
 impl ParsedBackend {
-    /// Reports what is wrong or odd in any mode. `is_used`: one of the frontends uses the backend.
+    /// Reports errors and warnings of any mode. `is_used`: a frontend uses the backend.
     pub(crate) fn check(&self, is_used: bool, frontends: &[ParsedFrontend], report: &Report<'_>) {
         if !is_used {
             report.warning(&self.place, "no frontend uses this backend");
@@ -52,7 +52,7 @@ fn only_http(place: &Place, used: &[(&ParsedFrontend, Mode)], report: &Report<'_
     }
 }
 
-/// Only mode `http` sees the time of answers.
+/// `ewma` needs mode `http`, the only one that sees response times.
 fn ewma(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
     let Some(Placed { value: Algorithm::Ewma, place }) = &backend.keys.algorithm else { return };
     if let Some((frontend, mode)) = used.iter().find(|(_, mode)| !mode.is_http()) {
@@ -79,7 +79,7 @@ fn shared_connections(backend: &ParsedBackend, report: &Report<'_>) {
     }
 }
 
-/// Version 1 of the PROXY protocol knows TCP only.
+/// Version 1 of the PROXY protocol is for TCP only.
 fn version_fits(backend: &ParsedBackend, frontends: &[ParsedFrontend], report: &Report<'_>) {
     let Some(send) = backend.keys.send_proxy.as_ref().filter(|send| send.value == ProxyVersion::V1) else {
         return;
@@ -97,7 +97,7 @@ fn version_fits(backend: &ParsedBackend, frontends: &[ParsedFrontend], report: &
 
 /// Warns of `hash` and `hash_key` with an algorithm that does not hash, and of `slow_start` with an algorithm that hashes.
 fn algorithm_fits(backend: &ParsedBackend, algorithm: Algorithm, report: &Report<'_>) {
-    // Whatever chooses servers for new clients, connection ids say which one others have.
+    // The algorithm chooses servers for new clients; connection ids identify those of others.
     let hash = backend.hash.as_ref().filter(|_| !backend.hashes_quic());
     let places = [hash.map(|hash| &hash.place), backend.keys.hash_key.as_ref().map(|key| &key.place)];
     for place in places.into_iter().flatten().filter(|_| !algorithm.hashes()) {
@@ -114,7 +114,7 @@ fn algorithm_fits(backend: &ParsedBackend, algorithm: Algorithm, report: &Report
     }
 }
 
-/// There is a server to choose, and it is clear which.
+/// Checks that the backend has a server to choose.
 fn pool(backend: &ParsedBackend, used: bool, report: &Report<'_>) {
     if let Some(files) = &backend.files {
         return no_servers(backend, &files.place, report);
@@ -184,7 +184,8 @@ fn probed_ports(backend: &ParsedBackend, report: &Report<'_>) {
     }
 }
 
-/// Addresses that documentation uses, and nobody else (RFC 5737): those of the `config.toml` that comes with convey.
+/// Warns of addresses that are reserved for documentation (RFC 5737), such as those of the
+/// `config.toml` that comes with convey.
 fn addrs_of_examples(backend: &ParsedBackend, report: &Report<'_>) {
     for Placed { value, place } in backend.servers.iter().filter_map(ParsedServer::ip) {
         if let IpAddr::V4(ip) = value.ip()
@@ -195,7 +196,7 @@ fn addrs_of_examples(backend: &ParsedBackend, report: &Report<'_>) {
     }
 }
 
-/// The servers that a name stands for are called after it.
+/// Checks the names of servers: servers from one DNS name are named after it.
 fn names_of_servers(backend: &ParsedBackend, report: &Report<'_>) {
     for server in &backend.servers {
         let (Some((owner, _)), Some(addr)) = (server.name.split_once('/'), &server.addr) else { continue };

@@ -11,7 +11,7 @@ use crate::tables::table;
 use crate::values::{boolean, not_allowed, string};
 use convey_model::{CacheRule, FilesConfig};
 
-/// The keys in the reference.
+/// Keys in the reference.
 pub(super) const DOCS: &[Docs] = &[
     Docs::Key(KeyDoc {
         name: "files",
@@ -24,11 +24,12 @@ pub(super) const DOCS: &[Docs] = &[
     table("file_options", "table", "see below"),
 ];
 
-/// The keys of a backend that may be beside `files`, or have checks of their own. All others are for servers.
+/// Keys of a backend that are allowed beside `files`, or have checks of their own. All others are
+/// for servers.
 const BESIDE_FILES: [&str; 7] =
     ["files", "file_options", "gue_port", "quic_lb", "servers", "timeouts", "tunnel_source"];
 
-/// Reads both, of the table of a backend. A relative root begins at the directory of the file.
+/// Reads both keys of a backend's table. A relative root starts at the directory of the file.
 pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Placed<FilesConfig>> {
     let root = backend.optional("files", directory);
     let options_are_at = backend.place_of("file_options");
@@ -37,7 +38,7 @@ pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<P
         report.error(&place, "needs files, such as files = \"/srv/www\"");
     }
     let of_root = options_of(options, report);
-    // One that is wrong is reported, and that there are no servers is meant.
+    // A wrong root is reported; the backend without servers is intended.
     let Placed { value: root, place } = match (root, backend.place_of("files")) {
         (Some(root), _) => root,
         (None, Some(place)) => return Some(Placed { value: of_root, place }),
@@ -55,7 +56,7 @@ pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<P
     Some(Placed { value: FilesConfig { root, ..of_root }, place })
 }
 
-/// `[backends.NAME.file_options]`. The root is yet to come.
+/// Reads `[backends.NAME.file_options]`, without the root.
 fn options_of(mut table: TomlTable<'_>, report: &Report<'_>) -> FilesConfig {
     let default = FilesConfig::new("");
     let is_set = table.has("index");
@@ -94,7 +95,7 @@ fn cache_rule(mut table: TomlTable<'_>, report: &Report<'_>) -> Option<CacheRule
     }
 }
 
-/// What a reload changes.
+/// Log text of the differences.
 pub(super) fn changes(old: Option<&FilesConfig>, new: Option<&FilesConfig>) -> Vec<String> {
     let root = |files: Option<&FilesConfig>| or(files.map(|files| files.root.display()), "none");
     let mut changes: Vec<String> = change("files", root(old), root(new)).into_iter().collect();
@@ -115,7 +116,7 @@ pub(super) fn changes(old: Option<&FilesConfig>, new: Option<&FilesConfig>) -> V
     changes
 }
 
-/// Such as `files /srv/www, index index.html, listed`.
+/// Text such as `files /srv/www, index index.html, listed`.
 pub(super) fn describe(files: &FilesConfig) -> String {
     let FilesConfig { root, index, listing, dot_files, precompressed, not_found, cache_control } = files;
     let mut words = vec![format!("files {}", root.display())];
@@ -146,7 +147,7 @@ fn file_name(value: &DeValue<'_>) -> Result<String, String> {
     name.map(str::to_owned).ok_or_else(|| not_allowed(value, "the name of a file, such as index.html"))
 }
 
-/// Relative to the root, with or without a slash at its begin.
+/// Parses a path relative to the root, with or without a leading slash.
 fn path_of_file(value: &DeValue<'_>) -> Result<String, String> {
     let is_file = |text: &&str| {
         !text.contains('\0')

@@ -1,4 +1,4 @@
-//! `hash` of a backend: what of a client or a request the hashing algorithms look at.
+//! `hash` of a backend: the hash key of a client or a request.
 
 use toml::de::DeValue;
 
@@ -11,7 +11,7 @@ use crate::values::choice;
 use convey_http_core::RequestField;
 use convey_model::{BackendConfig, HashOn, Mode};
 
-/// The key in the reference.
+/// Key in the reference.
 pub(super) const DOCS: &[Docs] = &[Docs::Key(KeyDoc {
     name: "hash",
     kind: r#"`"source"`, `"tuple"` or `"quic_cid"` (the same, for packets whose [connection id](../guides/quic.md) names no server): what `ring` and `maglev` hash; mode http: also `"header:NAME"` or `"cookie:NAME"`, and `"source"` for a request without"#,
@@ -29,17 +29,17 @@ pub(super) const DOCS: &[Docs] = &[Docs::Key(KeyDoc {
     example: "'tuple'",
 })];
 
-/// What a hashing algorithm looks at.
+/// Hash key of a hashing algorithm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Hashed {
-    /// The addresses of a connection or flow.
+    /// Addresses of a connection or flow.
     Flow(HashOn),
-    /// A field of a request.
+    /// Field of a request.
     Request(RequestField),
 }
 
 impl Hashed {
-    /// What it looks at where a request has no such field.
+    /// Hash key if a request has no such field.
     pub(super) fn on(&self) -> HashOn {
         match self {
             Hashed::Flow(on) => *on,
@@ -47,7 +47,7 @@ impl Hashed {
         }
     }
 
-    /// The field of a request.
+    /// Field of a request, if that is the hash key.
     pub(super) fn request(&self) -> Option<&RequestField> {
         match self {
             Hashed::Flow(_) => None,
@@ -55,13 +55,13 @@ impl Hashed {
         }
     }
 
-    /// Whether connection ids of QUIC name servers.
+    /// Whether QUIC connection ids identify servers.
     pub(super) fn is_quic(&self) -> bool {
         *self == Hashed::Flow(HashOn::QuicCid)
     }
 }
 
-/// `source`, `tuple`, `quic_cid`, `header:NAME` or `cookie:NAME`.
+/// Parses `source`, `tuple`, `quic_cid`, `header:NAME` or `cookie:NAME`.
 pub(super) fn parse(found: &DeValue<'_>) -> Result<Hashed, String> {
     if let Some(field) = found.as_str().and_then(RequestField::parse) {
         return Ok(Hashed::Request(field));
@@ -70,7 +70,7 @@ pub(super) fn parse(found: &DeValue<'_>) -> Result<Hashed, String> {
     flow.map_err(|message| message.replacen("quic_cid", "quic_cid, header:NAME, cookie:NAME", 1))
 }
 
-/// Only mode `http` sees what requests say.
+/// Reports a field of requests as hash key outside mode `http`.
 pub(super) fn check(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
     let Some(Placed { value, place }) = &backend.hash else { return };
     let of_other_mode = used.iter().find(|(_, mode)| !mode.is_http());
@@ -83,12 +83,12 @@ pub(super) fn check(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], r
     }
 }
 
-/// What a reload changes.
+/// Log text of the differences.
 pub(super) fn changes(old: &BackendConfig, new: &BackendConfig) -> Option<String> {
     change("hash", old.hash_name(), new.hash_name())
 }
 
-/// Such as ` by source`: what decides, or decides too.
+/// Text such as ` by source`, for the hash key.
 pub(super) fn describe(backend: &BackendConfig, _: &[Mode]) -> String {
     match backend.algorithm.hashes() {
         true => format!(" by {}", backend.hash_name()),

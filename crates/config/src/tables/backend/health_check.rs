@@ -1,4 +1,5 @@
-//! `[backends.NAME.health_check]`, and `health_check_interval` beside it: how convey finds out which servers are up.
+//! `[backends.NAME.health_check]`, and `health_check_interval` beside it: health checks of the
+//! servers.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use convey_model::{
     BackendConfig, CheckedRequests, FrontendConfig, HealthCheck, Mode, ProbeKind, ProbeVia, ProxyVersion,
 };
 
-/// The table in the reference.
+/// Table in the reference.
 pub(crate) const DOC: TableDoc =
     TableDoc { name: "[backends.NAME.health_check]", docs: HealthCheckKeys::DOCS };
 
@@ -22,7 +23,7 @@ pub(crate) const DOC: TableDoc =
 #[derive(Debug, Clone)]
 pub(crate) struct ParsedHealthCheck {
     pub(crate) keys: HealthCheckKeys,
-    /// The kind, and its defaults.
+    /// Kind, with its defaults.
     pub(crate) default: HealthCheck,
 }
 
@@ -129,7 +130,7 @@ impl ParsedHealthCheck {
         let mut keys = HealthCheckKeys::read(&mut table);
         keys.interval = table.keep_one(old_interval, keys.interval, "health_check.interval");
         let interval = value(&keys.interval).unwrap_or(default.interval);
-        // Without a timeout of its own, a check more frequent than the default timeout must still be valid.
+        // A check interval below the default timeout must be valid without a timeout of its own.
         default.timeout = default.timeout.min(interval);
         if let Some(timeout) = keys.timeout.as_ref().filter(|timeout| timeout.value > interval) {
             let [found, most] = [timeout.value, interval].map(|time| time.as_secs_f64());
@@ -143,19 +144,19 @@ impl ParsedHealthCheck {
         ParsedHealthCheck { keys, default }
     }
 
-    /// What the program uses. `send_proxy` is the header that servers expect.
+    /// Model of the health check. `send_proxy` is the header that servers expect.
     pub(super) fn model(&self, send_proxy: Option<ProxyVersion>) -> HealthCheck {
         self.keys.model((), HealthCheck { send_proxy, ..self.default.clone() })
     }
 }
 
-/// What a reload changes.
+/// Log text of the differences.
 pub(super) fn changes(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
     let changes = HealthCheckKeys::changes(&old.health_check, &new.health_check).into_iter();
     changes.map(|change| format!("health check {change}")).collect()
 }
 
-/// Such as `; tcp check every 2s, timeout 1s, rise 2, fall 3`.
+/// Text such as `; tcp check every 2s, timeout 1s, rise 2, fall 3`.
 pub(super) fn describe(backend: &BackendConfig, modes: &[Mode]) -> String {
     match &backend.health_check.kind {
         ProbeKind::None => "; no health check".to_owned(),
@@ -165,8 +166,8 @@ pub(super) fn describe(backend: &BackendConfig, modes: &[Mode]) -> String {
     }
 }
 
-/// How a check of the backend's servers speaks and judges; `None`: not as requests do, because no
-/// frontend or a frontend of another mode uses the backend.
+/// Protocol and success criteria of a backend's health checks, for comparison with requests; `None`
+/// if no frontend or one of another mode uses the backend.
 pub(crate) fn checked(backend: &BackendConfig, frontends: &[FrontendConfig]) -> Option<CheckedRequests> {
     let mut response_head: Option<HeadLimits> = None;
     for frontend in frontends.iter().filter(|frontend| frontend.backends().any(|name| name == backend.name)) {
@@ -180,7 +181,7 @@ pub(crate) fn checked(backend: &BackendConfig, frontends: &[FrontendConfig]) -> 
     response_head.map(|response_head| CheckedRequests { version: backend.protocol, response_head })
 }
 
-/// The kind, and what it asks for. Values of headers may be secrets.
+/// Differences in kind and request. Values of headers may be secrets.
 fn kind_changes(old: &ProbeKind, new: &ProbeKind) -> Option<String> {
     let [before, after] = [old, new].map(probe_of);
     let have_other_headers = before == after && headers(old) != headers(new);
@@ -197,7 +198,7 @@ fn headers(kind: &ProbeKind) -> &[(String, String)] {
     }
 }
 
-/// Such as `http / (200-399)`.
+/// Text such as `http / (200-399)`.
 fn probe_of(kind: &ProbeKind) -> String {
     match kind {
         ProbeKind::None | ProbeKind::Tcp | ProbeKind::Udp => kind.name().to_owned(),

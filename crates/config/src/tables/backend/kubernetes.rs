@@ -12,8 +12,8 @@ use convey_model::{
     ServicePort,
 };
 
-/// Reads the table; `None` without one. A relative path begins at the directory of the file.
-/// `protocol` is that of all frontends of the backend, if they have the same.
+/// Reads the table; `None` without one. A relative path starts at the directory of the file.
+/// `protocol` is that of the backend's frontends, if all have the same.
 pub(super) fn read(
     backend: &mut TomlTable<'_>,
     protocol: Option<Protocol>,
@@ -33,7 +33,7 @@ pub(super) fn read(
     };
     let (zone, settings) = (table.optional("zone", string), settings(&mut table));
     table.finish();
-    // What is missing or wrong is reported, and that there are no servers is meant.
+    // Missing and wrong values are reported; the backend without servers is intended.
     let (namespace, name) = service.map(|service| service.value).unwrap_or_default();
     let port = port.map_or(ServicePort::Number(0), |port| port.value);
     let source = DiscoverySource::Kubernetes(KubernetesService { namespace, name, port, protocol, cluster });
@@ -41,7 +41,7 @@ pub(super) fn read(
     Some(Placed { value, place })
 }
 
-/// `namespace/name`, each a label as Kubernetes has it (RFC 1123, RFC 1035).
+/// Parses `namespace/name`, each a valid label in Kubernetes (RFC 1123, RFC 1035).
 fn service(value: &DeValue<'_>) -> Result<(String, String), String> {
     let parts = value.as_str().and_then(|text| text.split_once('/'));
     let parts = parts.filter(|(namespace, name)| is_label(namespace) && is_label(name));
@@ -56,7 +56,7 @@ fn is_label(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
-/// The name of a port as the Service has it, or the number at which pods listen.
+/// Parses the name of a port of the Service, or the port number of pods.
 fn service_port(value: &DeValue<'_>) -> Result<ServicePort, String> {
     const ALLOWED: &str =
         "the name of a port of the Service, such as \"http\", or the number at which pods listen";
@@ -71,7 +71,7 @@ fn service_port(value: &DeValue<'_>) -> Result<ServicePort, String> {
     found.ok_or_else(|| not_allowed(value, ALLOWED))
 }
 
-/// What a reload changes.
+/// Log text of the differences.
 pub(super) fn changes(old: Option<&DiscoveryConfig>, new: Option<&DiscoveryConfig>) -> Vec<String> {
     let (old, new) = match (old, new) {
         (Some(old), Some(new)) => (old, new),
@@ -94,7 +94,7 @@ pub(super) fn changes(old: Option<&DiscoveryConfig>, new: Option<&DiscoveryConfi
     changes
 }
 
-/// The Service with its cluster, which is left out elsewhere.
+/// Text of the Service with its cluster, which other texts leave out.
 fn of(source: &DiscoverySource) -> String {
     let DiscoverySource::Kubernetes(service) = source;
     let KubernetesService { cluster, .. } = service;
@@ -103,7 +103,7 @@ fn of(source: &DiscoverySource) -> String {
     format!("{service}{}{}", file.unwrap_or_default(), context.unwrap_or_default())
 }
 
-/// The row of `convey check`.
+/// Row of `convey check`.
 pub(super) fn row(discovery: &DiscoveryConfig) -> [String; 3] {
     let settings = describe_settings(&discovery.settings);
     let zone = discovery

@@ -10,7 +10,7 @@ use crate::reference::TableDoc;
 use crate::values::{MILLISECOND, integer, seconds};
 use convey_model::{BackendConfig, Mode, OutlierDetection};
 
-/// The table in the reference.
+/// Table in the reference.
 pub(crate) const DOC: TableDoc =
     TableDoc { name: "[backends.NAME.outlier_detection]", docs: OutlierKeys::DOCS };
 
@@ -74,7 +74,7 @@ pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<P
     is_there.then_some(Placed { value, place })
 }
 
-/// What a reload changes.
+/// Log text of the differences.
 pub(super) fn changes(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
     match (&old.outlier_detection, &new.outlier_detection) {
         (Some(old), Some(new)) => {
@@ -88,7 +88,7 @@ pub(super) fn changes(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
     }
 }
 
-/// Such as `; ejected after 5 failures for 30s to 300s, at most 50 % of servers`.
+/// Text such as `; ejected after 5 failures for 30s to 300s, at most 50 % of servers`.
 pub(super) fn describe(backend: &BackendConfig, modes: &[Mode]) -> String {
     let outlier = backend.outlier_detection.as_ref();
     outlier.map_or(String::new(), |outlier| OutlierKeys::describe(outlier, modes))

@@ -81,7 +81,8 @@ impl HostCheck<'_> {
         self.report.error(&server.place, message);
     }
 
-    /// Ports are left as they are: the server rewrites the address alone.
+    /// Checks that the server has the frontend's port: in mode dsr the server rewrites only the
+    /// address.
     fn same_port(&self, frontend: &ParsedFrontend, server: &Placed<SocketAddr>) {
         let port = server.value.port();
         let ports: BTreeSet<(u16, u16)> =
@@ -103,7 +104,8 @@ impl HostCheck<'_> {
         }
     }
 
-    /// A router would send what has the VIP's address back to us.
+    /// Checks that the server is on the link: a router would send packets to the VIP back to
+    /// convey.
     fn on_link(&self, server: &Placed<SocketAddr>) {
         let ip = server.value.ip();
         if let Some(router) = (self.network.hop_to)(ip).and_then(|hop| hop.gateway) {

@@ -74,7 +74,7 @@ pub(super) const DOCS: &[Docs] = &[
     }),
 ];
 
-/// Reads `kind` and the keys that are for HTTP.
+/// Reads `kind` and the keys for HTTP.
 pub(super) fn kind(table: &mut TomlTable<'_>, default: ProbeKind, report: &Report<'_>) -> ProbeKind {
     let found = table.optional("kind", choice(&KindName::ALL, KindName::text));
     let is_wrong = found.is_none() && table.has("kind");
@@ -92,7 +92,7 @@ pub(super) fn kind(table: &mut TomlTable<'_>, default: ProbeKind, report: &Repor
     }
 }
 
-/// Only a check that begins with a SYN can go through the VIP.
+/// Checks `via`: only a health check that begins with a SYN can go through the VIP.
 pub(super) fn check_via(place: &Place, kind: &ProbeKind, report: &Report<'_>) {
     if matches!(kind, ProbeKind::Udp | ProbeKind::None) {
         let message =
@@ -101,7 +101,7 @@ pub(super) fn check_via(place: &Place, kind: &ProbeKind, report: &Report<'_>) {
     }
 }
 
-/// What the file may say for `kind`.
+/// Allowed values of `kind`.
 #[derive(Clone, Copy)]
 enum KindName {
     Tcp,
@@ -136,7 +136,7 @@ impl KindName {
     }
 }
 
-/// What is for HTTP alone.
+/// Keys for HTTP only.
 struct HttpKeys {
     path: Option<Placed<String>>,
     host: Option<Placed<String>>,
@@ -144,7 +144,7 @@ struct HttpKeys {
     expected_status: Vec<Placed<std::ops::RangeInclusive<u16>>>,
     expected_body: Option<Placed<BodyPattern>>,
     tls_skip_verify: Option<Placed<bool>>,
-    /// Where those are that are there.
+    /// Places of the keys that are set.
     places: Vec<Place>,
 }
 
@@ -173,7 +173,7 @@ impl HttpKeys {
         HttpKeys { path, host, headers: named, expected_status, expected_body, tls_skip_verify, places }
     }
 
-    /// Reports keys that a check of this kind does not have.
+    /// Reports keys that a health check of this kind does not have.
     fn misplaced(&self, kind: &str, report: &Report<'_>) {
         let wrong = |place: &Place, right: &str| {
             report.error(place, format!("is for kind = {right:?}; the kind is {kind:?}"));

@@ -1,4 +1,4 @@
-//! `[backends.NAME.quic_lb.N]` and `quic_server_id`: servers that are found by the connection ids of QUIC.
+//! `[backends.NAME.quic_lb.N]` and `quic_server_id`: servers identified by QUIC connection ids.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::tables::ParsedFrontend;
 use crate::values::{integer, not_allowed, string};
 use convey_model::{Protocol, QuicConfig};
 
-/// So many servers are named in a warning.
+/// Most servers that a warning names.
 const MAX_NAMED: usize = 8;
 
 /// `[backends.NAME.quic_lb.N]`
@@ -27,7 +27,7 @@ struct ParsedScheme {
     key: Option<QuicKey>,
 }
 
-/// Reads the tables, and puts them together with the ids of the servers; `None` without both.
+/// Reads the tables, and combines them with the server ids; `None` without both.
 pub(super) fn read(
     backend: &mut TomlTable<'_>,
     servers: &[ParsedServer],
@@ -44,7 +44,7 @@ pub(super) fn read(
         }
         return None;
     };
-    // Without any, what is wrong with those that are there was reported.
+    // If there is no valid id, errors in the given ones were reported.
     let len = ids.first().map_or(1, |(id, _)| id.len());
     let usual = DEFAULT_LEN.saturating_sub(len).max(MIN_NONCE);
     let mut schemes = Schemes::default();
@@ -64,13 +64,13 @@ pub(super) fn read(
     Some(Placed { value: Arc::new(QuicConfig { schemes, servers: ids }), place })
 }
 
-/// `quic_server_id` of a server.
+/// Parses `quic_server_id` of a server.
 pub(super) fn server_id(value: &DeValue<'_>) -> Result<ServerId, String> {
     const ALLOWED: &str = "2 to 30 hexadecimal digits, such as \"01\" or \"c4605e\"";
     value.as_str().and_then(|text| text.parse().ok()).ok_or_else(|| not_allowed(value, ALLOWED))
 }
 
-/// Ids without the hash that reads them, the hash without ids, and frontends without QUIC.
+/// Reports ids without `hash = "quic_cid"`, the hash without ids, and frontends without QUIC.
 pub(super) fn check(backend: &ParsedBackend, frontends: &[ParsedFrontend], report: &Report<'_>) {
     let hash = backend.hash.as_ref().filter(|_| backend.hashes_quic());
     let Some(Placed { place, .. }) = hash else {
@@ -90,7 +90,7 @@ pub(super) fn check(backend: &ParsedBackend, frontends: &[ParsedFrontend], repor
     }
 }
 
-/// Warns of servers whose clients lose them with their address.
+/// Warns of servers without an id: a client that changes its address loses its server.
 fn without_id(backend: &ParsedBackend, place: &Place, report: &Report<'_>) {
     let without = backend.servers.iter().filter(|server| server.quic_server_id.is_none());
     let mut names: Vec<String> = without.map(|server| format!("{:?}", server.name)).collect();
@@ -104,10 +104,10 @@ fn without_id(backend: &ParsedBackend, place: &Place, report: &Report<'_>) {
     }
 }
 
-/// What a reload changes.
+/// Log text of the differences.
 pub(super) fn changes(old: Option<&QuicConfig>, new: Option<&QuicConfig>) -> Option<String> {
     let changed = change("quic_lb", or(old, "none"), or(new, "none"));
-    // A key is a secret.
+    // The key is a secret, so the text does not contain it.
     changed.or_else(|| (old != new).then(|| "quic_lb has another key or nonce_length".to_owned()))
 }
 
@@ -125,11 +125,11 @@ fn scheme(name: &str, mut table: TomlTable<'_>, report: &Report<'_>) -> Option<P
         );
         return None;
     };
-    // What was wrong with the file is reported.
+    // A wrong key file was reported.
     (key.is_some() == key_file.is_some()).then_some(ParsedScheme { rotation, place, nonce_length, key })
 }
 
-/// A key of 16 bytes, as 32 hexadecimal digits.
+/// Parses a key of 16 bytes from 32 hexadecimal digits.
 fn key(file: &Placed<String>, report: &Report<'_>) -> Option<QuicKey> {
     let (path, text) = report.read_secret(&file.place, &file.value)?;
     let digits = text.trim_ascii();
@@ -144,7 +144,7 @@ fn key(file: &Placed<String>, report: &Report<'_>) -> Option<QuicKey> {
     key
 }
 
-/// The ids of servers that have one: each another, and all of one length.
+/// Ids of the servers that have one: all different, and of one length.
 fn ids(servers: &[ParsedServer], report: &Report<'_>) -> Vec<(ServerId, String)> {
     let mut taken: HashMap<ServerId, &str> = HashMap::new();
     let mut ids: Vec<(ServerId, String)> = Vec::new();

@@ -23,7 +23,7 @@ pub(crate) struct ParsedServer {
 }
 
 impl ParsedServer {
-    /// Reads one.
+    /// Reads the table of a server.
     pub(super) fn read(name: String, mut table: TomlTable<'_>) -> ParsedServer {
         let server = ParsedServer {
             name,
@@ -35,13 +35,13 @@ impl ParsedServer {
         server
     }
 
-    /// A server of a list of servers: called by its address, the rest at its defaults.
+    /// Server from a list of servers: its name is its address, and all other settings are defaults.
     pub(crate) fn listed(addr: Placed<ServerAddress>) -> ParsedServer {
         let (settings, quic_server_id) = Default::default();
         ParsedServer { name: addr.value.to_string(), addr: Some(addr), settings, quic_server_id }
     }
 
-    /// Its address, if it has one of its own.
+    /// Address of the server, unless the file has a name instead.
     pub(crate) fn ip(&self) -> Option<Placed<SocketAddr>> {
         let Placed { value, place } = self.addr.as_ref()?;
         match value {
@@ -50,18 +50,18 @@ impl ParsedServer {
         }
     }
 
-    /// Where its address stands, if that is a name.
+    /// Place of the address, if it is a name.
     pub(crate) fn name_place(&self) -> Option<&Place> {
         let addr = self.addr.as_ref()?;
         matches!(addr.value, ServerAddress::Name(..)).then_some(&addr.place)
     }
 
-    /// What the program uses, if it has an address of its own.
+    /// Model of a server with an address.
     pub(crate) fn model(&self) -> Option<ServerConfig> {
         Some(ServerConfig { name: self.name.clone(), addr: self.ip()?.value, settings: self.settings })
     }
 
-    /// What the program uses, if it is known by a name.
+    /// Model of a server known by a name.
     pub(crate) fn named(&self) -> Option<NamedServer> {
         let ServerAddress::Name(host, port) = &self.addr.as_ref()?.value else { return None };
         Some(NamedServer {
@@ -73,7 +73,7 @@ impl ParsedServer {
     }
 }
 
-/// Reads how a server is used, or each endpoint of a Service.
+/// Reads the settings of a server, or of all endpoints of a Service.
 pub(super) fn settings(table: &mut TomlTable<'_>) -> ServerSettings {
     let ServerSettings { weight, backup, max_connections: _ } = ServerSettings::default();
     ServerSettings {
@@ -83,13 +83,13 @@ pub(super) fn settings(table: &mut TomlTable<'_>) -> ServerSettings {
     }
 }
 
-/// The servers, with their addresses as the file has them.
+/// Servers, with their addresses as in the file.
 pub(super) fn all(backend: &BackendConfig) -> Vec<String> {
     entries(backend).iter().map(ToString::to_string).collect()
 }
 
-/// The new servers, the servers that are gone, and the changes of the others. A server that changes its name only is
-/// renamed.
+/// New servers, removed servers, and changes of the others. A server with only another name counts
+/// as renamed.
 pub(super) fn changes(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
     let (old, new) = (entries(old), entries(new));
     let (mut added, mut removed, mut changed) = (Vec::new(), Vec::new(), Vec::new());
@@ -122,7 +122,7 @@ pub(super) fn changes(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
     [new, lost, changed].concat()
 }
 
-/// A server of the file, known by its address or by a name.
+/// A server of the file, with an address or a name.
 struct ServerLine<'a> {
     backend: &'a str,
     name: &'a str,
@@ -131,7 +131,8 @@ struct ServerLine<'a> {
 }
 
 impl fmt::Display for ServerLine<'_> {
-    /// `web/a (10.0.0.2:80)`, as in every line of the log. Without the address if the server is called after it.
+    /// Formats `web/a (10.0.0.2:80)`, as in every line of the log. Without the address if that is
+    /// the server's name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ServerLine { backend, name, addr, .. } = self;
         if name == addr { write!(f, "{backend}/{name}") } else { write!(f, "{backend}/{name} ({addr})") }
@@ -155,7 +156,7 @@ fn entries(backend: &BackendConfig) -> Vec<ServerLine<'_>> {
 }
 
 fn about(old: &ServerLine<'_>, new: &ServerLine<'_>) -> Vec<String> {
-    // Taken apart field by field, so that a new one cannot be forgotten.
+    // Destructured field by field, so that a new one cannot be forgotten.
     let ServerSettings { weight, backup, max_connections } = old.settings;
     let of = |what: &str| format!("{what} of {old}");
     let name = |entry: &ServerLine<'_>| format!("{}/{}", entry.backend, entry.name);
@@ -170,13 +171,13 @@ fn about(old: &ServerLine<'_>, new: &ServerLine<'_>) -> Vec<String> {
     changes.into_iter().flatten().collect()
 }
 
-/// The row of `convey check`.
+/// Row of `convey check`.
 pub(super) fn row(server: &ServerConfig) -> [String; 3] {
     let settings = describe_settings(&server.settings);
     [format!("  server {}", server.name), ServerAddr(server.addr).to_string(), settings]
 }
 
-/// The row of `convey check` for a server that is known by a name.
+/// Row of `convey check` for a server known by a name.
 pub(super) fn named_row(named: &NamedServer) -> [String; 3] {
     let settings = describe_settings(&named.settings);
     [
@@ -186,7 +187,7 @@ pub(super) fn named_row(named: &NamedServer) -> [String; 3] {
     ]
 }
 
-/// How a server is used, as `convey check` shows it.
+/// Settings of a server in `convey check`.
 pub(super) fn describe_settings(settings: &ServerSettings) -> String {
     let ServerSettings { weight, backup, max_connections } = settings;
     let backup = if *backup { ", backup" } else { "" };

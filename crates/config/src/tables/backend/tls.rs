@@ -1,4 +1,4 @@
-//! `[backends.NAME.tls]`: how convey shakes hands with servers.
+//! `[backends.NAME.tls]`: TLS with servers.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ fn none() -> Authorities {
     Authorities { path: None, certificates: Arc::default() }
 }
 
-/// The authorities of a file, or those that this host trusts.
+/// Certificate authorities from a file, or those that this host trusts.
 pub(crate) fn authorities(
     ca: Option<Placed<String>>,
     place: &Place,
@@ -86,7 +86,7 @@ fn authorities_of_host(place: &Place, report: &Report<'_>) -> Option<Authorities
     }
 }
 
-/// Only connections that convey ends have TLS with servers.
+/// Reports TLS with servers in packet modes: only proxied connections can have it.
 pub(super) fn check(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
     let Some(tls) = &backend.tls else { return };
     let others =
@@ -102,7 +102,7 @@ pub(super) fn check(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], r
     }
 }
 
-/// What a reload changes.
+/// Log text of the differences.
 pub(super) fn changes(old: Option<&BackendTls>, new: Option<&BackendTls>) -> Vec<String> {
     let (old, new) = match both(old, new) {
         Ok(both) => both,
@@ -128,7 +128,7 @@ pub(super) fn changes(old: Option<&BackendTls>, new: Option<&BackendTls>) -> Vec
     changes.into_iter().map(|change| format!("tls.{change}")).collect()
 }
 
-/// How `convey check` shows it.
+/// Text for `convey check`.
 pub(super) fn describe(backend: &BackendConfig, _: &[Mode]) -> String {
     let text = match backend.tls.as_ref().map(|tls| tls.skip_verify) {
         None => "",
@@ -138,7 +138,7 @@ pub(super) fn describe(backend: &BackendConfig, _: &[Mode]) -> String {
     text.to_owned()
 }
 
-/// Reports what a handshake would fail with.
+/// Reports settings that would make every handshake fail.
 fn check_handshake(tls: &BackendTls, place: &Place, report: &Report<'_>) {
     let message = match TlsConnector::new(tls) {
         Ok(_) => return,

@@ -38,13 +38,14 @@ keys! {
 }
 
 impl HostCheck<'_> {
-    /// Whether packets to a backend go within others, which may be of another family.
+    /// Whether packets to a backend go through a tunnel, whose outer packets may be of another
+    /// family.
     pub(crate) fn has_tunnel(&self, backend: &str) -> bool {
         let dsr = self.backends.get(backend).and_then(|backend| backend.keys.dsr.as_ref());
         dsr.is_some_and(|dsr| dsr.value.has_tunnel())
     }
 
-    /// Other modes than dsr know no tunnels, and rewrite packets in place.
+    /// Reports tunnels in modes other than dsr, which rewrite packets in place.
     pub(super) fn tunnel(&self, backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)]) {
         let kind = backend.keys.dsr.as_ref().filter(|dsr| dsr.value.has_tunnel());
         let has_none = |place: &Place, wanted: &str| {
@@ -89,7 +90,8 @@ impl HostCheck<'_> {
         }
     }
 
-    /// Outer packets of hosts that are on no network, or are many, are dropped on the way.
+    /// Checks `tunnel_source`: routers and servers drop outer packets from addresses of no host, or
+    /// of many hosts.
     fn source_can_be(&self, source: &Placed<Prefix>) {
         let ip = source.value.first();
         let what = match ip {
@@ -104,9 +106,9 @@ impl HostCheck<'_> {
         self.report.error(&source.place, message);
     }
 
-    /// Without `tunnel_source` outer packets come from an address of this host that is no VIP.
+    /// Without `tunnel_source`, outer packets need an address of this host that is not a VIP.
     fn own_sources(&self, backend: &ParsedBackend) {
-        // The host is looked at for the packet modes alone.
+        // Interfaces are known only if there are packet modes.
         if self.holders.is_empty() {
             return;
         }
@@ -125,7 +127,7 @@ impl HostCheck<'_> {
     }
 }
 
-/// Such as `gue to port 6080, from 10.0.0.0/24`.
+/// Text such as `gue to port 6080, from 10.0.0.0/24`.
 pub(super) fn describe(backend: &BackendConfig) -> String {
     let mut text = backend.dsr.name().to_owned();
     let Some(encapsulation) = backend.dsr.encapsulation(&backend.tunnel) else { return text };

@@ -10,13 +10,13 @@ use crate::values::network_or;
 use crate::{encoding, files};
 use convey_model::{Access, AccessFile, FrontendConfig, Mode, Prefix};
 
-/// Stands before the path of a file.
+/// Prefix of the path of a file.
 const FILE: char = '@';
 
-/// An entry of a list.
+/// Entry of an access list.
 enum AccessEntry {
     Network(Prefix),
-    /// A path as it is written.
+    /// Path as written in the list.
     File(String),
 }
 
@@ -37,7 +37,7 @@ pub(super) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> Access {
         });
         networks.collect::<Vec<Prefix>>()
     });
-    // Nobody means to keep everybody out: the file may be empty because somebody is writing it.
+    // An empty list would refuse every client: the file may be empty because it is being written.
     if lists_allowed && allowed.is_empty() {
         report.missing(&table.place, "allow has no network, so nobody could come in");
     }
@@ -45,7 +45,7 @@ pub(super) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> Access {
     report.share(Access::from_files(allowed, denied, files))
 }
 
-/// What a reload changes.
+/// Log text of the differences.
 pub(super) fn changes(old: &FrontendConfig, new: &FrontendConfig) -> Option<String> {
     (old.access != new.access).then(|| {
         let (added, gone) = new.access.changes_since(&old.access);
@@ -53,7 +53,7 @@ pub(super) fn changes(old: &FrontendConfig, new: &FrontendConfig) -> Option<Stri
     })
 }
 
-/// How `convey check` shows it; nothing if everybody may come in.
+/// Text for `convey check`; empty if every client is allowed.
 pub(super) fn describe(frontend: &FrontendConfig, _: &[Mode]) -> String {
     match frontend.access.is_open() {
         true => String::new(),
@@ -61,11 +61,11 @@ pub(super) fn describe(frontend: &FrontendConfig, _: &[Mode]) -> String {
     }
 }
 
-/// Looks for a network in a file of networks. Returns the first line that has it, and the
+/// Searches a file of networks for a network. Returns the first line with it, and the
 /// [fingerprint](AccessFile::fingerprint) of the text.
 ///
 /// # Errors
-/// Why the file cannot be read, in words for an operator.
+/// Operator-facing reason why the file cannot be read.
 pub fn find_network(path: &Path, network: Prefix) -> Result<(Option<usize>, u64), String> {
     let bytes = files::read(path).map_err(|error| error.to_string())?;
     let text = encoding::decode("", bytes).map_err(|problem| problem.message)?;
@@ -82,7 +82,8 @@ fn entry(value: &DeValue<'_>) -> Result<AccessEntry, String> {
     }
 }
 
-/// A network that clients can be in: those of IPv4 are known by their IPv4 addresses.
+/// Parses a network that clients can be in. IPv4-mapped networks are refused: such clients have
+/// IPv4 addresses here.
 fn plain_network(value: &DeValue<'_>, others: &str) -> Result<Prefix, String> {
     let network = network_or(value, others)?;
     match network.first().to_canonical() == network.first() {
@@ -91,8 +92,8 @@ fn plain_network(value: &DeValue<'_>, others: &str) -> Result<Prefix, String> {
     }
 }
 
-/// The networks of a file that is named at a place by this path: one a line; `#` and `;` begin a comment. A message quotes nothing of
-/// the file: it may be one that only convey can read.
+/// Parses the networks of a file that is named at a place by this path: one a line; `#` and `;`
+/// begin a comment. Messages quote nothing from the file: it may be readable by convey only.
 fn networks(text: &str, (place, path): (&Place, &str), report: &Report<'_>) -> Vec<Prefix> {
     let (mut networks, mut wrong) = (Vec::new(), Vec::new());
     for (line, entry) in entries(text) {
@@ -103,7 +104,7 @@ fn networks(text: &str, (place, path): (&Place, &str), report: &Report<'_>) -> V
     }
     let others = wrong.len().saturating_sub(MAX_ERRORS_OF_FILE);
     for (nth, (line, meant)) in wrong.into_iter().take(MAX_ERRORS_OF_FILE).enumerate() {
-        // An address is no secret.
+        // The address that was found is no secret.
         let mut message = NO_NETWORK.to_owned();
         message += &meant.map(|network| format!("; did you mean \"{network}\"?")).unwrap_or_default();
         if nth + 1 == MAX_ERRORS_OF_FILE && others > 0 {
@@ -119,7 +120,7 @@ const MAX_ERRORS_OF_FILE: usize = 3;
 
 const NO_NETWORK: &str = "the line is no network; allowed: a network (the bits after its length zero), such as 10.0.0.0/8, or an address";
 
-/// The entries of a file, and their lines from 1.
+/// Entries of a file, with their lines from 1.
 pub(crate) fn entries(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let entry = text.lines().map(|line| line.split(['#', ';']).next().unwrap_or_default().trim());
     (1..).zip(entry).filter(|(_, entry)| !entry.is_empty())

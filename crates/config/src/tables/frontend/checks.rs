@@ -6,7 +6,7 @@ use crate::problem::{Place, Placed, Report};
 use convey_http_core::{HostPattern, RouteTable};
 use convey_model::{Mode, Protocol};
 
-/// Reports what is wrong or odd about a frontend in this mode.
+/// Reports errors and warnings about a frontend in this mode.
 pub(crate) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
     for needed in frontend.keys.ready_needs.iter().filter(|needed| !frontend.uses(&needed.value)) {
         let (name, needed_name) = (&frontend.name, &needed.value);
@@ -17,8 +17,8 @@ pub(crate) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) 
     sni::check(frontend, mode, report);
 }
 
-/// A frontend that accepts PROXY headers has to say who may send them. In mode http the same proxies are believed what they say of
-/// clients in requests.
+/// Checks that a frontend with PROXY headers has `trusted_proxies`. In mode http, convey also
+/// trusts the headers about clients in requests from these proxies.
 fn proxies(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
     let accept = frontend.keys.accept_proxy.as_ref().filter(|accept| accept.value);
     match (accept, frontend.keys.trusted_proxies.first()) {
@@ -34,7 +34,8 @@ fn proxies(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
     }
 }
 
-/// Reports the keys of mode `http` in another mode. In this mode: a protocol without requests, and what no request could reach.
+/// Reports keys of mode `http` in another mode. In mode `http`, reports a protocol without
+/// requests, and routes that no request can reach.
 pub(super) fn requests(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
     if !mode.is_http() {
         for place in frontend.http.keys.iter().chain(frontend.limits.requests.places()) {
@@ -50,13 +51,14 @@ pub(super) fn requests(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_
     unreachable(frontend, report);
 }
 
-/// Two routes for the same requests, and a route for every request beside what the frontend has for the rest.
+/// Reports two routes for the same requests, and a route for all requests beside a default for the
+/// rest.
 fn unreachable(frontend: &ParsedFrontend, report: &Report<'_>) {
     let mut first: RouteTable<&Place> = RouteTable::new(frontend.http.path_view);
     let mut for_all = None;
     for route in &frontend.http.routes {
         let Some((host, path)) = route.pattern() else { continue };
-        // Requests that came by HTTPS pass a redirect to HTTPS.
+        // A redirect to HTTPS does not apply to requests that came by HTTPS.
         let may_be_https = frontend.tls.is_some() || !frontend.keys.trusted_proxies.is_empty();
         let takes_all = host == HostPattern::Any && path.is_empty() && !(may_be_https && route.is_redirect());
         match first.add(&host, path, &route.place) {

@@ -8,7 +8,7 @@ use crate::values::{boolean, choice, integer, not_allowed};
 use convey_http_core::{CompressionRules, ContentCoding, MediaPattern};
 use convey_model::RouteCompression;
 
-/// What a file says.
+/// Value of `compression` in the file.
 #[derive(Debug, Clone)]
 pub(super) enum ParsedCompression {
     Switch(bool),
@@ -16,7 +16,8 @@ pub(super) enum ParsedCompression {
 }
 
 impl ParsedCompression {
-    /// Reads the key of a frontend or of a route. `None`: it is not there, or is wrong and reported.
+    /// Reads the key of a frontend or of a route. `None` if the key is absent, or wrong and
+    /// reported.
     pub(super) fn read(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<ParsedCompression> {
         if table.has_table("compression") {
             return Some(ParsedCompression::Rules(rules(table.table("compression"), report)));
@@ -28,7 +29,7 @@ impl ParsedCompression {
         table.optional("compression", switch).map(|on| ParsedCompression::Switch(on.value))
     }
 
-    /// The rules of a frontend that says this.
+    /// Rules of a frontend with this value.
     pub(super) fn of_frontend(&self) -> Option<CompressionRules> {
         match self {
             ParsedCompression::Switch(false) => None,
@@ -37,7 +38,8 @@ impl ParsedCompression {
         }
     }
 
-    /// What it means of a route. `has_frontend_rules`: those of the frontend hold where a route has no own.
+    /// Setting of a route with this value. With `has_frontend_rules`, a route without rules uses
+    /// those of the frontend.
     pub(super) fn of_route(&self, has_frontend_rules: bool) -> RouteCompression {
         match self {
             ParsedCompression::Switch(false) => RouteCompression::Off,
@@ -63,7 +65,7 @@ fn rules(mut table: TomlTable<'_>, report: &Report<'_>) -> CompressionRules {
     rules
 }
 
-/// The encodings in their order. One that comes twice is reported.
+/// Encodings in order. Duplicates are reported.
 fn once_each(encodings: Vec<Placed<ContentCoding>>, report: &Report<'_>) -> Vec<ContentCoding> {
     let mut once = Vec::new();
     for Placed { value, place } in encodings {

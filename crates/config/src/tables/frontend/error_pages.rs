@@ -1,4 +1,4 @@
-//! `[frontends.NAME.error_pages]`: files in place of convey's own lines of text.
+//! `[frontends.NAME.error_pages]`: files in place of convey's built-in responses.
 
 use crate::problem::{Placed, Report};
 use crate::reader::TomlTable;

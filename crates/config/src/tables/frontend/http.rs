@@ -1,4 +1,4 @@
-//! What a frontend in mode `http` does with requests, as the file has it; and routes, which other modes have too.
+//! Settings of a frontend in mode `http` for requests, and routes, which proxy mode has too.
 
 mod changes;
 mod describe;
@@ -23,11 +23,11 @@ use convey_model::{
     RouteConfig, SniRouteConfig,
 };
 
-/// The keys of a frontend that are for mode `http` alone.
+/// Keys of a frontend for mode `http` only.
 const KEYS: [&str; 8] =
     ["begin_traces", "compression", "error_pages", "forwarded", "headers", "http", "normalize", "redirect"];
 
-/// The same of a route.
+/// Keys of a route for mode `http` only.
 const ROUTE_KEYS: [&str; 9] = [
     "compression",
     "headers",
@@ -40,13 +40,13 @@ const ROUTE_KEYS: [&str; 9] = [
     "rewrite_path",
 ];
 
-/// Headers of requests that tell servers of clients: convey writes them itself.
+/// Request headers that describe clients to servers: convey sets them itself.
 const OF_CLIENTS: [&str; 4] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
 
-/// What is said of keys for requests that servers get.
+/// Warning about keys for servers' requests in a route with a redirect.
 const WITH_REDIRECT: &str = "has no effect with redirect";
 
-/// The keys of a frontend for mode http in the reference.
+/// Keys of a frontend for mode http in the reference.
 pub(super) const DOCS: &[Docs] = &[
     Docs::Key(KeyDoc {
         name: "redirect",
@@ -119,12 +119,12 @@ pub(super) const DOCS: &[Docs] = &[
     }),
 ];
 
-/// The keys of [`KEYS`].
+/// Values of the keys in [`KEYS`].
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ParsedHttp {
-    /// Where those stand that are there.
+    /// Places of the keys that are set.
     pub(crate) keys: Vec<Place>,
-    /// Where `routes` stands, if it is there.
+    /// Place of `routes`, if it is set.
     pub(crate) routes_at: Option<Place>,
     pub(crate) routes: Vec<ParsedRoute>,
     pub(crate) redirect: Option<Placed<Redirect>>,
@@ -141,13 +141,13 @@ pub(crate) struct ParsedHttp {
 #[derive(Debug, Clone)]
 pub(crate) struct ParsedRoute {
     pub(crate) place: Place,
-    /// Where the keys stand that are for mode `http` alone.
+    /// Places of the keys for mode `http` only.
     pub(crate) http_keys: Vec<Place>,
-    /// The connections that it is for (proxy mode).
+    /// TLS connections of the route (proxy mode).
     pub(crate) sni: ParsedSni,
     host: Option<Written<HostPattern>>,
     path: Option<Written<PathPrefix>>,
-    /// Whether host and path are as they should be.
+    /// Whether host and path are valid.
     has_pattern: bool,
     pub(crate) backend: Option<Placed<String>>,
     redirect: Option<Placed<Redirect>>,
@@ -158,7 +158,7 @@ pub(crate) struct ParsedRoute {
     compression: Option<ParsedCompression>,
 }
 
-/// A pattern, and how it is written.
+/// A pattern, with its text in the file.
 #[derive(Debug, Clone)]
 pub(super) struct Written<T> {
     pub(super) text: String,
@@ -166,7 +166,7 @@ pub(super) struct Written<T> {
 }
 
 impl ParsedHttp {
-    /// Reads them of the table of a frontend.
+    /// Reads the keys from the table of a frontend.
     pub(super) fn read(table: &mut TomlTable<'_>, report: &Report<'_>) -> ParsedHttp {
         let keys = KEYS.iter().filter_map(|key| table.place_of(key)).collect();
         let routes_at = table.place_of("routes");
@@ -189,12 +189,12 @@ impl ParsedHttp {
         }
     }
 
-    /// Whether a route limits how fast sources send requests.
+    /// Whether a route limits the request rate of sources.
     pub(super) fn limits_sources(&self) -> bool {
         self.routes.iter().any(|route| route.rate.is_set() && route.redirect.is_none())
     }
 
-    /// Where TLS connections go (proxy mode).
+    /// Routes of TLS connections (proxy mode).
     pub(super) fn sni_routes(&self) -> Vec<SniRouteConfig> {
         let mut routes: Vec<SniRouteConfig> =
             self.routes.iter().flat_map(ParsedRoute::sni_routes).map(|(_, route)| route).collect();
@@ -202,7 +202,7 @@ impl ParsedHttp {
         routes
     }
 
-    /// `rate` is what the frontend's limits say of requests.
+    /// Model of the settings. `rate` is the request limit of the frontend.
     pub(super) fn model(&self, rate: Option<RequestRate>) -> HttpConfig {
         let compression = self.compression.as_ref().and_then(ParsedCompression::of_frontend);
         let has_rules = compression.is_some();
@@ -252,19 +252,19 @@ impl ParsedRoute {
             let place = table.place_of("compression");
             place.iter().for_each(|place| report.warning(place, WITH_REDIRECT));
         }
-        // A misspelt key may be either. Those of proxy mode are errors where patterns matter.
+        // A misspelt key may be `host` or `path`. Keys of proxy mode are errors in mode http.
         route.has_pattern &= !table.has_unknown() && route.sni.keys.is_empty();
         table.finish();
         one_of(route.backend.as_ref(), route.redirect.as_ref(), report);
         route
     }
 
-    /// The TLS connections that it is for, and where the file says so (proxy mode).
+    /// TLS connections of the route, with their places in the file (proxy mode).
     pub(crate) fn sni_routes(&self) -> impl Iterator<Item = (&Place, SniRouteConfig)> {
         self.backend.iter().flat_map(|backend| self.sni.routes(&backend.value))
     }
 
-    /// The requests that it is for; `None` if that is wrong, and reported.
+    /// Requests of the route; `None` if the pattern is wrong, and reported.
     pub(crate) fn pattern(&self) -> Option<(HostPattern, PathPrefix)> {
         let host = self.host.as_ref().map_or(HostPattern::Any, |host| host.pattern.clone());
         let path = match &self.path {
@@ -274,12 +274,12 @@ impl ParsedRoute {
         self.has_pattern.then_some((host, path))
     }
 
-    /// Whether its requests are redirected.
+    /// Whether the route redirects requests.
     pub(crate) fn is_redirect(&self) -> bool {
         self.redirect.is_some()
     }
 
-    /// `is_compressed`: the frontend says what is compressed.
+    /// Model of the route. `is_compressed`: the frontend has compression rules.
     fn model(&self, is_compressed: bool) -> Option<RouteConfig> {
         let (host, path) = self.pattern()?;
         let action = match (&self.backend, &self.redirect) {
@@ -305,7 +305,7 @@ impl ParsedRoute {
     }
 }
 
-/// A backend and a redirect at once are an error.
+/// Reports a route with both a backend and a redirect.
 pub(crate) fn one_of(
     backend: Option<&Placed<String>>,
     redirect: Option<&Placed<Redirect>>,
@@ -318,7 +318,8 @@ pub(crate) fn one_of(
     }
 }
 
-/// Only servers get what is rewritten.
+/// Reads a key for rewriting. With `redirect` there is a warning: only requests to servers are
+/// rewritten.
 fn rewritten(
     table: &mut TomlTable<'_>,
     key: &'static str,
@@ -367,7 +368,8 @@ fn headers(mut table: TomlTable<'_>, report: &Report<'_>) -> HeaderRules {
     HeaderRules { request, response }
 }
 
-/// What looks like a variable of another load balancer or of the access log: `{client_ip}`, `%[src]`, `$remote_addr`.
+/// Finds text that looks like a variable of another load balancer or of the access log:
+/// `{client_ip}`, `%[src]`, `$remote_addr`.
 fn variable_in(value: &str) -> Option<&str> {
     let is_name = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
     let name_len = |text: &str| text.bytes().take_while(|byte| is_name(*byte)).count();
@@ -388,7 +390,8 @@ fn variable_in(value: &str) -> Option<&str> {
     })
 }
 
-/// `headers.request` or `headers.response`, behind the `rules` that there are. Without the headers that are `reserved`.
+/// Reads `headers.request` or `headers.response` after the existing `rules`. Headers that are
+/// `reserved` are errors.
 fn field_rules(
     mut table: TomlTable<'_>,
     mut rules: FieldRules,
@@ -397,7 +400,7 @@ fn field_rules(
 ) -> FieldRules {
     let is_ours = |name: &str| reserved.iter().any(|other| other.eq_ignore_ascii_case(name));
     let tell = |place: &Place, name: &str, fault: FieldFault| match fault {
-        // The value may be a secret.
+        // The value may be a secret, so the message does not quote it.
         FieldFault::Value => report.error(place, fault.to_string()),
         FieldFault::Name | FieldFault::Reserved => report.error(place, format!("{fault}, found {name:?}")),
     };

@@ -1,4 +1,4 @@
-//! `[frontends.NAME.http]`: how much a request and its connection may take.
+//! `[frontends.NAME.http]`: limits of a request and its connection.
 
 use std::num::NonZeroU32;
 
@@ -7,19 +7,19 @@ use crate::values::{MILLISECOND, integer, seconds};
 use convey_http_core::HeadLimits;
 use convey_model::HttpLimits;
 
-/// The longest head that can be set, in bytes.
+/// Longest request or response head that can be set, in bytes.
 const MAX_HEAD: usize = u16::MAX as usize;
 
-/// Most fields of a response's head that can be set.
+/// Most header fields of a response that can be set.
 const MAX_RESPONSE_FIELDS: usize = 1_000;
 
-/// The longest body that can be set, in bytes: TOML has no larger number.
+/// Longest body that can be set, in bytes: TOML has no larger number.
 const MAX_BODY: u64 = i64::MAX as u64;
 
-/// Most bytes a second that a body can have to come with.
+/// Highest minimum rate of a body that can be set, in bytes a second.
 const MAX_RATE: u32 = 1_000_000;
 
-/// Most streams of a connection: each may keep 64 KiB on their way to the client.
+/// Most streams of a connection that can be set: each may buffer 64 KiB for the client.
 const MAX_STREAMS: u32 = 1_000;
 
 /// Reads the table.

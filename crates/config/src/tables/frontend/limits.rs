@@ -1,4 +1,4 @@
-//! `[frontends.NAME.limits]`: what one source may have, and how long a client may be silent.
+//! `[frontends.NAME.limits]`: quotas of one source, and the wait for a client's first byte.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::reader::TomlTable;
 use crate::values::{MILLISECOND, choice, integer, seconds};
 use convey_model::{FrontendConfig, Limits, Mode, OverLimit, RequestRate};
 
-/// The table, and what of it has no effect everywhere.
+/// The table, with keys that have no effect in some modes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FrontendLimits {
     pub(super) limits: Limits,
@@ -18,7 +18,7 @@ pub(crate) struct FrontendLimits {
     pub(crate) requests: ParsedRate,
 }
 
-/// How many requests one source may send, at a frontend or a route.
+/// Request rate limit of a source, for a frontend or a route.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ParsedRate {
     per_source: Option<Placed<u32>>,
@@ -26,17 +26,17 @@ pub(crate) struct ParsedRate {
 }
 
 impl FrontendLimits {
-    /// Whether sources are counted.
+    /// Whether there is a limit for each source.
     pub(crate) fn are_per_source(&self) -> bool {
         self.limits.are_per_source()
     }
 }
 
-/// Most connections a second that can be set: a nanosecond is the shortest time between two.
+/// Highest connection rate that can be set: the shortest interval is a nanosecond.
 const MAX_RATE: u32 = 1_000_000;
 
 impl ParsedRate {
-    /// Reads the keys of a table.
+    /// Reads the keys from a table.
     pub(super) fn read(table: &mut TomlTable<'_>, report: &Report<'_>) -> ParsedRate {
         let per_source = table.optional("requests_per_source", integer(1..=MAX_RATE));
         let burst = table.optional("request_burst", integer(1..=MAX_RATE));
@@ -46,12 +46,12 @@ impl ParsedRate {
         ParsedRate { per_source, burst }
     }
 
-    /// Where the keys stand that are there.
+    /// Places of the keys that are set.
     pub(crate) fn places(&self) -> impl Iterator<Item = &Place> {
         [&self.per_source, &self.burst].into_iter().flatten().map(|found| &found.place)
     }
 
-    /// Whether there is a limit.
+    /// Whether a limit is set.
     pub(super) fn is_set(&self) -> bool {
         self.per_source.is_some()
     }
@@ -62,7 +62,8 @@ impl ParsedRate {
     }
 }
 
-/// Reads the table. `routes_limit`: a route of the frontend has a limit of its own for sources.
+/// Reads the table. `routes_limit`: a route of the frontend has a rate limit of its own for
+/// sources.
 pub(super) fn read(mut table: TomlTable<'_>, routes_limit: bool, report: &Report<'_>) -> FrontendLimits {
     let default = Limits::default();
     let connections = table.optional("connections_per_source", integer(1..=u32::MAX));
@@ -97,7 +98,7 @@ pub(super) fn read(mut table: TomlTable<'_>, routes_limit: bool, report: &Report
     FrontendLimits { limits, first_byte_timeout, requests }
 }
 
-/// What a reload changes.
+/// Log text of the differences.
 pub(super) fn changes(old: &Limits, new: &Limits) -> Vec<String> {
     let Limits {
         connections_per_source,
@@ -125,7 +126,7 @@ pub(super) fn changes(old: &Limits, new: &Limits) -> Vec<String> {
     changes.into_iter().flatten().map(|change| format!("limits.{change}")).collect()
 }
 
-/// How `convey check` shows the limits of one source.
+/// Limits of one source in `convey check`.
 pub(super) fn describe(frontend: &FrontendConfig, _: &[Mode]) -> String {
     let limits = &frontend.limits;
     let connections = limits.connections_per_source.map(|most| format!("{most} connections"));
@@ -135,7 +136,7 @@ pub(super) fn describe(frontend: &FrontendConfig, _: &[Mode]) -> String {
     if parts.is_empty() { String::new() } else { format!("; a source has {}", parts.join(", ")) }
 }
 
-/// How many requests one source may send.
+/// Text of a request rate limit.
 pub(super) fn requests(rate: RequestRate) -> String {
     format!("{} requests a second", rate.per_source)
 }

@@ -11,7 +11,7 @@ use crate::reader::join;
 use convey_model::{Interface, Listen, Mode, Protocol};
 
 impl HostCheck<'_> {
-    /// Reports keys that have no effect, or no place, in the mode of a frontend.
+    /// Reports keys that have no effect in the mode of a frontend, or are not allowed there.
     pub(crate) fn frontend(&self, frontend: &ParsedFrontend, mode: Mode) {
         self.first_byte(frontend, mode);
         self.requests(frontend, mode);
@@ -28,8 +28,9 @@ impl HostCheck<'_> {
         self.one_family(frontend, mode);
     }
 
-    /// Limits of single clients: packet modes count clients roughly, which will do for a share of what there is, and not for a
-    /// number. In DSR strangers make up all that opens a flow, in any client's name.
+    /// Reports limits of single clients. Packet modes count clients approximately, which is enough
+    /// for a share of the table, but not for a number. In DSR anyone can forge the packets that
+    /// open a flow, with any client's address.
     fn of_single_clients(&self, frontend: &ParsedFrontend, mode: Mode) {
         let some_modes = frontend.keys.of_some_modes().into_iter();
         let limit = some_modes.filter_map(|(place, only)| (only == OnlyIn::Proxied).then_some(place));
@@ -40,8 +41,8 @@ impl HostCheck<'_> {
         }
     }
 
-    /// A PROXY header stands between the handshake and the first byte. Packet modes neither begin connections nor change what
-    /// they carry.
+    /// Reports PROXY headers. A PROXY header comes between the handshake and the first byte, and
+    /// packet modes neither open connections nor change their payload.
     fn no_headers(&self, frontend: &ParsedFrontend, mode: Mode) {
         let backend = frontend.keys.backend.as_ref().and_then(|name| self.backends.get(&*name.value));
         let accept =
@@ -57,7 +58,8 @@ impl HostCheck<'_> {
         }
     }
 
-    /// The mode may be another one than that of the file: then it goes without routes, and with a backend.
+    /// Checks routes and backend. The mode of the command line may be another one than that of the
+    /// file: without routes a backend is required.
     fn requests(&self, frontend: &ParsedFrontend, mode: Mode) {
         requests(frontend, mode, self.report);
         sni::check(frontend, mode, self.report);
@@ -67,7 +69,8 @@ impl HostCheck<'_> {
         }
     }
 
-    /// Only where connections are proxied there is a first byte to wait for.
+    /// Reports `first_byte_timeout` in packet modes and for UDP: only proxied TCP connections have
+    /// a first byte to wait for.
     fn first_byte(&self, frontend: &ParsedFrontend, mode: Mode) {
         let Some(timeout) = &frontend.limits.first_byte_timeout else { return };
         if mode.forwards_packets() {
@@ -104,7 +107,7 @@ impl HostCheck<'_> {
             );
             self.report.error(&vip.place, message);
         }
-        // Else convey adds the address itself.
+        // Otherwise convey adds the address itself.
         let is_announced = self.file.announce.as_ref().is_some_and(|announce| {
             self.network.interfaces.iter().any(|interface| interface.name == announce.config.interface)
         });
@@ -113,7 +116,7 @@ impl HostCheck<'_> {
         }
     }
 
-    /// Packets keep their family: an address must have a server of its own family.
+    /// Checks that every address has a server of its own family: packets keep their family.
     fn one_family(&self, frontend: &ParsedFrontend, mode: Mode) {
         let Some(first) = frontend.listen.first().map(|first| first.value.ip()) else { return };
         if mode.is_dsr() && frontend.backends().all(|name| self.has_tunnel(&name.value)) {
@@ -136,7 +139,7 @@ impl HostCheck<'_> {
         }
     }
 
-    /// The addresses that could be meant instead of `ip`.
+    /// Addresses of this host that could be meant instead of `ip`.
     fn addresses(&self, ip: IpAddr) -> String {
         let of = |interface: &Interface| -> Vec<String> {
             let is_usable = |own: &&IpAddr| can_be_reached(**own) && is_like(**own, ip);
@@ -146,14 +149,14 @@ impl HostCheck<'_> {
         or_none(&self.network.interfaces.iter().flat_map(of).collect::<Vec<_>>())
     }
 
-    /// Warns of an address that no interface has.
+    /// Warning about an address that no interface has.
     pub(crate) fn on_no_interface(&self, ip: IpAddr) -> String {
         let interfaces = self.network.interfaces;
         let on_the_way = (self.network.hop_to)(ip).map(|hop| hop.interface);
         let on_the_way = interfaces.iter().find(|i| Some(i.index) == on_the_way && carries_packets(i));
         let device = on_the_way.or_else(|| interfaces.iter().find(|i| carries_packets(i)));
         let device = device.map_or("INTERFACE", |interface| interface.name.as_str());
-        // Without it an IPv6 address is not there before the kernel has asked whether it is another's.
+        // Without `nodad`, an IPv6 address works only after duplicate address detection.
         let add = match ip {
             IpAddr::V4(_) => format!("ip addr add {ip}/32 dev {device}"),
             IpAddr::V6(_) => format!("ip -6 addr add {ip}/128 dev {device} nodad preferred_lft 0"),

@@ -1,4 +1,4 @@
-//! `sni` and `alpn` of a route: the TLS connections that it is for (proxy mode).
+//! `sni` and `alpn` of a route: the TLS connections that it matches (proxy mode).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,25 +14,25 @@ use crate::values::{found, not_allowed};
 use convey_http_core::HostPattern;
 use convey_model::{Mode, Protocol, SniRouteConfig};
 
-/// The keys of a route that are for proxy mode alone.
+/// Keys of a route for proxy mode only.
 const KEYS: [&str; 2] = ["sni", "alpn"];
 
-/// Most bytes of a protocol's name: its length has one byte (RFC 7301 3.1).
+/// Longest name of a protocol in bytes: its length field has one byte (RFC 7301 3.1).
 const MAX_PROTOCOL: usize = 255;
 
-/// What a connection has to ask for.
+/// Server names and protocols that a connection must request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ParsedSni {
-    /// Where the keys stand that are there.
+    /// Places of the keys that are set.
     pub(crate) keys: Vec<Place>,
     hosts: Vec<Placed<Written<HostPattern>>>,
     alpn: Vec<Placed<String>>,
-    /// Whether both are as they should be.
+    /// Whether both keys are valid.
     is_right: bool,
 }
 
 impl ParsedSni {
-    /// Reads it of the table of a route.
+    /// Reads the keys from the table of a route.
     pub(super) fn read(table: &mut TomlTable<'_>) -> ParsedSni {
         let keys: Vec<Place> = KEYS.iter().filter_map(|key| table.place_of(key)).collect();
         let [is_by_host, is_by_protocol] = KEYS.map(|key| table.has(key));
@@ -41,7 +41,8 @@ impl ParsedSni {
         ParsedSni { keys, hosts, alpn, is_right }
     }
 
-    /// A route for each name with each protocol, and where the name stands, or else the protocol.
+    /// Routes for each name with each protocol, with the place of the name, or else of the
+    /// protocol.
     pub(crate) fn routes<'a>(
         &'a self,
         backend: &'a str,
@@ -64,12 +65,13 @@ impl ParsedSni {
     }
 }
 
-/// Each of them, or once none if there is none.
+/// Each item, or one `None` if there are no items.
 fn optional<T>(all: &[T]) -> Vec<Option<&T>> {
     if all.is_empty() { vec![None] } else { all.iter().map(Some).collect() }
 }
 
-/// Reports the keys of routes that another mode has, routes of modes without any, and what no connection could reach.
+/// Reports keys of routes for another mode, routes in modes without routes, and routes that no
+/// connection can reach.
 pub(crate) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
     match mode {
         Mode::Http => frontend.http.routes.iter().for_each(|route| of_requests(route, report)),
@@ -82,7 +84,7 @@ pub(crate) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) 
     }
 }
 
-/// Whether it has to have a backend of its own, whatever its routes say.
+/// Whether the frontend needs a backend of its own.
 pub(crate) fn needs_backend(frontend: &ParsedFrontend, mode: Mode) -> bool {
     match mode {
         Mode::Http => false,
@@ -114,7 +116,7 @@ fn of_connections(frontend: &ParsedFrontend, report: &Report<'_>) {
             let message = "needs mode = \"http\"; in proxy mode routes go by sni and alpn";
             report.error(place, message);
         }
-        // A misspelt key may be either.
+        // A misspelt key may be `sni` or `alpn`.
         let says_nothing = route.sni.keys.is_empty() && route.http_keys.is_empty();
         if says_nothing && route.pattern().is_some() {
             let rest = match &frontend.keys.backend {
@@ -127,7 +129,7 @@ fn of_connections(frontend: &ParsedFrontend, report: &Report<'_>) {
     unreachable(&frontend.http.routes, report);
 }
 
-/// Two routes for the same connections.
+/// Reports two routes for the same connections.
 fn unreachable(routes: &[ParsedRoute], report: &Report<'_>) {
     let mut first: HashMap<(HostPattern, Option<String>), &Place> = HashMap::new();
     for (place, route) in routes.iter().flat_map(ParsedRoute::sni_routes) {
@@ -141,7 +143,7 @@ fn unreachable(routes: &[ParsedRoute], report: &Report<'_>) {
     }
 }
 
-/// What a reload changes: routes that come, go and lead elsewhere.
+/// Routes that were added, removed, or lead to another backend.
 pub(super) fn changes(old: &[SniRouteConfig], new: &[SniRouteConfig]) -> Vec<String> {
     let changes = pair(old, new, |a, b| a.name == b.name).into_iter().filter_map(|routes| match routes {
         (None, Some(after)) => Some(format!("+ route {} to backend {}", after.name, after.backend)),
@@ -168,7 +170,7 @@ fn name(value: &DeValue<'_>) -> Result<Written<HostPattern>, String> {
     host_pattern(value)
 }
 
-/// The name of a protocol within TLS (ALPN), also of a frontend's `tls.alpn`.
+/// Parses the name of a protocol within TLS (ALPN), also for a frontend's `tls.alpn`.
 pub(super) fn protocol(value: &DeValue<'_>) -> Result<String, String> {
     let allowed = "the name of a protocol as clients offer it, such as h2, http/1.1 or acme-tls/1";
     let is_name = |text: &&str| (1..=MAX_PROTOCOL).contains(&text.len()) && !text.contains(char::is_control);

@@ -1,4 +1,4 @@
-//! `[frontends.NAME.tls]`: certificates, and how clients shake hands.
+//! `[frontends.NAME.tls]`: certificates, and TLS with clients.
 
 mod changes;
 mod checks;
@@ -22,20 +22,20 @@ use convey_tls::{Certificate, CertificateFault, TlsAcceptor, TlsFault};
 /// Most certificates of a folder.
 const MAX_CERTIFICATES: usize = 10_000;
 
-/// The table, and where its keys stand.
+/// The table, with the places of its keys.
 #[derive(Debug, Clone)]
 pub(crate) struct ParsedTls {
     pub(crate) place: Place,
-    /// Whether it has the certificates that convey orders.
+    /// Whether the frontend uses the certificates that convey orders.
     pub(crate) acme: bool,
-    /// With the protocols of mode `http`, unless it says others.
+    /// Settings; in mode `http` the default protocols apply unless `alpn` is set.
     tls: FrontendTls,
-    /// The protocols that it says.
+    /// Protocols from the file.
     pub(crate) alpn: Option<Vec<Placed<String>>>,
     pub(crate) http3: Option<Placed<bool>>,
 }
 
-/// What is asked of clients.
+/// Policy for client certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClientCertificate {
     Required,
@@ -53,7 +53,7 @@ impl ClientCertificate {
     }
 }
 
-/// A pair of files as they were read, and where the file names them.
+/// A pair of files with their content, and their place in the configuration.
 struct ReadPair {
     pair: CertificatePair,
     chain_place: Place,
@@ -126,7 +126,8 @@ fn handshake_timeout(table: &mut TomlTable<'_>) -> Duration {
     table.or("handshake_timeout", FrontendTls::HANDSHAKE_TIMEOUT, seconds(MILLISECOND))
 }
 
-/// Whether the frontend has certificates that convey orders: where it names none, or says so.
+/// Whether the frontend uses certificates that convey orders: if it names no certificates, or sets
+/// `acme`.
 fn takes_of_acme<'a>(
     table: &mut TomlTable<'_>,
     acme: Option<&'a ParsedAcme>,
@@ -146,7 +147,8 @@ fn takes_of_acme<'a>(
     acme.filter(|_| wants)
 }
 
-/// Those that convey has ordered. One that cannot be used is ordered anew, and keeps nobody from serving.
+/// Pairs that convey has ordered. An unusable one is ordered again, and does not stop the frontend
+/// from serving.
 fn of_acme(acme: &ParsedAcme, place: &Place, report: &Report<'_>) -> Vec<ReadPair> {
     let provider = rustls::crypto::ring::default_provider();
     let mut pairs = Vec::new();
@@ -167,7 +169,7 @@ fn of_acme(acme: &ParsedAcme, place: &Place, report: &Report<'_>) -> Vec<ReadPai
     pairs
 }
 
-/// The pairs of the files and of the folder that the table names.
+/// Pairs of the files and of the folder in the table.
 fn pairs(table: &mut TomlTable<'_>, report: &Report<'_>) -> Vec<ReadPair> {
     let folder = table.optional("certificate_dir", string);
     let chains = table.any_number("certificate", string);
@@ -192,7 +194,8 @@ fn pairs(table: &mut TomlTable<'_>, report: &Report<'_>) -> Vec<ReadPair> {
     pairs
 }
 
-/// The pairs of a folder, by name: `NAME.pem` or `NAME.crt`, and the key in `NAME.key` or in the same file.
+/// Pairs of a folder, sorted by name: `NAME.pem` or `NAME.crt`, and the key in `NAME.key` or in the
+/// same file.
 fn of_folder(folder: &str, place: &Place, report: &Report<'_>) -> Vec<ReadPair> {
     let Some(names) = report.list_folder(place, folder) else { return Vec::new() };
     let is_chain = |name: &&String| {
@@ -225,8 +228,8 @@ fn of_folder(folder: &str, place: &Place, report: &Report<'_>) -> Vec<ReadPair> 
     pairs
 }
 
-/// A pair of a folder, for a reload: in place of one that cannot be used it has the one before. `None`: there was none, and it is left
-/// out.
+/// Pair of a folder, for a reload: an unusable one is replaced by the previous pair. `None` if
+/// there was no previous pair: it is left out.
 fn usable_pair(
     (chain, key): (&str, &str),
     place: &Place,
@@ -265,7 +268,7 @@ fn pair(chain: (&str, &Place), key: (&str, &Place), report: &Report<'_>) -> Opti
     Some(ReadPair { pair, chain_place: chain.1.clone(), key_place: key.1.clone() })
 }
 
-/// Reads a chain and its key, as they are named.
+/// Reads a chain and its key, and keeps the names of the files.
 pub(crate) fn read_pair(
     chain: &Placed<String>,
     key: &Placed<String>,
@@ -287,7 +290,8 @@ fn client_ca(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<ClientCa>
     Some(ClientCa { path, certificates: certificates.into(), is_required })
 }
 
-/// Early data goes on from an earlier session over HTTP/3, and nobody has looked at the client's certificate again.
+/// Reports settings that early data lacks or excludes: it resumes an earlier session over HTTP/3,
+/// without a new check of the client's certificate.
 fn check_early_data(tls: &FrontendTls, place: &Place, report: &Report<'_>) {
     if !tls.http3 {
         report.error(place, "needs http3 = true: convey takes early data over HTTP/3 alone");
@@ -298,7 +302,7 @@ fn check_early_data(tls: &FrontendTls, place: &Place, report: &Report<'_>) {
     }
 }
 
-/// Reports what a handshake would fail with.
+/// Reports settings that would make every handshake fail.
 fn check(tls: &FrontendTls, pairs: &[ReadPair], place: &Place, report: &Report<'_>) {
     let fault = match TlsAcceptor::new(tls, None) {
         Ok(_) => return,

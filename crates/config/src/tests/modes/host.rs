@@ -1,4 +1,4 @@
-//! Addresses, interfaces and servers of packet modes, held against what the host has.
+//! Addresses, interfaces and servers of packet modes, compared with those of the host.
 
 use super::*;
 

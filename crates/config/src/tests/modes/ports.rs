@@ -4,7 +4,7 @@ use super::*;
 
 const KEPT: &str = "a server without a port has the frontend's";
 
-/// How a server is written that has the port of its frontend.
+/// An address without a port gives a server the port of its frontend.
 #[test]
 fn a_server_without_a_port_suits_every_mode_and_every_range() {
     let kept = GOOD.replace("10.0.0.2:80", "10.0.0.2") + "[backends.web.health_check]\nport = 80\n";

@@ -1,4 +1,4 @@
-//! Tunnels of backends, held against their frontends and servers.
+//! Tunnels of backends, compared with their frontends and servers.
 
 use super::*;
 

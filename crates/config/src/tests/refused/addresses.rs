@@ -1,4 +1,4 @@
-//! Addresses, ports and names that are wrong in themselves, or clash.
+//! Invalid or conflicting addresses, ports and names.
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn a_server_address_is_that_of_one_machine() {
     }
 }
 
-/// The end of such an address could be meant as the port.
+/// The end of an IPv6 address without brackets could be meant as the port.
 #[test]
 fn an_ipv6_address_without_a_port_is_in_brackets_too() {
     for (value, meant) in [("2001:db8::2", "[2001:db8::2]:PORT"), ("2001:db8::2:80", "[2001:db8::2]:80")] {

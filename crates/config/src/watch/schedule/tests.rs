@@ -57,7 +57,7 @@ impl Clock {
         looks
     }
 
-    /// The time until whole files are checked next, and the files; `None`: only polls are due.
+    /// Time until the next checks of whole files, and these files; `None` if only polls are due.
     fn next_looks(&mut self) -> Option<(Duration, Vec<FileId>)> {
         let start = self.now;
         loop {
@@ -293,8 +293,8 @@ fn idle_files_are_polled_at_the_same_time() {
 }
 
 proptest! {
-    /// Whatever happens, the thread sleeps between two checks, and the last change of each file is
-    /// checked in the end.
+    /// After any sequence of events, the thread sleeps between two checks, and the last change of
+    /// each file is checked in the end.
     #[test]
     fn last_change_of_each_file_is_looked_at(
         events in prop::collection::vec((0..3_usize, 0..6_usize, 0..4_000_u64), 0..60),

@@ -1,10 +1,11 @@
-//! What a reload changes about the requests of a frontend.
+//! Log text of the differences in the requests of a frontend.
 
 use crate::diff::{change, or, pair};
 use convey_http_core::{CompressionRules, FieldRules, PathView};
 use convey_model::{ErrorPage, ErrorPages, HeaderRules, HttpConfig, Redirect, RequestRate, RouteConfig};
 
-/// What changes, as in the line of the frontend. Of a frontend that is not in mode `http` the line says the mode.
+/// Differences, in the format of the frontend's line. If one of the configurations is not in mode
+/// `http`, that line names the modes.
 pub(crate) fn changes(old: Option<&HttpConfig>, new: Option<&HttpConfig>) -> Vec<String> {
     let none = HttpConfig::default();
     let (old, new) = (old.unwrap_or(&none), new.unwrap_or(&none));
@@ -45,7 +46,7 @@ pub(crate) fn changes(old: Option<&HttpConfig>, new: Option<&HttpConfig>) -> Vec
     changes
 }
 
-/// The pages that come, go and say something else.
+/// Error pages that were added, removed or changed.
 fn page_changes(old: &ErrorPages, new: &ErrorPages) -> Vec<String> {
     let told = ErrorPages::STATUSES.into_iter().filter_map(|status| {
         let (before, after) = (old.get(status), new.get(status));
@@ -57,7 +58,7 @@ fn page_changes(old: &ErrorPages, new: &ErrorPages) -> Vec<String> {
     told.collect()
 }
 
-/// How fast one source may send requests.
+/// Differences in the request rate limit of sources.
 fn rate_changes(whose: &str, old: Option<RequestRate>, new: Option<RequestRate>) -> Vec<String> {
     let rate = |rate: Option<RequestRate>| or(rate.map(|rate| rate.per_source), "none");
     let burst = |rate: Option<RequestRate>| or(rate.and_then(|rate| rate.burst), "automatic");
@@ -102,7 +103,7 @@ fn header_changes(whose: &str, old: &HeaderRules, new: &HeaderRules) -> Vec<Stri
     told.collect()
 }
 
-/// The values may be secrets.
+/// Differences in header rules, without values, which may be secrets.
 fn field_changes(what: &str, old: &FieldRules, new: &FieldRules) -> Option<String> {
     let shown = |rules: &FieldRules| match rules.is_empty() {
         true => "none".to_owned(),

@@ -1,11 +1,11 @@
-//! How `convey check` shows what a frontend does with requests.
+//! Text of `convey check` about the requests of a frontend.
 
 use super::super::limits::requests;
 use crate::diff::list;
 use convey_http_core::{FieldRules, PathView};
 use convey_model::{FrontendConfig, HeaderRules, HttpConfig, HttpLimits, RouteCompression, RouteConfig};
 
-/// What a frontend does with requests.
+/// Settings of a frontend for requests.
 pub(crate) fn describe(frontend: &FrontendConfig, http: &HttpConfig) -> String {
     let believed = match &frontend.trusted_proxies[..] {
         [] => String::new(),
@@ -22,7 +22,7 @@ pub(crate) fn describe(frontend: &FrontendConfig, http: &HttpConfig) -> String {
     format!("{believed}{forwarded}{traces}{paths}{headers}{limits}{pages}{compressed}")
 }
 
-/// The row of a route.
+/// Row of a route.
 pub(crate) fn route_row(route: &RouteConfig) -> [String; 4] {
     let path = route.rewrite_path.as_ref().map(|path| format!(", path becomes {path}"));
     let host = route.rewrite_host.as_ref().map(|host| format!(", host becomes {host}"));
@@ -36,7 +36,7 @@ pub(crate) fn route_row(route: &RouteConfig) -> [String; 4] {
     [format!("  route {}", route.name), String::new(), String::new(), to]
 }
 
-/// The headers that change; nothing if none does.
+/// Names of changed headers; empty if there are none.
 fn headers(rules: &HeaderRules) -> String {
     let of = |what: &str, rules: &FieldRules| match rules.is_empty() {
         true => String::new(),
@@ -45,7 +45,7 @@ fn headers(rules: &HeaderRules) -> String {
     of("request", &rules.request) + &of("response", &rules.response)
 }
 
-/// The limits of requests that are not the usual ones.
+/// Request limits other than the defaults.
 fn http_limits(limits: &HttpLimits) -> String {
     let all = limits.named().into_iter().zip(HttpLimits::default().named());
     let set = all.filter(|(one, usual)| one != usual).map(|((name, value), _)| format!("{name} {value}"));

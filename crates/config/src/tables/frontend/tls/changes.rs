@@ -1,11 +1,11 @@
-//! What a reload changes about the TLS of a frontend, and how `convey check` shows it.
+//! Log text of the differences in a frontend's TLS, and its text in `convey check`.
 
 use std::path::Path;
 
 use crate::diff::{change, duration, list_or, or, pair};
 use convey_model::{CertificatePair, ClientCa, FrontendConfig, FrontendTls};
 
-/// What a reload changes.
+/// Log text of the differences.
 pub(crate) fn changes(old: Option<&FrontendTls>, new: Option<&FrontendTls>) -> Vec<String> {
     let (old, new) = match both(old, new) {
         Ok(both) => both,
@@ -47,13 +47,13 @@ pub(crate) fn changes(old: Option<&FrontendTls>, new: Option<&FrontendTls>) -> V
     changes.into_iter().map(|change| format!("tls.{change}")).collect()
 }
 
-/// Both, or whether TLS is switched on or off.
+/// Both values, or a text that TLS is switched on or off.
 pub(crate) fn both<'a, T>(old: Option<&'a T>, new: Option<&'a T>) -> Result<(&'a T, &'a T), Option<String>> {
     let is_on = |tls: Option<&T>| if tls.is_some() { "on" } else { "off" };
     old.zip(new).ok_or_else(|| change("tls", is_on(old), is_on(new)))
 }
 
-/// The pairs that come, go and have become others.
+/// Certificates that were added, removed or renewed.
 pub(crate) fn certificate_changes(old: &[CertificatePair], new: &[CertificatePair]) -> Vec<String> {
     let name = |path: &Path| format!("certificate {}", path.display());
     let told =
@@ -76,7 +76,7 @@ fn ca(ca: Option<&ClientCa>) -> String {
     or(named, "none")
 }
 
-/// How `convey check` shows it.
+/// Text for `convey check`.
 pub(crate) fn describe(frontend: &FrontendConfig) -> String {
     let Some(tls) = &frontend.tls else { return String::new() };
     let certificates = match tls.certificates.len() {

@@ -1,11 +1,11 @@
-//! Checks of what TLS of a frontend fits its mode. Pure.
+//! Checks of a frontend's TLS settings against its mode. Pure.
 
 use super::super::{ParsedFrontend, ParsedTls};
 use crate::problem::Report;
 use convey_model::{Mode, Protocol};
 use convey_tls::TlsAcceptor;
 
-/// Packets pass as they are, and datagrams have no TLS of their own here. In mode `http` requests are all that is spoken within.
+/// Reports TLS in packet modes and for datagrams, and protocols other than HTTP in mode `http`.
 pub(crate) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
     let Some(tls) = &frontend.tls else { return };
     if mode.forwards_packets() {
@@ -27,7 +27,7 @@ pub(crate) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) 
     http3(frontend, tls, mode, report);
 }
 
-/// Its clients come over UDP, where nobody says in a PROXY header for whom.
+/// Reports HTTP/3 where it is impossible: its clients use UDP, which has no PROXY headers.
 fn http3(frontend: &ParsedFrontend, tls: &ParsedTls, mode: Mode, report: &Report<'_>) {
     let Some(http3) = tls.http3.as_ref().filter(|http3| http3.value) else { return };
     if !mode.is_http() {
