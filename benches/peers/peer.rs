@@ -40,7 +40,7 @@ pub(crate) enum Peer {
     ConveyHttp2,
     /// convey with a feature switched on.
     With(Feature),
-    /// convey in mode dsr, with servers that have the VIP.
+    /// convey in mode dsr with another delivery, whose servers have the VIP.
     Delivering(Delivery),
     Haproxy,
     /// HAProxy with `option splice-auto`.

@@ -1,5 +1,5 @@
-//! Time for which clients are sent to a dead server: one of two in a backend of its own, among all
-//! others.
+//! Time for which clients are sent to a dead server. The server is one of two in a backend of its
+//! own, among all other backends.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};

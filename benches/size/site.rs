@@ -1,4 +1,5 @@
-//! A site of many servers: two network namespaces, convey in one, nginx for all addresses of the servers in the other.
+//! A site of many servers: two network namespaces, convey in one, nginx for all addresses of the
+//! servers in the other.
 
 use std::fmt::Write;
 use std::fs;

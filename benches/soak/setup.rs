@@ -56,7 +56,8 @@ fn server(backend: &str, name: &str, addr: impl std::fmt::Display, lines: &str) 
     format!("[backends.{backend}.servers.{name}]\naddr = \"{addr}\"\n{lines}\n")
 }
 
-/// Whether the usual configuration runs with all servers of the name, and every gauge of connections is at 0.
+/// Whether the usual configuration runs with all servers of the name, and every gauge of
+/// connections is at 0.
 pub(crate) fn is_at_rest(lab: &Loopback, stats: &Value) -> bool {
     fn idle(value: &Value) -> bool {
         match value {

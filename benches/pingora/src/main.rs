@@ -1,6 +1,8 @@
-//! Reverse proxy made of the pingora crates, for `cargo bench --bench peers -- http --pingora
-//! BINARY`. Servers take turns, connections to them are kept, and each core has a thread. HTTP/1.1
-//! and cleartext HTTP/2 share one address.
+//! Reverse proxy made of the pingora crates, as a peer of the benchmark
+//! `cargo bench --bench peers -- http --pingora BINARY`.
+//!
+//! Servers take turns, connections to them are kept, and each core has a thread. HTTP/1.1 and
+//! cleartext HTTP/2 share one address.
 //!
 //!     pingora-peer LISTEN SERVER...
 

@@ -1,4 +1,4 @@
-//! `[announce]`: addresses that convey puts on an interface while it can serve.
+//! `[announce]`: addresses that convey adds to an interface while it can serve.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -33,7 +33,7 @@ pub(super) const TOP_LEVEL: [&str; 14] = [
     "timeouts",
 ];
 
-/// Most syntax errors that are reported of an included file that is no configuration.
+/// Most syntax errors that are reported for an included file that is not a configuration.
 const MAX_FOREIGN_ERRORS: usize = 3;
 
 /// All texts merged into one table.
@@ -123,7 +123,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// Whether the table of an included file has no key of a configuration.
+/// Whether an included file has no key of a configuration.
 fn is_foreign(table: &DeTable<'_>) -> bool {
     !table.keys().any(|key| TOP_LEVEL.contains(&key.get_ref().as_ref()))
 }

@@ -92,7 +92,7 @@ pub(crate) fn read_key(path: &Path) -> io::Result<Vec<u8>> {
 /// left out.
 ///
 /// # Errors
-/// It cannot be read, or is no folder.
+/// The folder cannot be read, or the path is not a folder.
 pub(crate) fn list(path: &Path) -> io::Result<Vec<u8>> {
     with_rights(|| list_plainly(path))
 }

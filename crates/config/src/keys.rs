@@ -2,26 +2,29 @@
 //!
 //! # Layout
 //!
-//! - `keys` has the macro [`keys!`], which makes the code of a table out of the list of its keys.
-//! - `tables` has a file for each table: `tables/backend.rs` is `[backends.NAME]`, and `tables/backend/` are the tables
-//!   below it. Such a file has the keys, their defaults, their checks, their differences (what a reload reports) and
-//!   their description (what `convey check` prints).
-//! - `reference` writes `docs/reference/keys.md` and `config.toml` out of the same lists.
-//! - `file` has the whole file, `validate` and `mode` the checks between several tables.
-//! - Tables that have no such list yet are in `file/`, `diff/` and `describe`, and their rows in `reference/*.in`.
+//! - `keys` has the macro [`keys!`], which generates the code of a table from the list of its keys.
+//! - `tables` has a file for each table: `tables/backend.rs` is `[backends.NAME]`, and
+//!   `tables/backend/` has the tables below it. Such a file has the keys, their defaults, their
+//!   checks, their differences (for the log of a reload) and their description (for
+//!   `convey check`).
+//! - `reference` generates `docs/reference/keys.md` and `config.toml` from these lists.
+//! - `file` has the whole file, `validate` and `mode` have the checks between several tables.
+//! - Tables without a list are in `file/`, `diff/` and `describe`, and their rows in
+//!   `reference/*.in`.
 //!
 //! # A new key
 //!
-//! A key with one value takes four places:
+//! A key with one value needs four places in the code:
 //!
 //! 1. The field of the model, such as `BackendConfig`.
-//! 2. Its default beside that.
+//! 2. Its default beside the field.
 //! 3. The entry in the list of its table.
 //! 4. The default that the test `a_small_file_is_filled_up_with_defaults` expects.
 //!
-//! A field without an entry does not compile. `UPDATE_REFERENCE=1 cargo test -p convey-config reference` then writes the
-//! reference and the sample, and the tests of `tests/docs` try the example of the entry: whether its default is the
-//! default, its words and its range are right, and a reload applies it.
+//! A field without an entry does not compile. The command
+//! `UPDATE_REFERENCE=1 cargo test -p convey-config reference` then writes the reference and the
+//! sample. The tests in `tests/docs` check the entry: its default, its allowed values, its example,
+//! and that a reload applies it.
 
 mod shown;
 
@@ -39,30 +42,34 @@ pub(crate) enum OnlyIn {
 
 /// Generates the code of a table from the list of its keys.
 ///
-/// A table (or a part of one) is a struct of the model, such as `BackendConfig`. The list has an entry for each field:
+/// A table (or a part of one) is a struct of the model, such as `BackendConfig`. The list has an
+/// entry for each field:
 ///
 /// - `key "NAME" => FIELD: TYPE { ... }` is a key with one value. Its parts, in this order:
 ///     - `read`: the parser of the value, a function of `values`.
-///     - `unset`: for an optional field the word of the log for `None`.
+///     - `unset`: for an optional field, the word for `None` in the log.
 ///     - `reworded`: a pair of an older word that still works, and its new name.
 ///     - `only_in`: the modes that have the key, a variant of [`OnlyIn`].
-///     - `describe`: how `convey check` shows it, given the model and the modes that use it. Fragments are joined.
-///     - `kind`, `default`, `sample`, `example` (and `change`, unless a reload applies it): see `KeyDoc`.
+///     - `describe`: the text of `convey check`, given the model and the modes that use it.
+///       Fragments are joined.
+///     - `kind`, `default`, `sample`, `example` (and `change`, unless a reload applies it): see
+///       `KeyDoc`.
 /// - `list "NAME" => FIELD: TYPE { ... }` is a key with one value or several, with the same parts.
-/// - `also FIELD = VALUE, ... { ... }` are fields that other code reads: each with its value, and as a whole `changes`
-///   (what a reload reports), `describe`, and the `docs` of their keys.
+/// - `also FIELD = VALUE, ... { ... }` are fields that other code reads: each with its value, and
+///   together `changes` (the log text of a reload), `describe`, and the `docs` of their keys.
 ///
 /// The macro makes:
 ///
 /// - the struct, with a field for each `key` and `list`: the values of the file and their places;
 /// - `read`, which reads the keys of a table;
-/// - `model`, which makes the model of it. A key that the file lacks keeps its default;
+/// - `model`, which builds the model. A key that the file lacks keeps its default;
 /// - `changes`, the differences of two models, in the order of the entries;
 /// - `describe`, the fragments of `convey check`, in the order of the entries;
 /// - `of_some_modes`, the places of keys that only some modes have;
 /// - `DOCS`, the keys for the reference.
 ///
-/// `model` and `changes` name every field of the model, so that a new field does not compile before it has an entry.
+/// `model` and `changes` name every field of the model, so that a new field does not compile before
+/// it has an entry.
 macro_rules! keys {
     (
         $(#[$meta:meta])*

@@ -17,9 +17,11 @@ pub struct Privileges {
     pub drop_capabilities: bool,
     /// Whether no program that convey starts may gain privileges (`PR_SET_NO_NEW_PRIVS`).
     pub no_new_privileges: bool,
-    /// Whether the kernel refuses system calls that convey does not need. Needs `no_new_privileges`.
+    /// Whether the kernel refuses system calls that convey does not need. Needs
+    /// `no_new_privileges`.
     pub seccomp: bool,
-    /// Whether the kernel refuses files that convey does not need (Linux 5.13). Needs `no_new_privileges`.
+    /// Whether the kernel refuses files that convey does not need (Linux 5.13). Needs
+    /// `no_new_privileges`.
     pub landlock: bool,
 }
 

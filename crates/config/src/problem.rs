@@ -104,11 +104,11 @@ pub(super) struct Placed<T> {
     pub(super) place: Place,
 }
 
-/// Most problems that are reported: nobody fixes more at once, and finding the line of each scans
-/// the whole text.
+/// Most problems that are reported: a user fixes no more at once, and finding the line of each
+/// scans the whole text.
 const MAX_PROBLEMS: usize = 100;
 
-/// Collects problems while a file is read and checked.
+/// Collector of problems while a file is read and checked.
 pub(super) struct Report<'a> {
     texts: &'a Texts,
     /// For each text, the line of the first syntax error after which the parser cannot know what

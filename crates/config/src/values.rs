@@ -100,7 +100,7 @@ pub(super) fn seconds(min: Duration) -> impl Fn(&DeValue<'_>) -> Result<Duration
     }
 }
 
-/// Parses a value that is a name of a choice.
+/// Parses the name of one of `all` values.
 pub(super) fn choice<T: Copy>(
     all: &'static [T],
     name: impl Fn(T) -> &'static str,

@@ -68,7 +68,8 @@ pub fn watch(
     lists.set_watch(&shared);
     let in_thread = Arc::clone(&shared);
     std::thread::Builder::new().name("config-watch".to_owned()).spawn(move || {
-        // Certificates are read with the rights of the code that loads them. This thread only compares.
+        // Certificates are read with the rights of the code that loads them. This thread only
+        // compares.
         let _rights = RaisedRights::raise();
         WatchThread::new(in_thread, first.0, lists, brought_into).run(on_change);
     })?;

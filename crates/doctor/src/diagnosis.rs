@@ -15,8 +15,8 @@ pub struct Diagnosis {
     pub seen: String,
     /// Consequence of the fault.
     pub why: String,
-    /// Host to run the commands on, if it is another than the examined one: `server app1
-    /// (10.0.0.11)`.
+    /// Host to run the commands on, if it is not the examined one, such as
+    /// `server app1 (10.0.0.11)`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on: Option<String>,
     /// Commands that fix the fault, in order, as root. Without a known command, `why` names the

@@ -1,8 +1,9 @@
 //! Source NAT of this host that picks convey's SNAT ports for connections of containers, or of
 //! networks behind it.
 //!
-//! If such a connection goes to a server of passthrough, convey's guard drops the answers: they have
-//! the addresses and ports of answers to convey's clients. [`of_host`] lists the rules of the host,
+//! If such a connection goes to a server of passthrough, convey's guard drops the answers: they
+//! have the addresses and ports of answers to convey's clients. [`of_host`] lists the rules of the
+//! host,
 //! `judge` is pure.
 
 use std::collections::BTreeSet;
@@ -17,7 +18,7 @@ use convey_model::{FrontendConfig, Interface, Listen, Mode, NextHops, Protocol};
 use super::Diagnosis;
 use super::ruleset::{CollidingRule, JudgedPacket, OwnPorts, PacketEnd, Ruleset};
 
-/// Longest wait of a start for `nft` and `iptables-save`: hosts of Kubernetes have many rules.
+/// Longest wait for `nft` and `iptables-save` at the start: Kubernetes nodes have many rules.
 const LISTING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Most servers that are followed through the rules. A rule for a single server is rare.
@@ -26,8 +27,8 @@ const MAX_SERVERS: usize = 1024;
 /// Servers that a message names.
 const MAX_NAMED: usize = 4;
 
-/// Names the rules of this host that may pick convey's ports. A host that forwards nothing, or tracks
-/// no connections, has none.
+/// Names the rules of this host that may pick convey's ports. A host that forwards nothing, or
+/// tracks no connections, has none.
 pub fn of_host(config: &Config, snat_addresses: &[IpAddr], network: &NextHops) -> Vec<Diagnosis> {
     if !translates(config) {
         return Vec::new();
@@ -126,7 +127,7 @@ pub fn line(found: &Diagnosis) -> String {
     format!("{}. {}{mend}", found.seen, found.why)
 }
 
-/// The servers of passthrough, with the protocol of each frontend. Port 0: any.
+/// Servers of passthrough, with the protocol of each frontend. Port 0 means any.
 fn servers(config: &Config) -> BTreeSet<(SocketAddr, Protocol)> {
     let of_frontend = |frontend: &FrontendConfig| -> Vec<(SocketAddr, Protocol)> {
         let backends = frontend.backends().filter_map(|name| config.backend(name));

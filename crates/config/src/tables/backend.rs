@@ -252,7 +252,7 @@ keys! {
 }
 
 impl ParsedBackend {
-    /// Reads the table of a backend that these frontends use.
+    /// Reads the table of a backend, which these frontends use.
     pub(crate) fn read(
         name: String,
         mut table: TomlTable<'_>,

@@ -20,7 +20,7 @@ const MAX_WATCHED_FOLDERS: usize = 4_096;
 /// Folders that inotify watches.
 pub(super) struct WatchedFolders {
     watcher: Option<INotifyWatcher>,
-    /// The thread of `notify` has a copy: it is the only one once that thread has ended.
+    /// The thread of `notify` has a clone: a count of 1 shows that the thread has ended.
     thread: Arc<()>,
     watched: BTreeMap<PathBuf, InodeId>,
     /// Inodes of the watched folders.
@@ -38,7 +38,7 @@ pub(super) struct WatchOutcome {
 }
 
 impl WatchedFolders {
-    /// Begins without a folder. Without inotify, none can be watched.
+    /// Starts without folders. Without inotify, no folder can be watched.
     pub(super) fn new(shared: &Arc<WatchShared>) -> WatchedFolders {
         let (thread, watched, inodes) = (Arc::new(()), BTreeMap::new(), BTreeSet::new());
         let mut folders = WatchedFolders { watcher: None, thread, watched, inodes, has_warned: false };
@@ -100,7 +100,7 @@ impl WatchedFolders {
             self.warn(&format!("more than {MAX_WATCHED_FOLDERS} folders"));
             return false;
         }
-        // inotify reports a folder that is mounted twice by one of its paths alone.
+        // inotify reports a folder that is mounted twice under one of its paths only.
         if !self.is_running() || self.inodes.contains(&id) {
             return false;
         }
@@ -128,8 +128,8 @@ impl WatchedFolders {
         }
     }
 
-    /// Renews watches of folders that have ended without an event, for example because a file system
-    /// was unmounted. The other watches lose no event. A folder that was replaced is left to
+    /// Renews watches of folders that have ended without an event, for example because a file
+    /// system was unmounted. The other watches lose no event. A folder that was replaced is left to
     /// [`WatchedFolders::watch`].
     pub(super) fn renew(&mut self, folders: &BTreeMap<PathBuf, FolderToWatch>) {
         for path in folders.keys() {
@@ -144,7 +144,7 @@ impl WatchedFolders {
         }
     }
 
-    /// Ends the watches of a folder and of those below.
+    /// Ends the watches of a folder and of all folders below it.
     pub(super) fn forget(&mut self, path: &Path) {
         let below: Vec<PathBuf> =
             self.watched.keys().filter(|folder| folder.starts_with(path)).cloned().collect();

@@ -10,8 +10,8 @@ use crate::file::access;
 use crate::files::ReadFile;
 use crate::pairs_before::PairsBefore;
 
-/// The files that a configuration names (access lists, error pages, certificates), and folders of them. The code that loads the
-/// configuration lists them. Clones share one list.
+/// The files that a configuration names (access lists, error pages, certificates), and folders of
+/// them. The code that loads the configuration lists them. Clones share one list.
 #[derive(Debug, Clone, Default)]
 pub struct NamedFiles(Arc<Mutex<LastLoad>>);
 
@@ -32,8 +32,8 @@ struct LastLoad {
 type EntryCounts = BTreeMap<PathBuf, usize>;
 
 impl NamedFiles {
-    /// Sets all files of a configuration that was loaded. Returns the access lists that are empty now, with the numbers of their former
-    /// entries.
+    /// Sets all files of a configuration that was loaded. Returns the access lists that are empty
+    /// now, with the numbers of their former entries.
     pub fn set(&self, files: Vec<ReadFile>) -> BTreeMap<PathBuf, usize> {
         let count = |content: &Option<Vec<u8>>| {
             let text = String::from_utf8_lossy(content.as_deref().unwrap_or_default());
@@ -58,8 +58,8 @@ impl NamedFiles {
         });
     }
 
-    /// Sets the configuration and the files that it includes as they were read, also if something is
-    /// wrong with them.
+    /// Sets the configuration and the files that it includes as they were read, also if something
+    /// is wrong with them.
     pub fn set_texts(&self, texts: Vec<(PathBuf, Vec<u8>)>) {
         self.update(|last| last.texts = texts);
     }

@@ -17,11 +17,13 @@ use crate::include::{MAX_FILES, has_wildcards};
 /// Most symbolic links on the way to a file, as in Linux.
 const MAX_LINKS: u32 = 40;
 
-/// Time between two checks of a file of which inotify reports every change but a few: writes through
+/// Time between two checks of a file of which inotify reports every change but a few: writes
+/// through
 /// `mmap` or through another name of the file, and mounts over a folder.
 const LOCAL_POLL: Duration = Duration::from_secs(30);
 
-/// Time between two checks of a file of overlayfs: inotify reports no change of a lower layer.
+/// Time between two checks of a file of overlayfs: inotify does not report changes of a lower
+/// layer.
 const OVERLAY_POLL: Duration = Duration::from_secs(2);
 
 /// File systems (`statfs(2)`) that only this kernel changes: inotify reports it. On any other

@@ -10,7 +10,7 @@ use glob::{MatchOptions, Pattern};
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Quiet time after an event before its file is read: events of one save come together.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Events without a quiet time in between delay a look by this at most.
+/// Longest delay of a look by events without a quiet time in between.
 const MAX_BURST: Duration = Duration::from_secs(1);
 /// Idle time after which a file that is still open is read.
 const QUIET_WRITER: Duration = Duration::from_secs(3);
@@ -60,7 +60,7 @@ pub(super) struct LookSchedule {
     files: BTreeMap<FileId, FilePlan>,
     /// The files that a path belongs to.
     paths: HashMap<PathBuf, BTreeSet<FileId>>,
-    /// The files that include names of a folder by a pattern.
+    /// Files that include names of a folder by a pattern.
     listed: HashMap<PathBuf, Vec<(Pattern, FileId)>>,
     /// Files that a writer has open.
     writes: BTreeMap<PathBuf, OpenWrite>,
@@ -128,8 +128,8 @@ impl LookSchedule {
         self.forget_unwatched_writes();
     }
 
-    /// Sets the paths whose events concern a file, and how often it is polled while nothing happens.
-    /// In `listed` folders, events of all names that match concern it.
+    /// Sets the paths whose events concern a file, and how often it is polled while nothing
+    /// happens. In `listed` folders, events of all names that match concern it.
     pub(super) fn set_places(
         &mut self,
         id: FileId,
@@ -166,7 +166,7 @@ impl LookSchedule {
         }
     }
 
-    /// Has a file polled soon: it may have changed before its folder was watched.
+    /// Schedules a poll of a file soon: the file may have changed before its folder was watched.
     pub(super) fn poll_soon(&mut self, id: FileId, now: Duration) {
         if let Some(plan) = self.files.get_mut(&id) {
             plan.next_poll = plan.next_poll.min(now + LOOK_EVERY);
@@ -232,8 +232,8 @@ impl LookSchedule {
         self.report(ids, now);
     }
 
-    /// Has all files polled soon after a loss of events. Writers may be at work unseen: a poll reads
-    /// a file once its metadata stay the same.
+    /// Has all files polled soon after a loss of events. Writers may be at work unseen: a poll
+    /// reads a file once its metadata stay the same.
     pub(super) fn lost_events(&mut self, now: Duration) {
         for plan in self.files.values_mut() {
             plan.is_reported = false;
@@ -254,7 +254,8 @@ impl LookSchedule {
         true
     }
 
-    /// Ends the wait for the writer of a file. A burst that has waited for it begins anew.
+    /// Ends the wait for the writer of a file. If a burst has waited for the writer, the burst
+    /// starts again.
     fn end_write(&mut self, path: &Path, now: Duration) {
         let ended = self.writes.remove(path).is_some_and(|write| !write.is_endless);
         if ended
@@ -338,7 +339,7 @@ impl LookSchedule {
                 expired.push(path.clone());
             }
             (write.first, write.is_endless) = (now, true);
-            // A writer that is quiet is like one that has closed the file.
+            // A quiet writer counts as if it had closed the file.
             write.last + QUIET_WRITER > now
         });
         for path in expired {
@@ -354,8 +355,8 @@ impl LookSchedule {
         std::mem::take(&mut self.gone)
     }
 
-    /// Plans the next check of a file after one. An active file has changed lately, or is missing: it
-    /// is polled soon.
+    /// Plans the next check of a file after one. An active file has changed lately, or is missing:
+    /// it is polled soon.
     pub(super) fn looked(&mut self, id: FileId, is_active: bool, now: Duration) {
         if let Some(plan) = self.files.get_mut(&id) {
             let every = plan.poll_every;

@@ -111,8 +111,8 @@ impl WatchThread {
     }
 
     /// Watches the files that the configuration names now, and no longer those that it named. A
-    /// reload may have read a file while it was written: a file is checked soon if its loaded content
-    /// is not the known one.
+    /// reload may have read a file while it was written: a file is checked soon if its loaded
+    /// content is not the known one.
     fn follow(&mut self) {
         let LoadedFiles { named, mut contents } = self.named.take_loaded();
         let is_gone = |id: FileId, file: &WatchedFile| id != MAIN && !named.contains(&file.path);
@@ -153,7 +153,7 @@ impl WatchThread {
     fn find_places(&mut self, id: FileId) {
         let Some(file) = self.files.get(&id) else { return };
         let places = file.places();
-        // Events are of use as soon as a folder is watched.
+        // Events arrive as soon as a folder is watched.
         let every = places.poll_every();
         self.shared.with(|state, _| {
             state.schedule.set_places(id, places.paths.iter().cloned(), &places.listed, every);

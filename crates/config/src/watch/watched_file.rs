@@ -14,8 +14,8 @@ use crate::{files, include};
 const READING_LOOKS: u32 = 12;
 /// Number of looks with changing metadata after which a file is read all the same.
 const MAX_RESTLESS_LOOKS: u32 = 5;
-/// A file that is missing or empty for so many looks counts as a change. Some programs unlink or truncate it before they
-/// write it anew.
+/// Number of looks after which a missing or empty file counts as a change. Some programs unlink or
+/// truncate it before they write it anew.
 const ABSENT_LOOKS: u32 = 2;
 
 /// A file and its included files, as last seen.

@@ -1,4 +1,4 @@
-//! Connections that the kernel has accepted and convey has not. Pure.
+//! Connections that wait in accept queues: the kernel has accepted them, and convey has not. Pure.
 
 use std::net::SocketAddr;
 
@@ -11,13 +11,13 @@ pub struct AcceptQueue {
     pub at: SocketAddr,
     /// Name of the frontend.
     pub frontend: String,
-    /// Connections that wait.
+    /// Connections in the queue.
     pub waiting: u32,
-    /// `net.core.somaxconn`, the most that may wait.
+    /// Limit of the queue (`net.core.somaxconn`).
     pub most: u32,
 }
 
-/// A finding for the fullest queue of each frontend, if it is full.
+/// Findings for frontends with a full queue; each names the fullest one.
 pub(super) fn full(queues: &[AcceptQueue]) -> Vec<Diagnosis> {
     let mut full: Vec<&AcceptQueue> = queues.iter().filter(|queue| is_full(queue)).collect();
     full.sort_by_key(|queue| (&queue.frontend, std::cmp::Reverse(queue.waiting)));

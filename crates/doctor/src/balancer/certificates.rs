@@ -1,4 +1,4 @@
-//! Certificates that clients do not accept, and orders that fail. Pure.
+//! Certificates that clients do not accept, and ACME orders that fail. Pure.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -25,7 +25,7 @@ struct RunningCertificate {
     not_after: String,
 }
 
-/// Orders of the running convey.
+/// ACME orders of the running convey.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct RunningAcme {

@@ -19,8 +19,8 @@ pub(super) struct ArpFacts<'a> {
     pub(super) passed: &'a BTreeSet<String>,
 }
 
-/// VIPs on the wrong interface, without the addresses that convey announces: the file names the
-/// interface of these.
+/// Findings for VIPs on the wrong interface. Addresses that convey announces are left out: the file
+/// names their interface.
 pub(super) fn look(host: &Host<'_>, networks: &Networks, facts: &ArpFacts<'_>) -> Vec<Diagnosis> {
     let all = vips(host);
     let announced: BTreeSet<IpAddr> = host.config.announced().into_iter().collect();
@@ -69,7 +69,7 @@ fn diagnosis((vip, length): (IpAddr, u8), holder: &str, home: &str, is_reached: 
     let seen = format!("the VIP {vip} is on {holder}, and its network is on {home}");
     let (add, version) = match vip {
         IpAddr::V4(_) => (format!("ip addr add {vip}/32 dev {home}"), ""),
-        // Deprecated, so that this host does not take it for connections of its own.
+        // A deprecated address is not the source of this host's own connections.
         IpAddr::V6(_) => (format!("ip -6 addr add {vip}/128 dev {home} nodad preferred_lft 0"), "-6 "),
     };
     let found = match is_reached {

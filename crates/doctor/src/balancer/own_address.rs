@@ -13,8 +13,8 @@ use crate::Diagnosis;
 /// Most VIPs that the finding names.
 const MAX_NAMED: usize = 4;
 
-/// Families in which this host has VIPs and no address of its own. Servers that do not answer because
-/// of that get `explained`.
+/// Families in which this host has VIPs and no address of its own. Servers that do not answer
+/// because of that get `explained`.
 pub(super) fn look(host: &Host<'_>, networks: &Networks, explained: &mut Explained) -> Vec<Diagnosis> {
     let vips = vips(host);
     let mut found = Vec::new();

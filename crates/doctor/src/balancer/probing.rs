@@ -100,7 +100,7 @@ fn closed_ports<'a>(servers: impl Iterator<Item = &'a TargetServer>, own: &[IpAd
     found.filter_map(|(server, refused, tried)| servers::closed_ports(server, &refused, tried)).collect()
 }
 
-/// Servers of mode http that answer no request, where no health check sends one.
+/// Findings for servers of mode http that answer no request, if their health check sends none.
 fn mute<'a>(
     servers: impl Iterator<Item = &'a TargetServer>,
     check: impl Fn(&[TargetServer]) -> Vec<CheckWords>,

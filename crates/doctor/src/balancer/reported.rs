@@ -18,8 +18,8 @@ const MAX_NAMED: usize = 4;
 /// Connections to a server below which missing answers do not count.
 const FEW: u64 = 5;
 
-/// Faults in the report of the running convey that none of the `known` findings explains. `first` is
-/// an earlier report.
+/// Faults in the report of the running convey that none of the `known` findings explains. `first`
+/// is an earlier report.
 pub fn look(
     (first, status): (&RunningStatus, &RunningStatus),
     known: &[Diagnosis],
@@ -133,8 +133,8 @@ fn of_servers(
     [down, ejected, stalled].into_iter().flatten().collect()
 }
 
-/// Servers that receive traffic of clients and send nothing back. The earlier report tells them
-/// from servers that answered only in the past.
+/// Servers that receive traffic of clients and send nothing back. The comparison of two reports
+/// also finds servers that answered in the past.
 fn mute(
     (first, status): (&RunningStatus, &RunningStatus),
     backend: &str,

@@ -34,7 +34,7 @@ pub struct FileLimits {
 }
 
 impl Running {
-    /// Certificates that clients do not accept, and orders that fail.
+    /// Findings for certificates that clients do not accept, and ACME orders that fail.
     pub(super) fn certificates(&self, now: SystemTime) -> Vec<Diagnosis> {
         let RunningStatus { frontends, acme, .. } = &self.status;
         let with_tls = frontends.iter().filter_map(|(name, one)| Some((name, one.tls.as_ref()?)));

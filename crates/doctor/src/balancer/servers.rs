@@ -208,7 +208,7 @@ pub(super) fn wrong_reply(server: &TargetServer, words: &str) -> Diagnosis {
     Diagnosis::error("server-reply", seen, why).on(server.told())
 }
 
-/// Ports to try if a port refuses: those of servers on other hosts, and common ones. Ports of other
+/// Ports to try if a port refuses: ports of servers on other hosts, and common ones. Ports of other
 /// servers on the same host are left out.
 pub(super) fn other_ports(server: &TargetServer, all: &[TargetServer]) -> Vec<u16> {
     const USUAL: [u16; 6] = [80, 443, 3000, 8000, 8080, 8443];

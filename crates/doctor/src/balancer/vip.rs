@@ -41,7 +41,7 @@ fn absent(host: &Host<'_>, vip: IpAddr) -> Diagnosis {
     let Some(name) = link_of(host, vip).map(|interface| &interface.name) else { return found };
     found.mend(match vip {
         IpAddr::V4(_) => format!("ip addr add {vip}/32 dev {name}"),
-        // Deprecated, so that this host does not take it for connections of its own.
+        // A deprecated address is not the source of this host's own connections.
         IpAddr::V6(_) => format!("ip -6 addr add {vip}/128 dev {name} nodad preferred_lft 0"),
     })
 }

@@ -22,7 +22,7 @@ use judge::{ClientHandshakes, PathTarget};
 /// Most probes at once: each takes a port of this host.
 const AT_ONCE: usize = 256;
 
-/// Most looks at the neighbour table; the kernel gives up after 3 seconds.
+/// Most checks of the neighbour table; the kernel gives up after 3 seconds.
 const LOOKS: u32 = 35;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 

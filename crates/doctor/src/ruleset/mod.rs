@@ -87,7 +87,7 @@ pub struct Base {
 /// Rule of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// Its handle (nft), or its number in the chain (iptables).
+    /// Handle of the rule (nft), or its number in the chain (iptables).
     pub number: u64,
     /// Conditions, which must all hold.
     conditions: Vec<Condition>,

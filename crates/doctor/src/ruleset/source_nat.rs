@@ -82,7 +82,7 @@ impl OwnPorts {
 }
 
 impl Ruleset {
-    /// The rules that may give a connection that begins with `packet` one of `own` ports. A rule
+    /// Rules that may give a connection that begins with `packet` one of the `own` ports. A rule
     /// before them that picks other ports for the same connections takes effect first.
     pub fn colliding(&self, packet: &JudgedPacket, own: &OwnPorts) -> Vec<CollidingRule> {
         let (mut found, mut safe) = (Vec::new(), Vec::new());

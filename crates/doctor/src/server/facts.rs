@@ -61,7 +61,7 @@ pub(super) struct RouterFacts {
     pub(super) mac: Option<String>,
     /// Whether the router reported that a packet with one hop left expired, as routers do.
     pub(super) forwards: bool,
-    /// Longest packet that the router answered, of those that the interface sends; `None` if it
+    /// Longest packet within the MTU of the interface that the router answered; `None` if it
     /// answers no echo request.
     pub(super) longest: Option<u32>,
 }
@@ -135,7 +135,8 @@ impl ServerFacts {
         [self.rules.source_rules(), self.tc.clone()].concat()
     }
 
-    /// Other addresses of the balancer, as far as known: those of the host that has the VIP.
+    /// Other addresses of the balancer, as far as known: all addresses of the host that has the
+    /// VIP.
     pub(super) fn balancers(&self, vip: IpAddr) -> Vec<IpAddr> {
         let Some(owner) = &self.vip_owner else { return Vec::new() };
         let of_owner = self.neighbours.iter().filter(|(_, mac)| mac == owner).map(|(ip, _)| *ip);
@@ -147,7 +148,7 @@ impl ServerFacts {
 /// came in on.
 pub(super) const STRICT: u8 = 1;
 
-/// The table of `tc/dsr-server-tunnel.sh` with `MSS`.
+/// nftables table that `tc/dsr-server-tunnel.sh` adds if `MSS` is set.
 const TUNNEL_TABLE: &str = "convey_dsr_tunnel";
 
 /// Default devices of the kernel's tunnel modules, which receive packets that no other device

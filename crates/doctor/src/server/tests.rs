@@ -194,7 +194,7 @@ fn a_gateway_is_there_is_a_router_and_is_not_the_balancer() {
         let none = |facts: &mut ServerFacts| {
             (facts.way_out, facts.gateway, facts.has_routers) = (None, None, false);
         };
-        // Clients may be on the link, or where another route leads.
+        // Clients may be on the link, or behind another route.
         let mut facts = healthy(l2, v6);
         none(&mut facts);
         assert_eq!(look(v6, &facts), []);

@@ -64,7 +64,8 @@ fn ewma(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Repo
     }
 }
 
-/// A PROXY header is about one client, and all clients share a connection of HTTP/2.
+/// Reports PROXY headers with HTTP/2 to servers: a PROXY header describes one client, and all
+/// clients share a connection of HTTP/2.
 fn shared_connections(backend: &ParsedBackend, report: &Report<'_>) {
     let Some(Placed { value, place }) = &backend.keys.protocol else { return };
     if *value != HttpVersion::H1
@@ -95,7 +96,8 @@ fn version_fits(backend: &ParsedBackend, frontends: &[ParsedFrontend], report: &
     }
 }
 
-/// Warns of `hash` and `hash_key` with an algorithm that does not hash, and of `slow_start` with an algorithm that hashes.
+/// Warns of `hash` and `hash_key` with an algorithm that does not hash, and of `slow_start` with an
+/// algorithm that hashes.
 fn algorithm_fits(backend: &ParsedBackend, algorithm: Algorithm, report: &Report<'_>) {
     // The algorithm chooses servers for new clients; connection ids identify those of others.
     let hash = backend.hash.as_ref().filter(|_| !backend.hashes_quic());
@@ -166,7 +168,7 @@ fn no_servers(backend: &ParsedBackend, files: &Place, report: &Report<'_>) {
     }
 }
 
-/// Servers without a port need a port of the file for their checks.
+/// Checks that servers without a port have a port for their health checks.
 fn probed_ports(backend: &ParsedBackend, report: &Report<'_>) {
     let is_probed =
         backend.health_check.default.kind != ProbeKind::None || backend.outlier_detection.is_some();

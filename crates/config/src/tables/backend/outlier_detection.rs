@@ -1,4 +1,5 @@
-//! `[backends.NAME.outlier_detection]`: servers that fail clients are ejected. The table turns it on, even empty.
+//! `[backends.NAME.outlier_detection]`: ejection of servers that fail clients. The table turns it on,
+//! even an empty one.
 
 use std::time::Duration;
 

@@ -10,7 +10,7 @@ use crate::tables::ParsedFrontend;
 use convey_model::{Mode, ProbeVia, Protocol};
 
 impl HostCheck<'_> {
-    /// Checks a backend against every packet mode of its frontends.
+    /// Checks a backend for every packet mode of its frontends.
     pub(crate) fn backend(&self, backend: &ParsedBackend) {
         let used = self.users_of(backend);
         let in_dsr = || used.iter().filter(|(_, mode)| mode.is_dsr());

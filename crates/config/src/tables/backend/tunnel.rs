@@ -1,4 +1,5 @@
-//! `gue_port` and `tunnel_source` of a backend: tunnels to servers, and whether this host can send them.
+//! `gue_port` and `tunnel_source` of a backend: tunnels to servers, and whether this host can send
+//! tunnelled packets.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -27,7 +27,7 @@ pub(super) struct RulesSeen {
     pub(super) unseen: Option<Unseen>,
 }
 
-/// Lists the rules of this host, and follows the packets of clients and servers through them.
+/// Lists the rules of this host, and evaluates them for the packets of clients and servers.
 pub(super) fn look(host: &Host<'_>) -> RulesSeen {
     let (rules, needs) = Ruleset::of_host();
     let unseen = needs.map(|needs| Unseen { check: "foreign-rule", needs });

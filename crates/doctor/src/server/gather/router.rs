@@ -10,7 +10,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::iproute::ip;
 
-/// Number of looks at the neighbour table; the kernel gives up after 3 seconds.
+/// Most checks of the neighbour table; the kernel gives up after 3 seconds.
 const LOOKS: u32 = 80;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
