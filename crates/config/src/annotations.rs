@@ -1,5 +1,5 @@
-//! Annotations of a Kubernetes Service as settings of its servers: the values and errors are those
-//! of the file. Pure.
+//! Annotations of a Kubernetes Service as settings of its servers, with the parsers and errors of
+//! the file. Pure.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

@@ -162,7 +162,7 @@ impl Config {
 }
 
 /// Gives a discovered server a unique name: its address if a server of the file has the name
-/// already.
+/// already. Returns `None` if the address is taken as a name, too.
 fn called_uniquely(mut server: ServerConfig, taken: &HashSet<String>) -> Option<ServerConfig> {
     if taken.contains(&server.name) {
         server.name = server.addr.to_string();

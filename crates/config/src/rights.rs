@@ -22,8 +22,9 @@ const BY_MODULE: &str = "its mode allows it, and Landlock (privileges.landlock) 
 /// Most symbolic links that are followed to explain a refusal.
 const MAX_LINKS: usize = 8;
 
-/// Lowers `CAP_DAC_READ_SEARCH` in this thread, and in those that it starts from now on. They may
-/// raise it where they hold it. Root keeps it: it reads all files anyway.
+/// Lowers `CAP_DAC_READ_SEARCH` in this thread, and in the threads that it starts later. Threads
+/// that hold the capability may raise it again. Root keeps the capability, and reads all files
+/// anyway.
 ///
 /// # Errors
 /// The kernel refuses.

@@ -1,5 +1,4 @@
-//! XDP programs and BPF filters of tc that belong to other software and see packets before convey.
-//! Pure.
+//! XDP programs and tc BPF filters of other software that see packets before convey. Pure.
 
 use std::collections::BTreeSet;
 

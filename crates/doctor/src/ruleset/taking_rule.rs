@@ -1,5 +1,4 @@
-//! Rule or policy that takes a packet, its description, and the command that lets the packet pass.
-//! Pure.
+//! Rules and policies that take a packet, and the commands that let the packet pass. Pure.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! `[backends.NAME.outlier_detection]`: ejection of servers that fail clients. The table turns it on,
-//! even an empty one.
+//! `[backends.NAME.outlier_detection]`: ejection of servers that fail clients. The table turns the
+//! ejection on, even if it is empty.
 
 use std::time::Duration;
 
