@@ -1,4 +1,4 @@
-//! Cost of watching convey: proxy mode at full speed with and without clients of the admin API, in
+//! Cost of watching convey: proxy mode at full speed with and without readers of its statistics, in
 //! turns in one run.
 //!
 //!     cargo bench --bench watch -- [--smoke]

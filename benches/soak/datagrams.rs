@@ -13,7 +13,7 @@ use crate::act::Tally;
 /// Longer than any answer takes.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Attempts in a row without all answers that are more than bad luck.
+/// Attempts in a row without all answers after which the test fails.
 const ATTEMPTS: u32 = 60;
 
 /// Number and length of the answers that a client wants.

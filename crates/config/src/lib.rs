@@ -97,8 +97,7 @@ pub struct Config {
     pub passthrough: PacketSettings,
     /// Name servers for the names of servers; `/etc/resolv.conf` applies if the list is empty.
     pub name_servers: Vec<SocketAddr>,
-    /// Whether convey accepts answers of name servers with an address of this host or a link-local
-    /// one.
+    /// Whether convey accepts loopback and link-local addresses in replies of name servers.
     pub allow_local: bool,
 }
 

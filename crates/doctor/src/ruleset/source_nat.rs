@@ -72,7 +72,7 @@ impl OwnPorts {
         is_ours && source.ports.is_none_or(meets)
     }
 
-    /// Larger port range that remains for others beside these ports.
+    /// Larger of the two port ranges below and above these ports, for other connections.
     pub fn others(&self) -> Option<RangeInclusive<u16>> {
         let below = FIRST_PORT..=self.ports.start().saturating_sub(1);
         let above = self.ports.end().saturating_add(1).max(FIRST_PORT)..=u16::MAX;

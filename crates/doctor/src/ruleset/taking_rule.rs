@@ -94,7 +94,7 @@ impl TakingRule {
     }
 }
 
-/// Match of packets to let through, without the address of their server or VIP.
+/// Match of the packets to let through, except for the address of their server or VIP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct SparedPackets {
     is_v6: bool,
