@@ -20,7 +20,7 @@ struct Story {
     _watch: Watch,
 }
 
-/// Longest wait for a notification, with a margin.
+/// Time in which a notification about a change would arrive.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
 /// Longest wait on a machine that is busy with other work.

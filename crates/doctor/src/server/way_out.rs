@@ -68,7 +68,8 @@ fn router(setup: &ServerSetup, way: &WayOut, facts: &ServerFacts) -> Option<Diag
             "The balancer's host drops answers, for they have its own address as their source.",
         );
     }
-    // If the VIP is on the link, the router sends the error to the VIP, which may be the balancer.
+    // If this host has the VIP on a link, the router sends the error to the VIP, which may be the
+    // balancer's.
     let has_vip_on_link = facts.links_with(setup.vip).any(|link| !link.is_loopback);
     let is_silent = !seen.forwards && !has_vip_on_link && hears_errors(setup, interface, facts);
     if !is_silent {

@@ -21,7 +21,7 @@ fn mended(tables: Vec<crate::ruleset::Table>) -> Option<String> {
     found.pop().map(|mut finding| finding.mend.remove(0))
 }
 
-/// First command for rules in the chain `input` of a table with this policy, if they are at fault.
+/// First command of the finding about a table whose chain `input` has this policy and these rules.
 fn followed(policy: &str, rules: &[Value]) -> Option<String> {
     let chain = |name: &str, hook: Option<&str>| match hook {
         Some(hook) => json!({ "chain": { "family": "inet", "table": "filter", "name": name, "handle": 1,
