@@ -38,7 +38,7 @@ pub struct ProbeOutcome {
     pub server: ServerKey,
     /// Check that was configured when the probe began. A reload may have replaced it since.
     pub check: HealthCheck,
-    /// Finding of the probe. Only confirming probes return [`Finding::Nothing`].
+    /// Finding of the probe. Only confirming probes return `Finding::Nothing`.
     pub finding: Finding,
     /// Finding as an operator-facing message.
     pub reason: String,
