@@ -26,7 +26,7 @@ impl ContentCoding {
         }
     }
 
-    /// What the name of a precompressed file has behind that of the file.
+    /// Suffix of a precompressed file's name, after the name of the plain file.
     pub fn file_suffix(self) -> &'static str {
         match self {
             ContentCoding::Zstd => ".zst",
@@ -71,7 +71,8 @@ impl AcceptedEncodings {
         }
     }
 
-    /// Those of our codings that the client likes no less than the body as it is: its favourite first, and equal ones in our order.
+    /// Those of `ours` that the client prefers at least as much as the uncompressed body: its
+    /// favourite first, equal weights in our order.
     pub fn best_of(&self, ours: &[ContentCoding]) -> impl Iterator<Item = ContentCoding> + use<> {
         let weight = |coding: &ContentCoding| self.weights[*coding as usize];
         let is_taken = |coding: &&ContentCoding| weight(coding) > 0 && weight(coding) >= self.identity;

@@ -40,7 +40,7 @@ pub enum Malformed {
     Connect,
     /// A chunk's size is no hexadecimal number of at most 16 digits, or its line is too long.
     ChunkSize,
-    /// A chunk does not end where its size says.
+    /// A chunk does not end after its announced size.
     ChunkEnd,
     /// The trailers are no fields, too long, or name the framing (RFC 9110, section 6.5.1).
     Trailers,

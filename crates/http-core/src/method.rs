@@ -1,11 +1,11 @@
-//! Methods, as far as a proxy has to tell them apart.
+//! Request methods, as far as a proxy has to distinguish them.
 
 /// The method of a request (RFC 9110, section 9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HttpMethod {
     /// `GET`
     Get,
-    /// `HEAD`: its response has no body, whatever its head says.
+    /// `HEAD`: its response has no body, whatever the head claims.
     Head,
     /// `POST`
     Post,

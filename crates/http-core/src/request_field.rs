@@ -1,4 +1,4 @@
-//! A part of a request by which a client is told from others.
+//! Part of a request that identifies a client.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ impl RequestField {
         }
     }
 
-    /// What a request says there; `None`: nothing.
+    /// Value of this part in a request; `None` if the request has none.
     pub fn value<'a>(&self, head: &'a RequestHead) -> Option<&'a [u8]> {
         let value = match self {
             RequestField::Header(name) => head.field(name),

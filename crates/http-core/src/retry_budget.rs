@@ -1,6 +1,6 @@
 //! How many requests may be repeated. Pure.
 
-/// What each request adds: one in five may be repeated.
+/// Budget that each request adds: one in five may be retried.
 const PER_REQUEST: f32 = 0.2;
 
 /// Repeats that are saved up at most, for a moment in which many fail at once.

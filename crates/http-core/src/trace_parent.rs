@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::RequestHead;
 
-/// What the field says, as far as convey reads it.
+/// Fields of a `traceparent` that convey reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceParent {
     /// The number of the trace; never 0.
@@ -23,7 +23,8 @@ impl TraceParent {
         TraceParent { trace: trace.max(1), step: step.max(1), is_sampled: true }
     }
 
-    /// The trace that a request says to be a part of; `None`: of none, or it says so wrongly.
+    /// Trace that a request belongs to. `None` if the request has no `traceparent`, or an invalid
+    /// one.
     pub fn of(head: &RequestHead) -> Option<TraceParent> {
         TraceParent::parse(std::str::from_utf8(head.field(TraceParent::FIELD)?).ok()?)
     }

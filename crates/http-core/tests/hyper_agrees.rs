@@ -1,5 +1,5 @@
-//! What convey accepts, hyper reads the same way; and what convey writes for a server is one request, with that body and nothing
-//! behind it.
+//! Agreement with hyper: it reads each request that convey accepts in the same way, and each
+//! request that convey writes for a server is one request, with that body and nothing behind it.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::convert::Infallible;
@@ -20,7 +20,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A request, as far as two readers can tell.
+/// A request, as far as two readers can agree on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     method: String,
@@ -29,7 +29,7 @@ struct Seen {
     body: Vec<u8>,
 }
 
-/// What hyper makes of the bytes of a connection: the requests with whole bodies, in order.
+/// Requests that hyper reads from the bytes of a connection, with whole bodies, in order.
 fn by_hyper(bytes: &[u8]) -> Vec<Seen> {
     let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -210,7 +210,8 @@ proptest! {
     }
 }
 
-/// Whether servers get the start line as it came. convey encodes some characters, and takes a higher minor version for 1.
+/// Whether servers get the start line unmodified. convey encodes some characters, and replaces a
+/// higher minor version with 1.
 fn has_usual_start_line(bytes: &[u8]) -> bool {
     let trimmed = bytes.trim_ascii_start();
     let line = trimmed.split(|byte| *byte == b'\r').next().unwrap_or_default();
@@ -218,7 +219,7 @@ fn has_usual_start_line(bytes: &[u8]) -> bool {
     line.iter().all(is_usual) && matches!(line.last(), Some(b'0' | b'1'))
 }
 
-/// Else the other tests would say nothing.
+/// Otherwise, the other tests would prove nothing.
 #[test]
 fn a_good_part_of_the_requests_is_accepted_and_a_good_part_refused() {
     let mut runner = TestRunner::deterministic();

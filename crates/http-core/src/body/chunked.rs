@@ -3,7 +3,7 @@
 use super::{BodyPiece, BodyProgress};
 use crate::{HeadLimits, Malformed};
 
-/// Most bytes of the extensions of all chunks of a body, of which nobody knows the use.
+/// Byte limit for the extensions of all chunks of a body. No extension has a known use.
 pub const MAX_CHUNK_EXTENSION: u32 = 4 * 1024;
 
 /// Most bytes of the trailers of a response, and of a body whose trailers have no other limit.
@@ -15,11 +15,11 @@ const OF_REQUESTS: HeadLimits = HeadLimits { bytes: 8 * 1024, fields: 100 };
 /// Most digits of a size: more do not fit into 64 bits.
 const MAX_DIGITS: u8 = 16;
 
-/// Most letters of a trailer's name that are looked at: no name that a trailer may not have is longer.
+/// Longest prefix of a trailer's name that is kept for comparison: no forbidden name is longer.
 const MAX_NAME: usize = 24;
 
-/// Fields that say how a message is framed, routed or who sends it: no trailer (RFC 9110, section 6.5.1).
-/// Nor fields that tell the client.
+/// Fields that are forbidden in trailers: framing, routing and authentication (RFC 9110, section
+/// 6.5.1), and fields that identify the client.
 const FORBIDDEN: [&[u8]; 13] = [
     b"authorization",
     b"connection",
@@ -51,7 +51,7 @@ pub(super) struct ChunkReader {
     name: TrailerName,
     /// Most bytes of data.
     most: Option<u64>,
-    /// Bytes of data that sizes have told so far.
+    /// Data bytes that the chunk sizes have announced so far.
     told: u64,
 }
 
@@ -155,7 +155,7 @@ impl ChunkReader {
         }
     }
 
-    /// What the next bytes are.
+    /// Returns the kind and the length of the next piece of the body.
     pub(super) fn next(&mut self, bytes: &[u8]) -> Result<BodyPiece, Malformed> {
         let opaque = self.opaque();
         if opaque > 0 {

@@ -11,7 +11,7 @@ pub(crate) use chunked::is_token;
 
 use crate::{HeadLimits, Malformed};
 
-/// How the length of a body is told.
+/// How the length of a body is determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyFraming {
     /// There is none.
@@ -35,16 +35,16 @@ enum State {
     UntilClose,
 }
 
-/// What of some bytes is the body's.
+/// How many of some bytes belong to the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyProgress {
     /// All of them, and more is to come.
     All,
-    /// So many, with which it ends; what follows is the next message's.
+    /// The body ends after this many bytes; the rest belongs to the next message.
     Ends(usize),
 }
 
-/// What the next bytes of a body are, for those who pass on its data in another framing.
+/// Next piece of a body, for callers that pass on its data in another framing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyPiece {
     /// So many bytes of its data.
@@ -78,7 +78,8 @@ impl BodyReader {
         body
     }
 
-    /// The body may have so many bytes of data at most. A longer one is malformed, as soon as a chunk's size says that it is.
+    /// Limits the data of a chunked body to `most` bytes. A longer body is malformed as soon as the
+    /// size of a chunk exceeds the limit.
     pub(crate) fn limit(&mut self, most: u64) {
         if let State::Chunked(chunks) = &mut self.0 {
             chunks.limit(most);
@@ -122,10 +123,11 @@ impl BodyReader {
         }
     }
 
-    /// What the next bytes are. More may follow them: ask again with what is left.
+    /// Returns the next piece of the body. More pieces may follow: call the method again with the
+    /// remaining bytes.
     ///
     /// # Errors
-    /// These are no chunks.
+    /// The bytes are not valid chunks.
     pub fn next(&mut self, bytes: &[u8]) -> Result<BodyPiece, Malformed> {
         match &mut self.0 {
             State::UntilClose => Ok(BodyPiece::Data(bytes.len())),
@@ -139,7 +141,8 @@ impl BodyReader {
         }
     }
 
-    /// Bytes that the body still has for sure: they need not be looked at. 0: the next byte has to be.
+    /// Number of coming bytes that belong to the body for sure, so that nothing has to parse them.
+    /// 0: the next byte has to be parsed.
     pub fn opaque(&self) -> u64 {
         match &self.0 {
             State::Left(left) => *left,

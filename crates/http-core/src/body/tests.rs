@@ -80,7 +80,7 @@ fn chunks_that_could_be_read_in_two_ways_are_refused() {
 }
 
 proptest! {
-    /// And what is opaque is not looked at.
+    /// Also, the opaque bytes are skipped without parsing.
     #[test]
     fn chunks_end_at_the_same_byte_however_they_are_cut_up(
         chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..6),

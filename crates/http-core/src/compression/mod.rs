@@ -1,7 +1,7 @@
-//! Which responses are compressed, and what becomes of their heads.
+//! Response compression: which responses are compressed, and how their heads change.
 //!
-//! [`CompressionRules`] are what an operator says. [`CompressionOffer`] is what they mean for one request. It reads the head of the
-//! response as the client would get it, after all other changes.
+//! [`CompressionRules`] are the operator's settings. [`CompressionOffer`] applies them to one
+//! request. It reads the head of the response as the client would get it, after all other changes.
 
 mod offer;
 mod response;

@@ -1,4 +1,4 @@
-//! What may become of the response to one request.
+//! Compression decision for the response to one request.
 
 use memchr::memmem;
 
@@ -6,7 +6,7 @@ use super::CompressionRules;
 use super::response::{ResponseFacts, elements, field, lines};
 use crate::{AcceptedEncodings, ContentCoding, HttpMethod, RequestHead};
 
-/// What rules mean for one request.
+/// Compression rules applied to one request.
 #[derive(Debug, Clone, Copy)]
 pub struct CompressionOffer<'a> {
     rules: &'a CompressionRules,
@@ -14,12 +14,12 @@ pub struct CompressionOffer<'a> {
     has_certificate: bool,
 }
 
-/// What becomes of a response.
+/// Compression decision for a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompressionOutcome {
     /// Its body, if it has one, goes as it is.
     AsItIs,
-    /// The same: it would have been compressed, but there is no room.
+    /// The body is sent uncompressed because the memory for encoders is in use.
     NoRoom,
     /// Its body is compressed with this, and goes in chunks.
     Compressed(ContentCoding),
@@ -35,8 +35,9 @@ impl<'a> CompressionOffer<'a> {
         CompressionOffer { rules, request, has_certificate }
     }
 
-    /// Decides on a response with this status, and changes its head accordingly: the last one in `heads`, as the client would get it. Asks
-    /// `has_room` for each coding that the client takes, the best first, until one has room for a body of this length.
+    /// Decides on a response with this status, and changes its head accordingly. The head is the
+    /// last one in `heads`, as the client would get it. Calls `has_room` for each coding that the
+    /// client accepts, the best first, until one has room for a body of this length.
     pub fn decide(
         &self,
         status: u16,
@@ -74,7 +75,8 @@ impl<'a> CompressionOffer<'a> {
         if has_body { CompressionOutcome::Compressed(coding) } else { CompressionOutcome::AsItIs }
     }
 
-    /// What the client takes, the best first; nothing where it may not have it.
+    /// Codings that the client accepts, the best first. Empty if the response may not be compressed
+    /// for this client.
     fn codings(&self) -> impl Iterator<Item = ContentCoding> + use<> {
         let is_credential =
             |name: &[u8]| name.eq_ignore_ascii_case(b"cookie") || name.eq_ignore_ascii_case(b"authorization");
@@ -104,20 +106,20 @@ impl<'a> CompressionOffer<'a> {
     }
 }
 
-/// Whether a response with this status has a body that stands for itself: no part of one (206), none at all (204, 205, 304), no
-/// difference to another one (226).
+/// Whether a response with this status has a complete body: not a part (206), not empty (204, 205,
+/// 304), not a delta (226).
 fn has_whole_body(status: u16) -> bool {
     matches!(status, 200..=203 | 207..=208 | 400..=599)
 }
 
-/// Where the last head begins; those of interim responses are before it.
+/// Start of the last head in `heads`. Heads of interim responses come before it.
 fn start_of_last(heads: &[u8]) -> usize {
     const END: &[u8] = b"\r\n\r\n";
     let before = &heads[..heads.len().saturating_sub(END.len())];
     memmem::rfind(before, END).map_or(0, |at| at + END.len())
 }
 
-/// What a head is told beside what it has.
+/// Field that a head gets in addition to its own.
 struct HeadAddition {
     varies: bool,
 }
@@ -131,13 +133,13 @@ impl HeadAddition {
     }
 }
 
-/// What changes in the head of a compressed body, or of what is said of one.
+/// Changes in the head of a compressed body, or in a 304 or HEAD response that describes one.
 struct HeadChange {
     /// `None`: there is no body.
     coding: Option<ContentCoding>,
-    /// Caches know already that it depends on what clients take.
+    /// The head already has a `Vary` that covers `Accept-Encoding`.
     varies: bool,
-    /// Nothing has to be said of where it ends.
+    /// The head needs no `Transfer-Encoding`.
     is_framed: bool,
 }
 
@@ -147,7 +149,7 @@ impl HeadChange {
         for line in lines(&old) {
             match field(line) {
                 Some((name, _)) if self.coding.is_some() && is_of_plain_body(name) => {}
-                // The bytes are others, and mean the same (RFC 9110, section 8.8.3.3).
+                // The bytes differ, but the content is equal (RFC 9110, section 8.8.3.3).
                 Some((name, value)) if name.eq_ignore_ascii_case(b"etag") && value.starts_with(b"\"") => {
                     heads.extend_from_slice(name);
                     heads.extend_from_slice(b": W/");

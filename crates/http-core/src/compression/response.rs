@@ -2,7 +2,7 @@
 
 use super::CompressionRules;
 
-/// What the lines of a head say.
+/// Facts that decide on compression, read from the lines of a head.
 #[derive(Debug, Default)]
 pub(super) struct ResponseFacts<'a> {
     pub(super) content_type: Option<&'a [u8]>,
@@ -18,7 +18,8 @@ pub(super) struct ResponseFacts<'a> {
     is_private: bool,
 }
 
-/// Fields that say what a body's bytes are. `Digest` and `Content-MD5` are those of old; RFC 9530 has the others.
+/// Digest fields, which describe the bytes of a body. `Digest` and `Content-MD5` are obsolete; RFC
+/// 9530 defines the others.
 const DIGESTS: [&[u8]; 4] = [b"content-digest", b"content-md5", b"digest", b"repr-digest"];
 
 impl<'a> ResponseFacts<'a> {

@@ -1,4 +1,4 @@
-//! What an operator says of compression.
+//! Compression settings of an operator.
 
 use std::fmt;
 
@@ -12,7 +12,8 @@ pub struct CompressionRules {
     pub types: Vec<MediaPattern>,
     /// Fewest bytes of a body whose length is known.
     pub min_size: u64,
-    /// What may be used, the one first that is chosen among those that a client likes as much.
+    /// Codings that may be used. The first one wins among codings with the same weight for a
+    /// client.
     pub encodings: Vec<ContentCoding>,
     /// Whether responses are compressed that may bear a secret of one client: a request with `Authorization`, `Cookie` or a client's
     /// certificate, a response with `Set-Cookie` or `Cache-Control: private`.
@@ -50,11 +51,11 @@ const DEFAULT_TYPES: [&str; 22] = [
 ];
 
 impl CompressionRules {
-    /// Fewest bytes that are compressed unless the operator says otherwise: shorter ones take one packet either way.
+    /// Default minimum size of a compressed body, in bytes: a shorter one fits a packet either way.
     pub const MIN_SIZE: u64 = 1_024;
 
-    /// Whether a value of `Content-Type` is of a type that is compressed. That of gRPC never is: its messages say themselves how they are
-    /// compressed.
+    /// Whether a value of `Content-Type` is of a type that is compressed. gRPC is never compressed:
+    /// its messages carry their own compression flag.
     pub(super) fn take_type(&self, value: &[u8]) -> bool {
         const GRPC: &[u8] = b"application/grpc";
         let media = value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
@@ -100,7 +101,7 @@ impl MediaPattern {
         is_right.then(|| MediaPattern(text.to_ascii_lowercase().into()))
     }
 
-    /// Whether a media type, without parameters, is one of these.
+    /// Whether a media type, without parameters, matches this pattern.
     fn matches(&self, media: &[u8]) -> bool {
         let pattern = self.0.as_bytes();
         let is = |one: Option<&[u8]>, other: &[u8]| one.is_some_and(|one| one.eq_ignore_ascii_case(other));

@@ -12,7 +12,7 @@ fn request_line(text: &str) -> RequestHead {
     HeadReader::default().request(&mut bytes, &HeadLimits::default()).unwrap().unwrap()
 }
 
-/// What becomes of a response, and its head after the start line.
+/// Compression decision for a response, and its head after the start line.
 fn decided(
     rules: &CompressionRules,
     request: &RequestHead,
@@ -160,7 +160,7 @@ fn no_answer_that_may_bear_a_secret_is_compressed_unless_the_operator_says_so() 
         CompressionOutcome::AsItIs,
         "a client's certificate"
     );
-    // Another client could get it compressed: caches have to know.
+    // Another client could get it compressed, so caches need `Vary`.
     assert!(String::from_utf8(head).unwrap().contains(VARY));
 }
 
@@ -208,7 +208,7 @@ fn without_room_a_page_goes_as_it_is() {
     assert_eq!(offer.decide(200, &mut heads, |_, _| false), CompressionOutcome::NoRoom);
     let after = String::from_utf8(heads.clone()).unwrap();
     assert_eq!(after, before.replace("\"v1\"\r\n", "\"v1\"\r\nVary: Accept-Encoding\r\n"));
-    // What came before the last head stays what it was.
+    // Heads before the last one stay unchanged.
     assert_eq!(coding(offer.decide(200, &mut heads, |_, _| true)), Some("gzip"));
     let after = String::from_utf8(heads).unwrap();
     assert!(after.starts_with("HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\nHTTP/1.1 200 OK\r\n"));

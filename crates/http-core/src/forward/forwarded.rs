@@ -1,4 +1,5 @@
-//! How a server is told who the client is: `X-Forwarded-For`, `-Proto`, `-Host`, and `Forwarded` (RFC 7239).
+//! Fields that describe the client to a server: `X-Forwarded-For`, `-Proto`, `-Host`, and
+//! `Forwarded` (RFC 7239).
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -19,19 +20,21 @@ pub struct ClientIdentity<'a> {
     pub is_trusted: bool,
 }
 
-/// Which fields tell servers of clients. What an untrusted client says of itself in any of them is left out.
+/// Selects the fields that describe clients to servers. convey removes these fields from requests
+/// of untrusted clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForwardedFields {
     /// `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host`.
     pub x_forwarded: bool,
     /// `Forwarded`.
     pub forwarded: bool,
-    /// Whether clients may show certificates. Then no proxy is believed what it says of one (`X-SSL-Client-DN`).
+    /// Whether clients may present certificates. If so, convey removes `X-SSL-Client-DN` even from
+    /// requests of trusted proxies.
     pub subject: bool,
 }
 
 impl Default for ForwardedFields {
-    /// Those that servers know: the first three.
+    /// The three fields that most servers understand.
     fn default() -> ForwardedFields {
         ForwardedFields { x_forwarded: true, forwarded: false, subject: false }
     }
@@ -50,7 +53,7 @@ impl ForwardedFields {
         is(FOR) || is(PROTO) || is(HOST) || is(FORWARDED) || is(SUBJECT)
     }
 
-    /// Writes the fields: those of a trusted proxy go on, with its address behind.
+    /// Writes the fields. Values from a trusted proxy are kept, with its address appended.
     pub(super) fn write(&self, head: &RequestHead, client: &ClientIdentity<'_>, out: &mut Vec<u8>) {
         let said = |name: &str| head.field(name).filter(|value| client.is_trusted && !value.is_empty());
         if self.x_forwarded {
@@ -99,7 +102,8 @@ impl ForwardedFields {
     }
 }
 
-/// Writes an address as people do. Those of IPv4 without the machinery of formatting, which costs more than all else here.
+/// Writes an address in its usual text form. IPv4 avoids `std::fmt`, which would cost more than the
+/// rest of this function.
 fn write_ip(ip: IpAddr, out: &mut Vec<u8>) {
     match ip.to_canonical() {
         IpAddr::V4(ip) => {
@@ -114,7 +118,7 @@ fn write_ip(ip: IpAddr, out: &mut Vec<u8>) {
     }
 }
 
-/// The values of all lines of a field that say something.
+/// Non-empty values of all lines of a field.
 fn values<'a>(head: &'a RequestHead, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
     let lines = head.fields().filter(|field| field.name.eq_ignore_ascii_case(name.as_bytes()));
     lines.map(|field| field.value).filter(|value| !value.is_empty())

@@ -1,6 +1,7 @@
-//! What is passed on: the head of a request as its server gets it, and the head of a response as the client gets it.
+//! Heads that are passed on: a request as its server gets it, and a response as the client gets it.
 //!
-//! Hop-by-hop fields are left out. [`FieldRules`] are what an operator sets, adds and removes.
+//! Hop-by-hop fields are left out. [`FieldRules`] are the fields that an operator sets, adds and
+//! removes.
 
 mod chain;
 mod forwarded;
@@ -18,24 +19,24 @@ use std::net::SocketAddr;
 use crate::head::{Field, RequestHead, ResponseHead};
 use crate::{BodyFraming, PathPrefix};
 
-/// What is changed of a request on its way to a server.
+/// Changes to a request on its way to a server.
 #[derive(Debug, Clone)]
 pub struct RequestChanges<'a> {
-    /// The client, as the server is told.
+    /// The client, as described to the server.
     pub client: ClientIdentity<'a>,
-    /// Which fields tell it.
+    /// Fields that describe the client.
     pub forwarded: ForwardedFields,
     /// The address of the server.
     pub server: SocketAddr,
-    /// The host that the server is asked for, in place of the client's.
+    /// Host that replaces the client's in the request to the server.
     pub host: Option<&'a [u8]>,
     /// The prefix of the path that is replaced, and by what, which begins with a slash or is empty.
     pub path: Option<(&'a PathPrefix, &'a [u8])>,
-    /// What the operator changes of the fields.
+    /// The operator's changes to the fields.
     pub fields: &'a FieldRules,
 }
 
-/// What becomes of the client's connection after a response.
+/// State of the client's connection after a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientConnection {
     /// The client may send another request.
@@ -90,7 +91,8 @@ pub fn write_response(
     out.push(b' ');
     out.extend_from_slice(head.reason());
     out.extend_from_slice(b"\r\n");
-    // These have no body, whatever they say (RFC 9110, section 8.6): a client might wait for one.
+    // These responses have no body, whatever their heads claim (RFC 9110, section 8.6): a client
+    // might wait for one.
     let has_no_length = head.status() < 200 || head.status() == 204;
     let is_passed_on = |name: &[u8]| !(has_no_length && name.eq_ignore_ascii_case(b"content-length"));
     for field in head.fields().filter(|field| !field.is_hop_by_hop && fields.keeps(field.name)) {
@@ -102,7 +104,8 @@ pub fn write_response(
         write_field(b"Transfer-Encoding", b"chunked", out);
     }
     match connection {
-        // It says which protocol the client has to change to (RFC 9110, section 15.5.22).
+        // The field names the protocol that the client has to change to (RFC 9110, section
+        // 15.5.22).
         _ if head.status() == 426 && head.field("upgrade").is_some() => {
             let stays = connection == ClientConnection::Stays;
             let options: &[u8] = if stays { b"upgrade" } else { b"close, upgrade" };
@@ -124,7 +127,7 @@ pub fn write_response(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes a field as it came; a length without leading zeros.
+/// Writes a field unchanged, except that a length loses its leading zeros.
 fn write_passed_on(field: &Field<'_>, out: &mut Vec<u8>) {
     let is_length = || field.name.eq_ignore_ascii_case(b"content-length");
     let value = match field.value {

@@ -1,4 +1,4 @@
-//! What an operator sets, adds and removes of a message's fields.
+//! Fields of a message that an operator sets, adds and removes.
 
 use std::fmt;
 
@@ -36,11 +36,12 @@ pub enum FieldFault {
     Name,
     /// The value has control characters, or spaces around it.
     Value,
-    /// convey itself says how messages are framed and whom they are for.
+    /// convey itself sets the fields for framing and routing.
     Reserved,
 }
 
-/// Fields that are no operator's: framing, connections, and what tells the client.
+/// Fields that an operator may not change: framing, connections, and the fields that identify the
+/// client.
 const RESERVED: [&str; 9] = [
     "connection",
     "content-length",
@@ -60,10 +61,10 @@ impl FieldRules {
         FieldRules { with_underscores: true, ..FieldRules::default() }
     }
 
-    /// Sets a field: those of the message with this name give way.
+    /// Sets a field, in place of fields of the message with this name.
     ///
     /// # Errors
-    /// It is no field, or not to be set.
+    /// The name or value is invalid, or the field may not be set.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), FieldFault> {
         self.add(name, value)?;
         self.remove(name)
@@ -127,7 +128,7 @@ impl FieldRules {
 }
 
 impl fmt::Display for FieldRules {
-    /// Such as `set X-A, add X-B, remove x-c`. Values are not told: they may be secrets.
+    /// Such as `set X-A, add X-B, remove x-c`. Values are left out: they may be secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = String::from_utf8_lossy;
         let added = self.added.iter().map(|field| match self.keeps(&field.name) {

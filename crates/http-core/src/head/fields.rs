@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::Malformed;
 
-/// A field of a head, as it came.
+/// A field of a head, unmodified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field<'a> {
     /// Its name, in the letters that it came with. Names are the same in both cases.
@@ -65,8 +65,8 @@ const HOP_BY_HOP: [&[u8]; 9] = [
 /// Fields that `Connection` cannot take away: without them a server would read another request.
 const KEPT: [&[u8]; 4] = [b"content-length", b"host", b"expect", b"trailer"];
 
-/// Whether it is another spelling of a field that says how the message is framed, or who the client is: CGI, WSGI and others take `_` for
-/// `-`.
+/// Whether a name is another spelling of a field that frames the message or identifies the client:
+/// CGI, WSGI and others take `_` for `-`.
 fn is_disguised(name: &[u8]) -> bool {
     const FIELDS: [&[u8]; 10] = [
         b"content-length",

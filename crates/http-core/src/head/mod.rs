@@ -1,7 +1,7 @@
 //! Heads: the start line and the fields of a message, until the empty line.
 //!
-//! [`HeadReader`] finds the end of a head in what has come so far; `request` and `response` say what is in it, `fields` keeps the
-//! fields, `target` reads the request's target.
+//! [`HeadReader`] finds the end of a head in the bytes received so far. `request` and `response`
+//! interpret it, `fields` keeps the fields, and `target` parses the request's target.
 
 mod fields;
 mod reader;

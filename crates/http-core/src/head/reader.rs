@@ -41,8 +41,8 @@ impl HeadLimits {
     }
 }
 
-/// Reads one head from what comes in. Each byte is looked at once until the head is whole, so a client that sends byte by byte
-/// costs no more than others.
+/// Reads one head from received bytes. Each byte is scanned once until the head is whole, so a
+/// client that sends byte by byte costs no more than others.
 #[derive(Debug, Clone, Default)]
 pub struct HeadReader {
     /// Bytes that have no unfinished line end.
@@ -98,7 +98,7 @@ impl HeadReader {
             }
             match (received[at], received.get(at + 1)) {
                 (b'\r', Some(b'\n')) => {}
-                // The next byte tells.
+                // The next byte decides.
                 (b'\r', None) => {
                     self.scanned = at;
                     return Ok(None);

@@ -81,7 +81,7 @@ impl RequestHead {
         self.method
     }
 
-    /// The method's token, as it came.
+    /// The method's token, unmodified.
     pub fn method_token(&self) -> &[u8] {
         &self.head[..self.method_len]
     }
@@ -96,7 +96,8 @@ impl RequestHead {
         &self.head[self.target.path.start..self.target.end]
     }
 
-    /// The host that the client asks for, as it wrote it, with the port if it gave one; empty if it named none.
+    /// Requested host, as the client wrote it, with the port if there is one. Empty if the request
+    /// names no host.
     pub fn host(&self) -> &[u8] {
         let named = match &self.target.authority {
             Some(authority) => Some(&self.head[authority.clone()]),
@@ -143,7 +144,7 @@ impl RequestHead {
     }
 }
 
-/// Whether the start line has more words than a method, a target and a version.
+/// Whether the start line has more parts than a method, a target and a version.
 fn has_blank_in_target(head: &[u8]) -> bool {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     line.iter().filter(|byte| **byte == b' ').count() > 2

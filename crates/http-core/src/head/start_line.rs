@@ -39,7 +39,7 @@ fn is_unencoded(byte: &u8) -> bool {
     matches!(byte, b'"' | b'<' | b'>' | 0x80..)
 }
 
-/// `end`: of the start line.
+/// `end`: end of the start line.
 fn with_encoded_target(head: &[u8], end: usize) -> Bytes {
     let line = &head[..end];
     let begin = line.iter().position(|byte| *byte == b' ').unwrap_or(end);

@@ -16,7 +16,7 @@ pub(super) struct TargetParts {
 }
 
 impl TargetParts {
-    /// The same in bytes that have the target at `start`.
+    /// Returns these parts moved into bytes that have the target at `start`.
     pub(super) fn at(self, start: usize) -> TargetParts {
         let moved = |range: Range<usize>| range.start + start..range.end + start;
         TargetParts { authority: self.authority.map(moved), path: moved(self.path), end: self.end + start }
@@ -83,7 +83,7 @@ fn is_authority(text: &[u8]) -> bool {
             text.iter().position(|byte| *byte == b':').map_or((text, &b""[..]), |colon| text.split_at(colon))
         }
     };
-    // URIs know more letters. No host has them in its name, and a comma looks like two hosts.
+    // URIs allow more characters. No host name has them, and a comma would look like two hosts.
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~".contains(byte);
     let is_host = match host.strip_prefix(b"[").and_then(|rest| rest.strip_suffix(b"]")) {
         Some(address) => {
@@ -102,14 +102,15 @@ fn is_authority(text: &[u8]) -> bool {
     is_host && is_port
 }
 
-/// Whether a byte may stand in a target: a fragment is never sent, and clients encode what is not ASCII, quotes and angle brackets.
+/// Whether a byte is allowed in a target. Clients never send a fragment, and they encode quotes,
+/// angle brackets and bytes that are not ASCII.
 fn is_of_target(byte: &u8) -> bool {
     matches!(byte, b'!'..=b'~') && !b"\"#<>".contains(byte)
 }
 
-/// Whether a path means the same to everybody. It has no backslash, no backtick and no broken percent encoding. It has no segment `.`
-/// or `..`, encoded or not. Some servers cut a segment off at a semicolon before they look, and for some an encoded slash or backslash
-/// ends a segment.
+/// Whether all servers interpret a path alike. It has no backslash, no backtick and no broken
+/// percent encoding. It has no segment `.` or `..`, encoded or not. Some servers cut a segment off
+/// at a semicolon first, and some end a segment at an encoded slash or backslash.
 pub(crate) fn is_plain(path: &[u8]) -> bool {
     !path.iter().any(|byte| b"\\`".contains(byte)) && path.split(|byte| *byte == b'/').all(is_plain_segment)
 }

@@ -76,7 +76,7 @@ fn old_clients_say_that_they_stay_and_new_ones_that_they_go() {
     assert!(!keeps("GET / HTTP/1.1\r\nHost: a\r\nConnection: keep-alive\r\nConnection: Close\r\n\r\n"));
 }
 
-/// What is known to be read in two ways, by whom it may.
+/// Messages that are known to be read in two ways, by convey or by other parsers.
 #[test]
 fn what_could_be_read_in_two_ways_is_refused() {
     let of = |fields: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n");
@@ -331,7 +331,7 @@ fn start_line_may_have_another_minor_version_and_no_blank_in_its_target() {
     }
     let head = response("HTTP/1.3 200 OK\r\nContent-Length: 0\r\n\r\n", HttpMethod::Get).unwrap();
     assert!(head.keeps_alive());
-    // What is no target is not touched.
+    // Bytes outside the target are not touched.
     let head = request("GET /é HTTP/1.1\r\nHost: a\r\nX: é<\r\n\r\n").unwrap();
     assert_eq!((head.path_and_query(), head.field("x").unwrap()), (&b"/%C3%A9"[..], "é<".as_bytes()));
 }

@@ -1,7 +1,8 @@
-//! Which route a request takes, by its host and its path.
+//! Route of a request, by its host and its path.
 //!
-//! Of all routes that match a request the one with the closest host goes first: an exact name before a glob, a longer glob before a
-//! shorter one, and any host last. Of those with the same host the longest path goes first.
+//! Among the routes that match a request, the closest host wins: an exact name before a glob, a
+//! longer glob before a shorter one, and any host last. Among routes with the same host, the
+//! longest path wins.
 
 mod hosts;
 mod pattern;
@@ -26,7 +27,7 @@ type Paths<T> = Vec<(PathPrefix, T)>;
 /// A route that a request takes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RouteMatch<'a, T> {
-    /// What the route leads to.
+    /// Target of the route.
     pub to: &'a T,
     /// The prefix that the path begins with.
     pub prefix: &'a PathPrefix,
@@ -57,7 +58,7 @@ impl<T> RouteTable<T> {
         self.find_where(host, path, |_| true)
     }
 
-    /// The same among the routes that are `wanted`.
+    /// Finds the route of a request among the routes that are `wanted`.
     pub fn find_where(
         &self,
         host: &[u8],

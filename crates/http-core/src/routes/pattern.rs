@@ -89,7 +89,7 @@ impl PathPrefix {
         Ok(PathPrefix::seen(bytes, PathView::AsSent))
     }
 
-    /// The same prefix of paths that are seen in this way.
+    /// Returns this prefix for paths in another view.
     pub fn in_view(&self, view: PathView) -> PathPrefix {
         PathPrefix::seen(&self.path, view)
     }
@@ -109,7 +109,7 @@ impl PathPrefix {
         self.path.is_empty()
     }
 
-    /// What of a path that it matches is behind it, as it came.
+    /// Rest of a matching path after this prefix, unmodified.
     pub(crate) fn rest_of<'a>(&self, path: &'a [u8]) -> &'a [u8] {
         let (mut rest, mut seen) = (path, Vec::with_capacity(self.path.len()));
         while seen.len() < self.path.len() && !rest.is_empty() {
