@@ -1,5 +1,5 @@
-//! What convey itself answers. A client, a log and a metric can tell it from what a server has said: it has `Server: convey`, and a
-//! reason.
+//! Local replies: responses that convey itself generates. They have `Server: convey` and a reason,
+//! so that clients, logs and metrics can distinguish them from responses of servers.
 
 use std::time::Duration;
 
@@ -8,10 +8,11 @@ use convey_http_core::{FieldFault, FieldRules, Malformed, ServerFault};
 use convey_model::ErrorPage;
 use convey_snapshot::stats::Counter;
 
-/// What lines of text are.
+/// Content type of plain text bodies.
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// How long a client may take to read an answer of convey's own, and to end a connection that it is told to end.
+/// How long a client may take to read a local reply, and to close a connection after `Connection:
+/// close`.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(10);
 
 /// Why convey answers a request itself.
@@ -29,9 +30,9 @@ pub enum AnswerReason {
     Misdirected,
     /// The client's source has sent too many requests of late.
     RateLimit,
-    /// The route says so.
+    /// The route is a redirect.
     Redirect,
-    /// A service says so that an application has added to convey's own.
+    /// An application's own service decided so.
     Layer,
     /// An authority looks whether a name is ours, for which a certificate is ordered (ACME).
     AcmeChallenge,
@@ -80,7 +81,8 @@ impl From<AnswerReason> for OwnAnswer {
 }
 
 impl OwnAnswer {
-    /// An answer of a layer of your own, with a status from 200 to 599. Its body says what the status means.
+    /// Returns the reply of an application's layer, with a status from 200 to 599. Unless the layer
+    /// sets a body, the body names the status.
     pub fn new(status: u16) -> OwnAnswer {
         OwnAnswer { status, ..AnswerReason::Layer.into() }
     }
@@ -88,12 +90,12 @@ impl OwnAnswer {
     /// Sets a field.
     ///
     /// # Errors
-    /// It is no field, or one that convey itself says.
+    /// The name or the value is invalid, or convey itself sets the field.
     pub fn set_field(&mut self, name: &str, value: &str) -> Result<(), FieldFault> {
         self.fields.set(name, value)
     }
 
-    /// Has it say this text.
+    /// Sets the body to this text.
     #[must_use]
     pub fn with_body(self, body: impl Into<Bytes>) -> OwnAnswer {
         OwnAnswer { body: Some(body.into()), ..self }
@@ -142,7 +144,7 @@ impl OwnAnswer {
         }
     }
 
-    /// What it says unless it was given a body, such as `503 Service Unavailable: no server is up`.
+    /// Default body of a reply, such as `503 Service Unavailable: no server is up`.
     fn usual_body(&self) -> Bytes {
         let (status, phrase) = (self.status, phrase_of(self.status));
         let body = match self.reason.words() {
@@ -153,12 +155,12 @@ impl OwnAnswer {
     }
 }
 
-/// What an answer is to.
+/// Context of a local reply.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AnswerTo<'a> {
-    /// What the operator changes of responses.
+    /// The operator's changes to the fields of responses.
     pub(crate) fields: &'a FieldRules,
-    /// What the operator has it say.
+    /// The operator's page for this reply.
     pub(crate) page: Option<&'a ErrorPage>,
     /// No other request is read from the connection.
     pub(crate) closes: bool,
@@ -194,7 +196,7 @@ impl AnswerReason {
         }
     }
 
-    /// What counts it.
+    /// Counter of replies with this reason.
     pub fn counter(self) -> Counter {
         match self {
             AnswerReason::Malformed(_) => Counter::AnsweredMalformed,
@@ -231,7 +233,7 @@ impl AnswerReason {
         }
     }
 
-    /// What the client is told. It says nothing of the servers.
+    /// Explanation in the body of the reply. It reveals nothing about the servers.
     fn words(self) -> &'static str {
         match self {
             AnswerReason::Malformed(malformed) => malformed.label(),

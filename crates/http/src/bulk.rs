@@ -18,7 +18,8 @@ pub(crate) struct Bulk {
 }
 
 impl Bulk {
-    /// A read has brought so much, and the body still has so much that need not be looked at.
+    /// Notes that a read brought `len` bytes, and that `opaque` bytes of the body follow that need
+    /// no parsing.
     pub(crate) fn has_read(&mut self, len: usize, opaque: u64) {
         self.is_on = len == buffer::SIZE && opaque >= buffer::SIZE as u64;
     }
@@ -51,7 +52,8 @@ impl Bulk {
         self.pipe.as_ref().is_none_or(Pipe::is_empty)
     }
 
-    /// Takes some of the next `opaque` bytes, between these sockets. 0: nothing is large here, or only a read can tell what is there.
+    /// Moves some of the next `opaque` bytes into the pipe between these sockets. Returns 0 if the
+    /// body is not large, or only a read can find out more.
     ///
     /// # Errors
     /// The connection is broken.

@@ -12,21 +12,22 @@ use convey_snapshot::stats::Counter;
 use crate::record::RequestRecord;
 use crate::request::HttpRequest;
 
-/// What the encoders of a thread hold at most, in bytes.
+/// Memory limit of a thread's encoders, in bytes.
 const BUDGET: usize = 128 << 20;
 
-/// What of it is for gzip alone, which needs least: where others have no room, most clients take it.
+/// Part of `BUDGET` that is reserved for gzip, which needs the least memory: most clients accept it
+/// where other codings have no room.
 const FOR_GZIP: usize = BUDGET / 4;
 
 /// Most bytes of a body that are compressed in one go: a millisecond at most.
 pub(crate) const PIECE: usize = 16 * 1024;
 
 thread_local! {
-    /// What those hold that are in use.
+    /// Memory of the encoders in use, in bytes.
     static IN_USE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// What becomes of the response to a request.
+/// Compression of the response to a request.
 #[derive(Debug, Default)]
 pub(crate) struct Compression<'a> {
     /// `None`: nothing is compressed here.
@@ -36,7 +37,7 @@ pub(crate) struct Compression<'a> {
     tally: CompressionTally,
 }
 
-/// What is to be counted since it was last taken.
+/// Compression statistics since they were last taken.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct CompressionTally {
     /// With what a response has begun to be compressed.
@@ -133,7 +134,7 @@ impl<'a> Compression<'a> {
         }
     }
 
-    /// What is to be counted; `None`: nothing.
+    /// Takes the statistics. `None` if there are none.
     fn take_tally(&mut self) -> Option<CompressionTally> {
         let tally = std::mem::take(&mut self.tally);
         (tally != CompressionTally::default()).then_some(tally)
@@ -161,7 +162,7 @@ impl<'a> Compression<'a> {
 }
 
 impl CompressionTally {
-    /// Tells what to add to which counter.
+    /// Calls `add` with each counter and the number to add.
     fn count(&self, mut add: impl FnMut(Counter, u64)) {
         if let Some(coding) = self.begun {
             add(counter_of(coding), 1);

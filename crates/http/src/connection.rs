@@ -86,7 +86,7 @@ struct Connection<S> {
     client: ClientStream,
     bytes: ClientBytes,
     stack: S,
-    /// What has come and nobody has taken.
+    /// Received bytes that no request has consumed.
     received: BytesMut,
     time_limit: TimeLimit,
     /// Requests that it has had.
@@ -104,7 +104,7 @@ enum BeginningVersion {
     Unagreed,
 }
 
-/// What comes from a client next.
+/// Next input from a client.
 enum Next {
     Request(Arc<RequestHead>),
     /// A request that convey does not take.
@@ -113,7 +113,7 @@ enum Next {
     Over(StreamEnd),
 }
 
-/// What becomes of a connection after a request.
+/// State of a connection after a request.
 enum After {
     /// Another request may come.
     Stays,
@@ -123,7 +123,7 @@ enum After {
     Ends(StreamEnd),
 }
 
-/// What a read has brought.
+/// Outcome of a read.
 enum Read {
     Some,
     Closed,

@@ -51,7 +51,7 @@ pub(crate) struct Forwarding<'a, 'b> {
     pub(crate) end: &'a mut ClientEnd<'b>,
     pub(crate) request: &'a HttpRequest,
     pub(crate) route: &'a HttpRoute,
-    /// What the client has sent behind the head.
+    /// Bytes that the client has sent after the head.
     pub(crate) received: &'a mut BytesMut,
     /// No other request is read from the client after this one.
     pub(crate) is_last: bool,
@@ -60,14 +60,15 @@ pub(crate) struct Forwarding<'a, 'b> {
     pub(crate) record: &'a mut RequestRecord,
 }
 
-/// What became of it.
+/// Outcome of a forwarded request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RequestEnd {
     /// The client has the whole response.
     Answered {
         /// It may send another request.
         client_stays: bool,
-        /// It has sent no more than it was asked for, and said that it sends nothing else.
+        /// The client has sent nothing beyond the request, and announced that it sends no other
+        /// request.
         is_silent: bool,
     },
     /// The client has got nothing: convey has to answer.
@@ -76,7 +77,7 @@ pub(crate) enum RequestEnd {
     Broken(Counter),
 }
 
-/// What came of a transfer.
+/// Outcome of a transfer.
 struct Transferred {
     /// `None`: nothing moved for too long.
     end: Option<TransferEnd>,
@@ -105,10 +106,10 @@ impl From<io::Error> for Unreached {
     }
 }
 
-/// What became of one attempt.
+/// Outcome of one attempt.
 enum Attempt {
     Over(RequestEnd),
-    /// Another one may fare better.
+    /// Another server may succeed.
     Again(AnswerReason),
     /// The same, if the backend's retry budget allows it: the server has failed.
     AgainWithin(AnswerReason),
@@ -118,7 +119,7 @@ impl Forwarding<'_, '_> {
     /// Sends the request to a server of this pool, or answers with one of its files, and the response to the client.
     pub(crate) async fn run(mut self, pool: &Arc<Pool>) -> RequestEnd {
         if let Some(of_pool) = &pool.config.files {
-            // In a box: what goes to a server does without.
+            // Boxed, because requests that go to a server do not need this state.
             return Box::pin(files::serve(self, pool, of_pool)).await;
         }
         let (mut attempts, mut pool) = (Attempts::default(), pool.clone());
@@ -194,7 +195,7 @@ impl Forwarding<'_, '_> {
         }
         let began = Instant::now();
         let opened = match speaks_http2 {
-            // What HTTP/1.1 does without shall not be a part of each of its requests.
+            // Boxed, so that the state of HTTP/2 is not a part of each HTTP/1.1 request.
             true => Box::pin(self.stream(permit)).await,
             false => self.socket(permit).await.map(|server| (server, true)).map_err(Unreached::Failed),
         };
@@ -260,12 +261,12 @@ impl Forwarding<'_, '_> {
         Ok((ServerEnd::Stream(stream), is_new))
     }
 
-    /// Whether the server of the permit is asked by HTTP/2.
+    /// Whether the server of the permit gets requests over HTTP/2.
     fn speaks_http2(&self, permit: &Permit) -> bool {
         match permit.http_version() {
             HttpVersion::H1 => false,
             HttpVersion::H2 => true,
-            // What it has chosen goes, and it may choose anew with each connection.
+            // The server's last choice applies; the server may choose anew with each connection.
             HttpVersion::Auto if permit.has_tls() => permit.server().live.speaks_http2(),
             HttpVersion::Auto => self.end.is_stream(),
         }
@@ -334,7 +335,7 @@ impl Forwarding<'_, '_> {
         self.broken(end, &exchange, (&permit, is_kept), attempts)
     }
 
-    /// What goes where, within these limits.
+    /// Returns the exchange of this request, within these limits.
     fn exchange(&self, limits: &HttpLimits) -> Exchange {
         let mut exchange = Exchange::new(self.request.head());
         exchange.limit_response(limits.response_head);
@@ -415,7 +416,7 @@ impl Forwarding<'_, '_> {
     }
 }
 
-/// What became of a transfer that is over.
+/// Returns the outcome of a transfer that is over.
 fn transferred(
     mut transfer: Transfer<'_>,
     end: Option<TransferEnd>,
@@ -444,7 +445,7 @@ fn is_down(watch: &Option<RegisteredRequest>, cx: &mut Context<'_>) -> bool {
     watch.as_ref().is_some_and(|watch| watch.poll_down(cx).is_ready())
 }
 
-/// What is offered to a server within TLS.
+/// HTTP versions that convey offers a server in the TLS handshake.
 fn within_tls(permit: &Permit) -> SpokenWithin {
     match permit.http_version() {
         HttpVersion::H1 => SpokenWithin::Http1,
@@ -463,7 +464,7 @@ fn chose_http2(permit: &Permit, server: &mut ServerStream) -> Option<bool> {
     })
 }
 
-/// What a server has answered just now, or has not, to what was sent then.
+/// Returns the server's answer to a request sent at `sent`: its status, or `None` for no answer.
 fn answer_now(client: &ClientStream, status: Option<u16>, sent: Instant) -> ServerAnswer {
     let now = Instant::now();
     ServerAnswer { status, took: now - sent, now: client.timestamp(now) }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use convey_proxy::ServerStream;
 
-/// Most of one server that a thread keeps. The one that has waited longest gives way.
+/// Most connections to one server that a thread keeps. At the limit, the oldest is evicted.
 const MAX_OF_SERVER: usize = 256;
 
 /// Most of all servers that a thread keeps.
@@ -50,7 +50,7 @@ pub(crate) fn put(server: ServerPlace, stream: ServerStream) {
     IDLE.with_borrow_mut(|pool| pool.put(server, stream));
 }
 
-/// Closes those to this server: one of them was dead.
+/// Closes the idle connections to this server, after one of them was found dead.
 pub(crate) fn forget(server: ServerPlace) {
     IDLE.with_borrow_mut(|pool| {
         let gone = pool.servers.remove(&server).unwrap_or_default();
@@ -116,7 +116,8 @@ impl IdlePool {
 }
 
 impl IdleConnection {
-    /// Whether its server has neither closed it nor said anything that nobody has asked. No system call while nothing has come.
+    /// Whether the server has neither closed the connection nor sent unsolicited bytes. Needs no
+    /// system call while nothing has arrived.
     fn is_alive(&mut self) -> bool {
         self.stream.stream().is_quiet()
     }

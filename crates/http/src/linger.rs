@@ -9,21 +9,21 @@ use convey_stream::ByteStream;
 use crate::buffer;
 use crate::time_limit::TimeLimit;
 
-/// How long such a connection, or stream, is still read from.
+/// How long convey still reads from a connection or stream that it has ended.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
 /// Most bytes that are read then of a connection: more than the buffers of both hosts hold by default. A client whose bytes are not
 /// taken is reset.
 const MAX_OF_CONNECTION: usize = 16 * 1024 * 1024;
 
-/// The same of a stream of HTTP/2, whose window is smaller.
+/// Like `MAX_OF_CONNECTION`, for a stream of HTTP/2, whose window is smaller.
 pub(crate) const MAX_OF_STREAM: usize = 256 * 1024;
 
 /// Reads before the thread's other connections get a turn.
 const TURNS: usize = 8;
 
-/// Says that nothing else comes, and reads on for a while, so that the last bytes arrive: a client that still sends would be reset else,
-/// and might lose them.
+/// Closes the sending side, and reads on for a while so that the last bytes arrive. Otherwise, a
+/// client that still sends would get a reset, and might lose them.
 pub(crate) async fn close(client: &mut ByteStream, time_limit: &mut TimeLimit) {
     time_limit.renew(LINGER);
     let said = poll_fn(|cx| match client.poll_shutdown(cx) {

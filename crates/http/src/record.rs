@@ -1,4 +1,4 @@
-//! What is counted and logged of one request.
+//! Counters and log entry of one request.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::net::SocketAddr;
@@ -53,9 +53,9 @@ pub(crate) struct RequestRecord {
 }
 
 impl RequestRecord {
-    /// Of a request whose head has just come.
+    /// Begins the record of a request whose head has just arrived.
     ///
-    /// `version`: of HTTP, unless its head says that.
+    /// `version`: HTTP version, unless the head names one.
     pub(crate) fn begin(client: &ClientStream, version: &'static str) -> RequestRecord {
         RequestRecord {
             began: Instant::now(),

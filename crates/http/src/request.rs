@@ -35,7 +35,7 @@ pub struct HttpRequest {
     chosen: Option<u32>,
 }
 
-/// What becomes of a request.
+/// Decision on a request.
 #[derive(Debug, Clone)]
 pub enum Decision {
     /// A server of its route's backend gets it.
@@ -93,12 +93,13 @@ impl HttpRequest {
         self.peer
     }
 
-    /// Whether the client came by HTTPS: to convey, or to a trusted proxy that says so in `X-Forwarded-Proto`.
+    /// Whether the client came by HTTPS: to convey, or to a trusted proxy that claims so in
+    /// `X-Forwarded-Proto`.
     pub fn is_https(&self) -> bool {
         self.is_https
     }
 
-    /// The name that the client asked for in its TLS handshake (SNI), if it did.
+    /// Server name of the client's TLS handshake (SNI), if there is one.
     pub(crate) fn server_name(&self) -> Option<&str> {
         self.tls.as_ref().map(|tls| &*tls.server_name).filter(|name| !name.is_empty())
     }
@@ -145,8 +146,8 @@ impl HttpRequest {
         self.way().map_or(&[], |(_, pool)| &pool.servers)
     }
 
-    /// Has this server get it first, in place of the one that the backend's algorithm would choose. One that is down, or at its
-    /// limit, is passed over.
+    /// Prefers this server to the choice of the backend's algorithm. convey passes over a server
+    /// that is down, or at its limit.
     pub fn choose(&mut self, server: &Server) {
         self.chosen = Some(server.live.id);
     }
@@ -167,10 +168,10 @@ impl HttpRequest {
         self.begun = Some(trace);
     }
 
-    /// Has the server get this field. Those of the client with this name give way.
+    /// Sets a field of the request for the server, in place of the client's fields with this name.
     ///
     /// # Errors
-    /// It is no field, or one that convey itself says.
+    /// The name or the value is invalid, or convey itself sets the field.
     pub fn set_field(&mut self, name: &str, value: &str) -> Result<(), FieldFault> {
         self.added.set(name, value)
     }
@@ -194,7 +195,8 @@ impl HttpRequest {
         }
     }
 
-    /// What changes in its fields on the way to the server: by these rules of its route, and then by what services have added.
+    /// Changes to its fields on the way to the server: the rules of its route, and then the
+    /// additions of services.
     pub(crate) fn changes<'a>(&self, of_route: &'a FieldRules) -> Cow<'a, FieldRules> {
         match self.added.is_empty() {
             true => Cow::Borrowed(of_route),

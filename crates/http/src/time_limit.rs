@@ -12,11 +12,12 @@ use tokio::time::{Instant, Sleep, sleep_until};
 const LATE: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// The time, as it was told last: a request does not look at a clock for its limits.
+    /// Coarse time of the thread, updated by [`tell_time`]: a request reads no clock for its
+    /// limits.
     static COARSE: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Tells this thread the time. To be called once a second.
+/// Updates the coarse time of this thread. Call it once a second.
 pub(crate) fn tell_time() {
     COARSE.set(Some(Instant::now()));
 }

@@ -19,7 +19,7 @@ pub(super) fn now() -> (u64, u32) {
 
 /// A moment, in seconds since 1970, such as `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub(super) fn of(seconds: u64) -> String {
-    // What is later than HTTP can write is of no file that was modified.
+    // HTTP cannot write a later time, and no file was modified then.
     const LAST: u64 = 253_402_300_799;
     fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds.min(LAST)))
 }

@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use super::directory_page::{self, DirectoryPage};
 use super::store::{self, FileUser, LoadedFile, Opened};
 
-/// What a request is answered with.
+/// Content that answers a request.
 pub(super) struct Found {
     pub(super) content: FoundContent,
-    /// What the operator has caches told of it.
+    /// The operator's `Cache-Control` for it.
     pub(super) cache_control: Option<Box<str>>,
     /// The form that the client gets.
     pub(super) form: Option<ContentCoding>,
@@ -64,7 +64,7 @@ impl From<Errno> for Unfound {
     }
 }
 
-/// Finds the file with this name, or what stands for the directory with it.
+/// Finds the file with this name, or the index file or page of the directory with this name.
 pub(super) async fn find(
     user: FileUser<'_>,
     files: &FilesConfig,

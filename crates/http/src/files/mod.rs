@@ -1,11 +1,11 @@
 //! Requests that are answered with files of a backend.
 //!
-//! - `find` finds the file of a request, in the form that the client takes.
+//! - `find` finds the file of a request, in the form that the client accepts.
 //! - `store` keeps small files, and open ones, for each thread, and opens others.
 //! - `directory_page` makes the page of a directory, part by part.
 //! - `disk` has the threads that wait for disks.
-//! - `reply` decides what is said of a file: status, fields, parts.
-//! - `send` brings it to the client, `send_compressed` compresses it on the way.
+//! - `reply` builds the response head for a file: status, fields, parts.
+//! - `send` sends the file to the client, `send_compressed` compresses it on the way.
 //! - `date` is the time as HTTP writes it.
 
 mod date;
@@ -64,7 +64,8 @@ pub(crate) async fn serve(
     end
 }
 
-/// The file of a request and the status that it comes with. An error is what convey says in its place.
+/// Finds the file of a request and the status of its response. An error is the local reply in place
+/// of the file.
 async fn find(
     request: &Forwarding<'_, '_>,
     user: FileUser<'_>,
@@ -84,7 +85,7 @@ async fn find(
     let encodings = head.fields().filter(|field| field.name.eq_ignore_ascii_case(b"accept-encoding"));
     let encodings = AcceptedEncodings::of(encodings.map(|field| field.value));
     let found = match FileName::of(&path, files.dot_files) {
-        // The path that the browser knows says where the links of a page lead.
+        // Browsers resolve links of a page against the path that they requested.
         Ok(name) if name.is_directory() && !head.path().ends_with(b"/") => Err(Unfound::IsDirectory),
         Ok(name) => find::find(user, files, &name, &encodings).await,
         Err(_) => Err(Unfound::NotFound),
@@ -115,12 +116,13 @@ fn with_single_slashes(path: &[u8]) -> Option<Vec<u8>> {
     Some(single)
 }
 
-/// What stands behind the path, with its question mark.
+/// Query of a request, with its question mark.
 fn query_of(head: &RequestHead) -> &[u8] {
     &head.path_and_query()[head.path().len()..]
 }
 
-/// Says that it is at this path, which begins with one slash: of several browsers would take the rest for a host.
+/// Redirects to this path, which begins with one slash: after two slashes browsers would read a
+/// host.
 fn redirect(path: &[u8], query: &[u8]) -> OwnAnswer {
     let mut answer = OwnAnswer::from(AnswerReason::Redirect);
     let _ = answer.set_field("Location", &String::from_utf8_lossy(&[path, query].concat()));
@@ -128,7 +130,7 @@ fn redirect(path: &[u8], query: &[u8]) -> OwnAnswer {
 }
 
 impl Forwarding<'_, '_> {
-    /// Sends a file, or what is to be said of it.
+    /// Sends a file, or a reply about it.
     async fn reply(&mut self, found: Found, status: u16, pool: &Arc<Pool>) -> RequestEnd {
         let head = self.request.head();
         let has_body = !matches!(head.framing(), BodyFraming::Empty | BodyFraming::Length(0));

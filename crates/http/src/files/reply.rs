@@ -1,4 +1,4 @@
-//! What is said of a file: status, fields, and which parts of it follow.
+//! Response to a request for a file: status, fields, and the parts of the file that follow.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ pub(super) struct Reply {
     pub(super) client_stays: bool,
 }
 
-/// How the client knows where the body ends.
+/// How the end of the body is marked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReplyFraming {
     Length(u64),
@@ -44,12 +44,12 @@ pub(super) enum ReplyPiece {
     Page(PageInParts),
 }
 
-/// What it is to.
+/// Context of a response with a file.
 pub(super) struct ReplyTo<'a> {
     pub(super) head: &'a RequestHead,
-    /// What the operator changes of responses.
+    /// The operator's changes to the fields of responses.
     pub(super) fields: &'a FieldRules,
-    /// 200, or 404 for a page that says so: that is sent whole, without conditions.
+    /// 200, or 404 for the operator's "not found" page, which is sent whole, without conditions.
     pub(super) status: u16,
     /// Whether the client's connection may stay open.
     pub(super) client_stays: bool,
@@ -66,7 +66,7 @@ struct Parts {
 }
 
 impl Reply {
-    /// The response with this file. An error is what convey says in its place.
+    /// Returns the response with this file. An error is the local reply in its place.
     pub(super) fn of(found: &Found, to: &ReplyTo<'_>) -> Result<Reply, OwnAnswer> {
         let parts = match &found.content {
             FoundContent::Page(DirectoryPage::Whole(page)) => Parts {
@@ -110,7 +110,7 @@ fn parts_of(file: &LoadedFile, found: &Found, head: &RequestHead) -> Result<Part
         Condition::Holds => {}
     }
     let len = file.len;
-    // Of a HEAD it says nothing (RFC 9110, section 14.2).
+    // `Range` has no effect on a HEAD request (RFC 9110, section 14.2).
     let range = head.field("range").filter(|_| head.method() == HttpMethod::Get);
     let Some(range) = range.filter(|_| file.validators.may_have_range(head)) else {
         return Ok(Parts::whole(200, len));
@@ -163,7 +163,8 @@ impl HeadWriter<'_> {
         }
     }
 
-    /// What tells this state of the file from others. A page that says 404 is of no state.
+    /// Writes `Date` and the validators of the file. A page that is sent with 404 has no
+    /// validators.
     fn validators(&mut self, file: Option<&LoadedFile>, status: u16) {
         date::with_present(|present, text| {
             self.field("Date", text);

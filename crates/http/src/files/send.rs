@@ -29,10 +29,11 @@ use crate::time_limit::TimeLimit;
 /// Most bytes of a large file that go in one turn.
 const TURN: u64 = 128 * 1024;
 
-/// The same where they have to be copied.
+/// Like `TURN`, for bytes that have to be copied.
 const COPIED: u64 = 32 * 1024;
 
-/// Bytes that the kernel is asked for at once whether it has them in memory, and that are read ahead where it has not.
+/// Bytes that convey checks at once for presence in the page cache, and reads ahead if they are
+/// absent.
 pub(super) const AHEAD: u64 = 1024 * 1024;
 
 /// A response on its way to the client.
@@ -59,7 +60,7 @@ impl Sending<'_, '_> {
         while let Some(piece) = pieces.next() {
             let more = if pieces.peek().is_none() { More::No } else { More::Data };
             match (&piece, content) {
-                // What is short goes with what is before it.
+                // A short piece is sent together with the bytes before it.
                 (ReplyPiece::Bytes(bytes), _) => self.write(before, bytes, more).await?,
                 (ReplyPiece::OfFile(range), Some(FileContent::Small(content))) => {
                     let part = part(content, range).ok_or(Counter::FileChanged)?;
@@ -129,7 +130,8 @@ impl Sending<'_, '_> {
         .await
     }
 
-    /// Sends a part of an open file. Returns whether it is short and the kernel has it in memory: then it need not be asked soon again.
+    /// Sends a part of an open file. Returns whether the part is short and was found in the page
+    /// cache: then the check can be skipped for a while.
     async fn send_range(
         &mut self,
         file: &Arc<OwnedFd>,
@@ -203,7 +205,8 @@ impl Sending<'_, '_> {
     }
 }
 
-/// Writes bytes for which there is room. Returns how many were taken: what a session has encrypted it has taken, also if it waits.
+/// Writes bytes for which there is room. Returns how many bytes were taken. Bytes that a TLS
+/// session has encrypted count as taken, even if they still wait.
 fn give(end: &mut ClientEnd<'_>, cx: &mut Context<'_>, bytes: &[u8]) -> Result<usize, Counter> {
     match end.poll_write(cx, bytes, More::No) {
         Poll::Ready(Ok(sent)) => Ok(sent),
@@ -234,7 +237,7 @@ pub(super) fn part<'a>(content: &'a [u8], range: &Range<u64>) -> Option<&'a [u8]
     content.get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
 }
 
-/// Whether a part of a file is in the kernel's memory, as its first and its last byte tell.
+/// Whether a part of a file is in the page cache, judged by its first and its last byte.
 pub(super) fn has_in_memory(file: &OwnedFd, range: Range<u64>) -> bool {
     let mut byte = [0];
     [range.start, range.end - 1]
@@ -273,8 +276,8 @@ async fn read_aside(file: Arc<OwnedFd>, at: u64, most: usize) -> Result<Vec<u8>,
 fn send_some(socket: &TcpStream, file: &OwnedFd, range: Range<u64>) -> Result<u64, Counter> {
     let (mut at, mut moved) = (range.start, None);
     let outcome = socket.try_io(Interest::WRITABLE, || {
-        // A short count means a full socket or the end of a file that has shrunk: the next call
-        // returns an error for the first, 0 for the second.
+        // A short count is due to a full socket or to a file that has shrunk: the next call returns
+        // an error for the first, 0 for the second.
         while at < range.end {
             let most = usize::try_from(range.end - at).unwrap_or(usize::MAX);
             let n = sendfile(socket, file, Some(&mut at), most)?;

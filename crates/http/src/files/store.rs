@@ -1,5 +1,5 @@
-//! Files as a thread has them: small ones in memory, others open. Whatever was changed is read anew at the next request: a look at the
-//! place tells.
+//! File cache of one thread: small files in memory, others open. `stat` detects a changed file at
+//! the next request, which then reads it again.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
@@ -20,19 +20,22 @@ use rustix::io::Errno;
 use super::disk::aside;
 use super::{date, directory_page};
 
-/// Files up to this many bytes are kept in memory: what is longer costs less from the kernel's.
+/// Files up to this many bytes are kept in memory: longer files are cheaper to send from the page
+/// cache.
 pub(super) const MAX_SMALL: u64 = 32 * 1024;
 
-/// What a thread keeps in memory.
+/// Limits for the files that a thread keeps in memory.
 const SMALL: CacheBounds = CacheBounds { entries: 4_096, bytes: 16 << 20 };
 
-/// What it keeps open. A deleted file is on its disk as long as it is open.
+/// Limits for the files that a thread keeps open. A deleted file occupies its disk as long as it is
+/// open.
 const OPEN: CacheBounds = CacheBounds { entries: 128, bytes: usize::MAX };
 
-/// Seconds after which a kept file is opened anew: only that tells whether the way to it still stays beneath the root.
+/// Seconds after which a kept file is opened anew: only that checks whether its path still stays
+/// beneath the root.
 const KEPT: u64 = 1;
 
-/// What an entry costs beside its content, in bytes.
+/// Memory of an entry in addition to its content, in bytes.
 const OVERHEAD: usize = 512;
 
 /// Files that were changed since less than these nanoseconds are not kept: the next change could have the same time.
@@ -68,7 +71,7 @@ pub(super) struct FileUser<'a> {
     pub(super) core: usize,
 }
 
-/// What a backend's kept file takes of memory, until this is dropped.
+/// Memory that a backend's kept file occupies, counted until this is dropped.
 struct HeldBytes {
     of: Arc<PoolLive>,
     core: usize,
@@ -100,7 +103,7 @@ pub(super) enum FileContent {
     Open(Arc<OwnedFd>),
 }
 
-/// What is at a place.
+/// Kind of file at a path.
 #[derive(Debug)]
 pub(super) enum Opened {
     File(Arc<LoadedFile>),
@@ -109,7 +112,7 @@ pub(super) enum Opened {
     Other,
 }
 
-/// Forgets what nobody has asked for of late. To be called once a second.
+/// Drops files that were opened too long ago. Call it once a second.
 pub(crate) fn sweep() {
     FILES.with_borrow_mut(|kept| {
         kept.seconds += 1;
@@ -127,7 +130,7 @@ fn second() -> u64 {
 
 /// The file with this name beneath the root, as it is now.
 pub(super) async fn load(user: FileUser<'_>, root: &Path, name: &[u8]) -> Result<Opened, Errno> {
-    // No root and no name have a NUL; two slashes tell which part is the root.
+    // No root and no name have a NUL; two slashes separate the root from the name.
     let key = CString::new([root.as_os_str().as_bytes(), b"//", name].concat()).map_err(|_| Errno::NOENT)?;
     if let Some(file) = FILES.with_borrow_mut(|kept| kept.fresh(&key)) {
         user.count(Counter::FileCacheHits, 1);
@@ -205,7 +208,7 @@ fn open(root: &Path, name: &[u8], wait: DiskWait) -> rustix::io::Result<Opened> 
     }
     let file = match usize::try_from(stamp.len) {
         Ok(len) if stamp.len <= MAX_SMALL => match beneath::read_whole(&opened, len, wait) {
-            // One that is written to just now is sent as it is by then.
+            // A file that is being written is sent with the content that it has by then.
             Err(Errno::FBIG) => LoadedFile::new(stamp, name, FileContent::Open(Arc::new(opened)), false),
             content => {
                 let is_same = beneath::stamp(&opened)?.0 == stamp;

@@ -57,7 +57,7 @@ impl Forwarding<'_, '_> {
         let is_broken_off = reason == AnswerReason::ServerReset;
         let was_closed = is_kept && is_broken_off && end != TransferEnd::ServerDown;
         if end == TransferEnd::ServerDown {
-            // Health knows.
+            // Health checks have already noticed it.
             attempts.pass_over(permit);
         } else if was_closed {
             // The server had closed it before: no fault, and no other of these is better.

@@ -14,8 +14,9 @@ use crate::transfer::{Transfer, TransferEnd};
 /// the client; `timeouts.idle` may lower it.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Lowest rate of a client's connection in bytes a second, over a period. Bytes of one stream say
-/// little: they move in steps, as buffers of the kernel, of TLS and of libraries have room again.
+/// Lowest rate of a client's connection in bytes a second, over a period. The bytes of a single
+/// stream are a poor measure: they move in steps, as buffers of the kernel, of TLS and of libraries
+/// have room again.
 const MIN_RATE: u64 = 500;
 
 /// Periods in a row for which a stream may move nothing while others keep its connection busy.
@@ -172,10 +173,11 @@ impl StallLimit {
         }
     }
 
-    /// Whether a client that is waited for gets another period: `now` are the bytes of its
-    /// connection. Where other requests wait for the server, the rate is for each of the servers
-    /// that the connection holds, so many are `wanted`. A body of unknown length may be a stream of
-    /// messages, with pauses: it needs the rate only then.
+    /// Whether a client that convey waits for gets another period. `now` are the byte counts of its
+    /// connection. `wanted` is set if other requests wait for the server: the number of servers
+    /// that the connection holds, and the client needs the rate for each of them. A body of unknown
+    /// length may be a stream of messages with pauses, so it needs the rate only if `wanted` is
+    /// set.
     fn is_fast_enough(&mut self, now: ConnectionBytes, wanted: Option<usize>) -> bool {
         let before = self.connection.replace(now).unwrap_or(now);
         let has_moved = std::mem::take(&mut self.moved) > 0;

@@ -1,5 +1,5 @@
-//! Sockets that a transfer does not read: no event reports their end, so they are looked at now and
-//! then.
+//! Sockets that a transfer does not read: no event reports their end, so convey polls them from
+//! time to time.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! The check that refuses what is more than a client may send, as far as the head says so.
+//! Check that refuses requests above a client's limits, as far as the head shows it.
 
 use convey_http_core::{BodyFraming, Malformed};
 
@@ -23,13 +23,14 @@ fn limit(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
     }
 }
 
-/// Whether the request says that its body is longer than it may be. Of chunks nobody knows that yet.
+/// Whether the request announces a body above the limit. The length of a chunked body is not known
+/// yet.
 fn is_too_long(request: &HttpRequest) -> bool {
     let most = request.frontend().config.http_limits().body;
     matches!((request.head().framing(), most), (BodyFraming::Length(length), Some(most)) if length > most)
 }
 
-/// Takes the request from what its source may send. One that is refused takes nothing.
+/// Charges the request to the quota of its source. A refused request is not charged.
 fn is_within_rate(request: &HttpRequest) -> bool {
     let (client, now) = (request.client().ip(), request.came());
     let of_frontend = request.frontend().http.as_ref().and_then(|http| http.limit.as_ref());
@@ -57,7 +58,7 @@ fn has_no_limit(request: &HttpRequest) -> bool {
 
 fn slow_down() -> OwnAnswer {
     let mut answer = OwnAnswer::from(AnswerReason::RateLimit);
-    // It is a field that convey says nowhere else.
+    // convey sets this field nowhere else.
     let _ = answer.set_field("Retry-After", RETRY_AFTER);
     answer
 }

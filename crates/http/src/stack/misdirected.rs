@@ -4,11 +4,12 @@ use super::OwnCheck;
 use crate::answer::{AnswerReason, OwnAnswer};
 use crate::request::HttpRequest;
 
-/// Answers requests whose host has a certificate of its own, other than the one that the client asked for by SNI (RFC 9110, section
-/// 7.4). `inner` decides on the others.
+/// Answers requests whose host has a certificate of its own, other than the certificate for the
+/// client's SNI (RFC 9110, section 7.4). `inner` decides on the others.
 ///
-/// Trusted proxies may send requests for all hosts on one connection. Clients without SNI, and those that got the default certificate
-/// because no certificate has their name, may ask for any host.
+/// Trusted proxies may send requests for all hosts on one connection. Clients without SNI, and
+/// clients that got the default certificate because no certificate has their name, may request any
+/// host.
 pub fn refuse_misdirected<S>(inner: S) -> OwnCheck<S> {
     OwnCheck::new(inner, check)
 }

@@ -31,7 +31,7 @@ use tower_service::Service;
 use crate::answer::OwnAnswer;
 use crate::request::{Decision, HttpRequest};
 
-/// What decides on requests: Tower services, each in the one before.
+/// Decision on requests: Tower services, each within the one before.
 pub trait DecideRequest:
     Service<HttpRequest, Response = Decision, Error = Infallible, Future: Send>
     + Clone
@@ -62,7 +62,7 @@ pub(crate) async fn decide(stack: &mut impl DecideRequest, request: HttpRequest)
 /// A check of convey's own.
 pub type OwnCheck<S> = Check<S, fn(&mut HttpRequest) -> Result<(), OwnAnswer>>;
 
-/// What convey itself decides by: the configuration.
+/// convey's own services, which decide by the configuration.
 pub type UsualStack = OwnCheck<OwnCheck<OwnCheck<OwnCheck<OwnCheck<OwnCheck<Forwards>>>>>>;
 
 /// The services of convey itself.

@@ -29,7 +29,7 @@ fn find(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
     }
 }
 
-/// The same place by HTTPS.
+/// Redirects to this location by HTTPS.
 fn to_https(head: &RequestHead) -> OwnAnswer {
     let host = head.host();
     // Of a host with a port the port is that of HTTP.
