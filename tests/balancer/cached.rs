@@ -18,11 +18,11 @@ pub(super) struct Cached {
     kernel: Option<MockKernel>,
     /// The first snapshot: it has all frontends and servers.
     first: Arc<Snapshot>,
-    /// What the cache has told of and the balancer has not read.
+    /// Events of the cache that the balancer has not read.
     unread: Vec<(FlowKey, Segment)>,
     /// Whether the balancer reads nothing just now.
     pub(super) is_deaf: bool,
-    /// Whether there was no room to tell of some handshakes.
+    /// Whether handshake events were lost because the event buffer was full.
     pub(super) has_lost_some: bool,
 }
 
@@ -63,7 +63,7 @@ impl Cached {
         Some(verdict)
     }
 
-    /// Has the balancer read what the cache tells of, unless it is deaf.
+    /// Lets the balancer read the cache's events, unless it is deaf.
     pub(super) fn hear(&mut self) {
         self.unread.extend(self.kernel.iter().flat_map(MockKernel::events));
         if !self.is_deaf {
@@ -81,7 +81,8 @@ impl Cached {
         }
     }
 
-    /// There was no room to tell of what opened since; FINs would not have been forwarded then.
+    /// Loses the unread handshake events, as if the event buffer were full. FINs stay: the cache
+    /// does not forward a FIN without room for its event.
     pub(super) fn lose_handshakes(&mut self) {
         self.unread.extend(self.kernel.iter().flat_map(MockKernel::events));
         let before = self.unread.len();
@@ -121,7 +122,7 @@ impl Cached {
         flows.lookup(key).map(|(id, _)| flows.get(id))
     }
 
-    /// Those of each worker.
+    /// Flow tables, one for each worker.
     pub(super) fn tables(&self) -> impl Iterator<Item = &FlowTable> {
         self.workers.iter().map(|worker| worker.forwarder.flows())
     }

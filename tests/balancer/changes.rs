@@ -1,4 +1,5 @@
-//! What an operator and the health checks do: servers and frontends come and go, timeouts change, the program stops.
+//! Changes by an operator and by health checks: servers and frontends come and go, timeouts change,
+//! the program stops.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use convey_snapshot::{Frontend, Health, Server, Snapshot, fixture};
 
 use super::EventSequence;
 
-/// What has become of a server or a frontend.
+/// State of a server or a frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Life {
     Serving,
@@ -29,7 +30,7 @@ impl Life {
     }
 }
 
-/// What is configured, and how servers are.
+/// Configuration, and state of the servers.
 #[derive(Debug)]
 pub(super) struct Changes {
     pub(super) servers: [Life; 2],
@@ -45,9 +46,10 @@ impl Changes {
         Changes { servers: [Life::Serving; 2], frontends: [Life::Serving; 3], is_stopping: false, timeouts }
     }
 
-    /// When a flow in this state ends at the latest whose last packet came then: shorter timeouts hold from when they are
-    /// published, longer ones from the next packet. The flow cache alone may know of that one: whichever timeouts are in force
-    /// when it is asked hold for it, until shorter ones are published.
+    /// Latest end of a flow in this state whose last packet came at `last`. Shorter timeouts apply
+    /// as soon as they are published, longer ones from the next packet. The flow cache alone may
+    /// have seen that packet: then the timeouts of the moment when the balancer reads the cache
+    /// apply, until shorter ones are published.
     pub(super) fn end(&self, state: FlowState, last: Timestamp) -> Timestamp {
         let then = self.since(last).take_while(|(from, _)| *from <= last);
         let then = then.map(|(_, timeouts)| last.after(timeout(state, timeouts))).max().expect("one");
@@ -63,7 +65,8 @@ impl Changes {
         self.since(last).map(|(_, timeouts)| timeout(state, timeouts)).min().expect("one")
     }
 
-    /// Those that were in force then or later. At one time there may have been several, one after the other.
+    /// Timeouts that were in force at this time or later. Several may have been in force at one
+    /// time, one after the other.
     fn since(&self, then: Timestamp) -> impl Iterator<Item = &(Timestamp, FlowTimeouts)> {
         let from = self.timeouts.iter().rposition(|(from, _)| *from < then).unwrap_or(0);
         self.timeouts[from..].iter()
@@ -138,7 +141,7 @@ fn changed(server: &Arc<Server>, life: Life) -> Option<Arc<Server>> {
 }
 
 impl EventSequence {
-    /// A server or a frontend becomes what these bytes say, or the program stops, or goes on.
+    /// Changes a server or a frontend as these bytes select, or stops the program, or continues it.
     pub(super) fn change(&mut self, who: u8, which: u8, how: u8) {
         let life = match how % 16 {
             0 | 1 => Life::Down,
@@ -156,14 +159,14 @@ impl EventSequence {
         let lost: Vec<usize> = (0..self.connections.len()).filter(|n| self.loses_its_flow(*n)).collect();
         self.publish();
         for n in lost {
-            // Its ends are told, or find out.
+            // Both ends get a reset, or notice later.
             self.is_gone(n);
             self.connections[n].before = None;
         }
         self.check_that_what_is_gone_has_no_flows();
     }
 
-    /// Whether this connection has a flow that ends with what has become of servers and frontends.
+    /// Whether this connection has a flow that the current state of servers and frontends ends.
     fn loses_its_flow(&self, n: usize) -> bool {
         let Some(flow) = self.balancer.flow(&self.key(n)) else { return false };
         let first = self.balancer.first();
@@ -173,7 +176,7 @@ impl EventSequence {
             || frontends.any(|(frontend, life)| frontend.live.id == flow.frontend_id() && life.ends_flows())
     }
 
-    /// Whoever began them.
+    /// Checks the flows of clients and of the forger alike.
     fn check_that_what_is_gone_has_no_flows(&mut self) {
         self.ended += self.balancer.give_slots_back();
         let first = self.balancer.first();

@@ -11,7 +11,7 @@ const WINDOW: u32 = 10_000;
 /// Most bytes of one segment.
 const SEGMENT: u32 = 1_400;
 
-/// What becomes of a packet.
+/// Fate of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     /// It gets where the balancer sends it.
@@ -35,7 +35,7 @@ impl Fate {
 /// A client's connection.
 #[derive(Debug, Clone)]
 pub(super) struct Connection {
-    /// What the client has sent first as its server got it.
+    /// Key of the client's first packet as its server got it.
     pub(super) delivered: Option<FlowKey>,
     /// The balancer has seen the answer to the SYN, and the client has got it.
     answer_passed: bool,
@@ -50,7 +50,7 @@ pub(super) struct Connection {
     pub(super) served: Timestamp,
     /// When its SYN last came by, or it got further.
     pub(super) begun: Timestamp,
-    /// What its flow was after the event before.
+    /// State of its flow after the previous event.
     pub(super) before: Option<FlowState>,
     /// Whether its flow did not begin with a SYN.
     pub(super) is_met: bool,
@@ -59,9 +59,9 @@ pub(super) struct Connection {
 /// One side's numbers.
 #[derive(Debug, Clone, Copy, Default)]
 struct Side {
-    /// What it sends next.
+    /// Sequence number of the next byte that it sends.
     next: u32,
-    /// What the other side has got of it, without a gap.
+    /// Sequence number up to which the other side has received its bytes without a gap.
     got: u32,
 }
 
@@ -84,7 +84,8 @@ impl Side {
         self.next.wrapping_sub(self.got)
     }
 
-    /// The other side gets so many bytes of this number. What comes behind a gap it throws away.
+    /// The other side receives a segment with this sequence number and length, and discards it if
+    /// there is a gap before it.
     fn arrives(&mut self, (seq, len): (u32, u32)) {
         if seq == self.got {
             self.got = seq.wrapping_add(len);
@@ -197,7 +198,8 @@ impl EventSequence {
         let packet = self.packet(n).seq(segment.0).ack(server.got).payload(&vec![7; segment.1 as usize]);
         let (arrived, is_hidden) = (self.arrive(Some(n), &packet), !self.shows_replies());
         let connection = &mut self.connections[n];
-        // Another server, or one that takes it for another client's, would know nothing of it.
+        // Another server has no such connection, and neither does the same server under another
+        // client's key.
         if arrived.is_none() || arrived != connection.delivered {
             return self.is_gone(n);
         }
@@ -236,7 +238,8 @@ impl EventSequence {
         }
     }
 
-    /// Both sides finish, one after the other; or one alone, and nobody hears more of it.
+    /// Both sides finish, one after the other; or only one side finishes, and the other never
+    /// notices.
     pub(super) fn finish(&mut self, n: usize, who: u8) {
         let Connection { client, server, is_open, .. } = self.connections[n];
         if !is_open {
@@ -292,7 +295,8 @@ impl EventSequence {
     /// open connection but how long it may be silent.
     pub(super) fn forge(&mut self, n: usize, flags: u8, off: u8) {
         let Connection { client, server, is_open, .. } = self.connections[n];
-        // In DSR nobody can tell who has moved on from who says so.
+        // In DSR the balancer cannot distinguish an acknowledgement of the real client from a
+        // forged one.
         if self.setup.mode == Mode::Dsr || !is_open {
             return;
         }
@@ -308,7 +312,7 @@ impl EventSequence {
         assert!(self.state(n) == before || has_learnt, "{flags:#x}: {before:?} -> {:?}", self.state(n));
     }
 
-    /// Its ends know nothing of it any more; the next SYN begins another.
+    /// Both ends forget the connection; the next SYN begins another.
     pub(super) fn is_gone(&mut self, n: usize) {
         let Connection { client, server, last, served, begun, before, is_met, .. } = self.connections[n];
         let mut connection = Connection { last, served, begun, before, is_met, ..Connection::new() };

@@ -19,8 +19,8 @@ use self::changes::{Changes, Life};
 use self::connection::{Connection, Fate};
 use crate::balancer::{BalancerSetup, OF_UDP, SECOND};
 
-/// Clients that mean it; of those that are made up there are many more. The last two speak UDP, those before ask the second
-/// frontend.
+/// Genuine clients; forged ones are many more. The last two use UDP, the three before them connect
+/// to the second frontend.
 const CLIENTS: usize = 8;
 
 /// Fewer than all would take.
@@ -32,13 +32,13 @@ const FEW_ENTRIES: usize = 7;
 /// SNAT ports where they are few; of each server.
 const FEW_PORTS: u16 = 4;
 
-/// A stream that was in use within this time does not give way.
+/// A stream that was in use within this time is not evicted.
 const USE: Duration = Duration::from_secs(1);
 
-/// What deadlines are rounded up by.
+/// Granularity to which deadlines are rounded up.
 const TICKS: Duration = Duration::from_millis(500);
 
-/// What has happened so far.
+/// State of a sequence of events.
 pub(crate) struct EventSequence {
     setup: BalancerSetup,
     balancer: Cached,
@@ -50,7 +50,7 @@ pub(crate) struct EventSequence {
 }
 
 impl EventSequence {
-    /// Tells what these bytes say, four an event.
+    /// Runs the events in these bytes, four bytes an event.
     pub(crate) fn tell(bytes: &[u8]) {
         let Some((&setup, rest)) = bytes.split_first() else { return };
         let has = |bit: u8| setup & bit != 0;
@@ -102,7 +102,7 @@ impl EventSequence {
     }
 
     fn pass(&mut self, time: Duration) {
-        // What the cache has to tell waits for less than that.
+        // Events of the cache wait for less than that.
         self.balancer.is_deaf = false;
         self.balancer.hear();
         self.balancer.pass_time(time);
@@ -119,7 +119,7 @@ impl EventSequence {
         self.speaks_as(n, ["198.51.100.", "2001:db8:9::"][usize::from(self.setup.is_v6)], n + 1)
     }
 
-    /// One from host `host` of a network, to the frontend that client `n` asks.
+    /// A packet from host `host` of a network, to the frontend of client `n`.
     fn speaks_as(&self, n: usize, network: &str, host: usize) -> TestPacket {
         let port = if is_udp(n) { OF_UDP } else { [80, SECOND.0][usize::from(asks_second(n))] };
         let packet = match self.setup.is_v6 {
@@ -156,8 +156,8 @@ impl EventSequence {
         Some(sent)
     }
 
-    /// Has a packet of the server of client `n` arrive. Returns whether that client gets it: what the server sends late may go
-    /// to another one, who has the port now.
+    /// Passes a packet of the server of client `n` to the balancer. Returns whether that client
+    /// gets it: a late packet may go to another client that has the port by then.
     fn arrive_from_server(&mut self, n: usize, packet: &TestPacket) -> bool {
         let Some((sent, _)) = self.pass_on(packet) else { return false };
         let is_of = |n: &usize| self.key(*n).source() == sent.destination();
@@ -173,7 +173,8 @@ impl EventSequence {
     fn arrive_damaged(&mut self, packet: &TestPacket, at: u8) {
         let mut bytes = packet.bytes();
         let l4 = parse(&bytes).expect("a packet").l4;
-        // The ports say whose a packet is, and the offset where its payload begins.
+        // Fields other than ports, which identify the connection, and the data offset, which
+        // locates the payload.
         let fields = [4, 8, 14, 16, 18].map(|field| l4 + field);
         bytes[fields[usize::from(at) % fields.len()]] ^= 1 << (at % 8);
         let verdict = self.balancer.handle(&mut bytes);
@@ -211,7 +212,8 @@ impl EventSequence {
         self.arrive(None, &packet);
     }
 
-    /// Client and server speak by UDP, and somebody in the client's name: nobody can tell who.
+    /// Client and server exchange a datagram by UDP, where a datagram may also be forged in the
+    /// client's name: the balancer cannot distinguish them.
     fn datagram(&mut self, n: usize, is_clients: bool, fate: Fate) {
         if fate == Fate::LostBefore {
             return;
@@ -297,7 +299,7 @@ impl EventSequence {
         }
     }
 
-    /// No open flow gives way to one that is not.
+    /// Checks that no open flow was evicted for a flow that is not open.
     fn check_kept(&self, n: usize, state: Option<FlowState>, has_begun: bool) {
         let (connection, now) = (&self.connections[n], self.balancer.now());
         let silence = now.since(connection.last);
@@ -319,8 +321,9 @@ impl EventSequence {
         }
     }
 
-    /// Streams of UDP may be forged, too: they give way to what begins, and to nothing else. None does whose server has sent
-    /// within a second, where that passes.
+    /// Whether the stream of this client may have been evicted. UDP streams may be forged, too:
+    /// only a new flow evicts them. Where the balancer sees replies, it evicts no stream whose
+    /// server has sent within the last second.
     fn may_stream_give_way(&self, n: usize, has_begun: bool) -> bool {
         let silence = self.balancer.now().since(self.connections[n].served);
         has_begun && (!self.shows_replies() || silence + TICKS / 2 >= USE)

@@ -31,7 +31,7 @@ pub(crate) const OF_UDP: u16 = 53;
 /// Seconds that a clock has run: none, 100 days, 2,000 days, and up to a minute before 32 bits of milliseconds are full.
 const CLOCKS: [u64; 4] = [0, 8_640_000, 172_800_000, (1 << 32) / 1_000 - 60];
 
-/// What a balancer is like.
+/// Properties of a balancer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct BalancerSetup {
     pub(crate) mode: Mode,
@@ -47,7 +47,7 @@ pub(crate) struct BalancerSetup {
     pub(crate) has_more: bool,
     /// How many SNAT ports there are.
     pub(crate) ports: u16,
-    /// What the clock shows at the start.
+    /// Time that the clock shows at the start.
     pub(crate) clock: Timestamp,
 }
 
@@ -80,7 +80,7 @@ impl BalancerSetup {
         BalancerSetup { mode: Mode::Dsr, dsr, ..self }
     }
 
-    /// The same to servers of the other family.
+    /// Returns this setup with servers of the other family.
     pub(crate) fn mixed(self) -> BalancerSetup {
         BalancerSetup { is_mixed: true, ..self }
     }
@@ -97,7 +97,7 @@ impl BalancerSetup {
         if self.is_v6 { Family::V6 } else { Family::V4 }
     }
 
-    /// That of servers.
+    /// IP family of the servers.
     fn server_family(&self) -> Family {
         if self.is_v6 == self.is_mixed { Family::V4 } else { Family::V6 }
     }
@@ -122,7 +122,7 @@ impl BalancerSetup {
     }
 }
 
-/// A balancer and what it knows.
+/// A balancer and its state.
 pub(crate) struct TestBalancer {
     pub(crate) forwarder: Forwarder,
     pub(crate) snapshot: Arc<Snapshot>,
@@ -198,7 +198,7 @@ impl TestBalancer {
 /// A snapshot, and its plan.
 type PlannedSnapshot = (Arc<Snapshot>, Arc<Plan>);
 
-/// Those of this set-up, made once: that takes longer than most of what is done with them.
+/// Plan of this setup, made once: that takes longer than most tests of a balancer.
 fn made(setup: BalancerSetup) -> PlannedSnapshot {
     thread_local! {
         static MADE: RefCell<Vec<(BalancerSetup, PlannedSnapshot)>> = RefCell::default();

@@ -17,17 +17,17 @@ const MODULES: [&str; 5] =
 
 /// A kernel that machines can be started with.
 pub(crate) struct Kernel {
-    /// What is booted.
+    /// Kernel image to boot.
     pub(crate) image: PathBuf,
     /// A cpio archive with its modules, where it looks for them.
     pub(crate) modules: PathBuf,
 }
 
 impl Kernel {
-    /// Debian 12's, Linux 6.1. It is fetched once, and kept among what cargo builds.
+    /// Kernel of Debian 12, Linux 6.1. It is fetched once, and kept in cargo's target directory.
     ///
     /// # Errors
-    /// What is missing for it.
+    /// The missing prerequisite.
     pub(crate) fn of_debian() -> Result<Kernel, String> {
         let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(PACKAGE);
         if !kept.exists() {

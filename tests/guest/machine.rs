@@ -13,7 +13,8 @@ use tempfile::TempDir;
 
 use crate::kernel::Kernel;
 
-/// The first process. What the script prints goes to one serial line, what it reports (descriptor 3) to another.
+/// First process of the machine. Output of the script goes to one serial line, its report
+/// (descriptor 3) to another.
 const INIT: &str = r#"#!/busybox sh
 /busybox mkdir -p /applets /bin /sbin /proc /sys /dev /run /tmp /root
 /busybox --install -s /applets
@@ -61,11 +62,11 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// One with the host's `sh`, busybox for what is not added, and modules that the kernel loads as it needs them.
-    /// (The shell of busybox would not do: it takes its own `ip` for any other.)
+    /// A machine with the host's `sh`, busybox for missing programs, and modules that the kernel
+    /// loads on demand. (The shell of busybox would prefer its own `ip` to any other.)
     ///
     /// # Errors
-    /// What is missing for it.
+    /// The missing prerequisite.
     pub(crate) fn new() -> Result<Machine, String> {
         if tool("qemu-system-x86_64").is_none() {
             return Err("qemu-system-x86_64 is not installed (Debian package qemu-system-x86)".to_owned());
@@ -109,7 +110,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Adds a file or folder of the host; what links point to is added in their place.
+    /// Adds a file or folder of the host. Links are replaced by their targets.
     pub(crate) fn copy(&mut self, from: &Path, to: &str) -> Result<(), String> {
         copy_all(from, &self.inside(to)).map_err(|error| format!("{}: {error}", from.display()))
     }
@@ -193,7 +194,7 @@ pub(crate) fn archive(folder: &Path, to: &Path) -> Result<(), String> {
     output(&mut command).map(drop)
 }
 
-/// Runs a program of the host to its end; what it printed, or what it complained of.
+/// Runs a program of the host to its end. Returns its output, or its error messages.
 pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{name}: {error}"))?;

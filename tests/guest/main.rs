@@ -1,8 +1,8 @@
-//! What an operator does by hand, on a machine of its own with Debian's kernel: `tc` with `action nat`, iptables,
-//! the provisioning of `vagrant/`, and convey itself on a kernel older than tcx.
+//! An operator's manual steps, on a machine of its own with Debian's kernel: `tc` with `action
+//! nat`, iptables, the provisioning of `vagrant/`, and convey itself on a kernel older than tcx.
 //!
-//! Each file in `steps` is a story; `lab.sh` has their words. All are told during one boot of the machine, if
-//! `CONVEY_LONG` is set. The Debian package has a machine of its own: `package.rs`.
+//! Each file in `steps` is a test; `lab.sh` has their commands. All run during one boot of the
+//! machine, if `CONVEY_LONG` is set. The Debian package has a machine of its own: `package.rs`.
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
 mod kernel;
@@ -38,7 +38,7 @@ const PROGRAMS: [(&str, &str); 12] = [
     ("systemctl", "systemd"),
 ];
 
-/// What iptables loads by itself.
+/// Plugins that iptables loads by itself.
 const PLUGINS: &str = "/usr/lib/x86_64-linux-gnu/xtables";
 
 /// The first process of a Debian machine.
@@ -53,17 +53,17 @@ fn main() -> ExitCode {
     run_trials(trials.chain(package::trials()).collect())
 }
 
-/// What came of the steps.
+/// Outcome of all steps.
 enum Told {
-    /// What was missing for it.
+    /// A prerequisite was missing.
     Nothing(String),
-    /// What went wrong with the machine.
+    /// The machine failed.
     Broken(String),
-    /// What went wrong in each, empty if nothing did.
+    /// Error of each step, empty if it passed.
     Steps(BTreeMap<String, String>),
 }
 
-/// What came of a step. The first that asks has them all told.
+/// Outcome of a step. The first call runs all steps.
 fn told(step: &str) -> Result<Completion, Failed> {
     static TOLD: OnceLock<Told> = OnceLock::new();
     if let Some(missing) = Need::Long.missing() {
@@ -80,7 +80,7 @@ fn told(step: &str) -> Result<Completion, Failed> {
     }
 }
 
-/// Has the steps told.
+/// Runs the steps.
 fn tell() -> Told {
     match machine().and_then(|machine| Ok((machine, Kernel::of_debian()?))) {
         Err(missing) => Told::Nothing(missing),
@@ -121,7 +121,7 @@ fn systemd(machine: &mut Machine) -> Result<(), String> {
     Ok(())
 }
 
-/// The machine's report, by step: what a step that failed has said comes before that.
+/// The machine's report, by step: the output of a failed step comes before its line.
 fn results(report: &str) -> BTreeMap<String, String> {
     let mut results = BTreeMap::new();
     let mut said = String::new();

@@ -1,5 +1,5 @@
-//! The Debian package on a machine of its own, with systemd as its first process: installed, started, reloaded, upgraded and
-//! purged. `package.sh` tells it.
+//! The Debian package on a machine of its own, with systemd as its first process: installed,
+//! started, reloaded, upgraded and purged. `package.sh` has the test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,8 @@ const FILES: [&str; 5] = [
     "/usr/share/dpkg",
 ];
 
-/// Packages that ours depends on; the machine's package manager believes that they are there.
+/// Packages that the convey package depends on. The machine's package manager considers them
+/// installed.
 const DEPENDENCIES: [&str; 3] = ["libc6", "libgcc-s1", "systemd"];
 
 const LIMIT: Duration = Duration::from_secs(420);
@@ -203,7 +204,7 @@ fn machine() -> Result<Machine, String> {
 
 /// Builds the package of the program under test.
 fn build(folder: &Path) -> Result<PathBuf, String> {
-    // What it makes on the way has one place.
+    // Builds share one output path.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock();
     let deb = folder.join("convey.deb");

@@ -1,4 +1,4 @@
-//! Who may come in, and how often.
+//! Access lists, and limits on the rate of connections.
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
@@ -71,16 +71,16 @@ fn a_source_has_what_it_may_have_and_another_as_much_beside_it(case: Case) {
     };
     let mut held: Vec<TcpStream> = [1, 2, 1, 2, 1].map(open).into();
     let is_refused = || begin(1).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
-    // Workers hear up to 10 ms later of what the kernel has opened.
+    // Workers learn of connections that the kernel has opened up to 10 ms later.
     wait_for("the last one to be counted", || is_refused().then_some(()));
     assert_eq!(network.stat("/frontends/web/refused/source_connections"), 1);
     assert_eq!(network.stat("/packets/drops/source_connections"), 1);
-    // One that ends gives its place back, also where the kernel forwards.
+    // A connection that ends frees its place, also where the kernel forwards.
     drop(held.remove(0));
     let mut last = wait_for("a place", || begin(1).ok());
     ping(&mut last).unwrap();
     held.push(last);
-    // What is open counts for other limits that come later, too.
+    // Open connections count for limits that a reload changes, too.
     let prefixes = match case.family {
         Family::V4 => "ipv6_prefix = 64",
         Family::V6 => "ipv6_prefix = 128\nipv4_prefix = 24",
@@ -88,7 +88,7 @@ fn a_source_has_what_it_may_have_and_another_as_much_beside_it(case: Case) {
     network.save_with(&limits(&format!("connections_per_source = 3\n{prefixes}")));
     wait_for("the reload", || network.log(Role::Balancer).contains("_prefix ").then_some(()));
     wait_for("the workers to count", || is_refused().then_some(()));
-    // Another time, others: these are not told.
+    // A reload with other limits, which do not count the open connections.
     network.save_with(&limits("rate_per_source = 1\nburst = 2\nipv6_prefix = 128\naction = \"drop\""));
     wait_for("the reload", || {
         network.log(Role::Balancer).contains("limits.action reset -> drop").then_some(())

@@ -28,7 +28,7 @@ fn balance(network: &mut Network, case: Case, config: &Config) -> std::path::Pat
     path
 }
 
-/// What a server has sent, which DSR does not see.
+/// Bytes that a server has sent, which DSR does not see.
 fn seen(case: Case, bytes: usize) -> Value {
     if case.is_dsr() { Value::Null } else { bytes.into() }
 }

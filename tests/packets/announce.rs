@@ -14,7 +14,7 @@ pub(crate) fn stories() -> Vec<Story> {
     stories![a_vip_on_the_loopback_interface_comes_and_goes_with_the_servers[NGINX],]
 }
 
-/// Clients reach the VIP by a route, as a router that has been told of it sends them.
+/// Clients reach the VIP by a route, like the one that a router learns from an announcement.
 fn a_vip_on_the_loopback_interface_comes_and_goes_with_the_servers(case: Case) {
     let mut network = Network::new(case, 1, 1);
     let vip = network.vip().ip();

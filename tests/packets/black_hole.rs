@@ -1,4 +1,5 @@
-//! A hop that takes shorter packets than the ends know of, and keeps it to itself: clients' stalled connections show it.
+//! A hop that takes shorter packets than the ends expect, and sends no ICMP errors: clients'
+//! stalled connections reveal it.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -27,7 +28,8 @@ const BYTES: u64 = 1 << 20;
 const UPLOADS: &str = "/backends/pool/servers/s1/path_mtu_suspicions/to_server";
 const DOWNLOADS: &str = "/backends/pool/servers/s1/path_mtu_suspicions/to_client";
 
-/// A balancer that can be asked, and a router on the way to this machine that takes 1,400 bytes and sends no ICMP errors.
+/// A balancer with statistics, and a router on the way to this machine that takes 1,400 bytes and
+/// sends no ICMP errors.
 fn behind_a_silent_hop(case: Case, far: Role) -> Network {
     let mut network = Network::planned(case, &LabPlan::new(1, 1).narrow(far));
     network.narrow_in_silence(far);
@@ -41,7 +43,7 @@ fn balance(network: &mut Network) {
     network.balance_by(command, &Config::new(1));
 }
 
-/// Takes all, and says how much it was.
+/// Server that reads everything, and returns the number of bytes.
 fn receiver(network: &Network) -> Inside<'_> {
     network.server(1, |addr| {
         TcpServer::start(addr, |mut stream| {
@@ -81,7 +83,7 @@ fn an_upload_that_a_silent_hop_swallows_names_its_server(case: Case) {
     assert_eq!(network.stat("/backends/pool/servers/s1/up"), true, "short packets arrive");
 }
 
-/// The client says something while it waits.
+/// The client sends a byte while it waits.
 fn a_download_that_a_silent_hop_swallows_names_the_clients_if_they_are_there(case: Case) {
     let network = behind_a_silent_hop(case, Role::Client(1));
     let _server = network.server(1, |addr| {

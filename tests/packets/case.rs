@@ -1,4 +1,4 @@
-//! The ways in which a story is told: packet mode, IP family, and who forwards open flows.
+//! Cases of a test: packet mode, IP family, and whether the kernel or a worker forwards open flows.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +7,7 @@ use convey_lab::{Role, VIP, VIP_V6};
 use convey_model::{Mode, Offload};
 use convey_testkit::Need;
 
-/// How a story is told.
+/// Case in which a test runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) mode: Mode,
@@ -27,14 +27,15 @@ pub(crate) enum Family {
 pub(crate) struct Story {
     pub(crate) name: &'static str,
     pub(crate) tell: fn(Case),
-    /// Whether there is something to tell.
+    /// Whether the test applies to a case.
     pub(crate) when: fn(Case) -> bool,
-    /// What else it takes to tell it.
+    /// Additional requirements of the test.
     pub(crate) needs: &'static [Need],
 }
 
-/// Stories that are told in each mode and family, or `when` a condition holds; `long` ones only if `CONVEY_LONG` is set.
-/// Brackets after a story name the programs that it uses, as constants of `Need`.
+/// Tests that run in each mode and family, or where the condition `when` holds; `long` ones only if
+/// `CONVEY_LONG` is set. Brackets after a test name the programs that it uses, as constants of
+/// `Need`.
 macro_rules! stories {
     (long when $when:expr => $($story:ident $([$($tool:ident),+])?),+ $(,)?) => {
         vec![$($crate::case::stories![@ $story, $when, Long $($(, $tool)+)?]),+]
@@ -62,8 +63,8 @@ impl fmt::Display for Case {
     }
 }
 
-/// The case in which a newcomer has a story told, too: in one mode, by IPv4 and the kernel or by IPv6 and a worker. The story's name
-/// decides which.
+/// Case of a test in a short run: in one mode, by IPv4 and the kernel or by IPv6 and a worker. The
+/// test's name selects the case.
 pub(crate) fn first(cases: &[Case], name: &str) -> Option<Case> {
     let turn = name.bytes().fold(0, u8::wrapping_add);
     let is_turn_of_mode = |case: &Case| case.is_dsr() == (turn & 1 == 1);
@@ -72,8 +73,8 @@ pub(crate) fn first(cases: &[Case], name: &str) -> Option<Case> {
     cases.iter().rev().max_by_key(fitness).copied()
 }
 
-/// The case that has the least in common with that one: a long run has a story told in it, too. So every story meets both modes, both
-/// families, the kernel and a worker, where it can.
+/// Case that has the least in common with `first`: a long run adds it. So every test runs in both
+/// modes, in both families, by the kernel and by a worker, where it can.
 pub(crate) fn opposite(cases: &[Case], first: Case) -> Option<Case> {
     let differs = |case: &&Case| {
         let differences =
@@ -107,7 +108,8 @@ impl Case {
         self.offload != Offload::Off
     }
 
-    /// By IPv4 the kernel forwards, by IPv6 a worker: what depends on neither by itself need not be told in all four ways.
+    /// Whether the kernel forwards by IPv4, or a worker by IPv6: a test that depends on only one of
+    /// the two need not run in all four ways.
     pub(crate) fn is_typical(self) -> bool {
         (self.family == Family::V4) == self.is_cached()
     }
@@ -149,7 +151,7 @@ impl Family {
         }
     }
 
-    /// This much; by IPv6 an eighth, for what takes long and is told by IPv4 in full.
+    /// Returns this amount for IPv4, and an eighth for IPv6: long tests run in full by IPv4 only.
     pub(crate) fn of(self, amount: u64) -> u64 {
         match self {
             Family::V4 => amount,

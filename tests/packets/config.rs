@@ -43,7 +43,7 @@ impl Config {
         }
     }
 
-    /// The same for UDP on a port; health is still checked by TCP.
+    /// Configuration for UDP on a port; health is still checked by TCP.
     pub(crate) fn udp(port: u16, servers: u8) -> Config {
         Config { port, frontend: "protocol = \"udp\"", ..Config::new(servers) }
     }

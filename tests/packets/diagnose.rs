@@ -1,4 +1,4 @@
-//! What operators look at a network with.
+//! Network tools of operators.
 
 use std::net::IpAddr;
 
@@ -59,7 +59,7 @@ fn is_seen(network: &Network, by: &[&str]) {
     }
 }
 
-/// Who answers at a hop: ` 1  10.77.0.1  0.061 ms`, ` 1  *`.
+/// Address of a hop in a line such as ` 1  10.77.0.1  0.061 ms`; ` 1  *` has none.
 fn address(hop: &str) -> Option<IpAddr> {
     hop.split_whitespace().nth(1)?.parse().ok()
 }

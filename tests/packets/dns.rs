@@ -40,7 +40,7 @@ fn queries_avoid_a_killed_server_and_so_does_a_client_that_asked_it(case: Case) 
     let mut network = Network::new(case, 1, 2);
     let (mut first, _second) = (dnsmasq(&network, 1), dnsmasq(&network, 2));
     network.balance(&Config::udp(DNS, 2));
-    // A port from which the first server is asked.
+    // A port whose queries go to the first server.
     let port = (20_000..20_050).find(|port| server(&network, Some(*port)) == "s1").unwrap();
     first.kill();
     network.wait_for_health(1, false);
@@ -64,7 +64,8 @@ fn without_a_server_queries_are_refused_at_once(case: Case) {
     assert!(dig.code != Some(0) && dig.stdout.contains("connection refused"), "{dig:?}");
 }
 
-/// Starts a server that knows one name, and its own as the text of `who.convey.test`.
+/// Starts a server that resolves one name, and returns its own name as the text of
+/// `who.convey.test`.
 fn dnsmasq(network: &Network, number: u8) -> Process {
     let role = Role::Server(number);
     let addr = network.case.family.address(role);

@@ -1,5 +1,5 @@
-//! `convey doctor` on the balancer: a host that is well, and labs with one fault each. It names the fault, the commands that it
-//! says are run, it finds nothing any more, and a client is served.
+//! `convey doctor` on the balancer: a healthy host, and labs with one fault each. Doctor names the
+//! fault, the test runs the suggested commands, doctor finds nothing more, and a client is served.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -49,7 +49,7 @@ pub(crate) fn stories() -> Vec<Story> {
     all
 }
 
-/// A network whose balancer is looked at.
+/// A network whose balancer doctor examines.
 pub(crate) struct Patient {
     pub(crate) convey: Option<Process>,
     pub(crate) network: Network,
@@ -196,7 +196,7 @@ impl Patient {
         dnsmasq
     }
 
-    /// Has the file say something else.
+    /// Replaces a part of the configuration file.
     pub(crate) fn change(&self, from: &str, to: &str) {
         let config = self.network.path("config.toml");
         let text = fs::read_to_string(&config).unwrap();
@@ -425,7 +425,7 @@ fn a_foreign_rule_is_named(case: Case) {
     patient.is_well();
     patient.serves();
 
-    // What no rule accepts.
+    // A policy of drop for packets that no rule accepts.
     nft("flush chain inet fw input");
     nft("add rule inet fw input ct state established,related accept");
     nft("add chain inet fw input { policy drop; }");
@@ -505,7 +505,7 @@ fn a_strict_rp_filter_that_drops_clients_is_named(case: Case) {
     patient.serves();
 }
 
-/// The name has another address now, and the record that convey has is good for five minutes.
+/// The name has another address now, and the record in convey's cache is valid for five minutes.
 fn records_that_are_believed_for_too_long_are_named(case: Case) {
     let mut patient =
         Patient::new(Network::new(case, 1, 2), "proxy", "[dns]\nnameservers = \"127.0.0.1:5353\"\n");

@@ -161,7 +161,7 @@ fn server_that_answers_no_request_is_named(case: Case) {
     patient.serves();
 }
 
-/// In mode proxy doctor does not know the protocol: it goes by the bytes of clients.
+/// In mode proxy, doctor does not know the protocol: it uses the byte counts of clients.
 fn server_that_swallows_data_is_named(case: Case) {
     let patient = Patient::proxy(case).started();
     let _server = patient.network.server(1, TcpServer::silent);

@@ -53,7 +53,8 @@ fn the_file_of_the_convey_that_runs_is_looked_at(case: Case) {
     let title = format!("configuration: {} (of the convey that runs)\n\nnothing found", file.display());
     assert!(ran.stdout.starts_with(&title), "{ran:?}");
 
-    // A file that is named goes before it, and so does that of the folder where none runs.
+    // `--config` overrides the file of the running convey, and without a running convey, doctor
+    // reads the file in the folder.
     assert_eq!(examine(&patient, &["--config", "config.toml"]).code, Some(1));
     patient.convey = None;
     assert_eq!(examine(&patient, &[]).code, Some(1));

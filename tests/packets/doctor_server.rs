@@ -229,7 +229,7 @@ fn doctor_names_rules_of_iptables(case: Case) {
 
 fn doctor_names_a_link_that_takes_only_short_packets(case: Case) {
     let clinic = Clinic::open(case, false);
-    // The switch's end of the server's link: what is longer is lost there, and nobody is told.
+    // The switch's end of the server's link drops longer packets without an ICMP error.
     clinic.ip(Role::Switch, &["link", "set", "server1", "mtu", "1400"]);
     let findings = clinic.findings();
     assert_eq!(checks(&findings), ["mtu"], "{findings}");
@@ -320,7 +320,8 @@ impl Clinic {
         format!("{}/{}", self.network.vip().ip(), self.of_family("32", "128"))
     }
 
-    /// The only finding; what it saw. Its commands mend it. The balancer's doctor says which leg failed, as far as it can tell.
+    /// Returns the observation of the only finding. Its commands fix the fault. The balancer's
+    /// doctor names the leg that failed, as far as it can.
     fn is_mended_after(&self, check: &str, leg: Option<&str>) -> String {
         assert!(
             self.network.inside(Role::Client(1), || !is_answered(self.network.vip())),
@@ -390,7 +391,7 @@ impl Clinic {
             .filter(|finding| finding["check"].as_str().is_some_and(is_of_a_way))
             .collect();
         let expected = |check: &str| match leg {
-            // The server's own address may say more.
+            // Doctor may name the server's own address, too.
             Some(FORWARD) => check == FORWARD || !check.starts_with("dsr-"),
             leg => leg == Some(check),
         };
@@ -423,7 +424,7 @@ fn is_of_a_way(check: &str) -> bool {
     check.starts_with("dsr-") || is_of_server || check == "vip-duplicate"
 }
 
-/// Exit code 3 says that there are some.
+/// Parses the findings. Exit code 3 stands for at least one.
 fn findings_of(ran: &Ran) -> Value {
     let examination: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"));
     let findings = examination["findings"].clone();

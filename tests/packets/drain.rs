@@ -1,4 +1,4 @@
-//! What is taken away while it is in use: servers, frontends, the balancer.
+//! Removal of servers, frontends and the balancer while they are in use.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -20,7 +20,8 @@ pub(crate) fn stories() -> Vec<Story> {
         a_second_signal_ends_at_once,
         a_frontend_at_its_limit_refuses_until_a_connection_ends,
     ];
-    // `outlast` tells of DSR, and of those that no other balancer would send to the same server `modes`.
+    // `outlast` tests DSR; `modes` tests connections that no other balancer would send to the same
+    // server.
     let where_they_end_with_us = stories![when Case::is_passthrough =>
         what_is_still_open_after_the_drain_timeout_is_reset_and_counted,
     ];

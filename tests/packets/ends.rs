@@ -1,5 +1,6 @@
-//! How connections end: in order, one side after the other or both at once, or by a reset. Whoever forwards their packets,
-//! the other side hears of it, and their place and port are free at once.
+//! Ends of connections: in order, one side after the other or both at once, or by a reset. Whether
+//! the kernel or a worker forwards the packets, the other side gets the end, and table entry and
+//! port are free at once.
 
 use std::io::Read;
 use std::net::{Shutdown, SocketAddr, TcpStream};

@@ -29,7 +29,7 @@ pub(crate) fn explained(network: &Network, client: impl std::fmt::Display) -> Va
     serde_json::from_str(&body).unwrap()
 }
 
-/// What a step says.
+/// Text of a step.
 pub(crate) fn says<'a>(said: &'a Value, about: &str) -> &'a str {
     let steps = said["steps"].as_array().unwrap();
     steps.iter().find(|step| step["about"] == about).map_or("", |step| step["says"].as_str().unwrap())
@@ -52,7 +52,7 @@ fn three_hundred_connections_get_the_servers_that_are_explained(case: Case) {
         stream.read_to_string(&mut server).unwrap();
         server
     };
-    // Until then the way to some is not known, and is said to be not.
+    // Until then, the route to some servers is not resolved, and explain reports that.
     let mut met = BTreeSet::new();
     wait_for("each server to be met", || {
         met.insert(answer(bound()));
@@ -60,7 +60,8 @@ fn three_hundred_connections_get_the_servers_that_are_explained(case: Case) {
     });
     let mut asked = 0;
     while asked < 300 {
-        // Asked before it comes: no flow answers for it, unless one before had the same port.
+        // The flow is queried before the client connects: no flow has its key, unless one before it
+        // had the same port.
         let client = bound();
         let said = explained(network, client.addr());
         if !said["flow"].is_null() {
@@ -93,7 +94,7 @@ fn three_hundred_connections_get_the_servers_that_are_explained(case: Case) {
     );
 }
 
-/// A balancer that can be told something, with two servers that take turns.
+/// A balancer with a control socket, with two servers in round robin.
 fn in_turn(case: Case, config: Config) -> Network {
     let mut network = Network::new(case, 1, 2);
     let mut command = network.lab.command(Role::Balancer, binary().get_program());
@@ -111,7 +112,7 @@ fn told(network: &Network, line: &str) -> String {
     ran.stdout
 }
 
-/// What is listed of the flow of a client.
+/// Entry of a client's flow in the list of flows.
 fn listed(network: &Network, client: SocketAddr) -> Value {
     let list: Value =
         serde_json::from_str(&told(network, &format!("flows --client {client} --json"))).unwrap();

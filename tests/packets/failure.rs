@@ -25,7 +25,7 @@ pub(crate) fn stories() -> Vec<Story> {
         a_server_that_refuses_clients_is_ejected_and_keeps_its_connections,
         refused_connects_have_a_server_probed_and_taken_out_at_once [NGINX],
     ];
-    // Probes know no family and no offload.
+    // Probes depend on neither the family nor the offload.
     let by_probes_alone = stories![when |case| {
             case.is_dsr() && case.family == Family::V4 && case.offload == Offload::Off
         } =>
@@ -49,8 +49,9 @@ fn new_connections_avoid_a_killed_server(case: Case) {
     wait_for("the first to be asked again", || (network.ask(1).unwrap() == "s1").then_some(()));
 }
 
-/// The next probe is an hour away. A client that asks every 10 ms is refused as often as the server is asked until it is out:
-/// three times before it is probed, and during three probes that are 50 ms apart.
+/// The next regular probe is an hour away. A client connects every 10 ms and is refused whenever it
+/// gets the dead server, until that is out: three times before convey probes the server, and during
+/// three probes at intervals of 50 ms.
 fn refused_connects_have_a_server_probed_and_taken_out_at_once(case: Case) {
     const PERIOD: Duration = Duration::from_millis(10);
     /// Much less than the minute of probes; a hundred times what it takes.
@@ -111,7 +112,8 @@ fn connections_to_a_server_that_is_cut_off_end_with_a_reset(case: Case) {
     network.wait_for_health(1, false);
     let mut reset = 0;
     for stream in &mut connections {
-        // Those of the other server answer; those of this one have been reset, or soon are.
+        // Connections to the other server answer. Connections to this server have been reset, or
+        // soon are.
         match ping(stream) {
             Ok(()) => {}
             Err(error) => {
@@ -125,7 +127,8 @@ fn connections_to_a_server_that_is_cut_off_end_with_a_reset(case: Case) {
     network.lab.run(Role::Server(1), "ip", &["link", "set", INTERFACE, "up"]).unwrap();
 }
 
-/// Its kernel says once a second that nobody listens, and who asks most hears it most: not the probe.
+/// The server's kernel sends one "port unreachable" a second, most likely to the client that sends
+/// most: not to the probe.
 fn a_udp_server_that_dies_under_load_loses_its_clients_and_gets_them_when_it_is_back(case: Case) {
     let mut network = Network::new(case, 1, 2);
     let health = "kind = \"udp\"\ninterval = 2\nfall = 2\nrise = 1";
@@ -188,7 +191,8 @@ fn a_server_that_refuses_clients_is_ejected_and_keeps_its_connections(case: Case
         open.iter_mut().for_each(|stream| ping(stream).unwrap());
         (0..20).for_each(|_| ping(&mut connect().unwrap()).unwrap());
     });
-    // Three make the row; some more ask before it is heard of, on a busy machine for longer.
+    // Three failures in a row eject the server. A few more clients get it before convey processes
+    // the refusals, more on a busy machine.
     let refused = network.stat("/backends/pool/servers/s1/connect_failures").as_u64().unwrap();
     assert!((3..=100).contains(&refused), "{refused} clients were refused");
     let first = network.stat("/backends/pool/servers/s1");

@@ -28,7 +28,7 @@ pub(crate) fn stories() -> Vec<Story> {
     [anyhow, by_workers, long].concat()
 }
 
-/// What half a second's SYNs fill.
+/// Table that the SYNs of half a second fill.
 const TABLE: &str = "max_flows = 5000";
 const SYNS: u32 = 100_000;
 
@@ -67,7 +67,7 @@ fn forged_syns_push_no_established_connection_out(case: Case) {
     ping_all();
     let seen = connections(&network) - before;
     assert!(seen > 10_000, "the flood did not fill the table: {seen} connections; {:#}", network.stat(""));
-    // A client that means it still gets through.
+    // A genuine client still gets through.
     network.inside(Role::Client(1), || ping(&mut connect(network.vip())).unwrap());
 }
 
@@ -193,7 +193,7 @@ struct Flood {
     syns: std::vec::IntoIter<Vec<u8>>,
 }
 
-/// The balancer stands still while more comes than the buffer takes.
+/// The balancer is stopped while more packets arrive than the buffer takes.
 fn what_the_capture_buffer_has_no_room_for_is_counted(case: Case) {
     let _turn = turns::flood();
     let network = attacked(case);

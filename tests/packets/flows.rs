@@ -1,4 +1,4 @@
-//! An operator looks at the flows of a packet mode, and ends one.
+//! An operator lists the flows of a packet mode, and ends one.
 
 use std::process::Command;
 

@@ -115,7 +115,7 @@ fn the_host_complains_to_nobody_of_fragments_that_were_not_for_it(case: Case) {
         });
         wait_for("its stack to give up", || (count(network, GIVEN_UP) > before).then_some(()));
     };
-    // The kernel limits what it says for all network namespaces together.
+    // The kernel limits these messages for all network namespaces together.
     let said = wait_for("its stack to say so", || {
         give_up(&network);
         Some(complaints(&network)).filter(|said| *said > 0)
@@ -131,7 +131,7 @@ fn a_fragment_whose_first_never_comes_is_counted_and_traced(case: Case) {
     let client = case.family.address(Role::Client(1)).to_string();
     let watcher = Watcher::start(&network, "trace", &["--client", &client]);
     let mut id = 0;
-    // Whether one has waited for too long is looked at with the next frame.
+    // The next frame triggers the check for fragments that have waited too long.
     let shown = wait_for("a fragment that waited in vain", || {
         id += 1;
         network.inside(Role::Client(1), || {
@@ -190,7 +190,8 @@ fn receive(socket: &UdpSocket) -> Vec<u8> {
 
 /// The frames of a datagram from a socket's address to the VIP.
 fn fragments(case: Case, socket: &UdpSocket, id: u16, payload: &[u8]) -> Vec<Vec<u8>> {
-    /// What fits into a packet of 1500 bytes behind either header; the unit of offsets is 8.
+    /// Payload that fits into a packet of 1500 bytes after either header; fragment offsets count in
+    /// units of 8.
     const PIECE: usize = 1448;
     let (from, to) = (socket.local_addr().unwrap(), case.family.vip(ECHO));
     let mut bytes = udp_header(from, to, payload).to_bytes().to_vec();

@@ -51,8 +51,9 @@ pub(crate) fn stories() -> Vec<Story> {
     stories
 }
 
-/// Counts what the stack of a machine sends. What convey sends on packet sockets does not come past here. Health
-/// checks may end with a reset; theirs are other ports, in DSR all that are no frontend's.
+/// Rules that count resets of a machine's own stack. Packets that convey sends on packet sockets
+/// bypass them. Health checks may end with a reset; their ports differ: in DSR, all ports that are
+/// no frontend's.
 fn reset_rules(case: Case) -> String {
     let forwarded = if case.is_dsr() { "80" } else { "{ 80, 33768-61000 }" };
     format!(

@@ -87,14 +87,15 @@ fn workers_forward_on_an_interface_that_takes_no_more_programs(case: Case) {
     use_link(&network);
     assert_eq!(network.stat(&format!("/packets/offload/{LINK}")), "worker");
     assert_eq!(logged(&network, "every packet that comes in on back goes through a worker"), 1);
-    // What it might be attached by instead would outlive a killed process.
+    // A clsact qdisc, the alternative to tcx, would outlive a killed process.
     let queues = network.lab.run(Role::Balancer, "tc", &["qdisc", "show", "dev", LINK]).unwrap();
     assert!(!queues.contains("clsact"), "{queues}");
 }
 
-/// A thousand addresses a second that nobody has, all on the balancer's link. Four clients that are new to the balancer
-/// and do not introduce themselves, since they know its Ethernet address. Each is served within 5 seconds, and as much more as
-/// a connection that is open takes meanwhile for an answer: that says how busy this machine is.
+/// A thousand nonexistent addresses a second are forged, all on the balancer's link. Four clients
+/// are new to the balancer and send no ARP request or neighbour solicitation, since they have its
+/// Ethernet address already. Each is served within 5 seconds, plus the time that an open connection
+/// takes for an answer meanwhile: that measures how busy this machine is.
 fn clients_are_served_while_others_are_forged_on_the_link(case: Case) {
     const CLIENTS: [u8; 4] = [1, 3, 4, 5];
     const WITHIN: Duration = Duration::from_secs(5);
@@ -171,7 +172,7 @@ fn idle_guard(network: &Network) -> Guard {
     network.inside(Role::Balancer, || Guard::of_kind(GuardKind::Tcx, &nothing, &[back]).unwrap())
 }
 
-/// Makes the second link. What the server sends to the balancer takes it.
+/// Makes the second link. Packets of the server to the balancer take it.
 pub(crate) fn link(network: &Network) {
     let family = network.case.family;
     let [ours, theirs] = addresses(family);

@@ -107,7 +107,7 @@ fn a_server_that_routes_take_off_the_link_is_sent_nothing_until_they_put_it_back
     assert_eq!((log(&off), log("is on the link again")), (1, 1));
 }
 
-/// Told without a balancer: a route leads the client straight to the server.
+/// Runs without a balancer: a route leads the client straight to the server.
 fn a_server_keeps_the_vip_to_itself_until_the_script_takes_it_down(case: Case) {
     let network = Network::bare(case, &LabPlan::new(1, 1));
     let vip = network.vip();
@@ -129,7 +129,7 @@ fn a_server_keeps_the_vip_to_itself_until_the_script_takes_it_down(case: Case) {
     assert_eq!(left.trim(), "0");
 }
 
-/// Told without a balancer, too.
+/// Runs without a balancer, too.
 fn a_server_keeps_its_second_vip_to_itself_when_the_script_takes_the_first_down(case: Case) {
     const SECOND: &str = "10.77.0.101";
     let network = Network::bare(case, &LabPlan::new(1, 1));

@@ -1,4 +1,4 @@
-//! The lab itself: what it joins, and that nothing of it stays.
+//! The lab itself: it connects its machines, and removes everything at its end.
 
 use std::io::{self, BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -35,7 +35,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Makes a lab, says so, and waits to be killed.
+/// Makes a lab, prints its namespace, and waits to be killed.
 pub(crate) fn hold() {
     let lab = Lab::new(1, 1).unwrap();
     println!("{}", lab.namespace(Role::Balancer));

@@ -1,11 +1,12 @@
-//! What a user of the packet modes would tell: the real binary between real clients and real servers, each in a
+//! Packet modes as users see them: the real binary between real clients and real servers, each in a
 //! network namespace of its own.
 //!
-//! Stories are told in passthrough and in DSR mode, by IPv4 and by IPv6, with open flows forwarded by the kernel and by a
-//! worker; some with the driver of a virtual link. Unless `CONVEY_LONG` is set each is told in one of these ways, by
-//! turns, and long ones are not. With `1` each is told in the opposite way, too, with `only` in that alone, with `all` in every way. They
-//! need root, and the tools that each names; a story whose tool is missing is reported as ignored, with the reason.
-//! `CONVEY_BIN` names another binary to test.
+//! Tests run in passthrough and in DSR mode, by IPv4 and by IPv6, with open flows forwarded by the
+//! kernel and by a worker; some with the driver of a virtual link. Unless `CONVEY_LONG` is set,
+//! each runs in one of these cases, which vary by test, and long ones are skipped. With `1` each
+//! also runs in the opposite case, with `only` in the opposite case alone, with `all` in every
+//! case. They need root, and the tools that each names; a test whose tool is missing is reported as
+//! ignored, with the reason. `CONVEY_BIN` names another binary to test.
 #![allow(clippy::disallowed_methods, reason = "tests happen in real time, and their threads can be made")]
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
@@ -96,7 +97,7 @@ const OF_TYPICAL_CASES: &[&str] = &[
 ];
 
 fn main() -> ExitCode {
-    // Asked to be the process that holds a lab, and is killed.
+    // This process is the child that holds a lab until it is killed.
     if std::env::args().nth(1).as_deref() == Some(lab::HOLD) {
         lab::hold();
     }
@@ -173,7 +174,7 @@ fn needs_of(room: &str, case: Case) -> &'static [Need] {
         "xdp" if case.is_dsr() => &[Need::Namespaces, Need::ETHTOOL, Need::NFT],
         "xdp" => &[Need::Namespaces, Need::ETHTOOL],
         _ if case.is_dsr() => &[Need::Namespaces, Need::NFT],
-        // Doctor looks at the rules of nftables.
+        // Doctor reads the rules of nftables.
         "doctor_balancer" | "doctor_faults" | "doctor_host" | "doctor_routes" | "doctor_status"
         | "masquerade" => &[Need::Namespaces, Need::NFT],
         _ => &[Need::Namespaces],

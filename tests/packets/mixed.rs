@@ -19,16 +19,17 @@ const LAYER_4: [Mode; 3] = [Mode::Proxy, Mode::Passthrough, Mode::Dsr];
 
 pub(crate) fn stories() -> Vec<Story> {
     let anyhow = stories![every_mode_is_served_by_one_process_from_one_file[NFT]];
-    // All modes are in one process, whichever is said.
+    // All modes are in one process, whichever is named.
     let once = stories![when |case| case.is_passthrough() =>
         forged_connections_of_dsr_keep_nobody_out_of_passthrough [NFT]];
-    // Of the proxy, which knows no offload; by IPv6 all clients of the lab are one, for they have one network.
+    // The proxy has no offload. By IPv6 all clients of the lab count as one, for they share a
+    // network.
     let proxied = stories![when |case| case.is_passthrough() && case.offload == Offload::Tc && case.family == Family::V4 =>
         one_client_leaves_others_local_ports_whether_it_holds_connections_or_ends_them];
     [anyhow, once, proxied].concat()
 }
 
-/// The mode that is told becomes that of the frontend that says none.
+/// The mode on the command line applies to the frontend without a mode.
 fn every_mode_is_served_by_one_process_from_one_file(case: Case) {
     let mut network = Network::new(case, 1, 2);
     network.answer_directly();
@@ -58,7 +59,7 @@ fn every_mode_is_served_by_one_process_from_one_file(case: Case) {
     }
 }
 
-/// Of the table 1,500 flows are for DSR: by hash on one port, by least connections on another.
+/// 1,500 flows of the table are for DSR: by hash on one port, by least connections on another.
 fn forged_connections_of_dsr_keep_nobody_out_of_passthrough(case: Case) {
     let mut network = Network::new(case, 2, 2);
     network.answer_directly();
@@ -152,7 +153,7 @@ fn one_client_leaves_others_local_ports_whether_it_holds_connections_or_ends_the
     );
 }
 
-/// What somebody sends who makes up a client of DSR, and data of its.
+/// Packets of a forged DSR client: SYN, ACK and data.
 fn forged(vip: SocketAddr, data: &[u8], random: &mut fastrand::Rng) -> [Vec<u8>; 3] {
     let from = crate::flood::nobody(vip, random);
     let packet = || TestPacket::from(from).to(vip).macs(Role::Client(2).mac(), Role::Balancer.mac());

@@ -75,7 +75,7 @@ fn what_is_still_open_is_cut_in_every_mode_but_dsr(case: Case) {
     assert_eq!(logged(&network, "1 connections in dsr mode go on").is_some(), case.is_dsr());
 }
 
-/// Server 2 is nobody's address: the kernel finds out and says so.
+/// Server 2 has an address without a host: the kernel notices and returns an error.
 fn a_machine_that_is_gone_refuses_no_datagram_but_is_found_out(case: Case) {
     let health = "kind = \"udp\"\nfall = 1";
     let mut network = Network::new(case, 1, 1);

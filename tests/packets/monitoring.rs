@@ -81,7 +81,7 @@ fn start_prometheus(network: &Network) -> Process {
     prometheus
 }
 
-/// What Prometheus says of each query now.
+/// Result of each query in Prometheus at this moment.
 fn ask_each(network: &Network, exprs: &[String]) -> Vec<Value> {
     let url = format!("http://{}/api/v1/query", SocketAddr::from(PROMETHEUS));
     let mut curl = network.lab.command(Role::Balancer, "curl");
@@ -133,7 +133,8 @@ fn vip(case: Case, mode: Mode) -> SocketAddr {
     case.family.vip(port)
 }
 
-/// Two frontends with a limit, one of mode http, a server that goes by its name, and a Service of which nobody knows.
+/// Two frontends with a limit, one of mode http, a server with a host name, and a Service that does
+/// not exist.
 fn configuration(case: Case) -> String {
     let [proxy, nat] = [Mode::Proxy, Mode::Passthrough].map(|mode| vip(case, mode));
     let server = SocketAddr::new(case.family.address(Role::Server(1)), PORT);

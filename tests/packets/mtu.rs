@@ -1,4 +1,4 @@
-//! Hops that take smaller packets than either end knows of (path MTU discovery).
+//! Path MTU discovery: hops that take smaller packets than either end expects.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -25,7 +25,8 @@ pub(crate) fn stories() -> Vec<Story> {
         answers_are_as_long_as_the_balancers_route_to_the_client_takes [CURL, NGINX],
         who_lies_about_his_own_path_shortens_nobody_elses_packets,
     ]);
-    // In DSR with NAT the hop tells the client of a packet to the server, of which the client knows nothing.
+    // In DSR with NAT, the hop sends its error about a packet to the client, which did not send
+    // that packet.
     stories.extend(stories![when Case::is_passthrough =>
         uploads_fit_through_a_narrow_hop_before_the_server,
     ]);
@@ -104,7 +105,8 @@ fn large_datagrams_pass_a_narrow_hop_in_fragments(case: Case) {
             let socket = socket_to(case.family.vip(ECHO));
             socket.set_read_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
             let sent = datagram(4096, 1);
-            // By IPv6 routers do not cut packets: the first are lost, and who sent them hears why.
+            // IPv6 routers do not fragment packets: the first are lost, and their sender gets an
+            // ICMP error.
             convey_testkit::wait_for("an answer", || {
                 let got = exchange(&socket, &sent).ok()?;
                 assert!(got == sent);
@@ -129,7 +131,7 @@ fn who_makes_up_a_narrow_hop_is_not_believed_but_counted(case: Case) {
     network.inside(liar, || {
         let mut wire = Wire::open();
         for n in 0..FORGED {
-            // A quarter of all numbers apart: one of them may be a good guess.
+            // Numbers that are a quarter of all apart: one of them may be a good guess.
             let made_up = TestPacket::from(vip).to(addr).seq(n * (u32::MAX / FORGED)).ack(1);
             let made_up = made_up.macs(Role::Balancer.mac(), liar.mac()).bytes();
             let (headers, error) =
@@ -146,10 +148,11 @@ fn who_makes_up_a_narrow_hop_is_not_believed_but_counted(case: Case) {
     ping(&mut stream).unwrap();
 }
 
-/// Servers know all clients by one address, and what one of them says of its path would hold for all.
+/// All clients have the same address for servers, so an accepted error of one of them would affect
+/// all.
 fn who_lies_about_his_own_path_shortens_nobody_elses_packets(case: Case) {
     const LIES: [u32; 8] = [68, 576, 1_279, 1_280, 1_281, 1_400, 1_492, 1_499];
-    // What Ethernet takes besides headers with time stamps.
+    // Payload of an Ethernet packet after headers with timestamps.
     const LONG: u64 = 1_500 - 40 - 32;
     let mut network = Network::new(case, 2, 1);
     let [tcp, echo] = [PORT, ECHO].map(|port| SocketAddr::new(case.family.address(Role::Server(1)), port));
@@ -205,14 +208,14 @@ fn who_lies_about_his_own_path_shortens_nobody_elses_packets(case: Case) {
     }
 }
 
-/// The longest segment that the only connection of a machine has got, as far as its kernel knows.
+/// Longest segment that the only connection of a machine has received, according to its kernel.
 fn longest_received(network: &Network, role: Role) -> u64 {
     let said = network.lab.run(role, "ss", &["-tinH"]).unwrap();
     let longest = said.split_whitespace().find_map(|word| word.strip_prefix("rcvmss:"));
     longest.unwrap_or_else(|| panic!("{said}")).parse().unwrap()
 }
 
-/// Whether a machine has heard that packets to `to` have to be small.
+/// Whether a machine has learnt that packets to `to` have to be small.
 fn knows(network: &Network, role: Role, to: IpAddr) -> bool {
     let route = network.lab.run(role, "ip", &["route", "get", &to.to_string()]).unwrap();
     route.contains(&format!("mtu {NARROW}"))

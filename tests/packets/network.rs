@@ -19,7 +19,7 @@ use crate::case::{Case, Family};
 use crate::config::Config;
 use crate::udp::ECHO;
 
-/// Where HTTP servers listen, and clients ask for them.
+/// Port of the HTTP servers and of the VIP.
 pub(crate) const PORT: u16 = 80;
 
 /// Where DNS servers do.
@@ -69,7 +69,7 @@ impl Network {
         Network::planned(case, &LabPlan::new(clients, servers))
     }
 
-    /// The same, of a lab with more than the usual.
+    /// Like [`Network::new`], with a plan of the lab.
     pub(crate) fn planned(case: Case, plan: &LabPlan) -> Network {
         let network = Network::bare(case, plan);
         if case.is_dsr() {
@@ -98,7 +98,7 @@ impl Network {
         self.balance_with(&config.text(self.case));
     }
 
-    /// The same with any configuration.
+    /// Starts the balancer with any configuration.
     pub(crate) fn balance_with(&mut self, text: &str) {
         fs::write(self.path("config.toml"), text).unwrap();
         *self.convey.lock().unwrap() = Some(self.start(Role::Balancer));
@@ -109,13 +109,14 @@ impl Network {
         *self.convey.lock().unwrap() = Some(self.start(Role::Balancer));
     }
 
-    /// The same by a command that may not do all that root may.
+    /// Starts the balancer by a command with fewer privileges than root.
     pub(crate) fn balance_by(&mut self, command: Command, config: &Config) {
         fs::write(self.path("config.toml"), config.text(self.case)).unwrap();
         *self.convey.lock().unwrap() = Some(self.start_by(command, Role::Balancer));
     }
 
-    /// The same with a log that goes elsewhere, and so cannot tell when it is ready.
+    /// Starts the balancer with a log that goes elsewhere, so that the log cannot show when it is
+    /// ready.
     pub(crate) fn balance_telling(&mut self, log: impl Into<Stdio>, config: &Config) {
         fs::write(self.path("config.toml"), config.text(self.case)).unwrap();
         let mut command = self.lab.command(Role::Balancer, binary().get_program());
@@ -137,7 +138,7 @@ impl Network {
         self.start(Role::Standby)
     }
 
-    /// The same with a configuration of its own.
+    /// Starts a second balancer with a configuration of its own.
     pub(crate) fn start_standby_with(&self, text: &str) -> Process {
         fs::write(self.path("standby.toml"), text).unwrap();
         self.start_from(
@@ -165,7 +166,7 @@ impl Network {
         self.save_with(&config.text(self.case));
     }
 
-    /// The same with any configuration.
+    /// Saves any configuration, as [`Network::save`] does.
     pub(crate) fn save_with(&self, text: &str) {
         fs::write(self.path("new"), text).unwrap();
         fs::rename(self.path("new"), self.path("config.toml")).unwrap();
@@ -228,13 +229,14 @@ impl Network {
         self.stat("/backends/pool/servers").as_object().unwrap().keys().cloned().collect()
     }
 
-    /// The same of any balancer.
+    /// A value of `/stats` of any balancer.
     pub(crate) fn stat_of(&self, role: Role, pointer: &str) -> Value {
         let stats = self.stats(role);
         stats.pointer(pointer).unwrap_or_else(|| panic!("no {pointer} in {stats:#}")).clone()
     }
 
-    /// Waits until a server is there and considered up, or down, because a probe said so: before, it is taken to be up.
+    /// Waits until a probe has found a server up, or down: before its first probe, a server counts
+    /// as up.
     pub(crate) fn wait_for_health(&self, server: u8, up: bool) {
         let pointer = format!("/backends/pool/servers/s{server}/health");
         wait_for(&format!("{pointer}: up = {up}"), || {

@@ -30,7 +30,7 @@ pub(crate) fn stories() -> Vec<Story> {
     ]
 }
 
-/// What a client downloads, and in which pieces, so that it is under way meanwhile.
+/// Size of a client's download, and of its pieces, so that it is under way meanwhile.
 const BYTES: u64 = 64 << 20;
 const PIECE: usize = 64 << 10;
 const PAUSE: Duration = Duration::from_millis(30);
@@ -189,7 +189,7 @@ fn serve(network: &Network) -> [Nginx; 2] {
     })
 }
 
-/// A client that takes its time until it is told to hurry.
+/// A client that reads slowly until the test sets `hurry`.
 struct Download {
     received: Arc<AtomicU64>,
     hurry: Arc<AtomicBool>,
@@ -273,7 +273,7 @@ fn convey(network: &Network) -> std::process::Command {
     network.lab.command(Role::Balancer, binary().get_program())
 }
 
-/// What `convey clear` says.
+/// Output of `convey clear`.
 fn clear(network: &Network) -> String {
     let ran = run(convey(network).arg("clear"));
     assert_eq!(ran.code, Some(0), "{ran:?}");

@@ -13,7 +13,7 @@ impl Wire {
         Wire::open_on(INTERFACE)
     }
 
-    /// The same of another interface.
+    /// Opens a wire on another interface.
     pub(crate) fn open_on(interface: &str) -> Wire {
         Wire(open(interface).0)
     }
@@ -27,7 +27,7 @@ impl Wire {
     }
 }
 
-/// What passes that interface from now on.
+/// Captures the packets of an interface from now on.
 pub(crate) struct Tap(Box<dyn DataLinkReceiver>);
 
 impl Tap {
@@ -35,7 +35,7 @@ impl Tap {
         Tap(open(INTERFACE).1)
     }
 
-    /// Waits for a frame that says what is wanted.
+    /// Waits for a frame for which `read` returns a value.
     pub(crate) fn find<T>(&mut self, mut read: impl FnMut(&[u8]) -> Option<T>) -> T {
         loop {
             if let Some(found) = read(self.0.next().unwrap()) {

@@ -90,7 +90,7 @@ fn answers_take_the_way_of_a_policy_rule_for_the_vip(case: Case) {
     let counted = || network.received(Role::Server(2));
     let before = counted();
     ip(&network, Role::Balancer, &format!("{six}rule add from {vip} lookup 200"));
-    // A page is some hundred bytes, and neighbours are asked for by less.
+    // A page is some hundred bytes, and neighbour discovery takes fewer.
     wait_for("answers by the router", || {
         assert_eq!(network.ask(1).unwrap(), "s1");
         (counted() > before + 5_000).then_some(())

@@ -1,4 +1,5 @@
-//! Forged beginnings where SNAT ports or connection slots are few: who forges them cannot keep them from clients.
+//! Forged first packets where SNAT ports or connection slots are few: the forger cannot keep them
+//! from clients.
 
 use std::collections::VecDeque;
 use std::io;
@@ -40,7 +41,7 @@ pub(crate) fn stories() -> Vec<Story> {
     [of_ports, of_slots, at_full_speed, once].concat()
 }
 
-/// What gives way is a worker's to say, in either family.
+/// Selects the cases for these tests: a worker decides what is evicted, in either family.
 fn is_told(case: Case) -> bool {
     case.family == Family::V4 && case.offload != Offload::Xdp
 }
@@ -61,7 +62,7 @@ const PERIOD: Duration = Duration::from_millis(5);
 /// Clients, one after another, and how many of them have to be served: others share this machine.
 const CLIENTS: usize = 100;
 const SERVED: usize = 95;
-/// The same where as many are forged as this machine takes.
+/// Like `SERVED`, for forged packets at full speed of this machine.
 const SERVED_AT_FULL_SPEED: usize = 90;
 
 fn forged_syns_leave_clients_their_snat_ports(case: Case) {
@@ -125,7 +126,7 @@ fn many_forged_datagrams_leave_nine_of_ten_clients_their_snat_ports(case: Case) 
     datagrams_are_forged(case, LARGE_BURST, SERVED_AT_FULL_SPEED, |question| question.bytes());
 }
 
-/// What follows them never comes.
+/// The other fragments never come.
 fn many_forged_first_fragments_leave_nine_of_ten_clients_their_snat_ports(case: Case) {
     let mut id = 0;
     datagrams_are_forged(case, LARGE_BURST, SERVED_AT_FULL_SPEED, move |question| {
@@ -192,14 +193,14 @@ fn forged_streams_leave_clients_their_snat_ports(case: Case) {
         let question = TestPacket::from(client).to(vip).udp().payload(b"?");
         question.macs(Role::Client(2).mac(), Role::Balancer.mac()).bytes()
     };
-    // Who asks twice is seen twice by the same address.
+    // A stream keeps its SNAT port, so its server sees the same address for both datagrams.
     let has_a_stream = |client: &UdpSocket| {
         let [first, second] = [(); 2].map(|()| exchange(client, b"?"));
         first.is_ok_and(|first| second.is_ok_and(|second| first == second))
     };
     let is_over = AtomicBool::new(false);
     let is_in_use = || {
-        // A busy machine may let it be silent for the second after which a stream gives way.
+        // On a busy machine the stream may be silent for a second, after which it may be evicted.
         let (mut seen, mut changes) = (seen, 0);
         while changes < 2 && !is_over.load(Relaxed) {
             match exchange(&talk, b"?") {

@@ -67,7 +67,7 @@ fn the_guard_by_hand_keeps_traffic_from_the_host(case: Case) {
     let left = network.lab.run(Role::Balancer, "iptables-save", &[]).unwrap();
     assert!(!left.contains("CONVEY"), "{left}");
     let _ = network.inside(Role::Client(1), || ask(network.vip(), "/"));
-    // With the flow cache it hears too little of a connection.
+    // With the flow cache, the host's stack gets too few packets of a connection.
     if !case.is_cached() {
         assert!(resets(&network.lab) > 0, "without the rules the host answers");
     }
@@ -114,7 +114,7 @@ fn an_answer_of_another_port_or_protocol_keeps_its_address(case: Case) {
     assert_eq!(from.ip(), server);
     let ping = network.run(1, "ping", &["-n", "-c", "1", "-W", "5", &server.to_string()]);
     assert_eq!(ping.code, Some(0), "{ping:?}");
-    // The error of a port where nobody listens says which address it comes from.
+    // The error of a closed port reveals its source address.
     let refused = network.inside(Role::Client(1), || {
         let socket = crate::udp::socket_to((server, ECHO).into());
         crate::udp::exchange(&socket, b"anybody?").unwrap_err()
@@ -295,7 +295,7 @@ fn echo(network: &Network, port: u16) -> UdpEcho {
     network.inside(Role::Server(1), || UdpEcho::start(addr))
 }
 
-/// What the server answers to a datagram that is sent to its own address, and from where.
+/// Answer of the server to a datagram that is sent to its own address, and its source.
 fn answer(network: &Network, role: Role, port: u16, sent: &[u8]) -> (Vec<u8>, std::net::SocketAddr) {
     let family = network.case.family;
     network.inside(role, || {

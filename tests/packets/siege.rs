@@ -33,8 +33,8 @@ const ROUNDS: usize = 11;
 /// SYNs that are made before and then sent again and again, each time with other numbers.
 const MADE: u32 = 50_000;
 
-/// Quiet is when the same SYNs come in, by the same sender, for an address that nobody has: what is compared is what they
-/// cost the balancer, not what they cost to make.
+/// The baseline has the same SYNs, by the same sender, to an address that nobody has: the test
+/// compares their cost for the balancer, not the cost to make them.
 fn a_running_download_keeps_nine_tenths_of_its_speed_however_many_syns_are_forged(case: Case) {
     let _turn = turns::flood();
     let network = attacked(case);
@@ -73,7 +73,7 @@ fn however_many_syns_are_forged_clients_connect(case: Case) {
     wait_for("SYNs to be refused", || (refused(&network) > 0).then_some(()));
     ping(&mut before).unwrap();
     let again = || network.stat("/packets/cache/came_again").as_u64().unwrap();
-    // What came before it was noticed is still in the queues, and has its clients wait.
+    // Packets from before the flood was noticed are still in the queues, and delay its clients.
     flood.aim_at_balancer(false);
     settle(&network);
     flood.aim_at_balancer(true);
@@ -94,8 +94,8 @@ fn however_many_syns_are_forged_clients_connect(case: Case) {
     assert_eq!(refused(&network), last);
 }
 
-/// With the default table and SNAT ports. Who comes before the flood is noticed may have to repeat its SYN three times; when it
-/// is over, within 5 s.
+/// Uses the default table and SNAT ports. A client that connects before the flood is noticed may
+/// have to repeat its SYN three times; afterwards, it is served within 5 s.
 fn from_the_first_second_of_a_flood_on_clients_are_served(case: Case) {
     const CLIENTS: usize = 100;
     let [patience, back_to_normal] = [10, 5].map(Duration::from_secs);
@@ -236,8 +236,9 @@ impl Drop for Flood {
     }
 }
 
-/// Makes a SYN that was sent another one, or it would look as if a client asked again. What one half of its sequence number
-/// gains the other loses (in the ones' complement), so that the checksum stays what it is.
+/// Gives a forged SYN another sequence number; otherwise it would look like a retransmission. One
+/// half of the number gains as much as the other loses (in ones' complement), so the checksum stays
+/// valid.
 fn renumber(syn: &mut [u8]) {
     let at = syn.len() - 16;
     let [high, low] = [at, at + 2].map(|at| u32::from(u16::from_be_bytes([syn[at], syn[at + 1]])));

@@ -47,7 +47,8 @@ pub(crate) fn forged_syns_let_go_of_slots(network: &mut Network) {
     network.inside(Role::Client(1), || ping(&mut connect(network.vip())).unwrap());
 }
 
-/// One of each pair of numbers that are 32 MiB apart: one is near, 16 MiB off at most, whatever those of the connection are.
+/// One forged FIN for each pair of numbers that are 32 MiB apart: one is at most 16 MiB off,
+/// whatever the numbers of the connection are.
 fn forged_fins_that_are_near_shorten_no_life(case: Case) {
     let mut network = Network::new(case, 2, 1);
     network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
@@ -79,7 +80,7 @@ fn whoever_knows_the_ports_of_a_closed_connection_does_not_keep_its_snat_port(ca
     let mut client = network.inside(Role::Client(1), || connect(network.vip()));
     ping(&mut client).unwrap();
     let from = client.local_addr().unwrap();
-    // A worker says so at the end of its batch.
+    // A worker updates the counter at the end of its batch.
     let is_in_use = || (network.stat("/packets/snat_ports_in_use") == 1).then_some(());
     wait_for("the port to be counted", is_in_use);
     client.shutdown(Shutdown::Write).unwrap();
@@ -114,7 +115,7 @@ fn both_sides_hear_that_they_have_been_silent_for_too_long(case: Case) {
     assert_eq!(open(&network), 0);
 }
 
-/// An address that nobody has: what the balancer sends there, the second client gets, and drops.
+/// An address that nobody has. The second client gets the balancer's packets to it, and drops them.
 fn nobody_on_the_link(network: &Network) -> IpAddr {
     let mac = Role::Client(2).mac().map(|byte| format!("{byte:02x}")).join(":");
     let nobody = match network.vip().ip() {

@@ -33,7 +33,7 @@ const VIA: &str = "kind = \"tcp\"\nvia = \"vip\"\ninterval = 0.3\ntimeout = 0.3\
 const OUTLIER: &str = "algorithm = \"maglev\"\nhash = \"tuple\"\n\
     outlier_detection = { consecutive_failures = 3, base_ejection_time = 2 }";
 
-/// A fault of server 1: the commands that make it, those that mend it, and what is said of it.
+/// A fault of server 1: the commands that cause it, the commands that fix it, and its log message.
 struct Fault {
     made: Vec<String>,
     mended: Vec<String>,
@@ -218,7 +218,7 @@ fn run(network: &Network, role: Role, commands: &[String]) {
     }
 }
 
-/// What nftables calls the source of a packet.
+/// Name of the source address in nftables.
 fn saddr(case: Case) -> &'static str {
     if case.family.any().is_ipv4() { "ip saddr" } else { "ip6 saddr" }
 }

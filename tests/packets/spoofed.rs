@@ -26,7 +26,7 @@ pub(crate) fn stories() -> Vec<Story> {
         datagrams_in_a_servers_name_from_the_clients_side_reach_no_client,
         segments_in_a_servers_name_from_the_clients_side_reach_no_client,
     ]);
-    // Nobody but workers looks at where packets come from, and who proxies knows no offload.
+    // Only workers check where packets come from, and the proxy has no offload.
     stories.extend(stories![when |case| case.is_passthrough() && case.offload == Offload::Off =>
         refusals_forged_through_the_servers_router_take_no_silent_server_out,
         forged_refusals_take_no_proxied_server_out,
@@ -35,7 +35,8 @@ pub(crate) fn stories() -> Vec<Story> {
     stories
 }
 
-/// What the driver of a link forwards has a room of its own.
+/// Selects the cases for these tests: flows that the driver of a link forwards are tested
+/// elsewhere.
 fn is_told(case: Case) -> bool {
     case.is_passthrough() && case.offload != Offload::Xdp
 }
@@ -51,7 +52,7 @@ const CLIENTS: usize = 10;
 /// How often each port is lied about.
 const ROUNDS: u64 = 40;
 
-/// Looks at the servers rarely: what takes one out is its clients.
+/// Checks the servers rarely: only clients' traffic takes one out.
 const RARELY: &str = "kind = \"udp\"\ninterval = 3600\ntimeout = 0.3\nfall = 3";
 
 fn forged_refusals_take_no_server_out(case: Case) {
@@ -91,7 +92,7 @@ fn refusals_that_come_by_another_link_than_the_server_are_dropped_and_counted(ca
     let text = behind_link(case, &Config::udp(ECHO, 1));
     network.balance_with(&text.replace("[backends.pool.health_check]", backend));
     let network = &network;
-    // A stream: the cache knows it, if there is one.
+    // A stream: the cache has it, if there is one.
     let client = network.inside(Role::Client(1), || asking(case));
     network.inside(Role::Client(1), || assert_eq!(exchange(&client, b"hello").unwrap(), b"hello"));
     lie(network, Role::Balancer, &[server]);
@@ -126,7 +127,7 @@ pub(crate) fn forged_datagrams_reach_no_client(network: &mut Network, balance: f
     assert_eq!(exchange(&client, b"hello").unwrap(), b"hello", "it has heard no lie");
 }
 
-/// The same in a connection, whose numbers the liar knows.
+/// Forges segments of a connection whose sequence numbers the liar has.
 pub(crate) fn forged_segments_reach_no_client(network: &mut Network, balance: fn(&mut Network, &str)) {
     let case = network.case;
     link(network);
@@ -180,8 +181,8 @@ fn behind_link(case: Case, config: &Config) -> String {
     })
 }
 
-/// All are on one link, so by its interface a reset cannot be told from the server's. The liar has connections that the
-/// server does not hear of, and knows their numbers.
+/// All are on one link, so the interface cannot distinguish a forged reset from the server's. The
+/// liar has connections that the server has never seen, and their sequence numbers.
 fn resets_that_a_client_forges_on_one_arm_eject_no_server(case: Case) {
     const SYNS: u16 = 20;
     let mut network = Network::new(case, 2, 2);
@@ -227,8 +228,8 @@ fn resets_that_a_client_forges_on_one_arm_eject_no_server(case: Case) {
     (0..20).for_each(|_| assert_eq!(network.ask(1).unwrap(), "s2"));
 }
 
-/// What the liar sends comes by the router that the server is behind, and by nothing can it be told from the server's. Of a
-/// server that never answers, nothing contradicts it.
+/// Forged packets come by the router that the server is behind, so nothing distinguishes them from
+/// the server's. A server that never answers contradicts none of them.
 fn refusals_forged_through_the_servers_router_take_no_silent_server_out(case: Case) {
     let mut network = Network::planned(case, &LabPlan::new(2, 1).narrow(Role::Server(1)));
     let place = SocketAddr::new(case.family.address(Role::Server(1)), ECHO);
@@ -251,7 +252,7 @@ fn refusals_forged_through_the_servers_router_take_no_silent_server_out(case: Ca
         lie(network, Role::Router, &[place.ip()]);
         (refused() >= 20).then_some(())
     });
-    // Longer than the probe waits that they ask for.
+    // Lasts longer than the probe that the refusals trigger.
     let since = clock();
     while since.elapsed() < Duration::from_millis(600) {
         log();
@@ -276,7 +277,7 @@ fn forged_refusals_eject_no_proxied_server(case: Case) {
     lied_about_in_proxy_mode(case, &format!("{judged}\n[backends.pool.health_check]\n{UNCHECKED}"));
 }
 
-/// Servers that never answer, which is what tells least of them.
+/// Servers that never answer, so that nothing contradicts a lie.
 fn lied_about_in_proxy_mode(case: Case, backend: &str) {
     let mut network = Network::new(case, 2, 2);
     let place = |number| SocketAddr::new(case.family.address(Role::Server(number)), ECHO);
@@ -312,7 +313,7 @@ fn lied_about_in_proxy_mode(case: Case, backend: &str) {
         failures().iter().all(|failures| *failures >= 20).then_some(())
     });
     all_is_well(network, &["s1", "s2"]);
-    // What waits to be read came before.
+    // Datagrams that wait to be read are from before.
     for server in &servers {
         server.set_nonblocking(true).unwrap();
         while server.recv(&mut [0; 64]).is_ok() {}
@@ -329,7 +330,8 @@ fn lied_about_in_proxy_mode(case: Case, backend: &str) {
     assert!(words.starts_with(b"last words"), "they are served");
 }
 
-/// Has the liar say, by way of its neighbour `to`, of every port that these servers refuse what comes from it.
+/// Makes the liar forge refusals of these servers, through its neighbour `to`, for every port of
+/// the balancer.
 fn lie(network: &Network, to: Role, servers: &[IpAddr]) {
     let ours = network.case.family.address(Role::Balancer);
     network.inside(LIAR, || {

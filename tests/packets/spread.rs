@@ -1,4 +1,4 @@
-//! Who serves whom, and what servers see of clients.
+//! Distribution of clients over servers, and the clients' addresses at servers.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};

@@ -32,7 +32,7 @@ fn told(network: &Network, line: &str) -> String {
     ran.stdout
 }
 
-/// A balancer that can be told something, with these servers of its file.
+/// A balancer with a control socket, with these servers in its file.
 fn balanced(case: Case, servers: u8) -> Network {
     let mut network = Network::new(case, 1, 2);
     let mut command = network.lab.command(Role::Balancer, binary().get_program());
@@ -41,7 +41,8 @@ fn balanced(case: Case, servers: u8) -> Network {
     network
 }
 
-/// A connection that is open from end to end. Where the kernel forwards, its later packets pass by the kernel.
+/// A connection that is open from end to end. Where the kernel forwards, its later packets bypass
+/// the worker.
 fn held(network: &Network) -> TcpStream {
     let mut stream = network.inside(Role::Client(1), || connect(network.vip()));
     (0..3).for_each(|_| ping(&mut stream).unwrap());
@@ -152,7 +153,7 @@ fn servers_come_and_go_and_an_upgrade_keeps_what_was_said(case: Case) {
     network.wait_for_health(1, true);
     held(network);
     assert_eq!(network.servers_of_pool(), ["s1"]);
-    // What is open with a server that is gone goes on for a while, as at a reload.
+    // Open connections to a removed server go on for a while, as at a reload.
     new.iter_mut().for_each(|stream| ping(stream).unwrap());
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn stories() -> Vec<Story> {
     ]
 }
 
-/// What a client downloads, and how much of it a second, so that it is under way while the VIP moves.
+/// Size of a client's download, and its rate a second, so that it is under way while the VIP moves.
 const BYTES: u64 = 16 << 20;
 const RATE: &str = "1M";
 
@@ -79,7 +79,8 @@ fn connections_go_on(case: Case, dsr: DsrKind) {
     assert_eq!(summary.failed, 0, "{}{}", summary.text, seen_by(&network));
 }
 
-/// What both balancers, the client and the servers counted, to tell who ended a connection.
+/// Counters of both balancers, the client and the servers, to find out which of them ended a
+/// connection.
 fn seen_by(network: &Network) -> String {
     let balancers = [Role::Balancer, Role::Standby].map(|role| {
         let counted = network.stat_of(role, "/packets");
@@ -140,7 +141,7 @@ fn backend(dsr: DsrKind) -> &'static str {
     }
 }
 
-/// Where a server listens so that it answers as who was asked.
+/// Address on which a server listens so that it answers from the address that the client used.
 fn listen(network: &Network, dsr: DsrKind, server: u8, port: u16) -> SocketAddr {
     let family = network.case.family;
     match (dsr, port) {
@@ -160,7 +161,7 @@ fn download(network: &Network, number: u32) -> (Process, PathBuf) {
     (Process::spawn(&mut curl), path)
 }
 
-/// What a balancer has counted at the frontend so far.
+/// Counter of a balancer at the frontend so far.
 fn forwarded(network: &Network, role: Role, counter: &str) -> u64 {
     network.stat_of(role, &format!("/frontends/web/{counter}")).as_u64().unwrap()
 }

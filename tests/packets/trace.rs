@@ -143,7 +143,7 @@ fn the_end_of_a_connection_is_shown(case: Case) {
     let ended = watcher.wait_for_end(&from);
     assert_eq!((&ended["server"], &ended["reason"]), (&"s1".into(), &Value::Null), "{ended}");
     if case.is_passthrough() {
-        // What a ping has each way.
+        // Bytes of a ping in each direction.
         assert_eq!((&ended["bytes_in"], &ended["bytes_out"]), (&1.into(), &1.into()), "{ended}");
     }
     let mut reset = client(&network);
@@ -166,7 +166,7 @@ fn packets_that_are_dropped_are_shown_with_the_reason(case: Case) {
     ping(&mut open).unwrap();
     let drops = Watcher::start(&network, "drops", &["--drops"]);
     let one = Watcher::start(&network, "one", &["--drops", "access_denied"]);
-    // Nobody hears of it: the client waits, and gives up.
+    // The drop is silent: the client waits, and gives up.
     let mut silent = network.client(2, "timeout");
     silent.args(["1", "curl", "-s", &format!("http://{}/", network.vip())]);
     run(&mut silent);

@@ -1,4 +1,5 @@
-//! What arrives: every byte, in order, however the packets are cut and whoever finishes their checksums.
+//! Transferred data: every byte arrives, in order, however the packets are cut and whether the
+//! kernel or a worker finishes their checksums.
 //!
 //! Large amounts are a GiB or a quarter of one by IPv4, and an eighth of that by IPv6.
 
@@ -99,7 +100,7 @@ fn many_streams_at_once_in_both_directions(case: Case) {
 pub(crate) fn download(network: &mut Network, bytes: u64) {
     let nginx = network.nginx(1);
     send(&mut File::create(nginx.file("big")).unwrap(), bytes).unwrap();
-    // A probe that is lost says nothing of the server.
+    // A lost probe would not mean that the server is down.
     network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
     let mut curl = network.client(1, "curl");
     curl.args(["-sS", "--fail", &format!("http://{}/big", network.vip())]);

@@ -101,7 +101,7 @@ fn has_forwarded_echoes(network: &Network) {
 const WAYS: [(Family, &str); 4] =
     [(Family::V4, IPIP), (Family::V6, GUE), (Family::V4, GUE), (Family::V6, IPIP)];
 
-/// Clients send packets of 1,500 bytes until they are told.
+/// Clients send packets of 1,500 bytes until they get an ICMP error.
 fn uploads_and_downloads_pass_although_outer_headers_take_room(case: Case) {
     for (outer, backend) in WAYS {
         let mut network = prepared(case);
@@ -115,7 +115,7 @@ fn uploads_and_downloads_pass_although_outer_headers_take_room(case: Case) {
 
 /// The router's link to the server takes less than convey's to the router, and outer packets of 1,500 bytes are lost there.
 fn an_upload_passes_a_router_that_takes_less_than_convey_knew(case: Case) {
-    // Enough for the shortest packets that clients of IPv6 may be asked for, and the outer headers.
+    // Room for the smallest packets that IPv6 allows (1,280 bytes), and the outer headers.
     const NARROW: u32 = 1_400;
     // A host firewall drops ICMP errors about packets that its connection tracking has not seen.
     const DEAF: &str = "nft add table inet deaf; \
@@ -191,7 +191,7 @@ fn large_datagrams_come_out_as_they_were(case: Case) {
         network.inside(Role::Client(1), || {
             let socket = socket_to(vip);
             socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-            // Its fragments of IPv6 are too long at first, and it is told.
+            // Its IPv6 fragments are too long at first, until it gets an ICMP error.
             wait_for("an answer", || exchange(&socket, &sent).ok().filter(|answer| *answer == sent));
         });
     }
@@ -288,7 +288,7 @@ struct Opener {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// The ends of a link of the machine to itself: what is sent at one comes in at the other.
+/// The ends of a link of the machine to itself: packets sent at one come in at the other.
 const LINK: [&str; 2] = ["tunnel-in", "tunnel-out"];
 const LINK_MAC: [u8; 6] = [0x02, 0, 0, 0, 0x99, 0x01];
 

@@ -1,4 +1,5 @@
-//! Which stories are told at once: many, but beside a flood one, so that the flood and the clients in it have a core.
+//! Turns of tests that run at once: many, but only one beside a flood, so that the flood and its
+//! clients have a core.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -6,7 +7,7 @@ static TURNS: (Mutex<Turns>, Condvar) =
     (Mutex::new(Turns { told: 0, floods: 0, is_flooded: false }), Condvar::new());
 
 struct Turns {
-    /// Stories that are being told, but for the flood.
+    /// Tests that are running, except the flood.
     told: usize,
     /// Floods that wait, or are on.
     floods: usize,
@@ -32,7 +33,8 @@ impl Drop for Turn {
 /// A flood's turn, until it is dropped.
 pub(crate) struct FloodTurn;
 
-/// Has the story that is being told wait until one other is, at most, and no flood.
+/// Turns the running test into a flood. Waits until at most one other test and no other flood are
+/// running.
 pub(crate) fn flood() -> FloodTurn {
     let mut turns = lock();
     (turns.told, turns.floods) = (turns.told - 1, turns.floods + 1);

@@ -29,18 +29,18 @@ impl UdpEcho {
         UdpEcho::signing("", addr)
     }
 
-    /// One that sends back nothing but this.
+    /// A server that echoes this question only.
     pub(crate) fn answering(question: &'static [u8], addr: SocketAddr) -> UdpEcho {
         UdpEcho::serving(addr, move |datagram, _| (datagram == question).then(|| datagram.to_vec()))
     }
 
-    /// One that puts its name before what it sends back.
+    /// A server that prepends its name to each echo.
     pub(crate) fn signing(name: &str, addr: SocketAddr) -> UdpEcho {
         let name = name.as_bytes().to_vec();
         UdpEcho::serving(addr, move |datagram, _| Some([&name, datagram].concat()))
     }
 
-    /// One that tells everybody the address it sees.
+    /// A server that answers each client with the address that it sees.
     pub(crate) fn telling_addresses(addr: SocketAddr) -> UdpEcho {
         UdpEcho::serving(addr, |_, from| Some(from.to_string().into_bytes()))
     }
@@ -77,7 +77,7 @@ impl Drop for UdpEcho {
     }
 }
 
-/// A socket that hears from `addr` alone, and of errors on the way there.
+/// A socket that receives from `addr` alone, and errors on the way there.
 pub(crate) fn socket_to(addr: SocketAddr) -> UdpSocket {
     let any = if addr.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any).unwrap();
@@ -86,7 +86,7 @@ pub(crate) fn socket_to(addr: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// Sends a datagram and waits for one; what it says.
+/// Sends a datagram, waits for the answer, and returns it.
 pub(crate) fn exchange(socket: &UdpSocket, datagram: &[u8]) -> io::Result<Vec<u8>> {
     socket.send(datagram)?;
     let mut buffer = vec![0; BUFFER];
@@ -95,7 +95,7 @@ pub(crate) fn exchange(socket: &UdpSocket, datagram: &[u8]) -> io::Result<Vec<u8
     Ok(buffer)
 }
 
-/// What is answered, sooner or later: a datagram may be lost on the way, and is sent again.
+/// Sends a datagram until it is answered, as it may be lost on the way. Returns the answer.
 pub(crate) fn exchange_again(socket: &UdpSocket, datagram: &[u8]) -> String {
     socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     let answer = wait_for("an answer", || exchange(socket, datagram).ok());

@@ -80,7 +80,8 @@ pub(crate) fn upgrade_under_load(network: &mut Network, upgrades: usize) {
     let mut silent: Vec<_> = (0..20).map(|_| begin()).collect();
     let mut speaking: Vec<_> = (0..40).map(|_| begin()).collect();
     silent.iter_mut().chain(&mut speaking).for_each(|stream| ping(stream).unwrap());
-    // Who has not recorded them sends half of them to the other server, in DSR, too.
+    // A process without a record of these connections sends half of them to the other server, in
+    // DSR, too.
     network.save(&Config::new(2));
     network.wait_for_health(2, true);
     let (stop, spoken, came) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
@@ -120,7 +121,7 @@ pub(crate) fn upgrade_under_load(network: &mut Network, upgrades: usize) {
         (network.log(Role::Balancer).matches("this one waits for its end").count() == upgrades).then_some(())
     });
     assert_eq!(network.convey(|convey| convey.ended()), None);
-    // Ends that the kernel saw while nobody listened have been told.
+    // Workers have processed the ends that the kernel saw while no process was reading its events.
     drop((silent, speaking));
     wait_for("every end to be known", || {
         (network.stat("/frontends/web/current_connections") == 0).then_some(())
@@ -147,7 +148,7 @@ pub(crate) fn upgrade_under_a_download(network: &mut Network) {
     network.wait_for_health(1, true);
     let mut client = network.inside(Role::Client(1), || connect(network.vip()));
     client.write_all(b"!").unwrap();
-    // Who has not recorded the connection sends it to either.
+    // A process without a record of the connection sends it to either server.
     network.save(&Config::new(2));
     network.wait_for_health(2, true);
     thread::scope(|scope| {
@@ -165,7 +166,7 @@ fn datagrams_keep_their_server_through_upgrades(case: Case) {
     upgrade_under_datagrams(&mut Network::new(case, 1, 3));
 }
 
-/// The moment at which the old process stops may cost one: its client asks again.
+/// A datagram may be lost at the moment when the old process stops: its client asks again.
 pub(crate) fn upgrade_under_datagrams(network: &mut Network) {
     let case = network.case;
     let program = Program::install(network);
@@ -185,7 +186,7 @@ pub(crate) fn upgrade_under_datagrams(network: &mut Network) {
     let all_go_on = || streams.iter().for_each(|stream| assert_eq!(ask(stream), "s1 whose?"));
     // The second datagram makes a stream of them.
     (0..2).for_each(|_| all_go_on());
-    // Who has not recorded them sends two thirds of them elsewhere.
+    // A process without a record of these flows sends two thirds of them elsewhere.
     network.save(&config);
     network.wait_for_health(3, true);
     let others: BTreeSet<String> = begin().iter().map(ask).collect();
@@ -268,7 +269,7 @@ fn killed_new_process_leaves_no_guard_behind(case: Case) {
     let old = network.convey(|convey| convey.id());
     let [own] = &guards(network)[..] else { panic!("{:?}", guards(network)) };
 
-    // The new process asks for its address for statistics, and waits for an answer. By then it has
+    // The new process requests its statistics address, and waits for an answer. By then it has
     // attached its guard.
     let statistics = SocketAddr::from(([127, 0, 0, 1], 7001));
     let name = unix::SocketAddr::from_abstract_name(format!("convey control {statistics} #0")).unwrap();
@@ -291,7 +292,8 @@ fn killed_new_process_leaves_no_guard_behind(case: Case) {
     ping(&mut client).unwrap();
 }
 
-/// Upgrades to processes that forward as the file says by then: a reload does not apply that.
+/// Upgrades to processes that forward as the saved file configures: a reload does not change the
+/// offload.
 pub(crate) fn upgrade_to(network: &mut Network, offloads: &[Offload]) {
     let program = Program::install(network);
     let config = Config::new(1);
@@ -313,7 +315,7 @@ pub(crate) fn upgrade_to(network: &mut Network, offloads: &[Offload]) {
             _ => offload.name(),
         };
         assert_eq!(network.stat(&format!("/packets/offload/{INTERFACE}")), forwards);
-        // The kernel knows those that were open before.
+        // The kernel has the flows that were open before.
         wait_for("packets of open connections where they should be forwarded", || {
             go_on();
             let forwarded = network.stat("/packets/cache/forwarded").as_u64().unwrap_or_default();
@@ -358,8 +360,9 @@ impl Program {
         self.put(&script);
     }
 
-    /// By another process: one that a thread beside us starts would inherit the file that is being written, and nobody may run
-    /// a file that somebody could write.
+    /// Copies the program by another process. A child process that another thread starts would
+    /// inherit the descriptor of the written file, and the kernel refuses to execute a file that is
+    /// open for writing.
     fn put(&self, from: &Path) {
         let new = self.0.with_extension("new");
         assert_eq!(run(Command::new("cp").args([from, &new])).code, Some(0));
@@ -372,7 +375,7 @@ impl Program {
         run(command.arg("upgrade").arg("--config").arg(network.path("config.toml")))
     }
 
-    /// The same, which works for the `n`th time.
+    /// Upgrades successfully, for the `n`th time.
     pub(crate) fn upgrade(&self, network: &Network, n: usize) {
         let ran = self.ask(network);
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");

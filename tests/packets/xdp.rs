@@ -168,7 +168,7 @@ fn an_interface_may_get_another_ethernet_address(case: Case) {
         ip(network, role, "neigh flush all");
     }
     let forwarded = || network.stat("/packets/cache/forwarded").as_u64().unwrap();
-    // What was forwarded before may be counted a little later.
+    // Packets that were forwarded before may be counted a little later.
     let before = forwarded();
     wait_for("the driver to forward what is sent to the new address", || {
         ping(&mut stream).unwrap();
@@ -177,7 +177,7 @@ fn an_interface_may_get_another_ethernet_address(case: Case) {
     drop(server);
 }
 
-/// What the driver would send there the link drops, for its other end is not prepared.
+/// The link would drop packets that the driver sends there, for its other end is not prepared.
 fn clients_behind_an_interface_without_xdp_are_answered(case: Case) {
     let mut lab = Prepared::new(case);
     let network = &mut lab.network;

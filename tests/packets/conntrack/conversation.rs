@@ -380,7 +380,7 @@ impl Conversation {
         Some(step)
     }
 
-    /// Only where nothing is missing: otherwise its receiver asks back.
+    /// Makes a reset, if there is no gap: otherwise its receiver sends a challenge ACK.
     fn reset(&mut self, from: Sender) -> Option<Step> {
         let step = self.segment(Kind::Reset, from);
         if step.is_behind_gap || self.rng.bool() {

@@ -27,7 +27,8 @@ const CONVERSATIONS: u16 = 60;
 /// Seed of the usual run, which takes the same conversations each time.
 const USUAL_SEED: u64 = 6_882_662_682_155_910_677;
 
-/// Looks at convey's state until it is the kernel's, and until a known difference is taken for one.
+/// Polls of convey's state until it equals the kernel's, and polls until a known difference is
+/// accepted.
 const MAX_LOOKS: u32 = 100;
 const MIN_LOOKS: u32 = 5;
 const LOOK_EVERY: Duration = Duration::from_millis(20);

@@ -160,7 +160,7 @@ impl Translator {
     /// Sends a segment. Returns whether it comes out.
     pub(super) fn pass(&mut self, port: u16, step: &Step) -> bool {
         let Some((from, to)) = self.way(step.from, port) else { return false };
-        // What one CPU sends stays in order.
+        // Packets that one CPU sends stay in order.
         let everywhere = sched_getaffinity(None).unwrap();
         let mut here = CpuSet::new();
         here.set(sched_getcpu());
@@ -277,8 +277,8 @@ impl Translator {
     }
 
     /// Sends a datagram behind a segment, and waits until it comes out: the segment has come out
-    /// before it, or never does. Hands over the frames before it. A worker forwards a datagram with
-    /// options, so it stays behind segments that a worker forwards.
+    /// before it, or never does. Passes the frames before it to `see`. A worker forwards a datagram
+    /// with options, so it stays behind segments that a worker forwards.
     fn fence(&mut self, from: Sender, mut see: impl FnMut(&[u8])) {
         self.fences += 1;
         let number = self.fences.to_be_bytes();
