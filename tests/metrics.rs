@@ -1,4 +1,4 @@
-//! What `/metrics` serves, judged by Prometheus' own checker.
+//! Contents of `/metrics`, validated by Prometheus' own checker.
 #![allow(clippy::disallowed_methods, reason = "tests happen in real time, and their threads can be made")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

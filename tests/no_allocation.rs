@@ -1,4 +1,4 @@
-//! What the forwarding core allocates: nothing for packets, next to nothing for flows.
+//! Memory allocations of the forwarding core: none for packets, next to none for flows.
 
 mod balancer;
 
@@ -15,7 +15,7 @@ use convey_model::{Addr, DropReason, Endpoint, FlowKey, FrontendConfig, Mode, Pr
 use convey_snapshot::{Snapshot, fixture};
 use convey_wire::{IcmpError, TestPacket, icmp_error, parse};
 
-/// The system's allocator, counting what each thread asks it for.
+/// The system's allocator, which counts the allocations of each thread.
 struct Counting;
 
 thread_local! {
@@ -59,14 +59,14 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How often `work` asks for memory.
+/// Number of allocations by `work`.
 fn allocations(work: impl FnOnce()) -> u64 {
     let before = ALLOCATIONS.get();
     work();
     ALLOCATIONS.get() - before
 }
 
-/// How many bytes it asks for.
+/// Number of bytes that `work` allocates.
 fn bytes(work: impl FnOnce()) -> u64 {
     let before = BYTES.get();
     work();
@@ -153,7 +153,7 @@ fn errors_about_established_flows_allocate_nothing() {
         icmp_error(&answer, &headers, IcmpError::TooBig { mtu: 1_280 }, router, &mut error);
         let mut verdict = Verdict::Pass;
         assert_eq!(allocations(|| verdict = balancer.handle(&mut error)), 0, "{name}");
-        // Passthrough tells servers of no client's path MTU, and cuts what is too long itself.
+        // Passthrough sends servers no client's path MTU, and fragments longer packets itself.
         match setup.mode {
             Mode::Passthrough => assert_eq!(verdict, Verdict::Drop(DropReason::PathMtuTooSmall), "{name}"),
             _ => assert!(matches!(verdict, Verdict::Transmit(_)), "{name}: {verdict:?}"),
@@ -200,8 +200,8 @@ fn packets_that_are_refused_allocate_nothing_nor_do_their_answers() {
     }
 }
 
-/// The first flow to a server chooses the address that it sees. What grows then is, for each server, the queue of ports that came
-/// back and the ranges of those that are unused; and the list of news.
+/// The first flow to a server selects its SNAT address. After that, only these grow: the queue of
+/// returned ports and the ranges of unused ports of each server, and the list of events.
 #[test]
 fn a_new_flow_allocates_less_than_once_in_a_hundred() {
     for (name, setup) in setups(FLOWS / 2) {
@@ -220,7 +220,8 @@ fn a_new_flow_allocates_less_than_once_in_a_hundred() {
     }
 }
 
-/// What the second snapshot costs where the frontend listens here, and so much drains.
+/// Bytes that the second snapshot allocates, where the frontend listens on this address, and so
+/// many endpoints drain.
 fn cost_of_a_snapshot(listen: &str, drained: u16) -> u64 {
     let mut balancer = TestBalancer::new(BalancerSetup::passthrough(3, FLOWS));
     let place = |port| Endpoint::tcp(([192, 0, 2, 1], port).into());

@@ -1,5 +1,6 @@
-//! Code that says it is pure takes data and the time as arguments. Cargo keeps the imports between crates; this keeps
-//! sockets, threads, files, logs and clocks out of the pure ones. And it keeps names: one of a type is of no other.
+//! Purity of code that is marked as pure: it takes data and the time as arguments. Cargo enforces
+//! the imports between crates; this test keeps sockets, threads, files, logs and clocks out of the
+//! pure ones. It also checks that visible type names are unique.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -90,7 +91,7 @@ fn packet_crates_depend_on_no_runtime_and_no_c_library() {
             ])
             .args(["--package", &format!("convey-{name}")])
             .current_dir(env!("CARGO_MANIFEST_DIR"))
-            // Features that only other crates ask for do not count.
+            // Features that only other crates enable do not count.
             .env_remove("CARGO_RESOLVER_FEATURE_UNIFICATION")
             .output()
             .unwrap();
@@ -139,7 +140,8 @@ fn tells_by_one(line: &str) -> bool {
     })
 }
 
-/// Who reads `Server` should know which. So no two types that other files see have the same name, in whatever crates.
+/// The name `Server` should identify one type. So no two types that are visible to other files have
+/// the same name, in any crates.
 #[test]
 fn a_name_that_other_files_see_is_of_one_type() {
     let mut all: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
@@ -246,7 +248,7 @@ fn directory_of_module(path: &Path) -> PathBuf {
     }
 }
 
-/// Whether the comment at the top of the file says so.
+/// Whether the comment at the top of the file has the word.
 fn says_that_it_is_pure(text: &str) -> bool {
     let mut head = text.lines().take_while(|line| line.starts_with("//!"));
     head.any(|line| line.split_whitespace().any(|word| word == "Pure." || word == "Pure:"))

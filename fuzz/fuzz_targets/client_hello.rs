@@ -11,7 +11,8 @@ use rustls::server::Acceptor;
 
 fuzz_target!(|bytes: &[u8]| {
     check(bytes);
-    // The first byte says how long its records are: few inputs would have right ones by themselves.
+    // The first byte sets the length of the records: few inputs would have valid ones by
+    // themselves.
     if let [size, message @ ..] = bytes {
         let chunks = message.chunks(usize::from(*size).max(1) * 4);
         let record = |data: &[u8]| [&[22, 3, 1][..], &(data.len() as u16).to_be_bytes(), data].concat();
@@ -54,7 +55,8 @@ fn well_formed(hello: &ClientHello) {
     assert!(hello.alpn().all(|name| !name.is_empty()));
 }
 
-/// Both read the same name and protocols. What rustls takes and we do not is refused for one of the reasons why we are stricter.
+/// Checks that both parsers read the same name and protocols. convey may refuse a hello that rustls
+/// accepts, but only for a known reason to be stricter.
 fn as_rustls_reads_it(bytes: &[u8], verdict: &HelloVerdict) {
     let mut acceptor = Acceptor::default();
     let mut rest = bytes;

@@ -1,4 +1,5 @@
-//! Any text as a configuration: it is read or refused with words, in every mode, and means the same when it is read again.
+//! Any text as a configuration: in every mode it is accepted or refused with an error message, and
+//! reading it again gives the same result.
 
 #![no_main]
 

@@ -39,8 +39,8 @@ thread_local! {
     static API: Api = api();
 }
 
-// The first byte: the socket that is asked, and whether the token is sent. Then lines: a method and a target, fields, an empty one; and the
-// body.
+// The first byte selects the socket, and whether the token is sent. Lines follow: a method and a
+// target, fields, an empty line; and then the body.
 fuzz_target!(|bytes: &[u8]| {
     let Some((&how, bytes)) = bytes.split_first() else { return };
     let end = bytes.windows(2).position(|two| two == b"\n\n");
@@ -122,7 +122,7 @@ fn api() -> Api {
     Api { runtime, routes: routes(source, request).expect("a thread for pages"), sent }
 }
 
-/// Grants what the control task would be asked for.
+/// Grants all requests, in place of the control task.
 async fn grant(mut requests: mpsc::Receiver<OperatorRequest>, sent: Arc<AtomicU64>) {
     while let Some(OperatorRequest { what, answer, .. }) = requests.recv().await {
         sent.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,6 @@
-//! What happens to a balancer in any order, held against a model of the connections: nothing outlives its deadline, slots
-//! and ports that are held are flows alive, and no open flow gives way to one that is not.
+//! Random events for a balancer, checked against a model of the connections: nothing outlives its
+//! deadline, slots and ports in use match the live flows, and no open flow is evicted for one that
+//! is not open.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Frames one after another, some of them damaged or any bytes at all, with time passing in between: what a balancer sends
-//! is a packet that goes where a flow says, and its books stay balanced.
+//! Frames one after another, some of them damaged or random, with time passing in between: each
+//! packet that a balancer sends follows a flow, and its counts stay balanced.
 
 #![no_main]
 
@@ -45,14 +45,14 @@ struct Story {
     setup: BalancerSetup,
     balancer: TestBalancer,
     fragments: Fragments<Vec<u8>>,
-    /// What servers got.
+    /// Packets that servers got.
     delivered: Vec<Vec<u8>>,
     opened: usize,
     ended: usize,
 }
 
 impl Story {
-    /// One step: what it is, who, flags, a number. Returns what is left of the input.
+    /// Runs one step: its kind, client or server, flags, a number. Returns the rest of the input.
     fn take<'a>(&mut self, [what, who, flags, number]: [u8; 4], rest: &'a [u8]) -> &'a [u8] {
         let how = what / 16;
         match what % 16 {
@@ -103,7 +103,7 @@ impl Story {
         Some(self.setup.speak(TestPacket::from(key.source()).to(key.destination())))
     }
 
-    /// What a router says about a packet that a server got, or, with DSR, about its answer.
+    /// An ICMP error of a router about a packet that a server got, or, with DSR, about its answer.
     fn error(&self, which: u8, how: u8, flags: u8, number: u8) -> Option<Vec<u8>> {
         let about = match how % 2 {
             0 => self.delivered.get(usize::from(which))?.clone(),
@@ -249,7 +249,7 @@ impl Story {
     }
 }
 
-/// What goes through a tunnel is the packet as it is, within headers that say how long they and it are.
+/// Checks that a tunnel carries the packet unmodified, within headers that have the right lengths.
 fn check_enclosed(frame: &[u8], envelope: &Envelope) {
     let mut outer = frame.to_vec();
     enclose(&mut outer, 14, envelope);
@@ -263,7 +263,7 @@ fn check_enclosed(frame: &[u8], envelope: &Envelope) {
     assert!(told == len && len <= 1_500, "{told} of {len} bytes");
 }
 
-/// Neither errors nor resets nor what nobody knows the ports of are ever answered.
+/// Checks that errors, resets and later fragments, which have no ports, are never answered.
 fn check_answer(was: &Headers, answer: &[u8]) {
     assert!(!was.is_error() && !was.flags.rst() && !matches!(was.kind, Kind::LaterFragment { .. }));
     // Extension headers may be so long that nothing of what follows them is quoted.

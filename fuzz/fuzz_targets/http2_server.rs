@@ -1,5 +1,5 @@
-//! Any frames as the side of an HTTP/2 server: the response is the same however it arrives. A whole one whose head convey accepts ends where
-//! its head has said, with nothing behind it.
+//! Any frames as the side of an HTTP/2 server: the response is the same however the bytes are cut.
+//! A whole response whose head convey accepts has exactly the announced length.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Any bytes as a client's stream of HTTP/3. What the library gets of it is the same however the bytes are cut. It has the frames that came and
-//! no others. No more waits than a frame may have.
+//! Any bytes as a client's stream of HTTP/3. The library gets the same bytes however they are cut:
+//! all frames that arrived, and no others. Buffered bytes stay within the limit of a frame.
 
 #![no_main]
 
@@ -16,7 +16,8 @@ const MAX_START: usize = 16;
 const DATA: u64 = 0;
 const HEADERS: u64 = 1;
 
-// The first byte: 1: a request, or a stream in one direction; the others say how the bytes are cut.
+// The first byte: bit 0 selects a request, or a stream in one direction; the other bits set the
+// length of the pieces.
 fuzz_target!(|bytes: &[u8]| {
     let Some((how, stream)) = bytes.split_first() else { return };
     let is_request = how & 1 == 1;
@@ -35,7 +36,8 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// The same, frame by frame. The fault stands for any that frames of fields may have. `None`: nothing is read as frames.
+/// Reference result, computed frame by frame. The fault stands for any fault of a frame of fields.
+/// `None`: the stream's type has no frames.
 fn expected(is_request: bool, stream: &[u8]) -> Option<FilteredStream> {
     let mut seen = FilteredStream::default();
     let mut left = stream;

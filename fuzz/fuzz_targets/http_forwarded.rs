@@ -1,5 +1,6 @@
-//! What a server gets of a client's request, HTTP/1 or translated from HTTP/2: read again by our reader, by httparse and by hyper, it is
-//! exactly one request with that body and nothing behind it. What a server gets of a request that is refused is no whole one.
+//! Requests that servers get from clients, as HTTP/1 or translated from HTTP/2: our reader,
+//! httparse and hyper read exactly one request with that body, and nothing behind it. If the
+//! request is refused, the server gets no whole request.
 
 #![no_main]
 
@@ -30,7 +31,7 @@ struct Seen {
     body: Vec<u8>,
 }
 
-// The first byte: 1: HTTP/2, 2: with a body; 4, 8, 16: what the operator changes.
+// The first byte: 1: HTTP/2, 2: with a body; 4, 8, 16: the operator's changes.
 fuzz_target!(|bytes: &[u8]| {
     let Some((how, bytes)) = bytes.split_first() else { return };
     let request = if how & 1 == 0 { from_http1(bytes) } else { from_http2(bytes, how & 2 != 0) };
@@ -145,7 +146,7 @@ fn by_httparse(head: &RequestHead, written: &[u8]) {
     assert_eq!(count("content-length") + count("transfer-encoding"), usize::from(has_framing));
 }
 
-/// What hyper makes of these bytes: the requests that come whole.
+/// Whole requests that hyper reads from these bytes.
 fn by_hyper(bytes: &[u8]) -> Vec<Seen> {
     let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");

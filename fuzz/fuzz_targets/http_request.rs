@@ -1,5 +1,5 @@
-//! Any bytes as what a client of HTTP sends: what is accepted is accepted however it is cut, and is written for a server as one
-//! request with that body, and nothing behind it.
+//! Any bytes from a client of HTTP/1: the accepted requests do not depend on how the bytes are cut,
+//! and each is written for a server as one request with that body, and nothing behind it.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Any bytes as a frame: what parses can be rewritten there and back, cut, numbered anew, and answered.
+//! Any bytes as a frame: a frame that parses can be rewritten there and back, cut, renumbered, and
+//! answered.
 
 #![no_main]
 

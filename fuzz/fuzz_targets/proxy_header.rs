@@ -1,5 +1,5 @@
-//! Any bytes as the beginning of a connection behind a PROXY header: what is a header is one however it is cut, and is read
-//! back as it was written.
+//! Any bytes as the beginning of a connection with a PROXY header: a header is found however the
+//! bytes are cut, and a written header reads back the same.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! What a client may do to a TLS session: any bytes in place of its handshake, or changes to the bytes of a real one, cut anywhere, while convey
-//! sends and closes in between.
+//! Attacks of a client on a TLS session: any bytes in place of its handshake, or changes to the
+//! bytes of a real one, cut anywhere, while convey sends and closes in between.
 
 #![no_main]
 
@@ -43,7 +43,7 @@ static ACCEPTOR: LazyLock<(TlsAcceptor, Arc<ClientConfig>)> = LazyLock::new(|| {
     (TlsAcceptor::new(&settings, None).unwrap(), Arc::new(client))
 });
 
-// What is done to the server's side, two bytes each, and behind them the bytes of a client.
+// Steps of the server's side, two bytes each, and after them the bytes of a client.
 fuzz_target!(|input: &[u8]| {
     let Some((count, rest)) = input.split_first() else { return };
     let (steps, own) = rest.split_at((usize::from(*count) * 2).min(rest.len()));
@@ -80,7 +80,7 @@ fuzz_target!(|input: &[u8]| {
                 let _ = client.receive(&mut incoming, &mut to_server, |_| {});
                 pending.extend_from_slice(to_server.bytes());
             }
-            // The client says something, once it may.
+            // The client sends data, once the handshake is over.
             3 => {
                 to_server.clear();
                 let _ = client.send(&vec![7; amount], &mut to_server);
@@ -94,7 +94,7 @@ fuzz_target!(|input: &[u8]| {
                     *byte ^= 1 << (step[0] / 6 % 8);
                 }
             }
-            // convey says something, or that it is over.
+            // convey sends data, or closes.
             _ if amount == 0 && !is_changed => is_closed |= server.close(&mut to_client).is_ok(),
             _ => drop(server.send(&vec![8; amount * 100], &mut to_client)),
         }

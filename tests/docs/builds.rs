@@ -13,7 +13,7 @@ use crate::read;
 const BASE: [&str; 14] =
     ["awk", "bash", "cat", "cut", "dirname", "env", "head", "mktemp", "rm", "sed", "sh", "sort", "tee", "tr"];
 
-/// Stands for cargo: new enough, has cargo-deb, and ends each build.
+/// Stand-in for cargo: new enough, has cargo-deb, and ends each build.
 const CARGO: &str = "case $1 in --version) echo cargo 1.99.0 ;; deb) ;; *) echo \"cargo $*\"; exit 7 ;; esac";
 
 /// A `PATH` with stand-ins for the programs that a build takes, on a machine where none of them need be installed.

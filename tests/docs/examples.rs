@@ -1,4 +1,4 @@
-//! What readers paste: commands that convey takes, and configurations that it loads.
+//! Examples that readers paste: convey accepts the commands, and loads the configurations.
 
 use clap::Parser;
 use clap::error::ErrorKind;
@@ -72,7 +72,7 @@ fn lines_of_shell(block: &str) -> Vec<String> {
     block.replace("\\\n", " ").lines().map(str::to_owned).collect()
 }
 
-/// What follows `convey`, or the `--` of `cargo run`, in a line of shell that runs it.
+/// Arguments of convey in a line of shell: after `convey`, or after the `--` of `cargo run`.
 fn arguments_of_convey(line: &str) -> Option<Vec<String>> {
     let line = line.split(" # ").next()?.trim_start_matches("$ ");
     let is_setting = |word: &&str| *word == "sudo" || word.contains('=');
@@ -118,7 +118,7 @@ fn is_configuration(block: &str) -> bool {
     is_table || ["mode = ", "include = ", "state_dir = "].iter().any(|key| first.starts_with(key))
 }
 
-/// The same with the frontends, backends and servers that it lacks.
+/// Returns the file with the frontends, backends and servers that it lacks.
 fn completed(mut file: Table) -> Table {
     let backends: Vec<String> = table(&mut file, "backends").keys().cloned().collect();
     let with_files = with_files(table(&mut file, "backends"));

@@ -74,7 +74,7 @@ fn served() -> BTreeSet<String> {
     let settings = ServerSettings::default();
     backend.discovery = Some(DiscoveryConfig { source: source.clone(), settings, zone: None });
     let pool = fixture::pool_of(backend);
-    // Of all modes this one has most to tell.
+    // This mode returns more information than all others.
     let listen = vec!["127.0.0.1:80".parse().unwrap()];
     let frontend = fixture::frontend_of(FrontendConfig::new("NAME", Mode::Http, listen, "NAME"), &pool);
     let host = Name {

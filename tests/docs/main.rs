@@ -1,4 +1,4 @@
-//! What the docs say of the code: each key, each reason, tests that exist, and links that lead somewhere.
+//! Agreement of docs and code: each key, each reason, tests that exist, and links with a target.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod builds;
@@ -17,7 +17,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// A file without values that are wrong, in which each table has one key that nobody knows.
+/// A file without invalid values, in which each table has one unknown key.
 const UNKNOWN_EVERYWHERE: &str = "
 unknown = 1
 [frontends.web]
@@ -264,7 +264,7 @@ addr = '10.0.0.3:80'
 [passthrough.timeouts]
 ";
 
-/// What [`TABLES`] has for keys of mode http.
+/// Variant of [`TABLES`] for keys of mode http.
 const OF_HTTP: &str = "
 mode = 'http'
 [frontends.web.headers.request]
@@ -275,7 +275,7 @@ path = '/a'
 backend = 'other'
 ";
 
-/// What [`TABLES`] has for keys of TLS. Names in capital letters are files.
+/// Variant of [`TABLES`] for keys of TLS. Names in capital letters are files.
 const OF_TLS: &str = "
 [frontends.web.tls]
 certificate = 'SITE.pem'
@@ -283,14 +283,14 @@ key = 'SITE.key'
 client_ca = 'CA'
 ";
 
-/// What [`TABLES`] has for keys of routes in mode proxy.
+/// Variant of [`TABLES`] for keys of routes in mode proxy.
 const OF_SNI: &str = "
 [[frontends.web.routes]]
 sni = 'a.example'
 backend = 'other'
 ";
 
-/// What there is in place of [`TABLES`] for keys of files.
+/// Replacement for [`TABLES`] for keys of files.
 const OF_FILES: &str = "
 [frontends.web]
 mode = 'http'
@@ -304,7 +304,7 @@ match = '*.css'
 value = 'no-store'
 ";
 
-/// What [`TABLES`] has for keys of QUIC.
+/// Variant of [`TABLES`] for keys of QUIC.
 const OF_QUIC: &str = "
 [backends.web.servers.quic]
 addr = '10.0.0.4:80'
@@ -312,7 +312,7 @@ quic_server_id = '01'
 [backends.web.quic_lb.N]
 ";
 
-/// What [`TABLES`] has for keys of Services.
+/// Variant of [`TABLES`] for keys of Services.
 const OF_KUBERNETES: &str = "
 [backends.web.kubernetes]
 service = 'default/web'
@@ -629,7 +629,7 @@ fn keys_of_the_reference(page: &str) -> BTreeSet<String> {
     keys
 }
 
-/// What stands between backquotes in the first cell of each row.
+/// Text between backquotes in the first cell of each row.
 fn first_cells(text: &str) -> BTreeSet<String> {
     let rows = text.lines().filter_map(|line| line.strip_prefix("| `"));
     rows.filter_map(|row| Some(row.split_once('`')?.0.to_owned())).collect()

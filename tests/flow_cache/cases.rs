@@ -1,4 +1,5 @@
-//! What a flow cache makes of packets: the table of cases that the kernel's programs and the mock of other tests both keep to.
+//! Behaviour of a flow cache: the table of cases that both the kernel's programs and the mock of
+//! other tests pass.
 
 use convey_forward::{CachedRoute, Direction, FlowCache, Frame, Progress, Segment, Verdict};
 use convey_model::{DsrKind, FlowKey, Mode, Protocol};
@@ -15,7 +16,7 @@ const ELSEWHERE: u32 = 2;
 /// An interface whose index has 0 in its lower 16 bits.
 const ROUND_INDEX: u32 = 1 << 16;
 
-/// A cache that knows no flow yet, before a balancer.
+/// A cache without flows, in front of a balancer.
 pub(crate) trait Cache {
     fn new(setup: &BalancerSetup, balancer: &TestBalancer) -> Self;
 
@@ -47,9 +48,9 @@ struct Step {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Then {
-    /// The core's own answer says what it is sent on as.
+    /// The cache sends the packet exactly as the core would.
     Sent,
-    /// The same, with an event.
+    /// Like `Sent`, with an event.
     SentWithEvent,
     Left,
 }
@@ -80,12 +81,12 @@ struct Case {
     steps: fn(&BalancerSetup, Ends) -> Vec<Step>,
 }
 
-/// What the cache is told of the flow.
+/// State of the flow in the cache at first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Begin {
     /// Both sides have 0 for their next number.
     Open,
-    /// The same, and its server is at another interface.
+    /// Like `Open`, with the server behind another interface.
     OpenElsewhere,
     OpenOnRoundIndex,
     /// Like `Open`, and no route leads to its server.
@@ -206,7 +207,8 @@ const CASES: &[Case] = &[
             vec![
                 sent(ends.to_server().ack(7).payload(&[7; 1_000])).knows(1_000, 7),
                 sent(ends.to_client().ack(3_000).payload(b"ok")).knows(2, 3_000),
-                // While bulk goes on close behind a gap, nobody asks whether it is closed.
+                // While bulk data continues shortly after a gap, the cache does not check whether
+                // the gap is closed.
                 sent(ends.to_server().seq(2_000).ack(8).payload(&[7; 1_000])).knows(1_000, 7),
                 sent(ends.to_server().seq(3_000).ack(8)).knows(3_000, 8),
                 // It acknowledges what the server has sent by now, far beyond what was known.
@@ -269,7 +271,7 @@ const CASES: &[Case] = &[
         is_for: |setup| is_tcp(setup) && is_passthrough(setup),
         begin: Begin::OpeningElsewhere,
         steps: |_, ends| {
-            // Who forged it completes nothing either.
+            // The forger of the answer cannot complete the handshake either.
             vec![left(answer(ends)), left(ends.to_server().seq(1).ack(501))]
         },
     },
@@ -437,7 +439,7 @@ pub(crate) fn client(setup: &BalancerSetup) -> &'static str {
     if setup.is_v6 { "[2001:db8:9::7]:4242" } else { "198.51.100.7:4242" }
 }
 
-/// A core and a cache that know the same flow.
+/// A core and a cache with the same flow.
 struct Twins<C> {
     core: TestBalancer,
     cache: C,
@@ -551,7 +553,8 @@ pub(crate) fn run<C: Cache>() {
     }
 }
 
-/// Cuts frames, and has each byte of their headers say something else: nothing is sent on that the core would not send just so.
+/// Cuts frames, and changes each byte of their headers: the cache sends only frames that the core
+/// would send identically.
 pub(crate) fn run_on_damaged_headers<C: Cache>() {
     for setup in [setups(), tunnels()].concat() {
         let mut twins = Twins::<C>::new(&setup, Begin::Open);

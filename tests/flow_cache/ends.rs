@@ -1,4 +1,4 @@
-//! Client and server of a flow, as each other knows them.
+//! Client and server of a flow, with the addresses by which each sees the other.
 
 use std::net::SocketAddr;
 

@@ -1,5 +1,5 @@
-//! The mock of the kernel's flow cache, held against the cases that the kernel's own programs are held against
-//! (`tests/kernel_cache`): what other tests find out with it is true of the kernel.
+//! Mock of the kernel's flow cache, checked against the cases of the kernel's own programs
+//! (`tests/kernel_cache`): results of tests with the mock hold for the kernel, too.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../balancer/mod.rs"]

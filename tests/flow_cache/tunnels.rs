@@ -17,7 +17,7 @@ pub(crate) fn tunnels() -> Vec<BalancerSetup> {
 /// A frame as it is sent on: within another packet, if it goes through a tunnel.
 pub(crate) fn within(mut frame: Vec<u8>, envelope: Option<Envelope>) -> Vec<u8> {
     if let Some(envelope) = envelope {
-        // What follows is padding.
+        // The rest is padding.
         frame.truncate(convey_wire::parse(&frame).unwrap().end);
         convey_wire::enclose(&mut frame, 14, &envelope);
     }

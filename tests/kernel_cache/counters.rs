@@ -1,4 +1,4 @@
-//! What the cache counts, and for whom.
+//! Counters of the cache, by their owner.
 
 use convey_dataplane::testing::counter_reader;
 use convey_dataplane::{Offloader, Sizes};

@@ -1,4 +1,5 @@
-//! What the filter of the packet sockets lets in of what is no hit: as the filter without the cache does.
+//! Filter of the packet sockets: for misses of the cache, it accepts the same frames as the filter
+//! without the cache.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! What is heard of SYNs while a flood of forged ones is on.
+//! SYNs that reach workers while a flood of forged ones is on.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -61,7 +61,7 @@ fn syn(from: &str, to: &str) -> TestPacket {
     TestPacket::from(from).to(to).syn()
 }
 
-/// Sends a SYN until it is heard; how long that took, in nanoseconds.
+/// Sends a SYN until the filter accepts it. Returns the time that it took, in nanoseconds.
 fn until_heard(filter: &mut FilteredCache, syn: &TestPacket) -> u64 {
     let begin = kernel::now();
     while !filter.accepts(syn.clone()) {
@@ -89,7 +89,7 @@ fn a_client_is_heard_when_it_asks_again() {
         assert!(!filter.accepts(syns[0].clone()) && !filter.accepts(syns[1].clone()));
         until_heard(&mut filter, &syns[0]);
         assert!(!filter.accepts(other), "that is the first of another connection");
-        // It asked first a little later, more so on a busy machine.
+        // Its first SYN came a little later, more so on a busy machine.
         until_heard(&mut filter, &syns[1]);
         assert_eq!(filter.0.count(Outcome::CameAgain).unwrap(), 2);
     }
@@ -124,7 +124,7 @@ fn clients_of_a_network_that_has_completed_a_connection_are_heard_at_once() {
     }
 }
 
-/// In DSR nobody can tell whether a client has heard the server.
+/// In DSR the cache cannot see whether the client got the server's answer.
 fn networks_that_connections_were_completed_from_in_peace_are_known() {
     for setup in setups().into_iter().filter(is_tcp) {
         let mut twin = Twin::new(setup);

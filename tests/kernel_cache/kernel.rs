@@ -16,7 +16,7 @@ pub(crate) fn missing() -> Option<String> {
     }
 }
 
-/// What a program says of a frame, and the frame as it leaves it.
+/// Verdict of a program on a frame, and the frame after it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) verdict: i32,

@@ -1,4 +1,5 @@
-//! The cache attached to interfaces: what it sends on arrives, from senders that leave checksums and cutting to others.
+//! The cache attached to interfaces: frames that it sends arrive, from senders that leave checksums
+//! and segmentation to offloads.
 
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, UdpSocket};
@@ -60,7 +61,8 @@ impl Line {
             namespace.ip(&format!("addr add {v6} dev {interface} nodad"));
         }
         if !offloads {
-            // What is unfinished is finished here, from what the cache has written.
+            // The kernel finishes checksums and segmentation here, from the headers that the cache
+            // has written.
             balancer.no_offloads("front");
             balancer.no_offloads("back");
         }
@@ -95,7 +97,8 @@ impl Line {
         Line { client, server, cache, balancer }
     }
 
-    /// How many packets have gone out to the server's link so far, the balancer's own and those that it did not hand over.
+    /// Packets that have gone out to the server's link so far: those that the balancer itself sent,
+    /// and those that were not redirected to the peer.
     fn sent(&self) -> u64 {
         let queues = self.balancer.exec("tc -s -j qdisc show dev back");
         let queues: serde_json::Value = serde_json::from_str(&queues).unwrap();
@@ -132,7 +135,7 @@ fn datagrams_and_super_datagrams_get_there_and_back_through_the_cache() {
             assert_eq!(line.cache.count(Outcome::Forwarded).unwrap() - forwarded, 18);
             assert_eq!(line.sent() - sent < 9, redirect_peer, "what is handed over goes out nowhere");
 
-            // One that its sender has the kernel cut into four.
+            // A datagram that its sender lets the kernel cut into four.
             setsockopt(&from, sockopt::UdpGsoSegment, &1000).unwrap();
             from.send(&[7; 3500]).unwrap();
             let lens = [(); 4].map(|()| to.recv(&mut bytes).unwrap());
@@ -177,7 +180,7 @@ fn tagged_frames() -> Socket {
     socket
 }
 
-/// Who sends them on a wire finishes their checksums, too.
+/// The interface that sends them on a wire finishes their checksums, too.
 fn super_datagrams_are_cut_within_their_tunnel() {
     let gue = Encapsulation::Gue { port: 6080 };
     // A worker computes the checksum of GUE over IPv6 for each piece.

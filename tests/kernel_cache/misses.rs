@@ -1,4 +1,5 @@
-//! What is left to userspace: it goes its way as it is, it is counted why, and a packet socket gets it.
+//! Frames that are left to userspace: they pass unmodified, the reason is counted, and a packet
+//! socket gets them.
 
 use convey_dataplane::testing::Outcome;
 use convey_model::{DsrKind, Mode};
@@ -84,7 +85,7 @@ fn what_takes_a_decision_is_left_to_userspace() {
     }
 }
 
-/// Nobody may have acknowledged it. Who goes on has the next ones forwarded.
+/// Its first copy may not be acknowledged. If the client goes on, its next segments are forwarded.
 fn a_large_segment_that_comes_again_after_a_pause_is_left_to_userspace_once() {
     for setup in setups().into_iter().filter(is_tcp) {
         let mut twin = Twin::new(setup);
@@ -102,7 +103,7 @@ fn a_large_segment_that_comes_again_after_a_pause_is_left_to_userspace_once() {
     }
 }
 
-/// The clock may tick before the cache looks at a segment that comes again.
+/// The clock may tick before the cache sees a segment that comes again.
 fn the_filter_lets_in_what_the_cache_will_leave_a_tick_later() {
     for setup in setups().into_iter().filter(is_tcp) {
         let mut twin = Twin::new(setup);

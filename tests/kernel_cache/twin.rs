@@ -1,4 +1,4 @@
-//! A forwarding core and a kernel cache that know the same flows.
+//! A forwarding core and a kernel cache with the same flows.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -15,10 +15,11 @@ pub(crate) use super::ends::{Ends, US};
 use super::kernel::{self, Run, SIZES};
 use super::tunnels::{envelope, within};
 
-/// What a program of tc returns for frames that it redirects, and for those that go their way.
+/// Return values of a tc program for frames that it redirects, and for frames that pass.
 pub(crate) const TC_REDIRECT: i32 = 7;
 pub(crate) const TCX_NEXT: i32 = -1;
-/// What it returns for what begins a connection, which the packet sockets have had by then.
+/// Its return value for the beginning of a connection, which the packet sockets have already
+/// received.
 pub(crate) const TCX_DROP: i32 = 2;
 /// The same of XDP, and where a frame goes back to the interface it came from.
 pub(crate) const XDP_REDIRECT: i32 = 4;
@@ -36,7 +37,7 @@ pub(crate) struct Twin {
     setup: BalancerSetup,
 }
 
-/// What the cache makes of a frame.
+/// Verdict of the cache on a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum CacheVerdict {
     /// It is sent on like this.
@@ -55,7 +56,7 @@ impl Twin {
         Twin { balancer, cache, flows, setup }
     }
 
-    /// Has a client open a flow with the core, which then tells the cache of it.
+    /// Lets a client open a flow with the core, and puts the flow into the cache.
     pub(crate) fn establish(&mut self, client: &str) -> Ends {
         let ends = Ends::begin(&mut self.balancer, &self.setup, client);
         if self.setup.mode == Mode::Passthrough {
@@ -66,7 +67,8 @@ impl Twin {
         ends
     }
 
-    /// Has a client begin a flow with the core by a SYN with the number 0, which then tells the cache of it.
+    /// Lets a client begin a flow with the core by a SYN with the number 0, and puts the flow into
+    /// the cache.
     pub(crate) fn begin(&mut self, client: &str) -> Ends {
         let ends = Ends::begin(&mut self.balancer, &self.setup, client);
         self.put(&ends, |mut entry, view, direction| {
@@ -99,8 +101,8 @@ impl Twin {
         }
     }
 
-    /// What the cache makes of a frame. On tc and on XDP it is the same, and the filter of the packet sockets lets in
-    /// what is left to userspace and nothing else.
+    /// Verdict of the cache on a frame. Checks that tc and XDP agree, and that the filter of the
+    /// packet sockets accepts exactly the frames that are left to userspace.
     #[track_caller]
     pub(crate) fn see(&mut self, frame: &[u8]) -> CacheVerdict {
         let tc = self.run(|cache| kernel::run(cache.tc().unwrap(), frame));
@@ -136,7 +138,7 @@ impl Twin {
         }
     }
 
-    /// What the program on tc makes of a frame that is not for the host.
+    /// Verdict of the tc program on a frame that is not for the host.
     pub(crate) fn tc(&mut self, frame: &[u8]) -> CacheVerdict {
         let (run, counted) = self.run(|cache| kernel::run(cache.tc().unwrap(), frame));
         if run.verdict == TC_REDIRECT { CacheVerdict::Sent(run.frame) } else { CacheVerdict::Left(counted) }
@@ -176,7 +178,7 @@ impl Twin {
         kernel::lets_in(self.cache.filter().unwrap(), frame)
     }
 
-    /// What the core makes of it: the frame as it sends it on.
+    /// The frame as the core sends it; `None` if the core does not send it.
     pub(crate) fn core(&mut self, frame: &[u8], segment_size: Option<u16>) -> Option<Vec<u8>> {
         let mut bytes = frame.to_vec();
         let headers = convey_wire::parse(&bytes);
@@ -186,7 +188,7 @@ impl Twin {
         Some(within(bytes, forwarded.envelope))
     }
 
-    /// Runs a program; what it has counted then.
+    /// Runs a program. Returns its result and the outcome that it counted.
     fn run(&mut self, program: impl FnOnce(&mut KernelCache) -> Run) -> (Run, Option<Outcome>) {
         let counts = |cache: &KernelCache| Outcome::ALL.map(|outcome| cache.count(outcome).unwrap());
         let before = counts(&self.cache);
@@ -208,7 +210,7 @@ pub(crate) fn lead_by(cache: &mut KernelCache, balancer: &TestBalancer, interfac
     }
 }
 
-/// What is forwarded.
+/// Addresses that are forwarded.
 pub(crate) fn selection(setup: &BalancerSetup) -> Selection {
     let endpoint = |addr| Endpoint { protocol: setup.protocol, addr };
     let (servers, snat): (Vec<SocketAddr>, IpAddr) = match setup.is_v6 {

@@ -16,7 +16,7 @@ use super::packet::{TestFrame, endpoint, packet, send};
 use super::stories;
 use super::tcp::{accept, connecting, refused};
 
-/// A story that is told with each kind of guard, by its name.
+/// A test that runs with each kind of guard, by its name.
 pub(crate) type GuardStory = (&'static str, fn(GuardKind));
 
 /// All stories, with one kind of guard.
@@ -182,7 +182,8 @@ fn the_host_does_not_answer_replies_of_servers(kind: GuardKind) {
     assert!(pair.unanswered("10.78.0.2:8000", "10.78.0.1:40001"), "a listener has no part in it");
 }
 
-/// By tcx from ports of ours too: those of before the guard, or that a program insists on.
+/// With tcx also from ports of ours: ports that were in use before the guard, or that a program
+/// binds explicitly.
 fn programs_on_the_balancer_still_reach_the_servers(kind: GuardKind) {
     let pair = Pair::new();
     let _guard = pair.guard(kind, &selection("10.78.0.1:80"));

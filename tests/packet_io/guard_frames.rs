@@ -1,4 +1,4 @@
-//! What the guard's program drops, one frame after another: those that are hard to read, too.
+//! Frames that the guard's program drops, one after another, malformed ones included.
 
 use std::fmt;
 

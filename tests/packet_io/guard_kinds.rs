@@ -1,4 +1,4 @@
-//! What the guard keeps from the host's stack, by protocol, family and kind of packet.
+//! Packets that the guard keeps from the host's stack, by protocol, family and kind of packet.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -43,7 +43,7 @@ impl Pair {
             let len = if net.contains(':') { 64 } else { 24 };
             balancer.ip(&format!("addr add {net}1/{len} dev front"));
             other.ip(&format!("addr add {net}2/{len} dev eth0"));
-            // The other machine has no say in it: packets of its sockets are not waited for.
+            // The entry is permanent: the balancer need not wait for answers of the other machine.
             balancer.ip(&format!("neigh add {net}2 lladdr 02:00:00:00:00:0c dev front"));
         }
         balancer.exec("sysctl -qw net.ipv4.icmp_ratelimit=0 net.ipv6.icmp.ratelimit=0");
@@ -87,7 +87,8 @@ fn selection() -> Selection {
     Selection { frontends, draining: [].into(), replies: Some(replies) }
 }
 
-/// A port for a program of the balancer: one of ours if the guard knows which of them programs have.
+/// A port for a program of the balancer: one of ours if the guard can detect ports in use by
+/// programs.
 fn program_port(kind: GuardKind) -> u16 {
     match kind {
         GuardKind::Tcx => 40000,
@@ -95,7 +96,7 @@ fn program_port(kind: GuardKind) -> u16 {
     }
 }
 
-/// A packet of the client, or of the server, to where it says.
+/// A packet of the client to this destination.
 pub(crate) fn client(dst: &str) -> TestFrame {
     packet(BALANCER, if dst.starts_with('[') { "[fd78::2]:4000" } else { "10.78.0.2:4000" }, dst)
 }
@@ -281,7 +282,7 @@ fn what_is_under_way_at_a_draining_frontend_is_still_ours(kind: GuardKind) {
     }
 }
 
-/// Has one end of a connection say something and the other hear it.
+/// Sends data from one end of a connection, and receives it at the other.
 fn hear(mut listening: &TcpStream, mut speaking: &TcpStream) {
     listening.set_nonblocking(false).unwrap();
     listening.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -35,7 +35,7 @@ fn guard(pair: &Pair, terms: Terms) -> LastingGuard {
     })
 }
 
-/// What a killed process does.
+/// Behaves like a killed process.
 fn kill(guard: LastingGuard) {
     std::mem::forget(guard);
 }
@@ -54,7 +54,8 @@ fn filters(pair: &Pair) -> usize {
     })
 }
 
-/// How many the host answers: of those that begin something, and of those of a connection that is under way.
+/// Number of packets that the host answers: first packets, and packets of a connection that is
+/// under way.
 fn answers(pair: &Pair) -> (usize, usize) {
     let under_way = FRONTENDS[..2].iter().map(|to| client(to).under_way()).collect::<Vec<_>>();
     (pair.answers(&FRONTENDS.map(client)), pair.answers(&under_way))

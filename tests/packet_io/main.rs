@@ -32,7 +32,7 @@ macro_rules! stories {
 use stories;
 
 fn main() -> ExitCode {
-    // Asked to be the process that holds a guard, and is killed.
+    // This process is the child that holds a guard until it is killed.
     if let [_, hold, kind, namespace, interface] = &std::env::args().collect::<Vec<_>>()[..]
         && hold == guard::HOLD
     {

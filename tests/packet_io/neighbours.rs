@@ -149,7 +149,7 @@ fn forged_answers_change_no_next_hop() {
     });
 }
 
-/// An answer of ARP that nobody has asked for: the server has this Ethernet address.
+/// A gratuitous ARP reply: the server has this Ethernet address.
 fn arp_answer(mac: [u8; 6], to: [u8; 6]) -> TestFrame {
     let (from, target) = ([10, 79, 0, 2], [10, 79, 0, 1]);
     let head = [0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 2];
@@ -191,7 +191,8 @@ fn tables_are_read_while_neighbours_are_asked_for() {
     });
 }
 
-/// As when clients are forged on the link. Whoever reads the notifications is busy, or slow.
+/// Simulates clients that are forged on the link, while the reader of the notifications is busy or
+/// slow.
 fn notifications_that_find_no_room_keep_no_neighbour_from_being_resolved() {
     let (balancer, _server) = pair();
     let link = balancer.index("back");
@@ -218,7 +219,7 @@ fn notifications_that_find_no_room_keep_no_neighbour_from_being_resolved() {
                 let resolved = tokio::time::timeout(PATIENCE, netlink.resolve(wanted)).await;
                 resolved.expect("it is answered").unwrap();
                 wait(&netlink, &mut hops, |hops| hops.lookup(ip("10.79.0.2")).is_ok()).await;
-                // What was lost is read.
+                // The lost notifications are recovered.
                 let all = async {
                     let ours = |mac: [u8; 6]| mac[4..] == [number, 1];
                     while table.neighbours.iter().filter(|n| ours(n.mac)).count() < 12_000 {
@@ -234,7 +235,7 @@ fn notifications_that_find_no_room_keep_no_neighbour_from_being_resolved() {
     });
 }
 
-/// A change of routes says nothing of an object that no route uses.
+/// A change of routes does not mention an object that no route uses.
 fn nexthop_object_that_follows_lost_notifications_is_noticed() {
     let (balancer, _server) = pair();
     let batch = tempfile::NamedTempFile::new().unwrap();

@@ -20,7 +20,7 @@ pub(super) fn ours(address: &str, interface: u32) -> WantedNeighbour {
     WantedNeighbour { interface, ip: ip(address), is_ours: true, is_repeated: false }
 }
 
-/// Netlink, by which the server's addresses were asked for.
+/// Netlink that has resolved the server's addresses.
 pub(super) async fn with_servers(interface: u32) -> Netlink {
     let netlink = Netlink::open().unwrap();
     for server in ["10.79.0.2", "fd79::2"] {

@@ -40,7 +40,7 @@ pub(crate) fn endpoint(text: &str) -> Endpoint {
     }
 }
 
-/// An ICMP message of the addresses' family. What an error quotes is 40 zeros.
+/// An ICMP message of the addresses' family. The quoted packet of an error is 40 zeros.
 pub(crate) fn icmp(mac: [u8; 6], src: &str, dst: &str, kind: u8) -> TestFrame {
     let ethernet = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 0x0c], mac);
     let mut bytes = Vec::new();
@@ -94,7 +94,8 @@ impl TestFrame {
         let tcp = ETHERNET + if self.0[ETHERNET] >> 4 == 6 { IPV6 } else { 20 };
         let (syn, ack) = (0x02, 0x10);
         assert_eq!(std::mem::replace(&mut self.0[tcp + 13], ack), syn);
-        // One's complement: what the sum gains the checksum loses, and a borrow is taken off once more.
+        // In ones' complement, the checksum loses as much as the sum gains, and a borrow is
+        // subtracted once more.
         let checksum = u16::from_be_bytes([self.0[tcp + 16], self.0[tcp + 17]]);
         let (less, borrow) = checksum.overflowing_sub(u16::from(ack - syn));
         self.0[tcp + 16..tcp + 18].copy_from_slice(&(less - u16::from(borrow)).to_be_bytes());

@@ -1,5 +1,5 @@
-//! Real TCP through captured and sent frames: a client and a server that know each other's address only by a relay
-//! between them, which changes nothing but Ethernet addresses.
+//! Real TCP through captured and sent frames. Client and server reach each other only through a
+//! relay between them, which changes nothing but Ethernet addresses.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -49,7 +49,8 @@ fn super_frames_with_partial_checksums_pass_whole() {
     }
 }
 
-/// Those of 1448 bytes into 1200, by the interface where it can and by our kernel where it cannot.
+/// Cuts segments of 1448 bytes into 1200, by the interface where it can and by our kernel where it
+/// cannot.
 fn super_frames_are_cut_into_shorter_segments_than_they_came_in() {
     let relay = Relay::cutting(Some(1200));
     relay.exchange("10.77.0.3:5000");
@@ -76,7 +77,7 @@ fn super_frames_of_ipv6_pass_whole_too() {
     }
 }
 
-/// What QUIC sends by; a receiver that does not ask for more gets single datagrams.
+/// QUIC sends datagrams this way. A receiver without GRO gets single datagrams.
 fn datagrams_that_are_cut_by_the_interface_pass_whole() {
     let relay = Relay::new();
     for server in ["10.77.0.3:5000", "[fd77::3]:5000"] {
@@ -100,7 +101,7 @@ fn datagrams_that_are_cut_by_the_interface_pass_whole() {
     assert!(there.is_cut_to(1000), "{there:?}");
 }
 
-/// What leaves us is then complete, and the receiving kernels check it.
+/// Frames that leave us are complete then, and the receiving kernels check them.
 fn super_frames_are_cut_and_completed_for_a_link_that_cannot() {
     let relay = Relay::new();
     relay.middle.no_offloads("toc");
@@ -135,11 +136,11 @@ struct Relay {
     directions: Vec<(CaptureHandle, JoinHandle<Seen>)>,
 }
 
-/// What was captured in one direction.
+/// Frames captured in one direction.
 #[derive(Debug, Default)]
 struct Seen {
     syns: u32,
-    /// What super-frames are to be cut to.
+    /// Segment sizes for cutting super-frames.
     segment_sizes: BTreeSet<u16>,
     long_without_size: u32,
     partial: u32,
@@ -151,7 +152,7 @@ impl Relay {
         Relay::cutting(None)
     }
 
-    /// One that has super-frames cut into segments of this size.
+    /// A relay that has super-frames cut into segments of this size.
     fn cutting(segments: Option<u16>) -> Relay {
         let (client, server, middle) = (TestNamespace::new(), TestNamespace::new(), TestNamespace::new());
         client.link(("eth0", &text(CLIENT)), &middle, ("toc", &text(TO_CLIENT)));
@@ -236,7 +237,7 @@ fn direction(
     (handle, thread)
 }
 
-/// What passes between the client and the server.
+/// Selects the packets between the client and the server.
 fn selection(ports: RangeInclusive<u16>) -> Selection {
     let all = |texts: &[&str]| texts.iter().map(|text| endpoint(text)).collect();
     let servers = ["10.77.0.3:5000", "[fd77::3]:5000", "10.77.0.3:5000/udp", "[fd77::3]:5000/udp"];

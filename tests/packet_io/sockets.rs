@@ -1,4 +1,4 @@
-//! What the capture socket lets in, and how it takes changes.
+//! Frames that the capture socket accepts, and its reaction to changes.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv6Addr, UdpSocket};
@@ -51,8 +51,8 @@ impl Wire {
         }
     }
 
-    /// A datagram and segments that are not ours, then a SYN to `ours`. Frames of a veth come in their order: so what
-    /// is captured first tells what was let in.
+    /// Sends a datagram and segments that are not ours, then a SYN to `ours`. A veth keeps the
+    /// order of frames, so the first captured frame shows which were accepted.
     fn send(&self, ours: &str) {
         self.client.enter(|| {
             UdpSocket::bind("10.77.0.2:0").unwrap().send_to(b"hello", "203.0.113.9:80").unwrap();
@@ -200,7 +200,7 @@ fn an_interface_that_goes_down_is_captured_again_when_it_is_back() {
     assert_eq!(destination(&wire.frames()[0]), "203.0.113.1:80");
 }
 
-/// One that sends a thousand bytes a second, and one that sends as fast as can be.
+/// One interface sends a thousand bytes a second, the other as fast as possible.
 fn an_interface_that_is_stuck_holds_up_no_other() {
     const EACH: usize = 20_000;
     let (balancer, other) = (TestNamespace::new(), TestNamespace::new());

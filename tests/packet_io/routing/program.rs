@@ -66,7 +66,7 @@ pub(super) fn compare(
     }
     let mut frame = [0; 2048];
     loop {
-        // What else has arrived is there already.
+        // All other frames have already arrived.
         wire.set_nonblocking(expected.is_empty()).unwrap();
         let len = match (&wire).read(&mut frame) {
             Err(_) if expected.is_empty() => return,
@@ -79,7 +79,7 @@ pub(super) fn compare(
     }
 }
 
-/// Tells the host the Ethernet addresses of its neighbours.
+/// Sets the Ethernet addresses of its neighbours on the host.
 fn introduce_neighbours(host: &TestNamespace) -> BTreeMap<(u32, IpAddr), Mac> {
     let (mut macs, mut lines) = (BTreeMap::new(), Vec::new());
     for (n, (interface, address)) in (1..).zip(NEIGHBOURS) {

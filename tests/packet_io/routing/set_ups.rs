@@ -1,7 +1,7 @@
 //! Routing set-ups of hosts.
 
-/// A host set up by these commands of `ip`. Those that begin with `peer` are for the host on its links, those with `sysctl` are
-/// settings.
+/// A host set up by these `ip` commands. Commands with the prefix `peer` run on the host at the
+/// other end of its links; commands with the prefix `sysctl` are settings.
 pub(super) struct SetUp {
     pub(super) name: &'static str,
     pub(super) commands: &'static [&'static str],
