@@ -1,4 +1,4 @@
-//! Who may come in.
+//! Access lists, by client address.
 
 use convey_testkit::{
     BalancerProcess, Loopback, Setup, TcpServer, UdpServer, connect_from, is_refused_with_reset_from, ping,
@@ -57,7 +57,7 @@ fn a_saved_list_of_a_hundred_thousand_ends_the_connections_of_who_is_denied_and_
     assert_eq!(balancer.stat("/frontends/web/ended/access_denied"), 1);
     assert!(is_refused_with_reset_from(lab.ip(66), lab.vip()));
     ping(&mut let_in).unwrap();
-    // An empty list keeps nobody out; that is told, for it may be a mistake.
+    // An empty list denies no client. convey logs that, for it may be a mistake.
     fs::write(lab.directory().join("blocked.txt"), "# nobody\n").unwrap();
     balancer.wait_for_log("blocked.txt has no network any more; it had 100001 before");
     wait_for("it to be let in again", || ping(&mut connect_from(lab.ip(66), lab.vip()).ok()?).ok());
@@ -100,7 +100,7 @@ fn a_list_with_a_mistake_changes_nothing_and_its_line_is_told() {
     balancer.wait_for_log("config.toml not reloaded: the running configuration stays");
     ping(&mut connect_from(lab.ip(50), lab.vip()).unwrap()).unwrap();
     assert!(is_refused_with_reset_from(lab.ip(66), lab.vip()));
-    // Once it is mended, nobody has to say so.
+    // Once the list is fixed, convey reads it again by itself.
     fs::write(&list, format!("{}\n10.0.0.0/8\n", lab.ip(66))).unwrap();
     wait_for("the list to be read again", || ping(&mut connect_from(lab.ip(66), lab.vip()).ok()?).ok());
 }
@@ -136,7 +136,7 @@ fn behind_a_proxy_lists_and_limits_are_for_the_address_in_its_header() {
     held.iter_mut().for_each(|stream| ping(stream).unwrap());
     assert!(was_reset(&mut open(&lab, line(7, 2000).as_bytes())));
     balancer.wait_for_stat("/frontends/web/refused/source_connections", 1);
-    // One that has not said yet whose it is.
+    // A connection whose PROXY header is incomplete, so that its client is not known yet.
     let mut unnamed = open(&lab, &line(7, 3000).as_bytes()[..9]);
     balancer.wait_for_stat("/frontends/web/current_connections", 3);
     balancer.save(&setup("\"198.51.100.6\", \"198.51.100.7\""));

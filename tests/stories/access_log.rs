@@ -84,7 +84,7 @@ fn a_connection_has_a_line_with_who_served_it_its_bytes_and_its_times() {
 
 fn each_way_to_end_has_its_words() {
     let lab = Loopback::new();
-    // It does what the first byte says.
+    // The first byte selects the server's behaviour.
     let server = TcpServer::start(lab.server(1), |mut stream| {
         let mut asked = [0];
         while stream.read(&mut asked)? > 0 {
@@ -157,7 +157,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// The next line, which says this of the end.
+    /// Returns the next line, and checks its termination, reason and server.
     fn expect(&mut self, termination: &str, reason: Option<&str>, server: Option<&str>) -> Value {
         self.seen += 1;
         let line = wait_for_lines(&self.path, self.seen).pop().unwrap();
@@ -301,7 +301,7 @@ fn a_full_disk_costs_lines_and_no_client_and_another_file_is_taken_by_a_reload()
     balancer.wait_for_log("cannot write the access log: No space left on device");
     balancer.save(&without.and(&log(&lab, "format = '{server}'")));
     balancer.wait_for_log("access_log.output /dev/full -> ");
-    // The thread that writes may hear of it a little later.
+    // The writer thread may apply the change a little later.
     let lines = || fs::read_to_string(path(&lab)).unwrap_or_default().matches("pool/a\n").count();
     wait_for("a line", || {
         ask(lab.vip(), "/").unwrap();

@@ -1,4 +1,4 @@
-//! A user stays with a server by what the requests say.
+//! Affinity: a user stays with a server, by a cookie or a header of the requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ fn requests_with_one_cookie_meet_one_server_wherever_they_come_from() {
     let setup = setup.backend("algorithm = \"maglev\"\nhash = \"cookie:session\"");
     let setup = names.iter().fold(setup, |setup, (name, n)| setup.server(name, lab.server(*n), ""));
     let balancer = BalancerProcess::start(&lab, &setup);
-    // Each request is of a connection of its own; users ask by both versions.
+    // Each request has a connection of its own; users use both HTTP versions.
     let meets = |user: usize| {
         let cookie = format!("Cookie: theme=dark; session=user-{user}");
         let met: BTreeSet<String> = ["--http1.1", "--http2-prior-knowledge", "--http1.1"]

@@ -1,4 +1,4 @@
-//! Health checks over HTTP and HTTPS: what they ask for, and whom they believe.
+//! Health checks over HTTP and HTTPS: their requests, and the certificates that they accept.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -134,7 +134,7 @@ fn a_check_over_tls_believes_a_certificate_for_its_host_and_no_other() {
     reason("status", false, "HTTPS status 200, expected 500".trim_start_matches("HTTPS "));
     drop(balancer);
 
-    // Whoever is not told to believe it does not.
+    // With another authority in `SSL_CERT_FILE`, convey refuses the certificate.
     let mut command = binary();
     command.env("SSL_CERT_FILE", other_authority(lab.directory()));
     let balancer = BalancerProcess::start_with(&lab, &setup, command);
@@ -149,7 +149,7 @@ fn certificate(directory: &Path) -> PathBuf {
     self_signed(directory, "tls", "app.internal")
 }
 
-/// Another certificate that somebody believes.
+/// Certificate of another authority, to be trusted instead.
 fn other_authority(directory: &Path) -> PathBuf {
     self_signed(directory, "authority", "authority.internal")
 }

@@ -111,7 +111,8 @@ fn check_fails_where_a_start_would_and_says_whose_port_it_is() {
         lines[2].ends_with("would not start here now (`check --syntax` does not look at this host)"),
         "{checked:?}"
     );
-    // A start says the same of the first. By then it may not look into other processes any more.
+    // A start reports the first of these errors. By then, it may lack the privilege to inspect
+    // other processes.
     let told = told.map(|told| told.trim_end_matches("; ").to_owned());
     let started = run(binary().current_dir(lab.directory()).args(["--config", "check.toml"]));
     assert_eq!(started.code, Some(1), "{started:?}");
@@ -172,7 +173,8 @@ fn values_come_from_the_environment_and_from_included_files() {
     let balancer = BalancerProcess::start_with(&lab, &main, command);
     assert_eq!(ask(lab.vip(), "/").unwrap().1, "1");
 
-    // A file that comes adds a server, one that is wrong is told by its name, and one that goes takes the server away.
+    // A new file adds a server, an invalid file is reported by its name, and removing a file
+    // removes its server.
     let included = balancer.config().parent().unwrap().join("conf.d/b.toml");
     fs::create_dir_all(included.parent().unwrap()).unwrap();
     fs::write(&included, format!("[backends.pool.servers.b]\naddr = \"{}\"\n", lab.server(2))).unwrap();
@@ -274,7 +276,7 @@ fn convey_check(lab: &Loopback, options: &[&str], text: &str) -> Ran {
     run(binary().current_dir(lab.directory()).args(["check", "--config", "check.toml"]).args(options))
 }
 
-/// What was printed, without the spaces that make columns of it.
+/// The output, without the padding between columns.
 fn described(ran: &Ran) -> String {
     ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-/// What curl prints with these arguments.
+/// Output of curl with these arguments.
 pub(crate) fn curl(args: &[&str]) -> String {
     let ran = Command::new("curl").args(["-sS", "--max-time", "20"]).args(args).output().unwrap();
     assert!(ran.status.success(), "curl {args:?}: {}", String::from_utf8_lossy(&ran.stderr));

@@ -1,4 +1,4 @@
-//! An operator looks at the dashboard with a browser.
+//! An operator uses the dashboard in a browser.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -39,7 +39,7 @@ fn three(lab: &Loopback) -> ([TcpServer; 2], Setup) {
     (servers, setup.server("c", lab.server(3), ""))
 }
 
-/// Nothing was wrong in the browser, and it asked convey alone.
+/// Checks that the browser reported no error, and requested pages from convey alone.
 fn is_content(browser: &mut Browser, lab: &Loopback) {
     assert_eq!(browser.complaints(), [""; 0]);
     let home = page_of(lab.stats());
@@ -217,7 +217,8 @@ fn everything_can_be_reached_with_the_keyboard() {
         const { outlineStyle } = getComputedStyle(element);
         return `${element.id || element.className || element.tagName}${outlineStyle === 'none' ? ' without an outline' : ''}`;
     })()";
-    // Once around: what comes after the last one is the window itself, or the first one again.
+    // Tab goes once around: after the last element, focus is on the window itself, or on the first
+    // element again.
     loop {
         browser.press("Tab");
         let focus = browser.evaluate(name).as_str().unwrap().to_owned();
@@ -231,7 +232,7 @@ fn everything_can_be_reached_with_the_keyboard() {
     browser.evaluate("document.querySelector('.skip').focus()");
     browser.press("Enter");
     browser.wait_until("document.activeElement.id === 'frontends'");
-    // What can be folded is folded and opened without a mouse.
+    // Foldable elements work with the keyboard.
     browser.evaluate("document.querySelector('.backend summary').focus()");
     browser.press("Enter");
     browser.wait_until("!document.querySelector('.backend').open");

@@ -33,7 +33,7 @@ fn look_at(lab: &Loopback) -> Browser {
     browser
 }
 
-/// Says a token, and waits for what becomes of it.
+/// Enters a token, and waits for the outcome.
 fn say_token(browser: &mut Browser, token: &str) {
     if browser.evaluate("document.getElementById('access').open") == false {
         browser.click("#access-title");
@@ -150,18 +150,18 @@ fn a_backend_is_taken_out_and_everything_taken_back() {
     let balancer = BalancerProcess::start(&lab, &setup);
     let mut browser = allowed(&lab);
     steer(&mut browser, "backend pool");
-    // Ready is what the file says: nothing is left of what was said before.
+    // `ready` restores the file's state: no earlier override is left.
     for (state, left) in [("maint", 0), ("drain", 0), ("ready", 2), ("drain", 0)] {
         let has_some = browser.text("#steer-now").starts_with('2');
         browser.click(&format!("#steer [data-state={state}]"));
-        // Who has none left need not be asked.
+        // With no server left, the page asks for no confirmation.
         if has_some {
             browser.wait_for_text("#confirm-text", "All servers of pool go out");
             browser.click("#confirm");
         }
         balancer.wait_for_stat("/backends/pool/servers/b/state", state);
         browser.wait_for_text("#steer-result", "Done.");
-        // The page knows, before the next click.
+        // The page shows the new state before the next click.
         browser.wait_for_text("#steer-now", &format!("{left} of 2 servers can be chosen"));
     }
     close(&mut browser, "backend pool");

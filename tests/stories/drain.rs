@@ -61,7 +61,7 @@ fn clients_are_served_until_whoever_sends_them_has_noticed_the_stop() {
     assert_eq!(balancer.page("/readyz"), (503, "draining: convey is about to stop\n".to_owned()));
     let mut held = connect(lab.vip());
     ping(&mut held).unwrap();
-    // Who cannot wait says so.
+    // A second SIGTERM ends the delay.
     balancer.signal(Signal::TERM);
     balancer.wait_for_log("stopping: 1 open connections have 30s to finish");
     wait_for("new connections to be refused", || is_refused(&lab).then_some(()));
@@ -74,7 +74,7 @@ fn clients_are_served_until_whoever_sends_them_has_noticed_the_stop() {
     balancer.wait_for_log("stopping in 200ms");
     assert_eq!(balancer.wait(), 0);
 
-    // Ctrl-C means it.
+    // Ctrl-C skips the delay.
     let (_lab, mut balancer, _server) = echoing("", "drain_delay = 3600");
     balancer.signal(Signal::INT);
     assert_eq!(balancer.wait(), 0);
@@ -82,7 +82,7 @@ fn clients_are_served_until_whoever_sends_them_has_noticed_the_stop() {
 }
 
 fn ctrl_c_with_nothing_open_ends_at_once() {
-    // Who waits for anything waits longer than we do.
+    // If convey waited for anything, it would wait longer than this test.
     let (_lab, mut balancer, _server) = echoing("", "drain = 60");
     balancer.signal(Signal::INT);
     assert_eq!(balancer.wait(), 0);
@@ -113,7 +113,8 @@ fn a_second_signal_ends_at_once() {
 
 fn clients_that_wait_to_be_accepted_when_the_signal_comes_are_served() {
     let (lab, mut balancer, _server) = echoing("", "");
-    // While it sleeps the kernel queues clients for it. The signal is there before it looks at them.
+    // While convey is stopped, the kernel queues clients for it. SIGTERM arrives before it accepts
+    // them.
     balancer.signal(Signal::STOP);
     let mut waiting: Vec<TcpStream> = (0..50).map(|_| connect(lab.vip())).collect();
     waiting.iter_mut().for_each(|stream| stream.write_all(b"!").unwrap());

@@ -1,4 +1,4 @@
-//! An operator asks which server a client gets, and the client gets it.
+//! An operator queries which server a client would get, and the client gets it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,7 +32,7 @@ pub(crate) fn explained(stats: SocketAddr, client: SocketAddr) -> Value {
     serde_json::from_str(&body).unwrap()
 }
 
-/// Four servers of different weights, one of them down, that say who they are.
+/// Four servers of different weights that return their names; one of them is down.
 fn four(lab: &Loopback) -> (Vec<TcpServer>, Setup) {
     let server = |n: u8| TcpServer::start(lab.server(n), move |mut stream| write!(stream, "s{n}"));
     let servers = (1..=3).map(server).collect();
@@ -63,7 +63,7 @@ fn ten_thousand_connections_get_the_servers_that_are_explained() {
 /// A quarter of five thousand connections, each by another port; returns who served them.
 fn five_thousand(lab: &Loopback, thread: u8) -> Vec<String> {
     let one = |n: u16| {
-        // Asked before it comes: no connection that is open answers for it.
+        // The query precedes the connection, so no open connection determines the answer.
         let client = BoundClient::new(lab.ip(100 + 25 * thread + (n % 25) as u8));
         let said = explained(lab.stats(), client.addr());
         assert!(said["flow"].is_null(), "{said:#}");
@@ -103,7 +103,8 @@ fn a_source_beyond_its_rate_is_said_to_be_refused_after_an_upgrade_too() {
     let limits = "[frontends.web.limits]\nrate_per_source = 1\n";
     let mut balancer =
         BalancerProcess::start(&lab, &Setup::new(&lab).server("a", lab.server(1), "").and(limits));
-    // Workers and operators tell the time alike, however long the first process has run.
+    // After an upgrade, workers and operators use the same clock, however long the first process
+    // has run.
     wait_for("a while", || (balancer.stat("/uptime_seconds").as_u64()? >= 2).then_some(()));
     let is_upgraded = run(balancer.command().args(["upgrade", "--config"]).arg(balancer.config()));
     assert_eq!(is_upgraded.code, Some(0), "{is_upgraded:?}");
@@ -234,7 +235,7 @@ fn the_network_that_decides_is_told_with_the_file_and_line_that_have_it() {
     assert_eq!(access(other), format!("{other} is in {other}/32 of frontends.web.access.deny"));
     let free = lab.ip(68);
     assert_eq!(access(free), format!("{free} is in no network of frontends.web.access.deny"));
-    // A mistake in the file: what was loaded holds.
+    // With an invalid line in the file, the loaded list stays in force.
     fs::write(&list, format!("{denied}\nnonsense\n")).unwrap();
     balancer.wait_for_log("blocked.txt:2:1: frontends.web.access.deny: the line is no network");
     assert_eq!(

@@ -1,4 +1,4 @@
-//! An operator looks at what is open, and ends some of it.
+//! An operator lists open connections, and ends some of them.
 
 use std::net::SocketAddr;
 

@@ -64,7 +64,7 @@ fn a_killed_nginx_costs_only_the_requests_in_flight_and_returns_when_it_is_back(
 
 fn when_every_server_is_down_clients_are_refused_at_once() {
     let lab = Loopback::new();
-    // Who waits for anything waits longer than a client of ours.
+    // If convey waited for a server, it would wait longer than the test's client.
     let setup = Setup::new(&lab).health(FAST).timeouts("connect = 60");
     let setup = setup.server("a", lab.server(1), "").server("b", lab.server(2), "");
     let balancer = BalancerProcess::start(&lab, &setup);
@@ -284,7 +284,8 @@ fn a_server_whose_host_is_gone_is_left_and_one_that_only_does_not_read_is_not() 
             // It waited for longer than that.
             assert_eq!(balancer.stat("/frontends/deaf/current_connections"), 1);
             assert_eq!(balancer.stat("/frontends/web/current_connections"), 1, "nothing waits for an answer");
-            // The servers of this story are told by a connection to end.
+            // Lets packets pass again, so that the servers of this test see the end of their
+            // connections.
             nft("delete table ip cut".to_owned());
         },
     );

@@ -1,4 +1,4 @@
-//! Mode http: what clients may send, and what convey answers beyond that.
+//! Limits for clients in mode http, and convey's responses beyond them.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -222,7 +222,7 @@ fn what_convey_answers_itself_is_what_a_page_says_and_a_saved_page_is_read_anew(
     assert_eq!(client.get("a", "/").body, "<p>At noon</p>");
     let url = format!("http://{}/", lab.vip());
     assert_eq!(curl(&["--http2-prior-knowledge", &url]), "<p>At noon</p>");
-    // What a server says is its own.
+    // A server's own error response stays unchanged.
     let _server = TestHttpServer::start(lab.server(1), |_, stream| {
         stream.write_all(b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy")
     });

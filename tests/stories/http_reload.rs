@@ -18,7 +18,8 @@ stories!("http_reload":
     a_thousand_reloads_under_load_fail_no_request_and_streams_end_as_they_began [Need::Long],
 );
 
-/// The first has a route and a server that no other has. Each says in a field of its responses which one it is.
+/// Configuration number `n`. The first has a route and a server that the others lack. A field of
+/// each response has the number.
 fn setup(lab: &Loopback, n: usize) -> Setup {
     let mut frontend =
         format!("mode = \"http\"\nheaders = {{ response = {{ set = {{ X-Configuration = \"{n}.\" }} }} }}\n");
@@ -28,7 +29,7 @@ fn setup(lab: &Loopback, n: usize) -> Setup {
         let streams = "[backends.streams]\nhealth_check.kind = \"none\"\n[backends.streams.servers.s]\n";
         setup = setup.and(&format!("{streams}addr = \"{}\"\n", lab.server(3)));
     }
-    // One of the two leaves or comes with each.
+    // Each configuration adds or removes one of the two servers.
     let servers = [("a", 1), ("b", 2)].into_iter().filter(|(_, server)| n % 3 != *server);
     servers.fold(setup.frontend(&frontend), |setup, (name, server)| {
         setup.server(name, lab.server(server as u8), &format!("weight = {}", 1 + n % 7))
@@ -96,7 +97,7 @@ fn old_stream_of_http2(to: SocketAddr) -> JoinHandle<String> {
     })
 }
 
-/// Asks until it is stopped. Whatever is not answered as it should be fails the story.
+/// Sends requests until it is stopped. Any unexpected response fails the test.
 fn ask_on(
     to: SocketAddr,
     is_http2: bool,

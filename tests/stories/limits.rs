@@ -154,7 +154,8 @@ fn who_came_first_to_a_full_server_is_served_first() {
         balancer.wait_for_stat("/current_connections", n);
         queue.push(next);
     }
-    // Who comes after a place is free, but before those who wait have heard of it, is not served first.
+    // A client that comes after a place is free, but before the waiting clients are notified, is
+    // not served first.
     for mut next in queue {
         drop(served);
         let mut late = connect(lab.vip());
@@ -249,7 +250,8 @@ pub(crate) fn vec_of(n: usize, make: impl Fn() -> TcpStream) -> Vec<TcpStream> {
     (0..n).map(|_| make()).collect()
 }
 
-/// Each client leaves once it has been answered, so that the next can be; whoever is served is next.
+/// Waits until all clients are served, in any order. Each leaves once it has been answered, which
+/// frees its place.
 pub(crate) fn serve_all(mut waiting: Vec<TcpStream>) {
     waiting.iter().for_each(|stream| stream.set_nonblocking(true).unwrap());
     wait_for("everybody to be served", || {
@@ -270,7 +272,7 @@ fn two_held(lab: &Loopback) -> [TcpStream; 2] {
     })
 }
 
-/// Whether the other side is silent, for long enough to believe it.
+/// Whether no byte arrives for 200 ms.
 pub(crate) fn nothing_comes(stream: &mut TcpStream) -> bool {
     let patience = stream.read_timeout().unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();

@@ -1,4 +1,4 @@
-//! What is logged, how and where to, and the signals that nobody may be killed by.
+//! Logging: content, format and destination, and the signals that must not kill convey.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -83,7 +83,7 @@ fn an_address_of_this_host_behind_a_wildcard_is_refused() {
     });
 }
 
-/// What is sent to a server at 192.0.2.1 comes back.
+/// Sends packets to a server at 192.0.2.1 back to this host.
 const NAT: &str = "ip addr add 10.9.9.1/24 dev lo
     ip route add 192.0.2.0/24 dev lo
     nft add table ip nat

@@ -1,7 +1,7 @@
-//! What a user of convey would tell: the real binary between real clients and real servers, on loopback.
+//! convey as users see it: the real binary between real clients and real servers, on loopback.
 //!
-//! A story whose tool, privilege or limit is missing on this machine is reported as ignored, with the
-//! reason. Long ones are told if `CONVEY_LONG` is set. `CONVEY_BIN` names another binary to test.
+//! A test whose tool, privilege or limit is missing on this machine is reported as ignored, with
+//! the reason. Long ones run if `CONVEY_LONG` is set. `CONVEY_BIN` names another binary to test.
 #![allow(clippy::disallowed_methods, reason = "tests happen in real time, and their threads can be made")]
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 

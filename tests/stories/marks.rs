@@ -1,4 +1,4 @@
-//! What routers write into datagrams on their way passes the proxy (ECN, RFC 3168).
+//! ECN marks, which routers write into datagrams on their way, pass the proxy (RFC 3168).
 
 use std::io::IoSliceMut;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -31,7 +31,8 @@ fn datagrams_over_ipv6_keep_their_marks_both_ways() {
     keep_their_marks(&lab, IpAddr::from([0; 16]), lab.v6(0), lab.v6(1));
 }
 
-/// The balancer listens on every address, so each answer says which one it comes from, beside its mark.
+/// The balancer listens on every address, so each answer has its source address in ancillary data,
+/// beside its mark.
 fn keep_their_marks(lab: &Loopback, any: IpAddr, asked: SocketAddr, server: SocketAddr) {
     let (service, client) = (Marking::bind(server), Marking::bind(SocketAddr::new(any, 0)));
     let listen = [SocketAddr::new(any, asked.port())];
@@ -48,7 +49,7 @@ fn keep_their_marks(lab: &Loopback, any: IpAddr, asked: SocketAddr, server: Sock
     }
 }
 
-/// A socket that marks what it sends, and is told of marks.
+/// A socket that marks its packets, and receives marks.
 struct Marking(UdpSocket);
 
 impl Marking {

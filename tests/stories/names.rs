@@ -231,7 +231,7 @@ fn what_a_name_server_says_of_this_host_or_link_is_refused_unless_it_is_allowed(
 fn a_name_with_a_thousand_silent_servers_leaves_descriptors_for_clients() {
     let lab = Loopback::new();
     let _served = TcpServer::named("served", lab.server(1));
-    // Any address of the loopback accepts there, and says nothing.
+    // Any address of the loopback accepts connections on this port, and sends nothing.
     let silent = TcpListener::bind("0.0.0.0:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     thread::spawn(move || {
@@ -273,7 +273,7 @@ fn a_name_with_a_thousand_silent_servers_leaves_descriptors_for_clients() {
     assert!(lines < 50, "{lines} lines about the servers of one name\n{}", balancer.log());
 }
 
-/// What a name server does with questions for AAAA records.
+/// Reaction of a name server to queries for AAAA records.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum ForAaaa {
     Drop,
@@ -381,7 +381,7 @@ fn runs(balancer: &BalancerProcess) -> BTreeSet<String> {
     balancer.stats()["backends"]["pool"]["servers"].as_object().unwrap().keys().cloned().collect()
 }
 
-/// What servers of [`NAME`] are called.
+/// Names of the servers of [`NAME`].
 fn servers(lab: &Loopback, numbers: &[u8]) -> BTreeSet<String> {
     let ip = |n: &u8| -> IpAddr { lab.server(*n).ip() };
     numbers.iter().map(|n| format!("app/{}", ip(n))).collect()

@@ -1,4 +1,5 @@
-//! What stories of operators share: commands that speak to a convey that runs, and who answers its clients.
+//! Helpers for tests of operators: commands for a running convey, and the names of the servers that
+//! answer its clients.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +10,14 @@ pub(crate) fn tell(balancer: &BalancerProcess, line: &str) -> Ran {
     run(balancer.command().args(line.split(' ')))
 }
 
-/// The same, and it succeeds.
+/// Runs a command successfully, and returns its output.
 pub(crate) fn told(balancer: &BalancerProcess, line: &str) -> String {
     let ran = tell(balancer, line);
     assert_eq!(ran.code, Some(0), "{line}: {ran:?}");
     ran.stdout
 }
 
-/// Who answers 20 clients.
+/// Names of the servers that answer 20 clients.
 pub(crate) fn who_answers(lab: &Loopback) -> BTreeSet<String> {
     (0..20).map(|_| ask(lab.vip(), "/").unwrap().1).collect()
 }

@@ -160,13 +160,13 @@ fn two(lab: &Loopback) -> Setup {
     Setup::new(lab).server("a", lab.server(1), "").server("b", lab.server(2), "")
 }
 
-/// The same with outlier detection after three failures in a row.
+/// Adds outlier detection after three failures in a row.
 fn judged(setup: &Setup, lines: &str) -> Setup {
     setup.clone().and(&format!("[backends.pool.outlier_detection]\nconsecutive_failures = 3\n{lines}\n"))
 }
 
-/// Answers one HTTP request for each connection with its name or, while it is bad, with a reset; and closes those
-/// that ask nothing.
+/// Answers one HTTP request for each connection with its name or, while it is bad, with a reset.
+/// Closes connections without a request.
 fn moody(name: &'static str, addr: SocketAddr, is_bad: bool) -> (TcpServer, Arc<AtomicBool>) {
     let is_bad = Arc::new(AtomicBool::new(is_bad));
     let mood = is_bad.clone();

@@ -1,4 +1,4 @@
-//! What convey gives up at its start.
+//! Privileges that convey drops at its start.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -26,7 +26,7 @@ fn not_root() -> Option<String> {
     (!rustix::process::geteuid().is_root()).then(|| "only root can become another user".to_owned())
 }
 
-/// What `/proc/PID/status` says of it.
+/// A line of `/proc/PID/status` of the balancer.
 fn status(balancer: &BalancerProcess, name: &str) -> String {
     let status = fs::read_to_string(balancer.proc("status")).unwrap();
     let line = status.lines().find(|line| line.split(':').next() == Some(name)).unwrap();
@@ -104,7 +104,7 @@ fn root_keeps_what_its_modes_need_and_worker_threads_keep_nothing() {
     assert_eq!(status(&balancer, "CapEff"), own_status("CapEff"));
 }
 
-/// What `/proc/self/status` says of this process.
+/// A line of `/proc/self/status` of this process.
 fn own_status(name: &str) -> String {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.split(':').next() == Some(name)).unwrap();
@@ -168,7 +168,7 @@ fn check_finds_a_user_that_does_not_exist_or_cannot_read_the_file() {
     let told = "error: convey could not read its configuration as user nobody: ";
     assert!(checked.code == Some(1) && checked.stderr.contains(told), "{checked:?}");
     assert!(checked.stderr.contains("Permission denied"), "{checked:?}");
-    // A start says the same.
+    // A start reports the same error.
     let started = run(binary().arg("--config").arg(&path));
     assert_eq!(started.code, Some(1), "{started:?}");
 

@@ -41,7 +41,7 @@ fn requests_are_spread_over_three_nginx_exactly_by_weight() {
     assert_eq!(["a", "b", "c"].map(|name| balancer.given_to(name)), [300, 200, 100]);
 }
 
-/// Those that go by connections. `ewma` goes by answers, which are seen in mode http.
+/// Algorithms that depend on connections. `ewma` depends on answers, which only mode http sees.
 fn algorithms() -> impl Iterator<Item = &'static str> {
     Algorithm::ALL.into_iter().filter(|algorithm| *algorithm != Algorithm::Ewma).map(Algorithm::name)
 }
@@ -198,7 +198,7 @@ fn three(lab: &Loopback) -> Setup {
     )
 }
 
-/// A server that says something and then waits for the client to close.
+/// A server that sends a text and then waits for the client to close.
 fn greeting(text: &'static str, lab: &Loopback, n: u8) -> TcpServer {
     TcpServer::start(lab.server(n), move |mut stream| {
         stream.write_all(text.as_bytes())?;

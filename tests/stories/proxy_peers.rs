@@ -40,7 +40,8 @@ fn nginx(lab: &Loopback, name: &str, config: &str, at: &[SocketAddr]) -> Process
     listening(Process::spawn(command.stderr(Stdio::null())), at)
 }
 
-/// Answers with what the header says: the client's address and port, and the address and port that it asked.
+/// Answers with the contents of the header: address and port of the client, and the address and
+/// port to which it connected.
 fn nginx_behind(lab: &Loopback, at: &[SocketAddr]) -> Process {
     let prefix = lab.directory().join("behind");
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -81,7 +82,7 @@ fn listening(process: Process, at: &[SocketAddr]) -> Process {
     process
 }
 
-/// What the server behind this connection says.
+/// Response of the server behind this connection.
 fn ask(mut stream: TcpStream) -> String {
     let mut answer = String::new();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
@@ -89,7 +90,7 @@ fn ask(mut stream: TcpStream) -> String {
     answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}")).1.to_owned()
 }
 
-/// A client of each family, and what a server has to say of it that was told by a header.
+/// A client of each family, and the expected answer of a server that gets a header.
 fn clients(lab: &Loopback, at: [SocketAddr; 2]) -> [(TcpStream, String); 2] {
     [connect_from(lab.ip(99), at[0]).unwrap(), connect(at[1])].map(|stream| {
         let (client, asked) = (stream.local_addr().unwrap(), stream.peer_addr().unwrap());

@@ -1,4 +1,4 @@
-//! PROXY headers: who may send them, who the client is then, and what becomes of wrong ones.
+//! PROXY headers: trusted senders, the client in the header, and invalid headers.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
@@ -45,8 +45,8 @@ fn read(stream: &mut TcpStream, len: usize) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// Whether a connection from this host is reset though it begins with a right header; perhaps before we know that it was
-/// established.
+/// Whether a connection from this host is reset though it begins with a valid header. The reset may
+/// come before `connect` returns.
 fn is_refused(lab: &Loopback, host: u8) -> bool {
     let attempt = connect_from(lab.ip(host), lab.vip()).and_then(|mut stream| {
         stream.write_all(line(7, 1000).as_bytes())?;
@@ -69,7 +69,8 @@ fn a_client_behind_a_proxy_is_chosen_for_limited_and_shown_by_its_own_address() 
     // As many clients as leave no server without any.
     for client in 1..=60 {
         for port in [1000, 2000] {
-            // What follows the header in its segment is not lost, and the header goes on as it came.
+            // Bytes after the header in its segment are not lost, and the header is passed on
+            // unmodified.
             let line = line(client, port);
             let mut stream = open(&lab, format!("{line}hello").as_bytes());
             assert_eq!(read(&mut stream, line.len() + 5), format!("{line}hello"));
@@ -80,7 +81,7 @@ fn a_client_behind_a_proxy_is_chosen_for_limited_and_shown_by_its_own_address() 
     let given = ["a", "b", "c", "d"].map(|name| balancer.given_to(name));
     assert!(given.iter().all(|given| *given > 0 && *given % 2 == 0), "each client's go together: {given:?}");
     assert!(was_reset(&mut open(&lab, line(7, 3000).as_bytes())));
-    // The same client, as a proxy may write it that listens by IPv6.
+    // The same client, in the notation of a proxy that listens by IPv6.
     let mapped = "PROXY TCP6 ::ffff:198.51.100.7 ::ffff:203.0.113.1 3001 443\r\n";
     assert!(was_reset(&mut open(&lab, mapped.as_bytes())));
     balancer.wait_for_stat("/frontends/web/ended/client_limit", 2);
@@ -113,14 +114,14 @@ fn what_does_not_begin_with_a_right_header_reaches_no_server() {
     balancer.wait_for_stat("/frontends/web/ended/proxy_header_invalid", wrong.len());
     balancer.wait_for_log(&format!("a connection of {} is reset (accept_proxy): ", lab.ip(PROXY)));
 
-    // Who is not trusted is refused whatever it says.
+    // An untrusted sender is refused, whatever it sends.
     assert!(is_refused(&lab, 51));
     balancer.wait_for_stat("/frontends/web/ended/proxy_untrusted", 1);
     balancer.wait_for_log(&format!("{} is not in trusted_proxies", lab.ip(51)));
 
     assert!(was_reset(&mut late) && was_reset(&mut silent));
     balancer.wait_for_stat("/frontends/web/ended/proxy_header_timeout", 2);
-    // One that only looks in is no fault.
+    // A connection that is closed at once is no fault.
     drop(open(&lab, b""));
     balancer.wait_for_stat("/frontends/web/total_connections", wrong.len() + 3);
     balancer.wait_for_stat("/current_connections", 0);

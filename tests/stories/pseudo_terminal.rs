@@ -8,14 +8,14 @@ use std::process::{ChildStdin, Command, Stdio};
 use convey_testkit::{BalancerProcess, Loopback, Need, Process, run, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What makes it.
+/// Tool that makes the terminal.
 pub(crate) const SCRIPT: Need = Need::Tool("script", "bsdutils");
 
-/// What the terminal shows at most: more than any story asks for.
+/// Size of the terminal: larger than any test requires.
 const ROWS: usize = 60;
 const COLUMNS: usize = 200;
 
-/// What a command sends that takes the whole screen.
+/// Control sequence of a command that takes the whole screen.
 const FULL_SCREEN: &str = "\x1b[?1049h";
 
 /// A command of convey in a terminal of its own.
@@ -25,7 +25,7 @@ pub(crate) struct PseudoTerminal {
     folder: PathBuf,
 }
 
-/// What has become of it.
+/// Outcome of a command.
 pub(crate) struct Ended {
     pub(crate) code: String,
     /// All that it has sent to its terminal.
@@ -64,7 +64,7 @@ impl PseudoTerminal {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// What it shows now, a line a row.
+    /// Current contents of the screen, one line for each row.
     pub(crate) fn screen(&self) -> Vec<String> {
         shown(&self.output())
     }
@@ -134,7 +134,8 @@ impl Ended {
     }
 }
 
-/// What a terminal shows that was sent this: letters, where they go, and that all is cleared. Colors do not matter.
+/// Contents of a screen after this output. Interprets characters, cursor movements and clearing of
+/// the screen, but no colors.
 fn shown(output: &str) -> Vec<String> {
     let mut screen = vec![vec![' '; COLUMNS]; ROWS];
     let (mut column, mut row) = (0, 0);

@@ -72,7 +72,7 @@ async fn move_and_ask(authority: &TestAuthority, to: SocketAddr) {
     }
 }
 
-/// Who answers.
+/// Name of the server that answers.
 async fn ask(connection: &Connection) -> String {
     let (mut send, mut receive) = connection.open_bi().await.unwrap();
     send.write_all(b"who?").await.unwrap();
@@ -80,7 +80,7 @@ async fn ask(connection: &Connection) -> String {
     String::from_utf8(receive.read_to_end(16).await.unwrap()).unwrap()
 }
 
-/// A server that says its name on each stream, and gives out connection ids with its own.
+/// A server that returns its name on each stream, and issues connection ids with its server id.
 fn server(lab: &Loopback, at: SocketAddr, name: &'static str, id: &str) -> Endpoint {
     let chain = CertificateDer::from_pem_file(lab.directory().join("site.pem")).unwrap();
     let key = PrivateKeyDer::from_pem_file(lab.directory().join("site.key")).unwrap();
@@ -118,7 +118,7 @@ fn scheme(id: &ServerId) -> Scheme {
     Scheme::new(3, id.len(), NONCE, Some(QuicKey::new(KEY))).unwrap()
 }
 
-/// What remains of a block.
+/// Rest of a cipher block.
 const NONCE: usize = 14;
 
 /// Connection ids that hold a server's.

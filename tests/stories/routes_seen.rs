@@ -1,4 +1,4 @@
-//! What operators see of routes: metrics, times, traces.
+//! Observability of routes: metrics, times, traces.
 
 use convey_testkit::{
     BalancerProcess, Loopback, Need, Setup, TestHttpServer, connect_from, stories, wait_for,

@@ -242,10 +242,10 @@ fn the_log_says_more_for_as_long_as_an_operator_wants() {
     assert!(wrong.code == Some(2) && wrong.stderr.contains("lots"), "{wrong:?}");
 }
 
-/// What the control socket answers to these bytes.
+/// Answer of the control socket to these bytes.
 fn raw(balancer: &BalancerProcess, bytes: &[u8]) -> String {
     let mut stream = UnixStream::connect(balancer.control_socket()).unwrap();
-    // One that is refused is closed while we write.
+    // A refused connection is closed while we write.
     let _ = stream.write_all(bytes);
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer) {
@@ -347,7 +347,7 @@ fn a_thousand_requests_at_once_harm_no_client() {
         });
         let streams: Vec<UnixStream> = (0..1_000)
             .filter_map(|n: usize| {
-                // The socket has room for so many that wait; who finds none is told at once.
+                // The socket's backlog is limited; beyond it, `connect` fails at once.
                 let mut stream = UnixStream::connect(balancer.control_socket()).ok()?;
                 stream.write_all(&kinds[n % kinds.len()]).ok()?;
                 Some(stream)

@@ -1,4 +1,4 @@
-//! What convey tells systemd, or whoever else listens at `NOTIFY_SOCKET`.
+//! Notifications for systemd, or another service manager at `NOTIFY_SOCKET`.
 
 use std::fs;
 use std::io::{ErrorKind, IoSliceMut};
@@ -86,7 +86,7 @@ fn it_hears_which_process_is_the_service_after_an_upgrade() {
     let held = connect(lab.vip());
     balancer.wait_for_stat("/frontends/web/current_connections", 1);
     balancer.signal(Signal::USR2);
-    // One that it does not take for the service yet says nothing.
+    // A process sends no notification until the manager accepts it as the service.
     let main = manager.hear().unwrap();
     let process = main.strip_prefix("MAINPID=").unwrap_or_else(|| panic!("{main}"));
     let process = Pid::from_raw(process.trim_end().parse().unwrap()).unwrap();
@@ -96,7 +96,7 @@ fn it_hears_which_process_is_the_service_after_an_upgrade() {
     drop(held);
     assert_eq!(balancer.wait(), 0);
     kill_process(process, Signal::TERM).unwrap();
-    // The first one has said nothing more.
+    // The first process has sent no other notification.
     assert!(manager.hear().unwrap().starts_with("STOPPING=1\n"));
 }
 
@@ -122,7 +122,7 @@ fn it_keeps_the_sockets_through_a_restart_so_that_nobody_is_refused() {
         assert_eq!(first.wait(), 0);
         assert!(!mark.exists());
 
-        // That of statistics may be bound anew.
+        // The socket of statistics may be bound anew.
         let before = asked.load(Ordering::Relaxed);
         let elsewhere = Loopback::new();
         let log = elsewhere.directory().join("log");
@@ -134,7 +134,7 @@ fn it_keeps_the_sockets_through_a_restart_so_that_nobody_is_refused() {
         manager.hears("FDSTOREREMOVE=1\nFDNAME=convey\n");
         stop.store(true, Ordering::Relaxed);
         let failed = load.join().unwrap();
-        // Without the mark it stops for good: who comes is refused at once.
+        // Without the mark it stops for good: new clients are refused at once.
         second.signal(Signal::TERM);
         wait_for("its listener to be closed", || TcpStream::connect(lab.vip()).err());
         failed

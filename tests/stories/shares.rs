@@ -1,4 +1,4 @@
-//! What one client may have of what all share.
+//! One client's share of the common resources.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
@@ -52,7 +52,7 @@ fn one_client_with_all_sessions_it_can_get_leaves_some_for_others() {
     assert!((150..=161).contains(&open), "{open}");
     let others: Vec<UdpSocket> = (100..110).map(|n| client(lab.ip(n))).collect();
     assert!(others.iter().all(|other| is_answered_at_last(other) && is_answered_at_last(other)));
-    // Beyond its share it is refused, or its silent streams give way to its own.
+    // Beyond its share, the client is refused, or its own silent streams are evicted.
     let number = |pointer: &str| balancer.stat(pointer).as_u64().unwrap();
     assert!(number("/frontends/web/drops/client_limit") + number("/frontends/web/ended/evicted") > 0);
 }
@@ -88,7 +88,7 @@ fn beyond_its_share_of_a_frontend_a_client_waits_in_order_while_others_are_serve
     assert!(waiting.iter_mut().all(nothing_comes));
     ping(&mut connect_from(lab.ip(98), lab.vip()).unwrap()).unwrap();
     balancer.wait_for_log(&format!("client {} has its share of connections, more wait", lab.ip(99)));
-    // One after the other, in their order; who comes late does not get past them.
+    // Waiting connections are served in their order; a late one does not overtake them.
     for _ in 0..2 {
         drop(served.remove(0));
         let mut first = waiting.remove(0);
@@ -121,7 +121,7 @@ fn a_raised_limit_lets_in_those_who_wait_for_their_share() {
     waiting.iter_mut().for_each(|client| client.read_exact(&mut [0]).unwrap());
 }
 
-/// Connections of one client that were served, and five more that have asked.
+/// As many connections of one client as are served, and five more with a request.
 fn beyond_their_share(
     lab: &Loopback,
     timeouts: &str,
@@ -165,7 +165,7 @@ pub(crate) fn is_answered(socket: &UdpSocket) -> bool {
     socket.recv(&mut [0; 8]).is_ok()
 }
 
-/// The same for who has to be answered, however busy the machine is.
+/// Whether a client is answered, however busy the machine is.
 pub(crate) fn is_answered_at_last(socket: &UdpSocket) -> bool {
     let usual = socket.read_timeout().unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();

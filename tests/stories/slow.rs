@@ -154,15 +154,15 @@ fn a_hundred_clients_that_reset_a_stuck_upload_leak_nothing() {
     nothing_is_left(&balancer, base);
 }
 
-/// A client that asked for the big file and has not read anything.
+/// A client that has requested the big file and has not read anything.
 fn download(lab: &Loopback) -> TcpStream {
     let mut stream = connect(lab.vip());
     stream.write_all(b"GET /big HTTP/1.1\r\nHost: convey\r\n\r\n").unwrap();
     stream
 }
 
-/// Two hundred requests, and none of them waits for whoever is slow: half of them take at most twenty times as long as half of
-/// those that go to the server without convey, in turns with them.
+/// Sends two hundred requests, none of which waits for a slow client: the median takes at most
+/// twenty times as long as the median of requests straight to the server, sent in turns with them.
 fn all_are_served(lab: &Loopback, server: SocketAddr, answer: &str) {
     let timed = |addr| {
         let start = clock();

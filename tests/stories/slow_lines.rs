@@ -58,7 +58,7 @@ fn tcp_line(to: SocketAddr, rate: Arc<AtomicU64>) -> TcpStream {
     client
 }
 
-/// The same for datagrams: its address.
+/// A slow line for datagrams. Returns its address.
 fn udp_line(to: SocketAddr, rate: Arc<AtomicU64>) -> SocketAddr {
     let near = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
     let far = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();

@@ -1,4 +1,4 @@
-//! What one source may have of a frontend, and how long a client may be silent.
+//! Limits of one source at a frontend, and of a client's silence.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
@@ -84,7 +84,8 @@ fn sessions_of_a_source_are_limited_too() {
     third.send(b"!").unwrap();
     balancer.wait_for_stat("/frontends/web/refused/source_connections", 1);
     assert!(is_answered_at_last(&client(98)) && streams.iter().all(is_answered_at_last));
-    // One whose server is silent may have been forged: it gives way to the next at the same worker.
+    // A stream whose server is silent may have been forged: it is evicted for the next one at the
+    // same worker.
     wait_for("a second of silence", || {
         let next = client(99);
         next.set_read_timeout(Some(Duration::from_millis(300))).unwrap();

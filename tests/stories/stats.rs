@@ -1,4 +1,4 @@
-//! What the balancer says about itself.
+//! Statistics of the balancer.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -282,7 +282,7 @@ fn sixty_who_scrape_make_health_wait_little_longer_than_one() {
     assert!(sixty <= (one * 20).max(Duration::from_millis(100)), "{one:?} with one, {sixty:?} with sixty");
 }
 
-/// How long `/healthz` takes while so many ask for metrics again and again.
+/// Median response time of `/healthz` while so many scrapers request metrics again and again.
 fn median_of_health(lab: &Loopback, scrapers: usize) -> Duration {
     let (scraped, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let mut took: Vec<Duration> = Vec::new();
@@ -296,7 +296,7 @@ fn median_of_health(lab: &Loopback, scrapers: usize) -> Duration {
                 }
             });
         }
-        // Each of them has asked, and has been answered.
+        // Each of them has got a response.
         wait_for("pages", || (scraped.load(Ordering::Relaxed) >= scrapers).then_some(()));
         // With sixty others on 64 connections one may be shut out, or wait for a second.
         let mut asked = 0;
@@ -318,7 +318,7 @@ fn four_thousand_servers(lab: &Loopback) -> Setup {
     (0..4_000).fold(Setup::new(lab), |setup, n| setup.server(&format!("s{n}"), addr(n), ""))
 }
 
-/// Whether `/healthz`, asked after some pages, is answered before the first byte of them.
+/// Whether a request for `/healthz` after some pages is answered before the first byte of them.
 fn health_overtakes_pages(lab: &Loopback, balancer: &BalancerProcess) -> bool {
     let pages = [(); 4].map(|()| {
         let mut page = connect(lab.stats());

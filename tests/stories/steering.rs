@@ -79,7 +79,8 @@ fn who_waits_for_a_drain_hears_when_the_last_connection_has_gone() {
     });
 }
 
-/// Whoever stops the server next would cut its clients.
+/// The waiting command has to report it: an operator who stops the server next would cut its
+/// clients.
 fn who_waits_for_a_drain_hears_that_it_is_taken_back_or_that_the_server_is_gone() {
     let lab = Loopback::new();
     let _echo = TcpServer::echo(lab.server(1));
@@ -121,7 +122,7 @@ fn a_backend_in_maintenance_serves_nobody_and_says_so() {
     );
     assert_eq!(balancer.page("/readyz").0, 503);
     ask(lab.vip(), "/").unwrap_err();
-    // What is said of one server goes before what is said of all.
+    // An override of one server takes precedence over an override of all.
     told(&balancer, "server ready pool/b");
     wait_for("b to serve alone", || (ask(lab.vip(), "/").ok()?.1 == "b").then_some(()));
     assert_eq!(who_answers(&lab), set(&["b"]));

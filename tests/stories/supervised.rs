@@ -23,7 +23,7 @@ fn the_first_process_stays_passes_signals_on_and_ends_as_the_last_one() {
     let second = upgraded(&first, 0);
     drop(held);
     first.wait_for_log(&format!("process {second} goes on; this one waits for its end"));
-    // Who asks the first one asks the one that serves.
+    // A request to the first process reaches the process that serves.
     first.signal(Signal::USR2);
     let third = upgraded(&first, 1);
     first.wait_for_log(&format!("process {third} goes on; this one waits for its end"));

@@ -44,7 +44,8 @@ fn files_are_served_where_no_more_tasks_can_be_made() {
     let limited = run(limit.args(["prlimit", "--pid", &value("Pid:"), "--nproc=1:1"]));
     assert_eq!(limited.code, Some(0), "{limited:?}");
     let mut client = Client::new(lab.vip());
-    // The kernel knows nothing of names that were never looked for: it has to wait for the disk.
+    // The kernel has no cached entry for names that were never looked up: it has to wait for the
+    // disk.
     for n in 0..20 {
         assert_eq!(client.get("a", &format!("/missing-{n}")).status, 404);
     }

@@ -1,4 +1,4 @@
-//! An operator looks at what happens a second.
+//! An operator watches the rates per second.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -15,7 +15,7 @@ stories!("top":
     without_a_terminal_the_screen_is_printed_once_or_the_way_to_it,
 );
 
-/// Clients that ask one after the other until this is dropped.
+/// Clients that send one request after the other until this is dropped.
 struct Clients<'scope>(&'scope AtomicBool);
 
 impl Drop for Clients<'_> {
@@ -119,7 +119,7 @@ fn a_restart_and_an_upgrade_are_survived_and_sigterm_gives_the_terminal_back() {
     let ended = top.ended();
     assert_eq!(ended.code, "143");
     ended.assert_terminal_is_restored();
-    // It tells the process that serves now.
+    // Sends the signal to the process that serves now.
     balancer.signal(Signal::TERM);
     balancer.wait();
 }

@@ -101,7 +101,8 @@ fn a_connection_is_shown_from_accept_to_end_with_its_server_and_its_bytes() {
     );
     assert_eq!(ended["server_addr"], lab.server(1).to_string());
     assert!(ended["bytes_in"].as_u64() > Some(0) && ended["bytes_in"] == ended["bytes_out"], "{ended}");
-    // Of the one that was there before only the end is seen, and its bytes were not counted.
+    // For the connection from before the trace, only the end is seen, and its bytes were not
+    // counted.
     let other = watcher.wait_for(&["\"ended\""]);
     assert!(other.contains("\"server\":\"a\""), "{other}");
     assert_eq!(events.iter().filter(|event| event["event"] == "chosen").count(), 1);

@@ -1,4 +1,5 @@
-//! What arrives: every byte, in order, and the way the other side ended.
+//! Transferred data: every byte arrives in order, and the end of one side reaches the other in the
+//! same way.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

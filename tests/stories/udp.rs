@@ -166,7 +166,7 @@ fn a_silent_client_is_forgotten_and_starts_anew() {
     assert_eq!(balancer.stat("/backends/pool/current_connections"), 0);
     assert_ne!(client.ask(), first, "the other one's turn");
     balancer.wait_for_stat("/frontends/web/current_connections", 0);
-    // Fewer: the connection that asked for statistics was about to be closed.
+    // There may be fewer sockets: the connection of the statistics request was about to be closed.
     wait_for("its socket to be closed", || (balancer.fds().sockets <= sockets).then_some(()));
     assert_eq!(balancer.stat("/frontends/web/total_connections"), 2);
     let ended = balancer.stat("/frontends/web/ended");
@@ -179,7 +179,8 @@ fn a_dead_server_is_left_at_the_datagram_after_the_one_it_refused() {
     let balancer = BalancerProcess::start(&lab, &two(&lab));
     let client = client_of(&lab, "a");
     drop(a);
-    // The kernel says so many times a second that a port is closed, to all stories together (net.ipv4.icmp_msgs_per_sec).
+    // The kernel limits its "port unreachable" messages a second for all tests together
+    // (net.ipv4.icmp_msgs_per_sec).
     wait_for("a refusal", || {
         client.send(b"lost");
         (balancer.stat("/backends/pool/servers/a/connect_failures") == 1).then_some(())
@@ -267,7 +268,7 @@ fn a_full_frontend_forgets_old_questions_for_new_clients_and_no_client_that_keep
     streams.iter().for_each(|client| assert_eq!([client.ask(), client.ask()], ["a", "a"]));
     let new: Vec<UdpClient> = (0..80).map(|_| UdpClient::of(lab.vip())).collect();
     new.iter().for_each(|client| client.send(b"who?"));
-    // Those of one worker cannot make room for those of another.
+    // Streams of one worker cannot make room for streams of another.
     let mut begun = 0;
     wait_for("every client to be served or refused", || {
         begun = number("/frontends/web/total_connections");
@@ -461,7 +462,7 @@ fn names_are_resolved_by_every_server() {
     assert_eq!(balancer.stat("/frontends/web/packets_tx"), 20);
 }
 
-/// Starts a DNS server that knows its own name.
+/// Starts a DNS server that resolves its own name.
 fn dnsmasq(name: &str, addr: SocketAddr) -> Process {
     let mut command = Command::new(tool("dnsmasq").unwrap());
     command.args(["--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=", "--group="]);
@@ -478,7 +479,7 @@ fn udp(lab: &Loopback) -> Setup {
     Setup::new(lab).frontend("protocol = \"udp\"")
 }
 
-/// The same with two servers.
+/// Setup with two servers.
 fn two(lab: &Loopback) -> Setup {
     udp(lab).server("a", lab.server(1), "").server("b", lab.server(2), "")
 }

@@ -179,7 +179,8 @@ fn a_signal_upgrades_and_what_was_known_of_servers_goes_along() {
         Setup::new(&lab).health(health).server("up", lab.server(1), "").server("down", lab.server(2), "");
     let mut upgraded = Upgraded::start(&lab, &setup);
     upgraded.first.wait_for_health("down", false);
-    // It is back; one check says so. A process that knew nothing would believe that one.
+    // The server is back; one check confirms it. A process without this state would put it back
+    // after one check.
     let _back = TcpServer::named("down", lab.server(2));
     upgraded.first.signal(Signal::USR2);
     upgraded.wait_for_process();
@@ -298,7 +299,7 @@ fn who_is_denied_later_is_reset_in_the_old_process_and_nobody_else() {
     assert!([&mut denied, &mut let_in].map(ping).iter().all(Result::is_ok));
     upgraded.upgrade();
     upgraded.first.wait_for_log("stopping: 2 open connections go on until they end");
-    // What it does not listen on already is none of its business any more.
+    // Addresses on which it did not listen before no longer concern it.
     let deny = format!("[frontends.web.access]\ndeny = \"{}\"\n", lab.ip(66));
     upgraded.first.save(&setup.listen(&[lab.vip(), lab.second_vip()]).and(&deny));
     assert!(was_reset(&mut denied));
@@ -326,7 +327,7 @@ fn once_it_may_the_new_process_serves_whatever_happens_to_the_old_one() {
     assert!(heard(&ours).starts_with("{\"Hello\":"));
     say(&ours, "\"Offered\"");
     assert!(heard(&ours).starts_with("{\"Prepared\":"));
-    // A process that is killed after its last word hears nothing more.
+    // Simulates a process that is killed after its last message: it reads nothing more.
     rustix::net::shutdown(&ours, rustix::net::Shutdown::Read).unwrap();
     say(&ours, "\"Go\"");
     drop(ours);
@@ -401,7 +402,7 @@ fn an_upgrade_takes_up_what_only_a_restart_could() {
     let moved = setup.to_string().replace("port = 7000", "port = 7001");
     upgraded.first.save(&moved);
     upgraded.first.wait_for_log("needs restart");
-    // The file no longer tells which process it is.
+    // The file has other addresses now, so it does not identify the running process.
     upgraded.first.signal(Signal::USR2);
     upgraded.wait_for_process();
     let stats = SocketAddr::new(lab.stats().ip(), 7001);
@@ -472,8 +473,8 @@ fn upgrade_of_a_file_reaches_its_process_and_no_other() {
     assert!(!other.log().contains("upgraded"), "{}", other.log());
 }
 
-/// A balancer whose program is a file of its own, and the processes that have taken its place: a service manager hears of each, so
-/// that those before it end.
+/// A balancer with a program file of its own, and the processes that have replaced it. A service
+/// manager accepts each, so that earlier ones end.
 pub(crate) struct Upgraded<'a> {
     lab: &'a Loopback,
     pub(crate) first: BalancerProcess,
@@ -523,7 +524,7 @@ impl<'a> Upgraded<'a> {
         run(binary().arg("upgrade").arg("--config").arg(named))
     }
 
-    /// The same, which works.
+    /// Upgrades successfully.
     pub(crate) fn upgrade(&mut self) {
         let ran = self.ask();
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
@@ -553,7 +554,7 @@ impl<'a> Upgraded<'a> {
 
     /// How many of the processes after the first are there.
     pub(crate) fn still_running(&self) -> usize {
-        // Who adopts them may be slow to hear of their ends.
+        // Their new parent may reap them late.
         let runs = |process: &&Pid| {
             let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
             stat.is_ok_and(|stat| !stat.contains(") Z "))
@@ -578,7 +579,7 @@ fn replace_by_script(lab: &Loopback, program: &Path, line: &str) {
     fs::rename(new, program).unwrap();
 }
 
-/// Asks again and again; returns what went wrong.
+/// Sends requests again and again. Returns the failures.
 fn ask_until(stop: &AtomicBool, addr: SocketAddr, asked: &AtomicU64) -> Vec<String> {
     let mut failed = Vec::new();
     while !stop.load(Ordering::Relaxed) {
@@ -591,7 +592,8 @@ fn ask_until(stop: &AtomicBool, addr: SocketAddr, asked: &AtomicU64) -> Vec<Stri
     failed
 }
 
-/// If this program is started in the place of convey: says that it speaks other formats. Returns whether it was.
+/// If this program is started in the place of convey, it announces other formats. Returns whether
+/// it was.
 pub(crate) fn another_version() -> bool {
     let role = std::env::var_os(ROLE);
     let is_one = role.is_some();

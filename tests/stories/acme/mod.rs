@@ -52,13 +52,13 @@ fn state(lab: &Loopback) -> PathBuf {
     lab.directory().join("state")
 }
 
-/// What is kept of the authority.
+/// Folder with the state of the authority.
 fn kept(state: &Path) -> PathBuf {
     let folder = fs::read_dir(state.join("acme")).unwrap().next().unwrap().unwrap();
     folder.path()
 }
 
-/// Asks for a page of the site, as a browser does that trusts the authority.
+/// Requests a page of the site, as a browser does that trusts the authority.
 fn fetch(lab: &Loopback, pebble: &Pebble) -> String {
     let (vip, root) = (lab.vip(), pebble.root().display().to_string());
     let resolve = format!("site.example:{}:{}", vip.port(), vip.ip());
@@ -164,7 +164,7 @@ fn an_order_that_fails_says_why_waits_and_is_tried_again_once_the_file_changes()
     balancer.wait_for_stat("/acme/names/site.example/failures", 1);
     let status = convey_testkit::run(balancer.command().arg("status"));
     assert!(status.stdout.contains("connection refused"), "{}", status.stdout);
-    // The address alone is no new order: whoever changes what is ordered says so.
+    // A change of the address alone triggers no order; a change of the order's settings does.
     let acme = pebble.table("challenge = \"http-01\"\nemail = \"ops@example.com\"");
     balancer.save(&site(&lab, &state(&lab), lab.second_vip(), &acme));
     wait_for_certificate(&balancer);
@@ -197,7 +197,7 @@ fn an_authority_that_is_busy_is_left_alone_as_long_as_it_asks() {
     let line = balancer.wait_for_log("acme: no certificate for site.example");
     assert!(line.contains("429 Too Many Requests: too many orders of late; the next try is in 2h"), "{line}");
     drop(balancer);
-    // A restart does not ask sooner.
+    // A restart does not order sooner.
     let balancer = BalancerProcess::start(&lab, &config);
     balancer.wait_for_stat("/acme/names/site.example/failures", 1);
     assert!(!balancer.log().contains("acme: ordering"));

@@ -1,4 +1,4 @@
-//! Pebble: a certificate authority for tests, with a name server that says where all names are.
+//! Pebble: a certificate authority for tests, with a name server that resolves all names.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -20,7 +20,7 @@ pub(super) const NAMES: Need = Need::Tool(
 /// How it is other than usual.
 #[derive(Default)]
 pub(super) struct Habits {
-    /// Seconds that its certificates are good for; 0: 90 days.
+    /// Validity of its certificates in seconds; 0: 90 days.
     pub(super) validity: u64,
     /// Percent of nonces that it refuses.
     pub(super) refused_nonces: u32,

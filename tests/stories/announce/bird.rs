@@ -1,4 +1,4 @@
-//! A router that hears of the addresses from BIRD.
+//! A router that learns the addresses from BIRD.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! A router that hears of the addresses from FRR.
+//! A router that learns the addresses from FRR.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -44,7 +44,7 @@ fn frr(lab: &Loopback) -> Vec<Process> {
             }
             let daemon = Process::spawn(&mut command);
             let socket = state.join(name).with_extension("vty");
-            // Who finds no zebra asks again after ten seconds.
+            // A daemon that finds no zebra retries only after ten seconds.
             wait_for(&format!("{name} to listen"), || (socket.exists() && zebra.exists()).then_some(()));
             daemon
         })

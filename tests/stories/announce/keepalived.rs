@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use super::router::shipped;
 use super::{has, ip, wait_until};
 
-/// What the shipped file calls the address, the interface, and how much its host wants the address.
+/// Address, interface and priority in the shipped file.
 const VIP: &str = "198.51.100.1";
 const INTERFACE: &str = "eth0";
 const PRIORITY: &str = "priority 150";
@@ -86,7 +86,8 @@ impl Drop for SecondHost<'_> {
     }
 }
 
-/// One that serves by the first server, and is asked how it is where the shipped file asks.
+/// Configuration with the first server, and with statistics on the port that the shipped file
+/// checks.
 fn config(lab: &Loopback) -> String {
     let setup = Setup::new(lab)
         .listen(&[format!("{VIP}:8080").parse().unwrap()])

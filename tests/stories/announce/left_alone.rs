@@ -45,7 +45,7 @@ fn name_owner(before: &str, after: &str) -> Process {
     Process::spawn(Command::new("python3").args(["-c", &program]))
 }
 
-/// A service runs as a user of its own; whoever clears up is root.
+/// A service runs as a user of its own, while an operator clears as root.
 pub(super) fn what_another_users_convey_announces_is_not_cleared() {
     in_namespace("announce::what_another_users_convey_announces_is_not_cleared", "", || {
         let _lab = leave_the_address_behind();

@@ -221,7 +221,7 @@ fn what_a_killed_convey_announced_is_known_and_taken_over() {
     });
 }
 
-/// Tells of each address that comes or goes.
+/// Records each address that comes or goes.
 struct Monitor {
     _process: Process,
     file: PathBuf,

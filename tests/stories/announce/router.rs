@@ -1,4 +1,4 @@
-//! A router, which BIRD speaks for, and what it hears of this host.
+//! A router with BIRD, and the routes that it learns from this host.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use convey_testkit::{BalancerProcess, Loopback, Process, TcpServer, TestNamespac
 use super::bird::bird;
 use super::{announcing, ip};
 
-/// What the shipped files call this host and its router.
+/// Addresses of this host and its router in the shipped files.
 const OWN: &str = "192.0.2.2";
 const ROUTER: &str = "192.0.2.1";
 const VIP: &str = "198.51.100.1";
@@ -18,7 +18,8 @@ pub(super) fn shipped(daemon: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("packaging").join(daemon).join("convey.conf")
 }
 
-/// Tells of a router that knows the address while convey can serve. `speak` starts what tells the router.
+/// Test of a router that has a route to the address while convey can serve. `speak` starts the
+/// daemons that announce it to the router.
 pub(super) fn sends_clients_here_while_a_server_is_up(speak: impl FnOnce(&Loopback) -> Vec<Process>) {
     let lab = Loopback::new();
     let router = TestNamespace::new();
@@ -50,7 +51,7 @@ pub(super) fn sends_clients_here_while_a_server_is_up(speak: impl FnOnce(&Loopba
     assert_eq!(balancer.wait(), 0);
 }
 
-/// The other side of the shipped files.
+/// Counterpart of the shipped files, for the router.
 const OF_ROUTER: &str = "
 router id 192.0.2.1;
 protocol device {}

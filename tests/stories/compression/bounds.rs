@@ -1,4 +1,4 @@
-//! What compression may take, and what happens beyond that.
+//! Limits of compression, and convey's behaviour beyond them.
 
 use std::io::{Read, Write};
 use std::sync::Arc;

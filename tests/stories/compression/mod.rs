@@ -74,7 +74,7 @@ fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     fields.into_iter().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
 }
 
-/// The encoding that curl is told of with these arguments, and the page after it has decoded that.
+/// The response's encoding with these arguments of curl, and the page after curl has decoded it.
 fn decoded(args: &[&str]) -> (String, String) {
     let said = curl(&[&["--compressed", "-w", "\n%header{content-encoding}"], args].concat());
     let (page, encoding) = said.rsplit_once('\n').unwrap();
@@ -221,7 +221,7 @@ fn a_connection_goes_on_behind_whatever_was_compressed() {
 
 fn who_has_a_compressed_page_already_is_told_so() {
     let lab = Loopback::new();
-    // It compares weakly, as RFC 9110 says in section 13.1.2.
+    // The server compares weakly, as RFC 9110, section 13.1.2 requires.
     let _server = TestHttpServer::start(lab.server(1), |request, stream| {
         match request.field("if-none-match").is_some_and(|tag| tag.trim_start_matches("W/") == "\"v1\"") {
             true => stream.write_all(b"HTTP/1.1 304 Not Modified\r\nETag: \"v1\"\r\n\r\n"),
@@ -233,7 +233,7 @@ fn who_has_a_compressed_page_already_is_told_so() {
     let known = head_of(&lab, &format!("If-None-Match: {tag}\r\n"));
     assert!(known.starts_with("HTTP/1.1 304 "), "{known}");
     assert_eq!((field(&known, "etag"), field(&known, "vary")), (Some("W/\"v1\""), Some("Accept-Encoding")));
-    // One that has it as it was keeps its tag.
+    // A client with the uncompressed page keeps its tag.
     let known = head_of(&lab, "If-None-Match: \"v1\"\r\n");
     assert_eq!((field(&known, "etag"), field(&known, "vary")), (Some("\"v1\""), None));
 }

@@ -101,7 +101,7 @@ impl Cluster {
         answer["flows"].as_array().unwrap().iter().filter_map(port).collect()
     }
 
-    /// Until no node knows of flows from these ports of the client.
+    /// Waits until no node has flows from these ports of the client.
     pub(super) fn wait_until_forgotten(&self, ports: Range<u16>) {
         for node in 1..=NODES {
             wait_for(&format!("node {node} to forget {ports:?}"), || {

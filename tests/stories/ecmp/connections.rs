@@ -1,4 +1,4 @@
-//! Servers that say who they are, and connections of the lab's client to them.
+//! Servers that return their names, and connections of the lab's client to them.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -83,7 +83,8 @@ impl Connections {
         self.0.len()
     }
 
-    /// Asks on all of them at once. Those that do not get their server's answer are broken, and gone.
+    /// Sends a request on all of them at once. Returns the connections without an answer of their
+    /// server, and removes them.
     pub(super) fn use_all(&mut self) -> Vec<Broken> {
         let since = clock();
         let asked: Vec<_> = self.0.iter_mut().map(|connection| connection.stream.write_all(b"?")).collect();

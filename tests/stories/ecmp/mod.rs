@@ -1,5 +1,6 @@
-//! Several nodes announce one address to a router: what becomes of connections while nodes die, come back and are upgraded, and
-//! servers are added. The figures of docs/guides/announce.md are what the long stories print.
+//! Several nodes announce one address to a router: fate of connections while nodes die, come back
+//! and are upgraded, and servers are added. The long tests print the figures of
+//! docs/guides/announce.md.
 
 mod cluster;
 mod connections;
@@ -27,7 +28,8 @@ stories!("ecmp":
     the_demo_shows_a_balancer_that_dies_and_comes_back [Need::Long, Need::Namespaces, MARKS, BIRD, Need::NFT],
 );
 
-/// The first port of the client's connections that last, and of those that ask for a server alone.
+/// First port of the client's lasting connections, and of connections that only query a server's
+/// name.
 const LASTING: u16 = 20_000;
 const ASKING: u16 = 40_000;
 
@@ -85,7 +87,7 @@ fn the_demo_shows_a_balancer_that_dies_and_comes_back() {
     assert!(seconds.iter().filter(without_first).count() >= 5, "{seconds:#?}");
 }
 
-/// Tells a figure for the docs.
+/// Prints a figure for the docs.
 fn tell(mode: &str, what: &str, broken: &[Broken], open: u16) {
     eprintln!("ecmp {mode}: {what}: {} of {open} broken", broken.len());
 }
@@ -116,7 +118,8 @@ fn tell_of_dsr(open: u16) {
 
     add_a_server(&cluster, &mut connections, open);
 
-    // Its flows, and flows of other nodes that the router moves, come to nodes that do not know them.
+    // Its flows, and flows of other nodes that the router moves, arrive at nodes without a record
+    // of them.
     let broken = kill(&mut cluster, 3, &mut connections);
     tell("dsr", "and then a node dies", &broken, open);
     let now = Connections::ask(&cluster.lab, broken.iter().map(|broken| broken.port));
@@ -128,7 +131,7 @@ fn tell_of_dsr(open: u16) {
     );
 }
 
-/// Adds a fourth server. Open connections stay; of the clients to come only its share moves.
+/// Adds a fourth server. Open connections stay; of later clients, only its share moves.
 fn add_a_server(cluster: &Cluster, connections: &mut Connections, open: u16) {
     let asking = || ASKING..ASKING + open / 5;
     let before = Connections::ask(&cluster.lab, asking());
@@ -185,7 +188,8 @@ fn tell_of_passthrough(open: u16) {
     assert_eq!(broken.len(), count_of(&owners, 2));
 }
 
-/// Lets a node die. Uses all connections at once, and again when the router spreads clients over the others. Those that broke.
+/// Kills a node. Uses all connections at once, and again when the router spreads clients over the
+/// others. Returns the broken ones.
 fn kill(cluster: &mut Cluster, node: u8, connections: &mut Connections) -> Vec<Broken> {
     cluster.kill(node);
     let mut broken = connections.use_all();
@@ -195,7 +199,8 @@ fn kill(cluster: &mut Cluster, node: u8, connections: &mut Connections) -> Vec<B
     broken
 }
 
-/// Uses all connections until the router sends clients to all nodes, and once more. Those that broke.
+/// Uses all connections until the router sends clients to all nodes, and once more. Returns the
+/// broken ones.
 fn use_until_announced(cluster: &Cluster, connections: &mut Connections) -> Vec<Broken> {
     let mut broken = Vec::new();
     wait_for("all nodes to be announced", || {

@@ -29,7 +29,7 @@ impl Node {
         Node { lab, name, balancer }
     }
 
-    /// What it says under its key.
+    /// Status under the node's key in etcd.
     fn status(&self, etcd: &Etcd) -> serde_json::Value {
         etcd.status_of(&self.name)
     }

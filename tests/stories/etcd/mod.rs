@@ -279,7 +279,7 @@ fn etcd_may_want_tls_and_a_user() {
     assert!(!balancer.log().contains("secret"));
 }
 
-/// Has etcd ask everybody for a password. User `edge` may read the configuration, and nothing else.
+/// Enables authentication in etcd. User `edge` may read the configuration, and nothing else.
 fn want_a_user(etcd: &Etcd) {
     for line in [
         "user add root:root",
@@ -343,7 +343,7 @@ fn a_node_is_followed_while_changes_come_and_tokens_expire() {
     command.env("CONVEY_ETCD_PASSWORD", "secret");
     let balancer = BalancerProcess::start_with(&lab, &"", command);
     wait_for_server(&lab, "a");
-    // More often than what the node says is prolonged, and for longer than a token lives.
+    // Longer than the node's lease without renewal, and than a token's lifetime.
     let mut lease_left = i64::MAX;
     for n in 0..6 {
         put_file_as_root(&etcd, "note", &n.to_string());

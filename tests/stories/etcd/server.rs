@@ -30,7 +30,7 @@ impl Etcd {
         Etcd::start_with(lab, None)
     }
 
-    /// One that speaks TLS alone.
+    /// Starts etcd. With these files, it accepts TLS only.
     pub(super) fn start_with(lab: &Loopback, tls: Option<[PathBuf; 3]>) -> Etcd {
         let mut etcd = Etcd::of(lab);
         etcd.tls = tls;
@@ -96,7 +96,7 @@ impl Etcd {
         self.process.take().unwrap().kill();
     }
 
-    /// What `--config` says.
+    /// Value for `--config`.
     pub(super) fn address(&self) -> String {
         let (scheme, query) = match &self.tls {
             None => ("etcd", String::new()),
@@ -105,7 +105,7 @@ impl Etcd {
         format!("{scheme}://{}{PREFIX}{query}", self.at)
     }
 
-    /// The same, said by a user.
+    /// Value for `--config` with a user.
     pub(super) fn address_of(&self, user: &str) -> String {
         self.address().replacen("://", &format!("://{user}@"), 1)
     }
@@ -120,14 +120,14 @@ impl Etcd {
         control
     }
 
-    /// The same, said by `root`.
+    /// `etcdctl` as user `root`.
     pub(super) fn as_root(&self) -> Command {
         let mut control = self.control();
         control.args(["--user", "root:root"]);
         control
     }
 
-    /// For how many seconds etcd keeps what this host says.
+    /// Remaining seconds of the lease on this host's status.
     pub(super) fn status_lease_left(&self) -> i64 {
         let status = format!("{PREFIX}-status/");
         let ran = run(self.as_root().args(["get", "--prefix", "-w", "json", &status]));
@@ -159,14 +159,14 @@ impl Etcd {
         assert!(answer.contains("\"succeeded\":true"), "{answer}");
     }
 
-    /// What this host says under its key.
+    /// This host's status under its key.
     pub(super) fn status(&self) -> serde_json::Value {
         let ran =
             run(self.control().args(["get", "--prefix", "--print-value-only", &format!("{PREFIX}-status/")]));
         serde_json::from_str(&ran.stdout).unwrap_or_default()
     }
 
-    /// What a host says under its key.
+    /// A host's status under its key.
     pub(super) fn status_of(&self, node: &str) -> serde_json::Value {
         let key = format!("{PREFIX}-status/{node}");
         let ran = run(self.control().args(["get", "--print-value-only", &key]));

@@ -1,4 +1,4 @@
-//! A client of HTTP/1.1 that says exactly what it is told to.
+//! A client of HTTP/1.1 that sends given bytes unmodified.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -50,7 +50,7 @@ impl Client {
         send.send_request(request, true).map(|(_, stream)| stream)
     }
 
-    /// Asks for a page.
+    /// Requests a page.
     pub(crate) async fn get(&self, uri: &str) -> Answer {
         let request = Request::get(uri).body(()).unwrap();
         let (response, _stream) = self.begin(request, true).await;

@@ -1,4 +1,4 @@
-//! Empty DATA frames, which mean nothing and which some programs send.
+//! Empty DATA frames, which have no effect, but which some programs send.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};

@@ -37,7 +37,7 @@ pub(super) fn requests_cancelled_at_once_leave_others_of_their_connection() {
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
 }
 
-/// convey in front of a server, and a connection of a proxy that it trusts, on which nothing was asked.
+/// convey in front of a server, and an unused connection of a proxy that it trusts.
 fn connect_proxy(lab: &Loopback, http: &str) -> (BalancerProcess, TcpStream) {
     let proxies = format!("mode = \"http\"\ntrusted_proxies = \"{}\"\n{http}", lab.ip(99));
     let setup = setup(lab, "h1").frontend(&proxies).server("a", lab.server(1), "");

@@ -18,7 +18,7 @@ use crate::shares::limited;
 
 const STREAMS: u32 = 20;
 
-/// Asks for a page on each of so many streams, none of which takes a byte of a body.
+/// Requests a page on each of so many streams, whose windows have no room for a body.
 fn ask_with_closed_windows(lab: &Loopback, streams: u32) -> TcpStream {
     let mut closed = connect(lab.vip());
     let settings = frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
@@ -62,7 +62,8 @@ pub(super) fn closed_windows_hold_no_server_of_longer_responses() {
     drop(closed);
 }
 
-/// Connections from one address, each of which `asks` for more streams than convey takes of it.
+/// Connections from one address, on each of which `asks` requests more streams than convey accepts
+/// from the address.
 fn greedy_clients(
     lab: &Loopback,
     balancer: &BalancerProcess,
@@ -210,7 +211,7 @@ pub(super) fn client_that_sends_its_upload_byte_by_byte_holds_no_server() {
     let mut http2 = begin_post(&lab, &[&[0x0f, 0x0d, 6][..], b"100000"].concat());
     balancer.wait_for_stat("/backends/pool/current_connections", 2);
     wait_for("answers to both", || {
-        // One that has its answer takes no more.
+        // A connection with an answer accepts no more bytes.
         let _ = (http1.write_all(b"x"), http2.write_all(&frame(0, 0, 1, b"x")));
         thread::sleep(Duration::from_millis(100));
         (balancer.stat("/frontends/web/requests/answered/request_timeout") == 2).then_some(())

@@ -132,7 +132,7 @@ pub(crate) fn block_on<T>(part: impl Future<Output = T>) -> T {
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), part).await.unwrap() })
 }
 
-/// A frontend in mode http whose servers are asked by this version.
+/// A frontend in mode http whose servers get requests in this version.
 fn setup(lab: &Loopback, protocol: &str) -> Setup {
     Setup::new(lab).frontend("mode = \"http\"").backend(&format!("protocol = \"{protocol}\""))
 }
@@ -178,7 +178,7 @@ fn a_call_of_grpc_streams_both_ways_and_ends_with_its_status() {
         let (response, mut stream) = client.begin(request, false).await;
         let mut response = response.await.unwrap();
         for word in ["one", "two", "three"] {
-            // Each message is answered before the next is said.
+            // Each message is answered before the next one is sent.
             stream.send_data(Bytes::from_static(word.as_bytes()), false).unwrap();
             let heard = response.body_mut().data().await.unwrap().unwrap();
             assert_eq!(heard, word);
@@ -286,7 +286,7 @@ fn a_request_that_waits_for_room_in_vain_or_without_its_client_reaches_no_server
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         drop(call);
-        // On the same connection, so convey hears it later.
+        // Ends on the same connection, so convey processes it later.
         end(calls).await;
     });
     assert_eq!(server.seen().len(), MOST);
@@ -319,7 +319,7 @@ fn clients_and_servers_of_both_versions_meet_in_all_ways() {
     }
 }
 
-/// What a client of HTTP/2 gets for this body.
+/// Response that a client of HTTP/2 gets for this body.
 fn over_http2(lab: &Loopback, framing: &str, body: &str) -> String {
     block_on(async {
         let client = Client::connect(lab.vip()).await;
@@ -357,7 +357,7 @@ fn what_convey_answers_itself_it_says_in_either_version() {
         let answer = client.get("http://a.example/").await;
         assert_eq!((answer.status, &answer.fields["server"]), (503, &HeaderValue::from_static("convey")));
         assert_eq!(answer.body, "503 Service Unavailable: no server could be reached\n");
-        // What HTTP/1.1 could not say, no server gets.
+        // A request that HTTP/1.1 cannot express reaches no server.
         let answer = client.get("http://a.example/a/../b").await;
         assert_eq!(answer.status, 400, "{answer:?}");
     });
@@ -450,7 +450,7 @@ fn who_reads_a_stream_slowly_slows_its_server_alone() {
     assert!(grown < 16 << 20, "{grown} bytes");
 }
 
-/// Who cancels long responses does no harm.
+/// A client that cancels long responses does no harm.
 fn cancelled_responses_end_no_connection() {
     let lab = Loopback::new();
     // It begins a response at once, and never ends it.
@@ -470,7 +470,7 @@ fn cancelled_responses_end_no_connection() {
                 (response.await.unwrap(), stream)
             }))
             .await;
-            // What is cancelled within a second could be a flood.
+            // Streams that are cancelled within a second could be a flood.
             tokio::time::sleep(Duration::from_millis(1_100)).await;
             for (_, mut stream) in calls {
                 stream.send_reset(h2::Reason::CANCEL);
@@ -498,7 +498,7 @@ fn early_resets_end_the_connection() {
                 Ok(stream) => stream,
                 Err(error) => return error.reason(),
             };
-            // convey has asked a server meanwhile.
+            // Meanwhile, convey has sent the request to a server.
             tokio::task::yield_now().await;
             send.send_reset(h2::Reason::CANCEL);
         }

@@ -1,4 +1,4 @@
-//! A server of HTTP/2, as those of gRPC are: it streams, and says at the end how it went.
+//! A server of HTTP/2, similar to gRPC servers: it streams, and sends the outcome in trailers.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -61,7 +61,7 @@ impl EchoServer {
         EchoServer { connections, is_silent, seen, _stop: stop }
     }
 
-    /// Whether it says nothing, now and later, on connections that it accepts from now on.
+    /// Sets whether the server stays silent on connections that it accepts from now on.
     pub(crate) fn be_silent(&self, is_silent: bool) {
         self.is_silent.store(is_silent, Ordering::Relaxed);
     }

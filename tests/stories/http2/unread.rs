@@ -1,4 +1,4 @@
-//! Clients of HTTP/2 that ask for much and read nothing.
+//! Clients of HTTP/2 that request much data and read nothing.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -19,7 +19,7 @@ const STREAMS: u32 = 100;
 /// Most bytes of memory that such a connection may hold.
 const MOST: u64 = 12 << 20;
 
-/// Asks for a body on each stream, and lets the server send as much of all as HTTP/2 can say.
+/// Requests a body on each stream, with the largest windows that HTTP/2 allows.
 pub(super) fn ask(stream: &mut TcpStream) {
     let window = 0x7fff_ffff_u32;
     let settings = frame(4, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat());

@@ -18,7 +18,7 @@ stories!("http3_browser":
 const PAGE: &str = r#"<!doctype html><title>A page</title><link rel="icon" href="data:,"><link rel="stylesheet" href="/style.css">
 <p>Text</p><img src="/picture.svg"><script src="/script.js"></script>"#;
 
-/// What the page is made of: path, type, content.
+/// Files of the page: path, type, content.
 const FILES: [(&str, &str, &str); 4] = [
     ("/", "text/html", PAGE),
     ("/style.css", "text/css", "p { color: rgb(1, 2, 3) }"),
@@ -37,7 +37,7 @@ const IS_WHOLE: &str = "document.readyState === 'complete' && document.title ===
 const PROTOCOLS: &str = "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')] \
     .map((entry) => entry.nextHopProtocol)";
 
-/// A server with the page. What it sends may be asked for again.
+/// A server with the page. `no-store` makes the browser request it each time.
 fn server(lab: &Loopback) -> TestHttpServer {
     TestHttpServer::start(lab.server(1), |request, stream| {
         let path = request.line.split(' ').nth(1);
@@ -52,7 +52,7 @@ fn server(lab: &Loopback) -> TestHttpServer {
     })
 }
 
-/// convey with the page behind it, an access log, and a browser that knows the site.
+/// convey with the page behind it, an access log, and a browser for the site.
 fn setup(lab: &Loopback, http3: BrowserHttp3) -> (BalancerProcess, Browser) {
     let certificate = TestAuthority::new("The authority").issue(&["site.example"]);
     certificate.save(lab.directory(), "site");
@@ -79,7 +79,7 @@ fn a_page_and_all_its_parts_come_over_one_connection() {
     // It sends as it receives.
     let sent = "fetch('/', { method: 'POST', body: 'x'.repeat(200000) }).then((answer) => answer.status)";
     assert_eq!(browser.evaluate(sent), 200);
-    // convey says the same of each.
+    // The access log has the same version, status and SNI for each request.
     let lines = wait_for("a line for each", || {
         let text = fs::read_to_string(lab.directory().join("access.log")).ok()?;
         let lines: Option<Vec<Value>> = text.lines().map(|line| serde_json::from_str(line).ok()).collect();

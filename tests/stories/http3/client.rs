@@ -101,7 +101,7 @@ impl Client {
         self.send.clone().send_request(request).await
     }
 
-    /// Asks for a page.
+    /// Requests a page.
     pub(crate) async fn get(&self, path: &str) -> Answer {
         self.ask(Request::get(uri(path)), b"", None).await
     }

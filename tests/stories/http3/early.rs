@@ -82,7 +82,7 @@ fn nothing_comes_early_unless_the_operator_says_so() {
     wait_for("requests", || (balancer.stat("/frontends/web/requests/total") == 11).then_some(()));
 }
 
-/// Who records the first packets and sends them again gets nothing done twice: the session is in no store any more.
+/// A replay of the recorded first packets has no effect: the session is in no store any more.
 fn a_ticket_is_good_for_one_early_request() {
     let lab = Loopback::new();
     let authority = authority(&lab);
@@ -90,7 +90,7 @@ fn a_ticket_is_good_for_one_early_request() {
     let _balancer = BalancerProcess::start(&lab, &site(&lab, "early_data = true"));
     block_on(async {
         let clients = Clients::trusting(&authority);
-        // What the clients send is recorded on the way.
+        // The recorder keeps the clients' packets on the way.
         let recorder = super::recorder::Recorder::before(lab.vip()).await;
         let (early, accepted) = return_early(&clients, recorder.addr()).await;
         recorder.forget();
@@ -100,7 +100,7 @@ fn a_ticket_is_good_for_one_early_request() {
         assert!(accepted.await);
         early.connection.close(0x100_u32.into(), b"");
         recorder.replay().await;
-        // What the replay could have brought has come before this.
+        // Requests of the replay would have arrived before this one.
         assert_eq!(clients.connect(lab.vip()).await.get("/last").await.status, 200);
     });
     let once = server.seen().iter().filter(|seen| seen.line.contains("/once")).count();

@@ -1,4 +1,4 @@
-//! Clients that mean no good, or are too many.
+//! Malicious clients, or too many of them.
 
 use std::time::Duration;
 

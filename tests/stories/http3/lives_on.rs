@@ -29,7 +29,7 @@ stories!("http3_lives_on":
     restart_serves_tcp_at_once_and_http3_when_the_old_process_has_drained,
 );
 
-/// A server that answers `/slow` only when it is told to, and the rest at once.
+/// A server that answers `/slow` only after a message on the channel, and all else at once.
 fn slow_server(lab: &Loopback) -> (TestHttpServer, Sender<()>) {
     let (release, released) = channel();
     let released = Mutex::new(released);
@@ -155,7 +155,7 @@ fn copied_packet_from_a_denied_address_ends_no_connection() {
             until(|| server.seen().len() > n).await;
             forger.copy_from(Some((lab.ip(77), 0).into()));
         }
-        // convey looks at the address, and counts bytes, each second.
+        // convey checks the address, and counts bytes, each second.
         let counted = || balancer.stat("/frontends/web/bytes_rx").as_u64().unwrap();
         let before = counted();
         until(|| counted() > before).await;
@@ -231,7 +231,7 @@ fn it_is_switched_on_and_off_by_a_reload() {
                     break;
                 }
             }
-            // What is open goes on.
+            // Open requests continue.
             release.send(()).unwrap();
             assert_eq!(read(&mut slow).await.unwrap().text(), "done");
             drop(client);
@@ -299,7 +299,8 @@ fn a_convey_that_stops_lets_requests_end_and_takes_no_more() {
     assert!(balancer.log().contains("stopped: every connection had ended"), "{}", balancer.log());
 }
 
-/// What it names, and what comes behind that, clients may send again: it must not be served as well.
+/// Clients may repeat the request in GOAWAY and later ones elsewhere, so convey must not serve them
+/// as well.
 fn a_farewell_names_the_first_request_that_is_not_taken() {
     let lab = Loopback::new();
     let authority = authority(&lab);

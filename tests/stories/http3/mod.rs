@@ -35,7 +35,7 @@ fn unchecked_site(lab: &Loopback) -> Setup {
     with(lab, "", "").health("kind = \"none\"").server("a", lab.server(1), "")
 }
 
-/// The same without a server, and with these lines of its own.
+/// Setup without a server, with these lines for the frontend and for TLS.
 fn with(lab: &Loopback, lines: &str, of_tls: &str) -> Setup {
     let at = lab.directory().display();
     Setup::new(lab).frontend(&format!(

@@ -52,7 +52,7 @@ impl Recorder {
         self.addr
     }
 
-    /// From now on clients hear nothing.
+    /// Drops all packets to clients from now on.
     pub(crate) fn be_mute(&self) {
         self.is_mute.store(true, Ordering::Relaxed);
     }

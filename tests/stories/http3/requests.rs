@@ -1,4 +1,4 @@
-//! What clients of HTTP/3 ask for, and get.
+//! Requests of HTTP/3 clients, and their responses.
 
 use std::io::Write;
 use std::time::Duration;
@@ -52,7 +52,7 @@ fn streams_are_requests_and_servers_see_who_asks() {
             (answer.status, answer.text(), &answer.fields["content-length"]),
             (200, "", &HeaderValue::from_static("11"))
         );
-        // What HTTP/1.1 could not say, no server gets.
+        // A request that HTTP/1.1 cannot express reaches no server.
         assert_eq!(client.get("/a/../b").await.status, 400);
     });
     let seen = server.seen();
@@ -106,7 +106,7 @@ fn bodies_of_all_lengths_arrive_in_both_directions() {
     let lab = Loopback::new();
     let authority = authority(&lab);
     let _server = TestHttpServer::start(lab.server(1), |request, stream| {
-        // Framed as its target says.
+        // The target selects the framing of the response.
         if request.line.contains("chunked") {
             write!(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
             for part in request.body.chunks(5_000) {
@@ -154,7 +154,7 @@ fn a_call_of_grpc_streams_both_ways_and_ends_with_its_status() {
         let mut call = client.begin(request).await.unwrap();
         call.recv_response().await.unwrap();
         for word in ["one", "two", "three"] {
-            // Each message is answered before the next is said.
+            // Each message is answered before the next one is sent.
             call.send_data(Bytes::from_static(word.as_bytes())).await.unwrap();
             let mut heard = call.recv_data().await.unwrap().unwrap();
             let heard = bytes::Buf::copy_to_bytes(&mut heard, word.len());
@@ -185,7 +185,7 @@ fn clients_over_tcp_are_told_of_it() {
     for version in ["--http1.1", "--http2"] {
         assert!(asked(version).to_lowercase().contains(&offer), "{version}");
     }
-    // An operator may say otherwise.
+    // An operator may remove the field.
     balancer.save(&with(&lab, "[frontends.web.headers]\nresponse = { remove = [\"Alt-Svc\"] }", "").server(
         "a",
         lab.server(1),
@@ -245,7 +245,7 @@ fn files_are_served_over_it() {
     let large: Vec<u8> = (0..2_000_000_usize).map(|n| (n % 253) as u8).collect();
     std::fs::write(root.join("large"), &large).unwrap();
     std::fs::write(root.join("small.txt"), "small").unwrap();
-    // Files have no health to ask for.
+    // Backends with files have no health checks.
     let setup = with(&lab, "", "").to_string();
     let (before, after) = setup.split_once("[backends.pool").unwrap();
     let after = after.split_once("[timeouts]").unwrap().1;
@@ -262,7 +262,7 @@ fn files_are_served_over_it() {
             client.ask(Request::get(uri("/large")).header("range", "bytes=1000000-1000009"), b"", None).await;
         assert_eq!((part.status, &part.body[..]), (206, &large[1_000_000..1_000_010]));
         assert_eq!(client.get("/nothing").await.status, 404);
-        // Who reads slowly gets all of it, too.
+        // A slow reader gets the whole file, too.
         let mut call = client.begin(Request::get(uri("/large")).body(()).unwrap()).await.unwrap();
         call.finish().await.unwrap();
         tokio::time::sleep(Duration::from_millis(300)).await;

@@ -40,12 +40,12 @@ pub(super) fn a_server_of_http2_that_has_done_nothing_is_asked_anew() {
     let got = Client::new(lab.vip()).send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
     assert_eq!(got.status, 200, "{}", got.head);
     assert_eq!(CONNECTIONS.load(Ordering::Relaxed), 2);
-    // A client of HTTP/1.0 need not say whom it asks.
+    // A client of HTTP/1.0 need not send `Host`.
     assert_eq!(Client::new(lab.vip()).send("GET / HTTP/1.0\r\n\r\n").status, 200);
     assert_eq!(balancer.stat("/frontends/web/requests/answered/server_reset"), 0);
 }
 
-/// Says that it takes no stream, once it was asked.
+/// Refuses all streams, after the first request.
 fn refuse(mut stream: std::net::TcpStream) -> io::Result<()> {
     stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0])?;
     sleep(Duration::from_millis(200));

@@ -1,5 +1,5 @@
-//! Mode http between servers and clients that fail: what the client gets, whether another server is asked, and what is counted. The
-//! guide's table of faults has the same rows.
+//! Failing servers and clients in mode http: the client's response, retries on another server, and
+//! counters. The guide's table of faults has the same rows.
 
 mod clients;
 pub(super) mod one_end;
@@ -53,7 +53,7 @@ stories!("http_faults":
 /// How a server fails, once it has the head of a request.
 type Fault = fn(TcpStream) -> io::Result<()>;
 
-/// Two servers that fail alike, and how often they were asked.
+/// Two servers with the same fault, and the number of their requests.
 struct Failing {
     lab: Loopback,
     balancer: BalancerProcess,
@@ -82,7 +82,8 @@ impl Failing {
         Failing { lab, balancer, asked, _servers: servers.into() }
     }
 
-    /// Asks as clients of both versions do. Holds what they get against this outcome, and how often servers were asked for each.
+    /// Sends a request by each HTTP version. Checks the outcome, and the number of attempts at
+    /// servers.
     fn expect(&self, method: &str, outcome: &Outcome, asked: usize) {
         for version in [Version::Http1, Version::Http2] {
             let before = self.asked.load(Ordering::Relaxed);

@@ -73,7 +73,7 @@ pub(super) fn upload_that_its_server_does_not_read_ends_with_its_client() {
     });
 }
 
-/// Has clients of both versions ask for a page and read nothing of it, until its server has reset
+/// Lets clients of both versions request a page and read nothing of it, until its server has reset
 /// it.
 fn ask_and_read_nothing(lab: &Loopback, protocol: &str) {
     let setup = Setup::new(lab).frontend(HTTP).backend(&format!("protocol = \"{protocol}\""));

@@ -1,4 +1,4 @@
-//! What a client gets, whatever it speaks.
+//! Outcome for a client, whatever its HTTP version.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -14,17 +14,17 @@ use super::super::http2::client::Client;
 /// A large body.
 pub(super) const LARGE: usize = 2 << 20;
 
-/// What a client speaks.
+/// HTTP version of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
     Http1,
     Http2,
 }
 
-/// What it gets.
+/// Outcome that a client sees.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// A status with which convey says that something is wrong.
+    /// Status of an error response of convey.
     Status(u16),
     /// 200 with this body.
     Body(String),
@@ -32,7 +32,7 @@ pub(super) enum Outcome {
     BrokenOff,
 }
 
-/// Asks for a page with this method; `POST` has a body.
+/// Requests a page with this method; `POST` has a body.
 pub(super) fn ask(to: SocketAddr, version: Version, method: &str) -> Outcome {
     match version {
         Version::Http1 => over_http1(to, method),

@@ -1,4 +1,4 @@
-//! What the annotations of a Service say of its servers.
+//! Annotations of a Service, which configure its servers.
 
 use std::collections::BTreeSet;
 

@@ -22,7 +22,8 @@ const API: u8 = 100;
 const PORT: u16 = 6443;
 /// Where pods of a Deployment are, each of which is answered.
 const PODS: &str = "10.98.0.0/16";
-/// Who sets the cluster up, and the service account that `rbac.yaml` makes.
+/// Tokens of the administrator who sets the cluster up, and of the service account from
+/// `rbac.yaml`.
 const ADMIN: &str = "token-of-the-admin";
 pub(super) const CONVEY: &str = "token-of-convey";
 
@@ -36,7 +37,7 @@ pub(super) fn no_api_server() -> Option<String> {
     missing(&["kube-apiserver"])
 }
 
-/// The same of the controllers, too.
+/// Whether the API server or its controllers are missing.
 pub(super) fn no_controllers() -> Option<String> {
     missing(&["kube-apiserver", "kube-controller-manager", "kwok"])
 }
@@ -55,7 +56,8 @@ impl Cluster {
         Cluster { directory, etcd }
     }
 
-    /// A convey that goes by this cluster, its frontend with these lines, and clients that ask so.
+    /// A convey with servers from this cluster and these lines for its frontend, and clients that
+    /// send requests with `ask`.
     pub(super) fn balance(&self, lab: &Loopback, frontend: &str, ask: Ask) -> (BalancerProcess, Vec<Load>) {
         let lines = format!(
             "service = \"shop/web\"\nport = \"http\"\nkubeconfig = \"{}\"\n",
@@ -103,7 +105,7 @@ impl Cluster {
         assert!(matches!(&*status, "201" | "409"), "{status}: {object}");
     }
 
-    /// Has two slices say that these pods are there.
+    /// Publishes these pods in two slices.
     pub(super) fn publish(&self, pods: &[(u8, TcpServer)], ends: Option<u8>) {
         let condition = |pod: u8| if ends == Some(pod) { Terminating } else { Ready };
         let all: Vec<Value> =
@@ -147,7 +149,7 @@ impl Cluster {
         [quietly(&mut controllers, &log("controllers.log")), quietly(&mut kwok, &log("kwok.log"))]
     }
 
-    /// Has a Deployment say that there are so many pods of this release, and waits until there are no others.
+    /// Rolls out so many pods of this release by a Deployment, and waits until there are no others.
     ///
     /// Returns their names.
     pub(super) fn roll_out(&self, release: &str, replicas: usize) -> BTreeSet<String> {
@@ -170,7 +172,7 @@ impl Cluster {
         list["items"].as_array().cloned().unwrap_or_default()
     }
 
-    /// Creates an object, or changes what this says of it.
+    /// Creates an object, or applies these fields to it.
     fn apply(&self, path: &str, object: &Value) {
         let status =
             self.send("PATCH", &format!("{path}?fieldManager=story&force=true"), &object.to_string());
@@ -212,7 +214,7 @@ impl Cluster {
         run(command.args(more).arg(url)).stdout
     }
 
-    /// What `kubectl` would have in `~/.kube/config`.
+    /// A kubeconfig file, as in `~/.kube/config`.
     fn kubeconfig_of(&self, token: &str) -> PathBuf {
         let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: lab\nclusters:\n- name: lab\n  cluster:\n    server: https://{}:{PORT}\n    \

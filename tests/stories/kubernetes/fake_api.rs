@@ -1,4 +1,5 @@
-//! A small API server: it knows one Service of one namespace and its EndpointSlices, lists slices in pages of two, and has both watched.
+//! A small API server with one Service of one namespace and its EndpointSlices. It lists slices in
+//! pages of two, and supports watches of both.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +13,7 @@ use convey_testkit::{Loopback, TcpServer, TestAuthority, TestCertificate};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
-/// Who may ask at first.
+/// Token that is valid at first.
 pub(super) const TOKEN: &str = "a-token-of-a-service-account";
 /// Where slices are.
 const PATH: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
@@ -20,7 +21,7 @@ const PATH: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
 const SERVICES: &str = "/api/v1/namespaces/shop/services";
 /// Slices of one answer of a list.
 const PAGE: usize = 2;
-/// What slices and Services are called by those who ask, and in answers.
+/// Resource names of slices and Services, in requests and in answers.
 const SLICES_AND_SERVICES: [&str; 2] = ["endpointslices.discovery.k8s.io", "services"];
 
 /// The API server. Dropping it closes its listening socket and all watches.
@@ -31,7 +32,7 @@ pub(super) struct FakeApi {
     server: Option<TcpServer>,
 }
 
-/// What is kept while no API server runs.
+/// State that is kept while no API server runs.
 #[derive(Default)]
 struct Cluster {
     state: Mutex<State>,
@@ -41,7 +42,7 @@ struct Cluster {
 #[derive(Default)]
 struct State {
     slices: BTreeMap<String, Value>,
-    /// Of the last change.
+    /// Version of the last change.
     version: u64,
     /// Each change with its version: its type and the slice.
     events: Vec<(u64, &'static str, Value)>,
@@ -107,7 +108,7 @@ impl FakeApi {
         self.begin_life(false);
     }
 
-    /// Ends the watches that there are as if their time was over: whoever watches goes on with the next one.
+    /// Ends the open watches as if their time was over: watchers continue with a new one.
     pub(super) fn end_watches_in_order(&self) {
         self.begin_life(true);
     }
@@ -143,7 +144,7 @@ impl FakeApi {
         self.cluster.state().is_refusing = is_refusing;
     }
 
-    /// The same of watches alone.
+    /// Sets whether watches are refused, while lists are answered.
     pub(super) fn refuse_watches(&self, is_refusing: bool) {
         self.cluster.state().is_refusing_watches = is_refusing;
     }
@@ -189,7 +190,7 @@ impl FakeApi {
         self.cluster.changed.notify_all();
     }
 
-    /// A file that says where it is and who may ask.
+    /// A kubeconfig file with the address and a token.
     pub(super) fn kubeconfig(&self, lab: &Loopback) -> PathBuf {
         let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: lab\n\
@@ -297,7 +298,8 @@ impl Cluster {
         })
     }
 
-    /// Tells of each change of the Service after this one. Returns whether it has ended in order, as [`Cluster::watch`].
+    /// Sends each change of the Service after this version. Returns whether the watch has ended in
+    /// order, as [`Cluster::watch`].
     fn watch_service(&self, stream: &mut impl Write, mut told: u64) -> io::Result<bool> {
         begin_watch(stream)?;
         let mut state = self.state();
@@ -365,7 +367,7 @@ fn begin_watch(stream: &mut impl Write) -> io::Result<()> {
     write!(stream, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
 }
 
-/// Says that there is no more, if it ends in order. Returns whether it does.
+/// Ends the response, if the watch ends in order. Returns whether it does.
 fn end_watch(stream: &mut impl Write, in_order: bool) -> io::Result<bool> {
     if in_order {
         stream.write_all(b"0\r\n\r\n")?;

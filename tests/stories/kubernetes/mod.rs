@@ -163,7 +163,7 @@ fn an_api_server_that_is_gone_changes_nothing_and_that_is_told_once() {
     let _servers = [("a", 1), ("b", 2)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
     api.apply("web-1", &[endpoint("web-a", lab.server(1), Ready)]);
     let balancer = BalancerProcess::start(&lab, &setup(&lab, &api));
-    // One that begins later would not be cut.
+    // A watch that begins later would not be cut.
     wait_for("the watch", || (api.watches() == 1).then_some(()));
 
     api.go_away();
@@ -181,7 +181,7 @@ fn an_api_server_that_is_gone_changes_nothing_and_that_is_told_once() {
         "{status:?}"
     );
 
-    // What happens meanwhile is found when it is back.
+    // convey detects changes during the outage once the API server is back.
     api.apply("web-1", &[endpoint("web-b", lab.server(2), Ready)]);
     api.come_back();
     balancer.wait_for_log("kubernetes shop/web:http is watched again: 1 server; + web-b");

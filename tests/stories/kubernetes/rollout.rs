@@ -1,4 +1,4 @@
-//! All pods of a Service are replaced, one after the other, while clients ask.
+//! Rollout: all pods of a Service are replaced, one after the other, while clients send requests.
 
 use std::any::Any;
 use std::net::SocketAddr;
@@ -26,12 +26,12 @@ pub(super) fn all_pods_are_replaced_under_load_and_no_request_fails() {
     replace_all("mode = \"http\"\n", on_kept_connections, on_a_kept_connection);
 }
 
-/// An [`Ask`] that keeps nothing.
+/// An [`Ask`] that keeps no connection.
 pub(super) fn on_a_new_connection(_: &mut Option<Client>, vip: SocketAddr) -> u16 {
     ask(vip, "/").map_or(0, |(status, _)| status)
 }
 
-/// An [`Ask`] on one connection of HTTP.
+/// An [`Ask`] on one HTTP connection.
 pub(super) fn on_a_kept_connection(kept: &mut Option<Client>, vip: SocketAddr) -> u16 {
     let head = kept.get_or_insert_with(|| Client::new(vip)).get("shop.example", "/").head;
     // After `max_requests`.
@@ -54,10 +54,10 @@ pub(super) fn on_kept_connections(name: &'static str, addr: SocketAddr) -> Box<d
     Box::new(TestHttpServer::named(name, addr))
 }
 
-/// Asks with what it may keep between requests, and returns the status of the answer.
+/// Sends a request, perhaps on a kept connection, and returns the status of the answer.
 pub(super) type Ask = fn(&mut Option<Client>, SocketAddr) -> u16;
 
-/// What is asked for over and over, and whether it was answered.
+/// Requests over and over, with a count of failures.
 pub(super) struct Load {
     stop: Arc<AtomicBool>,
     asked: Arc<AtomicUsize>,
@@ -88,7 +88,7 @@ impl Load {
         });
     }
 
-    /// How much was asked, and how much of it failed.
+    /// Number of requests, and number of failures.
     pub(super) fn end(all: Vec<Load>) -> (usize, usize) {
         all.iter().for_each(|load| load.stop.store(true, Ordering::Relaxed));
         all.into_iter().fold((0, 0), |(asked, failed), load| {

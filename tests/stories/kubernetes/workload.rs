@@ -1,4 +1,5 @@
-//! A Deployment whose pods and slices the controllers of a real cluster make. All pods have one program, and say they are ready at once.
+//! A Deployment whose pods and slices the controllers of a real cluster make. All pods run one
+//! program, and become ready at once.
 
 use std::net::SocketAddr;
 use std::thread;

@@ -28,7 +28,7 @@ const PASSING: [&str; 5] = ["since", "loaded", "last_reload", "started", "reason
 pub(super) struct Seen(BTreeMap<String, String>);
 
 impl Seen {
-    /// Looks at a process once its servers are as their checks find them.
+    /// Records the state of a process once its servers are as their checks find them.
     pub(super) fn of(balancer: &BalancerProcess, choices: &Choices, authority: &TestAuthority) -> Seen {
         wait_until_settled(balancer, choices);
         let mut seen = BTreeMap::new();

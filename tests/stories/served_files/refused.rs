@@ -1,4 +1,4 @@
-//! What is not served.
+//! Files that are not served.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -62,7 +62,7 @@ pub(super) fn files_are_whole_within_tls_over_both_versions() {
         let at = several.windows(part.len()).position(|bytes| bytes == part.as_bytes()).unwrap() + part.len();
         assert!(several[at..].starts_with(&large[100_000..=200_000]), "{version}");
     }
-    // One that stays is told where a file ends, and goes on.
+    // On a connection that stays open, each response has its length, and the next one follows.
     let config = TlsSettings::trusting(&authority).client();
     let mut client = Client(TlsClient::connect(vip, "site.example", &config).unwrap());
     for _ in 0..3 {

@@ -55,7 +55,7 @@ fn nothing_is_smuggled_to(kind: Kind) {
             None => over_http2(&HTTP2[n - HTTP1.len()], n),
         };
         send(lab.vip(), &bytes);
-        // What a server might have waiting for the next client.
+        // Reveals bytes that a server might have left for the next client.
         let path = format!("/clean-{n}.");
         let (status, body) = ask(lab.vip(), &path).unwrap();
         match kind {
@@ -63,7 +63,7 @@ fn nothing_is_smuggled_to(kind: Kind) {
             _ => assert_eq!((status, body.trim()), (200, &*path), "{}", shapes[n].0),
         }
     }
-    // The head of these is with the server before convey can know.
+    // The server has the head of these requests before convey can detect the fault.
     for (n, chunks) in CHUNKS.iter().enumerate() {
         let head = format!("POST /chunks-{n}. HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
         send(
@@ -94,7 +94,7 @@ fn nothing_is_smuggled_to(kind: Kind) {
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
 }
 
-/// What `{s}`, `{m}`, `{len}` and `{hex}` stand for: the path, the marked request, and its length.
+/// Fills in `{s}`, `{m}`, `{len}` and `{hex}`: the path, the marked request, and its length.
 fn over_http1(shape: &str, n: usize) -> Vec<u8> {
     let marked = marked(n);
     let (len, hex) = (marked.len().to_string(), format!("{:x}", marked.len()));

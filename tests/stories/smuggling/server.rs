@@ -63,7 +63,7 @@ impl RealServer {
         RealServer { log, _process: process }
     }
 
-    /// What it has logged so far.
+    /// Its log so far.
     pub(super) fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap()).into_owned()
     }

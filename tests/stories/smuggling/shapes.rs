@@ -1,6 +1,7 @@
-//! The shapes: what is known to have been smuggled past some proxy, and what looks like it and is in order.
+//! Shapes of requests: some are known to have been smuggled past a proxy, others look similar and
+//! are valid.
 
-/// What the server may see.
+/// Requests that the server may see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sees {
     /// Neither request: convey refuses the first, and reads nothing behind it.
@@ -26,7 +27,7 @@ pub(super) const HTTP1: [(&str, Sees); 68] = [
     ("POST {s} HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\nContent_Length: 0\r\n\r\n{m}", Shape),
     ("POST {s} HTTP/1.1\r\nHost: a\r\nConnection: content-length\r\nContent-Length: {len}\r\n\r\n{m}", Shape),
     ("POST {s} HTTP/1.1\r\nHost: a\r\nConnection: transfer-encoding\r\nTransfer-Encoding: chunked\r\n\r\n{hex}\r\n{m}\r\n0\r\n\r\n", Shape),
-    // Encodings that one side does not know, or takes for another.
+    // Encodings that one side ignores, or mistakes for another.
     ("POST {s} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n{m}", Nothing),
     ("POST {s} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity, chunked\r\n\r\n0\r\n\r\n{m}", Nothing),
     ("POST {s} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n{m}", Nothing),
@@ -103,7 +104,8 @@ pub(super) const CHUNKS: [&str; 14] = [
     "5\r\r\nhello\r\n0\r\n\r\n", "\r\n0\r\n\r\n", "0\r\nContent-Length: 50\r\n\r\n", "0\r\nTransfer-Encoding: chunked\r\n\r\n",
 ];
 
-/// One of HTTP/2: a `POST` of the path whose body is the marked request, with these fields beside or instead.
+/// An HTTP/2 shape: a `POST` of the path whose body is the marked request, with these fields in
+/// addition or instead.
 pub(super) struct Http2Shape {
     pub(super) name: &'static str,
     pub(super) fields: &'static [(&'static str, &'static str)],

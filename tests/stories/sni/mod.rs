@@ -55,7 +55,7 @@ fn long(data: &[u8]) -> Vec<u8> {
     [&(data.len() as u16).to_be_bytes()[..], data].concat()
 }
 
-/// A server that sends its name once it has heard something, and then what it has heard.
+/// A server that sends its name after the first bytes that it receives, and then echoes all bytes.
 fn named(name: &'static str, addr: SocketAddr) -> TcpServer {
     TcpServer::start(addr, move |mut stream| {
         let (mut buffer, mut has_heard) = (vec![0; 65_536], false);
@@ -72,7 +72,7 @@ fn named(name: &'static str, addr: SocketAddr) -> TcpServer {
     })
 }
 
-/// What a server says first, and that it got these bytes and nothing else.
+/// The server's name. Checks that the server got these bytes and nothing else.
 fn answered(stream: &mut TcpStream, bytes: &[u8]) -> String {
     let mut said = vec![0; 4 + bytes.len()];
     stream.read_exact(&mut said).unwrap();
@@ -80,14 +80,15 @@ fn answered(stream: &mut TcpStream, bytes: &[u8]) -> String {
     String::from_utf8_lossy(&said[..4]).into_owned()
 }
 
-/// Who serves a client that begins like this.
+/// Name of the server for a client that begins with these bytes.
 fn who(lab: &Loopback, bytes: &[u8]) -> String {
     let mut stream = connect(lab.vip());
     stream.write_all(bytes).unwrap();
     answered(&mut stream, bytes)
 }
 
-/// The servers `pool`, `apis`, `http` and `glob`, which say so; the routes are lines of the frontend, whose own backend is `pool`.
+/// The servers `pool`, `apis`, `http` and `glob`, which return their names. The routes are lines of
+/// the frontend, whose own backend is `pool`.
 fn four(lab: &Loopback, routes: &str) -> ([TcpServer; 4], Setup) {
     let servers = [("pool", 1), ("apis", 2), ("http", 3), ("glob", 4)];
     let mut setup = Setup::new(lab).frontend(routes).server("a", lab.server(1), "");
@@ -112,7 +113,7 @@ const ROUTES: &str = r#"
     backend = "glob"
 "#;
 
-/// The same frontend, which has no backend of its own.
+/// This frontend without a backend of its own.
 fn without_backend(setup: &Setup) -> String {
     setup.to_string().replacen("backend = \"pool\"\n", "", 1)
 }
@@ -183,7 +184,7 @@ fn a_hello_byte_by_byte_or_in_many_records_is_routed_as_a_whole_one() {
     assert_eq!(answered(&mut slow, &whole), "http");
     let in_records: Vec<u8> = whole[5..].chunks(7).flat_map(record).collect();
     assert_eq!(who(&lab, &in_records), "http");
-    // As large as it may be, with more behind it than convey looks at.
+    // As large as allowed, with more behind it than convey reads.
     let alpn: Vec<&str> = vec!["a-protocol-that-nobody-speaks"; 500];
     let large = [hello("api.example", &alpn), vec![23; 20_000]].concat();
     assert!(large.len() > 35_000);
@@ -211,7 +212,8 @@ fn what_no_route_takes_is_refused_with_a_reason_where_there_is_no_backend_for_it
     let mut plain = connect(lab.vip());
     plain.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     assert!(was_reset(&mut plain), "it does not speak TLS");
-    // A name with a NUL is an illegal parameter, an empty record unexpected; what ends too early gets no word.
+    // A name with a NUL is an illegal parameter, an empty record unexpected; a truncated hello gets
+    // no alert.
     assert_eq!(alert(&hello("api.example\0.evil", &[])), [47]);
     assert_eq!(alert(&[record(&[1, 0]), record(b"")].concat()), [10]);
     let mut cut = connect(lab.vip());
@@ -221,7 +223,7 @@ fn what_no_route_takes_is_refused_with_a_reason_where_there_is_no_backend_for_it
     for (reason, count) in [("no_route", 2), ("not_tls", 1), ("hello_invalid", 3)] {
         balancer.wait_for_stat(&format!("/frontends/web/ended/{reason}"), count);
     }
-    // Who only looks whether somebody listens is no fault.
+    // A connection that is closed at once, as a port check does, is no fault.
     drop(connect(lab.vip()));
     balancer.wait_for_stat("/current_connections", 0);
     let ended = balancer.stat("/frontends/web/ended");
@@ -396,7 +398,7 @@ fn operators_see_names_and_routes() {
     assert!(refused.code == Some(3) && refused.stdout.contains("is refused: no_route"), "{refused:?}");
 }
 
-/// Those of clients that never finish.
+/// Tests of clients that never finish.
 pub(crate) fn limits() -> Vec<libtest_mimic::Trial> {
     limits::stories()
 }

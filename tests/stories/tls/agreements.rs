@@ -49,7 +49,7 @@ fn host_of_another_certificate_is_misdirected() {
     };
     assert_eq!([status("other.example"), status("third.example")], ["421 2", "200 2"]);
     balancer.wait_for_stat("/frontends/web/requests/answered/misdirected", 2);
-    // A client without SNI may ask for any host.
+    // A client without SNI may request any host.
     let by_address = format!("https://{vip}/");
     let said =
         curl(&["-k", "-H", "Host: other.example", "-o", "/dev/null", "-w", "%{http_code}", &by_address]);

@@ -59,7 +59,8 @@ fn a_client_gets_the_certificate_of_the_name_that_it_asks_for() {
     ] {
         assert!(shown(name) == certificates[expected], "{name}");
     }
-    // A wildcard stands for one label, and nobody has these: the first one is for them, which clients do not believe.
+    // A wildcard covers one label, and no certificate has these names: clients get the first
+    // certificate, and refuse it.
     for name in ["a.b.wild.example", "wild.example", "elsewhere.test"] {
         let error = TlsClient::connect(lab.vip(), name, &config).map(drop).unwrap_err().to_string();
         assert!(error.contains("not valid for name"), "{name}: {error}");
@@ -163,7 +164,7 @@ fn a_broken_pair_of_a_folder_is_refused_alone_and_the_old_one_stays() {
     // A start would not take them.
     let check = run(binary().arg("check").arg("--config").arg(lab.directory().join("config.toml")));
     assert!(check.code != Some(0) && check.stderr.contains("it has no certificate"), "{}", check.stderr);
-    // Mended, nothing is told any more.
+    // Once it is fixed, no error is reported any more.
     let mended = issue("a");
     fs::remove_file(folder.join("c.pem")).unwrap();
     wait_for("the mended one", || (shown("a") == mended).then_some(()));

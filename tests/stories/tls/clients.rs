@@ -26,11 +26,11 @@ fn a_client_without_the_right_certificate_is_refused() {
     assert_eq!(client.get("site.example", "/").status, 200);
     assert_eq!(server.seen()[0].field("x-ssl-client-dn"), Some("CN=alice"));
     let stranger = TestAuthority::new("Another authority").issue_to_client("mallory");
-    // One of a server is for no client.
+    // A server's certificate is not valid for a client.
     let of_server = authority.issue(&["alice"]);
     for settings in [trusting(), trusting().showing(stranger), trusting().showing(of_server)] {
         let config = settings.client();
-        // With TLS 1.3 the client hears of it only after its own side of the handshake.
+        // With TLS 1.3 the client gets the alert only after its own side of the handshake.
         let refused = TlsClient::connect(lab.vip(), "site.example", &config)
             .and_then(|mut client| client.read(&mut [0]).map(drop));
         let refused = refused.unwrap_err().to_string();

@@ -30,7 +30,7 @@ pub(crate) fn https(lab: &Loopback, lines: &str) -> Setup {
     Setup::new(lab).frontend(&tls).server("a", lab.server(1), "")
 }
 
-/// The same in mode `proxy`.
+/// Setup of TLS in mode `proxy`.
 fn within_tls(lab: &Loopback, lines: &str) -> Setup {
     Setup::new(lab).frontend(&tls(lab.directory(), lines)).server("a", lab.server(1), "")
 }

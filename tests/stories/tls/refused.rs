@@ -1,4 +1,4 @@
-//! What convey does not agree to, and what a client may cost.
+//! TLS handshakes that convey refuses, and limits on their cost.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -20,7 +20,7 @@ stories!("tls_refused":
     a_source_has_so_many_handshakes_at_once,
 );
 
-/// What `openssl s_client` says with these arguments, once it has sent this.
+/// Output of `openssl s_client` with these arguments and this input.
 fn openssl(lab: &Loopback, arguments: &[&str], input: &str) -> String {
     let mut command = Command::new("openssl");
     command.args(["s_client", "-connect", &lab.vip().to_string(), "-servername", "site.example"]);
@@ -125,7 +125,7 @@ fn a_client_that_is_silent_or_slow_is_given_up_and_takes_little_memory() {
     assert!(each < 40 << 10, "{each} bytes each");
     balancer.wait_for_stat("/frontends/web/ended/tls_handshake_timeout", CLIENTS);
     assert!(slow.iter_mut().all(was_reset));
-    // Whoever has shaken hands has the time of the frontend.
+    // After the handshake, the client has the frontend's timeouts.
     assert_eq!(client.get("site.example", "/").status, 200);
 }
 

@@ -25,7 +25,7 @@ fn to_tls(lab: &Loopback, mode: &str, lines: &str) -> Setup {
     Setup::new(lab).frontend(&format!("mode = \"{mode}\"")).backend(&tls).server("a", lab.server(1), "")
 }
 
-/// nginx with a certificate for these names, which knows HTTP/2 where `options` say so.
+/// nginx with a certificate for these names, which supports HTTP/2 if `options` enable it.
 fn nginx(lab: &Loopback, authority: &TestAuthority, names: &[&str], options: &str, lines: &str) -> Nginx {
     authority.issue(names).save(lab.directory(), "server");
     authority.save(lab.directory());

@@ -1,4 +1,4 @@
-//! What is served within TLS.
+//! Services within TLS.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -100,7 +100,8 @@ fn a_client_goes_on_with_its_session_on_any_core_and_after_a_reload() {
 fn bytes_of_any_protocol_are_relayed_within_tls_and_both_sides_may_end_first() {
     let lab = Loopback::new();
     let authority = authority(&lab);
-    // It says hello first, echoes what it hears, and says how much that was once the client has ended.
+    // The server sends "hello" first, echoes all bytes, and sends their number once the client has
+    // ended.
     let _server = TcpServer::start(lab.server(1), |mut stream| {
         stream.write_all(b"hello ")?;
         let mut heard = Vec::new();
