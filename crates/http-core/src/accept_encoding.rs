@@ -1,8 +1,8 @@
-//! Which content coding a client gets (RFC 9110, section 12.5.3).
+//! Content coding of a response (RFC 9110, section 12.5.3).
 
 use smallvec::SmallVec;
 
-/// How a body is compressed.
+/// Compression format of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContentCoding {
     /// RFC 8878.
@@ -14,7 +14,7 @@ pub enum ContentCoding {
 }
 
 impl ContentCoding {
-    /// All of them, the one first that is chosen among those that a client likes as much.
+    /// All codings. The first one wins among codings with the same weight for a client.
     pub const ALL: [ContentCoding; 3] = [ContentCoding::Zstd, ContentCoding::Brotli, ContentCoding::Gzip];
 
     /// Its name in `Content-Encoding`.
@@ -36,17 +36,18 @@ impl ContentCoding {
     }
 }
 
-/// The content codings that a client takes.
+/// Content codings that a client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AcceptedEncodings {
-    /// A weight in thousandths for each coding of [`ContentCoding::ALL`]; 0: not taken.
+    /// Weight in thousandths of each coding of [`ContentCoding::ALL`]; 0: not accepted.
     weights: [u16; 3],
-    /// The weight of the body as it is.
+    /// Weight of the uncompressed body.
     identity: u16,
 }
 
 impl AcceptedEncodings {
-    /// Reads the values of `Accept-Encoding`; none at all take the body as it is.
+    /// Reads the values of `Accept-Encoding`. Without any, the client accepts only the uncompressed
+    /// body.
     pub fn of<'a>(values: impl Iterator<Item = &'a [u8]>) -> AcceptedEncodings {
         let (mut named, mut identity, mut any) = ([None; 3], None, None);
         for element in values.flat_map(|value| value.split(|byte| *byte == b',')) {
@@ -66,18 +67,19 @@ impl AcceptedEncodings {
         }
         AcceptedEncodings {
             weights: named.map(|weight| weight.or(any).unwrap_or(0)),
-            // It is always taken unless it is refused. Not mentioned it is the least.
+            // The uncompressed body is always accepted unless it is refused. If it is not
+            // mentioned, it has the lowest weight.
             identity: identity.unwrap_or(0),
         }
     }
 
-    /// Those of `ours` that the client prefers at least as much as the uncompressed body: its
+    /// Codings of `ours` that the client prefers at least as much as the uncompressed body: its
     /// favourite first, equal weights in our order.
     pub fn best_of(&self, ours: &[ContentCoding]) -> impl Iterator<Item = ContentCoding> + use<> {
         let weight = |coding: &ContentCoding| self.weights[*coding as usize];
         let is_taken = |coding: &&ContentCoding| weight(coding) > 0 && weight(coding) >= self.identity;
         let mut taken: SmallVec<[ContentCoding; 3]> = ours.iter().filter(is_taken).copied().collect();
-        // Stable: equal ones stay in order.
+        // A stable sort keeps the order of equal weights.
         taken.sort_by_key(|coding| std::cmp::Reverse(weight(coding)));
         taken.into_iter()
     }

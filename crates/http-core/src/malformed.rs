@@ -1,22 +1,26 @@
-//! Why a message is refused.
+//! Reasons to refuse a message.
 
-/// A message that is not read: another program might read it differently, or it is more than a limit allows.
+/// Reason to refuse a message: another program might interpret it differently, or it exceeds a
+/// limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Malformed {
-    /// A line ends with LF alone, or CR stands without LF (RFC 9112, section 2.2).
+    /// A line ends with LF alone, or CR occurs without LF (RFC 9112, section 2.2).
     BareLineEnd,
-    /// The request line or the status line is none.
+    /// The request line or the status line is invalid.
     StartLine,
-    /// A version other than 1.0 and 1.1, or than the one agreed within TLS (ALPN, RFC 7301).
+    /// A version other than 1.0 and 1.1, or other than the one agreed within TLS (ALPN, RFC 7301).
     Version,
-    /// A field's name has other characters than those of a token, such as a space before the colon (RFC 9112, section 5.1).
+    /// A field's name has a character that is not allowed in a token, such as a space before the
+    /// colon (RFC 9112, section 5.1).
     FieldName,
-    /// A field's value has control characters, or goes on in the next line (RFC 9112, section 5.2).
+    /// A field's value has control characters, or continues on the next line (RFC 9112, section
+    /// 5.2).
     FieldValue,
-    /// A pseudo-header field stands there twice, is missing, unknown, or behind other fields, or the scheme is none of HTTP (RFC 9114,
-    /// section 4.3).
+    /// A pseudo-header field is duplicate, missing, unknown or after other fields, or the scheme is
+    /// not one of HTTP (RFC 9114, section 4.3).
     PseudoField,
-    /// A head of HTTP/3 that the library of HTTP/3 refuses: a name, a value or an encoding that is none (RFC 9114, section 4.1.2).
+    /// A head of HTTP/3 that the HTTP/3 library refuses: an invalid name, value or encoding (RFC
+    /// 9114, section 4.1.2).
     Http3Message,
     /// The head is longer than [`HeadLimits::bytes`](crate::HeadLimits::bytes).
     HeadTooLong,
@@ -24,11 +28,14 @@ pub enum Malformed {
     TooManyFields,
     /// The body is longer than a limit allows.
     BodyTooLong,
-    /// HTTP/1.1 without `Host`, more than one, or one that names no host (RFC 9112, section 3.2).
+    /// HTTP/1.1 without `Host`, with more than one, or with an invalid host (RFC 9112, section
+    /// 3.2).
     Host,
-    /// The target is no path, no URI of HTTP, or differs from `Host`; a path with dot segments or a broken percent encoding.
+    /// The target is neither a path nor a URI of HTTP, or differs from `Host`; or its path has dot
+    /// segments or a broken percent encoding.
     Target,
-    /// `Content-Length` is no number, there is more than one, or the body that comes in frames is not so long (RFC 9114, section 4.1.2).
+    /// `Content-Length` is not a number, occurs more than once, or differs from the length of a
+    /// body in frames (RFC 9114, section 4.1.2).
     ContentLength,
     /// Both `Content-Length` and `Transfer-Encoding` (RFC 9112, section 6.3).
     TwoFramings,
@@ -36,18 +43,19 @@ pub enum Malformed {
     TransferEncoding,
     /// An expectation other than `100-continue` (RFC 9110, section 10.1.1).
     Expectation,
-    /// `CONNECT`: this is no forward proxy.
+    /// `CONNECT`: convey is no forward proxy.
     Connect,
-    /// A chunk's size is no hexadecimal number of at most 16 digits, or its line is too long.
+    /// A chunk's size is not a hexadecimal number of at most 16 digits, or its line is too long.
     ChunkSize,
     /// A chunk does not end after its announced size.
     ChunkEnd,
-    /// The trailers are no fields, too long, or name the framing (RFC 9110, section 6.5.1).
+    /// The trailers have an invalid field, are too long, or have a field for framing (RFC 9110,
+    /// section 6.5.1).
     Trailers,
 }
 
 impl Malformed {
-    /// Its name in logs, metrics and documentation.
+    /// Name in logs, metrics and documentation.
     pub fn label(self) -> &'static str {
         match self {
             Malformed::BareLineEnd => "bare_line_end",
@@ -73,7 +81,7 @@ impl Malformed {
         }
     }
 
-    /// The status that the client is answered with. A server's message that is malformed is 502 whatever it is.
+    /// Status of the reply to the client. A malformed message of a server is always 502.
     pub fn status(self) -> u16 {
         match self {
             Malformed::HeadTooLong | Malformed::TooManyFields => 431,

@@ -19,7 +19,7 @@ pub enum HttpMethod {
     Trace,
     /// `PATCH`
     Patch,
-    /// Any other token. Methods are case-sensitive: `get` is one of these.
+    /// Any other token. Methods are case-sensitive: `get` is another method.
     Other,
 }
 
@@ -38,7 +38,7 @@ impl HttpMethod {
         }
     }
 
-    /// Whether the same request may be sent twice (RFC 9110, section 9.2.2).
+    /// Whether a request may be sent twice (RFC 9110, section 9.2.2).
     pub fn is_idempotent(self) -> bool {
         match self {
             HttpMethod::Get | HttpMethod::Head | HttpMethod::Put | HttpMethod::Delete => true,

@@ -8,14 +8,14 @@ use crate::body::is_token;
 /// A header or a cookie, by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestField {
-    /// The first field with this name; its letters may be large or small.
+    /// The first field with this name, which is case-insensitive.
     Header(Box<str>),
     /// The first cookie with this name.
     Cookie(Box<str>),
 }
 
 impl RequestField {
-    /// Reads `header:NAME` or `cookie:NAME`; `None`: it is neither.
+    /// Parses `header:NAME` or `cookie:NAME`; `None` for any other text.
     pub fn parse(text: &str) -> Option<RequestField> {
         let (kind, name) = text.split_once(':')?;
         let is_name = !name.is_empty() && name.bytes().all(is_token);

@@ -1,16 +1,16 @@
-//! How many requests may be repeated. Pure.
+//! Retry budget, which limits how many requests are retried. Pure.
 
 /// Budget that each request adds: one in five may be retried.
 const PER_REQUEST: f32 = 0.2;
 
-/// Repeats that are saved up at most, for a moment in which many fail at once.
+/// Maximum number of saved retries, for a moment in which many requests fail at once.
 const MOST: f32 = 100.0;
 
-/// Repeats that there are from the beginning.
+/// Retries that are available at the start.
 const FIRST: f32 = 10.0;
 
-/// Limits repeated requests to a part of all. Servers that fail all that they get would get several times as much else, just when they
-/// have most trouble (as Finagle's `RetryBudget`).
+/// Limits retries to a part of all requests. Without a limit, failing servers would get several
+/// times their usual load, just when they are in trouble (like Finagle's `RetryBudget`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct RetryBudget {
     repeats: f32,
@@ -23,12 +23,12 @@ impl Default for RetryBudget {
 }
 
 impl RetryBudget {
-    /// A request begins.
+    /// Adds the share of a new request to the budget.
     pub fn earn(&mut self) {
         self.repeats = (self.repeats + PER_REQUEST).min(MOST);
     }
 
-    /// Takes one repeat. Returns whether there was one.
+    /// Takes one retry from the budget. Returns whether there was one.
     pub fn spend(&mut self) -> bool {
         let may = self.repeats >= 1.0;
         if may {

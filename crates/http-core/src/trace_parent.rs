@@ -1,4 +1,4 @@
-//! Which trace a request is a part of: the field `traceparent` (W3C Trace Context, version 00).
+//! Trace of a request: the field `traceparent` (W3C Trace Context, version 00).
 
 use std::fmt;
 
@@ -7,18 +7,18 @@ use crate::RequestHead;
 /// Fields of a `traceparent` that convey reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceParent {
-    /// The number of the trace; never 0.
+    /// Trace id; never 0.
     trace: u128,
-    /// The number of the step that the request is; never 0.
+    /// Id of the request's span; never 0.
     step: u64,
     is_sampled: bool,
 }
 
 impl TraceParent {
-    /// The name of the field.
+    /// Name of the field.
     pub const FIELD: &'static str = "traceparent";
 
-    /// A trace that begins with a request, and is recorded by who records any.
+    /// Begins a sampled trace with a request.
     pub fn begin(trace: u128, step: u64) -> TraceParent {
         TraceParent { trace: trace.max(1), step: step.max(1), is_sampled: true }
     }
@@ -29,12 +29,12 @@ impl TraceParent {
         TraceParent::parse(std::str::from_utf8(head.field(TraceParent::FIELD)?).ok()?)
     }
 
-    /// The number of the trace, as traces are looked up by it: 32 hexadecimal digits.
+    /// Trace id for a lookup: 32 hexadecimal digits.
     pub fn trace_id(&self) -> String {
         format!("{:032x}", self.trace)
     }
 
-    /// `00-TRACE-STEP-FLAGS`. Later versions begin in the same way.
+    /// Parses `00-TRACE-STEP-FLAGS`. Later versions begin in the same way.
     fn parse(value: &str) -> Option<TraceParent> {
         let mut parts = value.split('-');
         let (version, trace, step, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);

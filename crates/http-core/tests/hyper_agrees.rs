@@ -39,7 +39,7 @@ fn by_hyper(bytes: &[u8]) -> Vec<Seen> {
         client.shutdown().await.unwrap();
         let requests = seen.clone();
         let service = service_fn(move |request: Request<Incoming>| note(requests.clone(), request));
-        // It ends with an error where the bytes end early.
+        // hyper ends with an error where the bytes end early.
         let _ = hyper::server::conn::http1::Builder::new()
             .half_close(true)
             .serve_connection(TokioIo::new(server), service)
@@ -72,7 +72,8 @@ async fn note(
     Ok(Response::new(Empty::new()))
 }
 
-/// The first request of a connection as convey reads it, and its length; `None` if it is refused or not whole.
+/// Parses the first request of a connection as convey does, and returns its length; `None` if it is
+/// refused or not whole.
 fn by_convey(bytes: &[u8]) -> Option<(RequestHead, Seen, usize)> {
     let mut received = BytesMut::from(bytes);
     let head = HeadReader::default().request(&mut received, &HeadLimits::default()).ok()??;
@@ -103,7 +104,7 @@ fn bytes_of_target(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).split(' ').nth(1).unwrap_or_default().to_owned()
 }
 
-/// The data of a whole body, by a second reading of chunks.
+/// Data of a whole body, by an independent parser of chunks.
 fn data(framing: BodyFraming, mut body: &[u8]) -> Vec<u8> {
     if framing != BodyFraming::Chunked {
         return body.to_vec();
@@ -122,7 +123,7 @@ fn data(framing: BodyFraming, mut body: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Requests with a fault here and there.
+/// Requests with occasional faults.
 fn any_request() -> impl Strategy<Value = Vec<u8>> {
     let line = prop::sample::select(vec![
         "GET / HTTP/1.1\r\n",
@@ -232,7 +233,7 @@ fn a_good_part_of_the_requests_is_accepted_and_a_good_part_refused() {
     assert!((50..950).contains(&accepted), "{accepted}");
 }
 
-/// Where the body of a request begins that is accepted.
+/// Length of the head of an accepted request.
 fn head_len(bytes: &[u8]) -> usize {
     let mut received = BytesMut::from(bytes);
     HeadReader::default().request(&mut received, &HeadLimits::default()).unwrap().unwrap();

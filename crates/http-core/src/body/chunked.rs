@@ -1,4 +1,5 @@
-//! Chunks (RFC 9112, section 7.1): `SIZE[;EXTENSION] CRLF DATA CRLF`, at last one of size 0, trailers and an empty line.
+//! Chunked framing (RFC 9112, section 7.1): `SIZE[;EXTENSION] CRLF DATA CRLF`, a last chunk of size
+//! 0, trailers and an empty line.
 
 use super::{BodyPiece, BodyProgress};
 use crate::{HeadLimits, Malformed};
@@ -6,13 +7,13 @@ use crate::{HeadLimits, Malformed};
 /// Byte limit for the extensions of all chunks of a body. No extension has a known use.
 pub const MAX_CHUNK_EXTENSION: u32 = 4 * 1024;
 
-/// Most bytes of the trailers of a response, and of a body whose trailers have no other limit.
+/// Byte limit for the trailers of a response, and of a body whose trailers have no other limit.
 pub const MAX_TRAILERS: usize = HeadLimits::OF_RESPONSES.bytes;
 
 /// Limits of the trailers of a request.
 const OF_REQUESTS: HeadLimits = HeadLimits { bytes: 8 * 1024, fields: 100 };
 
-/// Most digits of a size: more do not fit into 64 bits.
+/// Maximum number of digits in a size: more do not fit into 64 bits.
 const MAX_DIGITS: u8 = 16;
 
 /// Longest prefix of a trailer's name that is kept for comparison: no forbidden name is longer.
@@ -36,7 +37,7 @@ const FORBIDDEN: [&[u8]; 13] = [
     b"x-ssl-client-dn",
 ];
 
-/// Follows chunks.
+/// Parser of chunked framing.
 #[derive(Debug, Default)]
 pub(super) struct ChunkReader {
     at: Place,
@@ -49,13 +50,13 @@ pub(super) struct ChunkReader {
     trailer_limits: TrailerLimits,
     is_of_response: bool,
     name: TrailerName,
-    /// Most bytes of data.
+    /// Byte limit for the data.
     most: Option<u64>,
     /// Data bytes that the chunk sizes have announced so far.
     told: u64,
 }
 
-/// Most bytes and fields of trailers.
+/// Limits for the bytes and fields of trailers.
 #[derive(Debug, Clone, Copy)]
 struct TrailerLimits(HeadLimits);
 
@@ -65,14 +66,14 @@ impl Default for TrailerLimits {
     }
 }
 
-/// Where the next byte is.
+/// Position of the next byte in the framing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Size {
         size: u64,
         digits: u8,
     },
-    /// After a blank behind the size.
+    /// After a blank that follows the size.
     Padding {
         size: u64,
     },
@@ -97,7 +98,7 @@ enum Place {
     LastLf,
 }
 
-/// The beginning of a trailer's name, in small letters.
+/// Beginning of a trailer's name, in lower case.
 #[derive(Debug, Default)]
 struct TrailerName {
     letters: [u8; MAX_NAME],
@@ -105,7 +106,7 @@ struct TrailerName {
 }
 
 impl Place {
-    /// Whether the next byte may be one of a trailer.
+    /// Whether the next byte may belong to a trailer.
     fn is_trailer(self) -> bool {
         matches!(self, Place::Trailer | Place::TrailerName | Place::TrailerValue | Place::TrailerLf)
     }
@@ -125,27 +126,28 @@ impl ChunkReader {
         }
     }
 
-    /// The data may have so many bytes.
+    /// Limits the data to `most` bytes.
     pub(super) fn limit(&mut self, most: u64) {
         self.most = Some(most);
     }
 
-    /// The trailers may have so many bytes and fields.
+    /// Limits the bytes and fields of the trailers.
     pub(super) fn limit_trailers(&mut self, limits: HeadLimits) {
         self.trailer_limits = TrailerLimits(limits);
     }
 
-    /// The trailers are those of a request.
+    /// Sets the limits for the trailers of a request.
     pub(super) fn limit_request_trailers(&mut self) {
         self.limit_trailers(OF_REQUESTS);
     }
 
-    /// The body is that of a response: blanks may follow a size, and a trailer may repeat the length, which clients ignore.
+    /// Accepts the framing of responses: blanks may follow a size, and a trailer may repeat the
+    /// length, which clients ignore.
     pub(super) fn be_of_response(&mut self) {
         self.is_of_response = true;
     }
 
-    /// So many bytes of the data are gone by.
+    /// Skips `len` bytes of the data.
     pub(super) fn pass(&mut self, len: u64) {
         if let Place::Data { left } = &mut self.at {
             *left = left.saturating_sub(len);
@@ -200,10 +202,10 @@ impl ChunkReader {
         Ok(BodyProgress::All)
     }
 
-    /// Where the byte after this one is; `None`: the body is over.
+    /// Returns the position after this byte; `None`: the body is complete.
     fn step(&mut self, byte: u8) -> Result<Option<Place>, Malformed> {
         Ok(Some(match (self.at, byte) {
-            // Some servers pad sizes. In a request the next server may read another size.
+            // Some servers pad sizes. In a request, the next server might read another size.
             (Place::Size { size, digits }, b' ' | b'\t') if digits > 0 && self.is_of_response => {
                 Place::Padding { size }
             }
@@ -273,11 +275,11 @@ impl ChunkReader {
     }
 }
 
-/// After a byte of the line with a size.
+/// Returns the position after a byte of the line with a size.
 fn of_size(size: u64, digits: u8, byte: u8) -> Result<Place, Malformed> {
     match (byte, (byte as char).to_digit(16)) {
         (_, Some(_)) if digits == MAX_DIGITS => Err(Malformed::ChunkSize),
-        // Some count in 63 bits, and would read a negative number.
+        // Some servers use 63 bits, and would read a negative number.
         (_, Some(_)) if size >> 59 != 0 => Err(Malformed::ChunkSize),
         (_, Some(digit)) => Ok(Place::Size { size: size << 4 | u64::from(digit), digits: digits + 1 }),
         (b';', _) if digits > 0 => Ok(Place::Extension { size }),
@@ -286,7 +288,7 @@ fn of_size(size: u64, digits: u8, byte: u8) -> Result<Place, Malformed> {
     }
 }
 
-/// A character of a name (RFC 9110, section 5.6.2).
+/// Whether a byte is allowed in a token, such as a field's name (RFC 9110, section 5.6.2).
 pub(crate) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
@@ -294,7 +296,7 @@ pub(crate) fn is_token(byte: u8) -> bool {
 impl TrailerName {
     fn push(&mut self, byte: u8) {
         if let Some(place) = self.letters.get_mut(self.len) {
-            // Some take one for the other.
+            // Some servers take one for the other.
             *place = if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
         }
         self.len += 1;

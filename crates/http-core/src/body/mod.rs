@@ -1,4 +1,4 @@
-//! Bodies: where they end.
+//! Bodies, and where they end.
 
 mod chunked;
 #[cfg(test)]
@@ -14,9 +14,9 @@ use crate::{HeadLimits, Malformed};
 /// How the length of a body is determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyFraming {
-    /// There is none.
+    /// No body.
     Empty,
-    /// So many bytes.
+    /// A body of this many bytes.
     Length(u64),
     /// In chunks, the last of which is empty.
     Chunked,
@@ -38,7 +38,7 @@ enum State {
 /// How many of some bytes belong to the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyProgress {
-    /// All of them, and more is to come.
+    /// All bytes belong to the body, and more will follow.
     All,
     /// The body ends after this many bytes; the rest belongs to the next message.
     Ends(usize),
@@ -47,18 +47,18 @@ pub enum BodyProgress {
 /// Next piece of a body, for callers that pass on its data in another framing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyPiece {
-    /// So many bytes of its data.
+    /// This many bytes of data.
     Data(usize),
-    /// So many bytes of its framing: sizes, extensions, line ends.
+    /// This many bytes of framing: sizes, extensions, line ends.
     Framing(usize),
-    /// So many bytes of lines of its trailers.
+    /// This many bytes of trailer lines.
     Trailers(usize),
-    /// So many bytes, with which it ends: the last line of its framing, or nothing.
+    /// This many bytes end the body: the last line of its framing, or nothing.
     End(usize),
 }
 
 impl BodyReader {
-    /// Of a body that begins with the next byte.
+    /// Returns a reader for a body that begins with the next byte.
     pub fn new(framing: BodyFraming) -> BodyReader {
         BodyReader(match framing {
             BodyFraming::Empty => State::Left(0),
@@ -68,8 +68,8 @@ impl BodyReader {
         })
     }
 
-    /// Of a response's body that begins with the next byte. Blanks may follow the size of a chunk, as some servers pad it, and the trailers
-    /// may have a `Content-Length`.
+    /// Returns a reader for a response's body that begins with the next byte. Blanks may follow the
+    /// size of a chunk, as some servers pad it, and the trailers may have a `Content-Length`.
     pub fn of_response(framing: BodyFraming) -> BodyReader {
         let mut body = BodyReader::new(framing);
         if let State::Chunked(chunks) = &mut body.0 {
@@ -86,14 +86,15 @@ impl BodyReader {
         }
     }
 
-    /// The trailers may have so many bytes and fields. More are malformed.
+    /// Limits the bytes and fields of the trailers. A longer one is malformed.
     pub(crate) fn limit_trailers(&mut self, limits: HeadLimits) {
         if let State::Chunked(chunks) = &mut self.0 {
             chunks.limit_trailers(limits);
         }
     }
 
-    /// The body is that of a request, whose trailers have limits of their own: 8 KiB and 100 fields.
+    /// Returns a reader for a request's body, whose trailers have limits of their own: 8 KiB and
+    /// 100 fields.
     pub(crate) fn of_request(framing: BodyFraming) -> BodyReader {
         let mut body = BodyReader::new(framing);
         if let State::Chunked(chunks) = &mut body.0 {
@@ -102,10 +103,11 @@ impl BodyReader {
         body
     }
 
-    /// How far the body goes in the next bytes. They can be passed on as they are.
+    /// Returns how many of the next bytes belong to the body. They can be passed on unmodified.
     ///
     /// # Errors
-    /// These are no chunks. Of bytes before the fault all may have been passed on, and the connection cannot go on.
+    /// The bytes are not valid chunks. All bytes before the fault may have been passed on, and the
+    /// connection cannot go on.
     pub fn advance(&mut self, bytes: &[u8]) -> Result<BodyProgress, Malformed> {
         match &mut self.0 {
             State::UntilClose => Ok(BodyProgress::All),
@@ -151,7 +153,8 @@ impl BodyReader {
         }
     }
 
-    /// So many bytes of the body are gone by, at most those that are opaque. Returns whether it has ended with them.
+    /// Skips `len` bytes of the body, at most the opaque ones. Returns whether the body ends with
+    /// them.
     pub(crate) fn pass(&mut self, len: u64) -> bool {
         match &mut self.0 {
             State::UntilClose => false,
@@ -166,7 +169,7 @@ impl BodyReader {
         }
     }
 
-    /// Whether a connection that ends now leaves the body whole.
+    /// Whether the body is complete if the connection ends now.
     pub fn may_end(&self) -> bool {
         matches!(self.0, State::UntilClose | State::Left(0))
     }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// How far a body goes in all of these bytes.
+/// How far a body extends in all of these bytes.
 fn read(framing: BodyFraming, bytes: &[u8]) -> Result<BodyProgress, Malformed> {
     BodyReader::new(framing).advance(bytes)
 }

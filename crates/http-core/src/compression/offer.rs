@@ -17,16 +17,16 @@ pub struct CompressionOffer<'a> {
 /// Compression decision for a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompressionOutcome {
-    /// Its body, if it has one, goes as it is.
+    /// The body, if there is one, is sent uncompressed.
     AsItIs,
     /// The body is sent uncompressed because the memory for encoders is in use.
     NoRoom,
-    /// Its body is compressed with this, and goes in chunks.
+    /// The body is compressed with this coding, and sent in chunks.
     Compressed(ContentCoding),
 }
 
 impl<'a> CompressionOffer<'a> {
-    /// Of a request. `has_certificate`: its client has shown a certificate.
+    /// Returns the offer for a request. `has_certificate`: its client has presented a certificate.
     pub fn new(
         rules: &'a CompressionRules,
         request: &'a RequestHead,
@@ -58,7 +58,7 @@ impl<'a> CompressionOffer<'a> {
             return CompressionOutcome::AsItIs;
         }
         let (varies, len) = (facts.varies, facts.length);
-        // The answer to HEAD is that to GET, without a body.
+        // The response to HEAD equals the one to GET, without a body.
         let has_body = self.request.method() != HttpMethod::Head;
         let is_framed = facts.is_chunked || !has_body;
         let as_it_is = HeadAddition { varies };
@@ -82,7 +82,7 @@ impl<'a> CompressionOffer<'a> {
             |name: &[u8]| name.eq_ignore_ascii_case(b"cookie") || name.eq_ignore_ascii_case(b"authorization");
         let has_credentials =
             || self.has_certificate || self.request.fields().any(|field| is_credential(field.name));
-        // Chunks are of HTTP/1.1.
+        // HTTP/1.0 has no chunks.
         let is_refused = !self.request.is_http11() || (!self.rules.with_credentials && has_credentials());
         let accepted = match is_refused {
             true => AcceptedEncodings::default(),
@@ -91,7 +91,8 @@ impl<'a> CompressionOffer<'a> {
         accepted.best_of(&self.rules.encodings)
     }
 
-    /// Whether the client has a compressed body with this tag, which is strong: convey has weakened it there.
+    /// Whether the client has a compressed body with this strong tag, which convey has weakened in
+    /// that response.
     fn has_weak(&self, etag: &[u8]) -> bool {
         etag.starts_with(b"\"")
             && self
@@ -135,7 +136,7 @@ impl HeadAddition {
 
 /// Changes in the head of a compressed body, or in a 304 or HEAD response that describes one.
 struct HeadChange {
-    /// `None`: there is no body.
+    /// `None` if there is no body.
     coding: Option<ContentCoding>,
     /// The head already has a `Vary` that covers `Accept-Encoding`.
     varies: bool,
@@ -172,7 +173,7 @@ impl HeadChange {
     }
 }
 
-/// Whether a field is no longer true of a compressed body: how long it is, and that parts of it can be had.
+/// Whether a field does not apply to a compressed body: its length, and the offer of ranges.
 fn is_of_plain_body(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"content-length") || name.eq_ignore_ascii_case(b"accept-ranges")
 }

@@ -1,4 +1,4 @@
-//! The head of a response, as far as compression goes by it.
+//! Properties of a response's head that decide on compression.
 
 use super::CompressionRules;
 
@@ -8,13 +8,14 @@ pub(super) struct ResponseFacts<'a> {
     pub(super) content_type: Option<&'a [u8]>,
     pub(super) length: Option<u64>,
     pub(super) etag: Option<&'a [u8]>,
-    /// It is chunked already.
+    /// The body is already chunked.
     pub(super) is_chunked: bool,
     /// `Vary` names `Accept-Encoding`, or everything.
     pub(super) varies: bool,
-    /// It must stay as it is: it is compressed already, a part, forbidden to change, or comes with a digest of its bytes.
+    /// The body must stay unchanged: it is already compressed, partial, marked `no-transform`, or
+    /// has a digest of its bytes.
     is_fixed: bool,
-    /// It is for one client.
+    /// The response is for one client.
     is_private: bool,
 }
 
@@ -62,7 +63,7 @@ impl<'a> ResponseFacts<'a> {
         }
     }
 
-    /// Whether some client could get it compressed.
+    /// Whether the response may be compressed for some client.
     pub(super) fn is_compressible(&self, rules: &CompressionRules) -> bool {
         !self.is_fixed
             && (rules.with_credentials || !self.is_private)
@@ -71,19 +72,19 @@ impl<'a> ResponseFacts<'a> {
     }
 }
 
-/// The lines of a head, with their ends, without the empty one.
+/// Lines of a head, with their line ends, without the empty line.
 pub(super) fn lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
     head.split_inclusive(|byte| *byte == b'\n').filter(|line| *line != b"\r\n")
 }
 
-/// A line as a field; `None`: it is the start line.
+/// Parses a line as a field; `None` for the start line.
 pub(super) fn field(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = line.iter().position(|byte| *byte == b':')?;
     // A start line may have a colon too, but a space before it.
     (!line[..at].contains(&b' ')).then(|| (&line[..at], line[at + 1..].trim_ascii()))
 }
 
-/// The elements of a list, without spaces.
+/// Elements of a list, without spaces.
 pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
 }

@@ -5,18 +5,19 @@ use std::fmt;
 use crate::ContentCoding;
 use crate::body::is_token;
 
-/// Which responses are compressed.
+/// Rules for the compression of responses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompressionRules {
-    /// The media types that get shorter.
+    /// Media types that are compressed.
     pub types: Vec<MediaPattern>,
-    /// Fewest bytes of a body whose length is known.
+    /// Minimum size in bytes of a body whose length is known.
     pub min_size: u64,
     /// Codings that may be used. The first one wins among codings with the same weight for a
     /// client.
     pub encodings: Vec<ContentCoding>,
-    /// Whether responses are compressed that may bear a secret of one client: a request with `Authorization`, `Cookie` or a client's
-    /// certificate, a response with `Set-Cookie` or `Cache-Control: private`.
+    /// Whether to compress responses that may contain a secret of one client: a request with
+    /// `Authorization`, `Cookie` or a client certificate, a response with `Set-Cookie` or
+    /// `Cache-Control: private`.
     pub with_credentials: bool,
 }
 
@@ -24,7 +25,8 @@ pub struct CompressionRules {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MediaPattern(Box<str>);
 
-/// Types of text, and others that get shorter. Of all others nothing is known, or they are compressed already.
+/// Types of text, and others that compression shortens. All other types are unknown, or already
+/// compressed.
 const DEFAULT_TYPES: [&str; 22] = [
     "text/*",
     "*+json",
@@ -76,7 +78,7 @@ impl Default for CompressionRules {
 }
 
 impl fmt::Display for CompressionRules {
-    /// Such as `zstd, br, gzip from 1024 bytes`. Types only if they are not the usual ones.
+    /// Such as `zstd, br, gzip from 1024 bytes`. Types appear only if they differ from the default.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let encodings: Vec<&str> = self.encodings.iter().map(|coding| coding.name()).collect();
         write!(f, "{} from {} bytes", encodings.join(", "), self.min_size)?;
@@ -89,7 +91,7 @@ impl fmt::Display for CompressionRules {
 }
 
 impl MediaPattern {
-    /// Reads `TYPE/SUBTYPE`, `TYPE/*` or `*+SUFFIX`, in any letters; `None`: it is none of them.
+    /// Parses `TYPE/SUBTYPE`, `TYPE/*` or `*+SUFFIX`, in any case; `None` for any other text.
     pub fn parse(text: &str) -> Option<MediaPattern> {
         let is_name =
             |text: &str| !text.is_empty() && text.bytes().all(|byte| is_token(byte) && byte != b'*');

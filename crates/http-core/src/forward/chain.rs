@@ -29,7 +29,7 @@ pub fn client_of_chain(head: &RequestHead, is_trusted: impl Fn(IpAddr) -> bool) 
     client
 }
 
-/// Parses an address with or without a port; the port is 0 then.
+/// Parses an address with or without a port. The default port is 0.
 fn address(entry: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(entry).ok()?;
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);

@@ -7,16 +7,16 @@ use std::net::IpAddr;
 use super::write_field;
 use crate::head::RequestHead;
 
-/// The client of a request.
+/// Client of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientIdentity<'a> {
-    /// The address of the other end of its connection.
+    /// Address of the peer of the connection.
     pub ip: IpAddr,
-    /// `http` or `https`: how it came here.
+    /// Scheme of the client's connection: `http` or `https`.
     pub scheme: &'a str,
-    /// The subject of its TLS certificate; `None`: it has shown none.
+    /// Subject of its TLS certificate; `None` if it has presented none.
     pub subject: Option<&'a str>,
-    /// Whether that address is a trusted proxy: servers get its own fields, too.
+    /// Whether that address is a trusted proxy, whose own fields reach servers, too.
     pub is_trusted: bool,
 }
 
@@ -47,7 +47,7 @@ const FORWARDED: &str = "Forwarded";
 const SUBJECT: &str = "X-SSL-Client-DN";
 
 impl ForwardedFields {
-    /// Whether a client's field of this name is not passed on as it is.
+    /// Whether a client's field of this name is not passed on unmodified.
     pub(super) fn replaces(&self, name: &[u8]) -> bool {
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
         is(FOR) || is(PROTO) || is(HOST) || is(FORWARDED) || is(SUBJECT)
@@ -89,7 +89,7 @@ impl ForwardedFields {
             let _ = write!(out, ";proto={}\r\n", client.scheme);
         }
         match client.subject {
-            // Authorities write what they like.
+            // Certificate authorities may write any bytes.
             Some(subject) => {
                 let visible = |byte: u8| if byte.is_ascii_control() { b'?' } else { byte };
                 let shown: Vec<u8> = subject.bytes().map(visible).collect();

@@ -26,11 +26,11 @@ pub struct RequestChanges<'a> {
     pub client: ClientIdentity<'a>,
     /// Fields that describe the client.
     pub forwarded: ForwardedFields,
-    /// The address of the server.
+    /// Address of the server.
     pub server: SocketAddr,
     /// Host that replaces the client's in the request to the server.
     pub host: Option<&'a [u8]>,
-    /// The prefix of the path that is replaced, and by what, which begins with a slash or is empty.
+    /// Prefix of the path to replace, and its replacement, which begins with a slash or is empty.
     pub path: Option<(&'a PathPrefix, &'a [u8])>,
     /// The operator's changes to the fields.
     pub fields: &'a FieldRules,
@@ -41,16 +41,17 @@ pub struct RequestChanges<'a> {
 pub enum ClientConnection {
     /// The client may send another request.
     Stays,
-    /// It is closed after the body.
+    /// The connection is closed after the body.
     Closes,
-    /// It is closed after the data of the body, whose chunks are removed: the client speaks HTTP/1.0.
+    /// The connection is closed after the data of the body, whose chunks are removed: the client
+    /// speaks HTTP/1.0.
     ClosesWithoutChunks,
-    /// It is no longer HTTP: the response is a 101.
+    /// The connection changes to another protocol: the response is a 101.
     Changes,
 }
 
-/// Writes the head of a request for a server. It is of HTTP/1.1 whatever the client speaks (RFC 9112, section 2.3). Its `Host` is the
-/// address of the server where the client has named no host.
+/// Writes the head of a request for a server, always in HTTP/1.1 (RFC 9112, section 2.3). Without a
+/// host from the client, `Host` is the address of the server.
 pub fn write_request(head: &RequestHead, changes: &RequestChanges<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(head.method_token());
     out.push(b' ');
@@ -147,7 +148,8 @@ fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The path of a request, without its query, as a server gets it: with another prefix in place of its own, if there is one.
+/// Path of a request, without its query, as a server gets it: with the prefix replaced, if the
+/// route has a replacement.
 pub fn rewritten_path<'a>(head: &'a RequestHead, path: Option<(&PathPrefix, &[u8])>) -> Cow<'a, [u8]> {
     if path.is_none() {
         return Cow::Borrowed(head.path());
@@ -161,7 +163,7 @@ fn write_target(whole: &[u8], path: Option<(&PathPrefix, &[u8])>, out: &mut Vec<
     let Some((prefix, replacement)) = path else { return out.extend_from_slice(whole) };
     let (begin, rest) = (replacement.strip_suffix(b"/"), prefix.rest_of(whole));
     match rest.first() {
-        // Of two slashes that meet, one is left.
+        // Where two slashes meet, one is left.
         Some(b'/') => out.extend_from_slice(begin.unwrap_or(replacement)),
         _ if replacement.is_empty() => out.push(b'/'),
         _ => out.extend_from_slice(replacement),

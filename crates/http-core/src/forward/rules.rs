@@ -7,17 +7,17 @@ use super::write_field;
 /// Rules for the fields of one kind of message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldRules {
-    /// Fields of these names are not passed on.
+    /// Names of fields that are not passed on.
     dropped: Vec<DroppedName>,
-    /// Fields that are added, in order.
+    /// Fields to add, in order.
     added: Vec<AddedField>,
-    /// Whether names that are set or removed have an underscore for each hyphen.
+    /// Whether rules for a name with hyphens apply to its spelling with underscores, too.
     with_underscores: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct DroppedName {
-    /// In small letters.
+    /// Lower-case name.
     name: Box<[u8]>,
     /// Whether `_` counts as `-`.
     with_underscores: bool,
@@ -29,10 +29,10 @@ struct AddedField {
     value: Box<[u8]>,
 }
 
-/// Why a rule is none.
+/// Why a rule is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldFault {
-    /// The name has other characters than those of a token (RFC 9110, section 5.6.2).
+    /// The name has a character that is not allowed in a token (RFC 9110, section 5.6.2).
     Name,
     /// The value has control characters, or spaces around it.
     Value,
@@ -55,8 +55,9 @@ const RESERVED: [&str; 9] = [
 ];
 
 impl FieldRules {
-    /// No rules yet, for requests. A field that is set or removed is not passed on under a name with `_` for `-` either: to servers
-    /// behind CGI, WSGI and the like, `X_User` and `X-User` are the same field.
+    /// Returns empty rules for requests. A field that is set or removed is not passed on under a
+    /// name with `_` for `-` either: for servers behind CGI, WSGI and the like, `X_User` and
+    /// `X-User` are the same field.
     pub fn of_requests() -> FieldRules {
         FieldRules { with_underscores: true, ..FieldRules::default() }
     }
@@ -70,10 +71,10 @@ impl FieldRules {
         self.remove(name)
     }
 
-    /// Adds a field beside those of the message with this name.
+    /// Adds a field beside the message's own fields with this name.
     ///
     /// # Errors
-    /// It is no field, or not to be set.
+    /// The name or value is invalid, or the field may not be added.
     pub fn add(&mut self, name: &str, value: &str) -> Result<(), FieldFault> {
         check_name(name)?;
         let is_of_value = |byte: u8| matches!(byte, b' '..=b'~' | b'\t' | 0x80..);
@@ -87,7 +88,7 @@ impl FieldRules {
     /// Removes all fields of the message with this name.
     ///
     /// # Errors
-    /// It is no name, or not to be removed.
+    /// The name is invalid, or the field may not be removed.
     pub fn remove(&mut self, name: &str) -> Result<(), FieldFault> {
         check_name(name)?;
         let name = name.to_ascii_lowercase().into_bytes().into();
@@ -95,7 +96,8 @@ impl FieldRules {
         Ok(())
     }
 
-    /// These rules, and then others: a field that these add and the others set or remove is not there twice.
+    /// Returns these rules followed by others. A field that these rules add and the others set or
+    /// remove appears only once.
     pub fn then(&self, later: &FieldRules) -> FieldRules {
         let mut rules = self.clone();
         rules.added.retain(|field| later.keeps(&field.name));
@@ -111,7 +113,7 @@ impl FieldRules {
         }
     }
 
-    /// Whether they change nothing.
+    /// Whether the rules change nothing.
     pub fn is_empty(&self) -> bool {
         self.dropped.is_empty() && self.added.is_empty()
     }
@@ -121,7 +123,7 @@ impl FieldRules {
         !self.dropped.iter().any(|dropped| dropped.matches(name))
     }
 
-    /// Writes the fields that are added.
+    /// Writes the added fields.
     pub fn write(&self, out: &mut Vec<u8>) {
         self.added.iter().for_each(|field| write_field(&field.name, &field.value, out));
     }

@@ -135,7 +135,7 @@ fn bodies_and_upgrades_are_announced_anew() {
         text.contains("\r\nConnection: upgrade\r\nUpgrade: websocket\r\n")
             && text.contains("Sec-WebSocket-Version")
     );
-    // A server that changed to it would be out of our sight.
+    // convey could not see the requests to a server that changed to HTTP/2.
     let h2c = "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\nConnection: Upgrade, HTTP2-Settings\r\n\r\n";
     let text = written(&request(h2c), &changes(&rules)).to_ascii_lowercase();
     assert!(!text.contains("upgrade") && !text.contains("http2-settings"), "{text}");
@@ -227,7 +227,7 @@ fn underscore_for_a_hyphen_is_no_way_past_a_rule_for_requests() {
     };
     assert_eq!(kept(FieldRules::of_requests()), [4, 5]);
     assert_eq!(kept(FieldRules::default()), [1, 2, 3, 4, 5], "keep_underscores");
-    // Behind rules that keep them, rules that do not.
+    // Rules that do not keep them, after rules that do.
     let mut later = FieldRules::of_requests();
     later.remove("x-auth-user").unwrap();
     let both = FieldRules::default().then(&later);

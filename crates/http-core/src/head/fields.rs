@@ -1,4 +1,4 @@
-//! The fields of a head, where they are in its bytes.
+//! Fields of a head, by their position in its bytes.
 
 use std::ops::Range;
 
@@ -11,21 +11,22 @@ use crate::Malformed;
 /// A field of a head, unmodified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field<'a> {
-    /// Its name, in the letters that it came with. Names are the same in both cases.
+    /// Name in its original case. Names are case-insensitive.
     pub name: &'a [u8],
-    /// Its value, without spaces around it.
+    /// Value without spaces around it.
     pub value: &'a [u8],
-    /// Whether it is for the next hop alone, so that it is not passed on (RFC 9110, section 7.6.1).
+    /// Whether the field is for the next hop only, so that it is not passed on (RFC 9110, section
+    /// 7.6.1).
     pub is_hop_by_hop: bool,
 }
 
-/// The fields of one head.
+/// Fields of one head.
 #[derive(Debug, Clone)]
 pub(super) struct FieldList {
     places: SmallVec<[FieldPlace; 24]>,
 }
 
-/// Where a field is in the bytes of its head.
+/// Position of a field in the bytes of its head.
 #[derive(Debug, Clone, Copy)]
 struct FieldPlace {
     name: u32,
@@ -36,7 +37,7 @@ struct FieldPlace {
     is_hop_by_hop: bool,
 }
 
-/// Fields that a proxy goes by.
+/// Fields that a proxy evaluates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KnownField {
     Connection,
@@ -48,8 +49,8 @@ pub(super) enum KnownField {
     Other,
 }
 
-/// Fields that are for the next hop alone whether `Connection` names them or not: the last two are of proxies that clients
-/// choose, and `Proxy` is taken for an environment variable by CGI.
+/// Fields that are for the next hop only, whether `Connection` names them or not. The last two
+/// concern proxies that clients choose; CGI mistakes `Proxy` for an environment variable.
 const HOP_BY_HOP: [&[u8]; 9] = [
     b"connection",
     b"keep-alive",
@@ -62,7 +63,7 @@ const HOP_BY_HOP: [&[u8]; 9] = [
     b"proxy-authorization",
 ];
 
-/// Fields that `Connection` cannot take away: without them a server would read another request.
+/// Fields that `Connection` cannot remove: without them, a server would read another request.
 const KEPT: [&[u8]; 4] = [b"content-length", b"host", b"expect", b"trailer"];
 
 /// Whether a name is another spelling of a field that frames the message or identifies the client:
@@ -89,7 +90,7 @@ fn is_disguised(name: &[u8]) -> bool {
 }
 
 impl FieldList {
-    /// Of headers that are parts of `head`.
+    /// Returns the fields of headers that are parts of `head`.
     pub(super) fn new(head: &Bytes, headers: &[Header<'_>]) -> FieldList {
         // A head has at most 262,144 bytes.
         let at = |part: &[u8]| range_in(head, part).start as u32;
@@ -129,10 +130,10 @@ impl FieldList {
         self.places.iter().filter(move |place| place.known == wanted).map(|place| place.of(head).value)
     }
 
-    /// The value of a field that may come once.
+    /// Value of a field that may occur once.
     ///
     /// # Errors
-    /// It comes more than once: this.
+    /// Returns this value if the field occurs more than once.
     pub(super) fn single<'a>(
         &'a self,
         head: &'a Bytes,
@@ -146,7 +147,7 @@ impl FieldList {
         }
     }
 
-    /// The elements of a field that is a list, in whichever of its lines (RFC 9110, section 5.6.1).
+    /// Elements of a list field, from all of its lines (RFC 9110, section 5.6.1).
     pub(super) fn elements<'a>(
         &'a self,
         head: &'a Bytes,
@@ -194,7 +195,7 @@ impl FieldPlace {
     }
 }
 
-/// Where a part of a head is in it.
+/// Position of a part in its head.
 pub(super) fn range_in(head: &[u8], part: &[u8]) -> Range<usize> {
     let start = part.as_ptr() as usize - head.as_ptr() as usize;
     start..start + part.len()

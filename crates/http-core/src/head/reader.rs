@@ -1,4 +1,4 @@
-//! Finds the end of a head, however it is cut up on the way, and refuses line ends that are none.
+//! Search for the end of a head, however the bytes are cut. Invalid line ends are refused.
 
 use bytes::BytesMut;
 use memchr::memchr2;
@@ -6,18 +6,19 @@ use memchr::memchr2;
 use super::{RequestHead, ResponseHead, start_line};
 use crate::Malformed;
 
-/// Most fields of a head that are ever read: those of a response, and those that convey adds.
+/// Upper bound for the fields of a head: a response with the most fields, and the fields that
+/// convey adds.
 pub(super) const MAX_FIELDS: usize = 1_256;
 
-/// Most bytes of a head that are ever read.
+/// Upper bound for the bytes of a head.
 const MAX_BYTES: usize = 256 * 1024;
 
-/// How much a head may have.
+/// Limits for a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadLimits {
-    /// Bytes of the head with its empty line; at most 262,144 count.
+    /// Bytes of the head with its empty line; the effective maximum is 262,144.
     pub bytes: usize,
-    /// Fields; at most 1,256 count.
+    /// Fields; the effective maximum is 1,256.
     pub fields: usize,
 }
 
@@ -45,21 +46,21 @@ impl HeadLimits {
 /// client that sends byte by byte costs no more than others.
 #[derive(Debug, Clone, Default)]
 pub struct HeadReader {
-    /// Bytes that have no unfinished line end.
+    /// Number of bytes without an unfinished line end.
     scanned: usize,
 }
 
 impl HeadReader {
-    /// Whether it has seen nothing of a head.
+    /// Whether the reader has seen no byte of a head.
     pub(crate) fn is_new(&self) -> bool {
         self.scanned == 0
     }
 
-    /// Takes a request's head from the front of what was received, once it is whole. Empty lines before it are skipped
-    /// (RFC 9112, section 2.2).
+    /// Takes a request's head from the front of the received bytes, once it is whole. Empty lines
+    /// before it are skipped (RFC 9112, section 2.2).
     ///
     /// # Errors
-    /// The head is not to be read; the connection cannot go on.
+    /// The head is malformed; the connection cannot go on.
     pub fn request(
         &mut self,
         received: &mut BytesMut,
@@ -74,10 +75,11 @@ impl HeadReader {
         RequestHead::parse(start_line::of_request(received.split_to(len)), limits).map(Some)
     }
 
-    /// Takes a response's head from the front of what was received, once it is whole. `method` is that of its request.
+    /// Takes a response's head from the front of the received bytes, once it is whole. `method` is
+    /// the method of its request.
     ///
     /// # Errors
-    /// The head is not to be read; the connection cannot go on.
+    /// The head is malformed; the connection cannot go on.
     pub fn response(
         &mut self,
         received: &mut BytesMut,
@@ -88,7 +90,7 @@ impl HeadReader {
         ResponseHead::parse(start_line::of_response(received.split_to(len)), method, limits).map(Some)
     }
 
-    /// The length of the head with its empty line; afterwards the reader is as new.
+    /// Length of the head with its empty line. Afterwards, the reader is reset.
     fn find_end(&mut self, received: &[u8], limits: &HeadLimits) -> Result<Option<usize>, Malformed> {
         let most = limits.max_bytes();
         while let Some(at) = memchr2(b'\r', b'\n', &received[self.scanned..]) {

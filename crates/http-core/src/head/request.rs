@@ -15,7 +15,7 @@ use crate::{HttpMethod, Malformed};
 /// Most digits of a length, with leading zeros.
 const MAX_DIGITS: usize = 32;
 
-/// A request's head that can be read in one way.
+/// Head of a request with only one possible interpretation.
 #[derive(Debug, Clone)]
 pub struct RequestHead {
     head: Bytes,
@@ -31,7 +31,7 @@ pub struct RequestHead {
 }
 
 impl RequestHead {
-    /// Reads a whole head.
+    /// Parses a whole head.
     pub(super) fn parse(head: Bytes, limits: &HeadLimits) -> Result<RequestHead, Malformed> {
         let (mut headers, mut request) =
             ([const { MaybeUninit::uninit() }; MAX_FIELDS], Request::new(&mut []));
@@ -86,7 +86,7 @@ impl RequestHead {
         &self.head[..self.method_len]
     }
 
-    /// The path, from its slash on, without the query; `*` for `OPTIONS *`.
+    /// Path from its slash on, without the query; `*` for `OPTIONS *`.
     pub fn path(&self) -> &[u8] {
         &self.head[self.target.path.clone()]
     }
@@ -111,7 +111,7 @@ impl RequestHead {
         self.is_http11
     }
 
-    /// How long the body is.
+    /// Framing of the body.
     pub fn framing(&self) -> BodyFraming {
         self.framing
     }
@@ -121,13 +121,13 @@ impl RequestHead {
         self.expects_continue
     }
 
-    /// Whether the connection may have another request after this one.
+    /// Whether another request may follow on the connection.
     pub fn keeps_alive(&self) -> bool {
         self.keeps_alive
     }
 
-    /// The protocols that the client wants to change to, if it wants that, such as `websocket`. HTTP/2 is none of them: a
-    /// server that changed to it would answer requests that nobody here has seen.
+    /// Protocols that the client wants to upgrade to, such as `websocket`. HTTP/2 is excluded: a
+    /// server that changed to it would answer requests that convey has not seen.
     pub fn upgrade(&self) -> Option<&[u8]> {
         let wanted = self.fields.known(&self.head, KnownField::Upgrade).next();
         wanted.filter(|_| self.upgrade)
@@ -138,7 +138,7 @@ impl RequestHead {
         self.fields.all(&self.head)
     }
 
-    /// The first value of a field.
+    /// First value of a field.
     pub fn field(&self, name: &str) -> Option<&[u8]> {
         self.fields.find(&self.head, name)
     }
@@ -150,7 +150,7 @@ fn has_blank_in_target(head: &[u8]) -> bool {
     line.iter().filter(|byte| **byte == b' ').count() > 2
 }
 
-/// The body of a request (RFC 9112, section 6.3).
+/// Framing of a request's body (RFC 9112, section 6.3).
 fn framing(head: &Bytes, fields: &FieldList, is_http11: bool) -> Result<BodyFraming, Malformed> {
     let length = fields.single(head, KnownField::ContentLength, Malformed::ContentLength)?;
     let encoding = fields.single(head, KnownField::TransferEncoding, Malformed::TransferEncoding)?;
@@ -165,8 +165,8 @@ fn framing(head: &Bytes, fields: &FieldList, is_http11: bool) -> Result<BodyFram
     }
 }
 
-/// One decimal number. Leading zeros do not count; they are not passed on, for some take such a number for an octal one. Some count in 63
-/// bits.
+/// Parses one decimal number. Leading zeros do not count, and they are not passed on, because some
+/// servers read octal. Some servers use 63 bits.
 pub(super) fn content_length(value: &[u8]) -> Result<u64, Malformed> {
     let is_number = value.iter().all(u8::is_ascii_digit) && value.len() <= MAX_DIGITS;
     let text = std::str::from_utf8(value).ok().filter(|_| is_number);
@@ -174,7 +174,8 @@ pub(super) fn content_length(value: &[u8]) -> Result<u64, Malformed> {
     number.and_then(|number| u64::try_from(number).ok()).ok_or(Malformed::ContentLength)
 }
 
-/// HTTP/1.0 has no such thing, and it is ignored there (RFC 9110, section 10.1.1).
+/// Whether the client waits for a 100. HTTP/1.0 does not define `Expect`, so it is ignored there
+/// (RFC 9110, section 10.1.1).
 fn expects_continue(head: &Bytes, fields: &FieldList, is_http11: bool) -> Result<bool, Malformed> {
     match fields.single(head, KnownField::Expect, Malformed::Expectation)? {
         None => Ok(false),

@@ -12,7 +12,7 @@ use super::request::{content_length, fault};
 use crate::body::BodyFraming;
 use crate::{HttpMethod, Malformed};
 
-/// A response's head that can be read in one way.
+/// Head of a response with only one possible interpretation.
 #[derive(Debug, Clone)]
 pub struct ResponseHead {
     head: Bytes,
@@ -24,7 +24,7 @@ pub struct ResponseHead {
 }
 
 impl ResponseHead {
-    /// Reads a whole head, the answer to a request with this method.
+    /// Parses a whole head, the response to a request with this method.
     pub(super) fn parse(
         head: Bytes,
         method: HttpMethod,
@@ -53,27 +53,27 @@ impl ResponseHead {
         Ok(ResponseHead { fields, status, reason, framing, keeps_alive, head })
     }
 
-    /// The status, 100 to 999.
+    /// Status, 100 to 999.
     pub fn status(&self) -> u16 {
         self.status
     }
 
-    /// The phrase behind the status; it may be empty.
+    /// Reason phrase; it may be empty.
     pub fn reason(&self) -> &[u8] {
         &self.head[self.reason.clone()]
     }
 
-    /// Whether another head follows: 1xx, but for 101, after which the connection is no longer HTTP.
+    /// Whether another head follows: 1xx, except 101, after which the connection is no longer HTTP.
     pub fn is_interim(&self) -> bool {
         (100..200).contains(&self.status) && self.status != 101
     }
 
-    /// How long the body is.
+    /// Framing of the body.
     pub fn framing(&self) -> BodyFraming {
         self.framing
     }
 
-    /// Whether the connection may have another request after this one.
+    /// Whether another request may follow on the connection.
     pub fn keeps_alive(&self) -> bool {
         self.keeps_alive
     }
@@ -83,13 +83,13 @@ impl ResponseHead {
         self.fields.all(&self.head)
     }
 
-    /// The first value of a field.
+    /// First value of a field.
     pub fn field(&self, name: &str) -> Option<&[u8]> {
         self.fields.find(&self.head, name)
     }
 }
 
-/// The body of a response (RFC 9112, section 6.3).
+/// Framing of a response's body (RFC 9112, section 6.3).
 fn framing(
     head: &Bytes,
     fields: &FieldList,

@@ -1,10 +1,11 @@
-//! Start lines as many clients and servers write them, brought into the form that all read alike.
+//! Normalization of start lines, which many clients and servers write in different ways.
 
 use bytes::{Bytes, BytesMut};
 use memchr::memchr;
 
-/// Returns a request's head whose version and target are as the parser and servers want them: a minor version above 1 is 1 (RFC 9112,
-/// section 2.3), and characters of the target that have to be encoded are (RFC 3986, section 2.1).
+/// Returns a request's head whose version and target suit the parser and servers: a minor version
+/// above 1 becomes 1 (RFC 9112, section 2.3), and characters of the target are percent-encoded
+/// where necessary (RFC 3986, section 2.1).
 pub(super) fn of_request(mut head: BytesMut) -> Bytes {
     let end = memchr(b'\r', &head).unwrap_or(head.len());
     let version = end.saturating_sub(VERSION.len() + 1);
@@ -17,7 +18,8 @@ pub(super) fn of_request(mut head: BytesMut) -> Bytes {
     }
 }
 
-/// Returns a response's head with a minor version above 1 taken as 1. A response has no target.
+/// Returns a response's head whose minor version above 1 is replaced with 1. A response has no
+/// target.
 pub(super) fn of_response(mut head: BytesMut) -> Bytes {
     let len = head.len().min(VERSION.len() + 1);
     lower_version(&mut head[..len]);
@@ -34,7 +36,8 @@ fn lower_version(version: &mut [u8]) {
     }
 }
 
-/// Whether the byte is one that clients send although a target cannot have it. All servers take its encoding for it.
+/// Whether clients send the byte although it is not allowed in a target. All servers accept its
+/// encoding instead.
 fn is_unencoded(byte: &u8) -> bool {
     matches!(byte, b'"' | b'<' | b'>' | 0x80..)
 }

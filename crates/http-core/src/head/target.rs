@@ -1,17 +1,17 @@
-//! The target of a request, and the host that it is for (RFC 9112, section 3.2).
+//! Target of a request, and its host (RFC 9112, section 3.2).
 
 use std::ops::Range;
 
 use crate::Malformed;
 
-/// Where the parts of a target are.
+/// Positions of the parts of a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TargetParts {
-    /// Of an absolute URI: its authority.
+    /// Authority of an absolute URI.
     pub(super) authority: Option<Range<usize>>,
-    /// From its slash on.
+    /// Path from its slash on.
     pub(super) path: Range<usize>,
-    /// The end of the query.
+    /// End of the query.
     pub(super) end: usize,
 }
 
@@ -23,7 +23,7 @@ impl TargetParts {
     }
 }
 
-/// Reads a target and holds it against `Host`.
+/// Parses a target, and compares it with `Host`.
 pub(super) fn read(method: &str, target: &str, host: Option<&[u8]>) -> Result<TargetParts, Malformed> {
     if method == "CONNECT" {
         return Err(Malformed::Connect);
@@ -50,7 +50,8 @@ pub(super) fn read(method: &str, target: &str, host: Option<&[u8]>) -> Result<Ta
     Ok(TargetParts { authority, path: path..end_of_path, end: bytes.len() })
 }
 
-/// An absolute URI, whose authority has to be the host (RFC 9112, section 3.2.2), and where its path begins.
+/// Parses an absolute URI, whose authority has to equal the host (RFC 9112, section 3.2.2). Returns
+/// the authority and the start of the path.
 fn absolute(target: &str, host: Option<&[u8]>) -> Result<(Option<Range<usize>>, usize), Malformed> {
     let scheme = ["http://", "https://"]
         .into_iter()
@@ -72,7 +73,8 @@ fn absolute(target: &str, host: Option<&[u8]>) -> Result<(Option<Range<usize>>, 
     Ok((Some(start..path), path))
 }
 
-/// Whether it is a host, with a port or without: a name, an address, an IPv6 address in brackets. It may be empty.
+/// Whether a text is a host, with a port or without: a name, an address, an IPv6 address in
+/// brackets. It may be empty.
 fn is_authority(text: &[u8]) -> bool {
     let (host, port) = match text.first() {
         Some(b'[') => match text.iter().position(|byte| *byte == b']') {

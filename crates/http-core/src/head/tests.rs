@@ -252,7 +252,7 @@ fn a_head_has_an_end_in_bytes_and_in_fields() {
     assert_eq!(read("GET / HTTP/1.1\r\nHost: a\r\nA: 1\r\nB: 2\r\n\r\n"), Err(Malformed::TooManyFields));
 }
 
-/// Whatever a client might send, more or less.
+/// Heads that a client might send, approximately.
 fn any_head() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
         "GET",

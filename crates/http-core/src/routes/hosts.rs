@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use super::pattern::{HostPattern, host_name};
 
-/// Something for each pattern of hosts.
+/// A value for each host pattern.
 #[derive(Debug, Clone)]
 pub struct HostTable<T> {
     exact: HashMap<Box<[u8]>, T>,
-    /// By the suffix, which begins with a dot.
+    /// Values by suffix, which begins with a dot.
     globs: HashMap<Box<[u8]>, T>,
     any: T,
 }
@@ -38,7 +38,7 @@ impl<T> HostTable<T> {
         self.named(&name).chain([&self.any]).find_map(&mut wanted)
     }
 
-    /// Whether there is something for this host, beside what is for any.
+    /// Whether a pattern other than "any" has a value for this host.
     pub fn has_name(&self, host: &[u8]) -> bool {
         self.named(&host_name(host)).next().is_some()
     }

@@ -14,27 +14,27 @@ pub use hosts::HostTable;
 pub use pattern::{HostPattern, PathPrefix, PatternFault};
 pub use view::PathView;
 
-/// The routes of a frontend. `T` is what a route leads to.
+/// Routes of a frontend. `T` is the target of a route.
 #[derive(Debug, Clone)]
 pub struct RouteTable<T> {
     hosts: HostTable<Paths<T>>,
     view: PathView,
 }
 
-/// The routes of one host.
+/// Routes of one host.
 type Paths<T> = Vec<(PathPrefix, T)>;
 
-/// A route that a request takes.
+/// Route of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RouteMatch<'a, T> {
     /// Target of the route.
     pub to: &'a T,
-    /// The prefix that the path begins with.
+    /// Prefix that the path begins with.
     pub prefix: &'a PathPrefix,
 }
 
 impl<T> RouteTable<T> {
-    /// A table without routes, for paths that are seen in this way.
+    /// Returns a table without routes, for paths in this view.
     pub fn new(view: PathView) -> RouteTable<T> {
         RouteTable { hosts: HostTable::default(), view }
     }
@@ -42,7 +42,7 @@ impl<T> RouteTable<T> {
     /// Adds a route.
     ///
     /// # Errors
-    /// No request could take it: this route has the same host and path.
+    /// No request could take it: the returned route has the same host and path.
     pub fn add(&mut self, host: &HostPattern, prefix: PathPrefix, to: T) -> Result<(), &T> {
         let (prefix, paths) = (prefix.in_view(self.view), self.hosts.entry(host));
         if let Some(same) = paths.iter().position(|(other, _)| *other == prefix) {
@@ -53,7 +53,8 @@ impl<T> RouteTable<T> {
         Ok(())
     }
 
-    /// The route of a request with this host, as [`RequestHead::host`](crate::RequestHead::host) has it, and this path.
+    /// Finds the route of a request with this path and this host, as
+    /// [`RequestHead::host`](crate::RequestHead::host) returns it.
     pub fn find(&self, host: &[u8], path: &[u8]) -> Option<RouteMatch<'_, T>> {
         self.find_where(host, path, |_| true)
     }

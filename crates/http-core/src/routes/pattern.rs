@@ -1,4 +1,4 @@
-//! The patterns of a route.
+//! Host and path patterns of a route.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use smallvec::SmallVec;
 
 use super::view::PathView;
 
-/// The host of a route. Names are the same in both cases, a port and a dot at the end do not count.
+/// Host of a route. Names are case-insensitive; a port and a dot at the end do not count.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HostPattern {
-    /// Any, or none.
+    /// Any host, or none.
     Any,
     /// This name or address.
     Exact(Box<[u8]>),
@@ -17,20 +17,20 @@ pub enum HostPattern {
     Below(Box<[u8]>),
 }
 
-/// The beginning of a path, by whole segments: `/v1` matches `/v1` and `/v1/a`, not `/v10`.
+/// Prefix of a path, by whole segments: `/v1` matches `/v1` and `/v1/a`, not `/v10`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PathPrefix {
-    /// As the view has it.
+    /// Path as the view returns it.
     path: Box<[u8]>,
     view: PathView,
 }
 
-/// Why a pattern is none.
+/// Why a pattern is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PatternFault {
-    /// It has other characters than those of a host.
+    /// It has a character that is not allowed in a host.
     Host,
-    /// A `*` elsewhere than as the first label.
+    /// A `*` at a place other than the first label.
     Star,
     /// A port: a frontend has its own.
     Port,
@@ -41,10 +41,10 @@ pub enum PatternFault {
 }
 
 impl HostPattern {
-    /// An exact host, or a glob such as `*.example.com`.
+    /// Parses an exact host, or a glob such as `*.example.com`.
     ///
     /// # Errors
-    /// It is no such pattern.
+    /// The text is no such pattern.
     pub fn parse(text: &str) -> Result<HostPattern, PatternFault> {
         let (is_glob, name) = match text.strip_prefix("*.") {
             Some(rest) => (true, rest),
@@ -73,10 +73,10 @@ impl HostPattern {
 }
 
 impl PathPrefix {
-    /// A prefix in the view [`PathView::AsSent`]. A slash at its end does not count.
+    /// Parses a prefix in the view [`PathView::AsSent`]. A slash at its end does not count.
     ///
     /// # Errors
-    /// It is no path.
+    /// The text is no path.
     pub fn parse(text: &str) -> Result<PathPrefix, PatternFault> {
         if !text.starts_with('/') {
             return Err(PatternFault::Path);
@@ -99,12 +99,12 @@ impl PathPrefix {
         PathPrefix { path: path.strip_suffix(b"/").unwrap_or(&path).into(), view }
     }
 
-    /// How long it is, in bytes: 0 matches every path.
+    /// Length in bytes: 0 matches every path.
     pub fn len(&self) -> usize {
         self.path.len()
     }
 
-    /// Whether it matches every path.
+    /// Whether the prefix matches every path.
     pub fn is_empty(&self) -> bool {
         self.path.is_empty()
     }
@@ -137,7 +137,7 @@ impl fmt::Display for PatternFault {
     }
 }
 
-/// A host without its port and the dot at its end, in small letters.
+/// Returns a host in lower case, without its port and the dot at its end.
 pub(super) fn host_name(host: &[u8]) -> SmallVec<[u8; 64]> {
     let end = match host.first() {
         Some(b'[') => host.iter().position(|byte| *byte == b']').map_or(host.len(), |end| end + 1),

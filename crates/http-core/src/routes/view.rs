@@ -1,10 +1,11 @@
-//! View of a path by which routes are found: two spellings that servers take for the same path are the same path.
+//! View of a path in which routes are looked up: spellings that servers treat alike become one
+//! path.
 
 use std::borrow::Cow;
 
 use crate::head::hex_pair;
 
-/// How routes see a path.
+/// How the route table treats a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum PathView {
     /// Slashes in a row count as one, and an encoded slash or backslash (`%2F`, `%5C`) counts as a slash, as many servers read them.
@@ -15,8 +16,8 @@ pub enum PathView {
 }
 
 impl PathView {
-    /// Returns the path as routes see it. In both views no character that needs none has a percent encoding (RFC 3986, section
-    /// 6.2.2.2).
+    /// Returns the path in this view. In both views, characters are percent-encoded only where
+    /// necessary (RFC 3986, section 6.2.2.2).
     pub(super) fn of(self, path: &[u8]) -> Cow<'_, [u8]> {
         let has_slashes = self == PathView::Normalized && has_double_slash(path);
         if !path.contains(&b'%') && !has_slashes {
@@ -30,7 +31,8 @@ impl PathView {
         Cow::Owned(seen)
     }
 
-    /// Appends what the first character of a path is seen as to what was seen before it. Returns the bytes that the character has.
+    /// Appends the first character of a path to `seen`, in this view. Returns the length of the
+    /// character in bytes.
     pub(super) fn step(self, path: &[u8], seen: &mut Vec<u8>) -> usize {
         let (character, len) = match path {
             [b'%', high, low, ..] => (hex_pair(*high, *low), 3),
@@ -43,7 +45,7 @@ impl PathView {
             Some(b'\\') if is_encoded && self == PathView::Normalized => self.push_slash(seen),
             Some(byte) if !is_encoded || is_unreserved(byte) => seen.push(byte),
             Some(_) => seen.extend([b'%', path[1].to_ascii_uppercase(), path[2].to_ascii_uppercase()]),
-            // A broken encoding, which no request has.
+            // A broken encoding; no accepted request has one.
             None => {
                 seen.push(b'%');
                 return 1;
