@@ -15,30 +15,30 @@ const TEXT: &str = "text/plain; charset=utf-8";
 /// close`.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(10);
 
-/// Why convey answers a request itself.
+/// Reason for a local reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnswerReason {
-    /// The request could be read in two ways, is no HTTP, or is more than a limit allows.
+    /// The request is ambiguous, invalid HTTP, or above a limit.
     Malformed(Malformed),
     /// The client did not send the whole head in time.
     RequestTimeout,
-    /// No route leads anywhere, and the frontend has no backend.
+    /// No route matches, and the frontend has no backend.
     NoRoute,
-    /// The client that a trusted proxy names may not come in.
+    /// The access lists deny the client that a trusted proxy names.
     AccessDenied,
-    /// The host has another certificate than the one that the client's handshake was for.
+    /// The host has a certificate other than the one of the client's handshake.
     Misdirected,
-    /// The client's source has sent too many requests of late.
+    /// The client's source has recently sent too many requests.
     RateLimit,
     /// The route is a redirect.
     Redirect,
     /// An application's own service decided so.
     Layer,
-    /// An authority looks whether a name is ours, for which a certificate is ordered (ACME).
+    /// A certificate authority validates a name for which a certificate is ordered (ACME).
     AcmeChallenge,
     /// No server of the backend is up.
     NoServer,
-    /// Every server that was tried refused or timed out.
+    /// Each server that was tried refused the connection or timed out.
     ConnectFailed,
     /// This host has no local port left for a connection to a server.
     NoLocalPort,
@@ -46,30 +46,30 @@ pub enum AnswerReason {
     QueueTimeout,
     /// The server reset the connection before it had answered.
     ServerReset,
-    /// The server sent something else than a response to this request.
+    /// The server sent an invalid response to this request.
     ServerFault(ServerFault),
     /// The server did not answer in time.
     ServerTimeout,
-    /// There is no such file.
+    /// The file does not exist.
     FileNotFound,
-    /// The file must not be read, or the directory not be listed.
+    /// The file is not readable, or the directory is not to be listed.
     FileForbidden,
-    /// Files are got with `GET` and `HEAD` alone.
+    /// The method is neither `GET` nor `HEAD`.
     FileMethod,
-    /// The file is not the one that the request's condition is about.
+    /// The file does not match the request's condition.
     FilePrecondition,
-    /// The file has none of the ranges that the request names.
+    /// The file has none of the requested ranges.
     FileRange,
     /// The file could not be read.
     FileFailed,
 }
 
-/// An answer of convey's own.
+/// Local reply: a response that convey itself generates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnAnswer {
     status: u16,
     reason: AnswerReason,
-    /// Fields that it has beside the usual ones.
+    /// Fields in addition to the usual ones.
     fields: FieldRules,
     body: Option<Bytes>,
 }
@@ -101,17 +101,17 @@ impl OwnAnswer {
         OwnAnswer { body: Some(body.into()), ..self }
     }
 
-    /// The status.
+    /// Status of the reply.
     pub fn status(&self) -> u16 {
         self.status
     }
 
-    /// Why.
+    /// Reason for the reply.
     pub fn reason(&self) -> AnswerReason {
         self.reason
     }
 
-    /// Writes it for a client, changed as the operator wants responses to be.
+    /// Writes the reply for a client, with the operator's changes to responses.
     pub(crate) fn write(&self, to: AnswerTo<'_>, out: &mut Vec<u8>) {
         let (phrase, mut number) = (phrase_of(self.status), itoa::Buffer::new());
         let status = number.format(self.status).as_bytes();
@@ -162,14 +162,14 @@ pub(crate) struct AnswerTo<'a> {
     pub(crate) fields: &'a FieldRules,
     /// The operator's page for this reply.
     pub(crate) page: Option<&'a ErrorPage>,
-    /// No other request is read from the connection.
+    /// The connection is closed after the reply.
     pub(crate) closes: bool,
     /// The request's method allows a body.
     pub(crate) has_body: bool,
 }
 
 impl AnswerReason {
-    /// The status that the client gets.
+    /// Status of the reply to the client.
     pub fn status(self) -> u16 {
         match self {
             AnswerReason::Malformed(malformed) => malformed.status(),
@@ -224,7 +224,7 @@ impl AnswerReason {
         }
     }
 
-    /// Its name in logs, more exact than that of the counter.
+    /// Name in logs, more specific than the name of the counter.
     pub fn label(self) -> &'static str {
         match self {
             AnswerReason::Malformed(malformed) => malformed.label(),
@@ -260,7 +260,7 @@ impl AnswerReason {
     }
 }
 
-/// The reason phrases of the statuses that convey answers with (RFC 9110, section 15; RFC 6585).
+/// Reason phrases of the statuses in local replies (RFC 9110, section 15; RFC 6585).
 pub(crate) fn phrase_of(status: u16) -> &'static str {
     match status {
         200 => "OK",

@@ -1,4 +1,4 @@
-//! The retry budgets of this thread, one for each backend.
+//! Retry budgets of this thread, one for each backend.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -7,20 +7,21 @@ use convey_http_core::RetryBudget;
 use convey_snapshot::Pool;
 use foldhash::HashMap;
 
-/// Backends that are remembered: each reload may bring others. Beyond that all begin anew.
+/// Maximum number of backends with a budget: each reload may add others. Beyond it, all budgets
+/// begin anew.
 const MAX: usize = 4_096;
 
 thread_local! {
-    /// By the backend's name.
+    /// Budgets by the backend's name.
     static BUDGETS: RefCell<HashMap<Arc<str>, RetryBudget>> = RefCell::default();
 }
 
-/// A request for this backend begins.
+/// Notes a new request for this backend.
 pub(crate) fn earn(pool: &Pool) {
     with(pool, RetryBudget::earn);
 }
 
-/// Whether a request for this backend may be repeated.
+/// Whether a request for this backend may be retried.
 pub(crate) fn spend(pool: &Pool) -> bool {
     with(pool, RetryBudget::spend)
 }

@@ -1,4 +1,4 @@
-//! Large bodies: they go from socket to socket inside the kernel.
+//! Large bodies, which the kernel moves from socket to socket (`splice`).
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -8,12 +8,12 @@ use tokio::net::TcpStream;
 
 use crate::buffer;
 
-/// One direction of a transfer, as far as it is large.
+/// One direction of a transfer, while its body is large.
 #[derive(Debug, Default)]
 pub(crate) struct Bulk {
-    /// Set while bytes are on their way.
+    /// Set while bytes are in the pipe.
     pipe: Option<Pipe>,
-    /// Whether the last read has filled the buffer.
+    /// Whether the last read filled the buffer, and much of the body follows.
     is_on: bool,
 }
 
@@ -24,7 +24,7 @@ impl Bulk {
         self.is_on = len == buffer::SIZE && opaque >= buffer::SIZE as u64;
     }
 
-    /// Writes what is on its way. Returns how much went.
+    /// Writes bytes from the pipe. Returns their number.
     pub(crate) fn poll_drain(
         &mut self,
         cx: &mut Context<'_>,
@@ -42,12 +42,12 @@ impl Bulk {
         }
     }
 
-    /// Bytes that were taken and have not gone yet.
+    /// Bytes in the pipe.
     pub(crate) fn left(&self) -> usize {
         self.pipe.as_ref().map_or(0, Pipe::held)
     }
 
-    /// Whether all that was taken has gone.
+    /// Whether the pipe is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.pipe.as_ref().is_none_or(Pipe::is_empty)
     }
@@ -62,7 +62,7 @@ impl Bulk {
         let Some((from, _)) = sockets.filter(|_| is_large) else { return Ok(self.stop()) };
         let pipe = match &mut self.pipe {
             Some(pipe) => pipe,
-            // No pipes left: copying needs none.
+            // Without a pipe, convey copies the bytes.
             None => match Pipe::get() {
                 Ok(pipe) => self.pipe.insert(pipe),
                 Err(_) => return Ok(self.stop()),

@@ -1,4 +1,5 @@
-//! A response's body that is compressed on its way to the client: an encoder within the thread's memory budget, and its output in chunks.
+//! Compression of a response's body on its way to the client: an encoder within the thread's memory
+//! budget, and its output in chunks.
 
 use std::cell::Cell;
 use std::io::Write;
@@ -19,7 +20,7 @@ const BUDGET: usize = 128 << 20;
 /// where other codings have no room.
 const FOR_GZIP: usize = BUDGET / 4;
 
-/// Most bytes of a body that are compressed in one go: a millisecond at most.
+/// Maximum number of bytes that are compressed in one go: this takes a millisecond at most.
 pub(crate) const PIECE: usize = 16 * 1024;
 
 thread_local! {
@@ -30,7 +31,7 @@ thread_local! {
 /// Compression of the response to a request.
 #[derive(Debug, Default)]
 pub(crate) struct Compression<'a> {
-    /// `None`: nothing is compressed here.
+    /// `None` if the route does not compress.
     offer: Option<CompressionOffer<'a>>,
     /// Set while a body is compressed.
     compressor: Option<Box<Compressor>>,
@@ -40,11 +41,11 @@ pub(crate) struct Compression<'a> {
 /// Compression statistics since they were last taken.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct CompressionTally {
-    /// With what a response has begun to be compressed.
+    /// Coding of a response whose compression has begun.
     begun: Option<ContentCoding>,
-    /// A response goes as it is for want of room.
+    /// Whether a response is uncompressed for lack of memory.
     had_no_room: bool,
-    /// Bytes before and after.
+    /// Bytes before and after compression.
     bytes: (u64, u64),
 }
 
@@ -54,12 +55,12 @@ struct Compressor {
     _charge: MemoryCharge,
 }
 
-/// Memory of the budget that is in use; dropped, it is free.
+/// Memory taken from the budget. Dropping it returns the memory.
 #[derive(Debug)]
 struct MemoryCharge(usize);
 
 impl<'a> Compression<'a> {
-    /// By the rules of the route that a request takes.
+    /// Returns the compression by the rules of the request's route.
     pub(crate) fn of(
         client: &ClientStream,
         request: &'a HttpRequest,
@@ -71,12 +72,12 @@ impl<'a> Compression<'a> {
         }))
     }
 
-    /// With this offer; `None`: nothing is compressed.
+    /// Returns the compression by this offer; `None`: no compression.
     pub(crate) fn new(offer: Option<CompressionOffer<'a>>) -> Compression<'a> {
         Compression { offer, ..Compression::default() }
     }
 
-    /// Decides on a response with this status, whose head is the last one in `heads`, and changes that.
+    /// Decides on a response with this status, and changes its head, the last one in `heads`.
     pub(crate) fn decide(&mut self, status: u16, heads: &mut Vec<u8>) {
         let Some(offer) = &self.offer else { return };
         let mut compressor = None;
@@ -94,18 +95,19 @@ impl<'a> Compression<'a> {
         }
     }
 
-    /// Whether a body is compressed, and not over.
+    /// Whether a body is being compressed.
     pub(crate) fn is_on(&self) -> bool {
         self.compressor.is_some()
     }
 
-    /// Compresses some of the body, and appends what is ready, as chunks.
+    /// Compresses some of the body, and appends finished output as chunks.
     pub(crate) fn write(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), EncoderFault> {
         self.tally.bytes.0 += bytes.len() as u64;
         self.chunk(out, |encoder, out| encoder.write(bytes, out))
     }
 
-    /// Appends all that the client needs for what was written. Returns whether that was anything.
+    /// Appends all output that the client needs to decode the bytes so far. Returns whether there
+    /// was any.
     pub(crate) fn flush(&mut self, out: &mut Vec<u8>) -> Result<bool, EncoderFault> {
         if !self.compressor.as_ref().is_some_and(|compressor| compressor.encoder.has_unflushed()) {
             return Ok(false);
@@ -115,7 +117,8 @@ impl<'a> Compression<'a> {
         Ok(out.len() > before)
     }
 
-    /// Appends the end of the data and the last chunk, up to its trailers. Once; then the encoder's memory is free.
+    /// Appends the end of the data and the last chunk, up to its trailers. Call it once; it frees
+    /// the encoder's memory.
     pub(crate) fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), EncoderFault> {
         if self.is_on() {
             self.chunk(out, Encoder::finish)?;
@@ -125,7 +128,7 @@ impl<'a> Compression<'a> {
         Ok(())
     }
 
-    /// Counts what has been compressed since it was last counted.
+    /// Adds the statistics since the last call to the counters.
     pub(crate) fn count(&mut self, client: &ClientStream, record: &mut RequestRecord) {
         let Some(tally) = self.take_tally() else { return };
         tally.count(|counter, n| client.count(counter, n));
@@ -140,7 +143,7 @@ impl<'a> Compression<'a> {
         (tally != CompressionTally::default()).then_some(tally)
     }
 
-    /// Appends what the encoder gives, with its size before it.
+    /// Appends the encoder's output as a chunk.
     fn chunk(
         &mut self,
         out: &mut Vec<u8>,
@@ -176,7 +179,7 @@ impl CompressionTally {
 }
 
 impl Compressor {
-    /// For a body of this length, if that is known; `None`: there is no room.
+    /// Returns an encoder for a body of this length, if known; `None`: the budget has no room.
     fn new(coding: ContentCoding, len: Option<u64>) -> Option<Compressor> {
         let budget = if coding == ContentCoding::Gzip { BUDGET } else { BUDGET - FOR_GZIP };
         let charge = MemoryCharge::of(Encoder::memory(coding), budget)?;
@@ -185,7 +188,7 @@ impl Compressor {
 }
 
 impl MemoryCharge {
-    /// So many bytes of this budget; `None`: so many are not left.
+    /// Takes bytes from this budget; `None` if it has too few left.
     fn of(bytes: usize, budget: usize) -> Option<MemoryCharge> {
         let in_use = IN_USE.get() + bytes;
         (in_use <= budget).then(|| {
@@ -222,7 +225,7 @@ mod tests {
         b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n".to_vec()
     }
 
-    /// A request that takes these encodings.
+    /// Request with this `Accept-Encoding`.
     fn request(encodings: &str) -> RequestHead {
         let head = format!("GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: {encodings}\r\n\r\n");
         let head = HeadReader::default().request(&mut BytesMut::from(&*head), &HeadLimits::default());

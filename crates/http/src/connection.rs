@@ -25,22 +25,23 @@ use crate::{buffer, files, http2, http3, idle, linger, stack, time_limit};
 /// Period at which convey checks whether a client has acknowledged all of its response.
 const UNTAKEN_PERIOD: Duration = Duration::from_secs(1);
 
-/// Serves the clients of frontends in mode http.
+/// HTTP server for the clients of frontends in mode http.
 #[derive(Debug)]
 pub struct HttpServer<S = UsualStack> {
     stack: S,
 }
 
 impl HttpServer {
-    /// convey's own server: it goes by the configuration alone. It is compiled with this crate, a server with another stack
-    /// with the crate that names the stack.
+    /// Returns convey's own server, which decides by the configuration alone. It is compiled with
+    /// this crate; a server with another stack is compiled with the crate that names the stack.
     pub fn usual() -> Arc<dyn ServeStream> {
         Arc::new(HttpServer::new(stack::usual()))
     }
 }
 
 impl<S: DecideRequest> HttpServer<S> {
-    /// Has these services decide on each request, such as [`stack::usual`] within a layer of your own.
+    /// Returns a server whose requests these services decide on, such as [`stack::usual`] within a
+    /// layer of your own.
     pub fn new(stack: S) -> HttpServer<S> {
         HttpServer { stack }
     }
@@ -89,37 +90,37 @@ struct Connection<S> {
     /// Received bytes that no request has consumed.
     received: BytesMut,
     time_limit: TimeLimit,
-    /// Requests that it has had.
+    /// Number of requests so far.
     requests: u32,
-    /// The last request, until the client has taken its response.
+    /// Charge of the last request, until the client has its whole response.
     charge: RequestCharge,
 }
 
 /// Version of HTTP at the beginning of a connection.
 enum BeginningVersion {
-    /// Or nothing has come that shows another one.
+    /// HTTP/1, or no byte so far shows another version.
     Http1,
     Http2,
-    /// Another one than the client has agreed on within TLS.
+    /// A version other than the one agreed within TLS.
     Unagreed,
 }
 
 /// Next input from a client.
 enum Next {
     Request(Arc<RequestHead>),
-    /// A request that convey does not take.
+    /// A request that convey refuses.
     Refused(AnswerReason),
-    /// None: the connection is over.
+    /// No request: the connection is over.
     Over(StreamEnd),
 }
 
 /// State of a connection after a request.
 enum After {
-    /// Another request may come.
+    /// The connection stays open for another request.
     Stays,
-    /// It is closed so that the last answer arrives.
+    /// The connection is closed so that the last response arrives.
     Closes,
-    /// It is over.
+    /// The connection is over.
     Ends(StreamEnd),
 }
 
@@ -147,7 +148,7 @@ impl<S: DecideRequest> Connection<S> {
     async fn run(&mut self) -> StreamEnd {
         let mut is_first = true;
         loop {
-            // In a box, which a connection that rests does without.
+            // Boxed, so that a resting connection does not reserve memory for it.
             if let Some(end) = Box::pin(self.serve_until_rest(is_first)).await {
                 return end;
             }
@@ -158,7 +159,7 @@ impl<S: DecideRequest> Connection<S> {
         }
     }
 
-    /// Serves requests until the next one is yet to come, or until the connection is over.
+    /// Serves requests until the connection rests between two requests, or is over.
     async fn serve_until_rest(&mut self, mut is_first: bool) -> Option<StreamEnd> {
         if is_first {
             match self.version().await {
@@ -199,9 +200,10 @@ impl<S: DecideRequest> Connection<S> {
         StreamEnd::Closed
     }
 
-    /// Waits for the next request as long as a client may take. Returns how the connection ended, if none came.
+    /// Waits for the next request, up to the client's timeout. Returns the end of the connection if
+    /// none came.
     async fn rest(&mut self) -> Option<StreamEnd> {
-        // Its memory is worth more to others.
+        // A resting connection keeps no buffer.
         self.received = BytesMut::new();
         let keep_alive = self.client.frontend().config.http_limits().keep_alive;
         self.time_limit.renew(keep_alive);
@@ -227,8 +229,8 @@ impl<S: DecideRequest> Connection<S> {
         self.read(true).await
     }
 
-    /// The version of HTTP that the client begins with, as far as its first bytes show it. A protocol agreed within TLS (ALPN) is binding;
-    /// without one, the preface decides.
+    /// HTTP version of the connection's first bytes, as far as they show it. A protocol agreed
+    /// within TLS (ALPN) is binding; without one, the preface decides.
     async fn version(&mut self) -> BeginningVersion {
         let (is_http2_agreed, is_agreed) = match self.bytes.stream().protocol() {
             Some(protocol) => (protocol == b"h2", true),
@@ -254,7 +256,7 @@ impl<S: DecideRequest> Connection<S> {
         }
     }
 
-    /// Answers a request whose head cannot be read, or does not come.
+    /// Replies to a request whose head is malformed, or does not arrive.
     async fn refuse(&mut self, reason: AnswerReason) -> After {
         let mut record = RequestRecord::begin(&self.client, "");
         self.client.refresh();
@@ -264,7 +266,7 @@ impl<S: DecideRequest> Connection<S> {
         after
     }
 
-    /// The head of the next request. The time for the first one has begun already.
+    /// Reads the head of the next request. The timeout for the first one has already begun.
     async fn next(&mut self, is_first: bool) -> Next {
         let mut reader = HeadReader::default();
         let mut has_begun = is_first;
@@ -284,7 +286,7 @@ impl<S: DecideRequest> Connection<S> {
             }
             let is_between = self.received.is_empty();
             if is_between {
-                // Its memory is worth more to others.
+                // A resting connection keeps no buffer.
                 self.received = BytesMut::new();
             }
             match self.read(is_between && !is_first).await {
@@ -302,7 +304,8 @@ impl<S: DecideRequest> Connection<S> {
         }
     }
 
-    /// Reads what there is. `is_between`: the connection stands between two requests, so it ends when the worker drains.
+    /// Reads available bytes. `is_between`: the connection is between two requests, so it ends when
+    /// the worker drains.
     async fn read(&mut self, is_between: bool) -> Read {
         if let Poll::Ready(read) = poll_fn(|cx| Poll::Ready(self.poll_read(cx))).await {
             return read;
@@ -344,7 +347,7 @@ impl<S: DecideRequest> Connection<S> {
         let request = HttpRequest::new(head.clone(), &self.client, frontend, record.began);
         record.comes_from(request.named());
         let route = request.route_in_frontend().cloned();
-        // This request takes the place of the one before.
+        // This request replaces the previous one in the client's charge.
         self.charge = RequestCharge::default();
         let decision = match request.charge(&self.client) {
             Ok(charge) => {
@@ -362,7 +365,7 @@ impl<S: DecideRequest> Connection<S> {
         };
         let after = match end {
             RequestEnd::Answered { client_stays: true, .. } => After::Stays,
-            // Nothing is on its way that could have the client reset before it has read the response.
+            // No unread bytes of the client could cause a reset before it has read the response.
             RequestEnd::Answered { is_silent: true, .. } => After::Ends(StreamEnd::Closed),
             RequestEnd::Answered { .. } => After::Closes,
             RequestEnd::Broken(reason) => {
@@ -379,7 +382,7 @@ impl<S: DecideRequest> Connection<S> {
         after
     }
 
-    /// Has a server answer a request.
+    /// Forwards a request to a server.
     async fn forward(
         &mut self,
         request: HttpRequest,
@@ -400,7 +403,7 @@ impl<S: DecideRequest> Connection<S> {
         forwarding.run(pool).await
     }
 
-    /// Answers a request ourselves.
+    /// Sends a local reply.
     async fn answer(
         &mut self,
         answer: &OwnAnswer,

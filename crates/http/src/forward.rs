@@ -1,4 +1,5 @@
-//! A request on its way: a server, a connection to it, and another one where the request may be repeated.
+//! Forwarding of a request: the choice of a server, a connection to it, and retries where the
+//! request may be repeated.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 mod broken;
@@ -41,11 +42,11 @@ pub(crate) use held::ClientHasShare;
 pub(crate) use stall::StallLimit;
 use unread::UnreadCheck;
 
-/// A connection that has waited for so long may have been closed by its server just now. A request that cannot be repeated does not
-/// go there.
+/// A connection that has been idle for this long may just have been closed by its server. A request
+/// that cannot be repeated does not use it.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// A request that is to go to a server.
+/// A request for a server, while it is forwarded.
 pub(crate) struct Forwarding<'a, 'b> {
     pub(crate) client: &'a ClientStream,
     pub(crate) end: &'a mut ClientEnd<'b>,
@@ -65,37 +66,38 @@ pub(crate) struct Forwarding<'a, 'b> {
 pub(crate) enum RequestEnd {
     /// The client has the whole response.
     Answered {
-        /// It may send another request.
+        /// The client may send another request.
         client_stays: bool,
         /// The client has sent nothing beyond the request, and announced that it sends no other
         /// request.
         is_silent: bool,
     },
-    /// The client has got nothing: convey has to answer.
+    /// The client has received nothing: convey has to send a local reply.
     Unanswered(OwnAnswer),
-    /// The client has got a part. Its connection is over, for this reason.
+    /// The client has received a part. Its connection ends for this reason.
     Broken(Counter),
 }
 
 /// Outcome of a transfer.
 struct Transferred {
-    /// `None`: nothing moved for too long.
+    /// `None`: no byte moved for too long.
     end: Option<TransferEnd>,
     exchange: Exchange,
     status: Option<u16>,
-    /// The server has taken all that has come of the request, and sent nothing behind its response.
+    /// The server has accepted all received bytes of the request, and sent nothing after its
+    /// response.
     is_clean: bool,
-    /// When it began.
+    /// Time at which the transfer began.
     sent: Instant,
-    /// Bytes of a whole response that the client has not taken yet.
+    /// Bytes of a whole response that the client has not accepted yet.
     rest: Outgoing,
 }
 
-/// Why a request has no connection to its server.
+/// Reason why a request has no connection to its server.
 enum Unreached {
-    /// There is none to be had.
+    /// The connection could not be opened.
     Failed(io::Error),
-    /// Those over HTTP/2 had no room for the client in time.
+    /// The HTTP/2 connections had no room for the client in time.
     Full,
     ClientLeft,
 }
@@ -111,12 +113,13 @@ enum Attempt {
     Over(RequestEnd),
     /// Another server may succeed.
     Again(AnswerReason),
-    /// The same, if the backend's retry budget allows it: the server has failed.
+    /// Another server may succeed, if the backend's retry budget allows it: the server has failed.
     AgainWithin(AnswerReason),
 }
 
 impl Forwarding<'_, '_> {
-    /// Sends the request to a server of this pool, or answers with one of its files, and the response to the client.
+    /// Sends the request to a server of this pool, or serves one of its files, and sends the
+    /// response to the client.
     pub(crate) async fn run(mut self, pool: &Arc<Pool>) -> RequestEnd {
         if let Some(of_pool) = &pool.config.files {
             // Boxed, because requests that go to a server do not need this state.
@@ -175,17 +178,17 @@ impl Forwarding<'_, '_> {
         }
     }
 
-    /// A connection to the server of the permit, and whether it has served a request before.
+    /// Returns a connection to the server of the permit, and whether it is a reused one.
     ///
     /// # Errors
-    /// There is none to be had, for this reason.
+    /// Returns the reason why there is no connection.
     async fn connection(
         &mut self,
         permit: &mut Permit,
         attempts: &mut Attempts,
     ) -> Result<(ServerEnd, bool), Unreached> {
         let speaks_http2 = self.speaks_http2(permit);
-        // After a failure nothing that has waited is believed in.
+        // After a failure, convey trusts no idle connection.
         if !speaks_http2 && !attempts.have_begun() {
             let most = if self.may_go_twice() { Duration::MAX } else { FRESH };
             if let Some(kept) = idle::take(self.place(permit), most) {
@@ -223,7 +226,8 @@ impl Forwarding<'_, '_> {
         }
     }
 
-    /// A new connection to the server of the permit, or a stream on it, if the server chose HTTP/2.
+    /// Opens a connection to the server of the permit, or a stream on it, if the server chose
+    /// HTTP/2.
     async fn socket(&self, permit: &Permit) -> io::Result<ServerEnd> {
         let within = self.timeouts.connect;
         let mut server =
@@ -235,12 +239,13 @@ impl Forwarding<'_, '_> {
         Ok(ServerEnd::Socket(server))
     }
 
-    /// A stream to the server of the permit, and whether its connection is new.
+    /// Returns a stream to the server of the permit, and whether its connection is new.
     async fn stream(&mut self, permit: &Permit) -> Result<(ServerEnd, bool), Unreached> {
         let within = self.timeouts.connect;
         let (place, client) = (self.place(permit), self.stream_client());
         let left = self.end.left(missing(self.request, self.received));
-        // A connection that has ended is never found. To open others for what a server refuses would make it worse.
+        // `take` returns no ended connection. Further connections for refused streams would make
+        // the load worse.
         let (stream, is_new) = match http2::take(place, client, within, left).await? {
             FoundStream::Stream(stream) => (stream, false),
             FoundStream::Nothing(opening) => {
@@ -272,7 +277,7 @@ impl Forwarding<'_, '_> {
         }
     }
 
-    /// One exchange with one server.
+    /// Runs one exchange with one server.
     async fn attempt(
         &mut self,
         (permit, held): (Permit, Option<HeldResource>),
@@ -348,7 +353,7 @@ impl Forwarding<'_, '_> {
         exchange
     }
 
-    /// Moves the request and its response, until that ends or nothing moves for too long.
+    /// Moves the request and its response, until the transfer ends or no byte moves for too long.
     async fn transfer(
         &mut self,
         permit: &Permit,
@@ -440,7 +445,7 @@ fn transferred(
     Transferred { end, exchange, status, is_clean, sent, rest }
 }
 
-/// Whether the server that is watched has gone down.
+/// Whether the watched server has gone down.
 fn is_down(watch: &Option<RegisteredRequest>, cx: &mut Context<'_>) -> bool {
     watch.as_ref().is_some_and(|watch| watch.poll_down(cx).is_ready())
 }
@@ -454,7 +459,7 @@ fn within_tls(permit: &Permit) -> SpokenWithin {
     }
 }
 
-/// Whether the server chose HTTP/2; `None`: it had no choice.
+/// Whether the server chose HTTP/2; `None` if it had no choice.
 fn chose_http2(permit: &Permit, server: &mut ServerStream) -> Option<bool> {
     let has_choice = permit.http_version() == HttpVersion::Auto && permit.has_tls();
     has_choice.then(|| {
@@ -474,7 +479,7 @@ fn unanswered(reason: AnswerReason) -> RequestEnd {
     RequestEnd::Unanswered(reason.into())
 }
 
-/// Why convey answers in place of a server.
+/// Reason for a local reply in place of a server's response.
 fn reason_of(unavailable: Unavailable) -> AnswerReason {
     match unavailable {
         Unavailable::NoServer => AnswerReason::NoServer,

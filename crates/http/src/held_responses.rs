@@ -1,5 +1,5 @@
-//! Memory for responses that wait for their clients: a budget of each thread, of which one client
-//! has half at most.
+//! Memory for responses that wait for their clients: a budget for each thread, of which one client
+//! gets at most half.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -7,10 +7,10 @@ use std::net::IpAddr;
 use convey_model::{ClientNetwork, Prefix, client_of, networks_of};
 use foldhash::HashMap;
 
-/// Bytes that each response may have waiting for its client.
+/// Bytes that may wait for the client of each response.
 pub(crate) const ALWAYS_HELD: usize = 8 * 1024;
 
-/// Bytes that a response with a place in the budget may have waiting for its client.
+/// Bytes that may wait for the client of a response with a place in the budget.
 pub(crate) const MAX_HELD: usize = 64 * 1024;
 
 /// Places in a thread's budget: together 32 MiB.
@@ -20,23 +20,23 @@ thread_local! {
     static HELD: RefCell<HeldResponses> = RefCell::default();
 }
 
-/// Places of a thread that are taken.
+/// Places of a thread that are in use.
 #[derive(Debug, Default)]
 struct HeldResponses {
     all: u32,
-    /// By the client and the networks around it.
+    /// Places by client, and by the networks around it.
     by_client: HashMap<Prefix, u32>,
 }
 
-/// A response's place in the budget. Dropped, it is free.
+/// A response's place in the budget. Dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct HeldResponse {
     client: Prefix,
 }
 
 impl HeldResponse {
-    /// A place for a response to this client; `None`: the client has as many as are left for
-    /// others.
+    /// Takes a place for a response to this client; `None`: the client already has as many as are
+    /// left for others.
     pub(crate) fn take(client: IpAddr) -> Option<HeldResponse> {
         let client = client_of(client);
         HELD.with_borrow_mut(|held| held.take(client)).then(|| HeldResponse { client })

@@ -14,23 +14,23 @@ use convey_proxy::ServerStream;
 /// Most connections to one server that a thread keeps. At the limit, the oldest is evicted.
 const MAX_OF_SERVER: usize = 256;
 
-/// Most of all servers that a thread keeps.
+/// Most idle connections that a thread keeps for all servers.
 const MAX: usize = 4_096;
 
-/// How long one is kept. Servers close theirs after 5 (node) to 75 seconds (nginx).
+/// Maximum idle time of a connection. Servers close theirs after 5 (node) to 75 seconds (nginx).
 const LIFETIME: Duration = Duration::from_secs(30);
 
-/// A server, by its number, where it is, and the number of the TLS settings that it is spoken to by.
+/// Key of a server's connections: server id, address, and number of the TLS settings.
 pub(crate) type ServerPlace = (u32, SocketAddr, u64);
 
 thread_local! {
     static IDLE: RefCell<IdlePool> = RefCell::default();
 }
 
-/// The connections of a thread.
+/// Idle connections of a thread.
 #[derive(Default)]
 struct IdlePool {
-    /// The newest is last.
+    /// The newest connection is last.
     servers: HashMap<ServerPlace, VecDeque<IdleConnection>>,
     count: usize,
 }
@@ -40,12 +40,12 @@ struct IdleConnection {
     since: Instant,
 }
 
-/// A connection to this server that has waited for less than `most`, if there is one: the one that waited least.
+/// Takes the newest idle connection to this server, if it has been idle for less than `most`.
 pub(crate) fn take(server: ServerPlace, most: Duration) -> Option<ServerStream> {
     IDLE.with_borrow_mut(|pool| pool.take(server, most))
 }
 
-/// Keeps a connection on which nothing is awaited.
+/// Keeps an idle connection without outstanding responses.
 pub(crate) fn put(server: ServerPlace, stream: ServerStream) {
     IDLE.with_borrow_mut(|pool| pool.put(server, stream));
 }
@@ -59,7 +59,8 @@ pub(crate) fn forget(server: ServerPlace) {
     });
 }
 
-/// Closes what its server has closed, or what has waited too long. To be called now and then.
+/// Closes connections that their servers have closed, or that have been idle too long. Call it from
+/// time to time.
 pub(crate) fn sweep() {
     IDLE.with_borrow_mut(|pool| pool.sweep(Instant::now()));
 }
@@ -76,7 +77,7 @@ impl IdlePool {
             if last.since.elapsed() < most.min(LIFETIME) {
                 return Some(last.stream);
             }
-            // All others have waited longer.
+            // All others have been idle for longer.
             of_server.push_back(last);
             self.count += 1;
             break;

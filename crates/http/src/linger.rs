@@ -1,4 +1,4 @@
-//! The end of a connection that convey ends.
+//! Orderly close of a client's connection.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -12,8 +12,8 @@ use crate::time_limit::TimeLimit;
 /// How long convey still reads from a connection or stream that it has ended.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
-/// Most bytes that are read then of a connection: more than the buffers of both hosts hold by default. A client whose bytes are not
-/// taken is reset.
+/// Maximum number of bytes that convey still reads from such a connection: more than the buffers of
+/// both hosts hold by default. A client that sends more gets a reset.
 const MAX_OF_CONNECTION: usize = 16 * 1024 * 1024;
 
 /// Like `MAX_OF_CONNECTION`, for a stream of HTTP/2, whose window is smaller.

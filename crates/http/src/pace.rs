@@ -1,17 +1,18 @@
-//! How fast a request's body comes.
+//! Minimum rate of a request's body.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long a client may be slow.
+/// How long a client may be slower than the minimum rate.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// The pace of a body, over the time in which the client is waited for: that a server takes it slowly is no fault of the client's.
+/// Rate of a body, over the time in which convey waits for the client: a slow server does not count
+/// against the client.
 #[derive(Debug)]
 pub(crate) struct BodyPace {
-    /// Bytes a second; `None`: it may be as slow as it likes.
+    /// Minimum rate in bytes a second; `None`: no minimum.
     slowest: Option<NonZeroU32>,
     bytes: u64,
     waited: Duration,
@@ -23,7 +24,8 @@ impl BodyPace {
         BodyPace { slowest, bytes: 0, waited: Duration::ZERO, waits_since: None }
     }
 
-    /// So many bytes have come, and the client is waited for from now on, or is not. Returns whether it is too slow.
+    /// Notes received bytes, and whether convey waits for the client from now on. Returns whether
+    /// the client is too slow.
     pub(crate) fn is_too_slow(&mut self, bytes: u64, is_awaited: bool, now: impl Fn() -> Instant) -> bool {
         let Some(slowest) = self.slowest else { return false };
         let now = now();
@@ -42,7 +44,8 @@ impl BodyPace {
 mod tests {
     use super::*;
 
-    /// The second in which a client is too slow that sends so many bytes each second, and is waited for all the time or not at all.
+    /// Second in which a client counts as too slow that sends so many bytes each second. convey
+    /// waits for it all the time, or not at all.
     fn too_slow_after(bytes: u64, is_awaited: bool) -> Option<u64> {
         let (mut pace, began) = (BodyPace::new(NonZeroU32::new(100)), Instant::now());
         let at = |second| began + Duration::from_secs(second);

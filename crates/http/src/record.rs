@@ -16,39 +16,39 @@ use tokio::time::Instant;
 use crate::answer::AnswerReason;
 use crate::request::HttpRequest;
 
-/// Most letters of a host or of a target in the log.
+/// Maximum number of characters of a host or of a target in the log.
 const MAX_LOGGED: usize = 2_048;
 
-/// A request, as it goes on.
+/// Record of a request in progress.
 #[derive(Debug)]
 pub(crate) struct RequestRecord {
-    /// When its head had come.
+    /// Time at which its head was complete.
     pub(crate) began: Instant,
-    /// Whether it is logged.
+    /// Whether the request is logged.
     is_logged: bool,
     /// Bytes of bodies and heads, from and to the client.
     bytes: (u64, u64),
     status: Option<u16>,
-    /// Why convey has answered itself.
+    /// Reason for a local reply.
     answered: Option<AnswerReason>,
-    /// It has answered with a file.
+    /// Whether a file was the response.
     is_file: bool,
-    /// Why the client's connection ended within it.
+    /// Reason for the end of the client's connection during the request.
     broken: Option<Counter>,
-    /// How long it took until a server had accepted; zero for a connection that was kept.
+    /// Time until a server accepted the connection; zero for a reused connection.
     connect: Option<Duration>,
     retries: u32,
-    /// The backend, and who was tried last.
+    /// Backend, and the server that was tried last.
     server: Option<(Arc<str>, ServedBy)>,
-    /// The backend whose files it is about.
+    /// Backend of the requested file.
     of_files: Option<Arc<str>>,
     route: Option<Arc<HttpRoute>>,
     core: usize,
     version: &'static str,
     trace: Option<TraceParent>,
-    /// The client that trusted proxies name.
+    /// Client that trusted proxies name.
     named: Option<SocketAddr>,
-    /// How the response is compressed.
+    /// Coding of a compressed response.
     compression: Option<ContentCoding>,
 }
 
@@ -78,17 +78,17 @@ impl RequestRecord {
         }
     }
 
-    /// It comes from this client, which trusted proxies name; `None`: from the peer.
+    /// Sets the client that trusted proxies name; `None`: the client is the peer.
     pub(crate) fn comes_from(&mut self, named: Option<SocketAddr>) {
         self.named = named;
     }
 
-    /// It is answered before it takes this route.
+    /// Sets the route of a request that gets a local reply before it takes the route.
     pub(crate) fn is_answered_on_its_route(&mut self, route: Option<Arc<HttpRoute>>) {
         self.route = route;
     }
 
-    /// It is this request, and takes this route.
+    /// Sets the request and its route.
     pub(crate) fn takes(&mut self, route: &Arc<HttpRoute>, request: &HttpRequest) {
         self.route = Some(route.clone());
         if self.is_logged {
@@ -96,7 +96,7 @@ impl RequestRecord {
         }
     }
 
-    /// A server is tried.
+    /// Notes an attempt at a server.
     pub(crate) fn tries(&mut self, permit: &Permit, addr: SocketAddr) {
         if !self.is_logged {
             return;
@@ -106,7 +106,7 @@ impl RequestRecord {
         self.server = Some((backend, ServedBy { name, addr }));
     }
 
-    /// The server has accepted, or had before.
+    /// Notes that the server has accepted the connection, or had before.
     pub(crate) fn connected(&mut self) {
         if self.is_logged {
             self.connect = Some(self.began.elapsed());
@@ -118,55 +118,55 @@ impl RequestRecord {
         self.status.is_some()
     }
 
-    /// Bytes have moved.
+    /// Counts moved bytes.
     pub(crate) fn count(&mut self, rx: u64, tx: u64) {
         self.bytes.0 += rx;
         self.bytes.1 += tx;
     }
 
-    /// So many bytes of the client's are counted anew.
+    /// Takes back client bytes that will be counted again.
     pub(crate) fn took_back(&mut self, rx: u64) {
         self.bytes.0 = self.bytes.0.saturating_sub(rx);
     }
 
-    /// A server has answered with this status.
+    /// Notes the status of a server's response.
     pub(crate) fn has_status(&mut self, status: u16) {
         self.status = Some(status);
     }
 
-    /// It is about a file of this backend.
+    /// Notes that the request is for a file of this backend.
     pub(crate) fn asks_for_file_of(&mut self, backend: &Arc<str>) {
         if self.is_logged {
             self.of_files = Some(backend.clone());
         }
     }
 
-    /// convey has answered with a file, or a part of one.
+    /// Notes a response with a file, or a part of one.
     pub(crate) fn has_file(&mut self, status: u16) {
         (self.status, self.is_file) = (Some(status), true);
     }
 
-    /// Its response is compressed with this.
+    /// Notes the coding of the compressed response.
     pub(crate) fn is_compressed(&mut self, coding: ContentCoding) {
         self.compression = Some(coding);
     }
 
-    /// convey has answered.
+    /// Notes a local reply.
     pub(crate) fn answered(&mut self, status: u16, reason: AnswerReason) {
         (self.status, self.answered) = (Some(status), Some(reason));
     }
 
-    /// convey has refused the request, and could not answer.
+    /// Notes that convey has refused the request, and could not reply.
     fn refused(&mut self, reason: AnswerReason) {
         self.answered = Some(reason);
     }
 
-    /// The client's connection ends before it has the whole response.
+    /// Notes that the client's connection ended before it had the whole response.
     pub(crate) fn broke(&mut self, reason: Counter) {
         self.broken = Some(reason);
     }
 
-    /// convey refuses a request whose head it has not got, and cannot answer.
+    /// Ends the record of a request without a head, which convey refuses and cannot reply to.
     pub(crate) fn end_refused(mut self, client: &ClientStream, reason: AnswerReason) {
         client.count(Counter::Requests, 1);
         client.count(reason.counter(), 1);
@@ -174,7 +174,8 @@ impl RequestRecord {
         self.end(client, None);
     }
 
-    /// The request is over: it is counted, and logged if it is. `head` is `None` if it never came whole.
+    /// Ends the record: counts the request, and logs it if it is selected. `head` is `None` if it
+    /// never arrived whole.
     pub(crate) fn end(self, client: &ClientStream, head: Option<&RequestHead>) {
         let total = self.began.elapsed();
         self.count_for_route(total);
@@ -227,7 +228,7 @@ impl RequestRecord {
         });
     }
 
-    /// A request that has taken so long is counted for its route.
+    /// Counts the request and its duration for its route.
     fn count_for_route(&self, total: Duration) {
         let Some(route) = &self.route else { return };
         route.live.traffic.add(self.core, Counter::Requests, 1);

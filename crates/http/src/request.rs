@@ -1,4 +1,4 @@
-//! A request as services decide on it: its head, and what they add.
+//! A request on which services decide: its head, and their additions.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::answer::{AnswerReason, OwnAnswer};
 
-/// A request whose head has come. Its body, if it has one, still waits with the client.
+/// A request whose head has arrived. Its body, if there is one, has not been read yet.
 #[derive(Debug, Clone)]
 pub struct HttpRequest {
     head: Arc<RequestHead>,
@@ -22,30 +22,31 @@ pub struct HttpRequest {
     is_peer_trusted: bool,
     is_https: bool,
     tls: Option<Arc<LoggedTls>>,
-    /// Named by trusted proxies; `None`: the client is the peer.
+    /// Client that trusted proxies name; `None`: the client is the peer.
     named: Option<SocketAddr>,
     frontend: Arc<Frontend>,
-    /// When its head had come.
+    /// Time at which its head was complete.
     came: Timestamp,
     route: Option<Arc<HttpRoute>>,
     added: FieldRules,
-    /// The trace that has begun with it.
+    /// Trace that has begun with the request.
     begun: Option<TraceParent>,
-    /// The number of the server that a service has chosen.
+    /// Id of the server that a service has chosen.
     chosen: Option<u32>,
 }
 
 /// Decision on a request.
 #[derive(Debug, Clone)]
 pub enum Decision {
-    /// A server of its route's backend gets it.
+    /// Forward the request to a server of its route's backend.
     Forward(HttpRequest),
-    /// It is answered here.
+    /// Send this local reply.
     Answer(OwnAnswer),
 }
 
 impl HttpRequest {
-    /// A request that this client has sent to its frontend, which is as it is now, and whose head had come then.
+    /// Returns a request of this client to its frontend, in the frontend's current state. Its head
+    /// was complete at `came`.
     pub(crate) fn new(
         head: Arc<RequestHead>,
         client: &ClientStream,
@@ -78,17 +79,18 @@ impl HttpRequest {
         }
     }
 
-    /// The head, as the client has sent it.
+    /// Head of the request, as the client sent it.
     pub fn head(&self) -> &RequestHead {
         &self.head
     }
 
-    /// Address and port of the client: the one in front of the trusted proxies where the peer is one, else the peer.
+    /// Address and port of the client: behind trusted proxies the address that they name, otherwise
+    /// the peer.
     pub fn client(&self) -> SocketAddr {
         self.named.unwrap_or(self.peer)
     }
 
-    /// Address and port of the other end of the connection, by its PROXY header if it came with one.
+    /// Address and port of the other end of the connection, from its PROXY header if there is one.
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }
@@ -104,7 +106,7 @@ impl HttpRequest {
         self.tls.as_ref().map(|tls| &*tls.server_name).filter(|name| !name.is_empty())
     }
 
-    /// Its route, by its scheme, host and path.
+    /// Route of the request, by its scheme, host and path.
     pub(crate) fn route_in_frontend(&self) -> Option<&Arc<HttpRoute>> {
         let (http, host, path) = (self.frontend.http.as_ref()?, self.head.host(), self.head.path());
         if self.is_https { http.route_of_https(host, path) } else { http.route(host, path) }
@@ -115,15 +117,16 @@ impl HttpRequest {
         self.is_peer_trusted
     }
 
-    /// The client that trusted proxies name, if they do.
+    /// Client that trusted proxies name, if there is one.
     pub(crate) fn named(&self) -> Option<SocketAddr> {
         self.named
     }
 
-    /// Counts the request for the client that trusted proxies name, until its response is gone.
+    /// Counts the request for the client that trusted proxies name, until its response has been
+    /// sent.
     ///
     /// # Errors
-    /// The client has its share.
+    /// The client has reached its share.
     pub(crate) fn charge(&self, client: &ClientStream) -> Result<RequestCharge, OwnAnswer> {
         client.charge(self.named.map(|named| named.ip())).ok_or_else(|| {
             client.count(Counter::DroppedClientLimit, 1);
@@ -131,17 +134,18 @@ impl HttpRequest {
         })
     }
 
-    /// The frontend that it came to.
+    /// Frontend of the request.
     pub fn frontend(&self) -> &Arc<Frontend> {
         &self.frontend
     }
 
-    /// The route, once [`find_route`](crate::stack::find_route) has found it.
+    /// Route of the request, once [`find_route`](crate::stack::find_route) has found it.
     pub fn route(&self) -> Option<&Arc<HttpRoute>> {
         self.route.as_ref()
     }
 
-    /// The servers of its route's backend; none before [`find_route`](crate::stack::find_route) has found that.
+    /// Servers of its route's backend; empty before [`find_route`](crate::stack::find_route) has
+    /// found the route.
     pub fn servers(&self) -> &[Arc<Server>] {
         self.way().map_or(&[], |(_, pool)| &pool.servers)
     }
@@ -156,14 +160,14 @@ impl HttpRequest {
         self.chosen
     }
 
-    /// The trace that it is a part of.
+    /// Trace of the request.
     pub fn trace(&self) -> Option<TraceParent> {
         self.begun.or_else(|| TraceParent::of(&self.head))
     }
 
-    /// Has a trace begin with it.
+    /// Begins a trace with the request.
     pub fn begin_trace(&mut self, trace: TraceParent) {
-        // A name and a value that are right.
+        // Name and value are valid.
         let _ = self.set_field(TraceParent::FIELD, &trace.to_string());
         self.begun = Some(trace);
     }
@@ -176,17 +180,17 @@ impl HttpRequest {
         self.added.set(name, value)
     }
 
-    /// When its head had come.
+    /// Time at which its head was complete.
     pub(crate) fn came(&self) -> Timestamp {
         self.came
     }
 
-    /// It goes this way.
+    /// Sets the route.
     pub(crate) fn takes(&mut self, route: Option<Arc<HttpRoute>>) {
         self.route = route;
     }
 
-    /// Its route and the backend that it leads to, if it does.
+    /// Route of the request, and its backend; `None` without a route to a backend.
     pub(crate) fn way(&self) -> Option<(&Arc<HttpRoute>, &Arc<Pool>)> {
         let route = self.route.as_ref()?;
         match &route.action {

@@ -1,4 +1,4 @@
-//! How long a connection is waited for: one timer, which is touched only when it fires.
+//! Time limit of a connection: one timer, which is reset only when it fires.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::cell::Cell;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// How late a thread's own time may be.
+/// Maximum delay of a thread's coarse time.
 const LATE: Duration = Duration::from_secs(1);
 
 thread_local! {
@@ -22,7 +22,7 @@ pub(crate) fn tell_time() {
     COARSE.set(Some(Instant::now()));
 }
 
-/// The moment until which something is waited for. It may be a second late.
+/// Deadline of a wait, up to a second late.
 #[derive(Debug)]
 pub(crate) struct TimeLimit {
     until: Instant,
@@ -30,13 +30,13 @@ pub(crate) struct TimeLimit {
 }
 
 impl TimeLimit {
-    /// Ends after this time.
+    /// Returns a limit that ends after this time.
     pub(crate) fn new(after: Duration) -> TimeLimit {
         let until = present() + after;
         TimeLimit { until, timer: Box::pin(sleep_until(until)) }
     }
 
-    /// Begins anew.
+    /// Restarts the limit.
     pub(crate) fn renew(&mut self, after: Duration) {
         self.until = present() + after;
         // A timer that fires too early is set again then; that costs less than setting it each time.
@@ -45,7 +45,7 @@ impl TimeLimit {
         }
     }
 
-    /// Waits until it is over.
+    /// Waits until the limit is over.
     pub(crate) fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             ready!(self.timer.as_mut().poll(cx));
@@ -57,7 +57,7 @@ impl TimeLimit {
     }
 }
 
-/// No earlier than now.
+/// Present time, or up to a second later.
 fn present() -> Instant {
     COARSE.get().map_or_else(Instant::now, |told| told + LATE)
 }

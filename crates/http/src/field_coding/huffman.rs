@@ -24,14 +24,15 @@ const LENGTHS: [u8; 256] = [
 /// Length of the longest code.
 const LONGEST: usize = 30;
 
-/// Bits that one look into [`SHORT`] decodes.
+/// Bits that one lookup in [`SHORT`] decodes.
 const SHORT_BITS: u32 = 8;
 
-/// The codes of each length, in order.
+/// Codes of each length, in order.
 struct Codes {
     /// Bytes by the length of their codes, then by value.
     bytes: [u8; 256],
-    /// By length: the first code, how many codes there are, and the place of the first one's byte.
+    /// For each length: the first code, the number of codes, and the index of the first code's
+    /// byte.
     first: [u32; LONGEST + 1],
     count: [u32; LONGEST + 1],
     place: [u32; LONGEST + 1],
@@ -39,7 +40,8 @@ struct Codes {
 
 static CODES: Codes = codes();
 
-/// The byte whose code the index begins with, and the length of the code; length 0: the code is longer.
+/// For each index: the byte whose code the index begins with, and the length of the code; length 0:
+/// the code is longer.
 static SHORT: [(u8, u8); 1 << SHORT_BITS] = short();
 
 const fn codes() -> Codes {
@@ -81,7 +83,8 @@ const fn short() -> [(u8, u8); 1 << SHORT_BITS] {
     short
 }
 
-/// The bytes that a code is for. `None`: it is none, or its padding is not the beginning of the code's end.
+/// Decodes a string. `None` if a code is invalid, or if the padding is not a prefix of the
+/// end-of-string code.
 pub(super) fn decode(code: &[u8]) -> Option<Vec<u8>> {
     let mut decoded = Vec::with_capacity(code.len() * 8 / 5);
     let (mut bits, mut len, mut rest) = (0_u64, 0_usize, code.iter());
@@ -91,7 +94,7 @@ pub(super) fn decode(code: &[u8]) -> Option<Vec<u8>> {
         {
             (bits, len) = (bits << 8 | u64::from(*byte), len + 8);
         }
-        // Behind the end there are ones only: no code is made of these.
+        // The bits after the end are ones, which begin no byte's code.
         let window = match len.checked_sub(LONGEST) {
             Some(behind) => bits >> behind,
             None => !(!bits << (LONGEST - len)),
@@ -107,7 +110,7 @@ pub(super) fn decode(code: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// The byte whose code these bits begin with, and the length of the code.
+/// Returns the byte whose code these bits begin with, and the length of the code.
 fn byte_at(window: u32) -> Option<(u8, usize)> {
     let (byte, len) = SHORT[(window >> (LONGEST as u32 - SHORT_BITS)) as usize];
     if len > 0 {
@@ -126,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// The code of some bytes, padded with ones.
+    /// Encodes bytes, padded with ones.
     fn encode(bytes: &[u8]) -> Vec<u8> {
         let mut bits = Vec::new();
         for byte in bytes {
@@ -156,7 +159,7 @@ mod tests {
 
     #[test]
     fn other_padding_than_the_beginning_of_the_end_is_refused() {
-        // Zeros, eight bits, the end itself, a code that is cut off.
+        // Padding of zeros, padding of eight bits, the end-of-string code itself, a truncated code.
         for code in [&[0x18][..], &[0x1f, 0xff], &[0xff; 4], &[0xff, 0xff, 0xff]] {
             assert_eq!(decode(code), None, "{code:x?}");
         }

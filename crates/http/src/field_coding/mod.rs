@@ -4,7 +4,8 @@ mod huffman;
 
 use std::borrow::Cow;
 
-/// Takes a number that has so many bits in its first byte, and seven in each further one. `None`: it is not whole, or too large.
+/// Takes a number that has `bits` bits in its first byte, and seven in each further one. `None` if
+/// it is incomplete, or too large.
 pub(crate) fn integer(left: &mut &[u8], bits: u32) -> Option<u64> {
     let (first, mut rest) = left.split_first()?;
     let most = u64::from(u8::MAX >> (8 - bits));
@@ -25,8 +26,8 @@ pub(crate) fn integer(left: &mut &[u8], bits: u32) -> Option<u64> {
     Some(number)
 }
 
-/// Takes a string, whose length has so many bits in its first byte. The bit before these marks a Huffman code. `None`: it is not whole,
-/// or no code.
+/// Takes a string, whose length has `bits` bits in its first byte. The bit before them marks a
+/// Huffman code. `None` if it is incomplete, or its code is invalid.
 pub(crate) fn string<'a>(left: &mut &'a [u8], bits: u32) -> Option<Cow<'a, [u8]>> {
     let is_huffman = left.first()? & (1 << bits) != 0;
     let len = usize::try_from(integer(left, bits)?).ok()?;

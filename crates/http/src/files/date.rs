@@ -1,4 +1,4 @@
-//! The time, as HTTP writes it.
+//! Date in HTTP format.
 #![expect(clippy::disallowed_methods, reason = "a shell: what it writes is the present")]
 
 use std::cell::RefCell;
@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use httpdate::fmt_http_date;
 
 thread_local! {
-    /// The second that was written last, and how.
+    /// Last second that was formatted, and its text.
     static WRITTEN: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
 }
 
@@ -17,14 +17,14 @@ pub(super) fn now() -> (u64, u32) {
     (since.as_secs(), since.subsec_nanos())
 }
 
-/// A moment, in seconds since 1970, such as `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Formats a time in seconds since 1970, such as `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub(super) fn of(seconds: u64) -> String {
     // HTTP cannot write a later time, and no file was modified then.
     const LAST: u64 = 253_402_300_799;
     fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds.min(LAST)))
 }
 
-/// Lends the present, in seconds since 1970 and as HTTP writes it.
+/// Lends the present time, in seconds since 1970 and in HTTP format.
 pub(super) fn with_present<T>(use_it: impl FnOnce(u64, &str) -> T) -> T {
     let (seconds, _) = now();
     WRITTEN.with_borrow_mut(|(written, text)| {

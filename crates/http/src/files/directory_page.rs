@@ -1,4 +1,4 @@
-//! The page of a directory: each part is made when the client takes it. In between only the
+//! Page of a directory: each part is made when the client has room for it. In between, only the
 //! position within the page is kept.
 
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use super::disk::aside;
 use super::find::Unfound;
 use super::store::is_settled;
 
-/// Bytes of a part, beside its last row. A page that fits has a `Content-Length`.
+/// Size of a part in bytes, without its last row. A page that fits has a `Content-Length`.
 pub(super) const PART: usize = 8 * 1024;
 
 /// Bounds for the listings that all clients share.
@@ -26,7 +26,7 @@ const SHARED: CacheBounds = CacheBounds { entries: 256, bytes: 16 << 20 };
 static LISTINGS: LazyLock<Mutex<BoundedCache<DirectoryName, SharedListing>>> =
     LazyLock::new(|| Mutex::new(BoundedCache::new(SHARED)));
 
-/// A directory, and which of its files are listed.
+/// A directory, and the selection of its files that are listed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct DirectoryName {
     root: PathBuf,
@@ -37,19 +37,19 @@ struct DirectoryName {
 /// A listing that serves every client of its directory for the second in which it was made.
 struct SharedListing {
     listing: Arc<Listing>,
-    /// State of the directory, if each later change shows in it.
+    /// State of the directory, if each later change alters it.
     stamp: Option<FileStamp>,
     made: u64,
 }
 
-/// The page of a directory, as it is found.
+/// Page of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum DirectoryPage {
     Whole(Bytes),
     InParts(PageInParts),
 }
 
-/// The rest of a page.
+/// Rest of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PageInParts {
     directory: DirectoryName,
@@ -81,7 +81,7 @@ pub(super) async fn find(files: &FilesConfig, name: &[u8]) -> Result<DirectoryPa
     }
 }
 
-/// Frees listings of earlier seconds.
+/// Drops listings of earlier seconds.
 pub(super) fn sweep() {
     if let Ok(mut listings) = LISTINGS.try_lock() {
         let (now, _) = date::now();
@@ -90,7 +90,7 @@ pub(super) fn sweep() {
 }
 
 impl PageInParts {
-    /// The next part of the page; `None`: it is complete.
+    /// Returns the next part of the page; `None` if it is complete.
     pub(super) async fn next(&mut self) -> Result<Option<String>, Counter> {
         if self.at == PagePosition::End {
             return Ok(None);
@@ -102,14 +102,14 @@ impl PageInParts {
         Ok(Some(part))
     }
 
-    /// Whether the last part was made.
+    /// Whether the last part has been made.
     pub(super) fn is_complete(&self) -> bool {
         self.at == PagePosition::End
     }
 }
 
 impl DirectoryName {
-    /// The listing of this second. It may wait for a disk.
+    /// Returns the listing of this second. It may wait for a disk.
     fn listing(&self) -> rustix::io::Result<Arc<Listing>> {
         if let Some(listing) = self.shared(None) {
             return Ok(listing);
@@ -119,7 +119,8 @@ impl DirectoryName {
         Ok(self.share(beneath::list(&opened, self.with_dot_files)?, stamp))
     }
 
-    /// The shared listing of this second, of a directory in this state if one is given.
+    /// Returns the shared listing of this second; if `stamp` is set, only of a directory in this
+    /// state.
     fn shared(&self, stamp: Option<FileStamp>) -> Option<Arc<Listing>> {
         let (now, _) = date::now();
         let mut listings = listings();

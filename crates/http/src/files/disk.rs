@@ -1,4 +1,5 @@
-//! Threads that wait for disks. They are made before they are needed: where no more can be made, those that are there do the work.
+//! Threads that wait for disks. They are started before they are needed: if no more can be started,
+//! the existing ones do the work.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,10 +12,10 @@ use tokio::sync::oneshot;
 /// Most threads that wait for disks at once. Further work queues.
 const MAX_THREADS: usize = 32;
 
-/// Threads that stay, once files are served.
+/// Threads that stay once a backend serves files.
 pub const MIN_DISK_THREADS: usize = 2;
 
-/// A thread beyond these ends after so long without work.
+/// Idle time after which a thread beyond `MIN_DISK_THREADS` ends.
 const IDLE_TIME: Duration = Duration::from_secs(10);
 
 static DISK_THREADS: DiskThreads = DiskThreads::new(named_thread);
@@ -22,15 +23,16 @@ static DISK_THREADS: DiskThreads = DiskThreads::new(named_thread);
 type Job = Box<dyn FnOnce() + Send>;
 type MakeThread = fn(Job) -> io::Result<()>;
 
-/// Makes the threads that file backends need at least, unless they are there.
+/// Starts the minimum number of threads for file backends, unless they are running.
 ///
 /// # Errors
-/// No thread can be made.
+/// No thread can be started.
 pub fn start_disk_threads() -> io::Result<()> {
     DISK_THREADS.start()
 }
 
-/// Does work that may wait for a disk in another thread. `None` if there is none, and none can be made.
+/// Runs work that may wait for a disk in another thread. `None` if there is no thread, and none can
+/// be started.
 pub(super) async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     DISK_THREADS.run(work)?.await.ok()
 }
@@ -69,7 +71,7 @@ impl DiskThreads {
         Ok(())
     }
 
-    /// Queues work, and makes a thread for it if all are busy and one can be made.
+    /// Queues work, and starts a thread for it if all are busy.
     fn run<T: Send + 'static>(
         &'static self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -90,7 +92,7 @@ impl DiskThreads {
 
     fn add_thread(&'static self, queue: &mut JobQueue) -> io::Result<()> {
         (self.make)(Box::new(move || self.work()))?;
-        // It is idle as soon as it runs.
+        // The thread counts as idle as soon as it runs.
         queue.threads += 1;
         queue.idle += 1;
         Ok(())

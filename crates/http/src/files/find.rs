@@ -1,4 +1,4 @@
-//! The file of a request.
+//! Lookup of a request's file.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ pub(super) struct Found {
     pub(super) content: FoundContent,
     /// The operator's `Cache-Control` for it.
     pub(super) cache_control: Option<Box<str>>,
-    /// The form that the client gets.
+    /// Content coding of the file that the client gets.
     pub(super) form: Option<ContentCoding>,
-    /// Whether other clients may get other forms.
+    /// Whether the content depends on `Accept-Encoding`.
     pub(super) varies: bool,
     pub(super) content_type: &'static str,
 }
@@ -29,7 +29,7 @@ pub(super) enum FoundContent {
 }
 
 impl Found {
-    /// The file; `None`: a page of convey.
+    /// Returns the file; `None` for a page of convey.
     pub(super) fn file(&self) -> Option<&Arc<LoadedFile>> {
         match &self.content {
             FoundContent::File(file) => Some(file),
@@ -38,14 +38,14 @@ impl Found {
     }
 }
 
-/// Why there is none.
+/// Reason why no file was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unfound {
-    /// There is none, or none that is served.
+    /// The file does not exist, or is not served.
     NotFound,
-    /// It must not be read.
+    /// Permission was denied.
     Forbidden,
-    /// It could not be read, or there is no descriptor left for it.
+    /// The file could not be read, or no descriptor is left for it.
     Failed,
     /// It is a directory, and its name has no slash at its end.
     IsDirectory,
@@ -54,7 +54,7 @@ pub(super) enum Unfound {
 impl From<Errno> for Unfound {
     fn from(error: Errno) -> Unfound {
         match error {
-            // A way out of the root is none.
+            // A path that leaves the root counts as not found.
             Errno::NOENT | Errno::NOTDIR | Errno::XDEV | Errno::LOOP | Errno::NAMETOOLONG | Errno::NXIO => {
                 Unfound::NotFound
             }
@@ -128,7 +128,8 @@ fn cache_control(files: &FilesConfig, name: &[u8]) -> Option<Box<str>> {
     files.cache_control_of(&String::from_utf8_lossy(name)).map(Into::into)
 }
 
-/// The file in this form, unless that is older than the file: then it is of what the file was before.
+/// Returns the precompressed form of a file, unless the form is older than the file and thus
+/// outdated.
 async fn compressed(
     user: FileUser<'_>,
     files: &FilesConfig,
@@ -141,8 +142,8 @@ async fn compressed(
     is_as_new(found.stamp.modified, file.stamp.modified).then_some(found)
 }
 
-/// Whether a form that was modified then is of the file as it was modified then. Tools give both the same time, some of them in whole
-/// seconds.
+/// Whether a form with this modification time is up to date. Tools give both files the same time,
+/// some of them in whole seconds.
 fn is_as_new(form: (i64, u32), file: (i64, u32)) -> bool {
     form >= file || form == (file.0, 0)
 }

@@ -77,7 +77,7 @@ async fn find(
         let _ = answer.set_field("Allow", "GET, HEAD");
         return Err(answer);
     }
-    // Where routes see paths as sent, one with more slashes would get what another route is there for.
+    // Where routes see paths as sent, a path with more slashes would bypass the route for its file.
     if let Some(path) = with_single_slashes(head.path()) {
         return Err(redirect(&path, query_of(head)));
     }
@@ -92,7 +92,7 @@ async fn find(
     };
     match found {
         Ok(found) => Ok((found, 200)),
-        // With a slash, so that links of its page lead below it.
+        // The slash makes relative links on the page resolve below the directory.
         Err(Unfound::IsDirectory) => Err(redirect(&[head.path(), b"/"].concat(), query_of(head))),
         Err(Unfound::NotFound) => match &files.not_found {
             Some(page) => {
@@ -106,7 +106,7 @@ async fn find(
     }
 }
 
-/// A path with one slash where this one has several in a row; `None`: it has none.
+/// Returns the path with single slashes; `None` if it has no slashes in a row.
 fn with_single_slashes(path: &[u8]) -> Option<Vec<u8>> {
     if !path.windows(2).any(|pair| pair == b"//") {
         return None;

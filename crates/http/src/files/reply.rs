@@ -13,7 +13,7 @@ use super::find::{Found, FoundContent};
 use super::store::LoadedFile;
 use crate::answer::{AnswerReason, OwnAnswer, phrase_of};
 
-/// A response with its head written.
+/// A response whose head is already written.
 pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) head: Vec<u8>,
@@ -32,15 +32,15 @@ pub(super) enum ReplyFraming {
     Close,
 }
 
-/// The parts of a body; most have one.
+/// Parts of a body; most bodies have one.
 pub(super) type Pieces = SmallVec<[ReplyPiece; 1]>;
 
-/// A part of its body.
+/// Part of a response's body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ReplyPiece {
     Bytes(Bytes),
     OfFile(Range<u64>),
-    /// The only piece of its body.
+    /// The page is the only piece of its body.
     Page(PageInParts),
 }
 
@@ -55,13 +55,13 @@ pub(super) struct ReplyTo<'a> {
     pub(super) client_stays: bool,
 }
 
-/// Which parts are sent.
+/// Selected parts of a file.
 struct Parts {
     status: u16,
     pieces: Pieces,
     framing: ReplyFraming,
     content_range: Option<String>,
-    /// In place of the file's own.
+    /// Content type that replaces the file's own.
     content_type: Option<String>,
 }
 
@@ -102,7 +102,7 @@ impl Parts {
     }
 }
 
-/// By the conditions and ranges of the request.
+/// Selects parts of a file by the conditions and ranges of the request.
 fn parts_of(file: &LoadedFile, found: &Found, head: &RequestHead) -> Result<Parts, OwnAnswer> {
     match file.validators.evaluate(head) {
         Condition::Fails => return Err(AnswerReason::FilePrecondition.into()),
@@ -141,7 +141,7 @@ fn parts_of(file: &LoadedFile, found: &Found, head: &RequestHead) -> Result<Part
     }
 }
 
-/// Writes fields, but for those that the operator takes away.
+/// Writes fields, except those that the operator removes.
 struct HeadWriter<'a> {
     out: Vec<u8>,
     fields: &'a FieldRules,
@@ -170,7 +170,7 @@ impl HeadWriter<'_> {
             self.field("Date", text);
             let Some(file) = file.filter(|_| status != 404) else { return };
             self.field("ETag", &file.validators.etag);
-            // A time that is yet to come is none (RFC 9110, section 8.8.2.1).
+            // A time in the future is invalid (RFC 9110, section 8.8.2.1).
             if file.validators.modified <= present && status != 304 {
                 self.field("Last-Modified", &file.last_modified);
             }

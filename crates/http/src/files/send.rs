@@ -1,4 +1,4 @@
-//! Brings a file to its client: in pieces, between which the thread's other connections get a turn.
+//! Sends a file to its client in pieces, between which the thread's other connections get a turn.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -26,7 +26,7 @@ use crate::ends::{ClientEnd, End};
 use crate::forward::StallLimit;
 use crate::time_limit::TimeLimit;
 
-/// Most bytes of a large file that go in one turn.
+/// Maximum number of bytes of a large file that are sent in one turn.
 const TURN: u64 = 128 * 1024;
 
 /// Like `TURN`, for bytes that have to be copied.
@@ -41,17 +41,17 @@ pub(super) struct Sending<'a, 'b> {
     pub(super) end: &'a mut ClientEnd<'b>,
     pub(super) time_limit: &'a mut TimeLimit,
     pub(super) client: &'a ClientStream,
-    /// Upper bound for the time in which the client takes too little.
+    /// Upper bound for the time in which the client reads too little.
     pub(super) stall: StallLimit,
-    /// Called with the number of bytes that the client has taken.
+    /// Called with the number of bytes that the client has accepted.
     pub(super) moved: &'a mut (dyn FnMut(u64) + Send),
 }
 
 impl Sending<'_, '_> {
-    /// Sends all of it.
+    /// Sends the whole response.
     ///
     /// # Errors
-    /// Why the connection is over.
+    /// Returns the reason why the connection is over.
     pub(super) async fn send(mut self, reply: Reply, file: Option<&LoadedFile>) -> Result<(), Counter> {
         let Reply { head, pieces, framing, .. } = reply;
         self.time_limit.renew(self.stall.bound());
@@ -83,18 +83,18 @@ impl Sending<'_, '_> {
         self.write(before, &[], More::No).await
     }
 
-    /// The client has taken so many bytes.
+    /// Notes that the client has accepted bytes.
     fn has_taken(&mut self, bytes: u64) {
         (self.moved)(bytes);
         self.stall.has_taken(bytes);
     }
 
-    /// Waits until the client has taken too little for too long.
+    /// Waits until the client has read too little for too long.
     fn poll_too_slow(&mut self, cx: &mut Context<'_>) -> Poll<Counter> {
         self.stall.poll_over(cx, self.time_limit, self.client, || None).map(|()| Counter::ClientTooSlow)
     }
 
-    /// Sends the page of a directory. Each part is made once the client takes some of it.
+    /// Sends the page of a directory. Each part is made once the client has room for it.
     async fn send_page(&mut self, mut page: PageInParts, is_chunked: bool) -> Result<(), Counter> {
         while !page.is_complete() {
             self.room(PART as u64).await?;
@@ -109,7 +109,7 @@ impl Sending<'_, '_> {
         Ok(())
     }
 
-    /// Writes these, one behind the other.
+    /// Writes both slices, one after the other.
     pub(super) async fn write(&mut self, first: &[u8], second: &[u8], more: More) -> Result<(), Counter> {
         let (mut sent, all) = (0, first.len() + second.len());
         poll_fn(|cx| {
@@ -160,14 +160,14 @@ impl Sending<'_, '_> {
                 self.has_taken(sent);
             }
             if at < range.end && sent > 0 {
-                // Others get a turn, and those are found to whom something has come.
+                // Other connections get a turn, and tasks with new input are woken.
                 yield_now().await;
             }
         }
         Ok(is_short && !is_known)
     }
 
-    /// Waits until the client takes something. Returns how much of `most` that is.
+    /// Waits until the client has room. Returns the room, `most` at most.
     async fn room(&mut self, most: u64) -> Result<u64, Counter> {
         let room = usize::try_from(most).unwrap_or(usize::MAX);
         let room = poll_fn(|cx| match self.end.poll_writable(cx, room) {
@@ -177,7 +177,8 @@ impl Sending<'_, '_> {
         Ok(room.await? as u64)
     }
 
-    /// Reads some of a file, for which the client has room, and writes it: nothing is read twice, and nothing kept.
+    /// Reads a part of a file, for which the client has room, and writes it: no byte is read twice
+    /// or kept.
     async fn copy_some(&mut self, file: &Arc<OwnedFd>, range: Range<u64>) -> Result<u64, Counter> {
         let most = usize::try_from(range.end - range.start).unwrap_or(buffer::SIZE).min(buffer::SIZE);
         let end = &mut *self.end;
@@ -216,7 +217,7 @@ fn give(end: &mut ClientEnd<'_>, cx: &mut Context<'_>, bytes: &[u8]) -> Result<u
     }
 }
 
-/// Writes some of two parts, the second behind the first: by one call where both go at once.
+/// Writes some of two parts, the second after the first, by one call where possible.
 fn poll_write_both(
     end: &mut ClientEnd<'_>,
     cx: &mut Context<'_>,
@@ -245,7 +246,7 @@ pub(super) fn has_in_memory(file: &OwnedFd, range: Range<u64>) -> bool {
         .all(|at| beneath::read_at(file, &mut byte, at, DiskWait::Never) != Err(Errno::AGAIN))
 }
 
-/// Has the kernel read a part of a file, in another thread.
+/// Lets the kernel read a part of a file, in another thread.
 pub(super) async fn read_ahead(file: Arc<OwnedFd>, range: Range<u64>) -> Result<(), Counter> {
     let read = move || {
         let (mut buffer, mut at) = (vec![0; 64 * 1024], range.start);
@@ -261,7 +262,7 @@ pub(super) async fn read_ahead(file: Arc<OwnedFd>, range: Range<u64>) -> Result<
     aside(read).await.and_then(Result::ok).ok_or(Counter::FileChanged)
 }
 
-/// A piece of a file, read in another thread.
+/// Reads a part of a file in another thread.
 async fn read_aside(file: Arc<OwnedFd>, at: u64, most: usize) -> Result<Vec<u8>, Counter> {
     let read = move || {
         let mut piece = vec![0; most];
@@ -272,7 +273,7 @@ async fn read_aside(file: Arc<OwnedFd>, at: u64, most: usize) -> Result<Vec<u8>,
     aside(read).await.filter(|piece| !piece.is_empty()).ok_or(Counter::FileChanged)
 }
 
-/// Has the kernel send some of a file. Returns how much; 0: the socket takes nothing now.
+/// Sends a part of a file by the kernel. Returns the number of bytes; 0: the socket is full.
 fn send_some(socket: &TcpStream, file: &OwnedFd, range: Range<u64>) -> Result<u64, Counter> {
     let (mut at, mut moved) = (range.start, None);
     let outcome = socket.try_io(Interest::WRITABLE, || {
@@ -293,7 +294,7 @@ fn send_some(socket: &TcpStream, file: &OwnedFd, range: Range<u64>) -> Result<u6
         (Some(0), _) => Err(Counter::FileChanged),
         (Some(n), _) => Ok(n),
         (None, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
-        // The file has lost pages while the kernel read them. A socket fails otherwise.
+        // The file was truncated while the kernel read it. A socket has other errors.
         (None, Err(error)) if matches!(Errno::from_io_error(&error), Some(Errno::IO | Errno::NODATA)) => {
             Err(Counter::FileChanged)
         }

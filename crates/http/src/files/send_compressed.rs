@@ -1,4 +1,4 @@
-//! Brings a file to its client that is compressed on the way.
+//! Sends a file to its client, compressed on the way.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -16,14 +16,14 @@ use super::store::{FileContent, LoadedFile};
 use crate::buffer;
 use crate::compress::{Compression, PIECE};
 
-/// Fewest bytes that are written before more is compressed.
+/// Minimum number of bytes to write before more is compressed.
 const WRITTEN: usize = 8 * 1024;
 
 impl Sending<'_, '_> {
-    /// Sends all of it, compressed.
+    /// Sends the whole response, compressed.
     ///
     /// # Errors
-    /// Why the connection is over.
+    /// Returns the reason why the connection is over.
     pub(super) async fn send_compressed(
         mut self,
         reply: Reply,
@@ -57,7 +57,7 @@ impl Sending<'_, '_> {
         self.write(&out, &[], More::No).await
     }
 
-    /// Compresses what is in memory.
+    /// Compresses bytes in memory.
     async fn compress(
         &mut self,
         bytes: &[u8],
@@ -89,7 +89,7 @@ impl Sending<'_, '_> {
             }
             let most = usize::try_from(in_memory_to - at).unwrap_or(PIECE).min(PIECE);
             at += buffer::with(|buffer| {
-                // It is in memory, or was a moment ago.
+                // The part is in the page cache, or was a moment ago.
                 match beneath::read_at(file, &mut buffer[..most], at, DiskWait::Allowed) {
                     // The file has become shorter.
                     Ok(0) | Err(_) => Err(Counter::FileChanged),
@@ -101,7 +101,8 @@ impl Sending<'_, '_> {
         Ok(())
     }
 
-    /// Writes what is ready, once that is worth a call. Others get a turn either way.
+    /// Writes finished output, once there is enough for a call. Other connections get a turn in any
+    /// case.
     async fn write_some(&mut self, out: &mut Vec<u8>) -> Result<(), Counter> {
         if out.len() >= WRITTEN {
             self.write(out, &[], More::Data).await?;

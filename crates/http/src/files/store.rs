@@ -38,7 +38,8 @@ const KEPT: u64 = 1;
 /// Memory of an entry in addition to its content, in bytes.
 const OVERHEAD: usize = 512;
 
-/// Files that were changed since less than these nanoseconds are not kept: the next change could have the same time.
+/// Files that were changed less than this many nanoseconds ago are not kept: the next change could
+/// have the same time.
 const SETTLED: u64 = 50_000_000;
 
 thread_local! {
@@ -49,22 +50,22 @@ thread_local! {
     });
 }
 
-/// The files of a thread, by root and name.
+/// Files of a thread, by root and name.
 struct Kept {
     small: BoundedCache<CString, KeptFile>,
     open: BoundedCache<CString, KeptFile>,
-    /// Since the first of them.
+    /// Seconds since the cache was made.
     seconds: u64,
 }
 
 struct KeptFile {
     file: Arc<LoadedFile>,
-    /// The second.
+    /// Second in which the file was opened.
     opened: u64,
     _held: HeldBytes,
 }
 
-/// The backend that a file is loaded for, and the core of this thread: there it is counted.
+/// Backend of a loaded file, and core of this thread, for the counters.
 #[derive(Clone, Copy)]
 pub(super) struct FileUser<'a> {
     pub(super) live: &'a Arc<PoolLive>,
@@ -78,7 +79,7 @@ struct HeldBytes {
     bytes: u64,
 }
 
-/// A file that is at hand.
+/// A file in memory, or open.
 #[derive(Debug)]
 pub(super) struct LoadedFile {
     pub(super) stamp: FileStamp,
@@ -86,17 +87,18 @@ pub(super) struct LoadedFile {
     pub(super) content: FileContent,
     pub(super) validators: Validators,
     pub(super) content_type: &'static str,
-    /// Whether a precompressed form of it is looked for.
+    /// Whether convey looks for a precompressed form of it.
     pub(super) is_compressible: bool,
-    /// When it was modified, as HTTP writes it.
+    /// Modification time in HTTP format.
     pub(super) last_modified: Box<str>,
-    /// Whether it may be kept.
+    /// Whether the file may be kept.
     is_settled: bool,
-    /// The second in which the kernel had all of it in memory, counted by [`sweep`] from 1; 0: not known.
+    /// Second in which the whole file was in the page cache, counted by [`sweep`] from 1; 0:
+    /// unknown.
     in_memory_at: AtomicU64,
 }
 
-/// Where its bytes are.
+/// Content of a file.
 #[derive(Debug)]
 pub(super) enum FileContent {
     Small(Bytes),
@@ -108,7 +110,7 @@ pub(super) enum FileContent {
 pub(super) enum Opened {
     File(Arc<LoadedFile>),
     Directory,
-    /// Nothing that is served.
+    /// Something that is not served.
     Other,
 }
 
@@ -123,12 +125,12 @@ pub(crate) fn sweep() {
     directory_page::sweep();
 }
 
-/// Which second it is, as this thread counts them from 1.
+/// Current second, as this thread counts them from 1.
 fn second() -> u64 {
     FILES.with_borrow(|kept| kept.seconds + 1)
 }
 
-/// The file with this name beneath the root, as it is now.
+/// Returns the file with this name beneath the root, in its current state.
 pub(super) async fn load(user: FileUser<'_>, root: &Path, name: &[u8]) -> Result<Opened, Errno> {
     // No root and no name have a NUL; two slashes separate the root from the name.
     let key = CString::new([root.as_os_str().as_bytes(), b"//", name].concat()).map_err(|_| Errno::NOENT)?;
@@ -152,7 +154,7 @@ pub(super) async fn load(user: FileUser<'_>, root: &Path, name: &[u8]) -> Result
 }
 
 impl Kept {
-    /// The file of this key, if it is still what is there.
+    /// Returns the file of this key, if it is unchanged.
     fn fresh(&mut self, key: &CStr) -> Option<Arc<LoadedFile>> {
         let of = |cache: &mut BoundedCache<CString, KeptFile>, now: u64| {
             cache.get(key).filter(|kept| kept.opened + KEPT >= now).map(|kept| kept.file.clone())
@@ -166,7 +168,7 @@ impl Kept {
         None
     }
 
-    /// Returns how many others gave way.
+    /// Keeps a file. Returns the number of evicted ones.
     fn keep(&mut self, key: CString, file: &Arc<LoadedFile>, user: FileUser<'_>) -> usize {
         if !file.is_settled {
             return 0;
@@ -249,17 +251,18 @@ impl LoadedFile {
         }
     }
 
-    /// Whether it holds a descriptor.
+    /// Whether the file holds a descriptor.
     pub(super) fn is_open(&self) -> bool {
         matches!(self.content, FileContent::Open(_))
     }
 
-    /// Whether the kernel had this part in memory within the last second. Known of files alone that are sent in one turn.
+    /// Whether this part was in the page cache within the last second. Known only for files that
+    /// are sent in one turn.
     pub(super) fn was_in_memory(&self, range: &Range<u64>) -> bool {
         range.end - range.start == self.len && self.in_memory_at.load(Ordering::Relaxed) == second()
     }
 
-    /// It has this part in memory now.
+    /// Notes that this part is in the page cache now.
     pub(super) fn is_in_memory(&self, range: &Range<u64>) {
         if range.end - range.start == self.len {
             self.in_memory_at.store(second(), Ordering::Relaxed);
@@ -267,7 +270,7 @@ impl LoadedFile {
     }
 }
 
-/// Whether a file has not been changed for long enough that every further change shows.
+/// Whether a file was last changed long enough ago that any further change alters its stamp.
 pub(super) fn is_settled(stamp: FileStamp, (seconds, nanoseconds): (u64, u32)) -> bool {
     let nanos =
         |seconds: i64, nanos: u32| seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(nanos));

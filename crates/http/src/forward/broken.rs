@@ -10,7 +10,7 @@ use crate::idle;
 use crate::transfer::TransferEnd;
 
 impl Forwarding<'_, '_> {
-    /// The transfer ended before the client had the whole response.
+    /// Handles a transfer that ended before the client had the whole response.
     pub(super) fn broken(
         &self,
         end: TransferEnd,
@@ -35,7 +35,7 @@ impl Forwarding<'_, '_> {
             }
             TransferEnd::ServerFault(fault) => AnswerReason::ServerFault(fault),
             TransferEnd::ServerRefused if exchange.may_be_sent_elsewhere() && attempts.was_refused() => {
-                // No fault: it ends its connection in order.
+                // Not a failure: the server ends its connection in order.
                 return Attempt::Again(AnswerReason::ServerReset);
             }
             TransferEnd::ServerBusy if exchange.may_be_sent_elsewhere() && !attempts.are_over() => {
@@ -60,7 +60,8 @@ impl Forwarding<'_, '_> {
             // Health checks have already noticed it.
             attempts.pass_over(permit);
         } else if was_closed {
-            // The server had closed it before: no fault, and no other of these is better.
+            // The server had closed the connection before: not a failure, and other idle
+            // connections to it are no better.
             idle::forget(self.place(permit));
         } else {
             permit.reset(self.client.failures());
@@ -73,8 +74,8 @@ impl Forwarding<'_, '_> {
     }
 }
 
-/// Nothing has moved for too long. `awaits_server`: it has the whole request, or does not take what
-/// has come of it.
+/// Ends a request after no byte moved for too long. `awaits_server`: the server has the whole
+/// request, or does not accept its received part.
 pub(super) fn timed_out(exchange: &Exchange, awaits_server: bool) -> RequestEnd {
     match (exchange.has_answered(), awaits_server) {
         (true, _) => RequestEnd::Broken(Counter::IdleTimeout),

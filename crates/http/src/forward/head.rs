@@ -8,7 +8,7 @@ use super::Forwarding;
 use crate::request::HttpRequest;
 
 impl Forwarding<'_, '_> {
-    /// The head as the server gets it.
+    /// Returns the head of the request for the server.
     pub(super) fn head_for_server(&self, permit: &Permit) -> Vec<u8> {
         let (request, route) = (self.request, self.route);
         let frontend = request.frontend();
@@ -32,7 +32,7 @@ impl Forwarding<'_, '_> {
     }
 }
 
-/// Bytes of the request's body that have not been read from the client; 0 where its length is not known.
+/// Bytes of the request's body that have not been read from the client; 0 if its length is unknown.
 pub(super) fn missing(request: &HttpRequest, received: &BytesMut) -> u64 {
     match request.head().framing() {
         BodyFraming::Length(len) => len.saturating_sub(received.len() as u64),

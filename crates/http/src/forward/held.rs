@@ -14,14 +14,15 @@ use crate::ends::End;
 use crate::http2::{StreamClient, Upload};
 use crate::transfer::Outgoing;
 
-/// A client's streams hold as many servers and files as they may.
+/// Error: a client's streams hold as many servers and files as they may.
 pub(crate) struct ClientHasShare;
 
 impl Forwarding<'_, '_> {
-    /// Counts the server or the file that a stream takes. A client's connection over HTTP/1.1 has one at a time.
+    /// Counts the server or the file that a stream uses. A client's connection over HTTP/1.1 has
+    /// one at a time.
     ///
     /// # Errors
-    /// The client has its share.
+    /// The client has reached its share.
     pub(crate) fn hold(&self) -> Result<Option<HeldResource>, ClientHasShare> {
         if !self.end.is_stream() {
             return Ok(None);
@@ -47,7 +48,8 @@ impl Forwarding<'_, '_> {
         StreamClient { sharing: has_share.then_some(client), upload }
     }
 
-    /// Has the client's stream take the rest of a response, unless it takes nothing for too long.
+    /// Writes the rest of a response to the client's stream, unless the client reads nothing for
+    /// too long.
     pub(super) async fn write_rest(&mut self, mut rest: Outgoing) -> Result<(), Counter> {
         let (time_limit, record, idle) = (&mut *self.time_limit, &mut *self.record, self.timeouts.idle);
         let (client, end, mut stall) = (self.client, &mut *self.end, StallLimit::of_reader(idle));

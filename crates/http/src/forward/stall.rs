@@ -10,8 +10,8 @@ use convey_proxy::{ClientStream, ConnectionBytes};
 use crate::time_limit::TimeLimit;
 use crate::transfer::{Transfer, TransferEnd};
 
-/// Period in which the connection of a client has to move enough bytes while a server is held for
-/// the client; `timeouts.idle` may lower it.
+/// Period in which the connection of a client has to move enough bytes while the client holds a
+/// server; `timeouts.idle` may lower it.
 const PERIOD: Duration = Duration::from_secs(60);
 
 /// Lowest rate of a client's connection in bytes a second, over a period. The bytes of a single
@@ -22,11 +22,11 @@ const MIN_RATE: u64 = 500;
 /// Periods in a row for which a stream may move nothing while others keep its connection busy.
 const MAX_STILL_PERIODS: u32 = 10;
 
-/// The bound, which depends on the side that is waited for.
+/// Upper bound, which depends on the side that the transfer waits for.
 pub(crate) struct StallLimit {
     idle: Duration,
     response: Duration,
-    /// The bound while a client is waited for.
+    /// Upper bound while the transfer waits for a client.
     period: Duration,
     side: AwaitedSide,
     /// Whether the request has a body of known length.
@@ -48,9 +48,9 @@ pub(super) enum AwaitedSide {
     Sender,
     /// The server, for the head of its response.
     Server,
-    /// The client, which does not take the response.
+    /// The client, which does not read the response.
     Reader,
-    /// Both, within the response or another protocol.
+    /// Both, during the response or after a change of protocol.
     Both,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct TransferProgress {
 }
 
 impl StallLimit {
-    /// The bound for a request with this head.
+    /// Returns the bound for a request with this head.
     pub(super) fn new(timeouts: &Timeouts, head: &RequestHead) -> StallLimit {
         StallLimit::of(timeouts, matches!(head.framing(), BodyFraming::Length(_)))
     }
@@ -75,12 +75,12 @@ impl StallLimit {
         StallLimit { idle, response, side, is_upload, ..StallLimit::of_reader(PERIOD.min(idle)) }
     }
 
-    /// The bound of a file.
+    /// Returns the bound for a file.
     pub(crate) fn of_file(timeouts: &Timeouts) -> StallLimit {
         StallLimit::of_reader(PERIOD.min(timeouts.idle))
     }
 
-    /// The bound of a response that waits for its client alone, with this period.
+    /// Returns the bound for a response that waits only for its client, with this period.
     pub(crate) fn of_reader(period: Duration) -> StallLimit {
         StallLimit {
             idle: period,
@@ -95,12 +95,12 @@ impl StallLimit {
         }
     }
 
-    /// Notes bytes that the client has taken of a response that waits for it alone.
+    /// Notes bytes that the client has accepted of a response that waits only for it.
     pub(crate) fn has_taken(&mut self, bytes: u64) {
         self.moved += bytes;
     }
 
-    /// The bound at this point of a transfer.
+    /// Returns the bound at this point of a transfer.
     pub(crate) fn bound(&self) -> Duration {
         match self.side {
             AwaitedSide::Sender | AwaitedSide::Reader => self.period,
@@ -109,7 +109,8 @@ impl StallLimit {
         }
     }
 
-    /// State of this transfer, in which so many bytes have moved from the client and to it.
+    /// Returns the state of this transfer, in which so many bytes have moved from the client and to
+    /// it.
     pub(super) fn progress(
         &self,
         transfer: &Transfer<'_>,
@@ -118,7 +119,8 @@ impl StallLimit {
         let waiting = transfer.waiting_for_client();
         let side = match transfer.status {
             None if transfer.awaits_client => AwaitedSide::Sender,
-            // It has read as often as it may at once: small pieces are no reason to begin anew.
+            // The transfer has read as often as it may at once: small pieces do not renew the
+            // bound.
             None if transfer.has_more => self.side,
             None => AwaitedSide::Server,
             Some(_) if waiting > 0 && !transfer.exchange.has_changed() => AwaitedSide::Reader,
@@ -127,8 +129,8 @@ impl StallLimit {
         TransferProgress { side, from_client, to_client, waiting }
     }
 
-    /// Notes bytes that have moved. Returns whether the bound begins anew: another side is waited
-    /// for now, or the side has done all that it could.
+    /// Notes bytes that have moved. Returns whether the bound begins anew: the transfer waits for
+    /// another side now, or the side has done all that it could.
     pub(super) fn begins_anew(&mut self, progress: &TransferProgress) -> bool {
         let TransferProgress { side, from_client, to_client, waiting } = *progress;
         let has_changed = std::mem::replace(&mut self.side, side) != side;
@@ -150,8 +152,8 @@ impl StallLimit {
         begins_anew
     }
 
-    /// Waits until the bound is over. It begins anew for a client whose connection is fast enough;
-    /// `wanted`: see [`StallLimit::is_fast_enough`].
+    /// Waits until the bound is over. The bound begins anew for a client whose connection is fast
+    /// enough; `wanted`: see [`StallLimit::is_fast_enough`].
     pub(crate) fn poll_over(
         &mut self,
         cx: &mut Context<'_>,
@@ -194,7 +196,7 @@ impl StallLimit {
         bytes >= (rate * self.period.as_secs()).max(1) && self.still_periods < MAX_STILL_PERIODS
     }
 
-    /// The end of a transfer whose bound is over. `None`: it waits for no reader.
+    /// Returns the end of a transfer whose bound is over. `None` if it does not wait for a reader.
     pub(super) fn end(&self) -> Option<TransferEnd> {
         (self.side == AwaitedSide::Reader).then_some(TransferEnd::ClientTooSlow)
     }
@@ -220,7 +222,7 @@ mod tests {
     struct Second {
         /// Bytes that move in the transfer itself.
         own: u64,
-        /// Bytes of the connection, in the direction that is waited for.
+        /// Bytes of the connection, in the awaited direction.
         connection: u64,
         wanted: Option<usize>,
     }
@@ -342,7 +344,7 @@ mod tests {
 
     #[test]
     fn client_of_a_slow_server_needs_no_rate() {
-        // It takes all that waits, though that is little.
+        // The client accepts all waiting bytes, though they are few.
         let (side, second) = (AwaitedSide::Reader, Second { own: WAITING / 50, ..alone(10) });
         assert_eq!(held_while(&mut limit(600, AwaitedSide::Both, true), side, |_| second), 7_200);
         let mut limit = limit(600, AwaitedSide::Both, true);
@@ -382,7 +384,7 @@ mod tests {
             let side = if is_reader { AwaitedSide::Reader } else { AwaitedSide::Sender };
             let second = |at: u64| {
                 let (connection, own, wanted) = periods[(at as usize - 1) / 60 % periods.len()];
-                // All at the beginning of a period.
+                // All bytes move at the beginning of a period.
                 let is_first = at % 60 == 1;
                 Second { own: u64::from(is_first) * u64::from(own == 4), connection: u64::from(is_first) * connection, wanted }
             };

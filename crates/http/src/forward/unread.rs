@@ -11,10 +11,10 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::ends::{ClientEnd, ServerEnd};
 use crate::transfer::{Ends, Transfer, TransferEnd};
 
-/// Time between two looks.
+/// Time between two checks.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Timer of the looks. A transfer that reads both sides needs none.
+/// Timer of the checks. A transfer that reads both sides needs none.
 #[derive(Default)]
 pub(super) struct UnreadCheck(Option<Pin<Box<Sleep>>>);
 

@@ -1,13 +1,13 @@
-//! Check of the access lists for requests that trusted proxies send.
+//! Access lists for requests that trusted proxies send.
 
 use super::OwnCheck;
 use crate::answer::{AnswerReason, OwnAnswer};
 use crate::request::HttpRequest;
 
-/// Answers requests whose client may not come in. `inner` decides on the others.
+/// Replies to requests whose client the access lists deny. `inner` decides on the others.
 ///
-/// Connections of all other clients have been checked before their first byte. The client of a trusted proxy is known only from
-/// the request.
+/// Connections of all other clients have been checked before their first byte. The client of a
+/// trusted proxy is known only from the request.
 pub fn check_access<S>(inner: S) -> OwnCheck<S> {
     OwnCheck::new(inner, check)
 }

@@ -1,10 +1,12 @@
-//! The check that answers an authority which looks whether a name is ours (ACME HTTP-01, RFC 8555, section 8.3).
+//! ACME HTTP-01 challenges: replies to a certificate authority that validates a name (RFC 8555,
+//! section 8.3).
 
 use super::OwnCheck;
 use crate::answer::{AnswerReason, OwnAnswer};
 use crate::request::HttpRequest;
 
-/// Answers requests for tokens while an order runs. `inner` decides on the others, also on those for tokens that nobody has shown.
+/// Replies to requests for tokens while an order runs. `inner` decides on the others, including
+/// requests for unknown tokens.
 pub fn answer_challenges<S>(inner: S) -> OwnCheck<S> {
     OwnCheck::new(inner, answer)
 }

@@ -1,4 +1,4 @@
-//! A service that is made of a function.
+//! Service made of a function.
 
 use std::convert::Infallible;
 use std::fmt::{self, Debug};
@@ -11,7 +11,7 @@ use tower_service::Service;
 use crate::answer::OwnAnswer;
 use crate::request::{Decision, HttpRequest};
 
-/// A check of your own: a function that answers a request, or lets it pass.
+/// A check of your own: a function that replies to a request, or lets it pass.
 #[derive(Clone)]
 pub struct Check<S, F> {
     inner: S,
@@ -22,7 +22,8 @@ impl<S, F> Check<S, F>
 where
     F: FnMut(&mut HttpRequest) -> Result<(), OwnAnswer>,
 {
-    /// Has `inner` decide on requests that pass `check`, which may change them; the others get its answer.
+    /// Returns a service where `inner` decides on requests that pass `check`, which may change
+    /// them. The others get the check's reply.
     pub fn new(inner: S, check: F) -> Check<S, F> {
         Check { inner, check }
     }

@@ -6,11 +6,13 @@ use super::OwnCheck;
 use crate::answer::{AnswerReason, OwnAnswer};
 use crate::request::HttpRequest;
 
-/// Seconds after which a source may send its next request: limits are a whole number of requests a second, so a second is enough.
+/// Seconds after which a source may send its next request: limits are whole numbers of requests a
+/// second, so one second is enough.
 const RETRY_AFTER: &str = "1";
 
-/// Answers requests whose body is too long, and those of sources that send them too fast: for the frontend, or for the route that
-/// [`find_route`](super::find_route) has found. `inner` decides on the others.
+/// Replies to requests with a body above the limit, and to requests of sources above their rate.
+/// The limits are those of the frontend, or of the route from [`find_route`](super::find_route).
+/// `inner` decides on the others.
 pub fn limit_requests<S>(inner: S) -> OwnCheck<S> {
     OwnCheck::new(inner, limit)
 }
@@ -48,7 +50,8 @@ fn is_within_rate(request: &HttpRequest) -> bool {
     is_within
 }
 
-/// Whether the request is that of a trusted client, or of a trusted proxy that names no client: a proxy has no share of its own.
+/// Whether no limit applies: the request is from a trusted client, or from a trusted proxy that
+/// names no client. A proxy has no quota of its own.
 fn has_no_limit(request: &HttpRequest) -> bool {
     let config = &request.frontend().config;
     let names_no_client = request.named().is_none();

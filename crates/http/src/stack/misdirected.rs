@@ -4,7 +4,7 @@ use super::OwnCheck;
 use crate::answer::{AnswerReason, OwnAnswer};
 use crate::request::HttpRequest;
 
-/// Answers requests whose host has a certificate of its own, other than the certificate for the
+/// Replies to requests whose host has a certificate of its own, other than the certificate for the
 /// client's SNI (RFC 9110, section 7.4). `inner` decides on the others.
 ///
 /// Trusted proxies may send requests for all hosts on one connection. Clients without SNI, and
@@ -27,7 +27,7 @@ fn is_misdirected(request: &HttpRequest) -> Option<bool> {
     Some(acceptor.is_misdirected(server_name, host))
 }
 
-/// A host without its port. An address in brackets has no name in any certificate.
+/// Returns a host without its port. An address in brackets is in no certificate.
 fn without_port(host: &str) -> &str {
     host.rsplit_once(':').map_or(host, |(name, _)| name)
 }

@@ -1,9 +1,10 @@
-//! The services that decide on a request's head, one in the other: [`check_access`], [`refuse_misdirected`], [`answer_challenges`], [`find_route`], [`limit_requests`], [`begin_traces`], then
-//! [`Forwards`].
+//! Services that decide on a request's head, nested in this order: [`check_access`],
+//! [`refuse_misdirected`], [`answer_challenges`], [`find_route`], [`limit_requests`],
+//! [`begin_traces`], then [`Forwards`].
 //!
-//! They are Tower services. A layer of your own has [`HttpRequest`] in and a [`Decision`] out, and is given to
-//! [`HttpServer::new`](crate::HttpServer::new) around [`usual`], or between its services. [`Check`] makes one of a function, as
-//! convey does with its own.
+//! They are Tower services. A layer of your own takes an [`HttpRequest`] and returns a
+//! [`Decision`]. Pass it to [`HttpServer::new`](crate::HttpServer::new) around [`usual`], or
+//! between its services. [`Check`] makes such a service of a function, as convey does for its own.
 
 mod access;
 mod challenges;
@@ -31,7 +32,7 @@ use tower_service::Service;
 use crate::answer::OwnAnswer;
 use crate::request::{Decision, HttpRequest};
 
-/// Decision on requests: Tower services, each within the one before.
+/// Tower service that decides on requests. Services are nested.
 pub trait DecideRequest:
     Service<HttpRequest, Response = Decision, Error = Infallible, Future: Send>
     + Clone
@@ -52,7 +53,7 @@ impl<S> DecideRequest for S where
 {
 }
 
-/// Has the stack decide on a request.
+/// Runs the stack on a request.
 pub(crate) async fn decide(stack: &mut impl DecideRequest, request: HttpRequest) -> Decision {
     let Ok(()) = poll_fn(|cx| stack.poll_ready(cx)).await;
     let Ok(decision) = stack.call(request).await;
@@ -65,12 +66,12 @@ pub type OwnCheck<S> = Check<S, fn(&mut HttpRequest) -> Result<(), OwnAnswer>>;
 /// convey's own services, which decide by the configuration.
 pub type UsualStack = OwnCheck<OwnCheck<OwnCheck<OwnCheck<OwnCheck<OwnCheck<Forwards>>>>>>;
 
-/// The services of convey itself.
+/// Returns convey's own services.
 pub fn usual() -> UsualStack {
     check_access(refuse_misdirected(answer_challenges(find_route(limit_requests(begin_traces(Forwards))))))
 }
 
-/// The last service: a server gets the request.
+/// Last service: forwards the request to a server.
 #[derive(Debug, Clone, Default)]
 pub struct Forwards;
 

@@ -1,4 +1,4 @@
-//! The check that finds a request's route.
+//! Lookup of a request's route.
 
 use convey_http_core::{Malformed, RequestHead};
 use convey_model::Redirect;
@@ -8,7 +8,8 @@ use super::OwnCheck;
 use crate::answer::{AnswerReason, OwnAnswer};
 use crate::request::HttpRequest;
 
-/// Finds the route of each request, and answers those that have none, or that are sent elsewhere. `inner` decides on the others.
+/// Finds the route of each request. Replies to requests without a route, or with a redirect.
+/// `inner` decides on the others.
 pub fn find_route<S>(inner: S) -> OwnCheck<S> {
     OwnCheck::new(inner, find)
 }
@@ -18,7 +19,7 @@ fn find(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
     match route.as_ref().map(|route| &route.action) {
         None => Err(AnswerReason::NoRoute.into()),
         Some(HttpAction::Redirect(Redirect::Https)) => Err(match request.head().host() {
-            // There is no place to send it to.
+            // A redirect needs a host.
             b"" => AnswerReason::Malformed(Malformed::Host).into(),
             _ => to_https(request.head()),
         }),
@@ -32,14 +33,14 @@ fn find(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
 /// Redirects to this location by HTTPS.
 fn to_https(head: &RequestHead) -> OwnAnswer {
     let host = head.host();
-    // Of a host with a port the port is that of HTTP.
+    // The port of a host is the port of HTTP, so it is left out.
     let end = match host.iter().rposition(|byte| *byte == b':') {
         Some(colon) if !host[colon..].contains(&b']') => colon,
         _ => host.len(),
     };
     let location = [b"https://", &host[..end], head.path_and_query()].concat();
     let mut answer = OwnAnswer::from(AnswerReason::Redirect);
-    // Neither a host nor a target has bytes that a field cannot have.
+    // Neither a host nor a target has bytes that are not allowed in a field.
     let _ = answer.set_field("Location", &String::from_utf8_lossy(&location));
     answer
 }

@@ -1,4 +1,4 @@
-//! The check that has traces begin.
+//! Traces that begin at this frontend.
 
 use convey_http_core::TraceParent;
 
@@ -6,7 +6,7 @@ use super::OwnCheck;
 use crate::answer::OwnAnswer;
 use crate::request::HttpRequest;
 
-/// Has traces begin where a frontend wants them to. Each request passes on to `inner`.
+/// Begins traces where a frontend is configured to. Passes each request on to `inner`.
 pub fn begin_traces<S>(inner: S) -> OwnCheck<S> {
     OwnCheck::new(inner, begin)
 }
