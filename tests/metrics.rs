@@ -50,7 +50,7 @@ fn promtool_finds_the_alert_rules_right() {
     }
 }
 
-/// Series of other names and labels than those of `/metrics` would test rules that never fire.
+/// Series with names and labels that `/metrics` lacks would test rules that never fire.
 fn series_of_alert_tests_are_series_of_convey() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/prometheus/convey.rules.test.yml");
     let test = fs::read_to_string(file).unwrap();
@@ -60,7 +60,7 @@ fn series_of_alert_tests_are_series_of_convey() {
     let tested = test.lines().filter_map(|line| line.split('\'').nth(1));
     let tested: BTreeSet<String> = tested.filter_map(shape).collect();
     assert!(tested.len() > 20, "{tested:?}");
-    // Prometheus adds `up`; the state of the test has no certificates and no Services of Kubernetes.
+    // Prometheus adds `up`; the state of the test has no certificates and no Kubernetes Services.
     let others = ["up{", "convey_certificate_", "convey_acme_", "convey_discovery_"];
     let is_other = |series: &&String| others.iter().any(|prefix| series.starts_with(prefix));
     let missing: Vec<&String> =
@@ -144,8 +144,8 @@ fn get_metrics(addr: SocketAddr) -> String {
     body.to_owned()
 }
 
-/// A frontend, a backend, two servers (one of them down) and a host that are all called `name`, every optional
-/// limit set, and frontends of other modes; nothing at all if the name is empty.
+/// A frontend, a backend, two servers (one of them down) and a host that are all called `name`,
+/// with every optional limit set, and frontends of other modes; with an empty name, an empty state.
 fn state(name: &str) -> Snapshot {
     if name.is_empty() {
         return Snapshot::empty(1);

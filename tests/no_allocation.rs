@@ -75,7 +75,7 @@ fn bytes(work: impl FnOnce()) -> u64 {
 
 const FLOWS: u32 = 10_000;
 
-/// Every way of forwarding, by name.
+/// All ways of forwarding, by name.
 fn setups(capacity: u32) -> Vec<(String, BalancerSetup)> {
     let modes = [BalancerSetup::passthrough(3, capacity), BalancerSetup::dsr(3, capacity)];
     let families = modes.into_iter().flat_map(|setup| [setup, setup.over_ipv6()]);
@@ -91,7 +91,8 @@ fn client(setup: &BalancerSetup, n: u32) -> TestPacket {
     })
 }
 
-/// Client `n` connects. Returns a packet of each side from then on; the server's is there if it passes us.
+/// Connects client `n`. Returns a packet of each side from then on; the server's only where it
+/// passes the balancer.
 fn connect(balancer: &mut TestBalancer, setup: &BalancerSetup, n: u32) -> (Vec<u8>, Option<Vec<u8>>) {
     let mut syn = client(setup, n).syn().bytes();
     assert!(
@@ -165,8 +166,8 @@ fn errors_about_established_flows_allocate_nothing() {
 fn packets_that_are_refused_allocate_nothing_nor_do_their_answers() {
     for (name, setup) in setups(FLOWS) {
         let mut balancer = TestBalancer::new(setup);
-        // The first flow to a server chooses the address that it sees, and the first that does not begin makes a list for
-        // ports that come back.
+        // The first flow to a server selects its SNAT address, and the first one that is not new
+        // makes a list of returned ports.
         (100..200).for_each(|n| drop(connect(&mut balancer, &setup, n)));
         balancer.handle(&mut client(&setup, 1).syn().payload(&[0; 2_000]).bytes());
         let [martian, server, snat, stranger] = match setup.is_v6 {

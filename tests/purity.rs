@@ -104,7 +104,8 @@ fn packet_crates_depend_on_no_runtime_and_no_c_library() {
     }
 }
 
-/// A comparison would take a new mode or kind for one of the others. A `match` without `_` does not compile until it has an arm.
+/// A comparison would treat a new mode or kind like one of the others. A `match` without `_` does
+/// not compile until it has an arm.
 #[test]
 fn modes_and_kinds_of_dsr_are_matched_and_never_compared() {
     let compares = |(path, text): (PathBuf, String)| {
@@ -174,7 +175,8 @@ fn visible_types(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Random numbers that are no secrets: jitter, samples, first numbers of counters, ids that authorise nothing.
+/// Uses of random numbers that need not be secret: jitter, samples, initial values of counters, ids
+/// that authorise nothing.
 const PREDICTABLE: [&str; 16] = [
     "crates/access-log/src/queue.rs: fastrand::u32",
     "crates/control/src/dns.rs: fastrand::f64",
@@ -240,7 +242,7 @@ fn the_word_counts_in_the_first_lines_alone() {
     assert!(!says_that_it_is_pure("//! Up or down.\n\n/// Pure.\nfn f() {}"));
 }
 
-/// Where the modules below this one are.
+/// Folder of a module's submodules.
 fn directory_of_module(path: &Path) -> PathBuf {
     match path.file_stem().and_then(|stem| stem.to_str()) {
         Some("lib" | "mod") => path.parent().unwrap().to_owned(),
@@ -254,7 +256,7 @@ fn says_that_it_is_pure(text: &str) -> bool {
     head.any(|line| line.split_whitespace().any(|word| word == "Pure." || word == "Pure:"))
 }
 
-/// Every source file of the program and its crates, by its path. Tests beside the code may do as they like.
+/// All source files of the program and its crates, by path. Files of tests are exempt.
 fn sources() -> Vec<(PathBuf, String)> {
     let project = Path::new(env!("CARGO_MANIFEST_DIR"));
     let crates = fs::read_dir(project.join("crates")).unwrap().map(|entry| entry.unwrap().path().join("src"));
@@ -287,7 +289,7 @@ fn impurities(path: &Path, text: &str) -> Vec<String> {
     found.map(|named| format!("{}: {named} is not pure", path.display())).collect()
 }
 
-/// Every path of two parts or more that the code names, with `use` trees written out.
+/// All paths of two parts or more that the code names, with `use` trees expanded.
 fn paths(text: &str) -> Vec<String> {
     let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let code: String =
@@ -301,7 +303,7 @@ fn paths(text: &str) -> Vec<String> {
     found
 }
 
-/// Reads `a::b` or `a::{b, c::d}` and notes its paths; returns what follows.
+/// Parses `a::b` or `a::{b, c::d}` and notes its paths. Returns the remaining text.
 fn read_tree<'a>(text: &'a str, prefix: String, found: &mut Vec<String>) -> &'a str {
     let end = text.find(|c| !is_word(c)).unwrap_or(text.len());
     let path = prefix + &text[..end];

@@ -1,4 +1,4 @@
-//! How much memory the packet pipeline takes for frames, at most and when nothing waits.
+//! Memory of the packet pipeline for frames: the maximum, and the amount when no frame waits.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -48,13 +48,13 @@ fn main() -> ExitCode {
 }
 
 const MIB: isize = 1 << 20;
-/// For the frames that wait in queues.
+/// Memory for the frames that wait in queues.
 const ROOM: isize = 64 * MIB;
 
-/// So many that their queues alone, which are bounded in batches, would hold more.
+/// So many workers that their queues alone, which are bounded in batches, would hold more.
 const WORKERS: u16 = 64;
 
-/// Held by who wants workers to be stuck: they ask for the time with every batch.
+/// A test that holds this lock blocks the workers: they read the time for every batch.
 static CLOCK: Mutex<()> = Mutex::new(());
 
 fn now() -> Timestamp {
@@ -67,7 +67,7 @@ fn workers_that_are_stuck_cost_no_more_memory_than_there_is_room_for() {
     client.link(("eth0", "02:00:00:00:00:0c"), &balancer, ("front", "02:00:00:00:00:0b"));
     client.ip("addr add 10.77.0.2/24 dev eth0");
     client.ip("neigh add 10.77.0.1 lladdr 02:00:00:00:00:0b dev eth0");
-    // As long as frames get.
+    // The maximum length of frames.
     client.ip("link set eth0 mtu 65535");
     balancer.ip("link set front mtu 65535");
     let stuck = CLOCK.lock().unwrap();
@@ -77,7 +77,7 @@ fn workers_that_are_stuck_cost_no_more_memory_than_there_is_room_for() {
     let in_use = || IN_USE.load(Ordering::Relaxed) - before;
     let sockets: Vec<UdpSocket> = client.enter(|| (0..512).map(|_| to_vip()).collect());
     let datagram = vec![7; 60_000];
-    // Where the kernel's own queues are full, datagrams are lost.
+    // Datagrams are lost where the kernel's own queues are full.
     let send = || sockets.iter().for_each(|socket| drop(socket.send(&datagram)));
     wait_for("the room to be taken", || {
         send();
@@ -91,7 +91,7 @@ fn workers_that_are_stuck_cost_no_more_memory_than_there_is_room_for() {
     assert!(most < ROOM + 5 * MIB, "{} MiB", most / MIB);
 
     drop(stuck);
-    // Small frames do not keep what long ones needed.
+    // Small frames do not keep the memory of long ones.
     wait_for("the memory to be given back", || {
         let _ = sockets[0].send(b"small");
         in_use() < 10 * MIB
@@ -114,7 +114,7 @@ fn to_vip() -> UdpSocket {
     socket
 }
 
-/// One that knows no frontend: what is captured passes.
+/// A pipeline without a frontend: captured packets pass.
 fn start(balancer: &TestNamespace) -> Pipeline {
     let frontends = [Endpoint::udp("10.77.0.1:53".parse().unwrap())].into();
     let selection = Selection { frontends, draining: [].into(), replies: None };

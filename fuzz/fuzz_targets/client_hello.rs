@@ -24,7 +24,7 @@ fuzz_target!(|bytes: &[u8]| {
 
 fn check(bytes: &[u8]) {
     let verdict = parse(bytes);
-    // Each place to cut where there are few, and some of many.
+    // All cuts of short inputs, and some of long ones.
     for end in (0..bytes.len()).step_by(bytes.len() / 64 + 1) {
         let before = parse(&bytes[..end]);
         assert!(before == HelloVerdict::NeedMore || before == verdict);
@@ -38,7 +38,7 @@ fn check(bytes: &[u8]) {
     as_rustls_reads_it(bytes, &verdict);
 }
 
-/// More bytes change nothing but that more are needed.
+/// With more bytes, only the number of missing bytes changes.
 fn if_more(verdict: &HelloVerdict, bytes: &[u8]) -> HelloVerdict {
     match verdict {
         HelloVerdict::NeedMore => parse(&[bytes, b"\x17\x03\x03"].concat()),

@@ -1,4 +1,5 @@
-//! Any bytes as an answer of a name server, or as a hosts file: servers get addresses of single machines alone.
+//! Any bytes as an answer of a name server, or as a hosts file: servers get only addresses of
+//! single machines.
 
 #![no_main]
 

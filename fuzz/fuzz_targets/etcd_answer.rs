@@ -1,4 +1,5 @@
-//! Any bytes as an answer of etcd's JSON gateway: a configuration has paths beneath its folder alone, and no number wraps.
+//! Any bytes as an answer of etcd's JSON gateway: all paths of a configuration are beneath its
+//! folder, and no number wraps.
 
 #![no_main]
 

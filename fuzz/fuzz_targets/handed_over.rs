@@ -1,5 +1,6 @@
-//! Any bytes as what the process before an upgrade has written: flows, and what its flow cache has seen. Once as they are, and once
-//! as rows of a table whose version and checksum are right.
+//! Any bytes as the state that the process before an upgrade has written: flows, and observations
+//! of its flow cache. Each input is read once as it is, and once as rows of a table with the right
+//! version and checksum.
 
 #![no_main]
 
@@ -15,7 +16,7 @@ fuzz_target!(|bytes: &[u8]| {
 
 fn read<R: TableRow + PartialEq + Debug>(bytes: &[u8]) {
     if let Ok(rows) = decode::<R>(bytes) {
-        // Nothing comes from nowhere.
+        // Each row takes bytes of the input.
         assert!(rows.len() * R::LEN < bytes.len());
         assert_eq!(encode(&rows).len(), bytes.len());
     }

@@ -70,13 +70,13 @@ impl Story {
                 self.balancer.pass_time(passes);
             }
             _ => {
-                // Any bytes, over a valid packet or as they are.
+                // Random bytes, over a valid packet or alone.
                 let (bytes, rest) = rest.split_at(rest.len().min(usize::from(number)));
                 let mut frame =
                     if flags & 1 == 0 { Vec::new() } else { packet(self.client(who), flags, 0).bytes() };
                 let at = if frame.is_empty() { 0 } else { usize::from(flags) % frame.len() };
                 frame.splice(at..frame.len().min(at + bytes.len()), bytes.iter().copied());
-                // As its sender would have written it; or damaged on its way.
+                // With the checksum of its sender, or damaged on its way.
                 if flags & 2 != 0 {
                     update_header_checksum(&mut frame);
                 }
@@ -148,7 +148,7 @@ impl Story {
         }
     }
 
-    /// As a capture thread does it: fragments follow their first.
+    /// Handles a frame as a capture thread does: later fragments follow the first one.
     fn arrive(&mut self, frame: Vec<u8>) {
         let Some((headers, key)) = parse(&frame).ok().and_then(|h| Some((h, h.fragment()?))) else {
             return self.handle(frame, None);
@@ -266,7 +266,7 @@ fn check_enclosed(frame: &[u8], envelope: &Envelope) {
 /// Checks that errors, resets and later fragments, which have no ports, are never answered.
 fn check_answer(was: &Headers, answer: &[u8]) {
     assert!(!was.is_error() && !was.flags.rst() && !matches!(was.kind, Kind::LaterFragment { .. }));
-    // Extension headers may be so long that nothing of what follows them is quoted.
+    // Extension headers may be so long that the quote has nothing after them.
     if was.l4 + 8 > was.l3 + 1_280 - 48 {
         return;
     }

@@ -15,11 +15,12 @@ const REQUESTS: [(HttpMethod, &[u8]); 4] = [
     (HttpMethod::Get, b"GET / HTTP/1.0\r\n\r\n"),
 ];
 
-/// Most bytes of a frame that are taken from the input.
+/// Maximum number of input bytes for a frame.
 const MAX_FRAME: usize = 255;
 
-// The first byte: which request is sent, and how the bytes arrive. Each frame: its type, its flags, its stream (of 0 to 3) and its length;
-// a type above 15: the rest is sent as it is.
+// The first byte selects the request, and how the bytes are cut. Each frame has its type, its
+// flags, its stream (from 0 to 3) and its length; after a type above 15, the rest is sent
+// unmodified.
 fuzz_target!(|bytes: &[u8]| {
     let Some((&how, bytes)) = bytes.split_first() else { return };
     let (method, request) = REQUESTS[usize::from(how & 3)];

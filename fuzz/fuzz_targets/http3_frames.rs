@@ -7,10 +7,10 @@ use convey_http::{FilteredStream, filter_http3};
 use convey_http_core::Malformed;
 use libfuzzer_sys::fuzz_target;
 
-/// Most bytes of a frame that is no data.
+/// Maximum number of bytes in a frame other than DATA.
 const MAX_FRAME: u64 = 64;
 
-/// Most bytes of a frame's type and length.
+/// Maximum number of bytes in a frame's type and length.
 const MAX_START: usize = 16;
 
 const DATA: u64 = 0;

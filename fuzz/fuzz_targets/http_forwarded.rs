@@ -51,14 +51,15 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// A head, and what follows it.
+/// Returns a head, and the bytes after it.
 fn from_http1(bytes: &[u8]) -> Option<(RequestHead, Vec<u8>)> {
     let mut received = BytesMut::from(bytes);
     let head = HeadReader::default().request(&mut received, &LIMITS).ok()??;
     Some((head, received.to_vec()))
 }
 
-/// Method, path, authority, and fields as `name:value`, with a byte 0 behind each; behind an empty one the data of the body.
+/// Reads method, path, authority, and fields as `name:value`, each with a byte 0 after it. The data
+/// of the body follows an empty field.
 fn from_http2(bytes: &[u8], has_body: bool) -> Option<(RequestHead, Vec<u8>)> {
     let mut parts = bytes.split(|byte| *byte == 0);
     let uri = |path: &[u8], authority: &[u8]| {
@@ -98,7 +99,7 @@ fn changes(how: u8, fields: &FieldRules) -> RequestChanges<'_> {
     }
 }
 
-/// Passes the body on in pieces of so many bytes. Returns whether it ended.
+/// Passes the body on in pieces of `size` bytes. Returns whether it ended.
 fn forward(head: &RequestHead, mut received: &[u8], size: usize, written: &mut Vec<u8>) -> bool {
     let mut exchange = Exchange::new(head);
     while !exchange.is_request_whole() && !received.is_empty() {
@@ -110,7 +111,8 @@ fn forward(head: &RequestHead, mut received: &[u8], size: usize, written: &mut V
     exchange.is_request_whole()
 }
 
-/// Reads what was written as we read what comes from clients. `is_whole`: it has to be one request, and nothing behind it.
+/// Parses the written bytes as convey parses bytes of clients. `is_whole`: they have to be one
+/// request with nothing behind it.
 fn once_more(head: &RequestHead, written: &[u8], head_len: usize, is_whole: bool) -> Seen {
     let mut received = BytesMut::from(written);
     let limits = HeadLimits { bytes: usize::MAX, fields: usize::MAX };
@@ -135,7 +137,7 @@ fn once_more(head: &RequestHead, written: &[u8], head_len: usize, is_whole: bool
     }
 }
 
-/// Another reader finds the head's end in the same place, one host, and one framing at most.
+/// httparse finds the head's end in the same place, one host, and one framing at most.
 fn by_httparse(head: &RequestHead, written: &[u8]) {
     let mut room = [httparse::EMPTY_HEADER; 64];
     let mut request = httparse::Request::new(&mut room);
@@ -156,7 +158,7 @@ fn by_hyper(bytes: &[u8]) -> Vec<Seen> {
         client.shutdown().await.expect("open");
         let requests = seen.clone();
         let service = service_fn(move |request: Request<Incoming>| note(requests.clone(), request));
-        // It ends with an error where the bytes end early.
+        // hyper ends with an error where the bytes end early.
         let _ = hyper::server::conn::http1::Builder::new()
             .half_close(true)
             .serve_connection(TokioIo::new(server), service)

@@ -26,7 +26,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// A head is the same however it comes, and what follows it stays.
+/// A head does not depend on how its bytes arrive, and the bytes after it stay.
 fn byte_by_byte(bytes: &[u8], expected: &Result<Option<RequestHead>, Malformed>, left: usize) {
     let (mut reader, mut received) = (HeadReader::default(), BytesMut::new());
     for (at, byte) in bytes.iter().enumerate() {

@@ -1,5 +1,6 @@
-//! Any bytes as the answers of a Kubernetes API server to one attempt to list and watch: servers have names that Kubernetes could give,
-//! each once, and texts for operators are short lines. The states are the same however the bytes arrive.
+//! Any bytes as the answers of a Kubernetes API server to one attempt to list and watch: the names
+//! of servers are unique and possible in Kubernetes, and messages for operators are short lines.
+//! The results do not depend on how the bytes arrive.
 
 #![no_main]
 
@@ -15,7 +16,8 @@ const STATUSES: [u16; 8] = [200, 200, 200, 200, 401, 403, 410, 503];
 /// The longest line of text for an operator.
 const MAX_TEXT: usize = 300;
 
-// The first byte: which port is meant, and how the bytes are cut. Zero bytes end answers, whose first byte chooses the status.
+// The first byte selects the port, and how the bytes are cut. Zero bytes separate answers. The
+// first byte of an answer selects its status.
 fuzz_target!(|bytes: &[u8]| {
     let Some((&how, bytes)) = bytes.split_first() else { return };
     let service = KubernetesService {

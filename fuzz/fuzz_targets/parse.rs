@@ -52,8 +52,9 @@ fn there_and_back(frame: &[u8], headers: &Headers, checksum: Checksum) {
     }
 }
 
-/// The bytes that are others after the way there and back: hops, checksums that may come back as the other zero, and
-/// the source of an error, which has become that of the packet it is about.
+/// Positions of bytes that differ after the way there and back: hops, checksums that may come back
+/// as the other zero, and the source of an error, which is replaced by the source of the quoted
+/// packet's reply.
 fn changed(headers: &Headers) -> Vec<usize> {
     let Headers { l3, l4, .. } = *headers;
     let ip = |l3: usize| if headers.is_v4() { vec![l3 + 10, l3 + 11] } else { vec![] };
@@ -125,7 +126,7 @@ fn answer(frame: &[u8], headers: &Headers) {
     for error in [IcmpError::PortUnreachable, IcmpError::TimeExceeded, IcmpError::TooBig { mtu: 1_280 }] {
         icmp_error(frame, headers, error, from, &mut answer);
         assert!(answer.len() <= ANSWER_LEN);
-        // Extension headers may be so long that nothing of what follows them is quoted.
+        // Extension headers may be so long that the quote has nothing after them.
         if headers.l4 + 8 <= headers.l3 + 1_280 - 48 {
             let read = parse(&answer).expect("an error is a packet");
             assert!(read.is_error());

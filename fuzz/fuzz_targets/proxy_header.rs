@@ -15,12 +15,12 @@ fuzz_target!(|bytes: &[u8]| {
             written_again(&header);
         }
         Err(ProxyHeaderError::Incomplete) => assert!(bytes.len() < MAX_HEADER),
-        // More bytes make it no better.
+        // More bytes do not fix a fault.
         Err(fault) => assert_eq!(parse(&[bytes, b"\r\n"].concat()), Err(fault)),
     }
 });
 
-/// Nothing before its end is a header, and what follows it does not matter.
+/// No prefix of a header is complete, and the bytes after it do not matter.
 fn whole(bytes: &[u8], header: &Header<'_>) {
     for len in 0..header.len {
         assert_eq!(parse(&bytes[..len]), Err(ProxyHeaderError::Incomplete));

@@ -53,7 +53,8 @@ fuzz_target!(|input: &[u8]| {
     let mut client = TlsSession::connect(config.clone(), name).unwrap();
     let (mut to_server, mut to_client) = (OutgoingRecords::default(), OutgoingRecords::default());
     let mut pending = Vec::new();
-    // The library, built with its own assertions, takes no broken record behind a close: only one of both comes.
+    // The library, built with its own assertions, accepts no broken record after a close: an input
+    // has only one of them.
     let (mut is_changed, mut is_closed) = (!own.is_empty(), false);
     if own.is_empty() {
         let _ = client.receive(&mut [], &mut to_server, |_| {});
@@ -64,7 +65,7 @@ fuzz_target!(|input: &[u8]| {
     for step in steps.chunks_exact(2) {
         let amount = usize::from(step[1]);
         match step[0] % 6 {
-            // The server gets some of what the client has sent.
+            // The server receives some of the client's bytes.
             0 | 1 => {
                 let take = if step[0] % 6 == 0 { pending.len() } else { amount.min(pending.len()) };
                 let bytes: Vec<u8> = pending.drain(..take).collect();
@@ -86,7 +87,7 @@ fuzz_target!(|input: &[u8]| {
                 let _ = client.send(&vec![7; amount], &mut to_server);
                 pending.extend_from_slice(to_server.bytes());
             }
-            // A bit of it is changed on the way.
+            // One bit is flipped on the way.
             4 if !is_closed => {
                 is_changed = true;
                 let len = pending.len().max(1);

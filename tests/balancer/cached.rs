@@ -13,21 +13,21 @@ use crate::balancer::{BalancerSetup, TestBalancer};
 
 pub(super) struct Cached {
     workers: Vec<TestBalancer>,
-    /// Whose a packet is.
+    /// Assigns packets to workers.
     dispatch: Dispatch,
     kernel: Option<MockKernel>,
     /// The first snapshot: it has all frontends and servers.
     first: Arc<Snapshot>,
     /// Events of the cache that the balancer has not read.
     unread: Vec<(FlowKey, Segment)>,
-    /// Whether the balancer reads nothing just now.
+    /// Whether the balancer reads no events at present.
     pub(super) is_deaf: bool,
     /// Whether handshake events were lost because the event buffer was full.
     pub(super) has_lost_some: bool,
 }
 
 impl Cached {
-    /// So many workers; the cache has room for so many entries.
+    /// Returns so many workers; the cache has room for `room` entries.
     pub(super) fn new(setup: BalancerSetup, workers: u16, room: Option<usize>) -> Cached {
         let kernel = room.map(MockKernel::with_room);
         let (workers, dispatch) =
@@ -45,14 +45,14 @@ impl Cached {
         self.dispatch.worker(key).into()
     }
 
-    /// Has a packet arrive. `None`: the cache has sent it on.
+    /// Handles a packet. `None`: the cache has forwarded it.
     pub(super) fn handle(&mut self, bytes: &mut [u8]) -> Option<Verdict> {
         let headers = parse(bytes);
         let number = self.number(&headers.as_ref().expect("a packet").key);
         let worker = &mut self.workers[number];
         let TestBalancer { plan, now, .. } = worker;
         let mut frame = Frame::new(bytes, &headers);
-        // None is longer than a link takes.
+        // No packet is longer than the MTU.
         let forwards = |kernel: &MockKernel| kernel.forward(&mut frame, |_, _, _| true, plan, *now).is_some();
         if self.kernel.as_ref().is_some_and(forwards) {
             return None;

@@ -15,11 +15,11 @@ use super::EventSequence;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Life {
     Serving,
-    /// Of a server: its health check has failed.
+    /// Server only: its health check has failed.
     Down,
-    /// Of a server: `weight = 0`.
+    /// Server only: `weight = 0`.
     OutOfRotation,
-    /// Removed, and what is open may finish.
+    /// Removed; open flows may finish.
     Draining,
     Gone,
 }
@@ -60,7 +60,7 @@ impl Changes {
         })
     }
 
-    /// How long a flow in this state is at least kept whose last packet came then.
+    /// Minimum time for which a flow in this state is kept after its last packet at `last`.
     pub(super) fn least(&self, state: FlowState, last: Timestamp) -> Duration {
         self.since(last).map(|(_, timeouts)| timeout(state, timeouts)).min().expect("one")
     }
@@ -99,7 +99,7 @@ impl Changes {
             })
         };
         let frontends: Vec<_> = with(Life::Serving).map(serves).collect();
-        // Servers speak what the frontends speak that have them.
+        // Servers have the protocols of their frontends.
         let is_spoken = |protocol| frontends.iter().any(|frontend| frontend.config.protocol == protocol);
         let leaves = |life: Life, protocol| match life {
             Life::Gone => false,
@@ -188,7 +188,7 @@ impl EventSequence {
         }
     }
 
-    /// Short timeouts, or those by default, hold from now on.
+    /// Applies short timeouts, or the default ones, from now on.
     pub(super) fn change_timeouts(&mut self, are_short: bool) {
         let now = self.balancer.now();
         self.changes.timeouts.push((now, timeouts(are_short)));
@@ -203,7 +203,7 @@ impl EventSequence {
     }
 }
 
-/// Short ones, or those by default.
+/// Short timeouts, or the default ones.
 fn timeouts(are_short: bool) -> FlowTimeouts {
     let long = FlowTimeouts::default();
     if !are_short {

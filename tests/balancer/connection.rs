@@ -1,24 +1,24 @@
-//! A connection of TCP as its ends see it, and what they do.
+//! A TCP connection as its ends see it, and their actions.
 
 use convey_forward::FlowState;
 use convey_model::{FlowKey, Mode, Timestamp};
 
 use super::EventSequence;
 
-/// A side that has so many bytes on their way sends the first of them again instead of more.
+/// With this many bytes in flight, a side retransmits the first ones instead of sending more.
 const WINDOW: u32 = 10_000;
 
-/// Most bytes of one segment.
+/// Maximum size of a segment, in bytes.
 const SEGMENT: u32 = 1_400;
 
 /// Fate of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It gets where the balancer sends it.
+    /// The packet arrives where the balancer sends it.
     Delivered,
-    /// It does not get to the balancer.
+    /// The packet is lost before the balancer.
     LostBefore,
-    /// It is lost behind the balancer.
+    /// The packet is lost after the balancer.
     LostAfter,
 }
 
@@ -44,11 +44,11 @@ pub(super) struct Connection {
     pub(super) is_open: bool,
     client: Side,
     server: Side,
-    /// When something of it last came by, true or forged.
+    /// Time of its last packet at the balancer, genuine or forged.
     pub(super) last: Timestamp,
-    /// When its server's last packet came by.
+    /// Time of its server's last packet at the balancer.
     pub(super) served: Timestamp,
-    /// When its SYN last came by, or it got further.
+    /// Time of its last SYN at the balancer, or of its last progress.
     pub(super) begun: Timestamp,
     /// State of its flow after the previous event.
     pub(super) before: Option<FlowState>,
@@ -56,7 +56,7 @@ pub(super) struct Connection {
     pub(super) is_met: bool,
 }
 
-/// One side's numbers.
+/// Sequence numbers of one side.
 #[derive(Debug, Clone, Copy, Default)]
 struct Side {
     /// Sequence number of the next byte that it sends.
@@ -66,7 +66,8 @@ struct Side {
 }
 
 impl Side {
-    /// It sends so many bytes more, or the first again that the other side has not got. Returns number and length.
+    /// Sends `len` more bytes, or retransmits the first unacknowledged ones. Returns sequence
+    /// number and length.
     fn send(&mut self, len: u32) -> (u32, u32) {
         if self.on_their_way() > WINDOW {
             return self.send_again();
@@ -99,8 +100,8 @@ impl Side {
 }
 
 impl Connection {
-    /// The first of a client. Its numbers are far from those of other clients (RFC 6528): a late answer to the client that had its SNAT
-    /// port before does not fit.
+    /// First connection of a client. Its numbers are far from those of other clients (RFC 6528): a
+    /// late answer to the previous owner of its SNAT port does not fit.
     pub(super) fn first(client: usize) -> Connection {
         let seq = (client as u32) << 28;
         let side = Side { next: seq, got: seq };
@@ -291,8 +292,8 @@ impl EventSequence {
         assert_eq!(self.state(n), before);
     }
 
-    /// Somebody who sees nothing sends in the name of a client, by luck with numbers that are near. It changes nothing of an
-    /// open connection but how long it may be silent.
+    /// Somebody off the path forges a packet in the name of a client, with luckily close numbers.
+    /// In an open connection, it can only change the idle timeout.
     pub(super) fn forge(&mut self, n: usize, flags: u8, off: u8) {
         let Connection { client, server, is_open, .. } = self.connections[n];
         // In DSR the balancer cannot distinguish an acknowledgement of the real client from a
@@ -306,7 +307,7 @@ impl EventSequence {
         let packet = if flags & 2 != 0 { packet.rst() } else { packet };
         let before = self.state(n);
         self.arrive(Some(n), &packet);
-        // Whatever comes, what the cache has seen may be learnt then.
+        // Any packet may make the core process what the cache has seen.
         let has_learnt = matches!(before, Some(FlowState::SynSent | FlowState::SynReceived))
             && self.state(n) == Some(FlowState::Established);
         assert!(self.state(n) == before || has_learnt, "{flags:#x}: {before:?} -> {:?}", self.state(n));
@@ -316,7 +317,7 @@ impl EventSequence {
     pub(super) fn is_gone(&mut self, n: usize) {
         let Connection { client, server, last, served, begun, before, is_met, .. } = self.connections[n];
         let mut connection = Connection { last, served, begun, before, is_met, ..Connection::new() };
-        // Neither begins with the number of its last FIN, which may wait to be acknowledged.
+        // The new numbers differ from those of the last FINs, which may wait to be acknowledged.
         connection.client.begin(client.next.wrapping_add(1 << 20));
         connection.server.begin(server.next.wrapping_add(1 << 20));
         self.connections[n] = connection;

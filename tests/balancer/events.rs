@@ -1,6 +1,6 @@
-//! Sequences of events, made of any bytes: clients, servers and a forger send, packets are lost, time passes, timeouts change,
-//! servers and frontends come and go, the table, the cache, SNAT ports and slots are used up. They are held against what must
-//! be true of every flow.
+//! Random sequences of events: clients, servers and a forger send, packets are lost, time passes,
+//! timeouts change, servers and frontends come and go, and the table, the cache, SNAT ports and
+//! slots run out. Invariants of every flow are checked after each event.
 
 mod cached;
 mod changes;
@@ -23,10 +23,10 @@ use crate::balancer::{BalancerSetup, OF_UDP, SECOND};
 /// to the second frontend.
 const CLIENTS: usize = 8;
 
-/// Fewer than all would take.
+/// Size of the flow table: too small for all flows.
 pub(crate) const CAPACITY: u32 = 10;
 
-/// Entries of the cache, where they are fewer than all would take: of some flow there is room for one direction only.
+/// Small size of the cache: for one flow, there is room for only one direction.
 const FEW_ENTRIES: usize = 7;
 
 /// SNAT ports where they are few; of each server.
@@ -55,7 +55,7 @@ impl EventSequence {
         let Some((&setup, rest)) = bytes.split_first() else { return };
         let has = |bit: u8| setup & bit != 0;
         let mode = if has(1) { Mode::Dsr } else { Mode::Passthrough };
-        // Two workers have half of it each.
+        // Two workers share it equally.
         let workers = if has(16) { 2 } else { 1 };
         let capacity = CAPACITY / u32::from(workers);
         let few = BalancerSetup { has_more: true, ..BalancerSetup::passthrough(2, capacity) };
@@ -143,7 +143,8 @@ impl EventSequence {
         self.setup.mode == Mode::Passthrough
     }
 
-    /// Has a packet of a client arrive. Returns it as it is sent on, if it is.
+    /// Passes a packet of a client to the balancer. Returns the forwarded packet's key, if it was
+    /// forwarded.
     fn arrive(&mut self, n: Option<usize>, packet: &TestPacket) -> Option<FlowKey> {
         let (sent, has_begun) = self.pass_on(packet)?;
         let now = self.balancer.now();
@@ -169,7 +170,7 @@ impl EventSequence {
         who == Some(n)
     }
 
-    /// Has a packet arrive that was damaged on its way. It ends here.
+    /// Passes a packet that was damaged on its way to the balancer, which has to drop it.
     fn arrive_damaged(&mut self, packet: &TestPacket, at: u8) {
         let mut bytes = packet.bytes();
         let l4 = parse(&bytes).expect("a packet").l4;
@@ -181,7 +182,7 @@ impl EventSequence {
         assert!(matches!(verdict, Some(Verdict::Drop(DropReason::BadChecksum))), "{packet:?}: {verdict:?}");
     }
 
-    /// Returns what is sent on, and whether a flow has begun with it.
+    /// Returns the key of the forwarded packet, and whether a flow has begun with it.
     fn pass_on(&mut self, packet: &TestPacket) -> Option<(FlowKey, bool)> {
         let mut bytes = packet.bytes();
         let has_begun = match self.balancer.handle(&mut bytes) {
@@ -202,7 +203,7 @@ impl EventSequence {
         parse(&self.packet(n).bytes()).expect("a packet").key
     }
 
-    /// A SYN of an address that nobody has, or the question of one.
+    /// A SYN or a datagram from a forged address.
     fn flood(&mut self, who: u8) {
         self.forged = self.forged.wrapping_add(1);
         let forger = usize::from(who) % CLIENTS;
@@ -232,7 +233,7 @@ impl EventSequence {
         self.balancer.flow(&self.key(n)).map(Flow::state)
     }
 
-    /// Nothing begins at what is taken away or out of service.
+    /// Checks that no flow begins at a removed or disabled frontend or server.
     fn check_beginning(&self, asked: &FlowKey, sent: FlowKey) {
         let first = self.balancer.first();
         let is_asked =
@@ -274,7 +275,8 @@ impl EventSequence {
         }
     }
 
-    /// Open flows count for their clients, and those that are gone do not; in DSR none does.
+    /// Checks that open flows count for their clients, and ended ones do not; in DSR no flow
+    /// counts.
     fn check_clients(&self) {
         let open = if self.shows_replies() { self.balancer.tables().map(FlowTable::open).sum() } else { 0 };
         assert_eq!(self.balancer.counted_for_clients(), u64::from(open));
@@ -314,7 +316,7 @@ impl EventSequence {
             let is_open = state == Some(FlowState::Established);
             let nobody_told = self.balancer.is_deaf || self.balancer.has_lost_some;
             let may_lag = matches!(state, Some(FlowState::SynSent | FlowState::SynReceived)) && nobody_told;
-            // In DSR a handshake may be forged, and so may what was met under way.
+            // In DSR a handshake may be forged, and so may a flow that was adopted without a SYN.
             let is_proven = self.shows_replies()
                 || (connection.before == Some(FlowState::Established) && !connection.is_met);
             assert!(is_open || may_lag || !is_proven, "{state:?}: {connection:?} at {now:?}");

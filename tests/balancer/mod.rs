@@ -1,4 +1,5 @@
-//! A balancer to measure and to torment: a frontend or three, some servers, everybody's Ethernet address known.
+//! A balancer for measurements and stress tests: one or three frontends, some servers, all Ethernet
+//! addresses known.
 
 #![allow(dead_code, reason = "nobody who includes it uses all of it")]
 
@@ -28,7 +29,8 @@ pub(crate) const SECOND: (u16, u32) = (81, 5);
 /// The port of a third, which is of UDP.
 pub(crate) const OF_UDP: u16 = 53;
 
-/// Seconds that a clock has run: none, 100 days, 2,000 days, and up to a minute before 32 bits of milliseconds are full.
+/// Seconds of uptime: none, 100 days, 2,000 days, and up to a minute before 32 bits of milliseconds
+/// overflow.
 const CLOCKS: [u64; 4] = [0, 8_640_000, 172_800_000, (1 << 32) / 1_000 - 60];
 
 /// Properties of a balancer.
@@ -45,7 +47,7 @@ pub(crate) struct BalancerSetup {
     pub(crate) capacity: u32,
     /// Whether there are two more frontends, of the same servers.
     pub(crate) has_more: bool,
-    /// How many SNAT ports there are.
+    /// Number of SNAT ports.
     pub(crate) ports: u16,
     /// Time that the clock shows at the start.
     pub(crate) clock: Timestamp,
@@ -102,7 +104,7 @@ impl BalancerSetup {
         if self.is_v6 == self.is_mixed { Family::V4 } else { Family::V6 }
     }
 
-    /// How much longer packets to servers become.
+    /// Bytes that packets to servers grow by.
     pub(crate) fn overhead(&self) -> usize {
         let encapsulation = self.dsr.encapsulation(&TunnelConfig::default());
         let server = Addr::from(self.server_family().server_ip(1));
@@ -135,7 +137,7 @@ impl TestBalancer {
         TestBalancer::with_cache(setup, None)
     }
 
-    /// One whose open flows something else forwards.
+    /// A balancer with a flow cache, which forwards its open flows.
     pub(crate) fn with_cache(setup: BalancerSetup, cache: Option<Box<dyn FlowCache>>) -> TestBalancer {
         let mut cache = Some(cache);
         let (mut alone, _) = TestBalancer::of_workers(setup, 1, || cache.take().flatten());
@@ -170,26 +172,26 @@ impl TestBalancer {
         ((0..).zip(WorkerPeers::together(workers.into())).map(new).collect(), dispatch)
     }
 
-    /// Has a packet arrive.
+    /// Handles a packet.
     #[inline]
     pub(crate) fn handle(&mut self, bytes: &mut [u8]) -> Verdict {
         let headers = parse(bytes);
         self.handle_frame(&mut Frame::new(bytes, &headers))
     }
 
-    /// Has a frame arrive.
+    /// Handles a frame.
     #[inline]
     pub(crate) fn handle_frame(&mut self, frame: &mut Frame<'_>) -> Verdict {
         self.forwarder.handle_frame(frame, &self.plan, self.now)
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub(crate) fn pass_time(&mut self, duration: Duration) {
         self.now.0 += duration.as_nanos() as u64;
         self.forwarder.handle_timeout(&self.plan, self.now, |_, _| {});
     }
 
-    /// Has it go by another snapshot.
+    /// Switches to another snapshot.
     pub(crate) fn see(&mut self, snapshot: Arc<Snapshot>) {
         (self.plan, self.snapshot) = (Arc::new(convey_dataplane::plan(&snapshot)), snapshot);
     }

@@ -28,7 +28,7 @@ use convey_testkit::{Need, run_trials, trials};
 /// A test, by the name it is reported with.
 type Story = (&'static str, fn());
 
-/// Makes a story's name of its function's.
+/// Names each test after its function.
 macro_rules! stories {
     ($($story:ident),+ $(,)?) => { vec![$((stringify!($story), $story as _)),+] };
 }

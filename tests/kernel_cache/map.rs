@@ -31,7 +31,7 @@ fn the_kernel_takes_the_programs() {
     }
 }
 
-/// The key of client `n`, and what is done to its packets.
+/// Key of client `n`, and the rewrite of its packets.
 fn flow(n: u16) -> (FlowKey, FlowEntry) {
     let key = FlowKey::tcp(format!("198.51.100.9:{n}").parse().unwrap(), "203.0.113.1:80".parse().unwrap());
     let server = FlowKey::tcp("10.0.0.9:40000".parse().unwrap(), "10.0.0.1:8080".parse().unwrap());

@@ -185,7 +185,7 @@ fn flow_whose_packet_fits_no_tunnel_is_left_to_workers() {
         let forwarded = twin.cache.count(Outcome::Forwarded).unwrap();
         assert_eq!(twin.cache.rewrites_failed().unwrap(), 0);
         if setup.dsr == DsrKind::Gue && setup.is_v6 != setup.is_mixed {
-            // Each of its packets needs a checksum of its own.
+            // Each of its packets needs its own checksum.
             assert_eq!(run(&mut twin, most), left);
             assert!(known.is_some());
             assert_eq!(twin.cache.count(unusual).unwrap(), before + 1);

@@ -21,7 +21,7 @@ pub(crate) const TCX_NEXT: i32 = -1;
 /// Its return value for the beginning of a connection, which the packet sockets have already
 /// received.
 pub(crate) const TCX_DROP: i32 = 2;
-/// The same of XDP, and where a frame goes back to the interface it came from.
+/// Return values of XDP, and its return value for a frame that goes back to its interface.
 pub(crate) const XDP_REDIRECT: i32 = 4;
 pub(crate) const XDP_PASS: i32 = 2;
 pub(crate) const XDP_DROP: i32 = 1;
@@ -40,9 +40,9 @@ pub(crate) struct Twin {
 /// Verdict of the cache on a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum CacheVerdict {
-    /// It is sent on like this.
+    /// The cache sends this frame.
     Sent(Vec<u8>),
-    /// It is left to userspace, for this reason if that is counted.
+    /// The frame is left to userspace; the reason is set if it is counted.
     Left(Option<Outcome>),
 }
 
@@ -108,7 +108,7 @@ impl Twin {
         let tc = self.run(|cache| kernel::run(cache.tc().unwrap(), frame));
         let mut xdp = self.run(|cache| kernel::run(cache.xdp().unwrap(), frame));
         if tc.0.verdict == TC_REDIRECT && xdp.1 == Some(Outcome::Repeated) {
-            // It came late: the machine is busy.
+            // The result came late, because the machine is busy.
             xdp = self.run(|cache| kernel::run(cache.xdp().unwrap(), frame));
         }
         let is_let_in = self.lets_in(frame);
@@ -144,12 +144,12 @@ impl Twin {
         if run.verdict == TC_REDIRECT { CacheVerdict::Sent(run.frame) } else { CacheVerdict::Left(counted) }
     }
 
-    /// Has the last packet like this one have passed long ago.
+    /// Sets the time of the last packet like this one to long ago.
     pub(crate) fn pause(&mut self, frame: &[u8]) {
         self.passed_at(frame, 1);
     }
 
-    /// Has the last packet like this one have passed at this time.
+    /// Sets the time of the last packet like this one.
     pub(crate) fn passed_at(&mut self, frame: &[u8], at: u64) {
         let key = convey_wire::parse(frame).unwrap().key;
         let mut entry = self.flows.get(&key).unwrap().unwrap();
@@ -202,7 +202,7 @@ impl Twin {
     }
 }
 
-/// Has all next hops lead by an interface.
+/// Lets all next hops use an interface.
 pub(crate) fn lead_by(cache: &mut KernelCache, balancer: &TestBalancer, interface: u32) {
     for index in 0..SIZES.next_hops {
         let hop = balancer.snapshot.network.get(index).map(|hop| NextHop { interface, ..*hop });

@@ -19,7 +19,7 @@ use super::tcp::{accept, connecting, refused};
 /// A test that runs with each kind of guard, by its name.
 pub(crate) type GuardStory = (&'static str, fn(GuardKind));
 
-/// All stories, with one kind of guard.
+/// All tests, with one kind of guard.
 pub(crate) fn stories(kind: GuardKind) -> impl Iterator<Item = (String, impl FnOnce() + Send + 'static)> {
     let stories = stories![
         the_host_does_not_answer_clients_of_a_frontend,
@@ -35,7 +35,7 @@ pub(crate) fn stories(kind: GuardKind) -> impl Iterator<Item = (String, impl FnO
     with(kind, stories)
 }
 
-/// The stories, with one kind of guard.
+/// The tests, with one kind of guard.
 pub(crate) fn with(
     kind: GuardKind,
     stories: Vec<GuardStory>,
@@ -76,8 +76,9 @@ impl Pair {
         self.balancer.enter(|| load(kind, selection, "front"))
     }
 
-    /// Waits until clients of the frontend are answered: the guard does not outlive itself, nor its process. The kernel closes a dead process's descriptors before it
-    /// can be waited for, but frees the link of a program a little later.
+    /// Waits until clients of the frontend are answered, after the end of the guard or of its
+    /// process. The kernel closes a dead process's descriptors before it can be waited for, but
+    /// frees the link of a program a little later.
     fn wait_until_unguarded(&self) {
         let is_answered = || (!self.unanswered("10.78.0.2:0", "10.78.0.1:80")).then_some(());
         wait_for("clients of the frontend to be answered", is_answered);
@@ -91,8 +92,9 @@ impl Pair {
         });
     }
 
-    /// Whether a connection to the balancer is left without an answer. Answers on a veth come in the order of the
-    /// questions: a later one to a port that nobody guards (and nobody listens on) has been refused.
+    /// Whether a connection to the balancer gets no answer. Answers on a veth arrive in the order
+    /// of the questions, so the test waits for a refusal of a later connection to an unguarded,
+    /// closed port.
     fn unanswered(&self, from: &str, to: &str) -> bool {
         self.other.enter(|| {
             let connection = connecting(from, to);
@@ -102,7 +104,7 @@ impl Pair {
     }
 }
 
-/// Whether nothing has come of a connection yet.
+/// Whether a connection has neither succeeded nor failed yet.
 fn is_open(connection: &Socket) -> bool {
     connection.take_error().unwrap().is_none() && connection.peer_addr().is_err()
 }
@@ -116,7 +118,7 @@ fn selection(frontend: &str) -> Selection {
     Selection { frontends: [endpoint(frontend)].into(), draining: [].into(), replies: Some(replies) }
 }
 
-/// As in the stories' names.
+/// Name of a kind in the tests' names.
 fn name_of(kind: GuardKind) -> &'static str {
     match kind {
         GuardKind::Tcx => "tcx",
@@ -278,7 +280,7 @@ fn a_flood_at_a_draining_frontend_is_remembered_within_bounds_and_cuts_no_connec
         client
     });
     let mut accepted = accept(&listener);
-    // More than there is room for, of hosts that no route leads to.
+    // More than the table has room for, of hosts without a route.
     let forged = |n: u32| format!("198.18.{}.{}:{}", n / 60_000, n % 250 + 1, n % 60_000 + 1);
     let mac = [2, 0, 0, 0, 0, 0x0b];
     let syns: Vec<TestFrame> = (0..70_000).map(|n| packet(mac, &forged(n), "10.78.0.1:80")).collect();

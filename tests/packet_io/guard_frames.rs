@@ -53,7 +53,7 @@ impl Program {
         self.0.program_mut("guard").unwrap().try_into().unwrap()
     }
 
-    /// Whether it drops a frame; else it leaves it to whoever comes next.
+    /// Whether the guard drops a frame; otherwise it leaves the frame to the next program.
     pub(crate) fn drops(&mut self, frame: &TestFrame) -> bool {
         let mut out = vec![0; frame.0.len() + 256];
         let options =
@@ -126,14 +126,15 @@ fn extension_headers_are_stepped_over_up_to_the_eighth() {
         let packet = || client(dst);
         for headers in [&[HOP_BY_HOP][..], &[ROUTING], &[ATOMIC], &[HOP_BY_HOP, ROUTING, ATOMIC, OPTIONS]] {
             guard.says(&[behind(packet(), headers)], &[true]);
-            // With two fragment headers it is none that a host puts together: the first is what it goes by.
+            // No host reassembles a packet with two fragment headers: the guard uses the first.
             let is_put_together = !headers.contains(&ATOMIC);
             let [first, later] = packet().in_two().map(|fragment| behind(fragment, headers));
             guard.says(&[first, later], &[true, is_put_together]);
         }
         let [first, later] = behind(packet(), &[OPTIONS]).in_two();
         guard.says(&[first, later], &[true; 2]);
-        // Nobody reads what is behind the ninth: nothing with so many goes to an address of a frontend.
+        // The guard reads no more than nine headers: it drops packets with more to an address of a
+        // frontend.
         guard.says(&[behind(packet(), &[OPTIONS; 8]), behind(packet(), &[OPTIONS; 9])], &[true; 2]);
         let [first, later] = packet().in_two().map(|fragment| behind(fragment, &[OPTIONS; 8]));
         guard.says(&[first, later], &[true; 2]);

@@ -12,7 +12,7 @@ use super::packet::{TestFrame, endpoint, packet, send};
 use super::stories;
 use super::tcp::{accept, connecting};
 
-/// All stories, with one kind of guard.
+/// All tests, with one kind of guard.
 pub(crate) fn stories(kind: GuardKind) -> impl Iterator<Item = (String, impl FnOnce() + Send + 'static)> {
     let stories = stories![
         clients_get_no_answer_of_the_host_whatever_they_speak,
@@ -29,7 +29,8 @@ pub(crate) fn stories(kind: GuardKind) -> impl Iterator<Item = (String, impl FnO
 
 const BALANCER: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];
 
-/// A balancer with the VIPs 10.78.0.1 and fd78::1, and another machine (2 at the end), which is client and server.
+/// A balancer with the VIPs 10.78.0.1 and fd78::1, and another machine (addresses that end in 2),
+/// which is client and server.
 pub(crate) struct Pair {
     pub(crate) balancer: TestNamespace,
     pub(crate) other: TestNamespace,
@@ -54,8 +55,9 @@ impl Pair {
         self.balancer.enter(|| load(kind, &selection(), "front"))
     }
 
-    /// How often the balancer's stack answers the packets, from port 4000 or 8000 of the other machine, with RST or
-    /// an ICMP error. Answers come in the order of the questions: the last is for a port that nobody guards.
+    /// Number of packets, from port 4000 or 8000 of the other machine, that the balancer's stack
+    /// answers with RST or an ICMP error. Answers arrive in the order of the questions: the last
+    /// one is for an unguarded port.
     pub(crate) fn answers(&self, packets: &[TestFrame]) -> usize {
         let clients = ["10.78.0.2:4000", "10.78.0.2:8000", "10.78.0.2:9", "[fd78::2]:4000", "[fd78::2]:8000"];
         let frontends = clients.iter().map(|text| endpoint(text)).collect();
@@ -196,7 +198,7 @@ fn what_follows_a_dropped_fragment_is_not_kept_by_the_host(kind: GuardKind) {
         for of_ours in [sent_by(client, "80"), sent_by(client, "53/udp"), sent_by(server, "40000/udp")] {
             assert_eq!((pair.answers(&of_ours), kept()), (0, 0));
         }
-        // Their numbers are those of the ones before.
+        // These have the protocol numbers of the packets above.
         for of_the_host in [sent_by(client, "54/udp"), sent_by(server, "54/udp")] {
             let before = kept();
             assert_eq!((pair.answers(&of_the_host), kept() - before), (1, 2));

@@ -40,7 +40,7 @@ fn kill(guard: LastingGuard) {
     std::mem::forget(guard);
 }
 
-/// Where the guard is attached.
+/// Number of attached guards.
 fn filters(pair: &Pair) -> usize {
     pair.balancer.enter(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -119,7 +119,7 @@ fn a_frontend_that_drains_stays_guarded_and_one_that_is_gone_does_not() {
     pair.balancer.enter(|| drop(guard));
 }
 
-/// It refuses SYNs or accepts them, and is silent about the rest.
+/// Checks that the host refuses or accepts SYNs, and does not answer other packets.
 fn assert_what_begins_is_the_hosts(pair: &Pair) {
     // A datagram might be of something under way; only who has the port gets it.
     assert_eq!(answers(pair), (2, 0));

@@ -1,4 +1,4 @@
-//! The sockets, the guard and the netlink side of the packet modes, with real kernels' networks: each test makes
+//! Sockets, guard and netlink of the packet modes, in networks of real kernels: each test makes
 //! network namespaces of its own.
 #![allow(clippy::disallowed_methods, reason = "tests happen in real time, and their threads can be made")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -25,7 +25,7 @@ use convey_testkit::{Need, run_trials, trials};
 /// A test, by the name it is reported with.
 type Story = (&'static str, fn());
 
-/// Makes a story's name of its function's.
+/// Names each test after its function.
 macro_rules! stories {
     ($($story:ident),+ $(,)?) => { vec![$((stringify!($story), $story as _)),+] };
 }

@@ -112,7 +112,8 @@ fn pair_that_takes_any_answer() -> (TestNamespace, TestNamespace) {
     (balancer, server)
 }
 
-/// Netlink, the next hops once the server's Ethernet address is known, and its index among them.
+/// Netlink, the next hops once the server's Ethernet address is known, and the server's index among
+/// them.
 async fn known_server(balancer: &TestNamespace) -> (Netlink, NextHops, u32) {
     let netlink = with_servers(balancer.index("back")).await;
     let mut hops = NextHops::default();
@@ -172,7 +173,7 @@ fn neighbour_that_has_moved_is_followed_though_it_is_checked() {
 fn tables_are_read_while_neighbours_are_asked_for() {
     let (balancer, _server) = pair();
     let link = balancer.index("back");
-    // More than the kernel hands out at once.
+    // More than the kernel returns at once.
     let batch = tempfile::NamedTempFile::new().unwrap();
     let lines = (0..4_000)
         .map(|n| format!("neigh add 100.64.{}.{} lladdr 02:00:00:00:00:07 dev back\n", n / 250, n % 250));
@@ -213,7 +214,7 @@ fn notifications_that_find_no_room_keep_no_neighbour_from_being_resolved() {
             let (netlink, mut hops) = (Netlink::open().unwrap(), NextHops::default());
             let mut table = netlink.table().await.unwrap();
             for number in 1..=3 {
-                // Nobody reads meanwhile: this thread does.
+                // This thread reads the notifications, and is busy meanwhile.
                 batch(number, 1);
                 let wanted = WantedNeighbour { is_ours: false, ..ours("10.79.0.2", link) };
                 let resolved = tokio::time::timeout(PATIENCE, netlink.resolve(wanted)).await;
@@ -245,7 +246,7 @@ fn nexthop_object_that_follows_lost_notifications_is_noticed() {
         block_on(async {
             let netlink = Netlink::open().unwrap();
             let mut table = netlink.table().await.unwrap();
-            // Nobody reads meanwhile: this thread does.
+            // This thread reads the notifications, and is busy meanwhile.
             balancer.exec(&format!("ip -batch {}", batch.path().display()));
             let changed = async |table: &mut _| {
                 tokio::time::timeout(PATIENCE, netlink.changed()).await.expect("a change is noticed");

@@ -29,7 +29,8 @@ pub(super) async fn with_servers(interface: u32) -> Netlink {
     netlink
 }
 
-/// A balancer, 10.79.0.1 and fd79::1, and a server, 2 instead of 1; its link-local address is `ROUTER`.
+/// A balancer, 10.79.0.1 and fd79::1, and a server, with 2 in place of 1; its link-local address is
+/// `ROUTER`.
 pub(super) fn pair() -> (TestNamespace, TestNamespace) {
     let (balancer, server) = (TestNamespace::new(), TestNamespace::new());
     balancer.link(("back", "02:00:00:00:00:0b"), &server, ("eth0", "02:00:00:00:00:05"));

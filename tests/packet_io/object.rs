@@ -1,4 +1,4 @@
-//! The kernel programs that are committed are what their sources build.
+//! The committed kernel programs match the build of their sources.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,7 +26,7 @@ pub(crate) fn missing() -> Option<String> {
     }
 }
 
-/// The first number that comes after "clang ".
+/// First number after "clang ".
 fn version_in(text: &str) -> Option<u32> {
     let number = |after: &str| after.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok();
     text.split("clang ").skip(1).find_map(number)

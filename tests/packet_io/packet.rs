@@ -14,7 +14,8 @@ pub(crate) const IPV6: usize = 40;
 #[derive(Clone)]
 pub(crate) struct TestFrame(pub(crate) Vec<u8>);
 
-/// The opening segment of a connection, or a datagram, with 32 bytes of data; to an endpoint as it is written, `/udp` included.
+/// The first segment of a connection, or a datagram, with 32 bytes of data, to an endpoint in its
+/// usual notation, `/udp` included.
 pub(crate) fn packet(mac: [u8; 6], src: &str, dst: &str) -> TestFrame {
     let (src, dst) = (src.parse::<SocketAddr>().unwrap(), endpoint(dst));
     let ethernet = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 0x0c], mac);
@@ -61,9 +62,9 @@ pub(crate) fn icmp(mac: [u8; 6], src: &str, dst: &str, kind: u8) -> TestFrame {
 }
 
 impl TestFrame {
-    /// With an IPv6 extension header of 8 bytes before what follows the IP header: hop-by-hop (0) or destination
-    /// options (60), of padding; a routing header (43) that has done its work; a fragment header (44) of a packet
-    /// in one piece.
+    /// Adds an IPv6 extension header of 8 bytes after the IP header: hop-by-hop (0) or destination
+    /// options (60) with padding; a routing header (43) without segments left; a fragment header
+    /// (44) of an unfragmented packet.
     pub(crate) fn extension(mut self, number: u8) -> TestFrame {
         let next = std::mem::replace(&mut self.0[ETHERNET + 6], number);
         let rest = match number {
@@ -76,20 +77,20 @@ impl TestFrame {
         self.with_length()
     }
 
-    /// With VLAN tags, the outermost first: each its EtherType, priority and VID.
+    /// Adds VLAN tags, the outermost first. Each has its EtherType, priority and VID.
     pub(crate) fn tagged(mut self, tags: &[[u8; 4]]) -> TestFrame {
         self.0.splice(12..12, tags.concat());
         self
     }
 
-    /// With options of IPv4, 4 bytes of padding.
+    /// Adds IPv4 options, 4 bytes of padding.
     pub(crate) fn options(mut self) -> TestFrame {
         self.0[ETHERNET] += 1;
         self.0.splice(ETHERNET + 20..ETHERNET + 20, [1; 4]);
         self.with_length()
     }
 
-    /// A segment of an open connection in place of the one that opens it (without extension headers).
+    /// Turns the first segment of a connection into a later one (without extension headers).
     pub(crate) fn under_way(mut self) -> TestFrame {
         let tcp = ETHERNET + if self.0[ETHERNET] >> 4 == 6 { IPV6 } else { 20 };
         let (syn, ack) = (0x02, 0x10);
@@ -102,8 +103,8 @@ impl TestFrame {
         self
     }
 
-    /// The packet in two fragments: its first 24 bytes behind the IP header (of IPv6 the transport header has to be
-    /// among them), and the others.
+    /// The packet in two fragments: its first 24 bytes after the IP header (in IPv6 they have to
+    /// include the transport header), and the rest.
     pub(crate) fn in_two(self) -> [TestFrame; 2] {
         let headers = PacketHeaders::from_ethernet_slice(&self.0).unwrap();
         match headers.net.unwrap() {
@@ -130,7 +131,7 @@ impl TestFrame {
         }
     }
 
-    /// With the length, and the IPv4 header's checksum, of what it now is.
+    /// Sets the length, and the IPv4 header's checksum, to the current packet.
     fn with_length(mut self) -> TestFrame {
         let packet = &mut self.0[ETHERNET..];
         let len = packet.len();

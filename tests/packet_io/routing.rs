@@ -1,4 +1,5 @@
-//! Routing set-ups of hosts: the way of the kernel, and of a program, for each source and destination beside that of convey.
+//! Routing setups of hosts: for each source and destination, convey's route is compared with the
+//! kernel's, and with that of a program.
 
 mod program;
 mod set_ups;
@@ -83,7 +84,7 @@ fn compare(set_up: &SetUp, sources: &[&str], destinations: &[&str]) {
             let netlink = Netlink::open().unwrap();
             let mut table = netlink.table().await.unwrap();
             let mut hops = NextHops::default().update_all(&table);
-            // A carrier that is lost is known a moment later.
+            // The loss of a carrier is noticed a moment later.
             let settles = async {
                 while of_kernel(&netlink, ip(from), ip(to)).await != expected
                     || !are_equal(expected, &of_convey(&hops, ip(from), ip(to)))
@@ -157,7 +158,7 @@ fn ipsec_policies_and_tunnels_of_routes_refuse_servers() {
             host.ip("xfrm policy add src 10.2.0.1/32 dst 10.2.0.2/32 dir in tmpl proto esp mode transport");
             host.ip("xfrm policy add src 10.2.0.0/24 dst 10.2.0.2/32 dir out tmpl proto esp mode transport");
             wait(&netlink, &mut hops, |hops| refusal(hops).contains("IPsec")).await;
-            // A policy that goes first, and lets packets pass.
+            // A policy of higher priority, which lets packets pass.
             host.ip("xfrm policy update src 10.2.0.0/24 dst 10.2.0.2/32 dir out priority 9 tmpl proto esp mode transport");
             host.ip("xfrm policy add src 10.2.0.1/32 dst 10.2.0.0/24 dir out priority 3");
             wait(&netlink, &mut hops, |hops| refusal(hops).is_empty()).await;

@@ -153,7 +153,7 @@ fn of_each_kind_of_packet_only_those_to_our_addresses_are_captured() {
     assert_eq!(captured.len(), ours.len());
 }
 
-/// A filter for this many frontends, one at 203.0.113.1 among them; the others have addresses of IPv6.
+/// A filter for this many frontends, one at 203.0.113.1 among them; the others have IPv6 addresses.
 fn filter_for(addresses: u128) -> CaptureFilter {
     let other = |n: u128| Endpoint::tcp((Ipv6Addr::from(!n << 16), 80).into());
     let others = (1..addresses).map(other);
@@ -163,7 +163,8 @@ fn filter_for(addresses: u128) -> CaptureFilter {
     })
 }
 
-/// Before Linux 6.7 a socket's options may take 20 KiB; and a filter is taken before the one it replaces goes.
+/// Before Linux 6.7, a socket's options may take 20 KiB, and a new filter is allocated before the
+/// old one is freed.
 fn the_longest_filters_replace_each_other_within_the_limit_of_old_kernels() {
     let wire = Wire::new(&CaptureFilter::nothing());
     wire.balancer.enter(|| std::fs::write("/proc/sys/net/core/optmem_max", "20480").ok());

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use convey_testkit::PATIENCE;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-/// A connection that is being opened; nobody waits for it. `from` may be port 0.
+/// Begins to connect, and does not wait for the end. `from` may be port 0.
 pub(crate) fn connecting(from: &str, to: &str) -> Socket {
     let address = |text: &str| text.parse::<SocketAddr>().unwrap();
     let socket = Socket::new(Domain::for_address(address(to)), Type::STREAM, Some(Protocol::TCP)).unwrap();
@@ -18,7 +18,7 @@ pub(crate) fn connecting(from: &str, to: &str) -> Socket {
     socket
 }
 
-/// The connection that has come; it is waited for.
+/// Waits for a connection, and accepts it.
 pub(crate) fn accept(listener: &TcpListener) -> TcpStream {
     SockRef::from(listener).set_read_timeout(Some(PATIENCE)).unwrap();
     listener.accept().unwrap().0

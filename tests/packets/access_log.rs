@@ -1,4 +1,5 @@
-//! One line for each flow that has ended, whoever forwarded its packets.
+//! Access log of packet modes: one line for each flow that has ended, whether the kernel or a
+//! worker forwarded its packets.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -20,7 +21,7 @@ pub(crate) fn stories() -> Vec<Story> {
     ]
 }
 
-/// Has convey write lines in JSON; returns where.
+/// Configures an access log in JSON. Returns its path.
 fn balance(network: &mut Network, case: Case, config: &Config) -> std::path::PathBuf {
     let path = network.path("access.log");
     let log = format!("[access_log]\noutput = {path:?}\nformat = \"json\"\n");

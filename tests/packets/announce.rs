@@ -25,7 +25,7 @@ fn a_vip_on_the_loopback_interface_comes_and_goes_with_the_servers(case: Case) {
     network.lab.run(Role::Client(1), "ip", &["route", "add", &target, "via", &balancer]).unwrap();
 
     let nginx = network.nginx_on(1, (case.family.any(), PORT).into());
-    // The frontend that nobody uses has the same address, and no server that is up.
+    // The unused frontend has the same address, and no server that is up.
     let more = "[announce]\nhold = 0.2\n";
     network.balance_with(&(Config::new(1).text(case) + more));
     let wait = |network: &Network, expected| {

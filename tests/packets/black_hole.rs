@@ -56,7 +56,7 @@ fn receiver(network: &Network) -> Inside<'_> {
 fn asked(network: &Network, line: &str) -> String {
     let mut command = network.lab.command(Role::Balancer, binary().get_program());
     let ran = run(command.env("CONVEY_SOCKET", network.path("control.sock")).args(line.split(' ')));
-    // A frontend that nobody uses cannot serve, which leaves convey ready.
+    // The unused frontend cannot serve, which leaves convey ready.
     assert_eq!(ran.code, Some(0), "{line}: {ran:?}");
     ran.stdout
 }

@@ -15,14 +15,14 @@ pub(crate) struct Case {
     pub(crate) offload: Offload,
 }
 
-/// Which IP everybody speaks.
+/// IP version of all hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Family {
     V4,
     V6,
 }
 
-/// A story by its name, which is its function's.
+/// A test; its name is the name of its function.
 #[derive(Clone, Copy)]
 pub(crate) struct Story {
     pub(crate) name: &'static str,
@@ -85,7 +85,7 @@ pub(crate) fn opposite(cases: &[Case], first: Case) -> Option<Case> {
 }
 
 impl Case {
-    /// Every one.
+    /// All cases.
     pub(crate) fn all() -> impl Iterator<Item = Case> {
         let modes = [Mode::Passthrough, Mode::Dsr].into_iter();
         modes.flat_map(|mode| {
@@ -127,7 +127,7 @@ impl Family {
         }
     }
 
-    /// Where clients connect to.
+    /// Address and port that clients connect to.
     pub(crate) fn vip(self, port: u16) -> SocketAddr {
         match self {
             Family::V4 => (VIP, port).into(),
@@ -143,7 +143,7 @@ impl Family {
         }
     }
 
-    /// Every address of a machine.
+    /// Unspecified address of the family.
     pub(crate) fn any(self) -> IpAddr {
         match self {
             Family::V4 => IpAddr::from([0; 4]),

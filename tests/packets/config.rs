@@ -1,4 +1,4 @@
-//! The configuration of a story.
+//! Configuration of a test.
 
 use std::fmt::Write;
 
@@ -21,14 +21,14 @@ pub(crate) struct Config {
     pub(crate) web: bool,
 }
 
-/// The port of a frontend that nobody uses: there has to be one.
+/// Port of an unused frontend: there has to be one.
 const UNUSED: u16 = 88;
 
 /// Servers are taken to be up.
 pub(crate) const UNCHECKED: &str = "kind = \"none\"";
 
 impl Config {
-    /// Servers 1 to `servers`, chosen by hash of addresses and ports, whose health is checked five times a
+    /// Servers 1 to `servers`, selected by hash of addresses and ports, with five health checks a
     /// second.
     pub(crate) fn new(servers: u8) -> Config {
         Config {

@@ -71,12 +71,12 @@ impl Patient {
         Patient { convey: None, network }
     }
 
-    /// One in the mode of the story.
+    /// A network in the mode of the test.
     pub(crate) fn of(case: Case) -> Patient {
         Patient::new(Network::new(case, 1, 1), case.mode.name(), "")
     }
 
-    /// One in proxy mode.
+    /// A network in proxy mode.
     pub(crate) fn proxy(case: Case) -> Patient {
         Patient::new(Network::new(case, 1, 1), "proxy", "")
     }
@@ -109,8 +109,8 @@ impl Patient {
         (ran, json)
     }
 
-    /// Doctor finds nothing, and leaves nothing out while convey runs, once servers have passed their
-    /// checks.
+    /// Checks that doctor finds nothing, and skips no check while convey runs, once servers have
+    /// passed their checks.
     pub(crate) fn is_well(&self) {
         let is_of_health =
             |one: &Value| ["server-down", "not-ready"].iter().any(|check| one["check"] == *check);
@@ -129,12 +129,13 @@ impl Patient {
         }
     }
 
-    /// This is found and nothing else. Returns the finding.
+    /// Checks that this is the only finding. Returns the finding.
     pub(crate) fn has(&self, check: &str) -> Value {
         is_found(check, self.examine())
     }
 
-    /// This is found, and the commands are run in the place of a machine. Returns the finding.
+    /// Checks that this is the only finding, and runs its commands on a machine. Returns the
+    /// finding.
     pub(crate) fn is_mended(&self, check: &str, on: Role) -> Value {
         let finding = self.has(check);
         self.carry_out(&finding, on);
@@ -147,7 +148,7 @@ impl Patient {
         assert!(!commands.is_empty(), "{finding:#}");
         for command in commands {
             let command = command.as_str().unwrap();
-            // As installed, it is in the path.
+            // An installed convey is in the path.
             let convey = binary().get_program().to_str().unwrap().to_owned();
             let command =
                 command.strip_prefix("convey ").map_or(command.to_owned(), |rest| format!("{convey} {rest}"));
@@ -176,7 +177,8 @@ impl Patient {
         self.network.lab.run(role, "ip", &words).unwrap();
     }
 
-    /// A name server for `convey.test` in the balancer's namespace, at port 5353: its names are in this file.
+    /// A name server for `convey.test` in the balancer's namespace, at port 5353. Its names are in
+    /// this file.
     pub(crate) fn name_server(&self, hosts: &Path) -> Process {
         let mut dnsmasq = self.network.lab.command(Role::Balancer, "dnsmasq");
         dnsmasq.args([
@@ -211,7 +213,7 @@ impl Patient {
     }
 }
 
-/// This and nothing else.
+/// Checks that this is the only finding.
 pub(crate) fn is_found(check: &str, (ran, json): (Ran, Value)) -> Value {
     let findings = json["findings"].as_array().unwrap();
     assert!(findings.len() == 1 && findings[0]["check"] == check, "{check} is to be found: {json:#}");
@@ -246,7 +248,7 @@ fn a_host_whose_servers_have_the_vip_has_no_finding(case: Case) {
     patient.is_well();
 }
 
-/// Without a health check nobody connects to the server's own address.
+/// Without a health check, convey never connects to the server's own address.
 fn a_service_that_has_the_vip_alone_has_no_finding(case: Case) {
     let patient = Patient::new(prepared(case, 1), "dsr", "[backends.pool]\ndsr = \"l2\"\n");
     patient.change("kind = \"tcp\"", "kind = \"none\"");
@@ -260,7 +262,7 @@ fn a_service_that_has_the_vip_alone_has_no_finding(case: Case) {
 /// Findings of a user who is not root, and may not connect to the control socket.
 fn examine_as_nobody(patient: &Patient) -> (Ran, Value) {
     let mut command = patient.network.lab.command(Role::Balancer, "setpriv");
-    // The capability is for the place where this story's files are.
+    // The capability gives access to this test's files.
     command.args(["--reuid", "65534", "--clear-groups", "--inh-caps", "-all,+dac_override"]);
     command.args(["--bounding-set", "-all,+dac_override", "--ambient-caps", "+dac_override"]);
     command.arg(binary().get_program()).args(["doctor", "--json", "--config"]);
@@ -467,7 +469,8 @@ fn too_few_descriptors_are_named(case: Case) {
     let _server = patient.network.nginx(1);
     let process = patient.convey.as_ref().unwrap().id();
     let open = fs::read_dir(format!("/proc/{process}/fd")).unwrap().count();
-    // At the moment of the count a probe may have had one or not; the control socket needs another.
+    // At the moment of the count, a probe may have had a descriptor or not; the control socket
+    // needs another.
     let limit = format!("--nofile={}:", open + 2);
     patient.network.lab.run(Role::Balancer, "prlimit", &["--pid", &process.to_string(), &limit]).unwrap();
     patient.is_mended("descriptors", Role::Balancer);
@@ -475,7 +478,7 @@ fn too_few_descriptors_are_named(case: Case) {
     patient.serves();
 }
 
-/// The client comes in by a link of its own, and its answers go out by the switch.
+/// The client's packets arrive on a link of its own, and the answers leave by the switch.
 fn a_strict_rp_filter_that_drops_clients_is_named(case: Case) {
     let patient = Patient::proxy(case).started();
     let _server = patient.network.nginx(1);
@@ -493,7 +496,7 @@ fn a_strict_rp_filter_that_drops_clients_is_named(case: Case) {
         });
         patient.network.lab.run(role, "sysctl", &["-qw", &settings[0], &settings[1], &settings[2]]).unwrap();
     }
-    // Or the balancer would answer no ARP request of the client.
+    // Otherwise, the balancer would answer no ARP request of the client.
     patient.network.lab.run(client, "sysctl", &["-qw", "net.ipv4.conf.all.arp_announce=2"]).unwrap();
     let (own, vip) = (client.address(), patient.network.vip().ip());
     patient.ip(client, &format!("route add {vip}/32 via 10.78.0.1 dev side src {own}"));

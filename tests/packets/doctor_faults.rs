@@ -48,7 +48,7 @@ fn vip_on_the_wrong_interface_is_named(case: Case) {
     patient.ip(Role::Balancer, &format!("addr add {vip}/{length} dev side{nodad}"));
     patient.start();
     let finding = patient.is_mended("vip-misplaced", Role::Balancer);
-    // By IPv6 nobody answers for an address of another interface.
+    // With IPv6, no host answers for an address of another interface.
     let severity = if vip.is_ipv4() { "warning" } else { "error" };
     assert_eq!(finding["severity"], severity, "{finding:#}");
     patient.is_well();
@@ -82,7 +82,7 @@ fn full_accept_queue_is_named(case: Case) {
     let begin = || {
         let socket = Socket::new(Domain::for_address(vip), Type::STREAM, None).unwrap();
         socket.set_nonblocking(true).unwrap();
-        // It is under way.
+        // The connection attempt is in progress.
         let _ = socket.connect(&vip.into());
         socket
     };
@@ -99,7 +99,8 @@ fn full_accept_queue_is_named(case: Case) {
     });
 }
 
-/// Clients of another network come in by the interface of the VIP, and answers leave by the other one.
+/// Packets of clients in another network arrive by the interface of the VIP, and answers leave by
+/// the other one.
 fn strict_rp_filter_beside_a_second_leg_is_named(case: Case) {
     let patient = Patient::proxy(case).started();
     let _server = patient.network.nginx(1);

@@ -1,4 +1,5 @@
-//! More of `convey doctor` on the balancer: settings of the host, and servers that are there and do not do.
+//! More tests of `convey doctor` on the balancer: settings of the host, and servers that exist but
+//! do not work.
 
 use std::fs;
 
@@ -34,7 +35,7 @@ pub(crate) fn stories() -> Vec<Story> {
     all
 }
 
-/// And not the one of the folder where doctor is run.
+/// Doctor ignores the file in the current folder.
 fn the_file_of_the_convey_that_runs_is_looked_at(case: Case) {
     let mut patient = Patient::proxy(case).started();
     let _server = patient.network.nginx(1);
@@ -85,7 +86,8 @@ fn a_policy_that_drops_is_mended_for_all_servers_at_once(case: Case) {
     patient.serves();
 }
 
-/// Connections have fewer descriptors than there are: accepting pauses long before the last one is taken.
+/// Connections get only a part of all descriptors: accepting pauses long before the last one is
+/// used.
 fn a_convey_that_ran_out_of_descriptors_is_named(case: Case) {
     const CLIENTS: usize = 200;
     let mut patient = Patient::proxy(case);
@@ -114,19 +116,20 @@ fn a_convey_that_ran_out_of_descriptors_is_named(case: Case) {
         let status: Value = serde_json::from_str(&ran.stdout).unwrap_or_default();
         (status["total_connections"] == CLIENTS && status["current_connections"] == 0).then_some(())
     });
-    // Not everywhere root may raise the limit, as in a container. Without its clients convey needs no more.
+    // In some places, such as a container, root may not raise the limit. Without its clients,
+    // convey needs no more.
     let raise = finding["mend"].as_array_mut().unwrap().remove(0);
     assert!(raise.as_str().unwrap().starts_with("prlimit --pid "), "{raise}");
     patient.carry_out(&finding, Role::Balancer);
     patient.is_well();
 }
 
-/// It drops what comes in.
+/// The filter drops received packets.
 fn a_foreign_filter_of_tc_is_named(case: Case) {
     let patient = Patient::of(case).started();
     let _server = patient.network.nginx(1);
     let tc = |words: &[&str]| patient.network.lab.run(Role::Balancer, "tc", words).unwrap();
-    // It may be there already.
+    // The qdisc may exist already.
     tc(&["qdisc", "replace", "dev", INTERFACE, "clsact"]);
     let program = ["bpf", "da", "bytecode", "1,6 0 0 2"];
     tc(&[&["filter", "add", "dev", INTERFACE, "ingress", "pref", "7"][..], &program].concat());
@@ -135,7 +138,7 @@ fn a_foreign_filter_of_tc_is_named(case: Case) {
     patient.serves();
 }
 
-/// As in a container, whose settings only its host changes.
+/// Similar to a container, whose settings only its host can change.
 fn snat_ports_that_the_host_may_use_are_named(case: Case) {
     let mut patient = Patient::of(case);
     let _server = patient.network.nginx(1);
@@ -167,7 +170,7 @@ fn too_few_local_ports_are_named(case: Case) {
     patient.serves();
 }
 
-/// The port takes connections, and what is there speaks no HTTP.
+/// The port accepts connections, but its service is not HTTP.
 fn a_server_that_gives_no_answer_to_its_check_is_named(case: Case) {
     let patient = Patient::proxy(case);
     patient.change("kind = \"tcp\"", "kind = \"http\"\npath = \"/\"");
@@ -230,7 +233,7 @@ fn an_interface_that_is_down_is_named_and_nothing_that_follows_from_it(case: Cas
         patient.ip(Role::Balancer, &format!("link set {INTERFACE} down"));
         let finding = patient.has("interface-down");
         assert_eq!(finding["mend"], serde_json::json!([format!("ip link set dev {INTERFACE} up")]));
-        // With it go addresses of IPv6, which only who has set them can set again.
+        // This removes IPv6 addresses, too, which only their owner can restore.
         if case.family == Family::V4 {
             patient.carry_out(&finding, Role::Balancer);
             patient.is_well();

@@ -1,4 +1,5 @@
-//! A server of direct server return with one fault: `convey doctor --server` there names it, and the commands that it prints mend it.
+//! A server of direct server return with one fault: `convey doctor --server` on the server names
+//! it, and the printed commands fix it.
 //!
 //! The client is behind a router, so that answers leave by a gateway.
 
@@ -39,7 +40,7 @@ const RETURN: &str = "dsr-return-leg";
 
 const SERVER: Role = Role::Server(1);
 
-/// Where the client is: on no network of the server's.
+/// Address of the client, outside of the server's networks.
 const CLIENT: &str = "10.78.0.9";
 const CLIENT_V6: &str = "fd78::9";
 
@@ -269,7 +270,7 @@ impl Clinic {
         self.nginx = Some(self.network.nginx_on(1, if self.l2 { any } else { own }));
     }
 
-    /// The script of `dsr = "l3"` with these variables instead of the right ones.
+    /// Runs the script of `dsr = "l3"` with these variables instead of the right ones.
     fn script(&self, action: &str, other: &[(&str, &str)]) {
         let family = self.network.case.family;
         let (vip, server) = (self.network.vip().ip().to_string(), family.address(SERVER).to_string());
@@ -295,7 +296,7 @@ impl Clinic {
         self.network.lab.run(SERVER, "nft", &["-f", file.to_str().unwrap()]).unwrap();
     }
 
-    /// Another interface of the server, by which answers leave.
+    /// Adds another interface of the server, by which answers leave.
     fn second_link(&self) {
         let server = self.network.lab.namespace(SERVER);
         self.ip(
@@ -364,12 +365,13 @@ impl Clinic {
         self.is_served();
     }
 
-    /// In the end the balancer's doctor finds nothing about ways either.
+    /// Checks that in the end, the balancer's doctor finds nothing about the legs either.
     fn close(&self) {
         self.balancer_says(None);
     }
 
-    /// By the balancer, which may have to notice first that the server is up again.
+    /// Waits until the balancer serves the client. The balancer may have to notice first that the
+    /// server is up again.
     fn is_served(&self) {
         wait_for("the client to be served", || {
             let name =
@@ -436,7 +438,7 @@ fn checks(findings: &Value) -> Vec<&str> {
     findings.as_array().unwrap().iter().map(|finding| finding["check"].as_str().unwrap()).collect()
 }
 
-/// The client is known by an address that only the router leads to.
+/// Adds routes to the client's address, which only the router leads to.
 fn routes(network: &Network) {
     let case = network.case;
     let (client, router) = (of_family(case, CLIENT, CLIENT_V6), of_family(case, "10.77.0.253", "fe80::253"));

@@ -142,7 +142,7 @@ fn a_frontend_at_its_limit_refuses_until_a_connection_ends(case: Case) {
     ping(&mut two[0]).unwrap();
 }
 
-/// A network whose only server sends back what it gets, with the balancer in front of it.
+/// A network with one echo server, and the balancer in front of it.
 fn balanced(case: Case, config: Config) -> Network {
     let mut network = Network::new(case, 1, 2);
     network.balance(&config);

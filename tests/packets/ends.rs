@@ -64,7 +64,7 @@ fn a_reset_of_either_side_reaches_the_other(case: Case) {
     }
     let counted =
         || ["client_reset", "server_reset"].map(|by| network.stat(&format!("/frontends/web/ended/{by}")));
-    // Where servers answer directly, nobody here sees their resets.
+    // Where servers answer directly, the balancer does not see their resets.
     let seen = if case.is_passthrough() { [1, 1] } else { [1, 0] };
     wait_for("resets to be counted", || (counted() == seen).then_some(()));
     if case.is_passthrough() {
@@ -101,7 +101,7 @@ fn a_client_may_use_its_port_again_at_once(case: Case) {
     is_over(&network);
 }
 
-/// One server that is taken to be up, behind a frontend with this line.
+/// One server that counts as up, behind a frontend with this line.
 fn balanced(case: Case, frontend: &'static str) -> Network {
     let mut network = Network::new(case, 1, 1);
     network.balance(&Config { health: UNCHECKED, frontend, ..Config::new(1) });

@@ -104,7 +104,7 @@ fn in_turn(case: Case, config: Config) -> Network {
     network
 }
 
-/// Runs a command that speaks to the balancer.
+/// Runs a command for the balancer.
 fn told(network: &Network, line: &str) -> String {
     let mut command = network.lab.command(Role::Balancer, binary().get_program());
     let ran = run(command.env("CONVEY_SOCKET", network.path("control.sock")).args(line.split(' ')));

@@ -1,4 +1,4 @@
-//! Servers that die, and what becomes of their connections.
+//! Failed servers, and the fate of their connections.
 
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::thread;
@@ -54,7 +54,7 @@ fn new_connections_avoid_a_killed_server(case: Case) {
 /// three probes at intervals of 50 ms.
 fn refused_connects_have_a_server_probed_and_taken_out_at_once(case: Case) {
     const PERIOD: Duration = Duration::from_millis(10);
-    /// Much less than the minute of probes; a hundred times what it takes.
+    /// Much less than the minute of probes; a hundred times the usual duration.
     const PATIENCE: Duration = Duration::from_secs(12);
     let mut network = Network::new(case, 1, 2);
     let (mut first, _second) = (network.nginx(1), network.nginx(2));
@@ -75,11 +75,12 @@ fn refused_connects_have_a_server_probed_and_taken_out_at_once(case: Case) {
     }
     let refused = network.stat("/backends/pool/servers/s1/connect_failures").as_u64().unwrap();
     eprintln!("{case}: {refused} clients were refused, out after {took:?}");
-    // In 0.2 s it is ten. On a busy machine probes take longer; until the next one in an hour it would be half of all.
+    // In 0.2 s it is ten. On a busy machine, probes take longer; without them, half of all clients
+    // would be refused for an hour.
     assert!((3..60).contains(&refused), "{refused} clients were refused in {took:?}");
 }
 
-/// Else it would take a minute.
+/// Otherwise, this would take a minute.
 fn a_refused_probe_is_repeated_at_once(case: Case) {
     let mut network = Network::new(case, 1, 1);
     let mut nginx = network.nginx(1);
@@ -105,7 +106,7 @@ fn connections_to_a_server_that_is_cut_off_end_with_a_reset(case: Case) {
             })
             .collect()
     });
-    // It keeps its IPv6 addresses, or it could not come back.
+    // The server keeps its IPv6 addresses; otherwise it could not come back.
     let keep = format!("/proc/sys/net/ipv6/conf/{INTERFACE}/keep_addr_on_down");
     network.inside(Role::Server(1), || std::fs::write(keep, "1")).unwrap();
     network.lab.run(Role::Server(1), "ip", &["link", "set", INTERFACE, "down"]).unwrap();
@@ -141,14 +142,14 @@ fn a_udp_server_that_dies_under_load_loses_its_clients_and_gets_them_when_it_is_
     };
     let (first, _second) = (start(1), start(2));
     for server in [1, 2] {
-        // Before its first probe, which may have come before it started, it is up without a reason.
+        // Before its first probe, which may precede its start, the server is up without a reason.
         let reason = format!("/backends/pool/servers/s{server}/health/reason");
         wait_for("it to be proven", || (network.stat(&reason) == "datagram answered").then_some(()));
     }
     network.inside(Role::Client(1), || {
         let clients: Vec<_> = (0..40).map(|_| socket_to(case.family.vip(ECHO))).collect();
         let serving = |client: &UdpSocket| exchange(client, b"").map(|name| name == b"s1");
-        // Until they are streams, which the kernel may forward.
+        // Repeated until they are streams, which the kernel may forward.
         for client in clients.iter().chain(&clients).chain(&clients) {
             serving(client).unwrap();
         }
@@ -207,7 +208,7 @@ fn without_a_server_clients_are_reset_at_once(case: Case) {
     network.balance(&Config::new(1));
     network.wait_for_health(1, false);
     network.inside(Role::Client(1), || {
-        // Its first SYN is answered, unless something else has this machine for a second.
+        // The first SYN is answered, unless another process uses this machine for a second.
         wait_for("a reset without a second SYN", || {
             let before = tcp_counter("RetransSegs");
             assert!(is_refused_or_reset(network.vip()));

@@ -35,7 +35,7 @@ const SYNS: u32 = 100_000;
 /// SYNs at once: 10,000 a second.
 const BURST: u32 = 50;
 
-/// From one burst to the next.
+/// Time between bursts.
 const PERIOD: Duration = Duration::from_millis(5);
 
 /// Bursts that fill the table.
@@ -71,8 +71,9 @@ fn forged_syns_push_no_established_connection_out(case: Case) {
     network.inside(Role::Client(1), || ping(&mut connect(network.vip())).unwrap());
 }
 
-/// Quiet and flood take turns, so that what else the machine does slows both, in rounds: half of those in which both have been
-/// themselves must do. A download that stalls, or a flood that is lost on the way, is neither.
+/// Quiet and flood alternate, so that other load on the machine slows both. Half of the valid
+/// rounds must pass. A round with a stalled download, or with a flood that is lost on the way, is
+/// not valid.
 fn a_running_download_keeps_a_quarter_of_its_speed_in_a_flood(case: Case) {
     let _turn = turns::flood();
     let network = attacked(case);
@@ -91,7 +92,7 @@ fn a_running_download_keeps_a_quarter_of_its_speed_in_a_flood(case: Case) {
     assert!(kept >= Some(0.25), "{kept:?} of the speed in {rounds:?}; {:#}", network.stat(""));
 }
 
-/// How much of its quiet speed a download keeps in a flood, in the median of rounds.
+/// Part of its quiet speed that a download keeps in a flood, in the median of rounds.
 pub(crate) fn median_of_kept(rounds: impl Iterator<Item = (u64, u64)>) -> Option<f64> {
     let mut kept: Vec<f64> = rounds.map(|(quiet, flooded)| flooded as f64 / quiet as f64).collect();
     kept.sort_unstable_by(f64::total_cmp);
@@ -145,7 +146,7 @@ pub(crate) struct Download {
 }
 
 impl Download {
-    /// Of whatever the server sends on this connection; it is under way.
+    /// Starts the download of all bytes that the server sends on this connection.
     pub(crate) fn start(stream: TcpStream) -> Download {
         let bytes = Arc::new(AtomicU64::new(0));
         let (mut from, counter) = (stream.try_clone().unwrap(), bytes.clone());
@@ -163,7 +164,7 @@ impl Download {
         self.bytes.load(Relaxed)
     }
 
-    /// Its speed, in bytes a second, while something comes in bursts.
+    /// Speed in bytes a second, while bursts are sent.
     pub(crate) fn speed(&self, burst: impl FnMut()) -> u64 {
         let (start, before) = (clock(), self.bytes());
         in_bursts(TURN, burst);
@@ -177,7 +178,7 @@ impl Drop for Download {
     }
 }
 
-/// Does something so many times, at the pace of bursts.
+/// Calls `burst` so many times, at the pace of bursts.
 fn in_bursts(times: u32, mut burst: impl FnMut()) {
     let start = clock();
     for n in 1..=times {
@@ -186,8 +187,8 @@ fn in_bursts(times: u32, mut burst: impl FnMut()) {
     }
 }
 
-/// SYNs from random addresses that nobody has (RFC 2544), which the second client sends. They are made before: that
-/// takes longer than sending.
+/// SYNs from random unused addresses (RFC 2544), sent by the second client. They are made
+/// beforehand, because that takes longer than sending.
 struct Flood {
     wire: Wire,
     syns: std::vec::IntoIter<Vec<u8>>,
@@ -220,7 +221,7 @@ impl Flood {
     }
 }
 
-/// From an address that nobody has (RFC 2544, RFC 5180).
+/// A SYN from an unused address (RFC 2544, RFC 5180).
 pub(crate) fn forge(vip: SocketAddr, random: &mut fastrand::Rng) -> Vec<u8> {
     let from = nobody(vip, random);
     let syn = TestPacket::from(from).to(vip).syn().seq(random.u32(..));

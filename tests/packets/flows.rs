@@ -38,7 +38,7 @@ fn json(network: &Network, line: &str) -> Value {
     serde_json::from_str(&ran.stdout).unwrap()
 }
 
-/// Waits until so many flows are listed that these filters choose, and all are as they have to be.
+/// Waits until these filters select so many flows, all of which are as expected.
 fn wait_for_flows(network: &Network, line: &str, n: usize, is_right: impl Fn(&Value) -> bool) -> Vec<Value> {
     let mut last = Value::Null;
     wait_for(&format!("{n} flows ({line})"), || {

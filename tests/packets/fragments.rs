@@ -78,7 +78,7 @@ fn fragments_of_two_datagrams_are_not_mixed_up(case: Case) {
     });
 }
 
-/// Where others wait for the rest there would be no room.
+/// If forwarded fragments waited for the rest, there would be no room.
 fn the_host_puts_its_own_fragments_together_whatever_it_forwards(case: Case) {
     let mut network = Network::new(case, 1, 1);
     let room = ["net.ipv4.ipfrag_low_thresh=100000", "net.ipv4.ipfrag_high_thresh=200000"];
@@ -98,7 +98,8 @@ fn the_host_puts_its_own_fragments_together_whatever_it_forwards(case: Case) {
     }
 }
 
-/// Its own stack still gets those that come before the first, and waits for that in vain.
+/// The host's own stack still gets fragments that arrive before the first one, and waits for the
+/// first in vain.
 fn the_host_complains_to_nobody_of_fragments_that_were_not_for_it(case: Case) {
     let mut network = Network::new(case, 1, 1);
     network
@@ -150,12 +151,12 @@ fn a_fragment_whose_first_never_comes_is_counted_and_traced(case: Case) {
 /// Packets that did not become whole in time.
 const GIVEN_UP: [&str; 2] = ["IpReasmTimeout", "Ip6ReasmTimeout"];
 
-/// Of fragments that did not become whole in time, by ICMP.
+/// Number of ICMP errors about fragments that were not completed in time.
 fn complaints(network: &Network) -> u64 {
     count(network, ["IcmpOutTimeExcds", "Icmp6OutTimeExcds"])
 }
 
-/// The kernel's counter of this name, that of IPv4 or of IPv6, on the balancer.
+/// Kernel counter of this name, for IPv4 or for IPv6, on the balancer.
 fn count(network: &Network, [v4, v6]: [&str; 2]) -> u64 {
     let name = if network.case.family == Family::V4 { v4 } else { v6 };
     let text = network.lab.run(Role::Balancer, "nstat", &["-asz", name]).unwrap();
@@ -173,7 +174,7 @@ fn serve(network: &mut Network, servers: u8) -> Vec<UdpEcho> {
     (1..=servers).map(start).collect()
 }
 
-/// A socket for answers to what others send in its name.
+/// A socket for answers to packets that others send in its name.
 fn listener(case: Case) -> UdpSocket {
     let socket = UdpSocket::bind((case.family.address(Role::Client(1)), 0)).unwrap();
     socket.connect(case.family.vip(ECHO)).unwrap();
@@ -230,7 +231,8 @@ fn ethernet(to: SocketAddr) -> Vec<u8> {
     Ethernet2Header { source, destination, ether_type }.to_bytes().to_vec()
 }
 
-/// Writes the header of a fragment; in IPv4 what IPv6 has a header of its own for is in the header.
+/// Writes the header of a fragment. IPv6 has an extension header for fields that IPv4 has in its
+/// header.
 fn ip_header(
     from: SocketAddr,
     to: SocketAddr,

@@ -1,4 +1,5 @@
-//! The machine that convey runs on: its own network stack beside the traffic, and what stays when convey ends.
+//! The machine of the balancer: its own network stack beside the traffic, and its state after
+//! convey has ended.
 
 use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Read, Write};
@@ -62,7 +63,7 @@ fn reset_rules(case: Case) -> String {
     )
 }
 
-/// How many resets the balancer's own stack has sent since [`count_resets`].
+/// Number of resets that the balancer's own stack has sent since [`count_resets`].
 pub(crate) fn resets(lab: &Lab) -> u64 {
     let text = lab.run(Role::Balancer, "nft", &["list", "table", "inet", "resets"]).unwrap();
     let mut words = text.split_whitespace().skip_while(|word| *word != "packets");
@@ -131,7 +132,7 @@ fn nothing_stays_in_the_driver_after_a_kill(case: Case) {
     kill(&network);
 }
 
-/// Kills the balancer, and waits until nothing of it is attached any more.
+/// Kills the balancer, and waits until none of its programs is attached any more.
 fn kill(network: &Network) {
     network.convey(|convey| convey.signal(Signal::KILL));
     wait_for("the balancer to end", || network.convey(|convey| convey.ended()));
@@ -148,7 +149,7 @@ fn kill(network: &Network) {
     assert_eq!(has_clsact, network.case.is_dsr());
 }
 
-/// How many programs there are on the balancer's ingress.
+/// Number of programs on the balancer's ingress.
 fn tcx_programs(network: &Network) -> usize {
     let query = || SchedClassifier::query_tcx(INTERFACE, TcAttachType::Ingress).unwrap().1.len();
     network.inside(Role::Balancer, query)
@@ -261,7 +262,7 @@ fn where_bpf_is_not_permitted_nothing_else_is_taken_for_what_the_file_asks(case:
     }
 }
 
-/// Everything is permitted in the network of the namespace, and nothing outside of it.
+/// The process has all rights in the network of the namespace, and none outside of it.
 fn in_a_user_namespace_buffers_are_as_large_as_the_host_allows(case: Case) {
     let mut network = Network::new(case, 1, 1);
     let _server = network.nginx(1);
@@ -279,7 +280,7 @@ fn in_a_user_namespace_buffers_are_as_large_as_the_host_allows(case: Case) {
         command.args(line.split_whitespace());
         command
     };
-    // The balancer's interface goes there.
+    // Moves the balancer's interface there.
     network
         .lab
         .run(Role::Balancer, "ip", &["link", "set", INTERFACE, "netns", &namespace.id().to_string()])
@@ -304,7 +305,7 @@ fn in_a_user_namespace_buffers_are_as_large_as_the_host_allows(case: Case) {
     assert_eq!(log.matches("net.core.rmem_max").count(), 1, "{log}");
 }
 
-/// As gRPC does, on the address that servers see.
+/// gRPC listens like this, on the SNAT address.
 fn a_frontend_may_listen_on_a_port_among_the_snat_ports(case: Case) {
     let mut network = Network::new(case, 1, 1);
     let own = case.family.address(Role::Balancer);
@@ -399,7 +400,7 @@ fn ports_that_a_killed_convey_has_reserved_are_given_back(case: Case) {
     wait_for("the ports to be given back by a proxy", || (reserved(&network) == "40000,62000").then_some(()));
 }
 
-/// As in a container. There `/run` may be read-only as well.
+/// A command like in a container. There, `/run` may be read-only as well.
 fn contained(network: &Network) -> Command {
     const CONTAINED: &str = "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && \
         mount -t tmpfs -o ro none /run && exec \"$@\"";
@@ -408,7 +409,7 @@ fn contained(network: &Network) -> Command {
     command
 }
 
-/// How it ends on its own.
+/// Runs a command like in a container until it ends on its own.
 fn run_contained(network: &Network, command: &[&str]) -> Ran {
     let path = network.path("config.toml");
     run(contained(network).args(command).arg("--passthrough").arg("--config").arg(path))

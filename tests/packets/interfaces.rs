@@ -20,7 +20,7 @@ use crate::raw::Wire;
 use crate::turns;
 
 pub(crate) fn stories() -> Vec<Story> {
-    // In DSR nothing comes back that would have to be captured.
+    // In DSR there are no replies to capture.
     let mut stories = stories![when Case::is_passthrough =>
         a_reload_may_put_a_server_behind_another_interface [NGINX],
         an_interface_that_is_made_anew_is_captured_again [NGINX],
@@ -31,7 +31,7 @@ pub(crate) fn stories() -> Vec<Story> {
         } =>
         workers_forward_on_an_interface_that_takes_no_more_programs [NGINX],
     ]);
-    // Each family and each way, but not all of them: it takes some seconds.
+    // Each family and each offload, but not all combinations: a test takes some seconds.
     stories.extend(stories![when |case| {
             case.is_passthrough() && case.is_cached() == (case.family == Family::V6)
         } =>
@@ -146,7 +146,7 @@ fn clients_are_served_while_others_are_forged_on_the_link(case: Case) {
     });
 }
 
-/// Has the balancer reload to the server's address on the second link, and clients be served over it.
+/// Reloads to the server's address on the second link, and checks that clients are served over it.
 fn use_link(network: &Network) {
     network.save_with(&through_link(network.case));
     wait_for("the link to be used", || {
@@ -158,7 +158,7 @@ fn use_link(network: &Network) {
     }
 }
 
-/// How many things of BPF the balancer holds.
+/// Number of BPF objects that the balancer holds.
 fn descriptors(network: &Network) -> usize {
     let directory = format!("/proc/{}/fd", network.convey(|convey| convey.id()));
     let files = fs::read_dir(directory).unwrap().filter_map(|file| fs::read_link(file.unwrap().path()).ok());

@@ -151,7 +151,8 @@ fn a_server_keeps_its_second_vip_to_itself_when_the_script_takes_the_first_down(
     assert_eq!(settings(), ["0", "0"]);
 }
 
-/// Whether somebody answers before it is known that nobody has the address, which takes 3 seconds.
+/// Whether a host answers before the kernel finds that no host has the address, which takes 3
+/// seconds.
 fn connects_to(addr: SocketAddr) -> bool {
     TcpStream::connect_timeout(&addr, Duration::from_secs(5)).is_ok()
 }

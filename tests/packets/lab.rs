@@ -68,7 +68,7 @@ fn a_narrow_hop_tells_both_sides() {
         let [client, server] = [Role::Client(1), Role::Server(1)];
         for (from, to) in [(client, server), (server, client)] {
             let to = family.address(to).to_string();
-            // More than the hop takes, and not to be cut.
+            // More than the hop takes, without fragmentation.
             let ping = ["ping", "-n", "-M", "do", "-c", "1", "-s", "1400", "-W", "5", &to];
             let said = convey_testkit::run(lab.command(from, ping[0]).args(&ping[1..]));
             assert_ne!(said.code, Some(0), "{said:?}");
@@ -109,7 +109,7 @@ fn the_next_lab_removes_what_a_crash_has_left() {
     ended.wait();
     let (left, foreign) = (format!("convey-{pid}-0-client1"), format!("other-{pid}-0-client1"));
     assert!(Command::new("ip").args(["netns", "add", &foreign]).status().unwrap().success());
-    // It may fail: a lab of another story, beginning just now, removes it while it is made.
+    // This may fail: the lab of another test that begins just now removes it while it is made.
     let _ = Command::new("ip").args(["netns", "add", &left]).output();
     let _lab = Lab::new(1, 1).unwrap();
     assert!(!exists(&left));

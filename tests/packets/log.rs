@@ -1,4 +1,4 @@
-//! A log that nobody reads, while packets are forwarded.
+//! A log without a reader, while packets are forwarded.
 
 use std::fs;
 use std::io::{PipeReader, pipe};
@@ -39,7 +39,7 @@ fn who_does_not_read_the_log_stalls_no_client_and_no_end(case: Case) {
     });
 }
 
-/// Starts a balancer whose log goes into a pipe that takes little.
+/// Starts a balancer whose log goes into a small pipe.
 fn unread(network: &mut Network, config: &Config) -> PipeReader {
     let (reader, writer) = pipe().unwrap();
     rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();

@@ -81,7 +81,7 @@ use libtest_mimic::Trial;
 
 use case::{Case, Story};
 
-/// Rooms whose stories depend neither on the family by itself nor on who forwards.
+/// Modules whose tests depend neither on the family by itself nor on the offload.
 const OF_TYPICAL_CASES: &[&str] = &[
     "access_log",
     "diagnose",
@@ -160,7 +160,7 @@ fn main() -> ExitCode {
     ];
     let mut rooms: Vec<_> = rooms.map(|(room, stories)| trials_of(room, stories).into_iter()).into();
     rooms.push(lab::trials().into_iter());
-    // In turn, for floods are in few rooms, and the other stories wait for them.
+    // In turn, because floods are in few modules, and the other tests wait for them.
     let mut trials = Vec::new();
     while !rooms.is_empty() {
         rooms.retain_mut(|room| room.next().map(|trial| trials.push(trial)).is_some());
@@ -168,7 +168,8 @@ fn main() -> ExitCode {
     run_trials_in_turns(trials)
 }
 
-/// Needs of every story of a room. The servers of DSR rewrite addresses by nftables, and `xdp` switches offloads.
+/// Requirements of all tests in a module. The servers of DSR rewrite addresses by nftables, and
+/// `xdp` switches offloads.
 fn needs_of(room: &str, case: Case) -> &'static [Need] {
     match room {
         "xdp" if case.is_dsr() => &[Need::Namespaces, Need::ETHTOOL, Need::NFT],

@@ -1,4 +1,5 @@
-//! A container behind the balancer, which masquerades for it, connects to a server that passthrough uses, too.
+//! A container behind the balancer, which masquerades for it, connects to a server of a passthrough
+//! frontend.
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};

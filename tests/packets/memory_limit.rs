@@ -21,16 +21,16 @@ pub(crate) fn stories() -> Vec<Story> {
     ]
 }
 
-/// Half of it is for an upgrade.
+/// Half of it is reserved for an upgrade.
 const LIMIT: u64 = 240 << 20;
 
-/// More than the table has room for under that limit.
+/// More than the table holds under that limit.
 const SYNS: u32 = 450_000;
 
-/// Enough for buffers of frames, which are kept for the next ones.
+/// Enough to allocate the buffers of frames, which are reused afterwards.
 const FIRST_SYNS: u32 = 20_000;
 
-/// Longer than it takes to send them.
+/// Longer than it takes to send the SYNs.
 const TIMEOUTS: &str = "workers = 1\ntimeouts.half_open = 15\ntimeouts.handshake_only = 15";
 
 fn flood_under_a_memory_limit_ends_nothing_and_its_memory_goes_back(case: Case) {
@@ -82,7 +82,7 @@ fn flood_under_a_memory_limit_ends_nothing_and_its_memory_goes_back(case: Case) 
     assert!(convey.ended().is_none());
 }
 
-/// Bytes of memory, without those of files.
+/// Resident memory in bytes, without pages of files.
 fn resident(convey: &Process) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", convey.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();

@@ -14,7 +14,7 @@ use crate::network::{DNS, Network, PORT};
 use crate::raw::Wire;
 use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 
-/// The modes in which a server may speak first.
+/// Modes in which a server may send first.
 const LAYER_4: [Mode; 3] = [Mode::Proxy, Mode::Passthrough, Mode::Dsr];
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -161,7 +161,7 @@ fn forged(vip: SocketAddr, data: &[u8], random: &mut fastrand::Rng) -> [Vec<u8>;
     packets.map(|packet| packet.bytes())
 }
 
-/// In DSR the port is the servers'.
+/// In DSR, the frontend has the servers' port.
 fn port(mode: Mode) -> u16 {
     match mode {
         Mode::Proxy | Mode::Http => 8080,

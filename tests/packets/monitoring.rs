@@ -1,4 +1,5 @@
-//! The Grafana dashboard and the alert rules of `packaging/`, before a real Prometheus that scrapes a running convey.
+//! The Grafana dashboard and the alert rules of `packaging/`, with a real Prometheus that scrapes a
+//! running convey.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,10 +14,10 @@ use serde_json::Value;
 use crate::case::{Case, Family, Story, stories};
 use crate::network::{Network, PORT};
 
-/// Where the server of mode http listens.
+/// Port of the server of mode http.
 const WEB_PORT: u16 = 8081;
 
-/// Where Prometheus listens, in the balancer's namespace.
+/// Address of Prometheus, in the balancer's namespace.
 const PROMETHEUS: ([u8; 4], u16) = ([127, 0, 0, 1], 9090);
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -46,9 +47,9 @@ fn every_query_of_the_dashboard_and_the_alerts_returns_data(case: Case) {
     for (name, value) in [("$instance", ".+"), ("$job", ".+"), ("$__rate_interval", "10s")] {
         unanswered.iter_mut().for_each(|expr| *expr = expr.replace(name, value));
     }
-    // Rules return something when there is something amiss: each of their metrics is there all the same.
+    // Rules return results only while something is wrong, but each of their metrics must exist.
     let rules = fs::read_to_string(packaging("prometheus/convey.rules.yml")).unwrap();
-    // But those of certificates: packet modes have none.
+    // Except the rules for certificates, which packet modes do not have.
     let of_certificates =
         |name: &&str| name.starts_with("convey_certificate_") || name.starts_with("convey_acme_");
     unanswered.extend(metrics(&rules).into_iter().filter(|name| !of_certificates(name)).map(str::to_owned));

@@ -50,7 +50,7 @@ fn answers_fit_through_a_narrow_hop_before_the_client(case: Case) {
     let mut curl = curl.stdout(Stdio::piped()).spawn().unwrap();
     assert_eq!(check_to_end(curl.stdout.as_mut().unwrap()), BYTES);
     assert!(curl.wait().unwrap().success());
-    // In passthrough that is every client's address.
+    // In passthrough, that is the address of all clients.
     assert_eq!(knows(&network, Role::Server(1), sees), case.is_dsr());
 }
 
@@ -94,7 +94,7 @@ fn uploads_fit_through_a_narrow_hop_before_the_server(case: Case) {
 }
 
 fn large_datagrams_pass_a_narrow_hop_in_fragments(case: Case) {
-    // In DSR see above.
+    // See above for DSR.
     let servers = case.is_passthrough().then_some(Role::Server(1));
     for narrow in [Role::Client(1)].into_iter().chain(servers) {
         let mut network = Network::planned(case, &LabPlan::new(1, 1).narrow(narrow));
@@ -116,7 +116,7 @@ fn large_datagrams_pass_a_narrow_hop_in_fragments(case: Case) {
     }
 }
 
-/// Another client forges errors about what the server has never sent.
+/// Another client forges errors about packets that the server has never sent.
 fn who_makes_up_a_narrow_hop_is_not_believed_but_counted(case: Case) {
     const FORGED: u32 = 4;
     let (client, liar) = (Role::Client(1), Role::Client(2));
@@ -169,7 +169,7 @@ fn who_lies_about_his_own_path_shortens_nobody_elses_packets(case: Case) {
     let [others, own] = [Role::Client(1), liar].map(|role| {
         network.inside(role, || {
             let socket = socket_to(vip);
-            // Until it is a stream, which the kernel may forward.
+            // Repeated until it is a stream, which the kernel may forward.
             (0..3).for_each(|_| assert_eq!(exchange(&socket, b"hello").unwrap(), b"hello"));
             socket
         })

@@ -36,7 +36,7 @@ fn kernel_keeps_a_server_fresh_until_it_is_removed_or_convey_ends(case: Case) {
     network.balance(&Config::new(2));
     (1..=2).for_each(|number| wait_for_entry(&network, Role::Server(number), true));
 
-    // Server 1 is that of the unused frontend, too.
+    // The unused frontend has server 1, too.
     network.save(&Config::new(1));
     wait_for_entry(&network, Role::Server(2), false);
     wait_for_entry(&network, Role::Server(1), true);

@@ -22,7 +22,7 @@ use crate::udp::ECHO;
 /// Port of the HTTP servers and of the VIP.
 pub(crate) const PORT: u16 = 80;
 
-/// Where DNS servers do.
+/// Port of DNS servers.
 pub(crate) const DNS: u16 = 53;
 
 /// Statistics, in the balancer's namespace.
@@ -78,7 +78,7 @@ impl Network {
         network
     }
 
-    /// One whose servers are not prepared for DSR.
+    /// A network whose servers are not prepared for DSR.
     pub(crate) fn bare(case: Case, plan: &LabPlan) -> Network {
         Network {
             convey: Mutex::default(),
@@ -177,12 +177,12 @@ impl Network {
         f(self.convey.lock().unwrap().as_mut().expect("the balancer runs"))
     }
 
-    /// Where clients connect to.
+    /// Address that clients connect to.
     pub(crate) fn vip(&self) -> SocketAddr {
         self.case.family.vip(PORT)
     }
 
-    /// Where a server listens.
+    /// Address of a server.
     pub(crate) fn address(&self, role: Role) -> SocketAddr {
         SocketAddr::new(self.case.family.address(role), PORT)
     }
@@ -214,7 +214,7 @@ impl Network {
         self.lab.run(Role::Router, program, &rule).unwrap();
     }
 
-    /// A file for this story.
+    /// Path of a file for this test.
     pub(crate) fn path(&self, name: &str) -> std::path::PathBuf {
         self.directory.path().join(name)
     }
@@ -268,9 +268,10 @@ impl Network {
         nginx
     }
 
-    /// Has one core receive all packets of a connection, as network cards do (RSS); a veth uses the core that sent each. Before
-    /// Linux 6.19 a request may be looked up on one core just while its connection is made on another, and is reset:
-    /// `inet_ehash_insert` took the half-open socket out before the open one was in.
+    /// Lets one core receive all packets of a connection, as network cards do (RSS); a veth uses
+    /// the core that sent each. Before Linux 6.19, a request may be looked up on one core while its
+    /// connection is made on another, and gets a reset: `inet_ehash_insert` removed the half-open
+    /// socket before it added the open one.
     fn receive_by_flow(&self, role: Role) {
         let cores = thread::available_parallelism().map_or(1, usize::from).min(32);
         let file = format!("/sys/class/net/{INTERFACE}/queues/rx-0/rps_cpus");
@@ -302,7 +303,7 @@ impl Network {
         self.lab.run(role, "cat", &[&file]).unwrap().trim().parse().unwrap()
     }
 
-    /// One request of a client on a connection of its own; which server answered.
+    /// Sends one request of a client on its own connection. Returns the name of the server.
     pub(crate) fn ask(&self, client: u8) -> std::io::Result<String> {
         let (_, body) = self.inside(Role::Client(client), || ask(self.vip(), "/"))?;
         Ok(body.trim().to_owned())

@@ -156,7 +156,7 @@ fn a_start_takes_away_the_guards_of_its_own_frontends_only(case: Case) {
     let left = guards(&network);
     let vip = network.vip();
     assert!(left[0].contains(&format!("{vip}")), "{left:?} says whom it guards");
-    // This one has only one of the two frontends.
+    // This standby has only one of the two frontends.
     network.balance(&Config { web: false, ..Config::new(2) });
     assert_eq!(guards(&network).len(), 2);
     assert!(guards(&network).contains(&left[0]));
@@ -243,7 +243,7 @@ fn assert_whole(downloads: Vec<Download>) {
     }
 }
 
-/// A client that comes while nobody forwards, and tries again.
+/// A client that comes while no balancer forwards, and tries again.
 fn late_download(network: &Network) -> (Process, PathBuf) {
     let path = network.path("late");
     let mut curl = network.client(1, "curl");
@@ -263,7 +263,7 @@ fn kill(network: &Network) {
     });
 }
 
-/// Waits until the balancer's host has got some of what clients send for their downloads.
+/// Waits until the balancer's host has received some of the clients' acknowledgements.
 fn wait_for_acknowledgements(network: &Network) {
     let before = network.received(Role::Balancer);
     wait_for("acknowledgements", || (network.received(Role::Balancer) > before + 300).then_some(()));
@@ -280,12 +280,12 @@ fn clear(network: &Network) -> String {
     ran.stdout
 }
 
-/// How many guards stay when their process ends.
+/// Number of guards that outlast their process.
 fn filters(network: &Network) -> usize {
     guards(network).len()
 }
 
-/// Those guards, a line each.
+/// Guards that outlast their process, one line each.
 pub(crate) fn guards(network: &Network) -> Vec<String> {
     let shown =
         network.lab.run(Role::Balancer, "tc", &["filter", "show", "dev", INTERFACE, "ingress"]).unwrap();

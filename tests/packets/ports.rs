@@ -28,7 +28,7 @@ pub(crate) fn stories() -> Vec<Story> {
     stories
 }
 
-/// Where FTP servers take commands.
+/// Command port of FTP servers.
 const FTP: u16 = 21;
 
 /// The ports that the lab's servers answer from in mode DSR.
@@ -114,7 +114,7 @@ fn a_reload_widens_a_range_under_an_open_connection(case: Case) {
     assert_eq!(network.stat("/frontends/web/total_connections"), 2);
 }
 
-/// As many as telephone exchanges take for RTP.
+/// As many ports as telephone exchanges use for RTP.
 fn ten_thousand_ports_are_one_frontend(case: Case) {
     const ASKED: [u16; 3] = [10_000, 15_000, 20_000];
     let mut network = prepared(case, 1);
@@ -167,7 +167,7 @@ fn a_reload_that_takes_a_worker_its_last_snat_ports_is_refused(case: Case) {
     (0..3).for_each(|_| serves());
 }
 
-/// Clients and two servers, which answer from the ports of these stories.
+/// Clients and two servers, which answer on the ports of these tests.
 fn prepared(case: Case, clients: u8) -> Network {
     let network = Network::bare(case, &LabPlan::new(clients, 2));
     if case.is_dsr() {
@@ -192,7 +192,8 @@ fn at(addr: SocketAddr, port: u16) -> SocketAddr {
     SocketAddr::new(addr.ip(), port)
 }
 
-/// A frontend with these ports before two servers without one, which share clients by their address.
+/// A frontend with these ports, and two servers without a port, which share clients by their
+/// address.
 fn text(network: &Network, ports: &[RangeInclusive<u16>], frontend: &str, health: &str) -> String {
     let Case { family, offload, .. } = network.case;
     let listen: Vec<String> =

@@ -51,7 +51,7 @@ fn frames_with_two_priority_tags_are_dropped_and_counted(case: Case) {
     });
 }
 
-/// Has the server's answers come back to datagrams with a priority tag, and none to those with other tags.
+/// Checks that the server answers datagrams with a priority tag, and none with other tags.
 pub(crate) fn exchange_tagged(network: &mut Network, others: &[[u8; 4]]) {
     let (case, server) = (network.case, Role::Server(1));
     network.balance(&Config { health: UNCHECKED, ..Config::udp(ECHO, 1) });

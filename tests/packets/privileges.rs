@@ -1,4 +1,4 @@
-//! convey as another user than root, with what its modes need and no more.
+//! convey as a user other than root, with only the rights that its modes need.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -49,7 +49,7 @@ fn a_user_with_what_its_mode_needs_forwards_in_the_kernel_and_reloads(case: Case
     assert!(!log.contains("Permission denied") && !log.contains("not permitted"), "{log}");
 }
 
-/// As the unit starts it.
+/// Started as by the systemd unit.
 fn an_ordinary_user_needs_little_locked_memory_and_no_file_system_of_bpf(case: Case) {
     let mut network = Network::new(case, 1, 1);
     let _server = network.nginx(1);

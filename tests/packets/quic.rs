@@ -1,4 +1,4 @@
-//! Datagrams that look like QUIC: the balancer reads no more of it than connection ids.
+//! Datagrams that look like QUIC: the balancer reads only their connection ids.
 
 use convey_lab::Role;
 use convey_testkit::wait_for;

@@ -1,11 +1,11 @@
-//! Frames that no ordinary socket sends, and what passes an interface.
+//! Frames that no ordinary socket sends, and captured frames of an interface.
 
 use std::time::Duration;
 
 use convey_lab::INTERFACE;
 use pnet_datalink::{Channel, Config, DataLinkReceiver, DataLinkSender};
 
-/// Where the interface of the machine whose namespace the calling thread is in takes frames.
+/// Sends frames on the interface of the calling thread's namespace.
 pub(crate) struct Wire(Box<dyn DataLinkSender>);
 
 impl Wire {

@@ -26,7 +26,7 @@ pub(crate) fn stories() -> Vec<Story> {
     stories
 }
 
-/// The port of a frontend that nobody else has.
+/// Port of a frontend that no other process has.
 const OTHER: u16 = 81;
 
 fn what_one_process_forwards_no_second_one_does(case: Case) {
@@ -146,7 +146,7 @@ fn what_an_ordinary_user_binds_keeps_nobody_from_forwarding(case: Case) {
 fn what_a_service_user_forwards_root_does_not(case: Case) {
     let mut network = Network::new(case, 1, 1);
     let mut command = network.lab.command(Role::Balancer, "setpriv");
-    // The last is for the place where this story's files are.
+    // The last capability gives access to this test's files.
     let capabilities = "+net_raw,+net_admin,+bpf,+perfmon,+dac_override";
     command.args(["--reuid", "65534", "--clear-groups", "--inh-caps", capabilities]);
     command.args(["--ambient-caps", capabilities]).arg(binary().get_program());

@@ -13,7 +13,7 @@ pub(crate) fn stories() -> Vec<Story> {
         server_behind_an_interface_without_ethernet_is_down[NGINX],
         ipsec_policy_that_comes_takes_the_server_out[NGINX],
     ];
-    // In mode dsr servers answer.
+    // In mode dsr, servers answer.
     stories.extend(stories![when Case::is_passthrough =>
         answers_take_the_way_of_a_policy_rule_for_the_vip [NGINX],
     ]);

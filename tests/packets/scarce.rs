@@ -46,7 +46,7 @@ fn is_told(case: Case) -> bool {
     case.family == Family::V4 && case.offload != Offload::Xdp
 }
 
-/// So many ports or slots.
+/// Number of ports or slots.
 const FEW: u64 = 1_000;
 const FEW_PORTS: &str = "snat_ports = \"40000-40999\"";
 const FEW_SLOTS: &str = "max_connections = 1000";
@@ -56,7 +56,7 @@ const SMALL_BURST: u32 = 2;
 const BURST: u32 = 5;
 const LARGE_BURST: u32 = 100;
 
-/// From one burst to the next.
+/// Time between bursts.
 const PERIOD: Duration = Duration::from_millis(5);
 
 /// Clients, one after another, and how many of them have to be served: others share this machine.
@@ -282,7 +282,7 @@ fn forged_syns_leave_clients_what_one_client_leaves_of_the_slots(case: Case) {
     let _server = network.server(1, TcpServer::echo);
     let vip = network.vip();
     let used = || network.stat("/frontends/web/current_connections").as_u64().unwrap();
-    // One after another: of what it opens at once more would be reset.
+    // One after another: at once, more of them would be reset.
     let held: Vec<TcpStream> = network.inside(Role::Client(1), || (0..440).map(|_| connect(vip)).collect());
     wait_for("its connections to be known", || (used() == 440).then_some(()));
     let mut random = fastrand::Rng::with_seed(7);
@@ -303,7 +303,8 @@ fn begin(vip: SocketAddr) -> Socket {
     socket
 }
 
-/// Has the second client send what is forged, so much at once, for as long as something takes. Answers find their way to it.
+/// Lets the second client send forged packets in bursts of this size, until an action ends. Answers
+/// reach the second client.
 pub(crate) fn under_attack<T>(
     network: &Network,
     burst: u32,
@@ -332,7 +333,7 @@ pub(crate) fn under_attack<T>(
     })
 }
 
-/// Ends an attack, also when a story fails.
+/// Ends an attack, also when a test fails.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {

@@ -93,7 +93,7 @@ fn replies_get_the_vip_until_the_script_takes_it_down(case: Case) {
     network.wait_for_health(1, true);
 }
 
-/// Only the first fragment of a datagram shows its port.
+/// Only the first fragment of a datagram has its port.
 fn large_answers_get_the_vip_in_every_fragment(case: Case) {
     let network = Network::new(case, 1, 1);
     let _echo = echo(&network, ECHO);
@@ -159,7 +159,7 @@ fn l2_script_gives_settings_of_arp_back(case: Case) {
     assert_eq!(read(), before);
 }
 
-/// By programs in the place of iptables that take note of how they are called.
+/// Stand-ins for iptables record their arguments.
 fn guard_scripts_wait_for_others_that_change_rules(_: Case) {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
@@ -246,7 +246,7 @@ fn tunnel_script_that_fails_leaves_no_vip(case: Case) {
     assert!(lo.code == Some(0) && !lo.stdout.contains(&VIP.to_string()), "{lo:?}");
 }
 
-/// Not the one with tc: it takes a kernel with `action nat`.
+/// Excludes the script with tc, which requires a kernel with `action nat`.
 fn scripts_check_what_they_have_set(case: Case) {
     let network = Network::bare(case, &LabPlan::new(1, 1));
     for (script, missing) in [
@@ -265,7 +265,7 @@ fn scripts_check_what_they_have_set(case: Case) {
     }
 }
 
-/// Runs a script on the server, with these variables before the right ones.
+/// Runs a script on the server, with these variables in place of the right ones.
 fn set_up(network: &Network, script: &str, action: &str, other: &[(&str, &str)]) -> Ran {
     let right = [
         ("VIP", "10.77.0.100"),

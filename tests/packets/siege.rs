@@ -171,7 +171,8 @@ impl Round {
     }
 }
 
-/// Waits until the balancer has worked off the SYNs that came: at so many looks in a row it has begun nothing.
+/// Waits until the balancer has processed the received SYNs: it has begun no flow in several checks
+/// in a row.
 fn settle(network: &Network) {
     const LOOKS: u32 = 20;
     let (mut last, mut same) = (0, 0);
@@ -192,7 +193,7 @@ struct Flood {
 }
 
 impl Flood {
-    /// It is aimed at an address that nobody has.
+    /// Starts a flood to an unused address.
     fn start(network: &Network) -> Flood {
         let nobody: IpAddr = match network.case.family {
             Family::V4 => [203, 0, 113, 9].into(),

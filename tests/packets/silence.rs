@@ -32,7 +32,7 @@ pub(crate) fn forged_syns_let_go_of_slots(network: &mut Network) {
     let nobody = nobody_on_the_link(network);
     network.balance(&Config { health: UNCHECKED, frontend, passthrough, ..Config::new(1) });
     let _server = network.server(1, TcpServer::echo);
-    // So that the server's Ethernet address is known.
+    // This resolves the server's Ethernet address.
     network.inside(Role::Client(1), || ping(&mut connect(network.vip())).unwrap());
     let mut wire = network.inside(Role::Client(2), Wire::open);
     for port in 5_000..6_100 {

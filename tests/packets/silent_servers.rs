@@ -1,4 +1,5 @@
-//! A server that answers no client in mode `dsr`: each fault is found, by a check via the VIP or by clients' handshakes.
+//! A server that answers no client in mode `dsr`: a check via the VIP or clients' handshakes detect
+//! each fault.
 
 use std::collections::BTreeSet;
 use std::net::TcpStream;
@@ -97,7 +98,8 @@ fn a_check_via_the_vip_finds_each_fault_of_a_server_that_has_the_vip(case: Case)
     each_is_found(&network, &faults);
 }
 
-/// Server 1 goes down for each fault with a reason that names the cause, clients are served by server 2, and it comes back.
+/// Checks that for each fault, server 1 goes down with a reason that names the cause, server 2
+/// serves clients, and server 1 comes back.
 fn each_is_found(network: &Network, faults: &[Fault]) {
     for Fault { made, mended, told } in faults {
         [1, 2].iter().for_each(|server| network.wait_for_health(*server, true));
@@ -119,7 +121,8 @@ fn each_is_found(network: &Network, faults: &[Fault]) {
     network.wait_for_health(1, true);
 }
 
-/// Answers to clients go by a gateway that forwards nothing. No probe sees that: the balancer is not behind it.
+/// Answers to clients go by a gateway that forwards nothing. Probes do not notice: the balancer is
+/// not behind the gateway.
 fn clients_that_a_server_does_not_answer_take_it_out_and_bring_it_back_once_mended(case: Case) {
     let mut network = Network::new(case, 1, 2);
     let _servers = [network.nginx(1), network.nginx(2)];
@@ -152,7 +155,7 @@ fn clients_that_a_server_does_not_answer_take_it_out_and_bring_it_back_once_mend
     assert_eq!(network.stat("/backends/pool/servers/s2/ejections"), 0);
 }
 
-/// Each forged SYN comes three times, as that of a client whom nobody answers.
+/// Each forged SYN comes three times, like that of a client without an answer.
 fn forged_syns_that_are_repeated_take_no_server_out(case: Case) {
     const EACH: u64 = 2_000;
     let _turn = turns::flood();

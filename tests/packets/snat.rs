@@ -21,7 +21,8 @@ pub(crate) fn stories() -> Vec<Story> {
     ]
 }
 
-/// Addresses of a second network on the link, of the balancer and of server 2. They are below those of the first.
+/// Addresses of a second network on the link, of the balancer and of server 2. They are lower than
+/// those of the first.
 const SECOND: [&str; 2] = ["10.66.0.1", "10.66.0.5"];
 const SERVER: &str = "10.66.0.2";
 

@@ -1,4 +1,4 @@
-//! Packets in a server's name that somebody on the clients' side has made up.
+//! Packets that are forged in a server's name, on the clients' side.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -49,7 +49,7 @@ const PORTS: std::ops::RangeInclusive<u16> = 40_000..=40_127;
 /// Clients with a flow each.
 const CLIENTS: usize = 10;
 
-/// How often each port is lied about.
+/// How often a lie about each port is repeated.
 const ROUNDS: u64 = 40;
 
 /// Checks the servers rarely: only clients' traffic takes one out.
@@ -87,7 +87,7 @@ fn refusals_that_come_by_another_link_than_the_server_are_dropped_and_counted(ca
     let server = theirs(case.family);
     let place = SocketAddr::new(server, ECHO);
     let _server = network.inside(Role::Server(1), || UdpEcho::start(place));
-    // Ejected by what no check can contradict.
+    // Outlier detection, which no check contradicts.
     let backend = "outlier_detection = { consecutive_failures = 2 }\n[backends.pool.health_check]";
     let text = behind_link(case, &Config::udp(ECHO, 1));
     network.balance_with(&text.replace("[backends.pool.health_check]", backend));
@@ -150,8 +150,8 @@ pub(crate) fn forged_segments_reach_no_client(network: &mut Network, balance: fn
     ping(&mut client).unwrap();
 }
 
-/// Has the liar send something to each port that the balancer sends to servers from, until it was dropped as a lie that the cache
-/// has left to a worker.
+/// Makes the liar send a packet to each SNAT port, until a worker has dropped one as forged that
+/// the cache has left to it.
 fn forge_until_dropped(network: &Network, forged: impl Fn(SocketAddr) -> TestPacket + Sync) {
     let ours = network.case.family.address(Role::Balancer);
     let send_all = || {
@@ -219,7 +219,7 @@ fn resets_that_a_client_forges_on_one_arm_eject_no_server(case: Case) {
     let answered: BTreeSet<_> = (0..20).map(|_| network.ask(1).unwrap()).collect();
     assert_eq!(answered.len(), 2);
     all_is_well(network, &["s1", "s2"]);
-    // When a server does refuse, clients are believed as ever.
+    // Real refusals of a server still count.
     first.kill();
     wait_for("it to be ejected", || {
         let _ = network.ask(1);
@@ -259,7 +259,7 @@ fn refusals_forged_through_the_servers_router_take_no_silent_server_out(case: Ca
         lie(network, Role::Router, &[place.ip()]);
     }
     all_is_well(network, &["s1"]);
-    // When the server does refuse, it quotes what the probe has sent.
+    // A real refusal of the server quotes the probe.
     drop(server);
     wait_for("it to be taken out", || {
         log();

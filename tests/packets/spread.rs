@@ -77,8 +77,8 @@ fn only_what_the_mode_says_passes_the_balancer(case: Case) {
     }
 }
 
-/// nginx closes first, so that its side of every connection is in TIME_WAIT: a SNAT port used again too soon
-/// would be refused.
+/// nginx closes first, so that its side of every connection is in TIME_WAIT: a SNAT port that is
+/// reused too soon would be refused.
 fn a_hundred_thousand_short_connections_from_eight_clients(case: Case) {
     const CLIENTS: u8 = 8;
     let each = case.family.of(12_500);
@@ -96,14 +96,15 @@ fn a_hundred_thousand_short_connections_from_eight_clients(case: Case) {
     });
     let stats = network.stat("");
     let first = &errors[..errors.len().min(5)];
-    // A server's kernel may look for a connection in the moment that its handshake is completed on another CPU, find none,
-    // and reset it (Linux before 6.19).
+    // Before Linux 6.19, a server's kernel may look up a connection while another CPU completes its
+    // handshake, find none, and reset it.
     let resets: u64 =
         [1, 2].map(|server| network.inside(Role::Server(server), || tcp_counter("OutRsts"))).iter().sum();
     let are_resets = errors.iter().all(|error| error.kind() == io::ErrorKind::ConnectionReset);
     let is_little = errors.len() as u64 <= resets.min(10);
     assert!(are_resets && is_little, "{} failed, such as {first:?}; {stats:#}", errors.len());
-    // A server may refuse a port that it remembers (TIME_WAIT); the client's next try is a connection of its own.
+    // A server may refuse a port that it remembers (TIME_WAIT). The client's retry is a separate
+    // connection.
     let connections = stats["frontends"]["web"]["total_connections"].as_u64().unwrap();
     let retries = connections - u64::from(CLIENTS) * each;
     eprintln!("{case}: {connections} connections, {retries} of them repeated");

@@ -20,7 +20,7 @@ pub(crate) fn stories() -> Vec<Story> {
     ]
 }
 
-/// Runs a command that speaks to the balancer.
+/// Runs a command for the balancer.
 fn tell(network: &Network, line: &str) -> convey_testkit::Ran {
     let mut command = network.lab.command(Role::Balancer, binary().get_program());
     run(command.env("CONVEY_SOCKET", network.path("control.sock")).args(line.split(' ')))
@@ -54,7 +54,7 @@ fn given(network: &Network, server: u8) -> u64 {
     network.stat(&format!("/backends/pool/servers/s{server}/total_connections")).as_u64().unwrap()
 }
 
-/// Opens connections until both servers have some: then those of server 1 are among them.
+/// Opens connections until both servers have some, so that some are at server 1.
 fn of_both(network: &Network) -> Vec<TcpStream> {
     let mut streams = Vec::new();
     wait_for("both servers to have connections", || {
@@ -64,7 +64,7 @@ fn of_both(network: &Network) -> Vec<TcpStream> {
     streams
 }
 
-/// New clients all come to server 2, and what was open goes on.
+/// Checks that all new clients get server 2, and open connections go on.
 fn only_the_second_gets_more(network: &Network, open: &mut [TcpStream]) {
     let before = (given(network, 1), given(network, 2));
     let _new: Vec<TcpStream> = (0..10).map(|_| held(network)).collect();
@@ -138,7 +138,7 @@ fn servers_come_and_go_and_an_upgrade_keeps_what_was_said(case: Case) {
     told(network, "server remove pool/s1");
     let mut new: Vec<TcpStream> = (0..5).map(|_| held(network)).collect();
     wait_for("server 2 to have them", || (given(network, 2) == 5).then_some(()));
-    // As when the file no longer has it.
+    // As after a reload without the server.
     ping(&mut first).unwrap();
     drop(first);
 

@@ -97,7 +97,7 @@ fn seen_by(network: &Network) -> String {
     balancers.into_iter().chain(hosts).fold(String::new(), |told, line| told + &line + "\n")
 }
 
-/// Each stream is the datagrams of one port of the client's.
+/// Checks that streams go on. Each stream has one port of the client.
 fn streams_go_on(case: Case, dsr: DsrKind) {
     let mut network = prepared(case, dsr);
     let _servers = [1, 2, 3].map(|number| {
@@ -118,7 +118,7 @@ fn streams_go_on(case: Case, dsr: DsrKind) {
         for _ in 0..3 {
             assert_eq!(answers(), before);
         }
-        // Each exchange is at least 6 bytes.
+        // Each exchange has at least 6 bytes.
         assert!(forwarded(&network, to, "bytes_rx") >= arrived + 3 * 30 * 6, "they came this way");
     }
 }
@@ -146,7 +146,7 @@ fn listen(network: &Network, dsr: DsrKind, server: u8, port: u16) -> SocketAddr 
     let family = network.case.family;
     match (dsr, port) {
         (DsrKind::L3, _) => (family.address(Role::Server(server)), port).into(),
-        // By TCP also for those who check its health.
+        // TCP also for health checks.
         (DsrKind::L2, PORT) => (family.any(), port).into(),
         (DsrKind::L2, _) => family.vip(port),
         (DsrKind::Ipip | DsrKind::Gue, _) => unreachable!("no story has one"),
@@ -166,7 +166,7 @@ fn forwarded(network: &Network, role: Role, counter: &str) -> u64 {
     network.stat_of(role, &format!("/frontends/web/{counter}")).as_u64().unwrap()
 }
 
-/// Does what keepalived does: the VIP goes, comes, and is announced.
+/// Moves the VIP like keepalived: removes it here, adds it there, and announces it.
 pub(crate) fn move_vip(network: &Network, from: Role, to: Role) {
     let vip = network.vip().ip();
     let (vip_text, length) = (vip.to_string(), if vip.is_ipv4() { 32 } else { 128 });

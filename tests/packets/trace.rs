@@ -1,4 +1,4 @@
-//! An operator watches what becomes of packets.
+//! An operator traces packets.
 
 use std::fs::File;
 use std::net::TcpStream;
@@ -194,7 +194,8 @@ fn a_connection_in_the_kernel_is_shown_while_it_is_watched_and_goes_back_afterwa
     leaves_the_kernel_and_goes_back(&echoing(case));
 }
 
-/// The kernel forwards a connection's packets, then they are watched, and then the kernel forwards them again.
+/// The kernel forwards a connection's packets, then a trace starts, and afterwards the kernel
+/// forwards them again.
 pub(crate) fn leaves_the_kernel_and_goes_back(network: &Network) {
     let _server = network.server(1, TcpServer::echo);
     let forwarded = || network.stat("/packets/cache/forwarded").as_u64().unwrap();
@@ -218,7 +219,7 @@ pub(crate) fn leaves_the_kernel_and_goes_back(network: &Network) {
     let shown = watcher.packets();
     (0..50).for_each(|_| ping(&mut watched).unwrap());
     wait_for("all packets to be shown", || (watcher.packets() >= shown + 50).then_some(()));
-    // Of others the kernel goes on.
+    // The kernel goes on forwarding other connections.
     let before = watcher.packets();
     kernel_forwards(&mut other);
     let of_other = other.local_addr().unwrap().to_string();

@@ -26,7 +26,7 @@ pub(crate) fn stories() -> Vec<Story> {
     ]
 }
 
-/// Moves so many bytes, and checks each.
+/// Transfers so many bytes, and checks each.
 type Transfer = fn(&mut Network, u64);
 
 pub(crate) const MIB: u64 = 1024 * 1024;
@@ -50,8 +50,8 @@ fn bytes_arrive_without_offloads(case: Case) {
     }
 }
 
-/// Everybody leaves checksums unfinished, as on a machine with a good network card; the switch finishes them,
-/// and one that was rewritten wrongly is found by whom it is for.
+/// All hosts leave checksums unfinished, as on a machine with a good network card. The switch
+/// finishes them, and the receiver detects a wrongly rewritten one.
 fn bytes_arrive_when_only_the_last_hop_finishes_checksums(case: Case) {
     for transfer in [download, upload] {
         let mut network = Network::new(case, 1, 1);
@@ -96,7 +96,7 @@ fn many_streams_at_once_in_both_directions(case: Case) {
     }
 }
 
-/// A download of so many bytes through a balancer that is started for it.
+/// Downloads so many bytes through a newly started balancer.
 pub(crate) fn download(network: &mut Network, bytes: u64) {
     let nginx = network.nginx(1);
     send(&mut File::create(nginx.file("big")).unwrap(), bytes).unwrap();

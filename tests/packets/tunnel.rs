@@ -1,5 +1,5 @@
-//! DSR through a tunnel to a server on another network. The server takes packets out of it itself, with sockets: not every kernel
-//! has the devices.
+//! DSR through a tunnel to a server on another network. The server decapsulates packets itself,
+//! with sockets: not every kernel has the devices.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
@@ -32,7 +32,7 @@ pub(crate) fn stories() -> Vec<Story> {
     ]
 }
 
-/// The server's address on a network that nobody else is on.
+/// The server's address on a network of its own.
 fn far(outer: Family) -> IpAddr {
     match outer {
         Family::V4 => [10, 99, 0, 1].into(),
@@ -57,7 +57,8 @@ fn reached_by(case: Case, kind: &str, backend: &'static str) {
     }
 }
 
-/// Connections reach the server, and the kernel forwards all of their packets but SYNs, if it forwards anything.
+/// Checks that connections reach the server, and that with an offload, the kernel forwards all of
+/// their packets except SYNs.
 pub(crate) fn reached_in(network: &mut Network, outer: Family, kind: &str, backend: &'static str) {
     let case = network.case;
     let opened = network.inside(Role::Server(1), Opener::start);
@@ -77,7 +78,7 @@ pub(crate) fn reached_in(network: &mut Network, outer: Family, kind: &str, backe
     has_forwarded(network, 20 * 3);
 }
 
-/// Waits until so many packets are counted that the kernel has forwarded, if it does.
+/// Waits until the kernel has forwarded so many packets, if there is an offload.
 fn has_forwarded(network: &Network, packets: u64) {
     let forwarded = || network.stat("/packets/cache/forwarded").as_u64().filter(|n| *n >= packets);
     if network.case.is_cached() {
@@ -85,8 +86,9 @@ fn has_forwarded(network: &Network, packets: u64) {
     }
 }
 
-/// Echoes until the kernel has forwarded some packets, if it does. A super-frame is one, those that need a checksum over IPv6 a worker
-/// cuts, and a busy client acknowledges a download with few packets.
+/// Echoes until the kernel has forwarded some packets, if there is an offload. A super-frame counts
+/// as one packet, a worker cuts those that need a checksum over IPv6, and a busy client
+/// acknowledges a download with few packets.
 fn has_forwarded_echoes(network: &Network) {
     let forwarded = || network.stat("/packets/cache/forwarded").as_u64() >= Some(20);
     if network.case.is_cached() {
@@ -97,7 +99,7 @@ fn has_forwarded_echoes(network: &Network) {
     }
 }
 
-/// Every kind over both families.
+/// All kinds over both families.
 const WAYS: [(Family, &str); 4] =
     [(Family::V4, IPIP), (Family::V6, GUE), (Family::V4, GUE), (Family::V6, IPIP)];
 
@@ -113,7 +115,8 @@ fn uploads_and_downloads_pass_although_outer_headers_take_room(case: Case) {
     }
 }
 
-/// The router's link to the server takes less than convey's to the router, and outer packets of 1,500 bytes are lost there.
+/// The router's link to the server has a smaller MTU than convey's link to the router, which drops
+/// outer packets of 1,500 bytes.
 fn an_upload_passes_a_router_that_takes_less_than_convey_knew(case: Case) {
     // Room for the smallest packets that IPv6 allows (1,280 bytes), and the outer headers.
     const NARROW: u32 = 1_400;
@@ -143,7 +146,7 @@ fn an_upload_passes_a_router_that_takes_less_than_convey_knew(case: Case) {
 
 const BYTES: u64 = 4 << 20;
 
-/// The bytes that a client gets back of those that it has sent through the tunnel.
+/// Number of bytes that the server echoes to a client through the tunnel.
 fn echoed(network: &Network) -> u64 {
     let _opened = network.inside(Role::Server(1), Opener::start);
     let listen = SocketAddr::new(network.case.family.any(), PORT);
@@ -163,7 +166,7 @@ fn echoed(network: &Network) -> u64 {
     got
 }
 
-/// By so many bytes packets become longer.
+/// Bytes that packets grow by.
 fn overhead(outer: Family, backend: &str) -> u32 {
     let ip = if outer == Family::V4 { 20 } else { 40 };
     if backend == IPIP { ip } else { ip + 12 }
@@ -207,7 +210,7 @@ fn a_check_goes_through_the_tunnel_as_clients_do(case: Case) {
     network.wait_for_health(1, true);
     assert_eq!(network.ask(1).unwrap(), "s1");
     network.inside(Role::Server(1), || drop(opened));
-    // It still accepts connections to its own address.
+    // The server still accepts connections to its own address.
     network.wait_for_health(1, false);
     let log = network.log(Role::Balancer);
     assert!(log.contains("it has no such tunnel, or not the VIP"), "{log}");
@@ -246,7 +249,7 @@ fn a_reload_moves_an_open_connection_to_another_kind_of_tunnel(case: Case) {
     network.inside(Role::Server(1), || drop(server));
 }
 
-/// A server that has the VIP and an address on a network of its own, which a client leads to as a router.
+/// A server with the VIP and an address on a network of its own, for which a client is the router.
 pub(crate) fn prepared(case: Case) -> Network {
     let network = Network::bare(case, &LabPlan::new(2, 1));
     // Packets get to the server as a wire has them: with checksums, and none a super-frame.
@@ -281,7 +284,8 @@ fn text(case: Case, outer: Family, backend: &'static str, health: &'static str) 
     config.replace(&format!("addr = \"{server}\""), &format!("addr = \"{}\"", at(far(outer), PORT)))
 }
 
-/// Takes packets out of tunnels of both kinds and families, and has the machine get them. Dropping it ends that.
+/// Decapsulates packets of both kinds and families, and passes them to the machine. Dropping it
+/// ends that.
 struct Opener {
     stop: Arc<AtomicBool>,
     taken_out: Arc<AtomicU64>,
@@ -293,12 +297,12 @@ const LINK: [&str; 2] = ["tunnel-in", "tunnel-out"];
 const LINK_MAC: [u8; 6] = [0x02, 0, 0, 0, 0x99, 0x01];
 
 impl Opener {
-    /// In the namespace of the calling thread.
+    /// Starts in the namespace of the calling thread.
     fn start() -> Opener {
         let mac = LINK_MAC.map(|byte| format!("{byte:02x}")).join(":");
         let line = format!("link add name {} type veth peer name {} address {mac}", LINK[0], LINK[1]);
         let ip = |line: &str| run(std::process::Command::new("ip").args(line.split(' ')));
-        // It may be there from one before.
+        // The device may be left from before.
         let _ = ip(&line);
         for name in LINK {
             let up = ip(&format!("link set {name} up"));

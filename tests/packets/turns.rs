@@ -14,10 +14,10 @@ struct Turns {
     is_flooded: bool,
 }
 
-/// A story's turn, until it is dropped.
+/// A test's turn, until it is dropped.
 pub(crate) struct Turn;
 
-/// Waits for a story's turn.
+/// Waits for a test's turn.
 pub(crate) fn begin() -> Turn {
     wait_until(|turns| turns.floods == 0 || (turns.is_flooded && turns.told == 0)).told += 1;
     Turn

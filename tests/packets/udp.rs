@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use convey_testkit::wait_for;
 
-/// Where it listens: the echo service (RFC 862).
+/// Port of the echo service (RFC 862).
 pub(crate) const ECHO: u16 = 7;
 
 /// Larger than any datagram.
 const BUFFER: usize = 1 << 16;
 
-/// Longer than any answer takes that comes.
+/// Longer than any answer takes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Sends every datagram back to whom it came from. Dropping it closes its socket.
+/// Sends every datagram back to its sender. Dropping it closes its socket.
 pub(crate) struct UdpEcho {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -50,7 +50,7 @@ impl UdpEcho {
         answer: impl Fn(&[u8], SocketAddr) -> Option<Vec<u8>> + Send + 'static,
     ) -> UdpEcho {
         let socket = UdpSocket::bind(addr).unwrap();
-        // How often it looks whether it is to stop.
+        // Interval of the checks whether to stop.
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
@@ -102,7 +102,7 @@ pub(crate) fn exchange_again(socket: &UdpSocket, datagram: &[u8]) -> String {
     String::from_utf8(answer).unwrap()
 }
 
-/// So many bytes, no two neighbours of which are alike to those of another datagram.
+/// Returns so many bytes. No two adjacent bytes equal those of another datagram.
 pub(crate) fn datagram(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|n| (n * 31 + n / 251) as u8 ^ seed).collect()
 }

@@ -1,4 +1,5 @@
-//! Another process takes the place of the one that runs: open connections go on, and clients that come meanwhile are served.
+//! Upgrades: another process replaces the running one, open connections go on, and clients that
+//! come meanwhile are served.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -46,7 +47,8 @@ fn upgrades_under_load_cut_no_connection_and_refuse_no_client(case: Case) {
     upgrade_under_load(&mut Network::new(case, 2, 2), 2);
 }
 
-/// Replies come to the worker that has their SNAT port, so that clients' packets have to come to the same one.
+/// Replies reach the worker that has their SNAT port, so clients' packets have to reach that
+/// worker, too.
 fn connections_of_several_workers_go_on_after_upgrades(case: Case) {
     let mut network = Network::new(case, 1, 1);
     let program = Program::install(&network);
@@ -69,7 +71,8 @@ fn ten_upgrades_under_load_cut_no_connection_and_refuse_no_client(case: Case) {
     upgrade_under_load(&mut Network::new(case, 2, 2), 10);
 }
 
-/// Connections that speak all the time, connections that are silent meanwhile, and clients that come and go.
+/// Connections that send all the time, connections that are silent meanwhile, and clients that come
+/// and go.
 pub(crate) fn upgrade_under_load(network: &mut Network, upgrades: usize) {
     let program = Program::install(network);
     network.balance_by(program.command(network), &Config { servers: vec![(1, "")], ..Config::new(2) });
@@ -116,7 +119,8 @@ pub(crate) fn upgrade_under_load(network: &mut Network, upgrades: usize) {
         goes_on();
     });
     silent.iter_mut().for_each(|stream| ping(stream).unwrap());
-    // Each process but the last one has nothing left: it waits for the end of the next one, since no service manager does.
+    // Every process except the last has no connection left: it waits for the end of the next one,
+    // since there is no service manager.
     wait_for("every process before it to be done", || {
         (network.log(Role::Balancer).matches("this one waits for its end").count() == upgrades).then_some(())
     });
@@ -231,14 +235,15 @@ pub(crate) fn refuse_upgrades(network: &mut Network) {
     program.replace_by("exit 3");
     refused("ended before it was ready (exit status: 3)");
     go_on();
-    // Its server is no longer in the file, and the process that runs lets them finish. The new one notices once it has their flows.
+    // Its server is no longer in the file, and the running process lets the connections finish. The
+    // new process notices once it has their flows.
     program.replace();
     network.save(&Config { servers: vec![(2, "")], ..Config::new(2) });
     network.wait_for_health(2, true);
     let (stop, spoken) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         let _stop = Stop(&stop);
-        // They speak meanwhile: the new process sees their packets and answers none.
+        // They send meanwhile: the new process sees their packets and answers none.
         scope.spawn(|| until(&stop, &spoken, &mut go_on));
         wait_for("connections that speak", || (spoken.load(Ordering::Relaxed) > 0).then_some(()));
         refused("20 of 20 open flows cannot go on in the new process");

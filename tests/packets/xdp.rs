@@ -29,7 +29,7 @@ pub(crate) fn stories() -> Vec<Story> {
         an_interface_may_get_another_ethernet_address,
         a_connection_in_the_driver_is_shown_while_it_is_watched_and_goes_back_afterwards,
     ];
-    // In DSR replies do not come by. The family makes no difference.
+    // In DSR, replies do not pass the balancer. The family makes no difference.
     stories.extend(stories![when |case| case.is_passthrough() && case.family == Family::V4 =>
         clients_behind_an_interface_without_xdp_are_answered,
         a_reload_may_put_a_server_behind_an_interface_without_xdp [NGINX],
@@ -58,7 +58,7 @@ const BYTES: u64 = 64 * MIB;
 fn upgrades_under_load_cut_no_connection_and_refuse_no_client(case: Case) {
     let mut lab = Prepared::of(Network::new(case, 2, 2));
     upgrade::upgrade_under_load(&mut lab.network, 2);
-    // By the last process.
+    // Forwarded by the last process.
     lab.has_forwarded(50);
 }
 
@@ -106,7 +106,8 @@ fn a_download_of_a_gibibyte_lives_through_ten_upgrades(case: Case) {
 const DATAGRAM: usize = 1200;
 
 fn files_arrive_byte_for_byte_in_both_directions(case: Case) {
-    // Of a download through DSR it sees acknowledgements alone, of which one may be for dozens of segments.
+    // For a download through DSR, the balancer sees only acknowledgements, each of which may be for
+    // dozens of segments.
     for (transfer, packets) in [(download as fn(&mut Network, u64), 100), (upload, BYTES / 1500)] {
         let mut lab = Prepared::new(case);
         transfer(&mut lab.network, BYTES);
@@ -243,7 +244,7 @@ fn forged_syns_leave_clients_their_snat_ports(case: Case) {
     lab.has_forwarded(100);
 }
 
-/// Has servers be behind the second link, which takes no XDP. At a start it would have to.
+/// Moves servers behind the second link, which does not support XDP. A start would require it.
 fn balance_through_link(network: &mut Network, text: &str) {
     let [usual, new] = [network.case.family.address(Role::Server(1)), theirs(network.case.family)];
     network.balance_with(&text.replace(&new.to_string(), &usual.to_string()));
@@ -259,7 +260,8 @@ fn use_link_without_xdp(network: &Network, text: &str) {
     });
 }
 
-/// A network whose switch hands the balancer packets with finished checksums, and takes what its driver sends back.
+/// A network whose switch passes the balancer packets with finished checksums, and accepts packets
+/// from its driver.
 struct Prepared {
     network: Network,
     /// On the switch. Knowing no flow, it passes everything.
@@ -288,7 +290,7 @@ impl Prepared {
         Prepared { network, _passing: passing }
     }
 
-    /// Waits until so many packets are counted that the driver has forwarded.
+    /// Waits until the driver has forwarded so many packets.
     fn has_forwarded(&self, packets: u64) {
         assert_eq!(self.network.stat(&format!("/packets/offload/{INTERFACE}")), "xdp");
         wait_for("packets forwarded by the driver", || {

@@ -36,8 +36,9 @@ const ALL_PROTOCOLS: u16 = 3;
 
 type Mac = [u8; 6];
 
-/// Has a program of the host send a datagram from each source to each destination. Each arrives at the peer by a way of convey's, and
-/// where convey has no way the kernel refuses to send it, or keeps it.
+/// Lets a program of the host send a datagram from each source to each destination. Each datagram
+/// arrives at the peer by convey's route. Where convey has no route, the kernel refuses to send it,
+/// or keeps it.
 pub(super) fn compare(
     set_up: &SetUp,
     (host, peer): (&TestNamespace, &TestNamespace),

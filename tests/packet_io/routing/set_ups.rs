@@ -5,7 +5,8 @@
 pub(super) struct SetUp {
     pub(super) name: &'static str,
     pub(super) commands: &'static [&'static str],
-    /// Source, destination, and interface and router of the way between them; `none` where there is no way.
+    /// Source, destination, and interface and router of the route between them; `none` without a
+    /// route.
     pub(super) way: (&'static str, &'static str, &'static str),
 }
 
@@ -25,7 +26,7 @@ pub(super) const TO_V4: [&str; 7] =
 
 pub(super) const DEFAULTS: &str = "route add default via 10.1.0.254";
 
-/// Every one begins with a default route by 10.1.0.254.
+/// All begin with a default route by 10.1.0.254.
 pub(super) const SET_UPS_V4: &[SetUp] = &[
     set_up("default route", &[], (VIP, CLIENT, "ea 10.1.0.254")),
     set_up(
@@ -258,7 +259,7 @@ pub(super) const CLIENT6: &str = "2001:db8:77::9";
 pub(super) const V6: [&str; 4] = [VIP6, "fd01::1", "fd02::1", "::"];
 pub(super) const TO_V6: [&str; 4] = [CLIENT6, "2001:db8:78::7", "fd01::2", "fd02::2"];
 
-/// Every one begins with a default route by fd01::fe.
+/// All begin with a default route by fd01::fe.
 pub(super) const SET_UPS_V6: &[SetUp] = &[
     set_up("default route", &[], (VIP6, CLIENT6, "ea fd01::fe")),
     set_up(

@@ -1,5 +1,5 @@
-//! Random conversations of TCP, segment by segment, as they reach a balancer in the middle: with
-//! loss before and behind it, late, damaged and forged segments, and ports that are used again. Pure.
+//! Random TCP conversations, segment by segment, as they reach a balancer in the middle: with loss
+//! before and after it, late, damaged and forged segments, and reused ports. Pure.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use fastrand::Rng;
 /// Bytes that a side has under way at most: half of the window that segments offer.
 const MAX_IN_FLIGHT: u32 = 30_000;
 
-/// How far from the connection numbers are that no window reaches.
+/// Distance to numbers that no window reaches.
 const FAR: u32 = 1 << 30;
 
 /// Uses of a client's port in a conversation.
@@ -34,13 +34,13 @@ pub(super) enum Kind {
     /// forgotten the connection.
     StraySyn,
     SynAck,
-    /// Without data.
+    /// An acknowledgement without data.
     Ack,
     Data,
     /// Data that was lost before, or is repeated for want of an acknowledgement.
     Repeated,
     Fin,
-    /// With the number that the receiver expects.
+    /// A reset with the number that the receiver expects.
     Reset,
     /// Close to it.
     NearReset,
@@ -62,18 +62,18 @@ pub(super) struct Step {
     pub(super) fin: bool,
     pub(super) rst: bool,
     pub(super) len: u16,
-    /// Bits of it have changed on the way; the checksum shows it.
+    /// Whether bits have changed on the way; the checksum reveals it.
     pub(super) is_damaged: bool,
     /// Data of the sender before it is missing where it is sent to.
     pub(super) is_behind_gap: bool,
-    /// Both sides have finished, or one has reset the connection.
+    /// Whether both sides have finished, or one has reset the connection.
     pub(super) is_over: bool,
     /// The server has sent nothing that fits since a stray SYN.
     pub(super) follows_stray_syn: bool,
 }
 
 impl Step {
-    /// As a packet that still lacks its addresses.
+    /// Fills in a packet that has its addresses.
     pub(super) fn fill(&self, packet: TestPacket) -> TestPacket {
         let mut packet = packet.seq(self.seq);
         if let Some(ack) = self.ack {
@@ -102,17 +102,17 @@ impl Step {
 struct Side {
     /// Number of the next byte that it sends.
     next: u32,
-    /// First byte of it that the other side has not acknowledged.
+    /// First byte that the other side has not acknowledged.
     unacked: u32,
     /// Number that it expects next.
     expected: u32,
-    /// It has sent its SYN.
+    /// Whether the side has sent its SYN.
     is_open: bool,
     /// Number after its FIN, once that is sent.
     end: Option<u32>,
 }
 
-/// How far the connection is.
+/// Progress of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Begins,
@@ -214,7 +214,8 @@ impl Conversation {
         Step { seq: number, ack: None, syn: true, ..step }
     }
 
-    /// The handshake. A segment is lost behind the balancer now and then, and comes again.
+    /// Sends a segment of the handshake. Now and then, it is lost after the balancer, and sent
+    /// again.
     fn open(&mut self) -> Step {
         let number = self.client.next.wrapping_sub(1);
         if !self.server.is_open {
@@ -336,7 +337,7 @@ impl Conversation {
         Some(step)
     }
 
-    /// From the first byte that is not acknowledged. A FIN comes again with the last of them.
+    /// Retransmits from the first unacknowledged byte. A FIN is sent again with the last bytes.
     fn repeat(&mut self, from: Sender) -> Option<Step> {
         let side = *self.side(from);
         let outstanding = side.next.wrapping_sub(side.unacked);

@@ -6,7 +6,7 @@ use super::translator::{Outcome, Phase};
 
 /// A difference, for a reason.
 pub(super) struct Difference {
-    /// As in the documentation.
+    /// Name as in the documentation.
     pub(super) name: &'static str,
     /// Returns whether a segment with these outcomes, convey's and the kernel's, shows it.
     pub(super) is_it: fn(&Step, Outcome, Outcome) -> bool,
@@ -108,8 +108,8 @@ pub(super) fn known(step: &Step, ours: Outcome, theirs: Outcome) -> Option<&'sta
     DIFFERENCES.iter().find(|difference| (difference.is_it)(step, ours, theirs)).map(|known| known.name)
 }
 
-/// Whether later segments differ, too: convey takes a segment for true that the kernel ignores, or a
-/// stray SYN has begun a connection that its sender does not go on with.
+/// Whether later segments differ, too: convey accepts a segment that the kernel ignores, or a stray
+/// SYN has begun a connection that its sender does not continue.
 pub(super) fn misleads(step: &Step) -> bool {
     (step.is_damaged && step.kind == Kind::Data)
         || step.kind == Kind::FutureAck

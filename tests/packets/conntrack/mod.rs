@@ -1,6 +1,6 @@
-//! convey's passthrough beside the kernel's own NAT: the same frames of random conversations pass
-//! both. Both forward the same segments and then have the connection in the same state, except for the
-//! differences that [`differences`] lists.
+//! convey's passthrough compared with the kernel's own NAT: the frames of random conversations pass
+//! both. Both forward equal segments and then have the connection in equal states, except for the
+//! differences in [`differences`].
 
 mod conversation;
 mod differences;
@@ -20,8 +20,8 @@ pub(crate) fn stories() -> Vec<Story> {
     ]
 }
 
-/// Conversations of a run, unless `CONVEY_CONVERSATIONS` has another number. Each has a client's port
-/// of its own, used up to three times.
+/// Conversations of a run, unless `CONVEY_CONVERSATIONS` has another number. Each has its own
+/// client port, used up to three times.
 const CONVERSATIONS: u16 = 60;
 
 /// Seed of the usual run, which takes the same conversations each time.
@@ -45,13 +45,13 @@ const SEED: &str = "CONVEY_SEED";
 fn random_conversations_fare_as_with_the_conntrack_of_the_kernel(case: Case) {
     let variable = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
     let number = variable("CONVEY_CONVERSATIONS");
-    // A longer look is for other conversations than those of every run.
+    // Longer runs use other conversations than usual ones.
     let usual = if number.is_some() { fastrand::u64(..) } else { USUAL_SEED };
     let seed = variable(SEED).unwrap_or(usual);
     let number = number.map_or(CONVERSATIONS, |number| number as u16);
     let (mut convey, mut kernel) = (Translator::convey(case), Translator::kernel(case));
     let mut known = BTreeMap::<&str, u32>::new();
-    // One conversation of each kind, and how many there were.
+    // One failing conversation of each kind, and their number.
     let mut failures = BTreeMap::<String, (u32, String)>::new();
     for port in (FIRST_PORT..).take(number.into()) {
         let mut conversation = Conversation::new(seed ^ u64::from(port));
@@ -82,8 +82,9 @@ fn random_conversations_fare_as_with_the_conntrack_of_the_kernel(case: Case) {
     assert!(told.is_empty(), "differences without a reason, {SEED}={seed}\n{}", told.join("\n"));
 }
 
-/// Sends the segment through both. The flow cache notifies convey of some segments later, so convey's
-/// state has a while to become the kernel's; less where a difference is known.
+/// Sends the segment through both. The flow cache notifies convey of some segments later, so the
+/// test waits a while for convey's state to become the kernel's, and a shorter time for a known
+/// difference.
 fn both(convey: &mut Translator, kernel: &mut Translator, port: u16, step: &Step) -> [Outcome; 2] {
     let [ours, theirs] = [&mut *convey, &mut *kernel].map(|translator| {
         let forwarded = translator.pass(port, step);

@@ -22,7 +22,7 @@ use crate::raw::{Tap, Wire};
 /// Port of the client that sends the datagrams behind each segment.
 const FENCE_PORT: u16 = 9_999;
 
-/// How far a connection is, for the middle.
+/// State of a connection, as the middle sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Reset, or unknown.
@@ -32,7 +32,7 @@ pub(super) enum Phase {
     Established,
     /// One side has finished.
     HalfClosed,
-    /// Both have, and the last acknowledgement is missing.
+    /// Both sides have finished, and the last acknowledgement is missing.
     Closing,
     TimeWait,
 }
@@ -42,7 +42,7 @@ pub(super) enum Phase {
 pub(super) struct Outcome {
     /// The segment came out on the other side.
     pub(super) forwarded: bool,
-    /// How far the connection is afterwards.
+    /// State of the connection afterwards.
     pub(super) phase: Phase,
 }
 
@@ -97,7 +97,7 @@ impl Translator {
         translator
     }
 
-    /// The kernel, with the rules that do what convey does. It picks up no connection in the middle.
+    /// The kernel, with rules equivalent to convey's. It adopts no connection in the middle.
     pub(super) fn kernel(case: Case) -> Translator {
         let network = Network::bare(case, &LabPlan::new(1, 1));
         let (vip, server) = (case.family.vip(PORT).ip(), case.family.address(Role::Server(1)));
@@ -157,7 +157,7 @@ impl Translator {
         }
     }
 
-    /// Sends a segment. Returns whether it comes out.
+    /// Sends a segment. Returns whether it is forwarded.
     pub(super) fn pass(&mut self, port: u16, step: &Step) -> bool {
         let Some((from, to)) = self.way(step.from, port) else { return false };
         // Packets that one CPU sends stay in order.
@@ -170,7 +170,7 @@ impl Translator {
         let packet = step.fill(packet);
         let mut frame = packet.bytes();
         if step.is_damaged {
-            // The urgent pointer, which nobody reads.
+            // The urgent pointer, which is not evaluated.
             let l4 = if from.is_ipv4() { 34 } else { 54 };
             frame[l4 + 18] ^= 0x40;
         }
@@ -196,7 +196,7 @@ impl Translator {
         came.is_some()
     }
 
-    /// How far the connection of a client's port is.
+    /// State of the connection of a client's port.
     pub(super) fn phase(&self, port: u16) -> Phase {
         match &self.convey {
             Some(_) => self.phase_of_convey(port),
@@ -233,7 +233,7 @@ impl Translator {
         let client = self.network.case.family.address(Role::Client(1));
         let of_port = |line: &&str| {
             let mut words = line.split_whitespace();
-            // The first address and port are those of the side that began.
+            // The first address and port belong to the side that began.
             let source =
                 words.find_map(|word| word.strip_prefix("src=")).and_then(|ip| ip.parse::<IpAddr>().ok());
             let from = words.find_map(|word| word.strip_prefix("sport="));
@@ -259,7 +259,7 @@ impl Translator {
         }
     }
 
-    /// Where a segment comes from and goes to; `None` while the server has not seen the client.
+    /// Source and destination of a segment; `None` while the server has not seen the client.
     fn way(&self, from: Sender, port: u16) -> Option<(SocketAddr, SocketAddr)> {
         let family = self.network.case.family;
         match from {
@@ -319,7 +319,7 @@ impl Translator {
     }
 }
 
-/// Whether the checksum of a TCP segment is that of its bytes.
+/// Whether the checksum of a TCP segment is valid.
 fn has_valid_checksum(frame: &[u8]) -> bool {
     let headers = convey_wire::parse(frame).unwrap();
     let segment = &frame[headers.l4..headers.end];
