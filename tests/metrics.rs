@@ -68,7 +68,8 @@ fn series_of_alert_tests_are_series_of_convey() {
     assert!(missing.is_empty(), "/metrics lacks {missing:#?}");
 }
 
-/// A series without the labels that Prometheus adds, and without values that are names in a configuration.
+/// A series without the labels that Prometheus adds, and without values that are names in a
+/// configuration.
 fn shape(series: &str) -> Option<String> {
     let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
     if !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {

@@ -29,8 +29,8 @@ fn count_one(size: usize) {
 }
 
 #[expect(unsafe_code, reason = "an allocator cannot be written without")]
-// SAFETY: every call is handed on as it is to the system's allocator, which keeps the contract. Counting
-// neither allocates nor unwinds: the counter is a plain number, made at compile time.
+// SAFETY: every call is handed on as it is to the system's allocator, which keeps the contract.
+// Counting neither allocates nor unwinds: the counter is a plain number, made at compile time.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count_one(layout.size());

@@ -21,8 +21,8 @@ struct Counting;
 static IN_USE: AtomicIsize = AtomicIsize::new(0);
 
 #[expect(unsafe_code, reason = "an allocator cannot be written without")]
-// SAFETY: every call is handed on as it is to the system's allocator, which keeps the contract. Counting neither
-// allocates nor unwinds.
+// SAFETY: every call is handed on as it is to the system's allocator, which keeps the contract.
+// Counting neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         IN_USE.fetch_add(layout.size() as isize, Ordering::Relaxed);

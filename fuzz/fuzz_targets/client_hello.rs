@@ -1,5 +1,5 @@
-//! Any bytes as the beginning of a TLS connection: the verdict is the same however they are cut, comes within the limit, and agrees
-//! with what rustls reads as a server.
+//! Any bytes as the beginning of a TLS connection: the verdict is the same however they are cut,
+//! comes within the limit, and agrees with what rustls reads as a server.
 
 #![no_main]
 

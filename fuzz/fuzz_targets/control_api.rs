@@ -1,5 +1,5 @@
-//! Any requests to the control socket or the statistics address: every answer is JSON or text with a status below 500 or 503, and nothing
-//! changes for a client without the right to change things.
+//! Any requests to the control socket or the statistics address: every answer is JSON or text with
+//! a status below 500 or 503, and nothing changes for a client without the right to change things.
 
 #![no_main]
 

@@ -53,8 +53,8 @@ fn there_and_back(frame: &[u8], headers: &Headers, checksum: Checksum) {
 }
 
 /// Positions of bytes that differ after the way there and back: hops, checksums that may come back
-/// as the other zero, and the source of an error, which is replaced by the source of the quoted
-/// packet's reply.
+/// as the other zero, and the source of an error, which becomes an address of the quoted
+/// packet.
 fn changed(headers: &Headers) -> Vec<usize> {
     let Headers { l3, l4, .. } = *headers;
     let ip = |l3: usize| if headers.is_v4() { vec![l3 + 10, l3 + 11] } else { vec![] };

@@ -1,6 +1,6 @@
 //! Any calls of the table of UDP sessions of proxy mode: after each call, its lists agree with its
-//! sessions. A full table evicts sessions without an answer before streams, and no stream whose
-//! server has just sent.
+//! sessions. A full table evicts sessions without an answer before streams, and never a stream
+//! whose server has just sent.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Scripts name the programs that they lack before they build, and build the profile that they should.
+//! Scripts name the programs that they lack before they build, and build the profile that they
+//! should.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -16,7 +17,8 @@ const BASE: [&str; 14] =
 /// Stand-in for cargo: new enough, has cargo-deb, and ends each build.
 const CARGO: &str = "case $1 in --version) echo cargo 1.99.0 ;; deb) ;; *) echo \"cargo $*\"; exit 7 ;; esac";
 
-/// A `PATH` with stand-ins for the programs that a build takes, on a machine where none of them need be installed.
+/// A `PATH` with stand-ins for the programs that a build takes, on a machine where none of them
+/// need be installed.
 struct Machine(TempDir);
 
 impl Machine {
@@ -40,7 +42,8 @@ impl Machine {
         self.0.path().join(name)
     }
 
-    /// Another process writes the script: while this one had it open, a child of another test could keep it from being run.
+    /// Another process writes the script: while this one had it open, a child of another test could
+    /// keep it from being run.
     fn put(&self, name: &str, script: &str) {
         let write = r#"printf '#!/bin/sh\n%s\n' "$2" >"$1" && chmod 755 "$1""#;
         let status = Command::new("sh").args(["-c", write, "sh"]).arg(self.place(name)).arg(script).status();

@@ -26,7 +26,8 @@ static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
     folder
 });
 
-/// Where a file with this name is: `site.pem`, `site.key`, `other.pem`, `other.key`, `authority.pem`, `certificates`, `quic.key`.
+/// Where a file with this name is: `site.pem`, `site.key`, `other.pem`, `other.key`,
+/// `authority.pem`, `certificates`, `quic.key`.
 pub(crate) fn file(name: &str) -> String {
     let path: PathBuf = FOLDER.path().join(name);
     path.display().to_string()

@@ -474,7 +474,8 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[passthrough.timeouts] udp_stream", "7"),
 ];
 
-/// A value of a key that is not its default: the example in the list of keys, or that of [`OTHER_VALUES`].
+/// A value of a key that is not its default: the example in the list of keys, or that of
+/// [`OTHER_VALUES`].
 fn other_value(table: &str, key: &str) -> Option<&'static str> {
     let listed = convey_config::reference::tables().iter().find(|listed| listed.name == table);
     if let Some(key) = listed.into_iter().flat_map(TableDoc::keys).find(|listed| listed.name == key) {
@@ -605,7 +606,8 @@ fn literal(cell: &str) -> Option<String> {
     quoted.or(number).map(str::to_owned)
 }
 
-/// The keys of one line such as `c.toml:4:1: frontends.web.unknown: unknown key (allowed here: backend, mode)`.
+/// The keys of one line such as `c.toml:4:1: frontends.web.unknown: unknown key (allowed here:
+/// backend, mode)`.
 fn keys_allowed(line: &str) -> Vec<String> {
     let Some((before, allowed)) = line.split_once("(allowed here: ") else { return Vec::new() };
     let path = before.split(": ").find(|part| part.ends_with("unknown")).unwrap_or_default();

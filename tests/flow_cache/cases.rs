@@ -23,7 +23,8 @@ pub(crate) trait Cache {
     /// The balancer's end of it.
     fn writer(&self) -> Box<dyn FlowCache>;
 
-    /// A frame comes in [`HERE`]. Returns what it is sent on as; `None`: it is left to the balancer.
+    /// A frame comes in [`HERE`]. Returns what it is sent on as; `None`: it is left to the
+    /// balancer.
     fn forward(&mut self, frame: &[u8], balancer: &TestBalancer) -> Option<Vec<u8>>;
 
     /// Whether workers see the frame that was left to the balancer last.

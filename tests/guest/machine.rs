@@ -1,4 +1,5 @@
-//! A virtual machine that runs one script: `qemu` in software, without disk or network, with programs of the host.
+//! A virtual machine that runs one script: `qemu` in software, without disk or network, with
+//! programs of the host.
 
 use std::fs::{self, File};
 use std::io;
@@ -29,8 +30,8 @@ echo end >/dev/ttyS1
 /busybox reboot -f
 "#;
 
-/// The same with systemd as the first process, on a file system that services may have parts of (the kernel's first one cannot be
-/// left). The script is a service.
+/// The same with systemd as the first process, on a file system that services may have parts of
+/// (the kernel's first one cannot be left). The script is a service.
 const INIT_SYSTEMD: &str = r#"#!/busybox sh
 /busybox mkdir -p /applets /proc /new
 /busybox --install -s /applets

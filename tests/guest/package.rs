@@ -14,7 +14,8 @@ use tempfile::TempDir;
 use crate::kernel::Kernel;
 use crate::machine::{Machine, output};
 
-/// Programs of the host that the package manager and the story use, besides those that every machine has.
+/// Programs of the host that the package manager and the story use, besides those that every
+/// machine has.
 const PROGRAMS: [&str; 21] = [
     "curl",
     "deb-systemd-helper",
@@ -107,7 +108,8 @@ fn the_package_says_what_debian_expects() {
     ] {
         assert!(listed.lines().any(|line| line.ends_with(&format!(" {file}"))), "no {file} in\n{listed}");
     }
-    // Instances of units are not debhelper's affair, and the rules of one would outlive the package.
+    // Instances of units are not debhelper's affair, and the rules of one would outlive the
+    // package.
     let script = |name: &str| output(Command::new("dpkg-deb").arg("-I").arg(&deb).arg(name)).unwrap();
     let (stop, clear) = (script("prerm"), script("postrm"));
     for (script, line) in [
@@ -155,8 +157,8 @@ fn story() {
     assert!(report.ends_with("told\n"), "{report}");
 }
 
-/// A machine with the package in two versions, and nothing of it installed but the unit of a DSR server, so that its boot starts
-/// that.
+/// A machine with the package in two versions, and nothing of it installed but the unit of a DSR
+/// server, so that its boot starts that.
 fn machine() -> Result<Machine, String> {
     let mut machine = Machine::new()?;
     for program in PROGRAMS {
@@ -214,7 +216,8 @@ fn build(folder: &Path) -> Result<PathBuf, String> {
     Ok(deb)
 }
 
-/// The same package under other versions, each with another `config.toml`. Emulated, the machine takes long to unpack what is compressed.
+/// The same package under other versions, each with another `config.toml`. Emulated, the machine
+/// takes long to unpack what is compressed.
 fn versions<const N: usize>(folder: &Path, versions: [&str; N]) -> Result<[PathBuf; N], String> {
     let deb = build(folder)?;
     let unpacked = folder.join("unpacked");

@@ -42,7 +42,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 const FEW: SynLimit =
     SynLimit { network: Rate { interval: HOUR, burst: 3 }, strangers: Rate { interval: HOUR, burst: 2 } };
 
-/// A tick of the clock that limits are held against, at the least ticks that kernels have, and some of another.
+/// A tick of the clock that limits are held against, at the least ticks that kernels have, and some
+/// of another.
 const TICK: u64 = 20_000_000;
 
 /// Frontend, a client, another of its network, and one of another network.

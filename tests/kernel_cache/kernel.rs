@@ -23,7 +23,8 @@ pub(crate) struct Run {
     pub(crate) frame: Vec<u8>,
 }
 
-/// Runs a program on a frame once. Programs of tc and XDP are given it as from the loopback interface.
+/// Runs a program on a frame once. Programs of tc and XDP are given it as from the loopback
+/// interface.
 pub(crate) fn run<P: Runs>(program: &P, frame: &[u8]) -> Run {
     run_with(program, frame, None)
 }
@@ -38,7 +39,8 @@ pub(crate) fn run_super_frame<P: Runs>(program: &P, frame: &[u8], segment_size: 
 
 /// Whether a filter of packet sockets lets a frame in.
 pub(crate) fn lets_in(filter: &SocketFilter, frame: &[u8]) -> bool {
-    // Tried, a filter is given a frame without the Ethernet header; of a packet socket's it is with it.
+    // Tried, a filter is given a frame without the Ethernet header; of a packet socket's it is with
+    // it.
     let frame = [&frame[..14], frame].concat();
     match run(filter, &frame).verdict {
         0 => false,

@@ -1,5 +1,5 @@
-//! The kernel's flow cache, its programs run by the kernel on one packet after another (`BPF_PROG_TEST_RUN`), and held
-//! against the forwarding core; and once attached to interfaces.
+//! The kernel's flow cache, its programs run by the kernel on one packet after another
+//! (`BPF_PROG_TEST_RUN`), and held against the forwarding core; and once attached to interfaces.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../balancer/mod.rs"]

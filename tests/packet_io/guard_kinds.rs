@@ -77,7 +77,8 @@ impl Pair {
     }
 }
 
-/// TCP port 80 and UDP port 53 are frontends, port 8000 of the other machine is a server of both protocols.
+/// TCP port 80 and UDP port 53 are frontends, port 8000 of the other machine is a server of both
+/// protocols.
 fn selection() -> Selection {
     let all = |texts: &[&str]| texts.iter().map(|text| endpoint(text)).collect();
     let replies = Replies {
@@ -198,7 +199,7 @@ fn what_follows_a_dropped_fragment_is_not_kept_by_the_host(kind: GuardKind) {
         for of_ours in [sent_by(client, "80"), sent_by(client, "53/udp"), sent_by(server, "40000/udp")] {
             assert_eq!((pair.answers(&of_ours), kept()), (0, 0));
         }
-        // These have the protocol numbers of the packets above.
+        // Their fragment ids are the same as above.
         for of_the_host in [sent_by(client, "54/udp"), sent_by(server, "54/udp")] {
             let before = kept();
             assert_eq!((pair.answers(&of_the_host), kept() - before), (1, 2));

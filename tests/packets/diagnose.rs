@@ -50,8 +50,8 @@ fn is_seen(network: &Network, by: &[&str]) {
     let vip = network.vip().ip();
     let balancer = network.case.family.address(Role::Balancer);
     for (hop, expected) in [("1", balancer), ("2", vip)] {
-        // One run for each hop: the kernel may mark a raw socket with an ICMP error that traceroute has read already, and
-        // traceroute then waits for that error only.
+        // One run for each hop: the kernel may mark a raw socket with an ICMP error that traceroute
+        // has read already, and traceroute then waits for that error only.
         let arguments = ["-n", "-N", "1", "-q", "1", "-w", "5", "-f", hop, "-m", hop, &vip.to_string()];
         let ran = network.run(1, "traceroute", &[by, &arguments].concat());
         let seen: Vec<Option<IpAddr>> = ran.stdout.lines().skip(1).map(address).collect();

@@ -203,7 +203,8 @@ pub(crate) fn theirs(family: Family) -> std::net::IpAddr {
     addresses(family)[1].parse().unwrap()
 }
 
-/// A configuration whose server is at the end of the second link. Servers see the balancer's address on the first.
+/// A configuration whose server is at the end of the second link. Servers see the balancer's
+/// address on the first.
 pub(crate) fn through_link(case: Case) -> String {
     let family = case.family;
     let config = Config { passthrough: snat(family), ..Config::new(1) };

@@ -1,4 +1,5 @@
-//! Connections in DSR mode that outlast the process: killed, stopped, or followed by another balancer.
+//! Connections in DSR mode that outlast the process: killed, stopped, or followed by another
+//! balancer.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};

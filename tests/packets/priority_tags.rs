@@ -20,7 +20,8 @@ pub(crate) fn stories() -> Vec<Story> {
     ]
 }
 
-/// Datagrams of one client: the first few go through a worker, even where the kernel forwards the others.
+/// Datagrams of one client: the first few go through a worker, even where the kernel forwards the
+/// others.
 const DATAGRAMS: u8 = 40;
 
 fn priority_tagged_datagrams_are_forwarded_like_untagged_ones(case: Case) {

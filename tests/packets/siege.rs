@@ -1,4 +1,5 @@
-//! Forged connection attempts as fast as this machine makes them, where the kernel forwards open flows.
+//! Forged connection attempts as fast as this machine makes them, where the kernel forwards open
+//! flows.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;

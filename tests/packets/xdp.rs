@@ -1,4 +1,5 @@
-//! Open flows forwarded in the driver: by native XDP of a virtual link, whose other end is prepared for it.
+//! Open flows forwarded in the driver: by native XDP of a virtual link, whose other end is prepared
+//! for it.
 
 use aya::programs::XdpMode;
 use convey_dataplane::Sizes;

@@ -31,7 +31,7 @@ fn who_is_denied_is_reset_and_takes_no_slot_and_no_server() {
     assert_eq!((balancer.given_to("a"), balancer.stat("/frontends/web/total_connections")), (0, 0.into()));
     let mut let_in = connect_from(lab.ip(50), lab.vip()).unwrap();
     ping(&mut let_in).unwrap();
-    // Also while the frontend is full of others.
+    // Also while other clients fill the frontend.
     assert!(is_refused_with_reset_from(lab.ip(66), lab.vip()));
     ping(&mut let_in).unwrap();
 }

@@ -1,4 +1,4 @@
-//! One line for each connection and session, once it has ended.
+//! Access log: one line for each connection and session, once it has ended.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -40,7 +40,7 @@ fn setup(lab: &Loopback) -> Setup {
     Setup::new(lab).server("a", lab.server(1), "").and(&log(lab, "format = 'json'"))
 }
 
-/// So many lines, once they are there; none comes after them.
+/// Waits for so many lines, and checks that no other line follows.
 fn wait_for_lines(path: &Path, count: usize) -> Vec<Value> {
     let lines = wait_for(&format!("{count} lines"), || {
         let text = whole_lines(path);
@@ -318,7 +318,7 @@ fn a_log_that_nobody_reads_costs_lines_and_no_client() {
     let _server = TcpServer::named("a", lab.server(1));
     let fifo = lab.directory().join("fifo");
     mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-    // Opened for both, so that nobody waits for a writer.
+    // Opened for both, so that opening does not wait for a writer.
     let reader = fs::File::options().read(true).write(true).open(&fifo).unwrap();
     rustix::pipe::fcntl_setpipe_size(&reader, 4096).unwrap();
     let without = Setup::new(&lab).server("a", lab.server(1), "");

@@ -115,7 +115,7 @@ fn http_frontend_without_healthy_server_raises_alerts() {
 
 fn http_backend_without_any_server_raises_alerts() {
     let lab = Loopback::new();
-    // Nobody answers at the address of the name server.
+    // No server answers at the address of the name server.
     let setup = Setup::new(&lab).frontend(HTTP).server("app", format!("{NAME}:80"), "");
     let balancer = BalancerProcess::start(&lab, &setup.and(&TestNameServer::dns(&lab)));
     assert_eq!(balancer.stat("/backends/pool/servers"), serde_json::json!({}));

@@ -42,7 +42,7 @@ fn a_check_asks_with_the_host_and_headers_of_the_file_and_takes_the_statuses_tha
     assert!(!balancer.log().contains("s3cret"), "{}", balancer.log());
 }
 
-/// A server that answers 418 to the request of the story, and 400 to any other.
+/// A server that answers 418 to the expected request, and 400 to any other.
 fn answer_as_asked(addr: SocketAddr) {
     const ASKED: [&str; 4] =
         ["GET /up?deep=1 HTTP/1.1", "host: app.internal:81", "x-token: s3cret", "user-agent: probe"];

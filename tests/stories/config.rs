@@ -211,7 +211,7 @@ fn a_file_written_for_the_original_loads_unchanged() {
 fn a_file_written_for_the_original_runs_unchanged() {
     let lab = Loopback::new();
     let _servers = [1, 2].map(|n| TcpServer::named("old", lab.server(n)));
-    // Only the addresses differ; the original served its statistics on all of them.
+    // The original with other addresses; it served its statistics on all of them.
     let file = ORIGINAL
         .replace("0.0.0.0:3000", &lab.vip().to_string())
         .replace("127.0.0.1:8080", &lab.server(1).to_string())

@@ -31,7 +31,7 @@ fn look_at(lab: &Loopback) -> Browser {
     browser
 }
 
-/// Two servers that answer, and one that nobody runs.
+/// Two servers that answer, and one that is not running.
 fn three(lab: &Loopback) -> ([TcpServer; 2], Setup) {
     let servers = [("a", 1), ("b", 2)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
     let setup = Setup::new(lab).health("kind = \"tcp\"\ninterval = \"100ms\"");
@@ -47,7 +47,7 @@ fn is_content(browser: &mut Browser, lab: &Loopback) {
     assert_eq!(foreign, None, "asked of others");
 }
 
-/// Keeps what is seen if `CONVEY_SCREENSHOTS` names a directory.
+/// Saves a screenshot if `CONVEY_SCREENSHOTS` names a directory.
 fn picture(browser: &mut Browser, name: &str) {
     let png = browser.screenshot();
     assert!(png.starts_with(b"\x89PNG"));
@@ -56,7 +56,7 @@ fn picture(browser: &mut Browser, name: &str) {
     }
 }
 
-/// Texts whose colour is too close to what is behind them: below 4.5 to 1, as WCAG 2.2 has it for level AA.
+/// Texts with a contrast below 4.5 to 1, the minimum of WCAG 2.2 for level AA.
 const PALE: &str = "(() => {
     const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
     const light = (colour) => {
@@ -148,7 +148,7 @@ fn the_health_of_the_last_hour_and_reloads_are_told_later() {
     browser.wait_until(&format!("{strip}.querySelectorAll('.down').length >= 1"));
     browser.wait_for_text("#reload-list", "reload: ");
     browser.wait_for_text("#config-state", "1 reload.");
-    // Of one kind alone.
+    // Only events of one kind.
     browser.evaluate("document.getElementById('event-kind').value = 'reload'");
     browser.evaluate("document.getElementById('event-kind').dispatchEvent(new Event('change'))");
     browser.wait_until(
@@ -191,7 +191,7 @@ fn five_hundred_servers_are_a_few_rows_and_each_can_be_found() {
     assert_eq!(browser.text(".backend > button:last-child"), "Show more: 450 servers left");
     browser.click(".backend > button:last-child");
     browser.wait_until(&format!("{rows} === 100"));
-    // One in trouble goes first.
+    // A server in trouble comes first.
     assert_eq!(run(balancer.command().args(["server", "maint", "pool/s333"])).code, Some(0));
     browser.wait_for_text(".servers tbody tr:first-child .name", "s333");
     browser.click("#filter");
@@ -247,8 +247,8 @@ fn rates_latencies_and_the_last_hour_follow_from_what_convey_counts() {
     let mut of = |file: &str, expression: &str| {
         browser.evaluate(&format!("import('/dashboard/{file}').then((file) => {expression})"))
     };
-    // Two looks, ten seconds apart: 20 connections, of which 15 to one server, a hundred connects, and the first requests that
-    // were refused.
+    // Two samples, ten seconds apart: 20 connections, of which 15 to one server, a hundred
+    // connects, and the first refused requests.
     let history = "(() => {
         const history = new file.History();
         const status = (total, a, connects) => ({

@@ -90,7 +90,7 @@ fn a_wrong_token_changes_nothing_and_the_right_one_is_forgotten_when_asked() {
     assert!(browser.complaints().iter().all(|complaint| complaint.contains("401")));
     say_token(&mut browser, TOKEN);
     browser.wait_for_text("#access-title", "Changes allowed");
-    // It lasts as long as the tab.
+    // The token is kept as long as the tab is open.
     browser.open(&format!("http://{}/", lab.stats()));
     browser.wait_for_text("#access-title", "Changes allowed");
     browser.click("#access-title");
@@ -124,7 +124,7 @@ fn servers_are_drained_weighed_and_taken_out_and_the_last_one_after_a_second_yes
     browser.wait_for_text(".servers tbody tr:first-child .state", "drain");
     browser.wait_for_text(".servers tbody tr:first-child .state", "by token from ");
 
-    // Nobody is left beside b.
+    // Without b, no server is left.
     steer(&mut browser, b);
     browser.click("#steer [data-state=maint]");
     browser.wait_for_text("#confirm-text", "b is the last server of pool that can be chosen");

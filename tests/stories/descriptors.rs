@@ -1,4 +1,4 @@
-//! Open files: the limit, and what happens at it.
+//! Open files: the limit, and convey's behaviour at it.
 
 use std::fs;
 use std::io::Write;
@@ -39,7 +39,7 @@ fn without_descriptors_accepting_pauses_until_there_are_some_again() {
     let few = 60 + 10 * available_parallelism().unwrap().get();
     let balancer = BalancerProcess::start_with(&lab, &setup, limited(&format!("{few}:{few}")));
     let base = balancer.fds_at_rest();
-    // Every connection takes two: more than half of these find none.
+    // Each connection takes two descriptors: there are none for more than half of these.
     let mut clients = vec_of(few, || connect(lab.vip()));
     clients.iter_mut().for_each(|stream| stream.write_all(b"!").unwrap());
     balancer.wait_for_log(&format!("cannot accept on {}", lab.vip()));
@@ -65,7 +65,7 @@ fn a_reload_takes_no_descriptors_from_open_connections_and_later_ones_have_what_
     let at = |port| SocketAddr::new(lab.ip(1), port);
     let limit = 300 * workers;
     let balancer = BalancerProcess::start_with(&lab, &listening(9_001), limited(&format!("{limit}:{limit}")));
-    // About two thirds of those that there may be.
+    // About two thirds of the limit.
     let some = 60 * workers;
     let open = || -> Vec<TcpStream> {
         let client = |n: usize| connect_from(lab.ip(50 + (n % 200) as u8), at(9_000)).unwrap();
@@ -86,7 +86,8 @@ fn a_reload_takes_no_descriptors_from_open_connections_and_later_ones_have_what_
     balancer.signal(Signal::HUP);
     balancer.wait_for_log("9000-9101");
     ping(&mut connect(at(9_101))).unwrap();
-    // Now there may be fewer connections: the others wait, and statistics and the file have what they need.
+    // The limit of connections is lower now: the others wait, and statistics and the file have
+    // enough descriptors.
     let _clients = open();
     wait_for("connections to have what is left", || {
         (balancer.stat("/frontends/web/accept_backoffs").as_u64() > Some(0)).then_some(())
@@ -126,7 +127,8 @@ fn check_says_where_a_start_lacks_descriptors_and_which_limit_it_assumes() {
     assert_eq!((enough.code, enough.stderr.as_str()), (Some(0), ""));
 }
 
-/// Processor time that it uses while this thread, which does not pause, uses so much: on a busy machine both wait alike.
+/// CPU time that the balancer uses while this thread, which does not pause, uses this much: on a
+/// busy machine, both wait alike.
 fn used_beside(balancer: &BalancerProcess, spun: Duration) -> Duration {
     let used = || {
         let stat = fs::read_to_string(balancer.proc("stat")).unwrap();

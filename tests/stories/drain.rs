@@ -135,7 +135,8 @@ fn clients_that_wait_for_a_free_place_when_the_signal_comes_are_served() {
     let mut waiting: Vec<TcpStream> = (0..5).map(|_| connect(lab.vip())).collect();
     balancer.signal(Signal::TERM);
     wait_for("new connections to be refused", || is_refused(&lab).then_some(()));
-    // All write before the first is read: whichever has the place must not wait for another's turn.
+    // All clients write before the first one is read: the client with the slot must not wait for
+    // another's turn.
     waiting.iter_mut().for_each(|stream| stream.write_all(b"!").unwrap());
     drop(held);
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Files that convey may not read: keys of root, and files outside of what Landlock allows.
+//! Files that convey may not read: keys of root, and files outside of Landlock's rules.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};

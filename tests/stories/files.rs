@@ -1,4 +1,4 @@
-//! Something else stands where the configuration was.
+//! The configuration file is replaced by something else.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -76,7 +76,8 @@ fn check_and_start_refuse_what_is_no_file_and_what_is_too_long() {
 fn a_directory_that_is_swapped_by_its_link_makes_no_noise() {
     let lab = Loopback::new();
     let _servers = [("a", 1), ("b", 2)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
-    // As Kubernetes does it: the file is a link into a directory that is a link, and the old directory goes.
+    // Like a Kubernetes volume: the file is a link into a directory that is itself a link, and the
+    // old directory is removed.
     let volume = lab.directory().join("volume");
     let put = |version: &str, n| {
         fs::create_dir_all(volume.join(version)).unwrap();

@@ -28,7 +28,7 @@ fn json(balancer: &BalancerProcess, line: &str) -> Value {
     serde_json::from_str(&ran.stdout).unwrap()
 }
 
-/// Waits until so many flows are listed that these filters choose.
+/// Waits until these filters select so many flows.
 fn wait_for_flows(balancer: &BalancerProcess, line: &str, n: usize) -> Vec<Value> {
     wait_for(&format!("{n} flows ({line})"), || {
         let flows = json(balancer, line)["flows"].as_array().unwrap().clone();
@@ -106,7 +106,7 @@ fn filters_choose_groups_count_and_a_limit_says_how_many_more_there_are() {
     assert!(first.ends_with("and 4 more (--limit, or filters)\n"), "{first}");
 }
 
-/// Where a client that binds no address comes from.
+/// Source address of a client that binds none.
 fn udp_ip(lab: &Loopback) -> std::net::IpAddr {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     socket.connect(lab.vip()).unwrap();

@@ -1,4 +1,4 @@
-//! Forged questions, and whom they leave what is scarce.
+//! Forged datagrams, and the scarce resources that they leave to clients.
 
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
@@ -70,7 +70,8 @@ fn a_flood_of_forged_questions_leaves_a_client_with_many_streams_its_share() {
         client.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         is_answered(&client)
     };
-    // Each worker ends sessions of its own: a client whose worker has none tries from another port.
+    // Each worker evicts sessions of its own: a client whose worker has none tries from another
+    // port.
     let served = (0..10).filter(|_| (0..5).any(|_| is_served())).count();
     assert!(served >= 9, "{served}: {}", balancer.stat("/frontends/web"));
     assert_eq!(number("/frontends/web/drops/client_limit"), 0);
@@ -87,7 +88,8 @@ fn streams_whose_server_is_silent_give_way_to_new_clients() {
     let streams: Vec<UdpSocket> = streams.collect();
     assert!(streams.iter().all(|stream| is_answered_at_last(stream) && is_answered_at_last(stream)));
     balancer.wait_for_stat("/frontends/web/current_connections", LIMIT);
-    // Each worker ends streams of its own: a client whose worker has none tries again from another port.
+    // Each worker evicts streams of its own: a client whose worker has none tries again from
+    // another port.
     let new = wait_for("a stream to give way", || {
         let new = udp_client(lab.ip(99), lab.vip());
         is_answered(&new).then_some(new)
@@ -116,7 +118,7 @@ fn questions_at_one_frontend_keep_no_client_of_another_out_of_the_process() {
     let setup = two_frontends(&lab, "").server("a", lab.server(1), "");
     let balancer = BalancerProcess::start_with(&lab, &setup, limited("500:500"));
     let number = |pointer: &str| balancer.stat(pointer).as_u64().unwrap();
-    // So many have descriptors: the next ones push out others of their own.
+    // All descriptors are in use: the next sessions evict others of their worker.
     let mut asked = 0;
     wait_for("no descriptor to be left", || {
         forge(&lab, lab.vip(), 50);
@@ -147,7 +149,7 @@ fn silent_for_the_forged(lab: &Loopback) -> UdpServer {
     })
 }
 
-/// So many questions, each from an address of its own.
+/// Forges so many datagrams, each from its own address.
 fn forge(lab: &Loopback, at: SocketAddr, count: usize) {
     for n in (100..250).cycle().take(count) {
         UdpSocket::bind((lab.ip(n), 0)).unwrap().send_to(b"forged", at).unwrap();
@@ -163,7 +165,8 @@ fn two_frontends(lab: &Loopback, lines: &str) -> Setup {
     Setup::new(lab).frontend(&format!("protocol = \"udp\"\n{lines}")).and(&other)
 }
 
-/// Has a client be served. Each worker ends sessions of its own: a client whose worker has none tries from another port.
+/// Checks that a client is served. Each worker evicts sessions of its own: a client whose worker
+/// has none tries from another port.
 fn serve_at(from: IpAddr, to: SocketAddr) {
     wait_for("a session to give way", || {
         let client = udp_client(from, to);

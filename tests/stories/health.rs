@@ -233,7 +233,7 @@ fn connections_of_a_server_that_is_down_end_where_the_file_says_so() {
         let health = format!("{FAST}\nkind = \"tcp\"\nport = 9000");
         let setup = Setup::new(&lab).backend(lines).health(&health).server("a", server, "");
         let balancer = BalancerProcess::start(&lab, &setup);
-        // So many that each worker has some.
+        // Enough connections for all workers to have some.
         let mut open: Vec<TcpStream> = (0..8).map(|_| connect(lab.vip())).collect();
         open.iter_mut().for_each(|stream| ping(stream).unwrap());
         drop(probed);
@@ -281,7 +281,7 @@ fn a_server_whose_host_is_gone_is_left_and_one_that_only_does_not_read_is_not() 
             busy.write_all(b"!").unwrap();
             assert!(was_reset(&mut busy));
             balancer.wait_for_stat("/frontends/web/ended/server_gone", 1);
-            // It waited for longer than that.
+            // This connection was idle for longer.
             assert_eq!(balancer.stat("/frontends/deaf/current_connections"), 1);
             assert_eq!(balancer.stat("/frontends/web/current_connections"), 1, "nothing waits for an answer");
             // Lets packets pass again, so that the servers of this test see the end of their

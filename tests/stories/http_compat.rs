@@ -1,4 +1,5 @@
-//! Mode http: old clients, large and late answers, and frontends that change under open connections.
+//! Mode http: old clients, large and late responses, and frontends that change under open
+//! connections.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;

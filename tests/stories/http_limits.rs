@@ -61,7 +61,7 @@ fn a_source_that_asks_too_fast_is_told_to_slow_down_on_any_connection() {
     assert_eq!(statuses(9), 0, "it is trusted");
     let answered = balancer.stat("/frontends/web/requests/answered/rate_limit").as_u64().unwrap();
     assert_eq!(answered + server.seen().len() as u64, 24);
-    // The connection goes on, and what was sent is known after a reload.
+    // The connection stays open, and the limits keep their counts across a reload.
     let mut client = client_from(lab.ip(5), &lab);
     wait_for("a free request", || (client.get("a", "/").status == 200).then_some(()));
     balancer.save(&one(&lab, &limits(2)));
@@ -123,7 +123,7 @@ fn who_uploads_too_much_is_told_so_in_the_midst_of_it() {
     let (path, url) = (file(&lab, &"x".repeat(12 << 20)), format!("http://{}/", lab.vip()));
     for version in ["--http1.1", "--http2-prior-knowledge"] {
         for framing in ["X: 1", "Expect:", "Transfer-Encoding: chunked", "Content-Length:"] {
-            // Without either field it is no body in HTTP/1.1.
+            // In HTTP/1.1, a request with neither field has no body.
             if (version, framing) == ("--http1.1", "Content-Length:") {
                 continue;
             }

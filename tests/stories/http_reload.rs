@@ -61,7 +61,7 @@ fn a_thousand_reloads_under_load_fail_no_request_and_streams_end_as_they_began()
         let field = format!("\r\nX-Configuration: {n}.\r\n");
         wait_for("the reload", || client.get("a", "/").head.contains(&field).then_some(()));
     }
-    // Where the streams go, nothing has led for a thousand reloads.
+    // For a thousand reloads, no route has led to the server of the streams.
     assert!(client.get("a", "/stream").body.contains(" GET /stream 0"));
     is_over.store(true, Ordering::Relaxed);
     let mut rest = [0; 8];
@@ -75,7 +75,7 @@ fn a_thousand_reloads_under_load_fail_no_request_and_streams_end_as_they_began()
     assert!(!balancer.log().contains("not reloaded"));
 }
 
-/// Longer than a test usually waits.
+/// Waits longer than a test usually does.
 fn wait_for_long(is_over: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) {
         thread::sleep(std::time::Duration::from_millis(20));

@@ -133,7 +133,7 @@ fn a_burst_on_a_full_frontend_waits_in_the_kernel() {
     let balancer = BalancerProcess::start(&lab, &setup);
     let base = balancer.fds_at_rest().sockets;
     let burst = vec_of(200, || connect(lab.vip()));
-    // One is served, with a socket on either side; each worker may hold one more.
+    // One client is served, with a socket on either side; each worker may hold one more.
     let workers = available_parallelism().unwrap().get();
     let held = balancer.fds().sockets - base;
     assert!(held <= 2 + workers, "{held} sockets for one connection");

@@ -1,4 +1,4 @@
-//! A log that nobody reads.
+//! A log without a reader.
 
 use std::fs;
 use std::io::{BufRead, BufReader, PipeReader, Write, pipe};
@@ -135,7 +135,8 @@ fn setup(lab: &Loopback) -> Setup {
     Setup::new(lab).server("a", lab.server(1), "")
 }
 
-/// Has more logged than fits anywhere. Returns how many lines were dropped when some were.
+/// Causes more log lines than all buffers hold. Returns the number of dropped lines once there are
+/// some.
 fn fill(lab: &Loopback, balancer: &Process) -> u64 {
     let wrong = format!("{} = 1\n", "a".repeat(100_000));
     fs::write(lab.directory().join("config.toml"), wrong).unwrap();
@@ -145,7 +146,7 @@ fn fill(lab: &Loopback, balancer: &Process) -> u64 {
     })
 }
 
-/// How many lines of the log were dropped so far.
+/// Number of dropped log lines so far.
 fn dropped(lab: &Loopback) -> Option<u64> {
     let metrics = ask(lab.stats(), "/metrics").ok()?.1;
     metrics.lines().find_map(|line| line.strip_prefix("convey_log_lines_dropped_total "))?.parse().ok()

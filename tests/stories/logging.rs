@@ -110,7 +110,7 @@ fn a_wrong_level_is_an_error_with_a_suggestion() {
 
 fn a_typo_in_rust_log_is_told_and_silences_nothing() {
     let lab = Loopback::new();
-    // Nothing but the environment of the process: the harness takes the variable away.
+    // Only the environment of the process: the harness removes the variable.
     let mut command = std::process::Command::new("env");
     command.arg("RUST_LOG=eror").arg(binary().get_program()).args(["--config", "config.toml"]);
     fs::write(lab.directory().join("config.toml"), setup(&lab).to_string()).unwrap();

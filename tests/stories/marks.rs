@@ -13,7 +13,7 @@ stories!("marks":
     datagrams_over_ipv6_keep_their_marks_both_ways [Need::Ipv6],
 );
 
-/// None, "may be marked", "was marked".
+/// Not capable, ECN-capable, congestion experienced.
 const MARKS: [u8; 3] = [0, 2, 3];
 
 fn datagrams_keep_their_marks_both_ways() {
@@ -73,7 +73,7 @@ impl Marking {
         self.0.send_to(b"marked", to).unwrap();
     }
 
-    /// Whose datagram it is that comes next, and its mark.
+    /// Returns the source of the next datagram, and its mark.
     fn receive(&self) -> (SocketAddr, u8) {
         let (mut bytes, mut control) = ([0; 64], nix::cmsg_space!(i32));
         let mut parts = [IoSliceMut::new(&mut bytes)];

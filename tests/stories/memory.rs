@@ -1,4 +1,4 @@
-//! Memory of connections, and memory that goes back to the kernel.
+//! Memory of connections, and memory that is returned to the kernel.
 
 use std::net::TcpStream;
 

@@ -1,4 +1,4 @@
-//! Servers that are known by name, and a name server whose answers change.
+//! Servers with host names, and a name server whose answers change.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -199,7 +199,7 @@ fn hundreds_of_names_at_a_silent_name_server_take_a_few_descriptors() {
     let _silent = UdpSocket::bind(TestNameServer::addr(&lab)).unwrap();
     let named = |setup: Setup, n| setup.server(&format!("s{n}"), format!("s{n}.convey.test:8000"), "");
     let setup = (0..400).fold(Setup::new(&lab), named).and(&TestNameServer::dns(&lab));
-    // How many are looked up at once follows from the limit: here it is the same everywhere.
+    // The number of concurrent lookups follows from the limit, which is the same everywhere here.
     let mut command = Command::new(tool("prlimit").unwrap());
     command.arg("--nofile=1024:1024").arg(binary().get_program());
     let balancer = BalancerProcess::start_with(&lab, &setup, command);

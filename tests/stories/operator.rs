@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use convey_testkit::{BalancerProcess, Loopback, Ran, ask, run};
 
-/// Runs a command that speaks to this convey.
+/// Runs a command for this convey.
 pub(crate) fn tell(balancer: &BalancerProcess, line: &str) -> Ran {
     run(balancer.command().args(line.split(' ')))
 }
@@ -22,7 +22,7 @@ pub(crate) fn who_answers(lab: &Loopback) -> BTreeSet<String> {
     (0..20).map(|_| ask(lab.vip(), "/").unwrap().1).collect()
 }
 
-/// These names.
+/// A set of names.
 pub(crate) fn set(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }

@@ -148,7 +148,7 @@ fn what_cannot_be_is_refused_with_its_place() {
         "{taken}"
     );
 
-    // More sockets than half the descriptors that there are: the program does not start.
+    // With more sockets than half of the descriptors, the program does not start.
     let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     fs::write(lab.directory().join("config.toml"), with(&range, "10.0.0.1", unchecked)).unwrap();
     let few = limit.min(1_024);

@@ -42,7 +42,7 @@ fn a_process_keeps_what_it_needs_and_no_more() {
     assert_eq!((status(&balancer, "NoNewPrivs").as_str(), status(&balancer, "Seccomp").as_str()), ("1", "2"));
     let log = balancer.wait_for_log("privileges: ");
     assert!(log.contains("no new privileges, Landlock, seccomp"), "{log}");
-    // Its thread for the log may write where the log is, and nowhere else.
+    // The log thread may write in the log's folder, and nowhere else.
     let elsewhere = Loopback::new();
     balancer.save(
         &setup.clone().and(&format!("[log]\noutput = \"{}\"\n", elsewhere.directory().join("log").display())),

@@ -1,4 +1,4 @@
-//! Which server a connection goes to.
+//! Choice of a server for a connection.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -31,7 +31,7 @@ fn requests_are_spread_over_three_nginx_exactly_by_weight() {
         .server("b", lab.server(2), "weight = 2")
         .server("c", lab.server(3), "weight = 1");
     let balancer = BalancerProcess::start(&lab, &setup);
-    // With "close" curl opens a connection for each of them.
+    // With "close", curl opens a connection for each request.
     let url = format!("http://{}/?[1-600]", lab.vip());
     let curl =
         run(Command::new(tool("curl").unwrap()).args(["-sS", "--fail", "-H", "Connection: close", &url]));
@@ -121,7 +121,7 @@ fn a_client_meets_one_server_on_two_ports_if_servers_are_told_by_address_or_name
 
 fn least_connections_prefers_the_server_that_became_idle() {
     let lab = Loopback::new();
-    // Each server greets with its name, then keeps the connection.
+    // Each server sends its name, then keeps the connection open.
     let _servers = [("a", 1), ("b", 2)].map(|(name, n)| greeting(name, &lab, n));
     let setup = Setup::new(&lab)
         .backend("algorithm = \"least_connections\"")

@@ -66,7 +66,7 @@ fn a_client_behind_a_proxy_is_chosen_for_limited_and_shown_by_its_own_address() 
     }
     let balancer = BalancerProcess::start(&lab, &setup);
     let mut held = Vec::new();
-    // As many clients as leave no server without any.
+    // Enough clients for each server to get some.
     for client in 1..=60 {
         for port in [1000, 2000] {
             // Bytes after the header in its segment are not lost, and the header is passed on
@@ -77,7 +77,8 @@ fn a_client_behind_a_proxy_is_chosen_for_limited_and_shown_by_its_own_address() 
             held.push(stream);
         }
     }
-    // All came from one address: by that, one server would have all of them, and the limit would have been two.
+    // All came from one address: if convey hashed that, one server would have all of them, and the
+    // limit would have been two.
     let given = ["a", "b", "c", "d"].map(|name| balancer.given_to(name));
     assert!(given.iter().all(|given| *given > 0 && *given % 2 == 0), "each client's go together: {given:?}");
     assert!(was_reset(&mut open(&lab, line(7, 3000).as_bytes())));
@@ -148,7 +149,7 @@ fn a_reload_switches_headers_on_and_off_and_open_connections_stay_as_they_are() 
     let mut sends = connect_from(lab.ip(99), lab.vip()).unwrap();
     let (client, vip) = (sends.local_addr().unwrap(), lab.vip());
     let header = format!("PROXY TCP4 {} {} {} {}\r\n", client.ip(), vip.ip(), client.port(), vip.port());
-    // It comes before the client has sent a byte.
+    // The header arrives before the client has sent a byte.
     assert_eq!(read(&mut sends, header.len()), header);
 
     balancer.save(&setup(&trusting(&lab, ""), "send_proxy = \"v1\""));
@@ -194,7 +195,7 @@ fn clients_that_wait_for_a_full_server_reach_it_behind_their_header() {
 pub(crate) fn datagram(client: SocketAddr, asked: SocketAddr, text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let addresses = Addresses { source: client, destination: asked, transport: Protocol::Udp };
-    // With a field of its own: a unique id.
+    // With an additional field: a unique id.
     write(ProxyVersion::V2, Some(addresses), &[5, 0, 2, b'i', b'd'], &mut bytes);
     bytes.extend_from_slice(text.as_bytes());
     bytes
@@ -214,7 +215,7 @@ fn each_datagram_to_a_server_has_a_header_over_ipv4_and_ipv6() {
         let client = UdpSocket::bind((vip.ip(), 0)).unwrap();
         client.connect(vip).unwrap();
         client.set_read_timeout(Some(PATIENCE)).unwrap();
-        // More than one goes on with one call.
+        // Several datagrams are forwarded by one system call.
         let sent: Vec<String> = (0..5).map(|n| format!("datagram {n}")).collect();
         sent.iter().for_each(|text| _ = client.send(text.as_bytes()).unwrap());
         let mut buffer = [0; 999];

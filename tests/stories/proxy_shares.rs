@@ -1,4 +1,5 @@
-//! PROXY headers and shares: whose connection it is before its header has come, and afterwards.
+//! PROXY headers and shares: the client that a connection counts for, before its header has arrived
+//! and afterwards.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -19,10 +20,10 @@ stories!("proxy_shares":
 /// A proxy's host.
 const PROXY: u8 = 50;
 
-/// Another one's.
+/// Another proxy.
 const OTHER: u8 = 51;
 
-/// Of 36 slots one client gets 33, where no connection waits for its header.
+/// One client gets 33 of 36 slots, while no connection waits for its header.
 const SLOTS: u32 = 36;
 
 fn trusting(lab: &Loopback, more: &str) -> Setup {
@@ -42,7 +43,7 @@ fn open(lab: &Loopback, proxy: u8, client: u8) -> TcpStream {
     stream
 }
 
-/// So many connections of client 1, each of which is served.
+/// Opens so many connections of client 1, all of which are served.
 fn serve(lab: &Loopback, n: usize) -> Vec<TcpStream> {
     let served = || {
         let mut stream = open(lab, PROXY, 1);
@@ -56,7 +57,7 @@ fn a_proxy_that_sends_no_headers_leaves_connections_for_everybody_else() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let balancer = BalancerProcess::start_with(&lab, &trusting(&lab, ""), limited("1000:1000"));
-    // More than there may be.
+    // More than the limit.
     let silent: Vec<TcpStream> =
         (0..500).filter_map(|_| connect_from(lab.ip(PROXY), lab.vip()).ok()).collect();
     let mut others: Vec<TcpStream> = (1..=20).map(|client| open(&lab, OTHER, client)).collect();
@@ -73,13 +74,13 @@ fn a_slot_that_is_given_back_after_a_header_serves_one_that_waits_and_nobody_is_
     let setup = trusting(&lab, &format!("max_connections = {SLOTS}")).timeouts("connect = 3600");
     let balancer = BalancerProcess::start(&lab, &setup);
     let served = serve(&lab, 32);
-    // It has a slot, so that another is beyond the client's share.
+    // The connection has a slot, so that another one is beyond the client's share.
     let mut silent = connect_from(lab.ip(PROXY), lab.vip()).unwrap();
     balancer.wait_for_stat("/frontends/web/current_connections", 33);
     let mut waiting = open(&lab, PROXY, 1);
     balancer.wait_for_log("client 198.51.100.1 has its share of connections, more wait");
     assert!(nothing_comes(&mut waiting));
-    // With this header, the slot is one of the same client.
+    // With this header, the slot counts for the same client.
     silent.write_all(format!("{}!", header(1)).as_bytes()).unwrap();
     waiting.read_exact(&mut [0]).unwrap();
     assert!(nothing_comes(&mut silent));

@@ -1,4 +1,5 @@
-//! A terminal for commands that have a screen: `script` makes it, keys are pressed, and what it shows is read.
+//! A terminal for commands with a screen: `script` makes it, the test presses keys, and reads the
+//! screen.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -28,14 +29,15 @@ pub(crate) struct PseudoTerminal {
 /// Outcome of a command.
 pub(crate) struct Ended {
     pub(crate) code: String,
-    /// All that it has sent to its terminal.
+    /// All output to the terminal so far.
     pub(crate) output: String,
     /// The modes of the terminal before and after it.
     pub(crate) modes: (String, String),
 }
 
 impl PseudoTerminal {
-    /// Runs `convey LINE` in a terminal of 80 by 24. `name` is of this one in the story.
+    /// Runs `convey LINE` in a terminal of 80 by 24. `name` distinguishes the terminal within the
+    /// test.
     pub(crate) fn start(
         lab: &Loopback,
         balancer: &BalancerProcess,
@@ -69,7 +71,7 @@ impl PseudoTerminal {
         shown(&self.output())
     }
 
-    /// Waits until it shows what `look` looks for.
+    /// Waits until `look` finds something on the screen.
     pub(crate) fn wait_for<T>(&self, what: &str, look: impl Fn(&[String]) -> Option<T>) -> T {
         let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             wait_for(what, || look(&self.screen()))

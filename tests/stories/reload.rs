@@ -99,7 +99,7 @@ fn a_frontend_whose_port_is_busy_refuses_the_whole_file() {
     assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
 
     drop(busy);
-    // A process that another story starts has the listener, too, until it executes its program.
+    // A process that another test starts has the listener, too, until it executes its program.
     wait_for("the file to be taken", || {
         balancer.signal(Signal::HUP);
         (runs(&balancer)["a"] == 9).then_some(())
@@ -263,7 +263,7 @@ fn signals_while_the_configuration_is_read_end_nothing() {
     command.args(["--config", &format!("etcd://{}/lab", lab.server(9)), "--state-dir"]);
     let mut convey = Process::spawn(command.arg(lab.directory().join("state")));
     let _held = wait_for("convey to read", || silent.accept().ok());
-    // Pending signals are delivered by their number: the last one comes last.
+    // Pending signals are delivered in the order of their numbers, so the last one comes last.
     for signal in [Signal::HUP, Signal::USR1, Signal::USR2, Signal::TERM] {
         convey.signal(signal);
     }

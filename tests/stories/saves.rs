@@ -148,7 +148,7 @@ fn file_of_a_lower_layer_is_polled() {
     for folder in ["lower", "merged"] {
         fs::create_dir(lab.directory().join(folder)).unwrap();
     }
-    // Two lower layers make a file system that nobody can write to.
+    // An overlay of two lower layers is a read-only file system.
     let mount = "mkdir empty && mount -t overlay overlay -o lowerdir=lower:empty merged";
     fs::write(lab.directory().join("lower/convey.toml"), with(1)).unwrap();
     let mut command = after_mount(mount);

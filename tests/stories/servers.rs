@@ -1,4 +1,5 @@
-//! An operator adds and removes servers of a convey that runs, has it log more, and makes mistakes at its control socket.
+//! An operator adds and removes servers of a running convey, changes its log level, and makes
+//! mistakes at its control socket.
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
@@ -75,7 +76,7 @@ fn a_server_that_was_removed_finishes_its_connections_and_comes_back_with_a_rese
     assert_eq!(told(&balancer, "server remove pool/a"), "server pool/a: removed\n");
     assert_eq!(balancer.stats().pointer("/backends/pool/servers/a"), None);
     ping(&mut connect(lab.vip())).unwrap();
-    // As where a reload takes a server away.
+    // As after a reload without the server.
     ping(&mut held).unwrap();
     let again = tell(&balancer, "server remove pool/a");
     assert!(
@@ -91,7 +92,7 @@ fn a_server_that_was_removed_finishes_its_connections_and_comes_back_with_a_rese
 fn last_server_with_an_address_cannot_be_removed() {
     let lab = Loopback::new();
     let _server = TcpServer::named("a", lab.server(1));
-    // Nobody answers at the name server.
+    // The name server does not answer.
     let setup = Setup::new(&lab).server("a", lab.server(1), "").and(&TestNameServer::dns(&lab));
     let balancer = BalancerProcess::start(&lab, &setup);
     told(&balancer, "server add pool/b unknown.convey.test:80");
@@ -129,7 +130,7 @@ fn the_file_goes_before_a_server_of_its_name_that_was_added() {
     balancer.wait_for_stat("/overlays/0/superseded", true);
     let screen = told(&balancer, "status");
     assert!(screen.contains("; superseded: the file goes before it"), "{screen}");
-    // It holds again once the file has no such server.
+    // The override applies again once the file has no such server.
     balancer.save(&setup);
     wait_for("c to serve", || who_answers(&lab).contains("c").then_some(()));
     assert_eq!(balancer.stats().pointer("/overlays/0/superseded"), None);
@@ -142,7 +143,7 @@ fn a_file_that_an_added_server_does_not_go_together_with_is_in_force_without_it(
     let place = lab.second_vip();
     told(&balancer, &format!("server add pool/c {} --backup", lab.server(3)));
     told(&balancer, &format!("server add pool/d {place} --backup"));
-    // By now d would be a frontend whose backend it is in.
+    // With this file, server d would have the address of a frontend whose backend has d.
     balancer.save(
         &setup.clone().and(&format!("[frontends.two]\nlisten_addr = \"{place}\"\nbackend = \"pool\"\n")),
     );

@@ -37,7 +37,7 @@ fn it_hears_of_the_start_of_reloads_and_of_the_stop() {
     let setup = Setup::new(&lab).health("interval = 0.1").server("a", lab.server(1), "");
     let mut balancer = manager.start(&lab, &setup, None);
     manager.hears("READY=1\n");
-    // It is no promise: clients are served.
+    // The notification is accurate: clients are served.
     let mut client = connect(lab.vip());
     ping(&mut client).unwrap();
 
@@ -68,7 +68,7 @@ fn it_hears_signs_of_life_while_convey_lives() {
     }
     balancer.signal(Signal::STOP);
     wait_for("silence of a process that is stopped", || {
-        // Longer than the limit after which systemd takes it for hung.
+        // Longer than the limit after which systemd considers it hung.
         manager.0.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         manager.hear().is_none().then_some(())
     });
@@ -189,15 +189,15 @@ fn what_it_must_know_waits_for_room_in_its_queue() {
     manager.fill_queue();
     balancer.signal(Signal::TERM);
     balancer.wait_for_log("stopping: ");
-    // Only now it reads.
+    // The manager reads only now.
     manager.hears("STOPPING=1\nSTATUS=stopping: ");
     assert_eq!(balancer.wait(), 0);
 }
 
-/// Connects and pings again and again; returns what went wrong.
+/// Connects and pings again and again. Returns the failures.
 fn ping_until(stop: &AtomicBool, addr: std::net::SocketAddr, asked: &AtomicU64) -> Vec<String> {
     let mut failed = Vec::new();
-    // If the story fails, nobody stops it.
+    // If the test fails, this loop ends by itself.
     while !stop.load(Ordering::Relaxed) && failed.is_empty() && asked.load(Ordering::Relaxed) < 200_000 {
         let ping_once = || {
             let mut client = TcpStream::connect(addr)?;
@@ -218,7 +218,7 @@ impl Manager {
         Manager(UnixDatagram::bind(lab.directory().join("notify")).unwrap())
     }
 
-    /// Starts convey, which it takes for hung after so many microseconds of silence.
+    /// Starts convey, which the manager considers hung after so many microseconds of silence.
     fn start(&self, lab: &Loopback, setup: &Setup, watchdog: Option<&str>) -> BalancerProcess {
         let mut command = binary();
         command.env("NOTIFY_SOCKET", lab.directory().join("notify"));
@@ -228,8 +228,8 @@ impl Manager {
         BalancerProcess::start_with(lab, setup, command)
     }
 
-    /// A command that starts convey as systemd does, with these variables and this socket, on one core: with one listening socket for
-    /// each address.
+    /// A command that starts convey like systemd, with these variables and this socket, on one
+    /// core, so that there is one listening socket for each address.
     fn unit(&self, lab: &Loopback, variables: &str, socket: Option<OwnedFd>) -> Command {
         let script = format!("LISTEN_PID=$$ {variables} exec taskset -c 0 \"$@\" 3<&0 </dev/null");
         let mut command = Command::new("sh");
@@ -242,7 +242,7 @@ impl Manager {
         command
     }
 
-    /// Has it take no more until it reads.
+    /// Fills the manager's queue, which accepts no more messages until it reads.
     fn fill_queue(&self) {
         wait_for("its queue to be full", || {
             let filler = UnixDatagram::unbound().unwrap();
@@ -284,7 +284,7 @@ impl Manager {
         }
     }
 
-    /// The next message, if it comes in time.
+    /// Returns the next message, if it arrives in time.
     fn hear(&self) -> Option<String> {
         let mut buffer = [0; 4096];
         let length = self.0.recv(&mut buffer).ok()?;

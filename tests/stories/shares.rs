@@ -27,7 +27,7 @@ fn one_client_with_all_connections_it_can_get_leaves_some_for_others() {
     let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
     let balancer = BalancerProcess::start_with(&lab, &setup, limited("1000:1000"));
-    // More than there may be, each with half a request.
+    // More than the limit, each with half a request.
     let greedy: Vec<TcpStream> = (0..500).filter_map(|_| half_a_request(lab.ip(99), lab.vip())).collect();
     let mut others: Vec<TcpStream> =
         (100..120).map(|n| connect_from(lab.ip(n), lab.vip()).unwrap()).collect();
@@ -77,7 +77,7 @@ fn a_limit_for_each_client_resets_its_excess_and_nobody_elses() {
     held.iter_mut().for_each(|client| ping(client).unwrap());
 }
 
-/// Of 36 slots one client gets 33.
+/// One client gets 33 of 36 slots.
 const SLOTS: u32 = 36;
 
 const SHARE: usize = 33;

@@ -1,4 +1,4 @@
-//! Clients and servers that are slow, silent or rude are nobody else's problem.
+//! Slow, silent or rude clients and servers do not affect others.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
@@ -36,8 +36,8 @@ fn clients_that_do_not_read_stall_nobody() {
 }
 
 fn what_clients_do_not_read_waits_at_the_servers() {
-    // As on a network: on loopback a segment has 64 KiB, and some of them are all that fits.
-    // With a receive buffer that may become this wide, 8 directions in each worker have more than the others.
+    // Like on a network: on loopback a segment has 64 KiB, and only a few fit. With a receive
+    // buffer of this maximum, 8 directions in each worker have more than the others.
     let set_up = "ip link set lo mtu 1500\necho 4096 131072 33554432 > /proc/sys/net/ipv4/tcp_rmem";
     in_namespace("slow::what_clients_do_not_read_waits_at_the_servers", set_up, || {
         const CLIENTS: usize = 24;
@@ -48,7 +48,7 @@ fn what_clients_do_not_read_waits_at_the_servers() {
         let _never: Vec<TcpStream> = (0..CLIENTS).map(|_| download(&lab)).collect();
         let held = at_rest(&lab);
         assert!(held.len() >= CLIENTS && held.iter().all(|held| *held <= 256 * 1024), "{held:?}");
-        // A few of those that flow have wider windows.
+        // A few of the flowing connections have wider windows.
         let mut stopped: Vec<TcpStream> = (0..CLIENTS).map(|_| download(&lab)).collect();
         thread::scope(|scope| {
             stopped.iter_mut().for_each(|client| {
@@ -71,7 +71,7 @@ fn drain(client: &mut TcpStream, bytes: usize) {
     }
 }
 
-/// Bytes that wait in each connection to a server, for convey to read them, once that no longer changes.
+/// Unread bytes in each connection to a server, once their number is stable.
 fn at_rest(lab: &Loopback) -> Vec<u64> {
     let mut before = (received(lab), clock());
     wait_for("all that can move to have moved", || {
@@ -145,7 +145,7 @@ fn a_hundred_clients_that_reset_a_stuck_upload_leak_nothing() {
     for _ in 0..100 {
         let mut stream = connect(lab.vip());
         stream.set_write_timeout(Some(Duration::from_millis(2))).unwrap();
-        // Nobody reads: everything on the way fills up.
+        // The other side reads nothing, so all buffers fill up.
         let stuck = send(&mut stream, 1024 * MIB).unwrap_err();
         assert_eq!(stuck.kind(), ErrorKind::WouldBlock);
         reset(stream);
@@ -177,7 +177,7 @@ fn all_are_served(lab: &Loopback, server: SocketAddr, answer: &str) {
     assert!(half < 20 * control, "half of them took {half:?} and longer, {control:?} without convey");
 }
 
-/// No connection and no socket is left, and no more pipes than are kept for the next ones.
+/// Checks that no connection and no socket is left, and only the pipes that are kept for reuse.
 fn nothing_is_left(balancer: &BalancerProcess, base: Fds) {
     const KEPT: usize = 64;
     balancer.wait_for_stat("/current_connections", 0);

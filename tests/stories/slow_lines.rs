@@ -139,7 +139,7 @@ fn endless_server(lab: &Loopback) -> TcpServer {
 }
 
 fn slow_line_keeps_its_servers_while_it_moves() {
-    // Room in the send buffer comes in steps of 40 kB: at this rate in four seconds.
+    // Room in the send buffer comes in steps of 40 kB: at this rate, every four seconds.
     let set_up = "ip link set lo mtu 1500\necho 4096 131072 131072 > /proc/sys/net/ipv4/tcp_wmem";
     in_namespace("slow_lines::slow_line_keeps_its_servers_while_it_moves", set_up, || {
         let lab = Loopback::new();

@@ -106,7 +106,7 @@ fn a_client_that_sends_nothing_in_time_is_reset_and_no_server_waits_for_it() {
     balancer.wait_for_stat("/backends/pool/servers/a/total_connections", 1);
     assert!(was_reset(&mut silent));
     balancer.wait_for_stat("/frontends/web/ended/first_byte_timeout", 1);
-    // From then on its time is that of everybody.
+    // From now on, the connection has the usual timeouts.
     let mut byte = [0];
     in_time.read_exact(&mut byte).unwrap();
     in_time.set_read_timeout(Some(Duration::from_millis(2500))).unwrap();

@@ -154,7 +154,7 @@ fn health_is_shown_with_its_reason_and_since_when() {
     );
     assert_eq!((&b["up"], &b["health"]["up"], &b["eligible"]), (&false.into(), &false.into(), &false.into()));
     let started = balancer.stat("/started");
-    // Both are written alike, so the order of the texts is that of the times.
+    // Both have the same format, so the order of the texts is the order of the times.
     assert!(b["health"]["since"].as_str() >= started.as_str(), "{b:#}, started {started}");
     assert_eq!(balancer.page("/healthz"), (200, "ok\n".to_owned()));
 }
@@ -271,8 +271,8 @@ fn a_page_that_takes_long_holds_no_other_up() {
     assert!(overtaken >= 3, "{overtaken} of 5 times");
 }
 
-/// Half of the answers come within 100 ms; on a machine that is slow with one scraper already, within twenty times what they
-/// take then.
+/// The median of the responses is at most 100 ms; on a machine that is slow with a single scraper,
+/// it is at most twenty times the median then.
 fn sixty_who_scrape_make_health_wait_little_longer_than_one() {
     let lab = Loopback::new();
     let balancer = BalancerProcess::start(&lab, &four_thousand_servers(&lab));
@@ -298,7 +298,7 @@ fn median_of_health(lab: &Loopback, scrapers: usize) -> Duration {
         }
         // Each of them has got a response.
         wait_for("pages", || (scraped.load(Ordering::Relaxed) >= scrapers).then_some(()));
-        // With sixty others on 64 connections one may be shut out, or wait for a second.
+        // With sixty others on 64 connections, a request may be refused, or wait for a second.
         let mut asked = 0;
         while took.len() < 51 {
             let begin = clock();

@@ -174,7 +174,7 @@ fn what_has_happened_is_told_later() {
     let at =
         |text: &str| lines.iter().position(|line| line.contains(text)).unwrap_or_else(|| panic!("{events}"));
     let said = at("server pool/a: maint, as ");
-    // By name, or by number where that has none.
+    // Name of the user, or the user id if there is no name.
     let who = lines[said].rsplit_once(" maint, as ").unwrap().1.strip_suffix(" has said").unwrap();
     assert!(said < at(&format!("server pool/a: {who} has taken back the state maint")), "{events}");
     told(&balancer, "server remove pool/a");

@@ -1,5 +1,5 @@
-//! Upgrades where whoever has started convey takes the end of its first process for that of convey: a shell, runit, supervisord,
-//! the init of a container.
+//! Upgrades under a supervisor that mistakes the end of convey's first process for the end of
+//! convey: a shell, runit, supervisord, the init of a container.
 
 use std::net::TcpStream;
 use std::process::Command;
@@ -39,7 +39,8 @@ fn the_first_process_stays_passes_signals_on_and_ends_as_the_last_one() {
 fn the_first_process_ends_when_its_successor_crashes() {
     let lab = Loopback::new();
     let (_echo, mut first) = begun(&lab);
-    // It does not wait for its own connections then: nobody else is served.
+    // The first process does not wait for its own connections then: no process serves new
+    // clients.
     let _held = begin(&lab);
     first.signal(Signal::USR2);
     let second = upgraded(&first, 0);
@@ -70,7 +71,7 @@ fn begin(lab: &Loopback) -> TcpStream {
     stream
 }
 
-/// A server, and a convey that nobody but this process looks after.
+/// A server, and a convey whose only supervisor is this process.
 fn begun(lab: &Loopback) -> (TcpServer, BalancerProcess) {
     let echo = TcpServer::echo(lab.server(1));
     (echo, BalancerProcess::start(lab, &Setup::new(lab).server("a", lab.server(1), "")))

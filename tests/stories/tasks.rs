@@ -1,4 +1,5 @@
-//! Tasks (threads): a process that can make no more goes on, and a start without them fails with words.
+//! Tasks (threads): a process that can start no more goes on, and a start without them fails with
+//! an error message.
 
 use std::fs;
 
@@ -13,7 +14,7 @@ stories!("tasks":
 
 const SETPRIV: Need = Need::Tool("setpriv", "util-linux");
 
-/// A user that nobody is: its tasks are those of the test alone.
+/// An otherwise unused user, so that only the test's tasks count.
 const USER: &str = "41041";
 
 fn not_root() -> Option<String> {

@@ -77,7 +77,7 @@ fn the_rate_of_a_server_is_seen_while_clients_ask_and_keys_sort_filter_and_quit(
         // The arrow to the left.
         top.press("\x1b[D");
         top.wait_for_text("sort: NAME  r reversed");
-        // Ctrl-Z; here nobody can stop it, so it goes on at once.
+        // Ctrl-Z. No shell can stop the command here, so it continues at once.
         top.press("\x1a");
         top.wait_for_screens(2);
         top.press("/DRAIN\r");

@@ -1,4 +1,4 @@
-//! An operator watches what becomes of clients.
+//! An operator traces clients.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -25,7 +25,7 @@ stories!("trace":
     an_upgrade_and_a_stop_end_a_trace_with_a_line,
 );
 
-/// A `convey trace` that runs, and what it has printed.
+/// A running `convey trace`, and its output.
 pub(crate) struct Watcher {
     process: Process,
     file: PathBuf,
@@ -118,7 +118,7 @@ fn who_is_refused_is_shown_with_the_reason_and_filters_leave_out_the_rest() {
     let all = Watcher::start(&balancer, &format!("--client {}/32", lab.ip(50)));
     let server = Watcher::start(&balancer, "--server pool/a");
     ping(&mut connect_from(lab.ip(50), lab.vip()).unwrap()).unwrap();
-    // It is reset, perhaps before the call returns.
+    // The connection is reset, perhaps before the call returns.
     let _ = connect_from(lab.ip(66), lab.vip()).and_then(|mut denied| denied.read(&mut [0; 8]));
     let line = drops.wait_for(&[&lab.ip(66).to_string(), "refused: access_denied"]);
     assert!(line.contains(" web "), "{line}");

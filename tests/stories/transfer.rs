@@ -59,7 +59,7 @@ fn a_big_file_from_nginx_arrives_whole_through_curl() {
 fn a_client_that_has_said_everything_still_reads_everything() {
     let (lab, balancer, _server) = in_front_of(|addr| {
         TcpServer::start(addr, |mut stream| {
-            // Only the end of the question starts the answer.
+            // The answer starts only after the end of the question.
             assert_eq!(check_to_end(&mut stream), MIB);
             send(&mut stream, 8 * MIB)
         })

@@ -1,4 +1,4 @@
-//! Mode http: the client of a request that comes through trusted proxies.
+//! Mode http: client of a request that comes through trusted proxies.
 
 use std::io::Write;
 
@@ -42,7 +42,7 @@ fn client_behind_trusted_proxies_is_the_client_for_access_limits_hash_and_log() 
     let balancer = BalancerProcess::start(&lab, &setup);
     let mut proxy = Client(connect_from(lab.ip(PROXY), lab.vip()).unwrap());
 
-    // Each of the clients has a bucket and a server of its own.
+    // Each client has its own bucket and server.
     for client in 1..=40 {
         let forged = if client % 2 == 0 { "192.0.2.66, " } else { "" };
         let fields = format!("X-Forwarded-For: {forged}198.51.100.{client}\r\n");
@@ -70,7 +70,8 @@ fn client_behind_trusted_proxies_is_the_client_for_access_limits_hash_and_log() 
     // Fields of an untrusted peer change nothing.
     let mut stranger = Client(connect_from(lab.ip(5), lab.vip()).unwrap());
     assert_eq!(get(&mut stranger, "X-Forwarded-For: 192.0.2.66\r\n").status, 200);
-    // A reload that denies the proxy's address leaves its connections: its clients come in by their own.
+    // A reload that denies the proxy's address keeps its connections: clients are checked by their
+    // own addresses.
     let denying = limits.replace("192.0.2.66", &lab.ip(PROXY).to_string());
     balancer.save(&Setup::new(&lab).frontend(&trusting(&lab, &denying)).server("a", lab.server(1), ""));
     balancer.wait_for_log("access");

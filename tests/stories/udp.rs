@@ -75,7 +75,7 @@ fn datagrams_of_any_length_arrive_whole_and_are_counted() {
 fn thousands_of_datagrams_at_once_are_all_answered() {
     const CLIENTS: u16 = 4;
     const ROUNDS: u16 = 50;
-    /// As many as the buffers of an ordinary user's sockets hold.
+    /// As many as the socket buffers of an ordinary user hold.
     const BURST: u16 = 40;
     let lab = Loopback::new();
     let _echo = UdpServer::echo(lab.server(1));
@@ -132,7 +132,7 @@ fn a_broadcast_is_dropped_and_counted() {
     let client = UdpSocket::bind((lab.ip(1), 0)).unwrap();
     client.set_broadcast(true).unwrap();
     client.send_to(b"who?", (IpAddr::from([127, 255, 255, 255]), anywhere.port())).unwrap();
-    // Each worker has a socket there, and each gets it.
+    // Each worker has a socket there, and each socket gets the datagram.
     let workers = available_parallelism().unwrap().get();
     balancer.wait_for_stat("/frontends/web/drops/not_unicast", workers);
     assert_eq!(balancer.stat("/frontends/web/total_connections"), 0);
@@ -231,7 +231,7 @@ fn a_client_of_the_only_server_waits_until_it_is_back() {
     let client = UdpClient::of(lab.vip());
     assert_eq!(client.ask(), "a");
     drop(a);
-    // The kernel answers a limited number of datagrams a second so, and other stories' count.
+    // The kernel sends a limited number of these errors a second, including those of other tests.
     wait_for("a refusal", || {
         client.send(b"anybody?");
         (balancer.stat("/backends/pool/connect_failures").as_u64() > Some(0)).then_some(())
@@ -286,8 +286,8 @@ fn a_flood_leaves_time_for_connections_reloads_and_statistics() {
     let workers = available_parallelism().unwrap().get();
     let _silent = UdpSocket::bind(lab.server(1)).unwrap();
     let _echo = TcpServer::echo(lab.server(2));
-    // Each datagram is a new client's, for whom another has to make room: that takes far longer than to send it, so no
-    // worker ever sees the end of the flood.
+    // Each datagram comes from a new client, for which another session is evicted. That takes far
+    // longer than sending, so no worker ever sees the end of the flood.
     let full = format!("protocol = \"udp\"\nmax_connections = {}", 8 * workers);
     let tcp = |name: &str, addr| format!("[frontends.{name}]\nlisten_addr = \"{addr}\"\nbackend = \"tcp\"\n");
     let setup = udp(&lab)
@@ -300,7 +300,7 @@ fn a_flood_leaves_time_for_connections_reloads_and_statistics() {
 
     let _flood = Flood::start(lab.vip(), 32 * workers);
     wait_for("more than the workers can take", || (overruns() > 0).then_some(()));
-    // So many that every worker has some.
+    // Enough connections for all workers to have some.
     let mut clients: Vec<TcpStream> = (0..8 * workers).map(|_| connect(lab.second_vip())).collect();
     clients.iter_mut().for_each(|client| ping(client).unwrap());
     let new = SocketAddr::new(lab.ip(2), 8080);
@@ -349,7 +349,7 @@ fn a_removed_frontend_serves_its_clients_on_and_everybody_once_it_is_back() {
     let here = udp(&lab).server("a", lab.server(1), "");
     let elsewhere = here.clone().listen(&[lab.second_vip()]);
     let balancer = BalancerProcess::start(&lab, &here);
-    // So many that every worker has some.
+    // Enough clients for all workers to have some.
     let known: Vec<UdpClient> = (0..20).map(|_| UdpClient::of(lab.vip())).collect();
     known.iter().for_each(|client| assert_eq!(client.ask(), "a"));
     balancer.save(&elsewhere);
@@ -432,7 +432,7 @@ fn a_frontend_that_descriptors_do_not_suffice_for_is_refused_and_loses_nothing_o
     balancer.leave_descriptors(1_000);
     balancer.signal(Signal::HUP);
     assert_eq!(UdpClient::of(lab.second_vip()).insist().0, "a");
-    // So many that every worker has some.
+    // Enough connections for all workers to have some.
     for _ in 0..20 {
         assert_eq!(UdpClient::of(lab.second_vip()).ask(), "a");
     }

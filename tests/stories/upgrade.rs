@@ -1,4 +1,4 @@
-//! Upgrades: another process takes the place of the one that runs, and no client notices.
+//! Upgrades: another process replaces the running one, and no client notices.
 
 use std::fmt::Display;
 use std::fs;
@@ -41,7 +41,7 @@ stories!("upgrade":
     a_process_that_stops_lets_the_next_one_have_its_statistics,
 );
 
-/// Has this program be a successor that speaks another format: see [`another_version`].
+/// Variable that makes this program a successor with another format: see [`another_version`].
 const ROLE: &str = "CONVEY_STORY_SUCCESSOR";
 
 fn ten_upgrades_under_load_fail_no_request_and_end_no_connection() {
@@ -75,7 +75,7 @@ fn ten_upgrades_under_load_fail_no_request_and_end_no_connection() {
     });
     assert!(failed.is_empty(), "{} of {asked:?} requests failed: {failed:?}", failed.len());
     assert_eq!(upgraded.processes.len(), 10);
-    // The first process still has a connection, those after it had none for long.
+    // The first process still has a connection; the processes after it have had none for long.
     upgraded.wait_for_the_last();
     ping(&mut held).unwrap();
     drop(held);
@@ -212,7 +212,7 @@ fn a_new_version_that_cannot_start_leaves_the_old_one_serving() {
     upgraded.replace_program();
     fs::write(upgraded.first.config(), "nonsense = 1").unwrap();
     refused(&upgraded, "nonsense");
-    // Somebody else has the address that the new version is to listen on, besides.
+    // Another process has an additional address that the new version is to listen on.
     let taken = std::net::TcpListener::bind(lab.second_vip()).unwrap();
     upgraded.first.save(&setup.clone().listen(&[lab.vip(), lab.second_vip()]));
     upgraded.first.wait_for_log("not reloaded: the running configuration stays");
@@ -267,7 +267,7 @@ fn a_process_that_was_upgraded_gives_connections_time_to_finish_when_it_is_told_
     upgraded.first.wait_for_log("stopping: 1 open connections go on until they end");
     upgraded.first.signal(Signal::TERM);
     upgraded.first.wait_for_log("stopping: 1 open connections have 3s to finish");
-    // As systemd does once the new process, which had no connection, has ended.
+    // systemd does this once the new process, which had no connection, has ended.
     upgraded.first.signal(Signal::TERM);
     upgraded.first.wait_for_log("another SIGTERM changes nothing");
     ping(&mut held).unwrap();
@@ -382,7 +382,7 @@ fn versions_that_do_not_understand_each_other_refuse_with_a_reason() {
     );
     assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
 
-    // And the other way round: this version is the new one.
+    // And with reversed roles: this version is the new one.
     let (ours, theirs) = pair();
     let mut command = binary();
     command.env("CONVEY_UPGRADE", "1").stdin(Stdio::from(theirs)).args(["--config", "none.toml"]);
@@ -440,7 +440,7 @@ fn of_several_processes_the_control_socket_names_the_one_to_be_upgraded() {
     let ran = run(upgraded.first.command().arg("upgrade"));
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
     upgraded.wait_for_process();
-    // After that another process answers at the socket than the one that made it.
+    // Afterwards, another process answers at the socket than the one that made it.
     let mut command = other.command();
     let ran = run(command.args(["upgrade", "--socket"]).arg(upgraded.first.control_socket()));
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
@@ -515,7 +515,8 @@ impl<'a> Upgraded<'a> {
     /// `convey upgrade`.
     fn ask(&self) -> Ran {
         let config = self.lab.directory().join("config.toml");
-        // With the file that does not load it is found by where it serves statistics, if it is the only one.
+        // With an invalid file, the process is found by its statistics address, if it is the only
+        // one.
         let known = fs::read_to_string(&config).unwrap().contains("[stats]");
         let named = self.lab.directory().join("named.toml");
         if known {
@@ -552,7 +553,7 @@ impl<'a> Upgraded<'a> {
         wait_for("the processes to end", || (self.still_running() == 0).then_some(()));
     }
 
-    /// How many of the processes after the first are there.
+    /// Number of running processes after the first one.
     pub(crate) fn still_running(&self) -> usize {
         // Their new parent may reap them late.
         let runs = |process: &&Pid| {
@@ -609,7 +610,8 @@ pub(crate) fn another_version() -> bool {
     is_one
 }
 
-/// A new process that serves once there is a file `serve` in the folder. It writes `may-serve` before.
+/// A new process that serves once a file `serve` exists in the folder. It writes `may-serve`
+/// before.
 fn serve_when_told(folder: &Path) {
     let stdin = io::stdin().as_fd().try_clone_to_owned().unwrap();
     let hear_until = |last: &str| while !heard(&stdin).starts_with(last) {};

@@ -1,8 +1,9 @@
-//! HTTP/1 as a proxy has to read it: strictly, and without a body in memory. Pure: bytes in, decisions out.
+//! HTTP/1 as a proxy has to read it: strictly, and without a body in memory. Pure: bytes in,
+//! decisions out.
 //!
-//! A proxy and a server that read one request in two ways let a client smuggle another one past the proxy. So whatever could be
-//! read in two ways is a [`Malformed`] message, and no server sees it. The rules are those of RFC 9110 and RFC 9112; where these
-//! leave a choice, convey refuses.
+//! A proxy and a server that read one request in two ways let a client smuggle another one past the
+//! proxy. So whatever could be read in two ways is a [`Malformed`] message, and no server sees it.
+//! The rules are those of RFC 9110 and RFC 9112; where these leave a choice, convey refuses.
 //!
 //! ```
 //! use bytes::BytesMut;

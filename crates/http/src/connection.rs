@@ -217,8 +217,8 @@ impl<S: DecideRequest> Connection<S> {
         }
     }
 
-    /// Reads the next request. The last one counts for its client until the kernel has no more bytes
-    /// of its response.
+    /// Reads the next request. The last one counts for its client until the kernel has no more
+    /// bytes of its response.
     async fn read_while_charged(&mut self) -> Read {
         while self.bytes.stream().has_untaken() {
             if let Ok(read) = timeout(UNTAKEN_PERIOD, self.read(true)).await {

@@ -1,4 +1,5 @@
-//! Connections to servers that wait for the next request. Each thread has its own: a request never leaves its core.
+//! Connections to servers that wait for the next request. Each thread has its own: a request never
+//! leaves its core.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::cell::RefCell;

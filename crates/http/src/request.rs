@@ -112,7 +112,8 @@ impl HttpRequest {
         if self.is_https { http.route_of_https(host, path) } else { http.route(host, path) }
     }
 
-    /// Whether the peer is a trusted proxy, so that servers get its `X-Forwarded-*`, `Forwarded` and `X-SSL-Client-DN`.
+    /// Whether the peer is a trusted proxy, so that servers get its `X-Forwarded-*`, `Forwarded`
+    /// and `X-SSL-Client-DN`.
     pub fn is_peer_trusted(&self) -> bool {
         self.is_peer_trusted
     }

@@ -39,7 +39,8 @@ impl TimeLimit {
     /// Restarts the limit.
     pub(crate) fn renew(&mut self, after: Duration) {
         self.until = present() + after;
-        // A timer that fires too early is set again then; that costs less than setting it each time.
+        // A timer that fires too early is set again then; that costs less than setting it each
+        // time.
         if self.until < self.timer.deadline() {
             self.timer.as_mut().reset(self.until);
         }

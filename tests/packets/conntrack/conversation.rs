@@ -73,7 +73,7 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// Fills in a packet that has its addresses.
+    /// Fills this segment into a packet that has its addresses.
     pub(super) fn fill(&self, packet: TestPacket) -> TestPacket {
         let mut packet = packet.seq(self.seq);
         if let Some(ack) = self.ack {
@@ -253,8 +253,8 @@ impl Conversation {
         Step { seq: self.server.next.wrapping_sub(1), syn: true, ..step }
     }
 
-    /// A segment of the open connection; `None` if it was lost before the balancer, or if its sender
-    /// has nothing to send.
+    /// A segment of the open connection; `None` if it was lost before the balancer, or if its
+    /// sender has nothing to send.
     fn go_on(&mut self) -> Option<Step> {
         let from = self.any_side();
         let step = match self.rng.u32(..40) {

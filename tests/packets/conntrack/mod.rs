@@ -45,7 +45,7 @@ const SEED: &str = "CONVEY_SEED";
 fn random_conversations_fare_as_with_the_conntrack_of_the_kernel(case: Case) {
     let variable = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
     let number = variable("CONVEY_CONVERSATIONS");
-    // Longer runs use other conversations than usual ones.
+    // With an explicit number, the conversations differ in every run.
     let usual = if number.is_some() { fastrand::u64(..) } else { USUAL_SEED };
     let seed = variable(SEED).unwrap_or(usual);
     let number = number.map_or(CONVERSATIONS, |number| number as u16);

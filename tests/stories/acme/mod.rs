@@ -82,7 +82,7 @@ fn a_site_gets_its_certificate_by_http_and_serves_it_at_once() {
     assert!(balancer.stat("/frontends/plain/requests/answered/acme_challenge").as_u64().unwrap() >= 1);
     assert_eq!(balancer.stat("/acme/names/site.example/failures"), 0);
     assert!(balancer.stat("/acme/names/site.example/next_order").is_string());
-    // A token that nobody has shown is for the routes.
+    // Unknown tokens reach the routes.
     let answer = curl(&[
         "-o",
         "/dev/null",
@@ -116,7 +116,7 @@ fn a_site_gets_its_certificate_by_a_handshake_in_modes_http_and_proxy() {
             lab.server(1)
         );
         let balancer = BalancerProcess::start(&lab, &config);
-        // Nobody is shown another certificate until the first one is there.
+        // No client gets another certificate until the first one is issued.
         let nobody = TlsSettings::trusting(&TestAuthority::new("nobody")).client();
         let early = TlsClient::connect(vip, "site.example", &nobody).map(drop).unwrap_err().to_string();
         assert!(early.contains("AccessDenied"), "{early}");
@@ -206,7 +206,7 @@ fn an_authority_that_is_busy_is_left_alone_as_long_as_it_asks() {
 fn nodes_that_share_a_folder_order_once_and_answer_for_each_other() {
     let (lab, other) = (Loopback::new(), Loopback::new());
     let _servers = [&lab, &other].map(|lab| TestHttpServer::named("a", lab.server(1)));
-    // It takes longer to order than to see that another node orders.
+    // An order takes longer than the check whether another node orders.
     let pebble = Pebble::start(&lab, &Habits::default());
     let acme = pebble.table("challenge = \"http-01\"");
     let shared = state(&lab);
@@ -278,7 +278,7 @@ fn a_confined_user_orders_and_renews() {
     balancer.wait_for_log("site.example.pem: another one");
     assert!(fetch(&lab, &pebble).starts_with("a GET /x"));
     drop(balancer);
-    // Of another user it is not.
+    // A process of another user refuses the folder.
     let other = lab.directory().join("other.toml");
     fs::write(&other, format!("{config}[privileges]\nuser = \"65532\"\n")).unwrap();
     let ran = convey_testkit::run(convey_testkit::binary().arg("check").arg("--config").arg(&other));

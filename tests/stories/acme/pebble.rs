@@ -17,22 +17,23 @@ pub(super) const NAMES: Need = Need::Tool(
     "none: go install github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv@v2.10.1",
 );
 
-/// How it is other than usual.
+/// Deviations from the usual behaviour.
 #[derive(Default)]
 pub(super) struct Habits {
     /// Validity of its certificates in seconds; 0: 90 days.
     pub(super) validity: u64,
     /// Percent of nonces that it refuses.
     pub(super) refused_nonces: u32,
-    /// Most seconds that it takes to look; 0: none.
+    /// Maximum duration of a validation in seconds; 0: no delay.
     pub(super) slow: u32,
-    /// The address of all names; `None`: the network's first host.
+    /// Address of all names; `None`: the network's first host.
     pub(super) names_are_at: Option<&'static str>,
-    /// It takes only those who have an account elsewhere: the number and the key of one.
+    /// Accepts only holders of an external account, with its number and key.
     pub(super) external_account: Option<(&'static str, &'static str)>,
 }
 
-/// It finds all names at the network's first host, tokens at the port of the second VIP, and handshakes at that of the first.
+/// A running Pebble. All names resolve to the network's first host; it fetches tokens from the port
+/// of the second VIP, and handshakes at the port of the first.
 pub(super) struct Pebble {
     directory: PathBuf,
     at: SocketAddr,
@@ -95,7 +96,7 @@ impl Pebble {
         path
     }
 
-    /// How many orders it has got.
+    /// Number of orders so far.
     pub(super) fn orders(&self) -> usize {
         whole_lines(&self.directory.join("log")).matches("POST /order-plz").count()
     }

@@ -15,7 +15,8 @@ pub(super) fn a_router_sends_clients_here_while_a_server_is_up() {
     });
 }
 
-/// Starts BIRD with a configuration. The names of its socket and of its file with its process id begin with `state`.
+/// Starts BIRD with a configuration. The names of its socket and of its pid file begin with
+/// `state`.
 pub(super) fn bird(mut command: Command, config: &Path, state: &Path) -> Process {
     command.arg("-f").arg("-c").arg(config).arg("-s").arg(state.with_extension("ctl"));
     command.arg("-P").arg(state.with_extension("pid")).stdout(Stdio::null());

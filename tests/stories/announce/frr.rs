@@ -9,7 +9,7 @@ use convey_testkit::{Loopback, Need, Process, in_namespace, run, wait_for};
 
 use super::router::{sends_clients_here_while_a_server_is_up, shipped};
 
-/// FRR's daemons are on nobody's `PATH`.
+/// Folder of FRR's daemons, which is not in `PATH`.
 const DAEMONS: &str = "/usr/lib/frr";
 
 pub(super) const FRR: Need = Need::Other(|| {
@@ -23,11 +23,11 @@ pub(super) fn a_router_hears_of_addresses_from_frr() {
     });
 }
 
-/// Starts what the shipped file is for, and has `vtysh` read it to them as at the start of a host.
+/// Starts the daemons of the shipped file, and lets `vtysh` load it as at the start of a host.
 fn frr(lab: &Loopback) -> Vec<Process> {
     let state = lab.directory().join("frr");
     fs::create_dir(&state).unwrap();
-    // Its daemons give up root for this user.
+    // The daemons drop root for this user.
     let ran = run(Command::new("chown").arg("frr:frr").arg(&state));
     assert_eq!(ran.code, Some(0), "{ran:?}");
     fs::set_permissions(lab.directory(), fs::Permissions::from_mode(0o755)).unwrap();

@@ -16,7 +16,7 @@ const VIP: &str = "198.51.100.1";
 const INTERFACE: &str = "eth0";
 const PRIORITY: &str = "priority 150";
 
-/// The first host of a story has this.
+/// Setup of the first host in a test.
 const SET_UP: &str = "ip link add eth0 type veth peer name other\nip addr add 192.0.2.2/24 dev eth0\n\
                       ip link set eth0 up\nip link set other up";
 
@@ -102,7 +102,7 @@ fn config(lab: &Loopback) -> String {
     text
 }
 
-/// keepalived with the shipped file, and this in place of what its host wants.
+/// keepalived with the shipped file, and this text in place of its priority.
 fn keepalived(mut command: Command, lab: &Loopback, priority: &str) -> Process {
     let text = fs::read_to_string(shipped("keepalived")).unwrap();
     assert!(text.contains(PRIORITY));

@@ -26,7 +26,7 @@ pub(super) fn while_the_interface_is_missing_an_address_is_where_it_was_as_long_
     });
 }
 
-/// Has a balancer announce the address and end by SIGKILL.
+/// Starts a balancer that announces the address, and ends it by SIGKILL.
 fn leave_the_address_behind() -> Loopback {
     let lab = Loopback::new();
     let _server = TcpServer::named("a", lab.server(1));

@@ -54,7 +54,8 @@ const MARKS: Need = Need::Kernel(5, 18, "marks of addresses");
 
 const VIP: &str = "10.9.9.1";
 
-/// A frontend at this address whose server is probed all the time, with further lines of `[announce]`.
+/// A frontend at this address whose server is probed frequently, with further lines of
+/// `[announce]`.
 fn announcing(lab: &Loopback, vip: &str, lines: &str) -> Setup {
     Setup::new(lab)
         .listen(&[format!("{vip}:8080").parse().unwrap()])
@@ -196,7 +197,7 @@ fn what_a_killed_convey_announced_is_known_and_taken_over() {
         let mend = format!("ip addr del {VIP}/32 dev lo");
         assert!(found.contains("\"announced-stale\"") && found.contains(&mend), "{found}");
 
-        // Without a server it is not kept.
+        // Without a server, convey withdraws the address.
         drop(server);
         let balancer = BalancerProcess::start(&lab, &setup);
         wait_until("lo", VIP, false);
@@ -233,7 +234,7 @@ impl Monitor {
         let mut command = Command::new("ip");
         command.args(["-o", "monitor", "address"]).stdout(File::create(&file).unwrap());
         let monitor = Monitor { _process: Process::spawn(&mut command), file };
-        // Until it listens.
+        // Waits until the monitor listens.
         wait_for("the monitor to listen", || {
             ip("addr add 10.9.9.98/32 dev lo");
             ip("addr del 10.9.9.98/32 dev lo");
@@ -246,7 +247,7 @@ impl Monitor {
         fs::read_to_string(&self.file).unwrap()
     }
 
-    /// All that has happened by now.
+    /// All events so far.
     fn all(&self) -> String {
         ip("addr add 10.9.9.99/32 dev lo");
         wait_for("the monitor to tell everything", || {

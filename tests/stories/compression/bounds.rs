@@ -16,7 +16,7 @@ pub(super) fn a_client_that_reads_nothing_slows_its_server_and_holds_no_memory()
     let lab = Loopback::new();
     let sent = Arc::new(AtomicUsize::new(0));
     let count = sent.clone();
-    // Numbers that look random: they get hardly shorter.
+    // Pseudo-random numbers, which hardly compress.
     let mut state = 1_u64;
     let noise: Vec<u8> = std::iter::repeat_with(|| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -49,7 +49,7 @@ pub(super) fn a_client_that_reads_nothing_slows_its_server_and_holds_no_memory()
     assert!(so_far() < SIZE / 2, "{} bytes wait for a client that reads nothing", so_far());
     let grown = balancer.memory().saturating_sub(before);
     assert!(grown < 16 << 20, "{grown} bytes more");
-    // It is read after all.
+    // The client reads the data after all.
     let mut some = vec![0; 32 << 20];
     client.0.read_exact(&mut some).unwrap();
 }
@@ -89,7 +89,7 @@ pub(super) fn beyond_the_memory_budget_answers_go_as_they_are() {
     let of = |what: &str| balancer.stat(&format!("/frontends/web/requests/compression/{what}"));
     assert_eq!(of("responses/br"), compressed.len());
     wait_for("the counter", || (of("no_room") == 1).then_some(()));
-    // Their memory is free when they end.
+    // Memory of the encoders is free when they end.
     drop(compressed);
     wait_for("room", || encoding().0);
 }

@@ -47,7 +47,7 @@ stories!("compression":
 
 const ON: &str = "mode = \"http\"\ncompression = true";
 
-/// A page of about so many bytes that gets much shorter.
+/// A page of about so many bytes that compresses well.
 fn page(len: usize) -> String {
     (0..len / 40).map(|n| format!("<li class=\"item\">This is line {n}.</li>\n")).collect()
 }
@@ -199,7 +199,7 @@ fn a_connection_goes_on_behind_whatever_was_compressed() {
         format!("{method} / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n{fields}\r\n")
     };
     for _ in 0..3 {
-        // All at once: the connection has to find where each answer ends.
+        // All at once: the client has to find the end of each response.
         let all = [request("HEAD", ""), request("GET", ""), request("GET", "Range: bytes=0-3\r\n")].concat();
         client.0.write_all(all.as_bytes()).unwrap();
         let head = read_head(&mut client.0).unwrap();
@@ -285,7 +285,7 @@ fn a_page_of_an_old_server_ends_with_its_connection() {
 fn what_a_server_says_over_http2_is_compressed_too() {
     let lab = Loopback::new();
     let _server = site(&lab, "");
-    // Another frontend is the server that speaks HTTP/2.
+    // Another frontend serves HTTP/2 as the server.
     let inner = format!(
         "[frontends.inner]\nmode = \"http\"\nlisten_addr = \"{}\"\nbackend = \"inner\"\n[backends.inner]\n\
          health_check.kind = \"none\"\n[backends.inner.servers.a]\naddr = \"{}\"\n",

@@ -10,7 +10,7 @@ use super::{ON, decoded, field, head_of, page};
 /// A frontend whose backend has the files of a folder.
 fn setup(lab: &Loopback, root: &Path) -> String {
     let setup = Setup::new(lab).frontend(ON).to_string();
-    // It has servers and a check of them.
+    // Replaces the servers and their health check.
     let (before, rest) = setup.split_once("[backends.pool]").unwrap();
     let (_, after) = rest.split_once("[timeouts]").unwrap();
     format!(

@@ -10,7 +10,7 @@ use convey_testkit::{BalancerProcess, Loopback, TestHttpServer};
 use super::{ON, page, setup};
 use crate::http::client::{Client, read_head};
 
-/// So many bytes.
+/// Reads exactly so many bytes.
 pub(super) fn read_exactly(stream: &mut TcpStream, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     stream.read_exact(&mut bytes).unwrap();

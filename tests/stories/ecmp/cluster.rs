@@ -28,7 +28,8 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts all nodes with so many servers, and waits until the router sends clients to all of them.
+    /// Starts all nodes with so many servers, and waits until the router sends clients to all of
+    /// them.
     pub(super) fn start(mode: &'static str, servers: u8) -> Cluster {
         let directory = tempfile::tempdir().unwrap();
         let lab = EcmpLab::new(NODES, SERVERS, directory.path()).unwrap();
@@ -56,7 +57,7 @@ impl Cluster {
         self.nodes[usize::from(node) - 1] = Some(Process::spawn(&mut command));
     }
 
-    /// Lets a node die without a word, as a machine that loses its power does.
+    /// Kills a node without notice, like a machine that loses its power.
     pub(super) fn kill(&mut self, node: u8) {
         self.lab.power_off(node).unwrap();
         self.nodes[usize::from(node) - 1] = None;
@@ -68,7 +69,7 @@ impl Cluster {
         assert_eq!(ran.code, Some(0), "{ran:?}");
     }
 
-    /// Has all nodes choose among so many servers, and waits until they do.
+    /// Configures so many servers on all nodes, and waits until they are in use.
     pub(super) fn configure(&self, servers: u8) {
         self.save(servers);
         self.wait_for_servers(servers);
@@ -86,7 +87,7 @@ impl Cluster {
         }
     }
 
-    /// Until the router sends clients to these nodes and no other.
+    /// Waits until the router sends clients to exactly these nodes.
     pub(super) fn wait_for_nodes(&self, nodes: &[u8]) {
         wait_for(&format!("nodes {nodes:?} to be announced"), || {
             (self.lab.next_hops().unwrap() == nodes).then_some(())
@@ -111,7 +112,8 @@ impl Cluster {
         }
     }
 
-    /// Has the router spread clients by buckets that stay with their node as long as it is there (resilient hashing).
+    /// Configures resilient hashing on the router: buckets stay with their node as long as it
+    /// exists.
     pub(super) fn spread_by_buckets(&self, nodes: &[u8]) {
         let router = self.lab.place(EcmpRole::Router);
         let hop = |node: &u8| {

@@ -11,16 +11,17 @@ use socket2::{Domain, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-/// Where servers listen, and clients connect to.
+/// Port of servers.
 pub(super) const PORT: u16 = 80;
 
-/// How long answers may take, of all connections together.
+/// Timeout for the answers of all connections together.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Where a process is such a server: its number.
+/// Variable with the number of a server process.
 const NUMBER: &str = "CONVEY_STORY_NUMBER_SERVER";
 
-/// Starts a server that answers each byte with its own number. It is a process of its own, for its descriptors.
+/// Starts a server that answers each byte with its own number. It is a separate process, to have
+/// enough descriptors.
 pub(super) fn start_number_server(lab: &EcmpLab, number: u8) -> Process {
     let mut command = lab.command(EcmpRole::Server(number), std::env::current_exe().unwrap());
     Process::spawn(command.env(NUMBER, number.to_string()))
@@ -63,7 +64,7 @@ struct Connection {
 pub(super) struct Connections(Vec<Connection>);
 
 impl Connections {
-    /// Opens so many, from this port of the client on.
+    /// Opens so many connections, from this port of the client on.
     pub(super) fn open(lab: &EcmpLab, first: u16, count: u16) -> Connections {
         let open = || (first..first + count).map(|port| connect(port).unwrap()).collect();
         Connections(lab.enter(EcmpRole::Client, open).unwrap())
@@ -108,7 +109,7 @@ impl Connections {
     }
 }
 
-/// From this port of the client, which is the calling thread's place.
+/// Connects from this port of the client, whose namespace the calling thread is in.
 fn connect(port: u16) -> io::Result<Connection> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.set_reuse_address(true)?;

@@ -65,7 +65,7 @@ fn the_demo_shows_a_balancer_that_dies_and_comes_back() {
     let mut demo =
         Process::spawn(binary().args(["demo", "--ecmp"]).stdout(file.try_clone().unwrap()).stderr(file));
     let read = || fs::read_to_string(&log).unwrap();
-    // Each second is a line.
+    // Each second has a line.
     let mut lines = 0;
     while !read().contains(LAST) {
         lines = wait_for("another line of the demo", || {
@@ -77,7 +77,7 @@ fn the_demo_shows_a_balancer_that_dies_and_comes_back() {
     demo.signal(Signal::INT);
     assert_eq!(demo.wait().code(), Some(0));
     let seconds = read();
-    // In the first one it connects.
+    // The client connects in the first second.
     let seconds: Vec<&str> = seconds.lines().filter(|line| line.contains(" open, ")).skip(1).collect();
     assert!(
         seconds.len() >= 20 && seconds.iter().all(|line| line.contains("200 open, 0 broken")),
@@ -135,7 +135,7 @@ fn tell_of_dsr(open: u16) {
 fn add_a_server(cluster: &Cluster, connections: &mut Connections, open: u16) {
     let asking = || ASKING..ASKING + open / 5;
     let before = Connections::ask(&cluster.lab, asking());
-    // Else they would stay with their server.
+    // Otherwise, they would stay with their server.
     cluster.wait_until_forgotten(asking());
     cluster.configure(4);
     let broken = connections.use_all();

@@ -111,7 +111,8 @@ fn a_change_is_in_force_and_a_bad_one_changes_nothing() {
         "{status}"
     );
 
-    // The same files in a new revision are tried again: why they were refused may have been outside of them.
+    // convey retries the same files in a new revision: the cause of the refusal may have been
+    // outside of them.
     etcd.put("config.toml", &format!("{}[stat]\nport = 1\n", with_server(&lab, 1)));
     wait_for("the new revision to be refused", || {
         (etcd.status()["revision"].as_i64() > refused["revision"].as_i64()).then_some(())
@@ -184,7 +185,7 @@ fn without_etcd_nothing_happens_and_a_start_has_the_last_good_revision() {
     wait_for_server(&lab, "b");
 }
 
-/// etcd, and a convey that has accepted a configuration with server `a` of it.
+/// etcd, and a convey that has accepted a configuration with server `a` from it.
 fn in_force(lab: &Loopback) -> (Etcd, BalancerProcess) {
     let etcd = Etcd::start(lab);
     etcd.put("config.toml", &with_server(lab, 1));
@@ -227,7 +228,7 @@ fn a_start_that_has_failed_is_followed_by_one_with_the_last_good_revision() {
     assert_eq!(server_of(&lab), "a");
     stop(balancer);
 
-    // A reload may refuse what a restart takes: it is tried once.
+    // A reload may refuse a configuration that a restart accepts, so convey tries it once.
     let failed = run(&mut command(&etcd.address(), &state(&lab)));
     assert!(failed.code == Some(1) && failed.stderr.contains("in use"), "{failed:?}");
     let balancer = start(&lab, &etcd);
@@ -272,7 +273,7 @@ fn etcd_may_want_tls_and_a_user() {
     command.env("CONVEY_ETCD_PASSWORD", "secret");
     let balancer = BalancerProcess::start_with(&lab, &"", command);
     wait_for_server(&lab, "a");
-    // It may read the configuration, and nothing else.
+    // The user may read the configuration, and nothing else.
     balancer.wait_for_log(&format!("{PREFIX}-status/"));
     put_as_root(&etcd, &with_server(&lab, 2));
     wait_for_server(&lab, "b");

@@ -1,4 +1,4 @@
-//! etcd is gone, and clients do not notice.
+//! etcd is down, and clients do not notice.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -63,7 +63,7 @@ fn is_older_than_5_seconds(balancer: &BalancerProcess) -> bool {
     (5..60).any(|seconds| line.contains(&format!(", {seconds}s ago")))
 }
 
-/// All files, each with what it holds, and which file it is.
+/// All files, each with its inode and its contents.
 fn files_below(folder: &Path) -> BTreeMap<PathBuf, (u64, Vec<u8>)> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {

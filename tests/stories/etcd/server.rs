@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::curl::curl;
 
-/// Where everything about the configuration of these stories is.
+/// Prefix of all keys in these tests.
 pub(super) const PREFIX: &str = "/convey/edge";
 
 pub(crate) struct Etcd {
@@ -20,7 +20,7 @@ pub(crate) struct Etcd {
     at: SocketAddr,
     /// Files of TLS: the authority, the certificate, the key.
     tls: Option<[PathBuf; 3]>,
-    /// How long a token of a user is good, in seconds; `None`: as long as it is used.
+    /// Lifetime of a user's token, in seconds; `None`: as long as it is used.
     token_life: Option<u32>,
     process: Option<Process>,
 }
@@ -38,7 +38,7 @@ impl Etcd {
         etcd
     }
 
-    /// One whose tokens expire after so many seconds.
+    /// Starts etcd with tokens that expire after so many seconds.
     pub(super) fn start_with_tokens_of(lab: &Loopback, seconds: u32) -> Etcd {
         let mut etcd = Etcd { token_life: Some(seconds), ..Etcd::of(lab) };
         let (key, public) = etcd.token_keys();
@@ -62,7 +62,7 @@ impl Etcd {
         (self.directory.with_extension("key"), self.directory.with_extension("pub"))
     }
 
-    /// Starts with what it had before.
+    /// Starts etcd with its previous data.
     pub(super) fn come_back(&mut self) {
         let (url, data) = (self.url(), self.directory.display().to_string());
         let peer = format!("http://{}:2380", self.at.ip());

@@ -44,7 +44,7 @@ impl<S: Read + Write> Client<S> {
         let head = String::from_utf8(head).unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         let length = head.lines().find_map(|line| {
-            // Of a server that speaks HTTP/2 names are in lower case.
+            // Field names of an HTTP/2 server's response are in lower case.
             let (name, value) = line.split_once(": ")?;
             name.eq_ignore_ascii_case("content-length").then(|| value.parse().ok())?
         });
@@ -59,7 +59,7 @@ impl<S: Read + Write> Client<S> {
     }
 }
 
-/// The head of what comes next, without a byte of what is behind it.
+/// Reads the next head, without a byte of what follows.
 pub(crate) fn read_head(stream: &mut impl Read) -> io::Result<String> {
     let (mut head, mut byte) = (Vec::new(), [0]);
     while !head.ends_with(b"\r\n\r\n") {

@@ -1,4 +1,4 @@
-//! Mode http: each request goes to a server of its own.
+//! Mode http: each request is balanced separately.
 
 pub(crate) mod client;
 
@@ -59,7 +59,7 @@ fn requests_of_one_connection_go_to_all_servers_and_keep_their_connections() {
     }
     assert_eq!(reached.len(), 3);
     assert_eq!(["a", "b", "c"].map(|name| balancer.given_to(name)), [20; 3]);
-    // One connection to each, kept from request to request.
+    // One connection to each server, reused for all requests.
     assert_eq!(servers.each_ref().map(TestHttpServer::connections), [1; 3]);
 }
 
@@ -116,7 +116,7 @@ fn requests_go_by_host_and_path_and_the_server_is_told_of_the_client() {
 fn bodies_arrive_whole_whatever_their_framing() {
     let lab = Loopback::new();
     let server = TestHttpServer::start(lab.server(1), |request, stream| {
-        // The body comes back in chunks of another size.
+        // The server returns the body in chunks of another size.
         write!(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
         for chunk in request.body.chunks(70_000) {
             write!(stream, "{:x}\r\n", chunk.len())?;
@@ -220,7 +220,7 @@ fn servers_die_one_after_the_other_and_no_request_fails() {
         })
         .collect();
     for (place, (name, n)) in servers.iter_mut().zip(names) {
-        // Its listener is gone, and its connections end within the next request.
+        // The listener is closed, and the connections end within the next request.
         *place = None;
         thread::sleep(Duration::from_millis(20));
         *place = Some(closing(name, lab.server(n)));
@@ -228,7 +228,7 @@ fn servers_die_one_after_the_other_and_no_request_fails() {
     clients.into_iter().for_each(|client| client.join().unwrap());
 }
 
-/// A server that ends each connection after a few requests without saying so, as one does that is restarted.
+/// A server that closes each connection after a few requests without notice, as at a restart.
 fn closing(name: &'static str, addr: SocketAddr) -> TcpServer {
     TcpServer::start(addr, move |mut stream| {
         for _ in 0..7 {
@@ -264,7 +264,7 @@ fn what_a_server_does_wrong_is_answered_by_convey_with_a_reason() {
         assert_eq!(response.status, status, "{answer:?}: {}", response.head);
         assert!(response.head.contains("\r\nServer: convey\r\n"));
         assert_eq!(balancer.stat(&format!("/frontends/web/requests/answered/{reason}")), 1, "{answer:?}");
-        // The client is not to blame: its connection goes on.
+        // The client is not at fault: its connection stays open.
         assert_eq!(client.send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n").status, status);
     }
     let lab = Loopback::new();
@@ -382,7 +382,7 @@ fn requests_that_come_at_once_are_answered_in_order() {
     let _servers = [("a", 1), ("b", 2), ("c", 3)].map(|(name, n)| TestHttpServer::named(name, lab.server(n)));
     let _balancer = BalancerProcess::start(&lab, &three(&lab));
     let mut client = Client::new(lab.vip());
-    // More than convey takes ahead.
+    // More than convey reads ahead.
     let many: String = (0..1_000).map(|n| format!("GET /{n} HTTP/1.1\r\nHost: a\r\n\r\n")).collect();
     let mut sender = client.0.try_clone().unwrap();
     let sending = thread::spawn(move || sender.write_all(many.as_bytes()).unwrap());
@@ -401,7 +401,7 @@ fn a_client_that_sends_its_head_slowly_is_told_so() {
     let mut client = Client::new(lab.vip());
     let mut sender = client.0.try_clone().unwrap();
     let sending = thread::spawn(move || {
-        // It never ends, and nobody waits for it.
+        // The request never ends, and convey does not wait for its end.
         while sender.write_all(b"X").is_ok() {
             thread::sleep(Duration::from_millis(300));
         }

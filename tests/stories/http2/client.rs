@@ -67,7 +67,8 @@ impl Client {
         read(response.await.unwrap()).await
     }
 
-    /// Waits until convey has ended the connection. The client might still send requests, so it does not end that itself.
+    /// Waits until convey has ended the connection. The client keeps its side open, as it might
+    /// still send requests.
     pub(crate) async fn ended(self) -> Result<(), h2::Error> {
         self.connection.await.unwrap()
     }

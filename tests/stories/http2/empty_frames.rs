@@ -148,7 +148,8 @@ pub(super) fn padded_empty_data_frames_end_no_connection() {
     let lab = Loopback::new();
     let _server = TestHttpServer::named("a", lab.server(1));
     let _balancer = start(&lab);
-    // The first client's padding exceeds the window of its stream, the proxy's that of its connection.
+    // The first client's padding exceeds the window of its stream, the proxy's that of its
+    // connection.
     for (from, times) in [(98, 50), (PROXY, 3_000)] {
         let mut client = Sender::new(post(&lab, from, 0));
         send(&mut client.stream, (HEADERS, END_HEADERS, 3, &[b"\x83", &GET[1..]].concat()));

@@ -1,4 +1,4 @@
-//! Clients of HTTP/2 whose windows are closed, and what they leave to others.
+//! Clients of HTTP/2 with closed windows, and the resources that they leave to others.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -35,7 +35,7 @@ pub(super) fn closed_windows_hold_no_slot_of_a_server() {
     let setup = setup(&lab, "h1").server("a", lab.server(1), "max_connections = 2");
     let balancer = BalancerProcess::start(&lab, &setup);
     let closed = ask_with_closed_windows(&lab, STREAMS);
-    // None of them waits for the client.
+    // No response waits for the client.
     balancer.wait_for_stat("/frontends/web/requests/responses/2xx", STREAMS as usize);
     block_on(async {
         let other = Client::connect(lab.vip()).await;
@@ -83,7 +83,7 @@ fn greedy_clients(
 
 pub(super) fn streams_of_http2_servers_count_in_the_share_of_their_client() {
     let lab = Loopback::new();
-    // It holds each stream until the body has come.
+    // The server holds each stream until the body is complete.
     let _server = EchoServer::start(lab.server(1));
     let setup = setup(&lab, "h2").health("kind = \"none\"").server("a", lab.server(1), "");
     let balancer = BalancerProcess::start_with(&lab, &setup, limited("1000:1000"));
@@ -144,7 +144,7 @@ pub(super) fn client_that_reads_byte_by_byte_holds_no_server() {
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
 }
 
-/// Its streams take nothing, and answers to its pings keep the connection busy.
+/// The client's streams read nothing, and answers to its pings keep the connection busy.
 pub(super) fn stream_that_takes_nothing_of_a_busy_connection_holds_no_server() {
     let lab = Loopback::new();
     let _server = TestHttpServer::start(lab.server(1), |_, stream| {
@@ -169,7 +169,7 @@ pub(super) fn stream_that_takes_nothing_of_a_busy_connection_holds_no_server() {
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
 }
 
-/// Its server takes the upload, and has answered long before the end.
+/// The server accepts the upload, and has responded long before its end.
 pub(super) fn upload_does_not_hold_the_server_of_an_unread_response() {
     let lab = Loopback::new();
     let _server = TcpServer::start(lab.server(1), |mut stream| {
@@ -222,8 +222,8 @@ pub(super) fn client_that_sends_its_upload_byte_by_byte_holds_no_server() {
     assert_eq!(&answer, b"HTTP/1.1 408");
 }
 
-/// Another client's request waits for a slot, and gets it while a greedy client sends these bytes
-/// all the time.
+/// Checks that another client's request waits for a slot, and gets it while a greedy client keeps
+/// sending these bytes.
 fn gets_a_slot(lab: &Loopback, balancer: &BalancerProcess, greedy: &mut TcpStream, bytes: &[u8]) {
     let vip = lab.vip();
     let other = thread::spawn(move || Http1Client::new(vip).send("GET /other HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -279,7 +279,7 @@ fn ask_by_proxy(lab: &Loopback, path: &str, client: &str) -> TcpStream {
     proxy
 }
 
-/// A proxy's connections are in nobody's share.
+/// Connections of a trusted proxy count for no client.
 pub(super) fn client_that_a_trusted_proxy_names_has_a_share() {
     let lab = Loopback::new();
     let _server = quick_server(&lab);
@@ -298,7 +298,7 @@ pub(super) fn client_that_a_trusted_proxy_names_has_a_share() {
     }
 }
 
-/// Each answer lies whole in buffers of the kernel, so that no server is held for it.
+/// Each response fits into buffers of the kernel, so that no server is held for it.
 pub(super) fn unread_response_counts_for_the_client_that_a_trusted_proxy_names() {
     const BODY: usize = 200_000;
     let lab = Loopback::new();
@@ -333,7 +333,7 @@ pub(super) fn unread_response_counts_for_the_client_that_a_trusted_proxy_names()
 
 pub(super) fn streams_of_one_client_leave_an_http2_server_room_for_others() {
     let lab = Loopback::new();
-    // Of 32 streams one client gets 28 or 29.
+    // One client gets 28 or 29 of 32 streams.
     let _server = narrow_server(&lab);
     let setup = setup(&lab, "h2").health("kind = \"none\"").timeouts("connect = 1");
     let balancer = BalancerProcess::start(&lab, &setup.server("a", lab.server(1), ""));

@@ -1,4 +1,5 @@
-//! Malformed messages (RFC 9113, section 8.1.1): they end their stream, and the others on the connection go on.
+//! Malformed messages (RFC 9113, section 8.1.1) end their stream, and the other streams of the
+//! connection go on.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -41,7 +42,7 @@ pub(super) fn malformed_request_ends_its_stream_alone() {
         (b"\0\x01x\x03a\r\n", "field_value"),
         (b"\0\x04:new\x01a", "pseudo_field"),
         (b"\x44\x04/x#y", "target"),
-        // A fragment as a Huffman code, and that line by its place in the table of the connection.
+        // A fragment as a Huffman code, and that line by its index in the dynamic table.
         (b"\x44\x83\x63\xfe\xbf", "target"),
         (b"\xc0", ""),
     ];
@@ -61,7 +62,8 @@ pub(super) fn malformed_request_ends_its_stream_alone() {
     assert_eq!(end_of(&mut client, id), Err(PROTOCOL_ERROR.to_vec()));
     send(&mut client, (HEADERS, END_STREAM | END_HEADERS, id + 2, GET));
     assert_eq!(end_of(&mut client, id + 2), Ok(0x88));
-    // The stream of the line by its place was reset by the library, which has got another line there.
+    // The library has reset the stream of the indexed line, because its table has another line
+    // at that index.
     balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 7);
     let lines = wait_for("the lines of the refused requests", || {
         Some(whole_lines(&path(&lab))).filter(|text| text.matches("target").count() == 2)
@@ -72,7 +74,8 @@ pub(super) fn malformed_request_ends_its_stream_alone() {
     assert!(server.seen().iter().all(|seen| !seen.line.contains("/x")));
 }
 
-/// A server of HTTP/2 that counts its connections, and responds like this to the block of a request on a stream.
+/// A server of HTTP/2 that counts its connections, and responds with these frames to the block of a
+/// request on a stream.
 pub(super) fn raw_server(
     addr: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -92,11 +95,11 @@ pub(super) fn raw_server(
     })
 }
 
-/// The library of HTTP/2 ends a connection after 1,024 errors of streams, unless it has another limit.
+/// The HTTP/2 library ends a connection after 1,024 stream errors, unless it has another limit.
 pub(super) fn malformed_response_leaves_the_connection_to_its_server() {
     let lab = Loopback::new();
     let connections = Arc::new(AtomicUsize::new(0));
-    // It answers a POST with a field that is none.
+    // The server answers a POST with an invalid field.
     let _server = raw_server(lab.server(1), connections.clone(), |stream, id, block| {
         let head: &[u8] = if block[0] == 0x83 { b"\x88\0\x01X\x01y" } else { b"\x88" };
         send(stream, (HEADERS, END_STREAM | END_HEADERS, id, head));
@@ -114,7 +117,7 @@ pub(super) fn malformed_response_leaves_the_connection_to_its_server() {
     assert_eq!(connections.load(Ordering::Relaxed), 1);
 }
 
-/// A POST whose body has so many bytes by its head.
+/// A POST whose head announces this length.
 fn post_with(length: &str) -> Vec<u8> {
     let name_of_length = b"\x0f\x0d";
     [b"\x83", &GET[1..], name_of_length, &[length.len() as u8], length.as_bytes()].concat()

@@ -227,7 +227,8 @@ fn trailers_behind_a_body_of_known_length_arrive() {
 /// Connections of a worker to a server over HTTP/2.
 const MOST: usize = 32;
 
-/// As many calls as there may be connections to a server that takes one stream on each. None of them is over.
+/// As many calls as connections are allowed, to a server that accepts one stream on each. All of
+/// them are in progress.
 async fn calls(client: &Client, server: &EchoServer, more: usize) -> Vec<Call> {
     let mut calls = Vec::new();
     for _ in 0..MOST + more {
@@ -365,7 +366,8 @@ fn what_convey_answers_itself_it_says_in_either_version() {
     balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 1);
 }
 
-/// It takes half as many requests on a connection as convey has at once, and refuses the rest: also those whose bodies have begun.
+/// The server accepts half as many requests on a connection as convey has at once, and refuses the
+/// rest, including requests whose bodies have begun.
 fn a_server_that_ends_its_connections_in_order_fails_no_request() {
     let lab = Loopback::new();
     let _server = Nginx::start_http2(&lab, "a", lab.server(1), 50);
@@ -378,7 +380,8 @@ fn a_server_that_ends_its_connections_in_order_fails_no_request() {
                 .map(|_| client.post(Request::post("http://site.example/").body(()).unwrap(), &body, None));
             assert!(join_all(posts).await.iter().all(|answer| answer.status == 200));
         }
-        // By now it is known how many requests it takes on a connection: those with long bodies, which nobody keeps, go where there is room.
+        // By now, convey knows the server's limit of requests on a connection. Requests with long
+        // bodies, which convey does not buffer, go to a connection with room.
         let long = "x".repeat(50_000);
         let posts = (0..100)
             .map(|_| client.post(Request::post("http://site.example/").body(()).unwrap(), &long, None));
@@ -430,7 +433,7 @@ fn who_reads_a_stream_slowly_slows_its_server_alone() {
         let request = Request::get("http://a.example/large").body(()).unwrap();
         let (response, _stream) = client.begin(request, true).await;
         let mut response = response.await.unwrap();
-        // Until nothing more goes: the window is full, and all buffers behind it.
+        // Sends until the window and all buffers are full.
         let mut last = usize::MAX;
         while last != so_far() {
             last = so_far();
@@ -453,7 +456,7 @@ fn who_reads_a_stream_slowly_slows_its_server_alone() {
 /// A client that cancels long responses does no harm.
 fn cancelled_responses_end_no_connection() {
     let lab = Loopback::new();
-    // It begins a response at once, and never ends it.
+    // The server begins a response at once, and never ends it.
     let _server = TcpServer::start(lab.server(1), |mut stream| {
         use std::io::{Read, Write};
         let _ = stream.read(&mut [0; 4096])?;
@@ -485,7 +488,7 @@ fn cancelled_responses_end_no_connection() {
 
 fn early_resets_end_the_connection() {
     let lab = Loopback::new();
-    // It never answers.
+    // The server never answers.
     let _server = TcpServer::start(lab.server(1), |mut stream| {
         std::io::copy(&mut stream, &mut std::io::sink()).map(|_| ())
     });
@@ -504,7 +507,7 @@ fn early_resets_end_the_connection() {
         }
         client.ended().await.map_or_else(|error| error.reason(), |()| Some(h2::Reason::NO_ERROR))
     });
-    // A client that goes on before it has read the end in order is cut off.
+    // A client that continues before it has read GOAWAY is disconnected.
     assert!(matches!(reason, Some(h2::Reason::NO_ERROR | h2::Reason::ENHANCE_YOUR_CALM)), "{reason:?}");
     balancer.wait_for_stat("/backends/pool/servers/a/current_connections", 0);
 }
@@ -539,7 +542,8 @@ fn the_suite_of_conformance_finds_nothing_but_our_answer_to_http1() {
     let report = String::from_utf8(h2spec.output().unwrap().stdout).unwrap();
     let (_, failures) = report.split_once("Failures:").unwrap_or(("", ""));
     let failed: Vec<&str> = failures.lines().map(str::trim).filter(|line| line.starts_with('×')).collect();
-    // It takes what begins otherwise for HTTP/1.1, which the same port speaks, and answers so.
+    // convey treats any other beginning as HTTP/1.1, which the same port serves, and replies
+    // accordingly.
     assert_eq!(failed, ["× 2: Sends invalid connection preface"], "{report}");
     assert!(report.contains("144 passed, 0 skipped, 1 failed"), "{report}");
 }

@@ -14,8 +14,8 @@ use tokio::sync::oneshot;
 /// Path at which the server neither reads bodies nor responds.
 pub(crate) const UNREAD: &str = "/unread";
 
-/// The server. It echoes what each request brings as it comes, with the trailer `grpc-status: 0`. A request's `x-length` is the
-/// `content-length` of the response.
+/// An echo server: it returns each request's body as it arrives, with the trailer `grpc-status: 0`.
+/// A request's `x-length` becomes the `content-length` of the response.
 pub(crate) struct EchoServer {
     connections: Arc<AtomicUsize>,
     is_silent: Arc<AtomicBool>,
@@ -28,7 +28,7 @@ impl EchoServer {
         EchoServer::with(addr, server::Builder::new())
     }
 
-    /// One whose connections are as this builder has them.
+    /// Starts a server whose connections use this builder.
     pub(crate) fn with(addr: SocketAddr, builder: server::Builder) -> EchoServer {
         let listener = TcpListener::bind(addr).unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -66,7 +66,7 @@ impl EchoServer {
         self.is_silent.store(is_silent, Ordering::Relaxed);
     }
 
-    /// How many connections were made to it.
+    /// Number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
@@ -93,7 +93,7 @@ async fn serve(stream: tokio::net::TcpStream, builder: server::Builder, seen: Ar
     }
 }
 
-/// Errors are the other side's: it is gone.
+/// Errors are due to the other side, which has closed.
 async fn echo(
     mut body: RecvStream,
     length: Option<HeaderValue>,

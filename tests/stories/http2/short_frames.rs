@@ -1,4 +1,5 @@
-//! Many short frames of data that nobody reads: they end no connection, and no other stream.
+//! Many short frames of data that the client does not read: they end no connection, and no other
+//! stream.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -46,8 +47,8 @@ fn read_body(stream: &mut TcpStream, id: u32) -> String {
     String::from_utf8(body).unwrap()
 }
 
-/// A server that takes two requests on a connection, sends so many short frames of one response, and
-/// then the other response.
+/// A server that accepts two requests on a connection, sends so many short frames of one response,
+/// and then the other response.
 fn server_of_short_frames(lab: &Loopback, frames: usize) -> TcpServer {
     TcpServer::start(lab.server(1), move |mut stream| {
         stream.read_exact(&mut [0; PREFACE.len()])?;
@@ -71,7 +72,7 @@ fn server_of_short_frames(lab: &Loopback, frames: usize) -> TcpServer {
 
 /// The response could be one of server-sent events. Both streams share a connection to the server.
 pub(super) fn short_frames_of_an_unread_response_end_no_connection_of_a_server() {
-    // As many as the window of a stream takes.
+    // As many as fit into the window of a stream.
     const FRAMES: usize = 100_000;
     let lab = Loopback::new();
     let _server = server_of_short_frames(&lab, FRAMES);

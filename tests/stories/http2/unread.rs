@@ -13,10 +13,10 @@ use crate::http::client::Client;
 
 const CONNECTIONS: usize = 8;
 
-/// As many streams as convey takes of a connection.
+/// Maximum number of streams that convey accepts on a connection.
 const STREAMS: u32 = 100;
 
-/// Most bytes of memory that such a connection may hold.
+/// Maximum memory of such a connection, in bytes.
 const MOST: u64 = 12 << 20;
 
 /// Requests a body on each stream, with the largest windows that HTTP/2 allows.
@@ -48,7 +48,7 @@ pub(super) fn a_client_that_reads_nothing_of_a_hundred_streams_holds_little_memo
         })
         .collect();
     balancer.wait_for_stat("/frontends/web/requests/total", CONNECTIONS * STREAMS as usize);
-    // Until nothing more goes: all windows are open, and all buffers full.
+    // Waits until nothing more is sent: all windows are open, and all buffers full.
     let sent = || balancer.stat("/backends/pool/bytes_tx");
     let mut last = sent();
     loop {

@@ -9,7 +9,7 @@ use convey_testkit::{BalancerProcess, Loopback, connect_from, wait_for};
 use super::server::{EchoServer, UNREAD};
 use super::setup;
 
-/// So many that each worker has some.
+/// Enough connections for all workers to have some.
 const GREEDY: usize = 24;
 
 /// Two of them use up the window of a connection.
@@ -63,7 +63,7 @@ pub(super) fn unread_uploads_to_an_http2_server_stall_no_other_client() {
     drop(greedy);
 }
 
-/// Clients are known by their addresses, or by a header of a trusted proxy.
+/// Clients are distinguished by their addresses, or by a header of a trusted proxy.
 pub(super) fn unread_uploads_to_an_http2_server_stall_no_open_upload_of_others() {
     let lab = Loopback::new();
     let server = EchoServer::start(lab.server(1));

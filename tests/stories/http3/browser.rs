@@ -33,7 +33,7 @@ const IS_WHOLE: &str = "document.readyState === 'complete' && document.title ===
     && getComputedStyle(document.querySelector('p')).color === 'rgb(1, 2, 3)' \
     && document.images[0].naturalWidth === 30";
 
-/// By what the page came, and its parts.
+/// Protocols of the page and its parts.
 const PROTOCOLS: &str = "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')] \
     .map((entry) => entry.nextHopProtocol)";
 
@@ -76,7 +76,7 @@ fn a_page_and_all_its_parts_come_over_one_connection() {
     browser.wait_until(IS_WHOLE);
     assert_eq!(browser.evaluate(PROTOCOLS), json!(["h3", "h3", "h3", "h3"]));
     assert_eq!(browser.complaints(), [""; 0]);
-    // It sends as it receives.
+    // The browser uploads over HTTP/3, too.
     let sent = "fetch('/', { method: 'POST', body: 'x'.repeat(200000) }).then((answer) => answer.status)";
     assert_eq!(browser.evaluate(sent), 200);
     // The access log has the same version, status and SNI for each request.
@@ -101,7 +101,7 @@ fn one_that_comes_over_tcp_follows_the_offer_by_itself() {
     browser.open(&address(&lab));
     browser.wait_until(IS_WHOLE);
     assert_eq!(browser.evaluate(PROTOCOLS)[0], "h2");
-    // It goes on over TCP until it has tried the other way.
+    // The browser uses TCP until it has tried HTTP/3.
     wait_for("a page over HTTP/3", || {
         browser.open(&address(&lab));
         browser.wait_until(IS_WHOLE);

@@ -35,7 +35,7 @@ pub(crate) struct Answer {
 }
 
 impl Clients {
-    /// They trust this authority.
+    /// Clients that trust this authority.
     pub(crate) fn trusting(authority: &TestAuthority) -> Clients {
         let tls = TlsSettings::trusting(authority).offering(&["h3"]).client();
         let mut tls = rustls::ClientConfig::clone(&tls);
@@ -67,12 +67,12 @@ impl Clients {
         Some((Client::over(connection).await, accepted))
     }
 
-    /// All of them go on from another port. Returns which.
+    /// Moves all clients to another port. Returns the new address.
     pub(crate) fn move_on(&self) -> SocketAddr {
         self.move_to(Ipv4Addr::LOCALHOST)
     }
 
-    /// All of them go on from this address.
+    /// Moves all clients to this address.
     pub(crate) fn move_to(&self, ip: Ipv4Addr) -> SocketAddr {
         let socket = UdpSocket::bind((ip, 0)).unwrap();
         let addr = socket.local_addr().unwrap();

@@ -17,7 +17,7 @@ stories!("http3_early":
     early_request_from_a_forged_address_reaches_no_server,
 );
 
-/// A client that returns, once it has what it needs for that.
+/// A returning client, once it has a session ticket.
 async fn return_early(clients: &Clients, to: SocketAddr) -> (Client, quinn::ZeroRttAccepted) {
     let client = clients.connect(to).await;
     assert_eq!(client.get("/first").await.status, 200);

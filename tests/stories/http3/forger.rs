@@ -1,4 +1,4 @@
-//! Somebody on the way who sends a client's datagrams from addresses of others.
+//! An attacker on the path who sends a client's datagrams from forged addresses.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket as StdSocket};
@@ -14,7 +14,7 @@ pub(crate) struct Forger {
 
 #[derive(Default)]
 struct ForgerState {
-    /// Sources of the next datagrams, each for one. Their answers reach nobody.
+    /// Sources of the next datagrams, one each. Answers to them are lost.
     sources: Vec<StdSocket>,
     used: Vec<StdSocket>,
     /// Source of a copy that precedes each datagram.
@@ -59,7 +59,8 @@ impl Forger {
         self.state.lock().unwrap().sources = sources.map(|source| StdSocket::bind(source).unwrap()).collect();
     }
 
-    /// Sends a copy of each datagram from this source, before the datagram itself, or none any more.
+    /// Sends a copy of each datagram from this source, before the datagram itself; `None` ends
+    /// that.
     pub(crate) fn copy_from(&self, source: Option<SocketAddr>) {
         self.state.lock().unwrap().copies_from = source.map(|source| StdSocket::bind(source).unwrap());
     }
@@ -69,7 +70,7 @@ impl Forger {
         self.state.lock().unwrap().sources.is_empty()
     }
 
-    /// Bytes that the client has sent, bytes that were sent from forged sources, and bytes that came there.
+    /// Bytes that the client has sent, bytes from forged sources, and bytes received there.
     pub(crate) fn bytes(&self) -> (usize, usize, usize) {
         let state = self.state.lock().unwrap();
         let (mut drawn, mut answer) = (0, [0; 2048]);
@@ -88,7 +89,7 @@ impl Forger {
 }
 
 impl ForgerState {
-    /// Returns whether a datagram goes on from the usual address.
+    /// Returns whether a datagram is passed on from the usual address.
     fn pass(&mut self, datagram: &[u8], to: SocketAddr) -> bool {
         self.received += datagram.len();
         if let Some(source) = &self.copies_from {

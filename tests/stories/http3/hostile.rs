@@ -37,7 +37,7 @@ pub(super) async fn raw(authority: &TestAuthority, lab: &Loopback) -> (Endpoint,
     let mut endpoint = Endpoint::client((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     endpoint.set_default_client_config(ClientConfig::new(std::sync::Arc::new(tls)));
     let connection = endpoint.connect(lab.vip(), "site.example").unwrap().await.unwrap();
-    // Its settings: none.
+    // Empty settings.
     let mut control = connection.open_uni().await.unwrap();
     control.write_all(&[0, 4, 0]).await.unwrap();
     std::mem::forget(control);
@@ -64,7 +64,8 @@ pub(super) fn get(path: &str) -> Bytes {
     frame(1, &block)
 }
 
-/// The head of a POST by QPACK's static table alone (RFC 9204, section 4.5), with this length of its body.
+/// Head of a POST that uses only QPACK's static table (RFC 9204, section 4.5), with this length of
+/// its body.
 pub(super) fn post(length: Option<&str>) -> Bytes {
     let mut block = vec![0, 0];
     // :method POST, :scheme https, :path /.
@@ -111,13 +112,14 @@ fn a_source_shakes_hands_so_many_times_at_once_and_proves_where_it_is() {
     let _balancer =
         BalancerProcess::start(&lab, &site(&lab, "max_handshakes_per_source = 2\nhandshake_timeout = 60"));
     block_on(async {
-        // The first packet of a handshake, which never goes on.
+        // The first packet of a handshake, without the others.
         let recorder = super::recorder::Recorder::before(lab.vip()).await;
         let clients = Clients::trusting(&authority);
         clients.connect(recorder.addr()).await.connection.close(0x100_u32.into(), b"");
         recorder.only_the_first();
         recorder.replay().await;
-        // Half of the slots are taken, by somebody who may be anybody: a client that answers gets one of the other half.
+        // Half of the slots are taken by unverified addresses: a client that answers gets one of
+        // the other half.
         let client = clients.connect(lab.vip()).await;
         assert_eq!(client.get("/").await.status, 200);
     });
@@ -127,7 +129,7 @@ fn who_forges_addresses_fills_no_more_than_a_few_hundred_places() {
     let lab = Loopback::new();
     let authority = authority(&lab);
     let _server = TestHttpServer::named("a", lab.server(1));
-    // As many sources as it likes: no limit of one source holds.
+    // No limit of one source applies.
     let lines = "trusted_clients = [\"127.0.0.0/8\"]";
     let setup = with(&lab, lines, "handshake_timeout = 60").server("a", lab.server(1), "");
     let balancer = BalancerProcess::start(&lab, &setup);
@@ -137,12 +139,12 @@ fn who_forges_addresses_fills_no_more_than_a_few_hundred_places() {
         recorder.be_mute();
         let forged = Clients::trusting(&authority);
         let begun: Vec<_> = (0..most + 200).map(|_| forged.begin(recorder.addr())).collect();
-        // Others shake hands meanwhile: they answer.
+        // Meanwhile, other clients complete their handshakes, as they answer.
         let clients = Clients::trusting(&authority);
         for _ in 0..20 {
             assert_eq!(clients.connect(lab.vip()).await.get("/").await.status, 200);
         }
-        // Each has come, and most of them again.
+        // Each packet has arrived, and most of them were repeated.
         while recorder.recorded() < 2 * begun.len() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -246,13 +248,13 @@ fn a_head_that_is_too_long_ends_its_stream() {
     block_on(async {
         let clients = Clients::trusting(&authority);
         let client = clients.connect(lab.vip()).await;
-        // More than convey takes, and less than the library does: it is answered.
+        // Above convey's limit, and below the library's: convey replies.
         let long = client.ask(Request::get(uri("/")).header("x", "y".repeat(60_000)), b"", None).await;
         assert_eq!(long.status, 431);
         let (_endpoint, connection) = raw(&authority, &lab).await;
         for kind in [1, 0x21] {
             let (mut send, _receive) = connection.open_bi().await.unwrap();
-            // A gigabyte is announced, and comes as long as it is taken.
+            // The head announces a gigabyte, and the client sends as long as it can.
             let mut head = BytesMut::new();
             head.put_u8(kind);
             head.put_u32(0x8000_0000 | 1 << 29);
@@ -292,7 +294,7 @@ fn a_head_that_never_comes_is_given_up() {
 fn data_in_tiny_frames_takes_little_memory() {
     let lab = Loopback::new();
     let authority = authority(&lab);
-    // It reads nothing.
+    // The server reads nothing.
     let _server = convey_testkit::TcpServer::silent(lab.server(1));
     let balancer = BalancerProcess::start(&lab, &unchecked_site(&lab));
     let before = balancer.memory();
@@ -303,7 +305,7 @@ fn data_in_tiny_frames_takes_little_memory() {
         for _ in 0..20 {
             let (mut send, receive) = connection.open_bi().await.unwrap();
             send.write_all(&post(None)).await.unwrap();
-            // Until no more is taken.
+            // Sends until nothing more is accepted.
             let sending = async {
                 loop {
                     if send.write_all(&tiny).await.is_err() {
@@ -330,7 +332,7 @@ fn heads_that_come_byte_by_byte_take_little_memory() {
         let mut streams = Vec::new();
         for n in 0..100 {
             let (mut send, receive) = connection.open_bi().await.unwrap();
-            // Of half of them trailers, behind a head.
+            // For half of them, as trailers after a head.
             if n % 2 == 0 {
                 send.write_all(&post(None)).await.unwrap();
             }
@@ -341,7 +343,7 @@ fn heads_that_come_byte_by_byte_take_little_memory() {
             for (send, _) in &mut streams {
                 send.write_all(&[0]).await.unwrap();
             }
-            // Each byte goes by itself.
+            // Each byte is sent separately.
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         let grown = balancer.memory().saturating_sub(before);
@@ -393,7 +395,7 @@ fn early_resets_end_the_connection_in_order() {
             }
         };
         assert!(error.to_string().contains("Remote is closing"), "{error}");
-        // Others are served.
+        // Other clients are served.
         let other = clients.connect(lab.vip()).await;
         let mut call = other.begin(Request::get(uri("/a/../b")).body(()).unwrap()).await.unwrap();
         call.finish().await.unwrap();
@@ -417,7 +419,7 @@ fn what_is_no_quic_is_answered_with_nothing() {
         assert_eq!(clients.connect(lab.vip()).await.get("/").await.status, 200);
     });
     socket.set_nonblocking(true).unwrap();
-    // Not more than came: a reset without state, or the versions that convey speaks.
+    // At most as many bytes as arrived: a stateless reset, or convey's versions.
     let mut answers = 0;
     while let Ok(len) = socket.recv(&mut [0; 2048]) {
         assert!(len <= 1400);

@@ -57,7 +57,7 @@ fn a_client_that_moves_goes_on_from_where_it_is() {
     let balancer = BalancerProcess::start(&lab, &site(&lab, ""));
     block_on(async {
         let clients = Clients::trusting(&authority);
-        // So many that every worker has some.
+        // Enough connections for all workers to have some.
         let mut all = Vec::new();
         for _ in 0..16 {
             all.push(clients.connect(lab.vip()).await);
@@ -76,7 +76,8 @@ fn a_client_that_moves_goes_on_from_where_it_is() {
     balancer.wait_for_stat("/frontends/web/total_connections", 16);
 }
 
-/// The address of a packet proves nothing: servers, limits and the log keep the one of the handshake.
+/// The address of a packet proves nothing: servers, limits and the log keep the address of the
+/// handshake.
 fn moved_client_keeps_the_identity_of_its_handshake_and_no_trust() {
     let lab = Loopback::new();
     let authority = authority(&lab);
@@ -100,7 +101,7 @@ fn moved_client_keeps_the_identity_of_its_handshake_and_no_trust() {
         let proxy = proxies.connect(lab.vip()).await;
         assert_eq!(proxy.ask(from_afar(), b"", None).await.status, 200);
         proxies.move_on();
-        // Until it has proved its new address.
+        // Waits until the client has proved its new address.
         while seen().last().unwrap() != "127.0.0.78" {
             assert_eq!(proxy.ask(from_afar(), b"", None).await.status, 200);
         }
@@ -122,7 +123,7 @@ fn a_client_that_moves_to_where_it_may_not_come_from_is_closed() {
         let client = clients.connect(lab.vip()).await;
         assert_eq!(client.get("/").await.status, 200);
         clients.move_to(Ipv4Addr::new(127, 0, 0, 77));
-        // Until it has proved its new address.
+        // Waits until the client has proved its new address.
         while let Ok(mut call) = client.begin(Request::get(uri("/")).body(()).unwrap()).await {
             let _ = call.finish().await;
             if read(&mut call).await.is_err() {
@@ -246,7 +247,7 @@ fn a_request_goes_on_through_upgrades_in_the_process_that_has_it() {
     let mut upgraded = Upgraded::start(&lab, &site(&lab, ""));
     block_on(async {
         let clients = Clients::trusting(&authority);
-        // So many that each worker has some.
+        // Enough connections for all workers to have some.
         let mut all = Vec::new();
         for _ in 0..8 {
             let client = clients.connect(lab.vip()).await;
@@ -353,7 +354,7 @@ fn restart_serves_tcp_at_once_and_http3_when_the_old_process_has_drained() {
         slow.finish().await.unwrap();
         until(|| server.seen().len() == 1).await;
         old.signal(Signal::TERM);
-        // It takes no more connections: it drains.
+        // convey accepts no more connections while it drains.
         until(|| std::net::TcpStream::connect(lab.vip()).is_err()).await;
         let checked = run(old.command().args(["check", "--config"]).arg(old.config()));
         assert!(!checked.stderr.contains("cannot listen on"), "{checked:?}");

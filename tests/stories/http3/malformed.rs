@@ -56,7 +56,8 @@ fn pseudo_header_fields_stand_once_and_first() {
     let authority = authority(&lab);
     let server = TestHttpServer::named("a", lab.server(1));
     let balancer = BalancerProcess::start(&lab, &site(&lab, ""));
-    // Another path, method, scheme and host, by the static table, as letters and as a Huffman code; fields of responses; a field before.
+    // Another path, method, scheme and host, by the static table, as plain text and Huffman-coded;
+    // fields of responses; a field in front.
     let lines: [&[u8]; 8] = [
         b"\x51\x06/admin",
         b"\x5f\x00\x06DELETE",

@@ -1,4 +1,4 @@
-//! HTTP/3: requests over QUIC, beside those over TCP.
+//! HTTP/3: requests over QUIC, beside requests over TCP.
 
 mod browser;
 pub(crate) mod client;
@@ -25,7 +25,8 @@ pub(crate) fn stories() -> Vec<Trial> {
     all.into_iter().flatten().collect()
 }
 
-/// A frontend with HTTP/3 and the certificate `site` of this network's directory, and these lines in its table `tls`. Its server is the first.
+/// A frontend with HTTP/3, the certificate `site` from this network's directory, these lines in its
+/// table `tls`, and the first server.
 pub(crate) fn site(lab: &Loopback, lines: &str) -> Setup {
     with(lab, "", lines).server("a", lab.server(1), "")
 }

@@ -1,4 +1,4 @@
-//! Somebody between a client and convey who records what the client sends, and sends it again.
+//! An attacker between a client and convey, who records the client's datagrams and replays them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ impl Recorder {
         Recorder::at(Ipv4Addr::LOCALHOST.into(), to).await
     }
 
-    /// Its datagrams come to convey from this address.
+    /// Returns a recorder whose datagrams reach convey from this address.
     pub(crate) async fn at(ip: IpAddr, to: SocketAddr) -> Recorder {
         let socket = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap());
         let (addr, sent) = (socket.local_addr().unwrap(), Arc::<Mutex<Vec<Vec<u8>>>>::default());
@@ -57,12 +57,12 @@ impl Recorder {
         self.is_mute.store(true, Ordering::Relaxed);
     }
 
-    /// How many datagrams clients have sent.
+    /// Number of datagrams that clients have sent.
     pub(crate) fn recorded(&self) -> usize {
         self.sent.lock().unwrap().len()
     }
 
-    /// Forgets what has been sent so far.
+    /// Clears the recording.
     pub(crate) fn forget(&self) {
         self.sent.lock().unwrap().clear();
     }
@@ -72,7 +72,8 @@ impl Recorder {
         self.sent.lock().unwrap().truncate(1);
     }
 
-    /// Sends again what was recorded, from another port, until convey answers: it does once it has forgotten the connection.
+    /// Replays the recording from another port until convey answers, which it does once it has
+    /// forgotten the connection.
     pub(crate) async fn replay(&self) {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let sent = self.sent.lock().unwrap().clone();

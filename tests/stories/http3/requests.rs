@@ -225,10 +225,10 @@ fn reset_of_a_request_alone_frees_a_server_that_reads_nothing() {
         let client = clients.connect(lab.vip()).await;
         let mut call = client.begin(Request::put(uri("/")).body(()).unwrap()).await.unwrap();
         let part = Bytes::from(vec![b'x'; 65_536]);
-        // Until all buffers on the way are full.
+        // Sends until all buffers on the way are full.
         while tokio::time::timeout(Duration::from_millis(500), call.send_data(part.clone())).await.is_ok() {}
         assert_eq!(balancer.stat("/backends/pool/current_connections"), 1);
-        // No STOP_SENDING comes with it: the response is still awaited.
+        // There is no STOP_SENDING with it: the client still waits for the response.
         call.stop_stream(h3::error::Code::H3_REQUEST_CANCELLED);
         while balancer.stat("/backends/pool/current_connections") != 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -24,7 +24,7 @@ fn balancer(lab: &Loopback, timeouts: &str) -> BalancerProcess {
     )
 }
 
-/// Its first connection takes no stream and ends in order; it serves on all others.
+/// The server's first connection accepts no stream and ends in order; it serves on all others.
 pub(super) fn a_server_of_http2_that_has_done_nothing_is_asked_anew() {
     static CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
     let lab = Loopback::new();
@@ -67,7 +67,7 @@ fn serve_http2(stream: std::net::TcpStream) -> io::Result<()> {
     })
 }
 
-/// It sends half a body and is gone, in each of the ways.
+/// The client disconnects after half a body, in each of the ways.
 pub(super) fn a_client_that_is_gone_takes_no_blame_to_the_server() {
     let lab = Loopback::new();
     let (gone, server_sees) = std::sync::mpsc::channel();
@@ -128,7 +128,7 @@ pub(super) fn a_client_that_trickles_its_body_is_waited_for_and_one_that_stalls_
         let (response, mut stream) = client.begin(Request::put("http://a/").body(()).unwrap(), false).await;
         stream.send_data(Bytes::from_static(b"half"), false).unwrap();
         assert_eq!(response.await.unwrap().status(), 408);
-        // The connection goes on.
+        // The connection stays open.
         assert_eq!(client.get("http://a/next").await.body, "a GET /next 0");
     });
     balancer.wait_for_stat("/frontends/web/requests/answered/request_timeout", 2);
@@ -202,7 +202,7 @@ pub(super) fn a_client_that_never_reads_is_not_waited_for_long() {
         let client = Http2Client::connect(lab.vip()).await;
         let (response, _stream) = client.begin(Request::get("http://a/large").body(()).unwrap(), true).await;
         let mut body = response.await.unwrap().into_body();
-        // Others of its streams go on.
+        // Its other streams go on.
         assert_eq!(client.get("http://a/").await.body, "ok");
         tokio::task::spawn_blocking(move || server_sees.recv_timeout(Duration::from_secs(10)))
             .await
@@ -222,7 +222,7 @@ pub(super) fn a_client_that_never_reads_is_not_waited_for_long() {
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
 }
 
-/// The only slot is taken. Others wait for it, and are gone: in each of the ways.
+/// The only slot is taken. Waiting clients disconnect, in each of the ways.
 pub(super) fn a_client_that_leaves_while_it_waits_for_a_slot_gives_its_place_up() {
     let lab = Loopback::new();
     let (answers, may_answer) = std::sync::mpsc::channel::<()>();
@@ -264,7 +264,7 @@ pub(super) fn a_client_that_leaves_while_it_waits_for_a_slot_gives_its_place_up(
         wait_for_waiting(1).await;
         stream.send_reset(h2::Reason::CANCEL);
         wait_for_waiting(0).await;
-        // This one leaves with its connection.
+        // This client closes its whole connection.
         let _response = client.begin(Request::get("http://a/late").body(()).unwrap(), true).await;
         wait_for_waiting(1).await;
     });

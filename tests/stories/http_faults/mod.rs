@@ -50,7 +50,7 @@ stories!("http_faults":
     reset_of_a_server_stream_is_noticed_while_the_client_reads_nothing,
 );
 
-/// How a server fails, once it has the head of a request.
+/// Fault of a server, once it has the head of a request.
 type Fault = fn(TcpStream) -> io::Result<()>;
 
 /// Two servers with the same fault, and the number of their requests.
@@ -130,7 +130,7 @@ fn a_server_that_sends_no_response_is_answered_for() {
         |mut stream| stream.write_all(b"220 mail.example ESMTP\r\n"),
         |mut stream| stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1, 2\r\n\r\nx"),
         |mut stream| stream.write_all(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n"),
-        // It closes within its head, after which it may have done anything.
+        // The server closes within its head, so it may have processed the request.
         |mut stream| stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Le"),
         |mut stream| write!(stream, "HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(2 << 20)),
         |mut stream| stream.write_all(&[b"HTTP/1.1 200 OK\r\nX: ", &[0; 9][..], b"\r\n\r\n"].concat()),
@@ -177,7 +177,7 @@ fn a_server_that_says_nothing_is_answered_for_in_time() {
         failing.expect("GET", &Outcome::Status(504), 1);
         assert_eq!(failing.answered("server_timeout"), 2);
     }
-    // Nor does it take what it is sent.
+    // The server does not read the request either.
     let failing = Failing::with("idle = 1", |stream| {
         sleep(Duration::from_secs(20));
         drop(stream);
@@ -235,7 +235,7 @@ fn what_a_server_sends_behind_its_response_reaches_nobody() {
 }
 
 fn an_early_response_arrives_whole() {
-    // More than fits into anybody's buffers at once, while the client's body never ends.
+    // More than all buffers hold at once, while the client's body never ends.
     let failing = Failing::new(|mut stream| {
         write!(stream, "HTTP/1.1 413 Content Too Large\r\nContent-Length: {}\r\n\r\n", outcome::LARGE)?;
         stream.write_all(&vec![b'x'; outcome::LARGE])?;

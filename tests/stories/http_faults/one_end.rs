@@ -18,7 +18,7 @@ use super::super::http2::client::Client as Http2Client;
 /// Time without progress after which all buffers on the way are full.
 const STILL: Duration = Duration::from_millis(500);
 
-/// Writes until nobody takes more.
+/// Writes until all buffers are full.
 fn fill(stream: &mut TcpStream) -> io::Result<()> {
     stream.set_write_timeout(Some(STILL))?;
     while stream.write_all(&[b'x'; 65_536]).is_ok() {}
@@ -34,7 +34,7 @@ pub(crate) fn deaf_server(lab: &Loopback) -> TcpServer {
             io::Read::read_exact(&mut stream, &mut byte)?;
             head.push(byte[0]);
         }
-        // Until the connection is over.
+        // Writes until the connection is over.
         stream.set_write_timeout(None)?;
         while stream.take_error()?.is_none() {
             thread::sleep(Duration::from_millis(20));

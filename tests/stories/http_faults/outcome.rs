@@ -77,7 +77,7 @@ async fn over_http2(to: SocketAddr, method: &str) -> Result<Outcome, h2::Error> 
     })
 }
 
-/// The status, and how long the body is, of a response to a request whose body goes on and on.
+/// Status, and length of the body, of a response to a request whose body never ends.
 pub(super) fn early(to: SocketAddr, version: Version) -> (u16, usize) {
     match version {
         Version::Http1 => {

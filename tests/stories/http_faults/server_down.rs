@@ -13,7 +13,7 @@ use super::super::http2::client::Client as Http2Client;
 use super::super::http2::server::EchoServer;
 use super::outcome::Version;
 
-/// Whatever versions both sides speak.
+/// The test runs for all versions on both sides.
 pub(super) fn a_response_of_a_server_that_goes_down_is_broken_off() {
     for protocol in ["h1", "h2"] {
         for version in [Version::Http1, Version::Http2] {
@@ -104,7 +104,7 @@ pub(super) fn who_waits_for_a_server_that_goes_down_is_served_by_another() {
     }
 }
 
-/// By an operator's word, which counts as a failed check does.
+/// Takes a server down by a command, which counts as a failed check.
 fn take_down(balancer: &BalancerProcess) {
     let ran = run(balancer.command().args(["server", "maint", "pool/a"]));
     assert_eq!(ran.code, Some(0), "{ran:?}");

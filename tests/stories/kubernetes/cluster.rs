@@ -1,5 +1,6 @@
-//! A real cluster in a namespace: etcd, kube-apiserver and, where a story wants them, the controllers of Deployments and EndpointSlices.
-//! EndpointSlices refuse loopback addresses, so the namespace's `lo` has others.
+//! A real cluster in a namespace: etcd, kube-apiserver and, for some tests, the controllers of
+//! Deployments and EndpointSlices. EndpointSlices refuse loopback addresses, so the namespace's
+//! `lo` has others.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -16,11 +17,11 @@ use super::fake_api::endpoint;
 use super::rollout::{Ask, Load};
 use crate::etcd::Etcd;
 
-/// Where the API server and pods are: the last number of an address.
+/// Network of the API server and of pods, without the last number.
 const NETWORK: [u8; 3] = [10, 99, 0];
 const API: u8 = 100;
 const PORT: u16 = 6443;
-/// Where pods of a Deployment are, each of which is answered.
+/// Network of a Deployment's pods, all of which answer.
 const PODS: &str = "10.98.0.0/16";
 /// Tokens of the administrator who sets the cluster up, and of the service account from
 /// `rbac.yaml`.
@@ -43,7 +44,7 @@ pub(super) fn no_controllers() -> Option<String> {
 }
 
 impl Cluster {
-    /// One with an etcd, and the addresses of pods.
+    /// A cluster with an etcd, and the addresses of pods.
     pub(super) fn new(lab: &Loopback) -> Cluster {
         (1..=6).chain([API]).for_each(|n| ip(&["addr", "add", &format!("{}/32", at(n)), "dev", "lo"]));
         let (etcd, directory) = (Etcd::start(lab), lab.directory().to_owned());
@@ -68,7 +69,8 @@ impl Cluster {
         (balancer, (0..2).map(|_| Load::start(ask, lab.vip())).collect())
     }
 
-    /// Starts the API server with what the story and the files that are shipped need, and waits until it is ready.
+    /// Starts the API server with the objects of the test and of the shipped files, and waits until
+    /// it is ready.
     pub(super) fn start(&self) -> Process {
         let (at, api) = (|file: &str| self.directory.join(file).display().to_string(), at(API));
         let key = at("sa.key");
@@ -121,7 +123,8 @@ impl Cluster {
         }
     }
 
-    /// Starts the controllers that make pods of a Deployment and slices of these, and a kwok in place of kubelets: pods are ready at once.
+    /// Starts the controllers that make pods of a Deployment and their slices, and a kwok in place
+    /// of kubelets: pods are ready at once.
     pub(super) fn start_controllers(&self) -> [Process; 2] {
         self.create(
             &json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node" } }).to_string(),
@@ -257,7 +260,7 @@ fn quietly(command: &mut Command, log: &Path) -> Process {
     Process::spawn(command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log))
 }
 
-/// Where an object is created, which is YAML, or JSON in one line.
+/// Collection for a new object, which is YAML, or JSON in one line.
 fn collection_of(object: &str) -> String {
     let json: Option<Value> = serde_json::from_str(object).ok();
     let of_yaml = |key: &str| {
@@ -300,7 +303,7 @@ fn ready(slice: &Value) -> impl Iterator<Item = String> {
 fn deployment(release: &str, replicas: usize) -> Value {
     let labels = json!({ "app": "web", "release": release });
     let container = json!({ "name": "web", "image": "web", "ports": [{ "containerPort": 8000 }] });
-    // It names its node: nobody schedules.
+    // The pod names its node, because there is no scheduler.
     let pod = json!({ "nodeName": "node", "terminationGracePeriodSeconds": 1, "containers": [container] });
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web" },

@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 
 /// Token that is valid at first.
 pub(super) const TOKEN: &str = "a-token-of-a-service-account";
-/// Where slices are.
+/// Path of slices.
 const PATH: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
-/// Where Services are.
+/// Path of Services.
 const SERVICES: &str = "/api/v1/namespaces/shop/services";
 /// Slices of one answer of a list.
 const PAGE: usize = 2;
@@ -44,7 +44,7 @@ struct State {
     slices: BTreeMap<String, Value>,
     /// Version of the last change.
     version: u64,
-    /// Each change with its version: its type and the slice.
+    /// Changes: version, type and slice.
     events: Vec<(u64, &'static str, Value)>,
     /// Changes up to this one are forgotten.
     compacted: u64,
@@ -52,14 +52,14 @@ struct State {
     watches: usize,
     /// Watches of an earlier life end.
     life: u64,
-    /// Whether they do so in order, or as if the process was gone.
+    /// Whether watches end in order, or as if the process had died.
     ends_in_order: bool,
     is_refusing: bool,
     is_refusing_watches: bool,
     is_refusing_services: bool,
     /// Accepted in place of [`TOKEN`].
     next_token: Option<&'static str>,
-    /// The annotations of the Service; `None`: there is no Service.
+    /// Annotations of the Service; `None` without a Service.
     annotations: Option<Value>,
     /// Changes of the Service.
     service_version: u64,
@@ -82,7 +82,7 @@ impl FakeApi {
         api
     }
 
-    /// Where it is.
+    /// Address of the API server.
     pub(super) fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -97,7 +97,7 @@ impl FakeApi {
         }));
     }
 
-    /// Is gone: nobody is answered, and all watches are cut.
+    /// Stops the server: it answers no request, and cuts all watches.
     pub(super) fn go_away(&mut self) {
         self.server = None;
         self.end_watches();
@@ -125,8 +125,8 @@ impl FakeApi {
         self.cluster.state().next_token = Some(token);
     }
 
-    /// Has one slice in the place of another. Watches end in order before they see that, and the change is forgotten at once, as after
-    /// a while at an API server.
+    /// Replaces one slice by another. Watches end in order before they see the change, which is
+    /// dropped from the history at once, as after a while at a real API server.
     pub(super) fn replace_unseen(&self, old: &str, name: &str, endpoints: &[Value]) {
         let mut state = self.cluster.state();
         state.slices.remove(old).unwrap();
@@ -139,7 +139,7 @@ impl FakeApi {
         self.cluster.changed.notify_all();
     }
 
-    /// Nobody may list or watch slices, or they may again.
+    /// Sets whether lists and watches of slices are forbidden.
     pub(super) fn refuse(&self, is_refusing: bool) {
         self.cluster.state().is_refusing = is_refusing;
     }
@@ -149,7 +149,7 @@ impl FakeApi {
         self.cluster.state().is_refusing_watches = is_refusing;
     }
 
-    /// Nobody may list or watch Services, or they may again.
+    /// Sets whether lists and watches of Services are forbidden.
     pub(super) fn refuse_services(&self, is_refusing: bool) {
         self.cluster.state().is_refusing_services = is_refusing;
     }
@@ -163,12 +163,12 @@ impl FakeApi {
         self.cluster.changed.notify_all();
     }
 
-    /// How many lists were begun.
+    /// Number of lists so far.
     pub(super) fn lists(&self) -> usize {
         self.cluster.state().lists
     }
 
-    /// How many watches were begun.
+    /// Number of watches so far.
     pub(super) fn watches(&self) -> usize {
         self.cluster.state().watches
     }
@@ -362,7 +362,7 @@ fn read_head(reader: &mut impl BufRead) -> io::Result<Option<(String, String)>> 
     }
 }
 
-/// Whatever is watched comes in chunks.
+/// Begins a chunked response, as for all watches.
 fn begin_watch(stream: &mut impl Write) -> io::Result<()> {
     write!(stream, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
 }
@@ -375,7 +375,7 @@ fn end_watch(stream: &mut impl Write, in_order: bool) -> io::Result<bool> {
     Ok(in_order)
 }
 
-/// Where a watch begins.
+/// Version from which a watch begins.
 fn from(query: &BTreeMap<&str, &str>) -> u64 {
     query.get("resourceVersion").unwrap().parse().unwrap()
 }

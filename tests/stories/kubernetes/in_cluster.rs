@@ -29,7 +29,7 @@ pub(super) fn a_pod_follows_by_its_service_account_and_reads_a_rotated_token() {
 
     account.rotate(ROTATED);
     api.accept_only(ROTATED);
-    // A watch that is open goes on. The next one has the old token for up to a minute, and is refused.
+    // An open watch goes on. The next one uses the old token for up to a minute, and is refused.
     api.apply("web-2", &[endpoint("web-b", lab.server(2), Ready)]);
     wait_for_servers(&balancer, ["web-a", "web-b"]);
     api.end_watches_in_order();
@@ -41,7 +41,8 @@ pub(super) fn a_pod_follows_by_its_service_account_and_reads_a_rotated_token() {
     assert!(!balancer.log().contains("has no server left"), "{}", balancer.log());
 }
 
-/// The files of a service account, which a kubelet replaces all at once: each is a link into the folder that `..data` leads to.
+/// Files of a service account, which a kubelet replaces all at once: each is a link into the folder
+/// that `..data` points to.
 struct ServiceAccount {
     folder: PathBuf,
     authority: String,
@@ -70,7 +71,7 @@ impl ServiceAccount {
         fs::rename(next, self.folder.join("..data")).unwrap();
     }
 
-    /// A convey that sees them where a pod does, and nobody else.
+    /// A convey that sees the files where a pod does, unlike any other process.
     fn convey(&self, api: SocketAddr) -> Command {
         let script = "mount -t tmpfs none /var/run && mkdir -p \"$MOUNT\" && mount --bind \"$ACCOUNT\" \"$MOUNT\" \
                       && exec \"$0\" \"$@\"";

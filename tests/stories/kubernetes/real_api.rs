@@ -1,5 +1,5 @@
-//! A kube-apiserver and an etcd, with the rights of `packaging/kubernetes`. Nobody runs pods: the story writes the slices that a
-//! controller would write.
+//! A kube-apiserver and an etcd, with the rights of `packaging/kubernetes`. No pods run: the test
+//! writes the slices that a controller would write.
 
 use convey_testkit::{Loopback, TcpServer, in_namespace};
 
@@ -30,7 +30,7 @@ pub(super) fn a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection(
         }
         wait_for_servers(&balancer, ["web-4", "web-5", "web-6"]);
         all_is_answered(load);
-        // Its rights are no more than it needs.
+        // The service account has only the necessary rights.
         let core = ["services", "secrets", "pods"]
             .map(|kind| cluster.status(CONVEY, &format!("/api/v1/namespaces/shop/{kind}")));
         assert_eq!(core, ["200", "403", "403"]);

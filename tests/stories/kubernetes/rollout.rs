@@ -129,7 +129,7 @@ fn replace_all(frontend: &str, start: StartPod, ask: Ask) {
         publish(&pods, Some(old));
         balancer.wait_for_stat(&format!("/backends/pool/servers/{old}/state"), "drain");
         balancer.wait_for_stat(&format!("/backends/pool/servers/{old}/current_connections"), 0);
-        // The pod ends, and its endpoint goes after it.
+        // The pod ends, and its endpoint is removed afterwards.
         pods.retain(|(pod, _)| *pod != old);
         publish(&pods, None);
         Load::wait_for_more(&load);

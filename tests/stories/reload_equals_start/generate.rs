@@ -18,7 +18,7 @@ const HASH_KEYS: [&str; 3] = ["addr_port", "addr", "name"];
 pub(super) const HOSTS: [&str; 3] = ["a.test", "b.test", "c.test"];
 pub(super) const PATHS: [&str; 6] = ["/", "/a", "/a/x?q=1", "/b", "//a", "/b%2Fx"];
 
-/// The server that nobody listens for, and the one whose check at `/check` fails.
+/// The server without a listener, and the server whose check at `/check` fails.
 pub(super) const DEAD: u8 = 3;
 pub(super) const FAILING: u8 = 2;
 
@@ -59,7 +59,7 @@ struct Frontend {
 struct Route {
     host: Option<usize>,
     path: usize,
-    /// The backend; `None`: a redirect.
+    /// Index of the backend; `None`: a redirect.
     backend: Option<usize>,
     rewrites: bool,
     field: bool,
@@ -72,7 +72,7 @@ pub(super) struct Backend {
     kind: usize,
     fall: u8,
     has_outlier_detection: bool,
-    /// The weight of each server; `None`: the backend does not have it.
+    /// Weight of each server; `None`: the backend does not have it.
     servers: [Option<u8>; 4],
     backup: Option<usize>,
     has_name: bool,
@@ -130,7 +130,8 @@ impl Choices {
         }
     }
 
-    /// The frontends with an address: each with its first one, whether it speaks HTTP, and whether it speaks TLS.
+    /// Frontends with an address: the first address of each, whether it serves HTTP, and whether it
+    /// serves TLS.
     pub(super) fn served(&self) -> Vec<(SocketAddr, bool, bool)> {
         let first = |n: usize| (0..).zip(self.ports).find_map(|(port, of)| (of == Some(n)).then_some(port));
         let all = (0..3).filter_map(|n| Some((self.address(first(n)?), &self.frontends[n])));
@@ -152,7 +153,7 @@ impl Choices {
         kind == 0 || !(is(DEAD) || kind == 3 && is(FAILING))
     }
 
-    /// How many servers a backend has, with the address of its name.
+    /// Number of servers of a backend, including the address of its name.
     pub(super) fn count(&self, backend: usize) -> usize {
         let backend = &self.backends[backend];
         backend.servers.iter().flatten().count() + usize::from(backend.has_name && self.allow_local)
@@ -220,7 +221,7 @@ impl Frontend {
     }
 }
 
-/// Another host of the network that an address is in.
+/// Another host in the network of an address.
 fn host_of(listen: &[String], host: u8) -> String {
     let ip = listen[0].split(':').next().unwrap();
     format!("{}.{host}", ip.rsplit_once('.').unwrap().0)
@@ -280,7 +281,7 @@ impl Backend {
         let (algorithm, hash_key) = (ALGORITHMS[self.algorithm], HASH_KEYS[self.hash_key]);
         writeln!(f, "[backends.b{n}]\nalgorithm = \"{algorithm}\"\nhash_key = \"{hash_key}\"")?;
         if self.has_outlier_detection {
-            // So many failures never come: an ejection outlives a reload, as it should.
+            // So many failures never occur: an ejection outlives a reload, as it should.
             writeln!(f, "outlier_detection.consecutive_failures = 100000")?;
         }
         let (kind, fall) = (KINDS[self.kind], self.fall);

@@ -1,5 +1,6 @@
-//! A process that reloads a configuration, or is upgraded to it, serves as a process that starts with it: for random pairs of
-//! configurations, of which the second is an edit of the first. `CONVEY_SEED` is the number of the only pair to try.
+//! A process that reloads a configuration, or is upgraded to it, serves like a process that starts
+//! with it. The test uses random pairs of configurations, of which the second is an edit of the
+//! first. `CONVEY_SEED` selects a single pair.
 
 mod generate;
 mod seen;
@@ -60,7 +61,7 @@ impl Site {
     }
 }
 
-/// The pairs to try: the one that the environment names, or all of these.
+/// Seeds of the pairs: the one in the environment, or all of these.
 fn seeds(all: std::ops::Range<u64>) -> Vec<u64> {
     let named = std::env::var("CONVEY_SEED").ok();
     named.map_or_else(|| all.collect(), |seed| vec![seed.parse().unwrap()])

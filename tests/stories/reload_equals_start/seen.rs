@@ -78,7 +78,7 @@ pub(super) fn exercise(balancer: &BalancerProcess, choices: &Choices, authority:
 fn wait_until_settled(balancer: &BalancerProcess, choices: &Choices) {
     wait_for("servers to be as their checks find them", || {
         let stats = balancer.stats();
-        // One lookup may time out on a busy machine. convey repeats it.
+        // A lookup may time out on a busy machine. convey repeats it.
         let is_looked_up = !choices.has_name()
             || stats["names"].as_object().is_some_and(|names| {
                 let is_final = |name: &Value| {
@@ -106,7 +106,8 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// The answers to so many clients: in order for hash algorithms, as a set for those that go by their history.
+    /// Answers to so many clients: in order for hash algorithms, as a set for algorithms with a
+    /// history.
     fn picks(&self, choices: &Choices, clients: u8) -> String {
         let picks = (0..clients).map(|n| self.ask(ip_of(self.at.ip(), 30 + n), "a.test", "/"));
         let picks =
@@ -180,7 +181,8 @@ fn ip_of(network: IpAddr, host: u8) -> IpAddr {
     Ipv4Addr::new(a, b, c, host).into()
 }
 
-/// The statistics by their places: texts and switches as they are, of the other numbers only where they are.
+/// Statistics by their JSON paths: values of strings and booleans, and only the paths of other
+/// numbers.
 fn flatten(value: &Value, at: &str, seen: &mut BTreeMap<String, String>) {
     let name = at.rsplit('/').next().unwrap_or_default();
     match value {

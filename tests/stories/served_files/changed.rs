@@ -25,7 +25,7 @@ pub(super) fn a_changed_file_is_served_fresh_at_the_next_request() {
         fs::write(site.at("releases/1/a"), n.to_string()).unwrap();
         assert_eq!(body(), n.to_string());
     }
-    // Another file in its place, with the same time.
+    // Another file replaces it, with the same time.
     site.write("releases/1/b", "new");
     fs::rename(site.at("releases/1/b"), site.at("releases/1/a")).unwrap();
     assert_eq!(body(), "new");

@@ -14,7 +14,7 @@ use crate::shares::limited;
 
 const CONNECTIONS: u32 = 11;
 
-/// As many streams as convey takes of a connection.
+/// Maximum number of streams that convey accepts on a connection.
 const STREAMS: u32 = 100;
 
 pub(super) fn files_of_one_client_leave_descriptors_for_others() {

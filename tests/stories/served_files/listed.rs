@@ -13,10 +13,10 @@ use crate::http2::frames::frame;
 const NAMES: usize = 10_000;
 const CONNECTIONS: usize = 4;
 
-/// As many streams as convey takes of a connection.
+/// Maximum number of streams that convey accepts on a connection.
 const STREAMS: u32 = 100;
 
-/// Most bytes of memory that all of them may hold.
+/// Maximum memory of all of them, in bytes.
 const MOST: u64 = 60 << 20;
 
 fn start(site: &Site) -> BalancerProcess {

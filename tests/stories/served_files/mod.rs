@@ -140,7 +140,7 @@ impl Drop for SetAtEnd<'_> {
     }
 }
 
-/// So many bytes of which no part is like another.
+/// Returns so many bytes, of which no part repeats.
 fn pattern(len: u32) -> Vec<u8> {
     (0..len).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
@@ -165,7 +165,7 @@ fn a_site_is_served_with_its_types_and_validators() {
         ("/%61pp.js", "text/javascript; charset=utf-8", "let a = 1;\n"),
         ("/digits", "application/octet-stream", "0123456789"),
     ] {
-        // All of them on one connection, twice: the second time from memory.
+        // All requests use one connection, twice: the second time, files come from memory.
         for _ in 0..2 {
             let response = client.get("site.example", path);
             assert_eq!((response.status, &*response.body), (200, body), "{path}");
@@ -306,7 +306,7 @@ fn a_large_file_is_whole_over_both_versions_and_small_ones_are_served_meanwhile(
     let large = pattern(20 << 20);
     site.write("www/large", &large);
     let _balancer = site.start("");
-    // Two downloads that take nothing fill what is between them and convey.
+    // Two downloads that are not read fill the buffers between them and convey.
     let mut slow = [(); 2].map(|()| {
         let mut stream = connect(site.lab.vip());
         stream.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
@@ -333,7 +333,7 @@ fn a_large_file_is_whole_over_both_versions_and_small_ones_are_served_meanwhile(
 
 fn small_files_are_answered_while_large_ones_are_sent() {
     let site = Site::new();
-    // None of these is ever whole while the story lasts.
+    // These downloads do not finish during the test.
     File::create(site.at("www/large")).unwrap().set_len(1 << 40).unwrap();
     site.write("www/middle", vec![b'x'; 80 << 10]);
     let balancer = site.start("");
@@ -358,7 +358,8 @@ fn small_files_are_answered_while_large_ones_are_sent() {
             assert_eq!(client.get("a", "/digits").body, "0123456789");
             assert_eq!(client.get("a", "/middle").body.len(), 80 << 10);
         }
-        // Between two answers a core has sent a turn of each download at most, and their clients read on meanwhile.
+        // Between two responses, a core has sent at most one turn of each download, and their
+        // clients read on meanwhile.
         let meanwhile = received.load(Ordering::Relaxed) - before;
         drop(over);
         assert!(meanwhile > 0, "the downloads have waited for the small files");
@@ -384,7 +385,7 @@ fn operators_see_how_often_a_file_was_at_hand() {
     for path in ["/digits", "/large"] {
         (0..50).for_each(|_| assert_eq!(client.get("a", path).status, 200));
     }
-    // One worker serves the connection. It opens a file anew after a second.
+    // One worker serves the connection. It reopens a file after a second.
     let (hits, misses) = (of_cache("hits"), of_cache("misses"));
     assert_eq!(hits + misses, 100 + before[0] + before[1]);
     assert!(
@@ -394,7 +395,7 @@ fn operators_see_how_often_a_file_was_at_hand() {
     assert_eq!(of_cache("evictions"), 0);
     let metrics = balancer.page("/metrics").1;
     assert!(metrics.contains(&format!("convey_backend_file_cache_hits_total{{backend=\"pool\"}} {hits}\n")));
-    // More of them than a worker keeps in memory.
+    // More files than a worker keeps in memory.
     for n in 0..700 {
         site.write(&format!("www/{n}"), vec![b'x'; 30_000]);
     }

@@ -81,7 +81,7 @@ pub(super) fn files_are_only_read() {
     let posted = site.client().send("POST /digits HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody");
     assert_eq!((posted.status, field(&posted, "Connection")), (405, Some("close")));
     assert_eq!(balancer.stat("/frontends/web/requests/answered/file_method"), 5);
-    // A body that nobody reads ends the connection, so that it is never taken for a request.
+    // An unread body ends the connection, so that it is never mistaken for a request.
     let mut client = site.client();
     let got = client.send("GET /digits HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody");
     assert_eq!((got.status, &*got.body, field(&got, "Connection")), (200, "0123456789", Some("close")));

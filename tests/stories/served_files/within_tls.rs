@@ -1,4 +1,5 @@
-//! Files within TLS, where convey copies what the kernel sends by itself over plain connections.
+//! Files within TLS, where convey copies bytes that the kernel sends by itself over plain
+//! connections.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -21,7 +22,7 @@ fn start(site: &Site) -> (BalancerProcess, TestAuthority) {
     (BalancerProcess::start(&site.lab, &setup), authority)
 }
 
-/// Has the kernel forget a file, so that it has to be read from its disk.
+/// Evicts a file from the page cache, so that it has to be read from its disk.
 fn forget(site: &Site, name: &str) {
     let file = File::open(site.at(name)).unwrap();
     file.sync_all().unwrap();
@@ -49,7 +50,7 @@ pub(super) fn files_are_whole_within_tls_over_both_versions() {
         let head = get(&["-I"], "/large").to_ascii_lowercase();
         assert!(head.contains(&format!("content-length: {}\r\n", large.len())), "{head}");
         for _ in 0..2 {
-            // From its disk.
+            // Read from its disk.
             forget(&site, "www/large");
             get(&["-o", saved], "/large");
             assert!(fs::read(saved).unwrap() == large, "{version}");

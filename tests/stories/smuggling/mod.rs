@@ -1,5 +1,5 @@
-//! Requests that two programs could read in two ways, through convey to servers that are in use: none of these servers sees a request
-//! that its client did not send.
+//! Requests that two programs could interpret differently, sent through convey to popular servers:
+//! no server sees a request that its client did not send.
 
 mod server;
 mod shapes;
@@ -37,7 +37,8 @@ fn nothing_is_smuggled_to_python() {
     nothing_is_smuggled_to(Kind::Python);
 }
 
-/// Each shape has a path of its own, `/shape-N.`, and a marked request, `/marked-N.`, behind it or in its body.
+/// Each shape has a path of its own, `/shape-N.`, and a marked request, `/marked-N.`, after it or
+/// in its body.
 fn nothing_is_smuggled_to(kind: Kind) {
     let lab = Loopback::new();
     let server = RealServer::start(&lab, kind, lab.server(1));
@@ -137,7 +138,7 @@ fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     [&len[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
 }
 
-/// Sends it, and reads until nothing more comes.
+/// Sends bytes, and reads until nothing more arrives.
 fn send(to: SocketAddr, bytes: &[u8]) {
     let mut client = connect(to);
     client.set_read_timeout(Some(Duration::from_millis(150))).unwrap();

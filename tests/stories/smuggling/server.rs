@@ -13,8 +13,8 @@ pub(super) enum Kind {
     Nginx,
     Haproxy,
     Node,
-    /// The `http.server` of its library, which closes each connection after a response. It answers with 404; the others with the
-    /// path.
+    /// Python's `http.server`, which closes each connection after a response. It answers with 404;
+    /// the other servers answer with the path.
     Python,
 }
 

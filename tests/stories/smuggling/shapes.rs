@@ -4,19 +4,19 @@
 /// Requests that the server may see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sees {
-    /// Neither request: convey refuses the first, and reads nothing behind it.
+    /// Neither request: convey refuses the first, and reads nothing after it.
     Nothing,
     /// The first; the marked one is its body.
     Shape,
     /// The first at most: convey may learn that it is malformed once the server has its head.
     ShapeAtMost,
-    /// Both: the client has sent two.
+    /// Both requests, as the client has sent two.
     Both,
 }
 
 use Sees::{Both, Nothing, Shape, ShapeAtMost};
 
-/// Of HTTP/1.1, with what the server may see.
+/// HTTP/1.1 shapes, with the requests that the server may see.
 #[rustfmt::skip]
 pub(super) const HTTP1: [(&str, Sees); 68] = [
     // A length and chunks.
@@ -75,7 +75,7 @@ pub(super) const HTTP1: [(&str, Sees); 68] = [
     ("GET {s}\r\n\r\n{m}", Nothing),
     ("GET {s} HTTP/1.9\r\nHost: a\r\n\r\n{m}", Both),
     ("POST {s} HTTP/1.1\r\nHost: a\r\nExpect: 100-continue, x\r\nContent-Length: {len}\r\n\r\n{m}", Nothing),
-    // In order: the marked request is a body.
+    // Valid: the marked request is a body.
     ("POST {s} HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n{m}", Shape),
     ("GET {s} HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n{m}", Shape),
     ("HEAD {s} HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n{m}", Shape),
@@ -84,7 +84,7 @@ pub(super) const HTTP1: [(&str, Sees); 68] = [
     ("POST {s} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n00{hex}\r\n{m}\r\n000\r\nX: y\r\n\r\n", Shape),
     ("POST {s} HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: {len}\r\n\r\n{m}", Shape),
     ("POST {s} HTTP/1.0\r\nHost: a\r\nContent-Length: {len}\r\n\r\n{m}", Shape),
-    // In order: the client has sent two.
+    // Valid: the client has sent two requests.
     ("GET {s} HTTP/1.1\r\nHost: a\r\n\r\n{m}", Both),
     ("GET http://a{s} HTTP/1.1\r\nHost: a\r\n\r\n{m}", Both),
     ("POST {s} HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello{m}", Both),
@@ -96,7 +96,7 @@ pub(super) const HTTP1: [(&str, Sees); 68] = [
     ("GET {s} HTTP/1.1\r\nHost: a\r\nConnection: host\r\n\r\n{m}", Both),
 ];
 
-/// Of HTTP/1.1, in chunks: the server may have seen the head, never the marked request.
+/// HTTP/1.1 shapes with chunks: the server may have seen the head, never the marked request.
 #[rustfmt::skip]
 pub(super) const CHUNKS: [&str; 14] = [
     "fffffffffffffffff\r\n", "10000000000000005\r\nhello\r\n0\r\n\r\n", "-1\r\n", "0x5\r\nhello\r\n0\r\n\r\n", " 5\r\nhello\r\n0\r\n\r\n",
@@ -116,7 +116,7 @@ const fn of(name: &'static str, fields: &'static [(&'static str, &'static str)],
     Http2Shape { name, fields, sees }
 }
 
-/// Of HTTP/2.
+/// HTTP/2 shapes.
 #[rustfmt::skip]
 pub(super) const HTTP2: [Http2Shape; 26] = [
     of("a body", &[], Shape),

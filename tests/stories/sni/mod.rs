@@ -265,7 +265,8 @@ fn proxy_headers_stand_before_hellos_on_both_sides() {
     let _balancer = BalancerProcess::start(&lab, &setup);
     let (header, hello) = (line(7, 1000).into_bytes(), hello("api.example", &[]));
     let whole = [&header[..], &hello].concat();
-    // In one segment, with half of the hello in the next one, and each by itself.
+    // Header and hello in one segment, with half of the hello in the next segment, and in one
+    // segment each.
     for cut in [whole.len(), header.len() + 30, header.len()] {
         let mut stream = connect_from(lab.ip(PROXY), lab.vip()).unwrap();
         stream.set_nodelay(true).unwrap();

@@ -1,4 +1,5 @@
-//! Requests that do not fit the handshake of their connection: another host, another version of HTTP.
+//! Requests that do not match the handshake of their connection: another host, another version of
+//! HTTP.
 
 use std::fs;
 
@@ -34,7 +35,7 @@ fn host_of_another_certificate_is_misdirected() {
     let misdirected = client.get("Other.example:443", "/");
     assert_eq!(misdirected.status, 421);
     assert!(misdirected.body.contains("the TLS connection is for another host"), "{misdirected:?}");
-    // A host without a certificate is for the routes to judge. The connection goes on.
+    // The routes decide on a host without a certificate. The connection stays open.
     assert_eq!(client.get("third.example", "/").status, 200);
     let mut other = Client(TlsClient::connect(lab.vip(), "other.example", &config).unwrap());
     assert_eq!(other.get("other.example", "/").status, 200);
@@ -72,7 +73,7 @@ fn client_speaks_the_version_of_http_that_it_has_agreed_on() {
     let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     assert_eq!(connect(&["http/1.1"]).send(preface).status, 505);
     balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 2);
-    // Without an agreement the first bytes decide.
+    // Without an agreed protocol, the first bytes decide.
     assert_eq!(connect(&[]).get("site.example", "/").status, 200);
     assert_eq!(server.seen().len(), 1);
 }

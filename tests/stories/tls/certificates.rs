@@ -97,7 +97,7 @@ fn a_renewed_certificate_is_served_at_once_and_open_connections_stay() {
     let renewed = authority.issue(&["site.example"]);
     renewed.save(lab.directory(), "site");
     balancer.wait_for_log("site.pem: another one");
-    // Not of a session that goes on: there nobody shows a certificate.
+    // A full handshake: a resumed session shows no certificate.
     let fresh = TlsSettings::trusting(&authority).client();
     let client = TlsClient::connect(lab.vip(), "site.example", &fresh).unwrap();
     assert!(client.certificate() == renewed.der());
@@ -143,7 +143,8 @@ fn a_broken_pair_of_a_folder_is_refused_alone_and_the_old_one_stays() {
         let config = TlsSettings::trusting(&authority).client();
         TlsClient::connect(lab.vip(), &format!("{name}.example"), &config).unwrap().certificate()
     };
-    // One is broken, one is new and no certificate; another one is renewed, and one is added.
+    // One file is broken, and one is new but no certificate; another one is renewed, and one is
+    // added.
     fs::write(folder.join("a.pem"), "nothing").unwrap();
     fs::write(folder.join("c.pem"), "nothing").unwrap();
     let (renewed, added) = (issue("b"), issue("d"));

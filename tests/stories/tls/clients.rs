@@ -58,7 +58,7 @@ fn a_certificate_that_may_be_shown_is_told_to_the_server_and_nobody_can_pretend_
             assert_eq!(client.send(pretends).status, 200);
             (client.0.is_resumed(), server.seen().pop().unwrap())
         };
-        // The second session goes on from the first.
+        // The second connection resumes the session.
         for expects_resumed in [false, true] {
             let (is_resumed, seen) = subjects();
             assert_eq!((is_resumed, seen.field("x-ssl-client-dn")), (expects_resumed, expected));

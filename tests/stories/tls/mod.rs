@@ -1,4 +1,4 @@
-//! TLS between clients and convey: handshakes, certificates, sessions, and what is refused.
+//! TLS between clients and convey: handshakes, certificates, sessions, and refusals.
 
 mod agreements;
 mod certificates;
@@ -24,7 +24,8 @@ pub(crate) fn stories() -> Vec<Trial> {
     all.into_iter().flatten().collect()
 }
 
-/// A frontend in mode `http` with the certificate `site` of this network's directory, and these lines in its table `tls`.
+/// A frontend in mode `http` with the certificate `site` from this network's directory, and these
+/// lines in its table `tls`.
 pub(crate) fn https(lab: &Loopback, lines: &str) -> Setup {
     let tls = format!("mode = \"http\"\n{}", tls(lab.directory(), lines));
     Setup::new(lab).frontend(&tls).server("a", lab.server(1), "")

@@ -31,7 +31,7 @@ fn openssl(lab: &Loopback, arguments: &[&str], input: &str) -> String {
     String::from_utf8_lossy(&[ran.stdout, ran.stderr].concat()).into_owned()
 }
 
-/// The version and the suite that it has agreed on with convey; `None`: none.
+/// TLS version and cipher suite agreed with convey; `None` without an agreement.
 fn agreed(lab: &Loopback, arguments: &[&str]) -> Option<String> {
     let said = openssl(lab, arguments, "");
     let line = said.lines().find(|line| line.starts_with("New, "))?;
@@ -116,7 +116,7 @@ fn a_client_that_is_silent_or_slow_is_given_up_and_takes_little_memory() {
     let mut client = Client(TlsClient::connect(lab.vip(), "site.example", &config).unwrap());
     assert_eq!(client.get("site.example", "/").status, 200);
     let before = balancer.memory();
-    // A record that announces 16 KiB, of which little comes.
+    // A record that announces 16 KiB, of which only a few bytes arrive.
     let mut slow: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(lab.vip())).collect();
     for stream in slow.iter_mut().skip(CLIENTS as usize / 2) {
         stream.write_all(&[&[22, 3, 1, 64, 0, 1, 0, 63, 252][..], &[0; 4_000]].concat()).unwrap();

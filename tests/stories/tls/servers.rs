@@ -96,7 +96,7 @@ fn a_server_that_is_not_who_it_should_be_gets_no_request() {
     };
     let balancer = BalancerProcess::start(&lab, &to_tls(&lab, "http", "server_name = \"other.example\""));
     refused();
-    // Without a name it is the address that the certificate is for.
+    // Without a name, the certificate has to be valid for the address.
     balancer.save(&to_tls(&lab, "http", ""));
     balancer.wait_for_log("tls.server_name other.example -> the server's");
     refused();

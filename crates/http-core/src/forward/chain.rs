@@ -1,15 +1,18 @@
-//! Client of a request behind proxies: the address in front of the trusted ones in `X-Forwarded-For`.
+//! Client of a request behind proxies: the address in front of the trusted ones in
+//! `X-Forwarded-For`.
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::forwarded::FOR;
 use crate::head::RequestHead;
 
-/// Returns the client that trusted proxies name in `X-Forwarded-For`. Call it for a request that a trusted proxy has sent.
+/// Returns the client that trusted proxies name in `X-Forwarded-For`. Call it for a request that a
+/// trusted proxy has sent.
 ///
-/// Each proxy appends the address that it was connected from. So the entries are read from the end, and the first one that
-/// `is_trusted` refuses is the client: a client can write only entries in front of its own. An entry that is no address ends the
-/// search. `None` means that the field names no client.
+/// Each proxy appends the address that it was connected from. So the entries are read from the end,
+/// and the first one that `is_trusted` refuses is the client: a client can write only entries in
+/// front of its own. An entry that is no address ends the search. `None` means that the field names
+/// no client.
 pub fn client_of_chain(head: &RequestHead, is_trusted: impl Fn(IpAddr) -> bool) -> Option<SocketAddr> {
     let name = FOR.as_bytes();
     let lines: Vec<&[u8]> = head

@@ -8,7 +8,8 @@ use crate::head::hex_pair;
 /// How the route table treats a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum PathView {
-    /// Slashes in a row count as one, and an encoded slash or backslash (`%2F`, `%5C`) counts as a slash, as many servers read them.
+    /// Slashes in a row count as one, and an encoded slash or backslash (`%2F`, `%5C`) counts as a
+    /// slash, as many servers read them.
     #[default]
     Normalized,
     /// Slashes count as sent.

@@ -1,4 +1,5 @@
-//! Huffman code of HPACK and QPACK (RFC 7541, appendix B). It is canonical, so the lengths of the codes are enough to decode. Pure.
+//! Huffman code of HPACK and QPACK (RFC 7541, appendix B). It is canonical, so the lengths of the
+//! codes are enough to decode. Pure.
 
 /// Length in bits of the code of each byte.
 #[rustfmt::skip]

@@ -1,4 +1,5 @@
-//! Numbers and strings as HPACK and QPACK encode them (RFC 7541, section 5; RFC 9204, section 4.1). Pure.
+//! Numbers and strings as HPACK and QPACK encode them (RFC 7541, section 5; RFC 9204, section 4.1).
+//! Pure.
 
 mod huffman;
 
