@@ -1,4 +1,4 @@
-//! How much memory the events take that are kept, at most.
+//! Upper bound for the memory of kept events.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicIsize, Ordering};
 use convey_control::{EventKind, EventLevel, EventLog};
 use convey_model::Timestamp;
 
-/// The system's allocator, counting the bytes that are in use.
+/// The system's allocator, which counts the bytes in use.
 struct Counting;
 
 static IN_USE: AtomicIsize = AtomicIsize::new(0);
@@ -31,7 +31,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The texts, and what it takes to keep them.
+/// Upper bound for the texts, and for the memory to keep them, in bytes.
 const MOST: isize = 1_100_000;
 
 #[test]
@@ -47,7 +47,7 @@ fn a_thousand_events_of_the_longest_text_take_little_more_than_a_megabyte_and_fu
     fill();
     let full = in_use();
     fill();
-    // Before anything is printed, which takes memory, too.
+    // Read before printing, which allocates memory, too.
     let still = in_use();
     println!("{full} bytes");
     assert!((1_000_000..MOST).contains(&full), "{full} bytes");

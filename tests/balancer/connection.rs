@@ -40,7 +40,7 @@ pub(super) struct Connection {
     /// The balancer has seen the answer to the SYN, and the client has got it.
     answer_passed: bool,
     is_answered: bool,
-    /// The balancer has seen the client go on.
+    /// The balancer has seen the client's acknowledgement or data.
     pub(super) is_open: bool,
     client: Side,
     server: Side,

@@ -1,4 +1,4 @@
-//! Files that the pages name and nobody has: certificates and keys.
+//! Stand-ins for certificates and keys that the pages name.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +16,7 @@ static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
         authority.issue(&[&format!("{name}.example")]).save(folder.path(), name);
     }
     authority.save(folder.path());
-    // With its key in the same file.
+    // Certificate and key in the same file.
     let both = authority.issue(&["both.example"]);
     fs::create_dir(folder.path().join("certificates")).unwrap();
     both.save(&folder.path().join("certificates"), "both");
@@ -33,7 +33,7 @@ pub(crate) fn file(name: &str) -> String {
     path.display().to_string()
 }
 
-/// Puts files that are there in the place of those that a table of TLS or of QUIC names.
+/// Replaces the file names in a table of TLS or of QUIC with existing files.
 pub(crate) fn put_in_place(tls: &mut Table) {
     let replaced = [
         ("certificate", "site.pem"),

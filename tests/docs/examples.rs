@@ -31,7 +31,7 @@ fn convey_loads_every_configuration_that_a_page_shows() {
     let mut configurations = 0;
     for page in pages() {
         for block in code_blocks(&read(&page)).into_iter().filter(|block| is_configuration(block)) {
-            // A variable of the environment is whatever the reader has set.
+            // The value of an environment variable depends on the reader.
             let text = block.replace("${", "of reader: {");
             let table: Table = text.parse().unwrap_or_else(|error| panic!("{}: {error}", page.display()));
             let text = toml::to_string(&completed(table)).unwrap();
@@ -45,7 +45,7 @@ fn convey_loads_every_configuration_that_a_page_shows() {
     assert!(configurations > 12, "only {configurations} configurations were found");
 }
 
-/// Indented blocks and those between fences. Code in a list item counts as text.
+/// Indented blocks and fenced blocks. Code in a list item counts as text.
 fn code_blocks(page: &str) -> Vec<String> {
     let (mut blocks, mut is_fenced, mut is_after_text) = (vec![String::new()], false, false);
     for line in page.lines() {
@@ -67,7 +67,7 @@ fn code_blocks(page: &str) -> Vec<String> {
     blocks
 }
 
-/// Lines that end with a backslash go on in the next one.
+/// Lines that end with a backslash continue on the next line.
 fn lines_of_shell(block: &str) -> Vec<String> {
     block.replace("\\\n", " ").lines().map(str::to_owned).collect()
 }
@@ -83,12 +83,12 @@ fn arguments_of_convey(line: &str) -> Option<Vec<String>> {
         ("cargo", Some(&"run")) if !rest.contains(&"--example") => {
             rest.split(|word| *word == "--").nth(1).unwrap_or_default()
         }
-        // The first line of a screen that it has printed: its name and its version.
+        // The first line of a printed screen: the program's name and version.
         (_, Some(word)) if word.starts_with(|c: char| c.is_ascii_digit()) => return None,
         _ if program.rsplit('/').next() == Some("convey") => &rest,
         _ => return None,
     };
-    // A page on commands has words in place of values.
+    // A page on commands has placeholders for values.
     let value = |word: &&str| match *word {
         "PORT" => "7777".to_owned(),
         "KIND" => "man".to_owned(),
@@ -97,7 +97,7 @@ fn arguments_of_convey(line: &str) -> Option<Vec<String>> {
     Some(arguments.iter().map(value).collect())
 }
 
-/// Whether a block begins with a table, or a key of the file, as TOML has them.
+/// Whether a block begins with a table or a key of the configuration file, in TOML.
 fn is_configuration(block: &str) -> bool {
     let first = block.lines().find(|line| !line.is_empty()).unwrap_or_default();
     let tables = [
@@ -165,7 +165,7 @@ fn completed(mut file: Table) -> Table {
     file
 }
 
-/// The backends that serve files. One whose options alone are shown gets a directory.
+/// Names of the backends that serve files. A backend with only its options gets a directory.
 fn with_files(backends: &mut Table) -> Vec<String> {
     let mut names = Vec::new();
     for (name, backend) in backends.iter_mut() {

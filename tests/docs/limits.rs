@@ -58,7 +58,7 @@ fn each_counter_of_packet_modes_that_a_page_names_is_served() {
     }
 }
 
-/// The cells of each row that describes a state.
+/// Cells of each row that describes a state.
 fn rows() -> Vec<Vec<String>> {
     let page = read(PAGE);
     let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
@@ -66,7 +66,7 @@ fn rows() -> Vec<Vec<String>> {
     cells.filter(|row| row[0] != "state").collect()
 }
 
-/// The paths of `/stats`, of a frontend and a name that are called NAME.
+/// Paths of `/stats` for a frontend and a host name called NAME.
 fn served() -> BTreeSet<String> {
     let mut backend = (*fixture::pool("NAME", vec![]).config).clone();
     backend.files = Some(FilesConfig::new("/srv/www"));

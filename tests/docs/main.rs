@@ -117,7 +117,8 @@ fn the_defaults_of_the_reference_are_the_defaults() {
     for Row { table, key, default, .. } in rows_of_the_reference() {
         let Some(literal) = literal(&default) else { continue };
         let [without, with] = ["", literal.as_str()].map(|value| loaded(&table, &key, Some(value)).config);
-        // This one goes by the mode of each frontend, so a configuration without it differs.
+        // The default depends on the mode of each frontend, so a configuration without this key
+        // differs.
         let are_described_alike =
             key == "on_down" && convey_config::describe(&without) == convey_config::describe(&with);
         let are_same = without == with || are_described_alike;
@@ -136,7 +137,7 @@ fn the_reference_has_every_word_that_a_key_may_be() {
         let problem = problems.first().map(ToString::to_string).unwrap_or_default();
         let words = problem.split_once("allowed: ").map_or("", |(_, words)| words.trim_end_matches(')'));
         let is_word = |word: &str| word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-        // A pattern such as `header:NAME` is no word.
+        // A pattern such as `header:NAME` is not a keyword.
         let words: Vec<&str> = words.split(", ").filter(|word| !word.contains(':')).collect();
         if words.contains(&"true") {
             continue;
@@ -161,7 +162,7 @@ fn the_reference_has_every_range() {
             convey_config::parse("c.toml", &text_with(&table, &key, Some("-1"))).err().unwrap_or_default();
         let problem = problems.last().map(ToString::to_string).unwrap_or_default();
         let allowed = problem.split_once("allowed: ").map_or("", |(_, allowed)| allowed);
-        // These go by another key, or by one of another table that has a row of its own.
+        // These have the default of another key, or of a key in another table with its own row.
         if kind.starts_with("as in ") || kind.starts_with("seconds from `") {
             continue;
         }
@@ -237,7 +238,7 @@ fn the_book_lists_each_of_its_pages_once() {
     assert_eq!(listed, written);
 }
 
-/// A file with every table, to set keys in.
+/// A file with all tables, to set keys in.
 const TABLES: &str = "
 [frontends.web]
 listen_addr = '10.0.0.1:80'
@@ -319,14 +320,14 @@ service = 'default/web'
 port = 'http'
 ";
 
-/// The table of certificates to order. No frontend takes them: that is a warning.
+/// Table of certificates to order. No frontend uses them, which only causes a warning.
 const OF_ACME: &str = "[acme]
 ca = 'CA'
 domains = 'a.example'
 challenge = 'tls-alpn-01'
 ";
 
-/// Of every key that is in no list of keys yet a value that is not its default.
+/// A non-default value for each key that is not in another list.
 const OTHER_VALUES: &[(&str, &str)] = &[
     ("mode", "'dsr'"),
     ("[frontends.NAME.compression] encodings", "'gzip'"),
@@ -485,7 +486,7 @@ fn other_value(table: &str, key: &str) -> Option<&'static str> {
     OTHER_VALUES.iter().find(|(of, _)| *of == name.trim()).map(|(_, other)| *other)
 }
 
-/// [`TABLES`] with a key of a table as given; without the key if that is empty.
+/// Loads [`TABLES`] with this value of a key; without the key if `value` is empty.
 fn loaded(table: &str, key: &str, value: Option<&str>) -> convey_config::Loaded {
     let text = text_with(table, key, value);
     convey_config::parse("c.toml", &text).unwrap_or_else(|problems| panic!("{table} {key}: {problems:?}"))
@@ -521,12 +522,12 @@ fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
     } else if table == "[backends.NAME.tls]" {
         TABLES.to_owned() + "\n[backends.web.tls]\nca = 'SITE.pem'\n"
     } else if table.ends_with("tls]") {
-        // Early data does without certificates of clients.
+        // Early data excludes client certificates.
         let of_tls =
             OF_TLS.replace("client_ca = 'CA'\n", if key == "early_data" { "" } else { "client_ca = 'CA'\n" });
         TABLES.to_owned() + OF_ACME + &of_tls
     } else if table.contains("quic_lb") || key == "quic_server_id" {
-        // The number is a name as others are.
+        // The number is a name in the table's path.
         let of_quic = OF_QUIC.replace(".N]", ".0]");
         TABLES.replacen("[backends.web]\n", "[backends.web]\nhash = 'quic_cid'\n", 1) + &of_quic
     } else if table.ends_with("kubernetes]") {
@@ -538,10 +539,10 @@ fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
     } else {
         TABLES.to_owned()
     };
-    // It takes the place of a backend.
+    // A redirect replaces a backend.
     let replaced = if key == "redirect" { "backend" } else { key };
     let is_set = |line: &str, key: &str| line.starts_with(&format!("{key} = "));
-    // A certificate comes with its key.
+    // A certificate requires its key.
     let also_set: Vec<&str> = value.iter().flat_map(|value| value.lines().skip(1)).collect();
     let also_set =
         |line: &str| also_set.iter().any(|set| set.split(" = ").next().is_some_and(|key| is_set(line, key)));
@@ -556,7 +557,7 @@ fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
     with_files(&text.join("\n"))
 }
 
-/// Files that are there in the place of names in capital letters.
+/// Replaces names in capital letters with existing files.
 fn with_files(text: &str) -> String {
     let files = [
         ("SITE.", "site."),
@@ -571,7 +572,7 @@ fn with_files(text: &str) -> String {
     })
 }
 
-/// A key that is no table.
+/// Row of a key that is not a table.
 struct Row {
     table: String,
     key: String,
@@ -599,7 +600,7 @@ fn rows_of_the_reference() -> Vec<Row> {
     rows
 }
 
-/// The value that a cell begins with, if it does.
+/// Value at the beginning of a cell, if there is one.
 fn literal(cell: &str) -> Option<String> {
     let quoted = cell.strip_prefix('`').and_then(|rest| Some(rest.split_once('`')?.0));
     let number = cell.split(';').next().filter(|number| number.parse::<f64>().is_ok());
@@ -637,12 +638,12 @@ fn first_cells(text: &str) -> BTreeSet<String> {
     rows.filter_map(|row| Some(row.split_once('`')?.0.to_owned())).collect()
 }
 
-/// Every page of the repository.
+/// All pages of the repository.
 fn pages() -> Vec<PathBuf> {
     files_below("").into_iter().filter(|path| path.extension().is_some_and(|ending| ending == "md")).collect()
 }
 
-/// Every file below a directory, but what is built or hidden.
+/// All files below a directory, except build output and hidden files.
 fn files_below(directory: &str) -> Vec<PathBuf> {
     let (mut files, mut folders) = (Vec::new(), vec![PathBuf::from(directory)]);
     while let Some(folder) = folders.pop() {
@@ -664,7 +665,7 @@ fn code_spans(text: &str) -> Vec<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// Targets of links to files and headings here.
+/// Targets of links to files and headings in this repository.
 fn links(text: &str) -> Vec<String> {
     let targets = text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0.to_owned()));
     targets.filter(|target| !target.contains("://")).collect()
@@ -680,7 +681,7 @@ fn leads_somewhere(page: &Path, link: &str) -> bool {
     full.exists() && (heading.is_empty() || headings(&fs::read_to_string(full).unwrap()).contains(heading))
 }
 
-/// The headings of a page, as forges and mdBook make anchors of them.
+/// Anchors of a page's headings, as forges and mdBook make them.
 fn headings(page: &str) -> BTreeSet<String> {
     let titles =
         page.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
@@ -699,7 +700,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every Rust file below a directory.
+/// All Rust files below a directory.
 fn rust_files(directory: &str) -> Vec<String> {
     let files = files_below(directory).into_iter();
     files.filter(|path| path.extension().is_some_and(|ending| ending == "rs")).map(read).collect()

@@ -20,7 +20,7 @@ fn page_on_metrics_has_each_metric_and_no_other() {
     assert!(unknown.is_empty(), "{PAGE} has {unknown:?}, which convey does not serve");
 }
 
-/// The names in the code of the page, those of `traffic` with each prefix.
+/// Names in the code of the page; each name in `traffic` with all of its prefixes.
 fn served() -> BTreeSet<String> {
     let code = rust_files("crates/admin/src/prometheus").concat();
     let is_name = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');

@@ -61,7 +61,8 @@ fn tests_run_counts_left_out_tests_and_names_the_command_that_brings_programs() 
     assert_eq!(rest, " 1 more run with CONVEY_LONG=1 or all");
 }
 
-/// Of each `Need::Tool` and of each reason "(Debian package …)" in the tests and their libraries.
+/// Packages of all `Need::Tool`s, and of all reasons "(Debian package …)", in the tests and their
+/// libraries.
 fn packages_of_tests() -> BTreeSet<String> {
     let texts = ["tests", "crates/testkit/src", "crates/lab/src"].map(|place| rust_files(place).concat());
     let code = texts.concat();

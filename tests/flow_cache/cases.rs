@@ -9,7 +9,7 @@ use super::balancer::{BalancerSetup, TestBalancer};
 use super::ends::{Ends, THEM, US};
 use super::tunnels::{envelope, tunnels, within};
 
-/// Where frames come in, and another interface.
+/// Interface where frames arrive, and another interface.
 pub(crate) const HERE: u32 = 1;
 const ELSEWHERE: u32 = 2;
 
@@ -20,30 +20,30 @@ const ROUND_INDEX: u32 = 1 << 16;
 pub(crate) trait Cache {
     fn new(setup: &BalancerSetup, balancer: &TestBalancer) -> Self;
 
-    /// The balancer's end of it.
+    /// The balancer's side of the cache.
     fn writer(&self) -> Box<dyn FlowCache>;
 
     /// A frame comes in [`HERE`]. Returns what it is sent on as; `None`: it is left to the
     /// balancer.
     fn forward(&mut self, frame: &[u8], balancer: &TestBalancer) -> Option<Vec<u8>>;
 
-    /// Whether workers see the frame that was left to the balancer last.
+    /// Whether workers receive the last frame that was left to the balancer.
     fn is_let_in(&self) -> bool {
         true
     }
 
-    /// Those since the last call.
+    /// Events since the last call.
     fn events(&mut self) -> Vec<(FlowKey, Segment)>;
 
-    /// Packets sent on so far: to the server, to the client.
+    /// Number of forwarded packets so far: to the server, to the client.
     fn counted(&mut self, keys: &[FlowKey; 2]) -> [u64; 2];
 }
 
-/// A frame, and what is to become of it.
+/// A frame, and the expected outcome.
 struct Step {
     frame: Vec<u8>,
     then: Then,
-    /// How far its sender has got afterwards: `sent` and `acked`.
+    /// Progress of its sender afterwards: `sent` and `acked`.
     progress: Option<(u32, u32)>,
 }
 
@@ -74,7 +74,7 @@ impl Step {
     }
 }
 
-/// A flow's way through a cache.
+/// A sequence of steps for one flow.
 struct Case {
     name: &'static str,
     is_for: fn(&BalancerSetup) -> bool,
@@ -85,17 +85,17 @@ struct Case {
 /// State of the flow in the cache at first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Begin {
-    /// Both sides have 0 for their next number.
+    /// The next sequence number of both sides is 0.
     Open,
     /// Like `Open`, with the server behind another interface.
     OpenElsewhere,
     OpenOnRoundIndex,
-    /// Like `Open`, and no route leads to its server.
+    /// Like `Open`, without a route to its server.
     OpenWithoutRoute,
-    /// Only the SYN is known, with the number 0.
+    /// Only the SYN has been seen, with the number 0.
     Opening,
     OpeningElsewhere,
-    /// Like `Open`, with the numbers that another process had.
+    /// Like `Open`, with the numbers from another process.
     Restored,
 }
 
@@ -103,7 +103,7 @@ fn any(_: &BalancerSetup) -> bool {
     true
 }
 
-/// Whether TCP is spoken.
+/// Whether the setup uses TCP.
 pub(crate) fn is_tcp(setup: &BalancerSetup) -> bool {
     setup.protocol == Protocol::Tcp
 }
@@ -163,7 +163,7 @@ const CASES: &[Case] = &[
             };
             let mut steps =
                 fin_behind_a_gap(ends.to_server(), ends.to_client()).into_iter().collect::<Vec<_>>();
-            // The other side finishes in the same way.
+            // The other side finishes like the first.
             let fin = ends.to_client().seq(3_000).ack(5_001).fin();
             steps.extend([left(fin.clone()), sent(ends.to_server().seq(5_001).ack(3_000)), event(fin)]);
             steps
@@ -191,11 +191,11 @@ const CASES: &[Case] = &[
                 sent(ends.to_server().ack(7).payload(&bytes)).knows(1_000, 7),
                 sent(ends.to_server().seq(9_000).ack(1_000_000)).knows(1_000, 7),
                 sent(ends.to_server().seq(10).payload(&[7; 100]).ack(1_000_000)).knows(1_000, 7),
-                // One is lost.
+                // One segment is lost.
                 sent(ends.to_server().seq(2_000).ack(8).payload(&bytes)).knows(1_000, 7),
                 sent(ends.to_server().seq(1_000).ack(9).payload(&bytes)).knows(2_000, 9),
                 sent(ends.to_client().ack(3_000).payload(b"ok")).knows(2, 3_000),
-                // The server has all.
+                // The server has all segments.
                 sent(ends.to_server().seq(3_000).ack(2)).knows(3_000, 9),
             ]
         },
@@ -212,7 +212,8 @@ const CASES: &[Case] = &[
                 // the gap is closed.
                 sent(ends.to_server().seq(2_000).ack(8).payload(&[7; 1_000])).knows(1_000, 7),
                 sent(ends.to_server().seq(3_000).ack(8)).knows(3_000, 8),
-                // It acknowledges what the server has sent by now, far beyond what was known.
+                // The segment acknowledges all bytes of the server so far, far beyond the last
+                // known number.
                 sent(ends.to_client().seq(2 << 20).ack(3_000).payload(b"ok")).knows((2 << 20) + 2, 3_000),
                 sent(ends.to_server().seq(9_000).ack(2 << 20).payload(b"hi")).knows(3_000, 2 << 20),
                 sent(ends.to_server().seq(9_000).ack(4 << 20).payload(b"hi")).knows(3_000, 2 << 20),
@@ -298,7 +299,7 @@ fn answer(ends: Ends) -> TestPacket {
     ends.to_client().syn().seq(500).ack(1)
 }
 
-/// Packets of both ways, where both pass.
+/// Packets of both directions, or of the only one that passes.
 fn ways(setup: &BalancerSetup, ends: Ends) -> Vec<TestPacket> {
     let mut ways = vec![ends.to_server()];
     ways.extend(is_passthrough(setup).then(|| ends.to_client()));
@@ -427,7 +428,7 @@ fn who_has_not_heard(setup: &BalancerSetup, ends: Ends) -> Vec<Step> {
     steps
 }
 
-/// Every mode without a tunnel, family and protocol, with one server.
+/// All modes without a tunnel, families and protocols, with one server.
 pub(crate) fn setups() -> Vec<BalancerSetup> {
     let l2 = BalancerSetup { dsr: DsrKind::L2, ..BalancerSetup::dsr(1, 100) };
     let modes = [BalancerSetup::passthrough(1, 100), BalancerSetup::dsr(1, 100), l2];
@@ -435,7 +436,7 @@ pub(crate) fn setups() -> Vec<BalancerSetup> {
     families.flat_map(|setup| [setup, setup.udp()]).collect()
 }
 
-/// An address and port of a client.
+/// Address and port of a client.
 pub(crate) fn client(setup: &BalancerSetup) -> &'static str {
     if setup.is_v6 { "[2001:db8:9::7]:4242" } else { "198.51.100.7:4242" }
 }
@@ -447,7 +448,7 @@ struct Twins<C> {
     writer: Box<dyn FlowCache>,
     ends: Ends,
     keys: [FlowKey; 2],
-    /// Packets that were sent on, each way.
+    /// Forwarded packets in each direction.
     sent: [u64; 2],
 }
 
@@ -506,7 +507,7 @@ impl<C: Cache> Twins<C> {
         Twins { core, cache, writer, ends, keys, sent: [0; 2] }
     }
 
-    /// The frame as the core sends it on.
+    /// The frame as the core forwards it.
     fn core(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
         let (mut bytes, headers) = (frame.to_vec(), convey_wire::parse(frame));
         let verdict = self.core.handle_frame(&mut Frame::new(&mut bytes, &headers));
@@ -539,7 +540,7 @@ impl<C: Cache> Twins<C> {
     }
 }
 
-/// Holds a kind of cache against all cases.
+/// Checks a kind of cache against all cases.
 pub(crate) fn run<C: Cache>() {
     let setups = [setups(), tunnels()].concat();
     for (setup, case) in setups.iter().flat_map(|setup| CASES.iter().map(move |case| (setup, case))) {

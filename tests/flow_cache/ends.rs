@@ -8,7 +8,7 @@ use convey_wire::TestPacket;
 
 use super::balancer::{BalancerSetup, TestBalancer};
 
-/// The Ethernet address of the loopback interface, where frames come from when a program is tried.
+/// Ethernet address of the loopback interface, from which frames arrive in a test run of a program.
 pub(crate) const US: [u8; 6] = [0; 6];
 pub(crate) const THEM: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
@@ -22,7 +22,7 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Has a client begin a flow with the core, by a SYN with the number 0 if it is TCP.
+    /// Begins a flow of a client with the core, by a SYN with the number 0 if it is TCP.
     pub(crate) fn begin(core: &mut TestBalancer, setup: &BalancerSetup, client: &str) -> Ends {
         let mut first = setup.packet(client).syn().bytes();
         let before = convey_wire::parse(&first).unwrap().key;
@@ -37,12 +37,12 @@ impl Ends {
         }
     }
 
-    /// A packet of the client.
+    /// Returns a packet of the client.
     pub(crate) fn to_server(self) -> TestPacket {
         self.packet(self.client, self.vip)
     }
 
-    /// A packet of the server.
+    /// Returns a packet of the server.
     pub(crate) fn to_client(self) -> TestPacket {
         self.packet(self.server, self.snat)
     }

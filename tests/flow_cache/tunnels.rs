@@ -1,4 +1,4 @@
-//! Flows that go through tunnels.
+//! Flows through tunnels.
 
 use convey_forward::testing::Flow;
 use convey_model::DsrKind;
@@ -6,7 +6,7 @@ use convey_wire::Envelope;
 
 use super::balancer::{BalancerSetup, TestBalancer};
 
-/// Tunnels of every kind, and families within each other, with one server.
+/// Tunnels of all kinds and all combinations of families, with one server.
 pub(crate) fn tunnels() -> Vec<BalancerSetup> {
     let [ipip, gue] = [DsrKind::Ipip, DsrKind::Gue].map(|dsr| BalancerSetup::dsr(1, 100).tunneled(dsr));
     let families =
@@ -14,7 +14,7 @@ pub(crate) fn tunnels() -> Vec<BalancerSetup> {
     [ipip, gue].into_iter().flat_map(families).flat_map(|setup| [setup, setup.udp()]).collect()
 }
 
-/// A frame as it is sent on: within another packet, if it goes through a tunnel.
+/// Returns a frame as it is forwarded: encapsulated, if it goes through a tunnel.
 pub(crate) fn within(mut frame: Vec<u8>, envelope: Option<Envelope>) -> Vec<u8> {
     if let Some(envelope) = envelope {
         // The rest is padding.
@@ -24,7 +24,7 @@ pub(crate) fn within(mut frame: Vec<u8>, envelope: Option<Envelope>) -> Vec<u8> 
     frame
 }
 
-/// The tunnel that packets of a flow to its server go through.
+/// Tunnel of a flow's packets to its server.
 pub(crate) fn envelope(core: &TestBalancer, flow: &Flow) -> Option<Envelope> {
     let tunnel = core.plan.tunnels.get(&flow.server_id())?;
     Some(Envelope::new(tunnel, &flow.client()))

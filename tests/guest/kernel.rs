@@ -1,4 +1,4 @@
-//! Debian's kernel for virtual machines, unpacked and not installed.
+//! Debian's kernel for virtual machines, unpacked but not installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,18 @@ use tempfile::TempDir;
 
 use crate::machine::{archive, output};
 
-/// The package that depends on the newest.
+/// Package that depends on the newest kernel.
 const PACKAGE: &str = "linux-image-cloud-amd64";
 
-/// Parts of the module tree that networks are made with.
+/// Modules for networking, as paths in the module tree.
 const MODULES: [&str; 5] =
     ["kernel/net", "kernel/lib", "kernel/crypto", "kernel/arch", "kernel/drivers/net/veth.ko"];
 
-/// A kernel that machines can be started with.
+/// A kernel that can boot machines.
 pub(crate) struct Kernel {
     /// Kernel image to boot.
     pub(crate) image: PathBuf,
-    /// A cpio archive with its modules, where it looks for them.
+    /// Cpio archive with its modules, in the kernel's search path.
     pub(crate) modules: PathBuf,
 }
 
@@ -31,7 +31,8 @@ impl Kernel {
     pub(crate) fn of_debian() -> Result<Kernel, String> {
         let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(PACKAGE);
         if !kept.exists() {
-            // Whole or not at all, whoever else does the same.
+            // The folder is made aside and renamed, so that it is complete even if another process
+            // makes it, too.
             let making = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).map_err(|error| error.to_string())?;
             fetch(making.path())?;
             if fs::rename(making.path(), &kept).is_ok() {

@@ -30,8 +30,8 @@ echo end >/dev/ttyS1
 /busybox reboot -f
 "#;
 
-/// The same with systemd as the first process, on a file system that services may have parts of
-/// (the kernel's first one cannot be left). The script is a service.
+/// First process with systemd, on a file system that services can have private views of (no process
+/// can leave the kernel's initial one). The script is a service.
 const INIT_SYSTEMD: &str = r#"#!/busybox sh
 /busybox mkdir -p /applets /proc /new
 /busybox --install -s /applets
@@ -51,13 +51,13 @@ echo 0123456789abcdef0123456789abcdef >etc/machine-id
 exec switch_root /new /lib/systemd/systemd
 "#;
 
-/// The service.
+/// Service that runs the script.
 const STORY: &str = r#"[Service]
 Environment=PATH=/usr/sbin:/usr/bin:/sbin:/bin:/applets HOME=/root
 ExecStart=/bin/sh -c '/bin/sh /script 3>/dev/ttyS1 >/dev/ttyS0 2>&1; echo end >/dev/ttyS1; exec /busybox reboot -f'
 "#;
 
-/// A machine to be.
+/// Machine in preparation.
 pub(crate) struct Machine {
     root: TempDir,
 }
@@ -83,7 +83,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Adds a program of the host with its libraries, where the host has them.
+    /// Adds a program of the host, found in `PATH`, with its libraries.
     pub(crate) fn program(&mut self, name: &str) -> Result<(), String> {
         let path = tool(name).ok_or_else(|| format!("{name} is not installed"))?;
         self.binary(&path, &path.to_string_lossy())
@@ -95,7 +95,7 @@ impl Machine {
         self.copy(from, to)
     }
 
-    /// The same without symbols. A debug build with them fills the machine's memory.
+    /// Adds a program without symbols. A debug build with symbols would fill the machine's memory.
     pub(crate) fn stripped(&mut self, from: &Path, to: &str) -> Result<(), String> {
         self.libraries_of(from)?;
         let to = self.inside(to);
@@ -103,7 +103,7 @@ impl Machine {
         output(Command::new("strip").arg("-o").arg(&to).arg(from)).map(drop)
     }
 
-    /// Adds the libraries that a program of the host is loaded with.
+    /// Adds the shared libraries of a program of the host.
     pub(crate) fn libraries_of(&mut self, program: &Path) -> Result<(), String> {
         for library in libraries(program)? {
             self.copy(Path::new(&library), &library)?;
@@ -116,23 +116,23 @@ impl Machine {
         copy_all(from, &self.inside(to)).map_err(|error| format!("{}: {error}", from.display()))
     }
 
-    /// Makes systemd, which has been added, the first process.
+    /// Makes systemd the first process. It must have been added before.
     pub(crate) fn start_with_systemd(&mut self) -> Result<(), String> {
         self.write("/init", INIT_SYSTEMD)?;
         self.write("/etc/systemd/system/story.service", STORY)?;
         self.write("/etc/systemd/system/multi-user.target.d/story.conf", "[Unit]\nWants=story.service\n")
     }
 
-    /// Boots a kernel, runs a script, and returns what it wrote to descriptor 3.
+    /// Boots a kernel, runs a script, and returns its output on descriptor 3.
     ///
     /// # Errors
-    /// It did not come to the script's end within the limit; with the last it printed.
+    /// The script did not end within the limit; with its last output.
     pub(crate) fn run(mut self, kernel: &Kernel, script: &str, limit: Duration) -> Result<String, String> {
         self.write("/script", script)?;
         let folder = TempDir::new().map_err(|error| error.to_string())?;
         let at = |name: &str| folder.path().join(name);
         archive(self.root.path(), &at("files"))?;
-        // The kernel unpacks archives one after the other.
+        // The kernel unpacks concatenated archives in order.
         concatenate(&[&kernel.modules, &at("files")], &at("initrd")).map_err(|error| error.to_string())?;
 
         let mut qemu = Command::new("qemu-system-x86_64");
@@ -149,7 +149,7 @@ impl Machine {
             "-no-reboot",
         ]);
         qemu.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(at("initrd"));
-        // Mitigations guard nobody here, and emulated they cost much at each system call.
+        // Mitigations are useless here, and in emulation they make each system call slow.
         qemu.args(["-append", "console=ttyS0 panic=-1 quiet mitigations=off"]);
         for line in ["console", "report"] {
             qemu.arg("-serial").arg(format!("file:{}", at(line).display()));
@@ -173,7 +173,7 @@ impl Machine {
         }
     }
 
-    /// Adds a file with this text, which may be run.
+    /// Adds an executable file with this text.
     pub(crate) fn write(&mut self, path: &str, text: &str) -> Result<(), String> {
         let path = self.inside(path);
         let written = fs::create_dir_all(path.parent().unwrap_or(&path))
@@ -187,7 +187,7 @@ impl Machine {
     }
 }
 
-/// Makes an archive of a folder that the kernel can start with. Everything in it is root's.
+/// Makes an initramfs archive of a folder. All files belong to root.
 pub(crate) fn archive(folder: &Path, to: &Path) -> Result<(), String> {
     let file = File::create(to).map_err(|error| format!("{}: {error}", to.display()))?;
     let mut command = Command::new("sh");
@@ -205,7 +205,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The files a program is loaded with, none if it is static.
+/// Shared libraries of a program; empty if it is static.
 fn libraries(program: &Path) -> Result<Vec<String>, String> {
     let Ok(listed) = output(Command::new("ldd").arg(program)) else { return Ok(Vec::new()) };
     let words = listed.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));

@@ -22,7 +22,7 @@ use libtest_mimic::{Completion, Failed, Trial};
 use kernel::Kernel;
 use machine::Machine;
 
-/// Programs of the host that the steps use, and the Debian packages that have them.
+/// Programs of the host for the steps, and their Debian packages.
 const PROGRAMS: [(&str, &str); 12] = [
     ("unshare", "util-linux"),
     ("nsenter", "util-linux"),
@@ -44,7 +44,7 @@ const PLUGINS: &str = "/usr/lib/x86_64-linux-gnu/xtables";
 /// The first process of a Debian machine.
 const SYSTEMD: &str = "/lib/systemd/systemd";
 
-/// Longest that all steps together may take. Each has a limit of its own.
+/// Time limit of all steps together. Each step also has its own limit.
 const LIMIT: Duration = Duration::from_secs(600);
 
 fn main() -> ExitCode {
@@ -91,7 +91,7 @@ fn tell() -> Told {
     }
 }
 
-/// A machine with everything the steps use, or what is missing for it.
+/// Prepares a machine with all prerequisites of the steps. An error names the missing one.
 fn machine() -> Result<Machine, String> {
     let mut machine = Machine::new()?;
     for (program, package) in PROGRAMS {
@@ -110,7 +110,7 @@ fn machine() -> Result<Machine, String> {
     Ok(machine)
 }
 
-/// Adds systemd with its targets and none of its services.
+/// Adds systemd with its targets, without its services.
 fn systemd(machine: &mut Machine) -> Result<(), String> {
     const UNITS: &str = "/lib/systemd/system";
     machine.binary(Path::new(SYSTEMD), SYSTEMD)?;

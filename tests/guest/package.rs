@@ -14,8 +14,8 @@ use tempfile::TempDir;
 use crate::kernel::Kernel;
 use crate::machine::{Machine, output};
 
-/// Programs of the host that the package manager and the story use, besides those that every
-/// machine has.
+/// Programs of the host for the package manager and the test, in addition to those of every
+/// machine.
 const PROGRAMS: [&str; 21] = [
     "curl",
     "deb-systemd-helper",
@@ -40,7 +40,7 @@ const PROGRAMS: [&str; 21] = [
     "nsenter",
 ];
 
-/// Folders and files of the host that they read.
+/// Folders and files of the host that these programs read.
 const FILES: [&str; 5] = [
     "/lib/systemd/system/systemd-journald.service",
     "/lib/systemd/system/systemd-journald.socket",
@@ -176,7 +176,7 @@ fn machine() -> Result<Machine, String> {
         machine.copy(Path::new(file), file)?;
     }
     machine.binary(&tool("kill").ok_or("no kill")?, "/bin/kill")?;
-    // The package depends on those of others.
+    // The package depends on the packages with its libraries.
     machine.libraries_of(Path::new(convey_testkit::binary().get_program()))?;
     let folder = TempDir::new().map_err(|error| error.to_string())?;
     let [first, second] = versions(folder.path(), ["0.3.0-1", "0.3.0-2"])?;
@@ -216,8 +216,8 @@ fn build(folder: &Path) -> Result<PathBuf, String> {
     Ok(deb)
 }
 
-/// The same package under other versions, each with another `config.toml`. Emulated, the machine
-/// takes long to unpack what is compressed.
+/// Copies of the package with other versions, each with another `config.toml`. They are
+/// uncompressed, because an emulated machine unpacks slowly.
 fn versions<const N: usize>(folder: &Path, versions: [&str; N]) -> Result<[PathBuf; N], String> {
     let deb = build(folder)?;
     let unpacked = folder.join("unpacked");

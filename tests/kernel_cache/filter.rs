@@ -20,7 +20,7 @@ pub(crate) fn stories() -> Vec<Story> {
     ]
 }
 
-/// A cache in front of some frontends, and its filter.
+/// A cache for some frontends, and its filter.
 pub(crate) struct FilteredCache(pub(crate) KernelCache);
 
 fn endpoint(text: &str) -> Endpoint {
@@ -112,7 +112,7 @@ fn what_has_no_ports_gets_in_by_our_addresses() {
         };
         assert_eq!(filter.accepts(unusual), ours, "to {to}");
 
-        // An ICMP error about a packet that `to` has sent.
+        // An ICMP error about a packet from `to`.
         let mut error = Vec::new();
         let sent = TestPacket::from(to).to(from).bytes();
         let headers = convey_wire::parse(&sent).unwrap();
@@ -125,7 +125,7 @@ fn what_has_no_ports_gets_in_by_our_addresses() {
             &mut error,
         );
         assert_eq!(filter.accepts_frame(error.clone()), ours, "an ICMP error to {to}");
-        // An echo request is the host's.
+        // Echo requests are for the host.
         let kind = if from.starts_with('[') { (54, 128) } else { (34, 8) };
         error[kind.0] = kind.1;
         assert!(!filter.accepts_frame(error));

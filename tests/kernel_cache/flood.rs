@@ -38,7 +38,7 @@ pub(crate) fn stories() -> Vec<Story> {
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Three of a network, and two of strangers, and the next in an hour.
+/// Three SYNs of a network and two of strangers are allowed, and the next one only after an hour.
 const FEW: SynLimit =
     SynLimit { network: Rate { interval: HOUR, burst: 3 }, strangers: Rate { interval: HOUR, burst: 2 } };
 
@@ -46,7 +46,8 @@ const FEW: SynLimit =
 /// of another.
 const TICK: u64 = 20_000_000;
 
-/// Frontend, a client, another of its network, and one of another network.
+/// Addresses of the frontend, a client, another client in its network, and a client in another
+/// network.
 const FAMILIES: [(&str, &str, &str, &str); 2] = [
     ("203.0.113.1:80", "198.51.100.9", "198.51.100.200", "198.51.101.9"),
     ("[2001:db8::1]:80", "[2001:db8:7::9]", "[2001:db8:7:ff::1]", "[2001:db8:8::9]"),
@@ -165,7 +166,7 @@ fn a_syn_that_is_sent_again_and_again_is_heard_twice() {
 }
 
 fn strangers_push_no_known_network_out() {
-    // More than there is room for.
+    // More than the table has room for.
     const STRANGERS: u32 = 80_000;
     let setup = BalancerSetup::passthrough(1, 100);
     let mut twin = Twin::new(setup);
@@ -192,7 +193,7 @@ fn strangers_are_heard_no_more_often_than_they_may_all_together() {
     let mut filter = limited(FEW);
     let syns = [1, 2, 3, 4].map(|n| syn(&format!("198.51.{n}.9:1"), "203.0.113.1:80"));
     syns.iter().for_each(|syn| assert!(!filter.accepts(syn.clone())));
-    // The others were refused before it, and have waited for as long.
+    // The others were refused earlier, and have waited equally long.
     until_heard(&mut filter, &syns[3]);
     let heard = [0, 1, 2].map(|n: usize| filter.accepts(syns[n].clone()));
     assert_eq!(heard, [true, false, false]);
@@ -248,7 +249,7 @@ fn without_a_limit_every_syn_is_heard() {
     }
 }
 
-/// SYNs whose header the programs do not read, and a datagram of each kind.
+/// SYNs whose header the programs do not read, and datagrams of each such kind.
 fn disguised(from: &str, vip: &str, is_v6: bool) -> [Vec<Vec<u8>>; 2] {
     let of = |packet: TestPacket| {
         let packet = packet.macs([2; 6], US).payload(&[7; 64]);
@@ -290,7 +291,7 @@ fn syns_in_disguise_are_heard_of_networks_that_have_completed_a_connection() {
     }
 }
 
-/// Fragments, and segments with IP options, to an address where no connection can be begun.
+/// Fragments, and segments with IP options, to an address that accepts no connections.
 fn segments_of_servers_in_disguise_pass_in_a_flood() {
     let servers = [("10.0.0.7:80", "10.0.0.1:40000"), ("[fd00::7]:80", "[fd00::1]:40000")];
     for (server, snat) in servers {
@@ -319,7 +320,7 @@ fn disguised_segments_of_servers_pass_where_a_vip_is_a_snat_address() {
     }
 }
 
-/// Only TCP begins connections.
+/// Only TCP has SYNs.
 fn errors_in_disguise_pass_in_a_flood() {
     const ICMPV6: u8 = 58;
     let (mut filter, next_header) = (limited(FEW), 54);

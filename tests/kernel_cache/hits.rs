@@ -1,4 +1,4 @@
-//! Packets of flows that are known leave as the forwarding core would have sent them.
+//! Packets of known flows are forwarded exactly as by the core.
 
 use convey_dataplane::testing::{FlowEntry, Outcome};
 use convey_forward::Direction;
@@ -148,7 +148,7 @@ fn a_fin_whose_event_finds_no_room_is_dropped_and_counted() {
         let fin = ends.to_server().ack(9).fin().bytes();
         let key = convey_wire::parse(&fin).unwrap().key;
         let entry = twin.flows.get(&key).unwrap().unwrap();
-        // 1 MiB of 64 bytes each.
+        // 1 MiB in frames of 64 bytes.
         for _ in 0..1 << 14 {
             kernel::run(twin.cache.tc().unwrap(), &fin);
             twin.flows.put(&[key], &[entry]).unwrap();
@@ -157,7 +157,7 @@ fn a_fin_whose_event_finds_no_room_is_dropped_and_counted() {
     }
 }
 
-/// Lengths of payloads around the pieces in which the programs read a segment.
+/// Payload lengths around the pieces in which the programs read a segment.
 const LENGTHS: [usize; 9] = [0, 1, 2, 3, 43, 44, 45, 1_001, 1_400];
 
 fn a_damaged_fin_is_dropped_and_counted() {
@@ -179,13 +179,14 @@ fn damaged_answer_to_a_syn_is_dropped_and_counted() {
     }
 }
 
-/// A packet with payloads of several lengths, damaged in several places.
+/// Checks that a packet is dropped when damaged in several places, with payloads of several
+/// lengths.
 fn is_dropped_when_damaged(twin: &mut Twin, packet: &TestPacket) {
     let mut dropped = 0;
     for len in LENGTHS {
         let whole = packet.clone().payload(&vec![7; len]).bytes();
         let l4 = convey_wire::parse(&whole).unwrap().l4;
-        // The window, the checksum, the last byte.
+        // Damages the window, the checksum, and the last byte.
         for at in [l4 + 14, l4 + 16, whole.len() - 1] {
             let mut frame = whole.clone();
             frame[at] ^= 1;
@@ -198,9 +199,9 @@ fn is_dropped_when_damaged(twin: &mut Twin, packet: &TestPacket) {
     }
 }
 
-/// Its receiver has all of its bytes, and ignores it.
+/// The receiver has all of its bytes, and ignores the FIN.
 fn fin_that_ends_where_its_sender_has_got_to_ends_nothing() {
-    // In DSR it may be one that was overtaken: no server acknowledges anything there.
+    // In DSR the FIN may have been overtaken: the cache sees no acknowledgement of a server.
     for setup in setups().into_iter().filter(|setup| is_tcp(setup) && setup.mode == Mode::Passthrough) {
         for direction in [Direction::ToServer, Direction::ToClient] {
             let mut twin = Twin::new(setup);
@@ -221,7 +222,7 @@ fn fin_that_ends_where_its_sender_has_got_to_ends_nothing() {
                 flows.get(flows.lookup(&key).unwrap().0).state()
             };
             passes(&mut twin, packet.clone().seq(first).payload(&[7; 5]).bytes());
-            // Until a client has acknowledged that, the FIN may be one that was overtaken.
+            // Until a client has acknowledged those bytes, the FIN may have been overtaken.
             if direction == Direction::ToClient {
                 passes(&mut twin, ends.to_server().seq(1).ack(506).bytes());
             }
@@ -283,7 +284,7 @@ fn what_has_passed_is_counted_and_seen() {
     }
 }
 
-/// On tc the kernel has taken it out of the bytes.
+/// With tc, the kernel has already removed the tag.
 fn a_priority_tag_in_the_bytes_makes_no_difference_to_the_driver() {
     for setup in setups() {
         let mut twin = Twin::new(setup);
@@ -316,7 +317,7 @@ fn a_handshake_is_completed_where_there_is_no_room_for_its_event() {
         let last = ends.to_server().seq(1).ack(501).bytes();
         let key = convey_wire::parse(&last).unwrap().key;
         let begun = twin.flows.get(&key).unwrap().unwrap();
-        // 1 MiB of 64 bytes each.
+        // 1 MiB in frames of 64 bytes.
         for _ in 0..1 << 14 {
             kernel::run(twin.cache.tc().unwrap(), &last);
             twin.flows.put(&[key], &[begun]).unwrap();

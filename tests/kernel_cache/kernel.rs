@@ -1,13 +1,13 @@
-//! The programs in the kernel, and what they do with a frame.
+//! Kernel programs, and their verdicts on frames.
 
 use aya::programs::{SocketFilter, TestRun, TestRunOptions, TestRunResult};
 use convey_dataplane::Sizes;
 use convey_dataplane::testing::KernelCache;
 
-/// Room for what a test puts there.
+/// Map sizes for the entries of a test.
 pub(crate) const SIZES: Sizes = Sizes { entries: 1024, next_hops: 16, counter_ids: 16 };
 
-/// Why there is nothing to be run.
+/// Reason why the programs cannot run.
 pub(crate) fn missing() -> Option<String> {
     let error = KernelCache::load(&SIZES).err()?;
     match rustix::process::geteuid().is_root() {
@@ -29,7 +29,8 @@ pub(crate) fn run<P: Runs>(program: &P, frame: &[u8]) -> Run {
     run_with(program, frame, None)
 }
 
-/// The same for a super-frame, which will be cut into packets of so much payload.
+/// Runs a program on a super-frame, which will be cut into packets with `segment_size` bytes of
+/// payload.
 pub(crate) fn run_super_frame<P: Runs>(program: &P, frame: &[u8], segment_size: u16) -> Run {
     // `gso_size` in `struct __sk_buff`.
     let mut context = [0; 192];
@@ -37,7 +38,7 @@ pub(crate) fn run_super_frame<P: Runs>(program: &P, frame: &[u8], segment_size: 
     run_with(program, frame, Some(&context))
 }
 
-/// Whether a filter of packet sockets lets a frame in.
+/// Whether a filter of packet sockets accepts a frame.
 pub(crate) fn lets_in(filter: &SocketFilter, frame: &[u8]) -> bool {
     // Tried, a filter is given a frame without the Ethernet header; of a packet socket's it is with
     // it.
@@ -62,12 +63,12 @@ fn run_with<P: Runs>(program: &P, frame: &[u8], context: Option<&[u8]>) -> Run {
     Run { verdict: result.return_value as i32, frame: out }
 }
 
-/// Now, as the kernel's programs have it.
+/// Present time on the clock of the kernel's programs.
 pub(crate) fn now() -> u64 {
     read(rustix::time::ClockId::Monotonic)
 }
 
-/// The last tick of the kernel's clock, by which its programs note when a packet has passed.
+/// Last tick of the kernel's clock, which its programs use for the time of a packet.
 pub(crate) fn last_tick() -> u64 {
     read(rustix::time::ClockId::MonotonicCoarse)
 }
@@ -77,7 +78,7 @@ fn read(clock: rustix::time::ClockId) -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// A program that can be tried.
+/// A program that supports test runs.
 pub(crate) trait Runs: for<'a> TestRun<Opts<'a> = TestRunOptions<'a>, Result = TestRunResult> {}
 
 impl<P: for<'a> TestRun<Opts<'a> = TestRunOptions<'a>, Result = TestRunResult>> Runs for P {}

@@ -33,11 +33,11 @@ const FRONT: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const BACK: [u8; 6] = [2, 0, 0, 0, 0, 3];
 const SERVER: [u8; 6] = [2, 0, 0, 0, 0, 4];
 
-/// Client, VIP, SNAT address and server.
+/// Addresses of client, VIP, SNAT and server.
 const V4: [&str; 4] = ["10.79.0.2:4000", "10.79.0.1:53", "10.79.1.1:40000", "10.79.1.2:5353"];
 const V6: [&str; 4] = ["[fd79::2]:4000", "[fd79::1]:53", "[fd79:1::1]:40000", "[fd79:1::2]:5353"];
 
-/// A client and a server in networks of their own, and the cache between them.
+/// A client and a server in networks of their own, with the cache between them.
 struct Line {
     client: TestNamespace,
     server: TestNamespace,
@@ -145,7 +145,7 @@ fn datagrams_and_super_datagrams_get_there_and_back_through_the_cache() {
     }
 }
 
-/// The kernel keeps a tag beside the bytes that a program of tc sees.
+/// For tc programs, the kernel keeps a tag outside of the frame.
 fn a_priority_tag_does_not_leave_with_the_datagram() {
     for redirect_peer in [false, true] {
         let line = Line::new(false, redirect_peer);
@@ -167,14 +167,14 @@ fn a_priority_tag_does_not_leave_with_the_datagram() {
     }
 }
 
-/// A packet socket for frames with a VLAN tag, and no others.
+/// A packet socket that accepts only frames with a VLAN tag.
 fn tagged_frames() -> Socket {
     let every_protocol = i32::from((libc::ETH_P_ALL as u16).to_be());
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(every_protocol))).unwrap();
     let is_tagged = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
     let op = |code: u32, k: u32| SockFilter::new(code as u16, 0, 0, k);
     let load = op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, is_tagged);
-    // As many bytes as that: none, or one.
+    // The number of accepted bytes is 0 or 1.
     socket.attach_filter(&[load, op(libc::BPF_RET | libc::BPF_A, 0)]).unwrap();
     socket.set_nonblocking(true).unwrap();
     socket
@@ -183,7 +183,7 @@ fn tagged_frames() -> Socket {
 /// The interface that sends them on a wire finishes their checksums, too.
 fn super_datagrams_are_cut_within_their_tunnel() {
     let gue = Encapsulation::Gue { port: 6080 };
-    // A worker computes the checksum of GUE over IPv6 for each piece.
+    // Without GUE over IPv6, where a worker computes the checksum of each piece.
     for (encapsulation, outer) in [(Encapsulation::Ipip, V4), (Encapsulation::Ipip, V6), (gue, V4)] {
         for inner in [V4, V6] {
             let line = Line::new(false, false);
@@ -220,13 +220,13 @@ fn super_datagrams_are_cut_within_their_tunnel() {
     }
 }
 
-/// A socket of a server that gets what is in a tunnel, and how many bytes are before that.
+/// A server's socket for encapsulated packets, and the number of bytes in front of them.
 fn opened(encapsulation: Encapsulation, is_outer_v4: bool, is_inner_v4: bool) -> (Socket, usize) {
     let domain = if is_outer_v4 { Domain::IPV4 } else { Domain::IPV6 };
     let (socket, before) = match encapsulation {
         Encapsulation::Ipip => {
             let protocol = Protocol::from(if is_inner_v4 { 4 } else { 41 });
-            // A raw socket of IPv4 gets the outer header too.
+            // A raw IPv4 socket also receives the outer header.
             (Socket::new(domain, Type::RAW, Some(protocol)).unwrap(), if is_outer_v4 { 20 } else { 0 })
         }
         Encapsulation::Gue { port } => {
@@ -239,7 +239,7 @@ fn opened(encapsulation: Encapsulation, is_outer_v4: bool, is_inner_v4: bool) ->
     (socket, before)
 }
 
-/// An upgrade: each of the two has its own program and maps, and the interface takes one.
+/// An upgrade: both processes have their own program and maps, and the interface accepts one.
 fn a_link_to_a_driver_goes_from_one_process_to_the_next_and_back_and_ends_with_the_last() {
     let [namespace, other] = [(); 2].map(|()| TestNamespace::new());
     namespace.link(("front", "02:00:00:00:00:02"), &other, ("eth0", "02:00:00:00:00:01"));
@@ -275,7 +275,7 @@ fn a_link_to_a_driver_goes_from_one_process_to_the_next_and_back_and_ends_with_t
     });
 }
 
-/// The interfaces are attached in this order.
+/// The test attaches the interfaces in this order.
 fn links_are_taken_also_where_the_interface_of_another_is_gone() {
     const NAMES: [&str; 3] = ["gone", "front", "back"];
     let [namespace, other] = [(); 2].map(|()| TestNamespace::new());
@@ -303,7 +303,7 @@ fn links_are_taken_also_where_the_interface_of_another_is_gone() {
     });
 }
 
-/// An interface of a namespace as an [`Offloader`] wants it.
+/// An interface of a namespace, for an [`Offloader`].
 fn with_driver(namespace: &TestNamespace, name: &str) -> Interface {
     Interface {
         index: namespace.index(name),
@@ -319,7 +319,7 @@ fn with_driver(namespace: &TestNamespace, name: &str) -> Interface {
     }
 }
 
-/// The XDP program on an interface; `None` if there is none, or no such interface.
+/// Id of the XDP program on an interface; `None` without a program or interface.
 fn program_on(namespace: &TestNamespace, name: &str) -> Option<u64> {
     let links: serde_json::Value =
         serde_json::from_str(&namespace.exec("ip -details -json link show")).unwrap();

@@ -1,5 +1,6 @@
-//! The kernel's flow cache, its programs run by the kernel on one packet after another
-//! (`BPF_PROG_TEST_RUN`), and held against the forwarding core; and once attached to interfaces.
+//! The kernel's flow cache: the kernel runs its programs on one packet after another
+//! (`BPF_PROG_TEST_RUN`), and each result is compared with the forwarding core. Other tests attach
+//! the programs to interfaces.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../balancer/mod.rs"]
@@ -25,7 +26,7 @@ use std::process::ExitCode;
 
 use convey_testkit::{Need, run_trials, trials};
 
-/// A test, by the name it is reported with.
+/// A test, with the name in reports.
 type Story = (&'static str, fn());
 
 /// Names each test after its function.

@@ -24,7 +24,7 @@ pub(crate) fn accept(listener: &TcpListener) -> TcpStream {
     listener.accept().unwrap().0
 }
 
-/// Whether the other side answers with a reset. Its stack is waited for.
+/// Whether the other side answers with a reset. Waits for the answer.
 pub(crate) fn refused(to: &str) -> bool {
     let to = to.parse().unwrap();
     match TcpStream::connect_timeout(&to, PATIENCE) {

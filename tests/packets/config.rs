@@ -17,7 +17,7 @@ pub(crate) struct Config {
     pub(crate) health: &'static str,
     pub(crate) passthrough: &'static str,
     pub(crate) timeouts: &'static str,
-    /// Whether there is the frontend that everybody uses.
+    /// Whether the usual frontend exists.
     pub(crate) web: bool,
 }
 

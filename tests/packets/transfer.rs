@@ -66,7 +66,7 @@ fn bytes_arrive_when_only_the_last_hop_finishes_checksums(case: Case) {
 fn bytes_arrive_although_one_packet_in_a_hundred_is_lost(case: Case) {
     for (transfer, sender) in [(download as Transfer, Role::Server(1)), (upload, Role::Client(1))] {
         let mut network = Network::new(case, 1, 1);
-        // Packets, not the super-frames that offloads make of dozens.
+        // Single packets, not super-frames, in which offloads combine dozens.
         network.lab.machines().iter().for_each(|role| network.lab.offloads(*role, false).unwrap());
         network.lab.lose(10).unwrap();
         transfer(&mut network, 32 * MIB);
@@ -109,7 +109,7 @@ pub(crate) fn download(network: &mut Network, bytes: u64) {
     assert!(curl.wait().unwrap().success());
 }
 
-/// The same of an upload, which its server answers once the client has finished.
+/// Uploads so many bytes. The server answers once the client has finished.
 pub(crate) fn upload(network: &mut Network, bytes: u64) {
     network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
     let _server = network.server(1, |addr| {

@@ -252,7 +252,7 @@ fn a_reload_moves_an_open_connection_to_another_kind_of_tunnel(case: Case) {
 /// A server with the VIP and an address on a network of its own, for which a client is the router.
 pub(crate) fn prepared(case: Case) -> Network {
     let network = Network::bare(case, &LabPlan::new(2, 1));
-    // Packets get to the server as a wire has them: with checksums, and none a super-frame.
+    // Packets reach the server as on a wire: with checksums, and not as super-frames.
     let offloads = ["-K", &Role::Server(1).to_string(), "tx", "off", "tso", "off", "gso", "off"];
     network.lab.run(Role::Switch, "ethtool", &offloads).unwrap();
     let (server, router) = (Role::Server(1), Role::Client(2));

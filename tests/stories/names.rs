@@ -376,7 +376,7 @@ fn setup(lab: &Loopback, lines: &str) -> Setup {
     Setup::new(lab).server("app", format!("{NAME}:8000"), lines).and(&TestNameServer::dns(lab))
 }
 
-/// The names of the servers of the pool that runs.
+/// Names of the servers in the running pool.
 fn runs(balancer: &BalancerProcess) -> BTreeSet<String> {
     balancer.stats()["backends"]["pool"]["servers"].as_object().unwrap().keys().cloned().collect()
 }

@@ -86,7 +86,7 @@ fn the_next_request_obeys_who_adds_and_removes_servers() {
         curl(&[&fields[..], &["-w", "%{http_code}", "-X", method, "-d", body, url]].concat())
     };
     let urls: Vec<String> = (0..4).map(|n| format!("http://{}/{n}", lab.vip())).collect();
-    // On one connection.
+    // All requests use one connection.
     let reached = || {
         let bodies = urls.iter().map(|url| &**url).collect::<Vec<_>>();
         let text = curl(&[&["-w", "\n"][..], &bodies].concat());

@@ -27,7 +27,7 @@ stories!("slow_lines":
     streams_of_a_slow_line_get_room_by_turns,
 );
 
-/// Long responses at once of each connection over HTTP/2 and HTTP/3.
+/// Simultaneous long responses on each connection over HTTP/2 and HTTP/3.
 const STREAMS: usize = 3;
 
 const CONNECTIONS: usize = 4;

@@ -44,8 +44,8 @@ impl BodyPace {
 mod tests {
     use super::*;
 
-    /// Second in which a client counts as too slow that sends so many bytes each second. convey
-    /// waits for it all the time, or not at all.
+    /// Second in which convey finds a client too slow that sends `bytes` a second. `is_awaited`:
+    /// convey waits for the client all the time; otherwise never.
     fn too_slow_after(bytes: u64, is_awaited: bool) -> Option<u64> {
         let (mut pace, began) = (BodyPace::new(NonZeroU32::new(100)), Instant::now());
         let at = |second| began + Duration::from_secs(second);

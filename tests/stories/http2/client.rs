@@ -44,7 +44,7 @@ impl Client {
         send.send_request(request, ends).unwrap()
     }
 
-    /// The same without a body and its response, if convey still takes requests.
+    /// Begins a request without a body, if convey still accepts requests.
     pub(crate) async fn try_begin(&self, request: Request<()>) -> Result<SendStream<Bytes>, h2::Error> {
         let mut send = self.send.clone().ready().await?;
         send.send_request(request, true).map(|(_, stream)| stream)

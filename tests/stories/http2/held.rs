@@ -346,7 +346,7 @@ pub(super) fn streams_of_one_client_leave_an_http2_server_room_for_others() {
         (balancer.stat("/frontends/web/drops/client_limit").as_u64()? > 10).then_some(())
     });
     block_on(async {
-        // Some of these meet the worker that serves the greedy client.
+        // Some of these connections belong to the worker that serves the greedy client.
         for _ in 0..10 {
             let other = Client::connect(lab.vip()).await;
             assert_eq!(other.get("http://a.example/").await.status, 200);

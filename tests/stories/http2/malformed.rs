@@ -147,7 +147,7 @@ pub(super) fn body_of_another_length_than_announced_ends_its_stream() {
     for (n, (length, body, has_trailers, is_whole)) in cases.into_iter().enumerate() {
         let id = 2 * n as u32 + 1;
         send(&mut client, (HEADERS, END_HEADERS, id, &post_with(length)));
-        // convey has the head alone.
+        // convey has only the head.
         send(&mut client, (PING, 0, 0, &[n as u8; 8]));
         while receive(&mut client).unwrap().0 != PING {}
         let flags = if has_trailers { 0 } else { END_STREAM };

@@ -337,7 +337,7 @@ fn over_http2(lab: &Loopback, framing: &str, body: &str) -> String {
     })
 }
 
-/// The same of HTTP/1.1, by curl.
+/// Response that curl gets over HTTP/1.1 for this body.
 fn over_http1(lab: &Loopback, framing: &str, body: &str) -> String {
     let url = format!("http://{}/x", lab.vip());
     match framing {

@@ -1,4 +1,4 @@
-//! Files of a site: a backend of mode http that has a directory in place of servers.
+//! Files of a site: a backend of mode http with a directory in place of servers.
 
 mod changed;
 mod held;
@@ -85,14 +85,14 @@ impl Site {
         self.lab.directory().join(name)
     }
 
-    /// Writes a file that was not changed of late.
+    /// Writes a file with an old modification time.
     fn write(&self, name: &str, content: impl AsRef<[u8]>) {
         fs::write(self.at(name), content).unwrap();
         self.set_age(name, 1_000);
     }
 
     fn set_age(&self, name: &str, seconds: u64) {
-        // A file that has just been written is of now.
+        // A newly written file has the present time.
         fs::write(self.at("now"), "").unwrap();
         let now = fs::metadata(self.at("now")).unwrap().modified().unwrap();
         let file = File::options().write(true).open(self.at(name)).unwrap();
@@ -105,7 +105,7 @@ impl Site {
 
     fn setup_of(&self, root: &str, options: &str) -> String {
         let setup = Setup::new(&self.lab).frontend("mode = \"http\"").to_string();
-        // It has servers and a check of them.
+        // Replaces the servers and their health check.
         let (before, rest) = setup.split_once("[backends.pool]").unwrap();
         let (_, after) = rest.split_once("[timeouts]").unwrap();
         format!(
@@ -125,13 +125,13 @@ impl Site {
         format!("http://{}{path}", self.lab.vip())
     }
 
-    /// A response to a GET with these fields.
+    /// Response to a GET with these fields.
     fn get(&self, path: &str, fields: &str) -> Response {
         self.client().send(&format!("GET {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n"))
     }
 }
 
-/// Is set when this is dropped, also where a story fails.
+/// Sets the flag when it is dropped, also when a test fails.
 struct SetAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for SetAtEnd<'_> {
@@ -145,7 +145,7 @@ fn pattern(len: u32) -> Vec<u8> {
     (0..len).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
 
-/// The value of a field of a response.
+/// Value of a field of a response.
 fn field<'a>(response: &'a Response, name: &str) -> Option<&'a str> {
     let mut lines = response.head.lines();
     lines

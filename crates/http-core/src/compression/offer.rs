@@ -91,8 +91,8 @@ impl<'a> CompressionOffer<'a> {
         accepted.best_of(&self.rules.encodings)
     }
 
-    /// Whether the client has a compressed body with this strong tag, which convey has weakened in
-    /// that response.
+    /// Whether the client has a compressed body with this strong tag. convey sent the tag in its
+    /// weak form.
     fn has_weak(&self, etag: &[u8]) -> bool {
         etag.starts_with(b"\"")
             && self

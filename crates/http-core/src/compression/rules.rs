@@ -21,7 +21,7 @@ pub struct CompressionRules {
     pub with_credentials: bool,
 }
 
-/// One media type, `text/html`, or several: `text/*`, `*+json`.
+/// A media type such as `text/html`, or a group of types: `text/*`, `*+json`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MediaPattern(Box<str>);
 
