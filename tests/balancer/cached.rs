@@ -1,4 +1,4 @@
-//! Workers with a flow cache before them, as the kernel's is, or without one.
+//! Workers behind a flow cache like the kernel's, or without one.
 
 use std::sync::Arc;
 use std::time::Duration;

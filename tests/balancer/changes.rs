@@ -36,7 +36,7 @@ pub(super) struct Changes {
     pub(super) servers: [Life; 2],
     pub(super) frontends: [Life; 3],
     pub(super) is_stopping: bool,
-    /// Since when which timeouts have been in force.
+    /// Timeouts, with the time since when each has been in force.
     timeouts: Vec<(Timestamp, FlowTimeouts)>,
 }
 
@@ -126,7 +126,7 @@ impl Changes {
     }
 }
 
-/// The server as it is now; none if it is no longer configured.
+/// Returns the server in its current state; `None` if it is no longer configured.
 fn changed(server: &Arc<Server>, life: Life) -> Option<Arc<Server>> {
     let Server { config, admin, health, live } = &**server;
     let mut config = config.clone();

@@ -37,7 +37,7 @@ impl Fate {
 pub(super) struct Connection {
     /// Key of the client's first packet as its server got it.
     pub(super) delivered: Option<FlowKey>,
-    /// The balancer has seen the answer to the SYN, and the client has got it.
+    /// The balancer has seen the answer to the SYN, and the client has received it.
     answer_passed: bool,
     is_answered: bool,
     /// The balancer has seen the client's acknowledgement or data.
@@ -93,7 +93,7 @@ impl Side {
         }
     }
 
-    /// Begins with the byte after the SYN.
+    /// Sets the numbers to the byte after the SYN.
     fn begin(&mut self, seq: u32) {
         (self.next, self.got) = (seq, seq);
     }
@@ -131,7 +131,7 @@ impl EventSequence {
         if connection.is_open || fate == Fate::LostBefore {
             return;
         }
-        // Sent again, it has the same number.
+        // A retransmission has the same number.
         let seq = connection.client.got.wrapping_sub(u32::from(connection.delivered.is_some()));
         let delivered = self.arrive(Some(n), &self.packet(n).syn().seq(seq));
         if delivered.is_none() {
@@ -275,7 +275,7 @@ impl EventSequence {
         }
     }
 
-    /// The end of a connection, or its SYN, is damaged on its way.
+    /// Damages a FIN, a reset or a SYN of a connection on its way.
     pub(super) fn damage(&mut self, n: usize, what: u8, at: u8) {
         let Connection { client, server, .. } = self.connections[n];
         let before = self.state(n);

@@ -29,7 +29,7 @@ pub(crate) const CAPACITY: u32 = 10;
 /// Small size of the cache: for one flow, there is room for only one direction.
 const FEW_ENTRIES: usize = 7;
 
-/// SNAT ports where they are few; of each server.
+/// Small number of SNAT ports for each server.
 const FEW_PORTS: u16 = 4;
 
 /// A stream that was in use within this time is not evicted.
@@ -109,12 +109,12 @@ impl EventSequence {
         self.settle();
     }
 
-    /// Whatever may still be to be done is.
+    /// Runs all outstanding work.
     fn settle(&mut self) {
         (0..4).for_each(|_| self.balancer.pass_time(Duration::ZERO));
     }
 
-    /// The beginning of a packet of a client.
+    /// Returns a packet of a client, to be completed.
     fn packet(&self, n: usize) -> TestPacket {
         self.speaks_as(n, ["198.51.100.", "2001:db8:9::"][usize::from(self.setup.is_v6)], n + 1)
     }
@@ -131,7 +131,8 @@ impl EventSequence {
         if is_udp(n) { packet.udp() } else { packet }
     }
 
-    /// The beginning of a packet of the server of this connection; in DSR they do not come by.
+    /// Returns a packet of the server of this connection, to be completed. `None` in DSR, where
+    /// replies do not pass the balancer.
     fn reply(&self, n: usize) -> Option<TestPacket> {
         let key = self.connections[n].delivered?.reversed();
         let packet = TestPacket::from(key.source()).to(key.destination());
@@ -198,7 +199,7 @@ impl EventSequence {
         Some((sent, has_begun))
     }
 
-    /// The key of a client's packets.
+    /// Key of a client's packets.
     fn key(&self, n: usize) -> FlowKey {
         parse(&self.packet(n).bytes()).expect("a packet").key
     }
@@ -263,7 +264,7 @@ impl EventSequence {
         assert_eq!(self.slots(), [alive; 2], "slots held are flows alive");
         if !is_dsr {
             assert_eq!(self.balancer.snat_ports_in_use(), len as usize, "and so are ports");
-            // A worker may take one beyond the limit that another is about to give back.
+            // A worker may take one more while another is about to give one back.
             let owed = if self.balancer.tables().count() > 1 { 2 } else { 0 };
             assert!(self.balancer.first().frontends[1].live.slots.open() <= SECOND.1 + owed);
         }

@@ -20,13 +20,13 @@ use convey_model::{
 use convey_snapshot::{Snapshot, fixture};
 use convey_wire::{TestPacket, parse};
 
-/// SNAT ports, unless it is a matter of them.
+/// Default number of SNAT ports.
 const PORTS: u16 = 61_000 - FIRST_PORT + 1;
 const FIRST_PORT: u16 = 33_768;
 
-/// The port of a second frontend, and its limit.
+/// Port of a second frontend, and its limit.
 pub(crate) const SECOND: (u16, u32) = (81, 5);
-/// The port of a third, which is of UDP.
+/// Port of a third frontend, which uses UDP.
 pub(crate) const OF_UDP: u16 = 53;
 
 /// Seconds of uptime: none, 100 days, 2,000 days, and up to a minute before 32 bits of milliseconds
@@ -39,13 +39,13 @@ pub(crate) struct BalancerSetup {
     pub(crate) mode: Mode,
     pub(crate) dsr: DsrKind,
     pub(crate) is_v6: bool,
-    /// Whether servers are of the other family, behind a tunnel.
+    /// Whether servers have the other family, behind a tunnel.
     pub(crate) is_mixed: bool,
     pub(crate) protocol: Protocol,
     pub(crate) servers: u8,
-    /// Flows.
+    /// Size of the flow table.
     pub(crate) capacity: u32,
-    /// Whether there are two more frontends, of the same servers.
+    /// Whether there are two more frontends with the same servers.
     pub(crate) has_more: bool,
     /// Number of SNAT ports.
     pub(crate) ports: u16,
@@ -54,7 +54,7 @@ pub(crate) struct BalancerSetup {
 }
 
 impl BalancerSetup {
-    /// Servers see our address. TCP over IPv4.
+    /// Passthrough: servers see the balancer's address. TCP over IPv4.
     pub(crate) fn passthrough(servers: u8, capacity: u32) -> BalancerSetup {
         let (mode, dsr, protocol) = (Mode::Passthrough, DsrKind::L3, Protocol::Tcp);
         let (is_v6, is_mixed, has_more) = (false, false, false);
@@ -62,13 +62,13 @@ impl BalancerSetup {
         BalancerSetup { mode, dsr, is_v6, is_mixed, protocol, servers, capacity, has_more, ports, clock }
     }
 
-    /// The clock of a host that has run for long, by two bits of a number: see [`CLOCKS`].
+    /// Sets the clock of a host with a long uptime, selected by two bits: see [`CLOCKS`].
     pub(crate) fn with_clock(self, number: u8) -> BalancerSetup {
         let seconds = CLOCKS[usize::from(number) % CLOCKS.len()];
         BalancerSetup { clock: Timestamp(seconds * 1_000_000_000), ..self }
     }
 
-    /// Servers answer clients directly. TCP over IPv4.
+    /// DSR: servers answer clients directly. TCP over IPv4.
     pub(crate) fn dsr(servers: u8, capacity: u32) -> BalancerSetup {
         BalancerSetup { mode: Mode::Dsr, ..BalancerSetup::passthrough(servers, capacity) }
     }
@@ -77,7 +77,7 @@ impl BalancerSetup {
         BalancerSetup { is_v6: true, ..self }
     }
 
-    /// Servers answer clients directly, and packets to them go through a tunnel.
+    /// DSR through a tunnel: servers answer clients directly.
     pub(crate) fn tunneled(self, dsr: DsrKind) -> BalancerSetup {
         BalancerSetup { mode: Mode::Dsr, dsr, ..self }
     }
@@ -118,7 +118,7 @@ impl BalancerSetup {
         self.speak(TestPacket::from(from).to(self.vip()))
     }
 
-    /// The packet in the protocol that is spoken here.
+    /// Returns the packet in the protocol of this setup.
     pub(crate) fn speak(&self, packet: TestPacket) -> TestPacket {
         if self.protocol == Protocol::Udp { packet.udp() } else { packet }
     }
@@ -144,7 +144,8 @@ impl TestBalancer {
         alone.pop().expect("one")
     }
 
-    /// Workers of one process, each with a part of the SNAT ports, and whose a packet is.
+    /// Workers of one process, each with a part of the SNAT ports, and the dispatch of packets to
+    /// them.
     pub(crate) fn of_workers(
         setup: BalancerSetup,
         workers: u16,
@@ -216,7 +217,7 @@ fn made(setup: BalancerSetup) -> PlannedSnapshot {
     })
 }
 
-/// Servers 1 and up, port 8080, chosen by consistent hash; clients are behind a router.
+/// Servers 1 and up, port 8080, selected by consistent hash; clients are behind a router.
 fn snapshot_of(setup: BalancerSetup) -> Snapshot {
     let servers: Vec<ServerConfig> = (1..=setup.servers).map(|n| server(n, setup)).collect();
     let network = NextHops::new(&interfaces(1500, 1500), routes(None, None), &neighbours(&servers));

@@ -24,7 +24,7 @@ pub(crate) struct Config {
 /// Port of an unused frontend: there has to be one.
 const UNUSED: u16 = 88;
 
-/// Servers are taken to be up.
+/// Servers count as up.
 pub(crate) const UNCHECKED: &str = "kind = \"none\"";
 
 impl Config {

@@ -22,7 +22,7 @@ fn the_host_answers_pings_of_the_vip(case: Case) {
     let _server = network.nginx(1);
     network.balance(&Config::new(1));
     let vip = network.vip().ip().to_string();
-    // A small one, and one in fragments.
+    // A small datagram, and one in fragments.
     for size in ["56", "4000"] {
         let ping = network.run(1, "ping", &["-n", "-c", "3", "-i", "0.1", "-W", "5", "-s", size, &vip]);
         assert!(ping.code == Some(0) && ping.stdout.contains(" 0% packet loss"), "{ping:?}");
@@ -45,7 +45,7 @@ fn traceroute_by_udp_shows_the_balancer_before_the_vip(case: Case) {
     is_seen(&network, &["-U", "-p", &ECHO.to_string()]);
 }
 
-/// The first hop is the balancer, by its own address; the second answers as the VIP.
+/// The first hop is the balancer's own address; the second answers as the VIP.
 fn is_seen(network: &Network, by: &[&str]) {
     let vip = network.vip().ip();
     let balancer = network.case.family.address(Role::Balancer);

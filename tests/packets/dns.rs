@@ -1,4 +1,4 @@
-//! DNS, as most who balance UDP do: real dnsmasq servers and real dig.
+//! DNS, the most common use of UDP balancing: real dnsmasq servers and real dig.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -82,7 +82,7 @@ fn dnsmasq(network: &Network, number: u8) -> Process {
     server
 }
 
-/// Which server answers, from a certain port or any.
+/// Server that answers, to a certain source port or any.
 fn server(network: &Network, port: Option<u16>) -> String {
     let from = port.map(|port| format!("{}#{port}", network.case.family.any()));
     let mut arguments = vec!["+short", "who.convey.test", "TXT"];

@@ -206,7 +206,7 @@ impl Patient {
         fs::write(&config, text.replace(from, to)).unwrap();
     }
 
-    /// The VIP with the length of its prefix.
+    /// The VIP with its prefix length.
     fn vip(&self) -> String {
         let vip = self.network.vip().ip();
         format!("{vip}/{}", if vip.is_ipv4() { 32 } else { 128 })
@@ -389,7 +389,7 @@ fn a_server_on_another_port_is_named(case: Case) {
     patient.serves();
 }
 
-/// 1400 bytes, and the router keeps it to itself.
+/// The router takes 1,400 bytes, and sends no ICMP errors.
 fn a_hop_that_drops_large_packets_is_named(case: Case) {
     const SIZE: usize = 100_000;
     let network = Network::planned(case, &LabPlan::new(1, 1).narrow(Role::Server(1)));

@@ -22,7 +22,7 @@ pub(crate) fn stories() -> Vec<Story> {
         a_server_that_is_off_is_named [NGINX],
         an_interface_that_is_down_is_named_and_nothing_that_follows_from_it [NGINX],
     ];
-    // IPv6 has no ARP, and a worker's frontends no flow cache.
+    // IPv6 has no ARP, and a worker's frontends have no flow cache.
     all.extend(
         stories![when |case| case.is_passthrough() && case.family == Family::V4 && case.is_cached() =>
             an_interface_that_answers_no_arp_is_named [ARPING, NGINX],

@@ -34,7 +34,7 @@ pub(crate) fn stories() -> Vec<Story> {
     stories
 }
 
-/// The checks of the balancer's doctor.
+/// Checks of the balancer's doctor.
 const FORWARD: &str = "dsr-forward-leg";
 const RETURN: &str = "dsr-return-leg";
 
@@ -222,7 +222,7 @@ fn doctor_names_rules_of_iptables(case: Case) {
         ];
         clinic.network.lab.run(SERVER, "iptables", &rule).unwrap();
         clinic.is_mended_after(check, Some(FORWARD));
-        // Let in by a rule of the mend; the next one is without it.
+        // The rule of the fix accepts the packets; the next fault is made without it.
         clinic.network.lab.run(SERVER, "iptables", &["-F", "INPUT"]).unwrap();
     }
     clinic.close();
@@ -240,7 +240,7 @@ fn doctor_names_a_link_that_takes_only_short_packets(case: Case) {
 }
 
 impl Clinic {
-    /// A lab whose client is served.
+    /// A lab with a served client.
     fn open(case: Case, l2: bool) -> Clinic {
         let mut network = Network::bare(case, &LabPlan::new(1, 2).narrow(Role::Client(1)));
         routes(&network);
@@ -380,7 +380,8 @@ impl Clinic {
         });
     }
 
-    /// The balancer's doctor names the server and this leg, or finds nothing about ways.
+    /// Checks that the balancer's doctor names the server and this leg, or finds nothing about
+    /// legs.
     fn balancer_says(&self, leg: Option<&str>) {
         let mut command = self.network.lab.command(Role::Balancer, binary().get_program());
         command.args(["doctor", "--json", "--config"]).arg(self.network.path("config.toml"));
@@ -449,7 +450,7 @@ fn routes(network: &Network) {
     let default = ["route", "replace", "default", "via", router, "dev", INTERFACE];
     ip(network, Role::Client(1), &[&default[..], &["src", client]].concat());
     ip(network, Role::Router, &["route", "add", &with_length, "dev", "far"]);
-    // To the rest of the world.
+    // Default route.
     ip(network, Role::Router, &["route", "add", "default", "dev", "far"]);
     for role in [Role::Balancer, SERVER, Role::Server(2)] {
         ip(network, role, &default);

@@ -21,7 +21,7 @@ fn status(patient: &Patient) -> String {
     run(patient.command().arg("status")).stdout
 }
 
-/// The server itself is well.
+/// The server itself is healthy.
 fn convey_that_is_not_ready_is_named(case: Case) {
     let patient = Patient::proxy(case).started();
     let _server = patient.network.nginx(1);
@@ -34,7 +34,7 @@ fn convey_that_is_not_ready_is_named(case: Case) {
     patient.serves();
 }
 
-/// The server is there again, and has not passed enough checks.
+/// The server is back, and has not passed enough checks.
 fn server_that_only_convey_calls_down_is_named(case: Case) {
     let patient = Patient::proxy(case);
     patient.change("fall = 2\nrise = 1\n", "fall = 1\nrise = 1000\n");
@@ -49,7 +49,7 @@ fn reload_that_was_refused_is_named(case: Case) {
     let patient = Patient::proxy(case).started();
     let _server = patient.network.nginx(1);
     patient.serves();
-    // A file that is mended would be loaded as soon as it is saved.
+    // A fixed file would be loaded as soon as it is saved.
     let busy = patient.network.inside(Role::Balancer, || TcpListener::bind("127.0.0.1:8099").unwrap());
     let local = "[frontends.local]\nmode = \"proxy\"\nlisten_addr = \"127.0.0.1:8099\"\nbackend = \"pool\"\n";
     patient.change("[passthrough]", &format!("{local}[passthrough]"));

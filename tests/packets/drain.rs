@@ -54,7 +54,7 @@ fn a_removed_frontend_finishes_its_connections_and_leaves_its_port_to_the_host(c
     wait_for("new clients to be refused", || is_refused(&network).then_some(()));
     ping(&mut old[0]).unwrap();
 
-    // Whatever listens there now is reached, handshake and all.
+    // Clients reach the host's own listener now, handshake included.
     let listener = network.inside(Role::Balancer, || TcpListener::bind(network.vip()).unwrap());
     thread::scope(|scope| {
         scope.spawn(|| listener.accept().unwrap().0.write_all(b"the host").unwrap());

@@ -92,7 +92,7 @@ fn a_client_may_use_its_port_again_at_once(case: Case) {
     let from = SocketAddr::new(case.family.address(Role::Client(1)), 4242);
     network.inside(Role::Client(1), || {
         for _ in 0..20 {
-            // The server finishes first, and so it is its end that has to wait.
+            // The server finishes first, so its side has to be in TIME_WAIT.
             let mut stream = wait_for("its own end to be over", || connect_from(from, network.vip()).ok());
             assert_eq!(stream.read(&mut [0]).unwrap(), 0);
         }

@@ -1,4 +1,4 @@
-//! Which server a client gets, as it is explained and as it is.
+//! Server of a client: explained and actual.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -21,7 +21,7 @@ pub(crate) fn stories() -> Vec<Story> {
     ]
 }
 
-/// The answer of the control API at the statistics address.
+/// Answer of the control API at the statistics address.
 pub(crate) fn explained(network: &Network, client: impl std::fmt::Display) -> Value {
     let path = format!("/v1/explain?client={client}&frontend=web");
     let (status, body) = network.inside(Role::Balancer, || ask(STATS.into(), &path).unwrap());

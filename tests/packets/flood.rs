@@ -32,7 +32,7 @@ pub(crate) fn stories() -> Vec<Story> {
 const TABLE: &str = "max_flows = 5000";
 const SYNS: u32 = 100_000;
 
-/// SYNs at once: 10,000 a second.
+/// SYNs in one burst: 10,000 a second.
 const BURST: u32 = 50;
 
 /// Time between bursts.
@@ -99,13 +99,13 @@ pub(crate) fn median_of_kept(rounds: impl Iterator<Item = (u64, u64)>) -> Option
     kept.get(kept.len() / 2).copied()
 }
 
-/// A download in quiet and in flood.
+/// A download's speed in quiet and in flood.
 #[derive(Debug)]
 struct Round {
     /// Bytes a second.
     quiet: u64,
     flooded: u64,
-    /// Connections that were new to the balancer.
+    /// Number of connections that were new to the balancer.
     seen: u32,
 }
 
@@ -130,7 +130,7 @@ pub(crate) fn connections(network: &Network) -> u32 {
     network.stat("/frontends/web/total_connections").as_u64().unwrap() as u32
 }
 
-/// A server that sends for as long as the client takes it.
+/// A server that sends as long as the client reads.
 pub(crate) fn endless(addr: SocketAddr) -> TcpServer {
     TcpServer::start(addr, |mut stream| {
         loop {
@@ -228,7 +228,7 @@ pub(crate) fn forge(vip: SocketAddr, random: &mut fastrand::Rng) -> Vec<u8> {
     syn.macs(Role::Client(2).mac(), Role::Balancer.mac()).bytes()
 }
 
-/// Such an address, of the family of another.
+/// Unused address in the family of another.
 pub(crate) fn nobody(vip: SocketAddr, random: &mut fastrand::Rng) -> SocketAddr {
     let [_, _, c, d] = random.u32(..).to_be_bytes();
     let from: IpAddr = match vip {

@@ -35,7 +35,7 @@ fn large_datagrams_come_back_byte_for_byte(case: Case) {
     let _echos = serve(&mut network, 2);
     network.inside(Role::Client(1), || {
         for seed in 0..20 {
-            // A port of its own each, so that both servers get some.
+            // Separate ports, so that both servers get some.
             let socket = socket_to(case.family.vip(ECHO));
             let sent = datagram(LENGTH, seed);
             assert!(exchange(&socket, &sent).unwrap() == sent);
@@ -148,7 +148,7 @@ fn a_fragment_whose_first_never_comes_is_counted_and_traced(case: Case) {
     });
 }
 
-/// Packets that did not become whole in time.
+/// Packets that were not reassembled in time.
 const GIVEN_UP: [&str; 2] = ["IpReasmTimeout", "Ip6ReasmTimeout"];
 
 /// Number of ICMP errors about fragments that were not completed in time.
@@ -189,7 +189,7 @@ fn receive(socket: &UdpSocket) -> Vec<u8> {
     buffer
 }
 
-/// The frames of a datagram from a socket's address to the VIP.
+/// Frames of a datagram from a socket's address to the VIP.
 fn fragments(case: Case, socket: &UdpSocket, id: u16, payload: &[u8]) -> Vec<Vec<u8>> {
     /// Payload that fits into a packet of 1500 bytes after either header; fragment offsets count in
     /// units of 8.

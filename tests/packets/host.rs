@@ -70,7 +70,7 @@ pub(crate) fn resets(lab: &Lab) -> u64 {
     words.nth(1).unwrap().parse().unwrap()
 }
 
-/// Begins counting them.
+/// Begins to count the resets.
 pub(crate) fn count_resets(lab: &Lab, case: Case) {
     lab.run(Role::Balancer, "nft", &[&reset_rules(case)]).unwrap();
 }
@@ -113,7 +113,7 @@ fn the_log_says_who_forwards_open_flows(case: Case) {
 fn nothing_stays_attached_after_a_kill_but_what_guards_dsr(case: Case) {
     let mut network = Network::new(case, 1, 1);
     network.balance(&Config::new(1));
-    // The guard is a program, and so is the cache.
+    // The guard and the cache each are a program.
     let expected = if case.is_cached() { 2 } else { 1 };
     assert_eq!(tcx_programs(&network), expected);
     kill(&network);
@@ -160,12 +160,12 @@ fn link(network: &Network) -> String {
     network.lab.run(Role::Balancer, "ip", &["-details", "link", "show", "dev", INTERFACE]).unwrap()
 }
 
-/// Runs convey as root who may do anything with networks, but with no program of the kernel's.
+/// Runs convey as root with all rights for networks, but not for kernel programs.
 fn without_bpf(network: &Network) -> Command {
     bounded(network, "-bpf,-perfmon,-sys_admin")
 }
 
-/// Runs it as root with these capabilities.
+/// Runs convey as root with these capabilities.
 fn bounded(network: &Network, capabilities: &str) -> Command {
     let mut command = network.lab.command(Role::Balancer, "setpriv");
     command.args(["--bounding-set", capabilities]).arg(binary().get_program());
@@ -216,7 +216,7 @@ fn what_is_not_sent_is_counted_by_its_cause(case: Case) {
     let mut network = Network::new(case, 1, 1);
     network.balance(&Config { health: UNCHECKED, ..Config::udp(ECHO, 1) });
     let client = network.inside(Role::Client(1), || socket_to(case.family.vip(ECHO)));
-    // Clients' datagrams are of one stream, which the worker forwards as they come.
+    // The client's datagrams are one stream, which the worker forwards as they arrive.
     for (limit, reason) in [("3kb", "interface_refused"), ("100mb", "send_buffer_full")] {
         let shaped = format!("qdisc replace dev {INTERFACE} root tbf rate 8kbit burst 2kb limit {limit}");
         network.lab.run(Role::Balancer, "tc", &shaped.split(' ').collect::<Vec<_>>()).unwrap();
@@ -325,7 +325,7 @@ fn a_frontend_may_listen_on_a_port_among_the_snat_ports(case: Case) {
         network.inside(Role::Client(1), || TcpStream::connect_timeout(&to, Duration::from_secs(5)).ok())
     };
     let ping_all = |streams: &mut Vec<TcpStream>| streams.iter_mut().for_each(|stream| ping(stream).unwrap());
-    // Whichever worker they belong to, until each has one that it has no port for.
+    // Enough connections, on whichever workers, that all workers run out of ports.
     let fill = |streams: &mut Vec<TcpStream>, to: &[SocketAddr]| {
         for to in to.iter().cycle().take(60) {
             streams.extend(connect(*to));
@@ -335,7 +335,7 @@ fn a_frontend_may_listen_on_a_port_among_the_snat_ports(case: Case) {
     };
     let mut streams = Vec::new();
     assert_eq!(fill(&mut streams, &[vip, (own, 50_051).into()]), 5, "one port is left out");
-    // Now one that is in use becomes a frontend's.
+    // Now a frontend uses a port that is in use.
     network.save(&config(&[50_051, 50_052]));
     wait_for("the frontend", || network.log(Role::Balancer).contains("on_50052").then_some(()));
     ping_all(&mut streams);
@@ -347,7 +347,7 @@ fn a_frontend_may_listen_on_a_port_among_the_snat_ports(case: Case) {
 
 const RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
-/// The ports that are reserved on the balancer.
+/// Reserved ports of the balancer.
 fn reserved(network: &Network) -> String {
     network.lab.run(Role::Balancer, "cat", &[RESERVED]).unwrap().trim().to_owned()
 }

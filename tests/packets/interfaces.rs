@@ -1,4 +1,4 @@
-//! Interfaces that packets come to pass only later, and such as are made anew.
+//! Interfaces that packets use only later, and interfaces that are made anew.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -165,7 +165,7 @@ fn descriptors(network: &Network) -> usize {
     files.filter(|file| file.to_string_lossy().contains("bpf")).count()
 }
 
-/// A program on the balancer's end of the second link that does nothing.
+/// A program without effect on the balancer's end of the second link.
 fn idle_guard(network: &Network) -> Guard {
     let nothing = Selection { frontends: BTreeSet::new(), draining: BTreeSet::new(), replies: None };
     let back = Interface { mac: None, ..Interface::ethernet(0, LINK, [0; 6], vec![]) };
@@ -190,7 +190,7 @@ pub(crate) fn link(network: &Network) {
     ip(network, Role::Server(1), &format!("route replace {balancer} via {ours} dev {LINK}"));
 }
 
-/// The balancer's address on the second link, and the server's.
+/// Addresses of the balancer and of the server on the second link.
 fn addresses(family: Family) -> [&'static str; 2] {
     match family {
         Family::V4 => ["10.99.0.1", "10.99.0.2"],
@@ -218,7 +218,7 @@ pub(crate) fn snat(family: Family) -> &'static str {
     format!("snat_addresses = [\"{}\"]", family.address(Role::Balancer)).leak()
 }
 
-/// Bytes that the balancer has had over the second link.
+/// Bytes that the balancer has received over the second link.
 fn passed(network: &Network) -> u64 {
     let file = format!("/sys/class/net/{LINK}/statistics/rx_bytes");
     network.lab.run(Role::Balancer, "cat", &[&file]).unwrap().trim().parse().unwrap()

@@ -1,4 +1,4 @@
-//! Frontends of every mode in one process, from one file.
+//! Frontends of all modes in one process, from one file.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -92,7 +92,7 @@ fn forged_connections_of_dsr_keep_nobody_out_of_passthrough(case: Case) {
         let mut random = fastrand::Rng::with_seed(7);
         for n in 0..4_000 {
             forged(vip, data, &mut random).iter().for_each(|frame| wire.send(frame));
-            // Slower than a queue fills that is on the way.
+            // Slow enough not to fill a queue on the way.
             if n % 50 == 49 {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -170,7 +170,7 @@ fn port(mode: Mode) -> u16 {
     }
 }
 
-/// Which client a server sees.
+/// Client address that a server sees.
 fn seen(network: &Network, vip: SocketAddr) -> IpAddr {
     network.inside(Role::Client(1), || {
         let mut seen = String::new();

@@ -20,7 +20,7 @@ pub(crate) fn stories() -> Vec<Story> {
     ]
 }
 
-/// A frontend that is proxied on every address of the host, on the port of the other.
+/// A proxied frontend on every address of the host, on the port of the other.
 const RELAYED: &str =
     "[frontends.relayed]\nmode = \"proxy\"\nlisten_addr = \"0.0.0.0:80\"\nbackend = \"pool\"";
 
@@ -88,7 +88,7 @@ fn a_machine_that_is_gone_refuses_no_datagram_but_is_found_out(case: Case) {
     assert!(reason(2).contains("No route to host"), "{}", reason(2));
 }
 
-/// A balancer in front of one server, with a frontend in this mode and one that is proxied.
+/// A balancer in front of one server, with a frontend in this mode and a proxied one.
 fn balanced(case: Case, timeouts: &'static str) -> Network {
     let mut network = Network::new(case, 1, 1);
     network.balance(&Config { frontend: RELAYED, timeouts, ..Config::new(1) });

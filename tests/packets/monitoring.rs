@@ -54,7 +54,7 @@ fn every_query_of_the_dashboard_and_the_alerts_returns_data(case: Case) {
         |name: &&str| name.starts_with("convey_certificate_") || name.starts_with("convey_acme_");
     unanswered.extend(metrics(&rules).into_iter().filter(|name| !of_certificates(name)).map(str::to_owned));
 
-    // Rates take scrapes in a row, which a busy machine may be late with.
+    // Rates need consecutive scrapes, which may be late on a busy machine.
     let start = clock();
     while !unanswered.is_empty() {
         client();
@@ -98,13 +98,13 @@ fn ask_each(network: &Network, exprs: &[String]) -> Vec<Value> {
     answers
 }
 
-/// Whether there is a number in it.
+/// Whether the result has a number.
 fn has_data(answer: &Value) -> bool {
     let samples = answer.pointer("/data/result").and_then(Value::as_array).unwrap();
     samples.iter().any(|sample| sample["value"][1].as_str().is_some_and(|value| value != "NaN"))
 }
 
-/// The queries of a dashboard, wherever they are.
+/// All queries of a dashboard.
 fn expressions(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
@@ -116,7 +116,7 @@ fn expressions(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// The metrics that rules name.
+/// Metrics in the rules.
 fn metrics(rules: &str) -> BTreeSet<&str> {
     let words = rules.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     let found: BTreeSet<&str> =

@@ -45,7 +45,7 @@ fn answers_fit_through_a_narrow_hop_before_the_client(case: Case) {
     let sees = case.family.address(sees);
     assert!(!knows(&network, Role::Server(1), sees));
     let mut curl = network.client(1, "curl");
-    // Were the hop's errors lost, it would take for ever.
+    // If the hop's errors were lost, this would take forever.
     curl.args(["-sS", "--fail", "-m", "10", &format!("http://{}/big", network.vip())]);
     let mut curl = curl.stdout(Stdio::piped()).spawn().unwrap();
     assert_eq!(check_to_end(curl.stdout.as_mut().unwrap()), BYTES);

@@ -1,4 +1,4 @@
-//! A lab with the balancer in it.
+//! A lab with the balancer.
 
 use std::fs;
 use std::io;
@@ -25,7 +25,7 @@ pub(crate) const PORT: u16 = 80;
 /// Port of DNS servers.
 pub(crate) const DNS: u16 = 53;
 
-/// Statistics, in the balancer's namespace.
+/// Address of statistics, in the balancer's namespace.
 pub(crate) const STATS: ([u8; 4], u16) = ([127, 0, 0, 1], 7000);
 
 /// Clients, servers and perhaps a running balancer.
@@ -43,7 +43,7 @@ pub(crate) struct Inside<'a> {
     role: Role,
 }
 
-/// A connection from a certain address, and port if that is not 0.
+/// Connects from an address, and from a port if it is not 0.
 pub(crate) fn connect_from(from: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
@@ -52,7 +52,7 @@ pub(crate) fn connect_from(from: SocketAddr, to: SocketAddr) -> io::Result<TcpSt
     Ok(socket.into())
 }
 
-/// A counter of TCP (`Tcp` in `/proc/net/snmp`) of the calling thread's namespace.
+/// A TCP counter (`Tcp` in `/proc/net/snmp`) of the calling thread's namespace.
 pub(crate) fn tcp_counter(name: &str) -> u64 {
     let text = fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
     let [names, values] = ["Tcp: RtoAlgorithm", "Tcp: 1"].map(|start| {
@@ -64,7 +64,7 @@ pub(crate) fn tcp_counter(name: &str) -> u64 {
 }
 
 impl Network {
-    /// A lab whose servers answer as the mode wants it. The balancer does not run yet.
+    /// Builds a lab whose servers answer as the mode requires. The balancer does not run yet.
     pub(crate) fn new(case: Case, clients: u8, servers: u8) -> Network {
         Network::planned(case, &LabPlan::new(clients, servers))
     }
@@ -128,7 +128,7 @@ impl Network {
         });
     }
 
-    /// The status that `/healthz` answers with.
+    /// Status of `/healthz`.
     pub(crate) fn health(&self) -> u16 {
         self.inside(Role::Balancer, || ask(STATS.into(), "/healthz").unwrap().0)
     }
@@ -172,7 +172,7 @@ impl Network {
         fs::rename(self.path("new"), self.path("config.toml")).unwrap();
     }
 
-    /// Does something with the process of the balancer.
+    /// Calls `f` with the process of the balancer.
     pub(crate) fn convey<T>(&self, f: impl FnOnce(&mut Process) -> T) -> T {
         f(self.convey.lock().unwrap().as_mut().expect("the balancer runs"))
     }
@@ -187,12 +187,12 @@ impl Network {
         SocketAddr::new(self.case.family.address(role), PORT)
     }
 
-    /// Everything a balancer has logged.
+    /// Log of a balancer so far.
     pub(crate) fn log(&self, role: Role) -> String {
         fs::read_to_string(self.path(&role.to_string())).unwrap_or_default()
     }
 
-    /// The router before this machine takes 1,400 bytes from now on, and sends no ICMP errors.
+    /// Limits the router in front of this machine to 1,400 bytes, without ICMP errors.
     pub(crate) fn narrow_in_silence(&self, far: Role) {
         let address = self.case.family.address(far);
         let (flag, program, kind, net, metric) = match self.case.family {
@@ -256,7 +256,7 @@ impl Network {
         self.nginx_on(number, self.address(Role::Server(number)))
     }
 
-    /// Starts one on another address.
+    /// Starts an nginx on another address.
     pub(crate) fn nginx_on(&self, number: u8, addr: SocketAddr) -> Nginx {
         self.receive_by_flow(Role::Server(number));
         let command = self.lab.command(Role::Server(number), "nginx");
@@ -290,7 +290,7 @@ impl Network {
         Inside { server: Some(server), lab: &self.lab, role }
     }
 
-    /// Runs a script of the project's in a machine's place; it has to succeed.
+    /// Runs a script of the repository on a machine, and checks that it succeeds.
     pub(crate) fn script(&self, role: Role, name: &str, action: &str, variables: &[(&str, &str)]) {
         let mut command = self.lab.command(role, Path::new(env!("CARGO_MANIFEST_DIR")).join(name));
         let ran = run(command.arg(action).envs(variables.iter().copied()));
@@ -319,7 +319,7 @@ impl Network {
         self.lab.command(Role::Client(number), program)
     }
 
-    /// Does something in a namespace.
+    /// Calls `f` in a namespace.
     pub(crate) fn inside<T: Send>(&self, role: Role, f: impl FnOnce() -> T + Send) -> T {
         self.lab.enter(role, f).unwrap()
     }

@@ -1,4 +1,4 @@
-//! Frontends that listen on a range of ports, and servers that keep them.
+//! Frontends with a range of ports, and servers that keep the port.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -31,7 +31,7 @@ pub(crate) fn stories() -> Vec<Story> {
 /// Command port of FTP servers.
 const FTP: u16 = 21;
 
-/// The ports that the lab's servers answer from in mode DSR.
+/// Ports from which the lab's servers answer in mode DSR.
 const PORTS: &str = "21 10000-20000 21000-21010";
 
 fn passive_ftp_is_served_by_the_server_of_the_control_connection(case: Case) {

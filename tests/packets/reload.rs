@@ -1,4 +1,4 @@
-//! A configuration that changes while traffic flows.
+//! Configuration changes while traffic flows.
 
 use convey_lab::Role;
 use convey_testkit::{TcpServer, Wrk, connect, ping, wait_for};

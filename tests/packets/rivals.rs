@@ -191,7 +191,7 @@ impl Second<'_> {
         Second(network)
     }
 
-    /// Names the address that servers see in passthrough.
+    /// Sets the address that servers see in passthrough.
     fn set_snat_address(&mut self, address: &str) {
         let path = self.0.path("second.toml");
         let named = format!("[passthrough]\nsnat_addresses = [\"{address}\"]");

@@ -1,4 +1,4 @@
-//! Packets by the host's policy rules, and servers that packet modes must not send to.
+//! Packets under the host's policy rules, and servers that packet modes must not send to.
 
 use convey_lab::{INTERFACE, Role};
 use convey_testkit::wait_for;

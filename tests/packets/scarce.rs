@@ -51,7 +51,7 @@ const FEW: u64 = 1_000;
 const FEW_PORTS: &str = "snat_ports = \"40000-40999\"";
 const FEW_SLOTS: &str = "max_connections = 1000";
 
-/// Forged packets at once: 400 a second, 1,000 and 20,000.
+/// Forged packets in one burst: 400 a second, 1,000 and 20,000.
 const SMALL_BURST: u32 = 2;
 const BURST: u32 = 5;
 const LARGE_BURST: u32 = 100;
@@ -59,7 +59,8 @@ const LARGE_BURST: u32 = 100;
 /// Time between bursts.
 const PERIOD: Duration = Duration::from_millis(5);
 
-/// Clients, one after another, and how many of them have to be served: others share this machine.
+/// Clients, one after another, and the number that have to be served: other tests share this
+/// machine.
 const CLIENTS: usize = 100;
 const SERVED: usize = 95;
 /// Like `SERVED`, for forged packets at full speed of this machine.
@@ -135,7 +136,7 @@ fn many_forged_first_fragments_leave_nine_of_ten_clients_their_snat_ports(case: 
     });
 }
 
-/// Frames are made of questions, each of a client of its own.
+/// Makes frames of datagrams, each from a client of its own.
 fn datagrams_are_forged(
     case: Case,
     burst: u32,
@@ -295,7 +296,7 @@ fn forged_syns_leave_clients_what_one_client_leaves_of_the_slots(case: Case) {
     assert!(held.into_iter().all(|mut stream| ping(&mut stream).is_ok()), "established connections stay");
 }
 
-/// A connection that is not waited for.
+/// Begins a connection without waiting for it.
 fn begin(vip: SocketAddr) -> Socket {
     let socket = Socket::new(Domain::for_address(vip), Type::STREAM, None).unwrap();
     socket.set_nonblocking(true).unwrap();

@@ -1,4 +1,4 @@
-//! The scripts that an operator runs by hand.
+//! Scripts that an operator runs by hand.
 
 use std::fs;
 use std::net::UdpSocket;

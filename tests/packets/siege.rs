@@ -31,7 +31,7 @@ const TURNS: usize = 4;
 /// Rounds. Half of them must do.
 const ROUNDS: usize = 11;
 
-/// SYNs that are made before and then sent again and again, each time with other numbers.
+/// SYNs that are made beforehand and sent again and again, each time with other numbers.
 const MADE: u32 = 50_000;
 
 /// The baseline has the same SYNs, by the same sender, to an address that nobody has: the test
@@ -150,7 +150,7 @@ struct Round {
 }
 
 impl Round {
-    /// Takes turns, in which the flood is aimed at the balancer or not.
+    /// Alternates turns in which the flood is aimed at the balancer or not.
     fn of(network: &Network, download: &Download, flood: &Flood, aims: [bool; 2]) -> Round {
         let turn = |at_balancer: bool| {
             flood.aim_at_balancer(at_balancer);

@@ -201,7 +201,7 @@ fn handshakes_are_counted_at_each_server(case: Case) {
     assert_eq!(all("begun"), 40);
 }
 
-/// The servers that answer 30 clients.
+/// Names of the servers that answer 30 clients.
 fn asked(network: &Network) -> BTreeSet<String> {
     (0..30).filter_map(|_| network.ask(1).ok()).collect()
 }

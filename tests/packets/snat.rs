@@ -1,4 +1,4 @@
-//! The addresses that servers see in passthrough mode.
+//! Addresses that servers see in passthrough mode.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -98,7 +98,7 @@ fn vip_is_withdrawn_once_no_snat_address_of_its_family_is_left(case: Case) {
     wait_for("the VIP on lo again", || is_on_lo().then_some(()));
 }
 
-/// The port of another convey's frontend.
+/// Port of another convey's frontend.
 const OTHER: u16 = 81;
 
 fn server_that_needs_the_spare_address_of_another_convey_is_down_until_that_is_free(case: Case) {

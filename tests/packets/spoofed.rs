@@ -43,7 +43,7 @@ fn is_told(case: Case) -> bool {
 
 const LIAR: Role = Role::Client(2);
 
-/// The ports that the balancer sends to servers from.
+/// SNAT ports of the balancer.
 const PORTS: std::ops::RangeInclusive<u16> = 40_000..=40_127;
 
 /// Clients with a flow each.

@@ -49,7 +49,7 @@ fn held(network: &Network) -> TcpStream {
     stream
 }
 
-/// Connections that each server has been given so far.
+/// Number of connections that each server has received so far.
 fn given(network: &Network, server: u8) -> u64 {
     network.stat(&format!("/backends/pool/servers/s{server}/total_connections")).as_u64().unwrap()
 }

@@ -129,7 +129,7 @@ pub(crate) fn upload(network: &mut Network, bytes: u64) {
     assert_eq!(got, bytes);
 }
 
-/// A counter of TCP of the kernel's.
+/// A TCP counter of the kernel.
 fn counter(network: &Network, role: Role, name: &str) -> u64 {
     network.inside(role, || {
         let text = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();

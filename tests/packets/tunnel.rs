@@ -172,7 +172,7 @@ fn overhead(outer: Family, backend: &str) -> u32 {
     if backend == IPIP { ip } else { ip + 12 }
 }
 
-/// The client's packets to the VIP are so long now.
+/// Checks that the client limits its packets to the VIP to this MTU.
 fn has_told_client(network: &Network, mtu: u32) {
     let route = ["route", "get", &network.vip().ip().to_string()];
     let told = network.lab.run(Role::Client(1), "ip", &route).unwrap();
@@ -315,7 +315,7 @@ impl Opener {
         let raw = |domain, protocol| Socket::new(domain, Type::RAW, Some(Protocol::from(protocol))).unwrap();
         let udp = Socket::new(Domain::IPV6, Type::DGRAM, None).unwrap();
         udp.bind(&SocketAddr::from(([0u16; 8], 6_080)).into()).unwrap();
-        // A raw socket of IPv4 gets the outer header too.
+        // A raw IPv4 socket also receives the outer header.
         let sockets = [
             (raw(Domain::IPV4, 4), 20),
             (raw(Domain::IPV4, 41), 20),

@@ -9,7 +9,7 @@ static TURNS: (Mutex<Turns>, Condvar) =
 struct Turns {
     /// Tests that are running, except the flood.
     told: usize,
-    /// Floods that wait, or are on.
+    /// Floods that wait, or are running.
     floods: usize,
     is_flooded: bool,
 }

@@ -96,7 +96,7 @@ pub(crate) fn upgrade_under_load(network: &mut Network, upgrades: usize) {
         });
     };
     thread::scope(|scope| {
-        // Whatever fails ends the others.
+        // Any failure ends the other threads.
         let _stop = Stop(&stop);
         for some in speaking.chunks_mut(20) {
             scope.spawn(|| {
@@ -343,7 +343,7 @@ impl Program {
         network.lab.command(Role::Balancer, &self.0)
     }
 
-    /// The processes that run it.
+    /// Processes that run the program.
     fn processes(&self) -> Vec<u32> {
         let all = fs::read_dir("/proc")
             .unwrap()
@@ -390,7 +390,7 @@ impl Program {
     }
 }
 
-/// Does something again and again.
+/// Calls `f` again and again.
 fn until(stop: &AtomicBool, done: &AtomicU64, mut act: impl FnMut()) {
     while !stop.load(Ordering::Relaxed) {
         act();

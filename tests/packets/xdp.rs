@@ -188,7 +188,7 @@ fn clients_behind_an_interface_without_xdp_are_answered(case: Case) {
     ip(network, Role::Balancer, &format!("link add {LINK} type veth peer name {LINK} netns {of_client}"));
     ip(network, Role::Balancer, &format!("link set {LINK} up"));
     ip(network, client, &format!("link set {LINK} up"));
-    // Replies come in where the client does not send.
+    // Replies arrive on an interface where the client does not send.
     let all_ways = ["-qw", "net.ipv4.conf.all.rp_filter=0", &format!("net.ipv4.conf.{LINK}.rp_filter=0")];
     network.lab.run(client, "sysctl", &all_ways).unwrap();
     ip(network, Role::Balancer, &format!("route add {} dev {LINK}", case.family.address(client)));
@@ -265,7 +265,7 @@ fn use_link_without_xdp(network: &Network, text: &str) {
 /// from its driver.
 struct Prepared {
     network: Network,
-    /// On the switch. Knowing no flow, it passes everything.
+    /// Program on the switch. It has no flows, so it passes everything.
     _passing: KernelCache,
 }
 

@@ -6,7 +6,7 @@ use std::fmt;
 use convey_wire::TestPacket;
 use fastrand::Rng;
 
-/// Bytes that a side has under way at most: half of the window that segments offer.
+/// Maximum number of bytes in flight of a side: half of the window in its segments.
 const MAX_IN_FLIGHT: u32 = 30_000;
 
 /// Distance to numbers that no window reaches.
@@ -26,28 +26,28 @@ pub(super) enum Sender {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Syn,
-    /// The client's SYN once more.
+    /// Retransmission of the client's SYN.
     SynAgain,
-    /// The client opens its next connection by the same port.
+    /// The client opens its next connection from the same port.
     NextSyn,
-    /// A SYN with other numbers, in an open connection: a forged one, or of a client that has
-    /// forgotten the connection.
+    /// A SYN with other numbers in an open connection: forged, or from a client that has forgotten
+    /// the connection.
     StraySyn,
     SynAck,
     /// An acknowledgement without data.
     Ack,
     Data,
-    /// Data that was lost before, or is repeated for want of an acknowledgement.
+    /// Data that was lost before, or is retransmitted for lack of an acknowledgement.
     Repeated,
     Fin,
     /// A reset with the number that the receiver expects.
     Reset,
-    /// Close to it.
+    /// A reset with a close number.
     NearReset,
-    /// Far from it.
+    /// A reset with a distant number.
     FarReset,
     FarData,
-    /// Acknowledges more than was sent.
+    /// An acknowledgement of more bytes than were sent.
     FutureAck,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Step {
     pub(super) len: u16,
     /// Whether bits have changed on the way; the checksum reveals it.
     pub(super) is_damaged: bool,
-    /// Data of the sender before it is missing where it is sent to.
+    /// The receiver lacks earlier data of the sender.
     pub(super) is_behind_gap: bool,
     /// Whether both sides have finished, or one has reset the connection.
     pub(super) is_over: bool,
@@ -100,11 +100,11 @@ impl Step {
 /// One end of the connection.
 #[derive(Debug, Clone, Copy, Default)]
 struct Side {
-    /// Number of the next byte that it sends.
+    /// Number of the next byte to send.
     next: u32,
     /// First byte that the other side has not acknowledged.
     unacked: u32,
-    /// Number that it expects next.
+    /// Next expected number.
     expected: u32,
     /// Whether the side has sent its SYN.
     is_open: bool,
@@ -195,13 +195,13 @@ impl Conversation {
         }
     }
 
-    /// Number of a new connection: any, and often one that wraps soon.
+    /// Initial number of a connection: random, and often one that wraps soon.
     fn first_number(&mut self) -> u32 {
         if self.rng.bool() { self.rng.u32(..) } else { 0u32.wrapping_sub(self.rng.u32(1..3000)) }
     }
 
     fn begin(&mut self, kind: Kind) -> Step {
-        // A host that uses a port again has a later number (RFC 6191).
+        // A host that reuses a port has a later number (RFC 6191).
         let number = match kind {
             Kind::NextSyn => self.client.next.wrapping_add(self.rng.u32(1..1 << 20)),
             _ => self.first_number(),
@@ -297,7 +297,7 @@ impl Conversation {
         self.late = self.rng.u32(..3);
     }
 
-    /// A segment without data where its sender is.
+    /// A segment without data at its sender's current number.
     fn segment(&mut self, kind: Kind, from: Sender) -> Step {
         let peer = *self.peer(from);
         let have_finished = [self.client, self.server].iter().all(|side| side.end.is_some());

@@ -1,4 +1,4 @@
-//! The differences between convey and the kernel's conntrack that are meant. Readers find them in
+//! Intended differences between convey and the kernel's conntrack. Readers find them in
 //! `docs/design/conntrack.md`.
 
 use super::conversation::{Kind, Sender, Step};
@@ -8,7 +8,7 @@ use super::translator::{Outcome, Phase};
 pub(super) struct Difference {
     /// Name as in the documentation.
     pub(super) name: &'static str,
-    /// Returns whether a segment with these outcomes, convey's and the kernel's, shows it.
+    /// Whether a segment with these outcomes, convey's and the kernel's, shows the difference.
     pub(super) is_it: fn(&Step, Outcome, Outcome) -> bool,
 }
 
@@ -103,7 +103,7 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     },
 ];
 
-/// The difference that a segment with these outcomes shows.
+/// Difference that a segment with these outcomes shows.
 pub(super) fn known(step: &Step, ours: Outcome, theirs: Outcome) -> Option<&'static str> {
     DIFFERENCES.iter().find(|difference| (difference.is_it)(step, ours, theirs)).map(|known| known.name)
 }

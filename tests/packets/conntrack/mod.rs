@@ -24,7 +24,7 @@ pub(crate) fn stories() -> Vec<Story> {
 /// client port, used up to three times.
 const CONVERSATIONS: u16 = 60;
 
-/// Seed of the usual run, which takes the same conversations each time.
+/// Seed of the usual run, which has the same conversations each time.
 const USUAL_SEED: u64 = 6_882_662_682_155_910_677;
 
 /// Polls of convey's state until it equals the kernel's, and polls until a known difference is
@@ -36,7 +36,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Segments of a conversation.
 const MAX_STEPS: usize = 60;
 
-/// The first client's port. Ports count up from here.
+/// First client port. Ports count up from here.
 const FIRST_PORT: u16 = 10_000;
 
 /// Chooses the conversations of a run, to repeat one that failed.

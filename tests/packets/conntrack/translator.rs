@@ -19,7 +19,7 @@ use crate::case::{Case, Family};
 use crate::network::{DNS, Network, PORT};
 use crate::raw::{Tap, Wire};
 
-/// Port of the client that sends the datagrams behind each segment.
+/// Client port for the datagrams after each segment.
 const FENCE_PORT: u16 = 9_999;
 
 /// State of a connection, as the middle sees it.
@@ -296,7 +296,7 @@ impl Translator {
                 headers.key.protocol == convey_model::UDP && frame.get(..headers.end)?.ends_with(&number);
             is_it.then(|| SocketAddr::new(headers.key.src.ip(), headers.key.src_port))
         };
-        // The tap has a copy of each frame that leaves: none is left there for later.
+        // The tap has a copy of each frame that leaves, so that none is left in it for later.
         end.tap.find(is_fence);
         let far = match from {
             Sender::Client => &mut self.server,
