@@ -150,7 +150,7 @@ fn each_way_to_end_has_its_words() {
     drop(stream);
 }
 
-/// The lines of a file, one after the other.
+/// Reader of a log file, line by line.
 struct Lines {
     path: PathBuf,
     seen: usize,
@@ -286,7 +286,7 @@ fn a_sample_is_one_line_in_so_many() {
     balancer.signal(Signal::TERM);
     assert_eq!(balancer.wait(), 0);
     let lines = fs::read_to_string(path(&lab)).unwrap().lines().count();
-    // A hundred; off by seven standard deviations at most.
+    // About a hundred; off by seven standard deviations at most.
     assert!((40..160).contains(&lines), "{lines}");
 }
 
@@ -343,7 +343,7 @@ fn a_log_that_nobody_reads_costs_lines_and_no_client() {
     assert!(is_whole, "each line is whole");
     wait_for("lines to be lost again", || Some(lost()).filter(|lost| *lost > before));
 
-    // A reader that stalls keeps the log from nothing.
+    // A stalled reader does not block the log.
     balancer.save(&without.and(&log(&lab, "format = '{server}'")));
     wait_for("a line", || fs::read_to_string(path(&lab)).ok()?.starts_with("pool/a\n").then_some(()));
     let summary = load.stop();

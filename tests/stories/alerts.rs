@@ -28,7 +28,7 @@ stories!("alerts":
 
 const PROBES: &str = "kind = \"tcp\"\ninterval = \"50ms\"\nrise = 1\nfall = 1";
 
-/// The samples of `/metrics` by series, each with its type.
+/// Samples of `/metrics` by series, each with its type.
 struct Scrape(BTreeMap<String, (String, f64)>);
 
 impl Scrape {

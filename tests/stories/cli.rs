@@ -167,7 +167,7 @@ fn a_busy_statistics_port_is_named_at_the_start() {
     assert!(ran.stderr.contains("Address already in use"), "{ran:?}");
 }
 
-/// Starts the balancer where it cannot.
+/// Starts the balancer, which has to fail.
 fn start(lab: &Loopback) -> Ran {
     let file = lab.directory().join("busy.toml");
     fs::write(&file, Setup::new(lab).server("a", lab.server(1), "").to_string()).unwrap();

@@ -1,4 +1,4 @@
-//! `convey check`, and files of every age.
+//! `convey check`, and configuration files of all versions.
 
 use std::fs;
 use std::net::TcpListener;

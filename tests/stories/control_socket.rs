@@ -1,4 +1,4 @@
-//! The control socket of a convey that does not get it at once.
+//! The control socket of a convey that cannot bind it at once.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;

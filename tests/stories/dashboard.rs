@@ -22,7 +22,7 @@ fn page_of(stats: SocketAddr) -> String {
     format!("http://{stats}/")
 }
 
-/// Opens the dashboard, and waits until it shows something.
+/// Opens the dashboard, and waits until it shows data.
 fn look_at(lab: &Loopback) -> Browser {
     let mut browser = Browser::start();
     browser.resize(1280, 800);

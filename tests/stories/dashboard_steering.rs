@@ -56,7 +56,7 @@ fn steer(browser: &mut Browser, what: &str) {
     browser.wait_until("document.getElementById('steer').open");
 }
 
-/// Closes it with the keyboard; the focus is back where it was.
+/// Closes the dialog with the keyboard. Checks that the focus returns.
 fn close(browser: &mut Browser, what: &str) {
     browser.press("Escape");
     browser.wait_until("!document.getElementById('steer').open");

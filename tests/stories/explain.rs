@@ -60,7 +60,7 @@ fn ten_thousand_connections_get_the_servers_that_are_explained() {
     }
 }
 
-/// A quarter of five thousand connections, each by another port; returns who served them.
+/// A quarter of five thousand connections, each from another port. Returns the servers' names.
 fn five_thousand(lab: &Loopback, thread: u8) -> Vec<String> {
     let one = |n: u16| {
         // The query precedes the connection, so no open connection determines the answer.

@@ -29,7 +29,7 @@ fn not_root() -> Option<String> {
     (!rustix::process::geteuid().is_root()).then(|| "only root can become another user".to_owned())
 }
 
-/// Certificates as certbot keeps them: root alone may enter the folders.
+/// Certificates in certbot's layout: only root may enter the folders.
 struct Certbot {
     folder: PathBuf,
     authority: TestAuthority,
@@ -51,7 +51,7 @@ impl Certbot {
         self.folder.join("live")
     }
 
-    /// Issues a certificate, and has the links in `live` lead to it.
+    /// Issues a certificate, and points the links in `live` to it.
     fn renew(&self, number: u32) -> TestCertificate {
         let issued = self.authority.issue(&["site.example"]);
         issued.save(&self.folder.join("archive"), &format!("site{number}"));
@@ -101,7 +101,7 @@ fn service_reads_keys_of_root_at_start_reload_and_upgrade() {
     serves(&certbot.renew(2));
     let ran = run(balancer.command().arg("reload"));
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    // The capability is for certificates alone: this page would go to clients.
+    // The capability is only for certificates: clients could read this page.
     let page = lab.directory().join("page");
     fs::write(&page, "secret").unwrap();
     fs::set_permissions(&page, Permissions::from_mode(0o600)).unwrap();

@@ -140,7 +140,7 @@ fn questions_at_one_frontend_keep_no_client_of_another_out_of_their_server() {
     (0..10).for_each(|n| serve_at(lab.ip(10 + n), lab.second_vip()));
 }
 
-/// A server that leaves forged questions without an answer.
+/// A server that does not answer forged datagrams.
 fn silent_for_the_forged(lab: &Loopback) -> UdpServer {
     UdpServer::start(lab.server(1), |question, answer| {
         if question != b"forged" {

@@ -1,4 +1,4 @@
-//! Servers that die, answer wrongly, come back, or never answer at all.
+//! Servers that die, answer wrongly, come back, or never answer.
 
 use std::fs;
 use std::io::{ErrorKind, Write};

@@ -25,7 +25,7 @@ fn one(lab: &Loopback, lines: &str) -> Setup {
     Setup::new(lab).frontend(&format!("{HTTP}\n{lines}")).server("a", lab.server(1), "")
 }
 
-/// The whole answer to a request on a connection of its own.
+/// Whole response to a request on its own connection.
 fn answer_to(lab: &Loopback, request: &str) -> String {
     let mut stream = connect(lab.vip());
     stream.write_all(request.as_bytes()).unwrap();
@@ -145,7 +145,7 @@ fn client_that_half_closes_waits_for_a_slot_and_is_served() {
     let mut first = ask();
     wait_for("the first request", || (server.seen().len() == 1).then_some(()));
     let mut waiting = [ask(), ask(), connect(lab.vip())];
-    // Behind a body of which convey has not read all.
+    // After a body that convey has not read completely.
     let body = "x".repeat(100_000);
     waiting[2].write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n").unwrap();
     waiting[2].write_all(body.as_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! Places that are all taken, and how long anything may last.
+//! Occupied connection slots, and time limits.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -121,7 +121,7 @@ fn catches(process: &Process, signal: Signal) -> bool {
         .is_some_and(|caught| caught >> (signal.as_raw() - 1) & 1 == 1)
 }
 
-/// A balancer that serves, and the end of the pipe that it logs to.
+/// A balancer that serves, and the reading end of its log pipe.
 fn start(lab: &Loopback) -> (Process, PipeReader) {
     let (reader, writer) = pipe().unwrap();
     rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
@@ -152,7 +152,7 @@ fn dropped(lab: &Loopback) -> Option<u64> {
     metrics.lines().find_map(|line| line.strip_prefix("convey_log_lines_dropped_total "))?.parse().ok()
 }
 
-/// The lines, as they come.
+/// Lines as they arrive.
 fn read(log: PipeReader) -> Receiver<String> {
     let (line, lines) = channel();
     thread::spawn(move || {

@@ -347,7 +347,7 @@ fn name_servers_of_the_system_are_followed_when_they_change() {
     balancer.wait_for_log(&format!("name {NAME} is resolved again: {}", lab.server(1).ip()));
 }
 
-/// A name server that answers questions for A records with this address, to be believed for a day.
+/// A name server that answers queries for A records with this address, and a TTL of a day.
 pub(crate) fn answer_for_a(at: SocketAddr, address: IpAddr, for_aaaa: ForAaaa) {
     let IpAddr::V4(address) = address else { panic!("{address} is no address of an A record") };
     let socket = UdpSocket::bind(at).unwrap();

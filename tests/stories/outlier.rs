@@ -1,4 +1,4 @@
-//! Servers that fail their clients, and servers that come back.
+//! Outlier detection: servers that fail their clients, and servers that recover.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -189,7 +189,7 @@ fn moody(name: &'static str, addr: SocketAddr, is_bad: bool) -> (TcpServer, Arc<
     (server, is_bad)
 }
 
-/// Clients come until there is a line of the log with this text.
+/// Sends clients until the log has a line with this text.
 fn ask_until_logged(lab: &Loopback, balancer: &BalancerProcess, text: &str) -> String {
     wait_for(text, || {
         let _ = ask(lab.vip(), "/");

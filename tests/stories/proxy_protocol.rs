@@ -177,7 +177,7 @@ fn clients_that_wait_for_a_full_server_reach_it_behind_their_header() {
     let mut streams: Vec<(u8, TcpStream)> =
         (1..=9).map(|client| (client, open(&lab, begin(client).as_bytes()))).collect();
     balancer.wait_for_stat("/frontends/web/current_connections", 3);
-    // The kernel spreads them over the workers, so that any may be next.
+    // The kernel spreads connections over the workers, so that any server may be next.
     while !streams.is_empty() {
         let served = wait_for("one that is served", || {
             streams.iter_mut().position(|(_, stream)| {

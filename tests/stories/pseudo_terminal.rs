@@ -89,7 +89,7 @@ impl PseudoTerminal {
         wait_for("a screen", || (self.output().matches(FULL_SCREEN).count() >= times).then_some(()));
     }
 
-    /// Gives it another size.
+    /// Resizes the terminal.
     pub(crate) fn resize(&self, columns: u16, rows: u16) {
         let size = ["cols".to_owned(), columns.to_string(), "rows".to_owned(), rows.to_string()];
         let resized = run(Command::new("stty").arg("-F").arg(self.line_of("tty")).args(size));
@@ -122,7 +122,7 @@ impl PseudoTerminal {
 }
 
 impl Ended {
-    /// The screen is the one from before, the cursor is seen, and keys are lines again.
+    /// Checks that the screen is restored, the cursor is visible, and input is in line mode.
     pub(crate) fn assert_terminal_is_restored(&self) {
         assert_eq!(self.modes.0, self.modes.1);
         assert!(self.modes.0.contains(':'), "stty tells nothing: {:?}", self.modes);

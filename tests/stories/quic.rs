@@ -1,4 +1,4 @@
-//! Servers of QUIC that are found by connection ids.
+//! QUIC servers that are found by connection ids.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -121,7 +121,7 @@ fn scheme(id: &ServerId) -> Scheme {
 /// Rest of a cipher block.
 const NONCE: usize = 14;
 
-/// Connection ids that hold a server's.
+/// Connection ids that contain a server id.
 struct Ids {
     scheme: Scheme,
     id: ServerId,

@@ -1,4 +1,4 @@
-//! The configuration file changes while traffic flows.
+//! Configuration changes while traffic flows.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -233,7 +233,7 @@ fn a_first_frontend_in_a_packet_mode_waits_for_a_restart() {
     assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
 }
 
-/// The servers of the pool that runs, with their weights.
+/// Servers of the running pool, with their weights.
 fn runs(balancer: &BalancerProcess) -> BTreeMap<String, u64> {
     let stats = balancer.stats();
     let servers = stats["backends"]["pool"]["servers"].as_object().unwrap();

@@ -253,7 +253,7 @@ impl Manager {
         });
     }
 
-    /// Reads until a message begins so; returns it.
+    /// Reads until a message begins with this text. Returns the message.
     fn hears(&self, begin: &str) -> String {
         self.0.set_read_timeout(Some(PATIENCE)).unwrap();
         loop {
@@ -264,7 +264,7 @@ impl Manager {
         }
     }
 
-    /// Reads until a message begins so; returns the descriptors that came with it.
+    /// Reads until a message begins with this text. Returns its descriptors.
     fn keeps(&self, begin: &str) -> Vec<OwnedFd> {
         self.0.set_read_timeout(Some(PATIENCE)).unwrap();
         loop {

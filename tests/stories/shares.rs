@@ -146,7 +146,7 @@ fn of_slots(lab: &Loopback, slots: u32, timeouts: &str) -> Setup {
     setup.timeouts(timeouts).server("a", lab.server(1), "")
 }
 
-/// A connection with something sent, if it was not reset yet.
+/// A connection that has sent data, if it was not reset yet.
 pub(crate) fn half_a_request(from: IpAddr, to: SocketAddr) -> Option<TcpStream> {
     let mut client = connect_from(from, to).ok()?;
     client.write_all(b"GET / HTTP/1.1\r\n").ok()?;

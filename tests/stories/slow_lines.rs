@@ -36,7 +36,7 @@ const CONNECTIONS: usize = 4;
 const SLOW: u64 = 10_000;
 const TRICKLE: u64 = 100;
 
-/// A line to this address. So many bytes a second come back.
+/// Connects to this address through a slow line, with this rate for responses in bytes a second.
 fn tcp_line(to: SocketAddr, rate: Arc<AtomicU64>) -> TcpStream {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let client = connect(listener.local_addr().unwrap());

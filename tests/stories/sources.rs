@@ -120,7 +120,7 @@ fn of(lab: &Loopback, limits: &str) -> Setup {
     Setup::new(lab).server("a", lab.server(1), "").and(&format!("[frontends.web.limits]\n{limits}\n"))
 }
 
-/// A connection that is served; `None` if it is reset.
+/// A served connection; `None` if it is reset.
 fn open(from: IpAddr, to: SocketAddr) -> Option<TcpStream> {
     let mut client = connect_from(from, to).ok()?;
     ping(&mut client).ok().map(|()| client)

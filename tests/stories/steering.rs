@@ -1,4 +1,4 @@
-//! An operator steers a convey that runs, by commands.
+//! An operator steers a running convey by commands.
 
 use std::fs::{self, File, Permissions};
 use std::io::{Read, Write};
@@ -252,7 +252,7 @@ fn what_cannot_be_printed_is_an_error_and_a_reader_that_has_seen_enough_is_none(
     }
 }
 
-/// A request to the statistics address with a token; the status of the answer.
+/// Sends a request to the statistics address with a token. Returns the status.
 fn send(lab: &Loopback, method: &str, path: &str, token: &str, body: &str) -> u16 {
     let mut stream = connect(lab.stats());
     let length = body.len();

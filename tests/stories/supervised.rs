@@ -77,7 +77,7 @@ fn begun(lab: &Loopback) -> (TcpServer, BalancerProcess) {
     (echo, BalancerProcess::start(lab, &Setup::new(lab).server("a", lab.server(1), "")))
 }
 
-/// The process of that upgrade.
+/// Process of that upgrade.
 fn upgraded(first: &BalancerProcess, n: usize) -> i32 {
     wait_for("the next process", || {
         let log = first.log();

@@ -29,7 +29,7 @@ fn two(lab: &Loopback) -> ([TcpServer; 2], Setup) {
     (servers, Setup::new(lab).server("a", lab.server(1), "").server("b", lab.server(2), ""))
 }
 
-/// The row of a server or another one that begins so.
+/// The row that begins with this name.
 fn row<'a>(lines: &'a [String], name: &str) -> Option<Vec<&'a str>> {
     let row = lines.iter().find(|line| line.starts_with(name))?;
     Some(row[name.len()..].split_whitespace().collect())

@@ -52,7 +52,7 @@ impl Watcher {
         whole_lines(&self.file)
     }
 
-    /// Waits for a line with all of these words; returns it.
+    /// Waits for a line with all of these words. Returns the line.
     pub(crate) fn wait_for(&self, words: &[&str]) -> String {
         wait_for(&format!("a line with {words:?} in:\n{}", self.text()), || {
             let text = self.text();
@@ -60,7 +60,7 @@ impl Watcher {
         })
     }
 
-    /// Waits until it has ended; its exit code.
+    /// Waits until it has ended. Returns its exit code.
     pub(crate) fn ended(&mut self) -> Option<i32> {
         self.process.wait().code()
     }
@@ -195,7 +195,7 @@ fn what_cannot_be_shown_is_told_with_what_was_meant() {
         assert!(ran.stderr.contains(told), "{line}: {ran:?}");
     }
     assert!(!std::path::Path::new("none.pcap").exists(), "what is refused leaves no file");
-    // Clients' addresses are for who may change things.
+    // Only clients with the right to make changes see clients' addresses.
     let (status, why) = balancer.page("/v1/trace");
     assert_eq!(status, 403, "{why}");
 }

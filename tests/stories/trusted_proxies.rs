@@ -128,7 +128,7 @@ fn proxy_header_makes_no_field_of_a_client_believed() {
         assert_eq!(request.field("x-forwarded-proto"), Some("http"));
         assert_eq!(request.field("x-ssl-client-dn"), None);
     }
-    // The peer that the header names may be a trusted proxy itself.
+    // The peer in the header may be a trusted proxy itself.
     let mut client = Client(connect_from(lab.ip(PROXY), lab.vip()).unwrap());
     client.0.write_all(format!("PROXY TCP4 {proxy} 203.0.113.1 4711 80\r\n").as_bytes()).unwrap();
     assert_eq!(get(&mut client, "X-Forwarded-For: 192.0.2.66\r\n").status, 200);

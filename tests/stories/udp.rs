@@ -488,7 +488,7 @@ fn servers(lab: &Loopback) -> [UdpServer; 2] {
     [UdpServer::named("a", lab.server(1)), UdpServer::named("b", lab.server(2))]
 }
 
-/// A client that is served by a certain server.
+/// A client of a certain server.
 fn client_of(lab: &Loopback, server: &str) -> UdpClient {
     wait_for("a client of the server", || {
         Some(UdpClient::of(lab.vip())).filter(|client| client.ask() == server)

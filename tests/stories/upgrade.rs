@@ -161,7 +161,7 @@ fn a_udp_session_keeps_its_server_and_its_port_through_upgrades() {
     let servers = clients.each_ref().map(UdpClient::ask);
     for _ in 0..3 {
         upgraded.upgrade();
-        // The old process ends at once: nothing of its sessions is left there.
+        // The old process ends at once: it keeps no session.
         for _ in 0..3 {
             assert_eq!(clients.each_ref().map(UdpClient::ask), servers, "in turn they would get others");
         }
@@ -459,7 +459,7 @@ fn upgrade_of_a_file_reaches_its_process_and_no_other() {
     let other = BalancerProcess::start(&other, &setup(&other));
     let mut upgraded = Upgraded::start(&lab, &setup(&lab));
     let upgrade = |file: &Path| run(binary().arg("upgrade").arg("--config").arg(file));
-    // The address of the statistics has changed in the file.
+    // The statistics address has changed in the file.
     upgraded.first.save(&setup(&nobody));
     let ran = upgrade(&upgraded.first.config());
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
@@ -532,7 +532,7 @@ impl<'a> Upgraded<'a> {
         self.wait_for_process();
     }
 
-    /// Waits for one more process that serves.
+    /// Waits for another process that serves.
     fn wait_for_process(&mut self) {
         let n = self.processes.len();
         let process = wait_for("the next process", || {
@@ -548,7 +548,7 @@ impl<'a> Upgraded<'a> {
         wait_for("the processes between to end", || (self.still_running() == 1).then_some(()));
     }
 
-    /// Waits until all processes behind the first have ended.
+    /// Waits until all processes after the first have ended.
     pub(crate) fn wait_for_all(&self) {
         wait_for("the processes to end", || (self.still_running() == 0).then_some(()));
     }

@@ -1,4 +1,4 @@
-//! Certificates that convey orders itself, of a real authority: Pebble.
+//! Certificates that convey orders itself from a real authority: Pebble.
 
 mod pebble;
 
@@ -265,7 +265,7 @@ fn not_root() -> Option<String> {
 fn a_confined_user_orders_and_renews() {
     let lab = Loopback::new();
     let _server = TestHttpServer::named("a", lab.server(1));
-    // The user has to read the file.
+    // The user must be able to read the file.
     fs::set_permissions(lab.directory(), fs::Permissions::from_mode(0o755)).unwrap();
     let pebble = Pebble::start(&lab, &Habits { validity: 12, ..Habits::default() });
     let acme = pebble.table("challenge = \"http-01\"");
@@ -303,7 +303,7 @@ fn first_order_arrives_at_an_announced_address_and_failed_orders_withdraw_it() {
         balancer.wait_for_stat(&format!("/announced/{VIP}/announced"), true);
         assert_eq!(balancer.page("/readyz").0, 200);
 
-        // No authority answers the next process, and nothing is kept of the last one.
+        // The next process has no authority, and no state of the last one.
         drop((balancer, pebble));
         fs::remove_dir_all(state(&lab)).unwrap();
         let balancer = BalancerProcess::start(&lab, &config);

@@ -89,7 +89,7 @@ impl Pebble {
         format!("[acme]\ndirectory = \"https://{}/dir\"\nca = \"{}\"\n{lines}\n", self.at, self.ca.display())
     }
 
-    /// A file with the authority that its certificates are of.
+    /// File with the authority of its certificates.
     pub(super) fn root(&self) -> PathBuf {
         let path = self.directory.join("root.pem");
         fs::write(&path, curl(&["-k", &format!("https://{}/roots/0", self.management)])).unwrap();

@@ -1,4 +1,4 @@
-//! keepalived has the address on one of two hosts: one whose convey can serve.
+//! Failover by keepalived: the address is on one of two hosts, whose convey can serve.
 
 use std::fs;
 use std::process::Command;

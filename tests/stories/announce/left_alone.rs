@@ -1,4 +1,4 @@
-//! Addresses that stay where they are, and whose.
+//! Addresses that are left behind, and their owners.
 
 use std::process::Command;
 
@@ -36,7 +36,7 @@ fn leave_the_address_behind() -> Loopback {
     lab
 }
 
-/// A process that takes the name by which the address is announced, between these lines of Python.
+/// A process that binds the announcement's socket name, between these lines of Python.
 fn name_owner(before: &str, after: &str) -> Process {
     let program = format!(
         "import ctypes, os, socket, threading, time\n{before}\n\
@@ -63,8 +63,8 @@ pub(super) fn what_another_users_convey_announces_is_not_cleared() {
     });
 }
 
-/// A process that was killed keeps its sockets until its memory is freed; its threads may outlast
-/// the first one.
+/// The kernel closes a killed process's sockets only when its memory is freed; some threads may
+/// outlast the first one.
 pub(super) fn clear_waits_for_a_process_that_is_ending() {
     in_namespace("announce::clear_waits_for_a_process_that_is_ending", "", || {
         let lab = leave_the_address_behind();

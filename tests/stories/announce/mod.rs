@@ -206,7 +206,7 @@ fn what_a_killed_convey_announced_is_known_and_taken_over() {
         wait_until("lo", VIP, true);
         drop(balancer);
 
-        // A file that has it no longer.
+        // A configuration without the address.
         let other = announcing(&lab, "10.9.9.2", "");
         let balancer = BalancerProcess::start(&lab, &other);
         wait_until("lo", "10.9.9.2", true);

@@ -38,7 +38,7 @@ pub(super) fn sends_clients_here_while_a_server_is_up(speak: impl FnOnce(&Loopba
     let knows = || router.ip("route show").contains(&format!("{VIP} via {OWN} dev downlink"));
     let wait = |what: &str, expected| wait_for(what, || (knows() == expected).then_some(()));
     wait("the router to know the address", true);
-    // A session of BGP may end once more after it has begun, and the address with it.
+    // A BGP session may end once more after it has begun, and withdraw the address.
     let asked = router
         .exec(&format!("curl -sS --fail --retry 20 --retry-delay 1 --retry-all-errors http://{VIP}:8080/"));
     assert_eq!(asked, "a");

@@ -56,7 +56,7 @@ pub(super) fn a_client_that_reads_nothing_slows_its_server_and_holds_no_memory()
 
 pub(super) fn beyond_the_memory_budget_answers_go_as_they_are() {
     let lab = Loopback::new();
-    // Answers that begin and do not end.
+    // Responses that begin and do not end.
     let _server = TestHttpServer::start(lab.server(1), |_, stream| {
         stream.write_all(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n8\r\ndata: x\n\r\n",
@@ -72,7 +72,7 @@ pub(super) fn beyond_the_memory_budget_answers_go_as_they_are() {
     };
     let cores = thread::available_parallelism().unwrap().get();
     let (mut compressed, mut plain) = (Vec::new(), Vec::new());
-    // A worker has room for 40 of them.
+    // A worker has memory for 40 of them.
     while plain.is_empty() && compressed.len() <= 41 * cores {
         match encoding() {
             (Some(coding), client) => {

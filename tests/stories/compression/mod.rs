@@ -1,4 +1,4 @@
-//! Answers that are compressed on their way to the client.
+//! Response compression on the way to the client.
 
 mod bounds;
 mod served;
@@ -68,7 +68,7 @@ fn setup(lab: &Loopback, lines: &str) -> Setup {
     Setup::new(lab).frontend(lines).server("a", lab.server(1), "")
 }
 
-/// The value of a field of a head.
+/// Value of a field of a head.
 fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     let fields = head.lines().filter_map(|line| line.split_once(": "));
     fields.into_iter().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
@@ -81,7 +81,7 @@ fn decoded(args: &[&str]) -> (String, String) {
     (encoding.to_owned(), page.to_owned())
 }
 
-/// The head of the answer to a request with these fields, on a connection of its own.
+/// Head of the response to a request with these fields, on its own connection.
 fn head_of(lab: &Loopback, fields: &str) -> String {
     let mut client = Client::new(lab.vip());
     write!(client.0, "GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n{fields}\r\n").unwrap();
@@ -278,7 +278,7 @@ fn a_page_of_an_old_server_ends_with_its_connection() {
     for version in ["--http1.1", "--http2-prior-knowledge"] {
         assert_eq!(decoded(&[version, &url]), ("zstd".to_owned(), page(100_000)), "{version}");
     }
-    // A client of HTTP/1.0 gets it as it is.
+    // A client of HTTP/1.0 gets the page uncompressed.
     assert_eq!(decoded(&["--http1.0", &url]), (String::new(), page(100_000)));
 }
 

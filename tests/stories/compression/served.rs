@@ -68,7 +68,7 @@ pub(super) fn a_changed_file_is_no_longer_the_one_that_a_client_has() {
     assert!(tag.starts_with("W/\""), "{head}");
     let known = head_of(&lab, &format!("If-None-Match: {tag}\r\n"));
     assert!(known.starts_with("HTTP/1.1 304 ") && field(&known, "etag") == Some(&tag), "{known}");
-    // A part of the file is none of the compressed one that this client has.
+    // The client has the compressed form, so a range of the plain file is of no use to it.
     let whole = head_of(&lab, &format!("Range: bytes=0-9\r\nIf-Range: {tag}\r\n"));
     assert!(
         whole.starts_with("HTTP/1.1 200 ") && field(&whole, "content-encoding") == Some("gzip"),

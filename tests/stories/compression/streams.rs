@@ -1,4 +1,4 @@
-//! Answers that come bit by bit, or do not come whole.
+//! Responses that arrive in small pieces, or do not arrive whole.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -71,7 +71,7 @@ pub(super) fn each_event_is_at_the_client_at_once() {
                 .unwrap();
             let mut shown = BufReader::new(curl.stdout.take().unwrap());
             for _ in 0..5 {
-                // The server sends the next one only once curl has shown this one.
+                // The server sends the next message only once curl has printed this one.
                 events.send(()).unwrap();
                 let mut line = String::new();
                 shown.read_line(&mut line).unwrap();
@@ -105,7 +105,7 @@ pub(super) fn a_server_that_breaks_off_leaves_no_client_with_a_shorter_page() {
                     .unwrap();
                 count += 1;
                 let said = String::from_utf8_lossy(&ran.stderr);
-                // A part of a body (18), a reset (56), or a stream's (92).
+                // Exit codes of curl: partial body (18), connection reset (56), stream reset (92).
                 assert!(
                     matches!(ran.status.code(), Some(18 | 56 | 92)),
                     "{path} {version} {encoding}: {said}"

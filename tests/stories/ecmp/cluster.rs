@@ -1,4 +1,4 @@
-//! Four nodes behind a router, each a convey with BIRD beside it.
+//! Four nodes behind a router, each with convey and BIRD.
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -63,7 +63,7 @@ impl Cluster {
         self.nodes[usize::from(node) - 1] = None;
     }
 
-    /// Hands a node's connections over to a new process.
+    /// Upgrades a node, which passes its connections to a new process.
     pub(super) fn upgrade(&self, node: u8) {
         let ran = self.ask(node, &["upgrade"]);
         assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -94,7 +94,7 @@ impl Cluster {
         });
     }
 
-    /// The client's ports of the flows that a node has.
+    /// Client ports of a node's flows.
     pub(super) fn ports_of_flows(&self, node: u8) -> Vec<u16> {
         let ran = self.ask(node, &["flows", "--json", "--limit", "10000"]);
         let answer: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"));
@@ -122,7 +122,7 @@ impl Cluster {
         };
         let group: Vec<String> = nodes.iter().map(u8::to_string).collect();
         let group = format!("nexthop replace id 100 group {} type resilient buckets 128", group.join("/"));
-        // Preferred to the route that BIRD has put there.
+        // This route is preferred to BIRD's.
         let route = format!("route replace {ANNOUNCED_VIP} metric 1 nhid 100");
         router.ip(nodes.iter().map(hop).chain([group, route])).unwrap();
     }

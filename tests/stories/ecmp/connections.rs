@@ -27,7 +27,7 @@ pub(super) fn start_number_server(lab: &EcmpLab, number: u8) -> Process {
     Process::spawn(command.env(NUMBER, number.to_string()))
 }
 
-/// Whether this process is such a server. Then it serves until it is killed.
+/// Whether this process is such a server. If so, it serves until it is killed.
 pub(crate) fn serves_numbers() -> bool {
     let Some(number) = std::env::var(NUMBER).ok().and_then(|number| number.parse::<u8>().ok()) else {
         return false;
@@ -49,7 +49,7 @@ pub(crate) fn serves_numbers() -> bool {
 pub(super) struct Broken {
     /// The client's.
     pub(super) port: u16,
-    /// The server that it had.
+    /// Its former server.
     pub(super) server: u8,
     why: io::ErrorKind,
 }
@@ -60,7 +60,7 @@ struct Connection {
     server: u8,
 }
 
-/// Connections that last.
+/// Lasting connections.
 pub(super) struct Connections(Vec<Connection>);
 
 impl Connections {
@@ -70,7 +70,7 @@ impl Connections {
         Connections(lab.enter(EcmpRole::Client, open).unwrap())
     }
 
-    /// The server that a new connection from each of these ports gets. The connection is reset.
+    /// Servers of new connections from each of these ports. The connections are reset.
     pub(super) fn ask(lab: &EcmpLab, ports: impl Iterator<Item = u16> + Send) -> BTreeMap<u16, u8> {
         let ask = |port| {
             let Connection { stream, server, .. } = connect(port).unwrap();
@@ -123,7 +123,7 @@ fn connect(port: u16) -> io::Result<Connection> {
     Ok(Connection { stream, port, server })
 }
 
-/// The number of the server that answers.
+/// Number of the server that answers.
 fn answer(stream: &mut TcpStream) -> io::Result<u8> {
     let mut number = [0];
     stream.read_exact(&mut number)?;

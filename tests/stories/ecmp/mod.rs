@@ -211,7 +211,7 @@ fn use_until_announced(cluster: &Cluster, connections: &mut Connections) -> Vec<
     broken
 }
 
-/// The node of each of the client's ports. Every connection is on one.
+/// Node of each client port. Checks that each connection is on one node.
 fn owners(cluster: &Cluster, open: u16) -> BTreeMap<u16, u8> {
     let mut owners = BTreeMap::new();
     for node in 1..=NODES {

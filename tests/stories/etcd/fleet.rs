@@ -1,4 +1,4 @@
-//! Many nodes that follow one prefix.
+//! Many nodes that read one prefix.
 
 use std::process::Command;
 
@@ -35,7 +35,7 @@ impl Node {
     }
 }
 
-/// Waits until all nodes are so.
+/// Waits until all nodes have this status.
 fn wait_for_all(what: &str, nodes: &[Node], is_so: impl Fn(&Node) -> bool) {
     wait_for(&format!("all nodes {what}"), || nodes.iter().all(&is_so).then_some(()));
 }

@@ -41,7 +41,7 @@ fn not_root() -> Option<String> {
     (!rustix::process::geteuid().is_root()).then(|| "takes root".to_owned())
 }
 
-/// A proxy whose clients get this server.
+/// A proxy with this server for its clients.
 fn with_server(lab: &Loopback, server: u8) -> String {
     Setup::new(lab).server("one", lab.server(server), "").to_string()
 }
@@ -118,7 +118,7 @@ fn a_change_is_in_force_and_a_bad_one_changes_nothing() {
         (etcd.status()["revision"].as_i64() > refused["revision"].as_i64()).then_some(())
     });
     assert!(!balancer.log().contains("nothing that matters"), "{}", balancer.log());
-    // Other keys of etcd are no revisions, and the same files again are one.
+    // Changes of other keys make no revision, and writing the same files again makes one.
     let is_named = |text: &str| {
         let ran = run(etcd.control().args(["put", "/other", "--", "x"]));
         assert!(ran.code == Some(0), "{ran:?}");
@@ -250,7 +250,7 @@ fn an_upgrade_goes_on_following() {
     balancer.wait_for_log("serves from now on");
     etcd.put("config.toml", &with_server(&lab, 2));
     wait_for_server(&lab, "b");
-    // The process before it no longer listens to etcd.
+    // The previous process no longer watches etcd.
     let reloads = balancer.log().matches("of etcd has asked for").count();
     assert_eq!(reloads, 1, "{}", balancer.log());
     balancer.signal(Signal::TERM);
@@ -311,7 +311,7 @@ fn a_member_that_hangs_is_passed_over_by_a_user_too() {
     let etcd = Etcd::start(&lab);
     etcd.put("config.toml", &with_server(&lab, 1));
     want_a_user(&etcd);
-    // The kernel accepts connections for it.
+    // The kernel accepts connections for this listener, which never answers.
     let hung = TcpListener::bind(lab.server(9)).unwrap();
     let members = format!("://{},", hung.local_addr().unwrap());
     let address = etcd.address().replacen("://", &members, 1).replacen("://", "://edge@", 1);

@@ -173,7 +173,7 @@ impl Etcd {
         serde_json::from_str(&ran.stdout).unwrap_or_default()
     }
 
-    /// The revision that changed a file last.
+    /// Revision of a file's last change.
     pub(super) fn revision(&self, file: &str) -> i64 {
         let ran = run(self.control().args(["get", "-w", "json", &format!("{PREFIX}/{file}")]));
         let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use convey_testkit::connect;
 
-/// A client whose connection stays.
+/// A client with a persistent connection.
 pub(crate) struct Client<S = TcpStream>(pub(crate) S);
 
 /// A response, with its head as text.
@@ -32,7 +32,7 @@ impl<S: Read + Write> Client<S> {
         self.read()
     }
 
-    /// The next response, which has a length.
+    /// Reads the next response, which has a length.
     pub(crate) fn read(&mut self) -> Response {
         let (mut head, mut byte) = (Vec::new(), [0]);
         while !head.ends_with(b"\r\n\r\n") {

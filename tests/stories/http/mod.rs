@@ -319,7 +319,7 @@ fn an_event_of_a_stream_is_at_the_client_at_once() {
     let head = client.get("a", "/events").head;
     assert!(head.contains("text/event-stream"), "{head}");
     for _ in 0..5 {
-        // The server sends the next one only once the client has this one.
+        // The server sends the next part only once the client has this one.
         events.send(()).unwrap();
         let mut event = [0; 13];
         client.0.read_exact(&mut event).unwrap();

@@ -32,7 +32,7 @@ impl Client {
     }
 
     pub(crate) async fn over(stream: TcpStream) -> Client {
-        // A stream that is not read leaves room for others.
+        // Unread streams leave room for others.
         let builder = client::Builder::new().initial_connection_window_size(1 << 20).clone();
         let (send, connection) = builder.handshake(stream).await.unwrap();
         Client { send, connection: tokio::spawn(connection) }
@@ -57,7 +57,7 @@ impl Client {
         read(response.await.unwrap()).await
     }
 
-    /// Sends a body, and trailers behind it.
+    /// Sends a body, and trailers after it.
     pub(crate) async fn post(&self, request: Request<()>, body: &str, trailers: Option<HeaderMap>) -> Answer {
         let (response, mut stream) = self.begin(request, false).await;
         stream.send_data(Bytes::copy_from_slice(body.as_bytes()), trailers.is_none()).unwrap();

@@ -10,7 +10,7 @@ use super::frames::{
 };
 use super::setup;
 
-/// Reads frames up to one of this kind for this stream; its payload.
+/// Reads frames up to the first of this type for this stream. Returns its payload.
 fn read_until(stream: &mut TcpStream, kind: u8, id: u32) -> Vec<u8> {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     loop {
@@ -65,7 +65,7 @@ pub(super) fn many_requests_cancelled_at_once_leave_others_of_a_proxy() {
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
 }
 
-/// A GET with a field whose name is none.
+/// A GET with an invalid field name.
 fn malformed(id: u32) -> Vec<u8> {
     frame(HEADERS, 5, id, &[GET, b"\0\x01X\x01y"].concat())
 }

@@ -98,7 +98,7 @@ pub(super) fn streams_of_http2_servers_count_in_the_share_of_their_client() {
     drop(greedy);
 }
 
-/// A server that answers requests for `/quick`, and holds all others.
+/// A server that answers requests for `/quick`, and delays all others.
 fn quick_server(lab: &Loopback) -> TcpServer {
     TcpServer::start(lab.server(1), |mut stream| {
         let mut head = [0; 4096];
@@ -137,7 +137,7 @@ pub(super) fn client_that_reads_byte_by_byte_holds_no_server() {
     let takes_a_byte = frame(8, 0, 1, &1_u32.to_be_bytes());
     wait_for("a reset of the stream", || {
         closed.write_all(&takes_a_byte).unwrap();
-        // Slower than 500 bytes a second, with the heads of frames.
+        // Slower than 500 bytes a second, including frame headers.
         thread::sleep(Duration::from_millis(100));
         (balancer.stat("/frontends/web/drops/client_too_slow") == 1).then_some(())
     });
@@ -193,7 +193,7 @@ pub(super) fn upload_does_not_hold_the_server_of_an_unread_response() {
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
 }
 
-/// A connection with a POST request on its first stream, whose head has these fields beside.
+/// A connection with a POST request on its first stream, whose head has these additional fields.
 fn begin_post(lab: &Loopback, fields: &[u8]) -> TcpStream {
     let mut client = connect(lab.vip());
     let head = [&[0x83, 0x86, 0x84, 0x41, 1][..], b"a", fields].concat();

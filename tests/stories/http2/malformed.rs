@@ -17,7 +17,7 @@ use crate::http::client::Client;
 
 const PROTOCOL_ERROR: [u8; 4] = [0, 0, 0, 1];
 
-/// The end of a stream: a reset with its code, or the first byte of its response's head.
+/// End of a stream: the code of a reset, or the first byte of the response's head.
 pub(super) fn end_of(stream: &mut TcpStream, id: u32) -> Result<u8, Vec<u8>> {
     loop {
         match receive(stream).unwrap() {
@@ -163,7 +163,7 @@ pub(super) fn body_of_another_length_than_announced_ends_its_stream() {
         Some(whole_lines(&path(&lab))).filter(|text| text.lines().count() == 10)
     });
     assert_eq!(lines.matches("content_length").count(), 6, "{lines}");
-    // A head whose length nothing follows.
+    // A head that announces a body, which does not follow.
     let id = 101;
     send(&mut client, (HEADERS, END_STREAM | END_HEADERS, id, &post_with("5")));
     assert_eq!(end_of(&mut client, id), Err(PROTOCOL_ERROR.to_vec()));

@@ -126,7 +126,7 @@ stories!("http2":
     the_suite_of_conformance_finds_nothing_but_our_answer_to_http1 [H2SPEC],
 );
 
-/// Runs a test's part that waits for several things.
+/// Runs an asynchronous part of a test.
 pub(crate) fn block_on<T>(part: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), part).await.unwrap() })
@@ -209,7 +209,7 @@ fn trailers_behind_a_body_of_known_length_arrive() {
         let answer = client.post(request, "hello", None).await;
         assert_eq!((answer.status, &*answer.body), (200, "hello"));
         assert_eq!(answer.trailers.unwrap()["grpc-status"], "0");
-        // A body that is shorter than its length is still broken off.
+        // A body that is shorter than its length still ends with a reset.
         let request = Request::post("http://svc.example/").header("x-length", "6").body(()).unwrap();
         let (response, mut stream) = client.begin(request, false).await;
         stream.send_data(Bytes::from_static(b"hello"), true).unwrap();

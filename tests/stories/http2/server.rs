@@ -71,7 +71,7 @@ impl EchoServer {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// The heads of the requests so far.
+    /// Heads of the requests so far.
     pub(crate) fn seen(&self) -> Vec<Request<()>> {
         self.seen.lock().unwrap().clone()
     }

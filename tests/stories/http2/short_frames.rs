@@ -79,7 +79,7 @@ pub(super) fn short_frames_of_an_unread_response_end_no_connection_of_a_server()
     let setup = setup(&lab, "h2").health("kind = \"none\"").server("a", lab.server(1), "");
     let balancer = BalancerProcess::start(&lab, &setup);
     let mut client = connect(lab.vip());
-    // Streams take nothing, but for the first.
+    // The client reads only the first stream.
     let settings = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
     let head = |stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, GET);
     let window = frame(WINDOW_UPDATE, 0, 1, &1_000_u32.to_be_bytes());

@@ -39,7 +39,7 @@ fn begin_unread(
     greedy
 }
 
-/// Number of bytes of a body in this response, which ends with its connection.
+/// Body length of this response, which ends with its connection.
 fn echoed(mut client: TcpStream) -> usize {
     let mut response = Vec::new();
     client.read_to_end(&mut response).unwrap();

@@ -61,7 +61,8 @@ impl Clients {
         Ok(Client::over(connection).await)
     }
 
-    /// Goes on with an earlier session, by early data. `None`: there is none, or it was without.
+    /// Resumes an earlier session with early data. `None` without a session, or if it excludes
+    /// early data.
     pub(crate) async fn connect_early(&self, to: SocketAddr) -> Option<(Client, ZeroRttAccepted)> {
         let (connection, accepted) = self.begin(to).into_0rtt().ok()?;
         Some((Client::over(connection).await, accepted))
@@ -89,7 +90,7 @@ impl Client {
         Client { connection, send }
     }
 
-    /// The certificate that the server has shown.
+    /// Certificate of the server.
     pub(crate) fn certificate(&self) -> Vec<u8> {
         let chain =
             self.connection.peer_identity().unwrap().downcast::<Vec<CertificateDer<'static>>>().unwrap();

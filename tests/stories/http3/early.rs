@@ -1,4 +1,4 @@
-//! Early data: requests of clients that return, before their handshake is over.
+//! Early data: requests of returning clients, before their handshake is over.
 
 use std::net::SocketAddr;
 

@@ -30,7 +30,7 @@ stories!("http3_hostile":
     what_is_no_quic_is_answered_with_nothing,
 );
 
-/// A connection of QUIC without a library of HTTP/3 on it.
+/// A QUIC connection without an HTTP/3 library.
 pub(super) async fn raw(authority: &TestAuthority, lab: &Loopback) -> (Endpoint, Connection) {
     let tls = TlsSettings::trusting(authority).offering(&["h3"]).client();
     let tls = QuicClientConfig::try_from(tls).unwrap();
@@ -168,7 +168,7 @@ fn single_initial_brings_at_most_three_times_its_bytes() {
         drop(begun);
         let forged = UdpSocket::bind((lab.ip(99), 0)).await.unwrap();
         forged.send_to(&first[..len], lab.vip()).await.unwrap();
-        // convey sends its answer again and again until then.
+        // convey retransmits its answer until then.
         while balancer.stat("/frontends/web/ended/tls_handshake_timeout") == 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -285,7 +285,7 @@ fn a_head_that_never_comes_is_given_up() {
         let (_endpoint, connection) = raw(&authority, &lab).await;
         let (mut send, mut receive) = connection.open_bi().await.unwrap();
         send.write_all(&post(None)[..4]).await.unwrap();
-        // The stream is over, and the connection is not.
+        // The stream is over, while the connection stays open.
         assert!(receive.read_to_end(100).await.is_err());
         assert!(connection.close_reason().is_none());
     });

@@ -1,4 +1,4 @@
-//! Connections that live on: clients move, files are reloaded, processes are upgraded or stop.
+//! Long-lived connections: clients move, files are reloaded, processes are upgraded or stop.
 
 use std::net::Ipv4Addr;
 use std::sync::Mutex;
@@ -43,7 +43,7 @@ fn slow_server(lab: &Loopback) -> (TestHttpServer, Sender<()>) {
     (server, release)
 }
 
-/// Waits for something, while the test's own connections go on.
+/// Waits for a condition, while the test's own connections go on.
 async fn until(condition: impl Fn() -> bool) {
     while !condition() {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -259,7 +259,7 @@ fn a_request_goes_on_through_upgrades_in_the_process_that_has_it() {
         for _ in 0..2 {
             upgraded.replace_program();
             upgraded.upgrade();
-            // The process between the first and the last ends, as soon as its client has left.
+            // Each process between the first and the last ends as soon as its client has left.
             let client = clients.connect(lab.vip()).await;
             assert_eq!(client.get("/").await.status, 200);
             client.connection.close(0x100_u32.into(), b"");
@@ -319,7 +319,7 @@ fn a_farewell_names_the_first_request_that_is_not_taken() {
             streams.push(receive);
             until(|| server.seen().len() > n).await;
         }
-        // Streams 0 and 4 are served: 8 is the first that is not.
+        // Streams 0 and 4 are served: 8 is the first refused one.
         let mut said = Vec::new();
         while !said.ends_with(&[7, 1, 8]) {
             let chunk = control.read_chunk(1_000, true).await.unwrap().unwrap();

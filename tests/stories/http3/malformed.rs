@@ -1,4 +1,4 @@
-//! Requests that are malformed (RFC 9114, section 4.1.2): no server gets them, and each is counted.
+//! Malformed requests (RFC 9114, section 4.1.2): no server gets them, and each is counted.
 
 use std::fs;
 
@@ -45,7 +45,7 @@ fn a_body_that_is_not_as_long_as_its_head_says_reaches_no_server_as_a_whole() {
     balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 4);
 }
 
-/// The head of a GET for `/` at the site, and these lines behind it.
+/// Head of a GET for `/` at the site, with these lines after it.
 fn get_with(lines: &[u8]) -> Bytes {
     let known = [&[0, 0, 0xc0 | 17, 0xc0 | 23, 0xc0 | 1, 0x50, 12][..], b"site.example"].concat();
     frame(1, &[&known, lines].concat())
@@ -77,13 +77,13 @@ fn pseudo_header_fields_stand_once_and_first() {
             let answer = receive.read_to_end(1 << 20).await.unwrap();
             assert!(answer.ends_with(b"400 Bad Request: pseudo_field\n"), "{line:x?}");
         }
-        // A method and a host alone are no request.
+        // A method and a host alone are not a valid request.
         let (mut send, mut receive) = connection.open_bi().await.unwrap();
         send.write_all(&frame(1, b"\0\0\xd1\x50\x0csite.example")).await.unwrap();
         send.finish().unwrap();
         let answer = receive.read_to_end(1 << 20).await.unwrap();
         assert!(answer.ends_with(b"400 Bad Request: pseudo_field\n"));
-        // Trailers that name a path.
+        // Trailers with a path.
         let (mut send, mut receive) = connection.open_bi().await.unwrap();
         for part in [post(None), frame(0, b"abc"), frame(1, b"\0\0\x51\x06/admin")] {
             send.write_all(&part).await.unwrap();
@@ -116,7 +116,7 @@ fn heads_that_the_library_refuses_are_counted_and_logged() {
     let message_error = h3::error::Code::H3_MESSAGE_ERROR.value();
     block_on(async {
         let (_endpoint, connection) = raw(&authority, &lab).await;
-        // A name with a capital, a value with a line end, another host, a path that is none.
+        // A name with a capital letter, a value with a line end, another host, an invalid path.
         for line in [&b"\x21X\x01y"[..], b"\x21x\x03a\r\n", b"\x24host\x05other"] {
             let (mut send, mut receive) = connection.open_bi().await.unwrap();
             send.write_all(&get_with(line)).await.unwrap();
@@ -129,7 +129,7 @@ fn heads_that_the_library_refuses_are_counted_and_logged() {
             );
         }
         balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 3);
-        // The dynamic table, which there is none of: the connection is over.
+        // The head refers to the dynamic table, which is empty: the connection ends.
         let (mut send, _receive) = connection.open_bi().await.unwrap();
         send.write_all(&frame(1, b"\x02\0\x80")).await.unwrap();
         connection.closed().await;

@@ -209,7 +209,7 @@ fn a_response_that_breaks_off_is_reset_and_never_looks_whole() {
         call.finish().await.unwrap();
         let error = read(&mut call).await.unwrap_err();
         assert!(error.to_string().contains("H3_INTERNAL_ERROR"), "{error}");
-        // The others of the connection go on.
+        // The other streams of the connection go on.
         assert!(client.connection.close_reason().is_none());
     });
     balancer.wait_for_stat("/frontends/web/requests/total", 1);

@@ -49,7 +49,7 @@ pub(super) fn a_server_of_http2_that_has_done_nothing_is_asked_anew() {
 fn refuse(mut stream: std::net::TcpStream) -> io::Result<()> {
     stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0])?;
     sleep(Duration::from_millis(200));
-    // GOAWAY: the last stream that was taken is 0, and all is well.
+    // GOAWAY with 0 as the last processed stream, and NO_ERROR.
     stream.write_all(&[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])?;
     io::copy(&mut stream, &mut io::sink()).map(drop)
 }
@@ -167,7 +167,7 @@ pub(super) fn what_a_client_sends_behind_its_body_is_no_request() {
         assert_eq!(response.await.unwrap_err().reason(), Some(h2::Reason::PROTOCOL_ERROR));
         assert_eq!(client.get("http://a/3").await.body, "a GET /3 0");
     });
-    // A chunk that is none: no server has the request whole.
+    // An invalid chunk: no server has the whole request.
     let chunked = "PUT /4 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n-1\r\n";
     assert_eq!(Client::new(lab.vip()).send(chunked).status, 400);
     let seen: Vec<String> = server.seen().into_iter().map(|seen| seen.line).collect();

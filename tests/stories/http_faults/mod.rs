@@ -91,7 +91,7 @@ impl Failing {
             assert_eq!(&got, outcome, "{version:?} {method}");
             assert_eq!(self.asked.load(Ordering::Relaxed) - before, asked, "{version:?} {method}");
         }
-        // No slot is left behind.
+        // All slots are free afterwards.
         self.balancer.wait_for_stat("/backends/pool/current_connections", 0);
     }
 

@@ -1,4 +1,4 @@
-//! Sides that break off while convey waits for the other side alone.
+//! One side closes while convey waits only for the other side.
 
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};

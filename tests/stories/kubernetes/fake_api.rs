@@ -46,7 +46,7 @@ struct State {
     version: u64,
     /// Changes: version, type and slice.
     events: Vec<(u64, &'static str, Value)>,
-    /// Changes up to this one are forgotten.
+    /// Changes up to this version are no longer available.
     compacted: u64,
     lists: usize,
     watches: usize,
@@ -87,7 +87,7 @@ impl FakeApi {
         self.addr
     }
 
-    /// Serves again, with the slices that there are.
+    /// Serves again, with the current slices.
     pub(super) fn come_back(&mut self) {
         let (cluster, tls) = (self.cluster.clone(), self.tls.clone());
         self.server = Some(TcpServer::start(self.addr, move |stream| {
@@ -103,7 +103,7 @@ impl FakeApi {
         self.end_watches();
     }
 
-    /// Cuts the watches that there are.
+    /// Cuts all open watches.
     pub(super) fn end_watches(&self) {
         self.begin_life(false);
     }
@@ -120,7 +120,7 @@ impl FakeApi {
         self.cluster.changed.notify_all();
     }
 
-    /// Accepts this token from now on, and no other.
+    /// Accepts only this token from now on.
     pub(super) fn accept_only(&self, token: &'static str) {
         self.cluster.state().next_token = Some(token);
     }
@@ -316,7 +316,7 @@ impl Cluster {
         }
     }
 
-    /// Returns whether it has ended in order: then the connection has another request.
+    /// Returns whether the watch has ended in order: then the connection carries another request.
     fn watch(&self, stream: &mut impl Write, mut from: u64) -> io::Result<bool> {
         begin_watch(stream)?;
         let mut state = self.state();
@@ -341,7 +341,7 @@ impl Cluster {
     }
 }
 
-/// The target of the next request, and its token.
+/// Target of the next request, and its token.
 fn read_head(reader: &mut impl BufRead) -> io::Result<Option<(String, String)>> {
     let mut line = String::new();
     if reader.read_line(&mut line)? == 0 {
@@ -422,7 +422,7 @@ pub(super) enum Condition {
     Terminating,
 }
 
-/// The endpoint of a pod, as the controller of a cluster writes it.
+/// Endpoint of a pod, as the controller of a cluster writes it.
 pub(super) fn endpoint(pod: &str, addr: SocketAddr, condition: Condition) -> Value {
     let (ready, serving, terminating) = match condition {
         Condition::Ready => (true, true, false),

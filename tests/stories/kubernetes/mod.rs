@@ -1,4 +1,4 @@
-//! The endpoints of a Kubernetes Service as servers.
+//! Servers from the endpoints of a Kubernetes Service.
 
 mod annotations;
 mod cluster;
@@ -88,7 +88,7 @@ fn setup_with(lab: &Loopback, api: &FakeApi, lines: &str) -> Setup {
     ))
 }
 
-/// The servers that there are.
+/// Names of the current servers.
 fn servers(balancer: &BalancerProcess) -> BTreeSet<String> {
     balancer.stats()["backends"]["pool"]["servers"].as_object().unwrap().keys().cloned().collect()
 }
@@ -141,7 +141,7 @@ fn a_pod_that_ends_gets_no_new_connections_and_keeps_those_it_has() {
     let mut held = connect(lab.vip());
     ping(&mut held).unwrap();
 
-    // While no other is ready it serves, as with kube-proxy.
+    // A terminating endpoint serves while no other is ready, as with kube-proxy.
     api.apply("web-1", &[endpoint("web-a", lab.server(1), Terminating)]);
     api.apply("web-2", &[endpoint("web-b", lab.server(2), Unready)]);
     ping(&mut connect(lab.vip())).unwrap();
@@ -252,7 +252,7 @@ fn changes_that_an_api_server_has_forgotten_are_found_by_a_list() {
     wait_for("the watch", || (api.watches() == 1).then_some(()));
     api.replace_unseen("web-1", "web-3", &[endpoint("web-c", lab.server(3), Ready)]);
     wait_for_servers(&balancer, ["web-b", "web-c"]);
-    // The watch that begins where the last has ended is answered with 410, and a list is next.
+    // The next watch is answered with 410, and a list follows.
     wait_for("the third watch", || (api.watches() == 3).then_some(()));
     assert_eq!(api.lists(), 2);
     api.apply("web-1", &[endpoint("web-d", lab.server(4), Ready)]);

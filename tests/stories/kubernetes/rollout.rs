@@ -44,12 +44,12 @@ pub(super) fn on_a_kept_connection(kept: &mut Option<Client>, vip: SocketAddr) -
 /// Starts a pod of this name. It ends when it is dropped.
 pub(super) type StartPod = fn(&'static str, SocketAddr) -> Box<dyn Any>;
 
-/// A [`StartPod`] of one that answers a request for each connection.
+/// A [`StartPod`] for pods that answer one request on each connection.
 pub(super) fn a_connection_each(name: &'static str, addr: SocketAddr) -> Box<dyn Any> {
     Box::new(TcpServer::named(name, addr))
 }
 
-/// A [`StartPod`] of one that keeps connections.
+/// A [`StartPod`] for pods that keep connections.
 pub(super) fn on_kept_connections(name: &'static str, addr: SocketAddr) -> Box<dyn Any> {
     Box::new(TestHttpServer::named(name, addr))
 }
@@ -79,7 +79,7 @@ impl Load {
         Load { stop, asked, thread }
     }
 
-    /// Waits until each of them was answered some more.
+    /// Waits until each of them has received more answers.
     pub(super) fn wait_for_more(all: &[Load]) {
         let asked = |load: &Load| load.asked.load(Ordering::Relaxed);
         let before: Vec<usize> = all.iter().map(asked).collect();

@@ -25,7 +25,7 @@ pub(super) const FAILING: u8 = 2;
 /// The server that has a name.
 pub(super) const NAMED: u8 = 5;
 
-/// A configuration by its choices.
+/// Choices that make up a configuration.
 #[derive(Clone)]
 pub(super) struct Choices {
     stats: SocketAddr,

@@ -1,4 +1,4 @@
-//! Everything that clients and operators see of a running convey.
+//! Observable state of a running convey, for clients and operators.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::generate::{Choices, HOSTS, PATHS};
 
-/// Numbers of the statistics that a configuration decides.
+/// Statistics that depend on the configuration alone.
 const CONFIGURED: [&str; 6] = [
     "weight",
     "effective_weight",
@@ -23,7 +23,7 @@ const CONFIGURED: [&str; 6] = [
 /// Texts that differ between two runs of one configuration.
 const PASSING: [&str; 5] = ["since", "loaded", "last_reload", "started", "reason"];
 
-/// Observations by their places.
+/// Observations by their paths.
 #[derive(Debug, PartialEq)]
 pub(super) struct Seen(BTreeMap<String, String>);
 
@@ -51,7 +51,7 @@ impl Seen {
                 HOSTS.iter().flat_map(|host| PATHS.map(|path| (host, path))).filter(|_| is_http)
             {
                 let answer = client.ask(ip_of(ip, 2), host, path);
-                // Other algorithms go by their history.
+                // Other algorithms depend on their history.
                 let answer = if choices.is_by_hash(at) { answer } else { without_server(&answer) };
                 seen.insert(format!("{at} {host}{path}"), answer);
             }
@@ -59,7 +59,7 @@ impl Seen {
         Seen(seen)
     }
 
-    /// The places whose observations differ, with both.
+    /// Paths whose observations differ, with both values.
     pub(super) fn differences(&self, other: &Seen) -> Vec<String> {
         let keys: BTreeSet<&String> = self.0.keys().chain(other.0.keys()).collect();
         let differs = keys.into_iter().filter(|key| self.0.get(*key) != other.0.get(*key));
@@ -118,7 +118,7 @@ impl Client<'_> {
         }
     }
 
-    /// The answer to a request on a connection of its own, without the field `Date`.
+    /// Response to a request on its own connection, without the field `Date`.
     fn ask(&self, from: IpAddr, host: &str, path: &str) -> String {
         let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nX-One: 1\r\nConnection: close\r\n\r\n");
         let mut answer = Vec::new();
@@ -153,7 +153,7 @@ fn converse(stream: &mut (impl Read + Write), request: &str, answer: &mut Vec<u8
     Ok(())
 }
 
-/// Whether an answer has the length that its head says.
+/// Whether a response has the length in its head.
 fn is_whole(answer: &[u8]) -> bool {
     let text = String::from_utf8_lossy(answer).to_lowercase();
     let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
@@ -161,7 +161,7 @@ fn is_whole(answer: &[u8]) -> bool {
     length.is_some_and(|length| length == body.len().to_string())
 }
 
-/// An answer in which the server does not name itself.
+/// A response without the server's name.
 fn without_server(answer: &str) -> String {
     let lines = answer.lines().map(|line| match line.split_once(' ') {
         Some(("s0" | "s1" | "s2" | "named", rest)) => rest,
@@ -204,7 +204,7 @@ fn flatten(value: &Value, at: &str, seen: &mut BTreeMap<String, String>) {
     }
 }
 
-/// The sockets that wait for clients at an address, with how many there are of each.
+/// Listening sockets of an address, with their number.
 fn sockets(ip: IpAddr) -> BTreeMap<String, usize> {
     let IpAddr::V4(v4) = ip else { panic!("{ip} is no address of IPv4") };
     let start = format!("{:08X}:", u32::from_le_bytes(v4.octets()));

@@ -1,4 +1,4 @@
-//! Files, and the directory with them, change while they are served.
+//! Files and their directory change while they are served.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

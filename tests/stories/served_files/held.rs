@@ -1,4 +1,4 @@
-//! Files that streams of one client keep open, and the descriptors that they leave to others.
+//! Files that streams of one client keep open, and the descriptors left for others.
 
 use std::fs::File;
 use std::io::Write;

@@ -254,7 +254,7 @@ fn a_client_gets_the_form_that_it_takes_unless_that_is_older_than_the_file() {
     ] {
         assert_eq!(coding(accepted), expected, "{accepted}");
     }
-    // A deployment has forgotten them.
+    // A deployment has not updated the precompressed forms.
     site.write("www/app.js", "let a = 2;\n");
     site.set_age("www/app.js", 10);
     assert_eq!(coding("gzip, deflate, br, zstd"), "none");
@@ -373,7 +373,7 @@ fn operators_see_how_often_a_file_was_at_hand() {
     let balancer = site.start("");
     let mut client = site.client();
     let of_cache = |name: &str| balancer.stat(&format!("/backends/pool/file_cache/{name}")).as_u64().unwrap();
-    // A file that was just written is not kept.
+    // A newly written file is not kept.
     for path in ["/digits", "/large"] {
         wait_for("a kept file", || {
             let before = of_cache("hits");

@@ -1,4 +1,4 @@
-//! Servers that are in use, each with a log of the requests that it has seen.
+//! Popular servers, each with a log of the requests that it has received.
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};

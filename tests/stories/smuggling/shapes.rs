@@ -6,9 +6,9 @@
 pub(super) enum Sees {
     /// Neither request: convey refuses the first, and reads nothing after it.
     Nothing,
-    /// The first; the marked one is its body.
+    /// The first request; the marked one is its body.
     Shape,
-    /// The first at most: convey may learn that it is malformed once the server has its head.
+    /// At most the first request: convey may find it malformed only once the server has its head.
     ShapeAtMost,
     /// Both requests, as the client has sent two.
     Both,

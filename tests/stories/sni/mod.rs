@@ -50,7 +50,7 @@ fn record(data: &[u8]) -> Vec<u8> {
     [&[22, 3, 1][..], &long(data)].concat()
 }
 
-/// Behind its length in two bytes.
+/// Returns bytes with their length in two bytes in front.
 fn long(data: &[u8]) -> Vec<u8> {
     [&(data.len() as u16).to_be_bytes()[..], data].concat()
 }
@@ -197,7 +197,7 @@ fn what_no_route_takes_is_refused_with_a_reason_where_there_is_no_backend_for_it
     let log = lab.directory().join("access.log");
     let setup = setup.and(&format!("[access_log]\noutput = {log:?}\n"));
     let balancer = BalancerProcess::start(&lab, &without_backend(&setup));
-    // The number of the alert before the connection is closed in order.
+    // Number of the alert before the connection is closed in order.
     let alert = |bytes: &[u8]| {
         let (mut stream, mut told) = (connect(lab.vip()), Vec::new());
         stream.write_all(bytes).unwrap();
@@ -298,7 +298,7 @@ fn a_reload_changes_routes_for_whoever_has_not_said_its_name_yet() {
     balancer.wait_for_log("route api.example backend apis -> glob");
     begun.write_all(&bytes[30..]).unwrap();
     assert_eq!(answered(&mut begun, &bytes), "glob");
-    // The open connection stays where it is.
+    // The open connection stays with its server.
     open.write_all(b"more").unwrap();
     let mut more = [0; 4];
     open.read_exact(&mut more).unwrap();

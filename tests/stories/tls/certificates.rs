@@ -1,4 +1,4 @@
-//! Certificates: which one a client gets, and how they change.
+//! Certificates: selection for a client, and changes.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -65,7 +65,7 @@ fn a_client_gets_the_certificate_of_the_name_that_it_asks_for() {
         let error = TlsClient::connect(lab.vip(), name, &config).map(drop).unwrap_err().to_string();
         assert!(error.contains("not valid for name"), "{name}: {error}");
     }
-    // A file that is added is served without a restart.
+    // An added file is served without a restart.
     let new = authority.issue(&["a.b.wild.example"]);
     new.save(&folder, "3-new");
     balancer.wait_for_log("+ certificate");
@@ -162,7 +162,7 @@ fn a_broken_pair_of_a_folder_is_refused_alone_and_the_old_one_stays() {
     let reloaded = tell(&balancer, "reload").stdout;
     assert!(reloaded.contains("certificates/a.pem is refused; the log says why"), "{reloaded}");
     assert!(!balancer.log().contains("has no network any more"), "{}", balancer.log());
-    // A start would not take them.
+    // A start would refuse them.
     let check = run(binary().arg("check").arg("--config").arg(lab.directory().join("config.toml")));
     assert!(check.code != Some(0) && check.stderr.contains("it has no certificate"), "{}", check.stderr);
     // Once it is fixed, no error is reported any more.

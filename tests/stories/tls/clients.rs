@@ -1,4 +1,4 @@
-//! Certificates of clients.
+//! Client certificates.
 
 use std::io::Read;
 

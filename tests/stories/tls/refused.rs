@@ -43,7 +43,7 @@ fn old_versions_weak_suites_and_renegotiation_are_refused() {
     let _server = TestHttpServer::named("a", lab.server(1));
     authority(&lab);
     let balancer = BalancerProcess::start(&lab, &https(&lab, ""));
-    // The client would do all of these, if only convey did.
+    // The client supports all of these, unlike convey.
     let weakest = ["-cipher", "ALL:@SECLEVEL=0"];
     for version in ["-tls1", "-tls1_1"] {
         assert_eq!(agreed(&lab, &[&[version], &weakest[..]].concat()), None, "{version}");

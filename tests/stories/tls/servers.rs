@@ -62,7 +62,7 @@ fn servers_are_asked_within_tls_in_both_versions_of_http() {
             assert_eq!(curl(&[version, &url]), format!("a {seen} app.example "), "{protocol} {version}");
         }
     }
-    // Connections are kept as others are.
+    // Connections are reused as without TLS.
     let before = balancer.given_to("a");
     let mut client = Client::new(lab.vip());
     (0..5).for_each(|_| assert_eq!(client.get("a", "/tls").status, 200));
@@ -116,7 +116,7 @@ fn a_server_that_is_not_who_it_should_be_gets_no_request() {
     balancer.save(&to_tls(&lab, "http", named));
     balancer.wait_for_log("tls.skip_verify true -> false");
     assert_eq!(get(&lab, "/tls").0, 200);
-    // No connection of other settings is used again.
+    // Connections with other settings are not reused.
     balancer.save(&to_tls(&lab, "http", "server_name = \"other.example\""));
     balancer.wait_for_log("tls.server_name app.example -> other.example");
     refused();
