@@ -144,8 +144,8 @@ fn who_forges_addresses_fills_no_more_than_a_few_hundred_places() {
         for _ in 0..20 {
             assert_eq!(clients.connect(lab.vip()).await.get("/").await.status, 200);
         }
-        // Each packet has arrived, and most of them were repeated.
-        while recorder.recorded() < 2 * begun.len() {
+        // The worker that gets them has no place left. A busy one loses packets, which are repeated.
+        while recorder.retries() == 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let open = balancer.stat("/frontends/web/current_connections").as_u64().unwrap();

@@ -1,7 +1,7 @@
 //! An attacker between a client and convey, who records the client's datagrams and replays them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ pub(crate) struct Recorder {
     to: SocketAddr,
     sent: Arc<Mutex<Vec<Vec<u8>>>>,
     is_mute: Arc<AtomicBool>,
+    retries: Arc<AtomicUsize>,
 }
 
 impl Recorder {
@@ -27,6 +28,8 @@ impl Recorder {
         let (addr, sent) = (socket.local_addr().unwrap(), Arc::<Mutex<Vec<Vec<u8>>>>::default());
         let (record, is_mute) = (sent.clone(), Arc::<AtomicBool>::default());
         let mute = is_mute.clone();
+        let retries = Arc::<AtomicUsize>::default();
+        let counted = retries.clone();
         tokio::spawn(async move {
             let beyond = Arc::new(UdpSocket::bind((ip, 0)).await.unwrap());
             let (mut client, mut datagram, mut answer) = (None, [0; 2048], [0; 2048]);
@@ -38,6 +41,7 @@ impl Recorder {
                         beyond.send_to(&datagram[..len], to).await.unwrap();
                     }
                     Ok((len, _)) = beyond.recv_from(&mut answer) => {
+                        counted.fetch_add(usize::from(is_retry(answer[0])), Ordering::Relaxed);
                         if let Some(client) = client.filter(|_| !mute.load(Ordering::Relaxed)) {
                             socket.send_to(&answer[..len], client).await.unwrap();
                         }
@@ -45,7 +49,7 @@ impl Recorder {
                 }
             }
         });
-        Recorder { addr, to, sent, is_mute }
+        Recorder { addr, to, sent, is_mute, retries }
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {
@@ -57,9 +61,9 @@ impl Recorder {
         self.is_mute.store(true, Ordering::Relaxed);
     }
 
-    /// Number of datagrams that clients have sent.
-    pub(crate) fn recorded(&self) -> usize {
-        self.sent.lock().unwrap().len()
+    /// Number of Retry packets that convey has sent.
+    pub(crate) fn retries(&self) -> usize {
+        self.retries.load(Ordering::Relaxed)
     }
 
     /// Clears the recording.
@@ -86,4 +90,9 @@ impl Recorder {
             }
         }
     }
+}
+
+/// Whether this is the first byte of a Retry packet (RFC 9000, section 17.2.5).
+fn is_retry(first: u8) -> bool {
+    first & 0xf0 == 0xf0
 }
