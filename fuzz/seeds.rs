@@ -81,7 +81,7 @@ fn main() -> io::Result<()> {
         [&handshake[..], &[[10, 0, 0, 1], [16 + 10, 1, ACK, 1], [5 * 16 + 11, 0, 0, 200]]].concat().concat();
     let fragments = [&handshake[..], &[[2 * 16, 1, 0xf0, 200], [2 * 16 + 5, 0, 0xf0, 201]]].concat().concat();
     let other = [&[15, 1, 1, 20][..], &[0; 20]].concat();
-    let stories = [
+    let scenarios = [
         ("connection", connection),
         ("reset", reset),
         ("flood", flood),
@@ -92,7 +92,7 @@ fn main() -> io::Result<()> {
     for setup in 0..16u8 {
         let seed =
             |(name, steps): &(&str, Vec<u8>)| (format!("{setup}-{name}"), [&[setup], &steps[..]].concat());
-        write("handle_frame", &stories.iter().map(seed).collect::<Vec<_>>())?;
+        write("handle_frame", &scenarios.iter().map(seed).collect::<Vec<_>>())?;
     }
 
     // As `events` reads it: 0 a SYN, 1 its answer, 2 the client sends, 4 the server does, 5 the end, 7 something forged, 9 a

@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         ("promtool_has_nothing_to_say_about_names_that_need_escaping", "a\"b\\c\nd é"),
         ("promtool_has_nothing_to_say_before_the_first_configuration", ""),
     ]
-    .map(|(story, name)| trial(story, [Need::PROMTOOL], || promtool_accepts(&scrape(state(name)))));
+    .map(|(test, name)| trial(test, [Need::PROMTOOL], || promtool_accepts(&scrape(state(name)))));
     let rules =
         trial("promtool_finds_the_alert_rules_right", [Need::PROMTOOL], promtool_finds_the_alert_rules_right);
     let series =

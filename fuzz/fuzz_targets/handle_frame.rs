@@ -34,14 +34,14 @@ fuzz_target!(|input: &[u8]| {
     };
     let setup = setup.with_clock(clock);
     let (balancer, fragments) = (TestBalancer::new(setup), Fragments::new(IpIds::new(0)));
-    let mut story = Story { setup, balancer, fragments, delivered: Vec::new(), opened: 0, ended: 0 };
+    let mut scenario = Scenario { setup, balancer, fragments, delivered: Vec::new(), opened: 0, ended: 0 };
     while let Some((step, rest)) = steps.split_first_chunk::<4>() {
-        steps = story.take(*step, rest);
-        story.check_books();
+        steps = scenario.take(*step, rest);
+        scenario.check_books();
     }
 });
 
-struct Story {
+struct Scenario {
     setup: BalancerSetup,
     balancer: TestBalancer,
     fragments: Fragments<Vec<u8>>,
@@ -51,7 +51,7 @@ struct Story {
     ended: usize,
 }
 
-impl Story {
+impl Scenario {
     /// Runs one step: its kind, client or server, flags, a number. Returns the rest of the input.
     fn take<'a>(&mut self, [what, who, flags, number]: [u8; 4], rest: &'a [u8]) -> &'a [u8] {
         let how = what / 16;

@@ -20,18 +20,18 @@ const PAGE: &str = "docs/reference/limits.md";
 #[test]
 fn each_line_of_the_page_on_limits_names_a_test_that_exists() {
     let code = ["src", "crates", "tests"].map(|place| rust_files(place).concat()).concat();
-    let mut stories = 0;
+    let mut tests = 0;
     for row in rows() {
-        let story = row.last().unwrap();
-        let names = code_spans(story);
-        assert!(!names.is_empty() || story == "the same", "no story: {row:?}");
+        let test = row.last().unwrap();
+        let names = code_spans(test);
+        assert!(!names.is_empty() || test == "the same", "no test: {row:?}");
         for name in names.iter().map(|path| path.rsplit("::").next().unwrap()) {
             let exists = [format!("fn {name}("), format!("fn {name}<")].iter().any(|f| code.contains(f));
             assert!(exists, "no test is called {name}");
-            stories += 1;
+            tests += 1;
         }
     }
-    assert!(stories > 40, "where are the tables?");
+    assert!(tests > 40, "where are the tables?");
 }
 
 #[test]

@@ -52,7 +52,7 @@ exec switch_root /new /lib/systemd/systemd
 "#;
 
 /// Service that runs the script.
-const STORY: &str = r#"[Service]
+const ACCEPTANCE: &str = r#"[Service]
 Environment=PATH=/usr/sbin:/usr/bin:/sbin:/bin:/applets HOME=/root
 ExecStart=/bin/sh -c '/bin/sh /script 3>/dev/ttyS1 >/dev/ttyS0 2>&1; echo end >/dev/ttyS1; exec /busybox reboot -f'
 "#;
@@ -119,8 +119,11 @@ impl Machine {
     /// Makes systemd the first process. It must have been added before.
     pub(crate) fn start_with_systemd(&mut self) -> Result<(), String> {
         self.write("/init", INIT_SYSTEMD)?;
-        self.write("/etc/systemd/system/story.service", STORY)?;
-        self.write("/etc/systemd/system/multi-user.target.d/story.conf", "[Unit]\nWants=story.service\n")
+        self.write("/etc/systemd/system/acceptance.service", ACCEPTANCE)?;
+        self.write(
+            "/etc/systemd/system/multi-user.target.d/acceptance.conf",
+            "[Unit]\nWants=acceptance.service\n",
+        )
     }
 
     /// Boots a kernel, runs a script, and returns its output on descriptor 3.

@@ -3,7 +3,7 @@
 //!
 //! Each file in `steps` is a test; `lab.sh` has their commands. All run during one boot of the
 //! machine, if `CONVEY_LONG` is set. The Debian package has a machine of its own: `package.rs`.
-#![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod kernel;
 mod machine;

@@ -74,7 +74,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial(
             "the_package_is_installed_reloaded_upgraded_and_purged",
             [&needs[..], &[Need::Other(no_machine)]].concat(),
-            story,
+            acceptance,
         ),
     ]
 }
@@ -151,7 +151,7 @@ fn units_that_set_rules_set_them_again_after_whoever_replaces_all() {
     }
 }
 
-fn story() {
+fn acceptance() {
     let machine = machine().unwrap_or_else(|missing| panic!("{missing}"));
     let report = machine.run(&Kernel::of_debian().unwrap(), include_str!("package.sh"), LIMIT).unwrap();
     assert!(report.ends_with("told\n"), "{report}");

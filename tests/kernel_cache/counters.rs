@@ -11,10 +11,10 @@ use super::filter::selection;
 use super::hits::HOP;
 use super::kernel::{self, SIZES};
 use super::twin::US;
-use super::{Story, stories};
+use super::{NamedTest, tests};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![servers_that_come_when_others_are_gone_are_forwarded_for_and_counted_from_zero]
+pub(crate) fn tests() -> Vec<NamedTest> {
+    tests![servers_that_come_when_others_are_gone_are_forwarded_for_and_counted_from_zero]
 }
 
 fn servers_that_come_when_others_are_gone_are_forwarded_for_and_counted_from_zero() {

@@ -10,10 +10,10 @@ use convey_wire::{IcmpError, TestPacket};
 
 use super::kernel::{self, SIZES};
 use super::twin::US;
-use super::{Story, stories};
+use super::{NamedTest, tests};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<NamedTest> {
+    tests![
         clients_of_frontends_get_in_and_replies_of_servers,
         what_has_no_ports_gets_in_by_our_addresses,
         a_reload_changes_what_gets_in,

@@ -13,10 +13,10 @@ use super::balancer::BalancerSetup;
 use super::filter::{FilteredCache, tcp};
 use super::kernel;
 use super::twin::{Twin, US, client, is_tcp, selection, setups};
-use super::{Story, stories};
+use super::{NamedTest, tests};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<NamedTest> {
+    tests![
         of_forged_syns_none_is_heard,
         a_client_is_heard_when_it_asks_again,
         a_syn_that_is_repeated_at_once_is_not_taken_for_a_clients,

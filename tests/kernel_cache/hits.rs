@@ -13,10 +13,10 @@ use super::twin::{
     COUNTER_ID, CacheVerdict, TC_REDIRECT, TCX_DROP, Twin, US, XDP_DROP, XDP_REDIRECT, XDP_TX, client,
     is_tcp, setups,
 };
-use super::{Story, stories};
+use super::{NamedTest, tests};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<NamedTest> {
+    tests![
         packets_between_any_addresses_leave_as_the_core_sends_them,
         packets_between_any_addresses_go_into_any_tunnel_as_the_core_puts_them,
         a_datagram_whose_checksum_comes_out_as_none_gets_the_other_zero,

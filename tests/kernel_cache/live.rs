@@ -16,10 +16,10 @@ use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
 use super::filter::selection;
 use super::kernel::SIZES;
-use super::{Story, stories};
+use super::{NamedTest, tests};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<NamedTest> {
+    tests![
         datagrams_and_super_datagrams_get_there_and_back_through_the_cache,
         super_datagrams_are_cut_within_their_tunnel,
         a_priority_tag_does_not_leave_with_the_datagram,

@@ -27,28 +27,28 @@ use std::process::ExitCode;
 use convey_testkit::{Need, run_trials, trials};
 
 /// A test, with the name in reports.
-type Story = (&'static str, fn());
+type NamedTest = (&'static str, fn());
 
 /// Names each test after its function.
-macro_rules! stories {
-    ($($story:ident),+ $(,)?) => { vec![$((stringify!($story), $story as _)),+] };
+macro_rules! tests {
+    ($($test:ident),+ $(,)?) => { vec![$((stringify!($test), $test as _)),+] };
 }
-use stories;
+use tests;
 
 fn main() -> ExitCode {
-    let stories: Vec<Story> = [
-        map::stories(),
-        hits::stories(),
-        programs::stories(),
-        misses::stories(),
-        counters::stories(),
-        filter::stories(),
-        flood::stories(),
+    let tests: Vec<NamedTest> = [
+        map::tests(),
+        hits::tests(),
+        programs::tests(),
+        misses::tests(),
+        counters::tests(),
+        filter::tests(),
+        flood::tests(),
     ]
     .concat();
     let programs = Need::Other(kernel::missing);
-    let mut all = trials(stories, &[programs]);
+    let mut all = trials(tests, &[programs]);
     let attached = [programs, Need::Namespaces, Need::TC, Need::ETHTOOL, Need::Kernel(6, 6, "tcx")];
-    all.extend(trials(live::stories(), &attached));
+    all.extend(trials(live::tests(), &attached));
     run_trials(all)
 }

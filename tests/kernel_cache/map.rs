@@ -6,10 +6,10 @@ use convey_forward::Direction;
 use convey_model::{FlowKey, Rewrite};
 
 use super::kernel::SIZES;
-use super::{Story, stories};
+use super::{NamedTest, tests};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<NamedTest> {
+    tests![
         the_kernel_takes_the_programs,
         entries_are_read_as_they_were_written,
         entries_are_removed_and_those_that_are_gone_already_do_not_matter,

@@ -9,10 +9,10 @@ use super::balancer::BalancerSetup;
 use super::kernel::{self, Run};
 use super::tunnels::tunnels;
 use super::twin::{CacheVerdict, TCX_DROP, TCX_NEXT, Twin, client, is_tcp, setups};
-use super::{Story, stories};
+use super::{NamedTest, tests};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<NamedTest> {
+    tests![
         what_takes_a_decision_is_left_to_userspace,
         what_is_too_short_for_an_ip_header_is_left_alone,
         what_is_sent_to_somebody_else_is_left_alone,

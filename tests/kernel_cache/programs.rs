@@ -11,10 +11,10 @@ use super::cases::{self, HERE};
 use super::ends::US;
 use super::kernel::{self, SIZES};
 use super::twin::{TC_REDIRECT, XDP_PASS, XDP_REDIRECT, XDP_TX, lead_by, selection};
-use super::{Story, stories};
+use super::{NamedTest, tests};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<NamedTest> {
+    tests![
         tc_makes_of_packets_what_the_cases_say,
         xdp_makes_of_packets_what_the_cases_say,
         tc_sends_nothing_on_that_the_core_would_not_send_just_so,

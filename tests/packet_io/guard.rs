@@ -13,15 +13,15 @@ use convey_testkit::{PATIENCE, TestNamespace, wait_for};
 use socket2::Socket;
 
 use super::packet::{TestFrame, endpoint, packet, send};
-use super::stories;
 use super::tcp::{accept, connecting, refused};
+use super::tests;
 
 /// A test that runs with each kind of guard, by its name.
-pub(crate) type GuardStory = (&'static str, fn(GuardKind));
+pub(crate) type GuardTest = (&'static str, fn(GuardKind));
 
 /// All tests, with one kind of guard.
-pub(crate) fn stories(kind: GuardKind) -> impl Iterator<Item = (String, impl FnOnce() + Send + 'static)> {
-    let stories = stories![
+pub(crate) fn tests(kind: GuardKind) -> impl Iterator<Item = (String, impl FnOnce() + Send + 'static)> {
+    let tests = tests![
         the_host_does_not_answer_clients_of_a_frontend,
         the_host_does_not_answer_replies_of_servers,
         ranges_of_ports_and_servers_without_a_port_are_guarded,
@@ -32,15 +32,15 @@ pub(crate) fn stories(kind: GuardKind) -> impl Iterator<Item = (String, impl FnO
         a_flood_at_a_draining_frontend_is_remembered_within_bounds_and_cuts_no_connection_of_the_host,
         a_guard_is_gone_when_its_process_is_killed,
     ];
-    with(kind, stories)
+    with(kind, tests)
 }
 
 /// The tests, with one kind of guard.
 pub(crate) fn with(
     kind: GuardKind,
-    stories: Vec<GuardStory>,
+    tests: Vec<GuardTest>,
 ) -> impl Iterator<Item = (String, impl FnOnce() + Send + 'static)> {
-    stories.into_iter().map(move |(name, story)| (format!("{}::{name}", name_of(kind)), move || story(kind)))
+    tests.into_iter().map(move |(name, test)| (format!("{}::{name}", name_of(kind)), move || test(kind)))
 }
 
 /// The argument that makes this program hold a guard.

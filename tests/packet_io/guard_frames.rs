@@ -7,10 +7,10 @@ use aya::maps::HashMap;
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
 
 use super::packet::{ETHERNET, IPV6, TestFrame, icmp, packet};
-use super::{Story, stories};
+use super::{NamedTest, tests};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<NamedTest> {
+    tests![
         frames_to_a_frontend_are_dropped_and_all_that_cannot_be_one_pass,
         extension_headers_are_stepped_over_up_to_the_eighth,
     ]

@@ -9,12 +9,12 @@ use convey_testkit::{PATIENCE, TestNamespace, wait_for};
 
 use super::guard::{load, with};
 use super::packet::{TestFrame, endpoint, packet, send};
-use super::stories;
 use super::tcp::{accept, connecting};
+use super::tests;
 
 /// All tests, with one kind of guard.
-pub(crate) fn stories(kind: GuardKind) -> impl Iterator<Item = (String, impl FnOnce() + Send + 'static)> {
-    let stories = stories![
+pub(crate) fn tests(kind: GuardKind) -> impl Iterator<Item = (String, impl FnOnce() + Send + 'static)> {
+    let tests = tests![
         clients_get_no_answer_of_the_host_whatever_they_speak,
         replies_of_servers_get_no_answer_of_the_host_whatever_they_speak,
         extension_headers_and_fragments_hide_nothing_from_the_guard,
@@ -24,7 +24,7 @@ pub(crate) fn stories(kind: GuardKind) -> impl Iterator<Item = (String, impl FnO
         programs_on_the_balancer_keep_their_connections_over_ipv6,
         what_is_under_way_at_a_draining_frontend_is_still_ours,
     ];
-    with(kind, stories)
+    with(kind, tests)
 }
 
 const BALANCER: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];

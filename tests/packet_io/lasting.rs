@@ -11,10 +11,10 @@ use super::guard::named;
 use super::guard_kinds::{Pair, client};
 use super::packet::endpoint;
 use super::tcp::accept;
-use super::{Story, stories};
+use super::{NamedTest, tests};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<NamedTest> {
+    tests![
         while_it_is_renewed_the_host_answers_nobody_and_after_a_kill_neither,
         after_a_kill_the_host_gets_in_the_end_what_begins_and_at_last_everything,
         after_a_stop_the_host_gets_what_begins_at_once,

@@ -23,13 +23,13 @@ use convey_dataplane::testing::GuardKind;
 use convey_testkit::{Need, run_trials, trials};
 
 /// A test, by the name it is reported with.
-type Story = (&'static str, fn());
+type NamedTest = (&'static str, fn());
 
 /// Names each test after its function.
-macro_rules! stories {
-    ($($story:ident),+ $(,)?) => { vec![$((stringify!($story), $story as _)),+] };
+macro_rules! tests {
+    ($($test:ident),+ $(,)?) => { vec![$((stringify!($test), $test as _)),+] };
 }
-use stories;
+use tests;
 
 fn main() -> ExitCode {
     // This process is the child that holds a guard until it is killed.
@@ -43,18 +43,18 @@ fn main() -> ExitCode {
     let and = |need| [&network[..], &[need]].concat();
     let super_datagrams = Need::Kernel(6, 2, "UDP super-frames for packet sockets");
     let mut all = Vec::new();
-    all.extend(trials(relay::stories(), &network));
-    all.extend(trials(relay::stories_of_super_datagrams(), &and(super_datagrams)));
-    all.extend(trials(sockets::stories(), &network));
-    all.extend(trials(netlink::stories(), &network));
-    all.extend(trials(neighbours::stories(), &network));
-    all.extend(trials(routing::stories(), &network));
-    all.extend(trials(lasting::stories(), &network));
-    all.extend(trials(guard_frames::stories(), &network));
+    all.extend(trials(relay::tests(), &network));
+    all.extend(trials(relay::tests_of_super_datagrams(), &and(super_datagrams)));
+    all.extend(trials(sockets::tests(), &network));
+    all.extend(trials(netlink::tests(), &network));
+    all.extend(trials(neighbours::tests(), &network));
+    all.extend(trials(routing::tests(), &network));
+    all.extend(trials(lasting::tests(), &network));
+    all.extend(trials(guard_frames::tests(), &network));
     for (kind, need) in [(GuardKind::Tcx, Need::Kernel(6, 6, "tcx")), (GuardKind::Nftables, Need::NFT)] {
-        all.extend(trials(guard::stories(kind), &and(need)));
-        all.extend(trials(guard_kinds::stories(kind), &and(need)));
+        all.extend(trials(guard::tests(kind), &and(need)));
+        all.extend(trials(guard_kinds::tests(kind), &and(need)));
     }
-    all.extend(trials(object::stories(), &[Need::Other(object::missing)]));
+    all.extend(trials(object::tests(), &[Need::Other(object::missing)]));
     run_trials(all)
 }

@@ -6,10 +6,10 @@ use convey_testkit::{PATIENCE, TestNamespace};
 
 use super::next_hops::{ROUTER, block_on, ip, ours, pair, router_advertisement, wait, with_servers};
 use super::packet::{TestFrame, send};
-use super::{Story, stories};
+use super::{NamedTest, tests};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<NamedTest> {
+    tests![
         a_client_that_was_asked_for_is_the_kernels_to_forget,
         router_that_answers_is_used_among_several_that_announce_themselves,
         a_static_neighbour_stays_static,

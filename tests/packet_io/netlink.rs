@@ -6,10 +6,10 @@ use convey_testkit::TestNamespace;
 
 use super::next_hops::{ROUTER, block_on, ip, ours, pair, router_advertisement, wait, with_servers};
 use super::packet::send;
-use super::{Story, stories};
+use super::{NamedTest, tests};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<NamedTest> {
+    tests![
         next_hops_follow_neighbours_and_routes,
         next_hops_of_ipv6_lead_through_link_local_routers,
         packets_are_as_long_as_a_route_takes,

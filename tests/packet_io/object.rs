@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::{Story, stories};
+use super::{NamedTest, tests};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![committed_kernel_programs_are_what_their_sources_build]
+pub(crate) fn tests() -> Vec<NamedTest> {
+    tests![committed_kernel_programs_are_what_their_sources_build]
 }
 
 const README: &str = include_str!("../../bpf/README.md");

@@ -14,10 +14,10 @@ use convey_model::TCP;
 use convey_testkit::{PATIENCE, TestNamespace};
 
 use super::packet::endpoint;
-use super::{Story, stories};
+use super::{NamedTest, tests};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<NamedTest> {
+    tests![
         super_frames_with_partial_checksums_pass_whole,
         super_frames_are_cut_and_completed_for_a_link_that_cannot,
         super_frames_of_ipv6_pass_whole_too,
@@ -26,8 +26,8 @@ pub(crate) fn stories() -> Vec<Story> {
     ]
 }
 
-pub(crate) fn stories_of_super_datagrams() -> Vec<Story> {
-    stories![datagrams_that_are_cut_by_the_interface_pass_whole]
+pub(crate) fn tests_of_super_datagrams() -> Vec<NamedTest> {
+    tests![datagrams_that_are_cut_by_the_interface_pass_whole]
 }
 
 const CLIENT: [u8; 6] = [2, 0, 0, 0, 0, 0x0c];

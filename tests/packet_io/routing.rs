@@ -14,10 +14,10 @@ use self::set_ups::{
     CLIENT, CLIENT6, DEFAULTS, SET_UPS_V4, SET_UPS_V6, SetUp, TO_V4, TO_V6, V4, V6, VIP, VIP6,
 };
 use super::next_hops::{block_on, ip, wait};
-use super::{Story, stories};
+use super::{NamedTest, tests};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<NamedTest> {
+    tests![
         ways_of_ipv4_are_those_of_the_kernel,
         ways_of_ipv6_are_those_of_the_kernel,
         ways_follow_changes_of_rules_and_nexthop_objects,

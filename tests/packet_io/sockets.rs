@@ -10,10 +10,10 @@ use convey_testkit::TestNamespace;
 
 use super::packet::{TestFrame, endpoint, icmp, packet, send};
 use super::tcp::connecting;
-use super::{Story, stories};
+use super::{NamedTest, tests};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<NamedTest> {
+    tests![
         only_what_goes_to_our_addresses_is_captured,
         of_each_kind_of_packet_only_those_to_our_addresses_are_captured,
         the_kernel_takes_a_filter_for_any_number_of_addresses,

@@ -7,12 +7,12 @@ use std::time::Duration;
 use convey_lab::Role;
 use convey_testkit::{TcpServer, connect, ping, wait_for, was_reset};
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::Config;
 use crate::network::Network;
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![
         a_client_that_a_reload_denies_is_cut_off_and_others_are_not,
         a_source_has_what_it_may_have_and_another_as_much_beside_it,
     ]

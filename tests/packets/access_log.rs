@@ -9,13 +9,13 @@ use convey_lab::Role;
 use convey_testkit::{TcpServer, connect, reset, wait_for, whole_lines};
 use serde_json::Value;
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![
         a_connection_has_a_line_with_its_server_its_bytes_and_its_end,
         an_exchange_of_datagrams_has_a_line_once_it_is_forgotten,
     ]

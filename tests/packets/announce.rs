@@ -6,12 +6,12 @@ use convey_lab::{INTERFACE, Role};
 use convey_testkit::wait_for;
 use rustix::process::Signal;
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 use crate::config::Config;
 use crate::network::{Network, PORT};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![a_vip_on_the_loopback_interface_comes_and_goes_with_the_servers[NGINX],]
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![a_vip_on_the_loopback_interface_comes_and_goes_with_the_servers[NGINX],]
 }
 
 /// Clients reach the VIP by a route, like the one that a router learns from an announcement.

@@ -8,19 +8,19 @@ use std::thread;
 use convey_lab::{LabPlan, Role};
 use convey_testkit::{TcpServer, binary, connect, run, send, wait_for};
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 use crate::config::Config;
 use crate::network::{Inside, Network};
 
-pub(crate) fn stories() -> Vec<Story> {
-    let mut stories = stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let mut tests = tests![
         an_upload_that_a_silent_hop_swallows_names_its_server[IPTABLES],
         an_upload_that_loses_some_of_its_packets_names_nobody[NFT],
     ];
-    stories.extend(stories![when Case::is_passthrough =>
+    tests.extend(tests![when Case::is_passthrough =>
         a_download_that_a_silent_hop_swallows_names_the_clients_if_they_are_there [IPTABLES],
     ]);
-    stories
+    tests
 }
 
 const BYTES: u64 = 1 << 20;

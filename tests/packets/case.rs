@@ -24,9 +24,9 @@ pub(crate) enum Family {
 
 /// A test; its name is the name of its function.
 #[derive(Clone, Copy)]
-pub(crate) struct Story {
+pub(crate) struct PacketTest {
     pub(crate) name: &'static str,
-    pub(crate) tell: fn(Case),
+    pub(crate) run: fn(Case),
     /// Whether the test applies to a case.
     pub(crate) when: fn(Case) -> bool,
     /// Additional requirements of the test.
@@ -36,26 +36,26 @@ pub(crate) struct Story {
 /// Tests that run in each mode and family, or where the condition `when` holds; `long` ones only if
 /// `CONVEY_LONG` is set. Brackets after a test name the programs that it uses, as constants of
 /// `Need`.
-macro_rules! stories {
-    (long when $when:expr => $($story:ident $([$($tool:ident),+])?),+ $(,)?) => {
-        vec![$($crate::case::stories![@ $story, $when, Long $($(, $tool)+)?]),+]
+macro_rules! tests {
+    (long when $when:expr => $($test:ident $([$($tool:ident),+])?),+ $(,)?) => {
+        vec![$($crate::case::tests![@ $test, $when, Long $($(, $tool)+)?]),+]
     };
-    (when $when:expr => $($story:ident $([$($tool:ident),+])?),+ $(,)?) => {
-        vec![$($crate::case::stories![@ $story, $when $($(, $tool)+)?]),+]
+    (when $when:expr => $($test:ident $([$($tool:ident),+])?),+ $(,)?) => {
+        vec![$($crate::case::tests![@ $test, $when $($(, $tool)+)?]),+]
     };
-    (@ $story:ident, $when:expr $(, $need:ident)*) => {
-        $crate::case::Story {
-            name: stringify!($story),
-            tell: $story,
+    (@ $test:ident, $when:expr $(, $need:ident)*) => {
+        $crate::case::PacketTest {
+            name: stringify!($test),
+            run: $test,
             when: $when,
             needs: &[$(convey_testkit::Need::$need),*],
         }
     };
-    ($($story:ident $([$($tool:ident),+])?),+ $(,)?) => {
-        $crate::case::stories![when |_| true => $($story $([$($tool),+])?),+]
+    ($($test:ident $([$($tool:ident),+])?),+ $(,)?) => {
+        $crate::case::tests![when |_| true => $($test $([$($tool),+])?),+]
     };
 }
-pub(crate) use stories;
+pub(crate) use tests;
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,13 +4,13 @@ use std::net::IpAddr;
 
 use convey_lab::Role;
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::{Network, PORT};
 use crate::udp::{ECHO, UdpEcho};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![
         the_host_answers_pings_of_the_vip [NGINX, PING],
         traceroute_by_tcp_shows_the_balancer_before_the_vip [NGINX, TRACEROUTE],
         traceroute_by_udp_shows_the_balancer_before_the_vip [TRACEROUTE],

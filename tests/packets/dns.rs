@@ -6,13 +6,13 @@ use std::process::Stdio;
 use convey_lab::Role;
 use convey_testkit::{Process, Ran, wait_for};
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 use crate::config::Config;
 use crate::network::{DNS, Network};
 use crate::udp::{exchange, socket_to};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![
         names_are_resolved_by_every_server [DIG, DNSMASQ],
         queries_avoid_a_killed_server_and_so_does_a_client_that_asked_it [DIG, DNSMASQ],
         without_a_server_queries_are_refused_at_once [DIG],

@@ -13,12 +13,12 @@ use convey_testkit::{Process, Ran, TcpServer, binary, connect, run, wait_for};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::l2::prepared;
 use crate::network::{Network, PORT};
 
-pub(crate) fn stories() -> Vec<Story> {
-    let mut all = stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let mut all = tests![
         a_host_that_is_well_has_no_finding [NGINX],
         a_vip_that_no_interface_has_is_named [NGINX],
         a_vip_that_another_host_has_too_is_named [NGINX],
@@ -27,7 +27,7 @@ pub(crate) fn stories() -> Vec<Story> {
         a_neighbour_with_the_wrong_ethernet_address_is_named [NGINX],
         a_foreign_xdp_program_is_named [NGINX],
     ];
-    all.extend(stories![when Case::is_passthrough =>
+    all.extend(tests![when Case::is_passthrough =>
         a_proxy_that_is_well_has_no_finding [NGINX],
         a_port_that_another_process_has_is_named [NGINX],
         a_server_on_another_port_is_named,
@@ -37,12 +37,12 @@ pub(crate) fn stories() -> Vec<Story> {
         too_few_descriptors_are_named [NGINX],
         records_that_are_believed_for_too_long_are_named [DNSMASQ, NGINX],
     ]);
-    all.extend(stories![when |case| case.is_passthrough() && case.family == Family::V4 =>
+    all.extend(tests![when |case| case.is_passthrough() && case.family == Family::V4 =>
         a_strict_rp_filter_that_drops_clients_is_named [NGINX, PING],
         without_privileges_it_says_what_it_did_not_look_at [NGINX],
         other_user_does_not_take_convey_for_another_process [NGINX],
     ]);
-    all.extend(stories![when Case::is_dsr =>
+    all.extend(tests![when Case::is_dsr =>
         a_host_whose_servers_have_the_vip_has_no_finding [NGINX],
         a_service_that_has_the_vip_alone_has_no_finding,
     ]);

@@ -8,27 +8,25 @@ use convey_lab::{INTERFACE, Role};
 use convey_testkit::{TcpServer, ask, connect, wait_for};
 use socket2::{Domain, Socket, Type};
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::doctor_balancer::Patient;
 use crate::l2::prepared;
 use crate::network::{Network, PORT, connect_from};
 
-pub(crate) fn stories() -> Vec<Story> {
-    let mut all = stories![when |case| case.is_passthrough() && case.is_typical() =>
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let mut all = tests![when |case| case.is_passthrough() && case.is_typical() =>
         vip_on_the_wrong_interface_is_named [NGINX],
     ];
-    all.extend(
-        stories![when |case| case.is_passthrough() && case.family == Family::V4 && case.is_cached() =>
-            ipv6_that_is_turned_off_is_named [NGINX],
-            full_accept_queue_is_named,
-            strict_rp_filter_beside_a_second_leg_is_named [NGINX],
-            server_that_closes_connections_at_once_is_named [NGINX],
-            server_that_answers_no_request_is_named [NGINX],
-            server_that_swallows_data_is_named,
-            range_without_listeners_is_named [NGINX],
-        ],
-    );
-    all.extend(stories![when |case| case.is_dsr() && case.family == Family::V4 && case.is_cached() =>
+    all.extend(tests![when |case| case.is_passthrough() && case.family == Family::V4 && case.is_cached() =>
+        ipv6_that_is_turned_off_is_named [NGINX],
+        full_accept_queue_is_named,
+        strict_rp_filter_beside_a_second_leg_is_named [NGINX],
+        server_that_closes_connections_at_once_is_named [NGINX],
+        server_that_answers_no_request_is_named [NGINX],
+        server_that_swallows_data_is_named,
+        range_without_listeners_is_named [NGINX],
+    ]);
+    all.extend(tests![when |case| case.is_dsr() && case.family == Family::V4 && case.is_cached() =>
         balancer_without_an_address_of_its_own_is_named [NGINX],
     ]);
     all

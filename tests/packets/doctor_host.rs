@@ -8,12 +8,12 @@ use convey_testkit::{TcpServer, binary, connect, run, wait_for};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::doctor_balancer::{Patient, is_found};
 use crate::network::Network;
 
-pub(crate) fn stories() -> Vec<Story> {
-    let mut all = stories![when Case::is_passthrough =>
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let mut all = tests![when Case::is_passthrough =>
         a_foreign_filter_of_tc_is_named [NGINX],
         snat_ports_that_the_host_may_use_are_named [NGINX],
         too_few_local_ports_are_named [NGINX],
@@ -23,15 +23,13 @@ pub(crate) fn stories() -> Vec<Story> {
         an_interface_that_is_down_is_named_and_nothing_that_follows_from_it [NGINX],
     ];
     // IPv6 has no ARP, and a worker's frontends have no flow cache.
-    all.extend(
-        stories![when |case| case.is_passthrough() && case.family == Family::V4 && case.is_cached() =>
-            an_interface_that_answers_no_arp_is_named [ARPING, NGINX],
-            a_kernel_that_takes_no_programs_is_named [NGINX],
-            the_file_of_the_convey_that_runs_is_looked_at [NGINX],
-            a_policy_that_drops_is_mended_for_all_servers_at_once [NFT, NGINX],
-            a_convey_that_ran_out_of_descriptors_is_named,
-        ],
-    );
+    all.extend(tests![when |case| case.is_passthrough() && case.family == Family::V4 && case.is_cached() =>
+        an_interface_that_answers_no_arp_is_named [ARPING, NGINX],
+        a_kernel_that_takes_no_programs_is_named [NGINX],
+        the_file_of_the_convey_that_runs_is_looked_at [NGINX],
+        a_policy_that_drops_is_mended_for_all_servers_at_once [NFT, NGINX],
+        a_convey_that_ran_out_of_descriptors_is_named,
+    ]);
     all
 }
 

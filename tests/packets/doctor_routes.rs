@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 
 use convey_lab::{INTERFACE, Role};
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::doctor_balancer::Patient;
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![
         ipsec_policy_for_a_server_is_named[NGINX],
         policy_rule_that_selects_by_a_mark_is_named[NGINX],
         way_that_differs_from_the_kernels_is_named[NGINX],

@@ -9,11 +9,11 @@ use convey_lab::{INTERFACE, LabPlan, Role};
 use convey_testkit::{Nginx, Ran, binary, run, wait_for};
 use serde_json::Value;
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::network::{Network, PORT};
 
-pub(crate) fn stories() -> Vec<Story> {
-    let mut stories = stories![when Case::is_dsr =>
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let mut tests = tests![when Case::is_dsr =>
         doctor_finds_nothing_on_a_healthy_server [NGINX],
         balancer_accepts_rules_that_leave_out_the_vip [NGINX],
         doctor_names_a_gateway_that_is_nobody_s_address [NGINX],
@@ -26,12 +26,12 @@ pub(crate) fn stories() -> Vec<Story> {
         doctor_names_a_link_that_takes_only_short_packets [NGINX],
     ];
     // IPv6 has no such settings.
-    stories.extend(stories![when |case| case.is_dsr() && case.family == Family::V4 =>
+    tests.extend(tests![when |case| case.is_dsr() && case.family == Family::V4 =>
         doctor_names_arp_that_is_not_silenced [NGINX],
         doctor_names_a_strict_reverse_path [NGINX],
         doctor_names_rules_of_iptables [IPTABLES, NFT, NGINX],
     ]);
-    stories
+    tests
 }
 
 /// Checks of the balancer's doctor.

@@ -5,11 +5,11 @@ use std::net::TcpListener;
 use convey_lab::Role;
 use convey_testkit::{run, wait_for};
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::doctor_balancer::Patient;
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![when |case| case.is_passthrough() && case.family == Family::V4 && case.is_cached() =>
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![when |case| case.is_passthrough() && case.family == Family::V4 && case.is_cached() =>
         convey_that_is_not_ready_is_named [NGINX],
         server_that_only_convey_calls_down_is_named [NGINX],
         reload_that_was_refused_is_named [NGINX],

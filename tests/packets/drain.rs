@@ -8,12 +8,12 @@ use convey_lab::{INTERFACE, Role};
 use convey_testkit::{TcpServer, ask, connect, ping, wait_for, was_reset};
 use rustix::process::Signal;
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::Config;
 use crate::network::{Inside, Network, STATS};
 
-pub(crate) fn stories() -> Vec<Story> {
-    let of_both = stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let of_both = tests![
         connections_of_a_removed_server_are_reset_when_their_time_is_over,
         a_removed_frontend_finishes_its_connections_and_leaves_its_port_to_the_host,
         a_stop_lets_open_connections_finish_and_begins_no_new_ones,
@@ -22,11 +22,11 @@ pub(crate) fn stories() -> Vec<Story> {
     ];
     // `outlast` tests DSR; `modes` tests connections that no other balancer would send to the same
     // server.
-    let where_they_end_with_us = stories![when Case::is_passthrough =>
+    let where_they_end_with_us = tests![when Case::is_passthrough =>
         what_is_still_open_after_the_drain_timeout_is_reset_and_counted,
     ];
     // The family makes no difference.
-    let once = stories![when |case| case.family == Family::V4 =>
+    let once = tests![when |case| case.family == Family::V4 =>
         clients_are_served_until_whoever_sends_them_has_noticed_the_stop,
         connections_of_a_server_that_is_cut_off_while_convey_stops_are_reset,
     ];

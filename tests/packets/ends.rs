@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex};
 use convey_lab::Role;
 use convey_testkit::{TcpServer, check_to_end, connect, ping, reset, send, wait_for, was_reset};
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::{Inside, Network, connect_from};
 use crate::transfer::MIB;
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![
         who_has_finished_gets_all_that_is_still_sent,
         both_sides_may_finish_at_once,
         a_reset_of_either_side_reaches_the_other,

@@ -8,13 +8,13 @@ use convey_lab::Role;
 use convey_testkit::{BoundClient, TcpServer, ask, binary, connect, ping, reset, run, wait_for};
 use serde_json::{Value, json};
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::{Network, STATS, connect_from};
 use crate::udp::{ECHO, UdpEcho, exchange_again, socket_to};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![
         three_hundred_connections_get_the_servers_that_are_explained,
         a_flow_stays_where_it_is_said_to_be_and_the_next_one_after_a_reset_goes_there_again,
         sessions_of_datagrams_are_explained_by_their_flow_too,

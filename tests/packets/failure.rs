@@ -8,25 +8,25 @@ use convey_lab::{INTERFACE, Role};
 use convey_model::{Mode, Offload};
 use convey_testkit::{PATIENCE, TcpServer, clock, connect, ping, wait_for, was_reset};
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::{Network, tcp_counter};
 use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 
-pub(crate) fn stories() -> Vec<Story> {
-    let in_both = stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let in_both = tests![
         new_connections_avoid_a_killed_server[NGINX],
         connections_to_a_server_that_is_cut_off_end_with_a_reset,
         a_udp_server_that_dies_under_load_loses_its_clients_and_gets_them_when_it_is_back,
         without_a_server_clients_are_reset_at_once,
         a_client_on_the_link_that_the_kernel_forgot_gets_its_answer_and_may_be_forgotten_again,
     ];
-    let where_answers_pass = stories![when |case| case.mode == Mode::Passthrough =>
+    let where_answers_pass = tests![when |case| case.mode == Mode::Passthrough =>
         a_server_that_refuses_clients_is_ejected_and_keeps_its_connections,
         refused_connects_have_a_server_probed_and_taken_out_at_once [NGINX],
     ];
     // Probes depend on neither the family nor the offload.
-    let by_probes_alone = stories![when |case| {
+    let by_probes_alone = tests![when |case| {
             case.is_dsr() && case.family == Family::V4 && case.offload == Offload::Off
         } =>
         a_refused_probe_is_repeated_at_once [NGINX],

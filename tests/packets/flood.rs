@@ -12,18 +12,18 @@ use convey_testkit::{TcpServer, clock, connect, ping, wait_for};
 use convey_wire::TestPacket;
 use rustix::process::Signal;
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 use crate::raw::Wire;
 use crate::turns;
 
-pub(crate) fn stories() -> Vec<Story> {
-    let anyhow = stories![forged_syns_push_no_established_connection_out];
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let anyhow = tests![forged_syns_push_no_established_connection_out];
     // Where the kernel forwards open flows, it refuses the SYNs, too: see `siege`.
     let by_workers =
-        stories![when |case| !case.is_cached() => what_the_capture_buffer_has_no_room_for_is_counted];
-    let long = stories![long when |case| !case.is_cached() =>
+        tests![when |case| !case.is_cached() => what_the_capture_buffer_has_no_room_for_is_counted];
+    let long = tests![long when |case| !case.is_cached() =>
         a_running_download_keeps_a_quarter_of_its_speed_in_a_flood];
     [anyhow, by_workers, long].concat()
 }

@@ -6,14 +6,14 @@ use convey_lab::Role;
 use convey_testkit::{Ran, TcpServer, connect, ping, run, wait_for, was_reset};
 use serde_json::Value;
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 use crate::udp::{ECHO, UdpEcho, exchange_again, socket_to};
 use crate::upgrade::Program;
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![
         flows_are_listed_with_who_forwards_them_and_a_killed_one_is_reset,
         datagrams_are_listed_and_go_on_after_a_kill,
         flows_keep_their_age_through_an_upgrade_and_old_names_kill_nobody,

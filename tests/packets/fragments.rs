@@ -9,7 +9,7 @@ use etherparse::{
     EtherType, Ethernet2Header, IpFragOffset, IpNumber, Ipv4Header, Ipv6FragmentHeader, Ipv6Header, UdpHeader,
 };
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 use crate::raw::Wire;
@@ -19,8 +19,8 @@ use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
 /// Payload of a datagram that takes three packets.
 const LENGTH: usize = 4096;
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![
         large_datagrams_come_back_byte_for_byte,
         so_do_those_whose_fragments_are_out_of_order,
         fragments_of_two_datagrams_are_not_mixed_up,

@@ -14,23 +14,23 @@ use convey_model::Offload;
 use convey_testkit::{Process, Ran, TcpServer, binary, ping, run, wait_for};
 use rustix::process::Signal;
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 use crate::udp::{ECHO, socket_to};
 
-pub(crate) fn stories() -> Vec<Story> {
-    let mut stories = stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let mut tests = tests![
         the_host_sends_no_reset_of_its_own [NFT, NGINX],
         programs_on_the_balancer_reach_the_servers [CURL, NGINX],
         nothing_stays_attached_after_a_kill_but_what_guards_dsr [NFT],
         the_log_says_who_forwards_open_flows,
     ];
-    stories.extend(stories![when |case| !case.is_cached() && case.family == Family::V4 =>
+    tests.extend(tests![when |case| !case.is_cached() && case.family == Family::V4 =>
         what_is_not_sent_is_counted_by_its_cause,
     ]);
     // The family makes no difference.
-    stories.extend(stories![when |case| case.is_cached() && case.family == Family::V4 =>
+    tests.extend(tests![when |case| case.is_cached() && case.family == Family::V4 =>
         nothing_stays_in_the_driver_after_a_kill [NFT],
         root_who_may_do_no_more_than_the_readme_lists_gets_the_cache [NGINX],
         who_lacks_a_capability_for_the_cache_alone_is_told_which,
@@ -38,7 +38,7 @@ pub(crate) fn stories() -> Vec<Story> {
         nft_comes_from_the_systems_directories_whatever_path_says [NFT],
         where_bpf_is_not_permitted_nothing_else_is_taken_for_what_the_file_asks [NFT],
     ]);
-    stories.extend(stories![when |case| {
+    tests.extend(tests![when |case| {
             case.is_passthrough() && !case.is_cached() && case.family == Family::V4
         } =>
         in_a_user_namespace_buffers_are_as_large_as_the_host_allows [NGINX],
@@ -46,10 +46,10 @@ pub(crate) fn stories() -> Vec<Story> {
         where_proc_sys_is_read_only_the_snat_ports_are_some_that_nobody_else_gets,
         where_proc_sys_is_read_only_snat_ports_are_reserved_already_or_need_not_be [NGINX],
     ]);
-    stories.extend(stories![when |case| case.is_passthrough() =>
+    tests.extend(tests![when |case| case.is_passthrough() =>
         a_frontend_may_listen_on_a_port_among_the_snat_ports,
     ]);
-    stories
+    tests
 }
 
 /// Rules that count resets of a machine's own stack. Packets that convey sends on packet sockets

@@ -12,32 +12,32 @@ use convey_lab::{INTERFACE, Role};
 use convey_model::Interface;
 use convey_testkit::{TcpServer, clock, connect, ping, wait_for};
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::flood::forge;
 use crate::network::{Network, PORT};
 use crate::raw::Wire;
 use crate::turns;
 
-pub(crate) fn stories() -> Vec<Story> {
+pub(crate) fn tests() -> Vec<PacketTest> {
     // In DSR there are no replies to capture.
-    let mut stories = stories![when Case::is_passthrough =>
+    let mut tests = tests![when Case::is_passthrough =>
         a_reload_may_put_a_server_behind_another_interface [NGINX],
         an_interface_that_is_made_anew_is_captured_again [NGINX],
     ];
     // The family makes no difference.
-    stories.extend(stories![when |case| {
+    tests.extend(tests![when |case| {
             case.is_passthrough() && case.is_cached() && case.family == Family::V4
         } =>
         workers_forward_on_an_interface_that_takes_no_more_programs [NGINX],
     ]);
     // Each family and each offload, but not all combinations: a test takes some seconds.
-    stories.extend(stories![when |case| {
+    tests.extend(tests![when |case| {
             case.is_passthrough() && case.is_cached() == (case.family == Family::V6)
         } =>
         clients_are_served_while_others_are_forged_on_the_link,
     ]);
-    stories
+    tests
 }
 
 /// The second link between the balancer and server 1, on either side.

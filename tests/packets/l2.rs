@@ -7,13 +7,13 @@ use std::time::Duration;
 use convey_lab::{INTERFACE, LabPlan, Role, VIP, VIP_V6};
 use convey_testkit::{check_to_end, run, send, wait_for};
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::{Network, PORT};
 use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
 
-pub(crate) fn stories() -> Vec<Story> {
-    let mut stories = stories![when Case::is_dsr =>
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let mut tests = tests![when Case::is_dsr =>
         servers_that_have_the_vip_share_its_clients [NGINX],
         answers_of_servers_that_have_the_vip_do_not_pass_the_balancer [CURL, NGINX],
         datagrams_reach_servers_that_have_the_vip,
@@ -21,10 +21,10 @@ pub(crate) fn stories() -> Vec<Story> {
         a_server_keeps_the_vip_to_itself_until_the_script_takes_it_down [NGINX],
     ];
     // IPv6 needs no setting that could be taken back.
-    stories.extend(stories![when |case| case.is_dsr() && case.family == Family::V4 =>
+    tests.extend(tests![when |case| case.is_dsr() && case.family == Family::V4 =>
         a_server_keeps_its_second_vip_to_itself_when_the_script_takes_the_first_down [NGINX],
     ]);
-    stories
+    tests
 }
 
 const SCRIPT: &str = "tc/dsr-server-l2.sh";

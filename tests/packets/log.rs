@@ -7,12 +7,12 @@ use convey_lab::Role;
 use convey_testkit::{TcpServer, connect, ping, wait_for};
 use rustix::process::Signal;
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![when |case| case.is_passthrough() && case.family == Family::V4 =>
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![when |case| case.is_passthrough() && case.family == Family::V4 =>
         who_does_not_read_the_log_stalls_no_client_and_no_end]
 }
 

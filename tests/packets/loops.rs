@@ -5,11 +5,11 @@ use std::net::{SocketAddr, TcpStream};
 
 use convey_lab::{LabPlan, Role};
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 use crate::network::{Network, PORT};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![when |case| case.is_passthrough() => a_connection_that_goes_round_is_refused_and_counted]
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![when |case| case.is_passthrough() => a_connection_that_goes_round_is_refused_and_counted]
 }
 
 fn a_connection_that_goes_round_is_refused_and_counted(case: Case) {

@@ -8,7 +8,7 @@
 //! case. They need root, and the tools that each names; a test whose tool is missing is reported as
 //! ignored, with the reason. `CONVEY_BIN` names another binary to test.
 #![allow(clippy::disallowed_methods, reason = "tests happen in real time, and their threads can be made")]
-#![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod access;
 mod access_log;
@@ -79,7 +79,7 @@ use convey_model::Offload;
 use convey_testkit::{Need, run_trials_in_turns, trial};
 use libtest_mimic::Trial;
 
-use case::{Case, Story};
+use case::{Case, PacketTest};
 
 /// Modules whose tests depend neither on the family by itself nor on the offload.
 const OF_TYPICAL_CASES: &[&str] = &[
@@ -102,63 +102,63 @@ fn main() -> ExitCode {
         lab::hold();
     }
     let rooms = [
-        ("access", access::stories()),
-        ("announce", announce::stories()),
-        ("black_hole", black_hole::stories()),
-        ("spread", spread::stories()),
-        ("transfer", transfer::stories()),
-        ("explain", explain::stories()),
-        ("failure", failure::stories()),
-        ("flood", flood::stories()),
-        ("flows", flows::stories()),
-        ("scarce", scarce::stories()),
-        ("siege", siege::stories()),
-        ("silence", silence::stories()),
-        ("silent_servers", silent_servers::stories()),
-        ("snat", snat::stories()),
-        ("spoofed", spoofed::stories()),
-        ("reload", reload::stories()),
-        ("steering", steering::stories()),
-        ("upgrade", upgrade::stories()),
-        ("drain", drain::stories()),
-        ("ends", ends::stories()),
-        ("modes", modes::stories()),
-        ("monitoring", monitoring::stories()),
-        ("ports", ports::stories()),
-        ("privileges", privileges::stories()),
-        ("host", host::stories()),
-        ("quic", quic::stories()),
-        ("rivals", rivals::stories()),
-        ("routing", routing::stories()),
-        ("interfaces", interfaces::stories()),
-        ("scripts", scripts::stories()),
-        ("dns", dns::stories()),
-        ("doctor_server", doctor_server::stories()),
-        ("fragments", fragments::stories()),
-        ("memory_limit", memory_limit::stories()),
-        ("priority_tags", priority_tags::stories()),
-        ("mtu", mtu::stories()),
-        ("diagnose", diagnose::stories()),
-        ("doctor_balancer", doctor_balancer::stories()),
-        ("doctor_faults", doctor_faults::stories()),
-        ("doctor_host", doctor_host::stories()),
-        ("doctor_routes", doctor_routes::stories()),
-        ("doctor_status", doctor_status::stories()),
-        ("l2", l2::stories()),
-        ("access_log", access_log::stories()),
-        ("trace", trace::stories()),
-        ("log", log::stories()),
-        ("loops", loops::stories()),
-        ("masquerade", masquerade::stories()),
-        ("conntrack", conntrack::stories()),
-        ("mixed", mixed::stories()),
-        ("takeover", takeover::stories()),
-        ("tunnel", tunnel::stories()),
-        ("neighbours", neighbours::stories()),
-        ("outlast", outlast::stories()),
-        ("xdp", xdp::stories()),
+        ("access", access::tests()),
+        ("announce", announce::tests()),
+        ("black_hole", black_hole::tests()),
+        ("spread", spread::tests()),
+        ("transfer", transfer::tests()),
+        ("explain", explain::tests()),
+        ("failure", failure::tests()),
+        ("flood", flood::tests()),
+        ("flows", flows::tests()),
+        ("scarce", scarce::tests()),
+        ("siege", siege::tests()),
+        ("silence", silence::tests()),
+        ("silent_servers", silent_servers::tests()),
+        ("snat", snat::tests()),
+        ("spoofed", spoofed::tests()),
+        ("reload", reload::tests()),
+        ("steering", steering::tests()),
+        ("upgrade", upgrade::tests()),
+        ("drain", drain::tests()),
+        ("ends", ends::tests()),
+        ("modes", modes::tests()),
+        ("monitoring", monitoring::tests()),
+        ("ports", ports::tests()),
+        ("privileges", privileges::tests()),
+        ("host", host::tests()),
+        ("quic", quic::tests()),
+        ("rivals", rivals::tests()),
+        ("routing", routing::tests()),
+        ("interfaces", interfaces::tests()),
+        ("scripts", scripts::tests()),
+        ("dns", dns::tests()),
+        ("doctor_server", doctor_server::tests()),
+        ("fragments", fragments::tests()),
+        ("memory_limit", memory_limit::tests()),
+        ("priority_tags", priority_tags::tests()),
+        ("mtu", mtu::tests()),
+        ("diagnose", diagnose::tests()),
+        ("doctor_balancer", doctor_balancer::tests()),
+        ("doctor_faults", doctor_faults::tests()),
+        ("doctor_host", doctor_host::tests()),
+        ("doctor_routes", doctor_routes::tests()),
+        ("doctor_status", doctor_status::tests()),
+        ("l2", l2::tests()),
+        ("access_log", access_log::tests()),
+        ("trace", trace::tests()),
+        ("log", log::tests()),
+        ("loops", loops::tests()),
+        ("masquerade", masquerade::tests()),
+        ("conntrack", conntrack::tests()),
+        ("mixed", mixed::tests()),
+        ("takeover", takeover::tests()),
+        ("tunnel", tunnel::tests()),
+        ("neighbours", neighbours::tests()),
+        ("outlast", outlast::tests()),
+        ("xdp", xdp::tests()),
     ];
-    let mut rooms: Vec<_> = rooms.map(|(room, stories)| trials_of(room, stories).into_iter()).into();
+    let mut rooms: Vec<_> = rooms.map(|(room, tests)| trials_of(room, tests).into_iter()).into();
     rooms.push(lab::trials().into_iter());
     // In turn, because floods are in few modules, and the other tests wait for them.
     let mut trials = Vec::new();
@@ -182,28 +182,28 @@ fn needs_of(room: &str, case: Case) -> &'static [Need] {
     }
 }
 
-fn trials_of(room: &str, stories: Vec<Story>) -> Vec<Trial> {
+fn trials_of(room: &str, tests: Vec<PacketTest>) -> Vec<Trial> {
     let mut trials = Vec::new();
-    for story in stories {
+    for test in tests {
         // Virtual links have XDP if they are prepared for it.
         let cases: Vec<Case> = Case::all()
-            .filter(|case| (story.when)(*case) && (case.offload == Offload::Xdp) == (room == "xdp"))
+            .filter(|case| (test.when)(*case) && (case.offload == Offload::Xdp) == (room == "xdp"))
             .filter(|case| !OF_TYPICAL_CASES.contains(&room) || case.is_typical())
             .collect();
-        let first = case::first(&cases, story.name);
+        let first = case::first(&cases, test.name);
         let opposite = first.and_then(|first| case::opposite(&cases, first));
         for case in cases {
-            let name = format!("{case}::{room}::{}", story.name);
+            let name = format!("{case}::{room}::{}", test.name);
             let patience = match case {
                 _ if first == Some(case) => None,
                 _ if opposite == Some(case) => Some(&Need::Long),
                 _ => Some(&Need::All),
             };
-            let needs = patience.into_iter().chain(story.needs).chain(needs_of(room, case)).copied();
+            let needs = patience.into_iter().chain(test.needs).chain(needs_of(room, case)).copied();
             let needs: Vec<Need> = needs.collect();
             trials.push(trial(name, needs, move || {
                 let _turn = turns::begin();
-                (story.tell)(case);
+                (test.run)(case);
             }));
         }
     }

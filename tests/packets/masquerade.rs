@@ -7,12 +7,12 @@ use std::net::{IpAddr, SocketAddr};
 use convey_lab::Role;
 use convey_testkit::{TcpServer, TestNamespace, ping, run, wait_for};
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::doctor_balancer::Patient;
 use crate::network::{PORT, connect_from};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![when |case| case.is_passthrough() && case.family == Family::V4 =>
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![when |case| case.is_passthrough() && case.family == Family::V4 =>
         masquerading_that_picks_snat_ports_is_named_with_its_remedy [NFT],
     ]
 }

@@ -7,16 +7,16 @@ use std::time::Duration;
 use convey_lab::Role;
 use convey_testkit::{Process, binary, wait_for, wait_up_to};
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::flood::{connections, forge};
 use crate::network::Network;
 use crate::raw::Wire;
 use crate::turns;
 
-pub(crate) fn stories() -> Vec<Story> {
+pub(crate) fn tests() -> Vec<PacketTest> {
     // One mode and family: the table and its limit are the same in all.
-    stories![when |case| case.is_dsr() && case.family == Family::V4 && !case.is_cached() =>
+    tests![when |case| case.is_dsr() && case.family == Family::V4 && !case.is_cached() =>
         flood_under_a_memory_limit_ends_nothing_and_its_memory_goes_back [MEMORY_GROUP],
     ]
 }
@@ -94,7 +94,7 @@ struct MemoryGroup(PathBuf);
 
 impl MemoryGroup {
     fn new(bytes: u64) -> MemoryGroup {
-        let (root, limit) = convey_testkit::memory_groups().expect("a need of this story");
+        let (root, limit) = convey_testkit::memory_groups().expect("a need of this test");
         let group = Path::new(root).join(format!("convey-test-{}", std::process::id()));
         fs::create_dir(&group).unwrap();
         let group = MemoryGroup(group);

@@ -9,7 +9,7 @@ use convey_model::{Mode, Offload};
 use convey_testkit::{TcpServer, connect, ping, wait_for};
 use convey_wire::TestPacket;
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::network::{DNS, Network, PORT};
 use crate::raw::Wire;
 use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
@@ -17,14 +17,14 @@ use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 /// Modes in which a server may send first.
 const LAYER_4: [Mode; 3] = [Mode::Proxy, Mode::Passthrough, Mode::Dsr];
 
-pub(crate) fn stories() -> Vec<Story> {
-    let anyhow = stories![every_mode_is_served_by_one_process_from_one_file[NFT]];
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let anyhow = tests![every_mode_is_served_by_one_process_from_one_file[NFT]];
     // All modes are in one process, whichever is named.
-    let once = stories![when |case| case.is_passthrough() =>
+    let once = tests![when |case| case.is_passthrough() =>
         forged_connections_of_dsr_keep_nobody_out_of_passthrough [NFT]];
     // The proxy has no offload. By IPv6 all clients of the lab count as one, for they share a
     // network.
-    let proxied = stories![when |case| case.is_passthrough() && case.offload == Offload::Tc && case.family == Family::V4 =>
+    let proxied = tests![when |case| case.is_passthrough() && case.offload == Offload::Tc && case.family == Family::V4 =>
         one_client_leaves_others_local_ports_whether_it_holds_connections_or_ends_them];
     [anyhow, once, proxied].concat()
 }

@@ -7,12 +7,12 @@ use convey_model::Mode;
 use convey_testkit::{TcpServer, ask, connect, ping, wait_for, was_reset};
 use rustix::process::Signal;
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::Config;
 use crate::network::{Network, PORT};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![when |case| case.family == Family::V4 && case.is_cached() =>
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![when |case| case.family == Family::V4 && case.is_cached() =>
         a_wildcard_is_proxied_beside_an_address_that_is_forwarded,
         a_stop_lets_what_is_proxied_and_what_is_forwarded_finish,
         what_is_still_open_is_cut_in_every_mode_but_dsr,

@@ -11,7 +11,7 @@ use convey_model::{Mode, Offload};
 use convey_testkit::{PATIENCE, Process, TcpServer, ask, clock, connect, ping, run, wait_for};
 use serde_json::Value;
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::network::{Network, PORT};
 
 /// Port of the server of mode http.
@@ -20,8 +20,8 @@ const WEB_PORT: u16 = 8081;
 /// Address of Prometheus, in the balancer's namespace.
 const PROMETHEUS: ([u8; 4], u16) = ([127, 0, 0, 1], 9090);
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![when |case| case.is_passthrough() && case.family == Family::V4 && case.offload == Offload::Tc =>
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![when |case| case.is_passthrough() && case.family == Family::V4 && case.offload == Offload::Tc =>
         every_query_of_the_dashboard_and_the_alerts_returns_data [CURL, PROMETHEUS],
     ]
 }

@@ -9,28 +9,28 @@ use convey_lab::{INTERFACE, LabPlan, NARROW, Role};
 use convey_testkit::{TcpServer, check_to_end, connect, ping, send, wait_for};
 use convey_wire::{IcmpError, TestPacket};
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::{Network, PORT};
 use crate::raw::Wire;
 use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
 
-pub(crate) fn stories() -> Vec<Story> {
-    let mut stories = stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let mut tests = tests![
         answers_fit_through_a_narrow_hop_before_the_client [CURL, NGINX],
         large_datagrams_pass_a_narrow_hop_in_fragments,
         who_makes_up_a_narrow_hop_is_not_believed_but_counted,
     ];
-    stories.extend(stories![when Case::is_passthrough =>
+    tests.extend(tests![when Case::is_passthrough =>
         answers_are_as_long_as_the_balancers_route_to_the_client_takes [CURL, NGINX],
         who_lies_about_his_own_path_shortens_nobody_elses_packets,
     ]);
     // In DSR with NAT, the hop sends its error about a packet to the client, which did not send
     // that packet.
-    stories.extend(stories![when Case::is_passthrough =>
+    tests.extend(tests![when Case::is_passthrough =>
         uploads_fit_through_a_narrow_hop_before_the_server,
     ]);
-    stories
+    tests
 }
 
 const BYTES: u64 = 1 << 20;

@@ -4,13 +4,13 @@ use convey_lab::{INTERFACE, Role};
 use convey_testkit::{TcpServer, binary, connect, ping, run, wait_for};
 use rustix::process::Signal;
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::Config;
 use crate::network::Network;
 
-pub(crate) fn stories() -> Vec<Story> {
-    let mut all = stories![kernel_keeps_a_server_fresh_until_it_is_removed_or_convey_ends];
-    all.extend(stories![when Case::is_passthrough =>
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let mut all = tests![kernel_keeps_a_server_fresh_until_it_is_removed_or_convey_ends];
+    all.extend(tests![when Case::is_passthrough =>
         stale_client_with_a_wrong_ethernet_address_is_found_again]);
     all
 }

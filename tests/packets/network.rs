@@ -329,7 +329,7 @@ impl Drop for Network {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let logs = self.log(Role::Balancer) + &self.log(Role::Standby);
-            eprintln!("--- log of the balancer in the story that failed ---\n{logs}---");
+            eprintln!("--- log of the balancer in the test that failed ---\n{logs}---");
         }
     }
 }

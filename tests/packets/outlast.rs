@@ -14,13 +14,13 @@ use convey_lab::{INTERFACE, LabPlan, Role};
 use convey_testkit::{Nginx, Process, binary, check_to_end, connect, run, send, wait_for};
 use rustix::process::Signal;
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::Config;
 use crate::network::{Network, PORT};
 use crate::takeover::move_vip;
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![when |case| case.is_dsr() && (case.family == Family::V4 || case.is_cached()) =>
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![when |case| case.is_dsr() && (case.family == Family::V4 || case.is_cached()) =>
         a_kill_and_a_new_start_cut_no_download [CURL, NGINX],
         a_stop_and_a_new_start_cut_no_download_and_leave_the_port_to_others_meanwhile [NGINX],
         another_balancer_takes_over_from_one_that_was_killed_and_cuts_no_download [ARPING, CURL, NGINX],

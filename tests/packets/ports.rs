@@ -6,26 +6,26 @@ use std::ops::RangeInclusive;
 use convey_lab::{INTERFACE, LabPlan, Role};
 use convey_testkit::{TcpServer, connect, ftp_server, ping, run, wait_for};
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::UNCHECKED;
 use crate::network::Network;
 use crate::udp::{UdpEcho, exchange, socket_to};
 
-pub(crate) fn stories() -> Vec<Story> {
-    let mut stories = stories![when |case| case.family == Family::V4 || case.is_cached() =>
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let mut tests = tests![when |case| case.family == Family::V4 || case.is_cached() =>
         passive_ftp_is_served_by_the_server_of_the_control_connection [CURL],
     ];
-    stories.extend(stories![when |case| case.family == Family::V4 =>
+    tests.extend(tests![when |case| case.family == Family::V4 =>
         a_pair_of_udp_ports_leads_to_one_server_and_keeps_its_ports,
         a_reload_widens_a_range_under_an_open_connection,
         ten_thousand_ports_are_one_frontend,
     ]);
-    stories.extend(
-        stories![when |case| case.is_passthrough() && case.family == Family::V4 && !case.is_cached() =>
+    tests.extend(
+        tests![when |case| case.is_passthrough() && case.family == Family::V4 && !case.is_cached() =>
             a_reload_that_takes_a_worker_its_last_snat_ports_is_refused,
         ],
     );
-    stories
+    tests
 }
 
 /// Command port of FTP servers.

@@ -7,14 +7,14 @@ use convey_lab::Role;
 use convey_testkit::wait_for;
 use etherparse::PacketBuilder;
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 use crate::raw::Wire;
 use crate::udp::{ECHO, UdpEcho};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![
         priority_tagged_datagrams_are_forwarded_like_untagged_ones,
         frames_with_two_priority_tags_are_dropped_and_counted,
     ]

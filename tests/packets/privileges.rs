@@ -6,13 +6,13 @@ use std::os::unix::fs::PermissionsExt;
 use convey_lab::{INTERFACE, Role};
 use convey_testkit::{binary, copy_program, wait_for};
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 
-pub(crate) fn stories() -> Vec<Story> {
+pub(crate) fn tests() -> Vec<PacketTest> {
     // The family makes no difference.
-    stories![when |case| case.is_cached() && case.family == Family::V4 =>
+    tests![when |case| case.is_cached() && case.family == Family::V4 =>
         a_user_with_what_its_mode_needs_forwards_in_the_kernel_and_reloads [NGINX],
         an_ordinary_user_needs_little_locked_memory_and_no_file_system_of_bpf [NGINX],
     ]

@@ -3,13 +3,13 @@
 use convey_lab::Role;
 use convey_testkit::wait_for;
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 use crate::udp::{ECHO, UdpEcho, exchange_again, socket_to};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![packets_whose_connection_id_names_a_server_go_there_from_any_port]
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![packets_whose_connection_id_names_a_server_go_there_from_any_port]
 }
 
 fn packets_whose_connection_id_names_a_server_go_there_from_any_port(case: Case) {

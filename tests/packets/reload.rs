@@ -3,12 +3,12 @@
 use convey_lab::Role;
 use convey_testkit::{TcpServer, Wrk, connect, ping, wait_for};
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 use crate::config::Config;
 use crate::network::Network;
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![twenty_reloads_under_load_break_no_connection [NGINX, WRK], a_removed_server_finishes_its_connections]
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![twenty_reloads_under_load_break_no_connection [NGINX, WRK], a_removed_server_finishes_its_connections]
 }
 
 fn twenty_reloads_under_load_break_no_connection(case: Case) {

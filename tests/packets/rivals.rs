@@ -8,22 +8,22 @@ use convey_lab::{INTERFACE, Role};
 use convey_testkit::{Process, binary, run, wait_for};
 use rustix::process::Signal;
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::{Network, PORT};
 use crate::upgrade::Program;
 
-pub(crate) fn stories() -> Vec<Story> {
-    let mut stories = stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let mut tests = tests![
         what_one_process_forwards_no_second_one_does[NGINX],
         a_second_process_forwards_other_addresses_and_takes_one_that_becomes_free[NGINX],
         upgrade_takes_nothing_of_another_process[NGINX],
     ];
-    stories.extend(stories![when Case::is_cached =>
+    tests.extend(tests![when Case::is_cached =>
         what_an_ordinary_user_binds_keeps_nobody_from_forwarding [NGINX],
         what_a_service_user_forwards_root_does_not [NGINX],
     ]);
-    stories
+    tests
 }
 
 /// Port of a frontend that no other process has.

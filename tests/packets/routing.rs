@@ -3,21 +3,21 @@
 use convey_lab::{INTERFACE, Role};
 use convey_testkit::wait_for;
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::Config;
 use crate::interfaces::ip;
 use crate::network::Network;
 
-pub(crate) fn stories() -> Vec<Story> {
-    let mut stories = stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let mut tests = tests![
         server_behind_an_interface_without_ethernet_is_down[NGINX],
         ipsec_policy_that_comes_takes_the_server_out[NGINX],
     ];
     // In mode dsr, servers answer.
-    stories.extend(stories![when Case::is_passthrough =>
+    tests.extend(tests![when Case::is_passthrough =>
         answers_take_the_way_of_a_policy_rule_for_the_vip [NGINX],
     ]);
-    stories
+    tests
 }
 
 /// A server on a network behind an interface as WireGuard has it.

@@ -14,7 +14,7 @@ use convey_testkit::{TcpServer, binary, clock, connect, ping, run, wait_for};
 use convey_wire::TestPacket;
 use socket2::{Domain, Socket, Type};
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::explain::{explained, says};
 use crate::flood::{forge, nobody};
@@ -23,20 +23,20 @@ use crate::raw::Wire;
 use crate::turns;
 use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 
-pub(crate) fn stories() -> Vec<Story> {
-    let of_ports = stories![when |case| case.is_passthrough() && is_told(case) =>
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let of_ports = tests![when |case| case.is_passthrough() && is_told(case) =>
         forged_syns_leave_clients_their_snat_ports,
         forged_datagrams_leave_clients_their_snat_ports,
         forged_streams_leave_clients_their_snat_ports,
         one_client_with_all_connections_it_can_get_leaves_clients_their_snat_ports,
         forged_syns_leave_clients_what_one_client_leaves_of_the_slots];
-    let of_slots = stories![when |case| is_told(case) =>
+    let of_slots = tests![when |case| is_told(case) =>
         forged_syns_leave_clients_the_slots_of_a_frontend,
         forged_syns_leave_clients_the_slots_of_a_server];
-    let at_full_speed = stories![long when |case| case.is_passthrough() && is_told(case) =>
+    let at_full_speed = tests![long when |case| case.is_passthrough() && is_told(case) =>
         many_forged_datagrams_leave_nine_of_ten_clients_their_snat_ports,
         many_forged_first_fragments_leave_nine_of_ten_clients_their_snat_ports];
-    let once = stories![when |case| case.is_passthrough() && case.family == Family::V4 && !case.is_cached() =>
+    let once = tests![when |case| case.is_passthrough() && case.family == Family::V4 && !case.is_cached() =>
         flow_table_beyond_memory_is_refused_with_its_bytes];
     [of_ports, of_slots, at_full_speed, once].concat()
 }

@@ -9,22 +9,22 @@ use std::time::Duration;
 use convey_lab::{LabPlan, Role, VIP, VIP_V6};
 use convey_testkit::{Ran, ask, run};
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::Config;
 use crate::host::{count_resets, resets};
 use crate::network::Network;
 use crate::udp::{ECHO, UdpEcho, datagram};
 
-pub(crate) fn stories() -> Vec<Story> {
-    let mut stories = stories![when |case| case.family == Family::V4 && case.is_cached() =>
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let mut tests = tests![when |case| case.family == Family::V4 && case.is_cached() =>
         the_guard_by_hand_keeps_traffic_from_the_host [CURL, IPTABLES, NFT, NGINX],
     ];
-    stories.extend(stories![when Case::is_dsr =>
+    tests.extend(tests![when Case::is_dsr =>
         replies_get_the_vip_until_the_script_takes_it_down [CURL, NGINX],
         large_answers_get_the_vip_in_every_fragment,
         an_answer_of_another_port_or_protocol_keeps_its_address [PING],
     ]);
-    stories.extend(stories![when |case| case.is_dsr() && case.family == Family::V4 && case.is_cached() =>
+    tests.extend(tests![when |case| case.is_dsr() && case.family == Family::V4 && case.is_cached() =>
         scripts_say_what_they_take [IPTABLES],
         scripts_fail_where_they_would_change_nothing,
         scripts_check_what_they_have_set,
@@ -33,7 +33,7 @@ pub(crate) fn stories() -> Vec<Story> {
         guard_scripts_wait_for_others_that_change_rules,
         tunnel_script_that_fails_leaves_no_vip,
     ]);
-    stories
+    tests
 }
 
 fn the_guard_by_hand_keeps_traffic_from_the_host(case: Case) {

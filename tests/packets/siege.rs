@@ -10,15 +10,15 @@ use std::time::Duration;
 use convey_lab::{INTERFACE, Role};
 use convey_testkit::{TcpServer, clock, connect, ping, wait_for};
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::flood::{Download, attacked, connections, endless, forge, median_of_kept};
 use crate::network::{Network, PORT, connect_from};
 use crate::raw::Wire;
 use crate::turns;
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![long when |case| case.is_cached() =>
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![long when |case| case.is_cached() =>
         a_running_download_keeps_nine_tenths_of_its_speed_however_many_syns_are_forged,
         however_many_syns_are_forged_clients_connect,
         from_the_first_second_of_a_flood_on_clients_are_served,

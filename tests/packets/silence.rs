@@ -8,13 +8,13 @@ use convey_lab::{INTERFACE, Role};
 use convey_testkit::{TcpServer, connect, ping, wait_for, was_reset};
 use convey_wire::TestPacket;
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 use crate::raw::Wire;
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![when |case| case.is_passthrough() =>
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![when |case| case.is_passthrough() =>
         slots_that_forged_syns_hold_are_free_soon_although_the_server_answers,
         forged_fins_that_are_near_shorten_no_life,
         whoever_knows_the_ports_of_a_closed_connection_does_not_keep_its_snat_port,

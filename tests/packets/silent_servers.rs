@@ -9,7 +9,7 @@ use std::time::Duration;
 use convey_lab::{INTERFACE, LabPlan, Role};
 use convey_testkit::wait_for;
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 use crate::config::Config;
 use crate::flood::forge;
 use crate::l2;
@@ -17,15 +17,15 @@ use crate::network::{Network, PORT};
 use crate::scarce::under_attack;
 use crate::turns;
 
-pub(crate) fn stories() -> Vec<Story> {
-    let mut stories = stories![when Case::is_dsr =>
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let mut tests = tests![when Case::is_dsr =>
         a_check_via_the_vip_finds_each_fault_of_a_server_by_its_cause_and_that_it_is_mended [NFT, NGINX],
         a_check_via_the_vip_finds_each_fault_of_a_server_that_has_the_vip [NFT, NGINX],
         clients_that_a_server_does_not_answer_take_it_out_and_bring_it_back_once_mended [NGINX],
         forged_syns_that_are_repeated_take_no_server_out [NGINX],
     ];
-    stories.extend(stories![handshakes_are_counted_at_each_server[NGINX],]);
-    stories
+    tests.extend(tests![handshakes_are_counted_at_each_server[NGINX],]);
+    tests
 }
 
 const VIA: &str = "kind = \"tcp\"\nvia = \"vip\"\ninterval = 0.3\ntimeout = 0.3\nfall = 2\nrise = 1";

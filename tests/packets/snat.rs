@@ -8,12 +8,12 @@ use std::net::TcpStream;
 use convey_lab::{INTERFACE, Role};
 use convey_testkit::{PATIENCE, TcpServer, ask, binary, run, wait_for};
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::{Network, PORT, STATS};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![when |case| case.is_passthrough() && case.family == Family::V4 =>
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![when |case| case.is_passthrough() && case.family == Family::V4 =>
         server_sees_an_address_of_its_own_network_and_another_once_that_is_gone,
         vip_is_withdrawn_once_no_snat_address_of_its_family_is_left,
         server_that_needs_the_spare_address_of_another_convey_is_down_until_that_is_free,

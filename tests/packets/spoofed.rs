@@ -9,30 +9,30 @@ use convey_model::Offload;
 use convey_testkit::{TcpServer, clock, connect, ping, wait_for};
 use convey_wire::{IcmpError, TestPacket};
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::interfaces::{link, snat, theirs};
 use crate::network::{Network, PORT};
 use crate::raw::{Tap, Wire};
 use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 
-pub(crate) fn stories() -> Vec<Story> {
-    let mut stories = stories![when is_told =>
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let mut tests = tests![when is_told =>
         forged_refusals_take_no_server_out,
         resets_that_a_client_forges_on_one_arm_eject_no_server [NGINX],
         refusals_that_come_by_another_link_than_the_server_are_dropped_and_counted,
     ];
-    stories.extend(stories![when |case| is_told(case) && case.is_cached() =>
+    tests.extend(tests![when |case| is_told(case) && case.is_cached() =>
         datagrams_in_a_servers_name_from_the_clients_side_reach_no_client,
         segments_in_a_servers_name_from_the_clients_side_reach_no_client,
     ]);
     // Only workers check where packets come from, and the proxy has no offload.
-    stories.extend(stories![when |case| case.is_passthrough() && case.offload == Offload::Off =>
+    tests.extend(tests![when |case| case.is_passthrough() && case.offload == Offload::Off =>
         refusals_forged_through_the_servers_router_take_no_silent_server_out,
         forged_refusals_take_no_proxied_server_out,
         forged_refusals_eject_no_proxied_server,
     ]);
-    stories
+    tests
 }
 
 /// Selects the cases for these tests: flows that the driver of a link forwards are tested

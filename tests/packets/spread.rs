@@ -8,18 +8,17 @@ use std::thread;
 use convey_lab::Role;
 use convey_testkit::{TcpServer, ask, connect};
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::{Network, tcp_counter};
 
-pub(crate) fn stories() -> Vec<Story> {
-    let short = stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let short = tests![
         connections_spread_by_weight[NGINX],
         servers_see_whom_the_mode_lets_them_see,
         only_what_the_mode_says_passes_the_balancer[NGINX],
     ];
-    let long =
-        stories![long when |_| true => a_hundred_thousand_short_connections_from_eight_clients [NGINX]];
+    let long = tests![long when |_| true => a_hundred_thousand_short_connections_from_eight_clients [NGINX]];
     [short, long].concat()
 }
 

@@ -5,13 +5,13 @@ use std::net::TcpStream;
 use convey_lab::Role;
 use convey_testkit::{TcpServer, binary, connect, ping, run, wait_for, was_reset};
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 use crate::config::Config;
 use crate::network::{Network, PORT};
 use crate::upgrade::Program;
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![
         a_drained_server_keeps_its_flows_and_gets_no_new_ones,
         a_server_in_maintenance_loses_its_flows_and_a_backend_in_maintenance_refuses_clients,
         a_server_of_weight_0_keeps_its_flows_and_gets_no_new_ones,

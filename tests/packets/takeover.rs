@@ -10,14 +10,14 @@ use convey_model::DsrKind;
 use convey_testkit::{Process, Wrk, check_to_end, send, wait_for};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::l2;
 use crate::network::{Network, PORT};
 use crate::udp::{ECHO, UdpEcho, exchange_again, socket_to};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![when Case::is_dsr =>
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![when Case::is_dsr =>
         a_second_balancer_takes_the_vip_over_and_cuts_no_connection [ARPING, CURL, NGINX, WRK],
         a_second_balancer_cuts_no_connection_to_servers_that_have_the_vip [ARPING, CURL, NGINX, WRK],
         streams_of_datagrams_keep_their_server_when_the_vip_moves [ARPING],
@@ -129,7 +129,7 @@ fn prepared(case: Case, dsr: DsrKind) -> Network {
     match dsr {
         DsrKind::L3 => Network::planned(case, &plan),
         DsrKind::L2 => l2::planned(case, &plan),
-        DsrKind::Ipip | DsrKind::Gue => unreachable!("no story has one"),
+        DsrKind::Ipip | DsrKind::Gue => unreachable!("no test has one"),
     }
 }
 
@@ -137,7 +137,7 @@ fn backend(dsr: DsrKind) -> &'static str {
     match dsr {
         DsrKind::L3 => Config::new(0).backend,
         DsrKind::L2 => l2::BACKEND,
-        DsrKind::Ipip | DsrKind::Gue => unreachable!("no story has one"),
+        DsrKind::Ipip | DsrKind::Gue => unreachable!("no test has one"),
     }
 }
 
@@ -149,7 +149,7 @@ fn listen(network: &Network, dsr: DsrKind, server: u8, port: u16) -> SocketAddr 
         // TCP also for health checks.
         (DsrKind::L2, PORT) => (family.any(), port).into(),
         (DsrKind::L2, _) => family.vip(port),
-        (DsrKind::Ipip | DsrKind::Gue, _) => unreachable!("no story has one"),
+        (DsrKind::Ipip | DsrKind::Gue, _) => unreachable!("no test has one"),
     }
 }
 

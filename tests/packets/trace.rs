@@ -12,23 +12,23 @@ use convey_testkit::{Process, TcpServer, binary, connect, ping, run, wait_for, w
 use serde_json::Value;
 use socket2::SockRef;
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::{Network, PORT};
 
-pub(crate) fn stories() -> Vec<Story> {
-    let mut stories = stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let mut tests = tests![
         a_packet_is_shown_as_it_came_with_the_decision_and_as_it_went,
         packets_that_are_dropped_are_shown_with_the_reason[CURL],
         the_end_of_a_connection_is_shown,
     ];
-    stories.extend(stories![when |case| case.offload == Offload::Tc =>
+    tests.extend(tests![when |case| case.offload == Offload::Tc =>
         a_connection_in_the_kernel_is_shown_while_it_is_watched_and_goes_back_afterwards,
     ]);
-    stories.extend(stories![when |case| case.is_passthrough() && case.family == Family::V4 =>
+    tests.extend(tests![when |case| case.is_passthrough() && case.family == Family::V4 =>
         a_file_of_packets_has_both_sides [TCPDUMP],
     ]);
-    stories
+    tests
 }
 
 /// Starts the balancer with a control socket of its own.

@@ -11,12 +11,12 @@ use std::process::Stdio;
 use convey_lab::Role;
 use convey_testkit::{TcpServer, check_to_end, connect, run, send};
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![
         a_large_file_is_downloaded_byte_for_byte [CURL, NGINX],
         a_large_file_is_uploaded_byte_for_byte,
         bytes_arrive_without_offloads [CURL, ETHTOOL, NGINX],

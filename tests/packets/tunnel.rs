@@ -12,7 +12,7 @@ use convey_lab::{LabPlan, Role};
 use convey_testkit::{TcpServer, check_to_end, connect, run, send, wait_for};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::explain::{explained, says};
 use crate::network::{Network, PORT};
@@ -20,8 +20,8 @@ use crate::raw::Wire;
 use crate::trace::{self, Watcher};
 use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![when Case::is_dsr =>
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![when Case::is_dsr =>
         a_server_on_another_network_is_reached_by_ipip_of_either_family [ETHTOOL, NGINX],
         the_same_by_gue [ETHTOOL, NGINX],
         uploads_and_downloads_pass_although_outer_headers_take_room [ETHTOOL],

@@ -20,23 +20,23 @@ use convey_testkit::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 use crate::outlast::guards;
 use crate::udp::{ECHO, UdpEcho, exchange_again, socket_to};
 
-pub(crate) fn stories() -> Vec<Story> {
-    let short = stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let short = tests![
         upgrades_under_load_cut_no_connection_and_refuse_no_client,
         a_new_version_that_cannot_start_or_cannot_go_on_with_a_connection_leaves_the_old_one_with_all,
         datagrams_keep_their_server_through_upgrades,
     ];
-    let of_workers = stories![when |case| case.is_passthrough() && !case.is_cached() =>
+    let of_workers = tests![when |case| case.is_passthrough() && !case.is_cached() =>
         connections_of_several_workers_go_on_after_upgrades,
     ];
-    let of_dsr = stories![when Case::is_dsr => killed_new_process_leaves_no_guard_behind];
-    let long = stories![long when |_| true =>
+    let of_dsr = tests![when Case::is_dsr => killed_new_process_leaves_no_guard_behind];
+    let long = tests![long when |_| true =>
         ten_upgrades_under_load_cut_no_connection_and_refuse_no_client,
         a_download_of_a_gibibyte_lives_through_ten_upgrades,
     ];

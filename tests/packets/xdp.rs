@@ -8,7 +8,7 @@ use convey_lab::{INTERFACE, Role};
 use convey_model::Offload;
 use convey_testkit::{TcpServer, connect, ping, wait_for};
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Family, PacketTest, tests};
 use crate::config::{Config, UNCHECKED};
 use crate::interfaces::{LINK, ip, link, snat, theirs, through_link};
 use crate::network::{Network, PORT};
@@ -21,8 +21,8 @@ use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
 use crate::upgrade;
 use crate::{trace, tunnel};
 
-pub(crate) fn stories() -> Vec<Story> {
-    let mut stories = stories![
+pub(crate) fn tests() -> Vec<PacketTest> {
+    let mut tests = tests![
         files_arrive_byte_for_byte_in_both_directions [CURL, NGINX],
         a_stream_of_datagrams_is_answered,
         priority_tagged_datagrams_are_forwarded_by_the_driver,
@@ -31,7 +31,7 @@ pub(crate) fn stories() -> Vec<Story> {
         a_connection_in_the_driver_is_shown_while_it_is_watched_and_goes_back_afterwards,
     ];
     // In DSR, replies do not pass the balancer. The family makes no difference.
-    stories.extend(stories![when |case| case.is_passthrough() && case.family == Family::V4 =>
+    tests.extend(tests![when |case| case.is_passthrough() && case.family == Family::V4 =>
         clients_behind_an_interface_without_xdp_are_answered,
         a_reload_may_put_a_server_behind_an_interface_without_xdp [NGINX],
         slots_that_forged_syns_hold_are_free_soon_although_the_driver_forwards_answers,
@@ -39,19 +39,19 @@ pub(crate) fn stories() -> Vec<Story> {
         segments_in_a_servers_name_from_the_clients_side_reach_no_client,
         forged_syns_leave_clients_their_snat_ports,
     ]);
-    stories.extend(stories![when Case::is_dsr =>
+    tests.extend(tests![when Case::is_dsr =>
         packets_go_into_tunnels_of_every_kind_in_the_driver [NGINX],
     ]);
-    stories.extend(stories![when |case| case.family == Family::V4 =>
+    tests.extend(tests![when |case| case.family == Family::V4 =>
         upgrades_under_load_cut_no_connection_and_refuse_no_client,
         a_new_version_that_cannot_start_or_cannot_go_on_with_a_connection_leaves_the_old_one_with_all,
         datagrams_keep_their_server_through_upgrades,
     ]);
-    stories.extend(stories![long when |case| case.family == Family::V4 =>
+    tests.extend(tests![long when |case| case.family == Family::V4 =>
         an_upgrade_takes_connections_from_one_offload_to_another,
         a_download_of_a_gibibyte_lives_through_ten_upgrades,
     ]);
-    stories
+    tests
 }
 
 const BYTES: u64 = 64 * MIB;

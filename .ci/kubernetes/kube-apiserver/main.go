@@ -1,4 +1,4 @@
-// The API server, for the stories of Kubernetes.
+// The API server, for the tests of Kubernetes.
 package main
 
 import (

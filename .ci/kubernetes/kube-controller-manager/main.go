@@ -1,4 +1,4 @@
-// The controllers, for the stories of Kubernetes.
+// The controllers, for the tests of Kubernetes.
 package main
 
 import (

@@ -249,7 +249,7 @@ mod tests {
     const HOST: &str = "app.internal";
 
     /// Test state of one name that is looked up once a second.
-    struct Story {
+    struct Scenario {
         names: Names,
         now: Timestamp,
     }
@@ -273,11 +273,11 @@ mod tests {
         }
     }
 
-    impl Story {
-        fn begin() -> Story {
+    impl Scenario {
+        fn begin() -> Scenario {
             let mut names = Names::default();
             names.want(&BTreeSet::from([HOST]), Timestamp(0));
-            Story { names, now: Timestamp(0) }
+            Scenario { names, now: Timestamp(0) }
         }
 
         /// Applies an answer to the next lookup.
@@ -305,84 +305,84 @@ mod tests {
 
     #[test]
     fn a_name_stands_for_the_addresses_of_both_families_and_a_change_says_which_came_and_went() {
-        let mut story = Story::begin();
-        let change = story.answer(records(&["10.0.0.3"], 60), records(&["2001:db8::3"], 30)).unwrap();
+        let mut scenario = Scenario::begin();
+        let change = scenario.answer(records(&["10.0.0.3"], 60), records(&["2001:db8::3"], 30)).unwrap();
         assert_eq!((change.added.len(), change.removed.len(), change.fault), (2, 0, FaultChange::Same));
-        assert_eq!(story.has(), ["10.0.0.3", "2001:db8::3"]);
-        let change = story.answer(records(&["10.0.0.4"], 60), records(&["2001:db8::3"], 30)).unwrap();
+        assert_eq!(scenario.has(), ["10.0.0.3", "2001:db8::3"]);
+        let change = scenario.answer(records(&["10.0.0.4"], 60), records(&["2001:db8::3"], 30)).unwrap();
         assert_eq!((change.added, change.removed), (vec![server("10.0.0.4")], vec![server("10.0.0.3")]));
-        assert_eq!(story.answer(records(&["10.0.0.4"], 9), records(&["2001:db8::3"], 9)), None);
+        assert_eq!(scenario.answer(records(&["10.0.0.4"], 9), records(&["2001:db8::3"], 9)), None);
     }
 
     #[test]
     fn a_lookup_that_fails_keeps_the_addresses_and_is_told_once() {
-        let mut story = Story::begin();
-        story.answer(records(&["10.0.0.3"], 60), records(&[], 60));
-        let change = story.answer(failed(), failed()).unwrap();
+        let mut scenario = Scenario::begin();
+        scenario.answer(records(&["10.0.0.3"], 60), records(&[], 60));
+        let change = scenario.answer(failed(), failed()).unwrap();
         assert_eq!(change.fault, began(Missing::All));
         assert_eq!((change.added.len(), change.removed.len()), (0, 0));
-        assert_eq!(story.answer(failed(), failed()), None);
-        assert_eq!(story.has(), ["10.0.0.3"]);
-        let change = story.answer(records(&["10.0.0.3"], 60), records(&[], 60)).unwrap();
+        assert_eq!(scenario.answer(failed(), failed()), None);
+        assert_eq!(scenario.has(), ["10.0.0.3"]);
+        let change = scenario.answer(records(&["10.0.0.3"], 60), records(&[], 60)).unwrap();
         assert_eq!(change.fault, FaultChange::Ended);
-        let live = &story.names.all()[0].live;
+        let live = &scenario.names.all()[0].live;
         assert_eq!((live.lookups(), live.failures()), (4, 2));
     }
 
     #[test]
     fn a_name_that_is_gone_keeps_its_last_addresses() {
-        let mut story = Story::begin();
-        story.answer(records(&["10.0.0.3"], 60), records(&[], 60));
-        let change = story.answer(records(&[], 60), records(&[], 60)).unwrap();
+        let mut scenario = Scenario::begin();
+        scenario.answer(records(&["10.0.0.3"], 60), records(&[], 60));
+        let change = scenario.answer(records(&[], 60), records(&[], 60)).unwrap();
         assert!(
             matches!(change.fault, FaultChange::Began(fault) if fault.why.starts_with("there is no such name"))
         );
-        assert_eq!(story.has(), ["10.0.0.3"]);
+        assert_eq!(scenario.has(), ["10.0.0.3"]);
     }
 
     #[test]
     fn a_family_that_cannot_be_asked_keeps_its_addresses_while_the_other_changes() {
-        let mut story = Story::begin();
-        story.answer(records(&["10.0.0.3"], 60), records(&["2001:db8::3"], 60));
-        let change = story.answer(records(&["10.0.0.4"], 60), failed()).unwrap();
+        let mut scenario = Scenario::begin();
+        scenario.answer(records(&["10.0.0.3"], 60), records(&["2001:db8::3"], 60));
+        let change = scenario.answer(records(&["10.0.0.4"], 60), failed()).unwrap();
         assert_eq!((change.fault, change.removed.len()), (began(Missing::Records("AAAA")), 1));
-        assert_eq!(story.has(), ["10.0.0.4", "2001:db8::3"]);
-        assert_eq!(story.answer(records(&["10.0.0.4"], 60), failed()), None, "it is told once");
-        let change = story.answer(records(&[], 60), failed()).unwrap();
+        assert_eq!(scenario.has(), ["10.0.0.4", "2001:db8::3"]);
+        assert_eq!(scenario.answer(records(&["10.0.0.4"], 60), failed()), None, "it is told once");
+        let change = scenario.answer(records(&[], 60), failed()).unwrap();
         assert_eq!(change.fault, began(Missing::All));
-        assert_eq!(story.has(), ["10.0.0.4", "2001:db8::3"], "half an answer takes nothing away");
-        let change = story.answer(records(&[], 60), records(&["2001:db8::4"], 60)).unwrap();
-        assert_eq!((change.fault, story.has()), (FaultChange::Ended, vec!["2001:db8::4".to_owned()]));
+        assert_eq!(scenario.has(), ["10.0.0.4", "2001:db8::3"], "half an answer takes nothing away");
+        let change = scenario.answer(records(&[], 60), records(&["2001:db8::4"], 60)).unwrap();
+        assert_eq!((change.fault, scenario.has()), (FaultChange::Ended, vec!["2001:db8::4".to_owned()]));
     }
 
     #[test]
     fn a_name_whose_one_family_is_never_answered_is_resolved() {
-        let mut story = Story::begin();
+        let mut scenario = Scenario::begin();
         for _ in 0..9 {
-            story.answer(records(&["10.0.0.3"], 100), failed());
+            scenario.answer(records(&["10.0.0.3"], 100), failed());
         }
-        let name = &story.names.all()[0];
-        assert!(name.is_resolved() && story.has() == ["10.0.0.3"]);
+        let name = &scenario.names.all()[0];
+        assert!(name.is_resolved() && scenario.has() == ["10.0.0.3"]);
         assert_eq!((name.live.lookups(), name.live.failures()), (9, 0));
-        story.answer(failed(), failed());
-        assert!(!story.names.all()[0].is_resolved());
+        scenario.answer(failed(), failed());
+        assert!(!scenario.names.all()[0].is_resolved());
     }
 
     #[test]
     fn what_is_no_address_of_a_server_is_none() {
-        let mut story = Story::begin();
-        let change = story.answer(records(&["0.0.0.0"], 60), records(&["::", "ff02::1"], 60)).unwrap();
+        let mut scenario = Scenario::begin();
+        let change = scenario.answer(records(&["0.0.0.0"], 60), records(&["::", "ff02::1"], 60)).unwrap();
         assert!(matches!(change.fault, FaultChange::Began(_)));
-        assert!(story.has().is_empty());
+        assert!(scenario.has().is_empty());
     }
 
     #[test]
     fn a_name_that_is_no_longer_wanted_is_not_asked_and_its_late_answer_is_nothing() {
-        let mut story = Story::begin();
-        story.names.want(&BTreeSet::new(), story.now);
+        let mut scenario = Scenario::begin();
+        scenario.names.want(&BTreeSet::new(), scenario.now);
         let late = lookup(records(&["10.0.0.3"], 1), records(&[], 1));
-        assert_eq!(story.names.on_lookup(late, story.now), None);
-        assert!(!story.names.knows(HOST));
+        assert_eq!(scenario.names.on_lookup(late, scenario.now), None);
+        assert!(!scenario.names.knows(HOST));
     }
 
     fn many(v4: std::ops::Range<u32>, v6: u128) -> Lookup {
@@ -398,13 +398,13 @@ mod tests {
 
     #[test]
     fn of_a_name_with_thousands_of_addresses_some_of_each_family_are_servers_and_that_is_told_once() {
-        let mut story = Story::begin();
-        let change = story.names.on_lookup(many(0..4_000, 700), story.now).unwrap();
+        let mut scenario = Scenario::begin();
+        let change = scenario.names.on_lookup(many(0..4_000, 700), scenario.now).unwrap();
         assert_eq!(change.notes, ["it has 4700 addresses, 1024 of them are servers"]);
         assert_eq!(change.addresses.len(), 1_024);
         assert_eq!(change.addresses.iter().filter(|addr| addr.ip().is_ipv6()).count(), 512);
-        assert_eq!(story.names.on_lookup(many(0..4_000, 700), story.now), None);
-        let change = story.names.on_lookup(many(0..4_000, 100), story.now).unwrap();
+        assert_eq!(scenario.names.on_lookup(many(0..4_000, 700), scenario.now), None);
+        let change = scenario.names.on_lookup(many(0..4_000, 100), scenario.now).unwrap();
         assert_eq!(
             change.addresses.iter().filter(|addr| addr.ip().is_ipv4()).count(),
             924,
@@ -414,28 +414,28 @@ mod tests {
 
     #[test]
     fn ever_new_addresses_push_out_none_that_are_still_there() {
-        let mut story = Story::begin();
-        story.names.on_lookup(many(2_000..3_000, 0), story.now);
-        let before = story.names.addresses(HOST);
-        let change = story.names.on_lookup(many(0..3_000, 0), story.now).unwrap();
+        let mut scenario = Scenario::begin();
+        scenario.names.on_lookup(many(2_000..3_000, 0), scenario.now);
+        let before = scenario.names.addresses(HOST);
+        let change = scenario.names.on_lookup(many(0..3_000, 0), scenario.now).unwrap();
         assert_eq!((change.added.len(), change.removed.len()), (24, 0));
         assert!(change.addresses.is_superset(&before));
     }
 
     #[test]
     fn what_is_refused_of_an_answer_is_told_when_it_changes() {
-        let mut story = Story::begin();
+        let mut scenario = Scenario::begin();
         let answer = |v4: &[&str]| lookup(records(v4, 60), records(&[], 60)).without_local();
         let note =
             "127.0.0.1 and 1 more like it is no server: an address of this host or link (dns.allow_local)";
         let mixed = answer(&["10.0.0.3", "127.0.0.1", "169.254.169.254"]);
-        assert_eq!(story.names.on_lookup(mixed.clone(), story.now).unwrap().notes, [note]);
-        assert_eq!(story.has(), ["10.0.0.3"]);
-        assert_eq!(story.names.on_lookup(mixed, story.now), None, "it is told once");
-        let change = story.names.on_lookup(answer(&["169.254.169.254"]), story.now).unwrap();
+        assert_eq!(scenario.names.on_lookup(mixed.clone(), scenario.now).unwrap().notes, [note]);
+        assert_eq!(scenario.has(), ["10.0.0.3"]);
+        assert_eq!(scenario.names.on_lookup(mixed, scenario.now), None, "it is told once");
+        let change = scenario.names.on_lookup(answer(&["169.254.169.254"]), scenario.now).unwrap();
         assert!(
             matches!(change.fault, FaultChange::Began(fault) if fault.why.starts_with("169.254.169.254 is"))
         );
-        assert_eq!(story.has(), ["10.0.0.3"], "what was found before stays");
+        assert_eq!(scenario.has(), ["10.0.0.3"], "what was found before stays");
     }
 }

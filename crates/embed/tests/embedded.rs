@@ -1,6 +1,6 @@
 //! Tests of a program that embeds a balancer.
 #![allow(clippy::disallowed_methods, reason = "tests happen in real time, and their threads can be made")]
-#![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -36,9 +36,9 @@ thread_local! {
 }
 
 /// Runs a scenario in which balancers have a flow cache.
-pub fn run_with_cache(story: impl FnOnce()) {
+pub fn run_with_cache(case: impl FnOnce()) {
     HAS_CACHE.set(true);
-    story();
+    case();
 }
 
 /// Mock flow cache, shared by the forwarder and the scenario, which plays the driver and passes the
@@ -68,7 +68,7 @@ struct MockEntry {
 
 impl MockKernel {
     /// Flow cache for this scenario; `None` if the scenario runs without one.
-    pub fn of_story() -> Option<MockKernel> {
+    pub fn of_test() -> Option<MockKernel> {
         HAS_CACHE.get().then(MockKernel::default)
     }
 

@@ -266,7 +266,7 @@ impl BalancerProcess {
 impl Drop for BalancerProcess {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("--- log of the balancer in the story that failed ---\n{}---", self.log());
+            eprintln!("--- log of the balancer in the test that failed ---\n{}---", self.log());
         }
     }
 }

@@ -81,7 +81,7 @@ impl Need {
             }
             Need::All => {
                 let reason =
-                    || "is told in other ways; CONVEY_LONG=all has it told in this one, too".to_owned();
+                    || "runs in other ways; CONVEY_LONG=all runs it in this one, too".to_owned();
                 (long().as_deref() != Some("all")).then(reason)
             }
             Need::Namespaces => {
@@ -184,11 +184,11 @@ pub fn trials<N: Into<String>, F: FnOnce() + Send + 'static>(
 
 /// Lists the tests of one module: functions by name, each with its requirements in brackets.
 #[macro_export]
-macro_rules! stories {
-    ($group:literal: $($story:ident $([$($need:expr),+])?),+ $(,)?) => {
-        pub(crate) fn stories() -> Vec<libtest_mimic::Trial> {
+macro_rules! tests {
+    ($group:literal: $($test:ident $([$($need:expr),+])?),+ $(,)?) => {
+        pub(crate) fn tests() -> Vec<libtest_mimic::Trial> {
             vec![$(
-                $crate::trial(concat!($group, "::", stringify!($story)), [$($($need),+)?], $story)
+                $crate::trial(concat!($group, "::", stringify!($test)), [$($($need),+)?], $test)
             ),+]
         }
     };
@@ -200,7 +200,7 @@ fn long() -> Option<String> {
 }
 
 fn is_short_among_long() -> Option<String> {
-    let reason = || "is told without CONVEY_LONG=only".to_owned();
+    let reason = || "is left out with CONVEY_LONG=only".to_owned();
     (long().as_deref() == Some("only")).then(reason)
 }
 

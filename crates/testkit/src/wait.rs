@@ -24,7 +24,7 @@ pub fn wait_up_to<T>(patience: Duration, what: &str, mut look: impl FnMut() -> O
 }
 
 /// Current time.
-#[expect(clippy::disallowed_methods, reason = "stories happen in real time")]
+#[expect(clippy::disallowed_methods, reason = "tests happen in real time")]
 pub fn clock() -> Instant {
     Instant::now()
 }

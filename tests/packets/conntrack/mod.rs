@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use self::conversation::{Conversation, Step};
 use self::translator::{Outcome, Translator};
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, PacketTest, tests};
 
-pub(crate) fn stories() -> Vec<Story> {
-    stories![when Case::is_passthrough =>
+pub(crate) fn tests() -> Vec<PacketTest> {
+    tests![when Case::is_passthrough =>
         random_conversations_fare_as_with_the_conntrack_of_the_kernel [CONNTRACK, NFT],
     ]
 }

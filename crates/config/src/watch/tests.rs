@@ -14,7 +14,7 @@ use super::*;
 use crate::files::ReadFile;
 
 /// A configuration in a directory of its own, and the notifications about its changes.
-struct Story {
+struct Scenario {
     directory: TempDir,
     told: Receiver<Option<String>>,
     _watch: Watch,
@@ -29,9 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Path of the configuration in the directory of a test.
 const CONFIG: &str = "etc/config.toml";
 
-impl Story {
+impl Scenario {
     /// Starts with the files that `prepare` puts into the directory.
-    fn begin(prepare: impl FnOnce(&Path)) -> Story {
+    fn begin(prepare: impl FnOnce(&Path)) -> Scenario {
         let directory = tempfile::tempdir().expect("a temporary directory");
         fs::create_dir(directory.path().join("etc")).expect("writable");
         prepare(directory.path());
@@ -42,11 +42,11 @@ impl Story {
         let watch = watch(first, NamedFiles::default(), None, move || {
             let _ = tell.send(fs::read_to_string(&read).ok());
         });
-        Story { directory, told, _watch: watch.expect("the directory can be watched") }
+        Scenario { directory, told, _watch: watch.expect("the directory can be watched") }
     }
 
-    fn with_file() -> Story {
-        Story::begin(|root| fs::write(root.join(CONFIG), "one").expect("writable"))
+    fn with_file() -> Scenario {
+        Scenario::begin(|root| fs::write(root.join(CONFIG), "one").expect("writable"))
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -82,62 +82,62 @@ impl Story {
 
 #[test]
 fn a_file_written_in_place_is_noticed() {
-    let story = Story::with_file();
-    story.write(CONFIG, "two");
-    story.is_told_of(Some("two"));
-    story.next_told_is("three");
+    let scenario = Scenario::with_file();
+    scenario.write(CONFIG, "two");
+    scenario.is_told_of(Some("two"));
+    scenario.next_told_is("three");
 }
 
 #[test]
 fn a_file_replaced_by_a_rename_is_noticed_every_time() {
-    let story = Story::with_file();
+    let scenario = Scenario::with_file();
     for text in ["two", "three"] {
-        story.write("etc/.config.toml.swp", text);
-        story.rename("etc/.config.toml.swp", CONFIG);
-        story.is_told_of(Some(text));
+        scenario.write("etc/.config.toml.swp", text);
+        scenario.rename("etc/.config.toml.swp", CONFIG);
+        scenario.is_told_of(Some(text));
     }
 }
 
 #[test]
 fn an_editor_that_moves_the_old_file_away_first_reloads_once() {
-    let story = Story::with_file();
-    story.rename(CONFIG, "etc/config.toml~");
-    story.is_told_nothing_for(LOOK_EVERY + LOOK_EVERY / 2);
-    story.write(CONFIG, "two");
-    story.is_told_of(Some("two"));
-    story.next_told_is("three");
+    let scenario = Scenario::with_file();
+    scenario.rename(CONFIG, "etc/config.toml~");
+    scenario.is_told_nothing_for(LOOK_EVERY + LOOK_EVERY / 2);
+    scenario.write(CONFIG, "two");
+    scenario.is_told_of(Some("two"));
+    scenario.next_told_is("three");
 }
 
 #[test]
 fn a_program_that_truncates_before_it_writes_reloads_once() {
-    let story = Story::with_file();
-    story.write(CONFIG, "");
-    story.is_told_nothing_for(LOOK_EVERY + LOOK_EVERY / 2);
-    story.next_told_is("two");
+    let scenario = Scenario::with_file();
+    scenario.write(CONFIG, "");
+    scenario.is_told_nothing_for(LOOK_EVERY + LOOK_EVERY / 2);
+    scenario.next_told_is("two");
 }
 
 #[test]
 fn a_volume_that_swaps_a_link_to_the_directory_is_noticed_every_time() {
-    let story = Story::begin(|root| {
+    let scenario = Scenario::begin(|root| {
         fs::create_dir(root.join("etc/v1")).expect("writable");
         fs::write(root.join("etc/v1/config.toml"), "one").expect("writable");
         symlink("v1", root.join("etc/..data")).expect("writable");
         symlink("..data/config.toml", root.join(CONFIG)).expect("writable");
     });
     for version in ["v2", "v3"] {
-        fs::create_dir(story.at(&format!("etc/{version}"))).expect("writable");
-        story.write(&format!("etc/{version}/config.toml"), version);
-        symlink(version, story.at("etc/..tmp")).expect("writable");
-        story.rename("etc/..tmp", "etc/..data");
-        story.is_told_of(Some(version));
+        fs::create_dir(scenario.at(&format!("etc/{version}"))).expect("writable");
+        scenario.write(&format!("etc/{version}/config.toml"), version);
+        symlink(version, scenario.at("etc/..tmp")).expect("writable");
+        scenario.rename("etc/..tmp", "etc/..data");
+        scenario.is_told_of(Some(version));
     }
-    story.write("etc/v3/config.toml", "four");
-    story.is_told_of(Some("four"));
+    scenario.write("etc/v3/config.toml", "four");
+    scenario.is_told_of(Some("four"));
 }
 
 #[test]
 fn a_link_into_another_directory_is_followed() {
-    let story = Story::begin(|root| {
+    let scenario = Scenario::begin(|root| {
         for release in ["1", "2"] {
             fs::create_dir_all(root.join("releases").join(release)).expect("writable");
             fs::write(root.join("releases").join(release).join("c.toml"), release).expect("writable");
@@ -145,25 +145,25 @@ fn a_link_into_another_directory_is_followed() {
         symlink("releases/1", root.join("current")).expect("writable");
         symlink("../current/c.toml", root.join(CONFIG)).expect("writable");
     });
-    story.write("releases/1/c.toml", "edited");
-    story.is_told_of(Some("edited"));
-    symlink("releases/2", story.at("next")).expect("writable");
-    story.rename("next", "current");
-    story.is_told_of(Some("2"));
-    story.write("releases/2/c.toml", "edited too");
-    story.is_told_of(Some("edited too"));
+    scenario.write("releases/1/c.toml", "edited");
+    scenario.is_told_of(Some("edited"));
+    symlink("releases/2", scenario.at("next")).expect("writable");
+    scenario.rename("next", "current");
+    scenario.is_told_of(Some("2"));
+    scenario.write("releases/2/c.toml", "edited too");
+    scenario.is_told_of(Some("edited too"));
 }
 
 #[test]
 fn what_does_not_change_the_content_is_not_told() {
-    let story = Story::with_file();
-    story.write("etc/other.toml", "unrelated");
-    story.write(CONFIG, "one");
-    story.is_told_nothing_for(LONG_ENOUGH);
-    let file = fs::File::options().append(true).open(story.at(CONFIG)).expect("there");
+    let scenario = Scenario::with_file();
+    scenario.write("etc/other.toml", "unrelated");
+    scenario.write(CONFIG, "one");
+    scenario.is_told_nothing_for(LONG_ENOUGH);
+    let file = fs::File::options().append(true).open(scenario.at(CONFIG)).expect("there");
     file.set_modified(std::time::UNIX_EPOCH).expect("writable");
-    story.is_told_nothing_for(LONG_ENOUGH);
-    story.next_told_is("two");
+    scenario.is_told_nothing_for(LONG_ENOUGH);
+    scenario.next_told_is("two");
 }
 
 #[test]
@@ -280,62 +280,62 @@ fn a_list_that_a_reload_finds_empty_is_told_with_what_it_had() {
 
 #[test]
 fn a_file_that_stays_away_is_told_once_and_so_is_its_return() {
-    let story = Story::with_file();
-    fs::remove_file(story.at(CONFIG)).expect("there");
-    story.is_told_of(None);
-    story.write("etc/other.toml", "unrelated");
-    story.is_told_nothing_for(LONG_ENOUGH);
-    story.next_told_is("one");
+    let scenario = Scenario::with_file();
+    fs::remove_file(scenario.at(CONFIG)).expect("there");
+    scenario.is_told_of(None);
+    scenario.write("etc/other.toml", "unrelated");
+    scenario.is_told_nothing_for(LONG_ENOUGH);
+    scenario.next_told_is("one");
 }
 
 #[test]
 fn a_directory_that_is_replaced_is_found_again() {
-    let story = Story::with_file();
-    fs::remove_dir_all(story.at("etc")).expect("there");
-    story.is_told_of(None);
-    fs::create_dir(story.at("etc")).expect("writable");
-    story.next_told_is("two");
-    story.next_told_is("three");
+    let scenario = Scenario::with_file();
+    fs::remove_dir_all(scenario.at("etc")).expect("there");
+    scenario.is_told_of(None);
+    fs::create_dir(scenario.at("etc")).expect("writable");
+    scenario.next_told_is("two");
+    scenario.next_told_is("three");
 }
 
 #[test]
 fn files_that_are_included_are_watched_and_so_are_those_that_come_and_go() {
     const MAIN: &str = "include = ['conf.d/*.toml']";
-    let story = Story::begin(|root| {
+    let scenario = Scenario::begin(|root| {
         fs::create_dir(root.join("etc/conf.d")).expect("writable");
         fs::write(root.join("etc/conf.d/a.toml"), "one").expect("writable");
         fs::write(root.join(CONFIG), MAIN).expect("writable");
     });
     for (path, text) in [("a", "two"), ("b", "new"), ("b", "newer")] {
-        story.write(&format!("etc/conf.d/{path}.toml"), text);
-        story.is_told_of(Some(MAIN));
+        scenario.write(&format!("etc/conf.d/{path}.toml"), text);
+        scenario.is_told_of(Some(MAIN));
     }
-    story.write("etc/conf.d/.a.toml.swp", "an editor's");
-    story.is_told_nothing_for(LONG_ENOUGH);
-    fs::remove_file(story.at("etc/conf.d/b.toml")).expect("there");
-    story.is_told_of(Some(MAIN));
-    fs::create_dir(story.at("etc/other")).expect("writable");
-    story.next_told_is("include = 'other/*'");
-    story.write("etc/other/c", "three");
-    story.is_told_of(Some("include = 'other/*'"));
+    scenario.write("etc/conf.d/.a.toml.swp", "an editor's");
+    scenario.is_told_nothing_for(LONG_ENOUGH);
+    fs::remove_file(scenario.at("etc/conf.d/b.toml")).expect("there");
+    scenario.is_told_of(Some(MAIN));
+    fs::create_dir(scenario.at("etc/other")).expect("writable");
+    scenario.next_told_is("include = 'other/*'");
+    scenario.write("etc/other/c", "three");
+    scenario.is_told_of(Some("include = 'other/*'"));
 }
 
 #[test]
 fn an_included_file_that_is_truncated_before_it_is_written_reloads_once() {
-    let story = Story::begin(|root| {
+    let scenario = Scenario::begin(|root| {
         fs::write(root.join("etc/a.toml"), "one").expect("writable");
         fs::write(root.join(CONFIG), "include = 'a.toml'").expect("writable");
     });
-    story.write("etc/a.toml", "");
-    story.is_told_nothing_for(LOOK_EVERY + LOOK_EVERY / 2);
-    story.write("etc/a.toml", "two");
-    story.is_told_of(Some("include = 'a.toml'"));
-    story.is_told_nothing_for(LONG_ENOUGH);
+    scenario.write("etc/a.toml", "");
+    scenario.is_told_nothing_for(LOOK_EVERY + LOOK_EVERY / 2);
+    scenario.write("etc/a.toml", "two");
+    scenario.is_told_of(Some("include = 'a.toml'"));
+    scenario.is_told_nothing_for(LONG_ENOUGH);
 }
 
 #[test]
 fn nobody_is_told_after_the_watch_was_dropped() {
-    let Story { directory, told, _watch: watch } = Story::with_file();
+    let Scenario { directory, told, _watch: watch } = Scenario::with_file();
     drop(watch);
     fs::write(directory.path().join(CONFIG), "two").expect("writable");
     assert!(told.recv().is_err(), "the thread is gone, and what it would tell with");
@@ -343,43 +343,43 @@ fn nobody_is_told_after_the_watch_was_dropped() {
 
 #[test]
 fn file_written_in_pieces_is_told_when_it_is_closed() {
-    let story = Story::with_file();
-    story.next_told_is("watched");
-    let mut file = fs::File::create(story.at(CONFIG)).expect("writable");
+    let scenario = Scenario::with_file();
+    scenario.next_told_is("watched");
+    let mut file = fs::File::create(scenario.at(CONFIG)).expect("writable");
     for part in ["a", " slow", " save"] {
         file.write_all(part.as_bytes()).expect("writable");
-        story.is_told_nothing_for(3 * LOOK_EVERY);
+        scenario.is_told_nothing_for(3 * LOOK_EVERY);
     }
     drop(file);
-    story.is_told_of(Some("a slow save"));
-    story.next_told_is("three");
+    scenario.is_told_of(Some("a slow save"));
+    scenario.next_told_is("three");
 }
 
 #[test]
 fn file_that_its_writer_keeps_open_is_told_once_it_is_quiet() {
-    let story = Story::with_file();
-    story.next_told_is("watched");
-    let mut file = fs::File::create(story.at(CONFIG)).expect("writable");
+    let scenario = Scenario::with_file();
+    scenario.next_told_is("watched");
+    let mut file = fs::File::create(scenario.at(CONFIG)).expect("writable");
     file.write_all(b"two").expect("writable");
-    story.is_told_nothing_for(LONG_ENOUGH);
-    story.is_told_of(Some("two"));
+    scenario.is_told_nothing_for(LONG_ENOUGH);
+    scenario.is_told_of(Some("two"));
     drop(file);
-    story.next_told_is("three");
+    scenario.next_told_is("three");
 }
 
 #[test]
 fn hard_link_in_place_of_the_file_is_told() {
-    let story = Story::with_file();
-    story.write("etc/other", "two");
-    fs::remove_file(story.at(CONFIG)).expect("there");
-    fs::hard_link(story.at("etc/other"), story.at(CONFIG)).expect("writable");
-    story.is_told_of(Some("two"));
+    let scenario = Scenario::with_file();
+    scenario.write("etc/other", "two");
+    fs::remove_file(scenario.at(CONFIG)).expect("there");
+    fs::hard_link(scenario.at("etc/other"), scenario.at(CONFIG)).expect("writable");
+    scenario.is_told_of(Some("two"));
 }
 
 #[test]
 fn included_links_into_another_directory_are_followed() {
     const MAIN: &str = "include = 'enabled/*'";
-    let story = Story::begin(|root| {
+    let scenario = Scenario::begin(|root| {
         for folder in ["etc/enabled", "available/v1"] {
             fs::create_dir_all(root.join(folder)).expect("writable");
         }
@@ -387,14 +387,14 @@ fn included_links_into_another_directory_are_followed() {
         symlink("../../available/v1/a", root.join("etc/enabled/a")).expect("writable");
         fs::write(root.join(CONFIG), MAIN).expect("writable");
     });
-    story.write("available/v1/a", "two");
-    story.is_told_of(Some(MAIN));
-    story.rename("available/v1", "available/old");
-    fs::create_dir(story.at("available/v1")).expect("writable");
-    story.write("available/v1/a", "three");
-    story.is_told_of(Some(MAIN));
-    story.write("available/v1/a", "four");
-    story.is_told_of(Some(MAIN));
+    scenario.write("available/v1/a", "two");
+    scenario.is_told_of(Some(MAIN));
+    scenario.rename("available/v1", "available/old");
+    fs::create_dir(scenario.at("available/v1")).expect("writable");
+    scenario.write("available/v1/a", "three");
+    scenario.is_told_of(Some(MAIN));
+    scenario.write("available/v1/a", "four");
+    scenario.is_told_of(Some(MAIN));
 }
 
 #[test]

@@ -2,20 +2,20 @@
 
 /// Runs each of these scenarios over IPv4 and over IPv6, without a flow cache and with one.
 macro_rules! told_over_both_families {
-    ($($story:ident),+ $(,)?) => {
+    ($($case:ident),+ $(,)?) => {
         mod over_ipv4 {
-            $(#[test] fn $story() { super::$story($crate::forwarder::tests::lab::Family::V4) })+
+            $(#[test] fn $case() { super::$case($crate::forwarder::tests::lab::Family::V4) })+
         }
         mod over_ipv6 {
-            $(#[test] fn $story() { super::$story($crate::forwarder::tests::lab::Family::V6) })+
+            $(#[test] fn $case() { super::$case($crate::forwarder::tests::lab::Family::V6) })+
         }
         mod over_ipv4_with_cache {
             use $crate::forwarder::tests::lab::{Family, run_with_cache};
-            $(#[test] fn $story() { run_with_cache(|| super::$story(Family::V4)) })+
+            $(#[test] fn $case() { run_with_cache(|| super::$case(Family::V4)) })+
         }
         mod over_ipv6_with_cache {
             use $crate::forwarder::tests::lab::{Family, run_with_cache};
-            $(#[test] fn $story() { run_with_cache(|| super::$story(Family::V6)) })+
+            $(#[test] fn $case() { run_with_cache(|| super::$case(Family::V6)) })+
         }
     };
 }

@@ -80,7 +80,7 @@ mod tests {
     use convey_snapshot::{Health, Snapshot, fixture};
 
     /// Frontend with one server, whose sources may begin one session a second.
-    struct Story {
+    struct Scenario {
         vip: SocketAddr,
         server: UdpSocket,
         sources: Arc<Sources>,
@@ -98,8 +98,8 @@ mod tests {
         first_byte_timeout: None,
     };
 
-    impl Story {
-        fn new(health: Health) -> Story {
+    impl Scenario {
+        fn new(health: Health) -> Scenario {
             let [server, free] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
             let (at_server, vip) = (server.local_addr().unwrap(), free.local_addr().unwrap());
             drop(free);
@@ -114,7 +114,7 @@ mod tests {
                 UdpSockets::bind(vip, [&Handle::current()], [], 65_536, Reserved::default()).unwrap();
             let context = context(snapshot);
             let relay = Relay::new(vip, sockets.split().next().unwrap(), context.clone());
-            Story { vip, server, sources, context, relay }
+            Scenario { vip, server, sources, context, relay }
         }
 
         /// Reloads: sources of the same frontend are counted in this table.
@@ -143,35 +143,35 @@ mod tests {
 
     #[tokio::test]
     async fn a_datagram_that_gets_no_server_takes_nothing_of_the_rate() {
-        let mut story = Story::new(fixture::down("refused", Default::default()));
-        UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"?", story.vip).unwrap();
-        assert!(story.relay.forward());
-        assert_eq!((story.open(), story.begin_soon()), (0, Ok(())));
+        let mut scenario = Scenario::new(fixture::down("refused", Default::default()));
+        UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"?", scenario.vip).unwrap();
+        assert!(scenario.relay.forward());
+        assert_eq!((scenario.open(), scenario.begin_soon()), (0, Ok(())));
     }
 
     #[tokio::test]
     async fn open_sessions_are_counted_in_the_table_of_a_reload() {
-        let mut story = Story::new(fixture::up());
+        let mut scenario = Scenario::new(fixture::up());
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
-        client.send_to(b"?", story.vip).unwrap();
-        assert!(story.relay.forward());
-        assert_eq!(story.open(), 1);
+        client.send_to(b"?", scenario.vip).unwrap();
+        assert!(scenario.relay.forward());
+        assert_eq!(scenario.open(), 1);
         let wider = Arc::new(Sources::new(&Limits { ipv4_prefix: 8, ..LIMITS }));
-        story.reload(&wider);
-        assert_eq!((story.open(), wider.open([127, 9, 9, 9].into())), (0, 1));
-        drop(story);
+        scenario.reload(&wider);
+        assert_eq!((scenario.open(), wider.open([127, 9, 9, 9].into())), (0, 1));
+        drop(scenario);
         assert_eq!(wider.open([127, 9, 9, 9].into()), 0);
     }
 
     #[tokio::test]
     async fn sessions_of_another_process_go_on_whatever_their_source_may_begin() {
-        let mut story = Story::new(fixture::up());
+        let mut scenario = Scenario::new(fixture::up());
         let sockets = [(); 3].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
         for socket in sockets {
-            let server = story.server.local_addr().unwrap();
+            let server = scenario.server.local_addr().unwrap();
             socket.connect(server).unwrap();
-            let (vip, client) = (story.vip, ([127, 0, 0, 1], socket.local_addr().unwrap().port()).into());
-            story.relay.restore(handover::HandedSession {
+            let (vip, client) = (scenario.vip, ([127, 0, 0, 1], socket.local_addr().unwrap().port()).into());
+            scenario.relay.restore(handover::HandedSession {
                 vip,
                 worker: 0,
                 client,
@@ -183,6 +183,6 @@ mod tests {
                 socket: socket.into(),
             });
         }
-        assert_eq!((story.open(), story.begin_soon()), (3, Ok(())));
+        assert_eq!((scenario.open(), scenario.begin_soon()), (3, Ok(())));
     }
 }

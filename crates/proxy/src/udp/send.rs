@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(sent_on(&[10; 4], |n| (n == 2).then_some(EcnCodepoint::Ce)), 3, "each with its mark");
     }
 
-    /// `tests/stories/marks.rs` has the test for IPv6, which not every host supports.
+    /// `tests/e2e/marks.rs` has the test for IPv6, which not every host supports.
     #[test]
     fn what_is_sent_has_the_mark_it_came_with_and_the_address_that_was_asked() {
         let mut client = Receiver::new("127.0.0.1:0");

@@ -15,8 +15,8 @@ const SPOOFED: Outcome = Outcome::Dropped(DropReason::WrongInterface);
 
 /// Runs each of these scenarios over IPv4 and over IPv6.
 macro_rules! told_with_a_cache {
-    ($($story:ident),+ $(,)?) => {
-        $(#[test] fn $story() { for family in Family::BOTH { run_with_cache(|| stories::$story(family)); } })+
+    ($($case:ident),+ $(,)?) => {
+        $(#[test] fn $case() { for family in Family::BOTH { run_with_cache(|| cases::$case(family)); } })+
     };
 }
 
@@ -50,7 +50,7 @@ told_with_a_cache! {
     a_connection_goes_on_where_the_cache_has_no_room_or_has_lost_it,
 }
 
-mod stories {
+mod cases {
     use super::*;
 
     pub(super) fn all_of_a_connection_but_its_syn_passes_through_the_cache(family: Family) {
@@ -374,7 +374,7 @@ fn upload_gigabytes_untold(lab: &mut Lab) {
 }
 
 fn kernel(lab: &Lab) -> &MockKernel {
-    lab.kernel.as_ref().expect("the story is told with a cache")
+    lab.kernel.as_ref().expect("the case is told with a cache")
 }
 
 /// Client 1 and its server exchange 100 MB through the cache. Returns the next sequence numbers of

@@ -148,7 +148,7 @@ impl Lab {
             policies: Vec::new(),
             lan: Vec::new(),
         };
-        let kernel = MockKernel::of_story();
+        let kernel = MockKernel::of_test();
         let cache = kernel.as_ref().map(MockKernel::cache);
         let settings = Settings {
             ports,
@@ -324,7 +324,7 @@ impl Lab {
             None if headers.fragment().is_some() => {
                 Outcome::Fragments(vec![frame.bytes.to_vec()], forwarded.interface)
             }
-            None if frame.checksum == Checksum::Partial => panic!("no story has one"),
+            None if frame.checksum == Checksum::Partial => panic!("no case has one"),
             None => Outcome::Sent(Seen::read(frame.bytes, forwarded.interface)),
         }
     }

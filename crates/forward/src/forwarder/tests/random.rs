@@ -98,29 +98,29 @@ proptest! {
             TestMode::Dsr => Lab::dsr(family),
             TestMode::L2 => Lab::l2(family),
         };
-        let mut story = Story::new(if is_udp { lab.udp() } else { lab }, flags, is_udp);
+        let mut scenario = Scenario::new(if is_udp { lab.udp() } else { lab }, flags, is_udp);
         for step in steps {
             match step {
-                Step::Client(n, content) => story.client(n, content)?,
-                Step::Server(back, content) => story.server(back, content)?,
-                Step::Error(back, to_client, error) => story.error(back, to_client, error)?,
+                Step::Client(n, content) => scenario.client(n, content)?,
+                Step::Server(back, content) => scenario.server(back, content)?,
+                Step::Error(back, to_client, error) => scenario.error(back, to_client, error)?,
                 Step::Wait(duration) => {
-                    story.lab.wait(duration);
+                    scenario.lab.wait(duration);
                 }
                 Step::Health(n, up, keep) => {
-                    story.lab.change(|world| {
+                    scenario.lab.change(|world| {
                         world.on_down = ByView::both(if keep { OnDown::Keep } else { OnDown::Reset });
                         world.servers[n].up = up;
                     });
                 }
             }
-            story.counts_add_up()?;
+            scenario.counts_add_up()?;
         }
-        story.open_flows_count_for_their_clients()?;
+        scenario.open_flows_count_for_their_clients()?;
     }
 }
 
-struct Story {
+struct Scenario {
     lab: Lab,
     mode: TestMode,
     is_udp: bool,
@@ -133,10 +133,10 @@ struct Story {
     ended: usize,
 }
 
-impl Story {
-    fn new(lab: Lab, mode: TestMode, is_udp: bool) -> Story {
+impl Scenario {
+    fn new(lab: Lab, mode: TestMode, is_udp: bool) -> Scenario {
         let (delivered, answered, owners) = (Vec::new(), Vec::new(), HashMap::new());
-        Story { lab, mode, is_udp, delivered, answered, owners, ended: 0 }
+        Scenario { lab, mode, is_udp, delivered, answered, owners, ended: 0 }
     }
 
     fn client(&mut self, n: u16, content: Content) -> Result<(), TestCaseError> {

@@ -28,7 +28,7 @@ fn by_worker(lab: &mut Lab, packet: TestPacket) -> Seen {
     seen
 }
 
-mod stories {
+mod cases {
     use super::*;
 
     pub(super) fn a_servers_reset_behind_data_that_a_worker_forwarded_ends_the_flow(family: Family) {

@@ -29,7 +29,7 @@ told_with_a_cache! {
     syn_that_comes_before_the_event_of_a_fin_opens_its_flow_again,
 }
 
-mod stories {
+mod cases {
     use super::*;
 
     pub(super) fn a_connection_comes_back_when_both_sides_have_finished(family: Family) {

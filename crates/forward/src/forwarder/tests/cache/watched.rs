@@ -12,7 +12,7 @@ told_with_a_cache! {
     of_many_connections_the_first_thousand_are_watched_and_the_kernel_has_the_rest,
 }
 
-mod stories {
+mod cases {
     use super::*;
 
     pub(super) fn a_watched_connection_leaves_the_cache_and_goes_back_once_nobody_watches(family: Family) {

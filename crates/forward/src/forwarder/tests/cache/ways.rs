@@ -32,7 +32,7 @@ told_with_a_cache! {
 /// An interface without routes.
 const PORT_OF_A_BRIDGE: u32 = 77;
 
-mod stories {
+mod cases {
     use super::*;
 
     pub(super) fn a_handshake_that_ends_while_its_way_changes_is_forwarded_by_the_cache_all_the_same(

@@ -1,0 +1,178 @@
+//! Stopping.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use convey_testkit::{
+    BalancerProcess, Loopback, Setup, TcpServer, connect, connect_from, ping, tests, wait_for, was_reset,
+};
+use rustix::process::Signal;
+
+tests!("drain":
+    a_stop_lets_open_connections_finish_and_takes_no_new_ones,
+    clients_are_served_until_whoever_sends_them_has_noticed_the_stop,
+    ctrl_c_with_nothing_open_ends_at_once,
+    what_is_still_open_after_the_drain_timeout_is_cut_and_counted,
+    a_second_signal_ends_at_once,
+    clients_that_wait_to_be_accepted_when_the_signal_comes_are_served,
+    clients_that_wait_for_a_free_place_when_the_signal_comes_are_served,
+    a_client_that_is_denied_meanwhile_is_reset_and_nobody_else,
+    connections_of_a_server_that_goes_down_meanwhile_are_reset_where_the_file_says_so,
+);
+
+fn a_stop_lets_open_connections_finish_and_takes_no_new_ones() {
+    let (lab, mut balancer, _server) = echoing("", "");
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    balancer.signal(Signal::TERM);
+    balancer.wait_for_log("stopping: 1 open connections have 30s to finish");
+    wait_for("new connections to be refused", || is_refused(&lab).then_some(()));
+    assert_eq!(balancer.page("/healthz"), (200, "draining\n".to_owned()));
+    ping(&mut held).unwrap();
+    drop(held);
+    assert_eq!(balancer.wait(), 0);
+    assert!(balancer.log().contains("stopped: every connection had ended"));
+}
+
+fn a_client_that_is_denied_meanwhile_is_reset_and_nobody_else() {
+    let lab = Loopback::new();
+    let _server = TcpServer::echo(lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let mut balancer = BalancerProcess::start(&lab, &setup);
+    let [mut denied, mut let_in] = [66, 50].map(|host| connect_from(lab.ip(host), lab.vip()).unwrap());
+    assert!([&mut denied, &mut let_in].map(ping).iter().all(Result::is_ok));
+    balancer.signal(Signal::TERM);
+    balancer.wait_for_log("stopping: 2 open connections have 30s to finish");
+    let deny = format!("[frontends.web.access]\ndeny = \"{}\"\n", lab.ip(66));
+    balancer.save(&setup.listen(&[lab.vip(), lab.second_vip()]).and(&deny));
+    assert!(was_reset(&mut denied));
+    ping(&mut let_in).unwrap();
+    assert!(TcpStream::connect(lab.second_vip()).is_err(), "a process that stops listens nowhere");
+    drop(let_in);
+    assert_eq!(balancer.wait(), 0);
+}
+
+fn clients_are_served_until_whoever_sends_them_has_noticed_the_stop() {
+    let (lab, mut balancer, _server) = echoing("", "drain_delay = 3600");
+    wait_for("convey to be ready", || (balancer.page("/readyz").0 == 200).then_some(()));
+    balancer.signal(Signal::TERM);
+    balancer
+        .wait_for_log("stopping in 3600s: until then clients are served, and /readyz sends them elsewhere");
+    assert_eq!(balancer.page("/readyz"), (503, "draining: convey is about to stop\n".to_owned()));
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    // A second SIGTERM ends the delay.
+    balancer.signal(Signal::TERM);
+    balancer.wait_for_log("stopping: 1 open connections have 30s to finish");
+    wait_for("new connections to be refused", || is_refused(&lab).then_some(()));
+    drop(held);
+    assert_eq!(balancer.wait(), 0);
+
+    let (lab, mut balancer, _server) = echoing("", "drain_delay = 0.2");
+    ping(&mut connect(lab.vip())).unwrap();
+    balancer.signal(Signal::TERM);
+    balancer.wait_for_log("stopping in 200ms");
+    assert_eq!(balancer.wait(), 0);
+
+    // Ctrl-C skips the delay.
+    let (_lab, mut balancer, _server) = echoing("", "drain_delay = 3600");
+    balancer.signal(Signal::INT);
+    assert_eq!(balancer.wait(), 0);
+    assert!(!balancer.log().contains("stopping in"));
+}
+
+fn ctrl_c_with_nothing_open_ends_at_once() {
+    // If convey waited for anything, it would wait longer than this test.
+    let (_lab, mut balancer, _server) = echoing("", "drain = 60");
+    balancer.signal(Signal::INT);
+    assert_eq!(balancer.wait(), 0);
+    assert!(balancer.log().contains("stopped: every connection had ended"));
+}
+
+fn what_is_still_open_after_the_drain_timeout_is_cut_and_counted() {
+    let (lab, mut balancer, _server) = echoing("", "drain = 0.3");
+    let mut held = [(); 3].map(|()| connect(lab.vip()));
+    held.iter_mut().for_each(|stream| ping(stream).unwrap());
+    balancer.signal(Signal::TERM);
+    assert_eq!(balancer.wait(), 0);
+    assert!(balancer.log().contains("stopped: 3 connections were cut after 300ms"));
+    assert!(held.iter_mut().all(|stream| ping(stream).is_err()));
+}
+
+fn a_second_signal_ends_at_once() {
+    let (lab, mut balancer, _server) = echoing("", "drain = 3600");
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    balancer.signal(Signal::TERM);
+    balancer.wait_for_log("stopping: 1 open connections");
+    balancer.signal(Signal::TERM);
+    assert_eq!(balancer.wait(), 128 + 15);
+    assert!(balancer.log().contains("stopped at once: 1 connections were cut"));
+    assert!(ping(&mut held).is_err());
+}
+
+fn clients_that_wait_to_be_accepted_when_the_signal_comes_are_served() {
+    let (lab, mut balancer, _server) = echoing("", "");
+    // While convey is stopped, the kernel queues clients for it. SIGTERM arrives before it accepts
+    // them.
+    balancer.signal(Signal::STOP);
+    let mut waiting: Vec<TcpStream> = (0..50).map(|_| connect(lab.vip())).collect();
+    waiting.iter_mut().for_each(|stream| stream.write_all(b"!").unwrap());
+    balancer.signal(Signal::TERM);
+    balancer.signal(Signal::CONT);
+    for stream in &mut waiting {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+    }
+    drop(waiting);
+    assert_eq!(balancer.wait(), 0);
+}
+
+fn clients_that_wait_for_a_free_place_when_the_signal_comes_are_served() {
+    let (lab, mut balancer, _server) = echoing("max_connections = 1", "");
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    let mut waiting: Vec<TcpStream> = (0..5).map(|_| connect(lab.vip())).collect();
+    balancer.signal(Signal::TERM);
+    wait_for("new connections to be refused", || is_refused(&lab).then_some(()));
+    // All clients write before the first one is read: the client with the slot must not wait for
+    // another's turn.
+    waiting.iter_mut().for_each(|stream| stream.write_all(b"!").unwrap());
+    drop(held);
+    std::thread::scope(|scope| {
+        for mut stream in waiting {
+            scope.spawn(move || stream.read_exact(&mut [0]).unwrap());
+        }
+    });
+    assert_eq!(balancer.wait(), 0);
+}
+
+fn connections_of_a_server_that_goes_down_meanwhile_are_reset_where_the_file_says_so() {
+    let lab = Loopback::new();
+    let [server, checked] = [8000, 9000].map(|port| SocketAddr::new(lab.server(1).ip(), port));
+    let (_server, probed) = (TcpServer::echo(server), TcpServer::silent(checked));
+    let health = "kind = \"tcp\"\nport = 9000\ninterval = 0.1\nfall = 2\nrise = 1";
+    let setup = Setup::new(&lab).backend("on_down = \"reset\"").health(health).timeouts("drain = 3600");
+    let mut balancer = BalancerProcess::start(&lab, &setup.server("a", server, ""));
+    let mut held: Vec<TcpStream> = (0..8).map(|_| connect(lab.vip())).collect();
+    held.iter_mut().for_each(|stream| ping(stream).unwrap());
+    balancer.signal(Signal::TERM);
+    balancer.wait_for_log("stopping: 8 open connections");
+    held.iter_mut().for_each(|stream| ping(stream).unwrap());
+    drop(probed);
+    assert!(held.iter_mut().all(was_reset));
+    assert_eq!(balancer.wait(), 0);
+    assert!(balancer.log().contains("stopped: every connection had ended"));
+}
+
+fn echoing(frontend: &str, timeouts: &str) -> (Loopback, BalancerProcess, TcpServer) {
+    let lab = Loopback::new();
+    let server = TcpServer::echo(lab.server(1));
+    let setup = Setup::new(&lab).frontend(frontend).timeouts(timeouts).server("a", lab.server(1), "");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    (lab, balancer, server)
+}
+
+fn is_refused(lab: &Loopback) -> bool {
+    TcpStream::connect(lab.vip()).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+}

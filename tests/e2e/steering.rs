@@ -1,0 +1,330 @@
+//! An operator steers a running convey by commands.
+
+use std::fs::{self, File, Permissions};
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+use std::thread;
+
+use convey_testkit::{BalancerProcess, Loopback, Setup, TcpServer, ask, connect, ping, run, tests, wait_for};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::operator::{set, tell, told, who_answers};
+
+tests!("steering":
+    a_drained_server_keeps_its_connections_and_gets_no_new_ones_until_it_is_ready_again,
+    who_waits_for_a_drain_hears_when_the_last_connection_has_gone,
+    who_waits_for_a_drain_hears_that_it_is_taken_back_or_that_the_server_is_gone,
+    a_backend_in_maintenance_serves_nobody_and_says_so,
+    a_weight_counts_at_once_and_what_was_said_outlasts_a_reload_until_it_is_taken_back,
+    a_reload_says_what_has_changed_or_why_the_file_was_refused,
+    what_has_happened_is_told_later,
+    who_has_the_token_may_change_things_at_the_statistics_address,
+    what_was_said_of_a_server_that_has_left_the_file_is_told_to_have_no_effect,
+    a_convey_that_is_stopped_is_told_to_give_no_answer,
+    what_cannot_be_printed_is_an_error_and_a_reader_that_has_seen_enough_is_none,
+    a_mistake_is_told_and_changes_nothing,
+    without_a_convey_that_runs_the_commands_say_so,
+);
+
+fn two(lab: &Loopback) -> ([TcpServer; 2], Setup) {
+    let servers = [("a", 1), ("b", 2)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
+    (servers, Setup::new(lab).server("a", lab.server(1), "").server("b", lab.server(2), ""))
+}
+
+fn a_drained_server_keeps_its_connections_and_gets_no_new_ones_until_it_is_ready_again() {
+    let lab = Loopback::new();
+    let _echo = TcpServer::echo(lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    assert!(told(&balancer, "server drain pool/a").ends_with("server pool/a: drain\n"));
+    assert_eq!(told(&balancer, "server drain pool/a"), "server pool/a: drain already\n");
+    balancer.wait_for_stat("/backends/pool/servers/a/eligible", false);
+    ping(&mut held).unwrap();
+    ask(lab.vip(), "/").unwrap_err();
+    assert_eq!(balancer.stat("/backends/pool/servers/a/state"), "drain");
+    assert_eq!(balancer.stat("/backends/pool/servers/a/up"), true, "it is checked as before");
+    let status = tell(&balancer, "status");
+    assert_eq!(status.code, Some(3), "no frontend can serve: {status:?}");
+    assert!(
+        status.stdout.contains("no server of backend pool can be chosen (1 of 1 are drained)")
+            && status.stdout.contains("pool/a: drain, for "),
+        "{status:?}"
+    );
+    assert_eq!(told(&balancer, "server ready pool/a"), "server pool/a: ready\n");
+    ping(&mut connect(lab.vip())).unwrap();
+    ping(&mut held).unwrap();
+}
+
+fn who_waits_for_a_drain_hears_when_the_last_connection_has_gone() {
+    let lab = Loopback::new();
+    let _echo = TcpServer::echo(lab.server(1));
+    let balancer = BalancerProcess::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
+    let mut held = [(); 2].map(|()| connect(lab.vip()));
+    held.iter_mut().for_each(|held| ping(held).unwrap());
+    let given_up = tell(&balancer, "server drain pool/a --wait --timeout 300ms");
+    assert_eq!(given_up.code, Some(1), "{given_up:?}");
+    assert!(given_up.stderr.contains("server pool/a: 2 connections are left after 300ms"), "{given_up:?}");
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| told(&balancer, "backend drain pool --wait"));
+        ping(&mut held[0]).unwrap();
+        drop(held);
+        let told = waits.join().unwrap();
+        assert!(told.ends_with("backend pool: no connection is left\n"), "{told}");
+    });
+}
+
+/// The waiting command has to report it: an operator who stops the server next would cut its
+/// clients.
+fn who_waits_for_a_drain_hears_that_it_is_taken_back_or_that_the_server_is_gone() {
+    let lab = Loopback::new();
+    let _echo = TcpServer::echo(lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    let other = Setup::new(&lab).server("other", lab.server(1), "");
+    for (change, why) in [
+        ("server ready pool/a", "server pool/a is ready again: it gets connections"),
+        ("reload", "backend pool has no server a"),
+    ] {
+        let ended = thread::scope(|scope| {
+            let waits = scope.spawn(|| tell(&balancer, "server drain pool/a --wait"));
+            balancer.wait_for_stat("/backends/pool/servers/a/state", "drain");
+            if change == "reload" {
+                balancer.save(&other);
+            }
+            told(&balancer, change);
+            waits.join().unwrap()
+        });
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        assert!(ended.stderr.contains(why), "{ended:?}");
+    }
+    ping(&mut held).unwrap();
+    let wrong = tell(&balancer, "reset pool/nobody");
+    assert_eq!(wrong.code, Some(1), "{wrong:?}");
+    assert!(wrong.stderr.contains("backend pool has no server nobody"), "{wrong:?}");
+}
+
+fn a_backend_in_maintenance_serves_nobody_and_says_so() {
+    let lab = Loopback::new();
+    let (_servers, setup) = two(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    assert_eq!(who_answers(&lab), set(&["a", "b"]));
+    told(&balancer, "backend maint pool");
+    balancer.wait_for_log(
+        "backend pool has no server left (taken out by operators: 2 of 2): its clients are refused",
+    );
+    assert_eq!(balancer.page("/readyz").0, 503);
+    ask(lab.vip(), "/").unwrap_err();
+    // An override of one server takes precedence over an override of all.
+    told(&balancer, "server ready pool/b");
+    wait_for("b to serve alone", || (ask(lab.vip(), "/").ok()?.1 == "b").then_some(()));
+    assert_eq!(who_answers(&lab), set(&["b"]));
+    told(&balancer, "reset pool");
+    wait_for("both to serve", || (who_answers(&lab) == set(&["a", "b"])).then_some(()));
+    assert_eq!(tell(&balancer, "status").code, Some(0));
+}
+
+fn a_weight_counts_at_once_and_what_was_said_outlasts_a_reload_until_it_is_taken_back() {
+    let lab = Loopback::new();
+    let (_servers, setup) = two(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    told(&balancer, "server weight pool/a 0");
+    assert_eq!(who_answers(&lab), set(&["b"]));
+    balancer.save(&setup.server("c", lab.server(3), ""));
+    balancer.wait_for_log("reload: ");
+    balancer.wait_for_stat("/backends/pool/servers/a/weight", 0);
+    let screen = told(&balancer, "status");
+    assert!(screen.contains("Other than the file") && screen.contains("pool/a: weight 0, for "), "{screen}");
+    assert_eq!(told(&balancer, "reset pool/a"), "server pool/a: as in the file again, 1 change taken back\n");
+    assert_eq!(told(&balancer, "reset"), "everything: as in the file already\n");
+    wait_for("a to serve again", || who_answers(&lab).contains("a").then_some(()));
+    assert!(!told(&balancer, "status").contains("Other than the file"));
+}
+
+fn a_reload_says_what_has_changed_or_why_the_file_was_refused() {
+    let lab = Loopback::new();
+    let (_servers, setup) = two(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    assert_eq!(told(&balancer, "reload"), "reloaded: nothing that matters has changed\n");
+    balancer.save(&setup.to_string().replace("backend = \"pool\"", "backend = \"pol\""));
+    let refused = tell(&balancer, "reload");
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("the running configuration stays"), "{refused:?}");
+    assert!(refused.stderr.contains("did you mean `pool`?"), "{refused:?}");
+    assert_eq!(who_answers(&lab), set(&["a", "b"]));
+    let status = tell(&balancer, "status");
+    assert!(status.stdout.contains("the last reload was refused"), "{status:?}");
+}
+
+fn what_has_happened_is_told_later() {
+    let lab = Loopback::new();
+    let (_servers, setup) = two(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    told(&balancer, "server maint pool/a");
+    told(&balancer, "reset");
+    let events = told(&balancer, "status --events");
+    let lines: Vec<&str> = events.lines().collect();
+    let at =
+        |text: &str| lines.iter().position(|line| line.contains(text)).unwrap_or_else(|| panic!("{events}"));
+    let said = at("server pool/a: maint, as ");
+    // Name of the user, or the user id if there is no name.
+    let who = lines[said].rsplit_once(" maint, as ").unwrap().1.strip_suffix(" has said").unwrap();
+    assert!(said < at(&format!("server pool/a: {who} has taken back the state maint")), "{events}");
+    told(&balancer, "server remove pool/a");
+    told(&balancer, "reset");
+    let events = told(&balancer, "status --events");
+    assert!(events.contains(&format!("server pool/a: {who} has taken back the removal")), "{events}");
+    let all: Value = serde_json::from_str(&told(&balancer, "status --events --json")).unwrap();
+    assert!(all.as_array().unwrap().iter().any(|event| event["kind"] == "operator"), "{all}");
+}
+
+fn what_was_said_of_a_server_that_has_left_the_file_is_told_to_have_no_effect() {
+    let lab = Loopback::new();
+    let (_servers, setup) = two(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    told(&balancer, "server drain pool/b");
+    assert!(!told(&balancer, "status").contains("no such server"));
+    balancer.save(&Setup::new(&lab).server("a", lab.server(1), ""));
+    told(&balancer, "reload");
+    let status = told(&balancer, "status");
+    let line =
+        status.lines().find(|line| line.contains("pool/b: drain")).unwrap_or_else(|| panic!("{status}"));
+    assert!(line.ends_with("; no effect: there is no such server now"), "{line}");
+    assert_eq!(balancer.stat("/overlays/0/absent"), true);
+}
+
+fn a_convey_that_is_stopped_is_told_to_give_no_answer() {
+    let lab = Loopback::new();
+    let (_servers, setup) = two(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    balancer.signal(Signal::STOP);
+    let ran = tell(&balancer, "status");
+    balancer.signal(Signal::CONT);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("no answer within 5s: process "), "{ran:?}");
+    assert!(ran.stderr.contains("is stopped, or has too much to do"), "{ran:?}");
+    told(&balancer, "status");
+}
+
+fn what_cannot_be_printed_is_an_error_and_a_reader_that_has_seen_enough_is_none() {
+    let lab = Loopback::new();
+    let (_servers, setup) = two(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let config = balancer.config();
+    let check = format!("check --syntax --config {}", config.display());
+    for line in [
+        "status",
+        "status --json",
+        "flows",
+        "flows --json",
+        "log-level",
+        "reload",
+        "server drain pool/a",
+        "status --events",
+        "explain 203.0.113.9:7 web",
+        "top --once",
+        &check,
+        "generate man",
+        "generate complete-bash",
+        "--help",
+        "status --help",
+        "--version",
+    ] {
+        let into = |out: Stdio| {
+            let mut command = balancer.command();
+            command.args(line.split(' ')).stdin(Stdio::null()).stdout(out).stderr(Stdio::piped());
+            let ran = command.spawn().unwrap().wait_with_output().unwrap();
+            (ran.status.code(), String::from_utf8(ran.stderr).unwrap())
+        };
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let (code, why) = into(full.into());
+        assert!(code == Some(1) && why.contains("No space left on device"), "{line}: {code:?} {why}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        assert_eq!(into(writer.into()), (Some(0), String::new()), "{line}");
+    }
+}
+
+/// Sends a request to the statistics address with a token. Returns the status.
+fn send(lab: &Loopback, method: &str, path: &str, token: &str, body: &str) -> u16 {
+    let mut stream = connect(lab.stats());
+    let length = body.len();
+    let host = lab.stats();
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n");
+    write!(stream, "{head}Authorization: Bearer {token}\r\n\r\n{body}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{answer}"))
+}
+
+fn who_has_the_token_may_change_things_at_the_statistics_address() {
+    let lab = Loopback::new();
+    let (_servers, setup) = two(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let (token, drain) = (lab.directory().join("token"), "{\"state\": \"drain\"}");
+    let change = |token: &str| send(&lab, "PATCH", "/v1/backends/pool/servers/a", token, drain);
+    assert_eq!(change("correct-horse-battery"), 403, "there is no token");
+
+    fs::write(&token, "correct-horse-battery\n").unwrap();
+    let open = setup.to_string().replace("[stats]\n", "[stats]\ntoken_file = \"token\"\n");
+    balancer.save(&open);
+    balancer.wait_for_log("its mode is 0644, so everybody can read it; `chmod 640` mends it");
+    fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
+    // The watcher may have seen the new mode before.
+    told(&balancer, "reload");
+    let line = balancer.wait_for_log("reload: stats.token_file none -> ");
+    assert!(line.ends_with("token"), "{line}");
+    assert_eq!(change("wrong-horse-battery"), 401);
+    assert_eq!(change("correct-horse-battery"), 200);
+    assert_eq!(who_answers(&lab), set(&["b"]));
+    let overlays = balancer.stat("/overlays/0");
+    assert!(overlays["by"].as_str().unwrap().starts_with("token from 127."), "{overlays}");
+
+    fs::write(&token, "another-horse-battery\n").unwrap();
+    balancer.wait_for_log("reload: stats.token_file: another token");
+    assert_eq!((change("correct-horse-battery"), change("another-horse-battery")), (401, 200));
+    fs::write(&token, "short").unwrap();
+    balancer.wait_for_log("has 5 characters; allowed: 16 to 256");
+    assert_eq!(change("another-horse-battery"), 200, "what runs stays");
+    assert!(!balancer.log().contains("horse"), "the log keeps the secret");
+}
+
+fn a_mistake_is_told_and_changes_nothing() {
+    let lab = Loopback::new();
+    let (_servers, setup) = two(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    for (line, code, why) in [
+        ("server drain pol/a", 1, "did you mean `pool`?"),
+        ("server drain pool/x", 1, "no server of backend pool is called"),
+        ("server drain pool", 2, "expected: BACKEND/SERVER"),
+        ("server weight pool/a -1", 2, "-1"),
+        ("server weight pool/a 70000", 2, "70000"),
+        ("backend maint", 2, "BACKEND"),
+        ("server drain pool/a --timeout 1s", 2, "--wait"),
+        ("server drain pool/a --wait --timeout soon", 2, "soon"),
+    ] {
+        let ran = tell(&balancer, line);
+        assert!(ran.code == Some(code) && ran.stderr.contains(why), "{line}: {ran:?}");
+    }
+    assert_eq!(balancer.stats().get("overlays"), None);
+    assert_eq!(who_answers(&lab), set(&["a", "b"]));
+}
+
+fn without_a_convey_that_runs_the_commands_say_so() {
+    let lab = Loopback::new();
+    let (_servers, setup) = two(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut elsewhere = balancer.command();
+    elsewhere.env("CONVEY_SOCKET", lab.directory().join("none.sock"));
+    let ran = run(elsewhere.arg("status"));
+    assert_eq!(ran.code, Some(1));
+    assert!(
+        ran.stderr.contains("none.sock: No such file") && ran.stderr.contains("does convey run?"),
+        "{ran:?}"
+    );
+}

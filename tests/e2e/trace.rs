@@ -1,0 +1,260 @@
+//! An operator traces clients.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use convey_testkit::{
+    BalancerProcess, Loopback, Process, Setup, TcpServer, UdpServer, ask, connect, connect_from, ping, run,
+    tests, wait_for, whole_lines,
+};
+use rustix::process::Signal;
+use serde_json::Value;
+
+tests!("trace":
+    a_connection_is_shown_from_accept_to_end_with_its_server_and_its_bytes,
+    who_is_refused_is_shown_with_the_reason_and_filters_leave_out_the_rest,
+    a_server_that_refuses_is_shown_and_so_is_the_next_one,
+    a_session_of_udp_is_shown,
+    a_trace_ends_by_itself_after_so_many_events_and_says_what_it_left_out,
+    what_cannot_be_shown_is_told_with_what_was_meant,
+    only_four_watch_at_once_and_who_leaves_makes_room,
+    who_reads_nothing_slows_nobody_and_ordinary_requests_are_answered_beside_it,
+    an_upgrade_and_a_stop_end_a_trace_with_a_line,
+);
+
+/// A running `convey trace`, and its output.
+pub(crate) struct Watcher {
+    process: Process,
+    file: PathBuf,
+}
+
+impl Watcher {
+    /// Starts it, and waits until it watches.
+    pub(crate) fn start(balancer: &BalancerProcess, line: &str) -> Watcher {
+        let folder = balancer.config();
+        let file = folder.with_file_name(format!("trace-{}", next_number()));
+        let out = File::create(&file).unwrap();
+        let mut command = balancer.command();
+        command.arg("trace").args(line.split_whitespace()).stdin(Stdio::null());
+        command.stdout(out.try_clone().unwrap()).stderr(out);
+        let watcher = Watcher { process: Process::spawn(&mut command), file };
+        wait_for("the trace to begin", || {
+            let text = watcher.text();
+            (text.contains("what comes from now on") || text.contains("\"started\"")).then_some(())
+        });
+        watcher
+    }
+
+    pub(crate) fn text(&self) -> String {
+        whole_lines(&self.file)
+    }
+
+    /// Waits for a line with all of these words. Returns the line.
+    pub(crate) fn wait_for(&self, words: &[&str]) -> String {
+        wait_for(&format!("a line with {words:?} in:\n{}", self.text()), || {
+            let text = self.text();
+            text.lines().find(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned)
+        })
+    }
+
+    /// Waits until it has ended. Returns its exit code.
+    pub(crate) fn ended(&mut self) -> Option<i32> {
+        self.process.wait().code()
+    }
+}
+
+fn next_number() -> usize {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    NUMBER.fetch_add(1, Ordering::Relaxed)
+}
+
+fn one(lab: &Loopback) -> (TcpServer, Setup) {
+    (TcpServer::echo(lab.server(1)), Setup::new(lab).server("a", lab.server(1), ""))
+}
+
+fn a_connection_is_shown_from_accept_to_end_with_its_server_and_its_bytes() {
+    let lab = Loopback::new();
+    let (_server, setup) = one(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut before = connect(lab.vip());
+    ping(&mut before).unwrap();
+    let watcher = Watcher::start(&balancer, "--json");
+    let mut client = connect(lab.vip());
+    let addr = client.local_addr().unwrap().to_string();
+    ping(&mut client).unwrap();
+    drop((client, before));
+    watcher.wait_for(&["\"ended\"", &addr]);
+    let events: Vec<Value> = watcher.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |client: &str| {
+        let of = events.iter().filter(|event| event["client"] == client);
+        of.map(|event| event["event"].as_str().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&addr), ["accepted", "chosen", "connected", "ended"]);
+    let ended = events.iter().find(|event| event["event"] == "ended" && event["client"] == *addr).unwrap();
+    assert_eq!(
+        (&ended["frontend"], &ended["backend"], &ended["server"]),
+        (&"web".into(), &"pool".into(), &"a".into())
+    );
+    assert_eq!(ended["server_addr"], lab.server(1).to_string());
+    assert!(ended["bytes_in"].as_u64() > Some(0) && ended["bytes_in"] == ended["bytes_out"], "{ended}");
+    // For the connection from before the trace, only the end is seen, and its bytes were not
+    // counted.
+    let other = watcher.wait_for(&["\"ended\""]);
+    assert!(other.contains("\"server\":\"a\""), "{other}");
+    assert_eq!(events.iter().filter(|event| event["event"] == "chosen").count(), 1);
+    assert_eq!(events[1]["vip"], lab.vip().to_string());
+}
+
+fn who_is_refused_is_shown_with_the_reason_and_filters_leave_out_the_rest() {
+    let lab = Loopback::new();
+    let (_server, setup) = one(&lab);
+    let lists = format!("access = {{ deny = [\"{}\"] }}", lab.ip(66));
+    let balancer = BalancerProcess::start(&lab, &setup.frontend(&lists));
+    let drops = Watcher::start(&balancer, "--drops access_denied --frontend web");
+    let all = Watcher::start(&balancer, &format!("--client {}/32", lab.ip(50)));
+    let server = Watcher::start(&balancer, "--server pool/a");
+    ping(&mut connect_from(lab.ip(50), lab.vip()).unwrap()).unwrap();
+    // The connection is reset, perhaps before the call returns.
+    let _ = connect_from(lab.ip(66), lab.vip()).and_then(|mut denied| denied.read(&mut [0; 8]));
+    let line = drops.wait_for(&[&lab.ip(66).to_string(), "refused: access_denied"]);
+    assert!(line.contains(" web "), "{line}");
+    assert!(!drops.text().contains(&lab.ip(50).to_string()), "{}", drops.text());
+    all.wait_for(&["accepted at"]);
+    all.wait_for(&["ended: both sides closed", "bytes from the client"]);
+    assert!(!all.text().contains(&lab.ip(66).to_string()), "{}", all.text());
+    server.wait_for(&["server pool/a", "chosen by round_robin"]);
+    server.wait_for(&["ended"]);
+    assert!(!server.text().contains("accepted"), "it has no server yet: {}", server.text());
+    // No server: the client is refused.
+    let maint = run(balancer.command().args(["server", "maint", "pool/a"]));
+    assert_eq!(maint.code, Some(0), "{maint:?}");
+    let _ = connect_from(lab.ip(50), lab.vip()).and_then(|mut unserved| unserved.read(&mut [0; 8]));
+    all.wait_for(&["refused: no_server"]);
+}
+
+fn a_server_that_refuses_is_shown_and_so_is_the_next_one() {
+    let lab = Loopback::new();
+    let (_server, setup) = one(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup.server("gone", lab.server(2), ""));
+    let watcher = Watcher::start(&balancer, "");
+    wait_for("the server that is gone to be tried", || {
+        ping(&mut connect(lab.vip())).unwrap();
+        watcher.text().contains("cannot connect to pool/gone: Connection refused").then_some(())
+    });
+    watcher.wait_for(&["server pool/a", "attempt 2"]);
+    watcher.wait_for(&["connected to pool/a"]);
+}
+
+fn a_session_of_udp_is_shown() {
+    let lab = Loopback::new();
+    let _server = UdpServer::echo(lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "").frontend("protocol = \"udp\"");
+    let balancer = BalancerProcess::start(&lab, &setup.timeouts("udp_idle = \"1s\""));
+    let watcher = Watcher::start(&balancer, "");
+    let client = std::net::UdpSocket::bind((lab.ip(50), 0)).unwrap();
+    client.send_to(b"who?", lab.vip()).unwrap();
+    watcher.wait_for(&[&client.local_addr().unwrap().to_string(), "session at", "with pool/a"]);
+    watcher.wait_for(&["ended: silent, 4 bytes from the client, 4 to it"]);
+}
+
+fn a_trace_ends_by_itself_after_so_many_events_and_says_what_it_left_out() {
+    let lab = Loopback::new();
+    let (_server, setup) = one(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut counted = Watcher::start(&balancer, "--count 2");
+    let mut limited = Watcher::start(&balancer, "--rate 1 --timeout 3s");
+    (0..5).for_each(|_| ping(&mut connect(lab.vip())).unwrap());
+    assert_eq!((counted.ended(), limited.ended()), (Some(0), Some(0)));
+    let text = counted.text();
+    assert_eq!(text.lines().filter(|line| !line.starts_with("--")).count(), 2, "{text}");
+    assert!(text.ends_with("-- end: --count\n"), "{text}");
+    let text = limited.text();
+    assert!(text.contains("events left out: more than --rate a second"), "{text}");
+    assert!(text.ends_with("-- end: --timeout\n"), "{text}");
+}
+
+fn what_cannot_be_shown_is_told_with_what_was_meant() {
+    let lab = Loopback::new();
+    let (_server, setup) = one(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    for (line, told) in [
+        ("--frontend wep", "there is no frontend wep; did you mean `web`?"),
+        ("--server pol/a", "did you mean `pool`?"),
+        ("--server pool", "expected: BACKEND/SERVER; there are pool/a"),
+        ("--server pool/b", "backend pool has no server b; there are pool/a"),
+        ("--pcap none.pcap", "all frontends are in proxy mode, which has connections and no packets"),
+        ("--drops no_sever", "did you mean `no_server`?"),
+        ("--client here", "expected: IP[/LEN][:PORT]"),
+    ] {
+        let ran = run(balancer.command().arg("trace").args(line.split(' ')));
+        assert_eq!(ran.code, Some(1), "{line}: {ran:?}");
+        assert!(ran.stderr.contains(told), "{line}: {ran:?}");
+    }
+    assert!(!std::path::Path::new("none.pcap").exists(), "what is refused leaves no file");
+    // Only clients with the right to make changes see clients' addresses.
+    let (status, why) = balancer.page("/v1/trace");
+    assert_eq!(status, 403, "{why}");
+}
+
+fn only_four_watch_at_once_and_who_leaves_makes_room() {
+    let lab = Loopback::new();
+    let (_server, setup) = one(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut all: Vec<_> = (0..4).map(|_| Watcher::start(&balancer, "")).collect();
+    let refused = run(balancer.command().arg("trace"));
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("4 traces are shown already, and that is the most"), "{refused:?}");
+    let last = all.pop().unwrap();
+    last.process.signal(Signal::INT);
+    drop(last);
+    wait_for("a place that is left", || {
+        let ran = run(balancer.command().args(["trace", "--timeout", "1ms"]));
+        (ran.code == Some(0)).then_some(())
+    });
+}
+
+fn who_reads_nothing_slows_nobody_and_ordinary_requests_are_answered_beside_it() {
+    let lab = Loopback::new();
+    let _server = TcpServer::named("a", lab.server(1));
+    let balancer = BalancerProcess::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
+    let mut deaf = UnixStream::connect(balancer.control_socket()).unwrap();
+    deaf.write_all(b"GET /v1/trace?rate=1000000 HTTP/1.1\r\nHost: convey\r\n\r\n").unwrap();
+    let mut begin = [0; 9];
+    deaf.read_exact(&mut begin).unwrap();
+    assert_eq!(&begin, b"HTTP/1.1 ");
+    for _ in 0..1_000 {
+        assert_eq!(ask(lab.vip(), "/").unwrap().1, "a");
+    }
+    assert_eq!(run(balancer.command().arg("status")).code, Some(0));
+    balancer.wait_for_stat("/frontends/web/total_connections", 1_000);
+    drop(deaf);
+    let mut watcher = Watcher::start(&balancer, "--count 1");
+    ask(lab.vip(), "/").unwrap();
+    assert_eq!(watcher.ended(), Some(0));
+}
+
+fn an_upgrade_and_a_stop_end_a_trace_with_a_line() {
+    let lab = Loopback::new();
+    let (_server, setup) = one(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut watcher = Watcher::start(&balancer, "");
+    let upgraded = run(balancer.command().args(["upgrade", "--config"]).arg(balancer.config()));
+    assert_eq!(upgraded.code, Some(0), "{upgraded:?}");
+    assert_eq!(watcher.ended(), Some(0));
+    assert!(
+        watcher
+            .text()
+            .ends_with("-- end: another process serves from now on; run it again to see what that does\n")
+    );
+    let mut watcher = Watcher::start(&balancer, "");
+    ping(&mut connect(lab.vip())).unwrap();
+    watcher.wait_for(&["accepted at"]);
+    balancer.signal(Signal::TERM);
+    assert_eq!(watcher.ended(), Some(0), "{}", watcher.text());
+    assert!(watcher.text().ends_with("-- end: convey is stopping\n"), "{}", watcher.text());
+    fs::remove_file(watcher.file).unwrap();
+}

@@ -1,0 +1,641 @@
+//! Upgrades: another process replaces the running one, and no client notices.
+
+use std::fmt::Display;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+
+use convey_testkit::{
+    BalancerProcess, Loopback, Need, Process, Ran, Setup, SlowReader, TcpServer, UdpClient, UdpServer, ask,
+    binary, binary_of_upgrade, check_to_end, connect, connect_from, copy_program, ping, run, send, tests,
+    wait_for, was_reset,
+};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, socketpair};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+tests!("upgrade":
+    ten_upgrades_under_load_fail_no_request_and_end_no_connection,
+    a_download_of_a_gibibyte_lives_through_ten_upgrades [Need::Long],
+    what_an_operator_has_said_goes_along,
+    a_udp_session_keeps_its_server_and_its_port_through_upgrades,
+    a_signal_upgrades_and_what_was_known_of_servers_goes_along,
+    a_new_version_that_cannot_start_leaves_the_old_one_serving,
+    a_stop_a_reload_and_another_upgrade_may_come_while_one_is_under_way,
+    stop_after_the_new_process_may_serve_ends_both,
+    a_new_version_that_hangs_is_given_up [Need::Long],
+    versions_that_do_not_understand_each_other_refuse_with_a_reason,
+    who_is_denied_later_is_reset_in_the_old_process_and_nobody_else,
+    once_it_may_the_new_process_serves_whatever_happens_to_the_old_one,
+    a_process_that_was_upgraded_gives_connections_time_to_finish_when_it_is_told_to_stop,
+    a_process_that_was_upgraded_ends_at_once_if_it_is_interrupted_twice,
+    an_upgrade_takes_up_what_only_a_restart_could,
+    of_several_processes_the_control_socket_names_the_one_to_be_upgraded,
+    upgrade_of_a_file_reaches_its_process_and_no_other,
+    a_process_that_stops_lets_the_next_one_have_its_statistics,
+);
+
+/// Variable that makes this program a successor with another format: see [`another_version`].
+const ROLE: &str = "CONVEY_STORY_SUCCESSOR";
+
+fn ten_upgrades_under_load_fail_no_request_and_end_no_connection() {
+    let lab = Loopback::new();
+    let _server = TcpServer::named("a", lab.server(1));
+    let _echo = TcpServer::echo(lab.server(2));
+    let other = format!(
+        "[frontends.echo]\nlisten_addr = \"{}\"\nbackend = \"echo\"\n[backends.echo]\nhealth_check.kind = \"none\"\n\
+         [backends.echo.servers.a]\naddr = \"{}\"\n",
+        lab.second_vip(),
+        lab.server(2)
+    );
+    let setup = Setup::new(&lab).server("a", lab.server(1), "").and(&other);
+    let mut upgraded = Upgraded::start(&lab, &setup);
+    let mut held = connect(lab.second_vip());
+    ping(&mut held).unwrap();
+    let (stop, asked) = (AtomicBool::new(false), AtomicU64::new(0));
+    let failed = thread::scope(|scope| {
+        let clients: Vec<_> = (0..4).map(|_| scope.spawn(|| ask_until(&stop, lab.vip(), &asked))).collect();
+        for _ in 0..10 {
+            let before = asked.load(Ordering::Relaxed);
+            upgraded.replace_program();
+            upgraded.upgrade();
+            ping(&mut held).unwrap();
+            wait_for("requests after the upgrade", || {
+                (asked.load(Ordering::Relaxed) > before + 20).then_some(())
+            });
+        }
+        stop.store(true, Ordering::Relaxed);
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert!(failed.is_empty(), "{} of {asked:?} requests failed: {failed:?}", failed.len());
+    assert_eq!(upgraded.processes.len(), 10);
+    // The first process still has a connection; the processes after it have had none for long.
+    upgraded.wait_for_the_last();
+    ping(&mut held).unwrap();
+    drop(held);
+    assert_eq!(upgraded.first.wait(), 0);
+    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+    assert_eq!(upgraded.first.page("/healthz"), (200, "ok\n".to_owned()));
+}
+
+fn a_download_of_a_gibibyte_lives_through_ten_upgrades() {
+    const GIB: u64 = 1 << 30;
+    let lab = Loopback::new();
+    let _server = TcpServer::start(lab.server(1), |mut stream| {
+        stream.read_exact(&mut [0])?;
+        send(&mut stream, GIB)?;
+        stream.shutdown(Shutdown::Write)
+    });
+    let mut upgraded = Upgraded::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
+    let mut client = connect(lab.vip());
+    client.write_all(b"!").unwrap();
+    let mut read = SlowReader::new(client);
+    thread::scope(|scope| {
+        let download = scope.spawn(|| check_to_end(&mut read));
+        for _ in 0..10 {
+            upgraded.replace_program();
+            upgraded.upgrade();
+            assert!(!download.is_finished(), "it was over too soon to tell");
+        }
+        assert_eq!(download.join().unwrap(), GIB);
+    });
+    drop(read);
+    assert_eq!(upgraded.first.wait(), 0);
+}
+
+fn what_an_operator_has_said_goes_along() {
+    let lab = Loopback::new();
+    let _servers = [("a", 1), ("b", 2)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "").server("b", lab.server(2), "");
+    let mut upgraded = Upgraded::start(&lab, &setup);
+    let ask_for = |upgraded: &Upgraded<'_>, line: &str| {
+        let ran = run(upgraded.first.command().args(line.split(' ')));
+        assert_eq!(ran.code, Some(0), "{line}: {ran:?}");
+        ran.stdout
+    };
+    ask_for(&upgraded, "server drain pool/a");
+    let _added = TcpServer::named("c", lab.server(3));
+    ask_for(&upgraded, &format!("server add pool/c {}", lab.server(3)));
+    ask_for(&upgraded, "server remove pool/b");
+    ask_for(&upgraded, "log-level debug");
+    for _ in 0..2 {
+        upgraded.upgrade();
+        let serving = upgraded.processes.last().unwrap().as_raw_nonzero();
+        assert_eq!(fs::read_to_string(format!("/proc/{serving}/comm")).unwrap(), "convey\n");
+        for _ in 0..4 {
+            assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "c".to_owned()));
+        }
+        let screen = ask_for(&upgraded, "status");
+        for said in ["pool/a: drain, for ", "pool/b: removed, for ", "pool/c: added at ", "log level debug, "]
+        {
+            assert!(screen.contains(said), "{said}: {screen}");
+        }
+        assert_eq!(ask_for(&upgraded, "log-level"), "debug\n");
+    }
+    let events = ask_for(&upgraded, "status --events");
+    assert!(
+        events.contains("server pool/a: drain, as ") && events.contains(" goes on as process "),
+        "{events}"
+    );
+    assert_eq!(ask_for(&upgraded, "server ready pool/a"), "server pool/a: ready\n");
+    wait_for("a to serve again", || (ask(lab.vip(), "/").ok()?.1 == "a").then_some(()));
+    assert_eq!(upgraded.first.wait(), 0);
+    upgraded.wait_for_the_last();
+}
+
+fn a_udp_session_keeps_its_server_and_its_port_through_upgrades() {
+    let lab = Loopback::new();
+    let _servers = [("a", 1), ("b", 2), ("c", 3)].map(|(name, n)| UdpServer::named(name, lab.server(n)));
+    let servers = |setup: Setup| {
+        ["a", "b", "c"].iter().zip(1..).fold(setup, |setup, (name, n)| setup.server(name, lab.server(n), ""))
+    };
+    let setup = servers(Setup::new(&lab).frontend("protocol = \"udp\""));
+    let mut upgraded = Upgraded::start(&lab, &setup);
+    let clients = [(); 5].map(|()| UdpClient::of(lab.vip()));
+    let servers = clients.each_ref().map(UdpClient::ask);
+    for _ in 0..3 {
+        upgraded.upgrade();
+        // The old process ends at once: it keeps no session.
+        for _ in 0..3 {
+            assert_eq!(clients.each_ref().map(UdpClient::ask), servers, "in turn they would get others");
+        }
+        assert_eq!(upgraded.first.stat("/frontends/web/total_connections"), 5, "the ones that went along");
+    }
+    assert_eq!(upgraded.first.wait(), 0);
+    upgraded.wait_for_the_last();
+}
+
+fn a_signal_upgrades_and_what_was_known_of_servers_goes_along() {
+    let lab = Loopback::new();
+    let _up = TcpServer::named("up", lab.server(1));
+    let health = "kind = \"tcp\"\ninterval = 3600\nfall = 1\nrise = 2";
+    let setup =
+        Setup::new(&lab).health(health).server("up", lab.server(1), "").server("down", lab.server(2), "");
+    let mut upgraded = Upgraded::start(&lab, &setup);
+    upgraded.first.wait_for_health("down", false);
+    // The server is back; one check confirms it. A process without this state would put it back
+    // after one check.
+    let _back = TcpServer::named("down", lab.server(2));
+    upgraded.first.signal(Signal::USR2);
+    upgraded.wait_for_process();
+    assert_eq!(upgraded.first.wait(), 0);
+    assert_eq!(upgraded.first.stat("/backends/pool/servers/down/up"), false);
+    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "up".to_owned()));
+}
+
+fn a_new_version_that_cannot_start_leaves_the_old_one_serving() {
+    let lab = Loopback::new();
+    let _server = TcpServer::named("a", lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let mut upgraded = Upgraded::start(&lab, &setup);
+    let serves = || assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+    let refused = |upgraded: &Upgraded, why: &str| {
+        let ran = upgraded.ask();
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(
+            ran.stderr.contains("not upgraded: ") && ran.stderr.contains(why),
+            "{why:?} is not in {ran:?}"
+        );
+        upgraded.first.wait_for_log("this process goes on");
+        serves();
+    };
+    upgraded.replace_program_by("exit 3");
+    refused(&upgraded, "ended before it was ready (exit status: 3)");
+    fs::remove_file(&upgraded.program).unwrap();
+    refused(&upgraded, "No such file or directory");
+    upgraded.replace_program();
+    fs::write(upgraded.first.config(), "nonsense = 1").unwrap();
+    refused(&upgraded, "nonsense");
+    // Another process has an additional address that the new version is to listen on.
+    let taken = std::net::TcpListener::bind(lab.second_vip()).unwrap();
+    upgraded.first.save(&setup.clone().listen(&[lab.vip(), lab.second_vip()]));
+    upgraded.first.wait_for_log("not reloaded: the running configuration stays");
+    refused(&upgraded, &format!("cannot listen on {}", lab.second_vip()));
+    drop(taken);
+    upgraded.upgrade();
+    serves();
+    assert_eq!(upgraded.first.wait(), 0);
+}
+
+fn a_stop_a_reload_and_another_upgrade_may_come_while_one_is_under_way() {
+    let lab = Loopback::new();
+    let _server = TcpServer::echo(lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let mut upgraded = Upgraded::start(&lab, &setup);
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    let started = lab.directory().join("started");
+    upgraded
+        .replace_program_by(&format!("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 100", started.display()));
+    let new = thread::scope(|scope| {
+        let first = scope.spawn(|| upgraded.ask());
+        let new = wait_for("the new process", || fs::read_to_string(&started).ok());
+        let second = upgraded.ask();
+        assert!(second.code == Some(1) && second.stderr.contains("under way already"), "{second:?}");
+        for change in ["server drain pool/a", "log-level debug", "reset", "reload"] {
+            let ran = run(upgraded.first.command().args(change.split(' ')));
+            assert!(ran.code == Some(1) && ran.stderr.contains("an upgrade is under way"), "{ran:?}");
+        }
+        upgraded.first.save(&setup.clone().timeouts("idle = 77"));
+        upgraded.first.signal(Signal::TERM);
+        upgraded.first.wait_for_log("stopping: 1 open connections have 30s to finish");
+        upgraded.first.wait_for_log("reload: ");
+        let first = first.join().unwrap();
+        assert!(first.code == Some(1) && first.stderr.contains("this process is stopping"), "{first:?}");
+        Pid::from_raw(new.trim_end().parse().unwrap()).unwrap()
+    });
+    wait_for("the new process to be gone", || test_kill_process(new).err());
+    ping(&mut held).unwrap();
+    drop(held);
+    assert_eq!(upgraded.first.wait(), 0);
+}
+
+fn a_process_that_was_upgraded_gives_connections_time_to_finish_when_it_is_told_to_stop() {
+    let lab = Loopback::new();
+    let _server = TcpServer::echo(lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "").timeouts("drain = 3");
+    let mut upgraded = Upgraded::start(&lab, &setup);
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    upgraded.upgrade();
+    upgraded.first.wait_for_log("stopping: 1 open connections go on until they end");
+    upgraded.first.signal(Signal::TERM);
+    upgraded.first.wait_for_log("stopping: 1 open connections have 3s to finish");
+    // systemd does this once the new process, which had no connection, has ended.
+    upgraded.first.signal(Signal::TERM);
+    upgraded.first.wait_for_log("another SIGTERM changes nothing");
+    ping(&mut held).unwrap();
+    assert_eq!(upgraded.first.wait(), 0);
+    assert!(upgraded.first.log().contains("stopped: 1 connections were cut after 3s"));
+}
+
+fn a_process_that_was_upgraded_ends_at_once_if_it_is_interrupted_twice() {
+    let lab = Loopback::new();
+    let _server = TcpServer::echo(lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "").timeouts("drain = 3600");
+    let mut upgraded = Upgraded::start(&lab, &setup);
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    upgraded.upgrade();
+    upgraded.first.signal(Signal::INT);
+    upgraded.first.wait_for_log("stopping: 1 open connections have 3600s to finish");
+    upgraded.first.signal(Signal::INT);
+    assert_eq!(upgraded.first.wait(), 128 + 2);
+    assert!(ping(&mut held).is_err());
+}
+
+fn who_is_denied_later_is_reset_in_the_old_process_and_nobody_else() {
+    let lab = Loopback::new();
+    let _server = TcpServer::echo(lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let mut upgraded = Upgraded::start(&lab, &setup);
+    let [mut denied, mut let_in] = [66, 50].map(|host| connect_from(lab.ip(host), lab.vip()).unwrap());
+    assert!([&mut denied, &mut let_in].map(ping).iter().all(Result::is_ok));
+    upgraded.upgrade();
+    upgraded.first.wait_for_log("stopping: 2 open connections go on until they end");
+    // Addresses on which it did not listen before no longer concern it.
+    let deny = format!("[frontends.web.access]\ndeny = \"{}\"\n", lab.ip(66));
+    upgraded.first.save(&setup.listen(&[lab.vip(), lab.second_vip()]).and(&deny));
+    assert!(was_reset(&mut denied));
+    ping(&mut let_in).unwrap();
+    wait_for("the new process to listen on what is new", || {
+        ping(&mut connect_from(lab.ip(50), lab.second_vip()).ok()?).ok()
+    });
+    drop(let_in);
+    assert_eq!(upgraded.first.wait(), 0);
+    let served = (0..20).map(|_| connect_from(lab.ip(50), lab.second_vip()));
+    assert!(served.into_iter().all(|client| ping(&mut client.unwrap()).is_ok()));
+}
+
+fn once_it_may_the_new_process_serves_whatever_happens_to_the_old_one() {
+    let lab = Loopback::new();
+    let _server = TcpServer::named("a", lab.server(1));
+    let config = lab.directory().join("config.toml");
+    fs::write(&config, Setup::new(&lab).server("a", lab.server(1), "").to_string()).unwrap();
+    let (ours, theirs) = pair();
+    let mut command = binary();
+    command.env("CONVEY_UPGRADE", "1").stdin(Stdio::from(theirs)).arg("--config").arg(config);
+    let mut new = Process::spawn(&mut command);
+    drop(command);
+    say(&ours, r#"{"Hello":{"formats":[1],"program":"0.0.0"}}"#);
+    assert!(heard(&ours).starts_with("{\"Hello\":"));
+    say(&ours, "\"Offered\"");
+    assert!(heard(&ours).starts_with("{\"Prepared\":"));
+    // Simulates a process that is killed after its last message: it reads nothing more.
+    rustix::net::shutdown(&ours, rustix::net::Shutdown::Read).unwrap();
+    say(&ours, "\"Go\"");
+    drop(ours);
+    let serves = wait_for("an answer", || ask(lab.vip(), "/").ok());
+    assert_eq!((serves, new.ended()), ((200, "a".to_owned()), None));
+    new.signal(Signal::TERM);
+    assert_eq!(new.wait().code(), Some(0));
+}
+
+fn stop_after_the_new_process_may_serve_ends_both() {
+    let lab = Loopback::new();
+    let _server = TcpServer::named("a", lab.server(1));
+    let program = lab.directory().join("convey");
+    copy_program(binary_of_upgrade(0), &program);
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let mut first = BalancerProcess::start_with(&lab, &setup, Command::new(&program));
+    let this = std::env::current_exe().unwrap();
+    let line = format!("exec env {ROLE}={} {}", lab.directory().display(), this.display());
+    replace_by_script(&lab, &program, &line);
+    first.signal(Signal::USR2);
+    let new = wait_for("the new process to be allowed to serve", || {
+        fs::read_to_string(lab.directory().join("may-serve")).ok()?.strip_suffix('\n')?.parse().ok()
+    });
+    first.signal(Signal::TERM);
+    first.wait_for_log("the new process is to stop, too");
+    fs::write(lab.directory().join("serve"), "").unwrap();
+    assert_eq!(first.wait(), 128 + 15);
+    assert!(test_kill_process(Pid::from_raw(new).unwrap()).is_err(), "{}", first.log());
+}
+
+fn a_new_version_that_hangs_is_given_up() {
+    let lab = Loopback::new();
+    let _server = TcpServer::named("a", lab.server(1));
+    let mut upgraded = Upgraded::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
+    upgraded.replace_program_by("exec sleep 100");
+    let ran = upgraded.ask();
+    assert!(ran.code == Some(1) && ran.stderr.contains("was not ready in time, and was stopped"), "{ran:?}");
+    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+}
+
+fn versions_that_do_not_understand_each_other_refuse_with_a_reason() {
+    let lab = Loopback::new();
+    let _server = TcpServer::named("a", lab.server(1));
+    let mut upgraded = Upgraded::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
+    let this = std::env::current_exe().unwrap();
+    upgraded.replace_program_by(&format!("exec env {ROLE}=1 {}", this.display()));
+    let ran = upgraded.ask();
+    assert_eq!(ran.code, Some(1));
+    assert!(
+        ran.stderr.contains("cannot hand over to each other: they know the formats 1, 2, 3, 4, 5 and 98, 99"),
+        "{ran:?}"
+    );
+    assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+
+    // And with reversed roles: this version is the new one.
+    let (ours, theirs) = pair();
+    let mut command = binary();
+    command.env("CONVEY_UPGRADE", "1").stdin(Stdio::from(theirs)).args(["--config", "none.toml"]);
+    let mut new = Process::spawn(&mut command);
+    drop(command);
+    say(&ours, r#"{"Hello":{"formats":[98,99],"program":"9.0.0"}}"#);
+    let said = heard(&ours);
+    assert!(said.starts_with("{\"Refused\":") && said.contains("formats 1, 2, 3, 4, 5 and 98, 99"), "{said}");
+    assert_eq!(new.wait().code(), Some(1));
+}
+
+fn an_upgrade_takes_up_what_only_a_restart_could() {
+    let lab = Loopback::new();
+    let _server = TcpServer::named("a", lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let mut upgraded = Upgraded::start(&lab, &setup);
+    let moved = setup.to_string().replace("port = 7000", "port = 7001");
+    upgraded.first.save(&moved);
+    upgraded.first.wait_for_log("needs restart");
+    // The file has other addresses now, so it does not identify the running process.
+    upgraded.first.signal(Signal::USR2);
+    upgraded.wait_for_process();
+    let stats = SocketAddr::new(lab.stats().ip(), 7001);
+    assert_eq!(ask(stats, "/healthz").unwrap(), (200, "ok\n".to_owned()));
+    assert_eq!(upgraded.first.wait(), 0);
+}
+
+fn a_process_that_stops_lets_the_next_one_have_its_statistics() {
+    let lab = Loopback::new();
+    let _server = TcpServer::echo(lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let mut first = BalancerProcess::start(&lab, &setup);
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    first.signal(Signal::TERM);
+    first.wait_for_log("stopping: 1 open connections have 30s to finish");
+    wait_for("its listener to be closed", || TcpStream::connect(lab.vip()).err());
+    assert_eq!(first.page("/healthz"), (200, "draining\n".to_owned()));
+    let elsewhere = Loopback::new();
+    let mut command = binary();
+    command.arg("--config").arg(lab.directory().join("config.toml"));
+    let _second = convey_testkit::start(command, &elsewhere.directory().join("log"));
+    ping(&mut connect(lab.vip())).unwrap();
+    assert_eq!(ask(lab.stats(), "/healthz").unwrap(), (200, "ok\n".to_owned()));
+    ping(&mut held).unwrap();
+    drop(held);
+    assert_eq!(first.wait(), 0);
+}
+
+fn of_several_processes_the_control_socket_names_the_one_to_be_upgraded() {
+    let (lab, other) = (Loopback::new(), Loopback::new());
+    let setup = |lab: &Loopback| Setup::new(lab).server("a", lab.server(1), "");
+    let other = BalancerProcess::start(&other, &setup(&other));
+    let mut upgraded = Upgraded::start(&lab, &setup(&lab));
+    let ran = run(upgraded.first.command().arg("upgrade"));
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    upgraded.wait_for_process();
+    // Afterwards, another process answers at the socket than the one that made it.
+    let mut command = other.command();
+    let ran = run(command.args(["upgrade", "--socket"]).arg(upgraded.first.control_socket()));
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    upgraded.wait_for_process();
+    assert!(!other.log().contains("upgraded"), "{}", other.log());
+
+    let nobody = lab.directory().join("nobody.sock");
+    let ran = run(binary().arg("upgrade").arg("--socket").arg(&nobody));
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains(&nobody.display().to_string()), "{ran:?}");
+}
+
+fn upgrade_of_a_file_reaches_its_process_and_no_other() {
+    let (lab, other, nobody) = (Loopback::new(), Loopback::new(), Loopback::new());
+    let setup = |lab: &Loopback| Setup::new(lab).server("a", lab.server(1), "");
+    let other = BalancerProcess::start(&other, &setup(&other));
+    let mut upgraded = Upgraded::start(&lab, &setup(&lab));
+    let upgrade = |file: &Path| run(binary().arg("upgrade").arg("--config").arg(file));
+    // The statistics address has changed in the file.
+    upgraded.first.save(&setup(&nobody));
+    let ran = upgrade(&upgraded.first.config());
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    upgraded.wait_for_process();
+
+    let unused = nobody.directory().join("unused.toml");
+    fs::write(&unused, setup(&Loopback::new()).to_string()).unwrap();
+    let ran = upgrade(&unused);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains(&format!("no convey runs with {}", unused.display())), "{ran:?}");
+    assert!(!other.log().contains("upgraded"), "{}", other.log());
+}
+
+/// A balancer with a program file of its own, and the processes that have replaced it. A service
+/// manager accepts each, so that earlier ones end.
+pub(crate) struct Upgraded<'a> {
+    lab: &'a Loopback,
+    pub(crate) first: BalancerProcess,
+    program: PathBuf,
+    replaced: AtomicUsize,
+    processes: Vec<Pid>,
+    manager: UnixDatagram,
+}
+
+impl<'a> Upgraded<'a> {
+    pub(crate) fn start(lab: &'a Loopback, setup: &impl Display) -> Upgraded<'a> {
+        let program = lab.directory().join("convey");
+        copy_program(binary_of_upgrade(0), &program);
+        let socket = lab.directory().join("notify");
+        // A lab may have had another one.
+        let _ = fs::remove_file(&socket);
+        let manager = UnixDatagram::bind(&socket).unwrap();
+        let hears = manager.try_clone().unwrap();
+        thread::spawn(move || while hears.recv(&mut [0; 4096]).is_ok_and(|len| len > 0) {});
+        let mut command = Command::new(&program);
+        command.env("NOTIFY_SOCKET", socket);
+        let first = BalancerProcess::start_with(lab, setup, command);
+        Upgraded { lab, first, program, replaced: AtomicUsize::new(0), processes: Vec::new(), manager }
+    }
+
+    /// Installs a program again, another build if there is one: another file of the same name.
+    pub(crate) fn replace_program(&self) {
+        let new = self.lab.directory().join("convey.new");
+        copy_program(binary_of_upgrade(self.replaced.fetch_add(1, Ordering::Relaxed) + 1), &new);
+        fs::rename(new, &self.program).unwrap();
+    }
+
+    /// Installs a shell script in its place.
+    fn replace_program_by(&mut self, line: &str) {
+        replace_by_script(self.lab, &self.program, line);
+    }
+
+    /// `convey upgrade`.
+    fn ask(&self) -> Ran {
+        let config = self.lab.directory().join("config.toml");
+        // With an invalid file, the process is found by its statistics address, if it is the only
+        // one.
+        let known = fs::read_to_string(&config).unwrap().contains("[stats]");
+        let named = self.lab.directory().join("named.toml");
+        if known {
+            fs::copy(&config, &named).unwrap();
+        }
+        run(binary().arg("upgrade").arg("--config").arg(named))
+    }
+
+    /// Upgrades successfully.
+    pub(crate) fn upgrade(&mut self) {
+        let ran = self.ask();
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+        self.wait_for_process();
+    }
+
+    /// Waits for another process that serves.
+    fn wait_for_process(&mut self) {
+        let n = self.processes.len();
+        let process = wait_for("the next process", || {
+            let log = self.first.log();
+            let line = log.lines().filter_map(|line| line.split_once("upgraded: process ")).nth(n)?.1;
+            line.split(' ').next()?.parse().ok()
+        });
+        self.processes.push(Pid::from_raw(process).unwrap());
+    }
+
+    /// Waits until the processes between the first and the last have ended.
+    pub(crate) fn wait_for_the_last(&self) {
+        wait_for("the processes between to end", || (self.still_running() == 1).then_some(()));
+    }
+
+    /// Waits until all processes after the first have ended.
+    pub(crate) fn wait_for_all(&self) {
+        wait_for("the processes to end", || (self.still_running() == 0).then_some(()));
+    }
+
+    /// Number of running processes after the first one.
+    pub(crate) fn still_running(&self) -> usize {
+        // Their new parent may reap them late.
+        let runs = |process: &&Pid| {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
+            stat.is_ok_and(|stat| !stat.contains(") Z "))
+        };
+        self.processes.iter().filter(runs).count()
+    }
+}
+
+impl Drop for Upgraded<'_> {
+    fn drop(&mut self) {
+        self.processes.iter().for_each(|process| _ = kill_process(*process, Signal::KILL));
+        let _ = self.manager.shutdown(Shutdown::Both);
+    }
+}
+
+/// Installs a shell script in the place of a program.
+fn replace_by_script(lab: &Loopback, program: &Path, line: &str) {
+    let [script, new] = ["script", "convey.new"].map(|name| lab.directory().join(name));
+    fs::write(&script, format!("#!/bin/sh\n{line}\n")).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    copy_program(&script, &new);
+    fs::rename(new, program).unwrap();
+}
+
+/// Sends requests again and again. Returns the failures.
+fn ask_until(stop: &AtomicBool, addr: SocketAddr, asked: &AtomicU64) -> Vec<String> {
+    let mut failed = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        match ask(addr, "/") {
+            Ok((200, _)) => {}
+            other => failed.push(format!("{other:?}")),
+        }
+        asked.fetch_add(1, Ordering::Relaxed);
+    }
+    failed
+}
+
+/// If this program is started in the place of convey, it announces other formats. Returns whether
+/// it was.
+pub(crate) fn another_version() -> bool {
+    let role = std::env::var_os(ROLE);
+    let is_one = role.is_some();
+    if let Some(folder) = role.filter(|role| role != "1") {
+        serve_when_told(Path::new(&folder));
+    } else if is_one {
+        let stdin = io::stdin();
+        let _ = recv(&stdin, &mut [0; 1024][..], RecvFlags::empty());
+        let hello = br#"{"Hello":{"formats":[98,99],"program":"9.0.0"}}"#;
+        rustix::net::send(&stdin, hello, SendFlags::empty()).unwrap();
+        let _ = recv(&stdin, &mut [0; 1024][..], RecvFlags::empty());
+    }
+    is_one
+}
+
+/// A new process that serves once a file `serve` exists in the folder. It writes `may-serve`
+/// before.
+fn serve_when_told(folder: &Path) {
+    let stdin = io::stdin().as_fd().try_clone_to_owned().unwrap();
+    let hear_until = |last: &str| while !heard(&stdin).starts_with(last) {};
+    hear_until("{\"Hello\"");
+    say(&stdin, r#"{"Hello":{"formats":[2],"program":"9.0.0"}}"#);
+    hear_until("\"Offered\"");
+    say(&stdin, r#"{"Prepared":{"statistics":false,"control":false}}"#);
+    hear_until("\"Go\"");
+    fs::write(folder.join("may-serve"), format!("{}\n", std::process::id())).unwrap();
+    wait_for("the word to serve", || folder.join("serve").exists().then_some(()));
+    say(&stdin, "\"Ready\"");
+    wait_for("a signal that ends this process", || None::<()>);
+}
+
+fn pair() -> (OwnedFd, OwnedFd) {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+fn say(to: &OwnedFd, message: &str) {
+    rustix::net::send(to, message.as_bytes(), SendFlags::empty()).unwrap();
+}
+
+fn heard(from: &OwnedFd) -> String {
+    let mut bytes = vec![0; 65_536];
+    let (len, _) = recv(from, &mut bytes[..], RecvFlags::empty()).unwrap();
+    String::from_utf8(bytes[..len].to_vec()).unwrap()
+}
