@@ -1,6 +1,6 @@
 /*
- * Only for benchmarks. For pps: makes packets of many flows from one frame that the kernel sends repeatedly, and
- * handles them with minimal work. For peers: decapsulates packets of tunnels.
+ * Only for benchmarks. For pps: makes packets of many flows from one frame that the kernel sends
+ * repeatedly, and handles them with minimal work. For peers: decapsulates packets of tunnels.
  */
 #include "parse.h"
 
@@ -84,7 +84,9 @@ int bench_drop(struct xdp_md *ctx)
 /* Port of GUE in the configuration of the benchmark. */
 enum { GUE_PORT = 6080, GUE_HEADER = 4, IPV4_INSIDE = 4 };
 
-/* A server's end of tunnels, if its kernel has no device for them: IP in IP and GUE, IPv4 in IPv4. */
+/*
+ * A server's end of tunnels, if its kernel has no device for them: IP in IP and GUE, IPv4 in IPv4.
+ */
 SEC("classifier")
 int bench_open(struct __sk_buff *skb)
 {

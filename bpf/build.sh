@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds every kernel program into DIR (default: beside its source). The same compiler gives the same bytes.
+# Builds every kernel program into DIR (default: beside its source). The same compiler gives the
+# same bytes.
 #   bpf/build.sh [DIR]
 set -eu
 to=$(mkdir -p "${1:-$(dirname "$0")}" && cd "${1:-$(dirname "$0")}" && pwd)

@@ -1,9 +1,12 @@
 /*
- * The flow cache: forwards the packets of flows that userspace has decided on, so that they never leave the kernel.
+ * The flow cache: forwards the packets of flows that userspace has decided on, so that they never
+ * leave the kernel.
  *
- *   cache_tc      on tc ingress, before the guard: rewrites and forwards hits, passes all other packets
+ *   cache_tc      on tc ingress, before the guard: rewrites and forwards hits, passes all other
+ *                 packets
  *   cache_xdp     the same on XDP, if the driver supports it
- *   cache_filter  the filter of the packet sockets: accepts convey's packets, except those that cache_tc will forward
+ *   cache_filter  the filter of the packet sockets: accepts convey's packets, except those that
+ *                 cache_tc will forward
  *
  * The filter runs before cache_tc, and one function decides in both whether a packet is a hit.
  */
@@ -32,8 +35,9 @@ static ALWAYS_INLINE int makes_event(const struct packet *packet, const struct f
 }
 
 /*
- * Puts a segment into the ring of events, without waking userspace. Fails if there is no room for a FIN, which its sender then
- * repeats. The end of a handshake need not be repeated: userspace reads the entry before it expires the flow.
+ * Puts a segment into the ring of events, without waking userspace. Fails if there is no room for a
+ * FIN, which its sender then repeats. The end of a handshake need not be repeated: userspace reads
+ * the entry before it expires the flow.
  */
 static ALWAYS_INLINE int push_event(const struct packet *packet)
 {
@@ -61,8 +65,9 @@ static ALWAYS_INLINE int changes_state(const struct packet *packet, const struct
 }
 
 /*
- * Whether a packet arrived on the right interface; clients may use any. A server's address can be forged; from another interface a
- * packet may be forged, or take another one of several equal routes: a worker decides.
+ * Whether a packet arrived on the right interface; clients may use any. A server's address can be
+ * forged; from another interface a packet may be forged, or take another one of several equal
+ * routes: a worker decides.
  */
 static ALWAYS_INLINE int comes_as_usual(const struct packet *packet, const struct flow_entry *entry)
 {
@@ -70,8 +75,8 @@ static ALWAYS_INLINE int comes_as_usual(const struct packet *packet, const struc
 }
 
 /*
- * FORWARDED for a hit. `gso_size` is 0 except for a super-frame, for which the length of its packets counts. A large segment that is
- * retransmitted after a pause of `after` ns is not a hit.
+ * FORWARDED for a hit. `gso_size` is 0 except for a super-frame, for which the length of its
+ * packets counts. A large segment that is retransmitted after a pause of `after` ns is not a hit.
  */
 static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_size, __u64 after,
 					struct flow_entry **entry, struct next_hop **hop)
@@ -106,7 +111,10 @@ static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_s
 	return FORWARDED;
 }
 
-/* Whether a forwarded packet may change the state of its flow: `forwarder::changes_state` in C. Workers get packets with RST. */
+/*
+ * Whether a forwarded packet may change the state of its flow: `forwarder::changes_state` in C.
+ * Workers get packets with RST.
+ */
 static ALWAYS_INLINE int is_verified(const struct packet *packet)
 {
 	return packet->flags & (TCP_SYN | TCP_FIN);
@@ -125,7 +133,10 @@ static ALWAYS_INLINE void note(const struct packet *packet, struct flow_entry *e
 	/* Only one of many packets in a tick writes. */
 	if (entry->last_seen != now) {
 		entry->last_seen = now;
-		/* In a flood also servers: their packets with IP options may arrive at an address of frontends. */
+		/*
+		 * In a flood also servers: their packets with IP options may arrive at an address
+		 * of frontends.
+		 */
 		if (packet->key.protocol == IPPROTO_TCP && (completes || limit_now()))
 			know(&packet->key.src);
 	}
@@ -139,7 +150,10 @@ static ALWAYS_INLINE void note(const struct packet *packet, struct flow_entry *e
 	count(FORWARDED);
 }
 
-/* Counts packets that are left to userspace. If a sender keeps retransmitting, the next ones are forwarded. */
+/*
+ * Counts packets that are left to userspace. If a sender keeps retransmitting, the next ones are
+ * forwarded.
+ */
 static ALWAYS_INLINE void note_miss(enum shape shape, const struct packet *packet, enum outcome outcome,
 				    struct flow_entry *entry)
 {
@@ -174,7 +188,10 @@ static ALWAYS_INLINE int may_be_tcp(__u8 protocol)
 	return protocol == IPPROTO_TCP || is_extension(protocol);
 }
 
-/* The same for packets with options and for fragments: any TCP to a frontend's address may begin a connection. */
+/*
+ * The same for packets with options and for fragments: any TCP to a frontend's address may begin a
+ * connection.
+ */
 static ALWAYS_INLINE int is_unread_refused(const struct packet *packet)
 {
 	struct syn_limit *limit = limit_now();
@@ -276,7 +293,10 @@ static ALWAYS_INLINE int is_to_host(struct xdp_md *ctx, const struct ethernet_he
 	return mac && mac->words[0] == dst->words[0] && mac->words[1] == dst->words[1] && mac->words[2] == dst->words[2];
 }
 
-/* Length of the priority tag of a frame, 0 without one. A card that strips tags hides them from XDP. */
+/*
+ * Length of the priority tag of a frame, 0 without one. A card that strips tags hides them from
+ * XDP.
+ */
 static ALWAYS_INLINE __u32 priority_tag(const struct ethernet_header *ethernet, const void *end)
 {
 	const __be16 *tag = (const void *)(ethernet + 1);
@@ -286,7 +306,10 @@ static ALWAYS_INLINE __u32 priority_tag(const struct ethernet_header *ethernet, 
 	return VLAN_HLEN;
 }
 
-/* Removes a priority tag: the addresses move to the bytes after it. Pointers into the packet are invalid afterwards. */
+/*
+ * Removes a priority tag: the addresses move to the bytes after it. Pointers into the packet are
+ * invalid afterwards.
+ */
 static ALWAYS_INLINE long strip_priority_tag(struct xdp_md *ctx, struct ethernet_header *ethernet)
 {
 	const struct ethernet_header *outer = (void *)ethernet - VLAN_HLEN;

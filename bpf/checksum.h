@@ -1,12 +1,16 @@
 /*
- * Incremental updates of the Internet checksum (RFC 1624, equation 3). A change is the ones' complement
- * sum of the complemented old value and the new value, in network byte order, like the checksum itself.
+ * Incremental updates of the Internet checksum (RFC 1624, equation 3). A change is the ones'
+ * complement sum of the complemented old value and the new value, in network byte order, like the
+ * checksum itself.
  */
 #pragma once
 
 #include "kernel.h"
 
-/* The change by one hop: the TTL of IPv4 is the upper byte of a word, the hop limit of IPv6 the lower. */
+/*
+ * The change by one hop: the TTL of IPv4 is the upper byte of a word, the hop limit of IPv6 the
+ * lower.
+ */
 #define TTL_SUM htons(0xfeff)
 #define HOP_LIMIT_SUM htons(0xfffe)
 

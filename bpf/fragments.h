@@ -1,4 +1,7 @@
-/* Fragmented packets whose first fragment was dropped: the host could not reassemble the rest, and would keep it for long. */
+/*
+ * Fragmented packets whose first fragment was dropped: the host could not reassemble the rest, and
+ * would keep it for long.
+ */
 #pragma once
 
 #include "head.h"
@@ -13,8 +16,8 @@ struct fragment_key {
 };
 
 /*
- * The fragments of a packet follow each other closely, so few packets are enough; but each CPU takes 128 places of
- * such a map at once.
+ * The fragments of a packet follow each other closely, so few packets are enough; but each CPU
+ * takes 128 places of such a map at once.
  */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
@@ -30,7 +33,10 @@ static ALWAYS_INLINE struct fragment_key fragment_of(const struct __sk_buff *skb
 	return (struct fragment_key){ .src = head->key.src, .dst = head->key.dst, .id = head->id, .protocol = protocol };
 }
 
-/* Records the decision on a first fragment. A passing one may have the number of an older, dropped packet. */
+/*
+ * Records the decision on a first fragment. A passing one may have the number of an older, dropped
+ * packet.
+ */
 static ALWAYS_INLINE void remember(const struct fragment_key *key, int is_dropped)
 {
 	__u8 yes = 1;

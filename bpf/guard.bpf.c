@@ -1,8 +1,8 @@
 /*
- * The guard: hides the packets that convey forwards from the host's own stack, which would answer with RST or "port
- * unreachable".
- * `guard` is attached to tcx ingress, which a frame passes after the packet sockets have got their copy, and disappears
- * with the process. `dsr_guard` is a filter of clsact, behind it, which stays after the process has ended, until it expires.
+ * The guard: hides the packets that convey forwards from the host's own stack, which would answer
+ * with RST or "port unreachable". `guard` is attached to tcx ingress, which a frame passes after
+ * the packet sockets have got their copy, and disappears with the process. `dsr_guard` is a filter
+ * of clsact, behind it, which stays after the process has ended, until it expires.
  */
 #include "kernel.h"
 #include "fragments.h"
@@ -55,7 +55,10 @@ static ALWAYS_INLINE __u32 socket_tuple(const struct __sk_buff *skb, const struc
 	return sizeof(tuple->ipv6);
 }
 
-/* Whether a connection of this host has the key. A listening socket does not count: it would answer with RST, like the stack. */
+/*
+ * Whether a connection of this host has the key. A listening socket does not count: it would answer
+ * with RST, like the stack.
+ */
 static ALWAYS_INLINE int connected_here(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, __u32 size)
 {
 	struct bpf_sock *sock = bpf_skc_lookup_tcp(skb, tuple, size, BPF_F_CURRENT_NETNS, 0);
@@ -69,8 +72,9 @@ static ALWAYS_INLINE int connected_here(struct __sk_buff *skb, struct bpf_sock_t
 }
 
 /*
- * Whether a UDP socket of this host accepts the key, connected or not. Most clients (resolvers, QUIC) never connect
- * theirs, and a program ignores unexpected datagrams; the stack answers only for an unused port.
+ * Whether a UDP socket of this host accepts the key, connected or not. Most clients (resolvers,
+ * QUIC) never connect theirs, and a program ignores unexpected datagrams; the stack answers only
+ * for an unused port.
  */
 static ALWAYS_INLINE int bound_here(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, __u32 size)
 {
@@ -82,7 +86,10 @@ static ALWAYS_INLINE int bound_here(struct __sk_buff *skb, struct bpf_sock_tuple
 	return 1;
 }
 
-/* Whether a program of this host waits for this packet: it may contact a server from one of convey's ports. */
+/*
+ * Whether a program of this host waits for this packet: it may contact a server from one of
+ * convey's ports.
+ */
 static ALWAYS_INLINE int owned_here(struct __sk_buff *skb, const struct flow_key *key)
 {
 	struct bpf_sock_tuple tuple;
@@ -142,7 +149,10 @@ static ALWAYS_INLINE int drop_stacked(void)
 	return TCX_DROP;
 }
 
-/* Whether a frame has a second priority tag after its first. The host's stack skips any number of them. */
+/*
+ * Whether a frame has a second priority tag after its first. The host's stack skips any number of
+ * them.
+ */
 static ALWAYS_INLINE int is_stacked(struct __sk_buff *skb)
 {
 	__be16 tag;

@@ -1,4 +1,7 @@
-/* The fields of a packet that the guard reads, once: its flow key, and which part of the packet the frame contains. */
+/*
+ * The fields of a packet that the guard reads, once: its flow key, and which part of the packet the
+ * frame contains.
+ */
 #pragma once
 
 #include "packet.h"
@@ -81,9 +84,9 @@ static ALWAYS_INLINE __u32 read_v6(const struct __sk_buff *skb, struct head *hea
 }
 
 /*
- * Reads a packet that was sent to this host without a VLAN tag or with a priority tag (the interface of a VLAN sees its
- * packets untagged). There is a transport header if this is TCP or UDP and contains its ports: unfragmented, or the first
- * fragment.
+ * Reads a packet that was sent to this host without a VLAN tag or with a priority tag (the
+ * interface of a VLAN sees its packets untagged). There is a transport header if this is TCP or UDP
+ * and contains its ports: unfragmented, or the first fragment.
  */
 static ALWAYS_INLINE void read_head(const struct __sk_buff *skb, struct head *head)
 {

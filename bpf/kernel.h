@@ -1,6 +1,7 @@
 /*
- * The part of the kernel's BPF interface that our programs use, as include/uapi/linux/bpf.h defines it.
- * Declared here so that the build needs only clang, and the object does not depend on the headers of a machine.
+ * The part of the kernel's BPF interface that our programs use, as include/uapi/linux/bpf.h defines
+ * it. Declared here so that the build needs only clang, and the object does not depend on the
+ * headers of a machine.
  */
 #pragma once
 
@@ -103,7 +104,10 @@ struct bpf_sock_tuple {
 	};
 };
 
-/* Flags of bpf_skb_adjust_room: position and type of the new headers. Packets of a super-frame keep their length. */
+/*
+ * Flags of bpf_skb_adjust_room: position and type of the new headers. Packets of a super-frame keep
+ * their length.
+ */
 enum { BPF_ADJ_ROOM_MAC = 1 };
 enum {
 	BPF_F_ADJ_ROOM_FIXED_GSO = 1,
@@ -112,7 +116,10 @@ enum {
 	BPF_F_ADJ_ROOM_ENCAP_L4_UDP = 16,
 };
 
-/* Flags of bpf_l4_csum_replace: what is replaced is part of the pseudo-header; 0 means none, and is not computed. */
+/*
+ * Flags of bpf_l4_csum_replace: what is replaced is part of the pseudo-header; 0 means none, and is
+ * not computed.
+ */
 enum { BPF_F_PSEUDO_HDR = 1 << 4, BPF_F_MARK_MANGLED_0 = 1 << 5 };
 
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;

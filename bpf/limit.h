@@ -1,6 +1,7 @@
 /*
- * The limit for new connections during a flood of forged SYNs. A sender of forged addresses receives no answer. So SYNs from networks
- * in which a client has completed a connection pass at once, and others when they are repeated, as every TCP does after a second
+ * The limit for new connections during a flood of forged SYNs. A sender of forged addresses
+ * receives no answer. So SYNs from networks in which a client has completed a connection pass at
+ * once, and others when they are repeated, as every TCP does after a second
  * (RFC 6298, section 2.1). Userspace sets the rate limit of both.
  */
 #pragma once
@@ -44,7 +45,10 @@ struct refused {
 	__u32 at;     /* ms: when it first came, or was last heard, or came in vain */
 };
 
-/* Digests of the last refused SYNs: 8 MiB. At 300,000 a second three in four of them are still there after one second. */
+/*
+ * Digests of the last refused SYNs: 8 MiB. At 300,000 a second three in four of them are still
+ * there after one second.
+ */
 enum { REFUSED_SLOTS = 1 << 20 };
 
 struct {
@@ -54,12 +58,16 @@ struct {
 	MAP_TYPE(value, struct refused);
 } refused SEC(".maps");
 
-/* Time between a SYN and its repetition, ms: a TCP waits for a second, and twice as long each further time. */
+/*
+ * Time between a SYN and its repetition, ms: a TCP waits for a second, and twice as long each
+ * further time.
+ */
 enum { AGAIN_FIRST = 500, AGAIN_LAST = 20000 };
 
 /*
- * How often the same SYN is accepted, and how long after the first time, ms: it may be lost on its way to the server. A sender that repeats
- * the same SYNs takes no more than that from others, until the SYNs have been absent for AGAIN_LAST.
+ * How often the same SYN is accepted, and how long after the first time, ms: it may be lost on its
+ * way to the server. A sender that repeats the same SYNs takes no more than that from others, until
+ * the SYNs have been absent for AGAIN_LAST.
  */
 enum { TIMES_HEARD = 3, MAX_HEARD = 2, AGAIN_SECOND = 1500 };
 
@@ -80,7 +88,10 @@ static ALWAYS_INLINE struct addr network_of(const struct addr *addr)
 	return (struct addr){ { addr->words[0], addr->words[1] & htonl(0xffff0000), 0, 0 } };
 }
 
-/* A client has completed a connection, or an end of an open connection has sent a packet in a flood. */
+/*
+ * A client has completed a connection, or an end of an open connection has sent a packet in a
+ * flood.
+ */
 static ALWAYS_INLINE void know(const struct addr *client)
 {
 	struct addr name = network_of(client);
@@ -92,8 +103,8 @@ static ALWAYS_INLINE void know(const struct addr *client)
 }
 
 /*
- * Takes a token from a bucket, if there is one. Programs on several cores may miss each other's update, so a few more
- * SYNs pass.
+ * Takes a token from a bucket, if there is one. Programs on several cores may miss each other's
+ * update, so a few more SYNs pass.
  */
 static ALWAYS_INLINE int take(__u64 *due, __u64 now, const struct rate *rate)
 {
@@ -105,7 +116,10 @@ static ALWAYS_INLINE int take(__u64 *due, __u64 now, const struct rate *rate)
 	return 1;
 }
 
-/* Identifies a SYN and its repetitions. It need not be a secret, because a SYN can be repeated anyway. */
+/*
+ * Identifies a SYN and its repetitions. It need not be a secret, because a SYN can be repeated
+ * anyway.
+ */
 static ALWAYS_INLINE __u64 digest(const struct packet *packet)
 {
 	__u64 digest = (__u64)packet->key.src_port << 48 | (__u64)packet->key.dst_port << 32 | packet->seq;
@@ -117,7 +131,10 @@ static ALWAYS_INLINE __u64 digest(const struct packet *packet)
 	return digest;
 }
 
-/* The record of a SYN that has arrived before, if it is due to be accepted; otherwise records the SYN. */
+/*
+ * The record of a SYN that has arrived before, if it is due to be accepted; otherwise records the
+ * SYN.
+ */
 static ALWAYS_INLINE struct refused *comes_again(const struct packet *packet, __u32 now)
 {
 	__u64 all = digest(packet);
@@ -166,7 +183,10 @@ static ALWAYS_INLINE int is_heard(const struct packet *packet, const struct syn_
 	return network ? take(&network->due, now, &limit->network) : is_stranger_heard(packet, limit, now);
 }
 
-/* Whether a TCP packet is accepted whose ports and numbers were not read, so that a repetition cannot be recognised. */
+/*
+ * Whether a TCP packet is accepted whose ports and numbers were not read, so that a repetition
+ * cannot be recognised.
+ */
 static ALWAYS_INLINE int is_unread_heard(const struct packet *packet, const struct syn_limit *limit)
 {
 	struct addr name = network_of(&packet->key.src);

@@ -1,4 +1,7 @@
-/* The maps between userspace and the cache. A test compares their types with Rust's (`dataplane::kernel_types`). */
+/*
+ * The maps between userspace and the cache. A test compares their types with Rust's
+ * (`dataplane::kernel_types`).
+ */
 #pragma once
 
 #include "packet.h"
@@ -15,16 +18,24 @@ enum flow_flag {
 	FLOW_OPENING = 8,
 	/* The answers of the receiver do not pass here (DSR). */
 	FLOW_ALONE = 16,
-	/* Packets are encapsulated, unchanged except for the hop count. The entry has the outer addresses and ports. */
+	/*
+	 * Packets are encapsulated, unchanged except for the hop count. The entry has the outer
+	 * addresses and ports.
+	 */
 	FLOW_TUNNELED = 32,
-	/* The numbers come from another process, which may have forwarded more since. Cleared by the program. */
+	/*
+	 * The numbers come from another process, which may have forwarded more since. Cleared by
+	 * the program.
+	 */
 	FLOW_RESTORED = 64,
 };
 
 /* Index that no next hop has. */
 enum { NOWHERE = 0xffff };
 
-/* Rewriting of the packets of a flow in one direction, in a cache line. Mirrors `cache::FlowEntry`. */
+/*
+ * Rewriting of the packets of a flow in one direction, in a cache line. Mirrors `cache::FlowEntry`.
+ */
 struct flow_entry {
 	struct addr src;
 	struct addr dst;
@@ -32,7 +43,10 @@ struct flow_entry {
 	__u16 dst_port;
 	__u16 next_hop; /* index into next_hops; NOWHERE: its packets are left to userspace */
 	__u16 from;	/* what packets of a server come in on: the lower half of that interface's index */
-	/* Checksum differences of the new addresses and of the new ports: see checksum.h. With FLOW_TUNNELED the halves of the flow label. */
+	/*
+	 * Checksum differences of the new addresses and of the new ports: see checksum.h. With
+	 * FLOW_TUNNELED the halves of the flow label.
+	 */
 	__u16 address_sum;
 	__u16 port_sum;
 	__u16 counter_id; /* index into flow_counters */
@@ -62,7 +76,10 @@ struct next_hop {
 	__u32 redirect_peer; /* whether the other end of that interface takes frames: see model::Interface */
 };
 
-/* Packets and bytes from clients to a server and back, including the Ethernet header. Mirrors `cache::FlowCounters`. */
+/*
+ * Packets and bytes from clients to a server and back, including the Ethernet header. Mirrors
+ * `cache::FlowCounters`.
+ */
 struct flow_counters {
 	__u64 packets_to_server;
 	__u64 bytes_to_server;
@@ -70,7 +87,10 @@ struct flow_counters {
 	__u64 bytes_to_client;
 };
 
-/* Outcome for a packet; userspace gets packets that are neither forwarded nor dropped. Mirrors `model::CacheOutcome`. */
+/*
+ * Outcome for a packet; userspace gets packets that are neither forwarded nor dropped. Mirrors
+ * `model::CacheOutcome`.
+ */
 enum outcome {
 	FORWARDED,
 	/* Known flow: TCP with SYN or RST, or a FIN or part of the handshake that does not fit. */
@@ -86,8 +106,9 @@ enum outcome {
 	/* A large TCP segment that its sender retransmits after a pause. */
 	REPEATED,
 	/*
-	 * TCP or UDP to an address of ours with IP options, extension headers, wrong lengths or a wrong checksum of its IPv4 header, or
-	 * in fragments; or a packet that only a worker can encapsulate.
+	 * TCP or UDP to an address of ours with IP options, extension headers, wrong lengths or a
+	 * wrong checksum of its IPv4 header, or in fragments; or a packet that only a worker can
+	 * encapsulate.
 	 */
 	UNUSUAL,
 	/* A SYN to a frontend that was dropped before: see limit.h. */
@@ -105,7 +126,10 @@ enum outcome {
 	UNKNOWN,
 };
 
-/* A forwarded segment that is part of a handshake or has a FIN. Mirrors `cache::events::SegmentEvent`. */
+/*
+ * A forwarded segment that is part of a handshake or has a FIN. Mirrors
+ * `cache::events::SegmentEvent`.
+ */
 struct segment_event {
 	struct flow_key key;
 	__u32 seq;
@@ -162,7 +186,10 @@ struct {
 	MAP_UINT(max_entries, 1 << 20);
 } events SEC(".maps");
 
-/* Use of one of convey's addresses. Mirrors `selection_maps::WITH_FRONTENDS` and `selection_maps::SNAT_ALONE`. */
+/*
+ * Use of one of convey's addresses. Mirrors `selection_maps::WITH_FRONTENDS` and
+ * `selection_maps::SNAT_ALONE`.
+ */
 enum own_address { WITH_FRONTENDS = 1, SNAT_ALONE = 2 };
 
 /* All of convey's addresses: VIPs and SNAT addresses, each with its `enum own_address`. */

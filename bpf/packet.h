@@ -60,7 +60,10 @@ struct ports {
 	__be16 dst;
 };
 
-/* Key of all packets of one direction of a flow; ports in host byte order. Mirrors `model::FlowKey`. */
+/*
+ * Key of all packets of one direction of a flow; ports in host byte order. Mirrors
+ * `model::FlowKey`.
+ */
 struct flow_key {
 	struct addr src;
 	struct addr dst;
@@ -75,7 +78,10 @@ static ALWAYS_INLINE int is_vlan_tag(__be16 protocol)
 	return protocol == htons(ETH_P_8021Q) || protocol == htons(ETH_P_8021AD);
 }
 
-/* Whether the host's stack accepts a frame on this interface: without a VLAN tag, or with a priority tag. */
+/*
+ * Whether the host's stack accepts a frame on this interface: without a VLAN tag, or with a
+ * priority tag.
+ */
 static ALWAYS_INLINE int is_untagged(const struct __sk_buff *skb)
 {
 	return !skb->vlan_present || !(skb->vlan_tci & VLAN_VID_MASK);

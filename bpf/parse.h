@@ -1,4 +1,7 @@
-/* Packets that the cache may forward: unfragmented TCP segments and UDP datagrams with consistent lengths, as in `wire::parse`. */
+/*
+ * Packets that the cache may forward: unfragmented TCP segments and UDP datagrams with consistent
+ * lengths, as in `wire::parse`.
+ */
 #pragma once
 
 #include "checksum.h"
@@ -46,16 +49,23 @@ struct packet {
 	__u8 flags; /* of TCP */
 	__be32 seq; /* of TCP */
 	__be32 ack;
-	/* The ingress interface. Last, because the verifier loses the bounds of `ip_len` if both share 8 bytes. */
+	/*
+	 * The ingress interface. Last, because the verifier loses the bounds of `ip_len` if both
+	 * share 8 bytes.
+	 */
 	__u32 interface;
 };
 
 enum shape {
-	/* Not for the cache, and not for convey unless it is ICMP: only the addresses of an IP packet are known. */
+	/*
+	 * Not for the cache, and not for convey unless it is ICMP: only the addresses of an IP
+	 * packet are known.
+	 */
 	OTHER,
 	/*
-	 * TCP or UDP with options, extension headers, wrong lengths, a wrong checksum of the IPv4 header, or in fragments: only the
-	 * addresses are known, and the protocol, if not more than one header is before it.
+	 * TCP or UDP with options, extension headers, wrong lengths, a wrong checksum of the IPv4
+	 * header, or in fragments: only the addresses are known, and the protocol, if not more than
+	 * one header is before it.
 	 */
 	FANCY,
 	/* All fields are known. */

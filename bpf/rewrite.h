@@ -49,7 +49,10 @@ static ALWAYS_INLINE void rewrite_checksum(const struct packet *packet, const st
 
 	if (entry->flags & FLOW_L2_DSR)
 		return;
-	/* For UDP 0 means that there is no checksum, and stays; a computed 0 is written as the other zero (RFC 768). */
+	/*
+	 * For UDP 0 means that there is no checksum, and stays; a computed 0 is written as the
+	 * other zero (RFC 768).
+	 */
 	if (packet->key.protocol == IPPROTO_TCP)
 		*packet->checksum = changed(*packet->checksum, change);
 	else if (*packet->checksum)
@@ -57,9 +60,9 @@ static ALWAYS_INLINE void rewrite_checksum(const struct packet *packet, const st
 }
 
 /*
- * Updates a checksum that the kernel may have left to the network card to complete. Only the kernel knows that; it
- * also updates the sum over the whole packet that a card may have provided, given the changes that it cannot see.
- * Pointers into the packet are invalid afterwards.
+ * Updates a checksum that the kernel may have left to the network card to complete. Only the kernel
+ * knows that; it also updates the sum over the whole packet that a card may have provided, given
+ * the changes that it cannot see. Pointers into the packet are invalid afterwards.
  */
 static ALWAYS_INLINE void rewrite_checksum_in_kernel(struct __sk_buff *skb, const struct packet *packet,
 						     const struct flow_entry *entry)
@@ -80,8 +83,9 @@ static ALWAYS_INLINE void rewrite_checksum_in_kernel(struct __sk_buff *skb, cons
 		bpf_l4_csum_replace(skb, at, 0, addresses, flags | BPF_F_PSEUDO_HDR);
 		bpf_l4_csum_replace(skb, at, 0, entry->port_sum, flags);
 		/*
-		 * With the first, the kernel removes the addresses from its sum, which is right for IPv4, whose header has
-		 * its own checksum to compensate for them. In IPv6 the checksum of TCP or UDP does this.
+		 * With the first, the kernel removes the addresses from its sum, which is right for
+		 * IPv4, whose header has its own checksum to compensate for them. In IPv6 the
+		 * checksum of TCP or UDP does this.
 		 */
 		if (!is_ipv4(packet))
 			unseen += addresses;

@@ -1,4 +1,7 @@
-/* Sequence numbers of TCP connections: the part of `forward::tcp_sequence` that the cache needs, in C. */
+/*
+ * Sequence numbers of TCP connections: the part of `forward::tcp_sequence` that the cache needs, in
+ * C.
+ */
 #pragma once
 
 #include "maps.h"
@@ -9,7 +12,10 @@ enum sequence_limit {
 	/* Largest distance of a genuine number from the known one; the same during a handshake. */
 	WINDOW = 16 << 20,
 	FIRST_WINDOW = 64 << 10,
-	/* In DSR, how far after a gap a client's segment may advance its number, and how much more it may acknowledge. */
+	/*
+	 * In DSR, how far after a gap a client's segment may advance its number, and how much more
+	 * it may acknowledge.
+	 */
 	MAX_GAP = 4 << 20,
 	MAX_GAP_ACK = 1 << 20,
 	/* Packets up to this length, in bytes, fit every path. */
@@ -17,8 +23,9 @@ enum sequence_limit {
 };
 
 /*
- * How long the sender has to be silent before a retransmitted large segment is left to userspace, in ns. The filter of the packet
- * sockets runs first: it accepts such a segment a tick of the clock (at most 10 ms) earlier, so that one of the two always handles it.
+ * How long the sender has to be silent before a retransmitted large segment is left to userspace,
+ * in ns. The filter of the packet sockets runs first: it accepts such a segment a tick of the clock
+ * (at most 10 ms) earlier, so that one of the two always handles it.
  */
 enum { REPEATED_AFTER = 100000000, FILTER_REPEATED_AFTER = 90000000 };
 
@@ -35,7 +42,10 @@ static ALWAYS_INLINE int is_next(__u32 number, __u32 expected)
 	return number - expected <= FIRST_WINDOW;
 }
 
-/* Segments with a client's address can be forged: one whose numbers do not fit is forwarded, and changes no state. */
+/*
+ * Segments with a client's address can be forged: one whose numbers do not fit is forwarded, and
+ * changes no state.
+ */
 static ALWAYS_INLINE int is_believed(const struct packet *packet, const struct flow_entry *entry)
 {
 	return packet->flags & TCP_ACK && is_near(ntohl(packet->seq), entry->sent) &&
@@ -65,7 +75,10 @@ static ALWAYS_INLINE struct flow_entry *opposite(const struct packet *packet, co
 	return bpf_map_lookup_elem(&flows, &key);
 }
 
-/* Whether the segment completes the handshake of its sender: it acknowledges the number of the answer. */
+/*
+ * Whether the segment completes the handshake of its sender: it acknowledges the number of the
+ * answer.
+ */
 static ALWAYS_INLINE int completes(const struct packet *packet, const struct flow_entry *entry)
 {
 	const struct flow_entry *answer;
@@ -90,7 +103,10 @@ static ALWAYS_INLINE void advance(__u32 *known, __u32 number)
 		*known = number;
 }
 
-/* The position of the sender: its receiver may have acknowledged more than has passed here without a gap. */
+/*
+ * The position of the sender: its receiver may have acknowledged more than has passed here without
+ * a gap.
+ */
 static ALWAYS_INLINE __u32 confirmed(const struct packet *packet, const struct flow_entry *entry)
 {
 	__u32 sent = entry->sent;
@@ -105,8 +121,8 @@ static ALWAYS_INLINE __u32 confirmed(const struct packet *packet, const struct f
 }
 
 /*
- * Whether a FIN is exactly at the position of its sender, with nothing missing before it, or has already counted. Its receiver ignores
- * any other FIN that ends there (RFC 9293, section 3.10.7.4).
+ * Whether a FIN is exactly at the position of its sender, with nothing missing before it, or has
+ * already counted. Its receiver ignores any other FIN that ends there (RFC 9293, section 3.10.7.4).
  */
 static ALWAYS_INLINE int finishes(const struct packet *packet, const struct flow_entry *entry)
 {
@@ -121,9 +137,10 @@ static ALWAYS_INLINE int finishes(const struct packet *packet, const struct flow
 }
 
 /*
- * Whether a segment advances the numbers of its sender. A client's segment has to begin at the client's position, or before it and
- * end after it, because an attacker may guess a close number. In DSR, where the server's segments do not pass, there is no sign that
- * a gap is closed, so the segment may be close after a gap.
+ * Whether a segment advances the numbers of its sender. A client's segment has to begin at the
+ * client's position, or before it and end after it, because an attacker may guess a close number.
+ * In DSR, where the server's segments do not pass, there is no sign that a gap is closed, so the
+ * segment may be close after a gap.
  */
 static ALWAYS_INLINE int goes_on(const struct packet *packet, struct flow_entry *entry)
 {
@@ -133,7 +150,10 @@ static ALWAYS_INLINE int goes_on(const struct packet *packet, struct flow_entry 
 		return 1;
 	if (entry->flags & FLOW_ALONE)
 		return seq - entry->sent <= MAX_GAP && ntohl(packet->ack) - entry->ack <= MAX_GAP_ACK;
-	/* While bulk data continues after a loss, the entry of the other side is not looked up for each packet. */
+	/*
+	 * While bulk data continues after a loss, the entry of the other side is not looked up for
+	 * each packet.
+	 */
 	if (len && !(packet->flags & TCP_FIN) && seq - entry->sent <= LAG)
 		return 0;
 	entry->sent = confirmed(packet, entry);
@@ -141,8 +161,9 @@ static ALWAYS_INLINE int goes_on(const struct packet *packet, struct flow_entry 
 }
 
 /*
- * After a gap a client counts as expecting everything that the server has sent: with gaps on both sides, each would wait for the other
- * to continue. The entry of the other side is looked up rarely, as above.
+ * After a gap a client counts as expecting everything that the server has sent: with gaps on both
+ * sides, each would wait for the other to continue. The entry of the other side is looked up
+ * rarely, as above.
  */
 static ALWAYS_INLINE void acknowledge(const struct packet *packet, struct flow_entry *entry)
 {
@@ -157,9 +178,9 @@ static ALWAYS_INLINE void acknowledge(const struct packet *packet, struct flow_e
 }
 
 /*
- * Whether the sender retransmits a large segment after a pause: on a path that silently drops large packets, none
- * of them arrives. `len` is the final length of the packet, `after` the length of a pause. The first segment of a series is left to
- * userspace.
+ * Whether the sender retransmits a large segment after a pause: on a path that silently drops large
+ * packets, none of them arrives. `len` is the final length of the packet, `after` the length of a
+ * pause. The first segment of a series is left to userspace.
  */
 static ALWAYS_INLINE int is_repeated(const struct packet *packet, __u32 len, const struct flow_entry *entry, __u64 after)
 {
@@ -174,8 +195,9 @@ static ALWAYS_INLINE int is_repeated(const struct packet *packet, __u32 len, con
 }
 
 /*
- * For a flow from another process: takes the numbers of a segment that does not follow from the known ones. The server's segments arrive
- * on its interface, and the client's have to agree with them. In DSR, the next segment has to agree.
+ * For a flow from another process: takes the numbers of a segment that does not follow from the
+ * known ones. The server's segments arrive on its interface, and the client's have to agree with
+ * them. In DSR, the next segment has to agree.
  */
 static ALWAYS_INLINE void take_up(const struct packet *packet, struct flow_entry *entry)
 {

@@ -16,7 +16,9 @@ struct gue_header {
 	__be16 flags;
 };
 
-/* Parameters of an encapsulation. Read once: for the verifier a second read returns another value. */
+/*
+ * Parameters of an encapsulation. Read once: for the verifier a second read returns another value.
+ */
 struct tunnel {
 	__u32 overhead;
 	int is_v4;
@@ -46,7 +48,10 @@ static ALWAYS_INLINE int needs_checksum(const struct flow_entry *entry)
 	return entry->flags & FLOW_TUNNELED && entry->dst_port && !is_v4(&entry->dst);
 }
 
-/* Whether the sum over a packet follows from a checksum in it. For a super-frame it would be missing in each segment. */
+/*
+ * Whether the sum over a packet follows from a checksum in it. For a super-frame it would be
+ * missing in each segment.
+ */
 static ALWAYS_INLINE int has_checksum(const struct packet *packet, __u32 gso_size)
 {
 	const struct udp_header *udp = (void *)packet->ports;
@@ -69,7 +74,10 @@ static ALWAYS_INLINE __u32 sum_of(const void *bytes, int words)
 	return sum;
 }
 
-/* The sum over a packet that `has_checksum`: the covered bytes and the pseudo-header sum up to zero. */
+/*
+ * The sum over a packet that `has_checksum`: the covered bytes and the pseudo-header sum up to
+ * zero.
+ */
 static ALWAYS_INLINE __u32 sum_of_inner(const struct packet *packet, const void *inner)
 {
 	__u32 pseudo = htons(packet->key.protocol) + htons(packet->len - packet->ip_len);
@@ -122,7 +130,10 @@ static ALWAYS_INLINE __u32 put_gue(struct gue_header *gue, const struct packet *
 	return sum_of(gue, sizeof(*gue) / 2);
 }
 
-/* Writes outer IPv4 headers. Returns their sum for a sum over the packet: the IPv4 header adds zero, because of its checksum. */
+/*
+ * Writes outer IPv4 headers. Returns their sum for a sum over the packet: the IPv4 header adds
+ * zero, because of its checksum.
+ */
 static ALWAYS_INLINE __u32 put_v4(struct ipv4_header *ip, const struct tunnel *tunnel, const struct packet *packet,
 				  const struct flow_entry *entry, __u8 class)
 {
@@ -166,8 +177,8 @@ static ALWAYS_INLINE __u32 put_v6(struct ipv6_header *ip, const struct tunnel *t
 }
 
 /*
- * Writes the headers of a frame with room for the outer ones before its packet. Returns the change of a sum over the
- * frame's contents; negative if there is no such room.
+ * Writes the headers of a frame with room for the outer ones before its packet. Returns the change
+ * of a sum over the frame's contents; negative if there is no such room.
  */
 static ALWAYS_INLINE long enclose(void *ethernet, const void *end, const struct tunnel *tunnel,
 				  const struct packet *packet, const struct flow_entry *entry,
@@ -181,7 +192,10 @@ static ALWAYS_INLINE long enclose(void *ethernet, const void *end, const struct 
 	if (inner + (is_ipv4(packet) ? sizeof(struct ipv4_header) : sizeof(struct ipv6_header)) > end)
 		return -1;
 	class = pass_inner(packet, inner);
-	/* The verifier has to see that there is room for outer headers: before an inner header of 20 bytes there is. */
+	/*
+	 * The verifier has to see that there is room for outer headers: before an inner header of
+	 * 20 bytes there is.
+	 */
 	if (tunnel->is_v4) {
 		if (outer + sizeof(struct ipv4_header) + sizeof(struct gue_header) > end)
 			return -1;
@@ -197,7 +211,10 @@ static ALWAYS_INLINE long enclose(void *ethernet, const void *end, const struct 
 	return is_ipv4(packet) ? sum : sum + HOP_LIMIT_SUM;
 }
 
-/* Encapsulates a packet of a flow. If the kernel cannot, it fails, and the packet is unchanged except for padding. */
+/*
+ * Encapsulates a packet of a flow. If the kernel cannot, it fails, and the packet is unchanged
+ * except for padding.
+ */
 static ALWAYS_INLINE long enclose_in_kernel(struct __sk_buff *skb, const struct packet *packet,
 					    const struct flow_entry *entry, const struct next_hop *hop)
 {

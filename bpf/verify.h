@@ -1,4 +1,7 @@
-/* Verifies the checksums of TCP segments: `wire::is_intact` in C, for segments that change the state of a flow. */
+/*
+ * Verifies the checksums of TCP segments: `wire::is_intact` in C, for segments that change the
+ * state of a flow.
+ */
 #pragma once
 
 #include "checksum.h"
@@ -6,8 +9,8 @@
 #include "parse.h"
 
 /*
- * Longest verified segment, in bytes; only a loopback carries longer ones. The headers before it: Ethernet with a
- * priority tag, and IPv6.
+ * Longest verified segment, in bytes; only a loopback carries longer ones. The headers before it:
+ * Ethernet with a priority tag, and IPv6.
  */
 enum { MAX_VERIFIED = 9216, CHUNK = 64, MAX_HEADERS = 58 };
 
@@ -22,8 +25,9 @@ static ALWAYS_INLINE __u64 pseudo_header(const struct packet *packet)
 }
 
 /*
- * The sum over `len` bytes of a packet on tc, from `at` on: the bytes may not be contiguous. Negative if there are fewer. A separate
- * function, like the next one, so that the kernel verifies it once, and not for each path that leads to it.
+ * The sum over `len` bytes of a packet on tc, from `at` on: the bytes may not be contiguous.
+ * Negative if there are fewer. A separate function, like the next one, so that the kernel verifies
+ * it once, and not for each path that leads to it.
  */
 __attribute__((noinline)) int sum_in_kernel(struct __sk_buff *skb, __u32 at, __u32 len)
 {
@@ -90,8 +94,9 @@ __attribute__((noinline)) int sum_in_driver(struct xdp_md *ctx, __u32 from, __u3
 }
 
 /*
- * On tc. The kernel makes super-frames of verified segments. A partial checksum (only the pseudo-header) is right, too: a sender on
- * this machine has left the rest to its interface, and on a virtual link nothing completes it.
+ * On tc. The kernel makes super-frames of verified segments. A partial checksum (only the
+ * pseudo-header) is right, too: a sender on this machine has left the rest to its interface, and on
+ * a virtual link nothing completes it.
  */
 static ALWAYS_INLINE int is_intact_in_kernel(struct __sk_buff *skb, const struct packet *packet)
 {

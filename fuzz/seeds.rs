@@ -69,9 +69,9 @@ fn main() -> io::Result<()> {
     write("http2_server", &http2_servers())?;
     write("udp_table", &udp_calls())?;
 
-    // As `handle_frame` reads it: how packets are forwarded; then what happens (0: a client's packet, 5: a server's,
-    // 10: a router's error, 13: time passes, 15: any bytes; 16 times how it is sent: 2 in fragments), who, flags, a
-    // number.
+    // As `handle_frame` reads it: how packets are forwarded; then what happens (0: a client's
+    // packet, 5: a server's, 10: a router's error, 13: time passes, 15: any bytes; 16 times how it
+    // is sent: 2 in fragments), who, flags, a number.
     let handshake = [[0, 1, SYN, 0], [5, 0, SYN | ACK, 1], [0, 1, ACK, 1]];
     let close = [[0, 1, FIN | ACK, 1], [5, 0, FIN | ACK, 2], [0, 1, ACK, 2], [13, 255, 255, 2]];
     let connection = [&handshake[..], &close, &handshake].concat().concat();
@@ -95,8 +95,8 @@ fn main() -> io::Result<()> {
         write("handle_frame", &scenarios.iter().map(seed).collect::<Vec<_>>())?;
     }
 
-    // As `events` reads it: 0 a SYN, 1 its answer, 2 the client sends, 4 the server does, 5 the end, 7 something forged, 9 a
-    // flood, 10 time passes; then who, and two numbers.
+    // As `events` reads it: 0 a SYN, 1 its answer, 2 the client sends, 4 the server does, 5 the
+    // end, 7 something forged, 9 a flood, 10 time passes; then who, and two numbers.
     let open = [[0, 1, 0, 0], [1, 1, 0, 0], [2, 1, 0, 9]];
     let life = [&open[..], &[[4, 1, 0, 90], [7, 1, 1, 5], [5, 1, 0, 0], [10, 255, 255, 2]]].concat().concat();
     let crowd = [&open[..], &[[9, 0, 31, 0], [10, 10, 60, 1], [9, 0, 31, 0], [2, 1, 0, 9]]].concat().concat();
@@ -202,7 +202,8 @@ fn control_requests() -> Vec<(String, Vec<u8>)> {
     each.map(|(name, who, text)| (format!("{name}-{who}"), [&[who], text.as_bytes()].concat())).collect()
 }
 
-/// As `http2_server` reads them: the request and how bytes arrive, then frames by type, flags, stream and length.
+/// As `http2_server` reads them: the request and how bytes arrive, then frames by type, flags,
+/// stream and length.
 fn http2_servers() -> Vec<(String, Vec<u8>)> {
     const HEAD: &[u8] = b"\x01\x04\x01\x01\x88";
     const LENGTH: &[u8] = b"\x01\x04\x01\x13\x88\0\x0econtent-length\x015";
@@ -229,8 +230,9 @@ fn http2_servers() -> Vec<(String, Vec<u8>)> {
     each.map(|(name, how, frames)| (format!("{name}-{}", how & 3), [&[how], &frames[..]].concat())).collect()
 }
 
-/// As `udp_table` reads them: the call (0 the client sends, 4 its server does, 7 and 8 a table is full, 9 to 11 a client or a source makes
-/// room, 12 time is over, 15 it passes), a client and an address, a number.
+/// As `udp_table` reads them: the call (0 the client sends, 4 its server does, 7 and 8 a table is
+/// full, 9 to 11 a client or a source makes room, 12 time is over, 15 it passes), a client and an
+/// address, a number.
 fn udp_calls() -> Vec<(String, Vec<u8>)> {
     let stream = [[0, 4, 1], [4, 4, 0], [0, 4, 0], [15, 0, 20]];
     let crowd: Vec<[u8; 3]> = (0..16).map(|client| [0, client << 2, client & 1]).collect();
@@ -262,7 +264,8 @@ fn http_requests() -> Vec<(String, Vec<u8>)> {
     requests.map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec())).to_vec()
 }
 
-/// The same of HTTP/1, and heads of HTTP/2, each behind a byte that says which, and what is changed.
+/// The same of HTTP/1, and heads of HTTP/2, each behind a byte that says which, and what is
+/// changed.
 fn http_forwarded() -> Vec<(String, Vec<u8>)> {
     let old = http_requests().into_iter().map(|(name, bytes)| (name, [&[0x40][..], &bytes].concat()));
     let new = [

@@ -1,15 +1,17 @@
 #!/bin/sh
-# Keeps the traffic of convey's DSR mode from the balancer's own network stack, which would answer it with
-# resets. convey does so itself (guard = true); use this script on kernels without support for it, with guard = false.
+# Keeps the traffic of convey's DSR mode from the balancer's own network stack, which would answer
+# it with resets. convey does so itself (guard = true); use this script on kernels without support
+# for it, with guard = false.
 # usage: [NAME=VALUE...] dsr.sh up|down|status
 #
 #   VIP        where clients connect to; needed for up
 #   PORTS      ports of the frontends: "80" or "21 21000-21010"; needed for up
 #   PROTOCOLS  protocols of the frontends: "tcp", "udp" or both ["tcp udp"]
 #
-# An IPv6 VIP needs a separate up, beside the one for IPv4. Each is idempotent: up replaces the rules of an earlier up of the family,
-# in one step; down removes the rules of both families if they exist.
-# Packets to the balancer's other addresses, such as answers to health checks, pass. Needs root.
+# An IPv6 VIP needs a separate up, beside the one for IPv4. Each is idempotent: up replaces the
+# rules of an earlier up of the family, in one step; down removes the rules of both families if they
+# exist. Packets to the balancer's other addresses, such as answers to health checks, pass.
+# Needs root.
 set -eu
 
 CHAIN=CONVEY-DSR

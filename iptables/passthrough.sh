@@ -1,19 +1,22 @@
 #!/bin/sh
-# Keeps the traffic of convey's passthrough mode from the balancer's own network stack, which would answer it
-# with resets. convey does so itself (guard = true); use this script on kernels without support for it, with guard = false.
+# Keeps the traffic of convey's passthrough mode from the balancer's own network stack, which would
+# answer it with resets. convey does so itself (guard = true); use this script on kernels without
+# support for it, with guard = false.
 # usage: [NAME=VALUE...] passthrough.sh up|down|status
 #
 #   VIP             where clients connect to; needed for up
 #   PORTS           ports of the frontends: "80" or "21 21000-21010"; needed for up
 #   PROTOCOLS       protocols of the frontends: "tcp", "udp" or both ["tcp udp"]
-#   SERVERS         the servers: "10.0.0.11:80 10.0.0.12:80" or "[fd00::11]:80"; needed for up. Servers without a port in
-#                   convey's configuration have the frontends' ports here: "10.0.0.11:21 10.0.0.11:21000-21010"
+#   SERVERS         the servers: "10.0.0.11:80 10.0.0.12:80" or "[fd00::11]:80"; needed for up.
+#                   Servers without a port in convey's configuration have the frontends' ports here:
+#                   "10.0.0.11:21 10.0.0.11:21000-21010"
 #   SNAT_ADDRESSES  the balancer's addresses that servers see: "10.0.0.1"; needed for up
 #   SNAT_PORTS      as snat_ports in convey's configuration [33768-61000]
 #
-# An IPv6 VIP needs a separate up, beside the one for IPv4. Each is idempotent: up replaces the rules of an earlier up of the family,
-# in one step; down removes the rules of both families if they exist.
-# Replies to other ports of the balancer, such as answers to health checks (from 32768-33767), pass. Needs root.
+# An IPv6 VIP needs a separate up, beside the one for IPv4. Each is idempotent: up replaces the
+# rules of an earlier up of the family, in one step; down removes the rules of both families if they
+# exist. Replies to other ports of the balancer, such as answers to health checks (from
+# 32768-33767), pass. Needs root.
 set -eu
 
 CHAIN=CONVEY-PASSTHROUGH

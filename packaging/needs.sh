@@ -21,7 +21,8 @@ can_link() {
     return $linked
 }
 
-# Ends the script unless each program is installed. Arguments are pairs PROGRAM:PACKAGE. `cc:` is a C compiler and linker.
+# Ends the script unless each program is installed. Arguments are pairs PROGRAM:PACKAGE. `cc:` is a
+# C compiler and linker.
 need() {
     packages=
     for pair; do

@@ -1,14 +1,16 @@
 #!/bin/sh
-# Lets a server answer clients directly (DSR) with `dsr = "l2"`, where convey changes only the destination MAC: the
-# server has the VIP as an address on lo, and does not announce it. Services listen on the VIP or on every
-# address, and for health checks also on the server's own address.
+# Lets a server answer clients directly (DSR) with `dsr = "l2"`, where convey changes only the
+# destination MAC: the server has the VIP as an address on lo, and does not announce it. Services
+# listen on the VIP or on every address, and for health checks also on the server's own address.
 #
 # usage: [NAME=VALUE...] dsr-server-l2.sh up|down|check|status
 #
-#   VIP  where clients connect to: "10.0.0.100" or "10.0.0.100 2001:db8::100"; needed for all but status
+#   VIP  where clients connect to: "10.0.0.100" or "10.0.0.100 2001:db8::100"; needed for all but
+#        status
 #
-# up and down are idempotent: up adds missing settings; down removes the VIP, and with the last VIP on lo it restores
-# arp_ignore and arp_announce. check fails unless lo has the VIP and the server does not announce it. Needs root.
+# up and down are idempotent: up adds missing settings; down removes the VIP, and with the last VIP
+# on lo it restores arp_ignore and arp_announce. check fails unless lo has the VIP and the server
+# does not announce it. Needs root.
 set -eu
 
 CONF=/proc/sys/net/ipv4/conf/all
@@ -19,14 +21,15 @@ up() {
         others=$(others "$vip")
         [ -z "$others" ] || fail "VIP: $vip is an address of $others, where this server tells of it; remove it there"
     done
-    # Set before the VIP is added, so that the server answers no ARP request for it in between. The kernel uses the higher of the
-    # settings of the interface and of `all`. arp_ignore 1: answer only for addresses of the receiving
-    # interface. arp_announce 2: use such an address in requests too, or other hosts learn the VIP from the request.
+    # Set before the VIP is added, so that the server answers no ARP request for it in between. The
+    # kernel uses the higher of the settings of the interface and of `all`. arp_ignore 1: answer
+    # only for addresses of the receiving interface. arp_announce 2: use such an address in requests
+    # too, or other hosts learn the VIP from the request.
     [ -n "$(remembered)" ] || ip link set dev lo alias "convey arp arp_ignore=$(cat $CONF/arp_ignore) arp_announce=$(cat $CONF/arp_announce)"
     echo 1 >$CONF/arp_ignore
     echo 2 >$CONF/arp_announce
-    # IPv6 needs no setting: the kernel answers only for addresses of the receiving interface, which is never lo,
-    # and there is no duplicate address detection (DAD) for addresses on lo.
+    # IPv6 needs no setting: the kernel answers only for addresses of the receiving interface, which
+    # is never lo, and there is no duplicate address detection (DAD) for addresses on lo.
     for vip in $VIP; do
         ip addr replace "$(host "$vip")" dev lo
     done
@@ -51,7 +54,8 @@ down() {
             ip addr del "$(host "$vip")" dev lo
         fi
     done
-    # ARP for another VIP must still be suppressed. The addresses of lo itself, 127.0.0.0/8, have the scope host.
+    # ARP for another VIP must still be suppressed. The addresses of lo itself, 127.0.0.0/8, have
+    # the scope host.
     if [ -z "$(ip -4 addr show dev lo scope global)" ]; then
         for setting in $(remembered); do
             echo "${setting#*=}" >"$CONF/${setting%%=*}"

@@ -1,20 +1,24 @@
 #!/bin/sh
-# Lets a server answer clients directly (DSR): packets from the ports of its service leave with the VIP as
-# their source. Replies to the balancer itself, which are answers to health checks, do not change, and neither
-# do packets without such a port, like ICMP.
+# Lets a server answer clients directly (DSR): packets from the ports of its service leave with the
+# VIP as their source. Replies to the balancer itself, which are answers to health checks, do not
+# change, and neither do packets without such a port, like ICMP.
 #
 # This is the variant with nftables: IPv4 and IPv6. It needs nft 0.9.2.
 # usage: [NAME=VALUE...] dsr-server-nft.sh up|down|check|status
 #
-#   VIP        where clients connect to: an IPv4 address, an IPv6 address or "one of each"; needed for up and check
-#   PORTS      ports of the service, the same on VIP and server: "80" or "21 21000-21010"; needed for up
+#   VIP        where clients connect to: an IPv4 address, an IPv6 address or "one of each"; needed
+#              for up and check
+#   PORTS      ports of the service, the same on VIP and server: "80" or "21 21000-21010"; needed
+#              for up
 #   SERVER     this server's address that the balancer sends to, for each VIP its own; needed for up
-#   BALANCERS  addresses that health checks come from: "10.0.0.1" or "10.0.0.1 10.0.0.2"; needed for up
+#   BALANCERS  addresses that health checks come from: "10.0.0.1" or "10.0.0.1 10.0.0.2"; needed for
+#              up
 #   PROTOCOLS  of those ports: tcp, udp or "tcp udp" [tcp udp]
 #   INTERFACE  where replies leave [eth0]
 #
-# up and down are idempotent: up replaces the rules of an earlier up, in one step; down removes them if they exist. check fails unless
-# answers get the VIP. All commands fail if the interface does not exist. Needs root.
+# up and down are idempotent: up replaces the rules of an earlier up, in one step; down removes them
+# if they exist. check fails unless answers get the VIP. All commands fail if the interface does not
+# exist. Needs root.
 set -eu
 
 INTERFACE=${INTERFACE:-eth0}
@@ -34,8 +38,9 @@ up() {
     each address_is_ours SERVER $SERVER && each ports_are_valid PORTS $PORTS && each protocol_is_valid PROTOCOLS $PROTOCOLS
     v4=$(rule ip)
     v6=$(rule ip6)
-    # The rules are stateless. nft corrects the checksums of IP, TCP and UDP, including partial ones. Packets pass here
-    # before the kernel fragments them; only the first fragment would contain the port.
+    # The rules are stateless. nft corrects the checksums of IP, TCP and UDP, including partial
+    # ones. Packets pass here before the kernel fragments them; only the first fragment would
+    # contain the port.
     nft -f - <<RULES
 table inet $TABLE
 delete table inet $TABLE

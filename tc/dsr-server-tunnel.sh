@@ -1,25 +1,29 @@
 #!/bin/sh
-# Lets a server answer clients directly (DSR) with `dsr = "ipip"` or "gue", where convey sends packets through a tunnel: the server
-# decapsulates packets, and has the VIP as an address on lo, by dsr-server-l2.sh beside this script.
+# Lets a server answer clients directly (DSR) with `dsr = "ipip"` or "gue", where convey sends
+# packets through a tunnel: the server decapsulates packets, and has the VIP as an address on lo, by
+# dsr-server-l2.sh beside this script.
 #
 # usage: [NAME=VALUE...] dsr-server-tunnel.sh up|down|check|status
 #
-#   VIP     where clients connect to: "10.0.0.100" or "10.0.0.100 2001:db8::100"; needed for all but status
+#   VIP     where clients connect to: "10.0.0.100" or "10.0.0.100 2001:db8::100"; needed for all but
+#           status
 #   KIND    ipip or gue; needed for all but status
-#   SERVER  addresses of this server, that convey sends to: "10.0.1.11" or "10.0.1.11 2001:db8:1::11"; needed for up
+#   SERVER  addresses of this server, that convey sends to: "10.0.1.11" or "10.0.1.11
+#           2001:db8:1::11"; needed for up
 #   PORT    of gue; 6080 unless set
-#   MSS     if networks drop ICMP: announce to clients an MSS that fits into a tunnel over links of 1,500 bytes ("clamp"), or
-#           this number of bytes; needs nft
+#   MSS     if networks drop ICMP: announce to clients an MSS that fits into a tunnel over links of
+#           1,500 bytes ("clamp"), or this number of bytes; needs nft
 #
-# up and down are idempotent, and an up that fails reverts its changes. down reverts the changes of up, removes the VIP and restores
-# rp_filter. check fails unless packets are decapsulated and lo has the VIP. Needs root.
+# up and down are idempotent, and an up that fails reverts its changes. down reverts the changes of
+# up, removes the VIP and restores rp_filter. check fails unless packets are decapsulated and lo has
+# the VIP. Needs root.
 set -eu
 
 L2=$(dirname "$0")/dsr-server-l2.sh
 PORT=${PORT-6080}
 
-# Outer IPv4: inner IPv4 by ipip, inner IPv6 by sit. Outer IPv6: both by one device of ip6_tunnel. These are each module's fallback
-# devices for packets that match no other device.
+# Outer IPv4: inner IPv4 by ipip, inner IPv6 by sit. Outer IPv6: both by one device of ip6_tunnel.
+# These are each module's fallback devices for packets that match no other device.
 DEVICES="tunl0 sit0 ip6tnl0"
 
 TABLE=convey_dsr_tunnel
@@ -31,8 +35,8 @@ up() {
         case $server in */*) fail "SERVER: found $server; allowed: addresses" ;; esac
         [ -n "$(ip addr show to "$server")" ] || fail "SERVER: this host has no address $server"
     done
-    # A VIP on lo without a working tunnel would steal the VIP's traffic from other servers: an up that fails reverts its changes,
-    # unless everything was already up.
+    # A VIP on lo without a working tunnel would steal the VIP's traffic from other servers: an up
+    # that fails reverts its changes, unless everything was already up.
     (check) >/dev/null 2>&1 || trap failed EXIT
     # Reports an invalid VIP before it changes anything else.
     VIP=$VIP sh "$L2" up
@@ -129,7 +133,8 @@ valid() {
     esac
 }
 
-# The server announces the MSS, because its answers do not pass through the balancer. nft only ever lowers the MSS.
+# The server announces the MSS, because its answers do not pass through the balancer. nft only ever
+# lowers the MSS.
 clamp() {
     rules=
     for vip in $VIP; do
@@ -188,7 +193,8 @@ restore_filters() {
     ip link set dev tunl0 alias "" 2>/dev/null || true
 }
 
-# No check of sources against routes. The kernel uses the higher of the settings of the interface and of `all`.
+# No check of sources against routes. The kernel uses the higher of the settings of the interface
+# and of `all`.
 loose() {
     echo 0 >"/proc/sys/net/ipv4/conf/$1/rp_filter"
 }

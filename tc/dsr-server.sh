@@ -1,22 +1,25 @@
 #!/bin/sh
-# Lets a server answer clients directly (DSR): packets from the ports of its service leave with the VIP as
-# their source. Replies to the balancer itself, which are answers to health checks, do not change, and neither
-# do packets without such a port, like ICMP.
+# Lets a server answer clients directly (DSR): packets from the ports of its service leave with the
+# VIP as their source. Replies to the balancer itself, which are answers to health checks, do not
+# change, and neither do packets without such a port, like ICMP.
 #
-# This is the variant with tc: an htb qdisc to attach filters to, u32 to select packets, `action nat` to rewrite
-# them. It supports only IPv4. For IPv6, and kernels without `action nat` (CONFIG_NET_ACT_NAT), use dsr-server-nft.sh.
+# This is the variant with tc: an htb qdisc to attach filters to, u32 to select packets,
+# `action nat` to rewrite them. It supports only IPv4. For IPv6, and kernels without `action nat`
+# (CONFIG_NET_ACT_NAT), use dsr-server-nft.sh.
 # usage: [NAME=VALUE...] dsr-server.sh up|down|check|status
 #
 #   VIP        where clients connect to; needed for up and check
 #   PORTS      ports of the service, the same on VIP and server: "80" or "80 443"; needed for up
 #   SERVER     this server's address that the balancer sends to; needed for up
-#   BALANCERS  addresses that health checks come from: "10.0.0.1" or "10.0.0.1 10.0.0.2"; needed for up
+#   BALANCERS  addresses that health checks come from: "10.0.0.1" or "10.0.0.1 10.0.0.2"; needed for
+#              up
 #   PROTOCOLS  of those ports: tcp, udp or "tcp udp" [tcp udp]
 #   INTERFACE  where replies leave [eth0]
 #
-# up and down are idempotent: up replaces the settings of an earlier up; down removes them if they exist, and the interface
-# gets its default qdisc again. An up that fails leaves nothing behind. check fails unless answers get the VIP. All commands fail
-# if the interface does not exist. Needs root.
+# up and down are idempotent: up replaces the settings of an earlier up; down removes them if they
+# exist, and the interface gets its default qdisc again. An up that fails leaves nothing behind.
+# check fails unless answers get the VIP. All commands fail if the interface does not exist.
+# Needs root.
 set -eu
 
 INTERFACE=${INTERFACE:-eth0}
@@ -62,8 +65,8 @@ up() {
             filter 2 match ip protocol "$number" 0xff $FIRST match ip sport "$port" 0xffff $rewrite
         done
         if [ "$protocol" = udp ]; then
-            # Packets with a port that get here do not belong to the service. The rest are later fragments without
-            # ports: all of them count as packets of the service.
+            # Packets with a port that get here do not belong to the service. The rest are later
+            # fragments without ports: all of them count as packets of the service.
             filter 3 match ip protocol "$number" 0xff $FIRST flowid $HANDLE:0
             filter 4 match ip protocol "$number" 0xff $rewrite
         fi

@@ -12,7 +12,8 @@ pub(crate) struct Extra {
     /// Another build of convey to compare with; results are not kept
     #[arg(long, value_name = "BINARY")]
     pub(crate) before: Option<PathBuf>,
-    /// The proxy made of pingora to compare with in mode http: benches/pingora, built with --release
+    /// The proxy made of pingora to compare with in mode http: benches/pingora, built with
+    /// --release
     #[arg(long, value_name = "BINARY")]
     pub(crate) pingora: Option<PathBuf>,
     /// Also convey with a feature switched on; may be repeated; results are not kept

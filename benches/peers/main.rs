@@ -2,8 +2,8 @@
 //! of them in turn, in one run, between the same namespaces. `benches/README.md` describes the
 //! method.
 //!
-//!     cargo bench --bench peers -- [proxy|http|tls|http3|files|passthrough|dsr]... [--quick|--smoke] [--load WORDS]...
-//!         [--pingora BINARY] [--before BINARY] [--with FEATURE]...
+//!     cargo bench --bench peers -- [proxy|http|tls|http3|files|passthrough|dsr]...
+//!         [--quick|--smoke] [--load WORDS]... [--pingora BINARY] [--before BINARY] [--with FEATURE]...
 #![allow(clippy::disallowed_methods, reason = "it measures time, and its threads can be made")]
 
 mod chart;
@@ -47,7 +47,8 @@ use site::Site;
 #[derive(Debug, Parser)]
 #[command(bin_name = "cargo bench --bench peers --")]
 struct Options {
-    /// Modes of convey to compare, or mode http within TLS, by HTTP/3 or with files; all unless named
+    /// Modes of convey to compare, or mode http within TLS, by HTTP/3 or with files; all unless
+    /// named
     #[arg(value_name = "MODES", value_parser = PossibleValuesParser::new(Compared::ALL.map(Compared::name)).map(compared))]
     compared: Vec<Compared>,
     /// Two short rounds, in less than two minutes a mode; results are not kept

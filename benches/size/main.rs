@@ -26,7 +26,8 @@ use self::death::Deaths;
 use self::running::Running;
 use self::site::{INTERVAL, Site};
 
-/// Measures the start, a reload, a change by an operator, memory, rest, health checks and the death of a server.
+/// Measures the start, a reload, a change by an operator, memory, rest, health checks and the death
+/// of a server.
 #[derive(Debug, Parser)]
 #[command(bin_name = "cargo bench --bench size --")]
 struct Options {

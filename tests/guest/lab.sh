@@ -1,4 +1,5 @@
-# The words of the steps: a network of machines like the one of `convey demo`, and what can be asked of it.
+# The words of the steps: a network of machines like the one of `convey demo`, and what can be asked
+# of it.
 # shellcheck shell=sh
 
 VIP=10.77.0.100
@@ -82,7 +83,8 @@ let_servers_answer_with_the_vip() {
     on server2 env SERVER=10.77.0.12 /convey/tc/dsr-server.sh up
 }
 
-# configure [LINES]: writes the file of convey, with further lines for the section passthrough, or sections behind it.
+# configure [LINES]: writes the file of convey, with further lines for the section passthrough, or
+# sections behind it.
 configure() {
     on balancer sh -c "cat >$file" <<CONFIG
 [frontends.web]
@@ -155,7 +157,8 @@ ask() {
     on "$1" curl -sS --fail -m 10 "http://$2"
 }
 
-# count_resets MODE: counts those that the balancer's own stack sends for what convey forwards in this mode.
+# count_resets MODE: counts those that the balancer's own stack sends for what convey forwards in
+# this mode.
 # (Health checks may end with a reset; theirs are other ports.)
 count_resets() {
     forwarded=80
@@ -208,8 +211,8 @@ backend = \"web6\"
 server1.addr = \"[fd77::11]:80\"
 server2.addr = \"[fd77::12]:80\""
 
-# is_forwarded_by_tc ADDRESS DIRECTIONS: a download of it, but for its first and last frames. Directions are
-# those that pass the balancer, as the client has them: "tx", or "tx rx".
+# is_forwarded_by_tc ADDRESS DIRECTIONS: a download of it, but for its first and last frames.
+# Directions are those that pass the balancer, as the client has them: "tx", or "tx rx".
 is_forwarded_by_tc() {
     first_hits=$(hits) first_frames=$(frames "$2")
     same "the download's length" "$(ask client "$1/big" | wc -c)" 40000000

@@ -66,7 +66,8 @@ systemctl reload convey || fail "cannot be reloaded"
 wait_for "an answer through port 80" answers 127.0.0.1 hello
 same "the process that was reloaded" "$(show MainPID)" "$pid"
 
-# Another process takes over, within what the unit allows, and is the main one. A stop gives it time.
+# Another process takes over, within what the unit allows, and is the main one. A stop gives it
+# time.
 convey upgrade >/tmp/upgraded 2>&1 || fail "convey upgrade: $(cat /tmp/upgraded)"
 answers 127.0.0.1 hello || fail "after convey upgrade nobody is served"
 wait_for "the old process to end" sh -c "[ ! -d /proc/$pid ]"
@@ -102,8 +103,8 @@ wait_for "a new process for the one that hung" is NRestarts 1
 wait_for "it to serve" answers 127.0.0.1 hello
 rm -r /run/systemd/system/convey.service.d
 
-# It announces an address while it can serve, with the file that is shipped for it. An upgrade keeps the address; a process that
-# was killed leaves none.
+# It announces an address while it can serve, with the file that is shipped for it. An upgrade keeps
+# the address; a process that was killed leaves none.
 cat >>/etc/convey/config.toml <<CONFIG
 [announce]
 interface = "lo"

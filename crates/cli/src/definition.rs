@@ -1,7 +1,7 @@
 //! Which of the options that every command takes each command shows in its help.
 //!
-//! All of them may stand before and after every command, as they always might. Of a command that has no use for one, the help
-//! does not show it.
+//! All of them may stand before and after every command, as they always might. Of a command that
+//! has no use for one, the help does not show it.
 
 use std::ffi::OsString;
 

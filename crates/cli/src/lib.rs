@@ -1,4 +1,5 @@
-//! The command line. [`operator`] has the commands that ask the running convey at its control socket.
+//! The command line. [`operator`] has the commands that ask the running convey at its control
+//! socket.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod definition;
@@ -75,7 +76,8 @@ impl Cli {
     }
 }
 
-/// Removes clap's usage line from errors about missing or conflicting options, because it would show some of them.
+/// Removes clap's usage line from errors about missing or conflicting options, because it would
+/// show some of them.
 fn without_usage(mut error: clap::Error) -> clap::Error {
     let contradicts =
         [ErrorKind::ArgumentConflict, ErrorKind::MissingRequiredArgument, ErrorKind::UnknownArgument];
@@ -90,8 +92,8 @@ fn without_usage(mut error: clap::Error) -> clap::Error {
 pub enum Command {
     /// Test whether convey would start here and now, and print the effective configuration
     ///
-    /// Tests addresses, ports, privileges, descriptors and offload, as a start does. Exit code 0 means that convey would start.
-    /// The ports of a running convey count as taken.
+    /// Tests addresses, ports, privileges, descriptors and offload, as a start does. Exit code 0
+    /// means that convey would start. The ports of a running convey count as taken.
     Check {
         /// Test only the configuration and the files that it names, such as keys and lists, but not
         /// this host: for another host with these files, or beside a running convey
@@ -100,35 +102,42 @@ pub enum Command {
     },
     /// Run the balancer with small HTTP servers behind it, to try it out
     ///
-    /// Without --config it writes its own configuration, and prints the path, so that you can edit it.
+    /// Without --config it writes its own configuration, and prints the path, so that you can edit
+    /// it.
     Demo {
-        /// Show four balancers behind a router instead: they announce one address by BGP, and one after the other dies
+        /// Show four balancers behind a router instead: they announce one address by BGP, and one
+        /// after the other dies
         ///
-        /// Uses mode dsr, or passthrough with --passthrough. Needs root and BIRD 2 (Debian package bird2).
+        /// Uses mode dsr, or passthrough with --passthrough. Needs root and BIRD 2 (Debian package
+        /// bird2).
         #[arg(long)]
         ecmp: bool,
     },
     /// Remove the traces of a convey process that has ended on this host
     ///
-    /// These are the guard that dsr mode leaves for some minutes so that the host resets no connection, the addresses that a killed
-    /// process announced, and, before Linux 6.6, its filters. Nothing that belongs to a running convey is removed.
+    /// These are the guard that dsr mode leaves for some minutes so that the host resets no
+    /// connection, the addresses that a killed process announced, and, before Linux 6.6, its
+    /// filters. Nothing that belongs to a running convey is removed.
     Clear {
         /// Remove only addresses, and leave the guard
         #[arg(long)]
         addresses: bool,
     },
-    /// Replace the running convey by a new process of the installed program, without cutting connections
+    /// Replace the running convey by a new process of the installed program, without cutting
+    /// connections
     ///
-    /// The new process reads the configuration and takes over the listening sockets; the old one lets its connections finish. If the
-    /// new one cannot start, the old one continues, and the command prints why. Only root and convey's own user may upgrade. With
-    /// several processes in a network namespace, --socket or --config selects one. A demo cannot be upgraded.
+    /// The new process reads the configuration and takes over the listening sockets; the old one
+    /// lets its connections finish. If the new one cannot start, the old one continues, and the
+    /// command prints why. Only root and convey's own user may upgrade. With several processes in a
+    /// network namespace, --socket or --config selects one. A demo cannot be upgraded.
     Upgrade,
     /// Show the status of the running convey on one screen
     ///
-    /// Exit code 0 means that convey is ready (/readyz), 3 that it is not ready or that a frontend has no valid certificate, and 1
-    /// that no convey answers.
+    /// Exit code 0 means that convey is ready (/readyz), 3 that it is not ready or that a frontend
+    /// has no valid certificate, and 1 that no convey answers.
     Status {
-        /// Show these frontends with their routes and backends, and these backends with their frontends
+        /// Show these frontends with their routes and backends, and these backends with their
+        /// frontends
         #[arg(value_name = "NAME", conflicts_with_all = ["json", "events"])]
         names: Vec<String>,
         /// Print the whole status as JSON
@@ -138,18 +147,22 @@ pub enum Command {
         #[arg(long)]
         events: bool,
     },
-    /// Show live rates per second of the running convey: new connections, bytes, latency, servers, drops
+    /// Show live rates per second of the running convey: new connections, bytes, latency, servers,
+    /// drops
     ///
-    /// Keys: q quits, s or an arrow sorts by another column, r reverses, / filters, p pauses, ? explains. It continues through
-    /// upgrades and restarts of convey. NO_COLOR=1 turns colors off.
+    /// Keys: q quits, s or an arrow sorts by another column, r reverses, / filters, p pauses, ?
+    /// explains. It continues through upgrades and restarts of convey. NO_COLOR=1 turns colors off.
     Top(TopArgs),
-    /// List connections, UDP sessions and packet flows of the running convey, count them, or end one
+    /// List connections, UDP sessions and packet flows of the running convey, count them, or end
+    /// one
     ///
-    /// Flows begin and end while convey makes the list. A flow that exists the whole time is in it exactly once.
+    /// Flows begin and end while convey makes the list. A flow that exists the whole time is in it
+    /// exactly once.
     Flows(Box<FlowsArgs>),
     /// Drain, remove or add a server of the running convey, or change its weight
     ///
-    /// The change overrides the file, through reloads and upgrades, until `convey reset` or the end of convey.
+    /// The change overrides the file, through reloads and upgrades, until `convey reset` or the end
+    /// of convey.
     #[command(subcommand)]
     Server(ServerCommand),
     /// Drain all servers of a backend of the running convey, take them out, or put them back
@@ -165,8 +178,8 @@ pub enum Command {
     },
     /// Print or change the log level of the running convey
     ///
-    /// The level overrides --log-level, RUST_LOG and log.level, through reloads and upgrades, until --reset, `convey reset` or the
-    /// end of convey.
+    /// The level overrides --log-level, RUST_LOG and log.level, through reloads and upgrades, until
+    /// --reset, `convey reset` or the end of convey.
     LogLevel {
         /// The level to log from; without it: print the current level
         #[arg(value_name = "LEVEL", ignore_case = true, value_parser = log_level())]
@@ -175,45 +188,54 @@ pub enum Command {
         #[arg(long, conflicts_with = "level")]
         reset: bool,
     },
-    /// Make the running convey read its file again, and print the changes or why it refused the file
+    /// Make the running convey read its file again, and print the changes or why it refused the
+    /// file
     Reload,
-    /// Show live events of connections and packets: the received packet, the decision and its reason, the sent packet
+    /// Show live events of connections and packets: the received packet, the decision and its
+    /// reason, the sent packet
     ///
-    /// Without options it shows everything, at most 1,000 events a second. During a trace, packets that the kernel would forward pass
-    /// convey's workers. So select a client, a frontend or a server on a busy balancer.
+    /// Without options it shows everything, at most 1,000 events a second. During a trace, packets
+    /// that the kernel would forward pass convey's workers. So select a client, a frontend or a
+    /// server on a busy balancer.
     Trace(TraceArgs),
-    /// Show which server a client gets, and why: access lists, limits, hash and place in the table, weights and health of all
-    /// servers, SNAT address, next hop and offload
+    /// Show which server a client gets, and why: access lists, limits, hash and place in the table,
+    /// weights and health of all servers, SNAT address, next hop and offload
     ///
-    /// It queries the running convey. With --config, or a list of servers, it answers for that file right after a start: all
-    /// servers are up, and no client is connected. Exit code 0 means that the client gets a server, 3 that it is refused or waits.
+    /// It queries the running convey. With --config, or a list of servers, it answers for that file
+    /// right after a start: all servers are up, and no client is connected. Exit code 0 means that
+    /// the client gets a server, 3 that it is refused or waits.
     Explain {
         /// The client; the port may be left out if the choice does not depend on it
         #[arg(value_name = "CLIENT[:PORT]")]
         client: ClientAddr,
-        /// A frontend by its name, with a port if it has several, or by an address that it listens on
+        /// A frontend by its name, with a port if it has several, or by an address that it listens
+        /// on
         #[arg(value_name = "FRONTEND[:PORT]|ADDRESS")]
         frontend: String,
-        /// URL of the request: its route determines the backend. In proxy mode only the host matters, as the TLS server name
+        /// URL of the request: its route determines the backend. In proxy mode only the host
+        /// matters, as the TLS server name
         url: Option<AskedRequest>,
         /// Print the response of the control API
         #[arg(long)]
         json: bool,
     },
-    /// Check this host for faults that block traffic, and print the cause and a command that fixes each
+    /// Check this host for faults that block traffic, and print the cause and a command that fixes
+    /// each
     ///
     /// Exit code 0 means no findings, 3 findings, and 1 that the host could not be checked.
     Doctor {
         /// Print the findings as JSON
         #[arg(long)]
         json: bool,
-        /// Check this host as a server of direct server return for this VIP; with a port, also the service there
+        /// Check this host as a server of direct server return for this VIP; with a port, also the
+        /// service there
         #[arg(long, value_name = "VIP[:PORT]")]
         server: Option<Service>,
     },
     /// Print the manual page or the completions of a shell
     ///
-    /// For example `convey generate complete-bash > /etc/bash_completion.d/convey`. The Debian package has all of them.
+    /// For example `convey generate complete-bash > /etc/bash_completion.d/convey`. The Debian
+    /// package has all of them.
     Generate {
         /// What to print
         #[arg(value_name = "KIND")]
@@ -237,11 +259,13 @@ pub enum Generated {
 /// Options of every command.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Configuration: a file, or etcd://[USER@]HOST[:PORT]/PREFIX [default: /etc/convey/config.toml if it exists, else ./config.toml]
+    /// Configuration: a file, or etcd://[USER@]HOST[:PORT]/PREFIX [default: /etc/convey/config.toml
+    /// if it exists, else ./config.toml]
     ///
-    /// In etcd the keys below the prefix are the files of a folder, and PREFIX/config.toml is the configuration. Separate several
-    /// members by commas. etcds:// uses TLS; append ?ca=FILE&cert=FILE&key=FILE to set the trusted authorities and the certificate of
-    /// this host. The user's password is in CONVEY_ETCD_PASSWORD.
+    /// In etcd the keys below the prefix are the files of a folder, and PREFIX/config.toml is the
+    /// configuration. Separate several members by commas. etcds:// uses TLS; append
+    /// ?ca=FILE&cert=FILE&key=FILE to set the trusted authorities and the certificate of this host.
+    /// The user's password is in CONVEY_ETCD_PASSWORD.
     #[arg(short, long, value_name = "PATH|URL", global = true, value_parser = config_place())]
     config: Option<ConfigPlace>,
     /// Folder for a copy of the configuration in etcd, for a start without etcd
@@ -254,7 +278,8 @@ pub struct Options {
         default_value = "/var/lib/convey"
     )]
     pub state_dir: PathBuf,
-    /// Without a configuration file: the address that clients connect to (a port alone: every IPv4 address)
+    /// Without a configuration file: the address that clients connect to (a port alone: every IPv4
+    /// address)
     #[arg(
         short, long, value_name = "[IP:]PORT", global = true,
         conflicts_with = "config", requires = "servers", value_parser = listen_address
@@ -262,9 +287,9 @@ pub struct Options {
     pub listen: Option<SocketAddr>,
     /// Without a configuration file: a list of servers, one HOST:PORT a line; `#` begins a comment.
     ///
-    /// convey distributes connections to them in turn, and checks each of them every 2 seconds. Three failures in a row, of checks or
-    /// of clients' connections, take a server out. Two successful checks bring it back. If a connection fails, the client gets
-    /// another server.
+    /// convey distributes connections to them in turn, and checks each of them every 2 seconds.
+    /// Three failures in a row, of checks or of clients' connections, take a server out. Two
+    /// successful checks bring it back. If a connection fails, the client gets another server.
     #[arg(short, long, value_name = "PATH", global = true, requires = "listen")]
     pub servers: Option<PathBuf>,
     /// Without a configuration file: the address of the statistics (a port alone: 127.0.0.1)
@@ -273,14 +298,16 @@ pub struct Options {
         requires = "listen", value_parser = statistics_address
     )]
     pub stats: SocketAddr,
-    /// The control socket, through which commands reach the running convey; empty: none [default: /run/convey/control.sock, or
-    /// convey/control.sock in $XDG_RUNTIME_DIR for users who may not write there]
+    /// The control socket, through which commands reach the running convey; empty: none [default:
+    /// /run/convey/control.sock, or convey/control.sock in $XDG_RUNTIME_DIR for users who may not
+    /// write there]
     #[arg(long, value_name = "PATH", global = true, env = "CONVEY_SOCKET", hide_env_values = true, value_parser = path_or_none())]
     pub socket: Option<PathBuf>,
     /// The level to log from; overrides RUST_LOG, which overrides log.level
     #[arg(long, value_name = "LEVEL", global = true, ignore_case = true, value_parser = log_level())]
     pub log_level: Option<LogLevel>,
-    /// Mode of frontends that set none: forward packets, rewriting both directions (NAT); needs root
+    /// Mode of frontends that set none: forward packets, rewriting both directions (NAT); needs
+    /// root
     #[arg(short, long, global = true, conflicts_with = "dsr")]
     pub passthrough: bool,
     /// Mode of frontends that set none: forward packets, servers answering directly; needs root
@@ -307,7 +334,8 @@ enum ConfigPlace {
 }
 
 impl Options {
-    /// Where the configuration comes from. A file is the one that is named, else the host's, else the one of this folder.
+    /// Where the configuration comes from. A file is the one that is named, else the host's, else
+    /// the one of this folder.
     pub fn origin(&self) -> ConfigOrigin<'_> {
         match (&self.servers, self.listen, &self.config) {
             (Some(path), Some(listen), _) => {
@@ -324,7 +352,8 @@ impl Options {
         self.config.is_none() && self.listen.is_none()
     }
 
-    /// The mode the command line asks for; it goes before the file's, but not before a frontend's own.
+    /// The mode the command line asks for; it goes before the file's, but not before a frontend's
+    /// own.
     pub fn mode(&self) -> Option<Mode> {
         match (self.passthrough, self.dsr) {
             (true, _) => Some(Mode::Passthrough),
@@ -334,7 +363,8 @@ impl Options {
     }
 }
 
-/// The host's file may be there and out of reach: then the start says so, and takes no other in its place.
+/// The host's file may be there and out of reach: then the start says so, and takes no other in its
+/// place.
 fn default_config(host: &Path) -> &Path {
     if matches!(host.try_exists(), Ok(false)) { Path::new(LOCAL_CONFIG) } else { host }
 }

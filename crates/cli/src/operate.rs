@@ -52,8 +52,8 @@ pub enum ServerCommand {
     },
     /// Add a server that is not in the file, or change an added one
     ///
-    /// It serves through reloads and upgrades, until `convey reset`, `convey server remove` or the end of convey. If the file has a
-    /// server of that name, the file wins.
+    /// It serves through reloads and upgrades, until `convey reset`, `convey server remove` or the
+    /// end of convey. If the file has a server of that name, the file wins.
     Add {
         /// Its backend and its name
         #[arg(value_name = "BACKEND/SERVER", value_parser = server)]

@@ -37,7 +37,8 @@ pub struct TraceArgs {
     /// Print a line of JSON for each event
     #[arg(long)]
     pub json: bool,
-    /// Also write received and sent packets to this file (packet modes; pcapng, 256 bytes of each); `-` is standard output, and then no events are printed
+    /// Also write received and sent packets to this file (packet modes; pcapng, 256 bytes of each);
+    /// `-` is standard output, and then no events are printed
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
 }

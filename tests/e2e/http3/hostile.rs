@@ -144,7 +144,8 @@ fn who_forges_addresses_fills_no_more_than_a_few_hundred_places() {
         for _ in 0..20 {
             assert_eq!(clients.connect(lab.vip()).await.get("/").await.status, 200);
         }
-        // The worker that gets them has no place left. A busy one loses packets, which are repeated.
+        // The worker that gets them has no place left. A busy one loses packets, which are
+        // repeated.
         while recorder.retries() == 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

@@ -13,7 +13,10 @@ let most = STEP;
 let latest = null;
 byId("filter").addEventListener("input", () => latest && showBackends(latest));
 
-/** Shows each backend. `view` has the status, the history, the changes of health, and whether things may be changed. */
+/**
+ * Shows each backend. `view` has the status, the history, the changes of health, and whether things
+ * may be changed.
+ */
 export function showBackends(view) {
   latest = view;
   const filter = byId("filter").value.trim().toLowerCase();

@@ -1,4 +1,5 @@
-// Elements: made once, and changed only where something has changed. Text from the server is text, never markup.
+// Elements: made once, and changed only where something has changed. Text from the server is text,
+// never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -43,8 +44,8 @@ export const show = (element, isShown) => { if (element.hidden === isShown) elem
 const shown = new WeakMap();
 
 /**
- * Has `parent` show a child for each item, in their order. A child that was there stays, with its focus.
- * `create(item)` makes one, with `update(item)` as a property if it changes.
+ * Has `parent` show a child for each item, in their order. A child that was there stays, with its
+ * focus. `create(item)` makes one, with `update(item)` as a property if it changes.
  */
 export function list(parent, items, keyOf, create) {
   const before = shown.get(parent) ?? new Map();

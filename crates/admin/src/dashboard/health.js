@@ -17,7 +17,10 @@ const STATES = [
 /** What follows the name of a server. */
 const ADDRESS = / \([^()]*\)$/;
 
-/** The changes of servers that events tell of: `BACKEND/SERVER` to `[{at, state}]`, the oldest first. */
+/**
+ * The changes of servers that events tell of: `BACKEND/SERVER` to `[{at, state}]`, the oldest
+ * first.
+ */
 export function changesOf(events) {
   const changes = new Map();
   for (const { at, kind, text } of events) {
@@ -42,8 +45,8 @@ function parse(text) {
 }
 
 /**
- * The last hour of a server as spans, which are parts of one. `known` is the time of the oldest event that is kept, or of
- * the start; before it nothing is known.
+ * The last hour of a server as spans, which are parts of one. `known` is the time of the oldest
+ * event that is kept, or of the start; before it nothing is known.
  */
 export function lastHour(server, changes = [], known, now) {
   const start = now - HOUR;

@@ -41,8 +41,8 @@ export class History {
   }
 
   /**
-   * The time that half, or 99 of 100, of a backend's connects ("connect") or responses ("response") did not exceed in the last minute;
-   * null: there were none.
+   * The time that half, or 99 of 100, of a backend's connects ("connect") or responses ("response")
+   * did not exceed in the last minute; null: there were none.
    */
   quantile(kind, backend, share) {
     const [first, last] = this.#ends();
@@ -109,7 +109,9 @@ function countersOf(status) {
   return values;
 }
 
-/** Requests, and responses of 5xx, by the name of their frontend or backend. Only mode http has any. */
+/**
+ * Requests, and responses of 5xx, by the name of their frontend or backend. Only mode http has any.
+ */
 function addRequests(values, of, { requests }) {
   if (!requests) return;
   values.set(key(...of, "requests"), requests.total);

@@ -61,7 +61,10 @@ async function look() {
   }
 }
 
-/** Notices that another process answers: its counters begin anew, and after a restart its events, too. */
+/**
+ * Notices that another process answers: its counters begin anew, and after a restart its events,
+ * too.
+ */
 function notice({ started, version }) {
   if (process && process.started !== started) {
     const changed = process.version === version ? "" : ` Version ${version} follows ${process.version}.`;

@@ -54,7 +54,8 @@ struct GroupRow {
     bytes_tx: Option<u64>,
 }
 
-/// A column of the table. Where the line has no room for all, those with the highest number go first.
+/// A column of the table. Where the line has no room for all, those with the highest number go
+/// first.
 struct Column {
     title: &'static str,
     goes: u8,

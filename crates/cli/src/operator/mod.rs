@@ -1,4 +1,5 @@
-//! The commands that ask a convey that runs: what is typed becomes a request to its control socket, and the answer lines.
+//! The commands that ask a convey that runs: what is typed becomes a request to its control socket,
+//! and the answer lines.
 
 mod client;
 mod flows;

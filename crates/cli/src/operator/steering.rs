@@ -183,7 +183,8 @@ struct Server {
 /// Waits until a target has no open connection, and tells how many are left whenever that changes.
 ///
 /// # Errors
-/// Some are left after `patience`, the target is ready again or gone, or nobody answers any more: words for an operator.
+/// Some are left after `patience`, the target is ready again or gone, or nobody answers any more:
+/// words for an operator.
 pub async fn wait_until_idle(
     client: &Client,
     target: &Target,

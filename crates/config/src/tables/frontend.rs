@@ -152,7 +152,8 @@ keys! {
     key "max_connections_per_client" => max_connections_per_client: u32 {
         read: integer(1..=u32::MAX),
         unset: "automatic",
-        // Packet modes count clients roughly, which will do for a share of what there is, and not for a number.
+        // Packet modes count clients roughly, which will do for a share of what there is, and not
+        // for a number.
         only_in: Proxied,
         describe: |frontend, _| {
             frontend.max_connections_per_client.map_or(String::new(), |most| format!(", {most} a client"))

@@ -21,7 +21,8 @@ impl ControlState {
     /// overlay changed. The change is published by `take_update`.
     ///
     /// # Errors
-    /// There is no such backend or server, only servers have a weight, or there are too many changes.
+    /// There is no such backend or server, only servers have a weight, or there are too many
+    /// changes.
     pub fn steer(
         &mut self,
         target: Target,

@@ -68,7 +68,8 @@ fn failures(server: &StatusServer) -> u64 {
 /// Fewer say nothing.
 const TELLING_HANDSHAKES: u64 = 5;
 
-/// What is to be said of a server that answers no client now, or if fewer than half of its handshakes got to their end.
+/// What is to be said of a server that answers no client now, or if fewer than half of its
+/// handshakes got to their end.
 fn of_handshakes(handshakes: &StatusHandshakes) -> Option<String> {
     let &StatusHandshakes { begun, completed, syn_repeated, answers_nobody } = handshakes;
     if answers_nobody {

@@ -67,8 +67,8 @@ impl StatusScreen<'_> {
     }
 }
 
-/// Keeps the frontends and backends of these names, the backends of these frontends, and the frontends
-/// of these backends.
+/// Keeps the frontends and backends of these names, the backends of these frontends, and the
+/// frontends of these backends.
 fn keep(status: &mut Status, names: &[String]) -> Result<(), Refused> {
     let is_named = |name: &str| names.iter().any(|named| named == name);
     let is_unknown =
@@ -103,7 +103,8 @@ fn of_readiness(status: &Status, obstacles: &[String]) -> String {
     ready.to_owned() + &unserved
 }
 
-/// What is other than the file in the convey that this is the status of, a line each; nothing if it runs with another file.
+/// What is other than the file in the convey that this is the status of, a line each; nothing if it
+/// runs with another file.
 pub fn other_than_file(status: &Status, is_file: impl Fn(&str) -> bool, now: SystemTime) -> Vec<String> {
     if !is_file(&status.config.file) {
         return Vec::new();

@@ -9,8 +9,8 @@ use super::report::StatusEjected;
 /// Columns between two cells.
 const GAP: u16 = 2;
 
-/// A table of words, and of numbers from this column on. It is as wide as its cells, or wraps them at
-/// `width`.
+/// A table of words, and of numbers from this column on. It is as wide as its cells, or wraps them
+/// at `width`.
 pub(super) fn table<const N: usize>(titles: [&str; N], numbers: usize, width: Option<usize>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(titles);

@@ -1,7 +1,9 @@
-//! `convey top`: what happens a second, on a screen of any size. Pure: the terminal and the clock are `app`'s.
+//! `convey top`: what happens a second, on a screen of any size. Pure: the terminal and the clock
+//! are `app`'s.
 //!
-//! [`TopSample`] is what convey has answered at a moment. [`TopState`] makes rows of two of them, and knows what the operator has
-//! typed. [`draw`] puts it on a screen, [`top_text`] makes text of it.
+//! [`TopSample`] is what convey has answered at a moment. [`TopState`] makes rows of two of them,
+//! and knows what the operator has typed. [`draw`] puts it on a screen, [`top_text`] makes text of
+//! it.
 
 mod column;
 mod fit;

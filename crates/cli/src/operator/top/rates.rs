@@ -101,7 +101,8 @@ impl Interval {
         Interval { seconds }
     }
 
-    /// How much it grows a second. A counter that is less than before has begun at 0 in between, as after an upgrade.
+    /// How much it grows a second. A counter that is less than before has begun at 0 in between, as
+    /// after an upgrade.
     fn rate(self, old: u64, new: u64) -> Option<f64> {
         let more = if new < old { new } else { new - old };
         self.seconds.map(|seconds| more as f64 / seconds)
@@ -264,8 +265,8 @@ fn server(name: &str, old: &TopServer, new: &TopServer, interval: Interval) -> T
 
 /// Drops, refusals and early ends by reason: the rate, and the count since the start.
 ///
-/// Rates are summed frontend by frontend. Differences of sums would take a frontend that a reload has
-/// removed for counters that begin anew.
+/// Rates are summed frontend by frontend. Differences of sums would take a frontend that a reload
+/// has removed for counters that begin anew.
 fn drops(old: &TopStatus, new: &TopStatus, interval: Interval) -> Vec<(String, Option<f64>, u64)> {
     let mut all: BTreeMap<&str, (Option<f64>, u64)> = BTreeMap::new();
     let mut add = |reason, before, count| {

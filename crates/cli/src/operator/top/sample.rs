@@ -1,4 +1,5 @@
-//! What convey has answered at one moment. Fields that another version lacks or adds do not matter. Pure.
+//! What convey has answered at one moment. Fields that another version lacks or adds do not matter.
+//! Pure.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -39,7 +40,8 @@ pub struct TopStatus {
 }
 
 impl TopStatus {
-    /// Whether another process has answered than before, one that is not an upgrade: its counters and its events begin anew.
+    /// Whether another process has answered than before, one that is not an upgrade: its counters
+    /// and its events begin anew.
     pub fn is_restarted(&self, before: &TopStatus) -> bool {
         self.uptime_seconds < before.uptime_seconds || !is_same_time(&self.started, &before.started)
     }
@@ -51,7 +53,8 @@ fn is_same_time(one: &str, other: &str) -> bool {
     one.max(other).duration_since(one.min(other)).is_ok_and(|between| between < Duration::from_secs(1))
 }
 
-/// The traffic of a frontend, a backend or a server; of all frontends, whose bytes have other names.
+/// The traffic of a frontend, a backend or a server; of all frontends, whose bytes have other
+/// names.
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(default)]
 pub(super) struct TopTraffic {
@@ -97,13 +100,14 @@ impl TopFrontend {
         Times::sum(self.routes.iter().filter_map(|route| route.request_seconds.as_ref()))
     }
 
-    /// What it has turned away, by reason. Packet modes have their refusals among the drops of all frontends.
+    /// What it has turned away, by reason. Packet modes have their refusals among the drops of all
+    /// frontends.
     pub(super) fn reasons(&self) -> impl Iterator<Item = (&String, &u64)> {
         self.losses().chain(self.requests.iter().flat_map(RequestCounts::refusals))
     }
 
-    /// Errors of the frontend: connections and datagrams that it has turned away, responses of 5xx, and
-    /// requests that a limit refused.
+    /// Errors of the frontend: connections and datagrams that it has turned away, responses of 5xx,
+    /// and requests that a limit refused.
     pub(super) fn errors(&self) -> u64 {
         let losses: u64 = self.losses().map(|(_, count)| count).sum();
         losses + self.requests.as_ref().map_or(0, |requests| requests.server_errors() + requests.limited())

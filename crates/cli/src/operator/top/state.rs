@@ -177,8 +177,8 @@ impl TopState {
         self.rows().len().saturating_sub(self.page)
     }
 
-    /// The rows that the filter lets through: backends in order, and the servers of each. A frontend is
-    /// above the first of its backends.
+    /// The rows that the filter lets through: backends in order, and the servers of each. A
+    /// frontend is above the first of its backends.
     pub(super) fn rows(&self) -> Vec<&TopRow> {
         let wanted = self.filter.to_lowercase();
         let mut groups: Vec<&TopGroup> = self.rates.iter().flat_map(|rates| &rates.groups).collect();

@@ -14,8 +14,8 @@ use super::*;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Two frontends, of which one cannot serve. A backend of proxies with two servers, of which `b` is down, and one of packet modes.
-/// All counters have `n` as a factor.
+/// Two frontends, of which one cannot serve. A backend of proxies with two servers, of which `b` is
+/// down, and one of packet modes. All counters have `n` as a factor.
 fn status(n: u64) -> Value {
     let server = |up: bool, n: u64| {
         json!({
@@ -109,7 +109,8 @@ fn the_difference_of_two_answers_is_what_happens_a_second() {
     assert_eq!((of("a", TopColumn::In), of("a", TopColumn::Share)), (Some(2_000.0), Some(100.0)));
     assert_eq!((of("b", TopColumn::New), of("b", TopColumn::Share)), (Some(0.0), Some(0.0)));
     assert_eq!((row(&rates, "b").grade, row(&rates, "app").grade), (Grade::Bad, Grade::Odd));
-    // Half of the connects between the two were in the bucket from 0.25 to 1 ms, half in that up to 2 ms.
+    // Half of the connects between the two were in the bucket from 0.25 to 1 ms, half in that up to
+    // 2 ms.
     assert_eq!(of("app", TopColumn::Connect50), Some(0.001));
     let most = of("app", TopColumn::Connect99).unwrap();
     assert!((0.0019..0.002).contains(&most), "{most}");
@@ -132,7 +133,8 @@ fn the_first_answer_has_no_rates_and_says_so() {
     assert_eq!(words(a), ["a", "up", "1", "-", "-", "-", "-", "-", "-"]);
 }
 
-/// A frontend of mode http with two backends, and one that only redirects. All counters have `n` as a factor.
+/// A frontend of mode http with two backends, and one that only redirects. All counters have `n` as
+/// a factor.
 fn http_status(n: u64) -> Value {
     let requests = json!({ "total": n * 20, "responses": { "2xx": n * 10, "5xx": n * 10 } });
     let server = json!({
