@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_set_and_without_a_place_nothing_is_logged() {
+    fn access_log_keys_are_read_and_need_an_output() {
         let log = parsed("output = '/a/b'\nformat = '{client_ip}'\nsample = 10").unwrap().config.access_log;
         assert_eq!(
             (log.output.unwrap().to_string(), log.format.source(), log.sample),

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_never_be_announced_is_warned_of() {
+    fn announce_without_address_or_enough_servers_is_warned_about() {
         let warnings = |text: &str| parse("c.toml", text).unwrap().warnings;
         let few = warnings(&format!("{SERVED}[announce]\nmin_servers = 2"));
         assert!(few[0].to_string().contains("backend \"web\" has 1 servers"), "{few:?}");

@@ -191,7 +191,7 @@ statistics http://127.0.0.1:7000/stats (also /metrics, /healthz, /readyz)
     }
 
     #[test]
-    fn what_a_mode_is_set_to_is_told_where_a_frontend_is_in_it() {
+    fn description_shows_mode_settings_only_for_modes_in_use() {
         let text = r#"
             frontends.dns = { mode = "dsr", protocol = "udp", listen_addr = "10.0.0.1:53", backend = "dns" }
             frontends.web = { listen_addr = "10.0.0.1:80", backend = "web" }

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_one_of_a_key_is_found_in_whatever_way_it_is_written() {
+    fn first_line_of_a_duplicate_key_is_found_in_every_syntax() {
         for (text, line) in [
             ("a = 1\na^ = 2", Some(1)),
             ("[t]\na = 1\n[u]\na = 1\na^ = 2", Some(4)),

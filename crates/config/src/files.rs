@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_not_read_but_named() {
+    fn special_files_are_refused_with_their_kind() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         mkfifoat(CWD, at("fifo"), Mode::RUSR).unwrap();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_up_to_the_limit_and_one_that_is_longer_not_at_all() {
+    fn file_longer_than_the_limit_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         let file = File::create(&path).unwrap();

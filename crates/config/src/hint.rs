@@ -76,14 +76,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_many_things_some_are_named_and_the_others_counted() {
+    fn long_list_is_cut_and_the_rest_counted() {
         assert_eq!(listed(["a"; 0].iter(), 2), "");
         assert_eq!(listed(["a", "b"].iter(), 2), "a, b");
         assert_eq!(listed([1, 2, 3, 4].iter(), 2), "1, 2 and 2 more");
     }
 
     #[test]
-    fn only_a_word_that_looks_alike_is_suggested() {
+    fn suggestion_needs_a_similar_word() {
         let keys = ["listen_addr", "backend", "max_connections"];
         assert_eq!(nearest("listen_adr", keys), Some("listen_addr"));
         assert_eq!(nearest("Backends", keys), Some("backend"));

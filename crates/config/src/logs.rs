@@ -136,7 +136,7 @@ mod tests {
                           backends.web.servers.a.addr = '10.0.0.2:80'\n";
 
     #[test]
-    fn what_is_set_is_set_and_the_rest_is_as_ever() {
+    fn log_keys_are_read_and_missing_ones_have_defaults() {
         let log = |text: &str| parse("c.toml", &format!("{SERVED}[log]\n{text}")).unwrap().config.log;
         assert_eq!(log(""), LogConfig::default());
         let set = LogConfig {

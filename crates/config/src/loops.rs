@@ -328,14 +328,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_to_a_concrete_address_does_not_come_to_the_wildcard() {
+    fn concrete_listener_takes_precedence_over_the_wildcard() {
         let all = frontends(&[("wide", "0.0.0.0:80"), ("narrow", "10.0.0.1:80")]);
         let servers = [("wide", "10.0.0.1:80"), ("narrow", "127.0.0.1:80"), ("narrow", "10.0.0.1:80")];
         assert_eq!(passed(&all, &servers), ["", "narrow wide", "narrow"]);
     }
 
     #[test]
-    fn a_server_without_a_port_leads_back_if_any_port_of_its_frontend_does() {
+    fn server_without_a_port_loops_if_any_frontend_port_does() {
         let all =
             frontends(&[("range", "0.0.0.0:21-23"), ("other", "10.0.0.1:30-31"), ("next", "10.0.0.2:31")]);
         let found = found(
@@ -384,7 +384,7 @@ mod tests {
 
     /// A separate search for each server would visit half of the others every time.
     #[test]
-    fn thousands_in_a_chain_are_looked_at_once_and_what_closes_it_is_found() {
+    fn long_chain_of_frontends_is_searched_once_for_loops() {
         let n = 20_000_u16;
         let names: Vec<String> = (0..n).map(|n| format!("f{n}")).collect();
         let listen = |n: u16| SocketAddr::from(([10, 0, 0, 1], 1 + n));

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_set_and_the_rest_is_given_up() {
+    fn privilege_keys_are_read_and_missing_ones_have_defaults() {
         assert_eq!(privileges(""), Privileges::default());
         assert_eq!(privileges("user = 'convey'").user.as_deref(), Some("convey"));
         assert_eq!(privileges("landlock = true"), Privileges { landlock: true, ..Privileges::default() });

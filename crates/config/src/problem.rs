@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn of_problems_without_end_a_hundred_are_told() {
+    fn reported_problems_are_bounded() {
         let texts = Texts::one("test.toml", "");
         let report = Report::new(&texts);
         for n in 0..1_000 {

@@ -79,7 +79,7 @@ mod tests {
     use convey_model::Listen;
 
     #[test]
-    fn a_process_that_drains_has_its_frontends_where_they_were_and_no_others() {
+    fn draining_process_keeps_its_frontends_and_their_addresses() {
         let text = |frontends: &[(&str, &str, &str)]| {
             let frontends = frontends.iter().map(|(name, addr, more)| {
                 format!("[frontends.{name}]\nlisten_addr = '{addr}'\nbackend = 'a'\n{more}\n")

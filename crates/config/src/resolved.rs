@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn every_address_of_a_name_is_a_server_with_the_settings_of_the_name() {
+    fn each_address_of_a_name_is_a_server_with_its_settings() {
         let (servers, left_out) = resolved(&["10.0.0.3", "2001:db8::3"]);
         assert_eq!(
             servers,
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_of_a_source_stand_beside_those_of_the_file_which_keep_their_names() {
+    fn discovered_servers_are_added_and_configured_ones_keep_their_names() {
         let file =
             FILE.to_owned() + "[backends.web.kubernetes]\nservice = 'shop/web'\nport = 'http'\nweight = 5\n";
         let config = parse("test.toml", &file).unwrap().config;
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_leads_back_to_the_frontend_is_left_out_and_told() {
+    fn resolved_address_that_loops_back_is_left_out_with_a_reason() {
         for own in ["127.0.0.1", "10.0.0.1"] {
             let (servers, left_out) = resolved(&[own]);
             assert_eq!(servers, ["b 10.0.0.9:80 1".to_owned(), format!("spare/{own} {own}:81 1")]);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_are_left_out_are_told_in_a_line_for_each_name() {
+    fn left_out_addresses_are_reported_in_one_line_per_name() {
         let left_out = |name: &str, host: u8| {
             let addr = ([127, 0, 0, host], 80).into();
             LeftOut { backend: "web".into(), name: name.into(), addr, why: "it leads back".into() }

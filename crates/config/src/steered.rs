@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_come_and_go_and_the_file_goes_before_what_it_says_itself() {
+    fn runtime_changes_add_and_remove_servers_but_configured_ones_stay() {
         let loaded = parse("c.toml", FILE).unwrap();
         let (by_address, by_name) = (added("10.0.0.9:80"), added("app.internal:80"));
         let nowhere = ServerChange { backend: "mail", ..change("x", Some(&by_address)) };

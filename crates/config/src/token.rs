@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_the_only_line_of_a_file_that_stands_beside_the_configuration() {
+    fn stats_token_is_read_from_a_relative_file() {
         let token = loaded("correct-horse-battery\n", 0o640).unwrap().stats.token.unwrap();
         assert!(token.matches(b"correct-horse-battery"));
         for wrong in ["", "correct-horse-batterY", "correct-horse-battery\n", "correct-horse-batter"] {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_told_and_a_number_is_no_path() {
+    fn missing_or_invalid_token_file_is_refused() {
         let refused =
             crate::parse("c.toml", &format!("{SERVED}[stats]\ntoken_file = '/none'\n")).unwrap_err();
         assert!(
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_reads_the_secret_in_what_is_told_of_the_configuration() {
+    fn stats_token_is_not_shown_in_descriptions() {
         let config = loaded("correct-horse-battery", 0o600).unwrap();
         assert!(!format!("{config:?}{}", crate::describe(&config)).contains("horse"));
     }

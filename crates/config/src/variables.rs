@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_variable_is_told() {
+    fn invalid_variables_are_reported() {
         for (text, told) in [
             ("${NONE}", "variable NONE is not set; set it, or write ${NONE:-default}"),
             ("${RAW:-x}", "variable RAW is not UTF-8"),

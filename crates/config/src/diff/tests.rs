@@ -53,7 +53,7 @@ fn a_file_saved_without_a_change_says_nothing() {
 }
 
 #[test]
-fn a_server_that_is_known_by_name_comes_goes_and_changes_by_that() {
+fn named_server_is_identified_by_its_name_in_a_diff() {
     let named = ("10.0.0.6", "App.internal");
     assert_eq!(changes(&[named]), ["backend web: address of web/six 10.0.0.6:80 -> app.internal:80"]);
     let before = BEFORE.replace(named.0, named.1);
@@ -96,7 +96,7 @@ fn everything_about_a_server_that_changes_is_named() {
 }
 
 #[test]
-fn a_server_that_moves_tells_from_where_to_where_and_what_else_changes() {
+fn moved_server_is_listed_with_both_addresses_and_further_changes() {
     assert_eq!(
         changes(&[("10.0.0.5", "10.0.0.7"), ("weight = 10", "weight = 50")]),
         [
@@ -170,7 +170,7 @@ fn a_backend_tells_how_it_chooses_and_checks() {
 }
 
 #[test]
-fn how_servers_go_and_come_back_is_told() {
+fn diff_lists_slow_start_and_outlier_detection_settings() {
     let on = "[backends.web]\nslow_start = 10\n[backends.web.outlier_detection]\n[backends.web.servers.five]";
     let edit = ("[backends.web.servers.five]", on);
     assert_eq!(changes(&[edit]), ["backend web: slow_start 0s -> 10s, outlier detection off -> on"]);
@@ -202,7 +202,7 @@ fn timeouts_make_one_line_a_table() {
 }
 
 #[test]
-fn what_cannot_change_while_running_is_listed_apart() {
+fn settings_that_need_a_restart_are_listed_apart() {
     let settings = r#"mode = "dsr"
         [stats]
         port = 7001

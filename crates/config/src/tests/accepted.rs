@@ -316,7 +316,7 @@ fn a_file_written_for_the_original_loads_unchanged() {
 }
 
 #[test]
-fn the_old_word_for_dsr_on_layer_3_is_the_new_one_with_a_warning() {
+fn dsr_nat_is_an_alias_of_l3_with_a_warning() {
     let with = |dsr: &str| format!("{GOOD}[backends.web]\ndsr = \"{dsr}\"");
     let config = |text: &str| parse("config.toml", text).expect("valid").config;
     assert_eq!(config(&with("nat")), config(&with("l3")));
@@ -325,7 +325,7 @@ fn the_old_word_for_dsr_on_layer_3_is_the_new_one_with_a_warning() {
 }
 
 #[test]
-fn a_check_more_frequent_than_the_default_timeout_needs_no_timeout_of_its_own() {
+fn default_check_timeout_is_lowered_to_a_shorter_interval() {
     let text = format!("{GOOD}[backends.web.health_check]\ninterval = 0.2\n");
     let check = &parse("config.toml", &text).expect("valid").config.backends[0].health_check;
     assert_eq!(check.timeout, Duration::from_millis(200));
@@ -383,7 +383,7 @@ fn a_file_saved_by_another_system_reads_the_same() {
 }
 
 #[test]
-fn what_works_but_is_hardly_meant_is_a_warning() {
+fn odd_but_valid_settings_are_warnings() {
     let backups =
         format!("{GOOD}backup = true\n[backends.web.servers.b]\naddr = \"10.0.0.2:80\"\nbackup = true\n");
     assert_eq!(

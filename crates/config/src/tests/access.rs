@@ -52,7 +52,7 @@ fn a_list_that_many_frontends_name_is_read_and_kept_once() {
 }
 
 #[test]
-fn what_is_wrong_with_a_list_is_told_with_its_line_and_the_list_is_watched_all_the_same() {
+fn invalid_access_list_is_reported_by_line_and_still_watched() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("bad.txt"), "10.0.0.0/8\nweb\n10.0.0.1/8\n").unwrap();
     fs::write(directory.path().join("empty.txt"), "# nobody yet\n").unwrap();

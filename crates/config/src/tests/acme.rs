@@ -32,7 +32,7 @@ fn acme(loaded: &Loaded) -> &AcmeConfig {
 }
 
 #[test]
-fn names_are_the_hosts_of_routes_and_the_challenge_is_what_ports_allow() {
+fn acme_domains_follow_routes_and_the_challenge_follows_ports() {
     let folder = tempfile::tempdir().unwrap();
     let by_http = loaded(folder.path(), "", &format!("{SITE}{PLAIN}")).unwrap();
     assert_eq!(acme(&by_http).domains, ["a.example", "b.example"]);
@@ -51,7 +51,7 @@ fn names_are_the_hosts_of_routes_and_the_challenge_is_what_ports_allow() {
 }
 
 #[test]
-fn certificates_of_wanted_names_are_taken_and_one_that_is_broken_is_left_out() {
+fn stored_acme_certificates_are_loaded_without_broken_or_unwanted_ones() {
     let folder = tempfile::tempdir().unwrap();
     let kept = folder.path().join("state/acme/acme-v02.api.letsencrypt.org-directory/certificates");
     fs::create_dir_all(&kept).unwrap();
@@ -75,7 +75,7 @@ fn certificates_of_wanted_names_are_taken_and_one_that_is_broken_is_left_out() {
 }
 
 #[test]
-fn what_cannot_be_ordered_is_told_with_its_place() {
+fn acme_errors_are_reported_with_their_place() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("open.key"), "c2VjcmV0").unwrap();
     save_secret(&folder.path().join("empty.key"), "?");

@@ -38,7 +38,7 @@ fn a_variable_that_is_missing_is_told_once() {
 }
 
 #[test]
-fn what_a_variable_holds_is_checked_as_if_it_stood_there() {
+fn variable_values_are_checked_like_literal_ones() {
     let text = format!("{GOOD}weight = '${{CONVEY_NO_SUCH:-many}}'\nbackup = '7'\n");
     assert_eq!(
         errors(&text),

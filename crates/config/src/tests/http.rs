@@ -124,7 +124,7 @@ fn the_mode_may_be_that_of_the_file() {
 }
 
 #[test]
-fn only_mode_http_has_these_keys() {
+fn http_keys_are_refused_in_proxy_mode() {
     let keys = "forwarded = false\nredirect = 'https'\nheaders = {}\nhttp = {}\nerror_pages = {}";
     let text = format!("{FRONTEND}{keys}\n{BACKENDS}").replace("mode = 'http'\n", "");
     let needs = "needs mode = \"http\"; the frontend is in proxy mode";
@@ -185,7 +185,7 @@ fn health_check_speaks_and_judges_as_requests_of_its_frontends() {
 }
 
 #[test]
-fn a_backend_says_how_servers_are_spoken_to_and_what_of_requests_is_hashed() {
+fn backend_sets_protocol_and_request_hash_in_mode_http() {
     let of = |lines: &str| format!("{FRONTEND}[backends.site]\n{lines}\nservers.a.addr = '10.0.0.9:80'\n");
     let backend = &config(&of("protocol = 'h2'\nalgorithm = 'ring'\nhash = 'cookie:sid'")).backends[0];
     assert_eq!((backend.protocol, &*backend.hash_name()), (HttpVersion::H2, "cookie:sid"));
@@ -416,7 +416,7 @@ fn a_reload_says_what_changes_of_requests() {
 }
 
 #[test]
-fn requests_of_a_source_are_limited_at_the_frontend_and_at_a_route() {
+fn request_rates_are_set_for_frontend_and_route() {
     let limited = |of_frontend: &str, of_route: &str| {
         let routes = format!("routes = [{{ path = '/a', backend = 'api'{of_route} }}]\n");
         format!("{FRONTEND}{routes}{of_frontend}{BACKENDS}")
@@ -598,7 +598,7 @@ fn a_backend_has_servers_or_serves_files() {
 }
 
 #[test]
-fn a_root_that_cannot_be_served_is_told_when_the_file_is_read() {
+fn unreadable_files_root_is_reported_at_load() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     std::fs::create_dir(at("www")).unwrap();
@@ -672,7 +672,7 @@ fn compression_is_a_switch_or_a_table() {
 }
 
 #[test]
-fn a_route_is_compressed_as_its_frontend_unless_it_has_its_own_say() {
+fn route_inherits_compression_unless_it_sets_its_own() {
     let of_route = |frontend: &str, route: &str| {
         let routes = format!("{frontend}\n[[frontends.web.routes]]\npath = '/a'\nbackend = 'api'\n{route}");
         let config = config(&format!("{FRONTEND}{routes}\n{BACKENDS}"));

@@ -45,7 +45,7 @@ fn tables_of_all_files_are_one_configuration() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_file() {
+fn errors_in_included_files_are_reported_with_their_file() {
     let directory = directory(&[
         ("config.toml", FRONTEND),
         ("conf.d/a.toml", "[backends.web.servers.a]\naddr = '10.0.0.1:80'\nwieght = 3\n"),

@@ -143,7 +143,7 @@ fn packet_modes_hash_the_tuple_unless_the_file_says_otherwise() {
 }
 
 #[test]
-fn a_backend_takes_the_defaults_of_packet_modes_as_soon_as_one_of_its_frontends_is_in_one() {
+fn backend_of_a_packet_mode_frontend_gets_packet_mode_defaults() {
     let text = format!("{GOOD}[frontends.x]\nmode = 'dsr'\nlisten_addr = '10.0.0.77:80'\nbackend = 'web'");
     let config = parse("config.toml", &text).expect("valid").config;
     assert_eq!((config.frontends[0].mode, config.frontends[1].mode), (Mode::Proxy, Mode::Dsr));
@@ -233,7 +233,7 @@ fn a_time_limit_of_the_other_protocol_has_no_effect() {
 }
 
 #[test]
-fn a_time_limit_of_a_frontend_or_backend_that_cannot_have_it_has_no_effect() {
+fn timeouts_without_effect_in_a_mode_are_warned_about() {
     let own = GOOD.replace("backend = ", "timeouts = { idle = 2, udp_idle = 3 }\nbackend = ");
     let place = "config.toml:4:";
     assert_eq!(
@@ -267,7 +267,7 @@ fn a_time_limit_of_a_frontend_or_backend_that_cannot_have_it_has_no_effect() {
 }
 
 #[test]
-fn a_hash_that_nobody_reads_is_odd_only_where_the_default_does_not_hash() {
+fn unused_hash_is_warned_about_if_the_algorithm_does_not_hash() {
     let hash = "[backends.web]\nhash = \"tuple\"";
     let odd = "config.toml:8:8: backends.web.hash: has no effect with algorithm \"round_robin\", which does not hash";
     assert_eq!(after(Mode::Proxy, hash), Ok(vec![odd.to_owned()]));
@@ -275,7 +275,7 @@ fn a_hash_that_nobody_reads_is_odd_only_where_the_default_does_not_hash() {
 }
 
 #[test]
-fn what_only_the_proxy_does_is_named() {
+fn proxy_only_timeouts_are_warned_about_in_packet_modes() {
     let text = format!("{GOOD}[timeouts]\nconnect = 1\nidle = 2\ndrain = 3\n");
     for mode in PACKETS {
         let warnings = told(&text, mode).expect("it runs");
@@ -307,7 +307,7 @@ fn a_server_known_by_name_is_for_proxy_mode_only() {
 }
 
 #[test]
-fn an_announced_address_in_a_packet_mode_needs_to_be_where_packets_come_in() {
+fn announced_address_in_a_packet_mode_needs_a_capture_interface() {
     for mode in PACKETS {
         let file = |more: &str| GOOD.replace("10.0.0.1:80", "10.5.0.1:80") + more;
         let warns =

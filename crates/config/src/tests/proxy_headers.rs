@@ -14,7 +14,7 @@ fn with(frontend: &str, backend: &str) -> String {
 const ACCEPT: &str = "accept_proxy = true\ntrusted_proxies = [\"10.0.0.5\", \"2001:db8::/32\"]";
 
 #[test]
-fn what_is_accepted_and_sent_arrives_and_is_described() {
+fn proxy_header_settings_are_read_and_described() {
     let config = parse("c", &with(ACCEPT, "send_proxy = \"v2\"")).unwrap().config;
     let (frontend, backend) = (&config.frontends[0], &config.backends[0]);
     assert!(frontend.accept_proxy && frontend.trusts_proxy("10.0.0.5".parse().unwrap()));
@@ -27,7 +27,7 @@ fn what_is_accepted_and_sent_arrives_and_is_described() {
 }
 
 #[test]
-fn a_check_at_the_servers_own_port_has_the_header_and_at_another_it_has_none() {
+fn health_check_sends_proxy_header_only_to_the_traffic_port() {
     let header = |check: &str, server: &str| {
         let text = with("", &format!("send_proxy = \"v1\"\nhealth_check = {{ {check} }}"));
         let config = parse("c", &text).unwrap().config;
@@ -40,7 +40,7 @@ fn a_check_at_the_servers_own_port_has_the_header_and_at_another_it_has_none() {
 }
 
 #[test]
-fn nobody_is_trusted_by_default() {
+fn accept_proxy_needs_trusted_proxies() {
     let message = "config.toml:5:16: frontends.web.accept_proxy: needs trusted_proxies, such as [\"10.0.0.5\"]: whoever may \
                    send a PROXY header can pretend to be any client";
     assert_eq!(errors(&with("accept_proxy = true", "")), [message]);

@@ -66,7 +66,7 @@ fn ids_alone_are_plain_and_a_table_has_a_key() {
 }
 
 #[test]
-fn what_no_server_could_be_found_by_is_refused() {
+fn unusable_quic_server_ids_are_refused() {
     let long = "quic_server_id = \"00112233445566778899aabbccddee\"";
     for (ids, lines, said) in [
         (["", ""], "", "7:8: backends.web.hash: found \"quic_cid\", and no server has a quic_server_id"),
@@ -106,7 +106,7 @@ fn what_no_server_could_be_found_by_is_refused() {
 }
 
 #[test]
-fn what_has_no_effect_is_told() {
+fn quic_settings_without_effect_are_warned_about() {
     let text = with(IDS, "");
     let told = |text: &str| warnings(text).into_iter().next().unwrap_or_default();
     assert_eq!(told(&text), "");

@@ -8,7 +8,7 @@ use super::super::load;
 use super::{GOOD, errors, warnings};
 
 #[test]
-fn everything_wrong_with_a_file_is_reported_in_one_go_and_in_order() {
+fn errors_of_a_file_are_all_reported_in_order() {
     let text = r#"mode = "prxy"
 colour = "red"
 [frontends.web]
@@ -379,7 +379,7 @@ fn a_table_that_stands_there_twice_is_told_once_with_both_lines() {
 }
 
 #[test]
-fn what_other_load_balancers_call_an_algorithm_is_translated() {
+fn algorithm_names_of_other_load_balancers_get_a_suggestion() {
     for (word, meant) in [
         ("leastconn", "least_connections`"),
         ("source", "ring` with hash = \"source\""),

@@ -39,7 +39,7 @@ fn time_of_an_answer_is_for_mode_http() {
 }
 
 #[test]
-fn redirect_of_all_requests_leaves_those_that_came_by_https_to_the_backend() {
+fn https_redirect_leaves_trusted_https_requests_to_the_backend() {
     let route = "[[frontends.web.routes]]\npath = '/'\nredirect = 'https'";
     assert!(of_frontend(route)[0].contains("is unreachable"));
     let trusting = format!("{FRONTEND}trusted_proxies = '10.0.0.5'\n{route}\n{BACKENDS}");

@@ -68,7 +68,7 @@ fn the_annotated_sample_is_right_once_its_two_addresses_are() {
 }
 
 #[test]
-fn what_the_annotated_sample_shows_as_defaults_are_the_defaults() {
+fn sample_defaults_are_the_real_defaults() {
     let bare = parse("config.toml", SAMPLE).expect("valid").config;
     let (full, folder) = sample_with_files();
     let full = parse("config.toml", &full).expect("valid").config;

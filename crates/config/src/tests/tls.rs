@@ -68,7 +68,7 @@ fn certificates_are_read_beside_the_file_and_in_folders() {
 }
 
 #[test]
-fn what_is_wrong_with_certificates_and_keys_is_told_with_its_place() {
+fn certificate_and_key_errors_are_reported_with_their_place() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     save(folder, "site", "site.example");
@@ -156,7 +156,7 @@ fn folder_of_certificates_is_bounded() {
 }
 
 #[test]
-fn suites_of_tls_1_3_and_for_the_kind_of_its_key_are_for_a_certificate() {
+fn cipher_suites_usable_with_the_key_type_are_accepted() {
     let folder = tempfile::tempdir().unwrap();
     save(folder.path(), "site", "site.example");
     for suites in [

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_the_folders_of_links_of_files_and_of_what_is_missing() {
+    fn watched_folders_are_those_of_links_files_and_missing_paths() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().canonicalize().unwrap();
         fs::create_dir_all(root.join("etc/v1")).unwrap();

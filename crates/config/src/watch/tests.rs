@@ -117,7 +117,7 @@ fn a_program_that_truncates_before_it_writes_reloads_once() {
 }
 
 #[test]
-fn a_volume_that_swaps_a_link_to_the_directory_is_noticed_every_time() {
+fn kubernetes_volume_swap_is_noticed_every_time() {
     let scenario = Scenario::begin(|root| {
         fs::create_dir(root.join("etc/v1")).expect("writable");
         fs::write(root.join("etc/v1/config.toml"), "one").expect("writable");
@@ -155,7 +155,7 @@ fn a_link_into_another_directory_is_followed() {
 }
 
 #[test]
-fn what_does_not_change_the_content_is_not_told() {
+fn writes_without_changed_content_are_not_reported() {
     let scenario = Scenario::with_file();
     scenario.write("etc/other.toml", "unrelated");
     scenario.write(CONFIG, "one");
@@ -208,7 +208,7 @@ fn a_file_that_changes_at_each_look_is_read_all_the_same() {
 }
 
 #[test]
-fn a_list_that_the_file_names_is_noticed_also_if_it_changed_since_it_was_loaded() {
+fn access_list_changed_between_load_and_watch_is_noticed() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let [config, list] = ["config.toml", "list.txt"].map(|name| directory.path().join(name));
     fs::write(&config, "same").expect("writable");
@@ -258,7 +258,7 @@ fn a_file_that_is_brought_is_not_watched() {
 }
 
 #[test]
-fn a_list_that_a_reload_finds_empty_is_told_with_what_it_had() {
+fn emptied_access_list_is_reported_with_its_former_size() {
     let file = |text: &str, is_access_list| {
         vec![ReadFile {
             path: "list.txt".into(),
@@ -279,7 +279,7 @@ fn a_list_that_a_reload_finds_empty_is_told_with_what_it_had() {
 }
 
 #[test]
-fn a_file_that_stays_away_is_told_once_and_so_is_its_return() {
+fn missing_file_and_its_return_are_reported_once() {
     let scenario = Scenario::with_file();
     fs::remove_file(scenario.at(CONFIG)).expect("there");
     scenario.is_told_of(None);
@@ -299,7 +299,7 @@ fn a_directory_that_is_replaced_is_found_again() {
 }
 
 #[test]
-fn files_that_are_included_are_watched_and_so_are_those_that_come_and_go() {
+fn included_files_are_watched_when_added_changed_or_removed() {
     const MAIN: &str = "include = ['conf.d/*.toml']";
     let scenario = Scenario::begin(|root| {
         fs::create_dir(root.join("etc/conf.d")).expect("writable");
@@ -334,7 +334,7 @@ fn an_included_file_that_is_truncated_before_it_is_written_reloads_once() {
 }
 
 #[test]
-fn nobody_is_told_after_the_watch_was_dropped() {
+fn dropped_watch_ends_its_thread() {
     let Scenario { directory, told, _watch: watch } = Scenario::with_file();
     drop(watch);
     fs::write(directory.path().join(CONFIG), "two").expect("writable");

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn packet_modes_need_an_address_of_their_own_and_are_told_which_there_are() {
+fn packet_modes_need_a_concrete_address_and_the_error_lists_them() {
     for mode in PACKETS {
         for (vip, kind) in [
             ("0.0.0.0", "a wildcard"),
@@ -42,7 +42,7 @@ fn a_vip_of_ipv6_can_be_reached_from_everywhere() {
 }
 
 #[test]
-fn a_frontend_in_a_packet_mode_and_its_servers_are_of_one_family() {
+fn dsr_frontend_and_servers_need_the_same_address_family() {
     let one = "in dsr mode the addresses of a frontend and of its servers are of one family: \
                write a frontend and a backend for each";
     assert_eq!(

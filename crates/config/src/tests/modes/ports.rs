@@ -67,7 +67,7 @@ fn dsr_cannot_change_the_port() {
 }
 
 #[test]
-fn the_port_of_a_frontend_is_no_snat_port_and_another_one_has_to_be_left() {
+fn frontend_port_is_no_snat_port_and_others_must_remain() {
     let text = GOOD.replace("10.0.0.1:80", "10.0.0.1:50051");
     assert_eq!(told(&text, Mode::Passthrough), Ok(vec![]), "gRPC's");
     let error = |ports: &str| {

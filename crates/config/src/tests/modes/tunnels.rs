@@ -7,7 +7,7 @@ fn with(lines: &str) -> String {
 }
 
 #[test]
-fn servers_behind_a_tunnel_may_be_behind_routers_and_of_the_other_family() {
+fn tunneled_servers_may_be_routed_and_of_the_other_family() {
     for kind in ["ipip", "gue"] {
         let text = with(&format!("dsr = \"{kind}\""));
         for server in ["10.2.0.2:80", "[2001:db8:1::2]:80"] {
@@ -71,7 +71,7 @@ fn outer_packets_come_from_somewhere() {
 }
 
 #[test]
-fn a_host_that_has_only_vips_of_a_family_sends_no_outer_packets_of_it() {
+fn host_with_only_vips_of_a_family_has_no_tunnel_source() {
     let text = with("dsr = \"ipip\"")
         .replace("10.0.0.1:80", "[2001:db8::1]:80")
         .replace("10.0.0.2:80", "[2001:db8:1::2]:80");

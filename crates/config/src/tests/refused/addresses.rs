@@ -71,7 +71,7 @@ fn an_ipv6_address_without_a_port_is_in_brackets_too() {
 }
 
 #[test]
-fn a_server_without_a_port_is_probed_at_one_that_the_file_names() {
+fn server_without_a_port_needs_a_health_check_port() {
     let missing = |found: &str| {
         format!(
             "config.toml:6:8: backends.web.servers.a.addr: the port is missing, found \"{found}\"; add it, or set \
@@ -120,7 +120,7 @@ fn a_range_takes_each_of_its_ports() {
 }
 
 #[test]
-fn a_server_known_by_name_has_a_name_that_hosts_may_have_and_a_port() {
+fn named_server_needs_a_valid_host_name_and_port() {
     let long = format!("{}:80", "a".repeat(64));
     for (value, found) in [
         ("app.internal:0", "a port is 1 to 65535, found \"app.internal:0\""),
