@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn each_withdrawal_soon_after_the_last_doubles_the_wait_up_to_a_bound() {
+    fn repeated_withdrawals_double_the_wait_up_to_a_bound() {
         let mut announcement = Announcement::new(true);
         let waits: Vec<u64> =
             (1..=10).map(|n| wait_after_withdrawal(&mut announcement, f64::from(n) * 500.0)).collect();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_due_when_the_time_passes() {
+    fn announcement_is_due_after_the_hold_time() {
         let mut announcement = Announcement::new(true);
         assert_eq!(announcement.due(HOLD), None);
         announcement.observe(Lacking, HOLD, at(1.0));

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn of_servers_of_a_name_one_line_a_second_is_told() {
+    fn changes_of_a_resolved_server_are_logged_once_a_second() {
         let mut digest = Digest::default();
         let first = change("app/10.0.0.3", HealthTransition::Down);
         assert_eq!(digest.take(first.clone(), Timestamp(0)), Some(first));

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_source_says_of_its_servers_is_a_change_of_servers() {
+    fn source_settings_are_a_change_of_its_servers() {
         let mut all = begin();
         all.on_state(&source(), says([1]), Timestamp(1));
         let settings = SourceSettings { weight: Some(0), ..SourceSettings::default() };
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn while_a_source_cannot_be_asked_its_servers_stay_and_that_is_told_once() {
+    fn failing_source_keeps_its_servers_and_is_logged_once() {
         let mut all = begin();
         assert!(!all.knows(&source()));
         all.on_state(&source(), says([1]), Timestamp(1));
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_never_answered_has_no_servers_and_one_that_answers_nothing_is_connected() {
+    fn source_is_connected_after_its_first_answer_even_if_empty() {
         let mut all = begin();
         all.on_state(&source(), fails("refused"), Timestamp(1));
         assert!(all.knows(&source()) && all.all()[0].servers.is_none());
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_servers_those_that_were_there_before_stay() {
+    fn known_servers_stay_if_a_source_has_too_many() {
         let mut all = begin();
         all.on_state(&source(), says(1_000..2_000), Timestamp(1));
         let change = all.on_state(&source(), says(0..2_000), Timestamp(2)).unwrap();

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_another_has_waited_for_is_still_there_to_take() {
+    async fn source_state_stays_available_until_it_is_taken() {
         let board = SourceRegistry::default();
         board.want(BTreeSet::from([source("web")]));
         assert!(board.changed().now_or_never().is_none(), "there is nothing to take");

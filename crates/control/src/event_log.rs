@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_thousand_are_kept_and_who_has_seen_some_asks_for_the_rest() {
+    fn event_log_keeps_the_newest_events_and_returns_those_since() {
         let log = EventLog::default();
         (0..EventLog::CAPACITY + 5).for_each(|number| record(&log, &number.to_string()));
         let all = log.since(0);

@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn at_most_as_many_are_kept_for_nobody_as_for_somebody_and_a_few() {
+    fn unused_values_are_bounded_by_the_number_in_use() {
         let mut kept = Kept::default();
         let held: Vec<_> = (0..1000).map(|key| kept.get(&key, || ())).collect();
         for key in 1000..100_000 {

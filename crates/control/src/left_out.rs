@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_addresses_left_out_of_a_name_one_line_a_second_is_told() {
+    fn left_out_addresses_of_a_name_are_logged_once_a_second() {
         let mut digest = LeftOutDigest::default();
         let all: Vec<LeftOut> = (1..=200).map(|host| left_out("app", host)).collect();
         let first =

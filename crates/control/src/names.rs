@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_stands_for_the_addresses_of_both_families_and_a_change_says_which_came_and_went() {
+    fn name_change_lists_added_and_removed_addresses_of_both_families() {
         let mut scenario = Scenario::begin();
         let change = scenario.answer(records(&["10.0.0.3"], 60), records(&["2001:db8::3"], 30)).unwrap();
         assert_eq!((change.added.len(), change.removed.len(), change.fault), (2, 0, FaultChange::Same));
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_that_cannot_be_asked_keeps_its_addresses_while_the_other_changes() {
+    fn failing_address_family_keeps_its_addresses_while_the_other_changes() {
         let mut scenario = Scenario::begin();
         scenario.answer(records(&["10.0.0.3"], 60), records(&["2001:db8::3"], 60));
         let change = scenario.answer(records(&["10.0.0.4"], 60), failed()).unwrap();
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_of_a_server_is_none() {
+    fn unusable_addresses_of_a_name_are_ignored() {
         let mut scenario = Scenario::begin();
         let change = scenario.answer(records(&["0.0.0.0"], 60), records(&["::", "ff02::1"], 60)).unwrap();
         assert!(matches!(change.fault, FaultChange::Began(_)));
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_no_longer_wanted_is_not_asked_and_its_late_answer_is_nothing() {
+    fn late_answer_for_an_unwanted_name_is_ignored() {
         let mut scenario = Scenario::begin();
         scenario.names.want(&BTreeSet::new(), scenario.now);
         let late = lookup(records(&["10.0.0.3"], 1), records(&[], 1));
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_name_with_thousands_of_addresses_some_of_each_family_are_servers_and_that_is_told_once() {
+    fn addresses_of_a_name_are_bounded_fairly_for_both_families() {
         let mut scenario = Scenario::begin();
         let change = scenario.names.on_lookup(many(0..4_000, 700), scenario.now).unwrap();
         assert_eq!(change.notes, ["it has 4700 addresses, 1024 of them are servers"]);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_of_an_answer_is_told_when_it_changes() {
+    fn refused_local_addresses_are_logged_when_they_change() {
         let mut scenario = Scenario::begin();
         let answer = |v4: &[&str]| lookup(records(v4, 60), records(&[], 60)).without_local();
         let note =

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_anyway_is_no_change() {
+    fn overlay_that_changes_nothing_is_no_change() {
         let mut overlays = Overlays::default();
         let a = Target::server("web", "a");
         assert!(!set(&mut overlays, &a, Ready));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_takes_back_what_was_said_of_a_target_and_its_parts() {
+    fn reset_removes_overlays_of_a_target_and_its_parts() {
         let mut overlays = Overlays::default();
         for (backend, server) in [("web", "a"), ("web", "b"), ("mail", "a")] {
             set(&mut overlays, &Target::server(backend, server), Drain);

@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_waits_three_times_as_long_as_it_took() {
+    fn next_publication_waits_three_times_the_duration_of_the_last() {
         let mut pace = Pace::default();
         assert!(pace.is_due(ms(10)));
         pace.published(ms(10), ms(12));
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_waits_longer_than_a_quarter_of_a_second_and_nobody_who_asks() {
+    fn publication_waits_at_most_250_ms_unless_hurried() {
         let mut pace = Pace::default();
         pace.published(ms(1000), ms(2000));
         assert!(!pace.is_due(ms(2249)) && pace.is_due(ms(2250)));

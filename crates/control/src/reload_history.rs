@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_that_is_refused_leaves_the_hash_and_tells_why_until_one_succeeds() {
+    fn refused_reload_keeps_the_hash_and_its_errors_until_a_success() {
         let loads = ReloadHistory::default();
         loads.start(&ConfigFile::new("c.toml".into()), &config(""), Timestamp(1));
         let first = loads.now();

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_asked_again_when_its_shortest_record_ends_but_not_every_moment_nor_only_tomorrow() {
+    fn lookup_interval_is_the_shortest_ttl_within_bounds() {
         for (v4, v6, expected) in [(60, 30, 30), (7, 30, 7), (0, 0, 1), (86_400, 86_400, 300)] {
             let (v4, v6) = (records(&["10.0.0.3"], v4), records(&["2001:db8::3"], v6));
             assert_eq!(wait(&mut LookupPace::default(), v4, v6), expected);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_whose_one_family_is_never_answered_is_asked_when_the_records_of_the_other_end() {
+    fn lookup_with_one_failing_family_backs_off_to_the_other_ttl() {
         let mut pace = LookupPace::default();
         for expected in [1, 2, 4, 8, 16, 32, 64, 100, 100] {
             let waits = wait(&mut pace, records(&["10.0.0.3"], 100), failed());
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_fails_is_asked_more_and_more_seldom_until_it_works() {
+    fn failing_lookups_back_off_until_one_succeeds() {
         let mut pace = LookupPace::default();
         for expected in [1, 2, 4, 8, 16, 30, 30] {
             assert_eq!(wait(&mut pace, failed(), failed()), expected);

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn no_second_probe_is_asked_for_while_one_may_be_under_way() {
+    fn second_probe_is_not_requested_while_one_is_pending() {
         let mut doubt = Doubt::default();
         assert!(doubt.raise(&failures(false), 5 * SECOND, Timestamp(0)));
         assert!(!doubt.raise(&failures(false), 5 * SECOND, Timestamp(0).after(4 * SECOND)));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn once_a_probe_is_answered_the_next_may_follow_within_a_second_whatever_its_timeout() {
+    fn next_probe_may_follow_an_answered_one_after_a_second() {
         let (mut doubt, dead) = (Doubt::default(), failures(false));
         assert!(doubt.raise(&dead, 5 * SECOND, Timestamp(0)));
         assert_eq!(doubt.resolve(Finding::Answer, 3), None);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_confirms_what_only_the_server_can_have_said_if_nobody_was_answered_meanwhile() {
+    fn silence_confirms_unforgeable_failures_if_no_client_was_answered() {
         for (is_forgeable, in_a_row, counts) in
             [(true, 9, false), (false, 9, true), (false, 3, true), (false, 2, false)]
         {

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_fails_again_and_again_stays_out_longer_each_time_up_to_the_longest() {
+    fn repeated_ejections_last_longer_up_to_the_maximum() {
         let (mut ejection, outlier) = (Ejection::default(), outlier(30, 100));
         let mut now = 0;
         let times: Vec<u64> = (0..5)

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_begun_in_vain_is_counted_until_one_is_complete() {
+    fn stalled_handshakes_are_counted_until_one_completes() {
         let mut row = HandshakeRow::default();
         let mut in_vain_after = |begun, completed| {
             row.advance(HandshakeCounts { begun, completed, repeated: 0 }, 0, 0);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_completes_nothing_while_others_do_is_told_of_within_seconds() {
+    fn stalled_server_is_logged_within_seconds_if_others_complete() {
         assert_eq!(told(second(2, 0, 3, 0b111), second(2, 2, 0, 0b1111)), Some(3));
     }
 
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_completes_some_is_not_told_of() {
+    fn server_that_completes_some_handshakes_is_not_logged() {
         assert_eq!(told(second(20, 1, 30, 0b111), second(2, 2, 0, 0b1111)), None);
     }
 
@@ -231,13 +231,13 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_else_completes_any_the_server_is_not_to_blame() {
+    fn stalled_server_is_not_logged_if_no_other_completes() {
         assert_eq!(told(second(2, 0, 3, 0b111), second(0, 0, 0, 0)), None);
         assert_eq!(told(second(2, 0, 3, 0b111), second(9, 2, 9, 0b111)), None);
     }
 
     #[test]
-    fn it_is_told_once_until_the_server_has_answered_somebody() {
+    fn stalled_server_is_logged_once_until_it_answers_again() {
         let (mut row, mut told) = (HandshakeRow::default(), 0);
         let (silent, well, others) = (second(2, 0, 3, 0b111), second(2, 2, 0, 0b111), second(9, 9, 0, 0b111));
         (0..100).for_each(|now| told += usize::from(row.judge(silent, others, LEAST, at(now)).is_some()));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_is_the_difference_to_the_last_time() {
+    fn handshake_counts_advance_by_the_difference() {
         let mut row = HandshakeRow::default();
         let counts = |begun, completed, repeated| HandshakeCounts { begun, completed, repeated };
         row.advance(counts(5, 3, 1), 0, 0);

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proven_server_goes_down_after_fall_failures_in_a_row_and_not_before() {
+    fn proven_server_goes_down_after_fall_failures_in_a_row() {
         let mut state = proven();
         let check = check(2, 3);
         assert_eq!(state.on_probe(false, &check), None);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_cannot_connect_take_a_server_out_and_a_probe_brings_it_back() {
+    fn failed_connects_take_a_server_down_until_a_probe_succeeds() {
         let mut state = proven();
         let check = check(1, 3);
         assert_eq!(state.on_confirmed_failures(&check), Some(HealthTransition::Down));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_udp_server_that_refuses_clients_does_not_return_by_the_probe_that_was_on_its_way() {
+    fn udp_server_stays_down_despite_a_probe_already_in_flight() {
         let check = HealthCheck { kind: ProbeKind::Udp, ..check(1, 3) };
         let mut state = proven();
         assert_eq!(state.on_confirmed_failures(&check), Some(HealthTransition::Down));

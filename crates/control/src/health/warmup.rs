@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_grows_from_a_twentieth_to_the_whole_in_line_with_time() {
+    fn slow_start_share_grows_linearly_from_five_percent() {
         let steps = steps(7 * SECOND);
         assert_eq!(steps.len(), 20);
         assert_eq!(steps[..4], [(5, 5), (10, 5), (15, 10), (20, 15)]);

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_servers_those_that_left_first_are_forgotten() {
+    fn dns_grace_evicts_the_servers_that_left_first() {
         let mut grace = DnsGrace::default();
         for n in 0..=MAX_SERVERS as u16 {
             grace.keep([(server(n), entry(n))].into(), Timestamp(n.into()));

@@ -57,7 +57,7 @@ fn chosen(snapshot: &Snapshot) -> Vec<String> {
 }
 
 #[test]
-fn a_server_that_fails_its_probe_gets_no_new_connections_until_it_answers() {
+fn server_with_a_failed_probe_gets_no_connections_until_it_answers() {
     let config = two_servers();
     let a = key_of(&config, 0);
     let mut state = ControlState::new(1);
@@ -122,7 +122,7 @@ fn a_server_that_is_down_shows_why_its_latest_probe_failed() {
 }
 
 #[test]
-fn where_servers_listen_follows_the_configuration() {
+fn server_endpoints_follow_the_configuration() {
     let mut state = ControlState::new(1);
     let is_server = |snapshot: &Snapshot, addr: &str| {
         snapshot.server_endpoints.contain(Protocol::Tcp, addr.parse().unwrap(), 80)
@@ -211,7 +211,7 @@ fn renamed_server_counts_connections_that_are_open_at_its_address() {
 }
 
 #[test]
-fn a_server_that_came_back_needs_a_whole_row_of_failures_to_go_again() {
+fn returned_server_needs_a_new_row_of_failures_to_fail() {
     let mut config = two_servers();
     config.backends[0].health_check.fall = 3;
     let a = key_of(&config, 0);
@@ -315,7 +315,7 @@ fn a_full_server_is_passed_over_and_a_full_pool_says_busy() {
 }
 
 #[test]
-fn no_two_servers_or_frontends_ever_have_the_same_number() {
+fn ids_of_servers_and_frontends_are_never_reused() {
     let mut state = ControlState::new(1);
     let mut first = two_servers();
     first.frontends.push(model::FrontendConfig {
@@ -339,7 +339,7 @@ fn no_two_servers_or_frontends_ever_have_the_same_number() {
 }
 
 #[test]
-fn a_server_that_stays_or_comes_back_to_its_flows_keeps_its_number() {
+fn server_with_flows_keeps_its_id_when_it_returns() {
     let mut state = ControlState::new(1);
     let before = state.configure(two_servers(), Timestamp(0));
     let held = before.pools[0].servers[1].live.clone();

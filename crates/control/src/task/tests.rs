@@ -193,7 +193,7 @@ async fn process_that_leaves_reloads_what_was_saved_during_the_upgrade() {
 }
 
 #[test]
-fn problems_of_a_file_that_is_brought_name_it_as_it_is_called_at_home() {
+fn problems_of_a_transferred_file_show_its_original_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("current/config.toml");
     std::fs::create_dir(path.parent().unwrap()).unwrap();

@@ -181,7 +181,7 @@ async fn a_udp_port_that_nobody_has_is_refused_in_both_families() {
 }
 
 #[tokio::test]
-async fn a_refused_probe_is_repeated_soon_until_the_server_is_down_and_no_oftener_after_that() {
+async fn refused_probe_is_repeated_soon_until_the_server_is_down() {
     for kind in [ProbeKind::Tcp, ProbeKind::Udp] {
         let addr = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let hour = Duration::from_secs(3600);
@@ -220,7 +220,7 @@ async fn a_probe_that_confirms_is_made_at_once_and_says_so() {
 /// A server that sends no refusal to one address may send it to another: its kernel limits ICMP
 /// errors for each address.
 #[tokio::test]
-async fn datagrams_that_confirm_go_from_a_second_address_too_if_there_is_one() {
+async fn udp_confirmations_are_also_sent_from_a_second_address() {
     let echo = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let addr = echo.local_addr().unwrap();
     tokio::spawn(async move {
@@ -259,7 +259,7 @@ async fn a_server_that_is_no_longer_wanted_is_no_longer_probed() {
 }
 
 #[tokio::test]
-async fn no_more_probes_are_on_their_way_than_there_are_descriptors_for_and_every_server_gets_its_turn() {
+async fn concurrent_probes_are_bounded_and_every_server_is_probed() {
     use std::sync::atomic::AtomicUsize;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -290,7 +290,7 @@ async fn no_more_probes_are_on_their_way_than_there_are_descriptors_for_and_ever
     assert!(most.load(Ordering::Relaxed) <= 2 * 6, "{most:?} were open at once");
 }
 #[tokio::test]
-async fn of_the_probes_that_confirm_no_more_than_one_for_each_server_waits_for_its_turn() {
+async fn confirming_probes_wait_at_most_once_per_server() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let (sender, mut receiver) = mpsc::channel(1);
     // Allows one confirming probe at a time.

@@ -37,7 +37,7 @@ fn hear(state: &mut ControlState, said: DiscoveryState) -> Arc<Snapshot> {
 }
 
 #[test]
-fn what_a_source_said_before_the_configuration_is_served_from_the_start() {
+fn servers_discovered_before_the_configuration_serve_from_the_start() {
     let mut state = ControlState::new(1);
     let config = discovered(vec![server("a", "10.0.0.2:80")]);
     assert_eq!(state.unknown_sources(&config), BTreeSet::from([source()]));
@@ -49,7 +49,7 @@ fn what_a_source_said_before_the_configuration_is_served_from_the_start() {
 }
 
 #[test]
-fn a_server_that_drains_gets_no_new_connections_and_one_that_goes_leaves_the_others_as_they_are() {
+fn discovered_server_drains_and_goes_without_effect_on_others() {
     let mut state = ControlState::new(1);
     let before = state.configure(discovered(vec![]), Timestamp(0));
     assert_eq!(chosen(&before), [""; 0]);
@@ -94,7 +94,7 @@ fn a_server_that_moves_to_another_zone_becomes_a_backup() {
 }
 
 #[test]
-fn of_an_operator_and_a_source_the_stronger_word_counts() {
+fn stricter_state_of_operator_and_source_applies() {
     let mut state = ControlState::new(1);
     state.configure(discovered(vec![]), Timestamp(0));
     hear(&mut state, says(&[1, -2]));

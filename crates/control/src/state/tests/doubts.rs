@@ -40,7 +40,7 @@ fn at(milliseconds: u64) -> Timestamp {
 }
 
 #[test]
-fn a_server_goes_down_for_its_clients_only_once_a_probe_fails_too() {
+fn failed_connects_take_a_server_down_only_with_a_failed_probe() {
     let (mut state, a) = checked(ProbeKind::Tcp);
     assert_eq!(fail(&mut state, &a, 2, false, at(0)), 0, "that is no row yet");
     assert_eq!(fail(&mut state, &a, 3, false, at(1)), 1);
@@ -54,7 +54,7 @@ fn a_server_goes_down_for_its_clients_only_once_a_probe_fails_too() {
 }
 
 #[test]
-fn no_number_of_failures_takes_out_a_server_that_answers_its_probes() {
+fn server_that_answers_probes_stays_up_despite_failed_connects() {
     for kind in [ProbeKind::Tcp, ProbeKind::Udp] {
         for found in [Finding::Answer, Finding::Nothing] {
             let (mut state, a) = checked(kind.clone());
@@ -74,7 +74,7 @@ fn no_number_of_failures_takes_out_a_server_that_answers_its_probes() {
 }
 
 #[test]
-fn a_probe_that_hears_nothing_speaks_for_a_udp_server_if_anybody_can_have_refused() {
+fn silent_probe_keeps_a_udp_server_up_if_refusals_are_forgeable() {
     for (is_forgeable, goes_down) in [(true, false), (false, true)] {
         let (mut state, a) = checked(ProbeKind::Udp);
         let live = state.snapshot().pools[0].servers[0].live.clone();
@@ -86,7 +86,7 @@ fn a_probe_that_hears_nothing_speaks_for_a_udp_server_if_anybody_can_have_refuse
 }
 
 #[test]
-fn a_udp_server_that_answers_a_client_while_a_probe_hears_nothing_stays() {
+fn udp_server_that_answers_a_client_survives_a_silent_probe() {
     let (mut state, a) = checked(ProbeKind::Udp);
     let live = state.snapshot().pools[0].servers[0].live.clone();
     (0..3).for_each(|_| assert!(live.connect_failed(live.row()).is_some()));
@@ -97,7 +97,7 @@ fn a_udp_server_that_answers_a_client_while_a_probe_hears_nothing_stays() {
 }
 
 #[test]
-fn refusals_that_anybody_can_make_up_eject_nobody_unless_a_probe_is_refused_too() {
+fn forgeable_refusals_eject_a_server_only_with_a_refused_probe() {
     let protocols = [(Protocol::Tcp, ProbeKind::Tcp), (Protocol::Udp, ProbeKind::Udp)];
     for (kind, (protocol, asked)) in [ProbeKind::None, ProbeKind::Tcp]
         .into_iter()
@@ -135,7 +135,7 @@ fn refusals_that_anybody_can_make_up_eject_nobody_unless_a_probe_is_refused_too(
 }
 
 #[test]
-fn a_doubt_that_anybody_can_raise_is_probed_from_an_address_that_is_not_the_clients_too() {
+fn forgeable_failures_are_confirmed_from_a_second_address() {
     for (is_forgeable, from) in [(true, Some(VIP.parse::<SocketAddr>().unwrap().ip())), (false, None)] {
         let (mut state, a) = checked(ProbeKind::Udp);
         let error = "refused".into();
@@ -147,7 +147,7 @@ fn a_doubt_that_anybody_can_raise_is_probed_from_an_address_that_is_not_the_clie
 }
 
 #[test]
-fn a_server_without_a_port_is_asked_at_that_of_its_health_check_and_any_other_at_its_own() {
+fn server_without_a_port_is_confirmed_at_its_health_check_port() {
     for (addr, asked) in [("10.0.0.1:0", Some(8_080)), ("10.0.0.1:80", None)] {
         let mut config = two_servers();
         let backend = &mut config.backends[0];

@@ -17,7 +17,7 @@ fn both() -> Config {
     patient(vec![server("a", "10.0.0.2:80"), server("b", "10.0.0.3:80")])
 }
 
-fn only_a() -> Config {
+fn config_with_a() -> Config {
     patient(vec![server("a", "10.0.0.2:80")])
 }
 
@@ -39,11 +39,11 @@ fn nothing() -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn a_server_that_is_taken_out_drains_for_its_time_and_is_gone() {
+fn removed_server_drains_for_its_time_and_goes() {
     let mut state = ControlState::new(1);
     assert_eq!(draining(&state.configure(both(), AT(0))), nothing());
     assert_eq!(state.due(), None);
-    assert_eq!(draining(&state.configure(only_a(), AT(5))), (vec![], vec!["10.0.0.3:80".into()]));
+    assert_eq!(draining(&state.configure(config_with_a(), AT(5))), (vec![], vec!["10.0.0.3:80".into()]));
     assert_eq!(state.due(), Some(AT(15)));
     state.on_time(AT(14));
     assert!(state.take_update().is_none());
@@ -68,11 +68,11 @@ fn a_frontend_that_moves_drains_where_it_was() {
 fn further_reloads_do_not_prolong_it() {
     let mut state = ControlState::new(1);
     state.configure(both(), AT(0));
-    state.configure(only_a(), AT(1));
+    state.configure(config_with_a(), AT(1));
     for second in 2..11 {
-        assert_eq!(draining(&state.configure(only_a(), AT(second))).1, ["10.0.0.3:80"]);
+        assert_eq!(draining(&state.configure(config_with_a(), AT(second))).1, ["10.0.0.3:80"]);
     }
-    assert_eq!(draining(&state.configure(only_a(), AT(11))), nothing());
+    assert_eq!(draining(&state.configure(config_with_a(), AT(11))), nothing());
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn an_address_that_is_still_configured_somewhere_does_not_drain() {
 fn without_time_to_finish_what_is_gone_is_gone_at_once() {
     let mut state = ControlState::new(1);
     state.configure(both(), AT(0));
-    let mut impatient = only_a();
+    let mut impatient = config_with_a();
     impatient.timeouts.drain = Duration::ZERO;
     assert_eq!(draining(&state.configure(impatient, AT(1))), nothing());
     assert_eq!(state.due(), None);
@@ -121,7 +121,7 @@ fn at_the_end_connections_outlast_us_where_any_balancer_finds_their_server() {
 }
 
 #[test]
-fn who_stops_serves_what_is_there_and_who_ends_serves_nobody() {
+fn stopping_process_serves_existing_connections_until_it_ends() {
     let mut state = ControlState::new(1);
     let before = state.configure(both(), AT(0));
     assert!(!before.stopping);

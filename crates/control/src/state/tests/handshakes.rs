@@ -41,7 +41,7 @@ fn pass(state: &mut ControlState, snapshot: &Snapshot, seconds: std::ops::Range<
 }
 
 #[test]
-fn a_server_that_answers_no_client_is_ejected_and_comes_back_on_trial() {
+fn server_without_completed_handshakes_is_ejected_and_returns_on_trial() {
     let mut state = ControlState::new(1);
     let snapshot = state.configure(dsr(Some(OutlierDetection::default())), at(0));
     assert_eq!(pass(&mut state, &snapshot, 0..10), Vec::<String>::new());

@@ -75,7 +75,7 @@ fn a_reload_changes_routes_and_keeps_what_is_counted() {
 }
 
 #[test]
-fn a_frontend_without_a_backend_of_its_own_has_a_pool_without_servers() {
+fn frontend_without_a_backend_has_an_empty_pool() {
     let text = ROUTED.replacen("backend = 'site'\n", "", 1);
     let config = convey_config::parse("test.toml", &text).unwrap().config;
     let mut state = ControlState::new(1);

@@ -56,7 +56,7 @@ fn reload_that_allows_local_addresses_no_longer_removes_them() {
 }
 
 #[test]
-fn a_name_that_does_not_resolve_at_the_start_has_no_server_until_it_does() {
+fn unresolved_name_has_no_servers_until_it_resolves() {
     let mut state = ControlState::new(1);
     let snapshot = state.configure(named(vec![]), Timestamp(0));
     assert_eq!(chosen(&snapshot), [""; 0]);
@@ -78,7 +78,7 @@ fn a_lookup_before_the_configuration_gives_it_its_servers_from_the_start() {
 }
 
 #[test]
-fn a_server_whose_record_goes_leaves_and_those_that_stay_keep_health_counters_and_connections() {
+fn server_leaves_with_its_dns_record_and_others_keep_state() {
     let mut state = ControlState::new(1);
     state.configure(named(vec![server("b", "10.0.0.9:80")]), Timestamp(0));
     let before = answer(&mut state, found(&["10.0.0.3", "10.0.0.4"])).unwrap();
@@ -108,7 +108,7 @@ fn an_answer_that_changes_nothing_publishes_nothing() {
 }
 
 #[test]
-fn a_name_is_looked_up_no_longer_once_the_file_has_it_no_more() {
+fn removed_name_is_not_looked_up_any_more() {
     let mut state = ControlState::new(1);
     state.configure(named(vec![server("b", "10.0.0.9:80")]), Timestamp(0));
     answer(&mut state, found(&["10.0.0.3"]));
@@ -117,7 +117,7 @@ fn a_name_is_looked_up_no_longer_once_the_file_has_it_no_more() {
 }
 
 #[test]
-fn late_answers_of_name_servers_that_the_file_no_longer_has_are_nothing() {
+fn late_answers_of_removed_name_servers_are_ignored() {
     let (mut state, mut config) = (ControlState::new(1), named(vec![]));
     state.configure(config.clone(), Timestamp(0));
     answer(&mut state, found(&["10.0.0.3"]));
@@ -172,7 +172,7 @@ fn come_back(
 }
 
 #[test]
-fn a_server_whose_record_was_missing_from_an_answer_comes_back_with_its_health_and_counters() {
+fn returning_dns_server_keeps_health_and_counters_for_ten_minutes() {
     let refuse = |state: &mut ControlState, server: &ServerKey, now| {
         state.on_probe(server, false, "refused".into(), now)
     };
@@ -191,7 +191,7 @@ fn a_server_whose_record_was_missing_from_an_answer_comes_back_with_its_health_a
 }
 
 #[test]
-fn a_server_whose_record_was_missing_from_an_answer_is_still_ejected_for_the_rest_of_its_time() {
+fn returning_dns_server_stays_ejected_for_the_remaining_time() {
     let eject = |state: &mut ControlState, server: &ServerKey, now| {
         let (server, error) = (server.clone(), "reset".into());
         let failures =

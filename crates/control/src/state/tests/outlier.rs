@@ -65,7 +65,7 @@ fn reload_that_adds_or_removes_a_check_keeps_ejections() {
 }
 
 #[test]
-fn a_server_that_fails_clients_is_ejected_until_its_time_is_over_and_longer_the_next_time() {
+fn failing_server_is_ejected_for_longer_each_time() {
     let mut state = ControlState::new(1);
     let live = state.configure(judged(2), at(0.0)).pools[0].servers[0].live.clone();
     assert_eq!(state.due(), None);
@@ -92,7 +92,7 @@ fn a_server_that_fails_clients_is_ejected_until_its_time_is_over_and_longer_the_
 }
 
 #[test]
-fn no_more_servers_are_ejected_at_once_than_the_share_allows() {
+fn concurrent_ejections_are_limited_by_max_ejection_percent() {
     for (servers, percent, most) in [(4, 50, 2), (5, 50, 2), (8, 10, 1), (3, 1, 1), (2, 50, 1)] {
         let mut config = judged(servers);
         config.backends[0].outlier_detection.as_mut().unwrap().max_ejection_percent = percent;
@@ -183,7 +183,7 @@ fn bounce(state: &mut ControlState, server: &ServerKey) -> Arc<Snapshot> {
 }
 
 #[test]
-fn a_server_that_comes_back_gets_a_share_that_grows_to_its_own_in_time() {
+fn returned_server_gets_a_growing_share_in_slow_start() {
     for algorithm in [Algorithm::RoundRobin, Algorithm::PowerOfTwo] {
         let config = slow(algorithm);
         let a = key_of(&config, 0);
@@ -242,7 +242,7 @@ fn a_server_that_returns_from_an_ejection_comes_back_slowly_too() {
 }
 
 #[test]
-fn servers_are_not_slow_when_the_program_starts_nor_when_the_algorithm_hashes() {
+fn slow_start_is_skipped_at_program_start_and_for_hashing_algorithms() {
     let config = slow(Algorithm::RoundRobin);
     let a = key_of(&config, 0);
     let mut state = ControlState::new(1);
@@ -257,7 +257,7 @@ fn servers_are_not_slow_when_the_program_starts_nor_when_the_algorithm_hashes() 
 }
 
 #[test]
-fn a_reload_goes_on_where_a_share_was_and_a_server_that_goes_down_begins_again() {
+fn slow_start_continues_through_reloads_and_restarts_after_down() {
     let config = slow(Algorithm::RoundRobin);
     let a = key_of(&config, 0);
     let mut state = ControlState::new(1);

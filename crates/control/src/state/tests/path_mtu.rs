@@ -8,7 +8,7 @@ fn at(seconds: u64) -> Timestamp {
 }
 
 #[test]
-fn a_server_that_large_packets_do_not_reach_is_told_of_and_again_after_ten_minutes() {
+fn path_mtu_black_hole_is_logged_again_after_ten_minutes() {
     let mut state = ControlState::new(1);
     let snapshot = state.configure(two_servers(), at(0));
     assert_eq!(state.look_at_path_mtu("pool", at(1)), Vec::<String>::new());

@@ -128,7 +128,7 @@ fn mode_proxy_reaches_servers_by_any_interface() {
 }
 
 #[test]
-fn server_that_the_data_path_cannot_send_to_is_down_in_passthrough_alone() {
+fn server_unreachable_by_the_data_path_is_down_only_in_passthrough() {
     for mode in [Mode::Passthrough, Mode::Dsr] {
         let mut state = ControlState::new(1);
         state.set_network(network(&NextHops::default(), true));

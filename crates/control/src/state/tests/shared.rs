@@ -4,7 +4,7 @@
 use super::*;
 
 #[test]
-fn what_happens_to_one_backend_leaves_the_others_as_they_are() {
+fn change_of_a_backend_shares_the_others_unchanged() {
     let backends = vec![
         backend("web", vec![server("a", "10.0.0.2:80"), server("b", "10.0.0.3:80")]),
         backend("dns", vec![server("c", "10.0.0.4:53")]),

@@ -28,7 +28,7 @@ fn a_server_that_drains_gets_no_new_connections_and_is_still_checked() {
 }
 
 #[test]
-fn a_server_in_maintenance_counts_as_down_is_not_checked_and_comes_back_as_a_new_one() {
+fn server_in_maintenance_is_down_unprobed_and_returns_unproven() {
     let config = two_servers();
     let key = key_of(&config, 0);
     let mut state = ControlState::new(1);
@@ -48,7 +48,7 @@ fn a_server_in_maintenance_counts_as_down_is_not_checked_and_comes_back_as_a_new
 }
 
 #[test]
-fn all_servers_of_a_backend_may_be_taken_out_and_only_the_last_word_counts() {
+fn last_of_backend_and_server_overrides_applies() {
     let mut state = ControlState::new(1);
     state.configure(two_servers(), Timestamp(0));
     assert!(chosen(&said(&mut state, &Target::backend("pool"), AdminState::Maint, 1)).is_empty());
@@ -57,7 +57,7 @@ fn all_servers_of_a_backend_may_be_taken_out_and_only_the_last_word_counts() {
 }
 
 #[test]
-fn a_weight_goes_before_that_of_the_file_and_outlives_reloads_until_it_is_taken_back() {
+fn runtime_weight_overrides_the_file_until_reset() {
     let mut state = ControlState::new(1);
     state.configure(two_servers(), Timestamp(0));
     let weight = |snapshot: &Snapshot| snapshot.pools[0].servers[0].config.settings.weight;
