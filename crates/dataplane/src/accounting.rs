@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_may_be_made_up_where_clients_are_and_not_where_only_servers_are() {
+    fn refusal_is_forgeable_unless_it_arrives_on_a_server_only_link() {
         let [wan, lan] = [interface(WAN, &["192.0.2.1"]), interface(LAN, &["10.0.0.1"])];
         let inside = interface(LAN, &["10.0.0.1", "10.0.0.100"]);
         let routes = [("10.0.0.0/24", LAN), ("192.0.2.0/24", WAN), ("0.0.0.0/0", WAN)];
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reload_took_away_is_counted_until_its_last_flow_ends_and_then_forgotten() {
+    fn removed_server_and_frontend_are_counted_until_their_last_flow_ends() {
         let pool = fixture::pool("web", vec![(fixture::server("s", "10.0.0.1:80"), fixture::up())]);
         let frontend = fixture::frontend("www", &["192.0.2.1:80"], &pool);
         let server = pool.servers[0].live.clone();
@@ -385,7 +385,7 @@ mod tests {
         accounting.count(flow, Counter::PacketsRx, 1);
     }
     #[test]
-    fn each_refusal_beyond_the_limit_is_told_so_that_the_next_stands_in_for_one_that_found_no_room() {
+    fn refusals_beyond_the_limit_are_each_reported_as_failures() {
         let pool = fixture::pool("web", vec![(fixture::server("s", "10.0.0.11:80"), fixture::up())]);
         let frontend = fixture::frontend("www", &["192.0.2.1:80"], &pool);
         let flow = FlowOwners { server: pool.servers[0].live.id, frontend: frontend.live.id };

@@ -155,7 +155,7 @@ mod tests {
     use convey_wire::TestPacket;
 
     #[test]
-    fn a_super_frame_tells_how_it_will_be_cut_and_that_its_checksum_is_partial() {
+    fn super_frame_has_a_segment_size_and_a_partial_checksum() {
         let size = 1448u16.to_ne_bytes();
         let mut buffer = Buffer::default();
         assert!(buffer.fill(&[1, 1, 54, 0, size[0], size[1], 34, 0, 16, 0, 0xaa, 0xbb, 0xcc]));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_goes_into_a_tunnel_without_its_padding_and_with_its_checksum() {
+    fn tunneled_packet_has_no_padding_and_a_complete_checksum() {
         let packet = TestPacket::from("198.51.100.7:4242").to("192.0.2.1:80").ack(1).payload(b"x");
         let tunnel = Tunnel {
             encapsulation: Encapsulation::Ipip,

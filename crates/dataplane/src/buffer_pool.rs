@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grew_for_a_super_frame_is_not_kept_by_frames_of_60_bytes() {
+    fn large_buffers_are_not_reused_for_small_frames() {
         let mut pool = BufferPool::default();
         let super_frames: Vec<Buffer> = (0..10_000).map(|_| filled(&mut pool, 60_000)).collect();
         super_frames.into_iter().for_each(|buffer| pool.put(buffer));

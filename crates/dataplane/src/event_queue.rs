@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_does_not_listen_has_a_bounded_queue_and_what_follows_stays_in_the_ring() {
+    fn stalled_worker_has_a_bounded_queue_and_the_ring_backs_up() {
         let dispatch = Dispatch::new(2, None);
         let (mut outboxes, inboxes) = Outboxes::new(2, &dispatch);
         let mut ring = (0..100_000).map(fin);

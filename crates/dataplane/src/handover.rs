@@ -331,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_dropped_during_an_upgrade_count_from_the_moment_nobody_else_handles_them() {
+    fn frames_dropped_during_an_upgrade_count_since_the_old_worker_stopped() {
         let mut lost = LostFrames::default();
         let at = |ms: u64| Timestamp(ms * 1_000_000);
         (0..100).for_each(|ms| lost.add(at(ms), 2, 1));

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_wait_than_there_is_room_for_and_the_oldest_give_way() {
+    fn full_neighbour_queue_evicts_the_oldest_frames() {
         let mut waiting = NeighbourQueue::default();
         let lost: Vec<u32> = (0..2_000).flat_map(|n| push(&mut waiting, 0, n, parcel(n), 0)).collect();
         assert_eq!(lost, (0..2_000 - MAX_FRAMES as u32).collect::<Vec<_>>());
@@ -160,7 +160,7 @@ mod tests {
 
     /// Lasts half a second; the neighbour is queried again and again.
     #[test]
-    fn a_frame_for_a_client_waits_while_a_thousand_a_second_are_forged() {
+    fn queued_frame_survives_half_a_second_of_forged_ones() {
         let mut waiting = NeighbourQueue::default();
         for ms in 0..3_000u32 {
             let now = u64::from(ms) * SECOND / 1_000;
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn super_frames_that_wait_take_no_more_memory_than_4_mib_and_one() {
+    fn queued_super_frames_are_bounded_in_bytes() {
         let mut waiting = NeighbourQueue::default();
         let super_frame = || {
             let mut buffer = Buffer::default();

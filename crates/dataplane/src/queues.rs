@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_takes_room_by_the_memory_of_its_frames_until_it_is_done_with() {
+    fn batch_is_charged_for_its_buffer_memory_until_dropped() {
         let budget = MemoryBudget::new(MAX_FRAME_MEMORY);
         let peaks = budget.peaks();
         let grown = || {

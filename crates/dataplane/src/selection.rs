@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn frontends_of_both_packet_modes_are_ours_and_those_of_the_proxy_are_not() {
+    fn selection_has_frontends_of_packet_modes_only() {
         let ours = selection(&["10.0.0.9"]);
         assert_eq!(
             names(&ours.frontends),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_reply_to_us_in_passthrough_and_in_the_protocol_of_their_frontend() {
+    fn replies_are_selected_from_passthrough_servers_by_frontend_protocol() {
         let replies = selection(&["10.0.0.9", "2001:db8:1::9"]).replies.unwrap();
         assert_eq!(names(&replies.servers), ["10.0.0.1:80", "10.0.0.1:53/udp", "[2001:db8:1::2]:53/udp"]);
         assert_eq!(selection(&[]).replies, None);

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn all_fragments_of_a_datagram_go_to_the_worker_of_its_flow_in_whatever_order_they_come() {
+    fn fragments_reach_the_worker_of_their_flow_in_any_order() {
         for port in 1..50 {
             let packet = TestPacket::from(format!("10.0.0.9:{port}")).to("10.0.0.1:53").udp();
             let mut steering = steering(|| Timestamp(0));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_in_vain_is_counted_and_traced() {
+    fn unmatched_fragments_are_counted_and_traced() {
         static NOW: AtomicU64 = AtomicU64::new(0);
         let mut steering = steering(|| Timestamp(NOW.load(Ordering::Relaxed)));
         let hub = steering.lost.trace.clone();

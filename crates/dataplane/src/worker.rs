@@ -372,7 +372,7 @@ mod tests {
     use convey_forward::Settings;
 
     #[test]
-    fn frames_that_still_wait_for_a_neighbour_at_a_stop_are_counted_as_dropped() {
+    fn frames_queued_for_a_neighbour_at_stop_count_as_dropped() {
         let (inbox, frames) = crossbeam_channel::bounded(1);
         let (out, _sent) = crossbeam_channel::bounded(1);
         let (free_batches, _spare) = crossbeam_channel::bounded(1);

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_goes_back_when_no_worker_holds_it_and_its_counters_have_been_read_twice() {
+    fn counter_id_is_reused_once_unheld_and_read_twice() {
         let ids = CounterIds::default();
         let hold = |server| ids.hold(owners(server), 1);
         assert_eq!([1, 1].map(hold), [Some(0); 2], "two workers");

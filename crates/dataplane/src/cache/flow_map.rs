@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_there_is_no_room_for_are_removed_and_the_others_put_in() {
+    fn entries_without_room_are_removed_and_the_others_inserted() {
         let mut removed = Vec::new();
         let full = |from: usize| match [2, 5].into_iter().find(|full| *full >= from) {
             Some(full) => Err((full - from, error(libc::E2BIG))),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_memory_to_begin_with_the_number_of_those_that_are_done_is_none() {
+    fn batch_that_fails_with_enomem_counts_no_entry_as_done() {
         let mut removed = Vec::new();
         let old = |from: usize| Err((3 - from, error(libc::ENOMEM)));
         let put = put_all(3, old, |at| {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_refused_in_the_middle_says_what_is_done() {
+    fn batch_error_counts_the_entries_done_before_it() {
         let busy = |from: usize| Err((2 - from, error(libc::EBUSY)));
         assert_eq!(put_all(4, busy, |_| Ok(())).unwrap_err().done, 2);
         let no_room = |from: usize| Err((1 - from, error(libc::E2BIG)));

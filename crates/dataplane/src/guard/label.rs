@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn more_frontends_than_a_name_has_room_for_are_known_again_as_a_whole() {
+    fn long_frontend_list_is_replaced_by_a_hash_in_the_label() {
         let name = name("guard", &frontends(100));
         assert!(name.starts_with("guard 100 frontends #") && name.len() <= MAX_NAME_BYTES, "{name}");
         assert!(is_within("guard", &name, &frontends(100)));

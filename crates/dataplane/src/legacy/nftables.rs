@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_in_a_row_are_written_as_a_range_and_servers_without_a_port_without_one() {
+    fn adjacent_ports_become_a_range_and_portless_servers_have_none() {
         let frontends =
             ["10.0.0.1:80", "10.0.0.1:21000", "10.0.0.1:21001", "10.0.0.1:21002", "10.0.0.2:21003"];
         let both = selection(&frontends, &["10.1.0.1:8080", "10.1.0.2:0", "10.1.0.3:0/udp"], &["10.0.0.1"]);

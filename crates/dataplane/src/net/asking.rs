@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_asked_for_whose_packets_wait_no_longer() {
+    fn neighbour_without_waiting_packets_is_not_queried() {
         let (mut asking, now) = (Asking::default(), 10 * SECOND);
         (0..1_000).for_each(|n| asking.want(wanted(n, false), Timestamp(now)));
         all(&mut asking, now);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_asked_for_within_five_seconds_while_a_thousand_a_second_are_forged() {
+    fn client_is_resolved_within_a_second_despite_forged_addresses() {
         for seed in 0..20 {
             for addresses in [250, 65_000, u32::MAX] {
                 let after = attacked(addresses, 9_500 + 7 * seed, seed);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sends_often_takes_no_others_room() {
+    fn frequent_sender_does_not_displace_other_clients() {
         let (mut asking, now) = (Asking::default(), Timestamp(10 * SECOND));
         let again = |n| WantedNeighbour { is_repeated: true, ..wanted(n, false) };
         let clients = [again(1), again(2)];
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_clients_are_asked_for_in_three_seconds_than_the_kernels_table_has_room_for() {
+    fn neighbour_queries_are_limited_to_the_kernel_table_size() {
         let mut asking = Asking::default();
         let mut asked = 0;
         for ms in 0..3_000 {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn neighbour_query_memory_is_bounded() {
         let mut asking = Asking::default();
         for n in 0..100_000u32 {
             asking.want(wanted(n, false), Timestamp(10 * SECOND + u64::from(n) * SECOND / 10_000));

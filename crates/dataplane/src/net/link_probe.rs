@@ -170,7 +170,7 @@ mod tests {
     const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
     #[test]
-    fn an_arp_reply_says_who_has_the_address_and_a_request_does_not() {
+    fn arp_reply_carries_a_neighbour_and_a_request_none() {
         let asked = Ipv4Addr::new(10, 0, 0, 9);
         let request = arp(OURS, asked, Ipv4Addr::UNSPECIFIED);
         assert_eq!(request.len(), 42);

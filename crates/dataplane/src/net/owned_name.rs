@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_owned_is_free_again_when_given_up() {
+    fn owned_name_is_free_again_after_drop() {
         let name = format!("test {}", std::process::id());
         let owned = OwnedName::take(&name).unwrap();
         let error = OwnedName::take(&name).unwrap_err();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn all_are_owned_or_none() {
+    fn owned_names_are_taken_all_or_none() {
         let [a, b] = ["a", "b"].map(|name| format!("test of all {} {name}", std::process::id()));
         let held = OwnedName::take(&b).unwrap();
         assert_eq!(OwnedName::take_all(&[&a, &b]).unwrap_err().which, 1);

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_gets_packets_of_every_protocol_captures() {
+    fn socket_for_every_protocol_counts_as_a_capture() {
         let list = "sk               RefCnt Type Proto  Iface R Rmem   User   Inode\n\
             00000000f3c1a2b4 3      3    0003   2     1 0      65534  41031\n\
             00000000a3c1a2b4 3      3    0003   3     1 0      65534  41032\n\

@@ -35,7 +35,7 @@ mod tests {
     }
 
     #[test]
-    fn only_to_a_veths_end_elsewhere_with_nothing_in_between_frames_are_handed_over() {
+    fn frames_are_handed_over_only_to_a_plain_remote_veth() {
         let veth = [
             kind(InfoKind::Veth),
             LinkAttribute::LinkNetNsId(0),

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_or_touches_becomes_one_range() {
+    fn overlapping_and_adjacent_ranges_are_merged() {
         let both = |a: &str, b: &str| ports(a).with(&ports(b)).to_string();
         assert_eq!(both("8080", "33768-61000"), "8080,33768-61000");
         assert_eq!(both("33000-34000,61001", "33768-61000"), "33000-61001");

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_was_lost_is_waited_for_no_longer_than_10_s_and_the_next_comes_on_another_socket() {
+    fn lost_answer_times_out_after_10_s_and_reopens_the_socket() {
         block_on(async {
             let (socket, _connection) = mute();
             let requests = Requests(Mutex::new(Some(socket)));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_nobody_waits_for_any_more_leaves_nothing_to_the_next() {
+    fn cancelled_request_leaves_no_answer_to_the_next() {
         block_on(async {
             let requests = Requests::open().unwrap();
             assert!(poll_immediate(links(&requests)).await.is_none());
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_is_told_as_it_says() {
+    fn kernel_refusal_is_returned_as_an_error() {
         block_on(async {
             let requests = Requests::open().unwrap();
             let mut nothing = LinkMessage::default();

@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_found_on_the_larger_side_of_those_that_the_kernel_hands_out() {
+    fn ports_are_chosen_on_the_larger_side_of_the_ephemeral_range() {
         for (ephemeral, count, expected) in [
             (32_768..=60_999, 27_233, Some(5_535..=32_767)),
             (32_768..=60_999, 6, Some(32_762..=32_767)),

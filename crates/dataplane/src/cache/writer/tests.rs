@@ -64,7 +64,7 @@ fn route() -> CachedRoute {
 }
 
 #[test]
-fn what_the_kernel_refuses_to_remove_or_replace_is_counted_and_removed_later() {
+fn entries_the_kernel_refuses_to_remove_are_counted_and_retried() {
     let (map, failures) = (Moody::default(), Failures::default());
     let mut writer = CacheWriter::new(&map, SIZES, 0, CounterIds::default(), failures.clone());
     let keys = |map: &Moody| {
@@ -180,7 +180,7 @@ fn changes_of_100_000_keys_take_memory_for_few() {
 }
 
 #[test]
-fn where_too_many_wait_to_be_removed_the_others_are_counted_and_nothing_new_is_put_in() {
+fn stale_entries_are_bounded_and_block_new_entries() {
     let (map, failures) = (Moody::default(), Failures::default());
     let mut writer = CacheWriter::new(&map, SIZES, 0, CounterIds::default(), failures.clone());
     let key = |n: u32| FlowKey { dst: Addr::v4((0x0a00_0000 + n).to_be_bytes()), ..key(1) };
@@ -224,7 +224,7 @@ fn is_in(map: &Moody, key: &FlowKey) -> bool {
 }
 
 #[test]
-fn after_20000_servers_have_come_and_gone_new_ones_are_still_in_the_cache() {
+fn cache_accepts_new_servers_after_20000_have_come_and_gone() {
     let map = Moody::default();
     let (mut writer, ids, _) = with_ids(&map, 1 << 14);
     let mut others = CacheWriter::new(&map, writer.sizes, 0, ids.clone(), Failures::default());
@@ -246,7 +246,7 @@ fn after_20000_servers_have_come_and_gone_new_ones_are_still_in_the_cache() {
 }
 
 #[test]
-fn an_id_is_held_as_long_as_a_key_is_in_or_the_kernel_refuses_to_remove_one() {
+fn counter_id_is_held_until_its_last_key_is_removed() {
     let map = Moody::default();
     let (mut writer, ids, failures) = with_ids(&map, 1);
     let [first, next] = [1, 2].map(of_server);

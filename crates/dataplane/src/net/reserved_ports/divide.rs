@@ -50,19 +50,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_is_what_was_missing() {
+    fn reservation_adds_only_missing_ports() {
         assert_eq!(told("80", "", "40-50", &[]), ("40-50,80".into(), "40-50".into(), vec![]));
         assert_eq!(told("45", "", "40-50", &[]), ("40-50".into(), "40-44,46-50".into(), vec![]));
     }
 
     #[test]
-    fn what_a_killed_process_has_added_is_given_back_or_taken_over() {
+    fn ports_of_a_killed_process_are_released_or_taken_over() {
         assert_eq!(told("40-50,80", "40-50", "", &[]), ("80".into(), "".into(), vec![]));
         assert_eq!(told("40-50,80", "40-50", "48-52", &[]), ("48-52,80".into(), "48-52".into(), vec![]));
     }
 
     #[test]
-    fn what_others_need_stays_and_the_last_of_them_gives_it_back() {
+    fn shared_ports_stay_reserved_until_their_last_user_ends() {
         let (list, _, handed) = told("40-50", "40-50", "", &["45-60", "49-70"]);
         assert_eq!((list.as_str(), handed), ("45-50", vec!["45-50".into(), "".into()]));
     }

@@ -395,7 +395,7 @@ mod tests {
     const KILLED: &str = "CONVEY_TEST_RECORDS";
 
     #[test]
-    fn who_is_killed_while_it_hands_ports_to_another_process_loses_none() {
+    fn process_killed_while_it_hands_ports_on_loses_none() {
         if let Some(place) = std::env::var_os(KILLED) {
             let mut records = PortRecords::open(Path::new(&place)).unwrap();
             // From here on the kernel kills this process at a write to a file.
@@ -410,7 +410,7 @@ mod tests {
             let records = PortRecords::open(&place).unwrap();
             records.live.iter().map(|record| record.added.to_string()).collect::<Vec<_>>()
         };
-        let name = "who_is_killed_while_it_hands_ports_to_another_process_loses_none";
+        let name = "process_killed_while_it_hands_ports_on_loses_none";
         let mut killed = Command::new(std::env::current_exe().unwrap());
         killed.args([&format!("net::reserved_ports::records::tests::{name}"), "--exact"]);
         killed.env(KILLED, &place).stdout(Stdio::null()).stderr(Stdio::null());
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_boot_has_left_is_nothing() {
+    fn record_of_another_boot_is_ignored() {
         assert_eq!(parse("boot a\nwanted 40-50\nadded 41-50\n", "a"), Some((ports("40-50"), ports("41-50"))));
         for text in
             ["boot b\nwanted 40-50\nadded 41-50\n", "", "boot a\nwanted 40-50", "boot a\nwanted x\nadded \n"]
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_or_written_that_others_may_have_put_there() {
+    fn records_in_an_unsafe_directory_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let place = |name: &str| directory.path().join(name);
         symlink(directory.path(), place("link")).unwrap();
