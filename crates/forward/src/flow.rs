@@ -486,7 +486,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flow_takes_128_bytes_and_what_a_clients_packet_is_compared_with_the_first_64() {
+    fn flow_takes_two_cache_lines_with_the_client_key_first() {
         assert_eq!((size_of::<Flow>(), align_of::<Flow>()), (128, 128));
         assert_eq!(std::mem::offset_of!(Flow, snat), 64);
     }

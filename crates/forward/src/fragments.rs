@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_came_too_early_follow_their_first() {
+    fn early_fragments_follow_their_first_fragment() {
         let mut fragments = none_yet();
         assert_eq!(fragments.later(key(1, 9), "c", at(0), none), Later::Queued);
         assert_eq!(fragments.later(key(1, 9), "b", at(1), none), Later::Queued);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn those_whose_first_does_not_come_are_dropped_after_half_a_second() {
+    fn fragments_without_a_first_are_dropped_after_half_a_second() {
         let mut fragments = none_yet();
         fragments.later(key(1, 9), "b", at(0), none);
         fragments.first(key(2, 9), (&flow(PORTS), 0), at(0), none);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_is_forgotten_after_ten_seconds_and_its_number_means_another_one() {
+    fn fragmented_packet_expires_after_ten_seconds() {
         let mut fragments = none_yet();
         fragments.first(key(1, 9), (&flow(PORTS), 0), at(0), none);
         fragments.expire(at(9_999), none);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_is_out_of_numbers_begins_another_packet_with_an_old_one() {
+    fn reused_fragment_id_begins_a_new_packet() {
         let mut fragments = none_yet();
         let (old, _) = fragments.first(key(1, 9), (&flow(PORTS), 3), at(0), none);
         let (copy, _) = fragments.first(key(1, 9), (&flow(PORTS), 3), at(499), none);

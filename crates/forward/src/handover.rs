@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_or_of_another_version_is_refused() {
+    fn damaged_or_newer_flow_tables_are_refused() {
         let bytes = encode(&known());
         assert_eq!(decode::<KnownFlow>(b"something else"), Err(Unreadable::NoTable));
         assert_eq!(decode::<CacheEvent>(&bytes), Err(Unreadable::NoTable));

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_shares_them_never_gives_the_same_number_until_all_are_given() {
+    fn shared_ip_ids_do_not_repeat_until_all_are_used() {
         let ids = IpIds::new(65_000);
         let others = [ids.clone(), ids.clone(), ids];
         let given: HashSet<u16> = (0..1 << 15).map(|n| others[n % 3].take()).collect();

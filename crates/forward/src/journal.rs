@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_connection_met_under_way_nobody_knows_what_passed_before() {
+    fn adopted_connection_has_no_byte_counts() {
         let note = begun(ACK, 1_000, 50).get(ID);
         assert_eq!(note.tcp_bytes(FlowState::Established, View::BothSides, [1_010, 80]), [None; 2]);
     }

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn who_repeats_a_packet_comes_as_far_as_before_or_a_second_later() {
+    fn repeated_packet_is_no_loop_at_equal_ttl_or_later() {
         let loops = Loops::new(7);
         assert!(!loops.comes_back(only(4711), VIP, 60, at(0)));
         assert!(!loops.comes_back(only(4711), VIP, 60, at(10)), "a copy");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_others_may_be_the_same_as_has_been_here_if_it_comes_nearer_by_equal_steps() {
+    fn ambiguous_packet_loops_if_its_ttl_falls_by_equal_steps() {
         let loops = Loops::new(7);
         let comes = |hops, millis| loops.comes_back(any(4711), VIP, hops, at(millis));
         assert_eq!([62, 60, 60, 58, 56].map(|hops| comes(hops, 3)), [false, false, false, false, true]);

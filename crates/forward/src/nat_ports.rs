@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_that_come_back_are_handed_out_last_and_in_the_order_they_came() {
+    fn released_ports_are_reused_last_in_order_of_release() {
         let mut ports = NatPorts::new(vec![addr(1)], 1000..=1004, 0);
         let first = take(&mut ports, 3);
         for port in [first[2], first[0]] {
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn further_addresses_are_used_once_the_ports_of_the_first_are_in_use() {
+    fn second_snat_address_is_used_after_the_first_is_exhausted() {
         let mut links = [interface(1, &["10.0.1.254"]), interface(2, &["10.9.0.1"])];
         links[1].details[0].prefix_len = 32;
         let network = NextHops::new(&links, [route("10.0.1.0/24", 1, None)], &[]);
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn one_port_stands_for_a_client_at_each_server_and_protocol() {
+    fn snat_port_is_allocated_once_per_server_and_protocol() {
         let mut ports = NatPorts::new(vec![addr(1)], 1000..=1000, 0);
         let (other_port, other_host) = ((SERVER.0, 81), (addr(9), 80));
         for (server, protocol) in [(SERVER, TCP), (SERVER, 17), (other_port, TCP), (other_host, TCP)] {

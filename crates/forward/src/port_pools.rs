@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_that_nobody_uses_give_way_to_new_ones_and_those_in_use_stay() {
+    fn unused_pools_are_evicted_and_used_ones_stay() {
         let mut pools = small();
         let held: Vec<_> = (0..4).map(|port| pools.take(of(port), 10, |_| 0)).collect();
         for port in 100..10_000 {
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_of_many_servers_is_bounded_and_every_port_is_still_handed_out() {
+    fn port_pool_memory_is_bounded_without_losing_ports() {
         let mut pools = PortPools { most_fresh: 1_000, ..PortPools::new(7) };
         for port in 0..50 {
             // One at a time: each number is released before the next is taken.
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_is_done_in_slices_and_what_is_in_use_goes_when_it_comes_back() {
+    fn pools_are_checked_in_slices_and_removed_once_unused() {
         let mut pools = PortPools::new(7);
         (0..100).for_each(|port| use_up(&mut pools, port, 2));
         let held = pools.take(of(7), 2, |_| 0).unwrap();
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_forgotten_begins_with_other_ports() {
+    fn recreated_pool_begins_with_other_ports() {
         let mut pools = PortPools::new(7);
         let first = pools.take(of(1), 10_000, |_| 0).unwrap();
         pools.give_back(of(1), first, true);
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_that_is_left_out_is_passed_at_once_and_costs_next_to_nothing() {
+    fn excluded_port_range_is_skipped_at_once() {
         let mut pools = PortPools::new(7);
         let misfits = |number: u32| if (100..9_000).contains(&number) { 9_000 - number } else { 0 };
         let asked = std::cell::Cell::new(0);

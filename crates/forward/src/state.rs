@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_and_its_answer_are_no_stream_but_a_second_question_makes_them_one() {
+    fn udp_flow_is_a_stream_from_its_second_request_on() {
         let after = |view, steps: &[Direction]| {
             steps.iter().fold(UdpNew, |state, &direction| state.next(view, direction, 0))
         };
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_may_close_at_once() {
+    fn simultaneous_close_ends_in_time_wait() {
         let close = [(ToServer, FIN_ACK), (ToClient, FIN_ACK), (ToServer, ACK), (ToClient, ACK)];
         assert_eq!(after_handshake(&close), [HalfClosedByClient, Closing, TimeWait, TimeWait]);
     }
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_client_alone_completes_a_handshake_seen_from_both_sides() {
+    fn passthrough_handshake_needs_the_server() {
         let forged = [(ToServer, ACK), (ToServer, FIN_ACK), (ToServer, SYN), (ToServer, SYN_ACK)];
         assert_eq!(passthrough(&forged), [SynSent; 4]);
     }

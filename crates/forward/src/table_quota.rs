@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_in_one_mode_evicts_nothing_of_the_other_that_is_within_its_share() {
+    fn flood_in_one_mode_spares_the_share_of_the_other() {
         for (flooded, other) in [(View::ClientSide, View::BothSides), (View::BothSides, View::ClientSide)] {
             let mut table = shared(1_000, &[PASSTHROUGH, DSR]);
             for n in 0..250 {
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_whose_handshake_takes_a_while_outlives_forged_ones_that_take_none() {
+    fn slow_client_handshake_outlives_forged_instant_ones() {
         let mut table = shared(1_000, &[DSR]);
         table.insert(&flow(View::ClientSide, Protocol::Tcp, 10_000), at(0)).unwrap();
         for n in 0..900 {

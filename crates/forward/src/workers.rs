@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_asked_for_than_others_may_give_and_than_there_is_room_for() {
+    fn eviction_requests_are_bounded_by_capacity_and_by_need() {
         let workers = WorkerPeers::together(2);
         assert!(!workers[0].ask(SLOT, 0, at(0)));
         assert!((0..3).all(|n| workers[n % 2].ask(SLOT, 3, at(n as u64))) && !workers[0].ask(SLOT, 3, at(9)));
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looked_before_more_was_asked_for_withdraws_nothing() {
+    fn outdated_withdrawal_leaves_a_newer_eviction_request() {
         let workers = WorkerPeers::together(2);
         workers[0].ask(SLOT, 2, at(0));
         let before = workers[1].requests().next().unwrap();
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_of_flows_that_give_way_are_known_to_all_until_they_are_given_back() {
+    fn evicted_slots_are_visible_to_all_workers_until_released() {
         let workers = WorkerPeers::together(3);
         workers[1].leave(3, 7);
         workers[2].leave(4, 7);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_a_request_is_known_for_an_hour_and_never_in_the_future() {
+    fn eviction_request_time_is_valid_for_an_hour() {
         let workers = WorkerPeers::together(2);
         let day = 24 * 3_600_000;
         workers[0].ask(SLOT, 1, at(day));

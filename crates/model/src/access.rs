@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_prefix_decides_and_with_an_allowed_network_everybody_else_is_denied() {
+    fn longest_prefix_decides_and_an_allow_list_denies_the_rest() {
         for (allowed, denied, let_in, kept_out) in [
             (&[][..], &[][..], &["10.0.0.1", "::1"][..], &[][..]),
             (&[], &["10.0.0.0/8"], &["11.0.0.0", "9.255.255.255", "::1"], &["10.0.0.0", "10.255.255.255"]),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_is_counted() {
+    fn access_changes_are_counted() {
         let [old, new] =
             [access(&["10.0.0.0/8"], &["10.1.0.0/16"]), access(&["10.0.0.0/8"], &["10.2.0.0/16", "::1"])];
         assert_eq!((new.changes_since(&old), new.changes_since(&Access::default())), ((2, 1), (3, 0)));

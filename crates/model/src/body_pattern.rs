@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_is_found_anywhere_in_the_beginning_of_a_body_which_need_not_be_text() {
+    fn body_pattern_matches_raw_bytes_up_to_the_size_limit() {
         let pattern = BodyPattern::parse("(?i)\\bup\\b").unwrap();
         for (body, is_match) in [("all UP now", true), ("upside", false), ("", false)] {
             assert_eq!(pattern.matches(body.as_bytes()), is_match, "{body:?}");

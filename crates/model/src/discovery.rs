@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_of_other_zones_are_backups_and_those_without_a_zone_are_not() {
+    fn servers_of_other_zones_are_backups() {
         let service = KubernetesService {
             namespace: "default".into(),
             name: "web".into(),

@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_families_share_one_form() {
+    fn addresses_of_both_families_share_one_form() {
         let v4: IpAddr = "192.0.2.1".parse().unwrap();
         let v6: IpAddr = "2001:db8::1".parse().unwrap();
         assert_eq!((Addr::from(v4).ip(), Addr::from(v6).ip()), (v4, v6));

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn only_mode_http_has_its_settings() {
+    fn http_settings_exist_only_in_mode_http() {
         for mode in Mode::ALL {
             let frontend = FrontendConfig::new("web", mode, Vec::new(), "site");
             assert_eq!(frontend.http.is_some(), mode.is_http(), "{}", mode.name());

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_shown_as_it_is_written() {
+    fn listen_address_round_trips_through_its_text() {
         for text in ["10.0.0.1:80", "10.0.0.1:21000-21010", "[::]:80", "[fd00::1]:21000-21010"] {
             assert_eq!(text.parse::<Listen>().unwrap().to_string(), text);
         }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_of_ports_is_refused() {
+    fn invalid_port_ranges_are_refused() {
         assert_eq!("10.0.0.1:81-80".parse::<Listen>(), Err(ListenError::Backwards));
         for text in
             ["10.0.0.1", "10.0.0.1:", "10.0.0.1:80-", "10.0.0.1:-80", "10.0.0.1:80-65536", "80-81", ":a-b"]

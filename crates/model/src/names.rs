@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_name_servers_say_of_this_host_or_link_is_refused_and_what_the_hosts_file_says_is_not() {
+    fn local_addresses_are_refused_from_dns_but_not_from_hosts() {
         let lookup = found(&["10.0.0.3", "127.0.0.2", "169.254.169.254"], &["::1", "fe80::1"]);
         let hosts = Lookup { from_hosts: true, ..lookup.clone() };
         assert_eq!(hosts.clone().without_local(), hosts);

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_file_says_goes_whatever_the_interfaces_are() {
+    fn configured_offload_overrides_interface_detection() {
         for nics in [[nic("ixgbe", 1_500)], [nic("", 9_000)]] {
             let layers = [Offload::Tc, Offload::Xdp, Offload::Off].map(|offload| offload.layer(&nics));
             assert_eq!(layers, [Layer::Tc, Layer::Xdp, Layer::Worker]);

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_takes_the_place_of_what_holds_without_it() {
+    fn own_timeouts_override_the_general_ones() {
         let second = Some(Duration::from_secs(1));
         let own = OwnTimeouts { idle: second, udp_idle: second, ..OwnTimeouts::default() };
         let (all, with) = (Timeouts::default(), Timeouts::default().with(&own));

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_the_first_is_whole_again() {
+    fn path_mtus_beyond_the_limit_evict_the_oldest() {
         let mut paths = PathMtus::default();
         let most = MAX_PATHS as u32;
         for n in 0..=most {

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_refused() {
+    fn invalid_prefixes_are_refused() {
         for text in ["", "10.0.0.1/8", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.0/", "2001:db8::/129", "web"] {
             assert!(text.parse::<Prefix>().is_err(), "{text}");
         }

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_listens_on_what_is_asked_for_is_its_address_with_that_port() {
+    fn server_that_keeps_client_ports_is_its_address_with_that_port() {
         let asked =
             [of(Mode::Dsr, DsrKind::L2, "10.0.0.1:5353"), of(Mode::Passthrough, DsrKind::L3, "10.0.0.1:0")];
         for endpoints in asked {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ports_of_a_server_that_keeps_clients_ports_do_not_answer_each_other() {
+    fn client_port_servers_are_known_at_each_frontend_port() {
         let backend = fixture::backend("b", vec![fixture::server("a", "10.0.0.1:0")]);
         let frontends = ["192.0.2.1:5000-5003", "192.0.2.1:6000"].map(|listen| {
             let frontend = fixture::frontend("f", &["192.0.2.1:53"], "b");

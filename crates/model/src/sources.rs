@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_has_so_many_at_once_and_another_as_many_beside_it() {
+    fn connections_are_limited_for_each_source_separately() {
         let limits = limits(Some(2), None, None);
         let sources = Arc::new(Sources::new(&limits));
         let begin = |client| sources.begin_counted(ip(client), &limits, Timestamp(0));
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_faster_rate_holds_at_once_for_who_has_used_up_a_slow_one() {
+    fn raised_rate_applies_at_once_to_an_exhausted_source() {
         let (slow, fast) = (limits(None, Some(1), Some(100)), limits(None, Some(1_000), Some(10)));
         let sources = Sources::new(&slow);
         let begun =
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn forged_sources_push_out_no_source_with_an_open_connection_and_take_no_more_memory() {
+    fn forged_sources_do_not_evict_sources_with_open_connections() {
         let limits = limits(Some(1), Some(5), None);
         let sources = Sources::new(&limits);
         let clients = 0..1_000;
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn nearly_all_sources_find_a_place_up_to_the_most_that_there_are() {
+    fn source_table_holds_nearly_all_sources_up_to_its_capacity() {
         for (open, most_uncounted) in [(65_536, 0), (98_304, 49), (Sources::CAPACITY as u32, 7_864)] {
             let sources = Sources::new(&limits(Some(1), None, None));
             (0..open).for_each(|n| _ = sources.opened(ip(n)));
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_to_nothing_takes_nothing_of_the_rate() {
+    fn returned_tokens_restore_the_rate_up_to_the_burst() {
         let limits = limits(None, Some(1), Some(2));
         let sources = Sources::new(&limits);
         let begin = || sources.begin(ip(1), &limits, Timestamp(SECOND));
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_no_place_is_let_in_and_counted_as_such() {
+    fn source_without_room_is_admitted_and_counted() {
         let limits = limits(Some(1), None, None);
         let sources = Sources::new(&limits);
         let all = 2 * Sources::CAPACITY as u32;

@@ -6,7 +6,7 @@ use pcap_file::pcap::{PcapPacket, PcapWriter};
 use super::*;
 
 #[test]
-fn all_packets_of_a_connection_go_to_one_server() {
+fn packets_of_a_connection_go_to_one_server() {
     let mut file = PcapWriter::new(Vec::new()).unwrap();
     let from = |client| TestPacket::from(client).to("192.0.2.1:80");
     let elsewhere = TestPacket::from("203.0.113.9:4242").to("192.0.2.2:80");

@@ -39,7 +39,7 @@ fn suspected(holes: &mut BlackHoles, answers: impl Fn(u64) -> bool) -> Vec<u64> 
 }
 
 #[test]
-fn a_segment_that_is_lost_again_and_again_while_its_server_answers_others_is_suspected_once() {
+fn repeatedly_lost_segment_is_suspected_once() {
     let mut holes = BlackHoles::new();
     assert!(holes.is_empty());
     assert_eq!(suspected(&mut holes, |_| true), [3_000]);
@@ -54,7 +54,7 @@ fn the_segment_has_to_be_sent_after_the_server_answered_somebody() {
 }
 
 #[test]
-fn whoever_goes_on_or_is_acknowledged_is_no_suspect() {
+fn progressing_or_acknowledged_connection_is_not_suspected() {
     let mut holes = BlackHoles::new();
     for ms in REPEATS {
         // Each segment has a new number.
@@ -120,7 +120,7 @@ fn on_a_link_that_loses_one_packet_in_twenty_nobody_is_suspected() {
 }
 
 #[test]
-fn suspects_are_bounded_and_a_newcomer_takes_the_place_of_one_that_is_silent() {
+fn suspects_are_bounded_and_silent_ones_are_replaced() {
     let side = |place| FlowSide { place, ..SIDE };
     let mut holes = BlackHoles::new();
     for place in 0..10_000 {

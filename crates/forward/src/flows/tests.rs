@@ -99,7 +99,7 @@ fn expire(flows: &mut FlowTable, now: Timestamp) -> Vec<SocketAddr> {
 }
 
 #[test]
-fn a_passthrough_flow_is_found_from_both_sides_and_each_becomes_the_reverse_of_the_other() {
+fn passthrough_flow_is_found_and_rewritten_in_both_directions() {
     let mut flows = table(10);
     let id = open(&mut flows, &passthrough(7), &HANDSHAKE, at(0.0));
     assert_eq!(flows.lookup(&passthrough(7).client), Some((id, ToServer)));
@@ -184,7 +184,7 @@ fn packets_keep_a_flow_for_days_and_cost_no_timer() {
 }
 
 #[test]
-fn the_wheel_goes_round_many_times_and_each_flow_ends_at_its_own_tick() {
+fn flows_expire_at_their_tick_over_many_wheel_turns() {
     let timeouts = FlowTimeouts { half_open: Duration::from_secs(5000), ..FlowTimeouts::default() };
     let mut flows = FlowTable::new(100, &timeouts, 1);
     for n in 0..100 {
@@ -274,7 +274,7 @@ fn shorter_timeouts_hold_from_a_flows_next_packet() {
 }
 
 #[test]
-fn a_client_that_uses_its_port_again_begins_a_new_flow_once_the_old_one_is_over() {
+fn reused_client_port_begins_a_new_flow_after_the_old_ended() {
     let over = |new: &NewFlow, segments: &[&[(Direction, u8)]]| {
         let mut flows = table(10);
         let id = open(&mut flows, new, &segments.concat(), at(0.0));
@@ -291,7 +291,7 @@ fn a_client_that_uses_its_port_again_begins_a_new_flow_once_the_old_one_is_over(
 }
 
 #[test]
-fn the_oldest_closing_flow_gives_way_first_then_the_oldest_half_open_one_then_none() {
+fn eviction_takes_closing_flows_first_and_then_half_open_ones() {
     let mut flows = table(5);
     let now = at(0.0);
     open(&mut flows, &passthrough(1), &HANDSHAKE, now);
@@ -341,7 +341,7 @@ fn in_dsr_connections_that_ended_unseen_make_room() {
 }
 
 #[test]
-fn a_server_short_of_ports_gets_those_of_its_own_oldest_closed_flow() {
+fn server_short_of_ports_reuses_its_oldest_closed_flow() {
     let mut flows = table(10);
     for n in 0..6 {
         open(&mut flows, &passthrough(n), &[&HANDSHAKE[..], &CLOSE].concat(), at(0.0));
@@ -359,7 +359,7 @@ fn a_server_short_of_ports_gets_those_of_its_own_oldest_closed_flow() {
 }
 
 #[test]
-fn a_packet_that_is_known_of_elsewhere_keeps_a_flow_until_it_has_been_silent_since() {
+fn cached_activity_extends_a_flow_by_its_idle_timeout() {
     let mut flows = table(10);
     let id = open(&mut flows, &passthrough(1), &[], at(0.0));
     assert_eq!(flows.due(at(59.9)), None);
@@ -391,7 +391,7 @@ fn next_hops_are_used_while_a_flow_sends_there() {
 }
 
 #[test]
-fn a_sweep_in_slices_sees_every_flow_once_though_others_come_and_go() {
+fn sliced_sweep_visits_every_lasting_flow_once() {
     let mut flows = table(300);
     let ids: Vec<FlowId> = (0..200).map(|n| open(&mut flows, &passthrough(n), &HANDSHAKE, at(0.0))).collect();
     for &id in &ids[..50] {
@@ -420,7 +420,7 @@ fn a_sweep_in_slices_sees_every_flow_once_though_others_come_and_go() {
 }
 
 #[test]
-fn the_clients_last_acknowledgement_is_kept_for_a_reset_in_the_servers_name() {
+fn last_client_acknowledgement_is_kept_for_a_reset() {
     let mut flows = table(1);
     let id = open(&mut flows, &passthrough(1), &HANDSHAKE[..1], at(0.0));
     for (direction, flags, ack) in
@@ -432,7 +432,7 @@ fn the_clients_last_acknowledgement_is_kept_for_a_reset_in_the_servers_name() {
 }
 
 #[test]
-fn each_connection_that_was_opened_is_told_of_once_however_many_open_in_an_instant() {
+fn opened_connections_are_each_reported_once() {
     let mut flows = table(6_000);
     let ids: HashSet<FlowId> =
         (0..6_000).map(|n| open(&mut flows, &passthrough(n), &HANDSHAKE, at(0.0))).collect();

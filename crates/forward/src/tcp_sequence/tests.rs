@@ -68,7 +68,7 @@ fn a_handshake_is_believed_if_each_side_has_heard_the_other() {
 }
 
 #[test]
-fn in_dsr_a_client_opens_a_connection_if_it_goes_on_from_its_own_syn() {
+fn dsr_handshake_completes_with_the_number_after_the_syn() {
     let mut numbers = TcpSequence::first(segment(SYN, u32::MAX, 0));
     for seq in [u32::MAX, 1 << 20, 1 << 31] {
         assert_eq!(numbers.say(ClientSide, SynSent, ToServer, segment(ACK, seq, 501)), 0);
@@ -100,7 +100,7 @@ fn data_that_comes_with_a_syn_may_be_accepted_or_not() {
 }
 
 #[test]
-fn a_client_that_begins_anew_has_new_numbers_but_not_in_the_middle_of_a_connection() {
+fn new_syn_resets_sequence_numbers_except_in_open_connections() {
     for (view, state, flags) in [
         (ClientSide, SynSent, 0),
         (ClientSide, Adopted, SYN),
@@ -253,7 +253,7 @@ fn a_server_that_refuses_the_next_syn_has_forgotten_the_connection() {
 }
 
 #[test]
-fn in_dsr_a_client_that_follows_up_on_its_syn_has_new_numbers() {
+fn dsr_client_that_continues_a_new_syn_resets_the_numbers() {
     let (syn, next) = (segment(SYN, 1 << 31, 0), segment(ACK, (1 << 31) + 1, 90_001));
     let data = Segment { len: 10, ..segment(ACK, 1_000, 5_000) };
     let late = segment(ACK, 1_000, 5_000);
@@ -286,7 +286,7 @@ fn in_dsr_a_client_that_follows_up_on_its_syn_has_new_numbers() {
 }
 
 #[test]
-fn a_reset_that_is_exact_ends_and_one_that_is_near_says_nothing() {
+fn reset_needs_the_exact_sequence_number() {
     for (from, seq, ack) in [(ToServer, 1_000, 5_000), (ToClient, 5_000, 1_000)] {
         assert_eq!(believed(from, segment(RST, seq, 0)), RST);
         assert_eq!(believed(from, segment(RST_ACK, seq, 77)), RST);
@@ -317,7 +317,7 @@ fn fin(numbers: &mut TcpSequence, from: Direction, fin: Segment) -> [bool; 2] {
 }
 
 #[test]
-fn a_fin_counts_where_its_sender_had_got_to_or_once_it_is_acknowledged() {
+fn fin_counts_in_sequence_or_once_acknowledged() {
     for (from, sent, other) in [(ToServer, 1_000, 5_000), (ToClient, 5_000, 1_000)] {
         let next = |seq, len| Segment { len, ..segment(FIN_ACK, seq, other) };
         assert_eq!(fin(&mut established(), from, next(sent, 1)), [true, false]);
@@ -410,7 +410,7 @@ fn in_dsr_a_fin_waits_for_what_was_lost_before_it() {
 }
 
 #[test]
-fn in_dsr_what_is_close_moves_the_numbers_behind_a_gap_and_what_is_merely_near_does_not() {
+fn dsr_segment_after_a_gap_counts_only_if_close() {
     let near =
         [(MAX_GAP + 1, 0), (100, MAX_GAP_ACK + 1), (100, u32::MAX), (1 << 23, 1 << 23), (u32::MAX - 100, 1)];
     for (gap, acked) in near {
@@ -444,7 +444,7 @@ fn in_dsr_what_is_close_moves_the_numbers_behind_a_gap_and_what_is_merely_near_d
 }
 
 #[test]
-fn a_fin_that_is_found_to_be_exact_is_waited_for_no_more() {
+fn confirmed_fin_is_no_longer_pending() {
     for (from, seq, ack) in [(ToServer, 1_010, 5_000), (ToClient, 5_010, 1_000)] {
         let (mut numbers, mut pending) = (established(), PendingFin::default());
         let fin = segment(FIN_ACK, seq, ack);
@@ -477,7 +477,7 @@ fn exact_fin_ends_the_memory_of_a_syn() {
 }
 
 #[test]
-fn fin_of_a_server_that_the_cache_reports_late_does_not_end_the_memory_of_a_syn() {
+fn late_server_fin_from_the_cache_keeps_a_pending_syn() {
     for (state, seq) in [(HalfClosedByServer, 4_999), (HalfClosedByServer, 5_000), (Established, 5_000)] {
         let (mut numbers, mut pending) = (established(), PendingFin::default());
         numbers.apply_segment(&mut pending, (BothSides, state), ToServer, segment(SYN, 70_000, 0));
@@ -512,7 +512,7 @@ fn while_a_connection_begins_only_exact_resets_count() {
 }
 
 #[test]
-fn what_acknowledges_nothing_is_believed_nothing() {
+fn segment_without_ack_changes_nothing() {
     for flags in [0, FIN, SYN | FIN] {
         assert_eq!(believed(ToServer, segment(flags, 1_000, 5_000)), 0);
         assert_eq!(believed(ToClient, segment(flags, 5_000, 1_000)), 0);

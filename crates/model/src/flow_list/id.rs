@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_none() {
+    fn invalid_flow_ids_are_refused() {
         for wrong in [
             "",
             "p",

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn source_of_ipv4_is_the_first_primary_address_of_the_next_hops_network() {
+    fn ipv4_source_is_the_first_primary_address_of_the_hop_network() {
         let links = [
             link(1, &["10.9.0.1/24"]),
             link(2, &["10.0.0.7/32", "10.5.0.1/24", "10.5.0.0/24 secondary", "10.0.0.9/24", "10.0.0.8/24"]),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn named_sources_are_those_of_the_network_then_of_the_interface_then_all() {
+    fn named_sources_are_chosen_by_network_then_interface_then_all() {
         let links = [link(1, &["10.1.0.1/24", "10.1.0.5/32", "10.3.0.1/24"]), link(2, &["10.2.0.1/24"])];
         let routes = [
             route("10.1.0.0/24", 1, None),

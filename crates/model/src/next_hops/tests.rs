@@ -38,7 +38,7 @@ fn mac_to(hops: &NextHops, dst: &str) -> u8 {
 }
 
 #[test]
-fn a_server_on_the_link_is_its_own_next_hop_and_clients_are_behind_the_router() {
+fn server_on_the_link_is_its_own_next_hop() {
     let routes = [route("10.0.0.0/24", LAN, None), route("0.0.0.0/0", WAN, Some("192.0.2.1"))];
     let hops = NextHops::new(
         &links(),
@@ -72,7 +72,7 @@ fn the_most_specific_route_wins_and_among_equals_the_smallest_metric() {
 }
 
 #[test]
-fn who_is_not_resolved_is_named_with_the_interface_to_ask_on() {
+fn unresolved_next_hop_is_returned_with_its_interface() {
     let routes = [route("10.0.0.0/24", LAN, None), route("0.0.0.0/0", WAN, Some("192.0.2.1"))];
     let hops = NextHops::new(&links(), routes.clone(), &[]);
     assert_eq!(hops.lookup(ip("10.0.0.7")), unresolved("10.0.0.7", LAN));
@@ -94,7 +94,7 @@ fn packets_to_this_host_or_to_a_refused_network_go_nowhere() {
 }
 
 #[test]
-fn of_several_routers_one_that_is_resolved_is_taken() {
+fn resolved_router_is_preferred_in_a_multipath_route() {
     let mut both = route("0.0.0.0/0", WAN, Some("192.0.2.1"));
     both.hops.push(RouteHop::by(WAN, Some(ip("192.0.2.3"))));
     let hops = NextHops::new(&links(), [both], &[neighbour(WAN, "192.0.2.3", 3)]);
@@ -102,7 +102,7 @@ fn of_several_routers_one_that_is_resolved_is_taken() {
 }
 
 #[test]
-fn of_routes_with_equal_metrics_one_whose_router_is_resolved_is_taken() {
+fn resolved_router_is_preferred_among_routes_of_equal_metric() {
     let mut worse = route("::/0", LAN, Some("fe80::3"));
     worse.metric = 2000;
     let routes = [worse, route("::/0", WAN, Some("fe80::1")), route("::/0", WAN, Some("fe80::2"))];
@@ -115,7 +115,7 @@ fn of_routes_with_equal_metrics_one_whose_router_is_resolved_is_taken() {
 }
 
 #[test]
-fn flows_keep_their_index_through_changes_and_get_the_new_address_of_their_server() {
+fn next_hop_index_is_stable_and_follows_mac_changes() {
     let routes = [route("10.0.0.0/24", LAN, None)];
     let seven = neighbour(LAN, "10.0.0.7", 7);
     let before = NextHops::new(&links(), routes.clone(), &[seven]);
@@ -135,7 +135,7 @@ fn flows_keep_their_index_through_changes_and_get_the_new_address_of_their_serve
 }
 
 #[test]
-fn nothing_is_sent_on_an_interface_that_is_down_or_has_no_ethernet() {
+fn interface_that_is_down_or_without_ethernet_is_unreachable() {
     let routes = [route("10.0.0.0/24", LAN, None)];
     let neighbours = [neighbour(LAN, "10.0.0.7", 7)];
     let down = Interface { up: false, ..interface(LAN, &[]) };
@@ -148,7 +148,7 @@ fn nothing_is_sent_on_an_interface_that_is_down_or_has_no_ethernet() {
 }
 
 #[test]
-fn both_families_share_the_table_without_meeting() {
+fn ipv4_and_ipv6_share_the_table_without_conflict() {
     let routes = [route("::/0", WAN, Some("fe80::1")), route("10.0.0.0/8", LAN, None)];
     let neighbours = [neighbour(WAN, "fe80::1", 6), neighbour(LAN, "10.0.0.7", 4)];
     let hops = NextHops::new(&links(), routes.clone(), &neighbours);
@@ -230,7 +230,7 @@ fn flows_look_again_when_a_route_gets_another_mtu() {
 }
 
 #[test]
-fn a_path_mtu_is_that_of_one_server_and_no_more_than_the_route_and_the_link_take() {
+fn path_mtu_is_per_server_and_bounded_by_route_and_link() {
     let routes: Arc<[Route]> =
         [route("10.0.0.0/24", LAN, None), narrow("10.9.0.0/16", LAN, Some("10.0.0.9"), 1450)].into();
     let neighbours = vec![neighbour(LAN, "10.0.0.7", 7), neighbour(LAN, "10.0.0.9", 9)];
@@ -258,7 +258,7 @@ fn a_path_mtu_is_that_of_one_server_and_no_more_than_the_route_and_the_link_take
 }
 
 #[test]
-fn what_has_to_be_on_the_link_is_not_sent_to_a_router() {
+fn lookup_on_link_does_not_use_a_router() {
     let neighbours = [neighbour(LAN, "10.0.0.7", 7), neighbour(WAN, "192.0.2.1", 1)];
     let through =
         |routes: &[Route]| NextHops::new(&links(), routes, &neighbours).lookup_on_link(ip("10.0.0.7"));
@@ -276,7 +276,7 @@ fn lan_of(before: &NextHops, hosts: impl Iterator<Item = u32>) -> NextHops {
 }
 
 #[test]
-fn indices_of_many_hosts_that_are_gone_are_given_to_others_but_not_at_once() {
+fn indices_of_removed_hosts_are_reused_after_a_delay() {
     const MINUTE: u64 = 60_000_000_000;
     let mut hops = lan_of(&NextHops::default(), 0..2_000);
     hops.recycle(Timestamp(0));
@@ -305,7 +305,7 @@ fn indices_of_many_hosts_that_are_gone_are_given_to_others_but_not_at_once() {
 }
 
 #[test]
-fn a_link_full_of_forged_hosts_takes_no_more_than_there_is_room_for() {
+fn next_hop_table_is_bounded_on_a_link_of_forged_hosts() {
     let host = |n: u32| Neighbour { interface: LAN, ip: std::net::Ipv4Addr::from(n).into(), mac: [2; 6] };
     let forged: Vec<Neighbour> = (0..70_000).map(|n| host((10 << 24) + n)).collect();
     let hops = NextHops::new(&links(), [route("10.0.0.0/8", LAN, None)], &forged);

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_takes_what_packets_for_it_are_cut_into_unless_it_takes_less_than_every_host() {
+    fn path_mtu_is_rounded_down_to_a_supported_length() {
         for (mtu, length) in [
             (9_000, 1_400),
             (1_492, 1_400),

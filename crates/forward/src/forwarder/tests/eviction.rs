@@ -109,7 +109,7 @@ fn who_has_waited_for_longest_gives_way_and_its_server_is_told(family: Family) {
 }
 
 #[test]
-fn no_more_servers_are_told_in_a_second_than_the_limit() {
+fn resets_to_servers_are_limited_per_second() {
     const LIMIT: usize = 100_000;
     let mut lab = with_ports(Family::V4, 3);
     let mut told = 0;

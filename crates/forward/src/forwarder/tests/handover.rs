@@ -235,7 +235,7 @@ fn connection_ends_though_no_process_has_handled_its_first_fin(family: Family) {
 }
 
 #[test]
-fn a_connection_that_went_on_meanwhile_in_the_old_cache_ends_in_the_new_one_as_in_any() {
+fn connection_active_in_the_old_cache_ends_in_the_new_one() {
     for family in Family::BOTH {
         run_with_cache(|| went_on_meanwhile(family, 0));
         run_with_cache(|| went_on_meanwhile(family, 200 << 20));
@@ -412,7 +412,7 @@ fn mark_stays(family: Family, has_seen: bool, change: fn(&mut Lab)) {
 }
 
 #[test]
-fn connection_that_outran_its_numbers_during_an_upgrade_ends_in_the_new_cache() {
+fn connection_that_outran_its_sequence_numbers_ends_in_the_new_cache() {
     for family in Family::BOTH {
         for hears in [true, false] {
             run_with_cache(|| outran_its_numbers(family, hears));

@@ -93,7 +93,7 @@ fn a_packet_too_long_for_the_next_link_is_refused_by_the_vip_and_begins_nothing(
 }
 
 #[test]
-fn a_packet_of_228_bytes_that_meets_a_link_of_200_is_told_so_and_quoted() {
+fn oversized_packet_gets_packet_too_big_with_a_quote() {
     for mut lab in Lab::both_modes(Family::V4) {
         lab.change(|world| world.lan_mtu = 200);
         let (told, _) = lab.answer(lab.client(1).syn().payload(&[7; 188]));
@@ -108,7 +108,7 @@ fn a_packet_of_228_bytes_that_meets_a_link_of_200_is_told_so_and_quoted() {
 }
 
 #[test]
-fn what_may_be_cut_arrives_whole_although_the_link_is_too_narrow() {
+fn oversized_packet_without_df_is_fragmented_and_reassembles() {
     for mut lab in [Lab::passthrough(Family::V4), Lab::dsr(Family::V4), Lab::l2(Family::V4)] {
         lab.change(|world| world.lan_mtu = 576);
         let payload: Vec<u8> = (0..1_400).map(|n| n as u8).collect();
@@ -153,7 +153,7 @@ fn a_super_frame_is_judged_by_the_packets_it_will_be_cut_into(family: Family) {
 }
 
 #[test]
-fn a_super_segment_that_may_be_cut_goes_on_in_segments_that_fit() {
+fn super_segment_without_df_is_resegmented_to_fit() {
     for mut lab in Lab::both_modes(Family::V4) {
         let syn = lab.send(lab.client(1).syn());
         let packet = lab.client(1).ack(501).tcp_options(&[1; 12]).payload(&[7; 60_000]).may_be_cut(9);

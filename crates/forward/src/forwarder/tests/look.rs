@@ -139,7 +139,7 @@ fn bytes_are_known_where_a_log_is_kept(family: Family) {
 }
 
 #[test]
-fn a_look_stops_where_the_cache_was_asked_often_enough_and_goes_on_there() {
+fn flow_listing_resumes_where_its_cache_query_budget_ended() {
     run_with_cache(|| {
         let mut lab = Lab::passthrough(Family::V4);
         (0..10).for_each(|n| _ = lab.connect(n));

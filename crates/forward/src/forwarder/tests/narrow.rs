@@ -85,7 +85,7 @@ fn pieces(outcome: Outcome) -> Vec<usize> {
 }
 
 #[test]
-fn what_is_too_long_for_a_narrow_path_is_cut_here_and_nobody_elses() {
+fn oversized_datagrams_are_fragmented_only_for_the_narrow_path() {
     let family = Family::V4;
     let mut lab = Lab::passthrough(family).udp();
     let (reply, answer) = stream(&mut lab);
@@ -145,7 +145,7 @@ fn a_path_that_was_narrow_in_another_process_is_tried_again_too() {
 }
 
 #[test]
-fn pieces_of_datagrams_are_as_long_as_the_narrowest_hop_takes_and_not_below_1280() {
+fn fragments_fit_the_narrowest_hop_but_are_at_least_1280() {
     let family = Family::V4;
     let mut lab = Lab::passthrough(family).udp();
     let (reply, answer) = stream(&mut lab);
@@ -163,7 +163,7 @@ fn pieces_of_datagrams_are_as_long_as_the_narrowest_hop_takes_and_not_below_1280
 }
 
 #[test]
-fn by_ipv6_datagrams_are_cut_into_fragments_too_and_never_below_what_every_link_takes() {
+fn ipv6_datagrams_are_fragmented_no_smaller_than_1280() {
     let family = Family::V6;
     let mut lab = Lab::passthrough(family).udp();
     let (reply, answer) = stream(&mut lab);
@@ -242,7 +242,7 @@ fn segments_of_one_packet_have_no_number_of_the_next() {
 }
 
 #[test]
-fn urgent_data_of_a_narrow_path_goes_in_fragments_which_leave_it_where_it_is() {
+fn urgent_data_for_a_narrow_path_is_fragmented_not_resegmented() {
     let family = Family::V4;
     let mut lab = Lab::passthrough(family);
     let syn = lab.connect(1);
@@ -254,7 +254,7 @@ fn urgent_data_of_a_narrow_path_goes_in_fragments_which_leave_it_where_it_is() {
 }
 
 #[test]
-fn a_link_of_ours_that_is_narrower_than_servers_are_told_has_packets_cut_too() {
+fn datagrams_for_a_narrow_local_link_are_fragmented() {
     let mut lab = Lab::passthrough(Family::V4).udp();
     let question = lab.send(lab.client(1).udp());
     lab.change(|world| world.wan_mtu = 600);

@@ -258,7 +258,7 @@ fn in_dsr_forged_acknowledgements_push_out_each_other_and_no_open_connection(fam
 }
 
 #[test]
-fn who_tries_again_after_a_reset_goes_elsewhere_if_the_place_is_taken() {
+fn retry_after_reset_avoids_a_full_server() {
     let mut lab = Lab::passthrough(Family::V4);
     let first = lab.send(lab.client(1).syn().seq(100));
     lab.send(lab.client(1).rst().seq(101));
@@ -273,7 +273,7 @@ fn who_tries_again_after_a_reset_goes_elsewhere_if_the_place_is_taken() {
 }
 
 #[test]
-fn who_tries_again_after_a_reset_goes_elsewhere_if_the_server_is_out_of_rotation() {
+fn retry_after_reset_avoids_a_server_out_of_rotation() {
     for mut lab in Lab::both_modes(Family::V4) {
         let first = lab.send(lab.client(1).syn().seq(100));
         lab.send(lab.client(1).rst().seq(101));
