@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_a_dead_process_left_is_replaced_and_that_of_a_living_one_is_not() {
+    fn stale_control_socket_is_replaced_and_a_live_one_is_not() {
         let (_folder, path) = folder();
         drop(bind_at(&path).unwrap().unwrap().listener);
         assert!(path.exists(), "a killed process leaves its file");
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_stopping_gives_way() {
+    fn stopping_process_gives_up_its_control_socket() {
         let (_folder, path) = folder();
         let stopping = bind_at(&path).unwrap().unwrap();
         let answers = thread::spawn(move || {
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_path_means_none_and_a_file_in_the_way_is_told() {
+    fn control_socket_is_off_without_a_path_and_reports_errors() {
         assert!(bind_at(Path::new("")).unwrap().is_none());
         let (_folder, path) = folder();
         let beyond = path.join("missing/control.sock");

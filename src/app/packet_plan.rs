@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_worker_for_each_core_but_one_and_a_snat_port_for_each_worker() {
+    fn workers_follow_cores_minus_one_and_snat_ports() {
         let few = "snat_ports = \"40000-40002\"";
         for (mode, settings, cores, expected) in [
             (Mode::Passthrough, "", 1, 1),
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_proxied_needs_no_capture_and_no_snat() {
+    fn proxied_frontends_need_no_capture_and_no_snat() {
         let (config, network) = (parse(MIXED), network());
         let names: Vec<String> = interfaces(&config, &network).unwrap().into_iter().map(|i| i.name).collect();
         assert_eq!(names, ["eth1", "eth2", "eth3"]);
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_leaves_to_the_host_is_chosen_by_it() {
+    fn unset_passthrough_settings_are_derived_from_the_host() {
         let config = resolve(parse(MIXED), &network(), 4).unwrap();
         let settings = &config.passthrough;
         assert_eq!(settings.interfaces, ["eth1", "eth2", "eth3"]);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn the_port_of_a_frontend_at_the_address_that_servers_see_is_no_snat_port() {
+    fn frontend_port_at_a_snat_address_is_no_snat_port() {
         let text = MIXED.replace("10.0.0.1:81", "10.2.0.1:50051").replace("10.0.0.1:82", "10.0.0.1:50052");
         let (config, snat) =
             (parse(&text.replace("10.3.0.2:82", "10.3.0.2:50052")), "10.2.0.1".parse().unwrap());

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_lacks_privileges_is_told_in_one_line_which() {
+    fn missing_privileges_are_listed_in_one_line() {
         let admin = CapabilitySet::NET_ADMIN;
         assert_eq!(missing(admin | CapabilitySet::NET_RAW), None);
         let said = missing(admin).unwrap();

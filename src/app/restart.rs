@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_proxied_is_not_taken_away_from_its_connections() {
+    fn proxied_address_needs_a_restart_to_become_dsr() {
         let refused = |proxied: &str, taken: &str| {
             let other = "dsr 10.0.0.1:82";
             refused(&[proxied, other], "10.0.0.1", &[other, taken])

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_probed_at_the_vips_of_its_family_whose_clients_it_gets_by_dsr() {
+    fn dsr_server_is_probed_at_the_vips_of_its_family() {
         let server = ("a", "10.0.0.11:80");
         let pool = fixture::pool("web", vec![(fixture::server(server.0, server.1), fixture::up())]);
         let frontend = |name: &str, mode, listen: &[&str]| {

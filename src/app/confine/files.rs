@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_file_names_may_be_read_wherever_it_is_and_its_neighbours_may_not() {
+    fn confinement_allows_only_files_named_by_the_configuration() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         for folder in ["conf/conf.d", "real", "lists", "secret"] {

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_is_refused_and_one_that_is_newer_fail_in_different_ways() {
+    fn refused_and_unknown_system_calls_fail_with_different_errors() {
         // A filter applies only to its thread.
         let tried = std::thread::spawn(|| {
             restrict(false).unwrap();
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_administers_a_host_is_in_no_list() {
+    fn administrative_system_calls_are_in_no_list() {
         let all = [ALLOWED, OLDER, PACKETS].concat();
         let never = [
             SYS_mount,

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_waited_for_without_end_and_an_end_is_told() {
+    fn upgrade_channel_times_out_and_reports_the_end() {
         let [one, other] = Channel::pair().unwrap();
         one.set_patience(Duration::from_millis(10)).unwrap();
         assert_eq!(one.receive::<String>().unwrap_err().kind(), io::ErrorKind::WouldBlock);

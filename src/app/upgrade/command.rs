@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_several_is_told_how_to_name_one() {
+    fn ambiguous_upgrade_lists_how_to_choose_a_process() {
         let several =
             ["a #1", "b #2"].map(|name| Running::named(format!("\0{PREFIX}{name}").as_bytes()).unwrap());
         assert!(

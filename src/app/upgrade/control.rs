@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_asks_where_there_is_no_room_is_hung_up_on_and_who_is_heard_gets_an_answer() {
+    async fn upgrade_clients_beyond_the_limit_are_disconnected() {
         // Derived from the process id, which no other process has.
         let at = SocketAddr::from(([192, 0, 2, 1], 1_024 + (std::process::id() % 60_000) as u16));
         let mut control = Control::listen(at).unwrap();

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_cannot_be_changed_and_is_read_whole() {
+    fn flow_file_is_sealed_after_writing() {
         let file = write(b"flows").unwrap();
         let mut writer = File::from(file.try_clone().unwrap());
         assert!(writer.write_all(b"more").is_err());
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_may_change_and_one_that_is_no_table_are_refused() {
+    fn unsealed_or_invalid_flow_files_are_refused() {
         let open = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         let error = read(open, 5).unwrap_err();
         assert_eq!(error.to_string(), "the file of flows may still change");

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_gets_signals_and_none_once_it_has_ended() {
+    async fn successor_gets_signals_until_it_has_ended() {
         let mut heir = Heir::new(Command::new("sleep").arg("100").spawn().unwrap());
         heir.pass_on(Signal::TERM);
         assert_eq!(heir.end().await, 128 + 15);

@@ -417,7 +417,7 @@ mod tests {
     use convey_model::LogLevel;
 
     #[test]
-    fn what_was_said_arrives_as_it_was_and_what_only_another_version_knows_is_left_out() {
+    fn overlay_message_round_trips_without_unknown_values() {
         let settings = ServerSettings { weight: 3, backup: true, max_connections: Some(9) };
         let values = [
             OverlayValue::State(AdminState::Maint),
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_of_the_log_arrives_and_an_older_version_takes_it_for_nothing() {
+    fn log_level_message_round_trips_and_older_versions_ignore_it() {
         let level = LogLevel::Debug;
         let said = SaidLogLevel { level, since: Timestamp(9), by: "root".into() };
         let text = serde_json::to_string(&Message::Overlay((&said).into())).unwrap();
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_happened_arrives_as_it_was_and_what_only_another_version_knows_is_left_out() {
+    fn event_message_round_trips_without_unknown_kinds() {
         let text = "server web/a is down".to_owned();
         let event = LoggedEvent {
             number: 4,
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_a_server_arrives_as_it_was() {
+    fn known_server_message_round_trips() {
         let known = KnownServer {
             server: ServerKey {
                 backend: "pool".into(),
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn two_versions_take_the_best_format_that_both_know_or_say_why_there_is_none() {
+    fn handover_format_is_the_newest_common_one() {
         assert_eq!(common_format(&[1, 7], "9.0.0"), Ok(1));
         assert_eq!(common_format(&[1, 2, 7], "9.0.0"), Ok(2));
         let why = common_format(&[8, 9], "9.0.0").unwrap_err();

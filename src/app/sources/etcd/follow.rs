@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_is_tried_again_with_a_new_revision_and_what_is_in_force_is_not() {
+    fn refused_etcd_revision_is_retried_but_not_an_accepted_one() {
         for (is_accepted, number, text, expected) in [
             (true, 7, "a", false),
             (true, 9, "a", false),
