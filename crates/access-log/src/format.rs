@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_makes_a_line_of_its_own_or_another_field() {
+    fn forged_names_are_quoted_and_stay_in_their_field() {
         let forged = "a\nb end=closed \u{1b}[2J\u{2028}\\";
         let served = ServedBy { name: forged.into(), addr: "10.0.0.2:8080".parse().unwrap() };
         let record = Record { frontend: "-".into(), server: Some(served), ..record() };

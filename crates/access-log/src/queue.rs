@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_records_that_nobody_writes_take_the_memory_of_a_few_and_are_counted() {
+    fn queue_without_writer_is_bounded_and_counts_lost_records() {
         let log = AccessLog::default();
         assert!(!log.chooses_one());
         log.put(|| panic!("it is off"));

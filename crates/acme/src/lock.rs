@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_has_it_at_a_time_and_who_ends_frees_it() {
+    fn file_lock_has_one_holder_and_is_released_on_drop() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
         let [one, other] = ["node 1", "node 2"].map(|owner| FileLock::new(&path, owner));

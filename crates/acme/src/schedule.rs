@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_a_certificate_is_due_at_once_and_a_certificate_at_two_thirds_of_its_life() {
+    fn missing_certificates_are_due_at_once_and_renewals_at_two_thirds() {
         let mut schedule = schedule(&["a", "b"]);
         assert_eq!(schedule.due_now(0), ["a", "b"]);
         let validity = Validity { from: 0, until: 90 * DAY };
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn lives_of_all_lengths_are_renewed_after_two_thirds_and_before_the_end() {
+    fn renewal_is_between_two_thirds_and_seven_tenths_of_the_validity() {
         for life in [3, 60, 3_600, 6 * DAY, 90 * DAY, 400 * DAY] {
             let at = |chance| renewal(Validity { from: 1_000, until: 1_000 + life }, chance) - 1_000;
             assert_eq!(at(0.0), life * 2 / 3);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_a_day_and_an_authority_may_ask_for_more() {
+    fn retry_pauses_double_up_to_a_day_and_respect_retry_after() {
         let (mut now, mut failure) = (0, None);
         let mut pauses = Vec::new();
         for _ in 0..12 {

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_may_look_into_it() {
+    fn store_is_readable_by_its_owner_only() {
         let (_folder, store) = store();
         store.save_order("a.example", &PendingOrder { url: String::new(), key: String::new() }).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_where_everybody_could_put_something_else_in_its_place() {
+    fn world_writable_folder_without_sticky_bit_is_refused() {
         let (folder, store) = store();
         for (mode, is_refused) in
             [(0o777, true), (0o1777, false), (0o775, false), (0o702, true), (0o700, false)]
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_kept_with_its_key_in_one_file_and_only_if_they_fit() {
+    fn certificate_is_stored_with_its_key_only_if_they_match() {
         let (_folder, store) = store();
         let issue = || rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
         let (one, other) = (issue(), issue());
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_saved_is_found_again_and_what_cannot_be_read_is_told_or_forgotten() {
+    fn orders_and_failures_are_restored_and_a_broken_account_is_an_error() {
         let (_folder, store) = store();
         let order = PendingOrder { url: "https://a/1".to_owned(), key: "k".to_owned() };
         store.save_order("a", &order).unwrap();

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_localhost_and_the_name_of_the_machine_are_its_own_and_no_others() {
+    fn own_hosts_are_addresses_localhost_and_the_host_name() {
         for own in [
             "127.0.0.1",
             "10.0.0.9:7000",

@@ -55,7 +55,7 @@ mod tests {
     use convey_model::AccessFile;
 
     #[tokio::test]
-    async fn the_first_file_that_has_a_network_is_told_with_its_line_and_whether_it_has_changed() {
+    async fn network_search_returns_the_line_of_each_file_and_whether_it_changed() {
         let directory = tempfile::tempdir().unwrap();
         let texts =
             [("a", "# nothing\n\n10.9.0.0/16\n"), ("b", "10.8.0.0/16\n10.7.0.1 ; one\n"), ("c", "10.7.0.1")];

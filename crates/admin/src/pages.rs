@@ -178,7 +178,7 @@ mod tests {
 
     // A single test, because the counter of renderings is global.
     #[tokio::test]
-    async fn who_asks_together_shares_a_rendering_and_slow_readers_hold_a_few_of_them() {
+    async fn concurrent_requests_share_a_rendering_and_slow_readers_hold_few() {
         let held = HELD.lock().unwrap();
         let pages = Pages::start(source(), 64).unwrap();
         let mut asks = join_all((0..60).map(|_| pages.get(Page::Metrics)));

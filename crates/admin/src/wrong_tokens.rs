@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn address_of_ten_wrong_tokens_is_refused_for_the_rest_of_a_minute() {
+    fn address_with_ten_wrong_tokens_is_refused_until_the_minute_ends() {
         let mut wrong = WrongTokens::default();
         for second in 0..u64::from(MAX_WRONG) {
             assert_eq!(wrong.refuses(ip("10.0.0.9"), at(second)), None);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_addresses_are_remembered_and_the_log_has_one_line_in_ten_seconds() {
+    fn wrong_tokens_are_logged_every_ten_seconds_and_tracked_addresses_are_bounded() {
         let mut wrong = WrongTokens::default();
         let told = (0..3_000_u32).filter(|n| {
             let from = IpAddr::from(n.to_be_bytes());

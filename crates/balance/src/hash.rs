@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn one_client_is_one_source_whatever_its_port_and_the_vip() {
+    fn source_hash_ignores_client_port_and_vip() {
         let first = hash(HashOn::Source, "192.0.2.1:40000", "198.51.100.7:443");
         assert_eq!(first, hash(HashOn::Source, "192.0.2.1:40001", "198.51.100.8:80"));
         assert_ne!(first, hash(HashOn::Source, "192.0.2.2:40000", "198.51.100.7:443"));

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn one_slow_answer_is_chance_and_the_second_counts_at_once() {
+    fn average_ignores_one_slow_response_and_follows_two() {
         let usual = after(&[2; 50]);
         let one = after(&[&[2; 50][..], &[80]].concat());
         let two = after(&[&[2; 50][..], &[80, 80]].concat());
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_slow_or_failing_costs_more() {
+    fn slow_or_failing_server_costs_more_until_it_recovers() {
         let (fast, slow) = (after(&[2; 50]), after(&[52; 50]));
         let now = 510 * MS;
         let cost = |times: &AnswerTimes| times.cost(now).unwrap();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_asked_is_forgiven() {
+    fn cost_of_an_idle_server_decays() {
         let slow = after(&[500; 10]);
         let cost = |times: &AnswerTimes, now| times.cost(now).unwrap();
         assert!(cost(&slow, 100 * MS) > 400.0);

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_picked_when_there_is_nobody() {
+    fn empty_pool_yields_no_pick() {
         for (algorithm, balancer) in build_all(&[]) {
             assert_eq!(picked(&*balancer, &TestLoads::idle(0)), HashSet::from([None]), "{algorithm:?}");
         }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_finds_the_same_server_in_whatever_order_the_servers_are_listed() {
+    fn flow_maps_to_the_same_server_in_any_order_of_servers() {
         let listed = members(&[1, 2, 3, 4, 5, 6, 7]);
         let reversed: Vec<Member> = listed.iter().rev().copied().collect();
         let mut now = TestLoads::idle(7);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_are_told_by_address_or_name_have_the_same_clients_on_every_port() {
+    fn hash_key_without_port_maps_clients_alike_on_every_port() {
         let members = |key, port: u16| -> Vec<Member> {
             let identity = |n: u8| {
                 let addr = if key == HashKey::Name { [10, 0, port as u8, n] } else { [10, 0, 0, n] };

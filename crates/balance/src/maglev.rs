@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn one_server_of_a_thousand_leaves_and_hardly_another_one_notices() {
+    fn removal_of_one_server_of_a_thousand_moves_few_other_slots() {
         let mut servers = members(&[1; 1_000]);
         let before = Maglev::with_slots(&servers, 65_537);
         for gone in [0, 499, 999] {

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fullest_of_a_thousand_servers_has_fewer_connections_than_chance_alone_would_give_it() {
+    fn maximum_load_of_a_thousand_servers_is_below_random_choice() {
         // A thousand connections. In theory the maximum is about ln ln n / ln 2 + 1, or 4, compared
         // with ln n / ln ln n (and some), or 5 to 6.
         let fullest = |connections: Vec<u32>| connections.into_iter().max().unwrap();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_servers_the_one_with_fewer_connections_for_its_weight_always_wins() {
+    fn server_with_fewer_connections_for_its_weight_wins_between_two() {
         let balancer = power_of_two(&[1, 4]);
         let mut now = TestLoads::idle(2);
         now.active = vec![2, 9];

@@ -186,7 +186,7 @@ mod tests {
 
     /// Exact shares of the whole ring: the tests above cover only a few pools, which may be lucky.
     #[test]
-    fn of_a_thousand_servers_in_pools_of_five_nearly_all_are_within_a_quarter_of_their_weight() {
+    fn ring_shares_in_small_pools_are_within_a_quarter_of_weights() {
         let weights = [3, 4, 5, 6, 7];
         let (mut beyond, mut squares) = (0, 0.0);
         for pool in 0..200 {

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_light_server_is_found_though_a_heavy_one_that_is_full_has_nearly_every_turn() {
+    fn light_server_is_picked_while_a_full_heavy_one_dominates_the_cycle() {
         let balancer = round_robin(&[65_535, 1, 1]);
         let mut now = TestLoads::idle(3);
         now.unusable[0] = true;
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_servers_of_the_largest_weight_need_a_cycle_of_a_thousand() {
+    fn cycle_of_a_thousand_servers_with_maximum_weight_has_a_thousand_turns() {
         let balancer = round_robin(&[65_535; 1_000]);
         assert_eq!(balancer.cycle.len(), 1_000);
         let in_turn: Vec<usize> = (0..1_000).collect();

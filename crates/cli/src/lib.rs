@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_cleared_by_a_command() {
+    fn clear_command_takes_an_addresses_flag() {
         assert_eq!(parse("convey clear").unwrap().command, Some(Command::Clear { addresses: false }));
         let addresses = parse("convey clear --addresses").unwrap().command;
         assert_eq!(addresses, Some(Command::Clear { addresses: true }));
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_option_the_file_of_the_host_goes_before_the_one_of_this_folder() {
+    fn default_config_is_the_file_of_the_host_before_the_current_folder() {
         let folder = tempfile::tempdir().unwrap();
         let host = folder.path().join("config.toml");
         assert_eq!(default_config(&host), Path::new("config.toml"));
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_list_of_servers_or_one_beside_a_file_is_a_usage_error() {
+    fn incomplete_server_list_or_list_with_a_file_is_a_usage_error() {
         for line in [
             "convey --listen 7777",
             "convey --servers hosts.txt",
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_of_usage_contradicts_the_error() {
+    fn usage_line_is_left_out_where_it_contradicts_the_error() {
         for (line, told) in [
             ("convey -c a.toml -l 1 -s x", "cannot be used with"),
             ("convey --servers hosts.txt", "were not provided"),

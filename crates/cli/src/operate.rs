@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_told_by_its_backend_and_its_name_which_may_have_an_address() {
+    fn server_argument_is_backend_and_name_with_optional_address() {
         assert_eq!(server("web/a"), Ok(Target::server("web", "a")));
         assert_eq!(server("web/app/10.0.0.3"), Ok(Target::server("web", "app/10.0.0.3")));
         assert_eq!(target("web"), Ok(Target::backend("web")));

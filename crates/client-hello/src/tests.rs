@@ -92,7 +92,7 @@ fn a_hello_of_a_real_client_is_read() {
 }
 
 #[test]
-fn what_is_not_tls_is_told_by_its_first_bytes() {
+fn bytes_of_other_protocols_are_not_tls() {
     // The last two: SSL 2, an alert.
     for bytes in
         [&b"GET / HTTP/1.1\r\n"[..], b"\0", b"SSH-2.0-x", b"\x16\x02", b"\x80\x2e\x01\x03", b"\x15\x03"]
@@ -105,7 +105,7 @@ fn what_is_not_tls_is_told_by_its_first_bytes() {
 }
 
 #[test]
-fn what_could_be_read_in_two_ways_is_no_hello() {
+fn ambiguous_hello_is_refused() {
     use HelloFault::*;
     let good = hello(&[sni(b"a")]);
     let cases = [

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_are_out_are_marked_and_backends_are_named_if_there_are_several() {
+    fn live_line_marks_unusable_servers_and_names_backends() {
         let web = pool("web", vec![(server("a", "127.0.0.1:8081"), down("timed out", Duration::ZERO))]);
         let ejected = Some(Ejected { until: Timestamp(9), times: 1, reason: "reset".into() });
         let out = (server("y", "127.0.0.1:8083"), Health { ejected, ..up() });
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_gets_one_line_that_is_rewritten_and_in_the_end_erased() {
+    fn live_line_is_rewritten_on_a_terminal_and_erased_at_the_end() {
         let text = shown(true, &["1 open", "2 open"]);
         let erase = "\r\x1b[K";
         assert_eq!(text, format!("{erase}\x1b[?7l1 open\x1b[?7h{erase}\x1b[?7l2 open\x1b[?7h{erase}"));

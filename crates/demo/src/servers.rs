@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_shared_by_two_backends_is_started_once_and_one_elsewhere_not_at_all() {
+    async fn server_shared_by_two_backends_is_started_once_and_remote_servers_never() {
         let addr = free("127.77.1.7");
         let web = backend("web", vec![server("a", &addr), server("far", "192.0.2.1:80")]);
         let backends = vec![backend("api", vec![server("x", &addr)]), web];
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_loopback_server_the_demo_says_that_it_has_nothing_to_start() {
+    async fn demo_without_loopback_servers_has_nothing_to_start() {
         let backends = vec![backend("web", vec![server("far", "192.0.2.1:80")])];
         let error = start_servers(&config(vec![], backends)).await.unwrap_err();
         assert!(matches!(error, DemoError::NothingToStart), "{error}");

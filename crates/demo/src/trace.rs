@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_packets_of_one_request_are_told() {
+    fn packet_trace_has_the_packets_of_one_request_only() {
         let (client, server) = (Role::Client(1), Role::Server(2));
         let (old, new) = ("10.77.0.201:4000", "10.77.0.201:4001");
         let (vip, balancer, own) = ("10.77.0.100:80", "10.77.0.1:50000", "10.77.0.12:80");

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_looked_at_is_told_and_is_no_finding() {
+    fn skipped_checks_are_listed_and_are_not_findings() {
         let unseen = Unseen { check: "vip-duplicate", needs: "root".to_owned() };
         let mut examination = Examination { not_looked_at: vec![unseen], ..Examination::default() };
         assert_eq!(as_text(&examination, 80), "nothing found\nnot looked at [vip-duplicate]: needs root\n");

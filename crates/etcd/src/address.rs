@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_of_a_long_prefix_has_a_name_that_file_systems_take() {
+    fn folder_name_of_a_long_prefix_fits_file_systems() {
         let name = |last: &str| {
             let prefix = format!("{}/{last}", "ä".repeat(300));
             EtcdAddress::parse(&format!("etcd://h/{prefix}")).unwrap().folder_name()
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_an_address_is_said() {
+    fn address_errors_name_the_fault() {
         for (text, why) in [
             ("etcd://h", "no prefix"),
             ("etcd://h//", "no prefix"),

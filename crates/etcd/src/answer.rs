@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_a_watch_tells_of_changes_of_its_end_or_of_an_error() {
+    fn watch_line_has_events_cancellation_or_an_error() {
         let line = |text: &str| serde_json::from_str::<WatchLine>(text).unwrap();
         assert_eq!(line(r#"{"result":{"header":{"revision":"5"},"created":true}}"#).result.events, 0);
         let changed =

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_of_the_same_number_leave_the_good_ones_as_they_are() {
+    fn accepted_revision_survives_another_with_the_same_number() {
         let folder = tempfile::tempdir().unwrap();
         let revisions = RevisionFolder::new(folder.path().to_owned());
         revisions.use_revision(&revision(4, "good")).unwrap();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_leaves_nothing() {
+    fn failed_write_of_a_revision_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let revisions = RevisionFolder::new(folder.path().to_owned());
         revisions.use_revision(&revision(1, "good")).unwrap();
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_may_read_what_may_be_a_key() {
+    fn revision_folder_is_readable_by_its_owner_only() {
         let folder = tempfile::tempdir().unwrap();
         let revisions = RevisionFolder::new(folder.path().join("etcd"));
         revisions.use_revision(&revision(1, "")).unwrap();

@@ -111,13 +111,13 @@ mod tests {
     }
 
     #[test]
-    fn etcd_that_works_for_a_moment_is_neither_tried_nor_logged_more_often() {
+    fn brief_success_of_etcd_does_not_speed_up_attempts_or_logging() {
         let (attempts, lines) = an_hour(&mut FollowPace::default(), |_| "reset", true);
         assert!(attempts <= 243 && lines <= 2 * 12, "{attempts} {lines}");
     }
 
     #[test]
-    fn waits_grow_to_15_seconds_and_start_again_after_a_success_that_lasts() {
+    fn waits_grow_to_15_seconds_and_are_reset_by_a_lasting_success() {
         let mut pace = FollowPace::default();
         let waits: Vec<u64> = (0..6).map(|n| pace.on_fault("gone", at(n), 1.0).wait.as_secs()).collect();
         assert_eq!(waits, [1, 2, 4, 8, 15, 15]);

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn no_key_leads_out_of_the_folder() {
+    fn key_that_leads_out_of_the_folder_is_refused() {
         for key in ["../x", "a/../../x", "/x", "a//b", "a/", "", ".", "a/./b", "a\nb", "a\0b"] {
             let key = format!("/edge/{key}");
             assert_eq!(of(&["/edge/config.toml", &key]), Err(RevisionFault::NoPath(key)));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_configuration_is_said() {
+    fn invalid_revisions_are_refused_with_a_reason() {
         assert_eq!(of(&["/edge/a"]).unwrap_err().to_string(), "there is no key /edge/config.toml");
         let both = of(&["/edge/config.toml", "/edge/a", "/edge/a-b", "/edge/a/b"]).unwrap_err();
         assert_eq!(both, RevisionFault::FileAndFolder("/edge/a".to_owned()));

@@ -275,7 +275,7 @@ fn a_frontend_is_told_by_its_name_its_port_or_its_address() {
 }
 
 #[test]
-fn what_depends_on_the_port_or_the_moment_is_said_to() {
+fn verdict_names_its_dependence_on_port_or_load() {
     let servers = || ["a", "b"].map(|name| fixture::server(name, "10.0.0.11:80")).to_vec();
     let ask = |algorithm, client: &str| {
         let config = BackendConfig {
@@ -300,7 +300,7 @@ fn what_depends_on_the_port_or_the_moment_is_said_to() {
 }
 
 #[test]
-fn the_text_has_a_line_for_each_step_and_each_server_and_marks_where_the_way_ends() {
+fn text_has_a_line_for_each_step_and_server_and_marks_the_last() {
     let down = fixture::down("connect failed: refused", Duration::ZERO);
     let pool = fixture::pool(
         "app",

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_leads_out_of_the_root() {
+    fn symlinks_and_paths_never_lead_out_of_the_root() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         fs::create_dir_all(at("root/sub")).unwrap();

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_longest_ago_gives_way_to_entries_and_to_bytes() {
+    fn least_recently_used_entries_are_evicted_by_count_and_bytes() {
         let mut three = cache(3, 100);
         for (key, value) in [("a", 1), ("b", 2), ("c", 3)] {
             three.put(key.into(), value, 10);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_replaces_the_one_with_its_key_and_one_that_is_too_large_is_none() {
+    fn entry_replaces_its_predecessor_and_too_large_entries_are_not_kept() {
         let mut one = cache(3, 100);
         one.put("a".into(), 1, 60);
         one.put("a".into(), 2, 70);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_goes_from_the_one_that_was_used_longest_ago_on() {
+    fn old_entries_expire_from_the_least_recently_used_on() {
         let mut three = cache(3, 100);
         for (key, value) in [("a", 1), ("b", 2), ("c", 3)] {
             three.put(key.into(), value, 10);

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_tells_every_change_and_copies_of_a_file_have_the_same() {
+    fn etag_differs_after_every_change_and_is_equal_for_copies() {
         assert_eq!(&*file().etag, "\"2ebcaf61.ff-10\"".replace("2ebcaf61", &format!("{MODIFIED:x}")));
         for other in [
             Validators::new(0x11, (MODIFIED, 0xff), ""),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_for_who_has_the_other_parts_of_the_same_file() {
+    fn if_range_needs_a_strong_tag_or_the_exact_date() {
         let tag = file().etag.to_string();
         for (value, expected) in [
             (tag.clone(), true),

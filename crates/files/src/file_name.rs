@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn no_spelling_of_a_traversal_names_a_file() {
+    fn traversal_is_refused_in_every_spelling() {
         use NameFault::{DotFile, Malformed, Traversal};
         for (path, fault) in [
             ("/..", Traversal),

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_is_taken_for_html_or_for_another_place() {
+    fn listed_names_are_escaped_as_html_and_as_urls() {
         let names: [&[u8]; 4] =
             [b"<script>alert(1)</script>", b"javascript:alert(1)", b"\" onclick=\"x", b"a\xffb?c#d"];
         let page = page(b"<b>", names.map(|name| file(name, false)).to_vec(), true);

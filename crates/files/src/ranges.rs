@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn one_range_is_a_part_of_the_file() {
+    fn single_range_selects_a_part_of_the_file() {
         for (value, expected) in [
             ("bytes=0-0", One(0..1)),
             ("bytes=0-99", One(0..100)),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_file_does_not_have_is_unsatisfiable() {
+    fn range_beyond_the_file_is_unsatisfiable() {
         for (value, len) in [
             ("bytes=100-", 100),
             ("bytes=100-200", 100),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_ignored() {
+    fn malformed_range_is_ignored() {
         for value in [
             "",
             "bytes",
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn several_ranges_are_sent_as_they_were_asked_for_and_are_never_more_than_the_file() {
+    fn multiple_ranges_keep_their_order_and_overlaps_get_the_whole_file() {
         let ranges = |ranges: &[Range<u64>]| Many(ranges.iter().cloned().collect());
         assert_eq!(of("bytes=0-9,20-29", 100), ranges(&[0..10, 20..30]));
         assert_eq!(of("bytes=90-,0-9", 100), ranges(&[90..100, 0..10]));

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_gets_the_coding_that_it_likes_best_and_else_the_smallest() {
+    fn coding_follows_client_preference_and_then_size() {
         for (value, expected) in [
             ("gzip, deflate, br, zstd", &["zstd", "br", "gzip"][..]),
             ("gzip, deflate", &["gzip"]),

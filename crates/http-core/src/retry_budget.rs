@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_all_fail_one_request_in_five_is_repeated_and_a_few_more_at_once() {
+    fn retry_budget_allows_a_fifth_of_requests_and_a_small_burst() {
         let mut budget = RetryBudget::default();
         let repeats = |budget: &mut RetryBudget, requests: u32| {
             let one = |_: &u32| {

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_convey_says_never_becomes_markup_and_nothing_is_asked_of_others() {
+    fn dashboard_inserts_no_markup_and_loads_nothing_from_other_sites() {
         for Asset { name, body, .. } in scripts() {
             for danger in
                 ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("]

@@ -130,7 +130,7 @@ fn every_number_of_the_report_is_a_sample() {
 }
 
 #[test]
-fn what_has_no_limit_or_is_not_known_has_no_sample() {
+fn unlimited_and_unknown_values_have_no_sample() {
     let text = text(&busy("web"), &ProcessMetrics::default());
     assert!(!text.contains("convey_server_max_connections{backend=\"web\",server=\"b\"}"), "{text}");
     assert!(!text.contains("convey_frontend_max_connections"), "{text}");

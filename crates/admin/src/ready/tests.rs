@@ -7,7 +7,7 @@ use convey_snapshot::{Health, fixture};
 use super::*;
 
 #[test]
-fn each_reason_for_which_servers_cannot_be_chosen_is_told_with_its_count() {
+fn reasons_for_unusable_servers_are_listed_with_their_counts() {
     let down = || fixture::down("refused", Duration::ZERO);
     let named = |name: &str| fixture::server(name, "127.0.0.1:81");
     let all = vec![
@@ -29,7 +29,7 @@ fn each_reason_for_which_servers_cannot_be_chosen_is_told_with_its_count() {
     assert_eq!(why_none(&servers), "1 of 4 are down, 2 of 4 are drained, 1 of 4 are in maintenance");
 }
 
-fn no_orders() -> CertificateView {
+fn certificates_without_orders() -> CertificateView {
     CertificateView::of_readiness(Vec::new(), 0, &Snapshot::empty(1))
 }
 
@@ -42,7 +42,7 @@ fn obstacle_at(frontends: &[Arc<Frontend>], ip: &str, min_servers: u32) -> Optio
     let config = AnnounceConfig { min_servers, ..AnnounceConfig::default() };
     let snapshot =
         Snapshot { announce: Some(Arc::new(config)), ..fixture::snapshot(frontends.to_vec(), vec![]) };
-    announced_addresses(input(&snapshot, &no_orders()))[&ip.parse().unwrap()].clone()
+    announced_addresses(input(&snapshot, &certificates_without_orders()))[&ip.parse().unwrap()].clone()
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn withdrawal_is_foreseen_only_for_the_last_servers_of_an_address() {
     let snapshot =
         Snapshot { announce: Some(Arc::default()), ..fixture::snapshot(frontends, vec![two, one]) };
     let withdrawn = |target: Target| {
-        let lost = LostReadiness::without(input(&snapshot, &no_orders()), &target);
+        let lost = LostReadiness::without(input(&snapshot, &certificates_without_orders()), &target);
         assert_eq!(lost.frontends, [""; 0], "nothing is needed");
         lost.addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>()
     };
@@ -112,7 +112,7 @@ fn loss_of_a_needed_backend_is_foreseen() {
             ..fixture::snapshot(frontends, vec![app.clone(), login.clone()])
         };
         let lost = |target| {
-            let lost = LostReadiness::without(input(&snapshot, &no_orders()), &target);
+            let lost = LostReadiness::without(input(&snapshot, &certificates_without_orders()), &target);
             (lost.addresses.len(), lost.frontends)
         };
         assert_eq!(lost(Target::backend("app")), (usize::from(announces), vec!["web".to_owned()]));
@@ -132,7 +132,7 @@ fn withdrawal_is_foreseen_where_the_other_frontend_has_no_certificate() {
         LostReadiness::without(input(&snapshot, certificates), &Target::backend("app")).addresses
     };
     assert_eq!(lost(&failing), ["10.0.0.1".parse::<IpAddr>().unwrap()]);
-    assert_eq!(lost(&no_orders()), [] as [IpAddr; 0]);
+    assert_eq!(lost(&certificates_without_orders()), [] as [IpAddr; 0]);
 }
 
 /// Snapshot with an own address and the frontends `v4` and `v6` in mode passthrough, and `proxy` at
@@ -169,7 +169,7 @@ fn packets(snat_addresses: &[&str], snat_choice: SnatChoice) -> PacketFacts {
 
 #[test]
 fn lost_snat_addresses_of_a_family_stop_its_frontends_in_passthrough_alone() {
-    let certificates = no_orders();
+    let certificates = certificates_without_orders();
     let unserved = |own: &str, choice| {
         let packets = packets(&["10.1.0.1", "10.1.0.2", "fd00::1"], choice);
         let snapshot = of_both_families(own, Some(Arc::default()));
@@ -195,7 +195,7 @@ fn lost_snat_addresses_of_a_family_stop_its_frontends_in_passthrough_alone() {
 
 #[test]
 fn withdrawal_is_foreseen_where_passthrough_at_the_address_has_no_snat_address() {
-    let (certificates, packets) = (no_orders(), packets(&["10.1.0.1"], SnatChoice::Kernel));
+    let (certificates, packets) = (certificates_without_orders(), packets(&["10.1.0.1"], SnatChoice::Kernel));
     let lost = |own: &str| {
         let snapshot = of_both_families(own, Some(Arc::default()));
         let input = ReadinessInput { packets: Some(&packets), ..input(&snapshot, &certificates) };
@@ -207,7 +207,7 @@ fn withdrawal_is_foreseen_where_passthrough_at_the_address_has_no_snat_address()
 
 #[test]
 fn snat_address_that_convey_announces_itself_is_not_lost() {
-    let (certificates, packets) = (no_orders(), packets(&["10.0.0.1"], SnatChoice::Kernel));
+    let (certificates, packets) = (certificates_without_orders(), packets(&["10.0.0.1"], SnatChoice::Kernel));
     for announce in [None, Some(Arc::default())] {
         let snapshot = of_both_families("10.1.0.7", announce);
         let input = ReadinessInput { packets: Some(&packets), ..input(&snapshot, &certificates) };
@@ -218,7 +218,7 @@ fn snat_address_that_convey_announces_itself_is_not_lost() {
 }
 
 #[test]
-fn servers_that_no_check_has_reached_yet_do_not_make_an_address_worth_announcing() {
+fn unprobed_servers_do_not_count_towards_min_servers() {
     let named = |name: &str| fixture::server(name, "127.0.0.1:81");
     let unproven = Health { proven: false, ..fixture::up() };
     let pool = fixture::pool("web", vec![(named("a"), fixture::up()), (named("b"), unproven)]);
@@ -228,7 +228,7 @@ fn servers_that_no_check_has_reached_yet_do_not_make_an_address_worth_announcing
 }
 
 #[test]
-fn readiness_fails_only_where_no_backend_serves_or_a_needed_one_is_dead() {
+fn readiness_fails_if_no_frontend_serves_or_a_required_backend_is_down() {
     let up = fixture::pool("up", vec![(fixture::server("a", "127.0.0.1:81"), fixture::up())]);
     let down = fixture::down("refused", Duration::ZERO);
     let down = fixture::pool("app", vec![(fixture::server("a", "127.0.0.1:82"), down)]);
@@ -239,7 +239,7 @@ fn readiness_fails_only_where_no_backend_serves_or_a_needed_one_is_dead() {
     let half_probed = fixture::pool("half", vec![(a, unproven()), (b, fixture::up())]);
     let frontend = |name: &str, pool| fixture::frontend(name, &["127.0.0.1:80"], pool);
     let obstacles = |snapshot: &Snapshot, is_draining| {
-        let certificates = no_orders();
+        let certificates = certificates_without_orders();
         let input = ReadinessInput { is_draining, ..input(snapshot, &certificates) };
         FrontendReadiness::of(input).obstacles()
     };
@@ -258,7 +258,10 @@ fn readiness_fails_only_where_no_backend_serves_or_a_needed_one_is_dead() {
     assert_eq!(ready(vec![frontend("web", &up), needed]), whys[..1]);
     let api = frontend("api", &down);
     assert_eq!(
-        Unserved::of(&api, 0, None, (None, &no_orders())).backends().keys().collect::<Vec<_>>(),
+        Unserved::of(&api, 0, None, (None, &certificates_without_orders()))
+            .backends()
+            .keys()
+            .collect::<Vec<_>>(),
         ["app"]
     );
     assert_eq!(obstacles(&Snapshot::empty(1), false), ["starting: no frontend serves yet"]);

@@ -37,7 +37,7 @@ fn before_the_first_configuration_everything_is_zero() {
 }
 
 #[test]
-fn a_frontend_tells_where_it_listens_what_it_carried_and_how_connections_ended() {
+fn frontend_report_has_addresses_traffic_and_reasons_of_closed_connections() {
     let pool = fixture::pool("app", vec![]);
     let frontend = fixture::frontend("web", &["127.0.0.1:8080", "[::1]:8080"], &pool);
     let traffic = &frontend.live.traffic;
@@ -129,7 +129,7 @@ fn a_server_that_went_down_says_why_and_since_when() {
 }
 
 #[test]
-fn an_ejected_server_is_up_but_not_eligible_and_tells_when_it_comes_back_and_one_that_came_back_its_share() {
+fn ejected_server_is_reported_as_up_and_not_eligible() {
     let reason = "5 connections in a row failed: reset before an answer".to_owned();
     let ejected = Some(Ejected { until: Timestamp(31_500_000_000), times: 2, reason: reason.clone() });
     let servers = ["127.0.0.1:1", "127.0.0.1:2"].map(|addr| fixture::server(addr, addr));
@@ -148,7 +148,7 @@ fn an_ejected_server_is_up_but_not_eligible_and_tells_when_it_comes_back_and_one
 }
 
 #[test]
-fn a_backend_tells_how_long_connects_and_sessions_take_where_it_is_proxied() {
+fn proxied_backend_reports_connect_and_session_times() {
     let pools = ["app", "unused"].map(|name| fixture::pool(name, vec![]));
     let frontend = fixture::frontend("web", &["127.0.0.1:8080"], &pools[0]);
     [1, 2, 9].into_iter().for_each(|s| pools[0].live.session_times.record(0, Duration::from_secs(s)));

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_becomes_a_question_to_the_api() {
+    fn flow_options_become_query_parameters() {
         assert_eq!(path(&args("")), "/v1/flows?limit=100");
         let all = args(
             "--client 10.0.0.0/8:5 --server web/a/10.0.0.3 --state closed --older-than 90s --min-bytes 5",
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_room_for_the_most_important_columns_and_says_which_are_missing() {
+    fn narrow_flow_list_keeps_important_columns_and_names_the_missing() {
         let wide = shown(&list(), &args(""), None);
         assert!(wide.contains("10.0.0.254:40000") && wide.contains("and 1000 more"), "{wide}");
         assert!(wide.contains("1h02m") && wide.contains("1.5K") && wide.contains("  yes\n"), "{wide}");

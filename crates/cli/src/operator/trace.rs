@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_given_is_not_asked_for_and_whatever_a_name_has_stays_one_parameter() {
+    fn trace_query_omits_absent_options_and_escapes_names() {
         let args = TraceArgs {
             client: None,
             frontend: Some("a&b".to_owned()),
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_is_told_with_what_came_what_was_decided_and_what_went() {
+    fn packet_line_shows_input_decision_and_output() {
         let packet = json!({
             "at": "2026-01-01T12:00:01.234567Z", "event": "packet", "frontend": "web", "interface": "eth0",
             "frame_len": 74, "from": "192.0.2.9:7", "to": "10.0.0.1:80", "flags": "S", "len": 60, "ttl": 64,

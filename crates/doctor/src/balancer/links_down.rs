@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_interface_is_for_is_told_and_the_command_names_it() {
+    fn interface_that_is_down_is_reported_with_its_use_and_a_command() {
         let link = Interface::ethernet(2, "eth1", [2; 6], Vec::new());
         let ips =
             |last: std::ops::Range<u8>| last.map(|n| IpAddr::from([10, 0, 0, n])).collect::<BTreeSet<_>>();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn of_interfaces_that_are_down_one_with_an_address_is_suspected_else_the_only_one() {
+    fn interface_with_an_address_is_suspected_before_a_single_one_without() {
         let eth = |n: u8, has_address: bool| {
             let addresses = if has_address { vec![IpAddr::from([10, 0, 0, n])] } else { Vec::new() };
             Interface::ethernet(n.into(), &format!("eth{n}"), [n; 6], addresses)

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_convey_that_could_not_accept_is_told_of_however_many_descriptors_are_open() {
+    fn accept_pauses_are_reported_at_any_number_of_open_descriptors() {
         use crate::Severity;
         let found = has(Some(7), 12, [630, 1_000]).unwrap();
         assert!(found.seen.starts_with("convey has paused accepting 12 times"), "{}", found.seen);

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_other_port_that_is_open_is_the_right_one() {
+    fn single_open_port_is_suggested_for_a_refusing_server() {
         let mut hints = Hints { open_ports: vec![8080], file: Some("a.toml".to_owned()), is_there: true };
         let (_, mend) = judged(&Reached::Refused, &hints);
         assert_eq!(mend, [r#"sed -i 's/"10\.0\.0\.11:80"/"10.0.0.11:8080"/' a.toml"#]);

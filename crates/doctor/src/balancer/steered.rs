@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_operator_took_out_is_named_with_the_command_that_takes_it_back() {
+    fn runtime_overrides_are_reported_with_the_command_that_reverts_them() {
         let server = |state: &str, up: bool| json!({ "addr": "10.0.0.9:80", "state": state, "up": up, "health": { "reason": "refused" } });
         let ready = || server("ready", true);
         let web = |a, b| json!({ "web": { "servers": { "a": a, "b": b } } });

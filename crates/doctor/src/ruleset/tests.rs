@@ -144,7 +144,7 @@ fn answers_get_the_vip_where_the_rule_says_so() {
 }
 
 #[test]
-fn what_is_no_ruleset_has_no_tables() {
+fn invalid_rulesets_have_no_tables() {
     assert_eq!(read_json(""), None);
     assert_eq!(read_json("{}"), None);
     assert_eq!(read_save("nonsense", Tool::Iptables), []);

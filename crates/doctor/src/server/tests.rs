@@ -299,7 +299,7 @@ fn a_firewall_lets_requests_in_and_answers_out() {
 
 /// An operator who expects packets from the balancer may let only the balancer in.
 #[test]
-fn a_firewall_that_lets_the_balancer_in_and_nobody_else_of_its_network_is_named() {
+fn firewall_that_admits_only_the_balancer_is_reported() {
     let of = |exprs: &str| {
         let chain = r#"{ "chain": { "family": "inet", "table": "fw", "name": "input", "handle": 1, "type": "filter",
             "hook": "input", "prio": 0, "policy": "accept" } }"#;

@@ -58,7 +58,7 @@ fn handle(forwarder: &mut Forwarder, plan: &Plan, packet: TestPacket) -> (Verdic
 }
 
 #[test]
-fn clients_that_go_on_and_clients_that_begin_anew_fare_as_was_explained() {
+fn explanation_predicts_outcome_of_open_and_new_flows() {
     let rng = &mut Rng::with_seed(13);
     let mut told = std::collections::BTreeMap::<&str, usize>::new();
     for n in 0..400 {
@@ -173,7 +173,7 @@ fn text(flows: &ClientFlows, client: &str) -> (Explanation, String) {
 }
 
 #[test]
-fn an_open_connection_decides_whatever_weights_say_and_the_next_one_is_foretold() {
+fn open_connection_keeps_its_server_and_the_next_pick_is_predicted() {
     let client: SocketAddr = "198.51.100.7:4242".parse().unwrap();
     let flow = ListedFlow {
         snat: Some("10.0.0.254:50000".parse().unwrap()),
@@ -195,7 +195,7 @@ fn an_open_connection_decides_whatever_weights_say_and_the_next_one_is_foretold(
 }
 
 #[test]
-fn without_an_open_connection_the_answer_is_for_a_new_one_and_says_so() {
+fn explanation_without_an_open_connection_covers_a_new_one() {
     let client: SocketAddr = "198.51.100.7:4242".parse().unwrap();
     let waits = ClientFlows::One(Some(Box::new(FoundFlow::Proxied(listed(client, None)))));
     let groups = [("app/a", 7), ("-", 1)].map(|(name, flows)| FlowGroup {

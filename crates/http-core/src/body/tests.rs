@@ -115,7 +115,7 @@ proptest! {
 }
 
 #[test]
-fn the_data_of_a_body_is_told_from_its_framing_wherever_it_is_cut() {
+fn body_data_is_separated_from_framing_at_any_read_boundary() {
     let chunks = "3\r\nabc\r\n10;x=y\r\n0123456789abcdef\r\n0\r\nA: 1\r\nB: 2\r\n\r\nGET /";
     for (framing, bytes, trailers, rest) in [
         (BodyFraming::Chunked, chunks, "A: 1\r\nB: 2\r\n", "GET /"),

@@ -88,7 +88,7 @@ fn the_head_says_what_the_body_is_now() {
 }
 
 #[test]
-fn what_must_not_change_goes_as_it_is() {
+fn responses_that_must_not_change_are_not_compressed() {
     let (rules, gzip) = (CompressionRules::default(), request("Accept-Encoding: gzip\r\n"));
     for (status, fields) in [
         (200, "Content-Encoding: br\r\n"),
@@ -134,7 +134,7 @@ fn what_must_not_change_goes_as_it_is() {
 }
 
 #[test]
-fn no_answer_that_may_bear_a_secret_is_compressed_unless_the_operator_says_so() {
+fn responses_with_credentials_are_compressed_only_if_configured() {
     let safe = CompressionRules::default();
     let all = CompressionRules { with_credentials: true, ..safe.clone() };
     for (of_request, of_response) in [
@@ -182,7 +182,7 @@ fn head_tells_what_get_would() {
 }
 
 #[test]
-fn a_client_that_has_a_compressed_body_is_told_of_it_as_it_knows_it() {
+fn not_modified_response_has_the_etag_of_the_client() {
     let rules = CompressionRules::default();
     for (known, expected) in [
         ("If-None-Match: \"v0\", W/\"v1\"\r\n", "ETag: W/\"v1\"\r\nVary: Accept-Encoding\r\n\r\n"),
@@ -216,7 +216,7 @@ fn without_room_a_page_goes_as_it_is() {
 }
 
 #[test]
-fn where_the_best_coding_has_no_room_the_next_one_may_have() {
+fn next_coding_is_used_if_the_best_has_no_memory() {
     let (rules, all) = (CompressionRules::default(), request("Accept-Encoding: gzip, br, zstd\r\n"));
     let (mut head, mut asked) = (format!("HTTP/1.1 200 OK\r\n{TEXT}\r\n").into_bytes(), Vec::new());
     let outcome = CompressionOffer::new(&rules, &all, false).decide(200, &mut head, |coding, len| {

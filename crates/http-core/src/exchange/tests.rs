@@ -97,7 +97,7 @@ fn a_server_that_closes_early_leaves_a_response_that_is_not_whole() {
 }
 
 #[test]
-fn only_what_does_the_same_twice_and_can_be_sent_again_is_repeated() {
+fn idempotent_request_without_passed_body_may_be_repeated() {
     let may = |asked: &str, body: usize| {
         let (head, received) = request(asked);
         let mut exchange = Exchange::new(&head);
@@ -110,7 +110,7 @@ fn only_what_does_the_same_twice_and_can_be_sent_again_is_repeated() {
 }
 
 #[test]
-fn what_a_server_has_not_done_is_asked_of_another_while_nothing_of_the_body_is_gone() {
+fn unprocessed_request_may_go_elsewhere_before_its_body_is_passed() {
     for (body, may) in [(0, true), (1, false)] {
         let (head, received) = request(POST);
         let mut exchange = Exchange::new(&head);
@@ -132,7 +132,7 @@ fn interim_responses_reach_clients_that_know_them() {
 }
 
 #[test]
-fn after_an_interim_response_the_client_may_have_another_answer_but_no_other_server_is_asked() {
+fn interim_response_rules_out_another_server_but_not_a_local_reply() {
     let mut told = tell(GET, "HTTP/1.1 103 Early Hints\r\n\r\n", &[]).unwrap();
     assert!(!told.exchange.has_answered() && !told.exchange.may_be_sent_elsewhere());
     told.exchange.has_passed_part();
@@ -156,7 +156,7 @@ fn a_connection_changes_only_if_the_client_asked_for_it() {
 }
 
 #[test]
-fn chunked_response_goes_without_its_chunks_to_a_client_of_http_1_0() {
+fn chunked_response_is_unchunked_for_an_http10_client() {
     let (head, _) = request(GET_10);
     let (mut exchange, mut out) = (Exchange::new(&head), Vec::new());
     let answered = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX: 1\r\n\r\n";

@@ -235,7 +235,7 @@ fn underscore_for_a_hyphen_is_no_way_past_a_rule_for_requests() {
 }
 
 #[test]
-fn lengths_are_passed_on_without_leading_zeros_and_empty_expectations_not_at_all() {
+fn content_length_loses_leading_zeros_and_empty_expect_is_removed() {
     let rules = FieldRules::default();
     let of = |length: &str| {
         let head =

@@ -78,7 +78,7 @@ fn old_clients_say_that_they_stay_and_new_ones_that_they_go() {
 
 /// Messages that are known to be read in two ways, by convey or by other parsers.
 #[test]
-fn what_could_be_read_in_two_ways_is_refused() {
+fn ambiguous_messages_are_refused() {
     let of = |fields: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n");
     let cases = [
         (of("Content-Length: 3\r\nTransfer-Encoding: chunked"), Malformed::TwoFramings),
@@ -315,7 +315,7 @@ proptest! {
 }
 
 #[test]
-fn start_line_may_have_another_minor_version_and_no_blank_in_its_target() {
+fn start_line_allows_any_minor_version_but_no_blank_in_target() {
     let cases = [
         ("GET / HTTP/1.2", Ok(())),
         ("GET / HTTP/1.9", Ok(())),

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_a_reason() {
+    fn invalid_filters_are_refused_with_a_reason() {
         let named = |text: &str| Some(text.to_owned());
         let none = TraceQuery::default;
         for (query, told) in [

@@ -81,7 +81,7 @@ async fn wrong_token_is_refused_on_each_path_and_gets_429_after_ten() {
 }
 
 #[tokio::test]
-async fn a_request_for_the_name_of_another_site_is_refused_on_each_path() {
+async fn foreign_host_header_is_refused_on_each_path() {
     let admin = admin();
     for described in Described::all() {
         for headers in
@@ -121,7 +121,7 @@ async fn names_of_this_machine_and_of_whoever_has_the_token_are_answered() {
 }
 
 #[tokio::test]
-async fn clients_are_shown_to_who_has_the_token_and_without_one_to_this_host_alone() {
+async fn client_addresses_need_the_token_or_without_one_a_local_client() {
     let admin = admin();
     let bearer = format!("Bearer {SECRET}");
     let (mut shown, mut changes) = (0, 0);

@@ -46,7 +46,7 @@ async fn reset(addr: SocketAddr, secret: &str) -> StatusCode {
 }
 
 #[tokio::test]
-async fn who_sends_the_token_may_change_things_and_is_named_by_address() {
+async fn token_permits_changes_and_is_logged_with_its_address() {
     let mut admin = admin();
     has_token(&admin.loads, SECRET);
     let mut names = names(std::mem::replace(&mut admin.requests, mpsc::channel(1).1));

@@ -135,7 +135,7 @@ async fn each_line_of_a_trace_is_as_the_description_says() {
 }
 
 #[tokio::test]
-async fn what_is_more_than_the_rate_is_counted_and_the_end_is_told_with_its_reason() {
+async fn trace_counts_events_beyond_its_rate_and_ends_with_a_reason() {
     let admin = admin();
     let lines = watch(&admin, "/v1/trace?rate=2");
     until_watched(&admin).await;
@@ -152,7 +152,7 @@ async fn what_is_more_than_the_rate_is_counted_and_the_end_is_told_with_its_reas
 }
 
 #[tokio::test]
-async fn who_watches_takes_nobodys_place() {
+async fn trace_does_not_occupy_a_connection_slot() {
     let admin = admin();
     let limits = ConnectionLimits { connections: 1, lifetime: Duration::from_secs(3600) };
     let addr = start(limits, &admin).await;

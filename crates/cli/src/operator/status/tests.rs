@@ -105,7 +105,7 @@ fn names_leave_frontends_with_their_backends() {
 }
 
 #[test]
-fn the_screen_tells_who_is_down_and_why_and_what_is_other_than_the_file() {
+fn status_screen_lists_down_servers_with_reasons_and_runtime_overrides() {
     let server = |name: &str, up: bool, state: &str| {
         let completed = if name == "3" { 3 } else { 20 };
         json!({
@@ -165,7 +165,7 @@ fn a_backend_with_files_says_where_these_are() {
 }
 
 #[test]
-fn a_server_that_answers_no_client_now_is_named_however_many_it_has_answered_before() {
+fn server_that_currently_answers_no_client_is_named() {
     let server = json!({ "handshakes": { "begun": 9_000, "completed": 8_990, "answers_nobody": true } });
     let report = json!({ "backends": { "app": { "servers": { "a": server, "b": {} } } } });
     let screen = screen(serde_json::from_value(report).unwrap(), &[], SystemTime::UNIX_EPOCH);
@@ -186,7 +186,7 @@ fn refused_files_and_frontends_that_cannot_serve_come_first() {
 }
 
 #[test]
-fn why_a_certificate_is_not_ordered_is_on_a_line_of_its_own() {
+fn certificate_order_errors_have_their_own_line() {
     let names = json!({ "names": {
         "bad.example": { "not_after": null, "next_order": "2026-01-01T00:00:00Z", "error": "unauthorized" },
         "good.example": { "not_after": "2026-04-01T00:00:00Z", "next_order": "2026-03-01T00:00:00Z", "error": null },

@@ -228,7 +228,7 @@ fn counters_that_begin_anew_are_no_rates_of_billions_nor_nothing() {
 }
 
 #[test]
-fn a_restart_has_other_events_and_a_lost_convey_is_told_of_until_it_answers() {
+fn events_are_replaced_after_a_restart_and_lost_contact_is_shown() {
     let mut state = state();
     assert_eq!(state.events(9).len(), 2);
     state.lose("/run/convey/control.sock: refused\u{1b}[2J");
@@ -268,7 +268,7 @@ fn a_terminal_of_80_by_24_shows_all_there_is() {
 }
 
 #[test]
-fn what_cannot_serve_is_said_above_the_table() {
+fn obstacles_to_readiness_are_shown_above_the_table() {
     let mut one = status(1);
     one["not_ready"] = json!(["frontend dns: no server", "draining"]);
     let mut state = TopState::new(TopColumn::Name, "");
@@ -281,7 +281,7 @@ fn what_cannot_serve_is_said_above_the_table() {
 }
 
 #[test]
-fn a_terminal_of_40_by_10_shows_fewer_columns_and_one_of_200_by_60_all() {
+fn small_terminal_shows_fewer_columns_and_a_large_one_all() {
     let mut state = state();
     let lines = screen(&mut state, 40, 10);
     assert_eq!(words(&lines[2]), ["NAME", "STATE", "OPEN", "NEW/S"]);
@@ -297,7 +297,7 @@ fn a_terminal_of_40_by_10_shows_fewer_columns_and_one_of_200_by_60_all() {
 }
 
 #[test]
-fn no_terminal_is_too_small_or_too_large_to_draw_on() {
+fn screen_draws_on_terminals_of_any_size() {
     let mut state = state();
     for width in [0, 1, 2, 5, 15, 20, 39, 300] {
         for height in [0, 1, 2, 3, 4, 7, 17, 18, 100] {
@@ -361,7 +361,7 @@ fn a_filter_leaves_what_has_it_in_a_name_or_a_state() {
 }
 
 #[test]
-fn a_pause_holds_the_screen_and_the_next_rates_are_those_of_one_interval() {
+fn paused_screen_stays_and_rates_after_it_cover_one_interval() {
     let mut state = state();
     type_in(&mut state, "p");
     let before = screen(&mut state, 80, 24);
@@ -422,7 +422,7 @@ fn text_has_all_rows_and_neither_keys_nor_lines_of_nothing() {
 }
 
 #[test]
-fn names_are_aligned_by_how_wide_they_are_and_cannot_move_the_cursor() {
+fn names_are_aligned_by_display_width_and_control_characters_replaced() {
     let mut odd = status(1);
     let servers = odd["backends"]["app"]["servers"].as_object_mut().unwrap();
     let server = servers.remove("a").unwrap();

@@ -128,7 +128,7 @@ fn jumps_are_followed() {
 }
 
 #[test]
-fn the_tables_of_convey_are_its_own_and_no_json_is_no_rule() {
+fn tables_of_convey_are_not_reported() {
     let of_table = |name: &str| {
         let text = json!({ "nftables": [{ "table": { "family": "inet", "name": name, "handle": 1 } },
             { "chain": { "family": "inet", "table": name, "name": "c", "handle": 1, "type": "filter", "hook": "input",
@@ -154,7 +154,7 @@ fn a_chain_of_devices_sees_their_packets_alone() {
 }
 
 #[test]
-fn a_rule_of_iptables_for_all_clients_is_named_and_one_for_some_is_not() {
+fn iptables_rule_is_reported_only_if_it_applies_to_all_clients() {
     let followed = |rules: &[&str]| {
         let text = format!("*filter\n:INPUT ACCEPT [0:0]\n{}\nCOMMIT\n", rules.join("\n"));
         mended(read_save(&text, Tool::Iptables))
