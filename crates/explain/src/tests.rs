@@ -300,7 +300,7 @@ fn verdict_names_its_dependence_on_port_or_load() {
 }
 
 #[test]
-fn text_has_a_line_for_each_step_and_server_and_marks_the_last() {
+fn text_has_a_line_for_each_step_and_marks_the_last() {
     let down = fixture::down("connect failed: refused", Duration::ZERO);
     let pool = fixture::pool(
         "app",

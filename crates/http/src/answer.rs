@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_says_what_the_operators_page_does_unless_a_layer_has_said_something() {
+    fn local_reply_uses_the_error_page_unless_it_has_a_body() {
         let page = ErrorPage { path: "503.json".into(), body: b"{}".as_slice().into() };
         let fields = FieldRules::default();
         let written = |answer: OwnAnswer, has_body| {

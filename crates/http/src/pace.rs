@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_client_that_is_waited_for_is_too_slow() {
+    fn client_is_too_slow_only_while_its_bytes_are_awaited() {
         assert_eq!(too_slow_after(1, true), Some(11));
         assert_eq!(too_slow_after(101, true), None);
         assert_eq!(too_slow_after(0, false), None);

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_module_that_fits_has_its_own_level_and_the_rest_that_of_all() {
+    fn longest_matching_module_sets_the_level() {
         for (text, level, module, is_written) in [
             ("", Level::Info, "convey::app", true),
             ("", Level::Debug, "convey::app", false),

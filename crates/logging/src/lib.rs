@@ -291,7 +291,7 @@ mod tests {
     const PANICS: &str = "CONVEY_TEST_PANICS";
 
     #[test]
-    fn panic_is_logged_within_a_second_and_ends_the_process_unless_a_connection_contains_it() {
+    fn panic_is_logged_at_once_and_aborts_unless_a_connection_contains_it() {
         if let Some(kind) = env::var_os(PANICS) {
             let log = Log::start(None);
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -307,7 +307,7 @@ mod tests {
         }
         let run = |stderr: PipeWriter, kind: &str| {
             let mut command = Command::new(env::current_exe().unwrap());
-            let name = "panic_is_logged_within_a_second_and_ends_the_process_unless_a_connection_contains_it";
+            let name = "panic_is_logged_at_once_and_aborts_unless_a_connection_contains_it";
             command.args([&format!("tests::{name}"), "--exact", "--nocapture"]);
             command.env(PANICS, kind).env_remove("RUST_BACKTRACE").stdout(Stdio::null()).stderr(stderr);
             command.spawn().unwrap()

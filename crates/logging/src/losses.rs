@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_error_is_told_at_once_and_the_number_when_lines_are_written_again() {
+    fn first_write_error_is_reported_at_once_and_lost_lines_later() {
         let mut losses = Losses::default();
         let lost = |lines| Err(Lost { lines, error: Error::from(ErrorKind::StorageFull) });
         let mut after = |written| losses.after(&written, "/var/log/convey.log");

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_moved_away_is_written_anew_once_it_is_reopened() {
+    fn rotated_log_file_is_created_again_on_reopen() {
         let directory = tempfile::tempdir().unwrap();
         let (path, old) = (directory.path().join("log"), directory.path().join("log.1"));
         let mut outlet = Outlet::open(&LogOutput::File(path.clone())).unwrap();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_had_is_an_error_and_a_reopen_that_fails_keeps_the_old_one() {
+    fn failed_open_is_an_error_and_a_failed_reopen_keeps_the_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
         assert!(Outlet::open(&LogOutput::File(directory.path().join("none/log"))).is_err());
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_stalls_is_given_up_if_asked_and_what_follows_is_a_line_of_its_own() {
+    fn stalled_reader_is_abandoned_and_later_text_starts_a_new_line() {
         let (mut reader, writer) = pipe().unwrap();
         // Two pages: a pipe of one page counts as full once it has a byte.
         let size = fcntl_setpipe_size(&writer, 8192).unwrap();

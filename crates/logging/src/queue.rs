@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_out_in_their_order_and_all_by_the_time_the_program_ends() {
+    fn lines_keep_their_order_and_are_all_written_by_flush() {
         let (queue, mut reader) = started();
         let lines: Vec<String> = (0..100).map(|n| format!("line {n}\n")).collect();
         lines.iter().for_each(|line| queue.put(line.as_bytes()));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_wait_go_to_the_old_outlet_and_later_ones_to_the_new() {
+    fn queued_lines_go_to_the_old_outlet_and_later_ones_elsewhere() {
         let (queue, mut old) = started();
         let (mut new, writer) = pipe().unwrap();
         queue.put(b"before\n");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_come_before_the_thread_has_seen_the_change_go_to_the_new_outlet() {
+    fn lines_queued_after_a_reopen_go_to_the_new_outlet() {
         let queue = LineQueue::default();
         let (_reader, writer) = pipe().unwrap();
         queue.put(b"before\n");
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_stalls_costs_lines_but_neither_time_nor_memory_nor_the_order_of_the_others() {
+    fn stalled_reader_loses_lines_but_not_their_order() {
         let (queue, mut reader) = started();
         let line = |n: usize| format!("{n:0>1023}\n").into_bytes();
         let all = 4 * MAX_WAITING / 1024;

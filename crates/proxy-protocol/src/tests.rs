@@ -86,7 +86,7 @@ fn headers_of_version_2_are_read_as_the_specification_says() {
 }
 
 #[test]
-fn what_is_wrong_is_refused_and_not_guessed() {
+fn malformed_headers_are_refused() {
     let line = |rest: &str| format!("PROXY {rest}\r\n").into_bytes();
     let mut lines: Vec<Vec<u8>> = [
         "TCP4 192.168.0.1 192.168.0.11 56324",

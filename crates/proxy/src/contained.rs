@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn panic_of_a_contained_task_leaves_others_and_the_mark_as_they_were() {
+    async fn panic_of_a_contained_task_leaves_other_tasks_and_the_mark_intact() {
         let other = tokio::spawn(Contained::new(async {
             tokio::task::yield_now().await;
             Contained::is_polled()

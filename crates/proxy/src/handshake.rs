@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_has_so_many_handshakes_at_once_and_others_have_their_own() {
+    fn concurrent_handshakes_are_limited_by_source() {
         let all: Arc<SourceHandshakes> = Arc::default();
         let take = |ip: &str| HandshakeSlot::take(all.clone(), client_of(ip.parse().unwrap()), 2);
         let (first, second) = (take("192.0.2.1"), take("192.0.2.1"));

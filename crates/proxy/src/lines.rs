@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flood_makes_a_line_in_ten_seconds_for_each_frontend_with_its_number() {
+    fn flood_is_logged_every_ten_seconds_and_frontend_with_its_count() {
         let (lines, start) = (ClientLines::default(), Instant::now());
         let mut lines_seen = Vec::new();
         // 200 events a second for 31 s, at two frontends.

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_is_known_from_the_first_local_client_on_until_it_is_closed() {
+    fn socket_is_listed_from_its_first_local_client_until_it_closes() {
         let (all, socket) = (Arc::new(OwnSockets::default()), UdpSocket::bind("127.0.0.1:0").unwrap());
         let addr = socket.local_addr().unwrap();
         let server = |port| SocketAddr::from(([192, 0, 2, 1], port));

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_that_are_handed_over_are_all_taken_and_as_many_are_added_as_are_missing() {
+    fn inherited_sockets_are_all_used_and_missing_ones_are_added() {
         let addr = free_port("127.0.0.1");
         let before = listen(addr, 2, Vec::new(), []).unwrap();
         let handed = || before.iter().map(|socket| socket.try_clone().unwrap().into()).collect();
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_no_interface_has_can_be_listened_on_and_is_told() {
+    fn address_of_no_interface_is_reported_and_can_be_bound() {
         for ip in ["192.0.2.1", "2001:db8::1"] {
             let ip: IpAddr = ip.parse().unwrap();
             assert!(missing_address(ip).unwrap().starts_with(&format!("no interface has {ip} yet")));

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_is_blocked_gives_its_slot_away_and_is_charged_for_what_it_holds_until_that_is_taken() {
+    async fn blocked_relay_yields_its_slot_and_is_charged_for_buffered_bytes() {
         let (from, to) = stream().await;
         let buffer = SockRef::from(&from).recv_buffer_size().unwrap() as u64;
         window_budget::set(1, 2 * buffer);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_is_blocked_keeps_its_slot_where_blocked_ones_hold_as_much_as_they_may() {
+    async fn blocked_relay_keeps_its_slot_if_the_budget_is_used_up() {
         let (from, to) = stream().await;
         let buffer = SockRef::from(&from).recv_buffer_size().unwrap() as u64;
         window_budget::set(3, buffer);

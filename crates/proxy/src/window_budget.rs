@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn one_end_may_have_half_of_the_slots_and_several_leave_some_for_others() {
+    fn window_slots_of_one_end_are_at_most_half_of_the_remaining() {
         set(42, 0);
         let take = |n| std::iter::from_fn(|| WindowSlot::take(end(n))).collect::<Vec<_>>();
         let first = take(1);

@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_name_servers_each_has_less_time() {
+    fn timeout_of_a_name_server_shrinks_with_their_number() {
         assert_eq!([1, 2, 3, 10].map(|n| patience(n).as_millis()), [5_000, 1_500, 1_500, 500]);
     }
 

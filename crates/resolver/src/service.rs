@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_records_the_same_are_followed_in_whatever_order_they_come() {
+    fn excess_records_are_dropped_alike_in_any_order() {
         let mut records: Vec<Record> =
             (1..=200).map(|port| record(port / 100, "web.internal.", port)).collect();
         let ports =

@@ -70,7 +70,7 @@ mod tests {
     use crate::fixture;
 
     #[test]
-    fn what_is_asked_for_is_found_and_nothing_else() {
+    fn lookups_in_a_snapshot_return_exact_matches() {
         let servers = |name, at| vec![(fixture::server(name, at), fixture::up())];
         let pools = vec![
             fixture::pool("web", servers("a", "127.0.0.1:1")),

@@ -329,7 +329,7 @@ mod tests {
     use convey_quic_cid::{Scheme, Schemes};
 
     #[test]
-    fn a_client_waits_for_a_full_server_whatever_has_become_of_those_that_failed_it() {
+    fn client_waits_for_a_full_server_after_others_have_failed() {
         let limited = |name, addr| {
             let mut server = fixture::server(name, addr);
             server.settings.max_connections = Some(1);
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn client_of_a_refusing_server_has_one_substitute_on_every_node_with_hashed_algorithms() {
+    fn substitute_of_a_refusing_server_is_equal_on_every_node() {
         let servers = |order: &[u8]| -> Vec<_> {
             let server = |n: &u8| fixture::server(&format!("s{n}"), &format!("10.0.0.{n}:80"));
             order.iter().map(server).collect()
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_id_finds_its_server_while_that_answers_though_it_is_drained() {
+    fn connection_id_finds_a_drained_server_but_not_a_dead_one() {
         let mut schemes = Schemes::default();
         schemes.add(Scheme::new(2, 1, 4, None).unwrap());
         let ids = ["aa", "bb", "cc"].map(|id| id.parse::<ServerId>().unwrap());

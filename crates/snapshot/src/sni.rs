@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_backend_of_its_own_the_frontend_refuses_the_rest_and_counts_outlive_a_reload() {
+    fn frontend_without_default_backend_refuses_unknown_names_and_counters_survive_reloads() {
         let lives = RouteLives::new(1);
         let before = routes(Some("site"), &lives);
         let after = routes(None, &lives);

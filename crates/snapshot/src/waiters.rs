@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_is_counted_as_long_as_the_wait_lasts() {
+    fn waiters_are_counted_while_they_wait() {
         let waiters = Waiters::default();
         let (first, second) = (waiters.enter(), waiters.enter());
         assert_eq!(waiters.count(), 2);

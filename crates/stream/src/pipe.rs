@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_pipes_are_opened_than_the_thread_may_and_few_of_them_are_kept() {
+    fn pipes_of_a_thread_are_limited_and_few_are_pooled() {
         const SOME: usize = POOLED + 6;
         Pipe::limit(SOME);
         let mut pipes: Vec<Pipe> = (0..SOME).map(|_| Pipe::get().unwrap()).collect();

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn default_certificates_are_those_with_the_names_of_the_first_in_any_order() {
+    fn default_certificates_have_the_names_of_the_first_one() {
         let all = [
             certificate(&["a.example", "www.a.example"]),
             certificate(&["b.example"]),

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn no_value_pretends_to_be_several() {
+    fn special_characters_in_name_values_are_escaped() {
         for (value, expected) in [
             ("Eve, O=Admins, CN=Alice", "CN=Eve\\, O=Admins\\, CN=Alice"),
             ("a+b\"c\\d;<e>", "CN=a\\+b\\\"c\\\\d\\;\\<e\\>"),

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_an_address_or_a_network_and_a_port_if_it_matters() {
+    fn client_pattern_is_an_address_or_network_with_optional_port() {
         for (text, inside, outside) in [
             ("192.0.2.9", "192.0.2.9:1", "192.0.2.8:1"),
             ("192.0.2.9/24", "192.0.2.200:1", "192.0.3.9:1"),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn who_came_by_a_proxy_is_found_by_its_own_address_and_by_the_proxys() {
+    fn client_behind_a_proxy_matches_by_either_address() {
         let event = TraceEvent {
             proxy: "198.51.100.1:9".parse().ok(),
             ..event("192.0.2.9:4711", ConnectionStep::Header)
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_sampled_flow_all_events_are_shown_and_of_others_none() {
+    fn sampled_flow_shows_all_of_its_events_and_others_none() {
         let filter = TraceFilter { sample: 4, ..TraceFilter::default() };
         let mut shown = 0;
         for port in 1..=400 {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_drops_alone_needs_no_packet_that_is_forwarded() {
+    fn drop_filter_excludes_forwarded_packets() {
         let flow = ("192.0.2.9:1".parse().unwrap(), "10.0.0.1:80".parse().unwrap(), Protocol::Tcp);
         let drops = TraceFilter { drops: Some(DropPattern::Any), ..TraceFilter::default() };
         assert!(!drops.may_show_forwarded(flow, (3, 7)));

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn while_nobody_watches_no_event_is_made_and_each_who_watches_gets_what_it_wants() {
+    fn events_are_built_only_for_watchers_and_filtered_for_each() {
         let hub = Arc::new(TraceHub::default());
         hub.tell(|| panic!("nobody watches"));
         let all = hub.watch(TraceFilter::default(), false).unwrap();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_nothing_loses_events_which_are_counted_and_nobody_waits() {
+    fn idle_watcher_loses_events_and_has_them_counted() {
         let hub = Arc::new(TraceHub::default());
         let watch = hub.watch(TraceFilter::default(), false).unwrap();
         (0..MAX_QUEUED + 10).for_each(|_| hub.tell(|| event(1)));
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_watch_and_a_place_that_is_left_is_anothers() {
+    fn watchers_are_limited_and_a_freed_place_is_reusable() {
         let hub = Arc::new(TraceHub::default());
         let watch = || hub.watch(TraceFilter::default(), false);
         let mut all: Vec<_> = (0..MAX_WATCHERS).map(|_| watch().unwrap()).collect();

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_example_of_rfc_1624_that_its_predecessor_got_wrong_comes_out_right() {
+    fn checksum_update_matches_the_example_of_rfc_1624() {
         // Section 4: HC = 0xdd2f, m = 0x5555, m' = 0x3285; RFC 1141 would result in 0xffff.
         assert_eq!(Delta::default().replace_u16(0x5555, 0x3285).apply(0xdd2f), 0x0000);
     }
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn both_zeros_are_replaced_by_each_other_without_an_error() {
+    fn checksum_update_handles_both_representations_of_zero() {
         for (old, new) in [(0x0000, 0xffff), (0xffff, 0x0000), (0x0000, 0x0000), (0xffff, 0xffff)] {
             for rest in [0x0001, 0x1234, 0xfffe, 0xffff] {
                 let before = header_checksum(&words([rest, old]));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_replaced_changes_nothing() {
+    fn empty_delta_leaves_checksums_unchanged() {
         for checksum in [0x0000, 0x0001, 0x8000, 0xfffe, 0xffff] {
             assert_eq!(Delta::default().apply(checksum), checksum);
             assert_eq!(Delta::default().apply_partial(checksum), checksum);

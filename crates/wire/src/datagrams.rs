@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sends_without_a_checksum_goes_on_without() {
+    fn datagrams_without_a_checksum_are_cut_without_one() {
         let packet = TestPacket::from("10.0.0.9:4242").to("10.0.0.1:53").udp().without_checksum();
         let expected: Vec<Vec<u8>> =
             (3..5).map(|id| packet.clone().payload(&[7; 500]).may_be_cut(id).bytes()).collect();

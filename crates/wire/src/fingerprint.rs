@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_of_other_networks_that_say_the_same_with_the_same_number_are_told_apart() {
+    fn fingerprint_differs_between_clients_of_different_networks() {
         let of = |client: &str| {
             let mut frame = TestPacket::from(client).to("10.0.0.1:8125").udp().payload(b"up:1|c").bytes();
             frame[ETHERNET_LEN + ipv4::ID..][..2].copy_from_slice(&[0x12, 0x34]);

@@ -49,7 +49,7 @@ mod tests {
     use crate::{TestPacket, icmp_error, parse};
 
     #[test]
-    fn an_error_that_a_packet_is_too_long_tells_of_an_mtu_and_others_do_not() {
+    fn mtu_is_read_from_too_big_errors_only() {
         for (from, to) in [("10.0.0.1:80", "198.51.100.1:5000"), ("[fd00::1]:80", "[2001:db8::1]:5000")] {
             for (error, told) in [
                 (IcmpError::TooBig { mtu: 0 }, Some(0)),

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn each_segment_is_as_its_sender_would_have_sent_it_alone_and_only_the_last_ends_anything() {
+    fn segments_match_individually_sent_ones_and_psh_fin_is_on_the_last() {
         let content: Vec<u8> = (0..2_900).map(|n| n as u8).collect();
         let first = u32::MAX - 1_000;
         for (from, to) in [("10.0.0.9:80", "198.51.100.1:5000"), ("[fd00::9]:80", "[2001:db8::1]:5000")] {

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_with_a_huffman_code_are_read_as_in_the_examples_of_the_rfc() {
+    fn huffman_coded_strings_decode_as_in_the_rfc_examples() {
         let code = [0x8c, 0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff];
         assert_eq!(string(&mut &code[..], 7).as_deref(), Some(&b"www.example.com"[..]));
         assert_eq!(string(&mut &b"\x03abcd"[..], 7).as_deref(), Some(&b"abc"[..]));

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn disk_work_is_done_by_existing_threads_where_no_more_can_be_made() {
+    async fn disk_work_uses_existing_threads_if_more_cannot_be_created() {
         static LEFT: AtomicUsize = AtomicUsize::new(MIN_DISK_THREADS);
         static POOL: DiskThreads = DiskThreads::new(|run| {
             let has_left = LEFT.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn every_error_of_the_kernel_is_told_as_what_it_means_to_a_client() {
+    fn kernel_errors_map_to_not_found_forbidden_or_failed() {
         for (errno, expected) in [
             (Errno::NOENT, Unfound::NotFound),
             (Errno::XDEV, Unfound::NotFound),

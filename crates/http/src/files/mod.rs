@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_path_leads_to_another_host_or_past_a_route() {
+    fn double_slashes_in_a_path_become_single_ones() {
         let single =
             |path: &str| with_single_slashes(path.as_bytes()).map(|path| String::from_utf8(path).unwrap());
         assert_eq!(single("//evil.example/").as_deref(), Some("/evil.example/"));

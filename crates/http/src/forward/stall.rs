@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn stream_that_moves_nothing_on_a_busy_connection_holds_a_server_for_ten_periods() {
+    fn stalled_stream_on_a_busy_connection_holds_a_server_for_ten_periods() {
         for side in [AwaitedSide::Reader, AwaitedSide::Sender] {
             assert_eq!(held(600, side, Second { own: 0, ..alone(1 << 20) }), 600);
             assert_eq!(held(7, side, Second { own: 0, ..alone(1 << 20) }), 70);

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_data_goes_with_the_next_flush_and_what_is_long_at_once_behind_all_else() {
+    async fn short_writes_wait_for_a_flush_and_long_ones_do_not() {
         let (mut connection, mut other) = pair().await;
         let long = vec![b'x'; LONG + 1];
         for (parts, len) in [(vec![&b"settings"[..]], 8), (vec![b"head", &long], 4 + long.len())] {

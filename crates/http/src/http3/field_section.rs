@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn those_of_responses_and_unknown_ones_are_no_part_of_a_request_and_none_is_of_trailers() {
+    fn pseudo_fields_of_responses_and_of_trailers_are_refused() {
         for line in [
             &[0xc0 | 25][..],
             b"\x5f\x09\x03200",
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_library_refuses_is_left_to_it() {
+    fn undecodable_field_sections_are_left_to_the_library() {
         for section in [&[][..], &[0], &[0, 0], &[0xff, 0xff], &[0, 0, 0x10], &[0, 0, 0x80]] {
             assert_eq!(fault_in(section, SectionKind::Head), None, "{section:x?}");
         }

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn only_data_may_be_long() {
+    fn data_frames_are_unbounded_and_other_frames_are_limited() {
         let long = [&[0, 0x80, 1, 0, 0][..], &[7; 1_000]].concat();
         assert_eq!(through(StreamKind::Request, &long, 64), Ok((long.clone(), 1_000)));
         for (kind, stream) in [

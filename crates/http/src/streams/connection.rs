@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_early_resets_count() {
+    fn reset_counts_only_if_it_is_early() {
         let second = Duration::from_secs(1);
         assert!(is_early_reset(false, 60 * second) && is_early_reset(true, second / 2));
         assert!(!is_early_reset(true, second));

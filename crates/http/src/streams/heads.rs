@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_asked_for_the_host_that_the_client_named_or_for_none() {
+    fn request_to_a_server_has_the_authority_of_the_client_or_none() {
         let named = to_server("OPTIONS * HTTP/1.1\r\nHost: [::1]:80\r\nX: y\r\n\r\n");
         assert_eq!(named.uri().authority().unwrap(), "[::1]:80");
         assert_eq!(
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_name_the_host_have_to_name_the_same() {
+    fn host_and_authority_have_to_match() {
         let read = |hosts: &[&str]| {
             let mut request = Request::get("https://a.example/").body(()).unwrap();
             hosts.iter().for_each(|host| _ = request.headers_mut().append(HOST, host.parse().unwrap()));

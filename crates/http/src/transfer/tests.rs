@@ -292,7 +292,7 @@ async fn reset_is_noticed_while_the_server_reads_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_that_answers_before_it_has_the_request_gets_no_other_one() {
+async fn server_that_responds_before_the_whole_request_is_not_reused() {
     assert!(is_with_server(1_000, 1_004).await);
     assert!(!is_with_server(64 << 20, 4).await, "the kernel takes no 64 MiB");
 }

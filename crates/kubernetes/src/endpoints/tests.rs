@@ -131,7 +131,7 @@ fn if_no_endpoint_is_ready_those_that_terminate_serve() {
 }
 
 #[test]
-fn several_slices_are_one_service_and_an_endpoint_that_moves_between_them_is_there_once() {
+fn endpoint_in_several_slices_is_one_server() {
     let found = servers(&[
         slice("a", ("http", 80), &["web-1 10.0.0.1", "web-2 10.0.0.2 unready serving terminating"]),
         slice("b", ("http", 80), &["web-3 10.0.0.3", "web-2 10.0.0.2 ready", "web-1 10.0.0.1 unready"]),
@@ -140,7 +140,7 @@ fn several_slices_are_one_service_and_an_endpoint_that_moves_between_them_is_the
 }
 
 #[test]
-fn a_pod_with_addresses_of_both_families_is_one_server_and_one_of_ipv6_alone_is_one_too() {
+fn dual_stack_pod_is_one_ipv4_server_and_ipv6_only_pods_work() {
     let found = servers(&[
         slice("v6", ("http", 80), &["web-1 2001:db8::1", "web-2 2001:db8::2"]),
         slice("v4", ("http", 80), &["web-1 10.0.0.1"]),
@@ -149,7 +149,7 @@ fn a_pod_with_addresses_of_both_families_is_one_server_and_one_of_ipv6_alone_is_
 }
 
 #[test]
-fn a_named_port_may_have_other_numbers_in_other_slices_and_a_number_is_that_number() {
+fn named_port_may_differ_by_slice_and_a_numeric_port_is_exact() {
     let slices = [
         slice("a", ("http", 8080), &["web-1 10.0.0.1"]),
         slice("b", ("http", 9090), &["web-2 10.0.0.2"]),
@@ -189,7 +189,7 @@ fn a_service_without_slices_is_told_and_one_without_pods_is_not() {
 }
 
 #[test]
-fn slices_change_go_and_are_listed_anew_and_until_a_list_has_ended_the_last_one_holds() {
+fn slices_are_replaced_only_when_a_new_list_is_complete() {
     let mut all = all(
         &[slice("a", ("http", 80), &["web-1 10.0.0.1"]), slice("b", ("http", 80), &["web-2 10.0.0.2"])],
         http(),

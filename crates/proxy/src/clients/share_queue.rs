@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_leave_descriptors_for_others_and_each_other() {
+    fn waiting_connections_leave_descriptors_for_other_clients() {
         let queue = Arc::new(ShareQueue::default());
         let mut waiting = Vec::new();
         let mut add =
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_of_one_client_go_on_in_the_order_in_which_they_came_whoever_asks_first() {
+    fn connections_of_one_client_are_called_in_order_of_arrival() {
         let queue = Arc::new(ShareQueue::default());
         let [first, second] = [(); 2].map(|()| queue.enter(1, client(1), 100, || 16).unwrap());
         assert!(queue.has(1, client(1)) && !queue.has(2, client(1)) && !queue.has(1, client(2)));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_ends_calls_one_of_a_thousand_clients_the_one_that_has_least() {
+    fn ended_session_calls_the_waiting_client_with_fewest_connections() {
         let queue = Arc::new(ShareQueue::default());
         let enter = |n: u16| queue.enter(1, client(n), 10_000, || 2_000 - u32::from(n)).unwrap();
         let waiting: Vec<Waiting> = (0..1_000).map(enter).collect();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_moved_to_another_frontend_keeps_its_ticket() {
+    fn waiting_connection_keeps_its_ticket_on_another_frontend() {
         let queue = Arc::new(ShareQueue::default());
         let mut waiting = [(); 2].map(|()| queue.enter(1, client(1), 100, || 16).unwrap());
         waiting.iter_mut().rev().for_each(|waiting| waiting.move_to(2, || 16));

@@ -65,7 +65,7 @@ fn a_limit_for_each_client_goes_before_the_share_of_the_frontend() {
 }
 
 #[test]
-fn all_addresses_of_one_network_of_ipv6_are_one_client() {
+fn ipv6_addresses_of_one_network_are_one_client() {
     let limited = frontend(None, Some(3), &[]);
     let clients = ["2001:db8::1", "2001:db8::2", "2001:db8:0:0:f::", "2001:db8:0:1::1"];
     assert_eq!(taken(9_000, &limited, &clients), [1, 1, 1, 3]);

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn datagrams_come_in_order_and_no_more_wait_than_there_is_room_for() {
+    fn datagrams_keep_their_order_and_their_queue_is_bounded() {
         let arrivals = Arrivals::default();
         let meta = |len| RecvMeta { len, stride: len, ..RecvMeta::default() };
         let sent: Vec<Vec<u8>> = (0..=255).map(|number| vec![number; 8 * 1024]).collect();

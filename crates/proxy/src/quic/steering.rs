@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ids_of_each_worker_lead_back_to_it_in_every_kind_of_packet() {
+    fn connection_ids_lead_back_to_their_worker_in_every_packet_type() {
         for workers in [1, 2, 3, 64, 1000, 4096] {
             for worker in [0, workers / 2, workers - 1] {
                 let layout = ConnectionIdLayout { worker, workers, tag: [1, 2, 3, 4] };
@@ -108,13 +108,13 @@ mod tests {
     }
 
     #[test]
-    fn an_id_of_a_clients_choice_leads_to_one_worker_and_to_no_process() {
+    fn client_chosen_id_selects_a_worker_but_no_process() {
         let to = QuicDestination::of(&long(&[0, 7, 3, 4, 5, 6, 7, 8])).unwrap();
         assert_eq!((to.worker(4), to.tag), (3, None));
     }
 
     #[test]
-    fn what_is_too_short_has_no_destination() {
+    fn short_datagram_has_no_quic_destination() {
         let id = ConnectionIdLayout { worker: 0, workers: 1, tag: [0; 4] }.id([0; ID_LEN]);
         for datagram in
             [&[][..], &[0x40], &short(&id)[..ID_LEN], &long(&id)[..5], &long(&id)[..10], &long(&[])]

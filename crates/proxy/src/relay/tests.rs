@@ -69,7 +69,7 @@ async fn read_to_end(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn what_the_client_sent_before_there_was_a_server_arrives_first_and_is_counted() {
+async fn bytes_received_before_the_connect_are_sent_first_and_counted() {
     let mut line = Line::begun(b"early ".to_vec(), NEVER).await;
     line.client.write_all(b"and late").await.unwrap();
     line.client.shutdown().await.unwrap();
@@ -242,7 +242,7 @@ async fn a_reader_that_pauses_holds_the_sender_back_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_reset_while_the_upload_is_blocked_is_not_taken_for_the_end_of_the_answer() {
+async fn server_reset_during_a_blocked_upload_is_not_a_normal_end() {
     let mut line = Line::new(NEVER).await;
     fill(&mut line.client).await;
     line.server.write_all(b"partial answer").await.unwrap();

@@ -83,7 +83,7 @@ mod tests {
     const VIP: &str = "192.0.2.1:53";
 
     #[test]
-    fn a_session_is_of_the_client_that_the_header_names_and_answers_go_to_the_proxy() {
+    fn session_belongs_to_the_client_in_the_proxy_header() {
         let (bytes, mut meta) = ([&header(&[])[..], b"who?"].concat(), meta());
         meta.stride = bytes.len();
         let inbound = Inbound::behind_header(Datagrams { bytes: &bytes, meta: &meta }).unwrap();
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_named_is_the_sender() {
+    fn client_without_a_header_address_is_the_sender() {
         let (local, mut meta) = (local(ProxyVersion::V2), meta());
         meta.dst_ip = Some("192.0.2.9".parse().unwrap());
         let by_proxy = Inbound::behind_header(Datagrams { bytes: local, meta: &meta }).unwrap();

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_each_kind_the_last_is_told_and_how_many_more_there_were() {
+    fn refusals_are_logged_by_kind_with_the_last_peer_and_a_count() {
         let (lines, mut refusals) = (ClientLines::default(), Refusals::default());
         let peer = |n| IpAddr::from([192, 0, 2, n]);
         for n in 1..=3 {

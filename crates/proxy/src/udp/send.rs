@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_has_joined_is_sent_on_as_the_datagrams_it_was() {
+    fn coalesced_datagrams_are_sent_with_their_original_boundaries() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let plain = UdpSocket::bind("127.0.0.1:0").unwrap();
         plain.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_for_one_client_is_still_sent_joined_for_others() {
+    fn send_error_for_one_client_keeps_segmentation_for_others() {
         let mut client = Receiver::new("127.0.0.1:0");
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         let (bytes, mut meta) = ([7; 2_500], RecvMeta::default());
@@ -370,7 +370,7 @@ mod tests {
 
     /// `tests/e2e/marks.rs` has the test for IPv6, which not every host supports.
     #[test]
-    fn what_is_sent_has_the_mark_it_came_with_and_the_address_that_was_asked() {
+    fn datagrams_keep_their_ecn_mark_and_leave_from_the_requested_address() {
         let mut client = Receiver::new("127.0.0.1:0");
         let from = IpAddr::from([127, 0, 0, 77]);
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_socket_has_no_room_for_is_counted() {
+    fn receive_buffer_overruns_are_counted() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         Socket::from(socket.try_clone().unwrap()).set_recv_buffer_size(4_096).unwrap();
         assert_eq!(overruns(&socket), 0);

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn no_worker_is_done_before_all_are() {
+    fn workers_are_done_only_together() {
         let runtime = runtime();
         let sockets =
             UdpSockets::bind(free(), [runtime.handle(); 2], [], RECEIVE_BUFFER, Reserved::default()).unwrap();

@@ -149,7 +149,7 @@ mod tests {
     const MILLISECOND: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_time_is_in_the_first_bucket_whose_bound_it_does_not_exceed() {
+    fn time_counts_in_the_first_bucket_with_a_bound_not_below() {
         let histogram = Histogram::new(&CONNECT_TIMES, 2);
         let just_above = MILLISECOND + Duration::from_nanos(1);
         for (core, time) in [(0, Duration::ZERO), (0, MILLISECOND), (1, just_above), (1, Duration::MAX)] {

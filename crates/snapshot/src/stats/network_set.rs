@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_of_one_network_count_once_and_only_until_they_are_asked_for() {
+    fn network_set_counts_a_network_once_and_is_reset_by_reading() {
         let networks = NetworkSet::new(2);
         let note = |core, client: &str| networks.note(core, client.parse().unwrap());
         note(0, "192.0.2.1");

@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_threads_counted_is_summed() {
+    fn counters_of_all_threads_are_summed() {
         let stats = PacketStats::new(3);
         stats.dropped(0, DropReason::NoFlow, 2);
         stats.dropped(2, DropReason::NoFlow, 3);

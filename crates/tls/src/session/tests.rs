@@ -94,7 +94,7 @@ impl Pair {
 const VERSIONS: [&rustls::SupportedProtocolVersion; 2] = [&rustls::version::TLS12, &rustls::version::TLS13];
 
 #[test]
-fn both_sides_agree_and_say_what_on_however_their_bytes_are_cut() {
+fn handshake_and_data_work_at_any_read_boundary() {
     for version in VERSIONS {
         for piece in [1, 7, 1_000, usize::MAX] {
             let mut pair = Pair::new(version);
@@ -142,7 +142,7 @@ fn a_side_sends_while_a_record_of_the_other_is_half_there() {
 }
 
 #[test]
-fn who_breaks_the_protocol_gets_an_alert_and_the_session_is_over() {
+fn protocol_violation_gets_an_alert_and_ends_the_session() {
     let mut out = OutgoingRecords::default();
     for said in
         [&b"GET / HTTP/1.1\r\n\r\n"[..], b"uuu\x01", b"\0", b"\x16\x09\x09\0\x01\0", b"\x17\x03\x03\xff\xff"]
@@ -234,7 +234,7 @@ fn shake_hands_while_an_order_runs(protocol: &str, name: &str, piece: usize) -> 
 }
 
 #[test]
-fn an_authority_alone_sees_the_certificate_of_an_order_however_its_hello_is_cut() {
+fn challenge_certificate_is_shown_for_acme_tls_only() {
     for piece in [1, 100, usize::MAX] {
         let shake_hands = |protocol| shake_hands_while_an_order_runs(protocol, "site.example", piece);
         assert_eq!(shake_hands("acme-tls/1"), ("acme-tls/1".to_owned(), true));

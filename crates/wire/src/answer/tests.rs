@@ -28,7 +28,7 @@ fn a_syn_is_refused_by_acknowledging_it() {
 }
 
 #[test]
-fn a_segment_without_ack_is_acknowledged_to_its_last_byte_even_where_numbers_begin_anew() {
+fn reset_acknowledges_all_of_a_segment_without_ack_across_wraparound() {
     let segment = TestPacket::from(CLIENT).to(VIP).seq(u32::MAX - 2).fin().payload(b"hello");
     assert_eq!(answer(&segment), expected(TestPacket::from(VIP).to(CLIENT).ack(3).rst()));
 }
@@ -50,7 +50,7 @@ fn a_client_whose_server_is_gone_is_told_by_the_vip() {
 }
 
 #[test]
-fn a_packet_of_228_bytes_that_meets_a_hop_of_200_is_told_so() {
+fn fragmentation_needed_reports_the_mtu_and_quotes_the_packet() {
     let packet = TestPacket::from(CLIENT).to(VIP).ack(1).payload(&[7; 188]);
     let (frame, error) = refused(&packet, IcmpError::TooBig { mtu: 200 }, "10.0.0.1");
     assert_eq!((frame.len(), checksums_hold(&error)), (14 + 228, (true, true)));
@@ -64,7 +64,7 @@ fn a_packet_of_228_bytes_that_meets_a_hop_of_200_is_told_so() {
 }
 
 #[test]
-fn over_ipv6_it_is_packet_too_big_and_as_long_as_every_link_takes() {
+fn packet_too_big_reports_the_mtu_in_at_most_1280_bytes() {
     let packet = TestPacket::from(CLIENT6).to(VIP6).ack(1).payload(&[7; 1400]);
     let (frame, error) = refused(&packet, IcmpError::TooBig { mtu: 1280 }, "2001:db8::1");
     assert_eq!((error.len(), checksums_hold(&error)), (14 + 1280, (true, true)));

@@ -151,7 +151,7 @@ fn a_packet_that_wants_to_go_elsewhere_first_is_refused() {
 }
 
 #[test]
-fn a_packet_with_a_source_route_is_refused_wherever_among_its_options_that_is() {
+fn source_route_is_refused_at_any_place_among_the_options() {
     let with = |options: &[u8]| parse(&packet().ip_options(options).bytes()).map(|_| ());
     let (loose, strict) = ([131, 7, 4, 10, 0, 0, 7], [137, 7, 8, 10, 0, 0, 7]);
     for route in [loose, strict] {
@@ -193,7 +193,7 @@ fn fragments_share_a_number_and_only_the_first_has_ports() {
 }
 
 #[test]
-fn what_comes_between_the_fragment_header_and_the_datagram_is_in_the_first_fragment_alone() {
+fn extension_headers_after_the_fragment_header_are_in_the_first_fragment_only() {
     let packet = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:53").udp().payload(&[7; 3_000]);
     let packet = packet.cut_extension(60, &[0, 1, 4, 0, 0, 0, 0]).cut_extension(60, &[0, 1, 4, 0, 0, 0, 0]);
     let read: Vec<_> = packet.fragments(0x1234, 1_400).iter().map(|f| parse(f).unwrap()).collect();
@@ -234,7 +234,7 @@ fn a_fragment_that_is_first_and_last_is_whole() {
 }
 
 #[test]
-fn the_ports_must_be_in_the_first_fragment_with_all_of_the_header() {
+fn first_fragment_must_have_the_whole_tcp_header() {
     let packet = TestPacket::from("10.0.0.9:4242").to("10.0.0.1:80").syn().payload(&[7; 40]);
     assert_eq!(parse(&packet.fragments(9, 16)[0]), Err(ParseError::BadTotalLength), "RFC 1858");
     assert!(parse(&packet.fragments(9, 24)[0]).is_ok());

@@ -51,7 +51,7 @@ fn a_datagram_without_a_checksum_goes_on_without_one() {
 }
 
 #[test]
-fn a_datagram_whose_checksum_comes_out_as_zero_says_so_by_the_other_zero() {
+fn udp_checksum_of_zero_is_sent_as_all_ones() {
     let packet = |payload: u16| {
         let packet = TestPacket::from("10.0.0.9:4242").to("10.0.1.2:53").udp();
         packet.payload(&payload.to_be_bytes()).ttl(63).macs(HOP.src_mac, HOP.dst_mac).bytes()

@@ -33,7 +33,7 @@ fn packet(len: usize) -> TestPacket {
 }
 
 #[test]
-fn a_datagram_of_4000_bytes_crosses_a_hop_of_1280_in_four_pieces() {
+fn datagram_of_4000_bytes_is_cut_into_four_fragments_for_mtu_1280() {
     let frame = packet(4_000).bytes();
     let pieces = cut(&frame, Checksum::Complete, 1_280);
     assert_eq!(pieces.iter().map(|piece| piece.len() - 14).collect::<Vec<_>>(), [1276, 1276, 1276, 260]);
@@ -75,13 +75,13 @@ fn a_fragment_can_be_cut_further() {
 }
 
 #[test]
-fn a_checksum_left_to_the_sender_is_completed_before_nobody_has_it_all() {
+fn partial_checksum_is_completed_before_fragmentation() {
     let pieces = cut(&packet(2_000).partial().bytes(), Checksum::Partial, 1_000);
     assert_eq!(together(&pieces).unwrap(), &packet(2_000).bytes()[34..]);
 }
 
 #[test]
-fn only_the_first_fragment_has_the_options_that_are_not_to_be_copied() {
+fn uncopied_ip_options_are_in_the_first_fragment_only() {
     // Record route (7), and router alert (148), which is copied.
     let options = [7, 7, 4, 0, 0, 0, 0, 148, 4, 0, 0, 0];
     let pieces = cut(&packet(1_000).ip_options(&options).bytes(), Checksum::Complete, 576);

@@ -32,7 +32,7 @@ fn packet(frame: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_client_learns_the_path_mtu_behind_the_balancer_about_the_packet_it_sent_itself() {
+fn path_mtu_error_to_a_client_quotes_its_own_packet() {
     for [client, vip, balancer, server, router] in [
         ["10.0.0.9:4242", "10.0.0.1:80", "10.0.1.1:40000", "10.0.1.2:8080", "10.0.1.254"],
         ["[fd00::9]:4242", "[fd00::1]:80", "[fd01::1]:40000", "[fd01::2]:8080", "fd01::fe"],
@@ -51,7 +51,7 @@ fn a_client_learns_the_path_mtu_behind_the_balancer_about_the_packet_it_sent_its
 }
 
 #[test]
-fn where_clients_are_seen_under_their_own_address_so_are_routers_on_the_way_to_them() {
+fn router_address_in_an_error_is_kept_without_snat() {
     let (client, vip, server) = ("10.0.0.9:4242", "10.0.0.1:80", "10.0.1.2:80");
     // The server's reply has left the server with the VIP as its source.
     let answered = TestPacket::from(vip).to(client).seq(7).ack(1).payload(&[7; 1400]).bytes();

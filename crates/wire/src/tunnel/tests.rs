@@ -95,7 +95,7 @@ fn a_packet_of_either_family_goes_whole_to_a_server_of_either() {
 /// Another implementation decapsulates the original packet (`taken_out`), however the outer
 /// checksum was computed.
 #[test]
-fn outer_headers_follow_from_those_within_where_a_checksum_says_what_the_rest_adds() {
+fn outer_headers_are_derived_from_inner_ones_where_checksums_allow() {
     let gue = |server| Envelope { tunnel: tunnel(Encapsulation::Gue { port: 6_080 }, server), hash: 7 };
     let (v4, v6) = (TestPacket::from("198.51.100.7:4242").to("192.0.2.1:80"), SERVERS[1]);
     let long = v4.clone().udp().payload(&[7; 200]);

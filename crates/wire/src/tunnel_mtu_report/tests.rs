@@ -68,7 +68,7 @@ fn too_big(report: &TunnelMtuReport, quoted: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_router_says_how_long_an_outer_packet_may_be_and_quotes_it() {
+fn tunnel_mtu_is_read_from_an_error_about_an_outer_packet() {
     for (outer, report) in outer_packets() {
         let packet = too_big(&report, &outer[..500]);
         assert_eq!(tunnel_mtu_report(&packet), Some(report));
@@ -78,7 +78,7 @@ fn a_router_says_how_long_an_outer_packet_may_be_and_quotes_it() {
 }
 
 #[test]
-fn a_quotation_may_end_before_the_inner_destination_but_not_before_the_port() {
+fn quotation_may_end_before_the_inner_destination_but_not_the_port() {
     for (outer, report) in outer_packets() {
         let ip_len = if report.server.is_v4() { 20 } else { 40 };
         let short = TunnelMtuReport { inner_destination: None, ..report };
@@ -93,7 +93,7 @@ fn a_quotation_may_end_before_the_inner_destination_but_not_before_the_port() {
 }
 
 #[test]
-fn what_is_cut_short_or_damaged_is_no_report() {
+fn truncated_or_damaged_error_is_not_an_mtu_report() {
     for (outer, report) in outer_packets() {
         let packet = too_big(&report, &outer[..100]);
         for len in 0..packet.len() {

@@ -36,7 +36,7 @@ fn accepted(probe: &VipProbe, from: SocketAddr) -> TestPacket {
 }
 
 #[test]
-fn a_server_gets_the_syn_as_the_balancer_forwards_it_and_a_reset_after_its_answer() {
+fn vip_probe_sends_the_syn_as_forwarded_and_then_a_reset() {
     for (probe, to) in probes() {
         let mut frame = Vec::new();
         probe.syn(&HOP, &mut frame);
@@ -55,7 +55,7 @@ fn a_server_gets_the_syn_as_the_balancer_forwards_it_and_a_reset_after_its_answe
 }
 
 #[test]
-fn only_the_vip_may_accept() {
+fn vip_probe_accepts_replies_from_the_vip_only() {
     for (probe, _) in probes() {
         assert_eq!(probe.answer(&accepted(&probe, probe.vip).bytes()), Some(VipAnswer::Accepted));
         let other = SocketAddr::new(probe.vip.ip(), 81);
@@ -91,7 +91,7 @@ fn an_icmp_error_says_who_rejects_and_why() {
 }
 
 #[test]
-fn nothing_else_is_an_answer() {
+fn unrelated_packets_are_not_probe_replies() {
     for (probe, _) in probes() {
         let good = accepted(&probe, probe.vip);
         let client = SocketAddr::new(probe.client.ip(), 40_001);

@@ -75,7 +75,7 @@ fn section_in_several_frames_is_read_as_one() {
 }
 
 #[test]
-fn trailers_with_a_pseudo_field_are_replaced_and_no_request_of_their_own() {
+fn trailers_with_a_pseudo_field_are_replaced_and_start_no_request() {
     let request = [vec![0; PREFACE], frame(HEADERS, END_HEADERS, 1, GET)].concat();
     let stream = [&request[..], &frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x84")].concat();
     let (passed, faults) = through(&stream, stream.len());
@@ -108,7 +108,7 @@ fn section_on_a_stream_that_is_over_is_left_to_the_library() {
 }
 
 #[test]
-fn connection_that_the_library_ends_passes_as_it_is_and_little_is_held() {
+fn frames_that_the_library_refuses_pass_unchanged_in_bounded_memory() {
     let preface = [0; PREFACE];
     let long = frame(HEADERS, 0, 1, &[0x82; 16_384]);
     for frames in [

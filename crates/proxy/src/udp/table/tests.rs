@@ -28,7 +28,7 @@ fn asked_by(ports: &[u16]) -> SessionTable<u16> {
 }
 
 #[test]
-fn a_client_is_found_again_by_its_address_and_the_one_it_asked() {
+fn session_is_found_by_client_and_requested_address() {
     let mut table = SessionTable::new(7);
     let [here, there] = [(); 2].map(|()| table.open());
     let [first, second] = [1, 2].map(|host| Some(IpAddr::from([10, 0, 0, host])));
@@ -72,7 +72,7 @@ fn clients_that_send_again_once_they_were_answered_give_way_last() {
 }
 
 #[test]
-fn of_streams_the_one_whose_server_was_silent_longest_gives_way() {
+fn stream_whose_server_was_silent_longest_is_evicted_first() {
     let mut table = asked_by(&[1, 2, 3]);
     let streams = [1, 2, 3].map(|port| table.find(0, &key(port)).unwrap());
     streams.iter().for_each(|stream| table.answered(*stream, at(5)));
@@ -138,7 +138,7 @@ fn of_two_frontends(order: &[(usize, u32)]) -> SessionTable<u16> {
 }
 
 #[test]
-fn the_addresses_of_a_frontend_make_room_for_each_other_and_no_other_frontend_does() {
+fn eviction_spans_the_addresses_of_one_frontend_only() {
     let mut table = of_two_frontends(&[(2, DNS), (0, WEB), (1, WEB), (0, WEB)]);
     assert_eq!([(); 4].map(|()| table.evict_of(WEB, at(9))), [Some(2), Some(3), Some(4), None]);
     assert!(table.find(2, &key(1)).is_some());
@@ -146,7 +146,7 @@ fn the_addresses_of_a_frontend_make_room_for_each_other_and_no_other_frontend_do
 }
 
 #[test]
-fn where_frontends_share_a_limit_the_longest_silent_question_of_all_gives_way() {
+fn shared_limit_evicts_the_longest_silent_query_of_any_frontend() {
     let mut table = of_two_frontends(&[(2, DNS), (0, WEB), (2, DNS), (1, WEB)]);
     let any = |_: &u16| true;
     assert_eq!([(); 4].map(|()| table.evict(WEB, any, at(9))), [Some(1), Some(2), Some(3), Some(4)]);
@@ -164,7 +164,7 @@ fn a_flood_at_one_frontend_pushes_out_nobody_at_another() {
 }
 
 #[test]
-fn no_stream_of_any_frontend_gives_way_while_there_is_a_question() {
+fn queries_of_any_frontend_are_evicted_before_streams() {
     let mut table = of_two_frontends(&[(0, WEB), (0, WEB), (2, DNS)]);
     for number in [1, 2].map(|port| table.find(0, &key(port)).unwrap()) {
         table.answered(number, at(4));
