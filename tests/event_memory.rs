@@ -35,7 +35,7 @@ static ALLOCATOR: Counting = Counting;
 const MOST: isize = 1_100_000;
 
 #[test]
-fn a_thousand_events_of_the_longest_text_take_little_more_than_a_megabyte_and_further_ones_nothing() {
+fn event_log_memory_is_bounded_at_little_more_than_a_megabyte() {
     let text = "x".repeat(2 * EventLog::MAX_TEXT);
     let log = EventLog::default();
     let fill = || {

@@ -41,8 +41,8 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 fn main() -> ExitCode {
-    let name = "workers_that_are_stuck_cost_no_more_memory_than_there_is_room_for";
-    let test = workers_that_are_stuck_cost_no_more_memory_than_there_is_room_for;
+    let name = "stuck_workers_use_bounded_memory";
+    let test = stuck_workers_use_bounded_memory;
     let trial = trial(name, [Need::Namespaces], test);
     run_trials(vec![trial])
 }
@@ -62,7 +62,7 @@ fn now() -> Timestamp {
     Timestamp(0)
 }
 
-fn workers_that_are_stuck_cost_no_more_memory_than_there_is_room_for() {
+fn stuck_workers_use_bounded_memory() {
     let (client, balancer) = (TestNamespace::new(), TestNamespace::new());
     client.link(("eth0", "02:00:00:00:00:0c"), &balancer, ("front", "02:00:00:00:00:0b"));
     client.ip("addr add 10.77.0.2/24 dev eth0");

@@ -100,7 +100,7 @@ fn pods_have_a_folder_for_the_control_socket() {
 }
 
 #[test]
-fn the_reference_has_every_key_that_the_file_may_have_and_no_other() {
+fn reference_lists_exactly_the_keys_of_the_configuration() {
     let text = with_files(UNKNOWN_EVERYWHERE);
     let problems = convey_config::parse("c.toml", &text).unwrap_err();
     let known: BTreeSet<String> =

@@ -30,7 +30,7 @@ fn packages_that_tests_need_are_listed_for_installation() {
 }
 
 #[test]
-fn tests_run_counts_left_out_tests_and_names_the_command_that_brings_programs() {
+fn tests_run_counts_skipped_tests_and_prints_the_install_command() {
     let folder = tempfile::tempdir().unwrap();
     let output = "test a ... ok\n\
         test b::c   ... ignored (wrk is not installed (Debian package wrk), nginx is not installed (Debian package nginx-light))\n\

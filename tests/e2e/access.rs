@@ -12,16 +12,16 @@ use crate::proxy_protocol::{PROXY, datagram, line, open, trusting};
 use crate::shares::{is_answered_at_last, udp_client};
 
 tests!("access":
-    who_is_denied_is_reset_and_takes_no_slot_and_no_server,
-    a_saved_list_of_a_hundred_thousand_ends_the_connections_of_who_is_denied_and_of_nobody_else,
-    who_waits_for_a_slot_is_reset_once_a_reload_denies_it,
+    denied_client_is_reset_and_takes_no_slot_or_server,
+    saved_list_of_100_000_networks_ends_connections_of_denied_clients_only,
+    waiting_client_is_reset_when_a_reload_denies_it,
     a_list_with_a_mistake_changes_nothing_and_its_line_is_told,
     datagrams_of_who_is_denied_begin_no_session_and_end_one,
-    behind_a_proxy_lists_and_limits_are_for_the_address_in_its_header,
-    datagrams_behind_a_proxy_are_let_in_by_the_address_in_their_header,
+    access_lists_and_limits_apply_to_the_proxy_header_address,
+    datagrams_behind_a_proxy_are_admitted_by_their_header_address,
 );
 
-fn who_is_denied_is_reset_and_takes_no_slot_and_no_server() {
+fn denied_client_is_reset_and_takes_no_slot_or_server() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let setup = of(&lab, &format!("allow = [\"{}\"]", lab.ip(50)));
@@ -36,7 +36,7 @@ fn who_is_denied_is_reset_and_takes_no_slot_and_no_server() {
     ping(&mut let_in).unwrap();
 }
 
-fn a_saved_list_of_a_hundred_thousand_ends_the_connections_of_who_is_denied_and_of_nobody_else() {
+fn saved_list_of_100_000_networks_ends_connections_of_denied_clients_only() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let list = |last: &str| {
@@ -63,7 +63,7 @@ fn a_saved_list_of_a_hundred_thousand_ends_the_connections_of_who_is_denied_and_
     wait_for("it to be let in again", || ping(&mut connect_from(lab.ip(66), lab.vip()).ok()?).ok());
 }
 
-fn who_waits_for_a_slot_is_reset_once_a_reload_denies_it() {
+fn waiting_client_is_reset_when_a_reload_denies_it() {
     for (of_frontend, of_server, queue) in [
         ("max_connections = 1", "", "/frontends/web/waiting_connections"),
         ("", "max_connections = 1", "/backends/pool/waiting_connections"),
@@ -120,7 +120,7 @@ fn datagrams_of_who_is_denied_begin_no_session_and_end_one() {
     assert!(is_answered_at_last(&let_in));
 }
 
-fn behind_a_proxy_lists_and_limits_are_for_the_address_in_its_header() {
+fn access_lists_and_limits_apply_to_the_proxy_header_address() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     // The proxy itself is in no list.
@@ -149,7 +149,7 @@ fn behind_a_proxy_lists_and_limits_are_for_the_address_in_its_header() {
     ping(&mut let_in).unwrap();
 }
 
-fn datagrams_behind_a_proxy_are_let_in_by_the_address_in_their_header() {
+fn datagrams_behind_a_proxy_are_admitted_by_their_header_address() {
     let lab = Loopback::new();
     let _server = UdpServer::echo(lab.server(1));
     let setup = of(&lab, "deny = \"198.51.100.6\"").frontend(&trusting(&lab, "protocol = \"udp\""));

@@ -17,14 +17,14 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 tests!("access_log":
-    a_connection_has_a_line_with_who_served_it_its_bytes_and_its_times,
+    connection_line_has_server_bytes_and_times,
     each_way_to_end_has_its_words,
     a_second_server_is_a_retry,
-    a_client_behind_a_proxy_is_in_the_line_and_what_it_sends_is_not,
+    client_behind_a_proxy_is_logged_but_not_its_payload,
     a_udp_session_has_a_line_once_it_is_silent_or_cut,
-    the_log_is_turned_on_changed_and_off_by_a_reload_and_reopened_on_sigusr1,
+    access_log_follows_reloads_and_is_reopened_on_sigusr1,
     a_sample_is_one_line_in_so_many,
-    a_full_disk_costs_lines_and_no_client_and_another_file_is_taken_by_a_reload,
+    full_disk_loses_access_log_lines_but_no_clients,
     a_log_that_nobody_reads_costs_lines_and_no_client [Need::WRK],
 );
 
@@ -51,7 +51,7 @@ fn wait_for_lines(path: &Path, count: usize) -> Vec<Value> {
     lines
 }
 
-fn a_connection_has_a_line_with_who_served_it_its_bytes_and_its_times() {
+fn connection_line_has_server_bytes_and_times() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let _balancer = BalancerProcess::start(&lab, &setup(&lab));
@@ -178,7 +178,7 @@ fn a_second_server_is_a_retry() {
     assert!(["pool/a", "pool/b"].contains(&line["server"].as_str().unwrap()), "{line}");
 }
 
-fn a_client_behind_a_proxy_is_in_the_line_and_what_it_sends_is_not() {
+fn client_behind_a_proxy_is_logged_but_not_its_payload() {
     let lab = Loopback::new();
     let (_tcp, _udp) = (TcpServer::echo(lab.server(1)), UdpServer::named("a", lab.server(1)));
     let trust = "accept_proxy = true\ntrusted_proxies = [\"127.0.0.0/8\"]";
@@ -245,7 +245,7 @@ fn a_udp_session_has_a_line_once_it_is_silent_or_cut() {
     assert_eq!((&line["termination"], &line["reason"]), (&"cut".into(), &"cut".into()), "{line}");
 }
 
-fn the_log_is_turned_on_changed_and_off_by_a_reload_and_reopened_on_sigusr1() {
+fn access_log_follows_reloads_and_is_reopened_on_sigusr1() {
     let lab = Loopback::new();
     let _server = TcpServer::named("a", lab.server(1));
     let without = Setup::new(&lab).server("a", lab.server(1), "");
@@ -290,7 +290,7 @@ fn a_sample_is_one_line_in_so_many() {
     assert!((40..160).contains(&lines), "{lines}");
 }
 
-fn a_full_disk_costs_lines_and_no_client_and_another_file_is_taken_by_a_reload() {
+fn full_disk_loses_access_log_lines_but_no_clients() {
     let lab = Loopback::new();
     let _server = TcpServer::named("a", lab.server(1));
     let without = Setup::new(&lab).server("a", lab.server(1), "");

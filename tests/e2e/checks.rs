@@ -14,12 +14,12 @@ use convey_testkit::{
 };
 
 tests!("checks":
-    a_check_asks_with_the_host_and_headers_of_the_file_and_takes_the_statuses_that_it_lists,
-    a_server_whose_page_speaks_of_maintenance_gets_no_client_until_it_does_not,
-    a_check_over_tls_believes_a_certificate_for_its_host_and_no_other [Need::OPENSSL],
+    http_check_sends_configured_headers_and_accepts_listed_statuses,
+    server_with_an_unexpected_check_body_gets_no_clients,
+    https_check_accepts_certificates_for_its_host_only [Need::OPENSSL],
 );
 
-fn a_check_asks_with_the_host_and_headers_of_the_file_and_takes_the_statuses_that_it_lists() {
+fn http_check_sends_configured_headers_and_accepts_listed_statuses() {
     let lab = Loopback::new();
     answer_as_asked(lab.server(1));
     let health = |statuses: &str| {
@@ -66,7 +66,7 @@ fn answer_as_asked(addr: SocketAddr) {
     });
 }
 
-fn a_server_whose_page_speaks_of_maintenance_gets_no_client_until_it_does_not() {
+fn server_with_an_unexpected_check_body_gets_no_clients() {
     let lab = Loopback::new();
     let is_in_maintenance = Arc::new(AtomicBool::new(false));
     let seen = is_in_maintenance.clone();
@@ -96,7 +96,7 @@ fn a_server_whose_page_speaks_of_maintenance_gets_no_client_until_it_does_not() 
     balancer.wait_for_health("a", true);
 }
 
-fn a_check_over_tls_believes_a_certificate_for_its_host_and_no_other() {
+fn https_check_accepts_certificates_for_its_host_only() {
     let lab = Loopback::new();
     let certificate = certificate(lab.directory());
     let _server = Tls::start(lab.directory(), lab.server(1));

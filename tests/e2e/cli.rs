@@ -12,10 +12,10 @@ tests!("cli":
     help_into_a_full_device_is_an_error,
     the_version_is_the_packages,
     an_unknown_flag_is_a_usage_error_with_a_suggestion,
-    both_packet_modes_at_once_are_a_usage_error,
+    two_packet_modes_at_once_are_a_usage_error,
     packet_modes_say_what_they_need,
     a_missing_file_is_named,
-    without_a_name_the_file_is_the_hosts_or_that_of_the_folder [Need::Other(host_has_a_file)],
+    default_file_is_that_of_the_host_or_the_current_folder [Need::Other(host_has_a_file)],
     completions_and_the_manual_are_what_shells_and_man_take [Need::Tool("bash", "bash")],
     a_busy_port_is_named_at_the_start,
     a_busy_statistics_port_is_named_at_the_start,
@@ -60,7 +60,7 @@ fn an_unknown_flag_is_a_usage_error_with_a_suggestion() {
     assert!(ran.stderr.contains("--confg") && ran.stderr.contains("--config"), "{}", ran.stderr);
 }
 
-fn both_packet_modes_at_once_are_a_usage_error() {
+fn two_packet_modes_at_once_are_a_usage_error() {
     let ran = convey(&["-p", "-d"]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("cannot be used with"), "{}", ran.stderr);
@@ -102,7 +102,7 @@ fn a_missing_file_is_named() {
     assert_eq!(ran.stderr, "convey: cannot read /: it is a directory, not a regular file\n");
 }
 
-fn without_a_name_the_file_is_the_hosts_or_that_of_the_folder() {
+fn default_file_is_that_of_the_host_or_the_current_folder() {
     let lab = Loopback::new();
     let check = || run(binary().arg("check").current_dir(lab.directory()));
     assert_eq!(

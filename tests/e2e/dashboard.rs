@@ -9,8 +9,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 tests!("dashboard":
-    what_runs_and_who_is_down_is_seen_on_a_screen_and_on_a_phone_in_light_and_dark [Need::CHROMIUM],
-    it_says_when_convey_is_gone_and_that_another_process_answers [Need::CHROMIUM],
+    dashboard_shows_frontends_and_down_servers_on_screens_and_phones [Need::CHROMIUM],
+    dashboard_shows_a_lost_process_and_its_successor [Need::CHROMIUM],
     the_health_of_the_last_hour_and_reloads_are_told_later [Need::CHROMIUM],
     names_are_text_whatever_they_hold [Need::CHROMIUM],
     five_hundred_servers_are_a_few_rows_and_each_can_be_found [Need::CHROMIUM],
@@ -82,7 +82,7 @@ const PALE: &str = "(() => {
         .filter(([ratio]) => ratio < 4.5).map(([, text]) => text).join('\\n');
 })()";
 
-fn what_runs_and_who_is_down_is_seen_on_a_screen_and_on_a_phone_in_light_and_dark() {
+fn dashboard_shows_frontends_and_down_servers_on_screens_and_phones() {
     let lab = Loopback::new();
     let (_servers, setup) = three(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
@@ -112,7 +112,7 @@ fn what_runs_and_who_is_down_is_seen_on_a_screen_and_on_a_phone_in_light_and_dar
     is_content(&mut browser, &lab);
 }
 
-fn it_says_when_convey_is_gone_and_that_another_process_answers() {
+fn dashboard_shows_a_lost_process_and_its_successor() {
     let lab = Loopback::new();
     let (_servers, setup) = three(&lab);
     let mut balancer = BalancerProcess::start(&lab, &setup);

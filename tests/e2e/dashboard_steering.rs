@@ -7,8 +7,8 @@ use convey_testkit::{BalancerProcess, Browser, Loopback, Need, Setup, TcpServer,
 
 tests!("dashboard_steering":
     without_a_token_in_the_file_it_says_how_to_allow_changes [Need::CHROMIUM],
-    a_wrong_token_changes_nothing_and_the_right_one_is_forgotten_when_asked [Need::CHROMIUM],
-    servers_are_drained_weighed_and_taken_out_and_the_last_one_after_a_second_yes [Need::CHROMIUM],
+    wrong_token_changes_nothing_and_the_right_one_can_be_forgotten [Need::CHROMIUM],
+    last_server_is_taken_out_only_after_a_second_confirmation [Need::CHROMIUM],
     a_backend_is_taken_out_and_everything_taken_back [Need::CHROMIUM],
     the_file_is_read_again_and_its_mistakes_are_shown [Need::CHROMIUM],
 );
@@ -79,7 +79,7 @@ fn without_a_token_in_the_file_it_says_how_to_allow_changes() {
     assert_eq!(browser.complaints(), [""; 0]);
 }
 
-fn a_wrong_token_changes_nothing_and_the_right_one_is_forgotten_when_asked() {
+fn wrong_token_changes_nothing_and_the_right_one_can_be_forgotten() {
     let lab = Loopback::new();
     let (_servers, setup) = two(&lab);
     let _balancer = BalancerProcess::start(&lab, &setup);
@@ -101,7 +101,7 @@ fn a_wrong_token_changes_nothing_and_the_right_one_is_forgotten_when_asked() {
     assert_eq!(browser.complaints(), [""; 0]);
 }
 
-fn servers_are_drained_weighed_and_taken_out_and_the_last_one_after_a_second_yes() {
+fn last_server_is_taken_out_only_after_a_second_confirmation() {
     let lab = Loopback::new();
     let (_servers, setup) = two(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);

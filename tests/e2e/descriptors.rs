@@ -19,7 +19,7 @@ use crate::shares::limited;
 tests!("descriptors":
     the_limit_of_open_files_is_raised_to_what_is_allowed [Need::PRLIMIT],
     without_descriptors_accepting_pauses_until_there_are_some_again [Need::PRLIMIT],
-    a_reload_takes_no_descriptors_from_open_connections_and_later_ones_have_what_it_leaves [Need::PRLIMIT],
+    reload_takes_no_descriptors_from_open_connections [Need::PRLIMIT],
     check_says_where_a_start_lacks_descriptors_and_which_limit_it_assumes [Need::PRLIMIT],
 );
 
@@ -55,7 +55,7 @@ fn without_descriptors_accepting_pauses_until_there_are_some_again() {
     wait_for("the descriptors to be given back", || (balancer.fds() == base).then_some(()));
 }
 
-fn a_reload_takes_no_descriptors_from_open_connections_and_later_ones_have_what_it_leaves() {
+fn reload_takes_no_descriptors_from_open_connections() {
     let workers = available_parallelism().unwrap().get();
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));

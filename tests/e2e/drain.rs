@@ -12,12 +12,12 @@ tests!("drain":
     a_stop_lets_open_connections_finish_and_takes_no_new_ones,
     clients_are_served_until_whoever_sends_them_has_noticed_the_stop,
     ctrl_c_with_nothing_open_ends_at_once,
-    what_is_still_open_after_the_drain_timeout_is_cut_and_counted,
+    connections_open_after_the_drain_timeout_are_cut_and_counted,
     a_second_signal_ends_at_once,
     clients_that_wait_to_be_accepted_when_the_signal_comes_are_served,
-    clients_that_wait_for_a_free_place_when_the_signal_comes_are_served,
+    clients_waiting_for_a_slot_are_served_after_sigterm,
     a_client_that_is_denied_meanwhile_is_reset_and_nobody_else,
-    connections_of_a_server_that_goes_down_meanwhile_are_reset_where_the_file_says_so,
+    connections_of_a_server_that_fails_during_the_drain_are_reset,
 );
 
 fn a_stop_lets_open_connections_finish_and_takes_no_new_ones() {
@@ -89,7 +89,7 @@ fn ctrl_c_with_nothing_open_ends_at_once() {
     assert!(balancer.log().contains("stopped: every connection had ended"));
 }
 
-fn what_is_still_open_after_the_drain_timeout_is_cut_and_counted() {
+fn connections_open_after_the_drain_timeout_are_cut_and_counted() {
     let (lab, mut balancer, _server) = echoing("", "drain = 0.3");
     let mut held = [(); 3].map(|()| connect(lab.vip()));
     held.iter_mut().for_each(|stream| ping(stream).unwrap());
@@ -128,7 +128,7 @@ fn clients_that_wait_to_be_accepted_when_the_signal_comes_are_served() {
     assert_eq!(balancer.wait(), 0);
 }
 
-fn clients_that_wait_for_a_free_place_when_the_signal_comes_are_served() {
+fn clients_waiting_for_a_slot_are_served_after_sigterm() {
     let (lab, mut balancer, _server) = echoing("max_connections = 1", "");
     let mut held = connect(lab.vip());
     ping(&mut held).unwrap();
@@ -147,7 +147,7 @@ fn clients_that_wait_for_a_free_place_when_the_signal_comes_are_served() {
     assert_eq!(balancer.wait(), 0);
 }
 
-fn connections_of_a_server_that_goes_down_meanwhile_are_reset_where_the_file_says_so() {
+fn connections_of_a_server_that_fails_during_the_drain_are_reset() {
     let lab = Loopback::new();
     let [server, checked] = [8000, 9000].map(|port| SocketAddr::new(lab.server(1).ip(), port));
     let (_server, probed) = (TcpServer::echo(server), TcpServer::silent(checked));

@@ -16,11 +16,11 @@ use serde_json::Value;
 tests!("explain":
     ten_thousand_connections_get_the_servers_that_are_explained,
     a_client_that_is_said_to_be_denied_is_refused,
-    a_source_beyond_its_rate_is_said_to_be_refused_after_an_upgrade_too,
+    source_beyond_its_rate_is_explained_as_refused_after_an_upgrade,
     the_next_turn_is_foretold_and_asking_takes_none,
-    an_open_connection_is_explained_by_its_server_whatever_an_operator_says_since,
-    a_session_is_explained_by_its_server_and_one_without_a_flow_is_new,
-    the_network_that_decides_is_told_with_the_file_and_line_that_have_it,
+    open_connection_is_explained_by_its_server_after_a_drain,
+    udp_session_is_explained_by_its_server_and_unknown_clients_as_new,
+    explanation_names_the_file_and_line_of_the_deciding_network,
     a_file_is_asked_without_a_convey_that_runs,
     a_question_that_makes_no_sense_is_answered_with_what_would,
 );
@@ -97,7 +97,7 @@ fn a_client_that_is_said_to_be_denied_is_refused() {
     );
 }
 
-fn a_source_beyond_its_rate_is_said_to_be_refused_after_an_upgrade_too() {
+fn source_beyond_its_rate_is_explained_as_refused_after_an_upgrade() {
     let lab = Loopback::new();
     let _server = TcpServer::named("a", lab.server(1));
     let limits = "[frontends.web.limits]\nrate_per_source = 1\n";
@@ -140,7 +140,7 @@ fn the_next_turn_is_foretold_and_asking_takes_none() {
     );
 }
 
-fn an_open_connection_is_explained_by_its_server_whatever_an_operator_says_since() {
+fn open_connection_is_explained_by_its_server_after_a_drain() {
     let lab = Loopback::new();
     let _servers = [1, 2].map(|n| TcpServer::echo(lab.server(n)));
     let setup = Setup::new(&lab).server("a", lab.server(1), "").server("b", lab.server(2), "");
@@ -190,7 +190,7 @@ fn an_open_connection_is_explained_by_its_server_whatever_an_operator_says_since
     });
 }
 
-fn a_session_is_explained_by_its_server_and_one_without_a_flow_is_new() {
+fn udp_session_is_explained_by_its_server_and_unknown_clients_as_new() {
     let lab = Loopback::new();
     let _servers = [("a", 1), ("b", 2)].map(|(name, n)| UdpServer::named(name, lab.server(n)));
     let setup = Setup::new(&lab).frontend("protocol = \"udp\"").health("kind = \"none\"");
@@ -217,7 +217,7 @@ fn a_session_is_explained_by_its_server_and_one_without_a_flow_is_new() {
     }
 }
 
-fn the_network_that_decides_is_told_with_the_file_and_line_that_have_it() {
+fn explanation_names_the_file_and_line_of_the_deciding_network() {
     let lab = Loopback::new();
     let (list, denied) = (lab.directory().join("blocked.txt"), lab.ip(66));
     fs::write(&list, format!("# found out\n192.0.2.0/24 ; SBL1\n{denied}\n")).unwrap();

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 tests!("files":
     a_configuration_that_becomes_a_fifo_or_a_device_stalls_nothing,
     a_list_that_becomes_a_fifo_stalls_nothing,
-    check_and_start_refuse_what_is_no_file_and_what_is_too_long,
+    check_and_start_refuse_special_files_and_too_long_ones,
     a_directory_that_is_swapped_by_its_link_makes_no_noise,
 );
 
@@ -55,7 +55,7 @@ fn a_list_that_becomes_a_fifo_stalls_nothing() {
     assert_eq!(balancer.wait(), 0);
 }
 
-fn check_and_start_refuse_what_is_no_file_and_what_is_too_long() {
+fn check_and_start_refuse_special_files_and_too_long_ones() {
     let lab = Loopback::new();
     let path = lab.directory().join("odd");
     let refused = |why: &str| {

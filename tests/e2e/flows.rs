@@ -10,10 +10,10 @@ use serde_json::Value;
 
 tests!("flows":
     connections_and_sessions_are_in_one_list_with_their_server_and_bytes,
-    filters_choose_groups_count_and_a_limit_says_how_many_more_there_are,
-    a_connection_that_is_killed_is_reset_on_both_sides_and_no_other_is,
+    flow_list_supports_filters_groups_and_a_limit,
+    killed_connection_is_reset_on_both_sides_and_others_stay,
     a_session_that_is_killed_begins_anew_with_the_next_datagram,
-    who_waits_for_a_server_is_listed_and_can_be_killed,
+    client_waiting_for_a_server_is_listed_and_can_be_killed,
     a_mistake_is_told_with_what_may_have_been_meant,
 );
 
@@ -78,7 +78,7 @@ fn connections_and_sessions_are_in_one_list_with_their_server_and_bytes() {
     wait_for_flows(&balancer, "--frontend web", 0);
 }
 
-fn filters_choose_groups_count_and_a_limit_says_how_many_more_there_are() {
+fn flow_list_supports_filters_groups_and_a_limit() {
     let lab = Loopback::new();
     let _servers = (TcpServer::echo(lab.server(1)), UdpServer::named("b", lab.server(2)));
     let balancer = BalancerProcess::start(&lab, &with_udp(&lab));
@@ -113,7 +113,7 @@ fn udp_ip(lab: &Loopback) -> std::net::IpAddr {
     socket.local_addr().unwrap().ip()
 }
 
-fn a_connection_that_is_killed_is_reset_on_both_sides_and_no_other_is() {
+fn killed_connection_is_reset_on_both_sides_and_others_stay() {
     let lab = Loopback::new();
     let (_server, accepted) = TcpServer::holding(lab.server(1));
     let balancer = BalancerProcess::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
@@ -164,7 +164,7 @@ fn a_session_that_is_killed_begins_anew_with_the_next_datagram() {
     assert_eq!(balancer.stat("/frontends/dns/ended/killed"), 1);
 }
 
-fn who_waits_for_a_server_is_listed_and_can_be_killed() {
+fn client_waiting_for_a_server_is_listed_and_can_be_killed() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).timeouts("connect = 600").server("a", lab.server(1), "max_connections = 1");

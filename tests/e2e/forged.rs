@@ -11,11 +11,11 @@ use crate::shares::{half_a_request, is_answered, is_answered_at_last, limited, u
 
 tests!("forged":
     forged_questions_beside_a_client_with_its_share_leave_others_some_connections [Need::PRLIMIT],
-    a_flood_of_forged_questions_leaves_a_client_with_many_streams_its_share,
+    flood_of_forged_queries_leaves_established_streams_their_share,
     streams_whose_server_is_silent_give_way_to_new_clients,
-    questions_at_one_port_of_a_range_keep_no_client_of_another_port_out,
-    questions_at_one_frontend_keep_no_client_of_another_out_of_the_process [Need::PRLIMIT],
-    questions_at_one_frontend_keep_no_client_of_another_out_of_their_server,
+    forged_queries_at_one_port_do_not_block_another_port,
+    forged_queries_at_one_frontend_leave_descriptors_for_another [Need::PRLIMIT],
+    forged_queries_at_one_frontend_leave_server_slots_for_another,
 );
 
 fn forged_questions_beside_a_client_with_its_share_leave_others_some_connections() {
@@ -43,7 +43,7 @@ fn forged_questions_beside_a_client_with_its_share_leave_others_some_connections
     others.iter_mut().for_each(|other| ping(other).unwrap());
 }
 
-fn a_flood_of_forged_questions_leaves_a_client_with_many_streams_its_share() {
+fn flood_of_forged_queries_leaves_established_streams_their_share() {
     const LIMIT: u64 = 120;
     let lab = Loopback::new();
     let _server = UdpServer::start(lab.server(1), |question, answer| {
@@ -98,7 +98,7 @@ fn streams_whose_server_is_silent_give_way_to_new_clients() {
     assert_eq!(balancer.stat("/frontends/web/current_connections"), LIMIT);
 }
 
-fn questions_at_one_port_of_a_range_keep_no_client_of_another_port_out() {
+fn forged_queries_at_one_port_do_not_block_another_port() {
     let lab = Loopback::new();
     let _server = silent_for_the_forged(&lab);
     let setup = Setup::new(&lab)
@@ -112,7 +112,7 @@ fn questions_at_one_port_of_a_range_keep_no_client_of_another_port_out() {
     assert_eq!(balancer.stat("/frontends/web/current_connections"), 100);
 }
 
-fn questions_at_one_frontend_keep_no_client_of_another_out_of_the_process() {
+fn forged_queries_at_one_frontend_leave_descriptors_for_another() {
     let lab = Loopback::new();
     let _server = silent_for_the_forged(&lab);
     let setup = two_frontends(&lab, "").server("a", lab.server(1), "");
@@ -129,7 +129,7 @@ fn questions_at_one_frontend_keep_no_client_of_another_out_of_the_process() {
     (0..10).for_each(|n| serve_at(lab.ip(10 + n), lab.second_vip()));
 }
 
-fn questions_at_one_frontend_keep_no_client_of_another_out_of_their_server() {
+fn forged_queries_at_one_frontend_leave_server_slots_for_another() {
     let lab = Loopback::new();
     let _server = silent_for_the_forged(&lab);
     let setup =

@@ -13,21 +13,21 @@ use convey_testkit::{
 use socket2::{Domain, Socket, Type};
 
 tests!("health":
-    a_killed_nginx_costs_only_the_requests_in_flight_and_returns_when_it_is_back [Need::NGINX, Need::WRK],
+    killed_nginx_fails_only_requests_in_flight_and_returns_after_its_restart [Need::NGINX, Need::WRK],
     when_every_server_is_down_clients_are_refused_at_once,
     an_http_probe_takes_out_a_server_that_answers_503 [Need::NGINX],
-    clients_that_cannot_connect_take_a_server_out_and_a_probe_brings_it_back,
+    failed_connects_take_a_server_out_and_a_probe_restores_it,
     without_probes_a_dead_server_costs_no_request,
     a_backup_takes_over_from_a_dead_server_before_its_client_notices,
     a_server_that_swallows_connects_costs_a_timeout_and_no_request,
     backups_serve_only_while_no_other_server_is_left,
-    connections_of_a_server_that_is_down_end_where_the_file_says_so,
-    a_server_whose_host_is_gone_is_left_and_one_that_only_does_not_read_is_not [Need::NFT, Need::Namespaces],
+    connections_of_a_down_server_are_reset_only_if_configured,
+    tcp_user_timeout_detects_a_dead_host_but_not_a_slow_reader [Need::NFT, Need::Namespaces],
 );
 
 const FAST: &str = "interval = 0.1\nrise = 2\nfall = 2";
 
-fn a_killed_nginx_costs_only_the_requests_in_flight_and_returns_when_it_is_back() {
+fn killed_nginx_fails_only_requests_in_flight_and_returns_after_its_restart() {
     const CONNECTIONS: u32 = 16;
     let lab = Loopback::new();
     let [_a, mut b, _c] =
@@ -109,7 +109,7 @@ fn an_http_probe_takes_out_a_server_that_answers_503() {
     wait_for("a to serve again", || (ask(lab.vip(), "/").unwrap().1 == "a\n").then_some(()));
 }
 
-fn clients_that_cannot_connect_take_a_server_out_and_a_probe_brings_it_back() {
+fn failed_connects_take_a_server_out_and_a_probe_restores_it() {
     let lab = Loopback::new();
     let _a = TcpServer::named("a", lab.server(1));
     let b = TcpServer::named("b", lab.server(2));
@@ -225,7 +225,7 @@ impl BlackHole {
     }
 }
 
-fn connections_of_a_server_that_is_down_end_where_the_file_says_so() {
+fn connections_of_a_down_server_are_reset_only_if_configured() {
     for (lines, ends) in [("", false), ("on_down = \"keep\"", false), ("on_down = \"reset\"", true)] {
         let lab = Loopback::new();
         let [server, checked] = [8000, 9000].map(|port| SocketAddr::new(lab.server(1).ip(), port));
@@ -248,45 +248,41 @@ fn connections_of_a_server_that_is_down_end_where_the_file_says_so() {
     }
 }
 
-fn a_server_whose_host_is_gone_is_left_and_one_that_only_does_not_read_is_not() {
-    in_namespace(
-        "health::a_server_whose_host_is_gone_is_left_and_one_that_only_does_not_read_is_not",
-        "",
-        || {
-            let lab = Loopback::new();
-            let (_echo, (_deaf, _held)) = (TcpServer::echo(lab.server(1)), TcpServer::holding(lab.server(2)));
-            let setup = Setup::new(&lab).timeouts("tcp_user_timeout = 0.5");
-            let setup = setup.server("a", lab.server(1), "").and(&format!(
-                "[frontends.deaf]\nlisten_addr = \"{}\"\nbackend = \"deaf\"\n\
+fn tcp_user_timeout_detects_a_dead_host_but_not_a_slow_reader() {
+    in_namespace("health::tcp_user_timeout_detects_a_dead_host_but_not_a_slow_reader", "", || {
+        let lab = Loopback::new();
+        let (_echo, (_deaf, _held)) = (TcpServer::echo(lab.server(1)), TcpServer::holding(lab.server(2)));
+        let setup = Setup::new(&lab).timeouts("tcp_user_timeout = 0.5");
+        let setup = setup.server("a", lab.server(1), "").and(&format!(
+            "[frontends.deaf]\nlisten_addr = \"{}\"\nbackend = \"deaf\"\n\
              [backends.deaf]\nhealth_check.kind = \"none\"\nservers.b.addr = \"{}\"\n",
-                lab.second_vip(),
-                lab.server(2)
-            ));
-            let balancer = BalancerProcess::start(&lab, &setup);
-            let mut stuck = connect(lab.second_vip());
-            stuck.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
-            assert_eq!(send(&mut stuck, 1 << 30).unwrap_err().kind(), ErrorKind::WouldBlock);
-            let [mut busy, mut idle] = [(); 2].map(|()| connect(lab.vip()));
-            for stream in [&mut busy, &mut idle] {
-                ping(stream).unwrap();
-            }
+            lab.second_vip(),
+            lab.server(2)
+        ));
+        let balancer = BalancerProcess::start(&lab, &setup);
+        let mut stuck = connect(lab.second_vip());
+        stuck.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+        assert_eq!(send(&mut stuck, 1 << 30).unwrap_err().kind(), ErrorKind::WouldBlock);
+        let [mut busy, mut idle] = [(); 2].map(|()| connect(lab.vip()));
+        for stream in [&mut busy, &mut idle] {
+            ping(stream).unwrap();
+        }
 
-            let gone = lab.server(1).ip();
-            let rules = format!(
-                "add table ip cut; add chain ip cut in {{ type filter hook input priority 0; }}; \
+        let gone = lab.server(1).ip();
+        let rules = format!(
+            "add table ip cut; add chain ip cut in {{ type filter hook input priority 0; }}; \
              add rule ip cut in ip daddr {gone} drop; add rule ip cut in ip saddr {gone} drop"
-            );
-            let nft = |rules| assert!(Command::new("nft").arg(rules).status().unwrap().success());
-            nft(rules);
-            busy.write_all(b"!").unwrap();
-            assert!(was_reset(&mut busy));
-            balancer.wait_for_stat("/frontends/web/ended/server_gone", 1);
-            // This connection was idle for longer.
-            assert_eq!(balancer.stat("/frontends/deaf/current_connections"), 1);
-            assert_eq!(balancer.stat("/frontends/web/current_connections"), 1, "nothing waits for an answer");
-            // Lets packets pass again, so that the servers of this test see the end of their
-            // connections.
-            nft("delete table ip cut".to_owned());
-        },
-    );
+        );
+        let nft = |rules| assert!(Command::new("nft").arg(rules).status().unwrap().success());
+        nft(rules);
+        busy.write_all(b"!").unwrap();
+        assert!(was_reset(&mut busy));
+        balancer.wait_for_stat("/frontends/web/ended/server_gone", 1);
+        // This connection was idle for longer.
+        assert_eq!(balancer.stat("/frontends/deaf/current_connections"), 1);
+        assert_eq!(balancer.stat("/frontends/web/current_connections"), 1, "nothing waits for an answer");
+        // Lets packets pass again, so that the servers of this test see the end of their
+        // connections.
+        nft("delete table ip cut".to_owned());
+    });
 }

@@ -12,14 +12,14 @@ use super::http::HTTP;
 use super::http::client::{Client, Response};
 
 tests!("http_limits":
-    a_source_that_asks_too_fast_is_told_to_slow_down_on_any_connection,
-    a_route_has_a_limit_of_its_own_which_holds_for_http2_too [Need::CURL],
+    source_beyond_its_request_rate_gets_429_on_any_connection,
+    request_limit_of_a_route_applies_to_http2 [Need::CURL],
     a_body_that_is_too_long_is_refused_whatever_its_framing [Need::CURL],
-    who_uploads_too_much_is_told_so_in_the_midst_of_it [Need::CURL],
+    oversized_upload_gets_413_before_its_end [Need::CURL],
     a_body_that_trickles_is_given_up,
     a_connection_ends_after_so_many_requests_and_after_a_time_without,
     a_head_may_be_as_long_as_the_file_says [Need::CURL],
-    what_convey_answers_itself_is_what_a_page_says_and_a_saved_page_is_read_anew [Need::CURL],
+    error_pages_are_used_for_local_replies_and_followed_when_saved [Need::CURL],
 );
 
 /// The frontend with these lines more, in front of one server.
@@ -38,7 +38,7 @@ fn status_of(lab: &Loopback, path: &str, arguments: &[&str]) -> String {
     curl(&[&usual, arguments].concat())
 }
 
-fn a_source_that_asks_too_fast_is_told_to_slow_down_on_any_connection() {
+fn source_beyond_its_request_rate_gets_429_on_any_connection() {
     let lab = Loopback::new();
     let server = TestHttpServer::named("a", lab.server(1));
     let limits = |rate| format!("limits = {{ requests_per_source = {rate}, request_burst = 4 }}");
@@ -67,7 +67,7 @@ fn a_source_that_asks_too_fast_is_told_to_slow_down_on_any_connection() {
     assert!((0..4).any(|_| client.get("a", "/").status == 429));
 }
 
-fn a_route_has_a_limit_of_its_own_which_holds_for_http2_too() {
+fn request_limit_of_a_route_applies_to_http2() {
     let lab = Loopback::new();
     let _server = TestHttpServer::named("a", lab.server(1));
     let route = "limits.ipv4_prefix = 24\n[[frontends.web.routes]]\npath = \"/login\"\nbackend = \"pool\"\n\
@@ -114,7 +114,7 @@ fn a_body_that_is_too_long_is_refused_whatever_its_framing() {
 }
 
 /// More than all buffers on the way hold.
-fn who_uploads_too_much_is_told_so_in_the_midst_of_it() {
+fn oversized_upload_gets_413_before_its_end() {
     let lab = Loopback::new();
     let _server = TestHttpServer::named("a", lab.server(1));
     let _balancer = BalancerProcess::start(&lab, &one(&lab, "http.max_body_size = 100_000"));
@@ -201,7 +201,7 @@ fn a_head_may_be_as_long_as_the_file_says() {
     assert_eq!(slow.read().status, 408);
 }
 
-fn what_convey_answers_itself_is_what_a_page_says_and_a_saved_page_is_read_anew() {
+fn error_pages_are_used_for_local_replies_and_followed_when_saved() {
     let lab = Loopback::new();
     let page = |text: &str| std::fs::write(lab.directory().join("503.html"), text).unwrap();
     page("<p>Back soon</p>");

@@ -12,13 +12,13 @@ use convey_testkit::{
 
 tests!("limits":
     a_full_frontend_lets_the_next_client_wait_until_one_leaves,
-    a_full_server_is_passed_over_and_when_all_are_full_clients_wait,
-    who_waits_too_long_for_a_full_server_is_refused_and_counted,
+    full_server_is_passed_over_and_clients_wait_if_all_are,
+    client_waiting_too_long_for_a_full_server_is_reset_and_counted,
     a_raised_limit_lets_in_those_who_wait,
-    a_limit_that_comes_with_a_reload_lets_clients_in_one_by_one,
+    limit_added_by_a_reload_admits_clients_one_by_one,
     a_full_frontend_that_is_renamed_strands_nobody,
     a_burst_on_a_full_frontend_waits_in_the_kernel,
-    who_came_first_to_a_full_server_is_served_first,
+    clients_of_a_full_server_are_served_in_order_of_arrival,
     with_one_server_dead_and_the_other_full_clients_wait,
     an_idle_connection_is_closed_and_counted,
     a_connection_that_talks_is_not_idle,
@@ -40,7 +40,7 @@ fn a_full_frontend_lets_the_next_client_wait_until_one_leaves() {
     assert_eq!(balancer.given_to("a"), 3);
 }
 
-fn a_full_server_is_passed_over_and_when_all_are_full_clients_wait() {
+fn full_server_is_passed_over_and_clients_wait_if_all_are() {
     let lab = Loopback::new();
     let _servers = [1, 2].map(|n| TcpServer::echo(lab.server(n)));
     let setup = Setup::new(&lab).server("a", lab.server(1), "weight = 100\nmax_connections = 1").server(
@@ -60,7 +60,7 @@ fn a_full_server_is_passed_over_and_when_all_are_full_clients_wait() {
     assert_eq!(balancer.stat("/frontends/web/ended/queue_timeout"), 0);
 }
 
-fn who_waits_too_long_for_a_full_server_is_refused_and_counted() {
+fn client_waiting_too_long_for_a_full_server_is_reset_and_counted() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).timeouts("connect = 0.2").server("a", lab.server(1), "max_connections = 1");
@@ -91,7 +91,7 @@ fn a_raised_limit_lets_in_those_who_wait() {
     waiting.iter_mut().for_each(|stream| stream.read_exact(&mut [0]).unwrap());
 }
 
-fn a_limit_that_comes_with_a_reload_lets_clients_in_one_by_one() {
+fn limit_added_by_a_reload_admits_clients_one_by_one() {
     for (frontend, server) in [("max_connections = 1", ""), ("", "max_connections = 1")] {
         let lab = Loopback::new();
         let _server = TcpServer::echo(lab.server(1));
@@ -140,7 +140,7 @@ fn a_burst_on_a_full_frontend_waits_in_the_kernel() {
     drop(burst);
 }
 
-fn who_came_first_to_a_full_server_is_served_first() {
+fn clients_of_a_full_server_are_served_in_order_of_arrival() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).timeouts("connect = 3600").server("a", lab.server(1), "max_connections = 1");

@@ -6,8 +6,8 @@ use convey_testkit::{BalancerProcess, Loopback, Ran, TcpServer, ask, binary, run
 
 tests!("list":
     a_list_of_servers_is_all_it_takes,
-    a_list_that_is_saved_is_followed_and_a_bad_one_is_not,
-    a_server_that_dies_costs_no_request_and_is_avoided_until_it_is_back,
+    saved_server_list_is_loaded_and_a_bad_one_is_refused,
+    failed_server_of_a_list_costs_no_request_until_it_returns,
     check_tells_what_a_list_runs_or_what_is_wrong_with_it,
     a_list_beside_a_file_is_a_usage_error,
 );
@@ -27,7 +27,7 @@ fn a_list_of_servers_is_all_it_takes() {
     assert_eq!(balancer.stat(&format!("/backends/servers/servers/{}/total_connections", lab.server(1))), 2);
 }
 
-fn a_list_that_is_saved_is_followed_and_a_bad_one_is_not() {
+fn saved_server_list_is_loaded_and_a_bad_one_is_refused() {
     let lab = Loopback::new();
     let _servers = [("a", 1), ("b", 2)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
     let balancer = BalancerProcess::start_with_list(&lab, &format!("{}\n", lab.server(1)));
@@ -46,7 +46,7 @@ fn a_list_that_is_saved_is_followed_and_a_bad_one_is_not() {
     assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
 }
 
-fn a_server_that_dies_costs_no_request_and_is_avoided_until_it_is_back() {
+fn failed_server_of_a_list_costs_no_request_until_it_returns() {
     let lab = Loopback::new();
     let a = TcpServer::named("a", lab.server(1));
     let _b = TcpServer::named("b", lab.server(2));

@@ -14,14 +14,14 @@ use rustix::pipe::fcntl_getpipe_size;
 use rustix::process::Signal;
 
 tests!("log":
-    who_does_not_read_the_log_stalls_nobody_and_is_told_how_much_was_dropped,
-    who_does_not_read_the_log_does_not_hold_the_end_up,
+    unread_log_stalls_no_client_and_counts_dropped_lines,
+    unread_log_does_not_delay_the_stop,
     the_log_is_whole_at_the_end,
     a_start_that_fails_ends_although_nobody_reads_why,
-    lines_that_a_full_disk_does_not_take_are_told_of_at_once_on_stderr_and_later_in_the_log,
+    lines_lost_to_a_full_disk_are_reported_on_stderr_and_logged,
 );
 
-fn who_does_not_read_the_log_stalls_nobody_and_is_told_how_much_was_dropped() {
+fn unread_log_stalls_no_client_and_counts_dropped_lines() {
     let lab = Loopback::new();
     let _server = TcpServer::named("a", lab.server(1));
     let (balancer, log) = start(&lab);
@@ -43,7 +43,7 @@ fn who_does_not_read_the_log_stalls_nobody_and_is_told_how_much_was_dropped() {
     assert!(lines.iter().any(|line| line.contains("nothing that matters has changed")), "the log goes on");
 }
 
-fn who_does_not_read_the_log_does_not_hold_the_end_up() {
+fn unread_log_does_not_delay_the_stop() {
     let lab = Loopback::new();
     let _server = TcpServer::named("a", lab.server(1));
     let (mut balancer, _log) = start(&lab);
@@ -82,7 +82,7 @@ fn a_start_that_fails_ends_although_nobody_reads_why() {
     }
 }
 
-fn lines_that_a_full_disk_does_not_take_are_told_of_at_once_on_stderr_and_later_in_the_log() {
+fn lines_lost_to_a_full_disk_are_reported_on_stderr_and_logged() {
     let lab = Loopback::new();
     let _server = TcpServer::named("a", lab.server(1));
     let save = |output: &Path| {

@@ -16,7 +16,7 @@ tests!("logging":
     a_wrong_level_is_an_error_with_a_suggestion,
     stderr_that_is_the_journal_gets_levels_and_no_time,
     a_typo_in_rust_log_is_told_and_silences_nothing,
-    no_signal_kills_without_a_word,
+    ignored_signals_are_logged_and_do_not_end_convey,
 );
 
 fn setup(lab: &Loopback) -> Setup {
@@ -134,7 +134,7 @@ fn stderr_that_is_the_journal_gets_levels_and_no_time() {
     assert!(other.contains("/nonexistent/config.toml") && !other.contains("<3>"), "{other}");
 }
 
-fn no_signal_kills_without_a_word() {
+fn ignored_signals_are_logged_and_do_not_end_convey() {
     let lab = Loopback::new();
     let _server = TcpServer::named("a", lab.server(1));
     let balancer = BalancerProcess::start(&lab, &setup(&lab));

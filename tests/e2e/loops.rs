@@ -10,10 +10,10 @@ use convey_testkit::{
 
 tests!("loops":
     check_start_and_reload_refuse_frontends_that_are_servers_of_each_other,
-    a_name_that_stands_for_a_frontend_that_leads_back_is_left_out [Need::DNSMASQ],
+    name_that_resolves_to_a_looping_frontend_is_excluded [Need::DNSMASQ],
     an_address_of_this_host_behind_a_wildcard_is_refused [Need::NFT, Need::Namespaces],
     a_connection_that_comes_back_by_a_way_nobody_sees_is_reset [Need::NFT, Need::Namespaces],
-    a_connection_to_an_address_that_is_ours_by_a_route_alone_is_reset [Need::NFT, Need::Namespaces],
+    connection_to_an_address_local_by_route_is_reset [Need::NFT, Need::Namespaces],
     a_datagram_that_comes_back_by_a_way_nobody_sees_is_dropped [Need::NFT, Need::Namespaces],
 );
 
@@ -49,7 +49,7 @@ fn check_start_and_reload_refuse_frontends_that_are_servers_of_each_other() {
     assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
 }
 
-fn a_name_that_stands_for_a_frontend_that_leads_back_is_left_out() {
+fn name_that_resolves_to_a_looping_frontend_is_excluded() {
     let lab = Loopback::new();
     // Servers of the name server are at 8000, as the second frontend here.
     let second = lab.server(1);
@@ -112,8 +112,8 @@ fn a_connection_that_comes_back_by_a_way_nobody_sees_is_reset() {
 const ROUTE: &str = "ip addr add 10.9.9.1/24 dev lo
     ip route add local 192.0.2.0/24 dev lo";
 
-fn a_connection_to_an_address_that_is_ours_by_a_route_alone_is_reset() {
-    in_namespace("loops::a_connection_to_an_address_that_is_ours_by_a_route_alone_is_reset", ROUTE, || {
+fn connection_to_an_address_local_by_route_is_reset() {
+    in_namespace("loops::connection_to_an_address_local_by_route_is_reset", ROUTE, || {
         let lab = Loopback::new();
         let trusting = wildcard(&lab, "192.0.2.1:8080").frontend("trusted_clients = [\"192.0.2.0/24\"]");
         let balancer = BalancerProcess::start(&lab, &trusting);

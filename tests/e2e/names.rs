@@ -20,17 +20,17 @@ tests!("names":
     a_name_server_that_dies_changes_nothing_but_what_is_told [Need::DNSMASQ],
     upgrade_without_name_servers_keeps_the_servers_of_names [Need::DNSMASQ],
     a_name_server_that_never_answers_for_aaaa_is_believed_for_a,
-    name_servers_are_asked_in_their_order_and_the_first_that_answers_is_believed,
+    name_servers_are_queried_in_order_and_the_first_reply_wins,
     other_name_servers_are_asked_as_soon_as_the_file_has_them,
-    a_name_that_does_not_resolve_at_the_start_is_served_as_soon_as_it_does [Need::DNSMASQ],
+    name_unresolved_at_the_start_is_served_once_it_resolves [Need::DNSMASQ],
     a_reload_from_addresses_to_names_refuses_nobody [Need::DNSMASQ],
     the_hosts_file_goes_before_name_servers,
     check_needs_no_name_server_but_tells_what_does_not_resolve,
     hundreds_of_names_at_a_silent_name_server_take_a_few_descriptors [Need::PRLIMIT],
-    what_a_name_server_says_of_this_host_or_link_is_refused_unless_it_is_allowed [Need::DNSMASQ],
+    local_addresses_of_a_name_are_refused_unless_allowed [Need::DNSMASQ],
     a_name_with_a_thousand_silent_servers_leaves_descriptors_for_clients [Need::DNSMASQ, Need::PRLIMIT],
-    addresses_that_are_left_out_of_a_name_make_a_line_a_second [Need::DNSMASQ],
-    a_service_has_a_server_for_each_address_and_port_of_its_records [Need::DNSMASQ],
+    excluded_addresses_of_a_name_are_logged_once_a_second [Need::DNSMASQ],
+    srv_name_has_a_server_for_each_address_and_port [Need::DNSMASQ],
     a_name_may_have_underscores,
     name_servers_of_the_system_are_followed_when_they_change [Need::Namespaces],
 );
@@ -132,7 +132,7 @@ fn other_name_servers_are_asked_as_soon_as_the_file_has_them() {
     wait_for("the other's answer", || (runs(&balancer) == servers(&lab, &[2])).then_some(()));
 }
 
-fn name_servers_are_asked_in_their_order_and_the_first_that_answers_is_believed() {
+fn name_servers_are_queried_in_order_and_the_first_reply_wins() {
     let lab = Loopback::new();
     let [silent, other] = [54, 55].map(|host| SocketAddr::new(lab.ip(host), 5353));
     let _silent = UdpSocket::bind(silent).unwrap();
@@ -147,7 +147,7 @@ fn name_servers_are_asked_in_their_order_and_the_first_that_answers_is_believed(
     assert_eq!(runs(&balancer), expected);
 }
 
-fn a_name_that_does_not_resolve_at_the_start_is_served_as_soon_as_it_does() {
+fn name_unresolved_at_the_start_is_served_once_it_resolves() {
     let lab = Loopback::new();
     let _a = TcpServer::named("a", lab.server(1));
     let balancer = BalancerProcess::start(&lab, &setup(&lab, ""));
@@ -212,7 +212,7 @@ fn hundreds_of_names_at_a_silent_name_server_take_a_few_descriptors() {
     assert!((10..200).contains(&most), "{most} sockets");
 }
 
-fn what_a_name_server_says_of_this_host_or_link_is_refused_unless_it_is_allowed() {
+fn local_addresses_of_a_name_are_refused_unless_allowed() {
     let lab = Loopback::new();
     let local = lab.server(1).ip();
     let answer = [local, [169, 254, 169, 254].into(), [192, 0, 2, 7].into()];
@@ -280,7 +280,7 @@ pub(crate) enum ForAaaa {
     SayNone,
 }
 
-fn addresses_that_are_left_out_of_a_name_make_a_line_a_second() {
+fn excluded_addresses_of_a_name_are_logged_once_a_second() {
     let lab = Loopback::new();
     let (first, second): (Vec<u8>, Vec<u8>) = ((1..=40).collect(), (1..=80).collect());
     let names = TestNameServer::start(&lab, &first);
@@ -295,7 +295,7 @@ fn addresses_that_are_left_out_of_a_name_make_a_line_a_second() {
     assert_eq!(left_out().len(), 2, "{:#?}", left_out());
 }
 
-fn a_service_has_a_server_for_each_address_and_port_of_its_records() {
+fn srv_name_has_a_server_for_each_address_and_port() {
     let lab = Loopback::new();
     let names = TestNameServer::start(&lab, &[1, 2]);
     let at = |n: u8, port: u16| SocketAddr::new(lab.server(n).ip(), port);

@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use convey_testkit::{BalancerProcess, Loopback, Setup, TcpServer, ask, connect, reset, tests, wait_for};
 
 tests!("outlier":
-    a_server_that_resets_its_clients_is_left_out_though_its_probes_succeed,
-    an_ejected_server_comes_back_by_itself_and_stays_out_longer_the_next_time,
-    who_connects_and_says_nothing_does_not_speak_for_a_server_that_fails_all_others,
+    server_that_resets_clients_is_ejected_despite_successful_probes,
+    ejected_server_returns_by_itself_and_stays_out_longer_next_time,
+    silent_clients_do_not_prevent_an_ejection,
     a_dead_server_without_probes_fails_a_few_connects_and_no_more,
     at_most_half_of_the_servers_are_ejected,
-    a_server_that_came_back_gets_a_twentieth_at_first_and_all_of_it_once_slow_start_is_off,
+    recovered_server_gets_a_twentieth_until_slow_start_is_off,
     the_share_of_a_server_that_came_back_grows_to_the_whole,
 );
 
-fn a_server_that_resets_its_clients_is_left_out_though_its_probes_succeed() {
+fn server_that_resets_clients_is_ejected_despite_successful_probes() {
     let lab = Loopback::new();
     let (_a, _) = moody("a", lab.server(1), true);
     let _b = TcpServer::named("b", lab.server(2));
@@ -44,7 +44,7 @@ fn a_server_that_resets_its_clients_is_left_out_though_its_probes_succeed() {
     assert!(balancer.stat("/backends/pool/servers/a/ejected").is_null());
 }
 
-fn an_ejected_server_comes_back_by_itself_and_stays_out_longer_the_next_time() {
+fn ejected_server_returns_by_itself_and_stays_out_longer_next_time() {
     let lab = Loopback::new();
     let (_a, is_bad) = moody("a", lab.server(1), true);
     let _b = TcpServer::named("b", lab.server(2));
@@ -58,7 +58,7 @@ fn an_ejected_server_comes_back_by_itself_and_stays_out_longer_the_next_time() {
     assert_eq!(balancer.stat("/backends/pool/servers/a/ejections"), 2);
 }
 
-fn who_connects_and_says_nothing_does_not_speak_for_a_server_that_fails_all_others() {
+fn silent_clients_do_not_prevent_an_ejection() {
     let lab = Loopback::new();
     let (_a, _) = moody("a", lab.server(1), true);
     let _b = TcpServer::named("b", lab.server(2));
@@ -115,7 +115,7 @@ fn at_most_half_of_the_servers_are_ejected() {
     }
 }
 
-fn a_server_that_came_back_gets_a_twentieth_at_first_and_all_of_it_once_slow_start_is_off() {
+fn recovered_server_gets_a_twentieth_until_slow_start_is_off() {
     let lab = Loopback::new();
     let _a = TcpServer::named("a", lab.server(1));
     let slow = two(&lab).health("interval = 0.1\nrise = 1\nfall = 1");

@@ -13,10 +13,10 @@ use rustix::process::{Resource, getrlimit};
 
 tests!("ports":
     passive_ftp_is_served_by_the_server_of_the_control_connection [Need::CURL],
-    a_pair_of_udp_ports_leads_to_one_server_and_keeps_its_ports,
-    every_port_of_a_range_leads_to_the_port_of_a_server_that_has_one,
-    a_reload_widens_a_range_under_an_open_connection_and_narrows_it_again,
-    what_cannot_be_is_refused_with_its_place,
+    udp_port_pair_of_a_client_leads_to_one_server,
+    ports_of_a_range_lead_to_the_single_server_port,
+    reload_changes_a_port_range_and_keeps_open_connections,
+    invalid_port_ranges_are_refused_with_their_place,
 );
 
 /// The backend of servers that share clients by their address.
@@ -51,7 +51,7 @@ fn passive_ftp_is_served_by_the_server_of_the_control_connection() {
     assert_eq!(balancer.stat("/backends/pool/servers/s1/addr"), lab.server(1).ip().to_string());
 }
 
-fn a_pair_of_udp_ports_leads_to_one_server_and_keeps_its_ports() {
+fn udp_port_pair_of_a_client_leads_to_one_server() {
     let lab = Loopback::new();
     let name = |n: u8, port: u16| -> &'static str { format!("{n} {port}").leak() };
     let server = |n: u8, port: u16| UdpServer::named(name(n, port), at(lab.server(n).ip(), port));
@@ -71,7 +71,7 @@ fn a_pair_of_udp_ports_leads_to_one_server_and_keeps_its_ports() {
     assert_eq!(balancer.stat("/frontends/web/total_connections"), 4);
 }
 
-fn every_port_of_a_range_leads_to_the_port_of_a_server_that_has_one() {
+fn ports_of_a_range_lead_to_the_single_server_port() {
     let lab = Loopback::new();
     let _server = TcpServer::named("a", lab.server(1));
     let listen = format!("{}:9000-9009", lab.ip(1));
@@ -84,7 +84,7 @@ fn every_port_of_a_range_leads_to_the_port_of_a_server_that_has_one() {
     assert!(TcpStream::connect(at(lab.ip(1), 9_010)).is_err());
 }
 
-fn a_reload_widens_a_range_under_an_open_connection_and_narrows_it_again() {
+fn reload_changes_a_port_range_and_keeps_open_connections() {
     let lab = Loopback::new();
     let _servers: Vec<TcpServer> =
         [9_001, 9_019].map(|port| TcpServer::echo(at(lab.server(1).ip(), port))).into();
@@ -111,7 +111,7 @@ fn a_reload_widens_a_range_under_an_open_connection_and_narrows_it_again() {
     assert_eq!(balancer.stat("/frontends/web/total_connections"), 3, "its counters go on");
 }
 
-fn what_cannot_be_is_refused_with_its_place() {
+fn invalid_port_ranges_are_refused_with_their_place() {
     let lab = Loopback::new();
     let with = |listen: &str, server: &str, health: &str| {
         setup(&lab, &[listen.to_owned()]).health(health).server("a", server, "").to_string()

@@ -12,7 +12,7 @@ tests!("privileges":
     root_becomes_the_user_that_the_file_names_and_serves_on_reloads [Need::Other(not_root)],
     root_keeps_what_its_modes_need_and_worker_threads_keep_nothing [Need::Other(not_root)],
     a_user_that_does_not_exist_is_an_error,
-    check_finds_a_user_that_does_not_exist_or_cannot_read_the_file [Need::Other(not_root)],
+    check_reports_a_missing_user_and_unreadable_files [Need::Other(not_root)],
     check_finds_that_it_may_not_become_the_user [Need::Other(not_root), SETPRIV],
 );
 
@@ -145,7 +145,7 @@ fn a_user_that_does_not_exist_is_an_error() {
     );
 }
 
-fn check_finds_a_user_that_does_not_exist_or_cannot_read_the_file() {
+fn check_reports_a_missing_user_and_unreadable_files() {
     let lab = Loopback::new();
     let path = lab.directory().join("config.toml");
     let save = |user: &str, mode| {

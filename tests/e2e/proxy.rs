@@ -15,7 +15,7 @@ tests!("proxy":
     every_algorithm_reaches_every_server,
     a_client_stays_with_its_server_when_its_address_is_hashed,
     connections_of_one_client_spread_when_the_tuple_is_hashed,
-    a_client_meets_one_server_on_two_ports_if_servers_are_told_by_address_or_name,
+    hash_key_without_port_leads_a_client_to_one_server,
     least_connections_prefers_the_server_that_became_idle,
     a_server_of_weight_zero_gets_nothing,
     a_server_may_speak_first,
@@ -90,7 +90,7 @@ fn connections_of_one_client_spread_when_the_tuple_is_hashed() {
     }
 }
 
-fn a_client_meets_one_server_on_two_ports_if_servers_are_told_by_address_or_name() {
+fn hash_key_without_port_leads_a_client_to_one_server() {
     for (algorithm, key, is_one) in [
         ("ring", "addr", true),
         ("maglev", "addr", true),

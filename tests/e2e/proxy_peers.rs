@@ -15,14 +15,14 @@ const HAPROXY: Need = Need::Tool("haproxy", "haproxy");
 tests!("proxy_peers":
     nginx_and_haproxy_see_the_clients_address_and_port_by_either_version [Need::NGINX, HAPROXY, Need::Ipv6],
     haproxy_in_front_is_believed_and_its_fields_reach_haproxy_behind [Need::NGINX, HAPROXY, Need::Ipv6],
-    nginx_in_front_is_believed [Need::NGINX, Need::Other(no_stream), Need::Ipv6],
+    nginx_in_front_is_believed [Need::NGINX, Need::Other(missing_stream_module), Need::Ipv6],
     checks_of_haproxy_in_front_find_convey_up [HAPROXY],
 );
 
 /// A module of nginx: `proxy_protocol on` is for its streams alone.
 const STREAM: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
-fn no_stream() -> Option<String> {
+fn missing_stream_module() -> Option<String> {
     let is_there = Path::new(STREAM).exists();
     (!is_there).then(|| format!("no {STREAM} (Debian package libnginx-mod-stream)"))
 }

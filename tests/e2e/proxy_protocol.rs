@@ -12,12 +12,12 @@ use convey_testkit::{
 };
 
 tests!("proxy_protocol":
-    a_client_behind_a_proxy_is_chosen_for_limited_and_shown_by_its_own_address,
-    what_does_not_begin_with_a_right_header_reaches_no_server,
-    a_reload_switches_headers_on_and_off_and_open_connections_stay_as_they_are,
+    proxy_header_address_is_used_for_balancing_limits_and_logs,
+    connections_without_a_valid_proxy_header_reach_no_server,
+    reload_switches_proxy_headers_for_new_connections_only,
     clients_that_wait_for_a_full_server_reach_it_behind_their_header,
     each_datagram_to_a_server_has_a_header_over_ipv4_and_ipv6 [Need::Ipv6],
-    datagrams_of_many_clients_come_by_one_proxy_and_their_answers_go_back,
+    datagrams_of_many_clients_behind_one_proxy_get_their_replies,
 );
 
 /// A proxy's host.
@@ -55,7 +55,7 @@ fn is_refused(lab: &Loopback, host: u8) -> bool {
     attempt.is_err_and(|error| matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe))
 }
 
-fn a_client_behind_a_proxy_is_chosen_for_limited_and_shown_by_its_own_address() {
+fn proxy_header_address_is_used_for_balancing_limits_and_logs() {
     let lab = Loopback::new();
     let _servers = [1, 2, 3, 4].map(|n| TcpServer::echo(lab.server(n)));
     let mut setup = Setup::new(&lab)
@@ -91,7 +91,7 @@ fn a_client_behind_a_proxy_is_chosen_for_limited_and_shown_by_its_own_address() 
     assert_eq!(bytes, 5 * held.len(), "headers are none of a client's bytes");
 }
 
-fn what_does_not_begin_with_a_right_header_reaches_no_server() {
+fn connections_without_a_valid_proxy_header_reach_no_server() {
     let lab = Loopback::new();
     let (_server, heard) = TcpServer::holding(lab.server(1));
     let setup = Setup::new(&lab).frontend(&trusting(&lab, "")).server("a", lab.server(1), "");
@@ -130,7 +130,7 @@ fn what_does_not_begin_with_a_right_header_reaches_no_server() {
     assert_eq!((balancer.given_to("a"), heard.lock().unwrap().len()), (0, 0));
 }
 
-fn a_reload_switches_headers_on_and_off_and_open_connections_stay_as_they_are() {
+fn reload_switches_proxy_headers_for_new_connections_only() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let setup = |frontend: &str, backend: &str| {
@@ -231,7 +231,7 @@ fn each_datagram_to_a_server_has_a_header_over_ipv4_and_ipv6() {
     }
 }
 
-fn datagrams_of_many_clients_come_by_one_proxy_and_their_answers_go_back() {
+fn datagrams_of_many_clients_behind_one_proxy_get_their_replies() {
     let lab = Loopback::new();
     let _server = UdpServer::start(lab.server(1), |question, answer| answer(question));
     let setup = |backend: &str| {

@@ -13,8 +13,8 @@ use crate::shares::limited;
 
 tests!("proxy_shares":
     a_proxy_that_sends_no_headers_leaves_connections_for_everybody_else [Need::PRLIMIT],
-    a_slot_that_is_given_back_after_a_header_serves_one_that_waits_and_nobody_is_counted_twice,
-    a_client_whose_header_came_late_waits_for_its_share_as_long_as_others,
+    slot_returned_after_a_proxy_header_serves_a_waiting_connection,
+    client_with_a_late_header_waits_the_full_time_for_its_share,
 );
 
 /// A proxy's host.
@@ -68,7 +68,7 @@ fn a_proxy_that_sends_no_headers_leaves_connections_for_everybody_else() {
     drop(silent);
 }
 
-fn a_slot_that_is_given_back_after_a_header_serves_one_that_waits_and_nobody_is_counted_twice() {
+fn slot_returned_after_a_proxy_header_serves_a_waiting_connection() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let setup = trusting(&lab, &format!("max_connections = {SLOTS}")).timeouts("connect = 3600");
@@ -95,7 +95,7 @@ fn a_slot_that_is_given_back_after_a_header_serves_one_that_waits_and_nobody_is_
     assert_eq!(balancer.stat("/frontends/web/total_connections"), 35);
 }
 
-fn a_client_whose_header_came_late_waits_for_its_share_as_long_as_others() {
+fn client_with_a_late_header_waits_the_full_time_for_its_share() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let setup = trusting(&lab, &format!("max_connections = {SLOTS}")).timeouts("connect = 2");

@@ -13,16 +13,16 @@ use rustix::process::Signal;
 
 tests!("reload":
     twenty_reloads_under_load_fail_no_request [Need::NGINX, Need::WRK],
-    a_bad_file_changes_nothing_and_the_log_says_where_it_is_wrong,
+    bad_file_changes_nothing_and_its_error_is_logged_with_the_place,
     a_frontend_whose_port_is_busy_refuses_the_whole_file,
     a_hang_up_signal_reads_the_file_again,
     signals_while_the_configuration_is_read_end_nothing,
     the_log_says_what_has_changed,
-    a_new_frontend_listens_and_a_removed_one_lets_its_connections_go_on,
+    new_frontend_listens_and_a_removed_one_keeps_its_connections,
     an_address_can_be_added_to_a_frontend_and_taken_away,
     a_frontend_can_be_given_another_backend,
     a_server_that_leaves_keeps_its_connections,
-    what_cannot_change_while_running_waits_for_a_restart,
+    settings_that_cannot_change_at_runtime_wait_for_a_restart,
     a_first_frontend_in_a_packet_mode_waits_for_a_restart,
 );
 
@@ -58,7 +58,7 @@ fn twenty_reloads_under_load_fail_no_request() {
     assert!(!balancer.log().contains("not reloaded"));
 }
 
-fn a_bad_file_changes_nothing_and_the_log_says_where_it_is_wrong() {
+fn bad_file_changes_nothing_and_its_error_is_logged_with_the_place() {
     let lab = Loopback::new();
     let _a = TcpServer::named("a", lab.server(1));
     let good = Setup::new(&lab).server("a", lab.server(1), "weight = 3");
@@ -126,7 +126,7 @@ fn the_log_says_what_has_changed() {
     ));
 }
 
-fn a_new_frontend_listens_and_a_removed_one_lets_its_connections_go_on() {
+fn new_frontend_listens_and_a_removed_one_keeps_its_connections() {
     let lab = Loopback::new();
     let _a = TcpServer::echo(lab.server(1));
     let one = Setup::new(&lab).server("a", lab.server(1), "");
@@ -202,7 +202,7 @@ fn a_server_that_leaves_keeps_its_connections() {
     balancer.wait_for_stat("/current_connections", 0);
 }
 
-fn what_cannot_change_while_running_waits_for_a_restart() {
+fn settings_that_cannot_change_at_runtime_wait_for_a_restart() {
     let lab = Loopback::new();
     let _a = TcpServer::named("a", lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "");

@@ -7,14 +7,14 @@ use super::http::client::Client;
 use super::operator::{tell, told};
 
 tests!("routes_seen":
-    each_route_has_its_responses_and_times_and_keeps_them_over_a_reload [Need::CURL],
+    route_metrics_survive_a_reload [Need::CURL],
     a_trace_is_passed_on_or_begun_and_the_log_names_it [Need::CURL],
     explain_says_which_route_and_server_a_request_gets [Need::CURL],
     explain_says_how_many_requests_a_source_may_send_now,
     the_next_request_obeys_who_adds_and_removes_servers [Need::CURL],
 );
 
-fn each_route_has_its_responses_and_times_and_keeps_them_over_a_reload() {
+fn route_metrics_survive_a_reload() {
     let lab = Loopback::new();
     let _server = TestHttpServer::named("a", lab.server(1));
     let routes = "mode = \"http\"\nroutes = [{ path = \"/api\", backend = \"pool\" }, { path = \"/old\", redirect = \"https\" }]";

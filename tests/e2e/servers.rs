@@ -15,14 +15,14 @@ use convey_testkit::{
 use crate::operator::{set, tell, told, who_answers};
 
 tests!("servers":
-    a_server_that_was_added_serves_through_reloads_until_it_is_taken_back,
-    a_server_that_was_removed_finishes_its_connections_and_comes_back_with_a_reset,
+    added_server_serves_across_reloads_until_it_is_reset,
+    removed_server_finishes_its_connections_and_returns_with_a_reset,
     last_server_with_an_address_cannot_be_removed,
     command_that_takes_the_last_server_out_warns,
     the_file_goes_before_a_server_of_its_name_that_was_added,
-    a_file_that_an_added_server_does_not_go_together_with_is_in_force_without_it,
+    added_server_that_conflicts_with_a_new_file_is_dropped,
     servers_of_udp_come_and_go,
-    a_server_that_a_file_could_not_have_is_refused_with_the_reason,
+    invalid_added_server_is_refused_with_a_reason,
     a_check_names_what_is_other_than_the_file,
     the_log_says_more_for_as_long_as_an_operator_wants,
     requests_without_sense_get_a_reason_and_harm_nobody,
@@ -35,7 +35,7 @@ fn three(lab: &Loopback) -> ([TcpServer; 3], Setup) {
     (servers, Setup::new(lab).server("a", lab.server(1), "").server("b", lab.server(2), ""))
 }
 
-fn a_server_that_was_added_serves_through_reloads_until_it_is_taken_back() {
+fn added_server_serves_across_reloads_until_it_is_reset() {
     let lab = Loopback::new();
     let (_servers, setup) = three(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
@@ -61,7 +61,7 @@ fn a_server_that_was_added_serves_through_reloads_until_it_is_taken_back() {
     assert_eq!(who_answers(&lab), set(&["a", "b"]));
 }
 
-fn a_server_that_was_removed_finishes_its_connections_and_comes_back_with_a_reset() {
+fn removed_server_finishes_its_connections_and_returns_with_a_reset() {
     let lab = Loopback::new();
     let _servers = [TcpServer::echo(lab.server(1)), TcpServer::echo(lab.server(2))];
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
@@ -136,7 +136,7 @@ fn the_file_goes_before_a_server_of_its_name_that_was_added() {
     assert_eq!(balancer.stats().pointer("/overlays/0/superseded"), None);
 }
 
-fn a_file_that_an_added_server_does_not_go_together_with_is_in_force_without_it() {
+fn added_server_that_conflicts_with_a_new_file_is_dropped() {
     let lab = Loopback::new();
     let (_servers, setup) = three(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
@@ -175,7 +175,7 @@ fn servers_of_udp_come_and_go() {
     assert_eq!(who(), set(&["a"]));
 }
 
-fn a_server_that_a_file_could_not_have_is_refused_with_the_reason() {
+fn invalid_added_server_is_refused_with_a_reason() {
     let lab = Loopback::new();
     let (_servers, setup) = three(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);

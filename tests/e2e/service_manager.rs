@@ -20,17 +20,17 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::process::{Pid, Signal, kill_process};
 
 tests!("service_manager":
-    it_hears_of_the_start_of_reloads_and_of_the_stop,
-    it_hears_signs_of_life_while_convey_lives,
-    it_hears_which_process_is_the_service_after_an_upgrade,
-    it_keeps_the_sockets_through_a_restart_so_that_nobody_is_refused [Need::Tool("taskset", "util-linux")],
-    a_socket_that_it_has_kept_is_closed_where_the_file_no_longer_wants_it [Need::Tool("taskset", "util-linux")],
-    it_may_be_named_by_an_abstract_address,
-    one_that_does_not_read_stops_nothing,
-    what_it_must_know_waits_for_room_in_its_queue,
+    service_manager_is_notified_of_start_reloads_and_stop,
+    watchdog_notifications_are_sent_while_convey_runs,
+    main_pid_is_notified_after_an_upgrade,
+    stored_sockets_survive_a_restart_without_refused_clients [Need::Tool("taskset", "util-linux")],
+    stored_socket_of_a_removed_address_is_closed [Need::Tool("taskset", "util-linux")],
+    notify_socket_may_have_an_abstract_address,
+    service_manager_that_does_not_read_blocks_nothing,
+    stop_notification_waits_for_room_in_the_queue,
 );
 
-fn it_hears_of_the_start_of_reloads_and_of_the_stop() {
+fn service_manager_is_notified_of_start_reloads_and_stop() {
     let lab = Loopback::new();
     let server = TcpServer::echo(lab.server(1));
     let manager = Manager::new(&lab);
@@ -59,7 +59,7 @@ fn it_hears_of_the_start_of_reloads_and_of_the_stop() {
     assert_eq!(balancer.wait(), 0);
 }
 
-fn it_hears_signs_of_life_while_convey_lives() {
+fn watchdog_notifications_are_sent_while_convey_runs() {
     let lab = Loopback::new();
     let manager = Manager::new(&lab);
     let balancer = manager.start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""), Some("200000"));
@@ -76,7 +76,7 @@ fn it_hears_signs_of_life_while_convey_lives() {
     manager.hears("WATCHDOG=1\n");
 }
 
-fn it_hears_which_process_is_the_service_after_an_upgrade() {
+fn main_pid_is_notified_after_an_upgrade() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let manager = Manager::new(&lab);
@@ -100,7 +100,7 @@ fn it_hears_which_process_is_the_service_after_an_upgrade() {
     assert!(manager.hear().unwrap().starts_with("STOPPING=1\n"));
 }
 
-fn it_keeps_the_sockets_through_a_restart_so_that_nobody_is_refused() {
+fn stored_sockets_survive_a_restart_without_refused_clients() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let manager = Manager::new(&lab);
@@ -142,7 +142,7 @@ fn it_keeps_the_sockets_through_a_restart_so_that_nobody_is_refused() {
     assert!(failed.is_empty(), "{} of {asked:?} failed: {failed:?}", failed.len());
 }
 
-fn a_socket_that_it_has_kept_is_closed_where_the_file_no_longer_wants_it() {
+fn stored_socket_of_a_removed_address_is_closed() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let manager = Manager::new(&lab);
@@ -157,7 +157,7 @@ fn a_socket_that_it_has_kept_is_closed_where_the_file_no_longer_wants_it() {
     ping(&mut connect(lab.second_vip())).unwrap();
 }
 
-fn it_may_be_named_by_an_abstract_address() {
+fn notify_socket_may_have_an_abstract_address() {
     let lab = Loopback::new();
     let name = format!("convey-test-{}", lab.vip());
     let addr = SocketAddr::from_abstract_name(&name).unwrap();
@@ -169,7 +169,7 @@ fn it_may_be_named_by_an_abstract_address() {
     manager.hears("READY=1\n");
 }
 
-fn one_that_does_not_read_stops_nothing() {
+fn service_manager_that_does_not_read_blocks_nothing() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let manager = Manager::new(&lab);
@@ -181,7 +181,7 @@ fn one_that_does_not_read_stops_nothing() {
     ping(&mut connect(lab.vip())).unwrap();
 }
 
-fn what_it_must_know_waits_for_room_in_its_queue() {
+fn stop_notification_waits_for_room_in_the_queue() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let manager = Manager::new(&lab);

@@ -14,15 +14,15 @@ use crate::explain::explained;
 use crate::limits::{nothing_comes, serve_all, vec_of};
 
 tests!("shares":
-    one_client_with_all_connections_it_can_get_leaves_some_for_others [Need::PRLIMIT],
-    one_client_with_all_sessions_it_can_get_leaves_some_for_others,
+    client_with_maximum_connections_leaves_some_for_others [Need::PRLIMIT],
+    client_with_maximum_sessions_leaves_some_for_others,
     a_limit_for_each_client_resets_its_excess_and_nobody_elses,
-    beyond_its_share_of_a_frontend_a_client_waits_in_order_while_others_are_served,
-    who_waits_too_long_beyond_its_share_is_reset_and_counted,
+    client_beyond_its_share_waits_in_order_while_others_are_served,
+    client_waiting_too_long_beyond_its_share_is_reset_and_counted,
     a_raised_limit_lets_in_those_who_wait_for_their_share,
 );
 
-fn one_client_with_all_connections_it_can_get_leaves_some_for_others() {
+fn client_with_maximum_connections_leaves_some_for_others() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
@@ -39,7 +39,7 @@ fn one_client_with_all_connections_it_can_get_leaves_some_for_others() {
     drop(greedy);
 }
 
-fn one_client_with_all_sessions_it_can_get_leaves_some_for_others() {
+fn client_with_maximum_sessions_leaves_some_for_others() {
     let lab = Loopback::new();
     let _server = UdpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).frontend("protocol = \"udp\"\nmax_connections = 180");
@@ -82,7 +82,7 @@ const SLOTS: u32 = 36;
 
 const SHARE: usize = 33;
 
-fn beyond_its_share_of_a_frontend_a_client_waits_in_order_while_others_are_served() {
+fn client_beyond_its_share_waits_in_order_while_others_are_served() {
     let lab = Loopback::new();
     let (balancer, mut served, mut waiting, _server) = beyond_their_share(&lab, "connect = 3600");
     assert!(waiting.iter_mut().all(nothing_comes));
@@ -102,7 +102,7 @@ fn beyond_its_share_of_a_frontend_a_client_waits_in_order_while_others_are_serve
     balancer.wait_for_stat("/current_connections", 0);
 }
 
-fn who_waits_too_long_beyond_its_share_is_reset_and_counted() {
+fn client_waiting_too_long_beyond_its_share_is_reset_and_counted() {
     let lab = Loopback::new();
     let (balancer, mut served, waiting, _server) = beyond_their_share(&lab, "connect = 0.3");
     for mut client in waiting {

@@ -13,7 +13,7 @@ use convey_testkit::{
 
 tests!("slow":
     clients_that_do_not_read_stall_nobody [Need::NGINX],
-    what_clients_do_not_read_waits_at_the_servers [Need::Long, Need::NFT, Need::Namespaces, Need::NGINX],
+    unread_responses_stay_at_the_servers [Need::Long, Need::NFT, Need::Namespaces, Need::NGINX],
     a_server_that_never_answers_stalls_nobody,
     five_hundred_clients_that_reset_their_download_leak_nothing [Need::NGINX],
     a_hundred_clients_that_reset_a_stuck_upload_leak_nothing,
@@ -35,11 +35,11 @@ fn clients_that_do_not_read_stall_nobody() {
     balancer.wait_for_stat("/current_connections", 20);
 }
 
-fn what_clients_do_not_read_waits_at_the_servers() {
+fn unread_responses_stay_at_the_servers() {
     // Like on a network: on loopback a segment has 64 KiB, and only a few fit. With a receive
     // buffer of this maximum, 8 directions in each worker have more than the others.
     let set_up = "ip link set lo mtu 1500\necho 4096 131072 33554432 > /proc/sys/net/ipv4/tcp_rmem";
-    in_namespace("slow::what_clients_do_not_read_waits_at_the_servers", set_up, || {
+    in_namespace("slow::unread_responses_stay_at_the_servers", set_up, || {
         const CLIENTS: usize = 24;
         let lab = Loopback::new();
         let nginx = Nginx::start(&lab, "a", lab.server(1));

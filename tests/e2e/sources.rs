@@ -12,14 +12,14 @@ use convey_testkit::{
 use crate::shares::{is_answered, is_answered_at_last, udp_client};
 
 tests!("sources":
-    a_source_has_so_many_connections_at_once_and_another_as_many_beside_it,
+    concurrent_connections_are_limited_by_source,
     reload_with_other_sources_counts_open_connections,
-    a_source_begins_so_many_connections_a_second_and_a_reload_changes_how_many,
+    connection_rate_per_source_is_limited_and_follows_reloads,
     sessions_of_a_source_are_limited_too,
-    a_client_that_sends_nothing_in_time_is_reset_and_no_server_waits_for_it,
+    client_without_a_first_byte_is_reset_and_reaches_no_server,
 );
 
-fn a_source_has_so_many_connections_at_once_and_another_as_many_beside_it() {
+fn concurrent_connections_are_limited_by_source() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let setup = of(&lab, "connections_per_source = 2\nipv4_prefix = 29");
@@ -57,7 +57,7 @@ fn reload_with_other_sources_counts_open_connections() {
     wait_for("a place to be given back", || open(lab.ip(98), lab.vip()));
 }
 
-fn a_source_begins_so_many_connections_a_second_and_a_reload_changes_how_many() {
+fn connection_rate_per_source_is_limited_and_follows_reloads() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let balancer = BalancerProcess::start(&lab, &of(&lab, "rate_per_source = 1\nburst = 5"));
@@ -94,7 +94,7 @@ fn sessions_of_a_source_are_limited_too() {
     balancer.wait_for_stat("/frontends/web/ended/evicted", 1);
 }
 
-fn a_client_that_sends_nothing_in_time_is_reset_and_no_server_waits_for_it() {
+fn client_without_a_first_byte_is_reset_and_reaches_no_server() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let balancer = BalancerProcess::start(&lab, &of(&lab, "first_byte_timeout = 2"));

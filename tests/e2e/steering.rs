@@ -13,17 +13,17 @@ use serde_json::Value;
 use crate::operator::{set, tell, told, who_answers};
 
 tests!("steering":
-    a_drained_server_keeps_its_connections_and_gets_no_new_ones_until_it_is_ready_again,
-    who_waits_for_a_drain_hears_when_the_last_connection_has_gone,
-    who_waits_for_a_drain_hears_that_it_is_taken_back_or_that_the_server_is_gone,
+    drained_server_keeps_its_connections_and_gets_no_new_ones,
+    drain_wait_ends_with_the_last_connection_or_a_timeout,
+    drain_wait_fails_if_the_server_is_ready_again_or_gone,
     a_backend_in_maintenance_serves_nobody_and_says_so,
-    a_weight_counts_at_once_and_what_was_said_outlasts_a_reload_until_it_is_taken_back,
+    weight_override_applies_at_once_and_survives_reloads,
     a_reload_says_what_has_changed_or_why_the_file_was_refused,
-    what_has_happened_is_told_later,
-    who_has_the_token_may_change_things_at_the_statistics_address,
-    what_was_said_of_a_server_that_has_left_the_file_is_told_to_have_no_effect,
+    operator_actions_are_listed_as_events,
+    token_permits_changes_at_the_statistics_address,
+    override_for_a_removed_server_is_shown_as_without_effect,
     a_convey_that_is_stopped_is_told_to_give_no_answer,
-    what_cannot_be_printed_is_an_error_and_a_reader_that_has_seen_enough_is_none,
+    failed_output_is_an_error_but_a_closed_pipe_is_not,
     a_mistake_is_told_and_changes_nothing,
     without_a_convey_that_runs_the_commands_say_so,
 );
@@ -33,7 +33,7 @@ fn two(lab: &Loopback) -> ([TcpServer; 2], Setup) {
     (servers, Setup::new(lab).server("a", lab.server(1), "").server("b", lab.server(2), ""))
 }
 
-fn a_drained_server_keeps_its_connections_and_gets_no_new_ones_until_it_is_ready_again() {
+fn drained_server_keeps_its_connections_and_gets_no_new_ones() {
     let lab = Loopback::new();
     let _echo = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
@@ -59,7 +59,7 @@ fn a_drained_server_keeps_its_connections_and_gets_no_new_ones_until_it_is_ready
     ping(&mut held).unwrap();
 }
 
-fn who_waits_for_a_drain_hears_when_the_last_connection_has_gone() {
+fn drain_wait_ends_with_the_last_connection_or_a_timeout() {
     let lab = Loopback::new();
     let _echo = TcpServer::echo(lab.server(1));
     let balancer = BalancerProcess::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
@@ -79,7 +79,7 @@ fn who_waits_for_a_drain_hears_when_the_last_connection_has_gone() {
 
 /// The waiting command has to report it: an operator who stops the server next would cut its
 /// clients.
-fn who_waits_for_a_drain_hears_that_it_is_taken_back_or_that_the_server_is_gone() {
+fn drain_wait_fails_if_the_server_is_ready_again_or_gone() {
     let lab = Loopback::new();
     let _echo = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
@@ -129,7 +129,7 @@ fn a_backend_in_maintenance_serves_nobody_and_says_so() {
     assert_eq!(tell(&balancer, "status").code, Some(0));
 }
 
-fn a_weight_counts_at_once_and_what_was_said_outlasts_a_reload_until_it_is_taken_back() {
+fn weight_override_applies_at_once_and_survives_reloads() {
     let lab = Loopback::new();
     let (_servers, setup) = two(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
@@ -161,7 +161,7 @@ fn a_reload_says_what_has_changed_or_why_the_file_was_refused() {
     assert!(status.stdout.contains("the last reload was refused"), "{status:?}");
 }
 
-fn what_has_happened_is_told_later() {
+fn operator_actions_are_listed_as_events() {
     let lab = Loopback::new();
     let (_servers, setup) = two(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
@@ -183,7 +183,7 @@ fn what_has_happened_is_told_later() {
     assert!(all.as_array().unwrap().iter().any(|event| event["kind"] == "operator"), "{all}");
 }
 
-fn what_was_said_of_a_server_that_has_left_the_file_is_told_to_have_no_effect() {
+fn override_for_a_removed_server_is_shown_as_without_effect() {
     let lab = Loopback::new();
     let (_servers, setup) = two(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
@@ -211,7 +211,7 @@ fn a_convey_that_is_stopped_is_told_to_give_no_answer() {
     told(&balancer, "status");
 }
 
-fn what_cannot_be_printed_is_an_error_and_a_reader_that_has_seen_enough_is_none() {
+fn failed_output_is_an_error_but_a_closed_pipe_is_not() {
     let lab = Loopback::new();
     let (_servers, setup) = two(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
@@ -262,7 +262,7 @@ fn send(lab: &Loopback, method: &str, path: &str, token: &str, body: &str) -> u1
     answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{answer}"))
 }
 
-fn who_has_the_token_may_change_things_at_the_statistics_address() {
+fn token_permits_changes_at_the_statistics_address() {
     let lab = Loopback::new();
     let (_servers, setup) = two(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);

@@ -10,12 +10,12 @@ use convey_testkit::{
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 tests!("supervised":
-    the_first_process_stays_passes_signals_on_and_ends_as_the_last_one,
+    first_process_forwards_signals_and_exits_like_the_last_one,
     the_first_process_ends_when_its_successor_crashes,
     the_first_process_of_a_container_can_be_upgraded [Need::Namespaces],
 );
 
-fn the_first_process_stays_passes_signals_on_and_ends_as_the_last_one() {
+fn first_process_forwards_signals_and_exits_like_the_last_one() {
     let lab = Loopback::new();
     let (_echo, mut first) = begun(&lab);
     let held = begin(&lab);

@@ -10,9 +10,9 @@ use super::operator::{tell, told};
 use super::pseudo_terminal::{PseudoTerminal, SCRIPT};
 
 tests!("top":
-    the_rate_of_a_server_is_seen_while_clients_ask_and_keys_sort_filter_and_quit [SCRIPT],
-    a_restart_and_an_upgrade_are_survived_and_sigterm_gives_the_terminal_back [SCRIPT],
-    without_a_terminal_the_screen_is_printed_once_or_the_way_to_it,
+    top_shows_server_rates_and_keys_sort_filter_and_quit [SCRIPT],
+    top_survives_restart_and_upgrade_and_sigterm_restores_the_terminal [SCRIPT],
+    top_without_a_terminal_needs_once_and_prints_text,
 );
 
 /// Clients that send one request after the other until this is dropped.
@@ -40,7 +40,7 @@ fn has_rate(lines: &[String], name: &str) -> bool {
     row(lines, name).is_some_and(|row| row.get(2).is_some_and(|rate| !["0", "-"].contains(rate)))
 }
 
-fn the_rate_of_a_server_is_seen_while_clients_ask_and_keys_sort_filter_and_quit() {
+fn top_shows_server_rates_and_keys_sort_filter_and_quit() {
     let lab = Loopback::new();
     let (_servers, setup) = two(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
@@ -96,7 +96,7 @@ fn the_rate_of_a_server_is_seen_while_clients_ask_and_keys_sort_filter_and_quit(
     });
 }
 
-fn a_restart_and_an_upgrade_are_survived_and_sigterm_gives_the_terminal_back() {
+fn top_survives_restart_and_upgrade_and_sigterm_restores_the_terminal() {
     let lab = Loopback::new();
     let (_servers, setup) = two(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
@@ -124,7 +124,7 @@ fn a_restart_and_an_upgrade_are_survived_and_sigterm_gives_the_terminal_back() {
     balancer.wait();
 }
 
-fn without_a_terminal_the_screen_is_printed_once_or_the_way_to_it() {
+fn top_without_a_terminal_needs_once_and_prints_text() {
     let lab = Loopback::new();
     let (_servers, setup) = two(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);

@@ -14,14 +14,14 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 tests!("trace":
-    a_connection_is_shown_from_accept_to_end_with_its_server_and_its_bytes,
-    who_is_refused_is_shown_with_the_reason_and_filters_leave_out_the_rest,
+    trace_shows_a_connection_from_accept_to_end,
+    trace_shows_refused_clients_with_reasons_and_applies_filters,
     a_server_that_refuses_is_shown_and_so_is_the_next_one,
     a_session_of_udp_is_shown,
-    a_trace_ends_by_itself_after_so_many_events_and_says_what_it_left_out,
-    what_cannot_be_shown_is_told_with_what_was_meant,
-    only_four_watch_at_once_and_who_leaves_makes_room,
-    who_reads_nothing_slows_nobody_and_ordinary_requests_are_answered_beside_it,
+    trace_ends_at_its_count_or_timeout_and_reports_omitted_events,
+    invalid_trace_filters_are_refused_with_suggestions,
+    traces_are_limited_to_four_at_once,
+    trace_reader_that_stalls_does_not_slow_clients,
     an_upgrade_and_a_stop_end_a_trace_with_a_line,
 );
 
@@ -76,7 +76,7 @@ fn one(lab: &Loopback) -> (TcpServer, Setup) {
     (TcpServer::echo(lab.server(1)), Setup::new(lab).server("a", lab.server(1), ""))
 }
 
-fn a_connection_is_shown_from_accept_to_end_with_its_server_and_its_bytes() {
+fn trace_shows_a_connection_from_accept_to_end() {
     let lab = Loopback::new();
     let (_server, setup) = one(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
@@ -109,7 +109,7 @@ fn a_connection_is_shown_from_accept_to_end_with_its_server_and_its_bytes() {
     assert_eq!(events[1]["vip"], lab.vip().to_string());
 }
 
-fn who_is_refused_is_shown_with_the_reason_and_filters_leave_out_the_rest() {
+fn trace_shows_refused_clients_with_reasons_and_applies_filters() {
     let lab = Loopback::new();
     let (_server, setup) = one(&lab);
     let lists = format!("access = {{ deny = [\"{}\"] }}", lab.ip(66));
@@ -161,7 +161,7 @@ fn a_session_of_udp_is_shown() {
     watcher.wait_for(&["ended: silent, 4 bytes from the client, 4 to it"]);
 }
 
-fn a_trace_ends_by_itself_after_so_many_events_and_says_what_it_left_out() {
+fn trace_ends_at_its_count_or_timeout_and_reports_omitted_events() {
     let lab = Loopback::new();
     let (_server, setup) = one(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
@@ -177,7 +177,7 @@ fn a_trace_ends_by_itself_after_so_many_events_and_says_what_it_left_out() {
     assert!(text.ends_with("-- end: --timeout\n"), "{text}");
 }
 
-fn what_cannot_be_shown_is_told_with_what_was_meant() {
+fn invalid_trace_filters_are_refused_with_suggestions() {
     let lab = Loopback::new();
     let (_server, setup) = one(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
@@ -200,7 +200,7 @@ fn what_cannot_be_shown_is_told_with_what_was_meant() {
     assert_eq!(status, 403, "{why}");
 }
 
-fn only_four_watch_at_once_and_who_leaves_makes_room() {
+fn traces_are_limited_to_four_at_once() {
     let lab = Loopback::new();
     let (_server, setup) = one(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
@@ -217,7 +217,7 @@ fn only_four_watch_at_once_and_who_leaves_makes_room() {
     });
 }
 
-fn who_reads_nothing_slows_nobody_and_ordinary_requests_are_answered_beside_it() {
+fn trace_reader_that_stalls_does_not_slow_clients() {
     let lab = Loopback::new();
     let _server = TcpServer::named("a", lab.server(1));
     let balancer = BalancerProcess::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));

@@ -18,7 +18,7 @@ tests!("transfer":
     a_big_file_from_nginx_arrives_whole_through_curl [Need::NGINX, Need::CURL],
     a_client_that_has_said_everything_still_reads_everything,
     a_server_that_has_said_everything_still_reads_everything,
-    an_answer_is_delivered_even_if_the_server_did_not_read_the_question,
+    response_is_delivered_even_if_the_server_left_the_request_unread,
     a_reset_by_the_server_is_a_reset_for_the_client,
     a_reset_by_the_client_is_a_reset_for_the_server,
 );
@@ -91,7 +91,7 @@ fn a_server_that_has_said_everything_still_reads_everything() {
     balancer.wait_for_stat("/current_connections", 0);
 }
 
-fn an_answer_is_delivered_even_if_the_server_did_not_read_the_question() {
+fn response_is_delivered_even_if_the_server_left_the_request_unread() {
     let (lab, _balancer, _server) = in_front_of(|addr| {
         TcpServer::start(addr, |mut stream| {
             stream.read_exact(&mut [0])?;

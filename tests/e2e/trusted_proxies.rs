@@ -12,7 +12,7 @@ use super::http::HTTP;
 use super::http::client::{Client, Response};
 
 tests!("trusted_proxies":
-    client_behind_trusted_proxies_is_the_client_for_access_limits_hash_and_log,
+    forwarded_client_is_used_for_access_limits_hash_and_log,
     trusted_proxy_has_no_share_of_the_connections,
     trusted_proxy_connects_although_access_denies_its_address,
     proxy_header_makes_no_field_of_a_client_believed,
@@ -29,7 +29,7 @@ fn get(client: &mut Client, fields: &str) -> Response {
     client.send(&format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n"))
 }
 
-fn client_behind_trusted_proxies_is_the_client_for_access_limits_hash_and_log() {
+fn forwarded_client_is_used_for_access_limits_hash_and_log() {
     let lab = Loopback::new();
     let servers = [("a", 1), ("b", 2)].map(|(name, n)| TestHttpServer::named(name, lab.server(n)));
     let limits = "access.deny = \"192.0.2.66\"\nlimits = { requests_per_source = 1, request_burst = 2 }";

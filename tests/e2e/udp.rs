@@ -20,20 +20,20 @@ tests!("udp":
     a_broadcast_is_dropped_and_counted,
     a_datagram_that_says_it_comes_from_a_server_begins_no_session,
     a_silent_client_is_forgotten_and_starts_anew,
-    a_dead_server_is_left_at_the_datagram_after_the_one_it_refused,
+    udp_client_of_a_dead_server_moves_after_one_lost_datagram,
     a_client_of_a_server_that_a_probe_finds_dead_loses_nothing,
     refused_datagrams_take_a_server_out,
     a_client_of_the_only_server_waits_until_it_is_back,
     without_a_server_datagrams_are_dropped_and_counted,
-    a_full_frontend_forgets_old_questions_for_new_clients_and_no_client_that_keeps_asking,
+    full_udp_frontend_evicts_old_queries_and_keeps_streams,
     a_flood_leaves_time_for_connections_reloads_and_statistics,
     a_reload_moves_only_the_clients_of_the_server_that_left,
     a_session_that_moves_to_another_server_is_timed_once,
-    a_removed_frontend_serves_its_clients_on_and_everybody_once_it_is_back,
+    removed_udp_frontend_keeps_its_clients_until_it_returns,
     a_frontend_that_is_taken_away_gives_its_port_back,
-    a_stop_serves_clients_until_they_are_silent_and_takes_no_new_ones,
+    stop_serves_udp_clients_until_idle_and_accepts_no_new_ones,
     a_second_balancer_on_the_same_port_is_refused,
-    a_frontend_that_descriptors_do_not_suffice_for_is_refused_and_loses_nothing_once_they_do,
+    frontend_without_enough_descriptors_is_refused_until_there_are,
     names_are_resolved_by_every_server [Need::DNSMASQ, Need::DIG],
 );
 
@@ -173,7 +173,7 @@ fn a_silent_client_is_forgotten_and_starts_anew() {
     assert!(ended.as_object().unwrap().values().all(|n| n == 0), "an end like any other: {ended}");
 }
 
-fn a_dead_server_is_left_at_the_datagram_after_the_one_it_refused() {
+fn udp_client_of_a_dead_server_moves_after_one_lost_datagram() {
     let lab = Loopback::new();
     let [a, _b] = servers(&lab);
     let balancer = BalancerProcess::start(&lab, &two(&lab));
@@ -257,7 +257,7 @@ fn without_a_server_datagrams_are_dropped_and_counted() {
     assert_eq!(client.ask(), "a");
 }
 
-fn a_full_frontend_forgets_old_questions_for_new_clients_and_no_client_that_keeps_asking() {
+fn full_udp_frontend_evicts_old_queries_and_keeps_streams() {
     const LIMIT: u64 = 8;
     let lab = Loopback::new();
     let _a = UdpServer::named("a", lab.server(1));
@@ -343,7 +343,7 @@ fn a_session_that_moves_to_another_server_is_timed_once() {
     assert_eq!(balancer.stat("/backends/pool/session_seconds/count"), 1);
 }
 
-fn a_removed_frontend_serves_its_clients_on_and_everybody_once_it_is_back() {
+fn removed_udp_frontend_keeps_its_clients_until_it_returns() {
     let lab = Loopback::new();
     let _a = UdpServer::named("a", lab.server(1));
     let here = udp(&lab).server("a", lab.server(1), "");
@@ -378,7 +378,7 @@ fn a_frontend_that_is_taken_away_gives_its_port_back() {
     assert_eq!(balancer.stat("/frontends/web/current_connections"), 0);
 }
 
-fn a_stop_serves_clients_until_they_are_silent_and_takes_no_new_ones() {
+fn stop_serves_udp_clients_until_idle_and_accepts_no_new_ones() {
     let lab = Loopback::new();
     let _a = UdpServer::named("a", lab.server(1));
     let mut balancer = BalancerProcess::start(&lab, &udp(&lab).server("a", lab.server(1), ""));
@@ -416,7 +416,7 @@ fn a_second_balancer_on_the_same_port_is_refused() {
     drop(balancer);
 }
 
-fn a_frontend_that_descriptors_do_not_suffice_for_is_refused_and_loses_nothing_once_they_do() {
+fn frontend_without_enough_descriptors_is_refused_until_there_are() {
     let lab = Loopback::new();
     let _a = UdpServer::named("a", lab.server(1));
     let setup = udp(&lab).server("a", lab.server(1), "");

@@ -23,20 +23,20 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 tests!("upgrade":
     ten_upgrades_under_load_fail_no_request_and_end_no_connection,
     a_download_of_a_gibibyte_lives_through_ten_upgrades [Need::Long],
-    what_an_operator_has_said_goes_along,
+    runtime_overrides_survive_an_upgrade,
     a_udp_session_keeps_its_server_and_its_port_through_upgrades,
     a_signal_upgrades_and_what_was_known_of_servers_goes_along,
     a_new_version_that_cannot_start_leaves_the_old_one_serving,
-    a_stop_a_reload_and_another_upgrade_may_come_while_one_is_under_way,
+    upgrade_in_progress_tolerates_stop_reload_and_another_upgrade,
     stop_after_the_new_process_may_serve_ends_both,
     a_new_version_that_hangs_is_given_up [Need::Long],
     versions_that_do_not_understand_each_other_refuse_with_a_reason,
-    who_is_denied_later_is_reset_in_the_old_process_and_nobody_else,
-    once_it_may_the_new_process_serves_whatever_happens_to_the_old_one,
-    a_process_that_was_upgraded_gives_connections_time_to_finish_when_it_is_told_to_stop,
-    a_process_that_was_upgraded_ends_at_once_if_it_is_interrupted_twice,
+    client_denied_after_an_upgrade_is_reset_by_the_old_process,
+    new_process_serves_even_if_the_old_one_dies,
+    old_process_drains_connections_when_it_is_stopped,
+    old_process_ends_at_once_if_interrupted_twice,
     an_upgrade_takes_up_what_only_a_restart_could,
-    of_several_processes_the_control_socket_names_the_one_to_be_upgraded,
+    control_socket_selects_the_process_to_upgrade,
     upgrade_of_a_file_reaches_its_process_and_no_other,
     a_process_that_stops_lets_the_next_one_have_its_statistics,
 );
@@ -109,7 +109,7 @@ fn a_download_of_a_gibibyte_lives_through_ten_upgrades() {
     assert_eq!(upgraded.first.wait(), 0);
 }
 
-fn what_an_operator_has_said_goes_along() {
+fn runtime_overrides_survive_an_upgrade() {
     let lab = Loopback::new();
     let _servers = [("a", 1), ("b", 2)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
     let setup = Setup::new(&lab).server("a", lab.server(1), "").server("b", lab.server(2), "");
@@ -223,7 +223,7 @@ fn a_new_version_that_cannot_start_leaves_the_old_one_serving() {
     assert_eq!(upgraded.first.wait(), 0);
 }
 
-fn a_stop_a_reload_and_another_upgrade_may_come_while_one_is_under_way() {
+fn upgrade_in_progress_tolerates_stop_reload_and_another_upgrade() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
@@ -256,7 +256,7 @@ fn a_stop_a_reload_and_another_upgrade_may_come_while_one_is_under_way() {
     assert_eq!(upgraded.first.wait(), 0);
 }
 
-fn a_process_that_was_upgraded_gives_connections_time_to_finish_when_it_is_told_to_stop() {
+fn old_process_drains_connections_when_it_is_stopped() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "").timeouts("drain = 3");
@@ -275,7 +275,7 @@ fn a_process_that_was_upgraded_gives_connections_time_to_finish_when_it_is_told_
     assert!(upgraded.first.log().contains("stopped: 1 connections were cut after 3s"));
 }
 
-fn a_process_that_was_upgraded_ends_at_once_if_it_is_interrupted_twice() {
+fn old_process_ends_at_once_if_interrupted_twice() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "").timeouts("drain = 3600");
@@ -290,7 +290,7 @@ fn a_process_that_was_upgraded_ends_at_once_if_it_is_interrupted_twice() {
     assert!(ping(&mut held).is_err());
 }
 
-fn who_is_denied_later_is_reset_in_the_old_process_and_nobody_else() {
+fn client_denied_after_an_upgrade_is_reset_by_the_old_process() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
@@ -313,7 +313,7 @@ fn who_is_denied_later_is_reset_in_the_old_process_and_nobody_else() {
     assert!(served.into_iter().all(|client| ping(&mut client.unwrap()).is_ok()));
 }
 
-fn once_it_may_the_new_process_serves_whatever_happens_to_the_old_one() {
+fn new_process_serves_even_if_the_old_one_dies() {
     let lab = Loopback::new();
     let _server = TcpServer::named("a", lab.server(1));
     let config = lab.directory().join("config.toml");
@@ -432,7 +432,7 @@ fn a_process_that_stops_lets_the_next_one_have_its_statistics() {
     assert_eq!(first.wait(), 0);
 }
 
-fn of_several_processes_the_control_socket_names_the_one_to_be_upgraded() {
+fn control_socket_selects_the_process_to_upgrade() {
     let (lab, other) = (Loopback::new(), Loopback::new());
     let setup = |lab: &Loopback| Setup::new(lab).server("a", lab.server(1), "");
     let other = BalancerProcess::start(&other, &setup(&other));

@@ -47,6 +47,6 @@ fn the_mock_makes_of_packets_what_the_cases_say() {
 }
 
 #[test]
-fn the_mock_sends_nothing_on_that_the_core_would_not_send_just_so() {
+fn mock_kernel_forwards_damaged_headers_like_the_core() {
     cases::run_on_damaged_headers::<MockKernel>();
 }

@@ -73,13 +73,13 @@ pub(crate) fn trials() -> Vec<Trial> {
         ),
         trial(
             "the_package_is_installed_reloaded_upgraded_and_purged",
-            [&needs[..], &[Need::Other(no_machine)]].concat(),
+            [&needs[..], &[Need::Other(missing_machine)]].concat(),
             acceptance,
         ),
     ]
 }
 
-fn no_machine() -> Option<String> {
+fn missing_machine() -> Option<String> {
     Machine::new().and_then(|_| Kernel::of_debian()).err()
 }
 

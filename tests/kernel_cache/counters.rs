@@ -14,10 +14,10 @@ use super::twin::US;
 use super::{NamedTest, tests};
 
 pub(crate) fn tests() -> Vec<NamedTest> {
-    tests![servers_that_come_when_others_are_gone_are_forwarded_for_and_counted_from_zero]
+    tests![reused_counter_ids_start_at_zero_for_new_servers]
 }
 
-fn servers_that_come_when_others_are_gone_are_forwarded_for_and_counted_from_zero() {
+fn reused_counter_ids_start_at_zero_for_new_servers() {
     let sizes = Sizes { counter_ids: 1, ..SIZES };
     let offloader = Offloader::load(Layer::Tc, sizes, &selection(&["203.0.113.1:53/udp"]), 1).unwrap();
     offloader.kernel_cache().set_next_hop(0, Some(&HOP)).unwrap();

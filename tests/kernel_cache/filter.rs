@@ -15,7 +15,7 @@ use super::{NamedTest, tests};
 pub(crate) fn tests() -> Vec<NamedTest> {
     tests![
         clients_of_frontends_get_in_and_replies_of_servers,
-        what_has_no_ports_gets_in_by_our_addresses,
+        packets_without_ports_are_accepted_by_address,
         a_reload_changes_what_gets_in,
     ]
 }
@@ -91,7 +91,7 @@ fn clients_of_frontends_get_in_and_replies_of_servers() {
     }
 }
 
-fn what_has_no_ports_gets_in_by_our_addresses() {
+fn packets_without_ports_are_accepted_by_address() {
     let mut filter = FilteredCache::new();
     for (from, to, ours) in [
         ("198.51.100.9:80", "203.0.113.1:9", true),

@@ -17,17 +17,17 @@ use super::{NamedTest, tests};
 
 pub(crate) fn tests() -> Vec<NamedTest> {
     tests![
-        of_forged_syns_none_is_heard,
+        forged_syns_are_all_refused,
         a_client_is_heard_when_it_asks_again,
-        a_syn_that_is_repeated_at_once_is_not_taken_for_a_clients,
-        clients_of_a_network_that_has_completed_a_connection_are_heard_at_once,
+        syn_repeated_at_once_is_not_accepted_as_a_retransmission,
+        syns_from_a_network_with_a_completed_connection_are_accepted_at_once,
         networks_that_connections_were_completed_from_in_peace_are_known,
         a_syn_that_is_sent_again_and_again_is_heard_twice,
         strangers_push_no_known_network_out,
         strangers_are_heard_no_more_often_than_they_may_all_together,
         a_network_is_heard_again_in_time,
         syns_that_are_not_for_a_frontend_are_left_alone,
-        xdp_drops_what_is_not_heard_and_tc_leaves_that_to_the_guard,
+        xdp_drops_refused_syns_and_tc_leaves_them_to_the_guard,
         without_a_limit_every_syn_is_heard,
         syns_in_disguise_are_heard_of_networks_that_have_completed_a_connection,
         segments_of_servers_in_disguise_pass_in_a_flood,
@@ -72,7 +72,7 @@ fn until_heard(filter: &mut FilteredCache, syn: &TestPacket) -> u64 {
     kernel::now() - begin
 }
 
-fn of_forged_syns_none_is_heard() {
+fn forged_syns_are_all_refused() {
     for (vip, client, ..) in FAMILIES {
         let mut filter = limited(FEW);
         let heard = (1..=1000).filter(|n| filter.accepts(syn(&format!("{client}:{n}"), vip).seq(n * 7919)));
@@ -97,13 +97,13 @@ fn a_client_is_heard_when_it_asks_again() {
     }
 }
 
-fn a_syn_that_is_repeated_at_once_is_not_taken_for_a_clients() {
+fn syn_repeated_at_once_is_not_accepted_as_a_retransmission() {
     let mut filter = limited(FEW);
     let waited = until_heard(&mut filter, &syn("198.51.100.9:1", "203.0.113.1:80"));
     assert!(waited > 500_000_000 - TICK, "after {waited} ns");
 }
 
-fn clients_of_a_network_that_has_completed_a_connection_are_heard_at_once() {
+fn syns_from_a_network_with_a_completed_connection_are_accepted_at_once() {
     for setup in setups().into_iter().filter(is_tcp) {
         let mut twin = Twin::new(setup);
         let ends = twin.establish(client(&setup));
@@ -228,7 +228,7 @@ fn syns_that_are_not_for_a_frontend_are_left_alone() {
     assert_eq!(filter.0.syns_refused().unwrap(), 0);
 }
 
-fn xdp_drops_what_is_not_heard_and_tc_leaves_that_to_the_guard() {
+fn xdp_drops_refused_syns_and_tc_leaves_them_to_the_guard() {
     let mut filter = FilteredCache::new();
     let frame = syn("198.51.100.9:1", "203.0.113.1:80").macs([2; 6], US).bytes();
     for (limit, xdp) in [(None, 2), (Some(&FEW), 1), (None, 2)] {

@@ -18,15 +18,15 @@ use super::{NamedTest, tests};
 pub(crate) fn tests() -> Vec<NamedTest> {
     tests![
         packets_between_any_addresses_leave_as_the_core_sends_them,
-        packets_between_any_addresses_go_into_any_tunnel_as_the_core_puts_them,
+        tunneled_packets_of_the_kernel_equal_those_of_the_core,
         a_datagram_whose_checksum_comes_out_as_none_gets_the_other_zero,
         a_fin_whose_event_finds_no_room_is_dropped_and_counted,
         a_damaged_fin_is_dropped_and_counted,
         damaged_answer_to_a_syn_is_dropped_and_counted,
         fin_that_ends_where_its_sender_has_got_to_ends_nothing,
-        a_fin_is_sent_on_whether_its_checksum_is_complete_or_left_to_the_interface,
+        fin_is_forwarded_with_complete_and_with_partial_checksum,
         a_handshake_is_completed_where_there_is_no_room_for_its_event,
-        what_has_passed_is_counted_and_seen,
+        forwarded_packets_are_counted_and_refresh_their_flow,
         a_priority_tag_in_the_bytes_makes_no_difference_to_the_driver,
     ]
 }
@@ -77,7 +77,7 @@ fn packets_between_any_addresses_leave_as_the_core_sends_them() {
     ran.unwrap();
 }
 
-fn packets_between_any_addresses_go_into_any_tunnel_as_the_core_puts_them() {
+fn tunneled_packets_of_the_kernel_equal_those_of_the_core() {
     let twin = std::cell::RefCell::new(Twin::new(BalancerSetup::dsr(1, 100)));
     twin.borrow_mut().cache.set_next_hop(0, Some(&HOP)).unwrap();
     let ends = any::<[(u128, u16); 2]>();
@@ -239,7 +239,7 @@ fn fin_that_ends_where_its_sender_has_got_to_ends_nothing() {
     }
 }
 
-fn a_fin_is_sent_on_whether_its_checksum_is_complete_or_left_to_the_interface() {
+fn fin_is_forwarded_with_complete_and_with_partial_checksum() {
     for setup in setups().into_iter().filter(is_tcp) {
         for len in LENGTHS {
             let mut twin = Twin::new(setup);
@@ -257,7 +257,7 @@ fn a_fin_is_sent_on_whether_its_checksum_is_complete_or_left_to_the_interface() 
     }
 }
 
-fn what_has_passed_is_counted_and_seen() {
+fn forwarded_packets_are_counted_and_refresh_their_flow() {
     for setup in setups().into_iter().filter(|setup| setup.mode == Mode::Passthrough) {
         let mut twin = Twin::new(setup);
         let ends = twin.establish(client(&setup));

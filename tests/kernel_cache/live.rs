@@ -23,7 +23,7 @@ pub(crate) fn tests() -> Vec<NamedTest> {
         datagrams_and_super_datagrams_get_there_and_back_through_the_cache,
         super_datagrams_are_cut_within_their_tunnel,
         a_priority_tag_does_not_leave_with_the_datagram,
-        a_link_to_a_driver_goes_from_one_process_to_the_next_and_back_and_ends_with_the_last,
+        xdp_link_moves_between_processes_and_ends_with_the_last,
         links_are_taken_also_where_the_interface_of_another_is_gone,
     ]
 }
@@ -240,7 +240,7 @@ fn opened(encapsulation: Encapsulation, is_outer_v4: bool, is_inner_v4: bool) ->
 }
 
 /// An upgrade: both processes have their own program and maps, and the interface accepts one.
-fn a_link_to_a_driver_goes_from_one_process_to_the_next_and_back_and_ends_with_the_last() {
+fn xdp_link_moves_between_processes_and_ends_with_the_last() {
     let [namespace, other] = [(); 2].map(|()| TestNamespace::new());
     namespace.link(("front", "02:00:00:00:00:02"), &other, ("eth0", "02:00:00:00:00:01"));
     let interface = with_driver(&namespace, "front");

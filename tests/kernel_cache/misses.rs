@@ -13,10 +13,10 @@ use super::{NamedTest, tests};
 
 pub(crate) fn tests() -> Vec<NamedTest> {
     tests![
-        what_takes_a_decision_is_left_to_userspace,
-        what_is_too_short_for_an_ip_header_is_left_alone,
-        what_is_sent_to_somebody_else_is_left_alone,
-        a_large_segment_that_comes_again_after_a_pause_is_left_to_userspace_once,
+        packets_that_need_a_decision_are_left_to_userspace,
+        frame_too_short_for_an_ip_header_is_passed,
+        frame_for_another_mac_or_vlan_is_passed,
+        large_segment_repeated_after_a_pause_is_left_to_userspace_once,
         packets_between_mapped_addresses_are_left_to_userspace_and_counted,
         the_filter_lets_in_what_the_cache_will_leave_a_tick_later,
         a_super_frame_counts_by_the_packets_it_is_cut_into,
@@ -40,7 +40,7 @@ fn ways(twin: &mut Twin, setup: &BalancerSetup) -> Vec<TestPacket> {
     ways
 }
 
-fn what_takes_a_decision_is_left_to_userspace() {
+fn packets_that_need_a_decision_are_left_to_userspace() {
     for setup in setups() {
         let mut twin = Twin::new(setup);
         for packet in ways(&mut twin, &setup) {
@@ -86,7 +86,7 @@ fn what_takes_a_decision_is_left_to_userspace() {
 }
 
 /// Its first copy may not be acknowledged. If the client goes on, its next segments are forwarded.
-fn a_large_segment_that_comes_again_after_a_pause_is_left_to_userspace_once() {
+fn large_segment_repeated_after_a_pause_is_left_to_userspace_once() {
     for setup in setups().into_iter().filter(is_tcp) {
         let mut twin = Twin::new(setup);
         for packet in ways(&mut twin, &setup) {
@@ -117,7 +117,7 @@ fn the_filter_lets_in_what_the_cache_will_leave_a_tick_later() {
 }
 
 /// The kernel refuses to try such frames on tc.
-fn what_is_too_short_for_an_ip_header_is_left_alone() {
+fn frame_too_short_for_an_ip_header_is_passed() {
     for setup in setups() {
         let mut twin = Twin::new(setup);
         let frame = twin.establish(client(&setup)).to_server().ack(1).bytes();
@@ -127,7 +127,7 @@ fn what_is_too_short_for_an_ip_header_is_left_alone() {
     }
 }
 
-fn what_is_sent_to_somebody_else_is_left_alone() {
+fn frame_for_another_mac_or_vlan_is_passed() {
     let setup = BalancerSetup::passthrough(1, 100);
     let mut twin = Twin::new(setup);
     let ends = twin.establish(client(&setup));

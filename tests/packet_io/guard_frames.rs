@@ -11,7 +11,7 @@ use super::{NamedTest, tests};
 
 pub(crate) fn tests() -> Vec<NamedTest> {
     tests![
-        frames_to_a_frontend_are_dropped_and_all_that_cannot_be_one_pass,
+        guard_drops_frames_to_a_frontend_and_passes_all_others,
         extension_headers_are_stepped_over_up_to_the_eighth,
     ]
 }
@@ -96,7 +96,7 @@ fn on_its_way(mut packet: TestFrame) -> TestFrame {
     packet
 }
 
-fn frames_to_a_frontend_are_dropped_and_all_that_cannot_be_one_pass() {
+fn guard_drops_frames_to_a_frontend_and_passes_all_others() {
     for dst in ["10.78.0.1:80", "10.78.0.1:53/udp", "[fd78::1]:80", "[fd78::1]:53/udp"] {
         let (mut guard, packet) = (Program::committed(), || client(dst));
         guard.says(&[packet()], &[true]);

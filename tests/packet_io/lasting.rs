@@ -15,11 +15,11 @@ use super::{NamedTest, tests};
 
 pub(crate) fn tests() -> Vec<NamedTest> {
     tests![
-        while_it_is_renewed_the_host_answers_nobody_and_after_a_kill_neither,
-        after_a_kill_the_host_gets_in_the_end_what_begins_and_at_last_everything,
+        host_does_not_reply_while_the_guard_holds_or_after_a_kill,
+        host_gets_new_connections_after_a_kill_and_finally_everything,
         after_a_stop_the_host_gets_what_begins_at_once,
         a_guard_that_was_never_in_force_leaves_nothing,
-        a_frontend_that_drains_stays_guarded_and_one_that_is_gone_does_not,
+        draining_frontend_stays_guarded_and_a_removed_one_does_not,
     ]
 }
 
@@ -61,7 +61,7 @@ fn answers(pair: &Pair) -> (usize, usize) {
     (pair.answers(&FRONTENDS.map(client)), pair.answers(&under_way))
 }
 
-fn while_it_is_renewed_the_host_answers_nobody_and_after_a_kill_neither() {
+fn host_does_not_reply_while_the_guard_holds_or_after_a_kill() {
     let pair = Pair::new();
     let guard = guard(&pair, Terms { serves: LONG, lasts: LONG });
     assert_eq!(answers(&pair), (3, 2), "not in force yet");
@@ -73,7 +73,7 @@ fn while_it_is_renewed_the_host_answers_nobody_and_after_a_kill_neither() {
     assert_eq!(answers(&pair), (0, 0));
 }
 
-fn after_a_kill_the_host_gets_in_the_end_what_begins_and_at_last_everything() {
+fn host_gets_new_connections_after_a_kill_and_finally_everything() {
     let pair = Pair::new();
     let guard = guard(&pair, Terms { serves: Duration::ZERO, lasts: LONG });
     guard.lease().renew();
@@ -104,7 +104,7 @@ fn a_guard_that_was_never_in_force_leaves_nothing() {
     assert_eq!(filters(&pair), 0);
 }
 
-fn a_frontend_that_drains_stays_guarded_and_one_that_is_gone_does_not() {
+fn draining_frontend_stays_guarded_and_a_removed_one_does_not() {
     let pair = Pair::new();
     let mut guard = guard(&pair, Terms { serves: LONG, lasts: LONG });
     guard.lease().renew();

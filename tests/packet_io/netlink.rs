@@ -14,12 +14,12 @@ pub(crate) fn tests() -> Vec<NamedTest> {
         next_hops_of_ipv6_lead_through_link_local_routers,
         packets_are_as_long_as_a_route_takes,
         packets_of_ipv6_are_as_long_as_its_routers_and_settings_say,
-        frames_are_handed_over_while_nothing_is_between_the_ends_of_a_veth,
+        frames_are_handed_to_the_veth_peer_unless_a_qdisc_is_attached,
         sources_are_those_that_the_kernel_chooses,
         traffic_passes_where_the_kernel_has_the_vip_and_the_servers,
         broadcast_addresses_are_those_that_the_kernel_lists,
         snat_ports_are_reserved_and_what_was_reserved_before_stays,
-        reserved_ports_stay_for_as_long_as_somebody_on_the_host_needs_them,
+        reserved_ports_stay_until_their_last_user_is_gone,
         reserved_ports_of_another_network_namespace_are_its_own,
     ]
 }
@@ -160,7 +160,7 @@ fn packets_of_ipv6_are_as_long_as_its_routers_and_settings_say() {
     });
 }
 
-fn frames_are_handed_over_while_nothing_is_between_the_ends_of_a_veth() {
+fn frames_are_handed_to_the_veth_peer_unless_a_qdisc_is_attached() {
     let (balancer, server) = pair();
     let link = balancer.index("back");
     balancer.enter(|| {
@@ -302,7 +302,7 @@ fn reserved() -> String {
     std::fs::read_to_string(SYSCTL).unwrap().trim().to_owned()
 }
 
-fn reserved_ports_stay_for_as_long_as_somebody_on_the_host_needs_them() {
+fn reserved_ports_stay_until_their_last_user_is_gone() {
     let directory = tempfile::tempdir().unwrap();
     TestNamespace::new().enter(|| {
         std::fs::write(SYSCTL, "40000,62000\n").unwrap();

@@ -14,8 +14,8 @@ use super::{NamedTest, tests};
 
 pub(crate) fn tests() -> Vec<NamedTest> {
     tests![
-        only_what_goes_to_our_addresses_is_captured,
-        of_each_kind_of_packet_only_those_to_our_addresses_are_captured,
+        capture_follows_changes_of_its_filter,
+        packets_of_each_kind_are_captured_by_address,
         the_kernel_takes_a_filter_for_any_number_of_addresses,
         the_longest_filters_replace_each_other_within_the_limit_of_old_kernels,
         an_interface_that_goes_down_is_captured_again_when_it_is_back,
@@ -84,7 +84,7 @@ fn destination(buffer: &Buffer) -> String {
     format!("{}:{}", std::net::Ipv4Addr::from(ip), u16::from_be_bytes([frame[36], frame[37]]))
 }
 
-fn only_what_goes_to_our_addresses_is_captured() {
+fn capture_follows_changes_of_its_filter() {
     let mut wire = Wire::new(&CaptureFilter::new(&selection("203.0.113.1:80")));
     wire.send("203.0.113.1:80");
     assert_eq!(wire.frames().iter().map(destination).collect::<Vec<_>>(), ["203.0.113.1:80"]);
@@ -97,7 +97,7 @@ fn only_what_goes_to_our_addresses_is_captured() {
     assert_eq!(wire.capture.read_batch(&mut BufferPool::default(), &mut Vec::new()), Wake::Stopped);
 }
 
-fn of_each_kind_of_packet_only_those_to_our_addresses_are_captured() {
+fn packets_of_each_kind_are_captured_by_address() {
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];
     let to =
         |dst: &str| packet(MAC, if dst.starts_with('[') { "[fd77::2]:4000" } else { "10.77.0.2:4000" }, dst);

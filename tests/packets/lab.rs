@@ -24,7 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         ),
         ("lab::a_lab_is_gone_when_its_process_is_killed", a_lab_is_gone_when_its_process_is_killed),
         ("lab::the_next_lab_removes_what_a_crash_has_left", the_next_lab_removes_what_a_crash_has_left),
-        ("lab::what_a_tool_says_is_in_the_error", what_a_tool_says_is_in_the_error),
+        ("lab::error_of_a_tool_includes_its_output", error_of_a_tool_includes_its_output),
     ];
     let mut trials = convey_testkit::trials(tests, &[Need::Namespaces]);
     let narrow = ("lab::a_narrow_hop_tells_both_sides", a_narrow_hop_tells_both_sides as fn());
@@ -132,7 +132,7 @@ fn a_lab_loses_as_many_packets_as_it_is_told() {
     wait_for("the way to be open again", || arrives().then_some(()));
 }
 
-fn what_a_tool_says_is_in_the_error() {
+fn error_of_a_tool_includes_its_output() {
     let lab = Lab::new(1, 1).unwrap();
     let error = lab.run(Role::Switch, "ip", &["link", "show", "nosuch"]).unwrap_err().to_string();
     assert!(error.contains("ip link show nosuch") && error.contains("does not exist"), "{error}");

@@ -16,7 +16,7 @@ pub(crate) fn tests() -> Vec<PacketTest> {
         passive_ftp_is_served_by_the_server_of_the_control_connection [CURL],
     ];
     tests.extend(tests![when |case| case.family == Family::V4 =>
-        a_pair_of_udp_ports_leads_to_one_server_and_keeps_its_ports,
+        udp_port_pair_of_a_client_leads_to_one_server,
         a_reload_widens_a_range_under_an_open_connection,
         ten_thousand_ports_are_one_frontend,
     ]);
@@ -56,7 +56,7 @@ fn passive_ftp_is_served_by_the_server_of_the_control_connection(case: Case) {
     assert_eq!(connections, 24, "of control and of data, at one frontend");
 }
 
-fn a_pair_of_udp_ports_leads_to_one_server_and_keeps_its_ports(case: Case) {
+fn udp_port_pair_of_a_client_leads_to_one_server(case: Case) {
     let mut network = prepared(case, 3);
     let text = text(&network, &[21_000..=21_003], "protocol = \"udp\"", UNCHECKED);
     network.balance_with(&text);

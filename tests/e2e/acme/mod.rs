@@ -17,19 +17,19 @@ use crate::curl::curl;
 
 tests!("acme":
     a_site_gets_its_certificate_by_http_and_serves_it_at_once [PEBBLE, NAMES, Need::CURL],
-    a_site_gets_its_certificate_by_a_handshake_in_modes_http_and_proxy [PEBBLE, NAMES, Need::CURL],
+    site_gets_a_tls_alpn_certificate_in_modes_http_and_proxy [PEBBLE, NAMES, Need::CURL],
     a_certificate_is_renewed_while_clients_are_served [PEBBLE, NAMES, Need::CURL],
     an_authority_may_be_slow_and_refuse_nonces [PEBBLE, NAMES, Need::CURL],
-    an_order_that_fails_says_why_waits_and_is_tried_again_once_the_file_changes [PEBBLE, NAMES, Need::CURL],
-    an_authority_that_is_busy_is_left_alone_as_long_as_it_asks,
+    failed_order_is_logged_and_retried_when_its_settings_change [PEBBLE, NAMES, Need::CURL],
+    retry_after_of_a_busy_authority_is_respected,
     nodes_that_share_a_folder_order_once_and_answer_for_each_other [PEBBLE, NAMES, Need::CURL],
     a_node_that_is_killed_goes_on_with_its_order [PEBBLE, NAMES, Need::CURL],
     an_account_is_bound_to_one_elsewhere [PEBBLE, NAMES, Need::CURL],
     a_confined_user_orders_and_renews [PEBBLE, NAMES, Need::CURL, Need::Other(not_root)],
     first_order_arrives_at_an_announced_address_and_failed_orders_withdraw_it
         [PEBBLE, NAMES, Need::CURL, Need::Namespaces, Need::Kernel(5, 18, "marks of addresses")],
-    what_cannot_be_written_keeps_convey_from_starting,
-    nothing_is_kept_where_everybody_could_put_other_keys,
+    unwritable_state_dir_prevents_the_start,
+    world_writable_state_dir_is_refused,
 );
 
 /// A site at the first VIP, and its plain door at `plain`.
@@ -100,7 +100,7 @@ fn a_site_gets_its_certificate_by_http_and_serves_it_at_once() {
     assert!(status.stdout.contains("site.example"), "{}", status.stdout);
 }
 
-fn a_site_gets_its_certificate_by_a_handshake_in_modes_http_and_proxy() {
+fn site_gets_a_tls_alpn_certificate_in_modes_http_and_proxy() {
     for mode in ["http", "proxy"] {
         let lab = Loopback::new();
         let _server = TestHttpServer::named("a", lab.server(1));
@@ -151,7 +151,7 @@ fn an_authority_may_be_slow_and_refuse_nonces() {
     assert!(fetch(&lab, &pebble).starts_with("a GET /x"));
 }
 
-fn an_order_that_fails_says_why_waits_and_is_tried_again_once_the_file_changes() {
+fn failed_order_is_logged_and_retried_when_its_settings_change() {
     let lab = Loopback::new();
     let _server = TestHttpServer::named("a", lab.server(1));
     let pebble = Pebble::start(&lab, &Habits::default());
@@ -172,7 +172,7 @@ fn an_order_that_fails_says_why_waits_and_is_tried_again_once_the_file_changes()
     assert!(fetch(&lab, &pebble).starts_with("a GET /x"));
 }
 
-fn an_authority_that_is_busy_is_left_alone_as_long_as_it_asks() {
+fn retry_after_of_a_busy_authority_is_respected() {
     const PROBLEM: &str =
         r#"{"type":"urn:ietf:params:acme:error:rateLimited","detail":"too many orders of late"}"#;
     let (lab, its) = (Loopback::new(), Loopback::new());
@@ -321,7 +321,7 @@ fn first_order_arrives_at_an_announced_address_and_failed_orders_withdraw_it() {
     });
 }
 
-fn what_cannot_be_written_keeps_convey_from_starting() {
+fn unwritable_state_dir_prevents_the_start() {
     let lab = Loopback::new();
     let file = lab.directory().join("file");
     fs::write(&file, "").unwrap();
@@ -333,7 +333,7 @@ fn what_cannot_be_written_keeps_convey_from_starting() {
     assert!(ran.stderr.contains("state_dir: cannot make"), "{}", ran.stderr);
 }
 
-fn nothing_is_kept_where_everybody_could_put_other_keys() {
+fn world_writable_state_dir_is_refused() {
     let lab = Loopback::new();
     fs::create_dir(state(&lab)).unwrap();
     fs::set_permissions(state(&lab), fs::Permissions::from_mode(0o777)).unwrap();

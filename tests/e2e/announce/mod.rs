@@ -31,7 +31,7 @@ tests!("announce":
     command_that_withdraws_an_address_asks_for_force [Need::Namespaces, MARKS],
     an_address_goes_when_convey_begins_to_drain [Need::Namespaces, MARKS],
     an_address_of_somebody_else_stays_as_it_is [Need::Namespaces, MARKS],
-    what_a_killed_convey_announced_is_known_and_taken_over [Need::Namespaces, MARKS],
+    announced_addresses_of_a_killed_process_are_taken_over [Need::Namespaces, MARKS],
     an_upgrade_takes_no_address_away [Need::Namespaces, MARKS],
     upgrade_keeps_the_damping_of_an_address [Need::Namespaces, MARKS],
     a_reload_announces_elsewhere_or_no_longer [Need::Namespaces, MARKS],
@@ -176,8 +176,8 @@ fn an_address_of_somebody_else_stays_as_it_is() {
     });
 }
 
-fn what_a_killed_convey_announced_is_known_and_taken_over() {
-    in_namespace("announce::what_a_killed_convey_announced_is_known_and_taken_over", "", || {
+fn announced_addresses_of_a_killed_process_are_taken_over() {
+    in_namespace("announce::announced_addresses_of_a_killed_process_are_taken_over", "", || {
         let lab = Loopback::new();
         let setup = announcing(&lab, VIP, "");
         let server = TcpServer::named("a", lab.server(1));

@@ -27,13 +27,13 @@ use crate::tls::{authority, https};
 
 tests!("compression":
     curl_gets_a_page_as_it_was_in_every_encoding_and_version [Need::CURL],
-    what_is_compressed_is_told_to_operators [Need::CURL],
-    an_answer_that_may_bear_a_secret_is_compressed_only_where_the_operator_says_so,
+    compressed_bytes_are_in_log_and_statistics [Need::CURL],
+    response_with_credentials_is_compressed_only_if_configured,
     a_connection_goes_on_behind_whatever_was_compressed,
-    who_has_a_compressed_page_already_is_told_so,
-    a_reload_switches_it_on_and_off_and_a_route_has_its_own_say,
+    cached_compressed_page_is_revalidated_with_304,
+    compression_follows_reloads_and_routes,
     a_page_of_an_old_server_ends_with_its_connection [Need::CURL],
-    what_a_server_says_over_http2_is_compressed_too [Need::CURL],
+    responses_of_http2_servers_are_compressed [Need::CURL],
     each_event_is_at_the_client_at_once [Need::CURL],
     a_server_that_breaks_off_leaves_no_client_with_a_shorter_page [Need::CURL],
     trailers_survive,
@@ -118,7 +118,7 @@ fn curl_gets_a_page_as_it_was_in_every_encoding_and_version() {
     }
 }
 
-fn what_is_compressed_is_told_to_operators() {
+fn compressed_bytes_are_in_log_and_statistics() {
     let lab = Loopback::new();
     let _server = site(&lab, "");
     let file = lab.directory().join("access.log");
@@ -156,7 +156,7 @@ fn what_is_compressed_is_told_to_operators() {
     }
 }
 
-fn an_answer_that_may_bear_a_secret_is_compressed_only_where_the_operator_says_so() {
+fn response_with_credentials_is_compressed_only_if_configured() {
     let lab = Loopback::new();
     let _server = TestHttpServer::start(lab.server(1), |request, stream| {
         let fields = request.field("x-answer-with").map_or(String::new(), |field| format!("{field}\r\n"));
@@ -217,7 +217,7 @@ fn a_connection_goes_on_behind_whatever_was_compressed() {
     assert_eq!((server.seen().len(), server.connections()), (9, 1));
 }
 
-fn who_has_a_compressed_page_already_is_told_so() {
+fn cached_compressed_page_is_revalidated_with_304() {
     let lab = Loopback::new();
     // The server compares weakly, as RFC 9110, section 13.1.2 requires.
     let _server = TestHttpServer::start(lab.server(1), |request, stream| {
@@ -236,7 +236,7 @@ fn who_has_a_compressed_page_already_is_told_so() {
     assert_eq!((field(&known, "etag"), field(&known, "vary")), (Some("\"v1\""), None));
 }
 
-fn a_reload_switches_it_on_and_off_and_a_route_has_its_own_say() {
+fn compression_follows_reloads_and_routes() {
     let lab = Loopback::new();
     let _server = site(&lab, "");
     let off = "mode = \"http\"";
@@ -280,7 +280,7 @@ fn a_page_of_an_old_server_ends_with_its_connection() {
     assert_eq!(decoded(&["--http1.0", &url]), (String::new(), page(100_000)));
 }
 
-fn what_a_server_says_over_http2_is_compressed_too() {
+fn responses_of_http2_servers_are_compressed() {
     let lab = Loopback::new();
     let _server = site(&lab, "");
     // Another frontend serves HTTP/2 as the server.

@@ -21,8 +21,8 @@ const MARKS: Need = Need::Kernel(5, 18, "marks of addresses");
 const FILES: Need = Need::OpenFiles(11_000);
 
 tests!("ecmp":
-    no_connection_of_dsr_breaks_as_nodes_die_and_return [Need::Namespaces, MARKS, BIRD, Need::NFT],
-    no_connection_of_dsr_breaks_among_10_000 [Need::Long, Need::Namespaces, MARKS, BIRD, Need::NFT, FILES],
+    dsr_connections_survive_the_death_and_return_of_nodes [Need::Namespaces, MARKS, BIRD, Need::NFT],
+    dsr_keeps_10_000_connections_as_nodes_die_and_return [Need::Long, Need::Namespaces, MARKS, BIRD, Need::NFT, FILES],
     connections_of_passthrough_break_with_their_node [Need::Namespaces, MARKS, BIRD],
     connections_of_passthrough_break_among_10_000 [Need::Long, Need::Namespaces, MARKS, BIRD, FILES],
     the_demo_shows_a_balancer_that_dies_and_comes_back [Need::Long, Need::Namespaces, MARKS, BIRD, Need::NFT],
@@ -33,11 +33,11 @@ tests!("ecmp":
 const LASTING: u16 = 20_000;
 const ASKING: u16 = 40_000;
 
-fn no_connection_of_dsr_breaks_as_nodes_die_and_return() {
+fn dsr_connections_survive_the_death_and_return_of_nodes() {
     tell_of_dsr(600);
 }
 
-fn no_connection_of_dsr_breaks_among_10_000() {
+fn dsr_keeps_10_000_connections_as_nodes_die_and_return() {
     let _turn = turn();
     tell_of_dsr(10_000);
 }

@@ -27,14 +27,14 @@ tests!("etcd":
     files_that_change_together_are_one_revision [Need::ETCD, Need::ETCDCTL, Need::CURL],
     without_etcd_nothing_happens_and_a_start_has_the_last_good_revision [Need::ETCD, Need::ETCDCTL],
     a_start_with_a_bad_revision_has_the_last_good_one [Need::ETCD, Need::ETCDCTL],
-    a_start_that_has_failed_is_followed_by_one_with_the_last_good_revision [Need::ETCD, Need::ETCDCTL],
+    failed_start_is_followed_by_one_with_the_last_good_revision [Need::ETCD, Need::ETCDCTL],
     an_upgrade_goes_on_following [Need::ETCD, Need::ETCDCTL],
     a_member_that_hangs_is_passed_over_by_a_user_too [Need::ETCD, Need::ETCDCTL],
     etcd_may_want_tls_and_a_user [Need::ETCD, Need::ETCDCTL],
     a_node_is_followed_while_changes_come_and_tokens_expire [Need::ETCD, Need::ETCDCTL, Need::OPENSSL],
     a_confined_user_follows [Need::ETCD, Need::ETCDCTL, Need::Other(not_root)],
     a_revision_is_checked_before_anything_starts [Need::ETCD, Need::ETCDCTL],
-    what_cannot_be_had_is_said_at_the_start,
+    unreachable_etcd_is_reported_at_the_start,
 );
 
 fn not_root() -> Option<String> {
@@ -214,7 +214,7 @@ fn a_start_with_a_bad_revision_has_the_last_good_one() {
     wait_for_server(&lab, "b");
 }
 
-fn a_start_that_has_failed_is_followed_by_one_with_the_last_good_revision() {
+fn failed_start_is_followed_by_one_with_the_last_good_revision() {
     let lab = Loopback::new();
     let _servers = [TcpServer::named("a", lab.server(1)), TcpServer::named("b", lab.server(2))];
     let (etcd, balancer) = in_force(&lab);
@@ -389,7 +389,7 @@ fn a_revision_is_checked_before_anything_starts() {
     assert!(!state(&lab).exists(), "looking changes nothing");
 }
 
-fn what_cannot_be_had_is_said_at_the_start() {
+fn unreachable_etcd_is_reported_at_the_start() {
     let lab = Loopback::new();
     let nobody = format!("etcd://{}{PREFIX}", lab.server(9));
     let ran = run(&mut command(&nobody, &state(&lab)));

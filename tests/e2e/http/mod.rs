@@ -17,11 +17,11 @@ use client::{Client, read_head};
 
 tests!("http":
     requests_of_one_connection_go_to_all_servers_and_keep_their_connections,
-    requests_go_by_host_and_path_and_the_server_is_told_of_the_client,
+    requests_are_routed_by_host_and_path_with_client_fields,
     bodies_arrive_whole_whatever_their_framing,
     a_request_that_could_be_read_in_two_ways_reaches_no_server,
     servers_die_one_after_the_other_and_no_request_fails,
-    what_a_server_does_wrong_is_answered_by_convey_with_a_reason,
+    server_faults_get_a_local_reply_with_a_reason,
     a_client_that_changes_the_protocol_talks_to_its_server,
     an_event_of_a_stream_is_at_the_client_at_once,
     each_request_is_a_line_of_the_access_log_and_is_counted,
@@ -29,9 +29,9 @@ tests!("http":
     requests_that_come_at_once_are_answered_in_order,
     a_client_that_sends_its_head_slowly_is_told_so,
     a_convey_that_stops_ends_connections_between_two_requests_and_no_request,
-    by_the_time_of_answers_a_slow_server_gets_few_requests_and_one_that_fails_at_once_fewer,
+    ewma_gives_slow_servers_few_requests_and_failing_ones_fewer,
     statuses_of_5xx_eject_a_server_and_those_of_4xx_never,
-    a_client_that_expects_to_be_told_to_continue_is_told_by_the_server,
+    expect_100_continue_is_answered_by_the_server,
     an_answer_before_the_body_is_whole_arrives_and_ends_the_connection,
     large_bodies_take_no_memory_and_wait_for_who_reads_slowly,
 );
@@ -63,7 +63,7 @@ fn requests_of_one_connection_go_to_all_servers_and_keep_their_connections() {
     assert_eq!(servers.each_ref().map(TestHttpServer::connections), [1; 3]);
 }
 
-fn requests_go_by_host_and_path_and_the_server_is_told_of_the_client() {
+fn requests_are_routed_by_host_and_path_with_client_fields() {
     let lab = Loopback::new();
     let [site, api, glob] =
         [("site", 1), ("api", 2), ("glob", 3)].map(|(name, n)| TestHttpServer::named(name, lab.server(n)));
@@ -243,7 +243,7 @@ fn closing(name: &'static str, addr: SocketAddr) -> TcpServer {
     })
 }
 
-fn what_a_server_does_wrong_is_answered_by_convey_with_a_reason() {
+fn server_faults_get_a_local_reply_with_a_reason() {
     let answers: [(&str, u16, &str); 5] = [
         ("HTTP/1.1 200 OK\nContent-Length: 0\n\n", 502, "server_fault"),
         ("garbage\r\n\r\n", 502, "server_fault"),
@@ -444,7 +444,7 @@ fn answering(addr: SocketAddr, status: u16, after: Duration) -> TestHttpServer {
     })
 }
 
-fn by_the_time_of_answers_a_slow_server_gets_few_requests_and_one_that_fails_at_once_fewer() {
+fn ewma_gives_slow_servers_few_requests_and_failing_ones_fewer() {
     let lab = Loopback::new();
     let ms = Duration::from_millis(1);
     let [fast, fast_too, slow, failing] =
@@ -499,7 +499,7 @@ fn statuses_of_5xx_eject_a_server_and_those_of_4xx_never() {
     }
 }
 
-fn a_client_that_expects_to_be_told_to_continue_is_told_by_the_server() {
+fn expect_100_continue_is_answered_by_the_server() {
     let lab = Loopback::new();
     let _server = TcpServer::start(lab.server(1), |mut stream| {
         let mut head = read_head(&mut stream)?;

@@ -77,12 +77,12 @@ tests!("http2":
     a_call_of_grpc_streams_both_ways_and_ends_with_its_status,
     trailers_behind_a_body_of_known_length_arrive,
     clients_and_servers_of_both_versions_meet_in_all_ways [Need::CURL],
-    what_convey_answers_itself_it_says_in_either_version,
-    no_more_connections_are_opened_to_a_server_than_a_worker_may_and_further_streams_wait,
-    a_request_that_waits_for_room_in_vain_or_without_its_client_reaches_no_server,
+    local_replies_work_in_both_http_versions,
+    http2_connections_of_a_worker_are_limited_and_streams_wait,
+    request_that_waits_in_vain_for_a_stream_reaches_no_server,
     a_server_that_says_nothing_on_a_connection_is_asked_on_another,
     a_server_that_ends_its_connections_in_order_fails_no_request [Need::NGINX],
-    who_reads_a_stream_slowly_slows_its_server_alone,
+    slow_reader_of_a_stream_slows_only_its_server,
     a_client_that_reads_nothing_of_a_hundred_streams_holds_little_memory,
     closed_windows_hold_no_slot_of_a_server,
     closed_windows_hold_no_server_of_longer_responses,
@@ -260,7 +260,7 @@ fn narrow_server(lab: &Loopback) -> EchoServer {
     EchoServer::with(lab.server(1), h2::server::Builder::new().max_concurrent_streams(1).clone())
 }
 
-fn no_more_connections_are_opened_to_a_server_than_a_worker_may_and_further_streams_wait() {
+fn http2_connections_of_a_worker_are_limited_and_streams_wait() {
     let lab = Loopback::new();
     let server = narrow_server(&lab);
     let setup = trusting(&lab).health("kind = \"none\"").server("a", lab.server(1), "");
@@ -272,7 +272,7 @@ fn no_more_connections_are_opened_to_a_server_than_a_worker_may_and_further_stre
     assert_eq!((server.connections(), server.seen().len()), (MOST, MOST + 8));
 }
 
-fn a_request_that_waits_for_room_in_vain_or_without_its_client_reaches_no_server() {
+fn request_that_waits_in_vain_for_a_stream_reaches_no_server() {
     let lab = Loopback::new();
     let server = narrow_server(&lab);
     let setup = trusting(&lab).health("kind = \"none\"").timeouts("connect = 1");
@@ -347,7 +347,7 @@ fn over_http1(lab: &Loopback, framing: &str, body: &str) -> String {
     }
 }
 
-fn what_convey_answers_itself_it_says_in_either_version() {
+fn local_replies_work_in_both_http_versions() {
     let lab = Loopback::new();
     let balancer = BalancerProcess::start(
         &lab,
@@ -405,7 +405,7 @@ fn a_server_that_says_nothing_on_a_connection_is_asked_on_another() {
     });
 }
 
-fn who_reads_a_stream_slowly_slows_its_server_alone() {
+fn slow_reader_of_a_stream_slows_only_its_server() {
     let lab = Loopback::new();
     let sent = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let count = sent.clone();

@@ -12,7 +12,7 @@ use super::site;
 
 tests!("http3_browser":
     a_page_and_all_its_parts_come_over_one_connection [Need::CHROMIUM],
-    one_that_comes_over_tcp_follows_the_offer_by_itself [Need::CHROMIUM],
+    browser_switches_from_tcp_to_http3_by_alt_svc [Need::CHROMIUM],
 );
 
 const PAGE: &str = r#"<!doctype html><title>A page</title><link rel="icon" href="data:,"><link rel="stylesheet" href="/style.css">
@@ -94,7 +94,7 @@ fn a_page_and_all_its_parts_come_over_one_connection() {
     balancer.wait_for_stat("/frontends/web/total_connections", 1);
 }
 
-fn one_that_comes_over_tcp_follows_the_offer_by_itself() {
+fn browser_switches_from_tcp_to_http3_by_alt_svc() {
     let lab = Loopback::new();
     let _server = server(&lab);
     let (_balancer, mut browser) = setup(&lab, BrowserHttp3::Offered);

@@ -10,9 +10,9 @@ use super::{authority, site, with};
 use crate::http2::block_on;
 
 tests!("http3_early":
-    a_client_that_returns_asks_in_its_first_packet_and_the_server_is_told,
-    what_would_change_something_waits_for_the_handshake,
-    nothing_comes_early_unless_the_operator_says_so,
+    returning_client_sends_early_data_and_the_server_sees_the_field,
+    unsafe_methods_wait_for_the_handshake,
+    early_data_is_refused_unless_configured,
     a_ticket_is_good_for_one_early_request,
     early_request_from_a_forged_address_reaches_no_server,
 );
@@ -30,7 +30,7 @@ async fn return_early(clients: &Clients, to: SocketAddr) -> (Client, quinn::Zero
     }
 }
 
-fn a_client_that_returns_asks_in_its_first_packet_and_the_server_is_told() {
+fn returning_client_sends_early_data_and_the_server_sees_the_field() {
     let lab = Loopback::new();
     let authority = authority(&lab);
     let server = TestHttpServer::named("a", lab.server(1));
@@ -49,7 +49,7 @@ fn a_client_that_returns_asks_in_its_first_packet_and_the_server_is_told() {
     balancer.wait_for_stat("/frontends/web/tls/resumed", 1);
 }
 
-fn what_would_change_something_waits_for_the_handshake() {
+fn unsafe_methods_wait_for_the_handshake() {
     let lab = Loopback::new();
     let authority = authority(&lab);
     let server = TestHttpServer::named("a", lab.server(1));
@@ -65,7 +65,7 @@ fn what_would_change_something_waits_for_the_handshake() {
     assert_eq!(seen.field("early-data"), None);
 }
 
-fn nothing_comes_early_unless_the_operator_says_so() {
+fn early_data_is_refused_unless_configured() {
     let lab = Loopback::new();
     let authority = authority(&lab);
     let _server = TestHttpServer::named("a", lab.server(1));

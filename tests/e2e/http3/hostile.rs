@@ -16,8 +16,8 @@ use crate::http2::block_on;
 
 tests!("http3_hostile":
     clients_beyond_a_limit_are_refused_and_may_come_over_tcp,
-    a_source_shakes_hands_so_many_times_at_once_and_proves_where_it_is,
-    who_forges_addresses_fills_no_more_than_a_few_hundred_places,
+    handshakes_per_source_are_limited_and_need_a_validated_address,
+    forged_addresses_occupy_a_bounded_number_of_handshakes,
     single_initial_brings_at_most_three_times_its_bytes,
     forged_moves_bring_bounded_bytes,
     empty_data_ends_no_request,
@@ -27,7 +27,7 @@ tests!("http3_hostile":
     heads_that_come_byte_by_byte_take_little_memory,
     fields_of_one_connection_are_refused,
     early_resets_end_the_connection_in_order,
-    what_is_no_quic_is_answered_with_nothing,
+    datagrams_that_are_not_quic_get_no_reply,
 );
 
 /// A QUIC connection without an HTTP/3 library.
@@ -105,7 +105,7 @@ fn clients_beyond_a_limit_are_refused_and_may_come_over_tcp() {
     assert!(balancer.stat("/frontends/web/ended/max_connections").as_u64().unwrap() >= 1);
 }
 
-fn a_source_shakes_hands_so_many_times_at_once_and_proves_where_it_is() {
+fn handshakes_per_source_are_limited_and_need_a_validated_address() {
     let lab = Loopback::new();
     let authority = authority(&lab);
     let _server = TestHttpServer::named("a", lab.server(1));
@@ -125,7 +125,7 @@ fn a_source_shakes_hands_so_many_times_at_once_and_proves_where_it_is() {
     });
 }
 
-fn who_forges_addresses_fills_no_more_than_a_few_hundred_places() {
+fn forged_addresses_occupy_a_bounded_number_of_handshakes() {
     let lab = Loopback::new();
     let authority = authority(&lab);
     let _server = TestHttpServer::named("a", lab.server(1));
@@ -404,7 +404,7 @@ fn early_resets_end_the_connection_in_order() {
     });
 }
 
-fn what_is_no_quic_is_answered_with_nothing() {
+fn datagrams_that_are_not_quic_get_no_reply() {
     let lab = Loopback::new();
     let authority = authority(&lab);
     let _server = TestHttpServer::named("a", lab.server(1));

@@ -19,14 +19,14 @@ use crate::upgrade::Upgraded;
 tests!("http3_lives_on":
     a_client_that_moves_goes_on_from_where_it_is,
     moved_client_keeps_the_identity_of_its_handshake_and_no_trust,
-    a_client_that_moves_to_where_it_may_not_come_from_is_closed,
+    client_that_migrates_to_a_denied_address_is_closed,
     copied_packet_from_a_denied_address_ends_no_connection,
     a_reload_cuts_no_connection_and_new_ones_get_the_new_certificate,
-    it_is_switched_on_and_off_by_a_reload,
+    http3_is_switched_on_and_off_by_a_reload,
     a_request_goes_on_through_upgrades_in_the_process_that_has_it,
     a_convey_that_stops_lets_requests_end_and_takes_no_more,
     a_farewell_names_the_first_request_that_is_not_taken,
-    restart_serves_tcp_at_once_and_http3_when_the_old_process_has_drained,
+    restart_serves_tcp_at_once_and_http3_after_the_old_drain,
 );
 
 /// A server that answers `/slow` only after a message on the channel, and all else at once.
@@ -111,7 +111,7 @@ fn moved_client_keeps_the_identity_of_its_handshake_and_no_trust() {
     assert_eq!(seen, ["127.0.0.1", "192.0.2.6, 127.0.0.78", "127.0.0.78"]);
 }
 
-fn a_client_that_moves_to_where_it_may_not_come_from_is_closed() {
+fn client_that_migrates_to_a_denied_address_is_closed() {
     let lab = Loopback::new();
     let authority = authority(&lab);
     let _server = TestHttpServer::named("a", lab.server(1));
@@ -199,7 +199,7 @@ fn a_reload_cuts_no_connection_and_new_ones_get_the_new_certificate() {
     });
 }
 
-fn it_is_switched_on_and_off_by_a_reload() {
+fn http3_is_switched_on_and_off_by_a_reload() {
     let lab = Loopback::new();
     let authority = authority(&lab);
     let (server, release) = slow_server(&lab);
@@ -341,7 +341,7 @@ fn a_farewell_names_the_first_request_that_is_not_taken() {
     assert!(server.seen().iter().all(|seen| !seen.line.contains("late")), "{:?}", server.seen());
 }
 
-fn restart_serves_tcp_at_once_and_http3_when_the_old_process_has_drained() {
+fn restart_serves_tcp_at_once_and_http3_after_the_old_drain() {
     let lab = Loopback::new();
     let authority = authority(&lab);
     let (server, release) = slow_server(&lab);

@@ -13,13 +13,13 @@ use super::{authority, site};
 use crate::http2::block_on;
 
 tests!("http3_malformed":
-    a_body_that_is_not_as_long_as_its_head_says_reaches_no_server_as_a_whole,
+    body_of_another_length_than_declared_never_reaches_a_server_whole,
     pseudo_header_fields_stand_once_and_first,
     heads_that_the_library_refuses_are_counted_and_logged,
     host_of_another_certificate_is_misdirected,
 );
 
-fn a_body_that_is_not_as_long_as_its_head_says_reaches_no_server_as_a_whole() {
+fn body_of_another_length_than_declared_never_reaches_a_server_whole() {
     let lab = Loopback::new();
     let authority = authority(&lab);
     let server = TestHttpServer::named("a", lab.server(1));

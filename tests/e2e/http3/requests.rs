@@ -17,7 +17,7 @@ use crate::http2::server::EchoServer;
 
 tests!("http3_requests":
     streams_are_requests_and_servers_see_who_asks,
-    who_returns_goes_on_with_the_session_and_is_counted_so,
+    returning_client_resumes_its_session_and_is_counted,
     bodies_of_all_lengths_arrive_in_both_directions,
     a_call_of_grpc_streams_both_ways_and_ends_with_its_status,
     clients_over_tcp_are_told_of_it [Need::CURL],
@@ -84,7 +84,7 @@ fn streams_are_requests_and_servers_see_who_asks() {
     }
 }
 
-fn who_returns_goes_on_with_the_session_and_is_counted_so() {
+fn returning_client_resumes_its_session_and_is_counted() {
     let lab = Loopback::new();
     let authority = authority(&lab);
     let _server = TestHttpServer::named("a", lab.server(1));

@@ -28,13 +28,13 @@ use server_down::*;
 
 tests!("http_faults":
     a_server_that_refuses_is_passed_over,
-    a_server_that_breaks_off_before_its_response_is_asked_once_unless_the_method_is_idempotent,
+    early_close_by_a_server_is_retried_for_idempotent_methods_only,
     a_server_that_sends_no_response_is_answered_for,
     a_server_that_breaks_off_within_its_response_has_the_client_reset,
     a_server_that_says_nothing_is_answered_for_in_time,
-    a_server_that_stalls_within_its_response_has_the_client_reset_in_time,
+    stall_within_a_response_resets_the_client_after_the_idle_timeout,
     a_server_that_trickles_its_body_is_waited_for,
-    what_a_server_sends_behind_its_response_reaches_nobody,
+    excess_bytes_after_a_response_reach_no_client,
     an_early_response_arrives_whole,
     a_server_of_http2_that_has_done_nothing_is_asked_anew,
     a_response_of_a_server_that_goes_down_is_broken_off,
@@ -111,7 +111,7 @@ fn a_server_that_refuses_is_passed_over() {
     balancer.wait_for_stat("/backends/pool/connect_failures", 4);
 }
 
-fn a_server_that_breaks_off_before_its_response_is_asked_once_unless_the_method_is_idempotent() {
+fn early_close_by_a_server_is_retried_for_idempotent_methods_only() {
     let closes: Fault = |_| Ok(());
     let resets: Fault = |stream| {
         reset(stream);
@@ -193,7 +193,7 @@ fn a_server_that_says_nothing_is_answered_for_in_time() {
     assert_eq!((failing.answered("server_timeout"), failing.answered("request_timeout")), (1, 0));
 }
 
-fn a_server_that_stalls_within_its_response_has_the_client_reset_in_time() {
+fn stall_within_a_response_resets_the_client_after_the_idle_timeout() {
     let failing = Failing::with("idle = 1", |mut stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")?;
         stream.read(&mut [0]).map(drop)
@@ -212,7 +212,7 @@ fn a_server_that_trickles_its_body_is_waited_for() {
     failing.expect("GET", &Outcome::Body("x".repeat(15)), 1);
 }
 
-fn what_a_server_sends_behind_its_response_reaches_nobody() {
+fn excess_bytes_after_a_response_reach_no_client() {
     let at_once: Fault = |mut stream| {
         stream.write_all(
             b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nmineHTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nothers",

@@ -47,15 +47,15 @@ use self::workload::{
 
 tests!("kubernetes":
     the_endpoints_of_a_service_are_servers_and_changes_are_followed,
-    a_pod_that_ends_gets_no_new_connections_and_keeps_those_it_has,
-    an_api_server_that_is_gone_changes_nothing_and_that_is_told_once,
+    terminating_pod_keeps_its_connections_and_gets_no_new_ones,
+    lost_api_server_changes_nothing_and_is_logged_once,
     upgrade_without_api_server_keeps_the_endpoints,
     answers_that_never_end_are_cut,
     changes_that_an_api_server_has_forgotten_are_found_by_a_list,
-    who_may_not_list_slices_is_told_so,
-    who_may_list_slices_and_not_watch_them_is_told_once_and_has_servers,
-    a_service_that_a_reload_names_is_served_at_once_and_one_that_it_drops_is_watched_no_longer,
-    slices_of_other_ports_and_servers_of_this_host_are_left_out_and_told,
+    forbidden_list_of_slices_is_logged,
+    forbidden_watch_of_slices_is_logged_once_and_lists_go_on,
+    reload_adds_and_removes_watched_services,
+    slices_without_the_port_and_local_servers_are_logged_and_excluded,
     annotations_of_the_service_go_before_the_file_and_a_mistake_changes_nothing,
     who_may_not_read_services_has_their_servers_and_is_told_once,
     an_annotation_that_is_changed_while_the_api_server_is_gone_is_found,
@@ -132,7 +132,7 @@ fn the_endpoints_of_a_service_are_servers_and_changes_are_followed() {
     assert_eq!(api.lists(), 1, "changes come by the watch");
 }
 
-fn a_pod_that_ends_gets_no_new_connections_and_keeps_those_it_has() {
+fn terminating_pod_keeps_its_connections_and_gets_no_new_ones() {
     let lab = Loopback::new();
     let api = FakeApi::start(&lab);
     let _servers = [1, 2].map(|n| TcpServer::echo(lab.server(n)));
@@ -157,7 +157,7 @@ fn a_pod_that_ends_gets_no_new_connections_and_keeps_those_it_has() {
     ping(&mut held).unwrap();
 }
 
-fn an_api_server_that_is_gone_changes_nothing_and_that_is_told_once() {
+fn lost_api_server_changes_nothing_and_is_logged_once() {
     let lab = Loopback::new();
     let mut api = FakeApi::start(&lab);
     let _servers = [("a", 1), ("b", 2)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
@@ -261,7 +261,7 @@ fn changes_that_an_api_server_has_forgotten_are_found_by_a_list() {
     assert!(!balancer.log().contains("cannot be watched"), "that is usual: {}", balancer.log());
 }
 
-fn who_may_not_list_slices_is_told_so() {
+fn forbidden_list_of_slices_is_logged() {
     let lab = Loopback::new();
     let api = FakeApi::start(&lab);
     api.refuse(true);
@@ -276,7 +276,7 @@ fn who_may_not_list_slices_is_told_so() {
     wait_for_servers(&balancer, ["web-a"]);
 }
 
-fn who_may_list_slices_and_not_watch_them_is_told_once_and_has_servers() {
+fn forbidden_watch_of_slices_is_logged_once_and_lists_go_on() {
     let lab = Loopback::new();
     let api = FakeApi::start(&lab);
     api.refuse_watches(true);
@@ -292,7 +292,7 @@ fn who_may_list_slices_and_not_watch_them_is_told_once_and_has_servers() {
     balancer.wait_for_log("kubernetes shop/web:http is watched again");
 }
 
-fn a_service_that_a_reload_names_is_served_at_once_and_one_that_it_drops_is_watched_no_longer() {
+fn reload_adds_and_removes_watched_services() {
     let lab = Loopback::new();
     let api = FakeApi::start(&lab);
     let _servers = [("a", 1), ("b", 2)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
@@ -315,7 +315,7 @@ fn a_service_that_a_reload_names_is_served_at_once_and_one_that_it_drops_is_watc
     assert_eq!(api.lists(), lists + 1, "nobody listed while no backend had the Service");
 }
 
-fn slices_of_other_ports_and_servers_of_this_host_are_left_out_and_told() {
+fn slices_without_the_port_and_local_servers_are_logged_and_excluded() {
     let lab = Loopback::new();
     let api = FakeApi::start(&lab);
     api.apply("web-1", &[endpoint("web-a", lab.server(1), Ready)]);

@@ -43,17 +43,17 @@ use crate::http::client::{Client, Response};
 tests!("served_files":
     no_spelling_of_a_path_leads_past_its_route,
     a_site_is_served_with_its_types_and_validators,
-    who_has_a_file_already_is_told_so_and_gets_parts_of_it,
-    a_client_gets_the_form_that_it_takes_unless_that_is_older_than_the_file,
-    caches_are_told_what_the_rules_say_and_a_404_says_what_the_page_does,
+    cached_file_gets_304_and_ranges_get_206,
+    precompressed_file_is_served_unless_it_is_stale,
+    cache_control_rules_and_not_found_page_apply,
     a_directory_is_listed_where_the_operator_says_so,
     a_listing_of_many_names_is_whole_in_every_version,
     listings_that_nobody_takes_hold_little_memory,
-    a_large_file_is_whole_over_both_versions_and_small_ones_are_served_meanwhile,
+    large_file_arrives_whole_and_does_not_delay_small_ones,
     files_are_whole_within_tls_over_both_versions,
     a_download_within_tls_that_pauses_is_whole_and_small_files_are_served_meanwhile,
     files_of_one_client_leave_descriptors_for_others [Need::PRLIMIT],
-    what_serves_is_told_to_operators,
+    served_folder_is_shown_in_status_explanation_and_access_log,
     small_files_are_answered_while_large_ones_are_sent,
     operators_see_how_often_a_file_was_at_hand,
     a_changed_file_is_served_fresh_at_the_next_request,
@@ -190,7 +190,7 @@ fn a_site_is_served_with_its_types_and_validators() {
     assert_eq!(balancer.page("/readyz").0, 200);
 }
 
-fn who_has_a_file_already_is_told_so_and_gets_parts_of_it() {
+fn cached_file_gets_304_and_ranges_get_206() {
     let site = Site::new();
     let _balancer = site.start("");
     let whole = site.get("/digits", "");
@@ -230,7 +230,7 @@ fn who_has_a_file_already_is_told_so_and_gets_parts_of_it() {
     assert_eq!(curl(&["--http2-prior-knowledge", "-r", "2-4", &site.url("/digits")]), "234");
 }
 
-fn a_client_gets_the_form_that_it_takes_unless_that_is_older_than_the_file() {
+fn precompressed_file_is_served_unless_it_is_stale() {
     let site = Site::new();
     let ran = Command::new("gzip").args(["-k", "-n"]).arg(site.at("www/app.js")).status().unwrap();
     assert!(ran.success());
@@ -261,7 +261,7 @@ fn a_client_gets_the_form_that_it_takes_unless_that_is_older_than_the_file() {
     assert_eq!(curl(&["--compressed", &site.url("/app.js")]), "let a = 2;\n");
 }
 
-fn caches_are_told_what_the_rules_say_and_a_404_says_what_the_page_does() {
+fn cache_control_rules_and_not_found_page_apply() {
     let site = Site::new();
     site.write("www/404.html", "<h1>nothing here</h1>");
     let rules = r#"[{ match = "docs/**", value = "no-cache" }, { match = "*.js", value = "max-age=31536000, immutable" }]"#;
@@ -301,7 +301,7 @@ fn a_directory_is_listed_where_the_operator_says_so() {
     assert_eq!(site.get("/docs/", "").body, "<h1>docs</h1>", "the index goes first");
 }
 
-fn a_large_file_is_whole_over_both_versions_and_small_ones_are_served_meanwhile() {
+fn large_file_arrives_whole_and_does_not_delay_small_ones() {
     let site = Site::new();
     let large = pattern(20 << 20);
     site.write("www/large", &large);
@@ -407,7 +407,7 @@ fn operators_see_how_often_a_file_was_at_hand() {
     balancer.wait_for_stat("/backends/pool/file_cache/bytes", 0);
 }
 
-fn what_serves_is_told_to_operators() {
+fn served_folder_is_shown_in_status_explanation_and_access_log() {
     let site = Site::new();
     symlink("www", site.at("link")).unwrap();
     let log = site.at("access.log");

@@ -15,25 +15,25 @@ use server::{Kind, RealServer};
 use shapes::{CHUNKS, HTTP1, HTTP2, Http2Shape, Sees};
 
 tests!("smuggling":
-    nothing_is_smuggled_to_nginx [Need::NGINX],
-    nothing_is_smuggled_to_haproxy [Need::HAPROXY],
-    nothing_is_smuggled_to_node [Need::NODE],
-    nothing_is_smuggled_to_python [Need::PYTHON],
+    nginx_receives_no_smuggled_request [Need::NGINX],
+    haproxy_receives_no_smuggled_request [Need::HAPROXY],
+    node_receives_no_smuggled_request [Need::NODE],
+    python_receives_no_smuggled_request [Need::PYTHON],
 );
 
-fn nothing_is_smuggled_to_nginx() {
+fn nginx_receives_no_smuggled_request() {
     nothing_is_smuggled_to(Kind::Nginx);
 }
 
-fn nothing_is_smuggled_to_haproxy() {
+fn haproxy_receives_no_smuggled_request() {
     nothing_is_smuggled_to(Kind::Haproxy);
 }
 
-fn nothing_is_smuggled_to_node() {
+fn node_receives_no_smuggled_request() {
     nothing_is_smuggled_to(Kind::Node);
 }
 
-fn nothing_is_smuggled_to_python() {
+fn python_receives_no_smuggled_request() {
     nothing_is_smuggled_to(Kind::Python);
 }
 

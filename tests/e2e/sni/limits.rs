@@ -8,10 +8,10 @@ use convey_testkit::{BalancerProcess, Loopback, Need, connect, tests, was_reset}
 use super::{ROUTES, four, hello, who};
 
 tests!("sni_limits":
-    a_thousand_clients_with_half_a_hello_cost_little_memory_and_end_in_time [Need::OpenFiles(3_000)],
+    thousand_clients_with_half_a_hello_use_little_memory_and_time_out [Need::OpenFiles(3_000)],
 );
 
-fn a_thousand_clients_with_half_a_hello_cost_little_memory_and_end_in_time() {
+fn thousand_clients_with_half_a_hello_use_little_memory_and_time_out() {
     const CLIENTS: usize = 1_000;
     let lab = Loopback::new();
     let (_servers, setup) = four(&lab, &format!("max_connections_per_client = 2000\n{ROUTES}"));

@@ -18,11 +18,11 @@ use super::proxy_protocol::{PROXY, line, trusting};
 use super::trace::Watcher;
 
 tests!("sni":
-    a_client_reaches_the_server_that_its_name_and_its_protocols_lead_to,
+    connections_are_routed_by_server_name_and_alpn,
     servers_keep_their_certificates_and_clients_see_them [Need::OPENSSL],
-    a_hello_byte_by_byte_or_in_many_records_is_routed_as_a_whole_one,
-    what_no_route_takes_is_refused_with_a_reason_where_there_is_no_backend_for_it,
-    a_client_that_no_route_takes_is_told_so_by_the_name_of_an_alert [Need::OPENSSL],
+    fragmented_hello_is_routed_like_a_whole_one,
+    unrouted_hello_is_refused_with_a_reason_without_default_backend,
+    unrouted_client_gets_an_alert_that_names_the_reason [Need::OPENSSL],
     proxy_headers_stand_before_hellos_on_both_sides,
     a_reload_changes_routes_for_whoever_has_not_said_its_name_yet,
     a_frontend_that_decrypts_routes_by_what_its_handshake_agrees_on,
@@ -118,7 +118,7 @@ fn without_backend(setup: &Setup) -> String {
     setup.to_string().replacen("backend = \"pool\"\n", "", 1)
 }
 
-fn a_client_reaches_the_server_that_its_name_and_its_protocols_lead_to() {
+fn connections_are_routed_by_server_name_and_alpn() {
     let lab = Loopback::new();
     let (_servers, setup) = four(&lab, ROUTES);
     let balancer = BalancerProcess::start(&lab, &setup);
@@ -173,7 +173,7 @@ fn servers_keep_their_certificates_and_clients_see_them() {
     drop(servers);
 }
 
-fn a_hello_byte_by_byte_or_in_many_records_is_routed_as_a_whole_one() {
+fn fragmented_hello_is_routed_like_a_whole_one() {
     let lab = Loopback::new();
     let (_servers, setup) = four(&lab, ROUTES);
     let _balancer = BalancerProcess::start(&lab, &setup);
@@ -191,7 +191,7 @@ fn a_hello_byte_by_byte_or_in_many_records_is_routed_as_a_whole_one() {
     assert_eq!(who(&lab, &large), "apis");
 }
 
-fn what_no_route_takes_is_refused_with_a_reason_where_there_is_no_backend_for_it() {
+fn unrouted_hello_is_refused_with_a_reason_without_default_backend() {
     let lab = Loopback::new();
     let (_servers, setup) = four(&lab, ROUTES);
     let log = lab.directory().join("access.log");
@@ -235,7 +235,7 @@ fn what_no_route_takes_is_refused_with_a_reason_where_there_is_no_backend_for_it
     });
 }
 
-fn a_client_that_no_route_takes_is_told_so_by_the_name_of_an_alert() {
+fn unrouted_client_gets_an_alert_that_names_the_reason() {
     let lab = Loopback::new();
     let routes = r#"routes = [{ sni = "api.example", alpn = "h2", backend = "apis" }, { alpn = "acme-tls/1", backend = "glob" }]"#;
     let (_servers, setup) = four(&lab, routes);

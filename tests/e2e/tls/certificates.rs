@@ -13,10 +13,10 @@ use crate::operator::tell;
 
 tests!("tls_certificates":
     a_client_gets_the_certificate_of_the_name_that_it_asks_for,
-    a_name_that_no_certificate_has_is_refused_where_the_file_says_so,
+    unknown_server_name_is_refused_if_configured,
     a_renewed_certificate_is_served_at_once_and_open_connections_stay,
-    a_pair_that_does_not_fit_is_refused_and_the_old_one_stays,
-    a_broken_pair_of_a_folder_is_refused_alone_and_the_old_one_stays,
+    mismatched_key_pair_is_refused_and_the_old_one_stays,
+    broken_pair_of_a_folder_is_refused_alone,
     a_key_that_others_may_read_is_refused,
     operators_are_told_of_certificates_that_expire,
     expired_certificate_is_named_and_keeps_the_frontend_ready,
@@ -72,7 +72,7 @@ fn a_client_gets_the_certificate_of_the_name_that_it_asks_for() {
     assert!(shown("a.b.wild.example") == new.der());
 }
 
-fn a_name_that_no_certificate_has_is_refused_where_the_file_says_so() {
+fn unknown_server_name_is_refused_if_configured() {
     let lab = Loopback::new();
     let _server = TestHttpServer::named("a", lab.server(1));
     let authority = authority(&lab);
@@ -105,7 +105,7 @@ fn a_renewed_certificate_is_served_at_once_and_open_connections_stay() {
     assert_eq!(balancer.stat("/frontends/web/ended/tls_handshake_failed"), 0);
 }
 
-fn a_pair_that_does_not_fit_is_refused_and_the_old_one_stays() {
+fn mismatched_key_pair_is_refused_and_the_old_one_stays() {
     let lab = Loopback::new();
     let _server = TestHttpServer::named("a", lab.server(1));
     let authority = authority(&lab);
@@ -126,7 +126,7 @@ fn a_pair_that_does_not_fit_is_refused_and_the_old_one_stays() {
     assert!(TlsClient::connect(lab.vip(), "site.example", &fresh).unwrap().certificate() == other.der());
 }
 
-fn a_broken_pair_of_a_folder_is_refused_alone_and_the_old_one_stays() {
+fn broken_pair_of_a_folder_is_refused_alone() {
     let lab = Loopback::new();
     let _server = TestHttpServer::named("a", lab.server(1));
     let authority = authority(&lab);

@@ -11,7 +11,7 @@ use crate::http::client::Client;
 
 tests!("tls_clients":
     a_client_without_the_right_certificate_is_refused,
-    a_certificate_that_may_be_shown_is_told_to_the_server_and_nobody_can_pretend_to_one,
+    client_certificate_subject_is_passed_on_and_cannot_be_forged,
 );
 
 fn a_client_without_the_right_certificate_is_refused() {
@@ -40,7 +40,7 @@ fn a_client_without_the_right_certificate_is_refused() {
     assert_eq!(server.seen().len(), 1);
 }
 
-fn a_certificate_that_may_be_shown_is_told_to_the_server_and_nobody_can_pretend_to_one() {
+fn client_certificate_subject_is_passed_on_and_cannot_be_forged() {
     let lab = Loopback::new();
     let server = TestHttpServer::named("a", lab.server(1));
     let authority = authority(&lab);

@@ -14,9 +14,9 @@ use crate::http::client::Client;
 
 tests!("tls_refused":
     old_versions_weak_suites_and_renegotiation_are_refused [Need::OPENSSL],
-    only_the_versions_and_suites_of_the_file_are_spoken [Need::OPENSSL],
-    what_does_not_speak_tls_is_told_so_and_counted,
-    a_client_that_is_silent_or_slow_is_given_up_and_takes_little_memory,
+    configured_tls_versions_and_suites_are_enforced [Need::OPENSSL],
+    clients_that_do_not_speak_tls_get_an_alert_and_are_counted,
+    slow_handshakes_time_out_and_use_little_memory,
     a_source_has_so_many_handshakes_at_once,
 );
 
@@ -71,7 +71,7 @@ fn old_versions_weak_suites_and_renegotiation_are_refused() {
     assert!(balancer.stat("/frontends/web/ended/tls_handshake_failed").as_u64().unwrap() >= 7);
 }
 
-fn only_the_versions_and_suites_of_the_file_are_spoken() {
+fn configured_tls_versions_and_suites_are_enforced() {
     let lab = Loopback::new();
     let _server = TestHttpServer::named("a", lab.server(1));
     authority(&lab);
@@ -82,7 +82,7 @@ fn only_the_versions_and_suites_of_the_file_are_spoken() {
     assert_eq!(agreed(&lab, &["-ciphersuites", "TLS_AES_256_GCM_SHA384"]), None);
 }
 
-fn what_does_not_speak_tls_is_told_so_and_counted() {
+fn clients_that_do_not_speak_tls_get_an_alert_and_are_counted() {
     let lab = Loopback::new();
     let server = TestHttpServer::named("a", lab.server(1));
     authority(&lab);
@@ -106,7 +106,7 @@ fn what_does_not_speak_tls_is_told_so_and_counted() {
     assert!(server.seen().is_empty());
 }
 
-fn a_client_that_is_silent_or_slow_is_given_up_and_takes_little_memory() {
+fn slow_handshakes_time_out_and_use_little_memory() {
     const CLIENTS: u64 = 200;
     let lab = Loopback::new();
     let _server = TestHttpServer::named("a", lab.server(1));

@@ -15,8 +15,8 @@ use crate::http::client::Client;
 
 tests!("tls_termination":
     a_site_is_served_by_https_over_both_versions_of_http [Need::CURL],
-    a_client_goes_on_with_its_session_on_any_core_and_after_a_reload,
-    bytes_of_any_protocol_are_relayed_within_tls_and_both_sides_may_end_first,
+    tls_session_resumes_on_any_core_and_after_a_reload,
+    bytes_of_any_protocol_are_relayed_within_tls,
     large_bodies_take_no_memory_and_wait_for_who_reads_slowly,
     a_proxy_header_comes_before_the_handshake,
     a_client_that_only_looks_whether_somebody_listens_is_no_failure,
@@ -66,7 +66,7 @@ fn a_site_is_served_by_https_over_both_versions_of_http() {
     );
 }
 
-fn a_client_goes_on_with_its_session_on_any_core_and_after_a_reload() {
+fn tls_session_resumes_on_any_core_and_after_a_reload() {
     let lab = Loopback::new();
     let _server = TestHttpServer::named("a", lab.server(1));
     let authority = authority(&lab);
@@ -97,7 +97,7 @@ fn a_client_goes_on_with_its_session_on_any_core_and_after_a_reload() {
     assert!(!is_resumed());
 }
 
-fn bytes_of_any_protocol_are_relayed_within_tls_and_both_sides_may_end_first() {
+fn bytes_of_any_protocol_are_relayed_within_tls() {
     let lab = Loopback::new();
     let authority = authority(&lab);
     // The server sends "hello" first, echoes all bytes, and sends their number once the client has
