@@ -12,13 +12,10 @@ use crate::config::Config;
 use crate::network::Network;
 
 pub(crate) fn tests() -> Vec<PacketTest> {
-    tests![
-        a_client_that_a_reload_denies_is_cut_off_and_others_are_not,
-        a_source_has_what_it_may_have_and_another_as_much_beside_it,
-    ]
+    tests![client_denied_by_a_reload_is_cut_off_and_others_stay, source_limit_applies_to_each_source_alone,]
 }
 
-fn a_client_that_a_reload_denies_is_cut_off_and_others_are_not(case: Case) {
+fn client_denied_by_a_reload_is_cut_off_and_others_stay(case: Case) {
     let mut network = Network::new(case, 2, 1);
     network.balance(&Config::new(1));
     let network = &network;
@@ -53,7 +50,7 @@ fn a_client_that_a_reload_denies_is_cut_off_and_others_are_not(case: Case) {
     wait_for("it to be let in again", || begin().ok());
 }
 
-fn a_source_has_what_it_may_have_and_another_as_much_beside_it(case: Case) {
+fn source_limit_applies_to_each_source_alone(case: Case) {
     let mut network = Network::new(case, 2, 1);
     let limits = |lines: &str| format!("{}[frontends.web.limits]\n{lines}\n", Config::new(1).text(case));
     network.balance_with(&limits("connections_per_source = 3\nipv6_prefix = 128"));

@@ -16,7 +16,7 @@ use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 
 pub(crate) fn tests() -> Vec<PacketTest> {
     tests![
-        a_connection_has_a_line_with_its_server_its_bytes_and_its_end,
+        connection_line_has_the_server_bytes_and_end,
         an_exchange_of_datagrams_has_a_line_once_it_is_forgotten,
     ]
 }
@@ -39,7 +39,7 @@ fn wait_for_line(path: &Path, n: usize) -> Value {
     serde_json::from_str(&line).unwrap()
 }
 
-fn a_connection_has_a_line_with_its_server_its_bytes_and_its_end(case: Case) {
+fn connection_line_has_the_server_bytes_and_end(case: Case) {
     const BYTES: usize = 100_000;
     let mut network = Network::new(case, 1, 1);
     let path = balance(&mut network, case, &Config { health: UNCHECKED, ..Config::new(1) });

@@ -18,7 +18,7 @@ pub(crate) fn tests() -> Vec<PacketTest> {
         an_upload_that_loses_some_of_its_packets_names_nobody[NFT],
     ];
     tests.extend(tests![when Case::is_passthrough =>
-        a_download_that_a_silent_hop_swallows_names_the_clients_if_they_are_there [IPTABLES],
+        download_lost_at_a_silent_hop_is_logged_with_its_clients [IPTABLES],
     ]);
     tests
 }
@@ -84,7 +84,7 @@ fn an_upload_that_a_silent_hop_swallows_names_its_server(case: Case) {
 }
 
 /// The client sends a byte while it waits.
-fn a_download_that_a_silent_hop_swallows_names_the_clients_if_they_are_there(case: Case) {
+fn download_lost_at_a_silent_hop_is_logged_with_its_clients(case: Case) {
     let network = behind_a_silent_hop(case, Role::Client(1));
     let _server = network.server(1, |addr| {
         TcpServer::start(addr, |mut stream| {

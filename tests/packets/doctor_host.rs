@@ -20,7 +20,7 @@ pub(crate) fn tests() -> Vec<PacketTest> {
         a_server_that_gives_no_answer_to_its_check_is_named [NGINX],
         a_name_that_nobody_knows_is_named [DNSMASQ, NGINX],
         a_server_that_is_off_is_named [NGINX],
-        an_interface_that_is_down_is_named_and_nothing_that_follows_from_it [NGINX],
+        down_interface_is_reported_without_its_consequences [NGINX],
     ];
     // IPv6 has no ARP, and a worker's frontends have no flow cache.
     all.extend(tests![when |case| case.is_passthrough() && case.family == Family::V4 && case.is_cached() =>
@@ -222,7 +222,7 @@ fn a_server_that_is_off_is_named(case: Case) {
     drop(server);
 }
 
-fn an_interface_that_is_down_is_named_and_nothing_that_follows_from_it(case: Case) {
+fn down_interface_is_reported_without_its_consequences(case: Case) {
     for mut patient in [Patient::of(case), Patient::proxy(case)] {
         let _server = patient.network.nginx(1);
         patient.start();

@@ -15,7 +15,7 @@ use crate::network::{Inside, Network, STATS};
 pub(crate) fn tests() -> Vec<PacketTest> {
     let of_both = tests![
         connections_of_a_removed_server_are_reset_when_their_time_is_over,
-        a_removed_frontend_finishes_its_connections_and_leaves_its_port_to_the_host,
+        removed_frontend_keeps_its_connections_and_releases_its_port,
         a_stop_lets_open_connections_finish_and_begins_no_new_ones,
         a_second_signal_ends_at_once,
         a_frontend_at_its_limit_refuses_until_a_connection_ends,
@@ -23,12 +23,12 @@ pub(crate) fn tests() -> Vec<PacketTest> {
     // `outlast` tests DSR; `modes` tests connections that no other balancer would send to the same
     // server.
     let where_they_end_with_us = tests![when Case::is_passthrough =>
-        what_is_still_open_after_the_drain_timeout_is_reset_and_counted,
+        connections_still_open_after_the_drain_timeout_are_reset_and_counted,
     ];
     // The family makes no difference.
     let once = tests![when |case| case.family == Family::V4 =>
         clients_are_served_until_whoever_sends_them_has_noticed_the_stop,
-        connections_of_a_server_that_is_cut_off_while_convey_stops_are_reset,
+        stop_resets_the_connections_of_a_server_cut_off_meanwhile,
     ];
     [of_both, where_they_end_with_us, once].concat()
 }
@@ -46,7 +46,7 @@ fn connections_of_a_removed_server_are_reset_when_their_time_is_over(case: Case)
     ping(&mut new[0]).unwrap();
 }
 
-fn a_removed_frontend_finishes_its_connections_and_leaves_its_port_to_the_host(case: Case) {
+fn removed_frontend_keeps_its_connections_and_releases_its_port(case: Case) {
     let network = balanced(case, Config::new(1));
     let _server = echo(&network);
     let mut old = held(&network, 1);
@@ -92,7 +92,7 @@ fn clients_are_served_until_whoever_sends_them_has_noticed_the_stop(case: Case) 
     assert_eq!(network.convey(|convey| convey.wait().code()), Some(0));
 }
 
-fn what_is_still_open_after_the_drain_timeout_is_reset_and_counted(case: Case) {
+fn connections_still_open_after_the_drain_timeout_are_reset_and_counted(case: Case) {
     let network = balanced(case, Config { timeouts: "drain = 0.3", ..Config::new(1) });
     let _server = echo(&network);
     let mut held = held(&network, 3);
@@ -102,7 +102,7 @@ fn what_is_still_open_after_the_drain_timeout_is_reset_and_counted(case: Case) {
     assert!(logged(&network, "stopped: 3 connections were cut after 300ms").is_some());
 }
 
-fn connections_of_a_server_that_is_cut_off_while_convey_stops_are_reset(case: Case) {
+fn stop_resets_the_connections_of_a_server_cut_off_meanwhile(case: Case) {
     let network = balanced(case, Config { timeouts: "drain = 3600", ..Config::new(1) });
     let _server = echo(&network);
     let mut held = held(&network, 3);

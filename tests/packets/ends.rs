@@ -16,15 +16,15 @@ use crate::transfer::MIB;
 
 pub(crate) fn tests() -> Vec<PacketTest> {
     tests![
-        who_has_finished_gets_all_that_is_still_sent,
-        both_sides_may_finish_at_once,
+        half_closed_client_receives_the_whole_response,
+        simultaneous_close_ends_the_flow,
         a_reset_of_either_side_reaches_the_other,
         connections_one_after_another_fit_where_there_is_room_for_one,
         a_client_may_use_its_port_again_at_once,
     ]
 }
 
-fn who_has_finished_gets_all_that_is_still_sent(case: Case) {
+fn half_closed_client_receives_the_whole_response(case: Case) {
     let network = balanced(case, "");
     let bytes = 64 * MIB;
     let _server = network.server(1, move |addr| {
@@ -39,7 +39,7 @@ fn who_has_finished_gets_all_that_is_still_sent(case: Case) {
     is_over(&network);
 }
 
-fn both_sides_may_finish_at_once(case: Case) {
+fn simultaneous_close_ends_the_flow(case: Case) {
     let network = balanced(case, "");
     let (_server, held) = holding(&network);
     for _ in 0..20 {

@@ -16,7 +16,7 @@ use crate::udp::{ECHO, UdpEcho, exchange_again, socket_to};
 pub(crate) fn tests() -> Vec<PacketTest> {
     tests![
         three_hundred_connections_get_the_servers_that_are_explained,
-        a_flow_stays_where_it_is_said_to_be_and_the_next_one_after_a_reset_goes_there_again,
+        explanation_predicts_the_server_of_a_flow_and_its_successor,
         sessions_of_datagrams_are_explained_by_their_flow_too,
     ]
 }
@@ -119,7 +119,7 @@ fn listed(network: &Network, client: SocketAddr) -> Value {
     list["flows"][0].clone()
 }
 
-fn a_flow_stays_where_it_is_said_to_be_and_the_next_one_after_a_reset_goes_there_again(case: Case) {
+fn explanation_predicts_the_server_of_a_flow_and_its_successor(case: Case) {
     let network = &in_turn(case, Config::new(2));
     let _servers = [1, 2].map(|n| network.server(n, TcpServer::echo));
     let mut held = network.inside(Role::Client(1), || connect(network.vip()));

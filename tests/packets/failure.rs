@@ -17,9 +17,9 @@ pub(crate) fn tests() -> Vec<PacketTest> {
     let in_both = tests![
         new_connections_avoid_a_killed_server[NGINX],
         connections_to_a_server_that_is_cut_off_end_with_a_reset,
-        a_udp_server_that_dies_under_load_loses_its_clients_and_gets_them_when_it_is_back,
+        udp_server_killed_under_load_loses_its_clients_until_it_returns,
         without_a_server_clients_are_reset_at_once,
-        a_client_on_the_link_that_the_kernel_forgot_gets_its_answer_and_may_be_forgotten_again,
+        client_on_the_link_gets_replies_after_its_neighbour_entry_was_flushed,
     ];
     let where_answers_pass = tests![when |case| case.mode == Mode::Passthrough =>
         a_server_that_refuses_clients_is_ejected_and_keeps_its_connections,
@@ -130,7 +130,7 @@ fn connections_to_a_server_that_is_cut_off_end_with_a_reset(case: Case) {
 
 /// The server's kernel sends one "port unreachable" a second, most likely to the client that sends
 /// most: not to the probe.
-fn a_udp_server_that_dies_under_load_loses_its_clients_and_gets_them_when_it_is_back(case: Case) {
+fn udp_server_killed_under_load_loses_its_clients_until_it_returns(case: Case) {
     let mut network = Network::new(case, 1, 2);
     let health = "kind = \"udp\"\ninterval = 2\nfall = 2\nrise = 1";
     network.balance(&Config { health, ..Config::udp(ECHO, 2) });
@@ -227,7 +227,7 @@ fn is_refused_or_reset(vip: SocketAddr) -> bool {
     }
 }
 
-fn a_client_on_the_link_that_the_kernel_forgot_gets_its_answer_and_may_be_forgotten_again(case: Case) {
+fn client_on_the_link_gets_replies_after_its_neighbour_entry_was_flushed(case: Case) {
     let mut network = Network::new(case, 1, 1);
     network.balance(&Config::new(1));
     let network = &network;

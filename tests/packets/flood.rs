@@ -21,8 +21,7 @@ use crate::turns;
 pub(crate) fn tests() -> Vec<PacketTest> {
     let anyhow = tests![forged_syns_push_no_established_connection_out];
     // Where the kernel forwards open flows, it refuses the SYNs, too: see `siege`.
-    let by_workers =
-        tests![when |case| !case.is_cached() => what_the_capture_buffer_has_no_room_for_is_counted];
+    let by_workers = tests![when |case| !case.is_cached() => full_capture_buffer_counts_lost_packets];
     let long = tests![long when |case| !case.is_cached() =>
         a_running_download_keeps_a_quarter_of_its_speed_in_a_flood];
     [anyhow, by_workers, long].concat()
@@ -195,7 +194,7 @@ struct Flood {
 }
 
 /// The balancer is stopped while more packets arrive than the buffer takes.
-fn what_the_capture_buffer_has_no_room_for_is_counted(case: Case) {
+fn full_capture_buffer_counts_lost_packets(case: Case) {
     let _turn = turns::flood();
     let network = attacked(case);
     let _server = network.server(1, TcpServer::echo);

@@ -14,7 +14,7 @@ use crate::upgrade::Program;
 
 pub(crate) fn tests() -> Vec<PacketTest> {
     tests![
-        flows_are_listed_with_who_forwards_them_and_a_killed_one_is_reset,
+        flow_list_names_the_forwarder_and_killed_flows_are_reset,
         datagrams_are_listed_and_go_on_after_a_kill,
         flows_keep_their_age_through_an_upgrade_and_old_names_kill_nobody,
     ]
@@ -48,7 +48,7 @@ fn wait_for_flows(network: &Network, line: &str, n: usize, is_right: impl Fn(&Va
     })
 }
 
-fn flows_are_listed_with_who_forwards_them_and_a_killed_one_is_reset(case: Case) {
+fn flow_list_names_the_forwarder_and_killed_flows_are_reset(case: Case) {
     listed_and_killed(&mut Network::new(case, 2, 1));
 }
 

@@ -23,28 +23,28 @@ pub(crate) fn tests() -> Vec<PacketTest> {
     let mut tests = tests![
         the_host_sends_no_reset_of_its_own [NFT, NGINX],
         programs_on_the_balancer_reach_the_servers [CURL, NGINX],
-        nothing_stays_attached_after_a_kill_but_what_guards_dsr [NFT],
+        programs_are_detached_after_a_kill_except_the_dsr_guard [NFT],
         the_log_says_who_forwards_open_flows,
     ];
     tests.extend(tests![when |case| !case.is_cached() && case.family == Family::V4 =>
-        what_is_not_sent_is_counted_by_its_cause,
+        unsent_packets_are_counted_by_cause,
     ]);
     // The family makes no difference.
     tests.extend(tests![when |case| case.is_cached() && case.family == Family::V4 =>
-        nothing_stays_in_the_driver_after_a_kill [NFT],
-        root_who_may_do_no_more_than_the_readme_lists_gets_the_cache [NGINX],
-        who_lacks_a_capability_for_the_cache_alone_is_told_which,
-        where_bpf_is_not_permitted_workers_forward_everything [NGINX],
+        xdp_program_is_detached_after_a_kill [NFT],
+        capabilities_in_the_readme_suffice_for_the_flow_cache [NGINX],
+        missing_capability_for_the_cache_is_logged_by_name,
+        workers_forward_everything_if_bpf_is_not_permitted [NGINX],
         nft_comes_from_the_systems_directories_whatever_path_says [NFT],
-        where_bpf_is_not_permitted_nothing_else_is_taken_for_what_the_file_asks [NFT],
+        required_offload_without_bpf_is_a_start_error [NFT],
     ]);
     tests.extend(tests![when |case| {
             case.is_passthrough() && !case.is_cached() && case.family == Family::V4
         } =>
         in_a_user_namespace_buffers_are_as_large_as_the_host_allows [NGINX],
         ports_that_a_killed_convey_has_reserved_are_given_back,
-        where_proc_sys_is_read_only_the_snat_ports_are_some_that_nobody_else_gets,
-        where_proc_sys_is_read_only_snat_ports_are_reserved_already_or_need_not_be [NGINX],
+        snat_ports_avoid_the_local_range_with_read_only_proc_sys,
+        snat_ports_work_with_read_only_proc_sys_if_reserved_or_unneeded [NGINX],
     ]);
     tests.extend(tests![when |case| case.is_passthrough() =>
         a_frontend_may_listen_on_a_port_among_the_snat_ports,
@@ -110,7 +110,7 @@ fn the_log_says_who_forwards_open_flows(case: Case) {
     assert_eq!(workers, !case.is_cached(), "{log}");
 }
 
-fn nothing_stays_attached_after_a_kill_but_what_guards_dsr(case: Case) {
+fn programs_are_detached_after_a_kill_except_the_dsr_guard(case: Case) {
     let mut network = Network::new(case, 1, 1);
     network.balance(&Config::new(1));
     // The guard and the cache each are a program.
@@ -125,7 +125,7 @@ fn nothing_stays_attached_after_a_kill_but_what_guards_dsr(case: Case) {
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
 }
 
-fn nothing_stays_in_the_driver_after_a_kill(case: Case) {
+fn xdp_program_is_detached_after_a_kill(case: Case) {
     let mut network = Network::new(Case { offload: Offload::Xdp, ..case }, 1, 1);
     network.balance(&Config::new(1));
     assert!(link(&network).contains("prog/xdp"), "{}", link(&network));
@@ -172,7 +172,7 @@ fn bounded(network: &Network, capabilities: &str) -> Command {
     command
 }
 
-fn root_who_may_do_no_more_than_the_readme_lists_gets_the_cache(case: Case) {
+fn capabilities_in_the_readme_suffice_for_the_flow_cache(case: Case) {
     let readme = include_str!("../../README.md");
     let row = readme.lines().find(|line| line.starts_with("| privileges")).unwrap();
     let listed = row.split('`').filter_map(|word| word.strip_prefix("CAP_"));
@@ -187,7 +187,7 @@ fn root_who_may_do_no_more_than_the_readme_lists_gets_the_cache(case: Case) {
     assert!(log.contains("a BPF program on tcx\n"), "{log}");
 }
 
-fn who_lacks_a_capability_for_the_cache_alone_is_told_which(case: Case) {
+fn missing_capability_for_the_cache_is_logged_by_name(case: Case) {
     let mut network = Network::new(Case { offload: Offload::Auto, ..case }, 1, 1);
     network.balance_by(bounded(&network, "-perfmon,-sys_admin"), &Config::new(1));
     let log = network.log(Role::Balancer);
@@ -195,7 +195,7 @@ fn who_lacks_a_capability_for_the_cache_alone_is_told_which(case: Case) {
     assert!(log.contains(told), "{log}");
 }
 
-fn where_bpf_is_not_permitted_workers_forward_everything(case: Case) {
+fn workers_forward_everything_if_bpf_is_not_permitted(case: Case) {
     let mut network = Network::new(Case { offload: Offload::Auto, ..case }, 1, 1);
     let _server = network.nginx(1);
     network.balance_by(without_bpf(&network), &Config { health: UNCHECKED, ..Config::new(1) });
@@ -212,7 +212,7 @@ fn where_bpf_is_not_permitted_workers_forward_everything(case: Case) {
     assert!(log.contains("nftables, table netdev convey_"), "{log}");
 }
 
-fn what_is_not_sent_is_counted_by_its_cause(case: Case) {
+fn unsent_packets_are_counted_by_cause(case: Case) {
     let mut network = Network::new(case, 1, 1);
     network.balance(&Config { health: UNCHECKED, ..Config::udp(ECHO, 1) });
     let client = network.inside(Role::Client(1), || socket_to(case.family.vip(ECHO)));
@@ -246,7 +246,7 @@ fn nft_comes_from_the_systems_directories_whatever_path_says(case: Case) {
     assert!(!ran.exists(), "a program of somebody else's ran as root");
 }
 
-fn where_bpf_is_not_permitted_nothing_else_is_taken_for_what_the_file_asks(case: Case) {
+fn required_offload_without_bpf_is_a_start_error(case: Case) {
     let network = Network::new(case, 1, 1);
     let path = network.path("config.toml");
     fs::write(&path, Config::new(1).text(case)).unwrap();
@@ -415,7 +415,7 @@ fn run_contained(network: &Network, command: &[&str]) -> Ran {
     run(contained(network).args(command).arg("--passthrough").arg("--config").arg(path))
 }
 
-fn where_proc_sys_is_read_only_the_snat_ports_are_some_that_nobody_else_gets(case: Case) {
+fn snat_ports_avoid_the_local_range_with_read_only_proc_sys(case: Case) {
     let mut network = Network::new(case, 1, 1);
     let usual = Config { health: UNCHECKED, ..Config::new(1) };
     fs::write(network.path("config.toml"), usual.text(case)).unwrap();
@@ -449,7 +449,7 @@ fn where_proc_sys_is_read_only_the_snat_ports_are_some_that_nobody_else_gets(cas
     });
 }
 
-fn where_proc_sys_is_read_only_snat_ports_are_reserved_already_or_need_not_be(case: Case) {
+fn snat_ports_work_with_read_only_proc_sys_if_reserved_or_unneeded(case: Case) {
     let mut network = Network::new(case, 1, 1);
     let _server = network.nginx(1);
     let usual = Config { health: UNCHECKED, ..Config::new(1) };

@@ -17,12 +17,12 @@ pub(crate) fn tests() -> Vec<PacketTest> {
         servers_that_have_the_vip_share_its_clients [NGINX],
         answers_of_servers_that_have_the_vip_do_not_pass_the_balancer [CURL, NGINX],
         datagrams_reach_servers_that_have_the_vip,
-        a_server_that_routes_take_off_the_link_is_sent_nothing_until_they_put_it_back,
-        a_server_keeps_the_vip_to_itself_until_the_script_takes_it_down [NGINX],
+        server_routed_off_the_link_gets_no_packets_until_it_returns,
+        server_hides_its_vip_until_the_script_takes_it_down [NGINX],
     ];
     // IPv6 needs no setting that could be taken back.
     tests.extend(tests![when |case| case.is_dsr() && case.family == Family::V4 =>
-        a_server_keeps_its_second_vip_to_itself_when_the_script_takes_the_first_down [NGINX],
+        server_hides_its_second_vip_after_the_script_removed_the_first [NGINX],
     ]);
     tests
 }
@@ -75,7 +75,7 @@ fn datagrams_reach_servers_that_have_the_vip(case: Case) {
     }
 }
 
-fn a_server_that_routes_take_off_the_link_is_sent_nothing_until_they_put_it_back(case: Case) {
+fn server_routed_off_the_link_gets_no_packets_until_it_returns(case: Case) {
     let mut network = prepared(case, 2);
     network.balance(&Config { backend: BACKEND, health: UNCHECKED, ..Config::udp(ECHO, 1) });
     let vip = case.family.vip(ECHO);
@@ -108,7 +108,7 @@ fn a_server_that_routes_take_off_the_link_is_sent_nothing_until_they_put_it_back
 }
 
 /// Runs without a balancer: a route leads the client straight to the server.
-fn a_server_keeps_the_vip_to_itself_until_the_script_takes_it_down(case: Case) {
+fn server_hides_its_vip_until_the_script_takes_it_down(case: Case) {
     let network = Network::bare(case, &LabPlan::new(1, 1));
     let vip = network.vip();
     let (address, client) = (vip.ip().to_string(), Role::Client(1));
@@ -130,7 +130,7 @@ fn a_server_keeps_the_vip_to_itself_until_the_script_takes_it_down(case: Case) {
 }
 
 /// Runs without a balancer, too.
-fn a_server_keeps_its_second_vip_to_itself_when_the_script_takes_the_first_down(case: Case) {
+fn server_hides_its_second_vip_after_the_script_removed_the_first(case: Case) {
     const SECOND: &str = "10.77.0.101";
     let network = Network::bare(case, &LabPlan::new(1, 1));
     let script = |action, vip: &str| network.script(Role::Server(1), SCRIPT, action, &[("VIP", vip)]);

@@ -13,10 +13,10 @@ use crate::network::Network;
 
 pub(crate) fn tests() -> Vec<PacketTest> {
     tests![when |case| case.is_passthrough() && case.family == Family::V4 =>
-        who_does_not_read_the_log_stalls_no_client_and_no_end]
+        unread_log_stalls_neither_clients_nor_the_stop]
 }
 
-fn who_does_not_read_the_log_stalls_no_client_and_no_end(case: Case) {
+fn unread_log_stalls_neither_clients_nor_the_stop(case: Case) {
     let mut network = Network::new(case, 1, 1);
     let config = Config { health: UNCHECKED, timeouts: "drain = 1", ..Config::new(1) };
     let _log = unread(&mut network, &config);

@@ -25,7 +25,7 @@ pub(crate) fn tests() -> Vec<PacketTest> {
     // The proxy has no offload. By IPv6 all clients of the lab count as one, for they share a
     // network.
     let proxied = tests![when |case| case.is_passthrough() && case.offload == Offload::Tc && case.family == Family::V4 =>
-        one_client_leaves_others_local_ports_whether_it_holds_connections_or_ends_them];
+        busy_client_leaves_local_ports_for_others];
     [anyhow, once, proxied].concat()
 }
 
@@ -115,7 +115,7 @@ fn forged_connections_of_dsr_keep_nobody_out_of_passthrough(case: Case) {
 }
 
 /// The host has 100 local ports. A client that half-closes leaves each that it had in TIME-WAIT.
-fn one_client_leaves_others_local_ports_whether_it_holds_connections_or_ends_them(case: Case) {
+fn busy_client_leaves_local_ports_for_others(case: Case) {
     let mut network = Network::new(case, 2, 1);
     network.inside(Role::Balancer, || {
         for (name, value) in [("ip_local_port_range", "40000 40099"), ("tcp_tw_reuse", "0")] {

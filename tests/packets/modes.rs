@@ -15,7 +15,7 @@ pub(crate) fn tests() -> Vec<PacketTest> {
     tests![when |case| case.family == Family::V4 && case.is_cached() =>
         a_wildcard_is_proxied_beside_an_address_that_is_forwarded,
         a_stop_lets_what_is_proxied_and_what_is_forwarded_finish,
-        what_is_still_open_is_cut_in_every_mode_but_dsr,
+        connections_still_open_are_cut_in_every_mode_but_dsr,
         a_machine_that_is_gone_refuses_no_datagram_but_is_found_out,
     ]
 }
@@ -62,7 +62,7 @@ fn a_stop_lets_what_is_proxied_and_what_is_forwarded_finish(case: Case) {
     assert!(logged(&network, "stopped: every connection had ended").is_some());
 }
 
-fn what_is_still_open_is_cut_in_every_mode_but_dsr(case: Case) {
+fn connections_still_open_are_cut_in_every_mode_but_dsr(case: Case) {
     let network = balanced(case, "drain = 0.3");
     let _server = echo(&network);
     let mut held = held(&network);

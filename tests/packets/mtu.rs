@@ -19,11 +19,11 @@ pub(crate) fn tests() -> Vec<PacketTest> {
     let mut tests = tests![
         answers_fit_through_a_narrow_hop_before_the_client [CURL, NGINX],
         large_datagrams_pass_a_narrow_hop_in_fragments,
-        who_makes_up_a_narrow_hop_is_not_believed_but_counted,
+        forged_mtu_errors_are_ignored_and_counted,
     ];
     tests.extend(tests![when Case::is_passthrough =>
         answers_are_as_long_as_the_balancers_route_to_the_client_takes [CURL, NGINX],
-        who_lies_about_his_own_path_shortens_nobody_elses_packets,
+        false_mtu_error_of_one_client_does_not_affect_others,
     ]);
     // In DSR with NAT, the hop sends its error about a packet to the client, which did not send
     // that packet.
@@ -117,7 +117,7 @@ fn large_datagrams_pass_a_narrow_hop_in_fragments(case: Case) {
 }
 
 /// Another client forges errors about packets that the server has never sent.
-fn who_makes_up_a_narrow_hop_is_not_believed_but_counted(case: Case) {
+fn forged_mtu_errors_are_ignored_and_counted(case: Case) {
     const FORGED: u32 = 4;
     let (client, liar) = (Role::Client(1), Role::Client(2));
     let mut network = Network::new(case, 2, 1);
@@ -150,7 +150,7 @@ fn who_makes_up_a_narrow_hop_is_not_believed_but_counted(case: Case) {
 
 /// All clients have the same address for servers, so an accepted error of one of them would affect
 /// all.
-fn who_lies_about_his_own_path_shortens_nobody_elses_packets(case: Case) {
+fn false_mtu_error_of_one_client_does_not_affect_others(case: Case) {
     const LIES: [u32; 8] = [68, 576, 1_279, 1_280, 1_281, 1_400, 1_492, 1_499];
     // Payload of an Ethernet packet after headers with timestamps.
     const LONG: u64 = 1_500 - 40 - 32;

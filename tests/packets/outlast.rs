@@ -22,11 +22,11 @@ use crate::takeover::move_vip;
 pub(crate) fn tests() -> Vec<PacketTest> {
     tests![when |case| case.is_dsr() && (case.family == Family::V4 || case.is_cached()) =>
         a_kill_and_a_new_start_cut_no_download [CURL, NGINX],
-        a_stop_and_a_new_start_cut_no_download_and_leave_the_port_to_others_meanwhile [NGINX],
-        another_balancer_takes_over_from_one_that_was_killed_and_cuts_no_download [ARPING, CURL, NGINX],
-        what_stays_is_taken_away_by_a_command [NGINX],
-        neither_a_start_that_fails_nor_a_proxy_takes_the_guard_of_a_killed_process_away [NGINX],
-        what_another_user_owns_counts_as_in_use [NGINX],
+        downloads_survive_a_stop_and_start_which_release_the_port_meanwhile [NGINX],
+        downloads_survive_takeover_of_a_killed_balancer_by_a_standby [ARPING, CURL, NGINX],
+        clear_command_removes_the_guard_of_a_killed_process [NGINX],
+        failed_start_and_proxy_keep_the_guard_of_a_killed_process [NGINX],
+        clear_keeps_a_guard_that_another_user_has_bound [NGINX],
         a_start_takes_away_the_guards_of_its_own_frontends_only [NGINX],
     ]
 }
@@ -53,7 +53,7 @@ fn a_kill_and_a_new_start_cut_no_download(case: Case) {
     assert_eq!(filters(&network), 1, "that of the process that runs");
 }
 
-fn a_stop_and_a_new_start_cut_no_download_and_leave_the_port_to_others_meanwhile(case: Case) {
+fn downloads_survive_a_stop_and_start_which_release_the_port_meanwhile(case: Case) {
     let (mut network, _servers) = balanced(case, Config { timeouts: "drain = 0.3", ..Config::new(2) });
     let downloads: Vec<_> = (0..6).map(|_| under_way(&network)).collect();
     network.convey(|convey| convey.signal(Signal::TERM));
@@ -70,7 +70,7 @@ fn a_stop_and_a_new_start_cut_no_download_and_leave_the_port_to_others_meanwhile
     assert_whole(downloads);
 }
 
-fn another_balancer_takes_over_from_one_that_was_killed_and_cuts_no_download(case: Case) {
+fn downloads_survive_takeover_of_a_killed_balancer_by_a_standby(case: Case) {
     let mut network = Network::planned(case, &LabPlan::new(1, 2).standby());
     let _servers = serve(&network);
     network.balance(&Config::new(2));
@@ -85,7 +85,7 @@ fn another_balancer_takes_over_from_one_that_was_killed_and_cuts_no_download(cas
     assert_late_one_whole(late);
 }
 
-fn what_stays_is_taken_away_by_a_command(case: Case) {
+fn clear_command_removes_the_guard_of_a_killed_process(case: Case) {
     let (network, _servers) = balanced(case, Config::new(2));
     let download = under_way(&network);
     assert_eq!(clear(&network), "nothing is left of a convey that no longer runs\n", "it is in use");
@@ -106,7 +106,7 @@ fn what_stays_is_taken_away_by_a_command(case: Case) {
     assert!(download.reader.join().is_err(), "the host's stack answers again");
 }
 
-fn neither_a_start_that_fails_nor_a_proxy_takes_the_guard_of_a_killed_process_away(case: Case) {
+fn failed_start_and_proxy_keep_the_guard_of_a_killed_process(case: Case) {
     let (mut network, _servers) = balanced(case, Config::new(2));
     kill(&network);
     let left = guards(&network);
@@ -130,7 +130,7 @@ fn neither_a_start_that_fails_nor_a_proxy_takes_the_guard_of_a_killed_process_aw
     assert!(own.len() == 1 && own != left, "{own:?} instead of {left:?}");
 }
 
-fn what_another_user_owns_counts_as_in_use(case: Case) {
+fn clear_keeps_a_guard_that_another_user_has_bound(case: Case) {
     let (network, _servers) = balanced(case, Config::new(2));
     kill(&network);
     let script = "use Socket; $| = 1; socket(my $s, PF_UNIX, SOCK_DGRAM, 0);

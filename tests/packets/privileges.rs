@@ -13,12 +13,12 @@ use crate::network::Network;
 pub(crate) fn tests() -> Vec<PacketTest> {
     // The family makes no difference.
     tests![when |case| case.is_cached() && case.family == Family::V4 =>
-        a_user_with_what_its_mode_needs_forwards_in_the_kernel_and_reloads [NGINX],
-        an_ordinary_user_needs_little_locked_memory_and_no_file_system_of_bpf [NGINX],
+        user_with_its_required_capabilities_forwards_in_the_kernel_and_reloads [NGINX],
+        ordinary_user_needs_little_locked_memory_and_no_bpffs [NGINX],
     ]
 }
 
-fn a_user_with_what_its_mode_needs_forwards_in_the_kernel_and_reloads(case: Case) {
+fn user_with_its_required_capabilities_forwards_in_the_kernel_and_reloads(case: Case) {
     let mut network = Network::new(case, 1, 2);
     let _servers = [network.nginx(1), network.nginx(2)];
     let text = |server| {
@@ -50,7 +50,7 @@ fn a_user_with_what_its_mode_needs_forwards_in_the_kernel_and_reloads(case: Case
 }
 
 /// Started as by the systemd unit.
-fn an_ordinary_user_needs_little_locked_memory_and_no_file_system_of_bpf(case: Case) {
+fn ordinary_user_needs_little_locked_memory_and_no_bpffs(case: Case) {
     let mut network = Network::new(case, 1, 1);
     let _server = network.nginx(1);
     fs::set_permissions(network.path(""), Permissions::from_mode(0o755)).unwrap();

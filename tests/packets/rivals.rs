@@ -15,13 +15,13 @@ use crate::upgrade::Program;
 
 pub(crate) fn tests() -> Vec<PacketTest> {
     let mut tests = tests![
-        what_one_process_forwards_no_second_one_does[NGINX],
+        vip_in_use_is_refused_to_a_second_process[NGINX],
         a_second_process_forwards_other_addresses_and_takes_one_that_becomes_free[NGINX],
         upgrade_takes_nothing_of_another_process[NGINX],
     ];
     tests.extend(tests![when Case::is_cached =>
-        what_an_ordinary_user_binds_keeps_nobody_from_forwarding [NGINX],
-        what_a_service_user_forwards_root_does_not [NGINX],
+        names_bound_by_ordinary_users_do_not_prevent_forwarding [NGINX],
+        vip_of_a_service_user_is_refused_to_root [NGINX],
     ]);
     tests
 }
@@ -29,7 +29,7 @@ pub(crate) fn tests() -> Vec<PacketTest> {
 /// Port of a frontend that no other process has.
 const OTHER: u16 = 81;
 
-fn what_one_process_forwards_no_second_one_does(case: Case) {
+fn vip_in_use_is_refused_to_a_second_process(case: Case) {
     let network = balanced(case);
     let _server = network.nginx(1);
     let vip = network.vip();
@@ -117,7 +117,7 @@ fn upgrade_takes_nothing_of_another_process(case: Case) {
     assert_eq!(network.ask(1).unwrap(), "s1");
 }
 
-fn what_an_ordinary_user_binds_keeps_nobody_from_forwarding(case: Case) {
+fn names_bound_by_ordinary_users_do_not_prevent_forwarding(case: Case) {
     let mut network = Network::new(case, 1, 1);
     let own = case.family.address(Role::Balancer);
     let names = [
@@ -143,7 +143,7 @@ fn what_an_ordinary_user_binds_keeps_nobody_from_forwarding(case: Case) {
     assert!(refused.stderr.contains("another process on this host does already"), "{refused:?}");
 }
 
-fn what_a_service_user_forwards_root_does_not(case: Case) {
+fn vip_of_a_service_user_is_refused_to_root(case: Case) {
     let mut network = Network::new(case, 1, 1);
     let mut command = network.lab.command(Role::Balancer, "setpriv");
     // The last capability gives access to this test's files.

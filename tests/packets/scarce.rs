@@ -28,7 +28,7 @@ pub(crate) fn tests() -> Vec<PacketTest> {
         forged_syns_leave_clients_their_snat_ports,
         forged_datagrams_leave_clients_their_snat_ports,
         forged_streams_leave_clients_their_snat_ports,
-        one_client_with_all_connections_it_can_get_leaves_clients_their_snat_ports,
+        client_with_all_its_connections_leaves_snat_ports_for_others,
         forged_syns_leave_clients_what_one_client_leaves_of_the_slots];
     let of_slots = tests![when |case| is_told(case) =>
         forged_syns_leave_clients_the_slots_of_a_frontend,
@@ -233,7 +233,7 @@ fn forged_streams_leave_clients_their_snat_ports(case: Case) {
 }
 
 /// 240 SNAT ports, of which one client has 214 at most.
-fn one_client_with_all_connections_it_can_get_leaves_clients_their_snat_ports(case: Case) {
+fn client_with_all_its_connections_leaves_snat_ports_for_others(case: Case) {
     const OTHERS: usize = 20;
     let mut network = Network::new(case, 2, 1);
     let passthrough = "snat_ports = \"40000-40239\"\nworkers = 1";

@@ -19,7 +19,7 @@ use crate::turns;
 
 pub(crate) fn tests() -> Vec<PacketTest> {
     tests![long when |case| case.is_cached() =>
-        a_running_download_keeps_nine_tenths_of_its_speed_however_many_syns_are_forged,
+        download_keeps_nine_tenths_of_its_speed_during_a_syn_flood,
         however_many_syns_are_forged_clients_connect,
         from_the_first_second_of_a_flood_on_clients_are_served,
     ]
@@ -36,7 +36,7 @@ const MADE: u32 = 50_000;
 
 /// The baseline has the same SYNs, by the same sender, to an address that nobody has: the test
 /// compares their cost for the balancer, not the cost to make them.
-fn a_running_download_keeps_nine_tenths_of_its_speed_however_many_syns_are_forged(case: Case) {
+fn download_keeps_nine_tenths_of_its_speed_during_a_syn_flood(case: Case) {
     let _turn = turns::flood();
     let network = attacked(case);
     let _server = network.server(1, endless);

@@ -17,8 +17,8 @@ pub(crate) fn tests() -> Vec<PacketTest> {
     tests![when |case| case.is_passthrough() =>
         slots_that_forged_syns_hold_are_free_soon_although_the_server_answers,
         forged_fins_that_are_near_shorten_no_life,
-        whoever_knows_the_ports_of_a_closed_connection_does_not_keep_its_snat_port,
-        both_sides_hear_that_they_have_been_silent_for_too_long,
+        forged_segments_do_not_keep_the_snat_port_of_closed_connections,
+        idle_timeout_resets_both_sides,
     ]
 }
 
@@ -72,7 +72,7 @@ fn forged_fins_that_are_near_shorten_no_life(case: Case) {
     ping(&mut client).unwrap();
 }
 
-fn whoever_knows_the_ports_of_a_closed_connection_does_not_keep_its_snat_port(case: Case) {
+fn forged_segments_do_not_keep_the_snat_port_of_closed_connections(case: Case) {
     let mut network = Network::new(case, 2, 1);
     let passthrough = "timeouts.closing = 2\ntimeouts.time_wait = 2\ntimeouts.closed = 2";
     network.balance(&Config { health: UNCHECKED, passthrough, ..Config::new(1) });
@@ -95,7 +95,7 @@ fn whoever_knows_the_ports_of_a_closed_connection_does_not_keep_its_snat_port(ca
     });
 }
 
-fn both_sides_hear_that_they_have_been_silent_for_too_long(case: Case) {
+fn idle_timeout_resets_both_sides(case: Case) {
     let mut network = Network::new(case, 1, 1);
     network.balance(&Config { health: UNCHECKED, passthrough: "timeouts.established = 3", ..Config::new(1) });
     let mut held = Arc::default();

@@ -19,9 +19,9 @@ use crate::turns;
 
 pub(crate) fn tests() -> Vec<PacketTest> {
     let mut tests = tests![when Case::is_dsr =>
-        a_check_via_the_vip_finds_each_fault_of_a_server_by_its_cause_and_that_it_is_mended [NFT, NGINX],
-        a_check_via_the_vip_finds_each_fault_of_a_server_that_has_the_vip [NFT, NGINX],
-        clients_that_a_server_does_not_answer_take_it_out_and_bring_it_back_once_mended [NGINX],
+        check_via_the_vip_names_the_cause_of_each_fault [NFT, NGINX],
+        check_via_the_vip_finds_every_fault_of_an_l2_server [NFT, NGINX],
+        server_is_ejected_while_its_clients_get_no_reply [NGINX],
         forged_syns_that_are_repeated_take_no_server_out [NGINX],
     ];
     tests.extend(tests![handshakes_are_counted_at_each_server[NGINX],]);
@@ -51,7 +51,7 @@ fn nft(rule: &str, family: &str, told: &'static str) -> Fault {
     }
 }
 
-fn a_check_via_the_vip_finds_each_fault_of_a_server_by_its_cause_and_that_it_is_mended(case: Case) {
+fn check_via_the_vip_names_the_cause_of_each_fault(case: Case) {
     let mut network = Network::new(case, 1, 2);
     let _servers = [network.nginx(1), network.nginx(2)];
     network.balance(&Config { health: VIA, ..Config::new(2) });
@@ -75,7 +75,7 @@ fn a_check_via_the_vip_finds_each_fault_of_a_server_by_its_cause_and_that_it_is_
     each_is_found(&network, &faults);
 }
 
-fn a_check_via_the_vip_finds_each_fault_of_a_server_that_has_the_vip(case: Case) {
+fn check_via_the_vip_finds_every_fault_of_an_l2_server(case: Case) {
     let mut network = l2::planned(case, &LabPlan::new(1, 2));
     let everywhere = (case.family.any(), PORT).into();
     let _servers = [network.nginx_on(1, everywhere), network.nginx_on(2, everywhere)];
@@ -123,7 +123,7 @@ fn each_is_found(network: &Network, faults: &[Fault]) {
 
 /// Answers to clients go by a gateway that forwards nothing. Probes do not notice: the balancer is
 /// not behind the gateway.
-fn clients_that_a_server_does_not_answer_take_it_out_and_bring_it_back_once_mended(case: Case) {
+fn server_is_ejected_while_its_clients_get_no_reply(case: Case) {
     let mut network = Network::new(case, 1, 2);
     let _servers = [network.nginx(1), network.nginx(2)];
     network.balance(&Config { backend: OUTLIER, ..Config::new(2) });

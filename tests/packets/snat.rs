@@ -14,10 +14,10 @@ use crate::network::{Network, PORT, STATS};
 
 pub(crate) fn tests() -> Vec<PacketTest> {
     tests![when |case| case.is_passthrough() && case.family == Family::V4 =>
-        server_sees_an_address_of_its_own_network_and_another_once_that_is_gone,
+        server_sees_an_snat_address_of_its_network_while_there_is_one,
         vip_is_withdrawn_once_no_snat_address_of_its_family_is_left,
-        server_that_needs_the_spare_address_of_another_convey_is_down_until_that_is_free,
-        named_address_of_another_network_is_used_once_the_ports_of_the_near_one_are_in_use,
+        server_is_down_while_another_convey_uses_its_snat_address,
+        far_snat_address_is_used_once_near_ones_are_exhausted,
     ]
 }
 
@@ -29,7 +29,7 @@ const SERVER: &str = "10.66.0.2";
 /// An address on the link that the balancer gets after the start.
 const LATER: &str = "10.77.0.99";
 
-fn server_sees_an_address_of_its_own_network_and_another_once_that_is_gone(case: Case) {
+fn server_sees_an_snat_address_of_its_network_while_there_is_one(case: Case) {
     let mut network = Network::new(case, 1, 2);
     let ip = |network: &Network, role, line: &str| {
         network.lab.run(role, "ip", &line.split(' ').collect::<Vec<_>>()).unwrap();
@@ -101,7 +101,7 @@ fn vip_is_withdrawn_once_no_snat_address_of_its_family_is_left(case: Case) {
 /// Port of another convey's frontend.
 const OTHER: u16 = 81;
 
-fn server_that_needs_the_spare_address_of_another_convey_is_down_until_that_is_free(case: Case) {
+fn server_is_down_while_another_convey_uses_its_snat_address(case: Case) {
     let mut network = Network::new(case, 1, 2);
     let run_in = |network: &Network, role, line: &str| {
         let words: Vec<&str> = line.split(' ').collect();
@@ -158,7 +158,7 @@ fn server_that_needs_the_spare_address_of_another_convey_is_down_until_that_is_f
     assert_eq!(network.ask(1).unwrap(), "s2");
 }
 
-fn named_address_of_another_network_is_used_once_the_ports_of_the_near_one_are_in_use(case: Case) {
+fn far_snat_address_is_used_once_near_ones_are_exhausted(case: Case) {
     let mut network = Network::new(case, 1, 1);
     let run_in = |network: &Network, role, line: &str| {
         let words: Vec<&str> = line.split(' ').collect();

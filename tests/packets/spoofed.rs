@@ -20,7 +20,7 @@ pub(crate) fn tests() -> Vec<PacketTest> {
     let mut tests = tests![when is_told =>
         forged_refusals_take_no_server_out,
         resets_that_a_client_forges_on_one_arm_eject_no_server [NGINX],
-        refusals_that_come_by_another_link_than_the_server_are_dropped_and_counted,
+        forged_refusals_from_another_link_are_dropped_and_counted,
     ];
     tests.extend(tests![when |case| is_told(case) && case.is_cached() =>
         datagrams_in_a_servers_name_from_the_clients_side_reach_no_client,
@@ -81,7 +81,7 @@ fn forged_refusals_take_no_server_out(case: Case) {
 }
 
 /// The server is at the end of a second link; the liar on the first, with the clients.
-fn refusals_that_come_by_another_link_than_the_server_are_dropped_and_counted(case: Case) {
+fn forged_refusals_from_another_link_are_dropped_and_counted(case: Case) {
     let mut network = Network::new(case, 2, 1);
     link(&network);
     let server = theirs(case.family);

@@ -16,7 +16,7 @@ pub(crate) fn tests() -> Vec<PacketTest> {
     let short = tests![
         connections_spread_by_weight[NGINX],
         servers_see_whom_the_mode_lets_them_see,
-        only_what_the_mode_says_passes_the_balancer[NGINX],
+        responses_pass_the_balancer_except_in_dsr_mode[NGINX],
     ];
     let long = tests![long when |_| true => a_hundred_thousand_short_connections_from_eight_clients [NGINX]];
     [short, long].concat()
@@ -59,7 +59,7 @@ fn servers_see_whom_the_mode_lets_them_see(case: Case) {
     }
 }
 
-fn only_what_the_mode_says_passes_the_balancer(case: Case) {
+fn responses_pass_the_balancer_except_in_dsr_mode(case: Case) {
     const LENGTH: u64 = 32 << 20;
     let mut network = Network::new(case, 1, 1);
     let nginx = network.nginx(1);

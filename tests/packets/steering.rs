@@ -13,8 +13,8 @@ use crate::upgrade::Program;
 pub(crate) fn tests() -> Vec<PacketTest> {
     tests![
         a_drained_server_keeps_its_flows_and_gets_no_new_ones,
-        a_server_in_maintenance_loses_its_flows_and_a_backend_in_maintenance_refuses_clients,
-        a_server_of_weight_0_keeps_its_flows_and_gets_no_new_ones,
+        maintenance_resets_open_flows_and_refuses_clients_of_a_whole_backend,
+        server_of_weight_0_keeps_its_flows_and_gets_no_new_ones,
         servers_come_and_go_and_an_upgrade_keeps_what_was_said,
         a_server_that_packet_modes_could_not_reach_is_refused,
     ]
@@ -89,7 +89,7 @@ fn a_drained_server_keeps_its_flows_and_gets_no_new_ones(case: Case) {
     });
 }
 
-fn a_server_of_weight_0_keeps_its_flows_and_gets_no_new_ones(case: Case) {
+fn server_of_weight_0_keeps_its_flows_and_gets_no_new_ones(case: Case) {
     let network = balanced(case, 2);
     let _servers = [network.server(1, TcpServer::echo), network.server(2, TcpServer::echo)];
     [1, 2].iter().for_each(|server| network.wait_for_health(*server, true));
@@ -100,7 +100,7 @@ fn a_server_of_weight_0_keeps_its_flows_and_gets_no_new_ones(case: Case) {
     assert_eq!(network.stat("/backends/pool/servers/s1/weight"), 1);
 }
 
-fn a_server_in_maintenance_loses_its_flows_and_a_backend_in_maintenance_refuses_clients(case: Case) {
+fn maintenance_resets_open_flows_and_refuses_clients_of_a_whole_backend(case: Case) {
     let network = balanced(case, 1);
     let _server = network.server(1, TcpServer::echo);
     network.wait_for_health(1, true);

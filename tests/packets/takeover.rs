@@ -21,7 +21,7 @@ pub(crate) fn tests() -> Vec<PacketTest> {
         a_second_balancer_takes_the_vip_over_and_cuts_no_connection [ARPING, CURL, NGINX, WRK],
         a_second_balancer_cuts_no_connection_to_servers_that_have_the_vip [ARPING, CURL, NGINX, WRK],
         streams_of_datagrams_keep_their_server_when_the_vip_moves [ARPING],
-        streams_of_datagrams_keep_a_server_that_has_the_vip_when_it_moves [ARPING],
+        udp_streams_keep_their_l2_server_across_a_takeover [ARPING],
     ]
 }
 
@@ -44,7 +44,7 @@ fn streams_of_datagrams_keep_their_server_when_the_vip_moves(case: Case) {
     streams_go_on(case, DsrKind::L3);
 }
 
-fn streams_of_datagrams_keep_a_server_that_has_the_vip_when_it_moves(case: Case) {
+fn udp_streams_keep_their_l2_server_across_a_takeover(case: Case) {
     streams_go_on(case, DsrKind::L2);
 }
 

@@ -18,12 +18,12 @@ use crate::network::{Network, PORT};
 
 pub(crate) fn tests() -> Vec<PacketTest> {
     let mut tests = tests![
-        a_packet_is_shown_as_it_came_with_the_decision_and_as_it_went,
+        trace_shows_a_packet_before_and_after_forwarding_with_its_decision,
         packets_that_are_dropped_are_shown_with_the_reason[CURL],
         the_end_of_a_connection_is_shown,
     ];
     tests.extend(tests![when |case| case.offload == Offload::Tc =>
-        a_connection_in_the_kernel_is_shown_while_it_is_watched_and_goes_back_afterwards,
+        traced_flow_leaves_the_kernel_and_goes_back_afterwards,
     ]);
     tests.extend(tests![when |case| case.is_passthrough() && case.family == Family::V4 =>
         a_file_of_packets_has_both_sides [TCPDUMP],
@@ -101,7 +101,7 @@ fn client(network: &Network) -> TcpStream {
     network.inside(Role::Client(1), || connect(network.vip()))
 }
 
-fn a_packet_is_shown_as_it_came_with_the_decision_and_as_it_went(case: Case) {
+fn trace_shows_a_packet_before_and_after_forwarding_with_its_decision(case: Case) {
     let network = echoing(case);
     let _server = network.server(1, TcpServer::echo);
     let watcher = Watcher::start(&network, "trace", &["--frontend", "web"]);
@@ -190,7 +190,7 @@ fn packets_that_are_dropped_are_shown_with_the_reason(case: Case) {
     assert!(one.events().iter().all(|event| event["reason"] != "no_server"));
 }
 
-fn a_connection_in_the_kernel_is_shown_while_it_is_watched_and_goes_back_afterwards(case: Case) {
+fn traced_flow_leaves_the_kernel_and_goes_back_afterwards(case: Case) {
     leaves_the_kernel_and_goes_back(&echoing(case));
 }
 

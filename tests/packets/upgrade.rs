@@ -29,7 +29,7 @@ use crate::udp::{ECHO, UdpEcho, exchange_again, socket_to};
 pub(crate) fn tests() -> Vec<PacketTest> {
     let short = tests![
         upgrades_under_load_cut_no_connection_and_refuse_no_client,
-        a_new_version_that_cannot_start_or_cannot_go_on_with_a_connection_leaves_the_old_one_with_all,
+        refused_upgrade_leaves_all_flows_to_the_old_process,
         datagrams_keep_their_server_through_upgrades,
     ];
     let of_workers = tests![when |case| case.is_passthrough() && !case.is_cached() =>
@@ -209,7 +209,7 @@ pub(crate) fn upgrade_under_datagrams(network: &mut Network) {
     all_go_on();
 }
 
-fn a_new_version_that_cannot_start_or_cannot_go_on_with_a_connection_leaves_the_old_one_with_all(case: Case) {
+fn refused_upgrade_leaves_all_flows_to_the_old_process(case: Case) {
     refuse_upgrades(&mut Network::new(case, 1, 2));
 }
 

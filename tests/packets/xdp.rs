@@ -28,13 +28,13 @@ pub(crate) fn tests() -> Vec<PacketTest> {
         priority_tagged_datagrams_are_forwarded_by_the_driver,
         a_connection_ends_in_order_and_leaves_the_cache,
         an_interface_may_get_another_ethernet_address,
-        a_connection_in_the_driver_is_shown_while_it_is_watched_and_goes_back_afterwards,
+        traced_driver_flow_leaves_the_driver_and_returns_afterwards,
     ];
     // In DSR, replies do not pass the balancer. The family makes no difference.
     tests.extend(tests![when |case| case.is_passthrough() && case.family == Family::V4 =>
         clients_behind_an_interface_without_xdp_are_answered,
         a_reload_may_put_a_server_behind_an_interface_without_xdp [NGINX],
-        slots_that_forged_syns_hold_are_free_soon_although_the_driver_forwards_answers,
+        slots_of_forged_syns_are_freed_although_the_driver_forwards_packets,
         datagrams_in_a_servers_name_from_the_clients_side_reach_no_client,
         segments_in_a_servers_name_from_the_clients_side_reach_no_client,
         forged_syns_leave_clients_their_snat_ports,
@@ -44,7 +44,7 @@ pub(crate) fn tests() -> Vec<PacketTest> {
     ]);
     tests.extend(tests![when |case| case.family == Family::V4 =>
         upgrades_under_load_cut_no_connection_and_refuse_no_client,
-        a_new_version_that_cannot_start_or_cannot_go_on_with_a_connection_leaves_the_old_one_with_all,
+        refused_upgrade_leaves_all_flows_to_the_old_process,
         datagrams_keep_their_server_through_upgrades,
     ]);
     tests.extend(tests![long when |case| case.family == Family::V4 =>
@@ -73,14 +73,14 @@ fn packets_go_into_tunnels_of_every_kind_in_the_driver(case: Case) {
     }
 }
 
-fn a_connection_in_the_driver_is_shown_while_it_is_watched_and_goes_back_afterwards(case: Case) {
+fn traced_driver_flow_leaves_the_driver_and_returns_afterwards(case: Case) {
     let mut lab = Prepared::new(case);
     trace::balance(&mut lab.network, &Config { health: UNCHECKED, ..Config::new(1) });
     trace::leaves_the_kernel_and_goes_back(&lab.network);
     lab.has_forwarded(50);
 }
 
-fn a_new_version_that_cannot_start_or_cannot_go_on_with_a_connection_leaves_the_old_one_with_all(case: Case) {
+fn refused_upgrade_leaves_all_flows_to_the_old_process(case: Case) {
     upgrade::refuse_upgrades(&mut Prepared::of(Network::new(case, 1, 2)).network);
 }
 
@@ -220,7 +220,7 @@ fn a_reload_may_put_a_server_behind_an_interface_without_xdp(case: Case) {
     assert!(log.contains("every packet that comes in on back goes through a worker"), "{log}");
 }
 
-fn slots_that_forged_syns_hold_are_free_soon_although_the_driver_forwards_answers(case: Case) {
+fn slots_of_forged_syns_are_freed_although_the_driver_forwards_packets(case: Case) {
     let mut lab = Prepared::with_clients(case, 2);
     forged_syns_let_go_of_slots(&mut lab.network);
     // The answer to each SYN, at least.

@@ -5,7 +5,7 @@ use crate::{Frame, Verdict};
 
 told_with_a_cache! {
     a_connection_comes_back_when_both_sides_have_finished,
-    both_sides_may_finish_at_once,
+    simultaneous_close_ends_the_flow,
     a_fin_that_came_behind_a_gap_and_then_exactly_is_no_longer_asked_for,
     fin_in_dsr_counts_once_the_cache_has_forwarded_the_bytes_before_it,
     who_never_sends_what_is_missing_before_a_fin_is_asked_for_less_and_less_often,
@@ -43,7 +43,7 @@ mod cases {
         assert_eq!((state(&lab), lab.ended()), (FlowState::TimeWait, 1));
     }
 
-    pub(super) fn both_sides_may_finish_at_once(family: Family) {
+    pub(super) fn simultaneous_close_ends_the_flow(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
         lab.send(lab.client(1).seq(101).ack(501).fin());
