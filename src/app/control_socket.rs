@@ -38,9 +38,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(50);
 
-const TAKEN: &str = "another convey answers there (another place: --socket)";
-const SILENT: &str = "a process that does not answer has it (another place: --socket)";
-const NO_SOCKET: &str = "this is no socket, so it stays as it is (another place: --socket)";
+const TAKEN: &str = "another convey answers there (--socket selects another path)";
+const SILENT: &str = "a process that does not answer has it (--socket selects another path)";
+const NO_SOCKET: &str = "this is no socket, so it stays as it is (--socket selects another path)";
 
 /// Possible paths of the socket: the named one; else that of the host, then that of this user's
 /// session.

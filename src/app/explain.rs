@@ -44,7 +44,7 @@ pub(super) fn run(
             serde_json::to_string_pretty(&explanation).context("cannot print")? + "\n"
         }
     };
-    print(&if json { answer.clone() } else { as_text(&answer).context("the answer is not understood")? });
+    print(&if json { answer.clone() } else { as_text(&answer).context("invalid response from convey")? });
     let verdict = serde_json::from_str::<serde_json::Value>(&answer).ok();
     let is_served = verdict.is_some_and(|answer| {
         ["server", "one_of_them", "answered"].map(Into::into).contains(&answer["verdict"])

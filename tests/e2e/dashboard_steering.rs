@@ -185,7 +185,7 @@ fn the_file_is_read_again_and_its_mistakes_are_shown() {
     let balancer = BalancerProcess::start(&lab, &setup);
     let mut browser = allowed(&lab);
     browser.click("#reload");
-    browser.wait_for_text("#notices", "Reloaded: nothing that matters has changed.");
+    browser.wait_for_text("#notices", "Reloaded: no effective changes.");
     assert_eq!(browser.complaints(), [""; 0]);
     balancer.save(&setup.to_string().replace("backend = \"pool\"", "backend = \"pol\""));
     browser.click("#reload");

@@ -53,10 +53,7 @@ fn added_server_serves_across_reloads_until_it_is_reset() {
     balancer.wait_for_stat("/backends/pool/servers/c/weight", 1);
     told(&balancer, "server weight pool/c 0");
     assert_eq!(who_answers(&lab), set(&["a", "b"]));
-    assert_eq!(
-        told(&balancer, "reset pool/c"),
-        "server pool/c: as in the file again, 2 changes taken back\n"
-    );
+    assert_eq!(told(&balancer, "reset pool/c"), "server pool/c: 2 changes undone, the file applies again\n");
     assert_eq!(balancer.stats().pointer("/backends/pool/servers/c"), None);
     assert_eq!(who_answers(&lab), set(&["a", "b"]));
 }
@@ -129,7 +126,7 @@ fn the_file_goes_before_a_server_of_its_name_that_was_added() {
     balancer.wait_for_stat("/backends/pool/servers/c/weight", 7);
     balancer.wait_for_stat("/overlays/0/superseded", true);
     let screen = told(&balancer, "status");
-    assert!(screen.contains("; superseded: the file goes before it"), "{screen}");
+    assert!(screen.contains("; superseded: the file takes precedence"), "{screen}");
     // The override applies again once the file has no such server.
     balancer.save(&setup);
     wait_for("c to serve", || who_answers(&lab).contains("c").then_some(()));
@@ -153,7 +150,7 @@ fn added_server_that_conflicts_with_a_new_file_is_dropped() {
     assert_eq!(balancer.stats().pointer("/backends/pool/servers/d"), None);
     assert_eq!(balancer.stat("/backends/pool/servers/c/backup"), true, "nothing is wrong with this one");
     let screen = told(&balancer, "status");
-    assert_eq!(screen.matches("; superseded: the file goes before it").count(), 1, "{screen}");
+    assert_eq!(screen.matches("; superseded: the file takes precedence").count(), 1, "{screen}");
     balancer.save(&setup);
     balancer.wait_for_stat("/backends/pool/servers/d/backup", true);
 }
@@ -232,12 +229,9 @@ fn the_log_says_more_for_as_long_as_an_operator_wants() {
     assert_eq!(told(&balancer, "log-level"), "debug\n", "after a reload");
     let screen = told(&balancer, "status");
     assert!(screen.contains("  log level debug, for "), "{screen}");
-    assert_eq!(
-        told(&balancer, "log-level --reset"),
-        "log level: warn, as the command line and the file say\n"
-    );
+    assert_eq!(told(&balancer, "log-level --reset"), "log level: warn, from the command line or the file\n");
     told(&balancer, "log-level error");
-    assert_eq!(told(&balancer, "reset"), "everything: as in the file again, 1 change taken back\n");
+    assert_eq!(told(&balancer, "reset"), "everything: 1 change undone, the file applies again\n");
     assert_eq!(told(&balancer, "log-level"), "warn\n");
     let wrong = tell(&balancer, "log-level lots");
     assert!(wrong.code == Some(2) && wrong.stderr.contains("lots"), "{wrong:?}");

@@ -139,18 +139,18 @@ fn weight_override_applies_at_once_and_survives_reloads() {
     balancer.wait_for_log("reload: ");
     balancer.wait_for_stat("/backends/pool/servers/a/weight", 0);
     let screen = told(&balancer, "status");
-    assert!(screen.contains("Other than the file") && screen.contains("pool/a: weight 0, for "), "{screen}");
-    assert_eq!(told(&balancer, "reset pool/a"), "server pool/a: as in the file again, 1 change taken back\n");
-    assert_eq!(told(&balancer, "reset"), "everything: as in the file already\n");
+    assert!(screen.contains("Runtime overrides") && screen.contains("pool/a: weight 0, for "), "{screen}");
+    assert_eq!(told(&balancer, "reset pool/a"), "server pool/a: 1 change undone, the file applies again\n");
+    assert_eq!(told(&balancer, "reset"), "everything: no change to undo, the file applies\n");
     wait_for("a to serve again", || who_answers(&lab).contains("a").then_some(()));
-    assert!(!told(&balancer, "status").contains("Other than the file"));
+    assert!(!told(&balancer, "status").contains("Runtime overrides"));
 }
 
 fn a_reload_says_what_has_changed_or_why_the_file_was_refused() {
     let lab = Loopback::new();
     let (_servers, setup) = two(&lab);
     let balancer = BalancerProcess::start(&lab, &setup);
-    assert_eq!(told(&balancer, "reload"), "reloaded: nothing that matters has changed\n");
+    assert_eq!(told(&balancer, "reload"), "reloaded: no effective changes\n");
     balancer.save(&setup.to_string().replace("backend = \"pool\"", "backend = \"pol\""));
     let refused = tell(&balancer, "reload");
     assert_eq!(refused.code, Some(1), "{refused:?}");
@@ -194,7 +194,7 @@ fn override_for_a_removed_server_is_shown_as_without_effect() {
     let status = told(&balancer, "status");
     let line =
         status.lines().find(|line| line.contains("pool/b: drain")).unwrap_or_else(|| panic!("{status}"));
-    assert!(line.ends_with("; no effect: there is no such server now"), "{line}");
+    assert!(line.ends_with("; no effect: this server does not exist now"), "{line}");
     assert_eq!(balancer.stat("/overlays/0/absent"), true);
 }
 
@@ -207,7 +207,7 @@ fn a_convey_that_is_stopped_is_told_to_give_no_answer() {
     balancer.signal(Signal::CONT);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("no answer within 5s: process "), "{ran:?}");
-    assert!(ran.stderr.contains("is stopped, or has too much to do"), "{ran:?}");
+    assert!(ran.stderr.contains("is stopped or overloaded"), "{ran:?}");
     told(&balancer, "status");
 }
 
@@ -324,7 +324,7 @@ fn without_a_convey_that_runs_the_commands_say_so() {
     let ran = run(elsewhere.arg("status"));
     assert_eq!(ran.code, Some(1));
     assert!(
-        ran.stderr.contains("none.sock: No such file") && ran.stderr.contains("does convey run?"),
+        ran.stderr.contains("none.sock: No such file") && ran.stderr.contains("is convey running?"),
         "{ran:?}"
     );
 }

@@ -103,10 +103,10 @@ fn top_survives_restart_and_upgrade_and_sigterm_restores_the_terminal() {
     let top = PseudoTerminal::start(&lab, &balancer, "top", "top");
     top.wait_for_text("2 of 2 servers up");
     drop(balancer);
-    top.wait_for_text("NO ANSWER since ");
+    top.wait_for_text("NO RESPONSE since ");
     assert!(row(&top.screen(), "  a ").is_some(), "what was known stays");
     let mut balancer = BalancerProcess::start(&lab, &setup);
-    top.wait_for("an answer", |lines| (!lines[2].contains("NO ANSWER")).then_some(()));
+    top.wait_for("an answer", |lines| (!lines[2].contains("NO RESPONSE")).then_some(()));
     let upgraded = run(balancer.command().args(["upgrade", "--config"]).arg(balancer.config()));
     assert_eq!(upgraded.code, Some(0), "{upgraded:?}");
     assert_eq!(ask(lab.vip(), "/").unwrap().0, 200);
@@ -145,5 +145,5 @@ fn top_without_a_terminal_needs_once_and_prints_text() {
     let nobody =
         run(convey_testkit::binary().args(["top", "--once"]).env("CONVEY_SOCKET", "/nowhere/convey.sock"));
     assert_eq!(nobody.code, Some(1));
-    assert!(nobody.stderr.contains("no convey can be asked: /nowhere/convey.sock"), "{nobody:?}");
+    assert!(nobody.stderr.contains("cannot reach a running convey: /nowhere/convey.sock"), "{nobody:?}");
 }

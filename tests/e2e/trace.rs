@@ -43,7 +43,7 @@ impl Watcher {
         let watcher = Watcher { process: Process::spawn(&mut command), file };
         wait_for("the trace to begin", || {
             let text = watcher.text();
-            (text.contains("what comes from now on") || text.contains("\"started\"")).then_some(())
+            (text.contains("live events") || text.contains("\"started\"")).then_some(())
         });
         watcher
     }
@@ -158,7 +158,7 @@ fn a_session_of_udp_is_shown() {
     let client = std::net::UdpSocket::bind((lab.ip(50), 0)).unwrap();
     client.send_to(b"who?", lab.vip()).unwrap();
     watcher.wait_for(&[&client.local_addr().unwrap().to_string(), "session at", "with pool/a"]);
-    watcher.wait_for(&["ended: silent, 4 bytes from the client, 4 to it"]);
+    watcher.wait_for(&["ended: idle, 4 bytes from the client, 4 to it"]);
 }
 
 fn trace_ends_at_its_count_or_timeout_and_reports_omitted_events() {
@@ -248,7 +248,7 @@ fn an_upgrade_and_a_stop_end_a_trace_with_a_line() {
     assert!(
         watcher
             .text()
-            .ends_with("-- end: another process serves from now on; run it again to see what that does\n")
+            .ends_with("-- end: convey was upgraded; run the command again to trace the new process\n")
     );
     let mut watcher = Watcher::start(&balancer, "");
     ping(&mut connect(lab.vip())).unwrap();

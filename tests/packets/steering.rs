@@ -96,7 +96,7 @@ fn server_of_weight_0_keeps_its_flows_and_gets_no_new_ones(case: Case) {
     let mut open = of_both(&network);
     told(&network, "server weight pool/s1 0");
     only_the_second_gets_more(&network, &mut open);
-    assert_eq!(told(&network, "reset"), "everything: as in the file again, 1 change taken back\n");
+    assert_eq!(told(&network, "reset"), "everything: 1 change undone, the file applies again\n");
     assert_eq!(network.stat("/backends/pool/servers/s1/weight"), 1);
 }
 

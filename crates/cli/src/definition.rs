@@ -1,7 +1,7 @@
-//! Which of the options that every command takes each command shows in its help.
+//! Selects the global options that the help of each command shows.
 //!
-//! All of them may stand before and after every command, as they always might. Of a command that
-//! has no use for one, the help does not show it.
+//! Every command accepts all global options, before and after its name. Its help hides the options
+//! that have no effect on it.
 
 use std::ffi::OsString;
 
@@ -10,14 +10,14 @@ use clap::{Command, CommandFactory, FromArgMatches};
 
 use super::Cli;
 
-/// What a start goes by.
+/// Options that a start uses.
 const START: &[&str] =
     &["config", "state_dir", "listen", "servers", "stats", "socket", "log_level", "passthrough", "dsr"];
 
-/// What a look at a file goes by, and at the convey that runs.
+/// Options of commands that inspect a file or the running convey.
 const LOOK: &[&str] = &["config", "state_dir", "listen", "servers", "stats", "socket", "passthrough", "dsr"];
 
-/// The options that a command has a use for, by their names here.
+/// Names of the global options that a command uses.
 fn own_options(command: &str) -> &'static [&'static str] {
     match command {
         "check" | "demo" => START,
@@ -29,7 +29,7 @@ fn own_options(command: &str) -> &'static [&'static str] {
 }
 
 impl Cli {
-    /// What there is on the command line: commands, options and what they are for.
+    /// Definition of the command line: commands, options and their help.
     pub fn definition() -> Command {
         let mut definition = Cli::command();
         let shared: Vec<_> =
@@ -42,16 +42,16 @@ impl Cli {
         definition
     }
 
-    /// Reads a command line.
+    /// Parses a command line.
     ///
     /// # Errors
-    /// It is wrong, or asks for help.
+    /// The command line is invalid, or requests help.
     pub fn parsed(line: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
         let line: Vec<OsString> = line.into_iter().collect();
         let parsed = Cli::parsed_as_it_is(line.iter());
         let is_help = |word: &OsString| word == "--help" || word == "-h";
         match parsed {
-            // clap takes a flag behind `help` for the name of a command.
+            // clap mistakes a flag after `help` for the name of a command.
             Err(error) if error.kind() == ErrorKind::InvalidSubcommand && line.contains(&"help".into()) => {
                 Cli::parsed_as_it_is(line.iter().filter(|word| !is_help(word)))
             }

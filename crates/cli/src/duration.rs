@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-/// Seconds, or a time such as `90s` or `5m`.
+/// Parses seconds, or a time such as `90s` or `5m`.
 ///
 /// # Errors
-/// It is no time, or could be read as a month.
+/// The text is not a time, or could be read as a month.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     if text.split(|c: char| !c.is_alphabetic()).any(|unit| unit == "M") {
         return Err("M would be a month; write m for minutes, days for days".to_owned());

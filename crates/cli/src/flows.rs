@@ -13,7 +13,7 @@ use super::operate;
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct FlowsArgs {
-    /// A command in place of the list
+    /// A command on flows, instead of the list
     #[command(subcommand)]
     pub command: Option<FlowsCommand>,
     /// Only flows of clients at these addresses
@@ -34,7 +34,7 @@ pub struct FlowsArgs {
     /// Only flows that began at least this long ago
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub older_than: Option<Duration>,
-    /// Only flows that have been silent for at least this long
+    /// Only flows that have been idle for at least this long
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub idle: Option<Duration>,
     /// Only flows with at least this many bytes in both directions together
@@ -43,13 +43,13 @@ pub struct FlowsArgs {
     /// Show at most this many flows or groups
     #[arg(long, value_name = "N", default_value_t = FlowQuery::DEFAULT_LIMIT)]
     pub limit: usize,
-    /// Order: the oldest first, those with the most bytes, or the longest silent ones
+    /// Sort by age (oldest first), bytes (most first) or idle time (longest first)
     #[arg(long, value_name = "WHAT", default_value = "age", value_parser = PossibleValuesParser::new(FlowSort::ALL.map(FlowSort::name)))]
     pub sort: String,
     /// Print only the number of flows
     #[arg(long, conflicts_with_all = ["count_by", "limit", "sort"])]
     pub count: bool,
-    /// Print the number of flows and bytes of each client, server and so on
+    /// Print the number of flows and their bytes for each client, server and so on
     #[arg(long, value_name = "WHAT", conflicts_with = "sort", value_parser = PossibleValuesParser::new(FlowGrouping::ALL.map(FlowGrouping::name)))]
     pub count_by: Option<String>,
     /// Print the response of the control API, as JSON
@@ -62,7 +62,7 @@ pub struct FlowsArgs {
 pub enum FlowsCommand {
     /// End flows: convey resets the client and the server of a connection
     Kill {
-        /// The IDs in the list of `convey flows`
+        /// IDs of flows, from the list of `convey flows`
         #[arg(value_name = "ID", required = true)]
         ids: Vec<String>,
     },

@@ -1,5 +1,5 @@
-//! The command line. [`operator`] has the commands that ask the running convey at its control
-//! socket.
+//! Command line of convey. [`operator`] has the commands that query or change the running convey
+//! through its control socket.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod definition;
@@ -30,10 +30,10 @@ pub use self::service::Service;
 pub use self::top::TopArgs;
 pub use self::trace::TraceArgs;
 
-/// The configuration of this host, which packages bring.
+/// The configuration file of this host, which packages install.
 pub const HOST_CONFIG: &str = "/etc/convey/config.toml";
 
-/// The configuration of this folder, if the host has none.
+/// The configuration file in the working directory, used if the host has none.
 const LOCAL_CONFIG: &str = "config.toml";
 
 /// A load balancer for TCP, UDP and HTTP: one binary, one file, every way to forward.
@@ -50,16 +50,16 @@ const LOCAL_CONFIG: &str = "config.toml";
     args_conflicts_with_subcommands = false
 )]
 pub struct Cli {
-    /// What to do; running the balancer if left out.
+    /// The command; without one, convey runs the balancer.
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// What every command takes.
+    /// Options of every command.
     #[command(flatten)]
     pub options: Options,
 }
 
 impl Cli {
-    /// Reads the command line of this process. Ends it if that is wrong, or asks for help.
+    /// Parses the command line of this process. Exits if it is invalid, or requests help.
     pub fn read() -> Cli {
         let error = match Cli::parsed(std::env::args_os()) {
             Ok(cli) => return cli,
@@ -67,7 +67,7 @@ impl Cli {
         };
         match error.print() {
             Err(failed) if failed.kind() != io::ErrorKind::BrokenPipe => {
-                // It may be as full as standard output.
+                // Standard error may be full, too.
                 let _ = writeln!(io::stderr(), "convey: cannot print: {failed}");
                 exit(1)
             }
@@ -96,7 +96,7 @@ pub enum Command {
     /// means that convey would start. The ports of a running convey count as taken.
     Check {
         /// Test only the configuration and the files that it names, such as keys and lists, but not
-        /// this host: for another host with these files, or beside a running convey
+        /// this host. Use it for the files of another host, or while convey runs
         #[arg(long)]
         syntax: bool,
     },
@@ -105,25 +105,25 @@ pub enum Command {
     /// Without --config it writes its own configuration, and prints the path, so that you can edit
     /// it.
     Demo {
-        /// Show four balancers behind a router instead: they announce one address by BGP, and one
-        /// after the other dies
+        /// Show ECMP instead: four balancers announce one address to a router by BGP, and are
+        /// killed and restarted in turn
         ///
         /// Uses mode dsr, or passthrough with --passthrough. Needs root and BIRD 2 (Debian package
         /// bird2).
         #[arg(long)]
         ecmp: bool,
     },
-    /// Remove the traces of a convey process that has ended on this host
+    /// Remove leftovers of a convey process that has ended on this host
     ///
-    /// These are the guard that dsr mode leaves for some minutes so that the host resets no
-    /// connection, the addresses that a killed process announced, and, before Linux 6.6, its
-    /// filters. Nothing that belongs to a running convey is removed.
+    /// Leftovers are the guard, which stays for some minutes in dsr mode so that the host resets no
+    /// connections, the announced addresses of a killed process, and, before Linux 6.6, its
+    /// filters. The command removes nothing that belongs to a running convey.
     Clear {
         /// Remove only addresses, and leave the guard
         #[arg(long)]
         addresses: bool,
     },
-    /// Replace the running convey by a new process of the installed program, without cutting
+    /// Replace the running convey with a new process of the installed program, without cutting
     /// connections
     ///
     /// The new process reads the configuration and takes over the listening sockets; the old one
@@ -151,7 +151,8 @@ pub enum Command {
     /// drops
     ///
     /// Keys: q quits, s or an arrow sorts by another column, r reverses, / filters, p pauses, ?
-    /// explains. It continues through upgrades and restarts of convey. NO_COLOR=1 turns colors off.
+    /// shows help. It continues through upgrades and restarts of convey. NO_COLOR=1 turns colors
+    /// off.
     Top(TopArgs),
     /// List connections, UDP sessions and packet flows of the running convey, count them, or end
     /// one
@@ -165,7 +166,8 @@ pub enum Command {
     /// of convey.
     #[command(subcommand)]
     Server(ServerCommand),
-    /// Drain all servers of a backend of the running convey, take them out, or put them back
+    /// Drain all servers of a backend of the running convey, put them into maintenance, or back
+    /// into rotation
     ///
     /// A change of one server takes precedence over a change of its backend.
     #[command(subcommand)]
@@ -181,7 +183,7 @@ pub enum Command {
     /// The level overrides --log-level, RUST_LOG and log.level, through reloads and upgrades, until
     /// --reset, `convey reset` or the end of convey.
     LogLevel {
-        /// The level to log from; without it: print the current level
+        /// Minimum level to log; without it, convey prints the current level
         #[arg(value_name = "LEVEL", ignore_case = true, value_parser = log_level())]
         level: Option<LogLevel>,
         /// Use the level of the command line, RUST_LOG and the file again
@@ -194,16 +196,16 @@ pub enum Command {
     /// Show live events of connections and packets: the received packet, the decision and its
     /// reason, the sent packet
     ///
-    /// Without options it shows everything, at most 1,000 events a second. During a trace, packets
-    /// that the kernel would forward pass convey's workers. So select a client, a frontend or a
-    /// server on a busy balancer.
+    /// Without options it shows everything, at most 1,000 events a second. Traced packets pass
+    /// through convey's workers, even if the kernel would forward them otherwise. So select a
+    /// client, a frontend or a server on a busy balancer.
     Trace(TraceArgs),
-    /// Show which server a client gets, and why: access lists, limits, hash and place in the table,
-    /// weights and health of all servers, SNAT address, next hop and offload
+    /// Show which server a client gets, and why: access lists, limits, hash and position in the
+    /// table, weights and health of all servers, SNAT address, next hop and offload
     ///
-    /// It queries the running convey. With --config, or a list of servers, it answers for that file
-    /// right after a start: all servers are up, and no client is connected. Exit code 0 means that
-    /// the client gets a server, 3 that it is refused or waits.
+    /// It queries the running convey. With --config, or a list of servers, it uses that file and
+    /// assumes a fresh start: all servers are up, and no client is connected. Exit code 0 means
+    /// that the client gets a server, 3 that the client is refused or waits.
     Explain {
         /// The client; the port may be left out if the choice does not depend on it
         #[arg(value_name = "CLIENT[:PORT]")]
@@ -227,8 +229,8 @@ pub enum Command {
         /// Print the findings as JSON
         #[arg(long)]
         json: bool,
-        /// Check this host as a server of direct server return for this VIP; with a port, also the
-        /// service there
+        /// Check this host as a server for direct server return with this VIP; with a port, also
+        /// check the service there
         #[arg(long, value_name = "VIP[:PORT]")]
         server: Option<Service>,
     },
@@ -278,8 +280,8 @@ pub struct Options {
         default_value = "/var/lib/convey"
     )]
     pub state_dir: PathBuf,
-    /// Without a configuration file: the address that clients connect to (a port alone: every IPv4
-    /// address)
+    /// Without a configuration file: the address that clients connect to (a port alone: on all IPv4
+    /// addresses)
     #[arg(
         short, long, value_name = "[IP:]PORT", global = true,
         conflicts_with = "config", requires = "servers", value_parser = listen_address
@@ -292,41 +294,42 @@ pub struct Options {
     /// successful checks bring it back. If a connection fails, the client gets another server.
     #[arg(short, long, value_name = "PATH", global = true, requires = "listen")]
     pub servers: Option<PathBuf>,
-    /// Without a configuration file: the address of the statistics (a port alone: 127.0.0.1)
+    /// Without a configuration file: the address of the statistics (a port alone: on 127.0.0.1)
     #[arg(
         long, value_name = "[IP:]PORT", global = true, default_value_t = Stats::default().listen,
         requires = "listen", value_parser = statistics_address
     )]
     pub stats: SocketAddr,
-    /// The control socket, through which commands reach the running convey; empty: none [default:
-    /// /run/convey/control.sock, or convey/control.sock in $XDG_RUNTIME_DIR for users who may not
-    /// write there]
+    /// The control socket, through which commands reach the running convey; empty: no socket
+    /// [default: /run/convey/control.sock, or convey/control.sock in $XDG_RUNTIME_DIR for users who
+    /// may not write there]
     #[arg(long, value_name = "PATH", global = true, env = "CONVEY_SOCKET", hide_env_values = true, value_parser = path_or_none())]
     pub socket: Option<PathBuf>,
-    /// The level to log from; overrides RUST_LOG, which overrides log.level
+    /// Minimum level to log; overrides RUST_LOG, which overrides log.level
     #[arg(long, value_name = "LEVEL", global = true, ignore_case = true, value_parser = log_level())]
     pub log_level: Option<LogLevel>,
-    /// Mode of frontends that set none: forward packets, rewriting both directions (NAT); needs
+    /// Mode of frontends that set none: forward packets and rewrite both directions (NAT); needs
     /// root
     #[arg(short, long, global = true, conflicts_with = "dsr")]
     pub passthrough: bool,
-    /// Mode of frontends that set none: forward packets, servers answering directly; needs root
+    /// Mode of frontends that set none: forward packets; servers answer clients directly (DSR);
+    /// needs root
     #[arg(short, long, global = true)]
     pub dsr: bool,
 }
 
-/// Where a configuration comes from, as the command line says it.
+/// Source of the configuration, as given on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConfigOrigin<'a> {
     /// A file.
     File(&'a Path),
-    /// A list of servers, and what it leaves open.
+    /// A list of servers, with the settings that such a list lacks.
     List(&'a Path, ListSettings),
     /// etcd.
     Etcd(&'a EtcdAddress),
 }
 
-/// What `--config` says.
+/// Value of `--config`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ConfigPlace {
     File(PathBuf),
@@ -334,8 +337,8 @@ enum ConfigPlace {
 }
 
 impl Options {
-    /// Where the configuration comes from. A file is the one that is named, else the host's, else
-    /// the one of this folder.
+    /// Source of the configuration. Without options it is the host's file, or the file in the
+    /// working directory.
     pub fn origin(&self) -> ConfigOrigin<'_> {
         match (&self.servers, self.listen, &self.config) {
             (Some(path), Some(listen), _) => {
@@ -352,8 +355,8 @@ impl Options {
         self.config.is_none() && self.listen.is_none()
     }
 
-    /// The mode the command line asks for; it goes before the file's, but not before a frontend's
-    /// own.
+    /// Mode set on the command line. It overrides the file's, but not a frontend's own
+    /// mode.
     pub fn mode(&self) -> Option<Mode> {
         match (self.passthrough, self.dsr) {
             (true, _) => Some(Mode::Passthrough),
@@ -363,8 +366,8 @@ impl Options {
     }
 }
 
-/// The host's file may be there and out of reach: then the start says so, and takes no other in its
-/// place.
+/// Returns the host's file unless it is known not to exist. If it cannot be accessed, the start
+/// fails with that error instead of using another file.
 fn default_config(host: &Path) -> &Path {
     if matches!(host.try_exists(), Ok(false)) { Path::new(LOCAL_CONFIG) } else { host }
 }
@@ -377,12 +380,12 @@ fn config_place() -> impl TypedValueParser<Value = ConfigPlace> {
     })
 }
 
-/// A path, or nothing for no file; clap's own refuses that.
+/// A path, or an empty value for no file, which clap's own parser refuses.
 fn path_or_none() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
 
-/// One of the levels; clap says which one may have been meant.
+/// One of the levels; for a misspelled level clap suggests the nearest one.
 fn log_level() -> impl TypedValueParser<Value = LogLevel> {
     PossibleValuesParser::new(LogLevel::ALL.map(LogLevel::name)).try_map(|word| parse_log_level(&word))
 }
@@ -395,14 +398,14 @@ fn statistics_address(text: &str) -> Result<SocketAddr, String> {
     address(text, Ipv4Addr::LOCALHOST)
 }
 
-/// `IP:port`, or a port of `ip`.
+/// Parses `IP:port`, or a port on `ip`.
 fn address(text: &str, ip: Ipv4Addr) -> Result<SocketAddr, String> {
     let addr = text.parse().or_else(|_| text.parse().map(|port| SocketAddr::from((ip, port))));
     let addr = addr.ok().filter(|addr| addr.port() != 0);
     addr.ok_or_else(|| "allowed: a port from 1 to 65535, or IP:port, such as 7777 or [::]:7777".to_owned())
 }
 
-/// A part of the help and of the manual page: its title, and terms with their meaning.
+/// Section of the help and of the manual page: a title, and terms with their meaning.
 pub type Section = (&'static str, &'static [(&'static str, &'static str)]);
 
 /// Sections of `--help` below the options.
@@ -447,7 +450,7 @@ pub const SECTIONS: [Section; 4] = [
             (
                 "1",
                 "the configuration is invalid, start-up failed, something could not be removed, the upgrade failed, or \
-                 the running convey has refused a request, or does not answer",
+                 the running convey refused a request or does not answer",
             ),
             ("2", "wrong usage"),
             (

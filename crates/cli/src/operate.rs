@@ -1,4 +1,4 @@
-//! The commands that change servers and backends of a running convey.
+//! Arguments of the commands that change servers and backends of the running convey.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use convey_model::{AddedServer, AdminState, ServerSettings, Target};
 use super::duration::duration;
 use crate::operator::{Change, Wanted};
 
-/// Whether a command waits for the end of connections.
+/// Options of commands that wait for the end of connections.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Wait {
-    /// Wait until no connection is left, and print how many are
+    /// Wait until no connection is left, and print the number of open connections
     #[arg(long)]
     wait: bool,
-    /// Give up waiting after this time
+    /// Stop waiting after this time
     #[arg(long, value_name = "TIME", default_value = "10m", requires = "wait", value_parser = duration)]
     timeout: Duration,
 }
@@ -23,74 +23,74 @@ pub struct Wait {
 /// Commands on a server.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub enum ServerCommand {
-    /// Give it no new connections; open ones and health checks continue
+    /// Stop sending new connections to a server; open connections and health checks continue
     Drain {
-        /// Its backend and its name; NAME/ADDRESS is one address of a host name
+        /// Backend and name of the server; NAME/ADDRESS is one address of a host name
         #[arg(value_name = "BACKEND/SERVER", value_parser = server)]
         server: Target,
-        /// How long to wait for the end of its connections
+        /// Time to wait for the end of the server's connections.
         #[command(flatten)]
         wait: Wait,
-        /// Do it even if it withdraws an announced address
+        /// Continue even if this withdraws an announced address
         #[arg(long)]
         force: bool,
     },
-    /// Put it back into rotation, by its weight and health
+    /// Put a server back into rotation, subject to its weight and health
     Ready {
-        /// Its backend and its name
+        /// Backend and name of the server
         #[arg(value_name = "BACKEND/SERVER", value_parser = server)]
         server: Target,
     },
-    /// Take it out: it counts as down and is not checked
+    /// Put a server into maintenance: it counts as down, and convey does not check it
     Maint {
-        /// Its backend and its name
+        /// Backend and name of the server
         #[arg(value_name = "BACKEND/SERVER", value_parser = server)]
         server: Target,
-        /// Do it even if it withdraws an announced address
+        /// Continue even if this withdraws an announced address
         #[arg(long)]
         force: bool,
     },
     /// Add a server that is not in the file, or change an added one
     ///
-    /// It serves through reloads and upgrades, until `convey reset`, `convey server remove` or the
-    /// end of convey. If the file has a server of that name, the file wins.
+    /// The server stays through reloads and upgrades, until `convey reset`, `convey server remove`
+    /// or the end of convey. If the file gets a server of that name, the file takes precedence.
     Add {
-        /// Its backend and its name
+        /// Backend and name of the server
         #[arg(value_name = "BACKEND/SERVER", value_parser = server)]
         server: Target,
-        /// Where it listens: IP:PORT, or NAME:PORT in proxy mode
+        /// Address of the server: IP:PORT, or NAME:PORT in proxy mode
         #[arg(value_name = "ADDR", value_parser = server_addr)]
         addr: String,
-        /// Its share of new connections relative to the other servers
+        /// Share of new connections, relative to the other servers
         #[arg(long, value_name = "N", default_value_t = ServerSettings::default().weight)]
         weight: u16,
-        /// Use it only while no other server is usable
+        /// Use the server only while no other server is usable
         #[arg(long)]
         backup: bool,
-        /// Maximum number of its connections at once
+        /// Maximum number of open connections
         #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
         max_connections: Option<u32>,
     },
     /// Remove a server; its open connections continue, in packet modes for timeouts.drain
     ///
-    /// `convey reset` brings a server of the file back.
+    /// `convey reset` restores a server of the file.
     Remove {
-        /// Its backend and its name
+        /// Backend and name of the server
         #[arg(value_name = "BACKEND/SERVER", value_parser = server)]
         server: Target,
-        /// Do it even if it withdraws an announced address
+        /// Continue even if this withdraws an announced address
         #[arg(long)]
         force: bool,
     },
-    /// Change its share of new connections
+    /// Change the weight of a server, which determines its share of new connections
     Weight {
-        /// Its backend and its name
+        /// Backend and name of the server
         #[arg(value_name = "BACKEND/SERVER", value_parser = server)]
         server: Target,
-        /// The share relative to the other servers; 0: none
+        /// Weight relative to the other servers; 0 takes the server out of rotation
         #[arg(value_name = "WEIGHT")]
         weight: u16,
-        /// Do it even if it withdraws an announced address
+        /// Continue even if this withdraws an announced address
         #[arg(long)]
         force: bool,
     },
@@ -99,37 +99,38 @@ pub enum ServerCommand {
 /// Commands on all servers of a backend, including future ones.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub enum BackendCommand {
-    /// Give its servers no new connections; open ones continue
+    /// Stop sending new connections to all servers of a backend; open connections continue
     Drain {
-        /// Its name
+        /// Name of the backend
         #[arg(value_name = "BACKEND")]
         backend: String,
-        /// How long to wait for the end of their connections
+        /// Time to wait for the end of the servers' connections.
         #[command(flatten)]
         wait: Wait,
-        /// Do it even if it withdraws an announced address
+        /// Continue even if this withdraws an announced address
         #[arg(long)]
         force: bool,
     },
-    /// Put its servers back into rotation, by their weights and health
+    /// Put all servers of a backend back into rotation, subject to their weights and health
     Ready {
-        /// Its name
+        /// Name of the backend
         #[arg(value_name = "BACKEND")]
         backend: String,
     },
-    /// Take all its servers out
+    /// Put all servers of a backend into maintenance: they count as down, and convey does not check
+    /// them
     Maint {
-        /// Its name
+        /// Name of the backend
         #[arg(value_name = "BACKEND")]
         backend: String,
-        /// Do it even if it withdraws an announced address
+        /// Continue even if this withdraws an announced address
         #[arg(long)]
         force: bool,
     },
 }
 
 impl ServerCommand {
-    /// The change that the command asks for.
+    /// Change that the command requests.
     pub fn change(&self) -> Change {
         Change { wanted: self.wanted(), is_forced: self.is_forced() }
     }
@@ -158,7 +159,7 @@ impl ServerCommand {
         }
     }
 
-    /// How long to wait for the end of connections; `None`: not at all.
+    /// Time to wait for the end of connections; `None` does not wait.
     pub fn patience(&self) -> Option<Duration> {
         match self {
             ServerCommand::Drain { wait, .. } => wait.wait.then_some(wait.timeout),
@@ -175,7 +176,7 @@ impl BackendCommand {
         }
     }
 
-    /// How long to wait for the end of connections; `None`: not at all.
+    /// Time to wait for the end of connections; `None` does not wait.
     pub fn patience(&self) -> Option<Duration> {
         match self {
             BackendCommand::Drain { wait, .. } => wait.wait.then_some(wait.timeout),
@@ -183,7 +184,7 @@ impl BackendCommand {
         }
     }
 
-    /// The change that the command asks for.
+    /// Change that the command requests.
     pub fn change(&self) -> Change {
         Change { wanted: self.wanted(), is_forced: self.is_forced() }
     }
@@ -209,7 +210,7 @@ pub(super) fn server(text: &str) -> Result<Target, String> {
     }
 }
 
-/// `BACKEND` or `BACKEND/SERVER`.
+/// Parses `BACKEND` or `BACKEND/SERVER`.
 pub(super) fn target(text: &str) -> Result<Target, String> {
     let (backend, server) =
         text.split_once('/').map_or((text, None), |(backend, server)| (backend, Some(server)));

@@ -1,14 +1,14 @@
-//! A service of a VIP, as typed.
+//! Service of a VIP, as given on the command line.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-/// A VIP, and the port of a service there.
+/// VIP, and optionally the port of a service there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Service {
     /// The address that clients connect to.
     pub vip: IpAddr,
-    /// The port; `None`: whichever.
+    /// The port; `None`: all ports.
     pub port: Option<u16>,
 }
 

@@ -10,13 +10,13 @@ use crate::operator::TopColumn;
 /// Columns, filter and interval of `convey top`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct TopArgs {
-    /// Print the screen once, as text: for scripts, and without a terminal
+    /// Print the screen once, as text, for scripts or without a terminal
     #[arg(long)]
     pub once: bool,
     /// Interval between two screens, 1 to 60 seconds; rates are averages over this time
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub interval: NonZeroU64,
-    /// Sort backends, and servers of each, by this column
+    /// Sort backends, and the servers within each, by this column
     #[arg(long, value_name = "COLUMN", default_value = "name", value_parser = column())]
     pub sort: TopColumn,
     /// Show only entries with this text in their name or state

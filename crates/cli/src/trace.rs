@@ -16,7 +16,7 @@ pub struct TraceArgs {
     /// Show only this frontend
     #[arg(long, value_name = "NAME")]
     pub frontend: Option<String>,
-    /// Show only this server, from the choice on
+    /// Show only this server, from the moment it is chosen
     #[arg(long, value_name = "BACKEND/SERVER")]
     pub server: Option<String>,
     /// Show only drops, refusals and early ends; with a reason, only those with that reason

@@ -160,7 +160,7 @@ fn broken_pair_of_a_folder_is_refused_alone() {
     assert_eq!(refused.as_array().unwrap().len(), 2, "{refused}");
     assert!(balancer.page("/metrics").1.contains("\nconvey_config_refused_certificates 2\n"));
     let reloaded = tell(&balancer, "reload").stdout;
-    assert!(reloaded.contains("certificates/a.pem is refused; the log says why"), "{reloaded}");
+    assert!(reloaded.contains("certificates/a.pem is refused; the log has the reason"), "{reloaded}");
     assert!(!balancer.log().contains("has no network any more"), "{}", balancer.log());
     // A start would refuse them.
     let check = run(binary().arg("check").arg("--config").arg(lab.directory().join("config.toml")));

@@ -185,9 +185,9 @@ function inWords(answer) {
   if (answer.reset) return answer.reset.length ? `Taken back: ${answer.reset.length}.` : "The file held already.";
   if (answer.changes) {
     const later = answer.needs_restart.map((change) => `${change} needs restart`);
-    const refused = (answer.refused_certificates ?? []).map((chain) => `${chain} is refused; the log says why`);
+    const refused = (answer.refused_certificates ?? []).map((chain) => `${chain} is refused; the log has the reason`);
     const told = [...answer.changes, ...later, ...refused];
-    return told.length ? `Reloaded: ${told.join("; ")}` : "Reloaded: nothing that matters has changed.";
+    return told.length ? `Reloaded: ${told.join("; ")}` : "Reloaded: no effective changes.";
   }
   return answer.changed ? "Done." : "It held already.";
 }

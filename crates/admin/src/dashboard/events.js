@@ -102,7 +102,7 @@ function overlayLine({ backend, server, state, weight, added, removed, log_level
     type: "button", class: "change", "data-backend": backend, "data-server": server, "data-reset": true, "aria-label": `Reset ${name}`,
   }, "Reset");
   const said = state ?? (added ? `added at ${added.addr}` : removed ? "removed" : log_level ? `level ${log_level}` : `weight ${weight}`);
-  const note = superseded ? "; the file goes before it" : absent ? "; there is no such server now" : "";
+  const note = superseded ? "; the file takes precedence" : absent ? "; this server does not exist now" : "";
   const what = make("span", { class: "badge out" }, said);
   const element = make("li", {}, make("span", { class: "name" }, name), what, told, reset);
   element.update = ({ now, mayChange }) => {

@@ -1,4 +1,4 @@
-//! Asks a convey that runs, at its control socket.
+//! Client of the control socket of a running convey.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,13 @@ use tokio::net::UnixStream;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-/// How long an answer may take.
+/// Timeout of a response.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The same of what goes through all flows: convey itself gives up after 8 seconds.
+/// Timeout of a response about all flows: convey itself gives up after 8 seconds.
 const PATIENCE_WITH_FLOWS: Duration = Duration::from_secs(10);
 
-/// The same of a change. A reload waits for name servers, and for a file that is being read.
+/// Timeout of a change. A reload waits for name servers, and for a file that is being read.
 const PATIENCE_WITH_CHANGES: Duration = Duration::from_secs(30);
 
 fn patience(method: &Method, path: &str) -> Duration {
@@ -34,22 +34,22 @@ fn patience(method: &Method, path: &str) -> Duration {
     }
 }
 
-/// The control socket of a convey that answered when this was made.
+/// Client of a control socket that accepted a connection when the client was created.
 #[derive(Debug)]
 pub struct Client {
     path: PathBuf,
 }
 
-/// Why a request was not granted: words for an operator.
+/// Failed request, with an operator-facing error message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Refused(pub String);
 
 impl Client {
-    /// Finds the first of `places` that a convey answers at.
+    /// Returns a client of the first of `places` that accepts a connection.
     ///
     /// # Errors
-    /// There is none: words for an operator.
+    /// No socket accepts connections.
     pub async fn find(places: &[PathBuf]) -> Result<Client, Refused> {
         let mut failed = Vec::new();
         for path in places {
@@ -58,36 +58,36 @@ impl Client {
                 Err(error) => failed.push(why_not(path, &error)),
             }
         }
-        let why = if failed.is_empty() { "--socket names none".to_owned() } else { failed.join("; ") };
-        Err(Refused(format!("no convey can be asked: {why}")))
+        let why = if failed.is_empty() { "--socket is empty".to_owned() } else { failed.join("; ") };
+        Err(Refused(format!("cannot reach a running convey: {why}")))
     }
 
-    /// The process that answers.
+    /// Process that listens on the socket.
     pub async fn process(&self) -> Option<u32> {
         let stream = UnixStream::connect(&self.path).await.ok()?;
         stream.peer_cred().ok()?.pid()?.try_into().ok()
     }
 
-    /// What is at `path`.
+    /// Requests `path`, and parses the response.
     ///
     /// # Errors
-    /// It cannot be had: words for an operator.
+    /// The request failed, or the response is invalid.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Refused> {
         read(&self.ask(Method::GET, path, None).await?)
     }
 
-    /// The text of an answer that is good news.
+    /// Requests `path`, and returns the text of a successful response.
     ///
     /// # Errors
-    /// It is not, or there is none: words for an operator.
+    /// The request failed.
     pub async fn answer(&self, path: &str) -> Result<String, Refused> {
         Ok(String::from_utf8_lossy(&self.ask(Method::GET, path, None).await?).into_owned())
     }
 
-    /// Has something done.
+    /// Sends a change, and parses the response.
     ///
     /// # Errors
-    /// It was not: words for an operator.
+    /// convey refused the change, or did not respond.
     pub async fn change<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -97,10 +97,10 @@ impl Client {
         read(&self.ask(method, path, body).await?)
     }
 
-    /// The text of the answer, whether or not it is good news.
+    /// Requests `path`, and returns the status and text of the response, successful or not.
     ///
     /// # Errors
-    /// There is no answer.
+    /// There is no response.
     pub async fn text(&self, path: &str) -> Result<(StatusCode, String), Refused> {
         let (status, body) = self.exchange(Method::GET, path, None).await?;
         Ok((status, String::from_utf8_lossy(&body).into_owned()))
@@ -111,10 +111,11 @@ impl Client {
         if status.is_success() { Ok(body) } else { Err(refusal(status, &body)) }
     }
 
-    /// Shows each line at `path` to `take` as it comes, until that returns `false` or no more come.
+    /// Passes each line at `path` to `take` as it arrives, until `take` returns `false` or the
+    /// stream ends.
     ///
     /// # Errors
-    /// It was refused, or there is no answer: words for an operator.
+    /// convey refused the request, or did not respond.
     pub async fn stream(&self, path: &str, mut take: impl FnMut(&str) -> bool) -> Result<(), Refused> {
         let gone = |error: &dyn std::fmt::Display| Refused(format!("{}: {error}", self.path.display()));
         let Ok(asked) = timeout(PATIENCE, self.send(Method::GET, path, None)).await else {
@@ -128,7 +129,7 @@ impl Client {
         }
         let mut text = Vec::new();
         while let Some(frame) = body.frame().await {
-            // What is there of a line is no line: the process has ended.
+            // The process has ended; discard the incomplete line.
             let Ok(frame) = frame else { return Ok(()) };
             text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
             while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
@@ -161,17 +162,17 @@ impl Client {
         }
     }
 
-    /// There was no answer within this time.
+    /// Error for a response that did not arrive within `patience`.
     async fn is_silent(&self, patience: Duration) -> Refused {
         let process = match self.process().await {
             Some(process) => format!("process {process}"),
             None => "the process".to_owned(),
         };
         let path = self.path.display();
-        Refused(format!("{path}: no answer within {patience:?}: {process} is stopped, or has too much to do"))
+        Refused(format!("{path}: no response within {patience:?}: {process} is stopped or overloaded"))
     }
 
-    /// Sends a request. What comes of it ends with the connection.
+    /// Sends a request. Dropping the returned connection aborts the response.
     async fn send(
         &self,
         method: Method,
@@ -190,7 +191,7 @@ impl Client {
     }
 }
 
-/// A connection to convey; it is closed when this is dropped.
+/// Connection to convey, closed on drop.
 struct OpenConnection(AbortHandle);
 
 impl Drop for OpenConnection {
@@ -199,7 +200,7 @@ impl Drop for OpenConnection {
     }
 }
 
-/// What an answer says that is no good news.
+/// Body of an error response.
 #[derive(Deserialize)]
 struct Failure {
     error: String,
@@ -215,14 +216,14 @@ fn refusal(status: StatusCode, body: &[u8]) -> Refused {
 }
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
-    serde_json::from_slice(body).map_err(|error| Refused(format!("the answer is not understood: {error}")))
+    serde_json::from_slice(body).map_err(|error| Refused(format!("invalid response from convey: {error}")))
 }
 
 fn why_not(path: &Path, error: &io::Error) -> String {
     let hint = match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => "does convey run?",
-        io::ErrorKind::PermissionDenied => "it is for root, for convey's user and for its group",
-        _ => "another place: --socket",
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => "is convey running?",
+        io::ErrorKind::PermissionDenied => "only root, convey's user and its group have access",
+        _ => "--socket selects another path",
     };
     format!("{}: {error} ({hint})", path.display())
 }

@@ -1,4 +1,5 @@
-//! `convey flows`: what is asked for becomes a path, and the answer a table. Pure but for [`kill`].
+//! `convey flows`: turns arguments into a request path, and the response into a table. Pure except
+//! for [`kill`].
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use serde_json::Value;
 use super::{Client, Refused};
 use crate::FlowsArgs;
 
-/// An answer. Fields that another version lacks or adds do not matter.
+/// Response with flows or groups. Fields that another version lacks or adds do not matter.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct FlowPage {
@@ -54,8 +55,8 @@ struct GroupRow {
     bytes_tx: Option<u64>,
 }
 
-/// A column of the table. Where the line has no room for all, those with the highest number go
-/// first.
+/// Column of the table. If the line is too short for all columns, those with the highest number
+/// are hidden first.
 struct Column {
     title: &'static str,
     goes: u8,
@@ -107,7 +108,7 @@ impl FlowRow {
     }
 }
 
-/// Where the answer is.
+/// Path of the request in the control API.
 pub fn path(args: &FlowsArgs) -> String {
     let time = |time: Duration| format_duration(time).to_string();
     let limit = if args.count { 0 } else { args.limit };
@@ -135,7 +136,7 @@ fn without_kind(target: String) -> String {
     target.split_once(' ').map_or(target.clone(), |(_, name)| name.to_owned())
 }
 
-/// The lines to print, in so many columns of a terminal at most if there is a limit.
+/// Lines to print, at most `width` characters wide if there is a limit.
 pub fn shown(list: &FlowPage, args: &FlowsArgs, width: Option<usize>) -> String {
     if args.count {
         let [rx, tx] = [list.bytes_rx, list.bytes_tx].map(|bytes| bytes.map_or_else(none, size));
@@ -147,10 +148,10 @@ pub fn shown(list: &FlowPage, args: &FlowsArgs, width: Option<usize>) -> String 
     }
 }
 
-/// Ends a flow. Returns what to print.
+/// Ends a flow. Returns the text to print.
 ///
 /// # Errors
-/// It was not ended: words for an operator.
+/// The flow was not ended.
 pub async fn kill(client: &Client, id: &str) -> Result<String, Refused> {
     #[derive(Deserialize)]
     struct Killed {
@@ -179,7 +180,7 @@ fn table(list: &FlowPage, width: Option<usize>) -> String {
     let hidden: Vec<&str> =
         (0..COLUMNS.len()).filter(|index| !shown.contains(index)).map(|index| COLUMNS[index].title).collect();
     if !hidden.is_empty() {
-        text += &format!("not shown for want of room: {} (--json has all)\n", hidden.join(", "));
+        text += &format!("hidden columns: {} (--json has all)\n", hidden.join(", "));
     }
     if list.more > 0 {
         text += &format!("and {} more (--limit, or filters)\n", list.more);
@@ -187,7 +188,7 @@ fn table(list: &FlowPage, width: Option<usize>) -> String {
     text
 }
 
-/// The columns that there is room for.
+/// Indexes of the columns that fit into the width.
 fn fitting(cells: &[Vec<String>], width: Option<usize>) -> Vec<usize> {
     const GAP: usize = 2;
     let widths: Vec<usize> = COLUMNS
@@ -247,12 +248,12 @@ fn flows(count: u64) -> String {
     if count == 1 { "1 flow".to_owned() } else { format!("{count} flows") }
 }
 
-/// What is not there, or not known.
+/// Placeholder for a missing or unknown value.
 fn none() -> String {
     "-".to_owned()
 }
 
-/// Its two largest units, short.
+/// Time in its two largest units, such as `1h02m`.
 fn time(seconds: f64) -> String {
     let seconds = seconds as u64;
     match seconds {
@@ -263,7 +264,7 @@ fn time(seconds: f64) -> String {
     }
 }
 
-/// In bytes, KiB, MiB and so on.
+/// Size in bytes, KiB, MiB and so on, such as `1.5K`.
 fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["K", "M", "G", "T", "P"];
     if bytes < 1_024 {
@@ -332,7 +333,7 @@ mod tests {
         let narrow = shown(&list(), &args(""), Some(80));
         assert!(narrow.lines().all(|line| line.len() <= 80), "{narrow}");
         assert!(narrow.contains("192.0.2.2:4242") && narrow.contains("web/a"), "{narrow}");
-        assert!(narrow.contains("not shown for want of room: ") && narrow.contains("SNAT"), "{narrow}");
+        assert!(narrow.contains("hidden columns: ") && narrow.contains("SNAT"), "{narrow}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The commands that ask a convey that runs: what is typed becomes a request to its control socket,
-//! and the answer lines.
+//! Commands for the running convey: each sends a request to its control socket, and prints the
+//! response.
 
 mod client;
 mod flows;

@@ -1,4 +1,4 @@
-//! The packets of a trace in a file of pcapng: as they came, and as they went.
+//! Writes the received and sent packets of a trace to a pcapng file.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -16,10 +16,10 @@ use pcap_file::{DataLink, PcapError};
 
 use super::trace::ShownEvent;
 
-/// Timestamps are in nanoseconds: 10 to the power of minus so many.
+/// Resolution of timestamps as a negative power of 10: nanoseconds.
 const NANOSECONDS: u8 = 9;
 
-/// A file that grows.
+/// A pcapng file that is written packet by packet.
 pub struct PacketFile<W: Write> {
     file: PcapNgWriter<W>,
     /// Numbers of the interfaces in the file.
@@ -27,10 +27,10 @@ pub struct PacketFile<W: Write> {
 }
 
 impl<W: Write> PacketFile<W> {
-    /// A file without packets yet.
+    /// Begins a file without packets.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn new(to: W) -> io::Result<PacketFile<W>> {
         Ok(PacketFile { file: PcapNgWriter::new(to).map_err(io_error)?, interfaces: HashMap::new() })
     }
@@ -46,7 +46,7 @@ impl<W: Write> PacketFile<W> {
             self.write(event, side, frame, &comment)?;
         }
         if let Some(frame) = &event.frame_out {
-            // An answer goes back where the packet came from.
+            // convey answers on the interface that received the packet.
             let interface = event.out.as_ref().map_or(&event.interface, |out| &out.interface);
             self.write(event, Side { interface, len: None, word: "out" }, frame, &comment)?;
         }
@@ -67,7 +67,7 @@ impl<W: Write> PacketFile<W> {
         self.file.write_pcapng_block(packet).map(drop).map_err(io_error)
     }
 
-    /// The number of an interface, which is described in the file when it first comes.
+    /// Number of an interface. The first use writes the description of the interface to the file.
     fn number(&mut self, name: &str) -> io::Result<u32> {
         if let Some(number) = self.interfaces.get(name) {
             return Ok(*number);
@@ -87,10 +87,10 @@ impl<W: Write> PacketFile<W> {
     }
 }
 
-/// One side of a packet.
+/// The received or sent side of a packet.
 struct Side<'a> {
     interface: &'a str,
-    /// Length of the frame, if it is known to be longer than what is kept.
+    /// Length of the original frame, if known; the captured part may be shorter.
     len: Option<u32>,
     word: &'a str,
 }
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(interfaces, 1);
         let sides: Vec<_> = packets.iter().map(|packet| (packet.data.len(), packet.original_len)).collect();
         assert_eq!(sides, [(60, 1_000), (54, 54)]);
-        let said = "in: dropped: no_server, its sender is told by reset";
+        let said = "in: dropped: no_server, answered with reset";
         assert_eq!(packets[0].options, [EnhancedPacketOption::Comment(said.into())]);
         let at = humantime::parse_rfc3339("2026-01-01T12:00:01.234567Z").unwrap();
         assert_eq!(packets[1].timestamp, at.duration_since(SystemTime::UNIX_EPOCH).unwrap());

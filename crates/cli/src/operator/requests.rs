@@ -1,24 +1,24 @@
-//! RequestCounts of the status (mode http). Pure.
+//! Request counts of the status (mode http). Pure.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// The requests of a frontend, a backend or a server.
+/// Request counts of a frontend, a backend or a server.
 #[derive(Debug, Default, Clone, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct RequestCounts {
     pub(super) total: u64,
     /// Responses by the class of their status.
     responses: BTreeMap<String, u64>,
-    /// RequestCounts that convey answered itself, by reason. Frontends only.
+    /// Requests that convey answered itself, by reason. Only frontends have them.
     answered: BTreeMap<String, u64>,
 }
 
-/// Reasons of convey's own answers with a status of 4xx that limits of the configuration cause.
+/// Reasons of local replies with status 4xx because of limits in the configuration.
 const LIMITED: [&str; 3] = ["access_denied", "rate_limit", "request_timeout"];
 
-/// Reasons of convey's own answers that give clients what they asked for.
+/// Reasons of local replies that are no refusals.
 const SERVED: [&str; 8] = [
     "acme_challenge",
     "file",
@@ -31,22 +31,22 @@ const SERVED: [&str; 8] = [
 ];
 
 impl RequestCounts {
-    /// Responses whose status is of this class, `2xx` for example.
+    /// Number of responses with this class of status, such as `2xx`.
     pub(super) fn of_class(&self, class: &str) -> u64 {
         self.responses.get(class).copied().unwrap_or_default()
     }
 
-    /// Responses with a status of 5xx.
+    /// Number of responses with status 5xx.
     pub(super) fn server_errors(&self) -> u64 {
         self.of_class("5xx")
     }
 
-    /// RequestCounts that limits of the configuration refused with a status of 4xx.
+    /// Number of requests refused with status 4xx because of limits in the configuration.
     pub(super) fn limited(&self) -> u64 {
         LIMITED.iter().filter_map(|reason| self.answered.get(*reason)).sum()
     }
 
-    /// RequestCounts that convey answered instead of a server or a file, by reason.
+    /// Requests that convey refused itself, by reason.
     pub(super) fn refusals(&self) -> impl Iterator<Item = (&String, &u64)> {
         self.answered.iter().filter(|(reason, _)| !SERVED.contains(&&***reason))
     }

@@ -14,32 +14,32 @@ use tokio::time::{sleep, timeout};
 
 use super::{Client, Refused};
 
-/// What else than letters and digits stands for itself in a part of a path.
+/// Characters of a path segment that are not percent-encoded, besides letters and digits.
 const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// How often the connections of a target are counted.
+/// Interval between two counts of a target's connections.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// What is to be done.
+/// Change or query for the running convey.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {
-    /// Whether servers may serve.
+    /// Sets the administrative state of servers.
     State(Target, AdminState),
-    /// The share of a server.
+    /// Sets the weight of a server.
     Weight(Target, u16),
-    /// A server comes that the file does not have.
+    /// Adds a server that is not in the file.
     Add(Target, AddedServer),
-    /// A server goes.
+    /// Removes a server.
     Remove(Target),
-    /// The log says so much.
+    /// Sets the log level.
     LogLevel(LogLevel),
-    /// How much does the log say?
+    /// Prints the log level.
     ShowLogLevel,
-    /// It says what the command line and the file say.
+    /// Restores the log level of the command line and the file.
     ResetLogLevel,
-    /// What was said is taken back; of everything, without a target.
+    /// Undoes runtime overrides of a target; `None` undoes all.
     Reset(Option<Target>),
-    /// The file is read again.
+    /// Reloads the file.
     Reload,
 }
 
@@ -73,7 +73,7 @@ struct Added {
     warnings: Vec<String>,
 }
 
-/// Where the level is in the API.
+/// Path of the log level in the control API.
 const LOG_LEVEL: &str = "/v1/log-level";
 
 #[derive(Deserialize)]
@@ -94,10 +94,10 @@ struct Reloaded {
     refused_certificates: Vec<String>,
 }
 
-/// Has it done, and returns what to print.
+/// Sends the change to the running convey, and returns the text to print.
 ///
 /// # Errors
-/// It was refused: words for an operator.
+/// convey refused the change, or did not respond.
 pub async fn carry_out(client: &Client, change: &Change) -> Result<String, Refused> {
     let Change { wanted, is_forced } = change;
     let is_forced = *is_forced;
@@ -136,19 +136,19 @@ pub async fn carry_out(client: &Client, change: &Change) -> Result<String, Refus
         Wanted::ResetLogLevel => {
             let Changed { .. } = client.change(Method::DELETE, LOG_LEVEL, None).await?;
             let Level { level } = client.get(LOG_LEVEL).await?;
-            Ok(format!("log level: {level}, as the command line and the file say\n"))
+            Ok(format!("log level: {level}, from the command line or the file\n"))
         }
         Wanted::Reset(target) => {
             let TakenBack { reset } = client.change(Method::DELETE, &overlays(target.as_ref()), None).await?;
             if let Some(target) = target.as_ref().filter(|_| reset.is_empty()) {
-                // Nothing is said of a wrong name, either.
+                // A misspelled name has no overrides, either.
                 servers_of(client, target).await?;
             }
             let of = target.as_ref().map_or_else(|| "everything".to_owned(), Target::to_string);
             Ok(match reset.len() {
-                0 => format!("{of}: as in the file already\n"),
-                1 => format!("{of}: as in the file again, 1 change taken back\n"),
-                some => format!("{of}: as in the file again, {some} changes taken back\n"),
+                0 => format!("{of}: no change to undo, the file applies\n"),
+                1 => format!("{of}: 1 change undone, the file applies again\n"),
+                some => format!("{of}: {some} changes undone, the file applies again\n"),
             })
         }
         Wanted::Reload => {
@@ -158,15 +158,16 @@ pub async fn carry_out(client: &Client, change: &Change) -> Result<String, Refus
     }
 }
 
-/// What a reload has changed, and what of the file is not in force.
+/// Text about the changes of a reload, and about parts of the file that are not in force.
 fn in_words(Reloaded { changes, needs_restart, refused_certificates }: Reloaded) -> String {
     let needs_restart = needs_restart.iter().map(|change| format!("{change} needs restart"));
     let changed: String =
         changes.into_iter().chain(needs_restart).map(|line| format!("reload: {line}\n")).collect();
-    let refused =
-        refused_certificates.iter().map(|chain| format!("reload: {chain} is refused; the log says why\n"));
+    let refused = refused_certificates
+        .iter()
+        .map(|chain| format!("reload: {chain} is refused; the log has the reason\n"));
     let said = changed + &refused.collect::<String>();
-    if said.is_empty() { "reloaded: nothing that matters has changed\n".to_owned() } else { said }
+    if said.is_empty() { "reloaded: no effective changes\n".to_owned() } else { said }
 }
 
 #[derive(Deserialize)]
@@ -180,11 +181,11 @@ struct Server {
     current_connections: u64,
 }
 
-/// Waits until a target has no open connection, and tells how many are left whenever that changes.
+/// Waits until a target has no open connection, and reports each change of their number.
 ///
 /// # Errors
-/// Some are left after `patience`, the target is ready again or gone, or nobody answers any more:
-/// words for an operator.
+/// Connections are left after `patience`, the target is ready again or removed, or convey no longer
+/// responds.
 pub async fn wait_until_idle(
     client: &Client,
     target: &Target,
@@ -207,13 +208,13 @@ pub async fn wait_until_idle(
     };
     let ended = timeout(patience, idle).await;
     ended.unwrap_or_else(|_| {
-        let (open, time) = (before.map_or_else(|| "no answer".to_owned(), left), format_duration(patience));
+        let (open, time) = (before.map_or_else(|| "no response".to_owned(), left), format_duration(patience));
         Err(Refused(format!("{target}: {open} after {time}")))
     })
 }
 
 /// # Errors
-/// It gets connections again, or it is gone: then nobody knows how many it has.
+/// The target gets connections again, or is removed: then the number of its connections is unknown.
 async fn open_connections(client: &Client, target: &Target) -> Result<u64, Refused> {
     let servers = servers_of(client, target).await?;
     match servers.iter().find(|(_, server)| server.state == AdminState::Ready.name()) {
@@ -225,10 +226,10 @@ async fn open_connections(client: &Client, target: &Target) -> Result<u64, Refus
     }
 }
 
-/// The servers that a target is.
+/// Servers that a target includes.
 ///
 /// # Errors
-/// There is no such backend or server.
+/// The backend or the server does not exist.
 async fn servers_of(client: &Client, target: &Target) -> Result<BTreeMap<String, Server>, Refused> {
     let of = Target::backend(&target.backend);
     let Backend { mut servers } = client.get(&path(&of)).await?;
@@ -262,12 +263,12 @@ async fn steer(client: &Client, target: &Target, body: &Value, what: &str) -> Re
     Ok(format!("{warnings}{target}: {what}{}\n", if changed { "" } else { " already" }))
 }
 
-/// A line for each warning.
+/// Text of the warnings, one per line.
 fn printed(warnings: &[String]) -> String {
     warnings.iter().map(|warning| format!("warning: {warning}\n")).collect()
 }
 
-/// Where a target is in the API.
+/// Path of a target in the control API.
 fn path(target: &Target) -> String {
     let backend = format!("/v1/backends/{}", escaped(&target.backend));
     match &target.server {
@@ -290,7 +291,7 @@ fn escaped(name: &str) -> String {
     utf8_percent_encode(name, IN_PATH).to_string()
 }
 
-/// Where the control API says which server a client of a frontend gets.
+/// Path of the control API that explains which server a client of a frontend gets.
 pub fn explain_path(client: &str, frontend: &str, request: Option<&AskedRequest>) -> String {
     let [client, frontend] = [client, frontend].map(|text| utf8_percent_encode(text, NON_ALPHANUMERIC));
     let path = format!("/v1/explain?client={client}&frontend={frontend}");

@@ -1,22 +1,22 @@
-//! Durations of the status, by buckets. Pure.
+//! Duration histograms of the status. Pure.
 
 use std::collections::BTreeMap;
 
 use convey_snapshot::stats::Distribution;
 use serde::{Deserialize, Deserializer};
 
-/// How long something took.
+/// Histogram of durations.
 #[derive(Debug, Default, Clone, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct Times {
     count: u64,
-    /// Upper bounds in seconds, ascending, each with the number of times that were at most as long.
+    /// Upper bounds in seconds, ascending, each with the cumulative number of durations.
     #[serde(deserialize_with = "by_bound")]
     buckets: Vec<(f64, u64)>,
 }
 
 impl Times {
-    /// All of these together; `None`: there are none.
+    /// Sum of the histograms; `None` if there are none.
     pub(super) fn sum<'a>(times: impl Iterator<Item = &'a Times>) -> Option<Times> {
         let add = |mut all: Times, one: &Times| {
             all.count += one.count;
@@ -35,7 +35,7 @@ impl Times {
         })
     }
 
-    /// The times since `before`; all of them if the counters have begun anew in between.
+    /// Durations since `before`; all of them if the counters have restarted at 0 in between.
     pub(super) fn since(&self, before: &Times) -> Distribution {
         let nothing = Times::default();
         let before = if before.count > self.count { &nothing } else { before };
@@ -45,13 +45,13 @@ impl Times {
         Distribution { buckets: buckets.collect(), count: self.count - before.count, sum: 0.0 }
     }
 
-    /// All times since the start.
+    /// Distribution of all durations since the start.
     pub(super) fn distribution(&self) -> Distribution {
         self.since(&Times::default())
     }
 }
 
-/// The bounds are the keys of an object, in no order.
+/// Parses buckets from an object whose keys are the bounds, in any order.
 fn by_bound<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(f64, u64)>, D::Error> {
     let counts = BTreeMap::<String, u64>::deserialize(deserializer)?;
     let mut buckets: Vec<(f64, u64)> =

@@ -1,4 +1,4 @@
-//! What a trace shows to people: a line of text for each of the API.
+//! Text output of a trace: one line for each event of the control API.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::TraceArgs;
 
-/// A line of the API, as far as people are shown it.
+/// Event of the control API, with the fields that the text shows.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ShownEvent {
@@ -51,7 +51,7 @@ pub struct ShownEvent {
     pub(super) frame_out: Option<String>,
 }
 
-/// A packet as it goes.
+/// Packet as sent.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ShownOut {
@@ -63,7 +63,7 @@ pub(super) struct ShownOut {
     tunnel: Option<TunnelOut>,
 }
 
-/// The packet that it goes within.
+/// Outer packet of a tunnel.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct TunnelOut {
@@ -78,7 +78,7 @@ impl TunnelOut {
     }
 }
 
-/// The path of the API that shows what is wanted.
+/// Path of the request in the control API.
 pub fn trace_path(args: &TraceArgs) -> String {
     let number = |n: Option<u64>| n.map(|n| n.to_string());
     let all = [
@@ -99,15 +99,15 @@ pub fn trace_path(args: &TraceArgs) -> String {
 }
 
 impl ShownEvent {
-    /// Whether nothing follows.
+    /// Whether this is the last event.
     pub fn is_end(&self) -> bool {
         self.event == "trace_ended"
     }
 
-    /// The line for people.
+    /// Line of text for this event.
     pub fn text(&self) -> String {
         match &*self.event {
-            "started" => "-- what comes from now on (Ctrl-C ends it)\n".to_owned(),
+            "started" => "-- live events (Ctrl-C ends the trace)\n".to_owned(),
             "left_out" => self.left_out(),
             "trace_ended" => format!("-- {}\n", end(&self.why)),
             "packet" => format!("{} {} {}\n", self.time(), self.of_frontend(), self.packet()),
@@ -115,11 +115,11 @@ impl ShownEvent {
         }
     }
 
-    /// What was decided about a packet, without the time.
+    /// Decision about a packet, without the time.
     pub(super) fn decision(&self) -> String {
         match &*self.verdict {
             "forwarded" => self.forwarded(),
-            "answered" => format!("dropped: {}, its sender is told by {}", self.reason, words(&self.answer)),
+            "answered" => format!("dropped: {}, answered with {}", self.reason, words(&self.answer)),
             "waits_for_next_hop" => "waits for the link-layer address of its next hop".to_owned(),
             "not_sent" => format!("not sent: {}", self.reason),
             _ => format!("dropped: {}", self.reason),
@@ -148,18 +148,18 @@ impl ShownEvent {
         let (server, addr) = (self.server(), &self.server_addr);
         match &*self.event {
             "accepted" => format!("accepted at {}", self.vip),
-            "proxy_header" => format!("is named by the PROXY header of {}", self.proxy),
-            "tls_handshake" if self.resumed => format!("{}, goes on with an earlier session", self.version),
+            "proxy_header" => format!("named by the PROXY header of {}", self.proxy),
+            "tls_handshake" if self.resumed => format!("{}, resumed session", self.version),
             "tls_handshake" => self.version.clone(),
             "tls_handshake_failed" => format!("TLS handshake failed: {}", self.reason),
-            "waits" => "waits: its frontend, or its client's share of it, is full".to_owned(),
+            "waits" => "waits: the frontend, or the client's share of it, is full".to_owned(),
             "routed" => self.routed(),
             "chosen" if self.attempt > 1 => format!("server {server} ({addr}){by}, attempt {}", self.attempt),
             "chosen" => format!("server {server} ({addr}){by}"),
             "connect_failed" => format!("cannot connect to {server}: {}", self.error),
             "connected" => format!("connected to {server} after {} ms", self.after_ms),
             "begun" => format!("session at {}/{} with {server} ({addr}){by}", self.vip, self.protocol),
-            "moved" => format!("session goes on with {server} ({addr})"),
+            "moved" => format!("session continues with {server} ({addr})"),
             "dropped" => format!("datagrams dropped: {}", self.reason),
             "refused" => format!("refused: {}", self.reason),
             "ended" => self.ended(),
@@ -179,7 +179,7 @@ impl ShownEvent {
 
     fn ended(&self) -> String {
         let mut text = match &*self.reason {
-            "" if self.protocol == "udp" => "ended: silent".to_owned(),
+            "" if self.protocol == "udp" => "ended: idle".to_owned(),
             "" => "ended: both sides closed".to_owned(),
             reason => format!("ended: {reason}"),
         };
@@ -191,7 +191,7 @@ impl ShownEvent {
 
     fn packet(&self) -> String {
         let came = match &*self.from {
-            "" => format!("{} a frame of {} bytes that cannot be read", self.interface, self.frame_len),
+            "" => format!("{} a malformed frame of {} bytes", self.interface, self.frame_len),
             _ => {
                 let flags = if self.flags.is_empty() { String::new() } else { format!(" [{}]", self.flags) };
                 let kind =
@@ -225,7 +225,7 @@ impl ShownEvent {
             let _ = writeln!(text, "-- {} events left out: more than --rate a second", self.rate);
         }
         if self.unread > 0 {
-            let _ = writeln!(text, "-- {} events lost: more than this could read", self.unread);
+            let _ = writeln!(text, "-- {} events lost: this command read too slowly", self.unread);
         }
         text
     }
@@ -235,13 +235,13 @@ fn end(why: &str) -> &str {
     match why {
         "count" => "end: --count",
         "timeout" => "end: --timeout",
-        "upgrade" => "end: another process serves from now on; run it again to see what that does",
+        "upgrade" => "end: convey was upgraded; run the command again to trace the new process",
         "stop" => "end: convey is stopping",
         other => other,
     }
 }
 
-/// A word of the API as people write it.
+/// Text for a word of the control API.
 fn words(name: &str) -> String {
     name.replace('_', " ").replace("servers ", "the server's ").replace("icmp", "ICMP")
 }
@@ -325,7 +325,7 @@ mod tests {
         });
         assert_eq!(
             text(dropped),
-            "12:00:01.234567 - eth0 a frame of 20 bytes that cannot be read: dropped: truncated\n"
+            "12:00:01.234567 - eth0 a malformed frame of 20 bytes: dropped: truncated\n"
         );
         let not_sent = json!({
             "at": "2026-01-01T12:00:01.234567Z", "event": "packet", "interface": "eth1", "frame_len": 74,

@@ -57,7 +57,7 @@ impl ControlState {
         now: Timestamp,
     ) -> Option<String> {
         let error = format!(
-            "no handshake was completed, {repeated} SYNs came again, and other servers complete theirs; look at its VIP, NAT, \
+            "no handshake was completed, {repeated} SYNs came again, and other servers complete theirs; check its VIP, NAT, \
              gateway and firewall"
         );
         let Some(outlier) = &backend.outlier_detection else {

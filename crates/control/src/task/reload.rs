@@ -32,7 +32,7 @@ impl<D: DataPath> Task<D> {
         self.reload_history.succeed(&self.loaded.config, (self.now)());
         self.reload_history.refuse_certificates(&self.loaded.refused_certificates);
         if diff == Diff::default() {
-            let line = format!("{file} read again: nothing that matters has changed");
+            let line = format!("{file} read again: no effective changes");
             self.log_event(EventKind::Reload, Info, &line);
         }
         for change in &diff.changes {

@@ -6,7 +6,7 @@ use super::report::{StatusBackend, StatusHandshakes, StatusPathMtuSuspicions, St
 use super::requests;
 use super::table::{age, table, trimmed, until_when};
 
-/// A backend and its servers.
+/// Section of a backend and its servers.
 pub(super) fn of_backend(
     name: &str,
     backend: &StatusBackend,
@@ -30,7 +30,7 @@ pub(super) fn of_backend(
             (None, false) => "down",
         };
         let why = server.ejected.as_ref().map_or_else(|| server.health.reason.clone(), until_when);
-        // The time is of its health, which has not changed.
+        // `since` is the time of the last change of health, which an ejection does not change.
         let since = if server.ejected.is_some() { "-".to_owned() } else { age(&server.health.since, now) };
         if health != "up" {
             reasons += &format!("  {name}: {why}\n");
@@ -59,28 +59,28 @@ pub(super) fn of_backend(
     format!("{title}\n{}\n{reasons}{requests}", trimmed(&table))
 }
 
-/// Connects that failed; in packet modes handshakes that clients did not complete.
+/// Number of failed connects; in packet modes, of handshakes that clients did not complete.
 fn failures(server: &StatusServer) -> u64 {
     let incomplete = |handshakes: &StatusHandshakes| handshakes.begun.saturating_sub(handshakes.completed);
     server.handshakes.as_ref().map_or(server.connect_failures, incomplete)
 }
 
-/// Fewer say nothing.
+/// Minimum number of handshakes for a meaningful ratio.
 const TELLING_HANDSHAKES: u64 = 5;
 
-/// What is to be said of a server that answers no client now, or if fewer than half of its
-/// handshakes got to their end.
+/// Remark about a server that answers no client now, or completed fewer than half of its
+/// handshakes.
 fn of_handshakes(handshakes: &StatusHandshakes) -> Option<String> {
     let &StatusHandshakes { begun, completed, syn_repeated, answers_nobody } = handshakes;
     if answers_nobody {
-        return Some("answers no client; look at its VIP, NAT, gateway and firewall".to_owned());
+        return Some("answers no client; check its VIP, NAT, gateway and firewall".to_owned());
     }
     (begun >= TELLING_HANDSHAKES && completed.saturating_mul(2) < begun).then(|| {
         format!("{completed} of {begun} handshakes completed, {syn_repeated} SYNs repeated since the start")
     })
 }
 
-/// What is to be said of large packets that do not arrive.
+/// Remarks about large packets that do not arrive.
 fn of_path_mtu(&StatusPathMtuSuspicions { to_server, to_client }: &StatusPathMtuSuspicions) -> Vec<String> {
     let remark = |flows: u64, whose: &str| {
         let connections = if flows == 1 { "connection" } else { "connections" };

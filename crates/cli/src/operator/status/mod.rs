@@ -1,4 +1,4 @@
-//! `convey status`: one screen, or what has happened lately. Pure.
+//! `convey status`: one screen, or a list of recent events. Pure.
 
 mod backend;
 mod report;
@@ -15,22 +15,22 @@ pub use self::report::{PastEvent, Status};
 use self::table::{table, time, trimmed};
 use super::Refused;
 
-/// A line for each, as in the log.
+/// Text of events, one per line, as in the log.
 pub fn past(events: &[PastEvent]) -> String {
     let line = |event: &PastEvent| format!("{} {:<5} {}\n", event.at, event.level.to_uppercase(), event.text);
     events.iter().map(line).collect()
 }
 
-/// The screen.
+/// Screen of `convey status`.
 #[derive(Debug, Clone, Copy)]
 pub struct StatusScreen<'a> {
-    /// The lines of `/readyz`, of which there are none while convey should get traffic.
+    /// Lines of `/readyz`: the reasons why convey should get no traffic.
     pub obstacles: &'a [String],
     /// Frontends and backends to show; all if there is no name.
     pub names: &'a [String],
     /// The wall clock.
     pub now: SystemTime,
-    /// The width of the terminal; `None`: lines are as long as they are.
+    /// The width of the terminal; `None` does not limit the length of lines.
     pub width: Option<usize>,
 }
 
@@ -38,7 +38,7 @@ impl StatusScreen<'_> {
     /// The text of the screen.
     ///
     /// # Errors
-    /// A name is neither that of a frontend nor that of a backend.
+    /// A name belongs to neither a frontend nor a backend.
     pub fn text(self, mut status: Status) -> Result<String, Refused> {
         let StatusScreen { obstacles, names, now, width } = self;
         if !names.is_empty() {
@@ -60,7 +60,7 @@ impl StatusScreen<'_> {
         screen += &sources::of_announced(&status.announced, width);
         screen += &of_losses(status);
         if !status.overlays.is_empty() {
-            screen += "\nOther than the file (`convey reset` takes it back):\n";
+            screen += "\nRuntime overrides (`convey reset` removes them):\n";
             status.overlays.iter().for_each(|said| screen += &sources::of_overlay(said, now));
         }
         Ok(screen)
@@ -74,7 +74,7 @@ fn keep(status: &mut Status, names: &[String]) -> Result<(), Refused> {
     let is_unknown =
         |name: &&String| !status.frontends.contains_key(*name) && !status.backends.contains_key(*name);
     if let Some(name) = names.iter().find(is_unknown) {
-        return Err(Refused(format!("no frontend and no backend has the name {name}")));
+        return Err(Refused(format!("no frontend or backend is named {name}")));
     }
     let of_named = status.frontends.iter().filter(|(name, _)| is_named(name));
     let backends: BTreeSet<String> =
@@ -103,8 +103,8 @@ fn of_readiness(status: &Status, obstacles: &[String]) -> String {
     ready.to_owned() + &unserved
 }
 
-/// What is other than the file in the convey that this is the status of, a line each; nothing if it
-/// runs with another file.
+/// Runtime overrides of the running convey, one line each; empty if it uses another
+/// file.
 pub fn other_than_file(status: &Status, is_file: impl Fn(&str) -> bool, now: SystemTime) -> Vec<String> {
     if !is_file(&status.config.file) {
         return Vec::new();
@@ -123,7 +123,7 @@ fn of_frontends(status: &Status, width: Option<usize>) -> String {
         if frontend.accept_backoffs > 0 {
             let pauses = frontend.accept_backoffs;
             remarks +=
-                &format!("  {name}: accepting paused for want of descriptors or memory, pauses: {pauses}\n");
+                &format!("  {name}: accepting paused for lack of descriptors or memory, pauses: {pauses}\n");
         }
         table.add_row([
             name.clone(),
@@ -138,7 +138,7 @@ fn of_frontends(status: &Status, width: Option<usize>) -> String {
     format!("\n{}\n{remarks}", trimmed(&table))
 }
 
-/// Packets and datagrams that were dropped, and connections that ended early, by reason.
+/// Dropped packets and datagrams, and connections that ended early, by reason.
 fn of_losses(status: &Status) -> String {
     let frontends = || status.frontends.values();
     let packets = status.packets.iter().flat_map(|packets| &packets.drops);
@@ -156,7 +156,7 @@ fn of_losses(status: &Status) -> String {
     }
 }
 
-/// The sums by reason, as text.
+/// Text of the sums by reason.
 fn sums<'a>(counts: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
     let mut all: BTreeMap<&String, u64> = BTreeMap::new();
     counts.for_each(|(reason, count)| *all.entry(reason).or_default() += count);

@@ -1,4 +1,4 @@
-//! The part of the status that is shown. Pure.
+//! Fields of `/v1/status` that the screen shows. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,8 @@ use serde::Deserialize;
 use crate::operator::requests::RequestCounts;
 use crate::operator::times::Times;
 
-/// What of the report is shown. Fields that another version lacks or adds do not matter.
+/// Fields of the report that the screen shows. Fields that another version lacks or adds do not
+/// matter.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Status {
@@ -77,7 +78,7 @@ pub(super) struct StatusFrontend {
     pub(super) routes: Vec<StatusRoute>,
     pub(super) unserved: BTreeMap<String, String>,
     pub(super) tls: Option<StatusTls>,
-    /// Its requests (mode http).
+    /// Request counts (mode http).
     pub(super) requests: Option<RequestCounts>,
     pub(super) total_connections: u64,
     pub(super) current_connections: u64,
@@ -94,7 +95,7 @@ pub(super) struct StatusTls {
 }
 
 impl Status {
-    /// Frontends without a certificate that is valid now, each with the reason.
+    /// Frontends without a currently valid certificate, each with the reason.
     pub fn certificate_faults(&self) -> Vec<String> {
         let fault = |(name, frontend): (&String, &StatusFrontend)| {
             Some(format!("frontend {name}: {}", frontend.tls.as_ref()?.fault.as_ref()?))
@@ -114,7 +115,7 @@ pub(super) struct StatusRoute {
 }
 
 impl StatusFrontend {
-    /// The names of its backend and of those of its routes.
+    /// Names of the frontend's backend and of the backends of its routes.
     pub(super) fn backends(&self) -> Vec<&str> {
         let of_routes = self.routes.iter().filter_map(|route| route.backend.as_deref());
         let mut names: Vec<&str> = Vec::new();
@@ -130,7 +131,7 @@ impl StatusFrontend {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct StatusBackend {
-    /// The directory whose files it serves.
+    /// Directory whose files the backend serves.
     pub(super) files: Option<String>,
     pub(super) algorithm: String,
     pub(super) servers_up: usize,
@@ -189,7 +190,7 @@ pub(super) struct StatusEjected {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct StatusOverlay {
-    /// `None`: of the program.
+    /// `None` for a setting of the whole program.
     pub(super) backend: Option<String>,
     pub(super) server: Option<String>,
     pub(super) state: Option<String>,
@@ -226,7 +227,7 @@ pub(super) struct StatusPackets {
     pub(super) drops: BTreeMap<String, u64>,
 }
 
-/// Something that has happened.
+/// Event of the running convey.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct PastEvent {

@@ -1,4 +1,4 @@
-//! RequestCounts of frontends, routes and servers (mode http). Pure.
+//! Tables of requests of frontends, routes and servers (mode http). Pure.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::operator::requests::RequestCounts;
 use crate::operator::times::Times;
 use crate::operator::top::short_time;
 
-/// The requests of each frontend of mode http; of each of its routes, too, if `has_routes`.
+/// Table of the requests of each frontend in mode http and, if `has_routes`, of each route.
 pub(super) fn of_frontends(
     frontends: &BTreeMap<String, StatusFrontend>,
     has_routes: bool,
@@ -34,7 +34,7 @@ pub(super) fn of_frontends(
     text(&table, &remarks)
 }
 
-/// The requests that each server got.
+/// Table of the requests of each server.
 pub(super) fn of_servers(backend: &StatusBackend, width: Option<usize>) -> String {
     let mut table = new_table("HTTP", width);
     for (name, server) in &backend.servers {
@@ -45,7 +45,7 @@ pub(super) fn of_servers(backend: &StatusBackend, width: Option<usize>) -> Strin
     text(&table, "")
 }
 
-/// Counts above 0 with their reasons.
+/// Text of the counts above 0 with their reasons.
 pub(super) fn listed<'a>(counts: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
     let counts = counts.filter(|(_, count)| **count > 0);
     Vec::from_iter(counts.map(|(reason, count)| format!("{reason} {count}"))).join(", ")

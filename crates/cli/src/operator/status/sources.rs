@@ -1,4 +1,4 @@
-//! The parts about the configuration, certificates, addresses and what operators have set. Pure.
+//! Sections about the configuration, certificates, announced addresses and runtime overrides. Pure.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -8,18 +8,20 @@ use super::report::{
 };
 use super::table::{age, table, trimmed};
 
-/// What is wrong with the source of a backend's servers.
+/// Remarks about errors of the source of a backend's servers.
 pub(super) fn of_discovery(discovery: &StatusDiscovery) -> String {
     let StatusDiscovery { source, connected, error, notes } = discovery;
     let error = match (connected, error) {
         (true, _) => None,
-        (false, Some(why)) => Some(format!("  {source} cannot be watched, its servers stay: {why}\n")),
+        (false, Some(why)) => {
+            Some(format!("  {source} cannot be watched, its servers stay unchanged: {why}\n"))
+        }
         (false, None) => Some(format!("  {source} has not answered yet\n")),
     };
     error.into_iter().chain(notes.iter().map(|note| format!("  {source}: {note}\n"))).collect()
 }
 
-/// Certificates that convey orders itself.
+/// Table of the certificates that convey orders itself.
 pub(super) fn of_acme(acme: &StatusAcme, width: Option<usize>) -> String {
     let mut remarks = String::new();
     let mut table = table(["CERTIFICATE", "UNTIL", "NEXT ORDER"], 3, width);
@@ -31,12 +33,12 @@ pub(super) fn of_acme(acme: &StatusAcme, width: Option<usize>) -> String {
     format!("\n{}\n{remarks}", trimmed(&table))
 }
 
-/// Addresses that are announced while their frontends can serve.
+/// Table of the addresses that convey announces while their frontends can serve.
 pub(super) fn of_announced(announced: &BTreeMap<String, StatusAnnounced>, width: Option<usize>) -> String {
     if announced.is_empty() {
         return String::new();
     }
-    let mut table = table(["ADDRESS", "ON", "ANNOUNCED", "WHY"], 4, width);
+    let mut table = table(["ADDRESS", "ON", "ANNOUNCED", "REASON"], 4, width);
     for (address, StatusAnnounced { interface, announced, reason }) in announced {
         let word = if *announced { "yes" } else { "NO" };
         table.add_row([address.clone(), interface.clone(), word.to_owned(), reason.clone()]);
@@ -44,7 +46,7 @@ pub(super) fn of_announced(announced: &BTreeMap<String, StatusAnnounced>, width:
     format!("\n{}\n", trimmed(&table))
 }
 
-/// The configuration in etcd.
+/// Lines about a configuration in etcd.
 pub(super) fn of_etcd(etcd: &StatusEtcd, now: SystemTime) -> String {
     let StatusEtcd { address, connected, since, error, revision, refused_revision, problems } = etcd;
     let mut lines = format!("revision {revision} of {address}\n");
@@ -57,7 +59,7 @@ pub(super) fn of_etcd(etcd: &StatusEtcd, now: SystemTime) -> String {
             Some(why) => {
                 format!("etcd cannot be reached (since {since}, {} ago): {why}\n", age(since, now))
             }
-            None => "etcd cannot be reached: not yet\n".to_owned(),
+            None => "etcd has not been reached yet\n".to_owned(),
         };
     }
     lines
@@ -83,9 +85,9 @@ pub(super) fn of_overlay(said: &StatusOverlay, now: SystemTime) -> String {
     };
     let of = said.backend.as_ref().map(|backend| format!("{backend}{server}: ")).unwrap_or_default();
     let note = match (said.superseded, said.absent, &said.server) {
-        (true, ..) => "; superseded: the file goes before it",
-        (_, true, Some(_)) => "; no effect: there is no such server now",
-        (_, true, None) => "; no effect: there is no such backend now",
+        (true, ..) => "; superseded: the file takes precedence",
+        (_, true, Some(_)) => "; no effect: this server does not exist now",
+        (_, true, None) => "; no effect: this backend does not exist now",
         _ => "",
     };
     format!("  {of}{what}, for {}, by {}{note}\n", age(&said.since, now), said.by)

@@ -1,4 +1,4 @@
-//! Tables and times as `convey status` writes them. Pure.
+//! Tables and times of `convey status`. Pure.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,8 +9,8 @@ use super::report::StatusEjected;
 /// Columns between two cells.
 const GAP: u16 = 2;
 
-/// A table of words, and of numbers from this column on. It is as wide as its cells, or wraps them
-/// at `width`.
+/// Creates a table whose columns from index `numbers` on are numbers. It wraps cells to fit
+/// `width`, if given.
 pub(super) fn table<const N: usize>(titles: [&str; N], numbers: usize, width: Option<usize>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(titles);
@@ -32,19 +32,19 @@ pub(super) fn trimmed(table: &Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-/// Why a server is out, and for how much longer.
+/// Reason of an ejection, and the remaining time.
 pub(super) fn until_when(ejected: &StatusEjected) -> String {
     let left = time(Duration::from_secs_f64(ejected.remaining_seconds.max(0.0).ceil()));
     format!("{}; it comes back in {left}", ejected.reason)
 }
 
-/// How long ago that was.
+/// Time since `rfc3339`.
 pub(super) fn age(rfc3339: &str, now: SystemTime) -> String {
     let Ok(then) = humantime::parse_rfc3339(rfc3339) else { return "?".to_owned() };
     time(now.duration_since(then).unwrap_or_default())
 }
 
-/// Its two largest units.
+/// Duration in its two largest units.
 pub(super) fn time(length: Duration) -> String {
     let all = humantime::format_duration(Duration::from_secs(length.as_secs())).to_string();
     all.split(' ').take(2).collect::<Vec<_>>().join(" ")

@@ -101,7 +101,7 @@ fn names_leave_frontends_with_their_backends() {
     assert!(backend.contains("\nweb ") && backend.contains("\nbackend application-3:"), "{backend}");
     assert_eq!(backend.matches("\nbackend ").count(), 1, "{backend}");
     assert!(of(&["smtp"]).unwrap().contains("mail/m: drain"));
-    assert_eq!(of(&["smtp", "nobody"]).unwrap_err().0, "no frontend and no backend has the name nobody");
+    assert_eq!(of(&["smtp", "nobody"]).unwrap_err().0, "no frontend or backend is named nobody");
 }
 
 #[test]
@@ -150,9 +150,9 @@ fn status_screen_lists_down_servers_with_reasons_and_runtime_overrides() {
     assert_eq!(screen.matches("handshakes").count(), 1, "{screen}");
     assert!(has("1: large packets of 1 connection do not arrive at the server"), "{screen}");
     assert_eq!(screen.matches("large packets").count(), 1, "{screen}");
-    assert!(has("web: accepting paused for want of descriptors or memory, pauses: 12"), "{screen}");
+    assert!(has("web: accepting paused for lack of descriptors or memory, pauses: 12"), "{screen}");
     assert!(has("app/3: drain, for 30s, by root"), "{screen}");
-    assert!(has("app/9: weight 2, for 30s, by root; no effect: there is no such server now"), "{screen}");
+    assert!(has("app/9: weight 2, for 30s, by root; no effect: this server does not exist now"), "{screen}");
     assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
 }
 
@@ -169,7 +169,7 @@ fn server_that_currently_answers_no_client_is_named() {
     let server = json!({ "handshakes": { "begun": 9_000, "completed": 8_990, "answers_nobody": true } });
     let report = json!({ "backends": { "app": { "servers": { "a": server, "b": {} } } } });
     let screen = screen(serde_json::from_value(report).unwrap(), &[], SystemTime::UNIX_EPOCH);
-    assert!(screen.contains("\n  a: answers no client; look at its VIP,"), "{screen}");
+    assert!(screen.contains("\n  a: answers no client; check its VIP,"), "{screen}");
     assert_eq!(screen.matches("answers no client").count(), 1, "{screen}");
 }
 

@@ -1,22 +1,22 @@
-//! The columns of the table, and which of them fit. Pure.
+//! Columns of the table, and their selection by width. Pure.
 
 use super::rates::TopRates;
 
-/// A name needs this much.
+/// Minimum width of the name column.
 const MIN_NAME: u16 = 16;
 
-/// The text of a column.
+/// Texts and rank of a column.
 struct ColumnTexts {
     word: &'static str,
     title: &'static str,
     meaning: &'static str,
-    /// Of the columns that have values and do not all fit, those with the highest figures go.
+    /// If the columns with values do not all fit, those with the highest rank are hidden first.
     rank: u8,
 }
 
 macro_rules! columns {
     ($($(#[$about:meta])* $column:ident = $rank:literal, $word:literal, $title:literal, $meaning:literal;)+) => {
-        /// A column.
+        /// Column of the table.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         pub enum TopColumn {
             $($(#[$about])* $column,)+
@@ -25,7 +25,7 @@ macro_rules! columns {
         use TopColumn::*;
 
         impl TopColumn {
-            /// All, from left to right.
+            /// All columns, from left to right.
             pub const ALL: [TopColumn; [$($rank),+].len()] = [$($column),+];
 
             fn texts(self) -> ColumnTexts {
@@ -38,15 +38,15 @@ macro_rules! columns {
 }
 
 columns! {
-    /// Of a frontend, a backend or a server.
+    /// Name of a frontend, a backend or a server.
     #[default]
     Name = 0, "name", "NAME", "frontend, backend, server";
-    /// Health, or what an operator has said.
+    /// Health, or the administrative state set by an operator.
     State = 1, "state", "STATE", "health, drain, maint";
     /// Connections open now.
     Open = 3, "open", "OPEN", "connections open now";
-    /// Connections begun a second.
-    New = 2, "new", "NEW/S", "connections begun a second";
+    /// New connections a second.
+    New = 2, "new", "NEW/S", "new connections a second";
     /// Requests a second (mode http).
     Requests = 4, "requests", "REQ/S", "requests a second";
     /// Bytes from clients a second.
@@ -57,9 +57,9 @@ columns! {
     Connect50 = 13, "conn50", "CONN50", "half of the connects to servers took at most this";
     /// 99 of 100 connects took at most this long.
     Connect99 = 10, "conn99", "CONN99", "99 of 100 connects to servers took at most this";
-    /// The same of sessions, from accepting a client to its end.
+    /// Half of the sessions took at most this long, from the accept to the end.
     Session50 = 16, "sess50", "SESS50", "half of the sessions took at most this";
-    /// The same of sessions.
+    /// 99 of 100 sessions took at most this long.
     Session99 = 15, "sess99", "SESS99", "99 of 100 sessions took at most this";
     /// Half of the responses took at most this long (mode http).
     Response50 = 12, "resp50", "RESP50", "half of the responses began (frontends: ended) within this";
@@ -71,7 +71,7 @@ columns! {
     Completed = 11, "done", "DONE/S", "handshakes completed a second";
     /// Responses with a status of 5xx a second (mode http).
     ServerErrors = 5, "5xx", "5XX/S", "responses with a status of 5xx a second";
-    /// What went wrong a second.
+    /// Errors a second.
     Errors = 7, "errors", "ERR/S", "failed connects, repeated SYNs, 5xx; of frontends: drops";
     /// Share of new connections, in percent.
     Share = 17, "share", "SHARE", "percent of new connections";
@@ -80,22 +80,22 @@ columns! {
 }
 
 impl TopColumn {
-    /// What `--sort` calls it.
+    /// Name of the column for `--sort`.
     pub fn word(self) -> &'static str {
         self.texts().word
     }
 
-    /// What stands above it.
+    /// Title of the column.
     pub(super) fn title(self) -> &'static str {
         self.texts().title
     }
 
-    /// What it says, for the help.
+    /// Description of the column, for the help.
     pub(super) fn meaning(self) -> &'static str {
         self.texts().meaning
     }
 
-    /// How wide it is.
+    /// Width of the column.
     pub(super) fn width(self) -> u16 {
         match self {
             Name => MIN_NAME,
@@ -105,7 +105,8 @@ impl TopColumn {
         }
     }
 
-    /// What fits, from left to right: the name, then by importance.
+    /// Columns that fit into the width, from left to right: the name, and the others selected by
+    /// rank.
     pub(super) fn fitting(width: u16, rates: &TopRates) -> Vec<TopColumn> {
         let mut left = width.saturating_sub(MIN_NAME);
         let mut fits = vec![Name];

@@ -1,19 +1,19 @@
-//! Texts and numbers that fit. Pure.
+//! Shortens texts and numbers to fit the screen. Pure.
 
 use convey_model::changes_line;
 use ratatui::text::Span;
 
-/// The text without what would move the cursor, or turn the direction of what follows.
+/// Replaces characters that would move the cursor, or change the text direction.
 pub(super) fn printable(text: &str) -> String {
     text.chars().map(|c| if changes_line(c) { '?' } else { c }).collect()
 }
 
-/// How many columns of a terminal it takes.
+/// Width of a text in terminal columns.
 pub(super) fn columns(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// As much of the text as fits. What is left out is told by an ellipsis.
+/// Cuts a text to `width` terminal columns, with an ellipsis at the end.
 pub(super) fn cut(text: &str, width: usize) -> String {
     if columns(text) <= width {
         return text.to_owned();
@@ -29,7 +29,7 @@ pub(super) fn cut(text: &str, width: usize) -> String {
     if width > 0 { short + "…" } else { short }
 }
 
-/// A number of at most five letters: `12`, `1.2k`, `340M`.
+/// Formats a number in at most five characters: `12`, `1.2k`, `340M`.
 pub(super) fn short(number: f64) -> String {
     let units = ["", "k", "M", "G", "T", "P", "E"];
     let (mut number, mut unit) = (number, 0);
@@ -42,7 +42,7 @@ pub(super) fn short(number: f64) -> String {
     format!("{number:.digits$}{}", units[unit])
 }
 
-/// A time in the unit that fits, of at most six letters.
+/// Formats a time with a suitable unit, in at most six characters.
 pub(in crate::operator) fn time(seconds: f64) -> String {
     let (number, unit) = match seconds {
         tiny if tiny < 0.000_999_5 => (tiny * 1e6, "us"),

@@ -1,9 +1,9 @@
-//! `convey top`: what happens a second, on a screen of any size. Pure: the terminal and the clock
-//! are `app`'s.
+//! `convey top`: rates per second on a screen of any size. Pure: `app` owns the terminal and the
+//! clock.
 //!
-//! [`TopSample`] is what convey has answered at a moment. [`TopState`] makes rows of two of them,
-//! and knows what the operator has typed. [`draw`] puts it on a screen, [`top_text`] makes text of
-//! it.
+//! [`TopSample`] is a response of convey with its time. [`TopState`] computes rows from two
+//! samples, and handles keys. [`draw`] draws the state on a screen, [`top_text`] returns it as
+//! text.
 
 mod column;
 mod fit;

@@ -1,4 +1,4 @@
-//! Two samples, and what has happened a second between them. Pure.
+//! Rates per second between two samples. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -9,33 +9,33 @@ use super::sample::{TopBackend, TopFrontend, TopSample, TopServer, TopStatus, To
 use crate::operator::requests::RequestCounts;
 use crate::operator::times::Times;
 
-/// What is on the screen.
+/// Rates and states that the screen shows.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TopRates {
     pub(super) version: String,
     /// The modes of all frontends.
     pub(super) modes: String,
     pub(super) uptime_seconds: u64,
-    /// When it was so.
+    /// Wall-clock time of the newer sample.
     pub(super) clock: SystemTime,
     pub(super) not_ready: Vec<String>,
-    /// Servers that are up, of all.
+    /// Number of servers that are up, and of all servers.
     pub(super) servers: (usize, usize),
-    /// The traffic of all frontends.
+    /// Traffic of all frontends.
     pub(super) totals: TopValues,
-    /// Frontends without a backend: they redirect.
+    /// Rows of frontends without a backend, which only redirect.
     pub(super) redirects: Vec<TopRow>,
     pub(super) groups: Vec<TopGroup>,
-    /// By reason: how many a second, and since the start. The most first.
+    /// Drops by reason, the highest rate first: the rate per second, and the count since the start.
     pub(super) drops: Vec<(String, Option<f64>, u64)>,
-    /// Whether there are times of connects and sessions.
+    /// Whether the status has durations of connects and sessions.
     pub(super) has_times: bool,
     pub(super) has_handshakes: bool,
-    /// Whether a frontend is of mode http.
+    /// Whether a frontend is in mode http.
     pub(super) has_requests: bool,
 }
 
-/// A backend with the frontends that use it.
+/// Rows of a backend, its servers and the frontends that use it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TopGroup {
     pub(super) frontends: Vec<TopRow>,
@@ -43,7 +43,7 @@ pub(super) struct TopGroup {
     pub(super) servers: Vec<TopRow>,
 }
 
-/// A line of the table.
+/// Row of the table.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TopRow {
     pub(super) kind: RowKind,
@@ -53,7 +53,7 @@ pub(super) struct TopRow {
     pub(super) values: TopValues,
 }
 
-/// What a line is about.
+/// Kind of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowKind {
     Frontend,
@@ -61,7 +61,7 @@ pub(super) enum RowKind {
     Server,
 }
 
-/// How good a state is, the worst first.
+/// Severity of a state, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Grade {
     Bad,
@@ -69,7 +69,7 @@ pub(super) enum Grade {
     Good,
 }
 
-/// A number for each column that has one.
+/// Values of a row by column; columns may lack a value.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct TopValues([Option<f64>; TopColumn::ALL.len()]);
 
@@ -83,15 +83,16 @@ impl TopValues {
     }
 }
 
-/// Makes rates of counters.
+/// Time between two samples, to compute rates from counters.
 #[derive(Clone, Copy)]
 struct Interval {
-    /// `None`: there is no sample before this one.
+    /// `None` for the first sample.
     seconds: Option<f64>,
 }
 
 impl Interval {
-    /// Of two samples. Those of a process that was restarted in between tell of its lifetime.
+    /// Interval between two samples. After a restart in between, it is at most the lifetime of the
+    /// new process.
     fn new(before: Option<&TopSample>, now: &TopSample) -> Interval {
         let seconds = before.filter(|before| now.at > before.at).map(|before| {
             let between = now.at.since(before.at).as_secs_f64();
@@ -101,7 +102,7 @@ impl Interval {
         Interval { seconds }
     }
 
-    /// How much it grows a second. A counter that is less than before has begun at 0 in between, as
+    /// Growth of a counter per second. A counter that decreased has restarted at 0 in between, as
     /// after an upgrade.
     fn rate(self, old: u64, new: u64) -> Option<f64> {
         let more = if new < old { new } else { new - old };
@@ -109,7 +110,7 @@ impl Interval {
     }
 }
 
-/// What lies between two samples.
+/// Computes the rates between two samples.
 pub(super) fn rates(before: Option<&TopSample>, now: &TopSample) -> TopRates {
     let interval = Interval::new(before, now);
     let nothing = TopStatus::default();
@@ -136,7 +137,7 @@ pub(super) fn rates(before: Option<&TopSample>, now: &TopSample) -> TopRates {
     }
 }
 
-/// The traffic of all frontends, and the requests of those that there are now.
+/// Traffic of all frontends, and the requests of the current frontends.
 fn totals(old: &TopStatus, new: &TopStatus, interval: Interval) -> TopValues {
     let mut values = traffic(&old.totals, &new.totals, interval);
     for column in [TopColumn::Requests, TopColumn::ServerErrors] {
@@ -148,7 +149,7 @@ fn totals(old: &TopStatus, new: &TopStatus, interval: Interval) -> TopValues {
     values
 }
 
-/// Sets the columns of requests. Those of mode http alone have any.
+/// Sets the columns of requests. Only rows of mode http have them.
 fn set_requests(
     values: &mut TopValues,
     (old, new): (&Option<RequestCounts>, &Option<RequestCounts>),
@@ -265,8 +266,8 @@ fn server(name: &str, old: &TopServer, new: &TopServer, interval: Interval) -> T
 
 /// Drops, refusals and early ends by reason: the rate, and the count since the start.
 ///
-/// Rates are summed frontend by frontend. Differences of sums would take a frontend that a reload
-/// has removed for counters that begin anew.
+/// The sum adds up the rates of the frontends. The difference of two sums would be wrong after a
+/// reload removed a frontend.
 fn drops(old: &TopStatus, new: &TopStatus, interval: Interval) -> Vec<(String, Option<f64>, u64)> {
     let mut all: BTreeMap<&str, (Option<f64>, u64)> = BTreeMap::new();
     let mut add = |reason, before, count| {
@@ -291,7 +292,7 @@ fn drops(old: &TopStatus, new: &TopStatus, interval: Interval) -> Vec<(String, O
     dropped
 }
 
-/// What a frontend has dropped, refused or ended early, by reason.
+/// Number of drops, refusals and early ends of a frontend, by reason.
 fn counts(frontend: &TopFrontend) -> BTreeMap<&str, u64> {
     let mut all = BTreeMap::new();
     for (reason, count) in frontend.reasons() {

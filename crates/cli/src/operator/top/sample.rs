@@ -1,4 +1,4 @@
-//! What convey has answered at one moment. Fields that another version lacks or adds do not matter.
+//! Sample of the status. Fields that another version lacks or adds do not matter.
 //! Pure.
 
 use std::collections::BTreeMap;
@@ -11,20 +11,20 @@ use serde::Deserialize;
 use crate::operator::requests::RequestCounts;
 use crate::operator::times::Times;
 
-/// The status, what has happened before it, and when it came.
+/// Status of convey with its time, and the events since the sample before.
 #[derive(Debug, Clone)]
 pub struct TopSample {
-    /// When, to subtract.
+    /// Time of the sample, for differences.
     pub at: Timestamp,
-    /// When, to show.
+    /// Wall-clock time of the sample, for display.
     pub clock: SystemTime,
-    /// How convey fares.
+    /// Status of the running convey.
     pub status: TopStatus,
-    /// Events that the samples before did not have.
+    /// Events that earlier samples did not include.
     pub events: Vec<TopEvent>,
 }
 
-/// What of the status is shown.
+/// Fields of the status that the screen shows.
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(default)]
 pub struct TopStatus {
@@ -40,21 +40,21 @@ pub struct TopStatus {
 }
 
 impl TopStatus {
-    /// Whether another process has answered than before, one that is not an upgrade: its counters
-    /// and its events begin anew.
+    /// Whether convey was restarted since `before`, so that its counters and events restarted at
+    /// 0. An upgrade is no restart.
     pub fn is_restarted(&self, before: &TopStatus) -> bool {
         self.uptime_seconds < before.uptime_seconds || !is_same_time(&self.started, &before.started)
     }
 }
 
-/// An upgrade knows when the first process started to some milliseconds.
+/// Compares start times. After an upgrade the start time may differ by some milliseconds.
 fn is_same_time(one: &str, other: &str) -> bool {
     let (Ok(one), Ok(other)) = (parse_rfc3339(one), parse_rfc3339(other)) else { return one == other };
     one.max(other).duration_since(one.min(other)).is_ok_and(|between| between < Duration::from_secs(1))
 }
 
-/// The traffic of a frontend, a backend or a server; of all frontends, whose bytes have other
-/// names.
+/// Traffic of a frontend, a backend, a server or of all frontends; for the latter the byte
+/// counters have other names.
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(default)]
 pub(super) struct TopTraffic {
@@ -89,25 +89,25 @@ struct TopRoute {
 }
 
 impl TopFrontend {
-    /// Whether a backend serves clients of it.
+    /// Whether the frontend or one of its routes uses this backend.
     pub(super) fn uses(&self, backend: &str) -> bool {
         let is_it = |route: &TopRoute| route.backend.as_deref() == Some(backend);
         self.backend == backend || self.routes.iter().any(is_it)
     }
 
-    /// The duration of requests of all routes (mode http).
+    /// Duration of the requests of all routes (mode http).
     pub(super) fn request_seconds(&self) -> Option<Times> {
         Times::sum(self.routes.iter().filter_map(|route| route.request_seconds.as_ref()))
     }
 
-    /// What it has turned away, by reason. Packet modes have their refusals among the drops of all
-    /// frontends.
+    /// Refusals, drops and early ends by reason. In packet modes, the drops of all frontends
+    /// include the refusals.
     pub(super) fn reasons(&self) -> impl Iterator<Item = (&String, &u64)> {
         self.losses().chain(self.requests.iter().flat_map(RequestCounts::refusals))
     }
 
-    /// Errors of the frontend: connections and datagrams that it has turned away, responses of 5xx,
-    /// and requests that a limit refused.
+    /// Number of errors: refused connections and datagrams, responses with status 5xx, and requests
+    /// refused by a limit.
     pub(super) fn errors(&self) -> u64 {
         let losses: u64 = self.losses().map(|(_, count)| count).sum();
         losses + self.requests.as_ref().map_or(0, |requests| requests.server_errors() + requests.limited())
@@ -133,7 +133,7 @@ pub(super) struct TopBackend {
 }
 
 impl TopBackend {
-    /// From requests to the heads of their responses, for all servers (mode http).
+    /// Time from a request to the head of its response, for all servers (mode http).
     pub(super) fn response_seconds(&self) -> Option<Times> {
         Times::sum(self.servers.values().filter_map(|server| server.response_seconds.as_ref()))
     }
@@ -169,11 +169,11 @@ pub(super) struct TopPackets {
     pub(super) drops: BTreeMap<String, u64>,
 }
 
-/// Something that has happened.
+/// Event of the running convey.
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(default)]
 pub struct TopEvent {
-    /// Counts from 0.
+    /// Number of the event, counted from 0.
     pub number: u64,
     pub(super) at: String,
     pub(super) level: String,

@@ -1,4 +1,4 @@
-//! The screen, whatever its size. Pure: it draws into a buffer.
+//! Screen of `convey top`, of any size. Pure: it draws into a buffer.
 
 use std::time::Duration;
 
@@ -13,23 +13,23 @@ use super::fit::{columns, cut, printable, short, time};
 use super::rates::{Grade, RowKind, TopRates, TopRow};
 use super::state::TopState;
 
-/// From this height on reasons and events have titles and lines of their own.
+/// Minimum height for a list of reasons and a list of events, each with a title.
 const HEIGHT_FOR_ALL: u16 = 18;
 
-/// From this height on there are more of these lines.
+/// Minimum height for longer lists of reasons and events.
 const HEIGHT_FOR_MORE: u16 = 40;
 
-/// What stands where there is no number.
+/// Placeholder for a missing number.
 const NO_NUMBER: &str = "-";
 
-/// How it looks.
+/// Style of the output.
 #[derive(Clone, Copy)]
 struct Look {
     has_colors: bool,
     has_keys: bool,
 }
 
-/// How many lines the parts have.
+/// Heights of the parts of the screen, in lines.
 struct Heights {
     notice: u16,
     drops: u16,
@@ -49,7 +49,7 @@ impl Heights {
     }
 }
 
-/// Draws everything. Without `has_colors` only bold and reversed text stand out.
+/// Draws the screen. Without `has_colors` it uses only bold and reversed text for emphasis.
 pub fn draw(area: Rect, buffer: &mut Buffer, state: &mut TopState, has_colors: bool) {
     let heights = Heights::of(area.height, state);
     paint(area, buffer, state, &heights, Look { has_colors, has_keys: true });
@@ -58,11 +58,11 @@ pub fn draw(area: Rect, buffer: &mut Buffer, state: &mut TopState, has_colors: b
     }
 }
 
-/// The screen as lines, with all rows there are.
+/// Text of the screen, with all rows.
 pub fn top_text(state: &mut TopState, width: u16) -> String {
     let heights = Heights { keys: 0, ..Heights::of(HEIGHT_FOR_ALL, state) };
     let rows = u16::try_from(state.rows().len()).unwrap_or(u16::MAX);
-    // The titles of the table are a line, and below it there is an empty one.
+    // The table has a line of titles, and an empty line follows it.
     let others = 4 + heights.notice + heights.drops + heights.events;
     let area = Rect::new(0, 0, width.max(1), rows.saturating_add(others));
     let mut buffer = Buffer::empty(area);
@@ -71,7 +71,7 @@ pub fn top_text(state: &mut TopState, width: u16) -> String {
     lines.join("\n").trim_end().to_owned() + "\n"
 }
 
-/// A line of a buffer. Behind a wide letter there is a cell that says nothing.
+/// Text of a line of the buffer. The cell after a wide character is empty.
 pub(super) fn line_of(buffer: &Buffer, y: u16) -> String {
     let area = buffer.area;
     let mut line = String::new();
@@ -160,19 +160,19 @@ fn head_of(state: &TopState, width: u16) -> Vec<Line<'static>> {
     vec![Line::from(title), Line::from(cut(&totals, width))]
 }
 
-/// The one at the left end, the other at the right one, if there is room for both.
+/// Joins a left-aligned and a right-aligned text. Leaves out the right one if there is no room.
 fn between(left: &str, right: &str, width: usize) -> String {
     let free = width.saturating_sub(columns(left) + columns(right));
     if free < 2 { left.to_owned() } else { format!("{left}{}{right}", " ".repeat(free)) }
 }
 
-/// What is wrong.
+/// Notice about lost contact to convey, or about unready parts.
 fn notice(state: &TopState) -> Option<String> {
     let rates = state.rates.as_ref();
     if let Some(why) = &state.lost {
         let since = rates.map(|rates| humantime::format_rfc3339_seconds(rates.clock).to_string());
         let since = since.as_ref().and_then(|since| since.get(11..19)).unwrap_or("the start");
-        return Some(format!("NO ANSWER since {since} UTC, still trying: {why}"));
+        return Some(format!("NO RESPONSE since {since} UTC, retrying: {why}"));
     }
     match &rates?.not_ready[..] {
         [] => None,
@@ -207,7 +207,7 @@ fn table_of(state: &TopState, area: Rect, look: Look) -> Vec<Line<'static>> {
     let lines = page.map(|row| Line::styled(cells(row, &state.columns, name_width), style(row.grade, look)));
     let mut lines: Vec<Line<'static>> = [Line::from(title)].into_iter().chain(lines).collect();
     if rows.is_empty() && !state.filter.is_empty() {
-        lines.push(Line::from(cut(&format!("nothing has \"{}\"", state.filter), area.width.into())));
+        lines.push(Line::from(cut(&format!("no match for \"{}\"", state.filter), area.width.into())));
     }
     lines
 }
@@ -242,7 +242,7 @@ fn number(row: &TopRow, column: TopColumn) -> String {
     }
 }
 
-/// Reasons in as many lines as there are. What finds no place is counted.
+/// Lines with the reasons of drops. The last one has the number of reasons that do not fit.
 fn drops_of(state: &TopState, area: Rect) -> Vec<Line<'static>> {
     let drops: &[_] = state.rates.as_ref().map_or(&[], |rates: &TopRates| &rates.drops);
     let width = usize::from(area.width);
@@ -260,7 +260,7 @@ fn drops_of(state: &TopState, area: Rect) -> Vec<Line<'static>> {
         let item = format!("{reason} {} ({})", rate(*a_second), short(*all as f64));
         let line = lines.len() - 1;
         let glue = if lines[line].is_empty() { "" } else { "  " };
-        // Room for how many are left out.
+        // Space for the number of hidden reasons.
         let others = drops.len() - n - 1;
         let reserved = if lines.len() == most && others > 0 { format!("  +{others} more").len() } else { 0 };
         if lines[line].is_empty() || columns(&lines[line]) + glue.len() + columns(&item) + reserved <= width {
@@ -295,12 +295,12 @@ fn events_of(state: &TopState, area: Rect, look: Look) -> Vec<Line<'static>> {
 
 fn keys_of(state: &TopState) -> String {
     if state.is_typing {
-        return format!("filter: {}_  Enter keeps it, Esc takes it away", state.filter);
+        return format!("filter: {}_  Enter applies, Esc clears", state.filter);
     }
     let order = if state.is_reversed { "r reversed" } else { "r reverse" };
     let filter =
         if state.filter.is_empty() { "filter".to_owned() } else { format!("filter: {}", state.filter) };
-    let pause = if state.paused_at.is_some() { "p go on" } else { "p pause" };
+    let pause = if state.paused_at.is_some() { "p resume" } else { "p pause" };
     format!("q quit  s sort: {}  {order}  / {filter}  {pause}  ? help", state.sort.title())
 }
 
@@ -309,9 +309,9 @@ fn paint_help(area: Rect, buffer: &mut Buffer, state: &TopState) {
         ("q, Esc, Ctrl-C", "quit"),
         ("left, right, s", "sort by another column"),
         ("r", "reverse the order"),
-        ("/", "filter by names and states; Enter keeps it, Esc takes it away"),
+        ("/", "filter by names and states; Enter applies, Esc clears"),
         ("up, down, PgUp, PgDn", "scroll; Home, End"),
-        ("p, space", "pause, go on"),
+        ("p, space", "pause, resume"),
     ];
     let keys = keys.into_iter().map(|(key, does)| format!("{key:<20} {does}"));
     let columns = state.columns.iter().map(|column| format!("{:<20} {}", column.title(), column.meaning()));
@@ -321,5 +321,5 @@ fn paint_help(area: Rect, buffer: &mut Buffer, state: &TopState) {
         Rect::new(area.x + (area.width - width) / 2, area.y + (area.height - height) / 2, width, height);
     Clear.render(middle, buffer);
     let lines: Vec<Line<'static>> = lines.into_iter().map(Line::from).collect();
-    Paragraph::new(lines).block(Block::bordered().title("any key goes on")).render(middle, buffer);
+    Paragraph::new(lines).block(Block::bordered().title("any key closes this help")).render(middle, buffer);
 }

@@ -1,4 +1,4 @@
-//! What is shown, and what the operator has typed. Pure.
+//! State of the screen: samples, sort order, filter and scroll position. Pure.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, VecDeque};
@@ -8,16 +8,16 @@ use super::fit::printable;
 use super::rates::{RowKind, TopGroup, TopRates, TopRow, rates};
 use super::sample::{TopEvent, TopSample};
 
-/// Events that are kept: more than any screen has lines for.
+/// Maximum number of kept events: more than any screen has lines for.
 const MAX_EVENTS: usize = 100;
 
-/// The longest filter, in bytes.
+/// Maximum length of the filter, in bytes.
 const MAX_FILTER: usize = 64;
 
-/// A key.
+/// Key that the operator pressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TopKey {
-    /// A letter, a digit or a sign.
+    /// A printable character.
     Char(char),
     /// Enter.
     Enter,
@@ -39,33 +39,33 @@ pub enum TopKey {
     Interrupt,
 }
 
-/// The state of the screen.
+/// State of the screen.
 #[derive(Debug)]
 pub struct TopState {
     last: Option<TopSample>,
-    /// What is shown: while paused not that of the last sample.
+    /// Rates on the screen; while paused, not those of the last sample.
     pub(super) rates: Option<TopRates>,
     events: VecDeque<TopEvent>,
     pub(super) sort: TopColumn,
     pub(super) is_reversed: bool,
     pub(super) filter: String,
-    /// Whether keys go to the filter.
+    /// Whether the operator is typing a filter.
     pub(super) is_typing: bool,
-    /// The number after that of the last event that is shown, if it is paused.
+    /// While paused: the number of the first hidden event.
     pub(super) paused_at: Option<u64>,
     pub(super) is_helping: bool,
-    /// Why there is no answer.
+    /// Reason why there is no response.
     pub(super) lost: Option<String>,
-    /// The first row that is shown.
+    /// Index of the first row on the screen.
     pub(super) first: usize,
-    /// How many rows there is room for.
+    /// Number of rows that fit on the screen.
     pub(super) page: usize,
-    /// The columns there is room for.
+    /// Columns that fit on the screen.
     pub(super) columns: Vec<TopColumn>,
 }
 
 impl TopState {
-    /// Nothing yet, to be sorted and filtered like this.
+    /// Creates an empty state with this sort column and filter.
     pub fn new(sort: TopColumn, filter: &str) -> TopState {
         TopState {
             last: None,
@@ -84,7 +84,7 @@ impl TopState {
         }
     }
 
-    /// Takes an answer of convey. While the screen is paused it stays as it is.
+    /// Adds a sample. While paused, the screen does not change.
     pub fn take(&mut self, mut sample: TopSample) {
         self.lost = None;
         if self.last.as_ref().is_some_and(|last| sample.status.is_restarted(&last.status)) {
@@ -100,7 +100,7 @@ impl TopState {
         self.last = Some(sample);
     }
 
-    /// There was no answer, for this reason.
+    /// Records that there was no response, and the reason.
     pub fn lose(&mut self, why: &str) {
         self.lost = Some(printable(why));
     }
@@ -109,21 +109,21 @@ impl TopState {
         self.events.back().map_or(0, |event| event.number + 1)
     }
 
-    /// The last events, the newest last; at most so many.
+    /// Returns at most `most` of the last events, the newest last.
     pub(super) fn events(&self, most: usize) -> Vec<&TopEvent> {
         let is_shown = |event: &&TopEvent| self.paused_at.is_none_or(|until| event.number < until);
         let shown: Vec<&TopEvent> = self.events.iter().filter(is_shown).collect();
         shown[shown.len().saturating_sub(most)..].to_vec()
     }
 
-    /// Takes a key. Returns whether the operator has seen enough.
+    /// Handles a key. Returns whether to quit.
     pub fn press(&mut self, key: TopKey) -> bool {
         match key {
             TopKey::Interrupt => return true,
             _ if self.is_helping => self.is_helping = false,
             _ if self.is_typing => self.type_filter(key),
             TopKey::Char('q') => return true,
-            // The first takes the filter away.
+            // The first Escape clears the filter.
             TopKey::Escape if self.filter.is_empty() => return true,
             TopKey::Escape => self.filter.clear(),
             TopKey::Char('?' | 'h') => self.is_helping = true,
@@ -172,13 +172,13 @@ impl TopState {
         self.first = self.first.saturating_add_signed(by).min(self.last_first());
     }
 
-    /// The last row that may be the first one on the screen.
+    /// Largest index of the first row on the screen.
     pub(super) fn last_first(&self) -> usize {
         self.rows().len().saturating_sub(self.page)
     }
 
-    /// The rows that the filter lets through: backends in order, and the servers of each. A
-    /// frontend is above the first of its backends.
+    /// Rows that match the filter: backends in order, each with its servers. A frontend is
+    /// above the first of its backends.
     pub(super) fn rows(&self) -> Vec<&TopRow> {
         let wanted = self.filter.to_lowercase();
         let mut groups: Vec<&TopGroup> = self.rates.iter().flat_map(|rates| &rates.groups).collect();
@@ -194,7 +194,7 @@ impl TopState {
         rows
     }
 
-    /// The rows of a backend: none if the filter lets no server through.
+    /// Rows of a backend; empty if no server matches the filter.
     fn rows_of<'a>(&self, group: &'a TopGroup, wanted: &str) -> Vec<&'a TopRow> {
         let has = |text: &str| text.to_lowercase().contains(wanted);
         let is_wanted = has(&group.backend.name) || group.frontends.iter().any(|row| has(&row.name));
@@ -209,7 +209,7 @@ impl TopState {
         frontends.chain([&group.backend]).chain(servers).collect()
     }
 
-    /// Numbers with the largest first, states with the worst first.
+    /// Compares two rows by the sort column: largest number first, worst state first.
     fn order(&self, a: &TopRow, b: &TopRow) -> Ordering {
         let value = |row: &TopRow| row.values.get(self.sort).unwrap_or(-1.0);
         let by_column = match self.sort {

@@ -1,4 +1,4 @@
-//! The screen after answers and keys, in a terminal that is a buffer.
+//! Screens after samples and keys, drawn into a buffer.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,8 +14,9 @@ use super::*;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Two frontends, of which one cannot serve. A backend of proxies with two servers, of which `b` is
-/// down, and one of packet modes. All counters have `n` as a factor.
+/// Status with two frontends, one of which cannot serve. The backend `app` of mode proxy has two
+/// servers, and `b` is down; `names` is a backend of a packet mode. All counters have `n` as a
+/// factor.
 fn status(n: u64) -> Value {
     let server = |up: bool, n: u64| {
         json!({
@@ -66,7 +67,7 @@ fn sample(n: u64, seconds: u64) -> TopSample {
     sample_of(status(n), seconds, &[(n, &format!("event {n}"))])
 }
 
-/// Two answers, two seconds from each other.
+/// State after two samples, two seconds apart.
 fn state() -> TopState {
     let mut state = TopState::new(TopColumn::Name, "");
     state.take(sample(1, 1));
@@ -233,7 +234,7 @@ fn events_are_replaced_after_a_restart_and_lost_contact_is_shown() {
     assert_eq!(state.events(9).len(), 2);
     state.lose("/run/convey/control.sock: refused\u{1b}[2J");
     let lines = screen(&mut state, 80, 24);
-    assert_eq!(lines[2], "NO ANSWER since 00:00:03 UTC, still trying: /run/convey/control.sock: refused?[…");
+    assert_eq!(lines[2], "NO RESPONSE since 00:00:03 UTC, retrying: /run/convey/control.sock: refused?[2J");
     assert!(lines.iter().any(|line| line.starts_with("  a ")), "what was known stays: {lines:#?}");
     let mut other = status(0);
     (other["uptime_seconds"], other["frontends"]["dns"]["not_ready"]) = (json!(1), Value::Null);
@@ -342,7 +343,7 @@ fn a_filter_leaves_what_has_it_in_a_name_or_a_state() {
     type_in(&mut state, "/DoWnx");
     state.press(TopKey::Backspace);
     assert_eq!(names(&state), ["app", "b"]);
-    assert_eq!(screen(&mut state, 80, 24)[23], "filter: DoWn_  Enter keeps it, Esc takes it away");
+    assert_eq!(screen(&mut state, 80, 24)[23], "filter: DoWn_  Enter applies, Esc clears");
     state.press(TopKey::Enter);
     assert!(screen(&mut state, 80, 24)[23].contains("/ filter: DoWn "));
     assert!(!state.press(TopKey::Escape), "it takes the filter away");
@@ -351,7 +352,7 @@ fn a_filter_leaves_what_has_it_in_a_name_or_a_state() {
         type_in(&mut state, &format!("/{filter}"));
         assert_eq!(names(&state), left, "{filter}");
         let lines = screen(&mut state, 80, 24);
-        assert_eq!(lines.contains(&format!("nothing has \"{filter}\"")), left.is_empty());
+        assert_eq!(lines.contains(&format!("no match for \"{filter}\"")), left.is_empty());
         state.press(TopKey::Escape);
     }
     type_in(&mut state, &format!("/{}", "x".repeat(1_000)));
@@ -365,7 +366,7 @@ fn paused_screen_stays_and_rates_after_it_cover_one_interval() {
     let mut state = state();
     type_in(&mut state, "p");
     let before = screen(&mut state, 80, 24);
-    assert!(before[0].starts_with("PAUSED  convey 1.2.3") && before[23].contains("p go on"), "{before:#?}");
+    assert!(before[0].starts_with("PAUSED  convey 1.2.3") && before[23].contains("p resume"), "{before:#?}");
     state.take(sample(50, 4));
     assert_eq!(screen(&mut state, 80, 24), before);
     type_in(&mut state, " ");
