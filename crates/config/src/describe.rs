@@ -2,12 +2,11 @@
 
 use std::array;
 use std::collections::HashMap;
-use std::time::Duration;
 
 use super::diff::{list, or};
-use super::tables::{backend, frontend};
+use super::tables::{backend, frontend, timeouts};
 use super::{AccessLogConfig, Config, LogConfig, acme, announce};
-use convey_model::{Mode, OwnTimeouts, Protocol, Timeouts};
+use convey_model::{Mode, Protocol};
 
 /// Text that `convey check` prints: frontends, backends with their servers, timeouts, settings of
 /// packet modes, statistics.
@@ -22,7 +21,9 @@ pub fn describe(config: &Config) -> String {
         text.push_str(&backend::line(backend, modes));
         text.push_str(&table(backend::rows(backend).into_iter()));
     }
-    text.push_str(&timeouts(config));
+    let frontends: Vec<(Mode, Protocol)> =
+        config.frontends.iter().map(|frontend| (frontend.mode, frontend.protocol)).collect();
+    text.push_str(&timeouts::describe(&config.timeouts, &frontends));
     if config.frontends_where(Mode::forwards_packets).next().is_some() {
         text.push_str(&packets(config));
     }
@@ -56,30 +57,6 @@ pub fn describe(config: &Config) -> String {
     text
 }
 
-fn timeouts(config: &Config) -> String {
-    let Timeouts { connect, idle, response, tcp_user_timeout, udp_idle, drain, drain_delay } =
-        config.timeouts;
-    let proxied =
-        |protocol| config.frontends_where(Mode::is_proxied).any(|frontend| frontend.protocol == protocol);
-    let of_tcp = match proxied(Protocol::Tcp) {
-        true => format!("connect {connect:?}, idle {idle:?}, tcp_user_timeout {tcp_user_timeout:?}, "),
-        false => String::new(),
-    };
-    let of_http = match config.frontends_where(Mode::is_http).next() {
-        Some(_) => format!("response {response:?}, "),
-        None => String::new(),
-    };
-    let of_udp = match proxied(Protocol::Udp) {
-        true => format!("udp_idle {udp_idle:?}, "),
-        false => String::new(),
-    };
-    let delay = match drain_delay {
-        Duration::ZERO => String::new(),
-        _ => format!(", drain_delay {drain_delay:?}"),
-    };
-    format!("timeouts {of_tcp}{of_http}{of_udp}drain {drain:?}{delay}\n")
-}
-
 fn packets(config: &Config) -> String {
     let settings = &config.passthrough;
     let timeouts = settings.timeouts.named().map(|(name, time)| format!("{name} {time:?}")).join(", ");
@@ -96,13 +73,6 @@ fn snat(config: &Config) -> String {
     let settings = &config.passthrough;
     let (first, last) = (settings.snat_ports.start(), settings.snat_ports.end());
     format!("snat ports {first}-{last}; addresses {}\n", list(&settings.snat_addresses))
-}
-
-/// Timeouts of a frontend or backend after the text `before`; empty if none is set.
-pub(super) fn own_timeouts(before: &str, own: &OwnTimeouts) -> String {
-    let set = own.named().into_iter().filter_map(|(name, time)| Some(format!("{name} {:?}", time?)));
-    let set: Vec<String> = set.collect();
-    if set.is_empty() { String::new() } else { format!("{before}{}", set.join(", ")) }
 }
 
 /// Text such as `, at most 50 connections`.

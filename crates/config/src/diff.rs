@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use super::tables::timeouts::TimeoutKeys;
 use super::tables::{backend, frontend};
 use super::{AdminToken, Config, Stats, access_log, acme, announce, logs, privileges};
-use convey_model::{FlowTimeouts, OwnTimeouts, PacketSettings, Timeouts};
+use convey_model::{FlowTimeouts, PacketSettings};
 
 /// One line for each difference; empty if and only if both are equal.
 pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
@@ -35,7 +36,7 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
     }
     let of_flows = flow_timeout_changes(&passthrough.timeouts, &new.passthrough.timeouts);
     for (what, times) in
-        [("timeouts", timeout_changes(timeouts, &new.timeouts)), ("passthrough.timeouts", of_flows)]
+        [("timeouts", TimeoutKeys::changes(timeouts, &new.timeouts)), ("passthrough.timeouts", of_flows)]
     {
         if !times.is_empty() {
             changes.push(format!("{what}: {}", times.join(", ")));
@@ -81,28 +82,6 @@ fn line<T>(
         (Some(before), None) => Some(format!("{kind} {}: removed", name(before))),
         _ => None,
     }
-}
-
-fn timeout_changes(old: &Timeouts, new: &Timeouts) -> Vec<String> {
-    let Timeouts { connect, idle, response, tcp_user_timeout, udp_idle, drain, drain_delay } = old;
-    let mut changes = Vec::new();
-    changes.extend(duration("connect", *connect, new.connect));
-    changes.extend(duration("idle", *idle, new.idle));
-    changes.extend(duration("response", *response, new.response));
-    changes.extend(duration("tcp_user_timeout", *tcp_user_timeout, new.tcp_user_timeout));
-    changes.extend(duration("udp_idle", *udp_idle, new.udp_idle));
-    changes.extend(duration("drain", *drain, new.drain));
-    changes.extend(duration("drain_delay", *drain_delay, new.drain_delay));
-    changes
-}
-
-/// Differences in the timeouts of a frontend or backend.
-pub(super) fn own_timeout_changes(old: &OwnTimeouts, new: &OwnTimeouts) -> Vec<String> {
-    let shown = |time: Option<Duration>| or(time.map(|time| format!("{}s", time.as_secs_f64())), "unset");
-    let pairs = old.named().into_iter().zip(new.named());
-    pairs
-        .filter_map(|((name, old), (_, new))| change(&format!("timeouts.{name}"), shown(old), shown(new)))
-        .collect()
 }
 
 fn passthrough_changes(old: &PacketSettings, new: &PacketSettings) -> Vec<String> {

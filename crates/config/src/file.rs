@@ -1,8 +1,6 @@
 //! Schema of the file: tables and keys, allowed values, and defaults. `validate` checks constraints
 //! between several of them.
 
-mod timeouts;
-
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -10,7 +8,6 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::DeTable;
 
-pub(super) use self::timeouts::{OwnLimits, TimeLimits};
 use super::acme::ParsedAcme;
 use super::announce::{self, ParsedAnnounce};
 use super::document::INCLUDE;
@@ -20,13 +17,16 @@ use super::reader::TomlTable;
 use super::tables::backend::checked;
 pub(super) use super::tables::frontend::access;
 use super::tables::frontend::by_backend;
+use super::tables::timeouts::{self, TimeoutKeys};
 use super::tables::{ParsedBackend, ParsedFrontend, ParsedServer};
 use super::values::{
     MILLISECOND, SECOND, ServerAddress, boolean, choice, integer, ip, name_server, port, seconds,
     snat_address, snat_ports, string,
 };
 use super::{AccessLogConfig, Config, LogConfig, Privileges, Stats, access_log, logs, privileges, token};
-use convey_model::{self as model, AcmeConfig, CertificatePair, FlowTimeouts, Mode, Offload, PacketSettings};
+use convey_model::{
+    self as model, AcmeConfig, CertificatePair, FlowTimeouts, Mode, Offload, PacketSettings, Timeouts,
+};
 
 /// A whole file, whose values are each valid. Required values that are missing or wrong are `None`,
 /// and reported.
@@ -36,7 +36,7 @@ pub(super) struct ParsedFile {
     pub(super) frontends: Vec<ParsedFrontend>,
     pub(super) backends: Vec<ParsedBackend>,
     pub(super) stats: Stats,
-    pub(super) timeouts: TimeLimits,
+    pub(super) timeouts: TimeoutKeys,
     pub(super) passthrough: Passthrough,
     dns: Dns,
     log: LogConfig,
@@ -93,7 +93,7 @@ impl ParsedFile {
             backends,
             frontends,
             stats: stats(root.table("stats"), report),
-            timeouts: TimeLimits::read(root.table("timeouts")),
+            timeouts: timeouts::read(root.table("timeouts")),
             passthrough: passthrough(root.table("passthrough")),
             dns: dns(root.table("dns")),
             log: logs::read(root.table("log")),
@@ -127,7 +127,7 @@ impl ParsedFile {
             frontends,
             backends: vec![ParsedBackend { servers, ..backend }],
             stats,
-            timeouts: TimeLimits::read(absent()),
+            timeouts: TimeoutKeys::default(),
             passthrough: passthrough(absent()),
             dns: Dns::default(),
             log: LogConfig::default(),
@@ -169,7 +169,7 @@ impl ParsedFile {
             acme,
             announce: self.announce.as_ref().map(|announce| announce.config.clone()),
             stats: self.stats.clone(),
-            timeouts: self.timeouts.model(),
+            timeouts: self.timeouts.model((), Timeouts::default()),
             passthrough: self.passthrough.model(),
             name_servers: self.dns.name_servers.clone(),
             allow_local: self.dns.allow_local,

@@ -26,19 +26,12 @@
 //! sample. The tests in `tests/docs` check the entry: its default, its allowed values, its example,
 //! and that a reload applies it.
 
+mod only_in;
 mod shown;
 
+pub use self::only_in::OnlyIn;
 pub(crate) use self::shown::Shown;
 use crate::problem::{Place, Placed};
-
-/// Modes that have a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OnlyIn {
-    /// Mode http: in another mode the key is an error.
-    Http,
-    /// Modes proxy and http: in packet modes the key has no effect, which is a warning.
-    Proxied,
-}
 
 /// Generates the code of a table from the list of its keys.
 ///
@@ -48,13 +41,16 @@ pub(crate) enum OnlyIn {
 /// - `key "NAME" => FIELD: TYPE { ... }` is a key with one value. Its parts, in this order:
 ///     - `read`: the parser of the value, a function of `values`.
 ///     - `unset`: for an optional field, the word for `None` in the log.
+///     - `shown`: the text of a value in the log, if it is not that of [`Shown`].
 ///     - `reworded`: a pair of an older word that still works, and its new name.
+///     - `renamed`: a former name of the key that still works.
 ///     - `only_in`: the modes that have the key, a variant of [`OnlyIn`].
 ///     - `describe`: the text of `convey check`, given the model and the modes that use it.
-///       Fragments are joined.
+///       Fragments are joined. Without this part the key is not shown, or with another one.
 ///     - `kind`, `default`, `sample`, `example` (and `change`, unless a reload applies it): see
 ///       `KeyDoc`.
 /// - `list "NAME" => FIELD: TYPE { ... }` is a key with one value or several, with the same parts.
+///   `by` is another method of `TomlTable` that reads it.
 /// - `also FIELD = VALUE, ... { ... }` are fields that other code reads: each with its value, and
 ///   together `changes` (the log text of a reload), `describe`, and the `docs` of their keys.
 ///
@@ -63,6 +59,8 @@ pub(crate) enum OnlyIn {
 /// - the struct, with a field for each `key` and `list`: the values of the file and their places;
 /// - `read`, which reads the keys of a table;
 /// - `model`, which builds the model. A key that the file lacks keeps its default;
+/// - `reloaded`, the model after a reload, in which keys with `change: Restart` keep their values;
+/// - `shown`, the values of all keys as text;
 /// - `changes`, the differences of two models, in the order of the entries;
 /// - `describe`, the fragments of `convey check`, in the order of the entries;
 /// - `of_some_modes`, the places of keys that only some modes have;
@@ -78,28 +76,31 @@ macro_rules! keys {
             $(key $name:literal => $field:ident: $Type:ty {
                 read: $read:expr,
                 $(unset: $unset:literal,)?
+                $(shown: $shown:expr,)?
                 $(reworded: $reworded:expr,)?
+                $(renamed: $old_name:literal,)?
                 $(only_in: $only_in:ident,)?
-                describe: $describe:expr,
+                $(describe: $describe:expr,)?
                 kind: $kind:expr,
                 default: $usual:expr,
-                $(change: $change:expr,)?
+                $(change: $change:ident,)?
                 sample: $sample:expr,
                 example: $example:expr,
             })?
             $(list $list_key:literal => $list:ident: $Item:ty {
                 read: $read_item:expr,
+                $(by: $by:ident,)?
                 unset: $no_items:literal,
-                describe: $describe_list:expr,
+                $(describe: $describe_list:expr,)?
                 kind: $list_kind:expr,
                 default: $list_usual:expr,
-                $(change: $list_change:expr,)?
+                $(change: $list_change:ident,)?
                 sample: $list_sample:expr,
                 example: $list_example:expr,
             })?
             $(also $($other:ident = $value:expr),+ ; {
                 changes: $changes:expr,
-                describe: $describe_other:expr,
+                $(describe: $describe_other:expr,)?
                 docs: $docs:expr,
             })?
         );+
@@ -118,17 +119,20 @@ macro_rules! keys {
                     name: $name,
                     kind: $kind,
                     default: $usual,
-                    change: $crate::keys::keys!(@change $($change)?),
+                    $(change: $crate::reference::TakesEffect::$change,)?
+                    $(only_in: Some($crate::keys::OnlyIn::$only_in),)?
                     sample: $sample,
                     example: $example,
+                    ..$crate::reference::KeyDoc::USUAL
                 }), )?
                 $( $crate::reference::Docs::Key($crate::reference::KeyDoc {
                     name: $list_key,
                     kind: $list_kind,
                     default: $list_usual,
-                    change: $crate::keys::keys!(@change $($list_change)?),
+                    $(change: $crate::reference::TakesEffect::$list_change,)?
                     sample: $list_sample,
                     example: $list_example,
+                    ..$crate::reference::KeyDoc::USUAL
                 }), )?
                 $( $crate::reference::Docs::Part($docs), )?)+
             ];
@@ -136,8 +140,10 @@ macro_rules! keys {
             /// Reads the keys of a table. Wrong values are reported.
             pub(crate) fn read(table: &mut $crate::reader::TomlTable<'_>) -> $Keys {
                 $Keys {
-                    $($( $field: $crate::keys::keys!(@read table, $name, $read $(, $reworded)?), )?
-                    $( $list: table.any_number($list_key, $read_item), )?)+
+                    $($( $field: $crate::keys::keys!(
+                        @read table, $name, $read $(, reworded $reworded)? $(, renamed $old_name)?
+                    ), )?
+                    $( $list: $crate::keys::keys!(@list table, $list_key, $read_item $(, $by)?), )?)+
                 }
             }
 
@@ -149,9 +155,34 @@ macro_rules! keys {
                         Some(found) => found.value.clone().into(),
                         None => $default.$field,
                     }, )?
-                    $( $list: self.$list.iter().map(|found| found.value.clone()).collect(), )?
+                    $( $list: match self.$list.is_empty() {
+                        true => $default.$list,
+                        false => self.$list.iter().map(|found| found.value.clone()).collect(),
+                    }, )?
                     $( $($other: $value,)+ )?)+
                 }
+            }
+
+            /// Model after a reload: `wanted`, with the keys of `running` that need a restart.
+            #[allow(dead_code, unused_variables, reason = "few tables have such keys")]
+            pub(crate) fn reloaded(wanted: $Model, running: &$Model) -> $Model {
+                $Model {
+                    $($( $( $field: $crate::keys::keys!(@$change running.$field), )? )?
+                    $( $( $list: $crate::keys::keys!(@$list_change running.$list), )? )?)+
+                    ..wanted
+                }
+            }
+
+            /// Name and text of each key in this list.
+            #[allow(dead_code, reason = "few tables need it")]
+            pub(crate) fn shown(model: &$Model) -> Vec<(&'static str, String)> {
+                let mut all = Vec::new();
+                $($( all.push((
+                    $name,
+                    $crate::keys::keys!(@shown model.$field $(, unset $unset)? $(, shown $shown)?),
+                )); )?
+                $( all.push(($list_key, $crate::diff::list_or(&model.$list, $no_items))); )?)+
+                all
             }
 
             /// Log text of the differences, in the order of the keys.
@@ -160,8 +191,8 @@ macro_rules! keys {
                 let mut changes = Vec::new();
                 $($( changes.extend($crate::diff::change(
                     $name,
-                    $crate::keys::keys!(@shown old.$field $(, $unset)?),
-                    $crate::keys::keys!(@shown new.$field $(, $unset)?),
+                    $crate::keys::keys!(@shown old.$field $(, unset $unset)? $(, shown $shown)?),
+                    $crate::keys::keys!(@shown new.$field $(, unset $unset)? $(, shown $shown)?),
                 )); )?
                 $( changes.extend($crate::diff::change(
                     $list_key,
@@ -173,12 +204,12 @@ macro_rules! keys {
             }
 
             /// Text of `convey check`, if frontends in these modes use the table.
-            #[allow(dead_code, reason = "some parts of a table are shown by another one")]
+            #[allow(dead_code, unused_mut, unused_variables, reason = "some tables are shown by another one")]
             pub(crate) fn describe(model: &$Model, modes: &[convey_model::Mode]) -> String {
                 let mut text = String::new();
-                $($( text.push_str(&$crate::keys::fragment(model, modes, $describe)); )?
-                $( text.push_str(&$crate::keys::fragment(model, modes, $describe_list)); )?
-                $( text.push_str(&$crate::keys::fragment(model, modes, $describe_other)); )?)+
+                $($( $( text.push_str(&$crate::keys::fragment(model, modes, $describe)); )? )?
+                $( $( text.push_str(&$crate::keys::fragment(model, modes, $describe_list)); )? )?
+                $( $( text.push_str(&$crate::keys::fragment(model, modes, $describe_other)); )? )?)+
                 text
             }
 
@@ -192,24 +223,27 @@ macro_rules! keys {
             }
         }
     };
-    (@change) => { $crate::reference::TakesEffect::Reload };
-    (@change $change:expr) => { $change };
+    (@Restart $running:expr) => { $running.clone() };
     (@read $table:ident, $name:literal, $read:expr) => { $table.optional($name, $read) };
-    (@read $table:ident, $name:literal, $read:expr, $reworded:expr) => {
+    (@read $table:ident, $name:literal, $read:expr, reworded $reworded:expr) => {
         $table.reworded($name, $reworded, $read)
     };
+    (@read $table:ident, $name:literal, $read:expr, renamed $old:literal) => {
+        $table.renamed($old, $name, $read)
+    };
+    (@list $table:ident, $name:literal, $read:expr) => { $table.any_number($name, $read) };
+    (@list $table:ident, $name:literal, $read:expr, $by:ident) => { $table.$by($name, $read) };
     (@shown $value:expr) => { $crate::keys::Shown::shown(&$value) };
-    (@shown $value:expr, $unset:literal) => {
+    (@shown $value:expr, shown $shown:expr) => { $crate::keys::text_of(&$value, $shown) };
+    (@shown $value:expr, unset $unset:literal) => {
         $crate::diff::or($value.as_ref().map($crate::keys::Shown::shown), $unset)
+    };
+    (@shown $value:expr, unset $unset:literal, shown $shown:expr) => {
+        $crate::diff::or($value.as_ref().map(|value| $crate::keys::text_of(value, $shown)), $unset)
     };
 }
 
 pub(crate) use keys;
-
-/// `describe` of a key that `convey check` does not show, or shows together with another one.
-pub(crate) fn nothing<M>(_: &M, _: &[convey_model::Mode]) -> String {
-    String::new()
-}
 
 /// `changes` of a field that another line reports.
 pub(crate) fn unreported<M>(_: &M, _: &M) -> Option<String> {
@@ -232,6 +266,11 @@ pub(crate) fn fragment<M>(
     describe: impl Fn(&M, &[convey_model::Mode]) -> String,
 ) -> String {
     describe(model, modes)
+}
+
+/// Text of a value from a `shown` closure of a list. (The closure gets its types here.)
+pub(crate) fn text_of<T>(value: &T, shown: impl Fn(&T) -> String) -> String {
+    shown(value)
 }
 
 /// Place of a key that is set.

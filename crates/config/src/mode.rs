@@ -1,16 +1,16 @@
 //! Checks of frontends in their modes, on this host. Pure.
 
 mod snat;
-mod timeouts;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 use super::file::ParsedFile;
-use super::problem::{Placed, Problem, Report};
+use super::keys::OnlyIn;
+use super::problem::{Place, Placed, Problem, Report};
 use super::tables::{ParsedBackend, ParsedFrontend, ParsedServer};
 use super::{Config, Loaded, hint, validate};
-use convey_model::{Interface, Mode, RouteHop};
+use convey_model::{FrontendConfig, Interface, Mode, RouteHop};
 
 /// Most ports of a range in proxy mode.
 const MAX_PROXIED_PORTS: usize = 1_024;
@@ -40,8 +40,8 @@ pub struct HostNetwork<'a> {
 pub fn validate_mode(loaded: &Loaded, network: &HostNetwork<'_>) -> Result<Vec<Problem>, Vec<Problem>> {
     let (source, config) = (&loaded.source, &loaded.config);
     let report = Report::new(&source.texts);
-    for (backend, chosen) in source.file.backends.iter().zip(&config.backends) {
-        if backend.keys.algorithm.is_none() {
+    for backend in source.file.backends.iter().filter(|backend| backend.keys.algorithm.is_none()) {
+        if let Some(chosen) = config.backend(&backend.name) {
             backend.check_algorithm(chosen.algorithm, &report);
         }
     }
@@ -85,8 +85,11 @@ pub(crate) struct HostCheck<'a> {
 impl<'a> HostCheck<'a> {
     fn new(loaded: &'a Loaded, network: &'a HostNetwork<'a>, report: &'a Report<'a>) -> HostCheck<'a> {
         let (file, config) = (&loaded.source.file, &loaded.config);
-        let modes = config.frontends.iter().map(|frontend| frontend.mode);
-        let frontends: Vec<(&ParsedFrontend, Mode)> = file.frontends.iter().zip(modes).collect();
+        // A process that drains leaves out frontends of the file.
+        let modes: HashMap<&str, Mode> =
+            config.frontends.iter().map(|frontend| (&*frontend.name, frontend.mode)).collect();
+        let with_mode = |frontend: &'a ParsedFrontend| Some((frontend, modes.get(&*frontend.name).copied()?));
+        let frontends: Vec<(&ParsedFrontend, Mode)> = file.frontends.iter().filter_map(with_mode).collect();
         let (mut users, mut listening, mut holders) = (HashMap::new(), HashMap::new(), HashMap::new());
         for (frontend, mode) in &frontends {
             for backend in frontend.backends() {
@@ -151,6 +154,31 @@ impl HostCheck<'_> {
             self.snat();
         }
         self.announcing();
+    }
+
+    /// Reports timeouts of the file and of backends that have no effect in any of their frontends.
+    fn timeouts(&self) {
+        self.without_effect(self.file.timeouts.of_some_modes(), "", |_| true);
+        for backend in &self.file.backends {
+            let uses_it = |frontend: &FrontendConfig| frontend.uses(&backend.name);
+            self.without_effect(backend.timeouts.of_some_modes(), " of this backend", uses_it);
+        }
+    }
+
+    /// Reports keys for certain modes, if none of the frontends that `has_them` selects is in one.
+    fn without_effect(
+        &self,
+        keys: Vec<(&Place, OnlyIn)>,
+        whose: &str,
+        has_them: impl Fn(&FrontendConfig) -> bool,
+    ) {
+        let frontends = self.config.frontends.iter().filter(|frontend| has_them(frontend));
+        let frontends: Vec<_> = frontends.map(|frontend| (frontend.mode, frontend.protocol)).collect();
+        for (place, only) in keys {
+            if let Some(fault) = only.common_fault(whose, &frontends) {
+                self.report.warning(place, fault);
+            }
+        }
     }
 
     /// convey looks for packets on the interface of an address, unless that is the loopback

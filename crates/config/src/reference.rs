@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 
+pub use crate::keys::OnlyIn;
 use crate::tables;
 
 /// Page `docs/reference/keys.md` without its keys.
@@ -41,10 +42,25 @@ pub struct KeyDoc {
     pub default: &'static str,
     /// Time at which a new value takes effect.
     pub change: TakesEffect,
+    /// Modes that have the key; `None`: all of them.
+    pub only_in: Option<OnlyIn>,
     /// Lines of `config.toml`; empty if a table of its own shows the key.
     pub sample: &'static str,
     /// A value other than the default, in TOML, and further keys that go with it. Tables have none.
     pub example: &'static str,
+}
+
+impl KeyDoc {
+    /// Key in all modes that a reload applies.
+    pub(crate) const USUAL: KeyDoc = KeyDoc {
+        name: "",
+        kind: "",
+        default: "",
+        change: TakesEffect::Reload,
+        only_in: None,
+        sample: "",
+        example: "",
+    };
 }
 
 /// Time at which a new value of a key takes effect.
@@ -88,7 +104,7 @@ impl Docs {
 
 /// Tables whose keys are in lists.
 pub fn tables() -> &'static [TableDoc] {
-    &tables::ALL
+    tables::ALL
 }
 
 /// Page `docs/reference/keys.md`.

@@ -2,16 +2,24 @@
 
 pub(crate) mod backend;
 pub(crate) mod frontend;
+pub(crate) mod timeouts;
 
 pub(crate) use self::backend::{ParsedBackend, ParsedServer, authorities};
 pub(crate) use self::frontend::ParsedFrontend;
-use crate::reference::{Docs, KeyDoc, TableDoc, TakesEffect};
+use crate::reference::{Docs, KeyDoc, TableDoc};
 
 /// Tables whose keys are in lists, in the order of the reference.
-pub(crate) const ALL: [TableDoc; 4] =
-    [frontend::DOC, backend::DOC, backend::health_check::DOC, backend::outlier_detection::DOC];
+pub(crate) const ALL: &[TableDoc] = &[
+    frontend::DOC,
+    timeouts::OF_FRONTENDS,
+    backend::DOC,
+    timeouts::OF_BACKENDS,
+    backend::health_check::DOC,
+    backend::outlier_detection::DOC,
+    timeouts::DOC,
+];
 
 /// Reference row of a key that is a table.
 const fn table(name: &'static str, kind: &'static str, default: &'static str) -> Docs {
-    Docs::Key(KeyDoc { name, kind, default, change: TakesEffect::Reload, sample: "", example: "" })
+    Docs::Key(KeyDoc { name, kind, default, ..KeyDoc::USUAL })
 }

@@ -19,31 +19,17 @@ pub struct OwnTimeouts {
     pub udp_idle: Option<Duration>,
 }
 
-impl OwnTimeouts {
-    /// All timeouts with their names in the configuration.
-    pub fn named(&self) -> [(&'static str, Option<Duration>); 5] {
-        let OwnTimeouts { connect, idle, response, tcp_user_timeout, udp_idle } = *self;
-        [
-            ("connect", connect),
-            ("idle", idle),
-            ("response", response),
-            ("tcp_user_timeout", tcp_user_timeout),
-            ("udp_idle", udp_idle),
-        ]
-    }
-}
-
 impl Timeouts {
     /// Returns these timeouts, overridden by `own`.
     pub fn with(self, own: &OwnTimeouts) -> Timeouts {
+        let OwnTimeouts { connect, idle, response, tcp_user_timeout, udp_idle } = *own;
         Timeouts {
-            connect: own.connect.unwrap_or(self.connect),
-            idle: own.idle.unwrap_or(self.idle),
-            response: own.response.unwrap_or(self.response),
-            tcp_user_timeout: own.tcp_user_timeout.unwrap_or(self.tcp_user_timeout),
-            udp_idle: own.udp_idle.unwrap_or(self.udp_idle),
-            drain: self.drain,
-            drain_delay: self.drain_delay,
+            connect: connect.unwrap_or(self.connect),
+            idle: idle.unwrap_or(self.idle),
+            response: response.unwrap_or(self.response),
+            tcp_user_timeout: tcp_user_timeout.unwrap_or(self.tcp_user_timeout),
+            udp_idle: udp_idle.unwrap_or(self.udp_idle),
+            ..self
         }
     }
 }

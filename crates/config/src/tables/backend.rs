@@ -23,10 +23,9 @@ pub(crate) use self::server::ParsedServer;
 pub(crate) use self::tls::authorities;
 use self::tunnel::TunnelKeys;
 use super::table;
-use crate::describe::own_timeouts;
-use crate::diff::own_timeout_changes;
-use crate::file::{OwnLimits, value};
-use crate::keys::{keys, nothing};
+use super::timeouts::{OwnLimits, describe_own, own_changes, read_own};
+use crate::file::value;
+use crate::keys::keys;
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
 use crate::reference::TableDoc;
@@ -66,7 +65,6 @@ keys! {
         servers = backend.servers.iter().filter_map(ParsedServer::model).collect(),
         named = backend.servers.iter().filter_map(ParsedServer::named).collect(); {
         changes: server::changes,
-        describe: nothing,
         docs: &[table("servers", "tables `[backends.NAME.servers.NAME]`", "none")],
     };
 
@@ -98,7 +96,6 @@ keys! {
 
     also quic = backend.quic.as_ref().filter(|_| backend.hashes_quic()).map(|quic| quic.value.clone()); {
         changes: |old, new| quic::changes(old.quic.as_deref(), new.quic.as_deref()),
-        describe: nothing,
         docs: &[table("quic_lb", "tables `[backends.NAME.quic_lb.N]`", "number 0, without a key")],
     };
 
@@ -186,7 +183,6 @@ keys! {
 
     also tunnel = backend.tunnel.model((), default.tunnel); {
         changes: |old, new| TunnelKeys::changes(&old.tunnel, &new.tunnel),
-        describe: nothing,
         docs: TunnelKeys::DOCS,
     };
 
@@ -209,7 +205,6 @@ keys! {
     key "protocol" => protocol: HttpVersion {
         read: choice(&HttpVersion::ALL, HttpVersion::name),
         only_in: Http,
-        describe: nothing,
         kind: r#"`"h1"`, `"h2"`, `"auto"`: how servers are spoken to in mode http; [HTTP](../guides/http.md#http2-and-grpc)"#,
         default: r#"`"h1"`"#,
         sample: r##"
@@ -230,7 +225,6 @@ keys! {
 
     also discovery = backend.discovery.as_ref().map(|discovery| discovery.value.clone()); {
         changes: |old, new| kubernetes::changes(old.discovery.as_ref(), new.discovery.as_ref()),
-        describe: nothing,
         docs: &[table(
             "kubernetes",
             "table, proxy and http: servers are the endpoints of a Service",
@@ -240,13 +234,12 @@ keys! {
 
     also files = backend.files.as_ref().map(|files| files.value.clone()); {
         changes: |old, new| files::changes(old.files.as_ref(), new.files.as_ref()),
-        describe: nothing,
         docs: files::DOCS,
     };
 
-    also timeouts = backend.timeouts.model(); {
-        changes: |old, new| own_timeout_changes(&old.timeouts, &new.timeouts),
-        describe: |backend, _| own_timeouts("; ", &backend.timeouts),
+    also timeouts = backend.timeouts.model((), default.timeouts); {
+        changes: |old, new| own_changes(&old.timeouts, &new.timeouts),
+        describe: |backend, _| describe_own("; ", &backend.timeouts),
         docs: &[table("timeouts", "table", "see below")],
     };
 }
@@ -275,7 +268,7 @@ impl ParsedBackend {
             tls: tls::read(&mut table, report),
             files: files::read(&mut table, report),
             discovery: kubernetes::read(&mut table, protocol, report),
-            timeouts: OwnLimits::read(table.table("timeouts")),
+            timeouts: read_own(table.table("timeouts")),
             quic: quic::read(&mut table, &servers, report),
             servers,
         };
@@ -313,7 +306,7 @@ pub(crate) fn about(backend: &BackendConfig) -> String {
 pub(crate) fn line(backend: &BackendConfig, modes: &[Mode]) -> String {
     let note = if modes.is_empty() { ", used by no frontend" } else { "" };
     let settings = match &backend.files {
-        Some(files) => files::describe(files) + &own_timeouts("; ", &backend.timeouts),
+        Some(files) => files::describe(files) + &describe_own("; ", &backend.timeouts),
         None => BackendKeys::describe(backend, modes),
     };
     format!("backend {} ({settings}{note})\n", backend.name)

@@ -20,11 +20,12 @@ use self::http::ParsedHttp;
 use self::limits::FrontendLimits;
 use self::tls::ParsedTls;
 use super::table;
+use super::timeouts::{OwnLimits, describe_own, own_changes, read_own};
 use crate::acme::ParsedAcme;
-use crate::describe::{limit, own_timeouts};
-use crate::diff::{change, list, own_timeout_changes, pair};
-use crate::file::{OwnLimits, value};
-use crate::keys::{keys, nothing, unreported};
+use crate::describe::limit;
+use crate::diff::{change, list, pair};
+use crate::file::value;
+use crate::keys::{keys, unreported};
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
 use crate::reference::{Docs, KeyDoc, TableDoc, TakesEffect};
@@ -39,6 +40,7 @@ const MODE: &[Docs] = &[Docs::Key(KeyDoc {
     change: TakesEffect::Restart,
     sample: r##"#mode = "proxy"                         # by default the mode of the file; modes run side by side"##,
     example: "'passthrough'",
+    ..KeyDoc::USUAL
 })];
 
 /// `listen_addr` in the reference.
@@ -46,12 +48,12 @@ const LISTEN: &[Docs] = &[Docs::Key(KeyDoc {
     name: "listen_addr",
     kind: r#"an address, or several. A range of ports: `"10.0.0.1:21000-21010"`. `":80"` is port 80 of every IPv4 address"#,
     default: "required",
-    change: TakesEffect::Reload,
     sample: r##"
 listen_addr = "0.0.0.0:8080"            # or several: ["10.0.0.1:80", "[2001:db8::1]:80"], or a range of ports:
                                         # "10.0.0.1:21000-21010" (at most 1024 ports in mode proxy)
 "##,
     example: "'10.0.0.7:80'",
+    ..KeyDoc::USUAL
 })];
 
 /// Table in the reference.
@@ -85,19 +87,16 @@ keys! {
 
     also mode = default.mode; {
         changes: |old, new| change("mode", old.mode.name(), new.mode.name()),
-        describe: nothing,
         docs: MODE,
     };
 
     also listen = default.listen; {
         changes: listen_changes,
-        describe: nothing,
         docs: LISTEN,
     };
 
     key "protocol" => protocol: Protocol {
         read: choice(&Protocol::ALL, Protocol::name),
-        describe: nothing,
         kind: r#"`"tcp"` or `"udp"`"#,
         default: r#"`"tcp"`"#,
         sample: r##"#protocol = "tcp"                       # or "udp""##,
@@ -107,7 +106,6 @@ keys! {
     key "backend" => backend: String {
         read: string,
         unset: "none",
-        describe: nothing,
         kind: "name of a backend; with routes, of requests and connections without one",
         default: "required; with routes, convey answers such requests with 404 and resets such connections",
         sample: r##"backend = "web"                         # the backend that serves its clients; several frontends may share one"##,
@@ -117,7 +115,6 @@ keys! {
     list "ready_needs" => ready_needs: String {
         read: string,
         unset: "none",
-        describe: nothing,
         kind: "names of backends of this frontend. While one of them cannot serve, `/readyz` answers 503 and convey withdraws the addresses of the frontend. Without the key one backend that can serve is enough",
         default: "none",
         sample: r##"
@@ -132,7 +129,6 @@ keys! {
         Mode::Http | Mode::Passthrough | Mode::Dsr => Vec::new(),
     }; {
         changes: |old, new| sni::changes(&old.sni_routes, &new.sni_routes),
-        describe: nothing,
         docs: &[table("routes", "tables `[[frontends.NAME.routes]]`, http, and proxy with TCP", "none")],
     };
 
@@ -170,7 +166,6 @@ keys! {
     list "trusted_clients" => trusted_clients: Prefix {
         read: network,
         unset: "none",
-        describe: nothing,
         kind: "networks without that limit, and without `limits` of sources. In dsr there is only the latter",
         default: "none",
         sample: r##"
@@ -198,7 +193,6 @@ keys! {
     list "trusted_proxies" => trusted_proxies: Prefix {
         read: network,
         unset: "none",
-        describe: nothing,
         kind: "networks that may send PROXY headers; required with `accept_proxy`. http: also proxies that name the client of each request in `X-Forwarded-For`. convey goes by that client and believes their `X-Forwarded-*`, `Forwarded` and `X-SSL-Client-DN`; see [HTTP](../guides/http.md#behind-another-proxy)",
         default: "none",
         sample: r##"
@@ -208,9 +202,9 @@ keys! {
         example: "'10.0.0.5'",
     };
 
-    also timeouts = frontend.timeouts.model(); {
-        changes: |old, new| own_timeout_changes(&old.timeouts, &new.timeouts),
-        describe: |frontend, _| own_timeouts(", ", &frontend.timeouts),
+    also timeouts = frontend.timeouts.model((), default.timeouts); {
+        changes: |old, new| own_changes(&old.timeouts, &new.timeouts),
+        describe: |frontend, _| describe_own(", ", &frontend.timeouts),
         docs: &[table("timeouts", "table", "see below")],
     };
 
@@ -273,7 +267,7 @@ impl ParsedFrontend {
             mode,
             listen: table.one_or_more("listen_addr", listen_address),
             keys: FrontendKeys::read(&mut table),
-            timeouts: OwnLimits::read(table.table("timeouts")),
+            timeouts: read_own(table.table("timeouts")),
             access: access::read(table.table("access"), report),
             limits: limits::read(table.table("limits"), http.limits_sources(), report),
             tls: ParsedTls::read(&mut table, acme, report),

@@ -327,3 +327,18 @@ fn announced_address_in_a_packet_mode_needs_a_capture_interface() {
     );
     assert_eq!(told(&(GOOD.to_owned() + "[announce]\ninterface = 'eth1'\n"), Mode::Proxy), Ok(vec![]));
 }
+
+#[test]
+fn left_out_frontend_of_a_draining_process_lends_no_mode() {
+    let frontend = |name: &str, addr: &str, mode: &str| {
+        format!("[frontends.{name}]\nlisten_addr = '{addr}'\nbackend = 'web'\nmode = '{mode}'\n")
+    };
+    let backend = "[backends.web.servers.a]\naddr = '10.0.0.2:80'\n";
+    let proxied = frontend("web", "127.0.0.1:80", "proxy");
+    let running = parse("config.toml", &format!("{proxied}{backend}")).unwrap().config;
+    // In dsr the loopback address of `web` would be an error.
+    let text = format!("{}{proxied}{backend}", frontend("new", "10.0.0.1:80", "dsr"));
+    let (loaded, _) = parse("config.toml", &text).unwrap().reload_draining(&running);
+    assert_eq!(loaded.config.frontends.len(), 1);
+    assert_eq!(told_of(&loaded), Ok(vec![]));
+}

@@ -30,10 +30,15 @@ impl ParsedBackend {
 
     /// Reports keys that do not fit the modes of the frontends that use the backend.
     pub(crate) fn check_modes(&self, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
+        let users: Vec<(Mode, Protocol)> =
+            used.iter().map(|(frontend, mode)| (*mode, frontend.protocol())).collect();
         for (place, only) in self.keys.of_some_modes() {
             match only {
                 OnlyIn::Http => only_http(place, used, report),
-                OnlyIn::Proxied => {}
+                OnlyIn::Proxy | OnlyIn::Proxied | OnlyIn::ProxiedTcp | OnlyIn::ProxiedUdp => {
+                    let fault = only.common_fault(" of this backend", &users);
+                    fault.into_iter().for_each(|fault| report.warning(place, fault));
+                }
             }
         }
         self.files.iter().for_each(|files| only_http(&files.place, used, report));

@@ -6,7 +6,7 @@ use super::DOC;
 use crate::diff::{change, list_or, or};
 use crate::problem::{Placed, Report};
 use crate::reader::TomlTable;
-use crate::reference::{Docs, KeyDoc, TakesEffect};
+use crate::reference::{Docs, KeyDoc};
 use crate::tables::table;
 use crate::values::{boolean, not_allowed, string};
 use convey_model::{CacheRule, FilesConfig};
@@ -17,9 +17,9 @@ pub(super) const DOCS: &[Docs] = &[
         name: "files",
         kind: "a directory, http: its files are served in place of servers. See [Serve files](../guides/files.md)",
         default: "none",
-        change: TakesEffect::Reload,
         sample: r##"#files = "/srv/www""##,
         example: "'/usr'",
+        ..KeyDoc::USUAL
     }),
     table("file_options", "table", "see below"),
 ];

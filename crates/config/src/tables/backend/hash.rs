@@ -5,7 +5,7 @@ use toml::de::DeValue;
 use super::ParsedBackend;
 use crate::diff::change;
 use crate::problem::{Placed, Report};
-use crate::reference::{Docs, KeyDoc, TakesEffect};
+use crate::reference::{Docs, KeyDoc};
 use crate::tables::ParsedFrontend;
 use crate::values::choice;
 use convey_http_core::RequestField;
@@ -16,7 +16,6 @@ pub(super) const DOCS: &[Docs] = &[Docs::Key(KeyDoc {
     name: "hash",
     kind: r#"`"source"`, `"tuple"` or `"quic_cid"` (the same, for packets whose [connection id](../guides/quic.md) names no server): what `ring` and `maglev` hash; mode http: also `"header:NAME"` or `"cookie:NAME"`, and `"source"` for a request without"#,
     default: r#"`"source"`; `"tuple"` if a packet mode uses the backend"#,
-    change: TakesEffect::Reload,
     sample: r##"
 # The input of the hash for ring and maglev:
 #   source  the client's address: a client stays with its server
@@ -27,6 +26,7 @@ pub(super) const DOCS: &[Docs] = &[Docs::Key(KeyDoc {
 #hash = "source"
 "##,
     example: "'tuple'",
+    ..KeyDoc::USUAL
 })];
 
 /// Hash key of a hashing algorithm.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::probe;
 use crate::file::value;
-use crate::keys::{keys, nothing, unreported};
+use crate::keys::{keys, unreported};
 use crate::problem::Report;
 use crate::reader::TomlTable;
 use crate::reference::TableDoc;
@@ -101,7 +101,6 @@ keys! {
 
     key "via" => via: ProbeVia {
         read: choice(&ProbeVia::ALL, ProbeVia::name),
-        describe: nothing,
         kind: r#"`"server"`, or `"vip"` (mode dsr, TCP): after the check, also a connection through the VIP"#,
         default: r#"`"server"`"#,
         sample: r##"#via = "server"                         # "vip" (dsr, TCP): check also on the path of clients' packets, through the VIP"##,
@@ -111,7 +110,6 @@ keys! {
     also send_proxy = default.send_proxy, tls = default.tls, requests = default.requests; {
         // The backend reports them.
         changes: unreported,
-        describe: nothing,
         docs: &[],
     };
 }

@@ -2,7 +2,7 @@
 
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
-use crate::reference::{Docs, KeyDoc, TakesEffect};
+use crate::reference::{Docs, KeyDoc};
 use crate::values::{
     body_pattern, boolean, choice, header_name, header_value, http_host, http_path, status_range,
 };
@@ -14,63 +14,63 @@ pub(super) const DOCS: &[Docs] = &[
         name: "kind",
         kind: r##"`"tcp"`, `"http"`, `"https"`, `"udp"` or `"none"`"##,
         default: r##"`"tcp"`; `"udp"` if only UDP frontends use the backend"##,
-        change: TakesEffect::Reload,
         sample: r##"#kind = "tcp""##,
         example: "'none'",
+        ..KeyDoc::USUAL
     }),
     Docs::Key(KeyDoc {
         name: "path",
         kind: "HTTP, HTTPS: a path that begins with `/`",
         default: r##"`"/"`"##,
-        change: TakesEffect::Reload,
         sample: r##"#path = "/"                             # http, https: the path of the request"##,
         example: "'/up'",
+        ..KeyDoc::USUAL
     }),
     Docs::Key(KeyDoc {
         name: "host",
         kind: "HTTP, HTTPS: the `Host` of the request. HTTPS: the name that the certificate is for",
         default: "the server's address",
-        change: TakesEffect::Reload,
         sample: r##"#host = "app.internal"                  # example; http, https: the Host of the request; by default the server's address"##,
         example: "'app.internal'",
+        ..KeyDoc::USUAL
     }),
     Docs::Key(KeyDoc {
         name: "headers",
         kind: r##"table of further headers, HTTP and HTTPS: `{ X-Check = "convey" }`. None of the connection, such as `Expect` or `Upgrade`"##,
         default: "none",
-        change: TakesEffect::Reload,
         sample: r##"#headers = { X-Check = "convey" }       # example; http, https: further headers"##,
         example: "",
+        ..KeyDoc::USUAL
     }),
     Docs::Key(KeyDoc {
         name: "expected_status",
         kind: r##"HTTP, HTTPS: a status from 100 to 599, a range, or several: `[200, "301-302"]`"##,
         default: r##"`"200-399"`"##,
-        change: TakesEffect::Reload,
         sample: r##"#expected_status = "200-399"            # http, https: a status, a range, or several: [200, "301-302"]"##,
         example: "204",
+        ..KeyDoc::USUAL
     }),
     Docs::Key(KeyDoc {
         name: "expected_body",
         kind: "HTTP, HTTPS: a [regular expression](https://docs.rs/regex/latest/regex/#syntax) that matches within the first 64 KiB of the body",
         default: "any body",
-        change: TakesEffect::Reload,
         sample: r##"
 #expected_body = "^OK"                  # example; http, https: a regular expression that the body has to match. By default
                                         # any body passes
 "##,
         example: r##""^OK""##,
+        ..KeyDoc::USUAL
     }),
     Docs::Key(KeyDoc {
         name: "tls_skip_verify",
         kind: "HTTPS: `true` takes any certificate",
         default: "`false`",
-        change: TakesEffect::Reload,
         sample: r##"
 #tls_skip_verify = false                # https: true accepts any certificate. false: only one for `host`, by an authority that
                                         # this host trusts
 "##,
         example: "true",
+        ..KeyDoc::USUAL
     }),
 ];
 

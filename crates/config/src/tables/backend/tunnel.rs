@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::{ParsedBackend, ParsedServer};
-use crate::keys::{keys, nothing};
+use crate::keys::keys;
 use crate::mode::{HostCheck, can_be_reached, family, is_like, is_link_local};
 use crate::problem::{Place, Placed};
 use crate::tables::ParsedFrontend;
@@ -17,7 +17,6 @@ keys! {
 
     key "gue_port" => gue_port: u16 {
         read: port,
-        describe: nothing,
         kind: "a port from 1 to 65535, dsr: where servers take packets of `dsr = \"gue\"`",
         default: "6080",
         sample: r##"#gue_port = 6080                        # the port on which servers receive packets of "gue""##,
@@ -27,7 +26,6 @@ keys! {
     key "tunnel_source" => source: Prefix {
         read: network,
         unset: "automatic",
-        describe: nothing,
         kind: "a network or an address, dsr: the outer source of tunnels, its last bits by the hash of the flow",
         default: "convey's own address",
         sample: r##"

@@ -2,6 +2,7 @@
 
 use super::http::one_of;
 use super::{ParsedFrontend, sni};
+use crate::keys::OnlyIn;
 use crate::problem::{Place, Placed, Report};
 use convey_http_core::{HostPattern, RouteTable};
 use convey_model::{Mode, Protocol};
@@ -38,7 +39,9 @@ fn proxies(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
 /// requests, and routes that no request can reach.
 pub(super) fn requests(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
     if !mode.is_http() {
-        for place in frontend.http.keys.iter().chain(frontend.limits.requests.places()) {
+        let keys = frontend.keys.of_some_modes().into_iter();
+        let keys = keys.filter_map(|(place, only)| (only == OnlyIn::Http).then_some(place));
+        for place in keys.chain(&frontend.http.keys).chain(frontend.limits.requests.places()) {
             report.error(place, format!("needs mode = \"http\"; the frontend is in {} mode", mode.name()));
         }
         return;

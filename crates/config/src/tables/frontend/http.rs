@@ -15,7 +15,7 @@ use super::{error_pages, http_limits};
 use crate::file::value;
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
-use crate::reference::{Docs, KeyDoc, TakesEffect};
+use crate::reference::{Docs, KeyDoc};
 use crate::values::{boolean, choice, found, http_host, not_allowed, string};
 use convey_http_core::{FieldFault, FieldRules, HostPattern, PathPrefix, PathView};
 use convey_model::{
@@ -52,70 +52,70 @@ pub(super) const DOCS: &[Docs] = &[
         name: "redirect",
         kind: r##"`"https"`, http: convey redirects requests without a route to HTTPS (status 308). In place of `backend`"##,
         default: "none",
-        change: TakesEffect::Reload,
         sample: r##"#redirect = "https"                     # example; convey redirects requests without a route to HTTPS. Or backend = "web" for
                                         # such requests. With neither they get a 404"##,
         example: "'https'",
+        ..KeyDoc::USUAL
     }),
     Docs::Key(KeyDoc {
         name: "normalize",
         kind: "`false`, http: routes tell `//` from `/`, and an encoded slash (`%2F`, `%5C`) from a slash. Servers get the path as it was sent in any case",
         default: "`true`",
-        change: TakesEffect::Reload,
         sample: r##"#normalize = true                       # false: in routes // differs from /, and an encoded slash (%2F) from a slash. Servers
                                         # get the original path in any case"##,
         example: "false",
+        ..KeyDoc::USUAL
     }),
     Docs::Key(KeyDoc {
         name: "begin_traces",
         kind: "`true`, http: a request that says no valid `traceparent` (W3C Trace Context) gets one, so that a trace begins here. One that is there is passed on",
         default: "`false`",
-        change: TakesEffect::Reload,
         sample: "#begin_traces = false                   # true: a request without the header traceparent begins a trace (W3C Trace Context)",
         example: "true",
+        ..KeyDoc::USUAL
     }),
     Docs::Key(KeyDoc {
         name: "forwarded",
         kind: "`true`, http: servers also get `Forwarded` (RFC 7239). They always get `X-Forwarded-For`, `-Proto` and `-Host`",
         default: "`false`",
-        change: TakesEffect::Reload,
         sample: r##"#forwarded = false                      # true: servers also get the header Forwarded (RFC 7239), beside X-Forwarded-For,
                                         # -Proto and -Host. convey removes these headers from requests, unless the client is
                                         # in trusted_proxies"##,
         example: "true",
+        ..KeyDoc::USUAL
     }),
     Docs::Key(KeyDoc {
         name: "compression",
         kind: "`true` or a table, http: answers are compressed. See [Compress answers](../guides/compression.md)",
         default: "`false`",
-        change: TakesEffect::Reload,
         sample: "",
         example: "true",
+        ..KeyDoc::USUAL
     }),
     Docs::Key(KeyDoc {
         name: "headers",
         kind: "table, http",
         default: "see below",
-        change: TakesEffect::Reload,
         sample: "",
         example: "",
+        ..KeyDoc::USUAL
     }),
     Docs::Key(KeyDoc {
         name: "http",
         kind: "table, http",
         default: "see below",
-        change: TakesEffect::Reload,
         sample: "",
         example: "",
+        ..KeyDoc::USUAL
     }),
     Docs::Key(KeyDoc {
         name: "error_pages",
         kind: r##"table of statuses and files, http: `{ 503 = "503.html" }`. 64 KiB each; 400, 403, 404, 405, 408, 412, 413, 416, 417, 429, 431, 500, 502, 503, 504 or 505. See [Pages of your own](../guides/http.md#pages-of-your-own)"##,
         default: "none",
-        change: TakesEffect::Reload,
         sample: r##"#error_pages = {}                       # such as { 503 = "503.html" }: files in place of the line of text in convey's own
                                         # responses"##,
         example: "",
+        ..KeyDoc::USUAL
     }),
 ];
 

@@ -8,16 +8,16 @@ use crate::keys::OnlyIn;
 use crate::mode::{HostCheck, can_be_reached, carries_packets, family, is_like, is_link_local, or_none};
 use crate::problem::{Place, Placed};
 use crate::reader::join;
-use convey_model::{Interface, Listen, Mode, Protocol};
+use convey_model::{Interface, Listen, Mode};
 
 impl HostCheck<'_> {
     /// Reports keys that have no effect in the mode of a frontend, or are not allowed there.
     pub(crate) fn frontend(&self, frontend: &ParsedFrontend, mode: Mode) {
-        self.first_byte(frontend, mode);
+        self.in_other_modes(frontend, mode);
         self.requests(frontend, mode);
         tls::check_mode(frontend, mode, self.report);
         if mode.forwards_packets() {
-            self.of_single_clients(frontend, mode);
+            self.of_trusted_clients(frontend, mode);
             self.no_headers(frontend, mode);
         }
     }
@@ -28,16 +28,25 @@ impl HostCheck<'_> {
         self.one_family(frontend, mode);
     }
 
-    /// Reports limits of single clients. Packet modes count clients approximately, which is enough
-    /// for a share of the table, but not for a number. In DSR anyone can forge the packets that
-    /// open a flow, with any client's address.
-    fn of_single_clients(&self, frontend: &ParsedFrontend, mode: Mode) {
-        let some_modes = frontend.keys.of_some_modes().into_iter();
-        let limit = some_modes.filter_map(|(place, only)| (only == OnlyIn::Proxied).then_some(place));
+    /// Reports keys that only other modes have. Keys of mode http are errors, which `requests`
+    /// reports.
+    fn in_other_modes(&self, frontend: &ParsedFrontend, mode: Mode) {
+        let keys = frontend.keys.of_some_modes().into_iter().filter(|(_, only)| *only != OnlyIn::Http);
+        let limit = frontend.limits.first_byte_timeout.as_ref();
+        let limit = limit.map(|timeout| (&timeout.place, OnlyIn::ProxiedTcp));
+        for (place, only) in keys.chain(frontend.timeouts.of_some_modes()).chain(limit) {
+            if let Some(fault) = only.fault(mode, frontend.protocol()) {
+                self.report.warning(place, fault);
+            }
+        }
+    }
+
+    /// Reports clients without the limits of sources, which are the only limits of clients in DSR:
+    /// there anyone can forge the packets that open a flow, with any client's address.
+    fn of_trusted_clients(&self, frontend: &ParsedFrontend, mode: Mode) {
         let has_no_limit = mode.is_dsr() && !frontend.limits.are_per_source();
-        let trusted = frontend.keys.trusted_clients.first().filter(|_| has_no_limit);
-        for place in limit.chain(trusted.map(|network| &network.place)) {
-            self.report.warning(place, format!("has no effect in {} mode", mode.name()));
+        if let Some(network) = frontend.keys.trusted_clients.first().filter(|_| has_no_limit) {
+            self.report.warning(&network.place, format!("has no effect in {} mode", mode.name()));
         }
     }
 
@@ -66,17 +75,6 @@ impl HostCheck<'_> {
         if frontend.keys.backend.is_none() && sni::needs_backend(frontend, mode) {
             let place = Place { key: join(&frontend.place.key, "backend"), ..frontend.place.clone() };
             self.report.missing(&place, REQUIRED);
-        }
-    }
-
-    /// Reports `first_byte_timeout` in packet modes and for UDP: only proxied TCP connections have
-    /// a first byte to wait for.
-    fn first_byte(&self, frontend: &ParsedFrontend, mode: Mode) {
-        let Some(timeout) = &frontend.limits.first_byte_timeout else { return };
-        if mode.forwards_packets() {
-            self.report.warning(&timeout.place, format!("has no effect in {} mode", mode.name()));
-        } else if frontend.protocol() == Protocol::Udp {
-            self.report.warning(&timeout.place, "has no effect with protocol = \"udp\"");
         }
     }
 
