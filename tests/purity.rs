@@ -141,16 +141,23 @@ fn tells_by_one(line: &str) -> bool {
     })
 }
 
-/// The name `Server` should identify one type. So no two types that are visible to other files have
-/// the same name, in any crates.
+/// Within a crate, the name `Server` should identify one type. So no two types that other files of
+/// the crate see have the same name. Across crates, the path tells them apart.
 #[test]
-fn a_name_that_other_files_see_is_of_one_type() {
-    let mut all: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+fn visible_type_names_are_unique_within_a_crate() {
+    let mut all: BTreeMap<(PathBuf, String), Vec<PathBuf>> = BTreeMap::new();
     for (path, text) in sources() {
-        visible_types(&text).for_each(|name| all.entry(name).or_default().push(path.clone()));
+        let place = |name| (crate_of(&path), name);
+        visible_types(&text).for_each(|name| all.entry(place(name)).or_default().push(path.clone()));
     }
     all.retain(|_, places| places.len() > 1);
-    assert!(all.is_empty(), "say of one what it is of, as `PortPool` does beside `Pool`: {all:#?}");
+    assert!(all.is_empty(), "two types of a crate have the same name: {all:#?}");
+}
+
+/// Returns the directory of the crate that a source file belongs to: `src` or `crates/NAME`.
+fn crate_of(path: &Path) -> PathBuf {
+    let parts = if path.starts_with("crates") { 2 } else { 1 };
+    path.components().take(parts).collect()
 }
 
 #[test]
