@@ -13,15 +13,15 @@ fn main() -> ExitCode {
     let _ = rustix::thread::set_name(c"convey");
     let cli = Cli::read();
     // Before any thread starts, since each thread inherits the restrictions.
-    let begun = match app::begin(&cli) {
-        Ok(begun) => begun,
+    let bootstrapped = match app::begin(&cli) {
+        Ok(bootstrapped) => bootstrapped,
         Err(why) => {
             let _ = writeln!(io::stderr(), "convey: {why}");
             return ExitCode::FAILURE;
         }
     };
     let log = Log::start(cli.options.log_level);
-    let ran = app::run(&cli, begun, &log);
+    let ran = app::run(&cli, bootstrapped, &log);
     let code = ran.unwrap_or_else(|failure| {
         failure.lines(&cli.options).iter().for_each(|line| log.say(line));
         ExitCode::FAILURE

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use convey_dataplane::{CaptureFilter, Pipeline, PipelineParts, Selection, Sight};
+use convey_dataplane::{CaptureFilter, PacketState, Pipeline, PipelineParts, Selection};
 use convey_forward::{Dispatch, Forwarder, Settings};
 use convey_model::{Endpoint, Timestamp};
 use convey_snapshot::Snapshot;
@@ -119,14 +119,14 @@ fn start(balancer: &TestNamespace) -> Pipeline {
     let frontends = [Endpoint::udp("10.77.0.1:53".parse().unwrap())].into();
     let selection = Selection { frontends, draining: [].into(), replies: None };
     let forwarder = |_| Forwarder::new(Settings::alone(8, 1));
-    let sight = Sight::new(Arc::new(Snapshot::empty(WORKERS.into())));
+    let packet_state = PacketState::new(Arc::new(Snapshot::empty(WORKERS.into())));
     let parts = PipelineParts {
         cache: None,
         filter: CaptureFilter::new(&selection),
         dispatch: Dispatch::new(WORKERS, None),
         forwarders: (0..WORKERS).map(forwarder).collect(),
         frame_memory: ROOM as usize,
-        sight: Arc::new(arc_swap::ArcSwap::from_pointee(sight)),
+        packet_state: Arc::new(arc_swap::ArcSwap::from_pointee(packet_state)),
         stats: Arc::new(PacketStats::new(PipelineParts::threads(WORKERS.into()))),
         wanted: tokio::sync::mpsc::channel(1).0,
         failures: tokio::sync::mpsc::channel(1).0,

@@ -35,18 +35,18 @@ use rustix::process::Signal;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Sleep, sleep, timeout};
 
-use self::drain::{SIGTERM, Succession};
+use self::drain::{Handover, SIGTERM};
 use super::announce::{AnnounceNames, AnnounceParts, Announcer, HandedAnnouncement};
+use super::bootstrap::Bootstrap;
 use super::confine::Confined;
 use super::control_socket::{BoundSocket, NotBound};
-use super::early::Early;
 use super::host::{Kernel, fit};
 use super::logs::{LogFiles, Logs};
 use super::operators::{Admin, BoundAdmin, handed_or_bound};
 use super::paths::{Parts, Paths, Threads};
 use super::service_manager::ServiceManager;
 use super::show::Show;
-use super::signals::{ControlRuntime, Harmless, Signals, Wish};
+use super::signals::{ControlRuntime, IgnoredSignals, SignalAction, Signals};
 use super::sources::{ConfigSource, FollowedWith};
 use super::upgrade::{self, Asked, Control, Handed, Predecessor, Program, Request, Successful, Upgrades};
 use super::vip_prober::VipProber;
@@ -59,13 +59,13 @@ use super::{
 const TRACE_END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs the configuration until a signal ends it, with the output that `show` adds.
-pub(super) fn run(early: Early, show: &Show, log: &Log) -> Result<ExitCode, Failure> {
-    let predecessor = early.predecessor.clone();
+pub(super) fn run(bootstrap: Bootstrap, show: &Show, log: &Log) -> Result<ExitCode, Failure> {
+    let predecessor = bootstrap.predecessor.clone();
     let handed = match &predecessor {
         Some(predecessor) => Some(upgrade::receive(predecessor)?),
         None => Handed::kept(socket_store::take()),
     };
-    let ran = run_after(handed, early, show, log);
+    let ran = run_after(handed, bootstrap, show, log);
     if let (Err(failure), Some(predecessor)) = (&ran, predecessor) {
         predecessor.refuse(failure.to_string());
     }
@@ -73,9 +73,15 @@ pub(super) fn run(early: Early, show: &Show, log: &Log) -> Result<ExitCode, Fail
 }
 
 /// Runs the balancer, where another process may have `handed` over to this one.
-fn run_after(mut handed: Option<Handed>, early: Early, show: &Show, log: &Log) -> Result<ExitCode, Failure> {
-    let Early { runtime, file, source, remarks, first_look, loaded, confined, socket, control, .. } = early;
-    let ControlRuntime { runtime, harmless } = runtime;
+fn run_after(
+    mut handed: Option<Handed>,
+    bootstrap: Bootstrap,
+    show: &Show,
+    log: &Log,
+) -> Result<ExitCode, Failure> {
+    let Bootstrap { runtime, file, source, remarks, first_look, loaded, confined, socket, control, .. } =
+        bootstrap;
+    let ControlRuntime { runtime, ignored } = runtime;
     let program = match show {
         Show::Nothing => Program::of_this_process()
             .map_err(|error| format!("this process cannot start another one: {error}")),
@@ -103,7 +109,7 @@ fn run_after(mut handed: Option<Handed>, early: Early, show: &Show, log: &Log) -
     let control = handed_or_bound(handed.as_mut(), control, socket.as_deref());
     #[rustfmt::skip]
     let start = Start { loaded, kernel, file, source, reloads, open_files, manager, logs, program, handed, control, socket };
-    Ok(runtime.block_on(start.run(show, &confined, harmless))?)
+    Ok(runtime.block_on(start.run(show, &confined, ignored))?)
 }
 
 /// Requests a reload whenever the file has changed. A reload that waits already will read the
@@ -138,8 +144,13 @@ struct Start {
 }
 
 impl Start {
-    async fn run(self, show: &Show, confined: &Confined, harmless: Harmless) -> anyhow::Result<ExitCode> {
-        let mut signals = Signals::new(harmless)?;
+    async fn run(
+        self,
+        show: &Show,
+        confined: &Confined,
+        ignored: IgnoredSignals,
+    ) -> anyhow::Result<ExitCode> {
+        let mut signals = Signals::new(ignored)?;
         let _servers = show.start_servers(&self.loaded.config).await?;
         let has_kept = self.handed.as_ref().is_some_and(|handed| !handed.is_upgrade());
         let mut balancer = RunningBalancer::start(self).await?;
@@ -367,8 +378,8 @@ impl RunningBalancer {
             tokio::select! {
                 () = &mut control => {}
                 () = passes(&mut delay) => return None,
-                wish = signals.next() => match wish {
-                    Wish::Stop(signal) => {
+                action = signals.next() => match action {
+                    SignalAction::Stop(signal) => {
                         let time = published.load().timeouts.drain_delay;
                         let is_at_once = signal != SIGTERM || time.is_zero() || upgrades.is_under_way();
                         if is_at_once || delay.is_some() {
@@ -380,12 +391,12 @@ impl RunningBalancer {
                         self.manager.stops_in(time);
                         delay = Some(Box::pin(sleep(time)));
                     }
-                    Wish::Upgrade if delay.is_some() => warn!("no upgrade: this process is stopping"),
-                    Wish::Reload => {
+                    SignalAction::Upgrade if delay.is_some() => warn!("no upgrade: this process is stopping"),
+                    SignalAction::Reload => {
                         let _ = reload.try_send(());
                     }
-                    Wish::Reopen => log.reopen(),
-                    Wish::Upgrade => upgrades.begin(admin.sockets(), None),
+                    SignalAction::Reopen => log.reopen(),
+                    SignalAction::Upgrade => upgrades.begin(admin.sockets(), None),
                 },
                 Request { what, answer } = requests(asked) => match what {
                     Asked::Upgrade if delay.is_some() => {
@@ -407,8 +418,8 @@ impl RunningBalancer {
         self.followed.with.state.end();
         let is_upgrading = self.upgrades.is_under_way();
         if let Some(successful) = self.upgrades.abandon().await {
-            if let Some(heir) = &successful.heir {
-                heir.pass_on(Signal::TERM);
+            if let Some(child) = &successful.child {
+                child.pass_on(Signal::TERM);
             }
             return self.leave(successful, true, signals).await;
         }
@@ -425,13 +436,18 @@ impl RunningBalancer {
         self.end_traces(TraceEnd::Stop).await;
         self.task.data_path.wait_until_idle().await;
         let kept = self.keep_sockets().await;
-        self.drain(kept, Succession::None, signals).await
+        self.drain(kept, Handover::None, signals).await
     }
 
     /// Lets connections finish after another process has taken over. There is no time limit unless
     /// a signal comes or has come.
-    async fn leave(mut self, successful: Successful, is_told: bool, signals: &mut Signals) -> ExitCode {
-        let Successful { process, taken, mut heir } = successful;
+    async fn leave(
+        mut self,
+        successful: Successful,
+        is_stop_requested: bool,
+        signals: &mut Signals,
+    ) -> ExitCode {
+        let Successful { process, taken, mut child } = successful;
         self.followed.with.state.end();
         info!("upgraded: process {process} serves from now on");
         // The new process has a socket of its own, which `convey upgrade` finds.
@@ -445,10 +461,10 @@ impl RunningBalancer {
         self.task.data_path.leave_packets();
         self.admin.give_up(&taken).await;
         let log = self.log.clone();
-        let successor = Succession::Serves { heir: &mut heir, is_told };
+        let successor = Handover::Serves { child: &mut child, is_stop_requested };
         let ended = self.drain(taken.places, successor, signals).await;
-        match heir {
-            Some(heir) => ExitCode::from(drain::outlive(heir, signals, &log).await),
+        match child {
+            Some(child) => ExitCode::from(drain::outlive(child, signals, &log).await),
             None => ended,
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use convey_access_log::AccessLog;
 use convey_config::{Config, LogLevel, LogOutput};
-use convey_logging::{AccessWriter, Log, Outlet};
+use convey_logging::{AccessWriter, Log, LogSink};
 use log::{error, info};
 
 use super::clock;
@@ -28,9 +28,9 @@ pub(super) struct Logs {
 pub(super) struct ReadyLogs {
     wanted: convey_config::LogConfig,
     /// New destination of the log; `None`: unchanged.
-    outlet: Option<Outlet>,
+    sink: Option<LogSink>,
     access_wanted: convey_config::AccessLogConfig,
-    access_outlet: Option<Outlet>,
+    access_sink: Option<LogSink>,
 }
 
 /// Writers of both logs.
@@ -72,26 +72,27 @@ impl Logs {
     /// An output cannot be opened: operator-facing message. Nothing has changed.
     pub(super) fn prepare(&self, config: &Config) -> Result<ReadyLogs, String> {
         let (wanted, access_wanted) = (config.log.clone(), config.access_log.clone());
-        let open =
-            |output: &LogOutput, key| Outlet::open(output).map_err(|error| self.problem(output, key, &error));
-        let outlet = (wanted.output != self.output).then(|| open(&wanted.output, LOG));
+        let open = |output: &LogOutput, key| {
+            LogSink::open(output).map_err(|error| self.problem(output, key, &error))
+        };
+        let sink = (wanted.output != self.output).then(|| open(&wanted.output, LOG));
         let access = access_wanted.output.as_ref().filter(|_| access_wanted.output != self.access_output);
-        let access_outlet = access.map(|output| open(output, ACCESS_LOG));
-        let (outlet, access_outlet) = (outlet.transpose()?, access_outlet.transpose()?);
-        Ok(ReadyLogs { wanted, outlet, access_wanted, access_outlet })
+        let access_sink = access.map(|output| open(output, ACCESS_LOG));
+        let (sink, access_sink) = (sink.transpose()?, access_sink.transpose()?);
+        Ok(ReadyLogs { wanted, sink, access_wanted, access_sink })
     }
 
     /// Applies the prepared settings.
     pub(super) fn switch(&mut self, ready: ReadyLogs) {
-        let ReadyLogs { wanted, outlet, access_wanted, access_outlet } = ready;
-        if outlet.is_some() && self.output == LogOutput::Stderr {
+        let ReadyLogs { wanted, sink, access_wanted, access_sink } = ready;
+        if sink.is_some() && self.output == LogOutput::Stderr {
             info!("the log goes on in {}", wanted.output);
         }
-        self.files.log.follow(&wanted, outlet);
+        self.files.log.follow(&wanted, sink);
         self.output = wanted.output;
         let convey_config::AccessLogConfig { output, format, sample } = access_wanted;
         let access = &self.files.access;
-        self.access_output = output.filter(|_| match access.turn_on(format, access_outlet, sample) {
+        self.access_output = output.filter(|_| match access.turn_on(format, access_sink, sample) {
             Ok(()) => true,
             Err(error) => {
                 error!("there is no access log: {error}");
@@ -132,7 +133,7 @@ impl Logs {
 pub(super) fn obstacles(config: &Config) -> Vec<String> {
     let access = config.access_log.output.iter().map(|output| (output, ACCESS_LOG));
     let outputs = iter::once((&config.log.output, LOG)).chain(access);
-    let obstacle = |(output, key)| Outlet::try_out(output).err().map(|error| problem(output, key, &error));
+    let obstacle = |(output, key)| LogSink::try_out(output).err().map(|error| problem(output, key, &error));
     outputs.filter_map(obstacle).collect()
 }
 

@@ -5,6 +5,7 @@ mod announce;
 mod ask;
 mod attachments;
 mod balancer;
+mod bootstrap;
 mod certificates;
 mod check;
 mod check_thread;
@@ -14,7 +15,6 @@ mod confine;
 mod control_socket;
 mod dispatch_seed;
 mod doctor;
-mod early;
 mod ecmp;
 mod explain;
 mod flood;
@@ -65,7 +65,7 @@ use std::thread::available_parallelism;
 use anyhow::Context;
 use tokio::runtime::Runtime;
 
-use self::early::Early;
+use self::bootstrap::Bootstrap;
 use self::show::Show;
 use self::signals::ControlRuntime;
 
@@ -78,7 +78,7 @@ use convey_logging::Log;
 use convey_model::Mode;
 
 /// Result of the steps before the second thread.
-pub struct Begun(Option<Early>);
+pub struct Bootstrapped(Option<Bootstrap>);
 
 /// Loads the file and gives up privileges, if a balancer is to start. To be called while the
 /// process has one thread.
@@ -86,16 +86,18 @@ pub struct Begun(Option<Early>);
 /// # Errors
 /// This process cannot become the configured user, or does not understand the process that it is to
 /// upgrade: operator-facing message.
-pub fn begin(cli: &Cli) -> Result<Begun, String> {
+pub fn begin(cli: &Cli) -> Result<Bootstrapped, String> {
     convey_heap::begin();
     convey_config::lower_rights().map_err(|error| format!("cannot lower CAP_DAC_READ_SEARCH: {error}"))?;
     match cli.command {
         None => {
             let source = sources::of(&cli.options, &cli.options.state_dir);
-            Early::begin(file(&cli.options), source, cli.options.socket.as_deref()).map(Some).map(Begun)
+            Bootstrap::begin(file(&cli.options), source, cli.options.socket.as_deref())
+                .map(Some)
+                .map(Bootstrapped)
         }
         // Other commands serve only the user who started them, and the demo has to make namespaces.
-        Some(_) => Ok(Begun(None)),
+        Some(_) => Ok(Bootstrapped(None)),
     }
 }
 
@@ -103,8 +105,8 @@ pub fn begin(cli: &Cli) -> Result<Begun, String> {
 ///
 /// # Errors
 /// The configuration cannot be used, or the start failed.
-pub fn run(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Failure> {
-    let code = carry_out(cli, Begun(early), log)?;
+pub fn run(cli: &Cli, Bootstrapped(bootstrap): Bootstrapped, log: &Log) -> Result<ExitCode, Failure> {
+    let code = carry_out(cli, Bootstrapped(bootstrap), log)?;
     match PRINT_ERROR.lock().ok().and_then(|mut error| error.take()) {
         // A balancer has served clients despite the error.
         Some(error) if !matches!(cli.command, None | Some(Command::Demo { .. })) => {
@@ -114,14 +116,14 @@ pub fn run(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Failur
     }
 }
 
-fn carry_out(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Failure> {
+fn carry_out(cli: &Cli, Bootstrapped(bootstrap): Bootstrapped, log: &Log) -> Result<ExitCode, Failure> {
     match &cli.command {
         None => {
-            let early = match early {
-                Some(early) => early,
-                None => Early::unconfined(ControlRuntime::new()?, file(&cli.options)),
+            let bootstrap = match bootstrap {
+                Some(bootstrap) => bootstrap,
+                None => Bootstrap::unconfined(ControlRuntime::new()?, file(&cli.options)),
             };
-            balancer::run(early, &Show::Nothing, log)
+            balancer::run(bootstrap, &Show::Nothing, log)
         }
         Some(Command::Check { syntax }) => {
             let checked = check::Checked::of(&cli.options)?;
@@ -228,16 +230,16 @@ fn try_out(options: &Options, log: &Log) -> Result<ExitCode, Failure> {
     if let Some(mode) = options.mode().filter(|mode| mode.forwards_packets()) {
         let demo = PacketDemo::new(mode).context("no demo")?;
         let file = ConfigFile { mode: Some(mode), ..ConfigFile::new(demo.path()) };
-        return balancer::run(Early::shown(runtime, file, socket), &Show::Lab(demo.clone()), log);
+        return balancer::run(Bootstrap::shown(runtime, file, socket), &Show::Lab(demo.clone()), log);
     }
     if !options.names_no_file() {
         let file = ConfigFile { mode: None, ..file(options) };
-        return balancer::run(Early::shown(runtime, file, socket), &Show::Servers, log);
+        return balancer::run(Bootstrap::shown(runtime, file, socket), &Show::Servers, log);
     }
     let sample = convey_demo::Sample::new().context("cannot write the sample configuration")?;
     let path = sample.path();
     print(&format!("the demo's configuration, to be edited: {}\n\n", path.display()));
-    balancer::run(Early::shown(runtime, ConfigFile::new(path), socket), &Show::Servers, log)
+    balancer::run(Bootstrap::shown(runtime, ConfigFile::new(path), socket), &Show::Servers, log)
 }
 
 /// Runtime of the control path: one thread.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use convey_dataplane::Sight;
+use convey_dataplane::PacketState;
 use convey_dataplane::net::{Asking, KernelNeighbour, Netlink, OwnedNames};
 use convey_forward::HopUse;
 use convey_model::WantedNeighbour;
@@ -35,24 +35,24 @@ type Neighbour = (u32, IpAddr);
 
 /// Neighbours that the kernel keeps fresh for this process. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct KeptNeighbours(Arc<Mutex<Kept>>);
+pub(super) struct FreshNeighbours(Arc<Mutex<FreshSet>>);
 
 #[derive(Debug)]
-struct Kept {
+struct FreshSet {
     neighbours: BTreeSet<Neighbour>,
     /// Whether the next round counts entries of other processes as this one's.
     adopts: bool,
 }
 
-impl Default for Kept {
+impl Default for FreshSet {
     /// At the start there may be entries of a predecessor or of a killed process.
-    fn default() -> Kept {
-        Kept { neighbours: BTreeSet::new(), adopts: true }
+    fn default() -> FreshSet {
+        FreshSet { neighbours: BTreeSet::new(), adopts: true }
     }
 }
 
-impl KeptNeighbours {
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+impl FreshNeighbours {
+    fn lock(&self) -> MutexGuard<'_, FreshSet> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -77,7 +77,7 @@ impl KeptNeighbours {
 pub(super) async fn resolve(
     netlink: Arc<Netlink>,
     mut wanted: Receiver<WantedNeighbour>,
-    kept: KeptNeighbours,
+    kept: FreshNeighbours,
 ) {
     let (mut asking, mut log_limit) = (Asking::default(), LogLimit::once_in(LOG_PERIOD));
     loop {
@@ -112,9 +112,9 @@ pub(super) async fn resolve(
 /// Maintains the kernel's entries while packets are forwarded.
 pub(super) async fn look_after(
     netlink: Arc<Netlink>,
-    sight: Arc<ArcSwap<Sight>>,
+    packet_state: Arc<ArcSwap<PacketState>>,
     uses: Vec<HopUse>,
-    kept: KeptNeighbours,
+    kept: FreshNeighbours,
 ) {
     let mut ticks = tokio::time::interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -128,7 +128,7 @@ pub(super) async fn look_after(
                 continue;
             }
         };
-        let needs = Needs::of(&sight.load(), &uses);
+        let needs = Needs::of(&packet_state.load(), &uses);
         let round = rounds.next(&entries, &needs, &mut kept.lock());
         if let Err(error) = carry_out(&netlink, round, &kept).await {
             warn!("cannot look after neighbours: {error}");
@@ -139,7 +139,7 @@ pub(super) async fn look_after(
 async fn carry_out(
     netlink: &Netlink,
     round: Round,
-    kept: &KeptNeighbours,
+    kept: &FreshNeighbours,
 ) -> Result<(), convey_dataplane::net::Error> {
     for (interface, ip) in round.released {
         netlink.release(interface, ip).await?;
@@ -165,8 +165,8 @@ struct Needs {
 }
 
 impl Needs {
-    fn of(sight: &Sight, uses: &[HopUse]) -> Needs {
-        let plan = sight.plan();
+    fn of(packet_state: &PacketState, uses: &[HopUse]) -> Needs {
+        let plan = packet_state.plan();
         let network = &plan.network;
         let servers: BTreeSet<IpAddr> = plan.servers.values().map(|server| server.addr.ip()).collect();
         let to_servers = servers.into_iter().flat_map(|server| network.ways_to(server));
@@ -203,7 +203,7 @@ struct Rounds {
 }
 
 impl Rounds {
-    fn next(&mut self, entries: &[KernelNeighbour], needs: &Needs, kept: &mut Kept) -> Round {
+    fn next(&mut self, entries: &[KernelNeighbour], needs: &Needs, kept: &mut FreshSet) -> Round {
         if std::mem::take(&mut kept.adopts) {
             kept.neighbours.extend(entries.iter().filter(|entry| entry.is_kept).map(key));
         }
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn entries_are_released_at_the_second_look_without_server_or_flow() {
-        let (mut rounds, mut ours) = (Rounds::default(), Kept::default());
+        let (mut rounds, mut ours) = (Rounds::default(), FreshSet::default());
         let entries = [kept(1), kept(2), kept(3)];
         let mut look = |needs| rounds.next(&entries, &needs, &mut ours).released;
         assert_eq!(look(needs(&[1], &[2])), []);
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn entries_that_another_process_had_kept_since_the_start_stay() {
-        let (mut rounds, mut ours) = (Rounds::default(), Kept::default());
+        let (mut rounds, mut ours) = (Rounds::default(), FreshSet::default());
         rounds.next(&[], &needs(&[1], &[]), &mut ours);
         for _ in 0..3 {
             assert_eq!(rounds.next(&[kept(2)], &needs(&[1], &[]), &mut ours), Round::default());
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn entries_of_a_failed_successor_are_released() {
-        let (mut rounds, ours) = (Rounds::default(), KeptNeighbours::default());
+        let (mut rounds, ours) = (Rounds::default(), FreshNeighbours::default());
         let mut look_at =
             |entries: &[KernelNeighbour]| rounds.next(entries, &needs(&[1], &[]), &mut ours.lock()).released;
         look_at(&[]);
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn entries_of_servers_are_kept_again_unless_they_are_static() {
-        let (mut rounds, mut ours) = (Rounds::default(), Kept::default());
+        let (mut rounds, mut ours) = (Rounds::default(), FreshSet::default());
         let entries = [stale(1), KernelNeighbour { is_static: true, ..stale(2) }, kept(3)];
         let round = rounds.next(&entries, &needs(&[1, 2, 3], &[1, 2, 3]), &mut ours);
         assert_eq!(round, Round { kept: vec![neighbour(1)], ..Round::default() });
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn stale_entries_that_flows_use_are_checked_in_turn() {
-        let (mut rounds, mut ours) = (Rounds::default(), Kept::default());
+        let (mut rounds, mut ours) = (Rounds::default(), FreshSet::default());
         let entries: Vec<KernelNeighbour> = (0..600).map(stale).collect();
         let used: Vec<u16> = (0..500).collect();
         let needs = needs(&[], &used);

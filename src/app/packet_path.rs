@@ -17,7 +17,7 @@ use convey_control::UnreachableServers;
 use convey_dataplane::net::{Netlink, OwnedName, ReservedPorts};
 use convey_dataplane::{
     Answers, CaptureFilter, Guard, LastingGuard, Lease, MAX_WANTED_NEIGHBOURS, Offloader, PacketFlows,
-    Pipeline, PipelineParts, Selection, Sight, Terms, WorkerFlows, XdpLinks, causes,
+    PacketState, Pipeline, PipelineParts, Selection, Terms, WorkerFlows, XdpLinks, causes,
 };
 use convey_doctor::masquerade;
 use convey_explain::PacketFacts;
@@ -37,7 +37,7 @@ use super::attachments::{Attachments, Drivers};
 use super::explain::without_kernel;
 use super::host::Kernel;
 use super::memory::PacketMemory;
-use super::neighbours::KeptNeighbours;
+use super::neighbours::FreshNeighbours;
 use super::ownership::{Ownership, SnatOwnership};
 use super::packet_plan::{
     dispatch, dsr, forwarders, interfaces, needs_snat_address, passed, selection, snat_addresses,
@@ -78,14 +78,14 @@ pub(super) struct PacketPath {
     unreachable: UnreachableServers,
     attachments: Attachments,
     /// State that workers read for each batch.
-    sight: Arc<ArcSwap<Sight>>,
+    packet_state: Arc<ArcSwap<PacketState>>,
     stats: Arc<PacketStats>,
     netlink: Arc<Netlink>,
     /// Lease of the guard that outlives this process, until the guard is in force.
     lease: Option<Lease>,
     _filters: OwnHandle,
     _reserved: Option<ReservedPorts>,
-    kept_neighbours: KeptNeighbours,
+    kept_neighbours: FreshNeighbours,
     _keeps_neighbours: OwnedName,
     tasks: JoinSet<()>,
     applied: Option<Applied>,
@@ -144,7 +144,7 @@ impl HostResources {
 /// The pipeline, with the channels and state that others share with it.
 struct Running {
     pipeline: Pipeline,
-    sight: Arc<ArcSwap<Sight>>,
+    packet_state: Arc<ArcSwap<PacketState>>,
     stats: Arc<PacketStats>,
     /// Neighbours that workers need.
     asked: mpsc::Receiver<WantedNeighbour>,
@@ -160,7 +160,7 @@ impl Running {
     ) -> anyhow::Result<Running> {
         let (config, addresses) = (parts.config, &host.snat_addresses);
         let stats = Arc::new(PacketStats::new(PipelineParts::threads(workers)));
-        let sight = Arc::new(ArcSwap::from_pointee(Sight::new(parts.snapshot.load_full())));
+        let packet_state = Arc::new(ArcSwap::from_pointee(PacketState::new(parts.snapshot.load_full())));
         let (wanted, asked) = mpsc::channel::<WantedNeighbour>(MAX_WANTED_NEIGHBOURS);
         let writers = writers(offloader);
         let forwarders =
@@ -172,7 +172,7 @@ impl Running {
             forwarders,
             frame_memory: memory.frames,
             cache: offloader.map(Offloader::planned).transpose()?,
-            sight: sight.clone(),
+            packet_state: packet_state.clone(),
             stats: stats.clone(),
             wanted,
             failures: parts.failures.clone(),
@@ -182,7 +182,7 @@ impl Running {
             now: clock::now,
         })
         .context("cannot start a thread")?;
-        Ok(Running { pipeline, sight, stats, asked, hop_uses })
+        Ok(Running { pipeline, packet_state, stats, asked, hop_uses })
     }
 }
 
@@ -217,7 +217,7 @@ impl PacketPath {
             host.filters.number,
             parts.xdp_links,
         )?;
-        let Running { pipeline, sight, stats, asked, hop_uses } =
+        let Running { pipeline, packet_state, stats, asked, hop_uses } =
             Running::start(parts, workers, (&host, &memory), offloader.as_ref())?;
         let HostResources { interfaces, snat_addresses, selection, guard, lasting, .. } = host;
         let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
@@ -228,16 +228,16 @@ impl PacketPath {
         let guards = stacked_tags(guard.as_ref(), lasting.as_ref());
         watch_load(&mut tasks, parts, (&pipeline, offloader.as_ref()), guards, &stats);
         let keeps_neighbours = OwnedName::shared(neighbours::NAME).context("cannot look after neighbours")?;
-        let kept = KeptNeighbours::default();
+        let kept = FreshNeighbours::default();
         tasks.spawn(neighbours::resolve(netlink.clone(), asked, kept.clone()));
-        tasks.spawn(neighbours::look_after(netlink.clone(), sight.clone(), hop_uses, kept.clone()));
+        tasks.spawn(neighbours::look_after(netlink.clone(), packet_state.clone(), hop_uses, kept.clone()));
         let drivers = Drivers { pipeline, guard, lasting, offloader, stats: stats.clone() };
         let dsr = dsr(&config.frontends);
         let attachments = Attachments::begin(drivers, selection, dsr, interfaces, parts.is_upgrade)
             .context("cannot capture")?;
         let (told, path_mtus) = watch::channel(MtuByServer::default());
-        tasks.spawn(path_mtus::learn(sight.clone(), told));
-        tasks.spawn(route_check::watch(netlink.clone(), sight.clone(), snat_addresses.clone()));
+        tasks.spawn(path_mtus::learn(packet_state.clone(), told));
+        tasks.spawn(route_check::watch(netlink.clone(), packet_state.clone(), snat_addresses.clone()));
         tasks.spawn(read_network(netlink.clone(), table, path_mtus, parts.networks.clone()));
         // Loading BPF programs has used much memory.
         convey_heap::trim();
@@ -254,7 +254,7 @@ impl PacketPath {
             snat_for: None,
             unreachable: UnreachableServers::default(),
             attachments,
-            sight,
+            packet_state,
             stats,
             netlink,
             lease,
@@ -306,8 +306,8 @@ impl PacketPath {
     }
 
     /// State that workers read for each batch.
-    pub(super) fn sight(&self) -> Arc<ArcSwap<Sight>> {
-        self.sight.clone()
+    pub(super) fn packet_state(&self) -> Arc<ArcSwap<PacketState>> {
+        self.packet_state.clone()
     }
 
     /// Further facts that workers use since the start, which was with this configuration.
@@ -345,8 +345,8 @@ impl PacketPath {
             self.snat_for = Some(Applied::of(snapshot));
             self.take_snat_addresses(snapshot);
         }
-        let sight = self.sight.load().next(snapshot.clone());
-        self.sight.store(Arc::new(sight.withholding(self.snat.withheld().into())));
+        let packet_state = self.packet_state.load().next(snapshot.clone());
+        self.packet_state.store(Arc::new(packet_state.withholding(self.snat.withheld().into())));
     }
 
     /// Captures and guards the traffic of this snapshot, on the interfaces that its packets pass
@@ -439,9 +439,9 @@ impl PacketPath {
         self.snat.take_all(known)?;
         capture_snat(&mut self.attachments, &self.snat);
         self.attachments.route(&snapshot.network);
-        let sight = Arc::new(Sight::new(snapshot.clone()));
-        self.sight.store(sight.clone());
-        let answers = self.attachments.pipeline().restore(flows, since, &sight).wait();
+        let packet_state = Arc::new(PacketState::new(snapshot.clone()));
+        self.packet_state.store(packet_state.clone());
+        let answers = self.attachments.pipeline().restore(flows, since, &packet_state).wait();
         let lost: usize = answers.context("a worker thread does not take the flows")?.into_iter().sum();
         // If flows are lost, the previous process continues them.
         if lost == 0

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use convey_dataplane::{PathMtuSocket, Sight};
+use convey_dataplane::{PacketState, PathMtuSocket};
 use convey_forward::TunnelUsers;
 use convey_model::{PathMtus, Timestamp};
 use convey_wire::TunnelMtuReport;
@@ -35,12 +35,12 @@ const CHANGE_PAUSE: Duration = Duration::from_secs(1);
 const OPEN_PAUSE: Duration = Duration::from_secs(60);
 
 /// Receives ICMP errors once there is a tunnel, and publishes the path MTU of each server.
-pub(super) async fn learn(sight: Arc<ArcSwap<Sight>>, told: watch::Sender<MtuByServer>) {
-    while sight.load().plan().tunnels.is_empty() {
+pub(super) async fn learn(packet_state: Arc<ArcSwap<PacketState>>, told: watch::Sender<MtuByServer>) {
+    while packet_state.load().plan().tunnels.is_empty() {
         sleep(LOOK_EVERY).await;
     }
     loop {
-        let Err(error) = listen(&sight, &told).await;
+        let Err(error) = listen(&packet_state, &told).await;
         warn!(
             "path MTUs of tunnels are not learnt from ICMP errors: {error}; convey tries again in a minute"
         );
@@ -50,7 +50,10 @@ pub(super) async fn learn(sight: Arc<ArcSwap<Sight>>, told: watch::Sender<MtuByS
 }
 
 /// Receives ICMP errors. Ends when the socket fails.
-async fn listen(sight: &ArcSwap<Sight>, told: &watch::Sender<MtuByServer>) -> io::Result<Infallible> {
+async fn listen(
+    packet_state: &ArcSwap<PacketState>,
+    told: &watch::Sender<MtuByServer>,
+) -> io::Result<Infallible> {
     let (mut socket, mut paths) = (PathMtuSocket::open()?, PathMtus::default());
     let mut users = TunnelUsers::default();
     loop {
@@ -61,7 +64,7 @@ async fn listen(sight: &ArcSwap<Sight>, told: &watch::Sender<MtuByServer>) -> io
         let now = clock::now();
         let is_wider = paths.expire(now);
         let is_narrower = |report: &TunnelMtuReport| {
-            let believed = users.narrower_path(sight.load().plan(), report);
+            let believed = users.narrower_path(packet_state.load().plan(), report);
             believed.is_some_and(|path| paths.lower(path, now))
         };
         let narrower: Vec<TunnelMtuReport> = reports.into_iter().filter(is_narrower).collect();

@@ -141,7 +141,7 @@ impl Paths {
     /// start.
     pub(super) fn view(&self, config: &Config) -> DataPathView {
         DataPathView {
-            sight: self.packets.as_ref().map(PacketPath::sight),
+            packet_state: self.packets.as_ref().map(PacketPath::packet_state),
             packets: self.packets.as_ref().map(|packets| packets.facts(config)),
             proxy: self.proxy.as_ref().map(ProxyPath::shared),
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use convey_dataplane::Sight;
+use convey_dataplane::PacketState;
 use convey_dataplane::net::{KernelRoute, KernelRouteKind, Netlink, RouteQuery};
 use convey_model::{NextHops, RouteHop};
 use log::warn;
@@ -21,15 +21,15 @@ const MAX_SERVERS: usize = 1_024;
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Warns of differing routes, once for each, whenever the network has changed.
-pub(super) async fn watch(netlink: Arc<Netlink>, sight: Arc<ArcSwap<Sight>>, snat: Vec<IpAddr>) {
+pub(super) async fn watch(netlink: Arc<Netlink>, packet_state: Arc<ArcSwap<PacketState>>, snat: Vec<IpAddr>) {
     let (mut looked_at, mut seen, mut told) = (None, BTreeSet::new(), BTreeSet::<String>::new());
     let mut looks = interval(LOOK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         looks.tick().await;
         let (network, servers) = {
-            let sight = sight.load();
-            let snapshot = sight.snapshot();
+            let packet_state = packet_state.load();
+            let snapshot = packet_state.snapshot();
             (snapshot.network.clone(), servers_of(snapshot))
         };
         let is_same = looked_at.as_ref().is_some_and(|before| Arc::ptr_eq(before, &network));

@@ -31,19 +31,19 @@ fn real_time() -> RangeInclusive<i32> {
 }
 
 /// Signals that convey ignores. To be created before anything else starts.
-pub(super) struct Harmless {
+pub(super) struct IgnoredSignals {
     hang_up: Signal,
     user_1: Signal,
     user_2: Signal,
     meaningless: Vec<(i32, Signal)>,
 }
 
-impl Harmless {
+impl IgnoredSignals {
     /// Ignores these signals from now on. To be called within a runtime.
-    pub(super) fn new() -> io::Result<Harmless> {
+    pub(super) fn new() -> io::Result<IgnoredSignals> {
         let numbers = MEANINGLESS.iter().map(|(number, _)| *number).chain(real_time());
         let listen = |number| Ok((number, signal(SignalKind::from_raw(number))?));
-        Ok(Harmless {
+        Ok(IgnoredSignals {
             hang_up: signal(SignalKind::hangup())?,
             user_1: signal(SignalKind::user_defined1())?,
             user_2: signal(SignalKind::user_defined2())?,
@@ -52,22 +52,22 @@ impl Harmless {
     }
 }
 
-/// Runtime of the control path, which ignores harmless signals from its first moment: a reload that
+/// Runtime of the control path, which ignores some signals from its first moment: a reload that
 /// is requested while the configuration is read follows the start.
 pub(super) struct ControlRuntime {
     pub(super) runtime: Runtime,
-    pub(super) harmless: Harmless,
+    pub(super) ignored: IgnoredSignals,
 }
 
 impl ControlRuntime {
     /// Makes the runtime. Starts no thread.
     pub(super) fn new() -> anyhow::Result<ControlRuntime> {
         let runtime = super::runtime()?;
-        let harmless = {
+        let ignored = {
             let _within = runtime.enter();
-            Harmless::new().context("cannot listen to signals")?
+            IgnoredSignals::new().context("cannot listen to signals")?
         };
-        Ok(ControlRuntime { runtime, harmless })
+        Ok(ControlRuntime { runtime, ignored })
     }
 }
 
@@ -76,12 +76,12 @@ pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     quit: Signal,
-    harmless: Harmless,
+    ignored: IgnoredSignals,
 }
 
 /// Action that a signal requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum SignalAction {
     /// Stop; the number is the signal's.
     Stop(u8),
     /// Reload the configuration.
@@ -92,39 +92,39 @@ pub(super) enum Wish {
     Upgrade,
 }
 
-impl Wish {
+impl SignalAction {
     /// Signal that requests this action.
     pub(super) fn signal(self) -> rustix::process::Signal {
         use rustix::process::Signal;
         match self {
-            Wish::Stop(number) => Signal::from_named_raw(i32::from(number)).unwrap_or(Signal::TERM),
-            Wish::Reload => Signal::HUP,
-            Wish::Reopen => Signal::USR1,
-            Wish::Upgrade => Signal::USR2,
+            SignalAction::Stop(number) => Signal::from_named_raw(i32::from(number)).unwrap_or(Signal::TERM),
+            SignalAction::Reload => Signal::HUP,
+            SignalAction::Reopen => Signal::USR1,
+            SignalAction::Upgrade => Signal::USR2,
         }
     }
 }
 
 impl Signals {
-    pub(super) fn new(harmless: Harmless) -> io::Result<Self> {
+    pub(super) fn new(ignored: IgnoredSignals) -> io::Result<Self> {
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             quit: signal(SignalKind::quit())?,
-            harmless,
+            ignored,
         })
     }
 
-    pub(super) async fn next(&mut self) -> Wish {
-        let Harmless { hang_up, user_1, user_2, meaningless } = &mut self.harmless;
+    pub(super) async fn next(&mut self) -> SignalAction {
+        let IgnoredSignals { hang_up, user_1, user_2, meaningless } = &mut self.ignored;
         loop {
             tokio::select! {
-                _ = self.terminate.recv() => return Wish::Stop(15),
-                _ = self.interrupt.recv() => return Wish::Stop(2),
-                _ = self.quit.recv() => return Wish::Stop(3),
-                _ = hang_up.recv() => return Wish::Reload,
-                _ = user_1.recv() => return Wish::Reopen,
-                _ = user_2.recv() => return Wish::Upgrade,
+                _ = self.terminate.recv() => return SignalAction::Stop(15),
+                _ = self.interrupt.recv() => return SignalAction::Stop(2),
+                _ = self.quit.recv() => return SignalAction::Stop(3),
+                _ = hang_up.recv() => return SignalAction::Reload,
+                _ = user_1.recv() => return SignalAction::Reopen,
+                _ = user_2.recv() => return SignalAction::Upgrade,
                 number = first(meaningless) => warn!("{} means nothing to convey: nothing is done", name(number)),
             }
         }

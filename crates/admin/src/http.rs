@@ -83,7 +83,7 @@ struct Open {
 
 impl Open {
     /// Time from which a new client may replace this connection.
-    fn gives_way(&self) -> Instant {
+    fn evictable_from(&self) -> Instant {
         self.since + if self.progress.has_asked() { TIME_TO_READ } else { TIME_TO_ASK }
     }
 }
@@ -121,13 +121,13 @@ async fn make_room(open: &mut Vec<Open>, limits: ConnectionLimits, tasks: &mut J
     loop {
         open.retain(|open| !open.task.is_finished());
         let short = || open.iter().filter(|open| !open.progress.is_long());
-        let Some(first) = short().min_by_key(|open| open.gives_way()) else { return };
+        let Some(first) = short().min_by_key(|open| open.evictable_from()) else { return };
         if short().count() < limits.connections {
             return;
         }
         // In a burst of honest clients, one finishes soon; only if all are slow is one
         // disconnected.
-        if timeout_at(first.gives_way(), tasks.join_next()).await.is_err() {
+        if timeout_at(first.evictable_from(), tasks.join_next()).await.is_err() {
             first.task.abort();
             tasks.join_next().await;
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use arc_swap::ArcSwap;
 use convey_access_log::AccessLog;
 use convey_control::{EventLog, ReloadHistory};
-use convey_dataplane::Sight;
+use convey_dataplane::PacketState;
 use convey_explain::{
     AskedRequest, ClientAddr, ExplainSources, Explanation, FlowQuestion, NetworkQuestion, PacketFacts,
     Unanswerable, explain, share_question,
@@ -65,7 +65,7 @@ pub struct StatsSource {
 #[derive(Default)]
 pub struct DataPathView {
     /// State that packet workers use.
-    pub sight: Option<Arc<ArcSwap<Sight>>>,
+    pub packet_state: Option<Arc<ArcSwap<PacketState>>>,
     /// Facts of packet modes since the start.
     pub packets: Option<PacketFacts>,
     /// State that the proxy workers share.
@@ -129,7 +129,7 @@ impl StatsSource {
         frontend: &str,
         request: Option<&AskedRequest>,
     ) -> Result<Explanation, Unanswerable> {
-        let DataPathView { sight, packets, proxy } = &self.data_path;
+        let DataPathView { packet_state, packets, proxy } = &self.data_path;
         let snapshot = self.snapshot.load_full();
         let question = FlowQuestion::new(&snapshot, client, frontend)?;
         let network = match NetworkQuestion::new(&snapshot, client, frontend)? {
@@ -138,14 +138,15 @@ impl StatsSource {
         };
         let dispatch = packets.as_ref().and_then(|facts| facts.dispatch.as_ref());
         let flows = self.flows.of_client(&question, dispatch).await;
-        let sight = sight.as_ref().map(|sight| sight.load_full());
-        let snapshot =
-            sight.as_ref().map_or_else(|| self.snapshot.load_full(), |sight| sight.snapshot().clone());
+        let packet_state = packet_state.as_ref().map(|packet_state| packet_state.load_full());
+        let snapshot = packet_state
+            .as_ref()
+            .map_or_else(|| self.snapshot.load_full(), |packet_state| packet_state.snapshot().clone());
         let layers = self.packets.as_ref().map(|stats| stats.layers()).unwrap_or_default();
         let packets = packets.clone().map(|facts| PacketFacts { layers, ..facts });
         let sources = ExplainSources {
             snapshot: &snapshot,
-            plan: sight.as_ref().map(|sight| sight.plan()),
+            plan: packet_state.as_ref().map(|packet_state| packet_state.plan()),
             packets: packets.as_ref(),
             proxy: proxy.as_ref(),
             flows: &flows,

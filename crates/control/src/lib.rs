@@ -12,7 +12,6 @@ mod draining;
 mod event_log;
 mod flood;
 pub mod health;
-mod kept;
 mod left_out;
 mod lines;
 mod names;
@@ -24,6 +23,7 @@ mod round;
 mod state;
 mod supervisor;
 mod task;
+mod weak_cache;
 
 pub use announcement::{AddressChange, Announcement, KnownAnnouncement, Readiness};
 pub use config_file::ConfigFile;

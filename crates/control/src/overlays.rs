@@ -10,23 +10,23 @@ const MAX_OVERLAYS: usize = 10_000;
 
 /// All overlays, by target and field. A target has one overlay for each field.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Overlays(BTreeMap<(Target, Thing), Overlay>);
+pub(crate) struct Overlays(BTreeMap<(Target, OverlayField), Overlay>);
 
 /// Field that an overlay sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Thing {
+enum OverlayField {
     State,
     Weight,
     /// Whether the server exists: it was added or removed.
     Presence,
 }
 
-impl Thing {
-    fn of(value: &OverlayValue) -> Thing {
+impl OverlayField {
+    fn of(value: &OverlayValue) -> OverlayField {
         match value {
-            OverlayValue::State(_) => Thing::State,
-            OverlayValue::Weight(_) => Thing::Weight,
-            OverlayValue::Added(_) | OverlayValue::Removed => Thing::Presence,
+            OverlayValue::State(_) => OverlayField::State,
+            OverlayValue::Weight(_) => OverlayField::Weight,
+            OverlayValue::Added(_) | OverlayValue::Removed => OverlayField::Presence,
         }
     }
 }
@@ -39,17 +39,17 @@ impl Overlays {
     /// # Errors
     /// There are [`MAX_OVERLAYS`] overlays; operator-facing message.
     pub(crate) fn set(&mut self, overlay: Overlay) -> Result<bool, String> {
-        let thing = Thing::of(&overlay.value);
-        let holds = self.of_thing(&overlay.target, thing).map(|before| before.value.clone());
-        let parts = self.keys_of(&overlay.target, thing);
+        let field = OverlayField::of(&overlay.value);
+        let holds = self.of_field(&overlay.target, field).map(|before| before.value.clone());
+        let parts = self.keys_of(&overlay.target, field);
         let has_parts = parts.iter().any(|(part, _)| *part != overlay.target);
         if !has_parts && holds.as_ref() == Some(&overlay.value) {
             return Ok(false);
         }
         let inherited = outer(&overlay.target)
-            .and_then(|outer| self.of_thing(&outer, thing))
+            .and_then(|outer| self.of_field(&outer, field))
             .map_or(OverlayValue::State(AdminState::Ready), |inherited| inherited.value.clone());
-        let key = (overlay.target.clone(), thing);
+        let key = (overlay.target.clone(), field);
         let is_kept = inherited != overlay.value;
         if is_kept && parts.is_empty() && self.0.len() >= MAX_OVERLAYS {
             return Err(too_many());
@@ -66,7 +66,7 @@ impl Overlays {
     /// # Errors
     /// There are [`MAX_OVERLAYS`] overlays; operator-facing message.
     pub(crate) fn set_presence(&mut self, overlay: Overlay) -> Result<(), String> {
-        let key = (overlay.target.clone(), Thing::Presence);
+        let key = (overlay.target.clone(), OverlayField::Presence);
         if !self.0.contains_key(&key) && self.0.len() >= MAX_OVERLAYS {
             return Err(too_many());
         }
@@ -76,17 +76,17 @@ impl Overlays {
 
     /// Overlay that added or removed this server.
     pub(crate) fn presence_of(&self, target: &Target) -> Option<&Overlay> {
-        self.0.get(&(target.clone(), Thing::Presence))
+        self.0.get(&(target.clone(), OverlayField::Presence))
     }
 
     /// Overlays that added or removed servers, by target.
     pub(crate) fn presence(&self) -> impl Iterator<Item = &Overlay> {
-        self.0.iter().filter(|((_, thing), _)| *thing == Thing::Presence).map(|(_, overlay)| overlay)
+        self.0.iter().filter(|((_, field), _)| *field == OverlayField::Presence).map(|(_, overlay)| overlay)
     }
 
     /// Marks the overlays of [`Overlays::presence`], in their order, as effective or superseded.
     pub(crate) fn set_effects(&mut self, effects: &[bool]) {
-        let presence = self.0.iter_mut().filter(|((_, thing), _)| *thing == Thing::Presence);
+        let presence = self.0.iter_mut().filter(|((_, field), _)| *field == OverlayField::Presence);
         presence.zip(effects).for_each(|((_, overlay), has_effect)| overlay.superseded = !has_effect);
     }
 
@@ -101,7 +101,7 @@ impl Overlays {
 
     /// Administrative state that an overlay sets for this server; `None`: the server may serve.
     pub(crate) fn state_of(&self, backend: &str, server: &str) -> Option<(AdminState, &Overlay)> {
-        let said = self.of_thing(&Target::server(backend, server), Thing::State)?;
+        let said = self.of_field(&Target::server(backend, server), OverlayField::State)?;
         match said.value {
             OverlayValue::State(state) => Some((state, said)),
             _ => None,
@@ -110,7 +110,7 @@ impl Overlays {
 
     /// Weight that an overlay sets for this server.
     pub(crate) fn weight_of(&self, backend: &str, server: &str) -> Option<u16> {
-        match self.of_thing(&Target::server(backend, server), Thing::Weight)?.value {
+        match self.of_field(&Target::server(backend, server), OverlayField::Weight)?.value {
             OverlayValue::Weight(weight) => Some(weight),
             _ => None,
         }
@@ -123,31 +123,32 @@ impl Overlays {
 
     /// Takes over the overlays of another process.
     pub(crate) fn expect(&mut self, overlays: Vec<Overlay>) {
-        let entries = overlays.into_iter().map(|one| ((one.target.clone(), Thing::of(&one.value)), one));
+        let entries =
+            overlays.into_iter().map(|one| ((one.target.clone(), OverlayField::of(&one.value)), one));
         self.0.extend(entries.take(MAX_OVERLAYS));
     }
 
     /// Keys of the overlays that set this field of a target or of its parts. They are adjacent in
     /// the map, except for other overlays of the backend between them.
-    fn keys_of(&self, target: &Target, thing: Thing) -> Vec<(Target, Thing)> {
-        let from = self.0.range((target.clone(), Thing::State)..).map(|(key, _)| key);
+    fn keys_of(&self, target: &Target, field: OverlayField) -> Vec<(Target, OverlayField)> {
+        let from = self.0.range((target.clone(), OverlayField::State)..).map(|(key, _)| key);
         let name = target.server.as_deref().unwrap_or_default();
-        let may_be = |(part, _): &&(Target, Thing)| {
+        let may_be = |(part, _): &&(Target, OverlayField)| {
             part.backend == target.backend && part.server.as_deref().unwrap_or_default().starts_with(name)
         };
-        let meant = from.take_while(may_be).filter(|(part, of)| *of == thing && contains(target, part));
+        let meant = from.take_while(may_be).filter(|(part, of)| *of == field && contains(target, part));
         meant.cloned().collect()
     }
 
     /// Most specific overlay that sets this field.
-    fn of_thing(&self, target: &Target, thing: Thing) -> Option<&Overlay> {
+    fn of_field(&self, target: &Target, field: OverlayField) -> Option<&Overlay> {
         if self.0.is_empty() {
             return None;
         }
         let mut next = Some(target.clone());
         while let Some(target) = next {
             next = outer(&target);
-            if let Some(found) = self.0.get(&(target, thing)) {
+            if let Some(found) = self.0.get(&(target, field)) {
                 return Some(found);
             }
         }
@@ -213,7 +214,7 @@ mod tests {
         overlays.set(said(&Target::server("web", "a"), OverlayValue::Weight(7))).unwrap();
         assert!(set(&mut overlays, &Target::backend("web"), Ready), "a is back");
         assert_eq!((state(&overlays, "a"), overlays.all().count()), (Ready, 1));
-        assert_eq!(overlays.weight_of("web", "a"), Some(7), "a weight is another thing");
+        assert_eq!(overlays.weight_of("web", "a"), Some(7), "a weight is another field");
     }
 
     #[test]

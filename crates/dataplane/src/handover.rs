@@ -14,7 +14,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 use super::accounting::Accounting;
 use super::queues::Batch;
 use super::worker::Worker;
-use super::{Buffer, Pipeline, Sight};
+use super::{Buffer, PacketState, Pipeline};
 use convey_forward::{CacheEvent, KnownFlow};
 use convey_model::{DropReason, FlowKey, Timestamp};
 use convey_snapshot::stats::Counter;
@@ -47,7 +47,7 @@ pub(super) enum Order {
     Release,
     /// Continue with these flows. Keep the waiting frames that came since the given time, and
     /// handle them after [`Order::Release`].
-    Restore(Vec<KnownFlow>, Timestamp, Arc<Sight>, Sender<LostFlows>),
+    Restore(Vec<KnownFlow>, Timestamp, Arc<PacketState>, Sender<LostFlows>),
     /// Apply these events of another process's flow cache. Comes before [`Order::Release`].
     Hear(Vec<CacheEvent>),
 }
@@ -91,14 +91,19 @@ impl Pipeline {
         self.orders.iter().for_each(|orders| _ = orders.send(Order::Release));
     }
 
-    /// Restores flows of another process, whose owners have the numbers of this sight. After
+    /// Restores flows of another process, whose owners have the numbers of this state. After
     /// [`Pipeline::release_workers`], the workers handle the frames that came `since`. If flows are
     /// lost, the caller must keep their packets from being answered.
-    pub fn restore(&self, flows: Vec<KnownFlow>, since: Timestamp, sight: &Arc<Sight>) -> Answers<LostFlows> {
+    pub fn restore(
+        &self,
+        flows: Vec<KnownFlow>,
+        since: Timestamp,
+        packet_state: &Arc<PacketState>,
+    ) -> Answers<LostFlows> {
         let mut shares = self.by_worker(flows, |flow| &flow.client);
         self.ask_workers(
             |worker| std::mem::take(&mut shares[worker]),
-            |share, answer| Order::Restore(share, since, sight.clone(), answer),
+            |share, answer| Order::Restore(share, since, packet_state.clone(), answer),
         )
     }
 
@@ -248,8 +253,8 @@ impl Worker {
                     let lost = self.backlog.take_lost();
                     self.stats.dropped(self.core, DropReason::WorkerQueueFull, lost);
                 }
-                Order::Restore(flows, since, sight, answer) => {
-                    let lost = self.restore(&flows, &sight, accounting);
+                Order::Restore(flows, since, packet_state, answer) => {
+                    let lost = self.restore(&flows, &packet_state, accounting);
                     let were_cached = flows.iter().any(|flow| flow.was_cached);
                     self.backlog.alone_since = Some((since, were_cached));
                     self.choose_frames(since, were_cached);
@@ -295,13 +300,18 @@ impl Worker {
     }
 
     /// Restores flows of another process. Returns the number of open flows that cannot be restored.
-    fn restore(&mut self, flows: &[KnownFlow], sight: &Sight, accounting: &mut Accounting) -> LostFlows {
+    fn restore(
+        &mut self,
+        flows: &[KnownFlow],
+        packet_state: &PacketState,
+        accounting: &mut Accounting,
+    ) -> LostFlows {
         let now = (self.now)();
-        accounting.use_snapshot(&sight.snapshot);
+        accounting.use_snapshot(&packet_state.snapshot);
         self.forwarder.keep_journal(self.access_log.is_on());
         let mut lost = 0;
         for flow in flows {
-            match self.forwarder.restore(flow, &sight.plan, now) {
+            match self.forwarder.restore(flow, &packet_state.plan, now) {
                 Some(restored) if !restored.is_over => accounting.count(restored.owners, Counter::Opened, 1),
                 Some(_) => {}
                 None => lost += usize::from(flow.is_open()),

@@ -20,14 +20,14 @@ use log::warn;
 
 use super::captures::{self, Captures, RunningCaptures};
 use super::event_queue::EventQueue;
-use super::flow_desk::PacketFlows;
+use super::flow_queries::PacketFlows;
 use super::handover::{Backlog, Order};
 use super::neighbour_queue::NeighbourQueue;
 use super::packet_trace::PacketTrace;
 use super::queues::{Batch, FrameMemory, MAX_FREE_BATCHES, MemoryBudget, QUEUE};
 use super::transmit::drop_reason;
 use super::worker::Worker;
-use super::{CaptureFilter, CounterReader, SegmentEvents, Sight, Transmit};
+use super::{CaptureFilter, CounterReader, PacketState, SegmentEvents, Transmit};
 use convey_access_log::AccessLog;
 use convey_forward::{Dispatch, Forwarder, IpIds, not_sent};
 use convey_model::{ConnectFailures, DropReason, Timestamp, WantedNeighbour};
@@ -47,7 +47,7 @@ pub struct PipelineParts {
     /// Bytes of frames that may wait, at most [`MAX_FRAME_MEMORY`](super::MAX_FRAME_MEMORY).
     pub frame_memory: usize,
     /// Current snapshot and plan for forwarding.
-    pub sight: Arc<ArcSwap<Sight>>,
+    pub packet_state: Arc<ArcSwap<PacketState>>,
     /// Counters for [`PipelineParts::threads`] threads.
     pub stats: Arc<PacketStats>,
     /// Requests for neighbours.
@@ -111,9 +111,9 @@ impl Pipeline {
         let (out, outgoing) = bounded(QUEUE);
         let mut threads = Vec::new();
         let (mut inboxes, mut all_orders) = (Vec::new(), Vec::new());
-        let (flows, desks) = PacketFlows::new(workers);
-        let each = parts.forwarders.into_iter().enumerate().zip(event_queues).zip(desks);
-        for (((core, forwarder), events), desk) in each {
+        let (flows, queries) = PacketFlows::new(workers);
+        let each = parts.forwarders.into_iter().enumerate().zip(event_queues).zip(queries);
+        for (((core, forwarder), events), queries) in each {
             let (inbox, frames) = bounded(QUEUE);
             inboxes.push(inbox);
             let (order, orders) = unbounded();
@@ -126,11 +126,11 @@ impl Pipeline {
                 events,
                 ids: ids.clone(),
                 waiting: NeighbourQueue::default(),
-                sight: parts.sight.clone(),
+                packet_state: parts.packet_state.clone(),
                 stats: parts.stats.clone(),
                 frames,
                 orders,
-                desk,
+                queries,
                 backlog: Backlog::new(parts.awaits_flows),
                 out: out.clone(),
                 free_batches: free_batches.clone(),

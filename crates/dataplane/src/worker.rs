@@ -8,12 +8,12 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 
 use super::accounting::{self, Accounting};
 use super::event_queue::EventQueue;
-use super::flow_desk::FlowDesk;
+use super::flow_queries::FlowQueries;
 use super::handover::{Backlog, Order};
 use super::neighbour_queue::{NeighbourQueue, QueuedFrame};
 use super::packet_trace::{HandledFrame, PacketTrace};
 use super::queues::{Batch, MemoryBudget, Parcel, QUEUE_TIMEOUT};
-use super::{Buffer, CounterReader, Sight};
+use super::{Buffer, CounterReader, PacketState};
 use convey_access_log::AccessLog;
 use convey_forward::{
     Cut, Direction, FlowState, Forwarded, Forwarder, IpIds, PacketRole, Verdict, cut, number_segments,
@@ -51,12 +51,12 @@ pub(super) struct Worker {
     /// IP ids for packets that the worker cuts.
     pub(super) ids: IpIds,
     pub(super) waiting: NeighbourQueue,
-    pub(super) sight: Arc<ArcSwap<Sight>>,
+    pub(super) packet_state: Arc<ArcSwap<PacketState>>,
     pub(super) stats: Arc<PacketStats>,
     pub(super) frames: Receiver<Batch>,
     pub(super) orders: Receiver<Order>,
     /// Operators' requests for the worker's flows.
-    pub(super) desk: FlowDesk,
+    pub(super) queries: FlowQueries,
     /// Frames that came before the flows of another process.
     pub(super) backlog: Backlog,
     pub(super) out: Sender<Batch>,
@@ -71,7 +71,7 @@ pub(super) struct Worker {
 
 /// Context of one batch of frames.
 pub(super) struct Round<'a> {
-    pub(super) sight: &'a Sight,
+    pub(super) packet_state: &'a PacketState,
     pub(super) now: Timestamp,
     pub(super) accounting: &'a Accounting,
     pub(super) out: Vec<Parcel>,
@@ -96,13 +96,13 @@ impl Worker {
                 break;
             }
             let Some(Batch { parcels, charge }) = self.next_batch(patience) else { break };
-            let sight = self.sight.load();
+            let packet_state = self.packet_state.load();
             let now = (self.now)();
-            accounting.use_snapshot(&sight.snapshot);
+            accounting.use_snapshot(&packet_state.snapshot);
             self.trace.look(&mut self.forwarder);
             self.forwarder.keep_journal(self.access_log.is_on() || self.trace.is_on());
             let mut round = Round {
-                sight: &sight,
+                packet_state: &packet_state,
                 now,
                 accounting: &accounting,
                 out: Vec::with_capacity(parcels.len()),
@@ -113,13 +113,13 @@ impl Worker {
                 self.forwarder.on_cached(&key, segment, now);
             }
             self.release_slots(&accounting);
-            is_behind = self.forwarder.handle_timeout(&sight.plan, now, |frame, interface| {
+            is_behind = self.forwarder.handle_timeout(&packet_state.plan, now, |frame, interface| {
                 let mut buffer = Buffer::default();
                 buffer.set_frame(frame);
                 round.out.push((interface, buffer));
             });
             self.send_server_resets(&mut round);
-            for (since, parcel) in self.waiting.due(sight.snapshot.generation, now) {
+            for (since, parcel) in self.waiting.due(packet_state.snapshot.generation, now) {
                 self.handle(parcel, since, &mut round);
             }
             self.forwarder.prefetch(parcels.iter().filter_map(|(_, buffer)| buffer.key()));
@@ -160,7 +160,7 @@ impl Worker {
     fn handle(&mut self, (interface, mut buffer): Parcel, since: Timestamp, round: &mut Round<'_>) {
         let before = if self.trace.is_on() { self.trace.before(buffer.frame()) } else { None };
         let mut frame = buffer.as_frame(interface);
-        let (plan, now) = (&round.sight.plan, round.now);
+        let (plan, now) = (&round.packet_state.plan, round.now);
         let verdict = self.forwarder.handle_frame(&mut frame, plan, now);
         if self.trace.is_on() {
             let waits = matches!(verdict, Verdict::Drop(DropReason::NextHopUnresolved));
@@ -190,7 +190,7 @@ impl Worker {
                 waiting.push(frame, round.now, |(interface, mut buffer)| {
                     stats.dropped(*core, DropReason::NextHopUnresolved, 1);
                     if trace.is_on() {
-                        let (plan, now) = (&round.sight.plan, round.now);
+                        let (plan, now) = (&round.packet_state.plan, round.now);
                         let verdict = Verdict::Drop(DropReason::NextHopUnresolved);
                         let lost = HandledFrame { verdict, waits: false, plan, now };
                         trace.tell(forwarder, &buffer.as_frame(interface), lost, None);
@@ -227,7 +227,8 @@ impl Worker {
             PacketRole::Later => {}
             PacketRole::Answer => round.accounting.answered(forwarded.flow),
             PacketRole::Refusal => {
-                if let Some(failures) = round.accounting.refused(forwarded, interface, &round.sight.snapshot)
+                if let Some(failures) =
+                    round.accounting.refused(forwarded, interface, &round.packet_state.snapshot)
                 {
                     let _ = self.failures.try_send(failures); // full: there is more of the same in it
                 }
@@ -268,7 +269,7 @@ impl Worker {
 
     /// Sends resets for evicted handshakes to their servers.
     fn send_server_resets(&mut self, round: &mut Round<'_>) {
-        while let Some((reset, interface)) = self.forwarder.next_server_reset(&round.sight.plan) {
+        while let Some((reset, interface)) = self.forwarder.next_server_reset(&round.packet_state.plan) {
             let mut buffer = Buffer::default();
             buffer.set_frame(reset);
             round.out.push((interface, buffer));
@@ -367,7 +368,7 @@ fn ask(requests: &tokio::sync::mpsc::Sender<WantedNeighbour>, wanted: WantedNeig
 mod tests {
     use convey_snapshot::Snapshot;
 
-    use super::super::flow_desk::PacketFlows;
+    use super::super::flow_queries::PacketFlows;
     use super::*;
     use convey_forward::Settings;
 
@@ -384,11 +385,11 @@ mod tests {
             events: EventQueue::of(1, None, &convey_forward::Dispatch::new(1, None)).remove(0),
             ids: IpIds::new(0),
             waiting: NeighbourQueue::default(),
-            sight: Arc::new(ArcSwap::from_pointee(Sight::new(Arc::new(Snapshot::empty(1))))),
+            packet_state: Arc::new(ArcSwap::from_pointee(PacketState::new(Arc::new(Snapshot::empty(1))))),
             stats: stats.clone(),
             frames,
             orders: crossbeam_channel::unbounded().1,
-            desk: PacketFlows::new(1).1.remove(0),
+            queries: PacketFlows::new(1).1.remove(0),
             backlog: Backlog::new(false),
             out,
             free_batches,

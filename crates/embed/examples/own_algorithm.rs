@@ -4,7 +4,7 @@
 
 use convey_embed::EmbeddedBalancer;
 use convey_http::stack::{Check, Forwards, find_route};
-use convey_http::{HttpRequest, OwnAnswer};
+use convey_http::{HttpRequest, LocalReply};
 
 const CONFIG: &str = r#"
 [frontends.web]
@@ -17,7 +17,7 @@ blue.addr = "127.0.0.1:9001"
 green.addr = "127.0.0.1:9002"
 "#;
 
-fn by_tenant(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
+fn by_tenant(request: &mut HttpRequest) -> Result<(), LocalReply> {
     let tenant = request.head().field("x-tenant").unwrap_or_default();
     let named = request.servers().iter().find(|server| server.config.name.as_bytes() == tenant);
     if let Some(server) = named.cloned() {

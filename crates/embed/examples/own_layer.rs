@@ -4,7 +4,7 @@
 
 use convey_embed::EmbeddedBalancer;
 use convey_http::stack::{Check, usual};
-use convey_http::{HttpRequest, OwnAnswer};
+use convey_http::{HttpRequest, LocalReply};
 
 const CONFIG: &str = r#"
 [frontends.web]
@@ -16,10 +16,10 @@ backend = "app"
 addr = "127.0.0.1:9001"
 "#;
 
-fn has_key(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
+fn has_key(request: &mut HttpRequest) -> Result<(), LocalReply> {
     match request.head().field("x-key") {
-        Some(b"sesame") => request.set_field("X-User", "ali").map_err(|_| OwnAnswer::new(500)),
-        _ => Err(OwnAnswer::new(401).with_body("a key is needed\n")),
+        Some(b"sesame") => request.set_field("X-User", "ali").map_err(|_| LocalReply::new(500)),
+        _ => Err(LocalReply::new(401).with_body("a key is needed\n")),
     }
 }
 

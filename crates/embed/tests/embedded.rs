@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use convey_embed::{BalancerError, EmbeddedBalancer};
 use convey_http::stack::{Check, Forwards, find_route};
-use convey_http::{HttpRequest, OwnAnswer};
+use convey_http::{HttpRequest, LocalReply};
 use convey_testkit::{Loopback, TestHttpServer, wait_for};
 
 fn config(lab: &Loopback) -> String {
@@ -31,9 +31,9 @@ fn ask(at: SocketAddr, fields: &str) -> (u16, String) {
 }
 
 /// Layer that requires a key and routes tenants to their servers.
-fn check(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
+fn check(request: &mut HttpRequest) -> Result<(), LocalReply> {
     if request.head().field("x-key") != Some(b"sesame") {
-        return Err(OwnAnswer::new(401).with_body("a key is needed\n"));
+        return Err(LocalReply::new(401).with_body("a key is needed\n"));
     }
     request.set_field("X-User", "ali").unwrap();
     let tenant = request.head().field("x-tenant").unwrap_or_default();

@@ -7,7 +7,7 @@ use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;
 
 use super::access::why;
-use super::choice::gives_way;
+use super::choice::eviction_note;
 use super::question::AskedPlace;
 use super::route::AskedLimit;
 use super::{ClientVerdict, End, ExplainSources, Steps};
@@ -19,7 +19,7 @@ pub(super) fn check_slots(place: &AskedPlace, steps: &mut Steps) {
     let says = format!("frontend {} has {} of {most} connections", config.name, slots.open());
     match slots.has_room(config.max_connections) {
         true => steps.note("limit", says),
-        false => steps.end("limit", full(place), says + gives_way(place)),
+        false => steps.end("limit", full(place), says + eviction_note(place)),
     }
 }
 

@@ -67,7 +67,7 @@ pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Step
             busy(place),
             format!(
                 "every server that can be chosen has as many connections as it may have{}",
-                gives_way(place)
+                eviction_note(place)
             ),
         ),
         Pick::Server(_) if choice.server().is_none() => {
@@ -161,7 +161,7 @@ fn algorithm(place: &AskedPlace) -> String {
 }
 
 /// Note on eviction, which may free a place for a new connection.
-pub(super) fn gives_way(place: &AskedPlace) -> &'static str {
+pub(super) fn eviction_note(place: &AskedPlace) -> &'static str {
     match place.frontend.config.mode.forwards_packets() {
         true => "; one that is not open yet gives way, if there is one",
         false => "",

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use convey_dataplane::PacketFlow;
-use convey_forward::FlowSight;
+use convey_forward::FlowInfo;
 use convey_model::{
     ClientFilter, FlowAnswer, FlowFilter, FlowGrouping, FlowKey, FlowQuery, FlowSort, FlowsUnavailable,
     ListedFlow, Prefix,
@@ -145,7 +145,7 @@ impl FoundFlow {
     fn is_over(&self) -> bool {
         match self {
             FoundFlow::Proxied(_) => false,
-            FoundFlow::Packets(flow) => flow.sight.is_over(),
+            FoundFlow::Packets(flow) => flow.info.is_over(),
         }
     }
 }
@@ -164,9 +164,9 @@ impl ClientFlows {
     }
 
     /// Finished flow that a new one replaces.
-    pub(super) fn over(&self) -> Option<&FlowSight> {
+    pub(super) fn over(&self) -> Option<&FlowInfo> {
         match self.one()? {
-            FoundFlow::Packets(flow) if flow.sight.is_over() => Some(&flow.sight),
+            FoundFlow::Packets(flow) if flow.info.is_over() => Some(&flow.info),
             FoundFlow::Packets(_) | FoundFlow::Proxied(_) => None,
         }
     }
@@ -300,7 +300,7 @@ fn since(found: &FoundFlow) -> String {
 fn state(found: &FoundFlow) -> &'static str {
     match found {
         FoundFlow::Proxied(listed) => listed.state,
-        FoundFlow::Packets(flow) => flow.sight.state.name(),
+        FoundFlow::Packets(flow) => flow.info.state.name(),
     }
 }
 

@@ -156,8 +156,8 @@ impl End {
 
     /// In packet modes, a new connection may evict one that is not open yet.
     fn depends_on(self, mode: Mode) -> Option<Dependence> {
-        let gives_way = mode.forwards_packets() && self.reason == DropReason::MaxConnections.label();
-        gives_way.then_some(Dependence::Moment)
+        let may_evict = mode.forwards_packets() && self.reason == DropReason::MaxConnections.label();
+        may_evict.then_some(Dependence::Moment)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use convey_dataplane::{PacketFlow, picked};
 use convey_forward::plan::{PlannedFrontend, PlannedServer};
-use convey_forward::{Dispatch, FlowSight, Inquiry, NatPorts, PortSplit, ServerSnat, ServerWay, SnatChoice};
+use convey_forward::{Dispatch, FlowInfo, Inquiry, NatPorts, PortSplit, ServerSnat, ServerWay, SnatChoice};
 use convey_model::{
     DropReason, DsrKind, Encapsulation, Endpoint, Layer, Mode, NextHop, NextHops, Prefix, Tunnel,
 };
@@ -101,14 +101,14 @@ impl PacketInquiry<'_> {
 
     /// Index of the previous server, if the client gets it again after its last flow from this port
     /// ended.
-    pub(super) fn server_again(&self, over: &FlowSight) -> Option<usize> {
+    pub(super) fn server_again(&self, over: &FlowInfo) -> Option<usize> {
         let same = self.inquiry.server_again(self.frontend, over)?;
         self.frontend.pool.servers.iter().position(|server| server.id == same.id)
     }
 
     /// Explains the steps after the choice of a server. The new flow replaces the finished flow
     /// `over`.
-    pub(super) fn follow(&self, choice: &Choice, over: Option<&FlowSight>, steps: &mut Steps) {
+    pub(super) fn follow(&self, choice: &Choice, over: Option<&FlowInfo>, steps: &mut Steps) {
         let Some(_) = choice.server() else { return };
         let client = self.place.client_addr();
         let server = match self.inquiry.server(self.frontend, client, picked(choice.pick)) {
@@ -130,7 +130,7 @@ impl PacketInquiry<'_> {
 
     /// Source of the packets to the server: one of its SNAT addresses, or the client in DSR. `None`
     /// for a tunnel, which has its own source.
-    fn source(&self, server: &PlannedServer, over: Option<&FlowSight>) -> Option<IpAddr> {
+    fn source(&self, server: &PlannedServer, over: Option<&FlowInfo>) -> Option<IpAddr> {
         if self.place.frontend.config.mode.is_dsr() {
             return self.inquiry.tunnel(server).is_none().then_some(self.place.client.ip);
         }
@@ -144,7 +144,7 @@ impl PacketInquiry<'_> {
     }
 
     /// Notes the rewrite of addresses.
-    fn note_way(&self, server: &PlannedServer, over: Option<&FlowSight>, steps: &mut Steps) {
+    fn note_way(&self, server: &PlannedServer, over: Option<&FlowInfo>, steps: &mut Steps) {
         let at = server.addr_for(self.place.vip.port());
         let vip = self.place.vip;
         let config = &self.place.frontend.config;
@@ -225,10 +225,10 @@ impl PacketInquiry<'_> {
 
 /// Notes the path of a flow's packets, and the layer that forwards them.
 pub(super) fn note_flow(sources: ExplainSources<'_>, flow: &PacketFlow, steps: &mut Steps) {
-    let (sight, listed) = (&flow.sight, &flow.listed);
-    let server = sight.server.source();
-    let tunnel = || sources.plan.and_then(|plan| plan.tunnels.get(&sight.owners.server));
-    match (listed.snat, sight.way) {
+    let (info, listed) = (&flow.info, &flow.listed);
+    let server = info.server.source();
+    let tunnel = || sources.plan.and_then(|plan| plan.tunnels.get(&info.owners.server));
+    match (listed.snat, info.way) {
         (Some(snat), _) => steps.note("snat", format!("{server} sees {snat}")),
         (None, ServerWay::Rewritten) => steps.note("dsr", format!("l3: packets go to {server}")),
         (None, ServerWay::OnLink) => {
@@ -237,8 +237,8 @@ pub(super) fn note_flow(sources: ExplainSources<'_>, flow: &PacketFlow, steps: &
         (None, ServerWay::Tunneled) => steps.note("dsr", through(tunnel(), listed.listen)),
     }
     let Some(plan) = sources.plan else { return };
-    let is_tunneled = matches!(sight.way, ServerWay::Tunneled);
-    let ends = ((!is_tunneled).then(|| sight.server.destination().ip()), server.ip());
+    let is_tunneled = matches!(info.way, ServerWay::Tunneled);
+    let ends = ((!is_tunneled).then(|| info.server.destination().ip()), server.ip());
     let hop = flow.next_hop.map(|hop| next_hop(&plan.network, ends, &hop));
     steps.note("next hop", hop.unwrap_or_else(|| "not known: the next packet has it looked up".to_owned()));
     let layers = sources.packets.iter().flat_map(|facts| facts.layers.values());

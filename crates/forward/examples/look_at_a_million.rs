@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use convey_forward::{FlowSight, Forwarder, Frame, LookBudget, Plan, Settings, Verdict, View};
+use convey_forward::{FlowInfo, Forwarder, Frame, LookBudget, Plan, Settings, Verdict, View};
 use convey_model::{
     FlowFacts, FlowFilter, FlowGrouping, FlowKind, FlowListing, FlowQuery, FlowServer, FlowSort, Interface,
     ListedFlowId, Mode, NextHops, Protocol, Timestamp,
@@ -56,7 +56,7 @@ fn list(forwarder: &mut Forwarder, query: &FlowQuery, places: u32) -> Vec<Durati
     slices
 }
 
-fn facts<'a>(flow: &FlowSight, [frontend, backend, name]: &'a [Arc<str>; 3]) -> FlowFacts<'a> {
+fn facts<'a>(flow: &FlowInfo, [frontend, backend, name]: &'a [Arc<str>; 3]) -> FlowFacts<'a> {
     FlowFacts {
         id: ListedFlowId { kind: FlowKind::Packets, worker: 0, place: flow.place, serial: flow.serial },
         mode: Mode::Dsr,

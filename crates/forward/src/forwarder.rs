@@ -35,7 +35,7 @@ pub use self::settings::Settings;
 use self::stop::Stop;
 use self::sweep::Sweep;
 use self::tracker::FlowTracker;
-pub use self::tracker::{FlowSight, ForwarderEvents, LookBudget};
+pub use self::tracker::{FlowInfo, ForwarderEvents, LookBudget};
 use super::verdict::{FlowEnd, FlowOwners, Forwarded, Frame, PacketRole, Verdict};
 use super::{Direction, FIN, Flow, FlowId, FlowState, Loops, RST, Segment, View};
 use crate::plan::Plan;

@@ -88,7 +88,7 @@ pub use flow::ServerWay;
 use flow::{Flow, NewFlow};
 use flows::{FlowId, FlowTable, Full};
 pub use forwarder::{
-    ClientShare, FlowSight, Forwarder, ForwarderEvents, Inquiry, LookBudget, Restored, Settings,
+    ClientShare, FlowInfo, Forwarder, ForwarderEvents, Inquiry, LookBudget, Restored, Settings,
 };
 pub use fragments::{FirstFragment, Fragments, Later};
 pub use handover::{CacheEvent, KnownFlow, TableRow, Unreadable, decode, encode};

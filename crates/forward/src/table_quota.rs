@@ -39,7 +39,7 @@ impl TrafficKind {
 
     /// Classes whose flows are evicted for their place in the table, in this order, if no flow is
     /// over. Passthrough streams are excluded: whether they are in use is checked first.
-    fn gives_way(self) -> &'static [Class] {
+    fn evictable_classes(self) -> &'static [Class] {
         if self.is_hashed() { &[Class::HalfOpen, Class::Doubtful] } else { &[Class::HalfOpen] }
     }
 
@@ -138,7 +138,9 @@ impl TableQuota {
             std::array::from_fn(|kind| self.most_wait(TrafficKind(kind as u8)));
         let over = |kind: TrafficKind| if most_wait[kind.index()] { &[][..] } else { &[Class::Closing][..] };
         let over = self.first_by_excess(flows, new, over);
-        over.or_else(|| self.first_by_excess(flows, new, TrafficKind::gives_way)).map(Some).ok_or(full)
+        over.or_else(|| self.first_by_excess(flows, new, TrafficKind::evictable_classes))
+            .map(Some)
+            .ok_or(full)
     }
 
     /// Whether more UDP flows wait for an answer than were answered. If so, they are forged, and

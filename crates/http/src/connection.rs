@@ -13,9 +13,9 @@ use convey_snapshot::stats::Counter;
 use convey_stream::More;
 use tokio::time::timeout;
 
-use crate::answer::{ANSWER_TIME, AnswerReason, AnswerTo, OwnAnswer};
 use crate::ends::ClientEnd;
 use crate::forward::{Forwarding, RequestEnd, StallLimit};
+use crate::local_reply::{ANSWER_TIME, AnswerTo, LocalReply, LocalReplyReason};
 use crate::record::RequestRecord;
 use crate::request::{Decision, HttpRequest};
 use crate::stack::{DecideRequest, UsualStack, decide};
@@ -109,7 +109,7 @@ enum BeginningVersion {
 enum Next {
     Request(Arc<RequestHead>),
     /// A request that convey refuses.
-    Refused(AnswerReason),
+    Refused(LocalReplyReason),
     /// No request: the connection is over.
     Over(StreamEnd),
 }
@@ -172,7 +172,7 @@ impl<S: DecideRequest> Connection<S> {
                     return Some(Box::pin(served).await);
                 }
                 BeginningVersion::Unagreed => {
-                    let refused = self.refuse(AnswerReason::Malformed(Malformed::Version)).await;
+                    let refused = self.refuse(LocalReplyReason::Malformed(Malformed::Version)).await;
                     return Some(self.end_after(refused).await);
                 }
             }
@@ -257,7 +257,7 @@ impl<S: DecideRequest> Connection<S> {
     }
 
     /// Replies to a request whose head is malformed, or does not arrive.
-    async fn refuse(&mut self, reason: AnswerReason) -> After {
+    async fn refuse(&mut self, reason: LocalReplyReason) -> After {
         let mut record = RequestRecord::begin(&self.client, "");
         self.client.refresh();
         self.client.count(Counter::Requests, 1);
@@ -278,7 +278,7 @@ impl<S: DecideRequest> Connection<S> {
             match reader.request(&mut self.received, &limits.head) {
                 Ok(Some(head)) => return Next::Request(Arc::new(head)),
                 Ok(None) => {}
-                Err(malformed) => return Next::Refused(AnswerReason::Malformed(malformed)),
+                Err(malformed) => return Next::Refused(LocalReplyReason::Malformed(malformed)),
             }
             if !self.received.is_empty() && !has_begun {
                 has_begun = true;
@@ -299,7 +299,7 @@ impl<S: DecideRequest> Connection<S> {
                     return Next::Over(StreamEnd::Early(Counter::FirstByteTimeout));
                 }
                 Read::Late if is_between => return Next::Over(StreamEnd::Closed),
-                Read::Late => return Next::Refused(AnswerReason::RequestTimeout),
+                Read::Late => return Next::Refused(LocalReplyReason::RequestTimeout),
             }
         }
     }
@@ -390,7 +390,7 @@ impl<S: DecideRequest> Connection<S> {
         record: &mut RequestRecord,
     ) -> RequestEnd {
         let Some((route, pool)) = request.way() else {
-            return RequestEnd::Unanswered(AnswerReason::NoRoute.into());
+            return RequestEnd::Unanswered(LocalReplyReason::NoRoute.into());
         };
         record.takes(route, &request);
         let Connection { client, bytes, received, time_limit, .. } = self;
@@ -406,7 +406,7 @@ impl<S: DecideRequest> Connection<S> {
     /// Sends a local reply.
     async fn answer(
         &mut self,
-        answer: &OwnAnswer,
+        answer: &LocalReply,
         head: Option<&RequestHead>,
         closes: bool,
         record: &mut RequestRecord,

@@ -25,11 +25,11 @@ use convey_upstream::{Attempts, Permit, PickContext, ServerAnswer, Unavailable};
 use log::debug;
 use tokio::time::Instant;
 
-use crate::answer::{AnswerReason, OwnAnswer};
 use crate::compress::Compression;
 use crate::ends::{ClientEnd, End, ServerEnd};
 use crate::http2::{FoundStream, OpeningConnection};
 use crate::idle::ServerPlace;
+use crate::local_reply::{LocalReply, LocalReplyReason};
 use crate::pace::BodyPace;
 use crate::record::RequestRecord;
 use crate::request::HttpRequest;
@@ -73,7 +73,7 @@ pub(crate) enum RequestEnd {
         is_silent: bool,
     },
     /// The client has received nothing: convey has to send a local reply.
-    Unanswered(OwnAnswer),
+    Unanswered(LocalReply),
     /// The client has received a part. Its connection ends for this reason.
     Broken(Counter),
 }
@@ -112,9 +112,9 @@ impl From<io::Error> for Unreached {
 enum Attempt {
     Over(RequestEnd),
     /// Another server may succeed.
-    Again(AnswerReason),
+    Again(LocalReplyReason),
     /// Another server may succeed, if the backend's retry budget allows it: the server has failed.
-    AgainWithin(AnswerReason),
+    AgainWithin(LocalReplyReason),
 }
 
 impl Forwarding<'_, '_> {
@@ -150,7 +150,7 @@ impl Forwarding<'_, '_> {
                 Err(unavailable) => return unanswered(failed.unwrap_or(reason_of(unavailable))),
             };
             let Ok(held) = self.hold() else {
-                return unanswered(AnswerReason::QueueTimeout);
+                return unanswered(LocalReplyReason::QueueTimeout);
             };
             self.record.tries(&permit, self.client.address_of(&permit));
             let (server, is_kept) = match self.connection(&mut permit, &mut attempts).await {
@@ -160,8 +160,8 @@ impl Forwarding<'_, '_> {
                 }
                 Err(unreached) => {
                     failed = Some(match unreached {
-                        Unreached::Failed(_) => AnswerReason::ConnectFailed,
-                        Unreached::Full => AnswerReason::QueueTimeout,
+                        Unreached::Failed(_) => LocalReplyReason::ConnectFailed,
+                        Unreached::Full => LocalReplyReason::QueueTimeout,
                         Unreached::ClientLeft => return RequestEnd::Broken(Counter::ClientReset),
                     });
                     pool = self.client.newest_pool(&pool);
@@ -475,16 +475,16 @@ fn answer_now(client: &ClientStream, status: Option<u16>, sent: Instant) -> Serv
     ServerAnswer { status, took: now - sent, now: client.timestamp(now) }
 }
 
-fn unanswered(reason: AnswerReason) -> RequestEnd {
+fn unanswered(reason: LocalReplyReason) -> RequestEnd {
     RequestEnd::Unanswered(reason.into())
 }
 
 /// Reason for a local reply in place of a server's response.
-fn reason_of(unavailable: Unavailable) -> AnswerReason {
+fn reason_of(unavailable: Unavailable) -> LocalReplyReason {
     match unavailable {
-        Unavailable::NoServer => AnswerReason::NoServer,
-        Unavailable::Full => AnswerReason::QueueTimeout,
-        Unavailable::NoLocalPort => AnswerReason::NoLocalPort,
-        Unavailable::Failed | Unavailable::NoResources => AnswerReason::ConnectFailed,
+        Unavailable::NoServer => LocalReplyReason::NoServer,
+        Unavailable::Full => LocalReplyReason::QueueTimeout,
+        Unavailable::NoLocalPort => LocalReplyReason::NoLocalPort,
+        Unavailable::Failed | Unavailable::NoResources => LocalReplyReason::ConnectFailed,
     }
 }

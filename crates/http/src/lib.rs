@@ -21,10 +21,9 @@
 //! - `pace` finds clients that send a body too slowly.
 //! - `idle` keeps connections to servers for the next request.
 //! - `linger` ends a client's connection so that the last bytes arrive.
-//! - `answer` has the responses that convey itself generates.
+//! - `local_reply` has the responses that convey itself generates.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
-mod answer;
 mod budgets;
 mod buffer;
 mod bulk;
@@ -39,6 +38,7 @@ mod http2;
 mod http3;
 mod idle;
 mod linger;
+mod local_reply;
 mod pace;
 mod record;
 mod request;
@@ -47,11 +47,11 @@ mod streams;
 mod time_limit;
 mod transfer;
 
-pub use answer::{AnswerReason, OwnAnswer};
 pub use connection::HttpServer;
 pub use files::{MIN_DISK_THREADS, start_disk_threads};
 #[cfg(feature = "test-util")]
 pub use http2::{ServedResponse, request_from_http2, response_from_http2};
 #[cfg(feature = "test-util")]
 pub use http3::{FilteredStream, filter_http3};
+pub use local_reply::{LocalReply, LocalReplyReason};
 pub use request::{Decision, HttpRequest};

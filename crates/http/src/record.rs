@@ -13,7 +13,7 @@ use convey_snapshot::stats::Counter;
 use convey_upstream::Permit;
 use tokio::time::Instant;
 
-use crate::answer::AnswerReason;
+use crate::local_reply::LocalReplyReason;
 use crate::request::HttpRequest;
 
 /// Maximum number of characters of a host or of a target in the log.
@@ -30,7 +30,7 @@ pub(crate) struct RequestRecord {
     bytes: (u64, u64),
     status: Option<u16>,
     /// Reason for a local reply.
-    answered: Option<AnswerReason>,
+    answered: Option<LocalReplyReason>,
     /// Whether a file was the response.
     is_file: bool,
     /// Reason for the end of the client's connection during the request.
@@ -152,12 +152,12 @@ impl RequestRecord {
     }
 
     /// Notes a local reply.
-    pub(crate) fn answered(&mut self, status: u16, reason: AnswerReason) {
+    pub(crate) fn answered(&mut self, status: u16, reason: LocalReplyReason) {
         (self.status, self.answered) = (Some(status), Some(reason));
     }
 
     /// Notes that convey has refused the request, and could not reply.
-    fn refused(&mut self, reason: AnswerReason) {
+    fn refused(&mut self, reason: LocalReplyReason) {
         self.answered = Some(reason);
     }
 
@@ -167,7 +167,7 @@ impl RequestRecord {
     }
 
     /// Ends the record of a request without a head, which convey refuses and cannot reply to.
-    pub(crate) fn end_refused(mut self, client: &ClientStream, reason: AnswerReason) {
+    pub(crate) fn end_refused(mut self, client: &ClientStream, reason: LocalReplyReason) {
         client.count(Counter::Requests, 1);
         client.count(reason.counter(), 1);
         self.refused(reason);

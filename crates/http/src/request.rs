@@ -12,7 +12,7 @@ use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, HttpAction, HttpRoute, Pool, Server};
 use tokio::time::Instant;
 
-use crate::answer::{AnswerReason, OwnAnswer};
+use crate::local_reply::{LocalReply, LocalReplyReason};
 
 /// A request whose head has arrived. Its body, if there is one, has not been read yet.
 #[derive(Debug, Clone)]
@@ -41,7 +41,7 @@ pub enum Decision {
     /// Forward the request to a server of its route's backend.
     Forward(HttpRequest),
     /// Send this local reply.
-    Answer(OwnAnswer),
+    Answer(LocalReply),
 }
 
 impl HttpRequest {
@@ -128,10 +128,10 @@ impl HttpRequest {
     ///
     /// # Errors
     /// The client has reached its share.
-    pub(crate) fn charge(&self, client: &ClientStream) -> Result<RequestCharge, OwnAnswer> {
+    pub(crate) fn charge(&self, client: &ClientStream) -> Result<RequestCharge, LocalReply> {
         client.charge(self.named.map(|named| named.ip())).ok_or_else(|| {
             client.count(Counter::DroppedClientLimit, 1);
-            AnswerReason::QueueTimeout.into()
+            LocalReplyReason::QueueTimeout.into()
         })
     }
 

@@ -12,7 +12,7 @@ use convey_access_log::{AccessLog, Format, Record, Records};
 use convey_model::Timestamp;
 use convey_pacing::LogLimit;
 
-use super::outlet::{Lost, Outlet};
+use super::sink::{LogSink, Lost};
 use super::{FLUSH_TIMEOUT, now as wall_clock};
 
 /// Interval between polls for records.
@@ -35,14 +35,14 @@ pub struct AccessWriter(Arc<Inner>);
 struct Inner {
     log: Arc<AccessLog>,
     commands: Mutex<Option<Sender<WriterCommand>>>,
-    /// Number of pending commands that replace or close the outlet.
+    /// Number of pending commands that replace or close the sink.
     leaves: Arc<AtomicU32>,
 }
 
 #[derive(Debug)]
 enum WriterCommand {
-    /// Sets the format, and the outlet if that changes; `None`: turns the log off.
-    Follow(Option<(Format, Option<Outlet>)>),
+    /// Sets the format, and the sink if that changes; `None`: turns the log off.
+    Follow(Option<(Format, Option<LogSink>)>),
     /// Reopens the file.
     Reopen,
     /// Sends a notice once all queued records are written.
@@ -61,12 +61,12 @@ impl AccessWriter {
         self.0.log.clone()
     }
 
-    /// Turns the log on: writes one in `one_in` records, in this format; `outlet` is the new
-    /// outlet, if that changes.
+    /// Turns the log on: writes one in `one_in` records, in this format; `sink` is the new
+    /// sink, if that changes.
     ///
     /// # Errors
     /// The thread cannot be started: no lines are written.
-    pub fn turn_on(&self, format: Format, outlet: Option<Outlet>, one_in: u32) -> io::Result<()> {
+    pub fn turn_on(&self, format: Format, sink: Option<LogSink>, one_in: u32) -> io::Result<()> {
         let Inner { log, commands, leaves } = &*self.0;
         let mut commands = commands.lock().unwrap_or_else(PoisonError::into_inner);
         if commands.is_none() {
@@ -77,8 +77,8 @@ impl AccessWriter {
             *commands = Some(sender);
         }
         if let Some(commands) = &*commands {
-            leaves.fetch_add(u32::from(outlet.is_some()), Ordering::Relaxed);
-            let _ = commands.send(WriterCommand::Follow(Some((format, outlet))));
+            leaves.fetch_add(u32::from(sink.is_some()), Ordering::Relaxed);
+            let _ = commands.send(WriterCommand::Follow(Some((format, sink))));
         }
         log.keep_one_in(one_in);
         Ok(())
@@ -94,7 +94,7 @@ impl AccessWriter {
         }
     }
 
-    /// Reopens the log file, if the outlet is a file.
+    /// Reopens the log file, if the sink is a file.
     pub fn reopen(&self) {
         self.send(WriterCommand::Reopen);
     }
@@ -123,8 +123,8 @@ struct Writer {
     log: Arc<AccessLog>,
     records: Records,
     leaves: Arc<AtomicU32>,
-    /// Format and outlet; `None`: the log is off.
-    out: Option<(Format, Outlet)>,
+    /// Format and sink; `None`: the log is off.
+    out: Option<(Format, LogSink)>,
     failing: Failing,
 }
 
@@ -165,21 +165,21 @@ impl Writer {
     fn obey(&mut self, command: WriterCommand) {
         match command {
             WriterCommand::Follow(wanted) => {
-                // Earlier lines go to the earlier outlet.
+                // Earlier lines go to the earlier sink.
                 self.write_what_waits();
                 let before = self.out.take();
-                if wanted.as_ref().is_none_or(|(_, outlet)| outlet.is_some()) {
+                if wanted.as_ref().is_none_or(|(_, sink)| sink.is_some()) {
                     self.leaves.fetch_sub(1, Ordering::Relaxed);
                     self.failing = Failing::default();
                 }
-                self.out = wanted.and_then(|(format, outlet)| {
-                    let outlet = outlet.or_else(|| before.map(|(_, outlet)| outlet))?;
-                    Some((format, outlet))
+                self.out = wanted.and_then(|(format, sink)| {
+                    let sink = sink.or_else(|| before.map(|(_, sink)| sink))?;
+                    Some((format, sink))
                 });
             }
             WriterCommand::Reopen => {
-                let Some((_, outlet)) = &mut self.out else { return };
-                match outlet.reopen() {
+                let Some((_, sink)) = &mut self.out else { return };
+                match sink.reopen() {
                     Ok(true) => log::info!("SIGUSR1: the access log's file was opened again"),
                     Ok(false) => {}
                     Err(error) => log::error!(
@@ -215,13 +215,13 @@ impl Writer {
     }
 
     fn write(&mut self, lines: &mut String) {
-        let Some((_, outlet)) = self.out.as_mut().filter(|_| !lines.is_empty()) else { return lines.clear() };
+        let Some((_, sink)) = self.out.as_mut().filter(|_| !lines.is_empty()) else { return lines.clear() };
         let leaves = || self.leaves.load(Ordering::Relaxed) > 0;
         if self.failing.is_stalled && leaves() {
             self.log.lose(lines.lines().count() as u64);
             return lines.clear();
         }
-        match outlet.write(lines.as_bytes(), leaves) {
+        match sink.write(lines.as_bytes(), leaves) {
             Ok(()) => self.failing.is_over(),
             Err(lost) => {
                 self.log.lose(lost.lines);

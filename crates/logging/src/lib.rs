@@ -7,12 +7,12 @@ mod access;
 mod filter;
 mod line;
 mod losses;
-mod outlet;
 mod queue;
+mod sink;
 
 pub use access::AccessWriter;
-pub use outlet::Outlet;
 pub use queue::dropped_lines;
+pub use sink::LogSink;
 
 use std::backtrace::Backtrace;
 use std::env::{self, VarError};
@@ -93,7 +93,7 @@ impl Log {
             (None, Ok(text)) => Variable::parse(&text),
             (None, Err(VarError::NotUnicode(text))) => Variable::parse(&text.to_string_lossy()),
         };
-        let queue = Outlet::stderr().and_then(LineQueue::start);
+        let queue = LogSink::stderr().and_then(LineQueue::start);
         let queue = queue.inspect_err(|error| {
             to_stderr(&format!("convey: a reader of the log that stalls will stall convey: {error}\n"));
         });
@@ -116,11 +116,11 @@ impl Log {
         log
     }
 
-    /// Applies the settings of the file; `outlet` is the new outlet, if that changes.
-    pub fn follow(&self, wanted: &convey_config::LogConfig, outlet: Option<Outlet>) {
+    /// Applies the settings of the file; `sink` is the new sink, if that changes.
+    pub fn follow(&self, wanted: &convey_config::LogConfig, sink: Option<LogSink>) {
         let Shared { queue, is_elsewhere, wanted: wants, .. } = &*self.0;
-        if let (Some(queue), Some(outlet)) = (queue, outlet) {
-            queue.replace(outlet);
+        if let (Some(queue), Some(sink)) = (queue, sink) {
+            queue.replace(sink);
         }
         is_elsewhere.store(wanted.output != LogOutput::Stderr, Ordering::Relaxed);
         let mut wants = wants.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,7 +144,7 @@ impl Log {
         style.store(Arc::new(next));
     }
 
-    /// Reopens the log file, if the outlet is a file.
+    /// Reopens the log file, if the sink is a file.
     pub fn reopen(&self) {
         if let Some(queue) = &self.0.queue {
             queue.reopen();

@@ -4,7 +4,7 @@
 use std::fmt::Display;
 use std::mem::take;
 
-use super::outlet::Lost;
+use super::sink::Lost;
 
 /// Log lines lost since the last successful write.
 #[derive(Debug, Default)]
@@ -17,33 +17,33 @@ pub(super) struct Losses {
 
 /// Destination of a notice.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Say {
+pub(super) enum LossNotice {
     OnStderr(String),
     InLog(String),
 }
 
 impl Losses {
     /// Returns the notice that follows a write to a `place`, successful or not.
-    pub(super) fn after(&mut self, written: &Result<(), Lost>, place: impl Display) -> Option<Say> {
+    pub(super) fn after(&mut self, written: &Result<(), Lost>, place: impl Display) -> Option<LossNotice> {
         let Err(Lost { lines, error }) = written else { return self.after_success() };
         let is_first = self.lines == 0;
         // The notice itself does not count as a lost line.
         self.lines += lines.saturating_sub(take(&mut self.is_told).into());
         self.why = error.to_string();
         is_first.then(|| {
-            Say::OnStderr(format!(
+            LossNotice::OnStderr(format!(
                 "convey: cannot write the log to {place}: {error}; its lines are lost until it can\n"
             ))
         })
     }
 
-    fn after_success(&mut self) -> Option<Say> {
+    fn after_success(&mut self) -> Option<LossNotice> {
         if take(&mut self.is_told) || self.lines == 0 {
             *self = Losses::default();
             return None;
         }
         self.is_told = true;
-        Some(Say::InLog(format!(
+        Some(LossNotice::InLog(format!(
             "{} lines of the log are lost, it could not be written: {}",
             self.lines, self.why
         )))
@@ -63,18 +63,18 @@ mod tests {
         let mut after = |written| losses.after(&written, "/var/log/convey.log");
         assert_eq!(after(Ok(())), None);
         let first = "convey: cannot write the log to /var/log/convey.log: no storage space; its lines are lost until it can\n";
-        assert_eq!(after(lost(2)), Some(Say::OnStderr(first.to_owned())));
+        assert_eq!(after(lost(2)), Some(LossNotice::OnStderr(first.to_owned())));
         assert_eq!(after(lost(3)), None, "once");
         let told = |lines| {
             let text =
                 format!("{lines} lines of the log are lost, it could not be written: no storage space");
-            Some(Say::InLog(text))
+            Some(LossNotice::InLog(text))
         };
         assert_eq!(after(Ok(())), told(5));
         // The notice is lost with two other lines.
         assert_eq!(after(lost(3)), None);
         assert_eq!(after(Ok(())), told(7));
         assert_eq!([after(Ok(())), after(Ok(()))], [None, None]);
-        assert!(matches!(after(lost(1)), Some(Say::OnStderr(_))), "again");
+        assert!(matches!(after(lost(1)), Some(LossNotice::OnStderr(_))), "again");
     }
 }

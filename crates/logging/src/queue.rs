@@ -6,9 +6,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{io, thread};
 
-use super::losses::{Losses, Say};
-use super::outlet::Outlet;
+use super::losses::{LossNotice, Losses};
 use super::say_at_once;
+use super::sink::LogSink;
 
 /// Maximum size of queued lines, in bytes: some thousand lines, as many as the loss of all servers
 /// of a large pool causes.
@@ -34,19 +34,19 @@ struct QueueState {
     /// Number of lines dropped since the thread last took lines; all queued lines are older than
     /// the dropped ones.
     dropped: u64,
-    /// Pending change of the outlet, and the number of queued bytes to write before it.
-    change: Option<(usize, OutletChange)>,
+    /// Pending change of the sink, and the number of queued bytes to write before it.
+    change: Option<(usize, SinkChange)>,
     /// Whether the thread is writing the lines that it took.
     writing: bool,
 }
 
-/// Change of the outlet.
+/// Change of the sink.
 #[derive(Debug)]
-enum OutletChange {
+enum SinkChange {
     /// Reopen the file.
     Reopen,
-    /// Replace the outlet.
-    Replace(Outlet),
+    /// Replace the sink.
+    Replace(LogSink),
 }
 
 /// Work that the thread takes at once.
@@ -54,15 +54,15 @@ struct Work {
     lines: Vec<u8>,
     /// Number of lines dropped after these.
     dropped: u64,
-    change: Option<OutletChange>,
+    change: Option<SinkChange>,
 }
 
 impl LineQueue {
     /// Starts the writer thread.
-    pub(super) fn start(outlet: Outlet) -> io::Result<Arc<LineQueue>> {
+    pub(super) fn start(sink: LogSink) -> io::Result<Arc<LineQueue>> {
         let queue = Arc::new(LineQueue::default());
         let writing = queue.clone();
-        thread::Builder::new().name("log".to_owned()).spawn(move || writing.write_to(outlet))?;
+        thread::Builder::new().name("log".to_owned()).spawn(move || writing.write_to(sink))?;
         Ok(queue)
     }
 
@@ -87,13 +87,13 @@ impl LineQueue {
 
     /// Reopens the file, once the queued lines are written.
     pub(super) fn reopen(&self) {
-        self.lock().change_with(|change| change.unwrap_or(OutletChange::Reopen));
+        self.lock().change_with(|change| change.unwrap_or(SinkChange::Reopen));
         self.changed.notify_all();
     }
 
-    /// Replaces the outlet, once the queued lines are written.
-    pub(super) fn replace(&self, outlet: Outlet) {
-        self.lock().change_with(|_| OutletChange::Replace(outlet));
+    /// Replaces the sink, once the queued lines are written.
+    pub(super) fn replace(&self, sink: LogSink) {
+        self.lock().change_with(|_| SinkChange::Replace(sink));
         self.changed.notify_all();
     }
 
@@ -118,27 +118,27 @@ impl LineQueue {
         Work { lines: replace(&mut state.waiting, later), dropped, change }
     }
 
-    fn write_to(&self, mut outlet: Outlet) {
+    fn write_to(&self, mut sink: LogSink) {
         let mut losses = Losses::default();
         loop {
             let Work { lines, dropped, change } = self.take();
             if dropped > 0 {
                 log::warn!("{dropped} lines of the log were dropped here: nobody read them in time");
             }
-            let is_left = matches!(change, Some(OutletChange::Replace(_)));
+            let is_left = matches!(change, Some(SinkChange::Replace(_)));
             if !lines.is_empty() {
-                let written = outlet.write(&lines, || is_left || self.is_left());
+                let written = sink.write(&lines, || is_left || self.is_left());
                 DROPPED.fetch_add(written.as_ref().map_or_else(|lost| lost.lines, |()| 0), Ordering::Relaxed);
-                match losses.after(&written, &outlet) {
-                    Some(Say::OnStderr(words)) => say_at_once(&words),
-                    Some(Say::InLog(words)) => log::error!("{words}"),
+                match losses.after(&written, &sink) {
+                    Some(LossNotice::OnStderr(words)) => say_at_once(&words),
+                    Some(LossNotice::InLog(words)) => log::error!("{words}"),
                     None => {}
                 }
             }
             match change {
                 None => {}
-                Some(OutletChange::Replace(other)) => outlet = other,
-                Some(OutletChange::Reopen) => match outlet.reopen() {
+                Some(SinkChange::Replace(other)) => sink = other,
+                Some(SinkChange::Reopen) => match sink.reopen() {
                     Ok(true) => log::info!("SIGUSR1: the log's file was opened again"),
                     Ok(false) => log::info!("SIGUSR1: the log goes to no file, so none is opened again"),
                     Err(error) => {
@@ -149,9 +149,9 @@ impl LineQueue {
         }
     }
 
-    /// Whether another outlet is about to replace this one.
+    /// Whether another sink is about to replace this one.
     fn is_left(&self) -> bool {
-        matches!(self.lock().change, Some((_, OutletChange::Replace(_))))
+        matches!(self.lock().change, Some((_, SinkChange::Replace(_))))
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState> {
@@ -160,8 +160,8 @@ impl LineQueue {
 }
 
 impl QueueState {
-    /// Changes the outlet for the lines that follow.
-    fn change_with(&mut self, change: impl FnOnce(Option<OutletChange>) -> OutletChange) {
+    /// Changes the sink for the lines that follow.
+    fn change_with(&mut self, change: impl FnOnce(Option<SinkChange>) -> SinkChange) {
         let (before, pending) = self.change.take().unzip();
         self.change = Some((before.unwrap_or(self.waiting.len()), change(pending)));
     }
@@ -180,7 +180,7 @@ mod tests {
 
     fn started() -> (Arc<LineQueue>, PipeReader) {
         let (reader, writer) = pipe().unwrap();
-        (LineQueue::start(Outlet::Stream(File::from(OwnedFd::from(writer)).into())).unwrap(), reader)
+        (LineQueue::start(LogSink::Stream(File::from(OwnedFd::from(writer)).into())).unwrap(), reader)
     }
 
     #[test]
@@ -199,7 +199,7 @@ mod tests {
         let (queue, mut old) = started();
         let (mut new, writer) = pipe().unwrap();
         queue.put(b"before\n");
-        queue.replace(Outlet::Stream(File::from(OwnedFd::from(writer)).into()));
+        queue.replace(LogSink::Stream(File::from(OwnedFd::from(writer)).into()));
         queue.flush(Duration::from_secs(20));
         let mut read = String::new();
         old.read_to_string(&mut read).unwrap();
@@ -217,11 +217,11 @@ mod tests {
         queue.put(b"before\n");
         queue.reopen();
         queue.put(b"between\n");
-        queue.replace(Outlet::Stream(File::from(OwnedFd::from(writer)).into()));
+        queue.replace(LogSink::Stream(File::from(OwnedFd::from(writer)).into()));
         queue.put(b"after\n");
         let work = queue.take();
         assert_eq!(work.lines, b"before\n");
-        assert!(matches!(work.change, Some(OutletChange::Replace(_))));
+        assert!(matches!(work.change, Some(SinkChange::Replace(_))));
         let work = queue.take();
         assert_eq!(work.lines, b"between\nafter\n");
         assert!(work.change.is_none());
@@ -261,7 +261,7 @@ mod tests {
         let (new, writer) = pipe().unwrap();
         // More than the pipe's capacity.
         (0..200).for_each(|_| queue.put(&[[b'a'; 1023].as_slice(), b"\n"].concat()));
-        queue.replace(Outlet::Stream(File::from(OwnedFd::from(writer)).into()));
+        queue.replace(LogSink::Stream(File::from(OwnedFd::from(writer)).into()));
         queue.put(b"after\n");
         queue.flush(Duration::from_secs(20));
         assert_eq!(ioctl_fionread(&new).unwrap(), 6, "bytes in the new one");

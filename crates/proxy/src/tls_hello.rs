@@ -56,7 +56,7 @@ enum NoHello {
 
 /// Reason why no route matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum NoWay {
+enum RouteRejection {
     NotTls,
     /// The client speaks TLS, and gets this alert.
     NoRoute(HelloAlert),
@@ -115,8 +115,8 @@ impl TcpSession {
         let context = self.context.clone();
         let alert = match self.go_by(hello, &context.snapshot()) {
             Ok(()) => return Ok(()),
-            Err(NoWay::NotTls) => return Err(Some(Counter::NotTls)),
-            Err(NoWay::NoRoute(alert)) => alert,
+            Err(RouteRejection::NotTls) => return Err(Some(Counter::NotTls)),
+            Err(RouteRejection::NoRoute(alert)) => alert,
         };
         // Within convey's own TLS session the alert would have to be encrypted.
         if client.stream.facts().is_none() {
@@ -148,7 +148,7 @@ impl TcpSession {
 
     /// Selects the route of this snapshot for a hello; `hello` is `None` if the client does not
     /// speak TLS.
-    fn go_by(&mut self, hello: Option<ClientHello>, snapshot: &Snapshot) -> Result<(), NoWay> {
+    fn go_by(&mut self, hello: Option<ClientHello>, snapshot: &Snapshot) -> Result<(), RouteRejection> {
         let newest = self.frontend_in(snapshot).clone();
         // A reload may have removed the routes. In mode http a connection has to be served as HTTP
         // from its beginning, so the old frontend is used.
@@ -162,11 +162,11 @@ impl TcpSession {
         self.timeouts = snapshot.timeouts_with(&frontend, &pool);
         let (is_tls, sni) = (hello.is_some(), hello.and_then(|hello| hello.server_name));
         let no_way = match (&frontend.sni, route) {
-            (Some(_), None) if !is_tls => Some(NoWay::NotTls),
+            (Some(_), None) if !is_tls => Some(RouteRejection::NotTls),
             (Some(routes), None) if routes.has_name(sni.as_deref()) => {
-                Some(NoWay::NoRoute(HelloAlert::NoApplicationProtocol))
+                Some(RouteRejection::NoRoute(HelloAlert::NoApplicationProtocol))
             }
-            (Some(_), None) => Some(NoWay::NoRoute(HelloAlert::UnrecognizedName)),
+            (Some(_), None) => Some(RouteRejection::NoRoute(HelloAlert::UnrecognizedName)),
             _ => None,
         };
         let routed = Routed { sni, route: route.cloned(), pool };

@@ -13,9 +13,11 @@ use log::{error, info, warn};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
-use super::{Admin, Asked, Control, LogFiles, Paths, Request, RunningBalancer, Signals, Wish, requests};
+use super::{
+    Admin, Asked, Control, LogFiles, Paths, Request, RunningBalancer, SignalAction, Signals, requests,
+};
 use crate::app::socket_store;
-use crate::app::upgrade::Heir;
+use crate::app::upgrade::SuccessorProcess;
 
 /// Signal by which service managers end processes, also those that are left once the main process
 /// has ended.
@@ -51,7 +53,7 @@ impl RunningBalancer {
     pub(super) async fn drain(
         self,
         places: BTreeSet<Endpoint>,
-        successor: Succession<'_>,
+        successor: Handover<'_>,
         signals: &mut Signals,
     ) -> ExitCode {
         let RunningBalancer { task, events, reload, admin, upgrade_requests, manager, log, .. } = self;
@@ -60,8 +62,8 @@ impl RunningBalancer {
         let open = || open(&totals);
         let outlasting = task.data_path.outlasting_connections();
         let patience = Cell::new(published.load().timeouts.drain);
-        let is_succeeded = matches!(successor, Succession::Serves { .. });
-        let waits = matches!(successor, Succession::Serves { is_told: false, .. });
+        let is_succeeded = matches!(successor, Handover::Serves { .. });
+        let waits = matches!(successor, Handover::Serves { is_stop_requested: false, .. });
         let (limit, limited) = oneshot::channel();
         let begin_limit = || {
             // A reload may have changed the limit.
@@ -70,7 +72,7 @@ impl RunningBalancer {
             manager.is_stopping(open(), patience.get());
             let _ = limit.send(patience.get());
         };
-        let is_told = matches!(successor, Succession::Serves { is_told: true, .. });
+        let is_stop_requested = matches!(successor, Handover::Serves { is_stop_requested: true, .. });
         let mut ending = Ending {
             signals,
             reload,
@@ -78,17 +80,17 @@ impl RunningBalancer {
             admin,
             log,
             successor,
-            has_heir_ended: false,
-            is_told,
+            has_child_ended: false,
+            is_stop_requested,
         };
         let cut_before = totals.sum(Counter::Cut);
         let told = async {
             if waits {
                 info!("stopping: {} open connections go on until they end", open());
-                ending.is_told_to_stop().await?;
+                ending.stop_requested().await?;
             }
             begin_limit();
-            ending.is_told_to_hurry(is_succeeded).await
+            ending.hurry_requested(is_succeeded).await
         };
         let second = async {
             let code = told.await.map_or_else(|code| code, |signal| 128 + signal);
@@ -119,26 +121,26 @@ impl RunningBalancer {
 }
 
 /// Process that serves in place of one that ends.
-pub(super) enum Succession<'a> {
+pub(super) enum Handover<'a> {
     /// No process, or one of which this process has no handle.
     None,
-    /// Another process has taken over. It is a child of this one (`heir`) unless a service manager
-    /// supervises it. `is_told`: this process was asked to stop meanwhile.
-    Serves { heir: &'a mut Option<Heir>, is_told: bool },
+    /// Another process has taken over. It is a child of this one (`child`) unless a service manager
+    /// supervises it. `is_stop_requested`: this process was asked to stop meanwhile.
+    Serves { child: &'a mut Option<SuccessorProcess>, is_stop_requested: bool },
 }
 
-impl Succession<'_> {
-    fn heir(&mut self) -> Option<&mut Heir> {
+impl Handover<'_> {
+    fn child(&mut self) -> Option<&mut SuccessorProcess> {
         match self {
-            Succession::None => None,
-            Succession::Serves { heir, .. } => heir.as_mut(),
+            Handover::None => None,
+            Handover::Serves { child, .. } => child.as_mut(),
         }
     }
 
     /// Waits until the child has ended. Returns its exit code.
     async fn end(&mut self) -> u8 {
-        match self.heir() {
-            Some(heir) => heir.end().await,
+        match self.child() {
+            Some(child) => child.end().await,
             None => pending().await,
         }
     }
@@ -146,17 +148,17 @@ impl Succession<'_> {
 
 /// Waits until the child of this process has ended, and passes signals on to it. Returns its exit
 /// code.
-pub(super) async fn outlive(mut heir: Heir, signals: &mut Signals, log: &LogFiles) -> u8 {
-    info!("process {} goes on; this one waits for its end", heir.process());
+pub(super) async fn outlive(mut child: SuccessorProcess, signals: &mut Signals, log: &LogFiles) -> u8 {
+    info!("process {} goes on; this one waits for its end", child.process());
     log.end_access_log();
     loop {
         tokio::select! {
-            code = heir.end() => return code,
-            wish = signals.next() => {
-                if wish == Wish::Reopen {
+            code = child.end() => return code,
+            action = signals.next() => {
+                if action == SignalAction::Reopen {
                     log.reopen();
                 }
-                heir.pass_on(wish.signal());
+                child.pass_on(action.signal());
             }
         }
     }
@@ -169,10 +171,10 @@ struct Ending<'a> {
     upgrade_requests: Option<Control>,
     admin: Admin,
     log: LogFiles,
-    successor: Succession<'a>,
-    has_heir_ended: bool,
+    successor: Handover<'a>,
+    has_child_ended: bool,
     /// Whether this process was asked to stop, and its child with it.
-    is_told: bool,
+    is_stop_requested: bool,
 }
 
 impl Ending<'_> {
@@ -180,9 +182,9 @@ impl Ending<'_> {
     /// code of a child that has failed. For a process that `is_succeeded` by another one, SIGTERM
     /// does not count: systemd sends it a second time to all processes that are left once the main
     /// one has ended.
-    async fn is_told_to_hurry(&mut self, is_succeeded: bool) -> Result<u8, u8> {
+    async fn hurry_requested(&mut self, is_succeeded: bool) -> Result<u8, u8> {
         loop {
-            let signal = self.is_told_to_stop().await?;
+            let signal = self.stop_requested().await?;
             if !is_succeeded || signal != SIGTERM {
                 return Ok(signal);
             }
@@ -191,35 +193,35 @@ impl Ending<'_> {
     }
 
     /// Waits for a signal to stop. Returns its number, or the exit code of a child that has failed.
-    async fn is_told_to_stop(&mut self) -> Result<u8, u8> {
+    async fn stop_requested(&mut self) -> Result<u8, u8> {
         loop {
             tokio::select! {
-                wish = self.signals.next() => {
-                    let is_told_again = self.is_told && wish == Wish::Stop(SIGTERM);
-                    if let Some(heir) = self.successor.heir()
-                        && !is_told_again
+                action = self.signals.next() => {
+                    let is_stop_repeated = self.is_stop_requested && action == SignalAction::Stop(SIGTERM);
+                    if let Some(child) = self.successor.child()
+                        && !is_stop_repeated
                     {
-                        heir.pass_on(wish.signal());
+                        child.pass_on(action.signal());
                     }
-                    match wish {
-                        Wish::Stop(signal) => {
-                            self.is_told = true;
+                    match action {
+                        SignalAction::Stop(signal) => {
+                            self.is_stop_requested = true;
                             return Ok(signal);
                         }
-                        Wish::Reopen => self.log.reopen(),
-                        Wish::Reload => _ = self.reload.try_send(()),
-                        Wish::Upgrade if self.successor.heir().is_some() => {}
-                        Wish::Upgrade => warn!("no upgrade: this process is stopping"),
+                        SignalAction::Reopen => self.log.reopen(),
+                        SignalAction::Reload => _ = self.reload.try_send(()),
+                        SignalAction::Upgrade if self.successor.child().is_some() => {}
+                        SignalAction::Upgrade => warn!("no upgrade: this process is stopping"),
                     }
                 },
-                code = self.successor.end(), if !self.has_heir_ended => {
-                    self.has_heir_ended = true;
-                    if code == 0 && self.is_told {
+                code = self.successor.end(), if !self.has_child_ended => {
+                    self.has_child_ended = true;
+                    if code == 0 && self.is_stop_requested {
                         continue;
                     }
                     if code == 0 {
                         // The child alone was asked to stop.
-                        self.is_told = true;
+                        self.is_stop_requested = true;
                         return Ok(SIGTERM);
                     }
                     error!("the process that serves instead has ended with {code}: this one ends, too");

@@ -10,7 +10,7 @@ use landlock::{
     RulesetCreatedAttr, RulesetStatus, path_beneath_rules,
 };
 
-use super::Kept;
+use super::KeptPrivilege;
 
 /// Paths that every program may read: programs to run (`nft`, `ip`), names, certificates, devices.
 const READABLE: [&str; 13] = [
@@ -43,16 +43,17 @@ const WRITABLE: [&str; 5] = ["/var/log", "/run/convey", "/proc/sys/net", "/dev/n
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io";
 
 /// Restricts this thread, and those that it starts, to the files that convey needs.
-pub(super) fn restrict(file: &ConfigFile, config: &Config) -> Result<(), Kept> {
+pub(super) fn restrict(file: &ConfigFile, config: &Config) -> Result<(), KeptPrivilege> {
     let what = "convey may read and write all files of its user (privileges.landlock)";
     let readable: Vec<PathBuf> =
         readable(file).into_iter().chain(served(config)).chain(clusters(config)).collect();
-    let status =
-        restrict_to(&readable, &writable(file, config)).map_err(|error| Kept::because(what, &error))?;
+    let status = restrict_to(&readable, &writable(file, config))
+        .map_err(|error| KeptPrivilege::because(what, &error))?;
     match status.ruleset {
-        RulesetStatus::NotEnforced => {
-            Err(Kept { why: format!("{what}: this kernel has no Landlock (Linux 5.13)"), errno: None })
-        }
+        RulesetStatus::NotEnforced => Err(KeptPrivilege {
+            why: format!("{what}: this kernel has no Landlock (Linux 5.13)"),
+            errno: None,
+        }),
         RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(()),
     }
 }

@@ -119,16 +119,16 @@ impl Confined {
 
 /// Reason why a privilege is kept.
 #[derive(Debug)]
-struct Kept {
+struct KeptPrivilege {
     /// Operator-facing message.
     why: String,
     /// The kernel's error, if a system call failed.
     errno: Option<Errno>,
 }
 
-impl Kept {
-    fn because(what: &str, error: &(dyn Error + 'static)) -> Kept {
-        Kept { why: format!("{what}: {error}"), errno: errno(error) }
+impl KeptPrivilege {
+    fn because(what: &str, error: &(dyn Error + 'static)) -> KeptPrivilege {
+        KeptPrivilege { why: format!("{what}: {error}"), errno: errno(error) }
     }
 }
 
@@ -141,7 +141,7 @@ fn errno(error: &(dyn Error + 'static)) -> Option<Errno> {
 /// A process inherits Landlock rulesets and seccomp filters from the process that it upgrades.
 /// After many upgrades the kernel refuses more of them with the error `too_many`. Any other error
 /// means that the restriction is missing.
-fn unless_inherited(too_many: Errno) -> impl FnOnce(Kept) -> Result<(), String> {
+fn unless_inherited(too_many: Errno) -> impl FnOnce(KeptPrivilege) -> Result<(), String> {
     move |kept| {
         if upgrade::is_under_way() && kept.errno == Some(too_many) { Ok(()) } else { Err(kept.why) }
     }
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn an_error_without_an_upgrade_is_never_taken_for_an_inherited_filter() {
         for errno in [Errno::NOMEM, Errno::PERM] {
-            let kept = Kept::because("all calls", &Outer(errno.into()));
+            let kept = KeptPrivilege::because("all calls", &Outer(errno.into()));
             assert_eq!(unless_inherited(Errno::NOMEM)(kept), Err("all calls: outer".to_owned()));
         }
     }

@@ -12,7 +12,7 @@ use std::env::consts::ARCH;
 use libc::*;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, sock_filter};
 
-use super::Kept;
+use super::KeptPrivilege;
 
 /// Calls that exist on every processor.
 const ALLOWED: &[c_long] = &[
@@ -243,12 +243,12 @@ const PACKETS: &[c_long] = &[SYS_bpf];
 const NEWEST: u32 = 456;
 
 /// Restricts this thread, and those that it starts, to the calls that convey needs.
-pub(super) fn restrict(forwards_packets: bool) -> Result<(), Kept> {
+pub(super) fn restrict(forwards_packets: bool) -> Result<(), KeptPrivilege> {
     let what = "convey may make all system calls (privileges.seccomp)";
-    let program = program(forwards_packets).map_err(|error| Kept::because(what, &error))?;
-    seccompiler::apply_filter(&program).map_err(|error| Kept::because(what, &error))?;
+    let program = program(forwards_packets).map_err(|error| KeptPrivilege::because(what, &error))?;
+    seccompiler::apply_filter(&program).map_err(|error| KeptPrivilege::because(what, &error))?;
     // If two filters refuse a call, the one that was installed last sets the error (seccomp(2)).
-    seccompiler::apply_filter(&newer_than_the_list()).map_err(|error| Kept::because(what, &error))
+    seccompiler::apply_filter(&newer_than_the_list()).map_err(|error| KeptPrivilege::because(what, &error))
 }
 
 fn program(forwards_packets: bool) -> Result<BpfProgram, seccompiler::BackendError> {

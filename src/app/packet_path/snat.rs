@@ -18,7 +18,7 @@ impl PacketPath {
     pub(in crate::app) fn unreachable(&mut self, again: bool) -> UnreachableServers {
         if again && !self.unreachable.is_empty() {
             self.snat.forget_withheld();
-            let snapshot = self.sight.load().snapshot().clone();
+            let snapshot = self.packet_state.load().snapshot().clone();
             self.take_snat_addresses(&snapshot);
         }
         self.unreachable.clone()

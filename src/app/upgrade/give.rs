@@ -193,7 +193,7 @@ impl Successor {
         sessions: &[HandedSession],
         flows: Option<SentFlows>,
     ) -> Result<Option<Child>, String> {
-        self.let_go(sessions, flows).map_err(|failure| self.why(failure))?;
+        self.hand_over_flows(sessions, flows).map_err(|failure| self.why(failure))?;
         let Some(mut child) = self.child.take() else { return Ok(None) };
         if !self.is_detached {
             return Ok(Some(child));
@@ -298,7 +298,11 @@ impl Successor {
         self.format >= WITH_DISPATCH_SEED || !dispatch_seed::is_secret(seed)
     }
 
-    fn let_go(&self, sessions: &[HandedSession], flows: Option<SentFlows>) -> Result<(), HandoverFailure> {
+    fn hand_over_flows(
+        &self,
+        sessions: &[HandedSession],
+        flows: Option<SentFlows>,
+    ) -> Result<(), HandoverFailure> {
         self.patience(BEGIN_TIMEOUT)?;
         for session in sessions {
             self.send(&Message::Session(SessionMessage::of(session)), &[session.socket.as_fd()])?;

@@ -11,9 +11,9 @@ mod control;
 mod flows;
 mod gate;
 mod give;
-mod heir;
 mod message;
 mod process_handle;
+mod successor_process;
 mod take;
 
 use std::collections::BTreeMap;
@@ -38,8 +38,8 @@ pub(super) use self::flows::{HeldFlows, OwnedFlows};
 use self::gate::{Absence, Gate, Passage};
 pub(super) use self::give::{AdminSockets, Program, Taken};
 use self::give::{Offer, Successor};
-pub(super) use self::heir::Heir;
 use self::message::Message;
+pub(super) use self::successor_process::SuccessorProcess;
 pub(super) use self::take::{AdminInUse, Handed, LetGo, Predecessor, greet, receive};
 use super::announce::HandedAnnouncement;
 use super::clock;
@@ -100,7 +100,7 @@ pub(super) struct Successful {
     pub(super) process: u32,
     pub(super) taken: Taken,
     /// Handle of this process, if no service manager is notified of it.
-    pub(super) heir: Option<Heir>,
+    pub(super) child: Option<SuccessorProcess>,
 }
 
 impl Upgrades {
@@ -298,7 +298,7 @@ async fn try_once(
             () = gate.stopping() => {}
         }
     }
-    Ok(Successful { process, taken, heir: child.map(Heir::new) })
+    Ok(Successful { process, taken, child: child.map(SuccessorProcess::new) })
 }
 
 /// Sends the new process the events of the flow cache since the handover of the flows. The new

@@ -86,7 +86,7 @@ struct Reloaded {
 /// Overrides to remove: all of one backend, or all of the program if no backend is named.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Which {
+pub(super) struct OverlayScope {
     backend: Option<String>,
     server: Option<String>,
 }
@@ -205,14 +205,14 @@ fn may_withdraw(answers: &ApiContext, target: &Target, is_forced: bool) -> Resul
 pub(super) async fn reset(
     State(answers): State<Arc<ApiContext>>,
     Extension(who): Extension<Requester>,
-    which: Result<Query<Which>, QueryRejection>,
+    scope: Result<Query<OverlayScope>, QueryRejection>,
 ) -> Result<Response, Failure> {
     may_change(&answers, &who)?;
-    let Query(which) = which.map_err(|wrong| Failure::of_query(&wrong))?;
-    let target = match which {
-        Which { backend: Some(backend), server } => Some(Target { backend, server }),
-        Which { backend: None, server: None } => None,
-        Which { backend: None, server: Some(_) } => {
+    let Query(scope) = scope.map_err(|wrong| Failure::of_query(&wrong))?;
+    let target = match scope {
+        OverlayScope { backend: Some(backend), server } => Some(Target { backend, server }),
+        OverlayScope { backend: None, server: None } => None,
+        OverlayScope { backend: None, server: Some(_) } => {
             return Err(Failure::Bad("server: say the backend, too".to_owned()));
         }
     };

@@ -6,7 +6,7 @@ use super::acceptors::Acceptors;
 use super::live_factory::LiveFactory;
 use super::pools::PoolTable;
 use super::sources::SourceLimits;
-use crate::kept::Kept;
+use crate::weak_cache::WeakCache;
 use convey_config::Config;
 use convey_model::FrontendConfig;
 use convey_snapshot::{Frontend, FrontendLive, HttpFrontend, Places, Pool, SniRoutes};
@@ -16,7 +16,7 @@ use convey_tls::AcmeChallenges;
 #[derive(Default)]
 pub(super) struct FrontendTable {
     /// Counters of frontends that connections or snapshots still hold.
-    lives: Kept<String, FrontendLive>,
+    lives: WeakCache<String, FrontendLive>,
     acceptors: Acceptors,
     limits: SourceLimits,
     /// Frontends of the last snapshot; `None` after a change of the configuration or of servers, so

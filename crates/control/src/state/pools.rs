@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::live_factory::LiveFactory;
-use crate::kept::Kept;
+use crate::weak_cache::WeakCache;
 use convey_model::BackendConfig;
 use convey_snapshot::{Pool, PoolLive};
 
@@ -13,7 +13,7 @@ use convey_snapshot::{Pool, PoolLive};
 pub(super) struct PoolTable {
     pools: HashMap<String, PoolEntry>,
     /// Counters of backends that connections or snapshots still hold.
-    lives: Kept<String, PoolLive>,
+    lives: WeakCache<String, PoolLive>,
     /// Positions of round robin from the previous process that are not in use yet.
     handed_over: HashMap<String, usize>,
     /// Pool of frontends without a backend.
@@ -27,7 +27,7 @@ struct PoolEntry {
 
 impl PoolTable {
     pub(super) fn new(empty: Arc<Pool>) -> PoolTable {
-        PoolTable { pools: HashMap::new(), lives: Kept::default(), handed_over: HashMap::new(), empty }
+        PoolTable { pools: HashMap::new(), lives: WeakCache::default(), handed_over: HashMap::new(), empty }
     }
 
     pub(super) fn get(&self, backend: &str) -> Option<&Arc<Pool>> {

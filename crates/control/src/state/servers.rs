@@ -9,7 +9,7 @@ use super::key;
 use super::known::KnownServer;
 use super::live_factory::LiveFactory;
 use super::server::ServerEntry;
-use crate::kept::Kept;
+use crate::weak_cache::WeakCache;
 use convey_model::{BackendConfig, ServerKey, Slots, Timestamp};
 use convey_snapshot::ServerLive;
 
@@ -18,7 +18,7 @@ use convey_snapshot::ServerLive;
 pub(super) struct ServerTable {
     entries: HashMap<ServerKey, ServerEntry>,
     /// Counters of servers that connections or snapshots still hold.
-    lives: Kept<ServerKey, ServerLive>,
+    lives: WeakCache<ServerKey, ServerLive>,
     /// Servers with a due time: an ejection or a slow start.
     timed: BTreeSet<ServerKey>,
     dns_grace: DnsGrace,

@@ -27,7 +27,7 @@ pub(super) struct PathTarget {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SeenOnPath {
     /// Nothing was sent: the next hop's Ethernet address is unknown.
-    NoWay,
+    NoNextHop,
     /// An answer to the SYN.
     Answer(VipAnswer),
     /// The server answered an ARP request for the VIP.
@@ -107,7 +107,7 @@ pub(super) fn diagnosis(
                 "Its answers to this host need no router. Those to clients are lost: by its gateway, or by a filter on their way.",
             )
         }
-        SeenOnPath::NoWay => found(
+        SeenOnPath::NoNextHop => found(
             PathLeg::Forward,
             "no host answers for its address on the link".to_owned(),
             "Nothing can be sent to it. It is down, or it has another address.",
@@ -217,7 +217,7 @@ mod tests {
                 "(ICMP type 3, code 3)",
             ),
             (SeenOnPath::HasVip, "dsr-forward-leg", "answers ARP requests for 10.77.0.100"),
-            (SeenOnPath::NoWay, "dsr-forward-leg", "no host answers"),
+            (SeenOnPath::NoNextHop, "dsr-forward-leg", "no host answers"),
             (SeenOnPath::Silence(None), "dsr-forward-leg", "and accepts connections to its own address"),
             (
                 SeenOnPath::Silence(Some(ErrorKind::ConnectionRefused)),

@@ -43,7 +43,7 @@ type Heard = (usize, SeenOnPath);
 pub(super) fn all(ways: &[PathToServer]) -> Vec<SeenOnPath> {
     let mut seen: Vec<SeenOnPath> = ways
         .iter()
-        .map(|way| if way.hop.is_some() { SeenOnPath::NotTried } else { SeenOnPath::NoWay })
+        .map(|way| if way.hop.is_some() { SeenOnPath::NotTried } else { SeenOnPath::NoNextHop })
         .collect();
     let probing: Vec<Probing> = ways.iter().enumerate().filter_map(|(at, way)| begin(at, way)).collect();
     let interfaces: BTreeSet<u32> = probing.iter().map(|one| one.hop.interface).collect();

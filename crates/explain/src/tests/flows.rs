@@ -36,13 +36,13 @@ fn found(
     client: SocketAddr,
 ) -> Option<PacketFlow> {
     let key = FlowKey::tcp(client, "192.0.2.1:80".parse().unwrap());
-    let (sight, activity) = forwarder.find_flow(&key, NOW)?;
-    let config = &snapshot.server(sight.owners.server).unwrap().config;
-    let snat = (!plan.frontends[0].is_dsr()).then(|| sight.server.destination());
-    let addr = sight.server.source().to_string();
+    let (info, activity) = forwarder.find_flow(&key, NOW)?;
+    let config = &snapshot.server(info.owners.server).unwrap().config;
+    let snat = (!plan.frontends[0].is_dsr()).then(|| info.server.destination());
+    let addr = info.server.source().to_string();
     let known = listed(client, Some((&config.name, &addr)));
-    let listed = ListedFlow { snat, activity, state: sight.state.name(), ..known };
-    Some(PacketFlow { listed, sight, next_hop: plan.network.get(sight.to_server).copied() })
+    let listed = ListedFlow { snat, activity, state: info.state.name(), ..known };
+    Some(PacketFlow { listed, info, next_hop: plan.network.get(info.to_server).copied() })
 }
 
 fn says<'a>(said: &'a Explanation, about: &str) -> &'a str {
@@ -76,12 +76,12 @@ fn explanation_predicts_outcome_of_open_and_new_flows() {
             let (ends, resets) = (rng.bool(), rng.bool());
             match found(&mut forwarder, &plan, &snapshot, client).filter(|_| ends) {
                 Some(_) if resets => _ = handle(&mut forwarder, &plan, packet().rst().seq(101)),
-                Some(flow) => close(&mut forwarder, &plan, packet, flow.sight.server),
+                Some(flow) => close(&mut forwarder, &plan, packet, flow.info.server),
                 None => {}
             }
             let flow = found(&mut forwarder, &plan, &snapshot, client).unwrap();
-            assert_eq!(flow.sight.is_over(), ends);
-            let (snat, before) = (flow.listed.snat, flow.sight.owners.server);
+            assert_eq!(flow.info.is_over(), ends);
+            let (snat, before) = (flow.listed.snat, flow.info.owners.server);
             let flows = ClientFlows::One(Some(Box::new(FoundFlow::Packets(flow))));
             let sources =
                 ExplainSources { plan: Some(&plan), packets: Some(&facts), flows: &flows, ..of(&snapshot) };

@@ -83,8 +83,10 @@ impl Forwarder {
         self.check_begin(frontend, frame, packet)?;
         let target = self.find_target(frontend, frame, packet)?;
         match self.begin_at(target, frame, packet).inspect_err(|_| give_back(frontend, packet))? {
-            Begun::Recorded(id) => self.forward((id, Direction::ToServer), PacketRole::First, frame, packet),
-            Begun::Unrecorded(cut) => Ok(forward_unrecorded(frame, headers, target, cut)),
+            FlowStart::Recorded(id) => {
+                self.forward((id, Direction::ToServer), PacketRole::First, frame, packet)
+            }
+            FlowStart::Unrecorded(cut) => Ok(forward_unrecorded(frame, headers, target, cut)),
         }
     }
 
@@ -94,13 +96,13 @@ impl Forwarder {
         target: ChosenServer<'_>,
         frame: &Frame<'_>,
         packet: PacketContext<'_>,
-    ) -> Result<Begun, Stop> {
+    ) -> Result<FlowStart, Stop> {
         let PacketContext { headers, now, .. } = packet;
         let ChosenServer { frontend, server, hop, envelope, .. } = target;
         let fitting = fit(frame, headers, Path::to(hop, !frontend.is_dsr()).within(envelope.as_ref()));
         if matches!(headers.kind, Kind::LaterFragment { .. }) {
             // The first packet has gone to this server; its flow was forgotten or never recorded.
-            return fitting.map(Begun::Unrecorded);
+            return fitting.map(FlowStart::Unrecorded);
         }
         // A connection that is under way was accepted before, so the connection limits do not
         // apply.
@@ -111,14 +113,14 @@ impl Forwarder {
             })
             .inspect_err(|_| self.undo_port(&target, headers));
         let (cut, slots) = taken?;
-        self.record(packet, target).map(Begun::Recorded).or_else(|stop| {
+        self.record(packet, target).map(FlowStart::Recorded).or_else(|stop| {
             slots.give_back();
             match stop {
                 // In passthrough, an answer without a record would have no owner.
                 Stop::Refused(DropReason::TableFull | DropReason::TableShareFull)
                     if is_repeatable(frontend) =>
                 {
-                    Ok(Begun::Unrecorded(cut))
+                    Ok(FlowStart::Unrecorded(cut))
                 }
                 stop => Err(stop),
             }
@@ -334,7 +336,7 @@ fn dsr_recipient(
 }
 
 /// Outcome of beginning a flow.
-enum Begun {
+enum FlowStart {
     Recorded(FlowId),
     /// The packet is forwarded without a record.
     Unrecorded(Option<Cut>),

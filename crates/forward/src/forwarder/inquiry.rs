@@ -9,7 +9,7 @@ use super::recipient::{Recipient, outer_source, unspecified};
 use super::served::Served;
 use super::stop::Stop;
 use crate::plan::{Picked, Plan, PlannedFrontend, PlannedServer};
-use crate::{FlowSight, FlowState, NatPorts, ServerWay};
+use crate::{FlowInfo, FlowState, NatPorts, ServerWay};
 use convey_model::{Addr, DropReason, Endpoint, NextHop, NextHops, Tunnel, Unreachable};
 
 /// Queries about the treatment of a client's first packet by a plan, without side effects.
@@ -74,7 +74,7 @@ impl<'a> Inquiry<'a> {
     pub fn server_again<'f>(
         &self,
         frontend: &'f PlannedFrontend,
-        over: &FlowSight,
+        over: &FlowInfo,
     ) -> Option<&'f Arc<PlannedServer>> {
         server_again(frontend, over.state, over.owners.server)
     }

@@ -1,7 +1,7 @@
 //! Driver calls other than frames and time: counters, events, the flow cache, and operators'
 //! queries about flows.
 
-use super::{ClientShare, FlowSight, Forwarder, ForwarderEvents, LookBudget};
+use super::{ClientShare, FlowInfo, Forwarder, ForwarderEvents, LookBudget};
 #[cfg(any(test, feature = "test-util"))]
 use crate::FlowTable;
 use crate::plan::Plan;
@@ -184,13 +184,13 @@ impl Forwarder {
         from: u32,
         budget: LookBudget,
         now: Timestamp,
-        see: impl FnMut(&FlowSight, &mut dyn FnMut() -> FlowActivity),
+        see: impl FnMut(&FlowInfo, &mut dyn FnMut() -> FlowActivity),
     ) -> Option<u32> {
         self.tracker.look(from, budget, now, see)
     }
 
     /// Flow that packets with this key belong to, if there is one. Changes nothing.
-    pub fn find_flow(&mut self, key: &FlowKey, now: Timestamp) -> Option<(FlowSight, FlowActivity)> {
+    pub fn find_flow(&mut self, key: &FlowKey, now: Timestamp) -> Option<(FlowInfo, FlowActivity)> {
         self.tracker.find_flow(key, now)
     }
 
@@ -215,16 +215,16 @@ impl Forwarder {
         plan: &Plan,
         now: Timestamp,
         mut reset: impl FnMut(&[u8], u32),
-    ) -> Option<FlowSight> {
+    ) -> Option<FlowInfo> {
         let id = self.tracker.table().find(place, serial)?;
         self.tracker.catch_up(id);
-        let sight = FlowSight::new(self.tracker.table(), id);
+        let info = FlowInfo::new(self.tracker.table(), id);
         let flow = self.tracker.table_mut().remove(id);
-        if !sight.state.is_udp() && !flow.is_over() {
+        if !info.state.is_udp() && !flow.is_over() {
             self.replies.reset_both(&flow, plan, &mut reset);
         }
         self.tracker.log_gone(id, &flow, FlowEnd::Killed, now);
         self.tracker.release(&flow, FlowEnd::Killed);
-        Some(sight)
+        Some(info)
     }
 }

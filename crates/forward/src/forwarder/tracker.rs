@@ -28,7 +28,7 @@ pub use self::events::ForwarderEvents;
 pub(super) use self::events::add_wanted;
 pub(super) use self::expiry::{ACKNOWLEDGED_AFTER, SweepDecision};
 use self::flow_log::FlowLog;
-pub use self::look::{FlowSight, LookBudget};
+pub use self::look::{FlowInfo, LookBudget};
 use self::routes::FlowRoutes;
 pub(super) use self::routes::RouteChanges;
 use super::{Settings, owners};

@@ -32,10 +32,10 @@ use self::find::{Found, Unfound};
 use self::reply::{Reply, ReplyTo};
 use self::send::Sending;
 use self::store::FileUser;
-use crate::answer::{AnswerReason, OwnAnswer};
 use crate::compress::Compression;
 use crate::ends::End;
 use crate::forward::{ClientHasShare, Forwarding, RequestEnd, StallLimit};
+use crate::local_reply::{LocalReply, LocalReplyReason};
 
 /// Answers a request with a file of this pool.
 pub(crate) async fn serve(
@@ -56,7 +56,7 @@ pub(crate) async fn serve(
             }
             Err(answer) => RequestEnd::Unanswered(answer),
         },
-        Err(ClientHasShare) => RequestEnd::Unanswered(AnswerReason::QueueTimeout.into()),
+        Err(ClientHasShare) => RequestEnd::Unanswered(LocalReplyReason::QueueTimeout.into()),
     };
     if let RequestEnd::Unanswered(answer) = &end {
         pool.live.traffic.add(core, Counter::of_status(answer.status()), 1);
@@ -70,10 +70,10 @@ async fn find(
     request: &Forwarding<'_, '_>,
     user: FileUser<'_>,
     files: &FilesConfig,
-) -> Result<(Found, u16), OwnAnswer> {
+) -> Result<(Found, u16), LocalReply> {
     let (head, route) = (request.request.head(), request.route);
     if !matches!(head.method(), HttpMethod::Get | HttpMethod::Head) {
-        let mut answer = OwnAnswer::from(AnswerReason::FileMethod);
+        let mut answer = LocalReply::from(LocalReplyReason::FileMethod);
         let _ = answer.set_field("Allow", "GET, HEAD");
         return Err(answer);
     }
@@ -97,12 +97,12 @@ async fn find(
         Err(Unfound::NotFound) => match &files.not_found {
             Some(page) => {
                 let found = find::of_name(user, files, page.as_bytes(), &encodings).await;
-                found.map(|page| (page, 404)).map_err(|_| AnswerReason::FileNotFound.into())
+                found.map(|page| (page, 404)).map_err(|_| LocalReplyReason::FileNotFound.into())
             }
-            None => Err(AnswerReason::FileNotFound.into()),
+            None => Err(LocalReplyReason::FileNotFound.into()),
         },
-        Err(Unfound::Forbidden) => Err(AnswerReason::FileForbidden.into()),
-        Err(Unfound::Failed) => Err(AnswerReason::FileFailed.into()),
+        Err(Unfound::Forbidden) => Err(LocalReplyReason::FileForbidden.into()),
+        Err(Unfound::Failed) => Err(LocalReplyReason::FileFailed.into()),
     }
 }
 
@@ -123,8 +123,8 @@ fn query_of(head: &RequestHead) -> &[u8] {
 
 /// Redirects to this path, which begins with one slash: after two slashes browsers would read a
 /// host.
-fn redirect(path: &[u8], query: &[u8]) -> OwnAnswer {
-    let mut answer = OwnAnswer::from(AnswerReason::Redirect);
+fn redirect(path: &[u8], query: &[u8]) -> LocalReply {
+    let mut answer = LocalReply::from(LocalReplyReason::Redirect);
     let _ = answer.set_field("Location", &String::from_utf8_lossy(&[path, query].concat()));
     answer
 }
@@ -145,7 +145,7 @@ impl Forwarding<'_, '_> {
         let core = self.client.core();
         match reply.status {
             404 => {
-                self.record.answered(404, AnswerReason::FileNotFound);
+                self.record.answered(404, LocalReplyReason::FileNotFound);
                 self.client.count(Counter::AnsweredFileNotFound, 1);
             }
             status => {

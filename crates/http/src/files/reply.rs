@@ -11,7 +11,7 @@ use super::date;
 use super::directory_page::{DirectoryPage, PageInParts};
 use super::find::{Found, FoundContent};
 use super::store::LoadedFile;
-use crate::answer::{AnswerReason, OwnAnswer, phrase_of};
+use crate::local_reply::{LocalReply, LocalReplyReason, phrase_of};
 
 /// A response whose head is already written.
 pub(super) struct Reply {
@@ -67,7 +67,7 @@ struct Parts {
 
 impl Reply {
     /// Returns the response with this file. An error is the local reply in its place.
-    pub(super) fn of(found: &Found, to: &ReplyTo<'_>) -> Result<Reply, OwnAnswer> {
+    pub(super) fn of(found: &Found, to: &ReplyTo<'_>) -> Result<Reply, LocalReply> {
         let parts = match &found.content {
             FoundContent::Page(DirectoryPage::Whole(page)) => Parts {
                 pieces: smallvec![ReplyPiece::Bytes(page.clone())],
@@ -103,9 +103,9 @@ impl Parts {
 }
 
 /// Selects parts of a file by the conditions and ranges of the request.
-fn parts_of(file: &LoadedFile, found: &Found, head: &RequestHead) -> Result<Parts, OwnAnswer> {
+fn parts_of(file: &LoadedFile, found: &Found, head: &RequestHead) -> Result<Parts, LocalReply> {
     match file.validators.evaluate(head) {
-        Condition::Fails => return Err(AnswerReason::FilePrecondition.into()),
+        Condition::Fails => return Err(LocalReplyReason::FilePrecondition.into()),
         Condition::NotModified => return Ok(Parts::none(304, 0)),
         Condition::Holds => {}
     }
@@ -118,7 +118,7 @@ fn parts_of(file: &LoadedFile, found: &Found, head: &RequestHead) -> Result<Part
     match RangeSelection::of(range, len) {
         RangeSelection::Whole => Ok(Parts::whole(200, len)),
         RangeSelection::Unsatisfiable => {
-            let mut answer = OwnAnswer::from(AnswerReason::FileRange);
+            let mut answer = LocalReply::from(LocalReplyReason::FileRange);
             let _ = answer.set_field("Content-Range", &format!("bytes */{len}"));
             Err(answer)
         }

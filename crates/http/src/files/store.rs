@@ -43,7 +43,7 @@ const OVERHEAD: usize = 512;
 const SETTLED: u64 = 50_000_000;
 
 thread_local! {
-    static FILES: RefCell<Kept> = RefCell::new(Kept {
+    static FILES: RefCell<FileCache> = RefCell::new(FileCache {
         small: BoundedCache::new(SMALL),
         open: BoundedCache::new(OPEN),
         seconds: 0,
@@ -51,7 +51,7 @@ thread_local! {
 }
 
 /// Files of a thread, by root and name.
-struct Kept {
+struct FileCache {
     small: BoundedCache<CString, KeptFile>,
     open: BoundedCache<CString, KeptFile>,
     /// Seconds since the cache was made.
@@ -153,7 +153,7 @@ pub(super) async fn load(user: FileUser<'_>, root: &Path, name: &[u8]) -> Result
     Ok(opened)
 }
 
-impl Kept {
+impl FileCache {
     /// Returns the file of this key, if it is unchanged.
     fn fresh(&mut self, key: &CStr) -> Option<Arc<LoadedFile>> {
         let of = |cache: &mut BoundedCache<CString, KeptFile>, now: u64| {

@@ -5,8 +5,8 @@ use convey_snapshot::stats::Counter;
 use convey_upstream::{Attempts, Permit};
 
 use super::{Attempt, Forwarding, RequestEnd, unanswered};
-use crate::answer::AnswerReason;
 use crate::idle;
+use crate::local_reply::LocalReplyReason;
 use crate::transfer::TransferEnd;
 
 impl Forwarding<'_, '_> {
@@ -24,29 +24,29 @@ impl Forwarding<'_, '_> {
             TransferEnd::ClientFault(fault) => {
                 return Attempt::Over(match exchange.has_answered() {
                     true => RequestEnd::Broken(Counter::ClientReset),
-                    false => unanswered(AnswerReason::Malformed(fault)),
+                    false => unanswered(LocalReplyReason::Malformed(fault)),
                 });
             }
             TransferEnd::CompressionFailed => {
                 return Attempt::Over(RequestEnd::Broken(Counter::CompressionFailed));
             }
             TransferEnd::ServerFault(ServerFault::Closed) if exchange.has_sent_nothing_back() => {
-                AnswerReason::ServerReset
+                LocalReplyReason::ServerReset
             }
-            TransferEnd::ServerFault(fault) => AnswerReason::ServerFault(fault),
+            TransferEnd::ServerFault(fault) => LocalReplyReason::ServerFault(fault),
             TransferEnd::ServerRefused if exchange.may_be_sent_elsewhere() && attempts.was_refused() => {
                 // Not a failure: the server ends its connection in order.
-                return Attempt::Again(AnswerReason::ServerReset);
+                return Attempt::Again(LocalReplyReason::ServerReset);
             }
             TransferEnd::ServerBusy if exchange.may_be_sent_elsewhere() && !attempts.are_over() => {
                 attempts.repeat();
-                return Attempt::Again(AnswerReason::ServerReset);
+                return Attempt::Again(LocalReplyReason::ServerReset);
             }
             TransferEnd::ServerReset
             | TransferEnd::ServerRefused
             | TransferEnd::ServerBusy
             | TransferEnd::ServerDown
-            | TransferEnd::Whole => AnswerReason::ServerReset,
+            | TransferEnd::Whole => LocalReplyReason::ServerReset,
         };
         if exchange.has_answered() {
             let is_down = end == TransferEnd::ServerDown;
@@ -54,7 +54,7 @@ impl Forwarding<'_, '_> {
             return Attempt::Over(RequestEnd::Broken(reason));
         }
         attempts.repeat();
-        let is_broken_off = reason == AnswerReason::ServerReset;
+        let is_broken_off = reason == LocalReplyReason::ServerReset;
         let was_closed = is_kept && is_broken_off && end != TransferEnd::ServerDown;
         if end == TransferEnd::ServerDown {
             // Health checks have already noticed it.
@@ -79,7 +79,7 @@ impl Forwarding<'_, '_> {
 pub(super) fn timed_out(exchange: &Exchange, awaits_server: bool) -> RequestEnd {
     match (exchange.has_answered(), awaits_server) {
         (true, _) => RequestEnd::Broken(Counter::IdleTimeout),
-        (false, true) => unanswered(AnswerReason::ServerTimeout),
-        (false, false) => unanswered(AnswerReason::RequestTimeout),
+        (false, true) => unanswered(LocalReplyReason::ServerTimeout),
+        (false, false) => unanswered(LocalReplyReason::RequestTimeout),
     }
 }

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::frame_filter::FieldFilter;
 use super::receive::ReceiveQueue;
-use crate::answer::AnswerReason;
+use crate::local_reply::LocalReplyReason;
 use crate::record::RequestRecord;
 
 /// Most bytes of short frames that go out together: a record of TLS.
@@ -76,7 +76,7 @@ impl HasStream for CountedStream<'_> {
 
     fn note_refused(&self, fault: Malformed) {
         self.malformed.fetch_add(1, Ordering::Relaxed);
-        RequestRecord::begin(self.client, "2").end_refused(self.client, AnswerReason::Malformed(fault));
+        RequestRecord::begin(self.client, "2").end_refused(self.client, LocalReplyReason::Malformed(fault));
     }
 }
 

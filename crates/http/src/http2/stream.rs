@@ -13,7 +13,7 @@ use http::{HeaderMap, Request, Response};
 use tokio::time::timeout;
 
 use super::receive::{ReceiveQueue, ReceivedStream};
-use crate::answer::AnswerReason;
+use crate::local_reply::LocalReplyReason;
 use crate::record::RequestRecord;
 use crate::stack::DecideRequest;
 use crate::streams::body::{BodyFault, DataSink, StreamFault};
@@ -33,8 +33,8 @@ pub(super) async fn serve<S: DecideRequest>(
     if heads::says_no_body(&parts.headers) && !body.is_end_stream() {
         let refused = match timeout(limits.head_timeout, ends_empty(&mut body)).await {
             Ok(true) => None,
-            Ok(false) => Some(AnswerReason::Malformed(Malformed::ContentLength)),
-            Err(_) => Some(AnswerReason::RequestTimeout),
+            Ok(false) => Some(LocalReplyReason::Malformed(Malformed::ContentLength)),
+            Err(_) => Some(LocalReplyReason::RequestTimeout),
         };
         if let Some(reason) = refused {
             record.end_refused(client, reason);

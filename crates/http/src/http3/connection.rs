@@ -20,7 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::quic::{QuicConnection, StreamNotes, number};
 use super::stream::{self, HandshakeState};
-use crate::answer::ANSWER_TIME;
+use crate::local_reply::ANSWER_TIME;
 use crate::stack::DecideRequest;
 use crate::streams::connection::{ENDING, HEAD_ROOM, ResetVerdict, StreamCounts, until_true};
 

@@ -19,8 +19,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::quic::{QuicConnection, ReceivingStream, SendingStream, Stopped, StreamNotes, broken};
-use crate::answer::AnswerReason;
 use crate::linger::LINGER;
+use crate::local_reply::LocalReplyReason;
 use crate::record::RequestRecord;
 use crate::stack::DecideRequest;
 use crate::streams::body::{BodyFault, DataSink, DataSource, StreamFault};
@@ -72,7 +72,7 @@ pub(super) async fn serve<S: DecideRequest>(
         Ok(Ok(head)) => head,
         refused => {
             let reason =
-                refused.map_or(Some(AnswerReason::RequestTimeout), |refused| refused.err().flatten());
+                refused.map_or(Some(LocalReplyReason::RequestTimeout), |refused| refused.err().flatten());
             if let Some(reason) = reason {
                 record.end_refused(client, reason);
             }
@@ -97,7 +97,7 @@ pub(super) async fn serve<S: DecideRequest>(
 
 /// Why a head is refused that never came to be one; `None`: the client gave it up, or its connection is over. `fault` is what the filter of
 /// frames has found.
-fn refusal(error: &StreamError, fault: Option<Malformed>) -> Option<AnswerReason> {
+fn refusal(error: &StreamError, fault: Option<Malformed>) -> Option<LocalReplyReason> {
     let malformed = match error {
         StreamError::StreamError { code: Code::H3_MESSAGE_ERROR, .. } => Malformed::Http3Message,
         StreamError::HeaderTooBig { .. } => Malformed::HeadTooLong,
@@ -112,7 +112,7 @@ fn refusal(error: &StreamError, fault: Option<Malformed>) -> Option<AnswerReason
         } => Malformed::Http3Message,
         _ => fault.filter(|fault| *fault == Malformed::HeadTooLong)?,
     };
-    Some(AnswerReason::Malformed(fault.unwrap_or(malformed)))
+    Some(LocalReplyReason::Malformed(fault.unwrap_or(malformed)))
 }
 
 /// Why a request is malformed that the library has taken.

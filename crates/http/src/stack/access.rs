@@ -1,7 +1,7 @@
 //! Access lists for requests that trusted proxies send.
 
 use super::OwnCheck;
-use crate::answer::{AnswerReason, OwnAnswer};
+use crate::local_reply::{LocalReply, LocalReplyReason};
 use crate::request::HttpRequest;
 
 /// Replies to requests whose client the access lists deny. `inner` decides on the others.
@@ -12,11 +12,11 @@ pub fn check_access<S>(inner: S) -> OwnCheck<S> {
     OwnCheck::new(inner, check)
 }
 
-fn check(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
+fn check(request: &mut HttpRequest) -> Result<(), LocalReply> {
     let config = &request.frontend().config;
     let is_unchecked = config.is_http_proxy(request.peer().ip());
     match is_unchecked && !config.access.admits(request.client().ip()) {
-        true => Err(AnswerReason::AccessDenied.into()),
+        true => Err(LocalReplyReason::AccessDenied.into()),
         false => Ok(()),
     }
 }

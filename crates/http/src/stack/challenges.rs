@@ -2,7 +2,7 @@
 //! section 8.3).
 
 use super::OwnCheck;
-use crate::answer::{AnswerReason, OwnAnswer};
+use crate::local_reply::{LocalReply, LocalReplyReason};
 use crate::request::HttpRequest;
 
 /// Replies to requests for tokens while an order runs. `inner` decides on the others, including
@@ -11,10 +11,12 @@ pub fn answer_challenges<S>(inner: S) -> OwnCheck<S> {
     OwnCheck::new(inner, answer)
 }
 
-fn answer(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
+fn answer(request: &mut HttpRequest) -> Result<(), LocalReply> {
     let challenges = request.frontend().challenges.as_ref();
     match challenges.and_then(|challenges| challenges.answer(request.head().path())) {
-        Some(text) => Err(OwnAnswer::from(AnswerReason::AcmeChallenge).with_body(text.as_bytes().to_vec())),
+        Some(text) => {
+            Err(LocalReply::from(LocalReplyReason::AcmeChallenge).with_body(text.as_bytes().to_vec()))
+        }
         None => Ok(()),
     }
 }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use futures_util::future::Either;
 use tower_service::Service;
 
-use crate::answer::OwnAnswer;
+use crate::local_reply::LocalReply;
 use crate::request::{Decision, HttpRequest};
 
 /// A check of your own: a function that replies to a request, or lets it pass.
@@ -20,7 +20,7 @@ pub struct Check<S, F> {
 
 impl<S, F> Check<S, F>
 where
-    F: FnMut(&mut HttpRequest) -> Result<(), OwnAnswer>,
+    F: FnMut(&mut HttpRequest) -> Result<(), LocalReply>,
 {
     /// Returns a service where `inner` decides on requests that pass `check`, which may change
     /// them. The others get the check's reply.
@@ -32,7 +32,7 @@ where
 impl<S, F> Service<HttpRequest> for Check<S, F>
 where
     S: Service<HttpRequest, Response = Decision, Error = Infallible>,
-    F: FnMut(&mut HttpRequest) -> Result<(), OwnAnswer>,
+    F: FnMut(&mut HttpRequest) -> Result<(), LocalReply>,
 {
     type Response = Decision;
     type Error = Infallible;

@@ -3,7 +3,7 @@
 use convey_http_core::{BodyFraming, Malformed};
 
 use super::OwnCheck;
-use crate::answer::{AnswerReason, OwnAnswer};
+use crate::local_reply::{LocalReply, LocalReplyReason};
 use crate::request::HttpRequest;
 
 /// Seconds after which a source may send its next request: limits are whole numbers of requests a
@@ -17,9 +17,9 @@ pub fn limit_requests<S>(inner: S) -> OwnCheck<S> {
     OwnCheck::new(inner, limit)
 }
 
-fn limit(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
+fn limit(request: &mut HttpRequest) -> Result<(), LocalReply> {
     match () {
-        () if is_too_long(request) => Err(AnswerReason::Malformed(Malformed::BodyTooLong).into()),
+        () if is_too_long(request) => Err(LocalReplyReason::Malformed(Malformed::BodyTooLong).into()),
         () if !is_within_rate(request) => Err(slow_down()),
         () => Ok(()),
     }
@@ -59,8 +59,8 @@ fn has_no_limit(request: &HttpRequest) -> bool {
         || names_no_client && config.is_http_proxy(request.peer().ip())
 }
 
-fn slow_down() -> OwnAnswer {
-    let mut answer = OwnAnswer::from(AnswerReason::RateLimit);
+fn slow_down() -> LocalReply {
+    let mut answer = LocalReply::from(LocalReplyReason::RateLimit);
     // convey sets this field nowhere else.
     let _ = answer.set_field("Retry-After", RETRY_AFTER);
     answer

@@ -1,7 +1,7 @@
 //! Check that a request came by a handshake for its host.
 
 use super::OwnCheck;
-use crate::answer::{AnswerReason, OwnAnswer};
+use crate::local_reply::{LocalReply, LocalReplyReason};
 use crate::request::HttpRequest;
 
 /// Replies to requests whose host has a certificate of its own, other than the certificate for the
@@ -14,9 +14,9 @@ pub fn refuse_misdirected<S>(inner: S) -> OwnCheck<S> {
     OwnCheck::new(inner, check)
 }
 
-fn check(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
+fn check(request: &mut HttpRequest) -> Result<(), LocalReply> {
     match is_misdirected(request).unwrap_or(false) && !request.is_peer_trusted() {
-        true => Err(AnswerReason::Misdirected.into()),
+        true => Err(LocalReplyReason::Misdirected.into()),
         false => Ok(()),
     }
 }

@@ -29,7 +29,7 @@ use std::task::{Context, Poll};
 
 use tower_service::Service;
 
-use crate::answer::OwnAnswer;
+use crate::local_reply::LocalReply;
 use crate::request::{Decision, HttpRequest};
 
 /// Tower service that decides on requests. Services are nested.
@@ -61,7 +61,7 @@ pub(crate) async fn decide(stack: &mut impl DecideRequest, request: HttpRequest)
 }
 
 /// A check of convey's own.
-pub type OwnCheck<S> = Check<S, fn(&mut HttpRequest) -> Result<(), OwnAnswer>>;
+pub type OwnCheck<S> = Check<S, fn(&mut HttpRequest) -> Result<(), LocalReply>>;
 
 /// convey's own services, which decide by the configuration.
 pub type UsualStack = OwnCheck<OwnCheck<OwnCheck<OwnCheck<OwnCheck<OwnCheck<Forwards>>>>>>;

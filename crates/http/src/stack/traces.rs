@@ -3,7 +3,7 @@
 use convey_http_core::TraceParent;
 
 use super::OwnCheck;
-use crate::answer::OwnAnswer;
+use crate::local_reply::LocalReply;
 use crate::request::HttpRequest;
 
 /// Begins traces where a frontend is configured to. Passes each request on to `inner`.
@@ -11,7 +11,7 @@ pub fn begin_traces<S>(inner: S) -> OwnCheck<S> {
     OwnCheck::new(inner, begin)
 }
 
-fn begin(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
+fn begin(request: &mut HttpRequest) -> Result<(), LocalReply> {
     let begins = request.frontend().http.as_ref().is_some_and(|http| http.begin_traces);
     if begins && request.trace().is_none() {
         request.begin_trace(TraceParent::begin(fastrand::u128(..), fastrand::u64(..)));

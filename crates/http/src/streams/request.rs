@@ -14,9 +14,9 @@ use tokio::time::timeout;
 use super::IncomingStream;
 use super::body::StreamFault;
 use super::connection::is_early_reset;
-use crate::answer::{ANSWER_TIME, AnswerReason, AnswerTo, OwnAnswer};
 use crate::ends::ClientEnd;
 use crate::forward::{Forwarding, RequestEnd, StallLimit};
+use crate::local_reply::{ANSWER_TIME, AnswerTo, LocalReply, LocalReplyReason};
 use crate::record::RequestRecord;
 use crate::request::{Decision, HttpRequest};
 use crate::stack::{DecideRequest, decide};
@@ -37,7 +37,7 @@ pub(crate) async fn serve<S: DecideRequest>(
     let mut charge = RequestCharge::default();
     let end = match &head {
         Ok(head) => forward(client, &mut stack, head.clone(), stream, (&mut record, &mut charge)).await,
-        Err(malformed) => RequestEnd::Unanswered(AnswerReason::Malformed(*malformed).into()),
+        Err(malformed) => RequestEnd::Unanswered(LocalReplyReason::Malformed(*malformed).into()),
     };
     let head = head.as_deref().ok();
     let mut broken = match end {
@@ -46,7 +46,7 @@ pub(crate) async fn serve<S: DecideRequest>(
         RequestEnd::Unanswered(answer) => {
             let written = write(client, &answer, head, stream, &mut record).await;
             // The library of HTTP/2 has reset the stream of a malformed body.
-            let is_refused = matches!(answer.reason(), AnswerReason::Malformed(_));
+            let is_refused = matches!(answer.reason(), LocalReplyReason::Malformed(_));
             written.err().filter(|reason| !is_refused || *reason != Counter::ClientReset)
         }
     };
@@ -135,7 +135,7 @@ async fn forward<S: DecideRequest>(
         }
     };
     let Some((route, pool)) = request.way() else {
-        return RequestEnd::Unanswered(AnswerReason::NoRoute.into());
+        return RequestEnd::Unanswered(LocalReplyReason::NoRoute.into());
     };
     record.takes(route, &request);
     let (mut end, mut received) = (ClientEnd::Stream(stream), BytesMut::new());
@@ -159,7 +159,7 @@ async fn forward<S: DecideRequest>(
 /// Answers a request ourselves.
 async fn write(
     client: &ClientStream,
-    answer: &OwnAnswer,
+    answer: &LocalReply,
     head: Option<&RequestHead>,
     stream: &mut impl IncomingStream,
     record: &mut RequestRecord,

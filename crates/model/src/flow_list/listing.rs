@@ -15,7 +15,7 @@ const MAX_GROUPS: usize = 65_536;
 pub struct FlowListing {
     query: FlowQuery,
     /// Selected flows; the last in order is the first to be removed.
-    kept: BinaryHeap<Reverse<Kept>>,
+    kept: BinaryHeap<Reverse<SelectedFlow>>,
     matching: u64,
     bytes: [Option<u64>; 2],
     groups: HashMap<GroupKey, FlowGroup>,
@@ -25,34 +25,34 @@ pub struct FlowListing {
 
 /// Selected flow; a larger one comes earlier in the list.
 #[derive(Debug)]
-struct Kept {
+struct SelectedFlow {
     key: u64,
     flow: ListedFlow,
 }
 
-impl Kept {
+impl SelectedFlow {
     /// Sort rank. With equal keys, the smaller identifier comes first.
     fn rank(&self) -> (u64, Reverse<super::ListedFlowId>) {
         (self.key, Reverse(self.flow.id))
     }
 }
 
-impl PartialEq for Kept {
-    fn eq(&self, other: &Kept) -> bool {
+impl PartialEq for SelectedFlow {
+    fn eq(&self, other: &SelectedFlow) -> bool {
         self.rank() == other.rank()
     }
 }
 
-impl Eq for Kept {}
+impl Eq for SelectedFlow {}
 
-impl PartialOrd for Kept {
-    fn partial_cmp(&self, other: &Kept) -> Option<std::cmp::Ordering> {
+impl PartialOrd for SelectedFlow {
+    fn partial_cmp(&self, other: &SelectedFlow) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Kept {
-    fn cmp(&self, other: &Kept) -> std::cmp::Ordering {
+impl Ord for SelectedFlow {
+    fn cmp(&self, other: &SelectedFlow) -> std::cmp::Ordering {
         self.rank().cmp(&other.rank())
     }
 }
@@ -166,7 +166,7 @@ impl FlowListing {
             }
             self.kept.pop();
         }
-        self.kept.push(Reverse(Kept { key, flow: ListedFlow::new(flow, activity) }));
+        self.kept.push(Reverse(SelectedFlow { key, flow: ListedFlow::new(flow, activity) }));
     }
 
     fn count(&mut self, grouping: FlowGrouping, flow: &FlowFacts<'_>, bytes: [Option<u64>; 2]) {

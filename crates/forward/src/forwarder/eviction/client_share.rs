@@ -142,8 +142,8 @@ impl Eviction {
         let kind = TrafficKind::new(View::BothSides, claim.protocol);
         let search = Search { held, kind, class: Class::Doubtful };
         // A stream that is not in use may be forged.
-        let gives_way = kind.is_udp() && self.find_idle(tracker, search, now).is_some();
-        (!gives_way).then_some(held)
+        let can_evict = kind.is_udp() && self.find_idle(tracker, search, now).is_some();
+        (!can_evict).then_some(held)
     }
 
     /// Checks a client's datagram that would turn its flow into a stream. At the limit of the

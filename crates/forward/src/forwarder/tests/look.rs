@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::handover::{handed, take};
 use super::lab::{Family, Lab, run_with_cache};
-use crate::{FlowEnd, FlowSight, LookBudget};
+use crate::{FlowEnd, FlowInfo, LookBudget};
 use convey_model::FlowActivity;
 
 told_over_both_families! {
@@ -21,7 +21,7 @@ told_over_both_families! {
 
 const ALL: LookBudget = LookBudget { places: u32::MAX, asked: u32::MAX };
 
-fn look(lab: &mut Lab) -> Vec<(FlowSight, FlowActivity)> {
+fn look(lab: &mut Lab) -> Vec<(FlowInfo, FlowActivity)> {
     let mut seen = Vec::new();
     let next = lab.forwarder.look(0, ALL, lab.now, |flow, activity| seen.push((*flow, activity())));
     assert_eq!(next, None);
@@ -29,7 +29,7 @@ fn look(lab: &mut Lab) -> Vec<(FlowSight, FlowActivity)> {
 }
 
 /// Ends a flow. Returns the number of resets, or `None` if there is no such flow.
-fn kill(lab: &mut Lab, flow: &FlowSight) -> Option<usize> {
+fn kill(lab: &mut Lab, flow: &FlowInfo) -> Option<usize> {
     let mut resets = 0;
     let name = (flow.place, flow.serial);
     let killed = lab.forwarder.kill(name, &lab.plan, lab.now, |_, _| resets += 1);
@@ -100,7 +100,7 @@ fn a_name_of_a_flow_that_has_ended_kills_nobody_else(family: Family) {
     assert_eq!(second.place, first.place, "places are used again");
     assert_eq!(kill(&mut lab, &first), None);
     assert_eq!(look(&mut lab).len(), 1);
-    assert_eq!(kill(&mut lab, &FlowSight { place: 77, ..first }), None);
+    assert_eq!(kill(&mut lab, &FlowInfo { place: 77, ..first }), None);
 }
 
 fn datagrams_are_looked_at_and_killed_like_connections(family: Family) {

@@ -18,7 +18,7 @@ pub struct LookBudget {
 
 /// State of a flow, for an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FlowSight {
+pub struct FlowInfo {
     /// Place of the flow in the table.
     pub place: u32,
     /// Serial number of the flow among those that had its place.
@@ -41,10 +41,10 @@ pub struct FlowSight {
     pub to_server: u32,
 }
 
-impl FlowSight {
-    pub(crate) fn new(table: &FlowTable, id: FlowId) -> FlowSight {
+impl FlowInfo {
+    pub(crate) fn new(table: &FlowTable, id: FlowId) -> FlowInfo {
         let flow = table.get(id);
-        FlowSight {
+        FlowInfo {
             place: id.0,
             serial: table.serial(id),
             client: flow.client(),
@@ -74,13 +74,13 @@ impl FlowTracker {
         from: u32,
         budget: LookBudget,
         now: Timestamp,
-        mut see: impl FnMut(&FlowSight, &mut dyn FnMut() -> FlowActivity),
+        mut see: impl FnMut(&FlowInfo, &mut dyn FnMut() -> FlowActivity),
     ) -> Option<u32> {
         let FlowTracker { table, cache, log, .. } = self;
         let (end, mut left) = (from.saturating_add(budget.places).min(table.places()), budget.asked);
         for place in from..end {
             let Some((id, flow)) = table.at(place) else { continue };
-            let mut sight = FlowSight::new(table, id);
+            let mut info = FlowInfo::new(table, id);
             let mut ask = || {
                 let seen = BothSeen::of(cache, id, flow)?;
                 left = left.saturating_sub(1);
@@ -89,9 +89,9 @@ impl FlowTracker {
             // In other states, the cache cannot be ahead of the table.
             let known = if flow.state().may_lag() { ask() } else { None };
             if let Some(seen) = known {
-                sight.state = state(flow, seen);
+                info.state = state(flow, seen);
             }
-            see(&sight, &mut || {
+            see(&info, &mut || {
                 let seen = known.or_else(&mut ask).unwrap_or_default();
                 activity(table, log, (id, flow), seen, now)
             });
@@ -103,13 +103,13 @@ impl FlowTracker {
     }
 
     /// Flow that packets with this key belong to, if there is one. Changes nothing.
-    pub(crate) fn find_flow(&mut self, key: &FlowKey, now: Timestamp) -> Option<(FlowSight, FlowActivity)> {
+    pub(crate) fn find_flow(&mut self, key: &FlowKey, now: Timestamp) -> Option<(FlowInfo, FlowActivity)> {
         let FlowTracker { table, cache, log, .. } = self;
         let (id, _) = table.lookup(key)?;
-        let (mut sight, flow) = (FlowSight::new(table, id), table.get(id));
+        let (mut info, flow) = (FlowInfo::new(table, id), table.get(id));
         let seen = BothSeen::of(cache, id, flow).unwrap_or_default();
-        sight.state = state(flow, seen);
-        Some((sight, activity(table, log, (id, flow), seen, now)))
+        info.state = state(flow, seen);
+        Some((info, activity(table, log, (id, flow), seen, now)))
     }
 }
 

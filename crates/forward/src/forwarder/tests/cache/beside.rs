@@ -125,9 +125,9 @@ mod cases {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
         let (client, server) = go_on(&mut lab, &syn, 101, 501, NEARLY_4_GIB);
-        let (sight, _) = lab.forwarder.find_flow(&client_key(&lab, 1), lab.now).unwrap();
+        let (info, _) = lab.forwarder.find_flow(&client_key(&lab, 1), lab.now).unwrap();
         let mut resets = Vec::new();
-        lab.forwarder.kill((sight.place, sight.serial), &lab.plan, lab.now, |frame, interface| {
+        lab.forwarder.kill((info.place, info.serial), &lab.plan, lab.now, |frame, interface| {
             resets.push(Seen::read(frame, interface).seq);
         });
         assert_eq!(resets, [server, client]);

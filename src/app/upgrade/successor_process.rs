@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 const UNKNOWN: u8 = 1;
 
 /// Child process that serves in place of this one.
-pub(in crate::app) struct Heir {
+pub(in crate::app) struct SuccessorProcess {
     process: u32,
     /// Handle that refers to this process, even after its end. `None` before Linux 5.3: then
     /// signals are not passed on.
@@ -24,12 +24,12 @@ pub(in crate::app) struct Heir {
     code: Option<u8>,
 }
 
-impl Heir {
-    pub(super) fn new(mut child: Child) -> Heir {
+impl SuccessorProcess {
+    pub(super) fn new(mut child: Child) -> SuccessorProcess {
         let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).ok();
         let process = child.id();
         let ended = files::begin_aside(move || child.wait().ok());
-        Heir { process, handle, ended, code: None }
+        SuccessorProcess { process, handle, ended, code: None }
     }
 
     /// Id of the child.
@@ -69,16 +69,16 @@ mod tests {
     #[tokio::test]
     async fn its_exit_code_is_told_as_a_shell_does_and_again() {
         for (script, expected) in [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)] {
-            let mut heir = Heir::new(Command::new("sh").args(["-c", script]).spawn().unwrap());
-            assert_eq!((heir.end().await, heir.end().await), (expected, expected), "{script}");
+            let mut child = SuccessorProcess::new(Command::new("sh").args(["-c", script]).spawn().unwrap());
+            assert_eq!((child.end().await, child.end().await), (expected, expected), "{script}");
         }
     }
 
     #[tokio::test]
     async fn successor_gets_signals_until_it_has_ended() {
-        let mut heir = Heir::new(Command::new("sleep").arg("100").spawn().unwrap());
-        heir.pass_on(Signal::TERM);
-        assert_eq!(heir.end().await, 128 + 15);
-        heir.pass_on(Signal::TERM);
+        let mut child = SuccessorProcess::new(Command::new("sleep").arg("100").spawn().unwrap());
+        child.pass_on(Signal::TERM);
+        assert_eq!(child.end().await, 128 + 15);
+        child.pass_on(Signal::TERM);
     }
 }

@@ -1,4 +1,4 @@
-//! Outlets of log lines: standard error or output, a file, or the journal.
+//! Sinks of log lines: standard error or output, a file, or the journal.
 
 use std::fmt;
 use std::fs::File;
@@ -31,9 +31,9 @@ const STALL: Duration = Duration::from_secs(1);
 /// Bytes that a pipe accepts without blocking once it is writable (`PIPE_BUF`).
 const PIECE: usize = 4096;
 
-/// Outlet of whole lines.
+/// Destination of whole log lines.
 #[derive(Debug)]
-pub enum Outlet {
+pub enum LogSink {
     /// Stream of another owner, such as standard error; it is never reopened.
     Stream(LogFile),
     /// File that convey opened.
@@ -66,12 +66,12 @@ pub(super) struct Lost {
     pub(super) error: io::Error,
 }
 
-impl fmt::Display for Outlet {
+impl fmt::Display for LogSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Outlet::Stream(_) => f.write_str("standard error or output"),
-            Outlet::File { path, .. } => path.display().fmt(f),
-            Outlet::Journal { .. } => f.write_str("the journal"),
+            LogSink::Stream(_) => f.write_str("standard error or output"),
+            LogSink::File { path, .. } => path.display().fmt(f),
+            LogSink::Journal { .. } => f.write_str("the journal"),
         }
     }
 }
@@ -82,39 +82,39 @@ impl From<File> for LogFile {
     }
 }
 
-impl Outlet {
+impl LogSink {
     /// Standard error. Bypasses `std::io::Stderr`, which would hold its lock while the reader
     /// stalls.
-    pub(super) fn stderr() -> io::Result<Outlet> {
+    pub(super) fn stderr() -> io::Result<LogSink> {
         stream(stderr().as_fd())
     }
 
-    /// Opens the configured outlet; waits at most two seconds for a file.
-    pub fn open(output: &LogOutput) -> io::Result<Outlet> {
+    /// Opens the configured sink; waits at most two seconds for a file.
+    pub fn open(output: &LogOutput) -> io::Result<LogSink> {
         match output {
-            LogOutput::Stderr => Outlet::stderr(),
+            LogOutput::Stderr => LogSink::stderr(),
             LogOutput::Stdout => stream(stdout().as_fd()),
             LogOutput::Journal => journal(Path::new(JOURNAL)),
             LogOutput::File(path) => {
                 let lines = in_time(path.clone(), open_file)?.into();
-                Ok(Outlet::File { path: path.clone(), lines })
+                Ok(LogSink::File { path: path.clone(), lines })
             }
         }
     }
 
-    /// Checks whether [`Outlet::open`] would succeed now. Creates no file, as that would belong to
+    /// Checks whether [`LogSink::open`] would succeed now. Creates no file, as that would belong to
     /// the caller's user.
     pub fn try_out(output: &LogOutput) -> io::Result<()> {
         match output {
             LogOutput::File(path) => in_time(path.clone(), try_to_open),
-            output => Outlet::open(output).map(drop),
+            output => LogSink::open(output).map(drop),
         }
     }
 
     /// Reopens a file, which may have been moved (log rotation). On failure the old file stays.
-    /// Returns whether the outlet is a file.
+    /// Returns whether the sink is a file.
     pub(super) fn reopen(&mut self) -> io::Result<bool> {
-        let Outlet::File { path, lines } = self else { return Ok(false) };
+        let LogSink::File { path, lines } = self else { return Ok(false) };
         *lines = open_file(path)?.into();
         Ok(true)
     }
@@ -125,9 +125,9 @@ impl Outlet {
     /// Lines were lost: the reader is gone, or the disk is full.
     pub(super) fn write(&mut self, lines: &[u8], gives_up: impl Fn() -> bool) -> Result<(), Lost> {
         match self {
-            Outlet::Stream(out) => out.write(lines, PIECE, gives_up),
-            Outlet::File { lines: out, .. } => out.write(lines, usize::MAX, gives_up),
-            Outlet::Journal { socket, path } => tell_journal(socket, path, lines),
+            LogSink::Stream(out) => out.write(lines, PIECE, gives_up),
+            LogSink::File { lines: out, .. } => out.write(lines, usize::MAX, gives_up),
+            LogSink::Journal { socket, path } => tell_journal(socket, path, lines),
         }
     }
 }
@@ -183,16 +183,16 @@ fn lost(lines: &[u8], error: io::Error) -> Lost {
     Lost { lines: lines.iter().filter(|byte| **byte == b'\n').count() as u64, error }
 }
 
-fn stream(descriptor: BorrowedFd<'_>) -> io::Result<Outlet> {
-    Ok(Outlet::Stream(File::from(descriptor.try_clone_to_owned()?).into()))
+fn stream(descriptor: BorrowedFd<'_>) -> io::Result<LogSink> {
+    Ok(LogSink::Stream(File::from(descriptor.try_clone_to_owned()?).into()))
 }
 
-fn journal(path: &Path) -> io::Result<Outlet> {
+fn journal(path: &Path) -> io::Result<LogSink> {
     let socket = UnixDatagram::unbound()?;
     // A connection shows whether the journal exists. The unconnected socket survives a restart of
     // the journal.
     UnixDatagram::unbound()?.connect(path)?;
-    Ok(Outlet::Journal { socket, path: path.to_owned() })
+    Ok(LogSink::Journal { socket, path: path.to_owned() })
 }
 
 fn in_time<T: Send + 'static>(path: PathBuf, open: fn(&Path) -> io::Result<T>) -> io::Result<T> {
@@ -265,12 +265,12 @@ mod tests {
     fn rotated_log_file_is_created_again_on_reopen() {
         let directory = tempfile::tempdir().unwrap();
         let (path, old) = (directory.path().join("log"), directory.path().join("log.1"));
-        let mut outlet = Outlet::open(&LogOutput::File(path.clone())).unwrap();
-        outlet.write(b"one\n", never).unwrap();
+        let mut sink = LogSink::open(&LogOutput::File(path.clone())).unwrap();
+        sink.write(b"one\n", never).unwrap();
         fs::rename(&path, &old).unwrap();
-        outlet.write(b"two\n", never).unwrap();
-        assert!(outlet.reopen().unwrap());
-        outlet.write(b"three\n", never).unwrap();
+        sink.write(b"two\n", never).unwrap();
+        assert!(sink.reopen().unwrap());
+        sink.write(b"three\n", never).unwrap();
         let read = |path| fs::read_to_string(path).unwrap();
         assert_eq!((read(&old), read(&path)), ("one\ntwo\n".to_owned(), "three\n".to_owned()));
     }
@@ -279,20 +279,20 @@ mod tests {
     fn failed_open_is_an_error_and_a_failed_reopen_keeps_the_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
-        assert!(Outlet::open(&LogOutput::File(directory.path().join("none/log"))).is_err());
-        assert!(Outlet::open(&LogOutput::File(directory.path().to_owned())).is_err());
-        let mut outlet = Outlet::open(&LogOutput::File(path.clone())).unwrap();
+        assert!(LogSink::open(&LogOutput::File(directory.path().join("none/log"))).is_err());
+        assert!(LogSink::open(&LogOutput::File(directory.path().to_owned())).is_err());
+        let mut sink = LogSink::open(&LogOutput::File(path.clone())).unwrap();
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
-        assert!(outlet.reopen().is_err());
-        outlet.write(b"on\n", never).unwrap();
+        assert!(sink.reopen().is_err());
+        sink.write(b"on\n", never).unwrap();
     }
 
     #[test]
     fn trying_a_file_makes_none() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
-        let tried = |path: &Path| Outlet::try_out(&LogOutput::File(path.to_owned())).is_ok();
+        let tried = |path: &Path| LogSink::try_out(&LogOutput::File(path.to_owned())).is_ok();
         assert!(tried(&path) && !path.exists());
         fs::write(&path, "line\n").unwrap();
         assert!(tried(&path));
@@ -306,8 +306,8 @@ mod tests {
         let path = directory.path().join("journal");
         assert!(journal(&path).is_err(), "nobody is there");
         let socket = UnixDatagram::bind(&path).unwrap();
-        let mut outlet = journal(&path).unwrap();
-        outlet.write(b"<4>a=b\nplain\n", never).unwrap();
+        let mut sink = journal(&path).unwrap();
+        sink.write(b"<4>a=b\nplain\n", never).unwrap();
         let heard = || {
             let mut buffer = [0; 99];
             let n = socket.recv(&mut buffer).unwrap();
@@ -316,13 +316,13 @@ mod tests {
         assert_eq!(heard(), "PRIORITY=4\nSYSLOG_IDENTIFIER=convey\nMESSAGE=a=b\n");
         assert_eq!(heard(), "PRIORITY=6\nSYSLOG_IDENTIFIER=convey\nMESSAGE=plain\n");
         drop(socket);
-        assert_eq!(outlet.write(b"lost\nlost\n", never).unwrap_err().lines, 2);
+        assert_eq!(sink.write(b"lost\nlost\n", never).unwrap_err().lines, 2);
     }
 
     #[test]
     fn a_full_disk_costs_lines_that_are_counted() {
-        let mut outlet = Outlet::open(&LogOutput::File("/dev/full".into())).unwrap();
-        let lost = outlet.write(b"one\ntwo\n", never).unwrap_err();
+        let mut sink = LogSink::open(&LogOutput::File("/dev/full".into())).unwrap();
+        let lost = sink.write(b"one\ntwo\n", never).unwrap_err();
         assert_eq!((lost.lines, lost.error.kind()), (2, ErrorKind::StorageFull));
     }
 

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::Buffer;
 use super::accounting::Accounting;
 use super::worker::{Round, Worker};
-use convey_forward::{ClientShare, FlowSight, LookBudget, View};
+use convey_forward::{ClientShare, FlowInfo, LookBudget, View};
 use convey_model::{
     FlowActivity, FlowFacts, FlowKey, FlowKind, FlowListing, FlowQuery, FlowServer, FlowsUnavailable,
     ListedFlow, ListedFlowId, Mode, NextHop, Timestamp,
@@ -28,7 +28,7 @@ pub(super) enum FlowRequest {
     Find(FlowKey, oneshot::Sender<Option<PacketFlow>>),
     /// Returns the quota use of the client of a new flow with this key; the flow would go to the
     /// server with this number.
-    Share(FlowKey, u32, oneshot::Sender<Option<ClientShare>>),
+    ClientShare(FlowKey, u32, oneshot::Sender<Option<ClientShare>>),
     /// Ends the flow in this slot, if it has this serial number.
     Kill(u32, u32, oneshot::Sender<Option<ListedFlow>>),
 }
@@ -39,7 +39,7 @@ pub struct PacketFlow {
     /// Entry of the flow in lists.
     pub listed: ListedFlow,
     /// State of the flow in the forwarding core.
-    pub sight: FlowSight,
+    pub info: FlowInfo,
     /// Next hop of packets to the flow's server; `None` until the next packet looks it up.
     pub next_hop: Option<NextHop>,
 }
@@ -49,12 +49,12 @@ pub struct PacketFlow {
 pub struct PacketFlows(Vec<Sender<FlowRequest>>);
 
 impl PacketFlows {
-    /// Creates the queries' end, and one desk for each worker.
-    pub(super) fn new(workers: usize) -> (PacketFlows, Vec<FlowDesk>) {
+    /// Creates the sender of queries, and one receiver for each worker.
+    pub(super) fn new(workers: usize) -> (PacketFlows, Vec<FlowQueries>) {
         let ends = (0..workers).map(|_| bounded(MAX_WAITING));
-        let (senders, desks): (Vec<_>, _) =
-            ends.map(|(sender, requests)| (sender, FlowDesk { requests, looks: VecDeque::new() })).unzip();
-        (PacketFlows(senders), desks)
+        let (senders, queries): (Vec<_>, _) =
+            ends.map(|(sender, requests)| (sender, FlowQueries { requests, looks: VecDeque::new() })).unzip();
+        (PacketFlows(senders), queries)
     }
 
     /// Lists the flows of all workers that match a query.
@@ -96,7 +96,7 @@ impl PacketFlows {
         server: u32,
     ) -> Result<Option<ClientShare>, FlowsUnavailable> {
         let worker = self.0.get(usize::from(worker)).ok_or(FlowsUnavailable::Gone)?;
-        ask(worker, |answer| FlowRequest::Share(key, server, answer)).await
+        ask(worker, |answer| FlowRequest::ClientShare(key, server, answer)).await
     }
 
     /// Ends a flow. Returns `None` if the flow is gone.
@@ -121,7 +121,7 @@ async fn ask<T>(
 
 /// Pending operator requests of one worker.
 #[derive(Debug)]
-pub(super) struct FlowDesk {
+pub(super) struct FlowQueries {
     requests: Receiver<FlowRequest>,
     /// Lists in progress: the first one gets the next slice.
     looks: VecDeque<Look>,
@@ -134,7 +134,7 @@ struct Look {
     answer: oneshot::Sender<FlowListing>,
 }
 
-impl FlowDesk {
+impl FlowQueries {
     /// Whether no request is pending.
     fn is_idle(&self) -> bool {
         self.looks.is_empty() && self.requests.is_empty()
@@ -144,16 +144,17 @@ impl FlowDesk {
 impl Worker {
     /// Handles the waiting requests: ends flows, finds flows by key, and queues lists.
     pub(super) fn take_flow_requests(&mut self, round: &mut Round<'_>) {
-        while let Ok(request) = self.desk.requests.try_recv() {
+        while let Ok(request) = self.queries.requests.try_recv() {
             match request {
                 FlowRequest::List(query, answer) => {
-                    self.desk.looks.push_back(Look { listing: FlowListing::new(query), next: 0, answer });
+                    self.queries.looks.push_back(Look { listing: FlowListing::new(query), next: 0, answer });
                 }
                 FlowRequest::Find(key, answer) => {
                     let _ = answer.send(self.find(&key, round));
                 }
-                FlowRequest::Share(key, server, answer) => {
-                    let share = self.forwarder.client_share(&key, server, &round.sight.plan, round.now);
+                FlowRequest::ClientShare(key, server, answer) => {
+                    let share =
+                        self.forwarder.client_share(&key, server, &round.packet_state.plan, round.now);
                     let _ = answer.send(share);
                 }
                 FlowRequest::Kill(place, serial, answer) => {
@@ -165,15 +166,15 @@ impl Worker {
     }
 
     fn find(&mut self, key: &FlowKey, round: &Round<'_>) -> Option<PacketFlow> {
-        let (sight, activity) = self.forwarder.find_flow(key, round.now)?;
-        let listed = ListedFlow::new(&facts(&sight, self.core, round.accounting), activity);
-        let next_hop = round.sight.plan.network.get(sight.to_server).copied();
-        Some(PacketFlow { listed, sight, next_hop })
+        let (info, activity) = self.forwarder.find_flow(key, round.now)?;
+        let listed = ListedFlow::new(&facts(&info, self.core, round.accounting), activity);
+        let next_hop = round.packet_state.plan.network.get(info.to_server).copied();
+        Some(PacketFlow { listed, info, next_hop })
     }
 
     fn kill(&mut self, name: (u32, u32), round: &mut Round<'_>) -> Option<ListedFlow> {
         let out = &mut round.out;
-        let killed = self.forwarder.kill(name, &round.sight.plan, round.now, |frame, interface| {
+        let killed = self.forwarder.kill(name, &round.packet_state.plan, round.now, |frame, interface| {
             let mut buffer = Buffer::default();
             buffer.set_frame(frame);
             out.push((interface, buffer));
@@ -184,20 +185,20 @@ impl Worker {
 
     /// Adds a slice to the first list in progress. Returns whether there is more to do.
     pub(super) fn look(&mut self, accounting: &Accounting, now: Timestamp) -> bool {
-        let Worker { forwarder, desk, core, .. } = self;
-        let Some(Look { mut listing, next, answer }) = desk.looks.pop_front() else { return false };
+        let Worker { forwarder, queries, core, .. } = self;
+        let Some(Look { mut listing, next, answer }) = queries.looks.pop_front() else { return false };
         if answer.is_closed() {
-            return !desk.looks.is_empty();
+            return !queries.looks.is_empty();
         }
         let next = forwarder.look(next, SLICE, now, |flow, activity| {
             listing.offer(&facts(flow, *core, accounting), activity);
         });
         match next {
             // Lists take turns: a short one does not wait for a long one.
-            Some(next) => desk.looks.push_back(Look { listing, next, answer }),
+            Some(next) => queries.looks.push_back(Look { listing, next, answer }),
             None => _ = answer.send(listing),
         }
-        !desk.is_idle()
+        !queries.is_idle()
     }
 }
 
@@ -208,7 +209,7 @@ fn refused<T>(error: TrySendError<T>) -> FlowsUnavailable {
     }
 }
 
-fn facts<'a>(flow: &FlowSight, worker: usize, accounting: &'a Accounting) -> FlowFacts<'a> {
+fn facts<'a>(flow: &FlowInfo, worker: usize, accounting: &'a Accounting) -> FlowFacts<'a> {
     let mode = match flow.view {
         View::BothSides => Mode::Passthrough,
         View::ClientSide => Mode::Dsr,

@@ -15,7 +15,7 @@ use super::sources::{ConfigSource, Fetched, FileSource};
 use super::upgrade::{self, Predecessor};
 
 /// Input of a balancer that is gathered before the first thread.
-pub(super) struct Early {
+pub(super) struct Bootstrap {
     pub(super) runtime: ControlRuntime,
     /// Process that started this one to replace it.
     pub(super) predecessor: Option<Predecessor>,
@@ -33,7 +33,7 @@ pub(super) struct Early {
     pub(super) control: Result<Option<BoundSocket>, NotBound>,
 }
 
-impl Early {
+impl Bootstrap {
     /// Answers the predecessor, loads the file and gives up privileges. To be called while the
     /// process has one thread. If the file cannot be read, the start reports the error later.
     ///
@@ -44,52 +44,52 @@ impl Early {
         file: ConfigFile,
         source: Box<dyn ConfigSource>,
         socket: Option<&Path>,
-    ) -> Result<Early, String> {
+    ) -> Result<Bootstrap, String> {
         let runtime = ControlRuntime::new().map_err(|error| format!("{error:#}"))?;
         let predecessor = upgrade::greet().map_err(|error| format!("{error:#}"))?;
         let socket = socket.map(Path::to_owned);
         let refuse =
             |why: &String| predecessor.iter().for_each(|predecessor| predecessor.refuse(why.clone()));
         let Fetched { remarks, made } = source.fetch(&file).inspect_err(refuse)?;
-        let mut early = Early { source, remarks, socket, ..Early::unconfined(runtime, file) };
-        if let Ok(loaded) = &early.loaded
+        let mut bootstrap = Bootstrap { source, remarks, socket, ..Bootstrap::unconfined(runtime, file) };
+        if let Ok(loaded) = &bootstrap.loaded
             && let Some(owner) = confine::owner(&loaded.config)
         {
-            early.source.give_to(&made, owner).inspect_err(refuse)?;
+            bootstrap.source.give_to(&made, owner).inspect_err(refuse)?;
         }
-        early.predecessor = predecessor.clone();
-        if let Ok(loaded) = &early.loaded {
-            if early.predecessor.is_none() {
+        bootstrap.predecessor = predecessor.clone();
+        if let Ok(loaded) = &bootstrap.loaded {
+            if bootstrap.predecessor.is_none() {
                 let owner = confine::owner(&loaded.config);
-                early.control = BoundSocket::new(early.socket.as_deref(), owner);
+                bootstrap.control = BoundSocket::new(bootstrap.socket.as_deref(), owner);
             }
-            let confined = Confined::by(&early.file, &loaded.config);
-            early.confined = confined.inspect_err(refuse)?;
+            let confined = Confined::by(&bootstrap.file, &loaded.config);
+            bootstrap.confined = confined.inspect_err(refuse)?;
             let privileges = &loaded.config.privileges;
             // A reload must be able to read the file too. At a start every certificate has to be
             // usable.
             if (privileges.user.is_some() || privileges.landlock)
-                && let Err(unreadable) = early.file.unloaded().load()
+                && let Err(unreadable) = bootstrap.file.unloaded().load()
             {
-                early.loaded = Err(unreadable);
+                bootstrap.loaded = Err(unreadable);
             }
         }
-        Ok(early)
+        Ok(bootstrap)
     }
 
     /// For a demo that shows its servers.
-    pub(super) fn shown(runtime: ControlRuntime, file: ConfigFile, socket: Option<&Path>) -> Early {
+    pub(super) fn shown(runtime: ControlRuntime, file: ConfigFile, socket: Option<&Path>) -> Bootstrap {
         let control = BoundSocket::new(socket, None);
-        Early { control, socket: socket.map(Path::to_owned), ..Early::unconfined(runtime, file) }
+        Bootstrap { control, socket: socket.map(Path::to_owned), ..Bootstrap::unconfined(runtime, file) }
     }
 
     /// Loads the file without giving up privileges.
-    pub(super) fn unconfined(runtime: ControlRuntime, file: ConfigFile) -> Early {
+    pub(super) fn unconfined(runtime: ControlRuntime, file: ConfigFile) -> Bootstrap {
         // Watching begins before loading, so that a save between the two is not missed.
         let first_look = FirstLook::new(&file.path);
         let loaded = file.load();
         let (confined, control) = (Confined::default(), Ok(None));
-        Early {
+        Bootstrap {
             runtime,
             predecessor: None,
             source: Box::new(FileSource::new(&file.path)),

@@ -14,30 +14,30 @@ use convey_snapshot::{self as snapshot, Snapshot};
 /// A snapshot in the form that workers use. The publisher of the snapshot creates it once for all
 /// workers.
 #[derive(Debug)]
-pub struct Sight {
+pub struct PacketState {
     /// Counters and settings.
     pub(super) snapshot: Arc<Snapshot>,
     /// Forwarding rules and their targets.
     pub(super) plan: Plan,
 }
 
-impl Sight {
+impl PacketState {
     /// Creates the view of a first snapshot.
-    pub fn new(snapshot: Arc<Snapshot>) -> Sight {
+    pub fn new(snapshot: Arc<Snapshot>) -> PacketState {
         let plan = plan(&snapshot);
-        Sight { snapshot, plan }
+        PacketState { snapshot, plan }
     }
 
     /// Creates the view of the next snapshot. Unchanged parts are reused.
-    pub fn next(&self, snapshot: Arc<Snapshot>) -> Sight {
+    pub fn next(&self, snapshot: Arc<Snapshot>) -> PacketState {
         let plan = plan_after(&snapshot, Some(self));
-        Sight { snapshot, plan }
+        PacketState { snapshot, plan }
     }
 
     /// Copies the view, without new flows from these SNAT addresses.
     #[must_use]
-    pub fn withholding(self, snat_withheld: Arc<[IpAddr]>) -> Sight {
-        Sight { plan: Plan { snat_withheld, ..self.plan }, ..self }
+    pub fn withholding(self, snat_withheld: Arc<[IpAddr]>) -> PacketState {
+        PacketState { plan: Plan { snat_withheld, ..self.plan }, ..self }
     }
 
     /// Returns the snapshot.
@@ -56,7 +56,7 @@ pub fn plan(snapshot: &Snapshot) -> Plan {
     plan_after(snapshot, None)
 }
 
-fn plan_after(snapshot: &Snapshot, before: Option<&Sight>) -> Plan {
+fn plan_after(snapshot: &Snapshot, before: Option<&PacketState>) -> Plan {
     let kept_pool = |(place, pool): (usize, &Arc<snapshot::Pool>)| {
         let before = before.filter(|before| {
             before.snapshot.pools.get(place).is_some_and(|before| Arc::ptr_eq(before, pool))

@@ -17,7 +17,7 @@ pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(10);
 
 /// Reason for a local reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AnswerReason {
+pub enum LocalReplyReason {
     /// The request is ambiguous, invalid HTTP, or above a limit.
     Malformed(Malformed),
     /// The client did not send the whole head in time.
@@ -66,25 +66,25 @@ pub enum AnswerReason {
 
 /// Local reply: a response that convey itself generates.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwnAnswer {
+pub struct LocalReply {
     status: u16,
-    reason: AnswerReason,
+    reason: LocalReplyReason,
     /// Fields in addition to the usual ones.
     fields: FieldRules,
     body: Option<Bytes>,
 }
 
-impl From<AnswerReason> for OwnAnswer {
-    fn from(reason: AnswerReason) -> OwnAnswer {
-        OwnAnswer { status: reason.status(), reason, fields: FieldRules::default(), body: None }
+impl From<LocalReplyReason> for LocalReply {
+    fn from(reason: LocalReplyReason) -> LocalReply {
+        LocalReply { status: reason.status(), reason, fields: FieldRules::default(), body: None }
     }
 }
 
-impl OwnAnswer {
+impl LocalReply {
     /// Returns the reply of an application's layer, with a status from 200 to 599. Unless the layer
     /// sets a body, the body names the status.
-    pub fn new(status: u16) -> OwnAnswer {
-        OwnAnswer { status, ..AnswerReason::Layer.into() }
+    pub fn new(status: u16) -> LocalReply {
+        LocalReply { status, ..LocalReplyReason::Layer.into() }
     }
 
     /// Sets a field.
@@ -97,8 +97,8 @@ impl OwnAnswer {
 
     /// Sets the body to this text.
     #[must_use]
-    pub fn with_body(self, body: impl Into<Bytes>) -> OwnAnswer {
-        OwnAnswer { body: Some(body.into()), ..self }
+    pub fn with_body(self, body: impl Into<Bytes>) -> LocalReply {
+        LocalReply { body: Some(body.into()), ..self }
     }
 
     /// Status of the reply.
@@ -107,7 +107,7 @@ impl OwnAnswer {
     }
 
     /// Reason for the reply.
-    pub fn reason(&self) -> AnswerReason {
+    pub fn reason(&self) -> LocalReplyReason {
         self.reason
     }
 
@@ -168,67 +168,67 @@ pub(crate) struct AnswerTo<'a> {
     pub(crate) has_body: bool,
 }
 
-impl AnswerReason {
+impl LocalReplyReason {
     /// Status of the reply to the client.
     pub fn status(self) -> u16 {
         match self {
-            AnswerReason::Malformed(malformed) => malformed.status(),
-            AnswerReason::RequestTimeout => 408,
-            AnswerReason::NoRoute => 404,
-            AnswerReason::AccessDenied => 403,
-            AnswerReason::Misdirected => 421,
-            AnswerReason::RateLimit => 429,
-            AnswerReason::Redirect => 308,
-            AnswerReason::Layer => 403,
-            AnswerReason::AcmeChallenge => 200,
-            AnswerReason::NoServer
-            | AnswerReason::ConnectFailed
-            | AnswerReason::NoLocalPort
-            | AnswerReason::QueueTimeout => 503,
-            AnswerReason::ServerReset | AnswerReason::ServerFault(_) => 502,
-            AnswerReason::ServerTimeout => 504,
-            AnswerReason::FileNotFound => 404,
-            AnswerReason::FileForbidden => 403,
-            AnswerReason::FileMethod => 405,
-            AnswerReason::FilePrecondition => 412,
-            AnswerReason::FileRange => 416,
-            AnswerReason::FileFailed => 500,
+            LocalReplyReason::Malformed(malformed) => malformed.status(),
+            LocalReplyReason::RequestTimeout => 408,
+            LocalReplyReason::NoRoute => 404,
+            LocalReplyReason::AccessDenied => 403,
+            LocalReplyReason::Misdirected => 421,
+            LocalReplyReason::RateLimit => 429,
+            LocalReplyReason::Redirect => 308,
+            LocalReplyReason::Layer => 403,
+            LocalReplyReason::AcmeChallenge => 200,
+            LocalReplyReason::NoServer
+            | LocalReplyReason::ConnectFailed
+            | LocalReplyReason::NoLocalPort
+            | LocalReplyReason::QueueTimeout => 503,
+            LocalReplyReason::ServerReset | LocalReplyReason::ServerFault(_) => 502,
+            LocalReplyReason::ServerTimeout => 504,
+            LocalReplyReason::FileNotFound => 404,
+            LocalReplyReason::FileForbidden => 403,
+            LocalReplyReason::FileMethod => 405,
+            LocalReplyReason::FilePrecondition => 412,
+            LocalReplyReason::FileRange => 416,
+            LocalReplyReason::FileFailed => 500,
         }
     }
 
     /// Counter of replies with this reason.
     pub fn counter(self) -> Counter {
         match self {
-            AnswerReason::Malformed(_) => Counter::AnsweredMalformed,
-            AnswerReason::RequestTimeout => Counter::AnsweredRequestTimeout,
-            AnswerReason::NoRoute => Counter::AnsweredNoRoute,
-            AnswerReason::AccessDenied => Counter::AnsweredAccess,
-            AnswerReason::Misdirected => Counter::AnsweredMisdirected,
-            AnswerReason::RateLimit => Counter::AnsweredRateLimit,
-            AnswerReason::Redirect => Counter::AnsweredRedirect,
-            AnswerReason::Layer => Counter::AnsweredLayer,
-            AnswerReason::AcmeChallenge => Counter::AnsweredAcme,
-            AnswerReason::NoServer => Counter::AnsweredNoServer,
-            AnswerReason::ConnectFailed => Counter::AnsweredConnectFailed,
-            AnswerReason::NoLocalPort => Counter::AnsweredNoLocalPort,
-            AnswerReason::QueueTimeout => Counter::AnsweredQueueTimeout,
-            AnswerReason::ServerReset => Counter::AnsweredServerReset,
-            AnswerReason::ServerFault(_) => Counter::AnsweredServerFault,
-            AnswerReason::ServerTimeout => Counter::AnsweredServerTimeout,
-            AnswerReason::FileNotFound => Counter::AnsweredFileNotFound,
-            AnswerReason::FileForbidden => Counter::AnsweredFileForbidden,
-            AnswerReason::FileMethod => Counter::AnsweredFileMethod,
-            AnswerReason::FilePrecondition => Counter::AnsweredFilePrecondition,
-            AnswerReason::FileRange => Counter::AnsweredFileRange,
-            AnswerReason::FileFailed => Counter::AnsweredFileFailed,
+            LocalReplyReason::Malformed(_) => Counter::AnsweredMalformed,
+            LocalReplyReason::RequestTimeout => Counter::AnsweredRequestTimeout,
+            LocalReplyReason::NoRoute => Counter::AnsweredNoRoute,
+            LocalReplyReason::AccessDenied => Counter::AnsweredAccess,
+            LocalReplyReason::Misdirected => Counter::AnsweredMisdirected,
+            LocalReplyReason::RateLimit => Counter::AnsweredRateLimit,
+            LocalReplyReason::Redirect => Counter::AnsweredRedirect,
+            LocalReplyReason::Layer => Counter::AnsweredLayer,
+            LocalReplyReason::AcmeChallenge => Counter::AnsweredAcme,
+            LocalReplyReason::NoServer => Counter::AnsweredNoServer,
+            LocalReplyReason::ConnectFailed => Counter::AnsweredConnectFailed,
+            LocalReplyReason::NoLocalPort => Counter::AnsweredNoLocalPort,
+            LocalReplyReason::QueueTimeout => Counter::AnsweredQueueTimeout,
+            LocalReplyReason::ServerReset => Counter::AnsweredServerReset,
+            LocalReplyReason::ServerFault(_) => Counter::AnsweredServerFault,
+            LocalReplyReason::ServerTimeout => Counter::AnsweredServerTimeout,
+            LocalReplyReason::FileNotFound => Counter::AnsweredFileNotFound,
+            LocalReplyReason::FileForbidden => Counter::AnsweredFileForbidden,
+            LocalReplyReason::FileMethod => Counter::AnsweredFileMethod,
+            LocalReplyReason::FilePrecondition => Counter::AnsweredFilePrecondition,
+            LocalReplyReason::FileRange => Counter::AnsweredFileRange,
+            LocalReplyReason::FileFailed => Counter::AnsweredFileFailed,
         }
     }
 
     /// Name in logs, more specific than the name of the counter.
     pub fn label(self) -> &'static str {
         match self {
-            AnswerReason::Malformed(malformed) => malformed.label(),
-            AnswerReason::ServerFault(fault) => fault.label(),
+            LocalReplyReason::Malformed(malformed) => malformed.label(),
+            LocalReplyReason::ServerFault(fault) => fault.label(),
             other => other.counter().answer_label(),
         }
     }
@@ -236,26 +236,26 @@ impl AnswerReason {
     /// Explanation in the body of the reply. It reveals nothing about the servers.
     fn words(self) -> &'static str {
         match self {
-            AnswerReason::Malformed(malformed) => malformed.label(),
-            AnswerReason::RequestTimeout => "the request did not come in time",
-            AnswerReason::NoRoute => "nothing is served here",
-            AnswerReason::AccessDenied => "access denied",
-            AnswerReason::Misdirected => "the TLS connection is for another host",
-            AnswerReason::RateLimit => "slow down",
-            AnswerReason::Redirect => "it is elsewhere",
-            AnswerReason::Layer | AnswerReason::AcmeChallenge => "",
-            AnswerReason::NoServer => "no server is up",
-            AnswerReason::ConnectFailed | AnswerReason::NoLocalPort => "no server could be reached",
-            AnswerReason::QueueTimeout => "every server is busy",
-            AnswerReason::ServerReset => "the server broke off",
-            AnswerReason::ServerFault(_) => "what the server answered is no HTTP",
-            AnswerReason::ServerTimeout => "the server did not answer in time",
-            AnswerReason::FileNotFound => "there is no such file",
-            AnswerReason::FileForbidden => "this is not to be read",
-            AnswerReason::FileMethod => "files are read with GET and HEAD",
-            AnswerReason::FilePrecondition => "the file is another one by now",
-            AnswerReason::FileRange => "the file is not so long",
-            AnswerReason::FileFailed => "the file could not be read",
+            LocalReplyReason::Malformed(malformed) => malformed.label(),
+            LocalReplyReason::RequestTimeout => "the request did not come in time",
+            LocalReplyReason::NoRoute => "nothing is served here",
+            LocalReplyReason::AccessDenied => "access denied",
+            LocalReplyReason::Misdirected => "the TLS connection is for another host",
+            LocalReplyReason::RateLimit => "slow down",
+            LocalReplyReason::Redirect => "it is elsewhere",
+            LocalReplyReason::Layer | LocalReplyReason::AcmeChallenge => "",
+            LocalReplyReason::NoServer => "no server is up",
+            LocalReplyReason::ConnectFailed | LocalReplyReason::NoLocalPort => "no server could be reached",
+            LocalReplyReason::QueueTimeout => "every server is busy",
+            LocalReplyReason::ServerReset => "the server broke off",
+            LocalReplyReason::ServerFault(_) => "what the server answered is no HTTP",
+            LocalReplyReason::ServerTimeout => "the server did not answer in time",
+            LocalReplyReason::FileNotFound => "there is no such file",
+            LocalReplyReason::FileForbidden => "this is not to be read",
+            LocalReplyReason::FileMethod => "files are read with GET and HEAD",
+            LocalReplyReason::FilePrecondition => "the file is another one by now",
+            LocalReplyReason::FileRange => "the file is not so long",
+            LocalReplyReason::FileFailed => "the file could not be read",
         }
     }
 }
@@ -298,7 +298,7 @@ mod tests {
         let (mut out, mut fields) = (Vec::new(), FieldRules::default());
         fields.set("Cache-Control", "max-age=1").unwrap();
         let to = AnswerTo { fields: &fields, page: None, closes: true, has_body: true };
-        OwnAnswer::from(AnswerReason::NoServer).write(to, &mut out);
+        LocalReply::from(LocalReplyReason::NoServer).write(to, &mut out);
         let text = String::from_utf8(out).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert_eq!(body, "503 Service Unavailable: no server is up\n");
@@ -319,16 +319,16 @@ mod tests {
     fn local_reply_uses_the_error_page_unless_it_has_a_body() {
         let page = ErrorPage { path: "503.json".into(), body: b"{}".as_slice().into() };
         let fields = FieldRules::default();
-        let written = |answer: OwnAnswer, has_body| {
+        let written = |answer: LocalReply, has_body| {
             let mut out = Vec::new();
             answer.write(AnswerTo { fields: &fields, page: Some(&page), closes: false, has_body }, &mut out);
             String::from_utf8(out).unwrap()
         };
-        let text = written(AnswerReason::NoServer.into(), true);
+        let text = written(LocalReplyReason::NoServer.into(), true);
         assert!(text.starts_with("HTTP/1.1 503 Service Unavailable\r\nServer: convey\r\n"), "{text}");
         assert!(text.contains("\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"), "{text}");
         assert!(text.ends_with("\r\n\r\n{}"), "{text}");
-        assert!(written(AnswerReason::NoServer.into(), false).ends_with("\r\n\r\n"), "for HEAD");
-        assert!(written(OwnAnswer::new(503).with_body("no"), true).ends_with("\r\n\r\nno"));
+        assert!(written(LocalReplyReason::NoServer.into(), false).ends_with("\r\n\r\n"), "for HEAD");
+        assert!(written(LocalReply::new(503).with_body("no"), true).ends_with("\r\n\r\nno"));
     }
 }

@@ -6,22 +6,22 @@ use std::sync::{Arc, Weak};
 
 /// Values that outlive their configuration while they are in use: connections hold their counters,
 /// and the snapshot holds the rest.
-pub(super) struct Kept<K, V> {
+pub(super) struct WeakCache<K, V> {
     values: HashMap<K, Weak<V>>,
     /// Number of entries at which unused values are searched for: twice the number that the last
     /// search left, so the cost of a search is spread over the new values.
     next_search: usize,
 }
 
-impl<K, V> Default for Kept<K, V> {
+impl<K, V> Default for WeakCache<K, V> {
     fn default() -> Self {
-        Kept { values: HashMap::new(), next_search: FIRST_SEARCH }
+        WeakCache { values: HashMap::new(), next_search: FIRST_SEARCH }
     }
 }
 
 const FIRST_SEARCH: usize = 64;
 
-impl<K: Hash + Eq + Clone, V> Kept<K, V> {
+impl<K: Hash + Eq + Clone, V> WeakCache<K, V> {
     /// Returns the value of a key if it is still in use, or a new one.
     pub(super) fn get(&mut self, key: &K, make: impl FnOnce() -> V) -> Arc<V> {
         if let Some(kept) = self.values.get(key).and_then(Weak::upgrade) {
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn a_value_is_found_again_while_somebody_holds_it() {
-        let mut kept = Kept::default();
+        let mut kept = WeakCache::default();
         let held = kept.get(&1, || "first");
         assert_eq!(*kept.get(&1, || "second"), "first");
         drop(held);
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn unused_values_are_bounded_by_the_number_in_use() {
-        let mut kept = Kept::default();
+        let mut kept = WeakCache::default();
         let held: Vec<_> = (0..1000).map(|key| kept.get(&key, || ())).collect();
         for key in 1000..100_000 {
             kept.get(&key, || ());
