@@ -104,7 +104,9 @@ fn an_address_comes_with_the_first_server_and_goes_with_the_last() {
         balancer.wait_for_log("no server of backend pool can be chosen (1 of 1 are down); it comes back");
         let metrics = balancer.page("/metrics").1;
         let labels = format!("{{address=\"{VIP}\",interface=\"lo\"}}");
-        for line in [format!("convey_announced{labels} 0"), format!("convey_withdrawals_total{labels} 1")] {
+        for line in
+            [format!("convey_announced{labels} 0"), format!("convey_announce_withdrawals_total{labels} 1")]
+        {
             assert!(metrics.contains(&line), "no {line} in {metrics}");
         }
         let _server = TcpServer::named("a", lab.server(1));

@@ -150,7 +150,7 @@ fn compressed_bytes_are_in_log_and_statistics() {
     for line in [
         "convey_frontend_http_compressed_total{frontend=\"web\",encoding=\"br\"} 1".to_owned(),
         format!("convey_frontend_http_compression_bytes_total{{frontend=\"web\",side=\"in\"}} {}", 3 * len),
-        "convey_frontend_http_compression_no_room_total{frontend=\"web\"} 0".to_owned(),
+        "convey_frontend_http_compression_no_memory_total{frontend=\"web\"} 0".to_owned(),
     ] {
         assert!(metrics.contains(&line), "{line}: {metrics}");
     }

@@ -18,7 +18,7 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
         |of| flag(of.announced),
     );
     page.counter(
-        "convey_withdrawals_total",
+        "convey_announce_withdrawals_total",
         "Times the address was withdrawn since the program began.",
         &all,
         |of| of.withdrawals as f64,

@@ -4,6 +4,14 @@ use convey_snapshot::stats::Distribution;
 use prometheus::TextEncoder;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
+/// Former names of metrics, and their present names. Both are exported for one release.
+const FORMER_NAMES: [(&str, &str); 4] = [
+    ("convey_frontend_http_answered_total", "convey_frontend_http_local_replies_total"),
+    ("convey_frontend_http_compression_no_room_total", "convey_frontend_http_compression_no_memory_total"),
+    ("convey_server_answers_nobody", "convey_server_handshakes_stalled"),
+    ("convey_withdrawals_total", "convey_announce_withdrawals_total"),
+];
+
 /// Labels that distinguish the samples of a family.
 pub(super) type Labels = Vec<LabelPair>;
 
@@ -105,6 +113,17 @@ impl MetricsPage {
         family.set_help(help.to_owned());
         family.set_field_type(kind);
         family.set_metric(metrics);
+        if let Some((former, _)) = FORMER_NAMES.iter().find(|(_, present)| *present == name) {
+            self.families.push(renamed(&family, former));
+        }
         self.families.push(family);
     }
+}
+
+/// Copies a family under its former name.
+fn renamed(family: &MetricFamily, former: &str) -> MetricFamily {
+    let mut copy = family.clone();
+    copy.set_help(format!("Deprecated: use {}.", family.name()));
+    copy.set_name(former.to_owned());
+    copy
 }

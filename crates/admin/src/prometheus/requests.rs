@@ -37,7 +37,7 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
         answered.map(|(reason, n)| (with(of, "reason", reason), *n))
     });
     page.counter(
-        "convey_frontend_http_answered_total",
+        "convey_frontend_http_local_replies_total",
         "Requests that convey answered itself, by reason (mode http).",
         &answers.collect::<Vec<_>>(),
         |n| *n as f64,
@@ -74,7 +74,7 @@ fn add_compression(page: &mut MetricsPage, frontends: &[(Labels, &RequestReport)
     let no_room: Vec<(Labels, u64)> =
         reports.iter().map(|(of, report)| ((*of).clone(), report.no_room)).collect();
     page.counter(
-        "convey_frontend_http_compression_no_room_total",
+        "convey_frontend_http_compression_no_memory_total",
         "Responses that went uncompressed, because there was no memory for another encoder (mode http).",
         &no_room,
         |n| *n as f64,

@@ -98,7 +98,7 @@ fn handshakes(page: &mut MetricsPage, servers: &[(Labels, &ServerReport)]) {
         |s| s.handshakes.map(|handshakes| handshakes.syn_repeated as f64),
     );
     page.gauge(
-        "convey_server_answers_nobody",
+        "convey_server_handshakes_stalled",
         "Whether the server completes no handshake of late, and others of its backend do (packet modes).",
         servers,
         |s| s.handshakes.map(|handshakes| f64::from(u8::from(handshakes.answers_nobody))),

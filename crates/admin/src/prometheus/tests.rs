@@ -136,3 +136,17 @@ fn unlimited_and_unknown_values_have_no_sample() {
     assert!(!text.contains("convey_frontend_max_connections"), "{text}");
     assert!(!text.contains("process_max_fds"), "{text}");
 }
+
+#[test]
+fn renamed_metric_is_exported_under_both_names() {
+    let page = text(&busy("web"), &ProcessMetrics::default());
+    let samples = |name: &str| -> Vec<String> {
+        let lines = page.lines().filter_map(|line| line.strip_prefix(name));
+        lines.filter(|rest| rest.starts_with('{')).map(str::to_owned).collect()
+    };
+    let new = samples("convey_server_handshakes_stalled");
+    assert_eq!(new.len(), 2, "{page}");
+    assert_eq!(samples("convey_server_answers_nobody"), new);
+    let help = "# HELP convey_server_answers_nobody Deprecated: use convey_server_handshakes_stalled.\n";
+    assert!(page.contains(help), "{page}");
+}
