@@ -318,7 +318,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_of_a_selection_is_missed(
+        fn capture_filter_accepts_every_selected_address(
             vips in prop::collection::vec(any_address(), 0..40),
             snat in prop::collection::vec(any_address(), 0..40),
             others in prop::collection::vec(any_address(), 20),

@@ -151,7 +151,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_added_is_found_and_what_was_taken_out_is_not(
+        fn index_finds_inserted_flows_and_no_removed_ones(
             steps in prop::collection::vec((any_hash(), 0..16u32, any::<bool>()), 0..200),
         ) {
             let mut index = Index::new(16);

@@ -467,7 +467,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_number_is_handed_out_twice_whatever_is_forgotten(
+        fn port_number_is_never_handed_out_twice(
             steps in prop::collection::vec((0..6u8, 0..20u16, any::<prop::sample::Index>()), 0..300),
         ) {
             let mut pools = PortPools { most_fresh: 5, most_pools: 4, ..PortPools::new(7) };

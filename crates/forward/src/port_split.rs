@@ -71,7 +71,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn workers_share_the_range_evenly_and_the_owner_of_a_port_is_who_may_use_it(
+        fn port_range_is_split_evenly_among_workers(
             first in 1..65_000u16, length in 0..536u16, workers in 1..64u16,
         ) {
             let all = first..=first + length;

@@ -151,12 +151,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_text_makes_the_reader_panic(text in "(?s)[\\[\\]{}=.\"'#,\n a-z0-9:é-]{0,80}|.{0,200}") {
+    fn parser_does_not_panic_on_any_text(text in "(?s)[\\[\\]{}=.\"'#,\n a-z0-9:é-]{0,80}|.{0,200}") {
         one_line_each(&text);
     }
 
     #[test]
-    fn no_edit_of_the_sample_makes_the_reader_panic(
+    fn parser_does_not_panic_on_any_edit_of_the_sample(
         at in 0..SAMPLE.len(),
         cut in 0..40usize,
         paste in "(?s)[\\[\\]{}=.\"'#,\n0-9a-z-]{0,8}|.{0,4}",

@@ -680,7 +680,7 @@ proptest! {
     /// A sender that does not see a connection has to guess both of its numbers, and one of them
     /// exactly.
     #[test]
-    fn who_guesses_changes_nothing(
+    fn guessed_segment_changes_no_sequence_number(
         flags in 0..32u8,
         from in prop::sample::select(&[ToServer, ToClient][..]),
         known in (any::<u32>(), 1..=u32::MAX),

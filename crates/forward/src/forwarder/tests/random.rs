@@ -89,7 +89,7 @@ proptest! {
 
     /// etherparse parses all sent packets, and checks their checksums.
     #[test]
-    fn every_answer_and_every_error_finds_whom_it_concerns_and_the_counts_add_up(
+    fn answers_and_errors_reach_their_flow_and_counts_add_up(
         (family, flags, is_udp) in world(),
         steps in vec(step(), 0..150),
     ) {

@@ -171,7 +171,7 @@ fn segment_of(hosts: &[Host; 2], Packet { from, segments, ack }: &Packet) -> Seg
 
 proptest! {
     #[test]
-    fn both_ends_of_a_connection_are_seen_despite_loss_and_reordering(seed in any::<u64>()) {
+    fn end_of_a_connection_is_seen_despite_loss_and_reordering(seed in any::<u64>()) {
         let state = state_after_conversation(BothSides, seed);
         prop_assert!(state.is_over(BothSides), "{:?}", state);
     }

@@ -69,7 +69,7 @@ fn listed(query: FlowQuery, samples: &[Sample]) -> FlowListing {
 
 proptest! {
     #[test]
-    fn the_first_of_all_are_listed_and_all_are_counted_however_many_workers_have_them(
+    fn merged_listing_has_the_first_flows_and_counts_all(
         samples in samples(), limit in 0..30_usize, cut in 0..200_usize,
     ) {
         let (one, other) = samples.split_at(cut.min(samples.len()));
