@@ -1,7 +1,7 @@
 //! Scenarios of packets that pass the balancer, in virtual time, checked with etherparse.
 
 /// Runs each of these scenarios over IPv4 and over IPv6, without a flow cache and with one.
-macro_rules! told_over_both_families {
+macro_rules! run_cases_over_both_families {
     ($($case:ident),+ $(,)?) => {
         mod over_ipv4 {
             $(#[test] fn $case() { super::$case($crate::forwarder::tests::lab::Family::V4) })+
@@ -63,12 +63,12 @@ use lab::{Family, LAN, Lab, WAN};
 use super::super::{FlowState, Frame, Verdict};
 use convey_wire::{self as wire, ParseError, TestPacket};
 
-told_over_both_families! {
+run_cases_over_both_families! {
     a_whole_connection_passes_and_neither_side_sees_the_others_address,
     a_syn_that_was_lost_and_comes_again_keeps_its_flow,
-    a_client_that_uses_its_port_again_gets_a_new_flow_by_the_same_snat_port,
-    a_client_that_tries_again_after_its_reset_comes_back_by_the_same_port,
-    a_connection_that_was_reset_is_over_and_a_silent_one_is_forgotten,
+    reused_client_port_gets_a_new_flow_with_its_snat_port,
+    retry_after_client_reset_uses_the_same_snat_port,
+    reset_connection_ends_and_silent_one_expires,
     looking_ahead_at_a_batch_of_any_packets_changes_nothing,
     a_frame_is_not_parsed_again,
     two_balancers_with_the_same_configuration_choose_the_same_server,
@@ -118,7 +118,7 @@ fn a_syn_that_was_lost_and_comes_again_keeps_its_flow(family: Family) {
     assert_eq!((lab.opened, lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (1, 1, 1));
 }
 
-fn a_client_that_uses_its_port_again_gets_a_new_flow_by_the_same_snat_port(family: Family) {
+fn reused_client_port_gets_a_new_flow_with_its_snat_port(family: Family) {
     let mut lab = Lab::passthrough(family);
     let first = lab.connect(1);
     lab.close(1, &first);
@@ -131,7 +131,7 @@ fn a_client_that_uses_its_port_again_gets_a_new_flow_by_the_same_snat_port(famil
     );
 }
 
-fn a_client_that_tries_again_after_its_reset_comes_back_by_the_same_port(family: Family) {
+fn retry_after_client_reset_uses_the_same_snat_port(family: Family) {
     let mut lab = Lab::passthrough(family);
     let first = lab.send(lab.client(1).syn().seq(100));
     // The server remembers the port's last connection (TIME-WAIT) and acknowledges that one; the
@@ -146,7 +146,7 @@ fn a_client_that_tries_again_after_its_reset_comes_back_by_the_same_port(family:
     assert_eq!(lab.forwarder.flows().count(FlowState::Established), 1);
 }
 
-fn a_connection_that_was_reset_is_over_and_a_silent_one_is_forgotten(family: Family) {
+fn reset_connection_ends_and_silent_one_expires(family: Family) {
     let mut lab = Lab::passthrough(family);
     let (reset, silent) = (lab.connect(1), lab.connect(2));
     assert_eq!(lab.send(reset.reply().rst().seq(501)).flags, "R");

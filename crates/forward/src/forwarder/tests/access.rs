@@ -7,9 +7,9 @@ use crate::FlowEnd;
 use convey_model::{Access, DropReason, Prefix};
 use convey_wire::{IcmpError, TestPacket};
 
-told_over_both_families! {
+run_cases_over_both_families! {
     a_client_that_is_denied_begins_nothing_and_hears_nothing,
-    connections_of_a_client_that_a_reload_denies_end_and_others_go_on,
+    reload_ends_only_connections_of_newly_denied_clients,
     datagrams_of_a_client_that_a_reload_denies_go_no_further,
     a_flood_from_denied_addresses_leaves_no_trace,
     fragments_of_a_client_that_is_denied_go_nowhere,
@@ -41,7 +41,7 @@ fn a_client_that_is_denied_begins_nothing_and_hears_nothing(family: Family) {
     }
 }
 
-fn connections_of_a_client_that_a_reload_denies_end_and_others_go_on(family: Family) {
+fn reload_ends_only_connections_of_newly_denied_clients(family: Family) {
     for mut lab in Lab::both_modes(family) {
         let is_nat = lab.world.frontends[0].mode.has_snat();
         for n in [1, 2] {

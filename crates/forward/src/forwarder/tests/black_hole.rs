@@ -7,12 +7,12 @@ use super::lab::{Family, Lab, Outcome, Seen};
 use crate::{Direction, PathMtuSuspicion};
 use convey_wire::TestPacket;
 
-told_over_both_families! {
-    uploads_that_do_not_arrive_are_told_of_once_while_their_server_answers_others,
+run_cases_over_both_families! {
+    lost_uploads_are_reported_once_if_the_server_answers_others,
     a_server_that_answers_nobody_is_dead,
     a_server_that_acknowledges_only_what_is_short_is_enough,
-    downloads_that_do_not_arrive_are_told_of_if_the_client_is_there,
-    what_is_acknowledged_late_or_is_short_is_not_suspected,
+    lost_downloads_are_reported_if_the_client_answers,
+    late_acknowledged_or_short_segments_are_not_suspected,
     a_super_frame_counts_by_the_packets_it_is_cut_into,
     a_client_that_sends_on_is_not_suspected,
 }
@@ -60,7 +60,7 @@ fn repeat(
     suspected
 }
 
-fn uploads_that_do_not_arrive_are_told_of_once_while_their_server_answers_others(family: Family) {
+fn lost_uploads_are_reported_once_if_the_server_answers_others(family: Family) {
     for lab in Lab::both_modes(family) {
         let (mut lab, syn) = begun(lab);
         let packet = upload(&lab);
@@ -94,7 +94,7 @@ fn a_server_that_acknowledges_only_what_is_short_is_enough(family: Family) {
     assert_eq!(suspected.len(), 1);
 }
 
-fn downloads_that_do_not_arrive_are_told_of_if_the_client_is_there(family: Family) {
+fn lost_downloads_are_reported_if_the_client_answers(family: Family) {
     for is_there in [true, false] {
         let (mut lab, syn) = begun(Lab::passthrough(family));
         let packet = syn.reply().seq(501).ack(101).payload(&LARGE);
@@ -109,7 +109,7 @@ fn downloads_that_do_not_arrive_are_told_of_if_the_client_is_there(family: Famil
     }
 }
 
-fn what_is_acknowledged_late_or_is_short_is_not_suspected(family: Family) {
+fn late_acknowledged_or_short_segments_are_not_suspected(family: Family) {
     let (mut lab, syn) = begun(Lab::passthrough(family));
     let packet = upload(&lab);
     let suspected = repeat(&mut lab, &packet, true, |lab, ms| {

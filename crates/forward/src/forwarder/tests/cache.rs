@@ -14,7 +14,7 @@ use convey_wire::{IcmpError, TestPacket};
 const SPOOFED: Outcome = Outcome::Dropped(DropReason::WrongInterface);
 
 /// Runs each of these scenarios over IPv4 and over IPv6.
-macro_rules! told_with_a_cache {
+macro_rules! run_cases_with_cache {
     ($($case:ident),+ $(,)?) => {
         $(#[test] fn $case() { for family in Family::BOTH { run_with_cache(|| cases::$case(family)); } })+
     };
@@ -25,9 +25,9 @@ mod ends;
 mod watched;
 mod ways;
 
-told_with_a_cache! {
-    all_of_a_connection_but_its_syn_passes_through_the_cache,
-    with_direct_server_return_the_clients_packets_pass_through_the_cache_from_the_second_on,
+run_cases_with_cache! {
+    connection_passes_through_the_cache_after_its_syn,
+    dsr_client_packets_pass_through_the_cache_after_the_second,
     a_handshake_that_does_not_fit_is_left_to_us,
     a_handshake_that_the_cache_missed_part_of_is_completed_here,
     a_client_that_begins_anew_before_it_was_answered_is_followed,
@@ -36,24 +36,24 @@ told_with_a_cache! {
     dsr_client_completes_the_handshake_of_either_syn,
     client_behind_a_forged_syn_that_was_answered_connects,
     a_client_that_finishes_as_soon_as_it_is_answered_is_believed,
-    what_has_opened_can_be_reset_before_anybody_told_of_it,
-    a_syn_does_not_begin_anew_what_has_opened_and_nobody_told_of,
+    unreported_open_connection_can_be_reset,
+    syn_does_not_restart_an_unreported_open_connection,
     an_acknowledgement_of_the_connection_before_does_not_open_the_next,
-    connection_with_data_in_its_syn_opens_without_the_event_of_its_ack,
+    connection_with_syn_data_opens_without_an_ack_event,
     datagrams_leave_once_they_are_a_stream,
-    a_connection_that_only_the_cache_sees_is_not_forgotten_before_it_is_silent,
+    connection_seen_only_by_the_cache_expires_once_silent,
     a_connection_that_nobody_told_of_is_not_forgotten_as_half_open,
     upload_whose_handshake_events_were_lost_is_not_forgotten,
     upload_of_gigabytes_whose_handshake_events_were_lost_is_not_forgotten,
     upload_of_gigabytes_whose_handshake_events_were_lost_is_not_evicted,
-    a_connection_that_nobody_told_of_does_not_give_way_in_a_full_table,
-    a_connection_goes_on_where_the_cache_has_no_room_or_has_lost_it,
+    unreported_open_connection_is_not_evicted_from_a_full_table,
+    connection_continues_after_the_cache_lost_its_entry,
 }
 
 mod cases {
     use super::*;
 
-    pub(super) fn all_of_a_connection_but_its_syn_passes_through_the_cache(family: Family) {
+    pub(super) fn connection_passes_through_the_cache_after_its_syn(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.send(lab.client(1).syn().seq(100));
         assert_eq!((kernel(&lab).entries(), state(&lab)), (2, FlowState::SynSent));
@@ -70,9 +70,7 @@ mod cases {
         assert_eq!(forwarded(&lab, 1), (Some(2), Some(2)));
     }
 
-    pub(super) fn with_direct_server_return_the_clients_packets_pass_through_the_cache_from_the_second_on(
-        family: Family,
-    ) {
+    pub(super) fn dsr_client_packets_pass_through_the_cache_after_the_second(family: Family) {
         for mut lab in [Lab::dsr(family), Lab::l2(family)] {
             let syn = lab.send(lab.client(1).syn().seq(100));
             lab.send(lab.client(1).seq(101).ack(501));
@@ -200,7 +198,7 @@ mod cases {
         assert_eq!((state(&lab), lab.ended()), (FlowState::Closing, 1));
     }
 
-    pub(super) fn what_has_opened_can_be_reset_before_anybody_told_of_it(family: Family) {
+    pub(super) fn unreported_open_connection_can_be_reset(family: Family) {
         for by_client in [true, false] {
             let mut lab = Lab::passthrough(family);
             let syn = lab.send(lab.client(1).syn().seq(100));
@@ -215,7 +213,7 @@ mod cases {
         }
     }
 
-    pub(super) fn a_syn_does_not_begin_anew_what_has_opened_and_nobody_told_of(family: Family) {
+    pub(super) fn syn_does_not_restart_an_unreported_open_connection(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.send(lab.client(1).syn().seq(100));
         lab.is_deaf = true;
@@ -239,7 +237,7 @@ mod cases {
         }
     }
 
-    pub(super) fn connection_with_data_in_its_syn_opens_without_the_event_of_its_ack(family: Family) {
+    pub(super) fn connection_with_syn_data_opens_without_an_ack_event(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.send(lab.client(1).syn().seq(100).payload(&[7; 300]));
         lab.send(syn.reply().syn().seq(500).ack(401));
@@ -269,7 +267,7 @@ mod cases {
         assert_eq!((lab.forwarder.flows().len(), kernel(&lab).entries()), (0, 0));
     }
 
-    pub(super) fn a_connection_that_only_the_cache_sees_is_not_forgotten_before_it_is_silent(family: Family) {
+    pub(super) fn connection_seen_only_by_the_cache_expires_once_silent(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
         for _ in 0..4 {
@@ -325,7 +323,7 @@ mod cases {
         assert_eq!((state(&lab), lab.ended()), (FlowState::Established, 0));
     }
 
-    pub(super) fn a_connection_that_nobody_told_of_does_not_give_way_in_a_full_table(family: Family) {
+    pub(super) fn unreported_open_connection_is_not_evicted_from_a_full_table(family: Family) {
         let mut lab = Lab::passthrough_of(family, Size { capacity: 3, ..ENOUGH });
         for n in 1..3 {
             let syn = lab.send(lab.client(n).syn().seq(100));
@@ -340,7 +338,7 @@ mod cases {
         assert_eq!([1, 2, 3, 4].map(is_there), [true, true, false, true]);
     }
 
-    pub(super) fn a_connection_goes_on_where_the_cache_has_no_room_or_has_lost_it(family: Family) {
+    pub(super) fn connection_continues_after_the_cache_lost_its_entry(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
         kernel(&lab).lose_all();

@@ -9,27 +9,27 @@ use crate::plan::ByView;
 use convey_model::{DropReason, FlowTimeouts, OnDown, WantedNeighbour, fixture};
 use convey_wire::TestPacket;
 
-told_over_both_families! {
-    clients_of_a_dead_server_are_reset_so_that_they_connect_to_another,
-    thousands_of_clients_of_a_dead_server_are_told_a_slice_at_a_time,
-    who_never_acknowledged_anything_and_who_is_done_cannot_and_need_not_be_told,
+run_cases_over_both_families! {
+    clients_of_a_dead_server_are_reset,
+    clients_of_a_dead_server_are_reset_in_slices,
+    half_open_and_closed_flows_of_a_dead_server_get_no_reset,
     flows_of_a_dead_server_go_on_where_that_is_configured,
     flows_of_a_dead_server_end_as_their_mode_has_it,
     new_weights_and_new_servers_move_no_flow,
-    a_server_whose_neighbour_is_not_known_is_asked_for_once_and_reached_when_it_answers,
-    a_client_whose_router_is_not_known_yet_gets_its_answer_once_it_is,
-    a_flow_follows_its_server_to_a_new_ethernet_address_and_waits_while_it_has_none,
+    unresolved_server_is_queried_once_and_reached_after_its_answer,
+    client_behind_an_unresolved_router_is_answered_once_resolved,
+    flow_follows_the_mac_address_of_its_server,
     flows_go_where_the_routes_lead_when_those_change,
     flows_move_to_a_router_that_is_resolved_after_its_route_came,
-    flows_move_to_the_second_of_two_equal_routers_if_only_that_answers,
+    flows_move_to_the_resolved_one_of_two_equal_routers,
     new_flows_ask_for_each_of_two_equal_routers,
-    flows_to_a_server_move_to_a_router_that_is_resolved_after_its_route_came,
+    server_flows_move_to_a_router_once_it_is_resolved,
     router_that_no_packet_waits_for_is_asked_for_until_it_answers,
     timeouts_that_a_reload_shortens_count_from_the_reload_at_the_earliest,
-    a_silent_flow_never_goes_to_whom_its_servers_next_hop_is_given,
+    silent_flow_does_not_follow_a_reused_next_hop_index,
     a_client_on_the_link_is_asked_for_as_a_client,
     forged_clients_on_the_link_leave_room_to_ask_for_a_server,
-    a_client_on_the_link_that_sends_again_is_asked_for_as_one_that_is_there,
+    repeated_packet_marks_its_neighbour_query_as_repeated,
 }
 
 /// Connects clients 1 to 29. Returns each with the SYN that its server received.
@@ -52,7 +52,7 @@ pub(super) fn assert_go_on<'a>(lab: &mut Lab, flows: impl IntoIterator<Item = &'
     }
 }
 
-fn clients_of_a_dead_server_are_reset_so_that_they_connect_to_another(family: Family) {
+fn clients_of_a_dead_server_are_reset(family: Family) {
     let (mut lab, flows) = busy(family);
     let (dead, alive): (Vec<_>, Vec<_>) = flows.into_iter().partition(|(_, syn)| is_of_first(syn));
     for (n, _) in &dead {
@@ -76,7 +76,7 @@ fn clients_of_a_dead_server_are_reset_so_that_they_connect_to_another(family: Fa
     assert_eq!(lab.tick(), [], "they are told once");
 }
 
-fn thousands_of_clients_of_a_dead_server_are_told_a_slice_at_a_time(family: Family) {
+fn clients_of_a_dead_server_are_reset_in_slices(family: Family) {
     let mut lab = Lab::passthrough(family);
     for n in 0..9_000 {
         lab.connect(n);
@@ -89,7 +89,7 @@ fn thousands_of_clients_of_a_dead_server_are_told_a_slice_at_a_time(family: Fami
     assert_eq!((lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use(), lab.ended()), (0, 0, 9_000));
 }
 
-fn who_never_acknowledged_anything_and_who_is_done_cannot_and_need_not_be_told(family: Family) {
+fn half_open_and_closed_flows_of_a_dead_server_get_no_reset(family: Family) {
     let mut lab = Lab::passthrough(family);
     lab.send(lab.client(1).syn());
     let done = lab.connect(2);
@@ -138,7 +138,7 @@ fn new_weights_and_new_servers_move_no_flow(family: Family) {
     }
 }
 
-fn a_server_whose_neighbour_is_not_known_is_asked_for_once_and_reached_when_it_answers(family: Family) {
+fn unresolved_server_is_queried_once_and_reached_after_its_answer(family: Family) {
     let mut lab = Lab::passthrough(family);
     let unknown = |world: &mut super::lab::World| {
         world.servers.truncate(1);
@@ -156,7 +156,7 @@ fn a_server_whose_neighbour_is_not_known_is_asked_for_once_and_reached_when_it_a
     assert_eq!(lab.send(lab.client(1).syn()).mac, 11);
 }
 
-fn a_client_whose_router_is_not_known_yet_gets_its_answer_once_it_is(family: Family) {
+fn client_behind_an_unresolved_router_is_answered_once_resolved(family: Family) {
     let mut lab = Lab::passthrough(family);
     lab.change(|world| world.neighbours.retain(|known| known.interface == LAN));
     let syn = lab.send(lab.client(1).syn().seq(100));
@@ -168,7 +168,7 @@ fn a_client_whose_router_is_not_known_yet_gets_its_answer_once_it_is(family: Fam
     assert_eq!(lab.send(answer()).mac, 0xfe);
 }
 
-fn a_flow_follows_its_server_to_a_new_ethernet_address_and_waits_while_it_has_none(family: Family) {
+fn flow_follows_the_mac_address_of_its_server(family: Family) {
     let mut lab = Lab::passthrough(family);
     lab.change(|world| world.servers.truncate(1));
     lab.connect(1);
@@ -244,7 +244,7 @@ fn lead_by_two(world: &mut World, family: Family) {
     world.more_routes.push(fixture::route(anywhere, WAN, Some(second)));
 }
 
-fn flows_move_to_the_second_of_two_equal_routers_if_only_that_answers(family: Family) {
+fn flows_move_to_the_resolved_one_of_two_equal_routers(family: Family) {
     let mut lab = Lab::passthrough(family);
     let syn = lab.connect(1);
     lab.change(|world| lead_by_two(world, family));
@@ -282,7 +282,7 @@ fn router_that_no_packet_waits_for_is_asked_for_until_it_answers(family: Family)
     assert_eq!(asked(&mut lab), []);
 }
 
-fn flows_to_a_server_move_to_a_router_that_is_resolved_after_its_route_came(family: Family) {
+fn server_flows_move_to_a_router_once_it_is_resolved(family: Family) {
     for mut lab in Lab::both_modes(family) {
         let syn = lab.connect(1);
         let router = family.server_ip(201);
@@ -294,7 +294,7 @@ fn flows_to_a_server_move_to_a_router_that_is_resolved_after_its_route_came(fami
     }
 }
 
-fn a_silent_flow_never_goes_to_whom_its_servers_next_hop_is_given(family: Family) {
+fn silent_flow_does_not_follow_a_reused_next_hop_index(family: Family) {
     let mut lab = Lab::passthrough(family);
     lab.change(|world| world.servers.truncate(1));
     lab.connect(1);
@@ -319,7 +319,7 @@ fn host(n: u16) -> IpAddr {
     [10, 9, high, low].into()
 }
 
-fn a_client_on_the_link_that_sends_again_is_asked_for_as_one_that_is_there(family: Family) {
+fn repeated_packet_marks_its_neighbour_query_as_repeated(family: Family) {
     for (udp, mut lab) in [(false, Lab::passthrough(family)), (true, Lab::passthrough(family).udp())] {
         let client = SocketAddr::new(family.server_ip(77), 5_000).to_string();
         let packet = TestPacket::from(client).to(family.vip());

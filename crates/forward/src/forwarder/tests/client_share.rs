@@ -6,20 +6,20 @@ use super::lab::{ENOUGH, Family, Lab, Outcome, Seen, Size, TestServer};
 use crate::FlowEnd;
 use convey_model::{DropReason, FlowKey, FlowTimeouts, Protocol};
 
-told_over_both_families! {
-    one_client_with_all_connections_it_can_get_leaves_ports_for_others,
-    one_client_with_all_connections_it_can_get_leaves_slots_and_places_for_others,
-    who_opens_all_it_began_at_once_loses_what_is_beyond_its_share,
-    who_has_its_share_cannot_hold_the_rest_by_what_it_only_begins,
+run_cases_over_both_families! {
+    greedy_client_leaves_snat_ports_for_others,
+    greedy_client_leaves_slots_and_table_entries_for_others,
+    connections_opened_beyond_the_client_share_are_reset,
+    half_open_connections_do_not_extend_a_client_share,
     forged_syns_in_a_clients_name_take_nothing_of_its_share,
     forged_syns_in_any_name_take_nothing_of_anybodys_share,
-    one_client_with_all_streams_it_can_get_leaves_ports_for_others,
+    greedy_client_leaves_ports_for_udp_streams_of_others,
     forged_streams_in_a_clients_name_keep_it_from_nothing,
     trusted_clients_have_all_there_is,
-    of_several_servers_none_is_shared_out,
+    client_shares_do_not_apply_to_several_servers,
     small_limits_are_for_all_clients_together,
     in_dsr_nobody_has_a_share,
-    what_ends_in_whatever_way_counts_no_longer,
+    ended_flows_no_longer_count_for_their_client,
 }
 
 /// Client number for connection `k` of the greedy client.
@@ -81,7 +81,7 @@ fn nothing_stays(lab: &mut Lab) {
     assert_eq!((lab.forwarder.flows().len(), lab.forwarder.counted_for_clients()), (0, 0));
 }
 
-fn one_client_with_all_connections_it_can_get_leaves_ports_for_others(family: Family) {
+fn greedy_client_leaves_snat_ports_for_others(family: Family) {
     let mut lab = with_ports(family, 100);
     assert_eq!(taken(&mut lab), 89);
     assert!((1..=11).all(|n| connect(&mut lab, n).is_ok()));
@@ -93,7 +93,7 @@ fn one_client_with_all_connections_it_can_get_leaves_ports_for_others(family: Fa
     nothing_stays(&mut lab);
 }
 
-fn one_client_with_all_connections_it_can_get_leaves_slots_and_places_for_others(family: Family) {
+fn greedy_client_leaves_slots_and_table_entries_for_others(family: Family) {
     let places = lab_of(family, Size { capacity: 100, ..ENOUGH });
     let [mut of_frontend, mut of_server] = [(); 2].map(|()| with_ports(family, ENOUGH.ports));
     of_frontend.change(|world| world.frontends[0].max_connections = Some(100));
@@ -105,7 +105,7 @@ fn one_client_with_all_connections_it_can_get_leaves_slots_and_places_for_others
     }
 }
 
-fn who_opens_all_it_began_at_once_loses_what_is_beyond_its_share(family: Family) {
+fn connections_opened_beyond_the_client_share_are_reset(family: Family) {
     let mut lab = with_ports(family, 100);
     let syns: Vec<Seen> = (0..100).map(|k| lab.send(lab.client(greedy(k)).syn().seq(100))).collect();
     for (k, syn) in (0..).zip(&syns) {
@@ -125,7 +125,7 @@ fn who_opens_all_it_began_at_once_loses_what_is_beyond_its_share(family: Family)
     nothing_stays(&mut lab);
 }
 
-fn who_has_its_share_cannot_hold_the_rest_by_what_it_only_begins(family: Family) {
+fn half_open_connections_do_not_extend_a_client_share(family: Family) {
     let mut lab = with_ports(family, 100);
     assert!((0..88).all(|k| connect(&mut lab, greedy(k)).is_ok()));
     // 50 forged SYNs a second.
@@ -163,7 +163,7 @@ fn talk(lab: &mut Lab, n: u16) -> Option<Seen> {
     Some(seen)
 }
 
-fn one_client_with_all_streams_it_can_get_leaves_ports_for_others(family: Family) {
+fn greedy_client_leaves_ports_for_udp_streams_of_others(family: Family) {
     let mut lab = with_ports(family, 100).udp();
     let streams: Vec<Seen> = (0..100).filter_map(|k| talk(&mut lab, greedy(k))).collect();
     assert_eq!(streams.len(), 89);
@@ -210,7 +210,7 @@ fn trusted_clients_have_all_there_is(family: Family) {
 
 /// Otherwise a client would be refused while other servers have room, because it is hashed to one
 /// server.
-fn of_several_servers_none_is_shared_out(family: Family) {
+fn client_shares_do_not_apply_to_several_servers(family: Family) {
     let mut lab = Lab::passthrough(family);
     lab.change(|world| {
         world.servers.truncate(2);
@@ -237,7 +237,7 @@ fn in_dsr_nobody_has_a_share(family: Family) {
     assert_eq!(lab.forwarder.counted_for_clients(), 0);
 }
 
-fn what_ends_in_whatever_way_counts_no_longer(family: Family) {
+fn ended_flows_no_longer_count_for_their_client(family: Family) {
     let counted = |lab: &Lab| lab.forwarder.counted_for_clients();
     let mut lab = with_ports(family, 100);
     let open: Vec<Seen> = (1..=6).map(|n| connect(&mut lab, n).unwrap()).collect();

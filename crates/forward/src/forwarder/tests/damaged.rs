@@ -4,7 +4,7 @@ use super::lab::{Family, Lab, Outcome, error_about};
 use convey_model::DropReason;
 use convey_wire::{self as wire, IcmpError, TestPacket};
 
-told_over_both_families! {
+run_cases_over_both_families! {
     a_damaged_end_of_either_side_ends_no_connection,
     a_damaged_syn_opens_no_flow,
     a_damaged_icmp_error_is_not_believed,

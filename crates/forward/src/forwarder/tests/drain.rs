@@ -8,15 +8,15 @@ use crate::FlowEnd;
 use convey_model::{DrainingEndpoints, DropReason, Endpoint};
 use convey_wire::TestPacket;
 
-told_over_both_families! {
-    flows_of_a_server_taken_out_of_the_file_go_on_until_their_time_is_over,
+run_cases_over_both_families! {
+    flows_of_a_removed_server_continue_for_the_drain_time,
     a_server_that_comes_back_in_time_keeps_its_flows,
     a_new_name_for_a_server_cuts_nothing,
-    a_frontend_taken_out_of_the_file_finishes_its_flows_and_leaves_new_clients_to_the_host,
-    the_end_of_a_drain_is_not_forgotten_when_more_changes_before_every_flow_was_looked_at,
-    who_stops_begins_nothing_new_and_lets_the_rest_finish,
+    removed_frontend_finishes_its_flows_and_passes_new_clients,
+    drain_end_survives_a_further_change_during_the_sweep,
+    stopping_worker_refuses_new_flows_and_finishes_open_ones,
     in_dsr_a_connection_met_under_way_while_we_stop_goes_on,
-    in_dsr_who_ends_tells_no_client_of_connections_that_go_on_without_us,
+    dsr_connections_get_no_reset_at_the_end,
 }
 
 /// Endpoint that the frontend moves to.
@@ -47,7 +47,7 @@ fn told(resets: &[Seen]) -> Vec<u16> {
     told
 }
 
-fn flows_of_a_server_taken_out_of_the_file_go_on_until_their_time_is_over(family: Family) {
+fn flows_of_a_removed_server_continue_for_the_drain_time(family: Family) {
     let (mut lab, flows) = busy(family);
     assert_eq!(lab.change(take_first_server_out), []);
     assert_go_on(&mut lab, &flows);
@@ -77,7 +77,7 @@ fn a_new_name_for_a_server_cuts_nothing(family: Family) {
     assert_go_on(&mut lab, &flows);
 }
 
-fn a_frontend_taken_out_of_the_file_finishes_its_flows_and_leaves_new_clients_to_the_host(family: Family) {
+fn removed_frontend_finishes_its_flows_and_passes_new_clients(family: Family) {
     for mut lab in Lab::both_modes(family) {
         let syn = lab.send(lab.client(1).syn().seq(100));
         lab.handle(&syn.reply().syn().seq(500).ack(101));
@@ -96,7 +96,7 @@ fn a_frontend_taken_out_of_the_file_finishes_its_flows_and_leaves_new_clients_to
     }
 }
 
-fn the_end_of_a_drain_is_not_forgotten_when_more_changes_before_every_flow_was_looked_at(family: Family) {
+fn drain_end_survives_a_further_change_during_the_sweep(family: Family) {
     let mut lab = Lab::passthrough(family);
     for n in 0..9_000 {
         lab.connect(n);
@@ -112,7 +112,7 @@ fn the_end_of_a_drain_is_not_forgotten_when_more_changes_before_every_flow_was_l
     assert_eq!((cut, lab.ends()), (9_000, vec![FlowEnd::Cut; 9_000]));
 }
 
-fn who_stops_begins_nothing_new_and_lets_the_rest_finish(family: Family) {
+fn stopping_worker_refuses_new_flows_and_finishes_open_ones(family: Family) {
     let (mut lab, flows) = busy(family);
     assert_eq!(lab.change(|world| world.stopping = true), []);
     let (reset, reason) = lab.answer(lab.client(100).syn().seq(6));
@@ -132,7 +132,7 @@ fn who_stops_begins_nothing_new_and_lets_the_rest_finish(family: Family) {
     assert_eq!((lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (0, 0));
 }
 
-fn in_dsr_who_ends_tells_no_client_of_connections_that_go_on_without_us(family: Family) {
+fn dsr_connections_get_no_reset_at_the_end(family: Family) {
     let mut lab = Lab::dsr(family);
     lab.send(lab.client(1).syn().seq(100));
     lab.send(lab.client(1).seq(101).ack(501));

@@ -8,23 +8,23 @@ use crate::FlowState;
 use convey_model::{Algorithm, DropReason};
 use convey_wire::TestPacket;
 
-told_over_both_families! {
-    only_the_destination_is_rewritten,
+run_cases_over_both_families! {
+    dsr_rewrites_only_the_destination,
     a_connection_under_way_is_adopted_by_the_server_that_has_it,
     a_single_segment_of_nobody_is_soon_forgotten,
     segments_that_show_no_data_are_soon_forgotten,
     a_handshake_without_data_is_forgotten_in_minutes,
     data_either_way_makes_a_connection_of_a_handshake,
-    whoever_sends_data_is_not_forgotten_before_the_cache_is_asked,
+    dsr_connection_with_cached_data_is_not_evicted,
     a_client_that_has_finished_still_acknowledges_what_it_gets,
-    a_last_segment_met_without_its_flow_is_forwarded_and_counts_as_begun_and_ended,
+    fin_without_a_flow_is_forwarded_and_counted_once,
     a_reset_for_a_flow_we_do_not_know_ends_here,
     a_server_that_is_its_own_client_is_refused,
-    what_a_server_answers_is_not_ours,
-    flows_of_a_dead_server_are_reset_and_those_of_a_new_one_begin,
+    dsr_server_answers_pass_to_the_host,
+    dsr_flows_of_a_dead_server_are_reset,
 }
 
-fn only_the_destination_is_rewritten(family: Family) {
+fn dsr_rewrites_only_the_destination(family: Family) {
     let mut lab = Lab::dsr(family);
     let syn = lab.send(lab.client(1).syn().seq(100));
     assert_eq!((syn.from.to_string(), syn.to.port(), syn.interface), (family.client_addr(1), 8080, LAN));
@@ -100,7 +100,7 @@ fn data_either_way_makes_a_connection_of_a_handshake(family: Family) {
     }
 }
 
-fn whoever_sends_data_is_not_forgotten_before_the_cache_is_asked(family: Family) {
+fn dsr_connection_with_cached_data_is_not_evicted(family: Family) {
     let mut lab = Lab::dsr_of(family, 1_000);
     lab.change(|world| world.algorithm = Algorithm::RoundRobin);
     for n in 0..600 {
@@ -135,7 +135,7 @@ fn a_client_that_has_finished_still_acknowledges_what_it_gets(family: Family) {
     assert_eq!((lab.opened, lab.ended()), (1, 1));
 }
 
-fn a_last_segment_met_without_its_flow_is_forwarded_and_counts_as_begun_and_ended(family: Family) {
+fn fin_without_a_flow_is_forwarded_and_counted_once(family: Family) {
     let mut lab = Lab::dsr(family);
     lab.send(lab.client(1).seq(9).ack(9).fin());
     assert_eq!((lab.opened, lab.ended()), (1, 1));
@@ -157,13 +157,13 @@ fn a_server_that_is_its_own_client_is_refused(family: Family) {
     assert_eq!((seen.from, seen.to), (from(12), SocketAddr::new(family.server_ip(11), 8080)));
 }
 
-fn what_a_server_answers_is_not_ours(family: Family) {
+fn dsr_server_answers_pass_to_the_host(family: Family) {
     let mut lab = Lab::dsr(family);
     let syn = lab.send(lab.client(1).syn());
     assert_eq!(lab.handle(&syn.reply().syn().ack(1)), Outcome::Passed);
 }
 
-fn flows_of_a_dead_server_are_reset_and_those_of_a_new_one_begin(family: Family) {
+fn dsr_flows_of_a_dead_server_are_reset(family: Family) {
     let mut lab = Lab::dsr(family);
     lab.change(|world| world.servers.truncate(1));
     lab.send(lab.client(1).syn());

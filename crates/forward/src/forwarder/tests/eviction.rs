@@ -9,18 +9,18 @@ use super::lab::{ENOUGH, Family, Lab, Outcome, Seen, Size, TestFrontend, World};
 use crate::{FlowState, Forwarder};
 use convey_model::{Algorithm, DropReason, FlowTimeouts, Mode, Protocol, Shortage};
 
-told_over_both_families! {
+run_cases_over_both_families! {
     forged_syns_leave_every_client_a_port_and_cut_no_connection,
-    who_has_waited_for_longest_gives_way_and_its_server_is_told,
-    where_few_are_half_open_they_may_finish_first,
+    oldest_handshake_is_evicted_and_its_server_gets_a_reset,
+    recent_handshakes_may_complete_before_eviction,
     forged_syns_leave_every_client_a_slot_and_cut_no_connection,
     forged_syns_leave_every_client_a_slot_of_a_server,
     a_slot_is_that_of_the_same_frontend,
     other_servers_flows_give_way_for_a_slot_of_the_frontend,
     older_flows_of_another_frontend_hide_none_that_holds_what_is_wanted,
-    who_has_waited_for_longest_gives_its_port_up_whatever_its_frontend,
-    what_has_opened_untold_does_not_give_way,
-    who_gives_way_early_is_counted_for_the_flood_watch,
+    oldest_handshake_loses_its_port_across_frontends,
+    unreported_open_connections_are_not_evicted_for_forged_syns,
+    early_evictions_count_as_displaced_handshakes,
 }
 
 /// Number of clients with complete connections, numbered from 1.
@@ -93,7 +93,7 @@ fn forged_syns_leave_every_client_a_port_and_cut_no_connection(family: Family) {
     assert_eq!((lab.forwarder.snat_ports_in_use(), lab.forwarder.flows().len()), (20, 20));
 }
 
-fn who_has_waited_for_longest_gives_way_and_its_server_is_told(family: Family) {
+fn oldest_handshake_is_evicted_and_its_server_gets_a_reset(family: Family) {
     let mut lab = with_ports(family, 3);
     let syns: Vec<_> = (1..4).map(|n| lab.send(lab.client(n).syn().seq(100 * u32::from(n)))).collect();
     for (n, gone) in (4..7).zip(&syns) {
@@ -123,7 +123,7 @@ fn resets_to_servers_are_limited_per_second() {
     assert_eq!(lab.server_resets.len(), 1, "a second later they are told again");
 }
 
-fn where_few_are_half_open_they_may_finish_first(family: Family) {
+fn recent_handshakes_may_complete_before_eviction(family: Family) {
     let mut lab = with_ports(family, 20);
     (1..20).for_each(|n| drop(connect(&mut lab, n)));
     let begun = lab.send(lab.client(20).syn().seq(100));
@@ -248,7 +248,7 @@ fn older_flows_of_another_frontend_hide_none_that_holds_what_is_wanted(family: F
     }
 }
 
-fn who_has_waited_for_longest_gives_its_port_up_whatever_its_frontend(family: Family) {
+fn oldest_handshake_loses_its_port_across_frontends(family: Family) {
     let mut lab = with_ports(family, 100);
     let others = family.pick(["192.0.2.1:81", "192.0.2.1:82"], ["[2001:db8:2::1]:81", "[2001:db8:2::1]:82"]);
     lab.change(|world| {
@@ -264,7 +264,7 @@ fn who_has_waited_for_longest_gives_its_port_up_whatever_its_frontend(family: Fa
     }
 }
 
-fn what_has_opened_untold_does_not_give_way(family: Family) {
+fn unreported_open_connections_are_not_evicted_for_forged_syns(family: Family) {
     let mut lab = with_ports(family, 4);
     lab.is_deaf = true;
     let open: Vec<_> = (1..4).map(|n| connect(&mut lab, n)).collect();
@@ -277,7 +277,7 @@ fn what_has_opened_untold_does_not_give_way(family: Family) {
     assert_eq!(lab.server_resets.len(), 99);
 }
 
-fn who_gives_way_early_is_counted_for_the_flood_watch(family: Family) {
+fn early_evictions_count_as_displaced_handshakes(family: Family) {
     let mut lab = with_ports(family, 10);
     lab.change(|world| world.flow_timeouts = FlowTimeouts::default());
     (0..100).for_each(|n| drop(lab.send(lab.client(n).syn())));

@@ -6,16 +6,16 @@ use super::lab::{Family, LAN, Lab, Seen, Size, WAN};
 use crate::{FlowEnd, FlowState};
 use convey_model::Mode;
 
-told_over_both_families! {
+run_cases_over_both_families! {
     handshakes_that_nobody_finishes_are_forgotten_although_servers_repeat_their_answer,
     a_client_that_repeats_its_syn_is_waited_for,
-    who_has_been_silent_for_too_long_is_told_with_the_number_that_it_expects,
-    who_finished_and_heard_nothing_more_is_told_too,
-    whoever_knows_the_ports_of_a_connection_that_is_over_does_not_keep_it,
-    whoever_is_close_behind_the_end_of_a_connection_in_dsr_does_not_keep_it,
+    silent_connection_is_reset_in_sequence,
+    silent_half_closed_connection_is_reset,
+    stray_packets_do_not_prolong_a_closed_connection,
+    near_guesses_do_not_prolong_a_closed_dsr_connection,
     the_last_segments_of_a_connection_that_is_over_keep_it,
     in_dsr_silence_is_counted_and_nobody_is_told,
-    no_more_are_told_of_their_silence_than_a_thousand_at_once,
+    resets_of_silent_connections_are_limited,
     a_handshake_or_a_stream_of_datagrams_ends_by_itself,
 }
 
@@ -58,7 +58,7 @@ fn a_client_that_repeats_its_syn_is_waited_for(family: Family) {
     }
 }
 
-fn who_has_been_silent_for_too_long_is_told_with_the_number_that_it_expects(family: Family) {
+fn silent_connection_is_reset_in_sequence(family: Family) {
     let mut lab = Lab::passthrough(family);
     let syn = lab.connect(1);
     lab.send(lab.client(1).seq(101).ack(501).payload(b"hi?"));
@@ -74,7 +74,7 @@ fn who_has_been_silent_for_too_long_is_told_with_the_number_that_it_expects(fami
     assert_eq!(lab.kernel.as_ref().map_or(0, |kernel| kernel.entries()), 0);
 }
 
-fn who_finished_and_heard_nothing_more_is_told_too(family: Family) {
+fn silent_half_closed_connection_is_reset(family: Family) {
     let mut lab = Lab::passthrough(family);
     let syn = lab.connect(1);
     lab.send(lab.client(1).seq(101).ack(501).fin());
@@ -97,7 +97,7 @@ fn connect_and_close(lab: &mut Lab) -> Seen {
     syn
 }
 
-fn whoever_knows_the_ports_of_a_connection_that_is_over_does_not_keep_it(family: Family) {
+fn stray_packets_do_not_prolong_a_closed_connection(family: Family) {
     for mut lab in Lab::both_modes(family) {
         let syn = connect_and_close(&mut lab);
         let state = [FlowState::TimeWait, FlowState::HalfClosedByClient]
@@ -121,7 +121,7 @@ fn whoever_knows_the_ports_of_a_connection_that_is_over_does_not_keep_it(family:
 }
 
 /// One pair of numbers in 4 million is this close.
-fn whoever_is_close_behind_the_end_of_a_connection_in_dsr_does_not_keep_it(family: Family) {
+fn near_guesses_do_not_prolong_a_closed_dsr_connection(family: Family) {
     let mut lab = Lab::dsr(family);
     connect_and_close(&mut lab);
     for n in 1..30 {
@@ -161,7 +161,7 @@ fn in_dsr_silence_is_counted_and_nobody_is_told(family: Family) {
     assert_eq!(lab.ends(), [FlowEnd::Silent]);
 }
 
-fn no_more_are_told_of_their_silence_than_a_thousand_at_once(family: Family) {
+fn resets_of_silent_connections_are_limited(family: Family) {
     let mut lab = Lab::passthrough(family);
     (0..1_500).for_each(|n| drop(lab.connect(n)));
     let told = lab.wait(Duration::from_secs(7_500));

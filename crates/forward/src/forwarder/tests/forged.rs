@@ -8,15 +8,15 @@ use crate::FlowState::{self, Adopted, Closed, Established, HandshakeOnly, SynRec
 use convey_model::{Algorithm, DropReason, Handshakes};
 use convey_wire::{IcmpError, TestPacket};
 
-told_over_both_families! {
-    no_forged_end_ends_a_connection,
-    who_tries_every_number_ends_no_connection_and_shortens_no_life,
-    a_forged_acknowledgement_spoils_neither_the_last_reset_nor_what_is_believed_of_errors,
+run_cases_over_both_families! {
+    forged_fin_or_reset_does_not_end_a_connection,
+    sequence_number_scan_ends_and_shortens_no_connection,
+    forged_acknowledgement_affects_neither_resets_nor_icmp_errors,
     an_error_about_what_the_server_has_not_sent_is_not_believed,
     a_handshake_needs_somebody_who_has_heard_the_server,
     in_dsr_a_forged_acknowledgement_opens_no_connection_that_another_begins,
-    a_server_that_resets_while_its_answer_is_on_the_way_is_done,
-    in_dsr_connections_met_under_way_make_room_at_last_and_find_their_server_again,
+    server_reset_after_unacknowledged_data_ends_the_connection,
+    adopted_dsr_connections_are_evicted_last_and_hash_again,
     in_dsr_forged_connections_keep_nobody_out_whom_no_hash_could_serve,
     in_dsr_connections_met_under_way_are_waited_for_when_we_stop,
     clients_finish_their_handshakes_and_who_forges_their_syns_does_not,
@@ -41,7 +41,7 @@ fn ends(packet: TestPacket) -> [TestPacket; 4] {
     ]
 }
 
-fn no_forged_end_ends_a_connection(family: Family) {
+fn forged_fin_or_reset_does_not_end_a_connection(family: Family) {
     for mut lab in Lab::both_modes(family) {
         let syn = lab.send(lab.client(1).syn().seq(100));
         lab.handle(&syn.reply().syn().seq(500).ack(101));
@@ -70,7 +70,7 @@ fn guesses() -> impl Iterator<Item = (u32, u32)> {
     all().flat_map(move |seq| all().map(move |ack| (seq, ack)))
 }
 
-fn who_tries_every_number_ends_no_connection_and_shortens_no_life(family: Family) {
+fn sequence_number_scan_ends_and_shortens_no_connection(family: Family) {
     for mut lab in Lab::both_modes(family) {
         let syn = lab.send(lab.client(1).syn().seq(100));
         lab.handle(&syn.reply().syn().seq(500).ack(101));
@@ -98,7 +98,7 @@ fn who_tries_every_number_ends_no_connection_and_shortens_no_life(family: Family
     }
 }
 
-fn a_forged_acknowledgement_spoils_neither_the_last_reset_nor_what_is_believed_of_errors(family: Family) {
+fn forged_acknowledgement_affects_neither_resets_nor_icmp_errors(family: Family) {
     for mut lab in Lab::both_modes(family) {
         let is_dsr = lab.forwarder.snat_ports_in_use() == 0;
         let syn = lab.send(lab.client(1).syn().seq(100));
@@ -146,7 +146,7 @@ fn in_dsr_a_forged_acknowledgement_opens_no_connection_that_another_begins(famil
     assert_eq!(count(&lab, HandshakeOnly), 1);
 }
 
-fn a_server_that_resets_while_its_answer_is_on_the_way_is_done(family: Family) {
+fn server_reset_after_unacknowledged_data_ends_the_connection(family: Family) {
     let mut lab = Lab::passthrough(family);
     let syn = lab.connect(1);
     lab.send(syn.reply().seq(501).ack(101).payload(&[7; 1_000]));
@@ -175,7 +175,7 @@ fn forge(lab: &mut Lab, n: u16) -> Outcome {
     lab.handle(&lab.client(n).seq(7).ack(7).payload(b"x"))
 }
 
-fn in_dsr_connections_met_under_way_make_room_at_last_and_find_their_server_again(family: Family) {
+fn adopted_dsr_connections_are_evicted_last_and_hash_again(family: Family) {
     let mut lab = Lab::dsr_of(family, 100);
     let seen: Vec<_> = (1..51).map(|n| lab.send(lab.client(n).syn()).route()).collect();
     (1..51).for_each(|n| drop(lab.send(lab.client(n).seq(1).ack(1).payload(b"x"))));

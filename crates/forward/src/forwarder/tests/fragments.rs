@@ -6,7 +6,7 @@ use super::lab::{Family, LAN, Lab, Outcome, Seen, WAN};
 use convey_model::DropReason;
 use convey_wire::IcmpError;
 
-told_over_both_families! {
+run_cases_over_both_families! {
     a_datagram_in_fragments_arrives_in_whatever_order_they_come,
     a_segment_in_fragments_arrives_too,
     fragments_whose_first_is_lost_are_dropped_and_others_pass,
@@ -15,7 +15,7 @@ told_over_both_families! {
     in_dsr_fragments_keep_their_number,
     a_later_fragment_is_never_answered,
     fragments_of_what_is_not_ours_pass,
-    fragments_of_a_flow_that_a_full_table_does_not_record_follow_their_first,
+    fragments_of_an_unrecorded_flow_follow_their_first,
 }
 
 /// Content in which each piece shows its offset.
@@ -175,7 +175,7 @@ fn fragments_of_what_is_not_ours_pass(family: Family) {
     }
 }
 
-fn fragments_of_a_flow_that_a_full_table_does_not_record_follow_their_first(family: Family) {
+fn fragments_of_an_unrecorded_flow_follow_their_first(family: Family) {
     let mut lab = Lab::dsr_of(family, 1);
     lab.send(lab.client(1).syn());
     lab.send(lab.client(1).seq(1).ack(1).payload(b"x"));

@@ -8,11 +8,11 @@ use crate::{CacheEvent, KnownFlow, Segment, decode, encode};
 use convey_model::DropReason;
 use convey_wire::TestPacket;
 
-told_over_both_families! {
+run_cases_over_both_families! {
     connections_go_on_as_they_were_and_end_as_they_would_have,
-    what_is_begun_afterwards_takes_no_port_of_a_flow_that_came_along,
+    new_flows_avoid_ports_of_handed_over_flows,
     datagrams_go_on_to_their_server,
-    a_stream_that_was_in_use_until_now_goes_on_for_its_whole_time,
+    handed_over_stream_keeps_its_full_idle_timeout,
     a_flow_of_a_server_that_is_gone_does_not_come_along,
     a_syn_that_the_other_has_handled_is_not_handled_again,
     connection_ends_though_no_process_has_handled_its_first_fin,
@@ -76,7 +76,7 @@ fn connections_go_on_as_they_were_and_end_as_they_would_have(family: Family) {
     }
 }
 
-fn what_is_begun_afterwards_takes_no_port_of_a_flow_that_came_along(family: Family) {
+fn new_flows_avoid_ports_of_handed_over_flows(family: Family) {
     let (mut old, mut new) = (Lab::passthrough(family), Lab::passthrough(family));
     let ports: Vec<u16> = (0..200).map(|n| old.connect(n).from.port()).collect();
     // In another order than that of the allocation.
@@ -109,7 +109,7 @@ fn datagrams_go_on_to_their_server(family: Family) {
     }
 }
 
-fn a_stream_that_was_in_use_until_now_goes_on_for_its_whole_time(family: Family) {
+fn handed_over_stream_keeps_its_full_idle_timeout(family: Family) {
     let (mut old, mut new) = (Lab::passthrough(family).udp(), Lab::passthrough(family).udp());
     let question = old.send(old.client(1).udp().payload(b"who?"));
     for _ in 0..29 {

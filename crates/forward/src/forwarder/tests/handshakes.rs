@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::lab::{Family, Lab};
 use crate::{HandshakeEvent, HandshakeStep};
 
-told_over_both_families! {
+run_cases_over_both_families! {
     a_handshake_is_told_when_it_begins_and_once_it_is_complete,
     a_syn_that_comes_again_is_no_handshake_of_its_own,
     a_client_that_begins_anew_begins_another_handshake,

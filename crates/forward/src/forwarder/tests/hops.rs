@@ -7,13 +7,13 @@ use super::lab::{Family, LAN, Lab, Outcome, Seen, TestFrontend, WAN};
 use convey_model::{DropReason, Mode, Protocol};
 use convey_wire::IcmpError;
 
-told_over_both_families! {
+run_cases_over_both_families! {
     traceroute_shows_our_own_address_and_not_the_end_of_the_way,
     traceroute_shows_our_own_address_also_where_it_is_proxied_on,
-    a_server_whose_answer_comes_on_its_last_hop_is_told_by_its_side_of_us,
-    a_packet_too_long_for_the_next_link_is_refused_by_the_vip_and_begins_nothing,
-    a_super_frame_is_judged_by_the_packets_it_will_be_cut_into,
-    no_more_than_a_thousand_a_second_are_told,
+    expired_server_packet_gets_time_exceeded_from_the_snat_address,
+    oversized_packet_is_refused_by_the_vip_without_a_flow,
+    super_frame_is_checked_by_its_segment_size,
+    icmp_errors_are_limited_to_a_thousand_a_second,
 }
 
 /// Payload bytes of a TCP segment whose packet has this length.
@@ -54,7 +54,7 @@ fn traceroute_shows_our_own_address_also_where_it_is_proxied_on(family: Family) 
     }
 }
 
-fn a_server_whose_answer_comes_on_its_last_hop_is_told_by_its_side_of_us(family: Family) {
+fn expired_server_packet_gets_time_exceeded_from_the_snat_address(family: Family) {
     let mut lab = Lab::passthrough(family);
     let syn = lab.connect(1);
     let (told, reason) = lab.answer(syn.reply().ack(101).ttl(1));
@@ -64,7 +64,7 @@ fn a_server_whose_answer_comes_on_its_last_hop_is_told_by_its_side_of_us(family:
 }
 
 /// The servers' link has an MTU of 1400 bytes, the clients' link of 1500.
-fn a_packet_too_long_for_the_next_link_is_refused_by_the_vip_and_begins_nothing(family: Family) {
+fn oversized_packet_is_refused_by_the_vip_without_a_flow(family: Family) {
     let mut lab = Lab::passthrough(family);
     let [most, most_back] = [1_400, 1_500].map(|len| room(family, len));
     let syn = lab.connect(1);
@@ -138,7 +138,7 @@ fn an_answer_that_may_be_cut_is_cut_for_the_clients_link() {
     );
 }
 
-fn a_super_frame_is_judged_by_the_packets_it_will_be_cut_into(family: Family) {
+fn super_frame_is_checked_by_its_segment_size(family: Family) {
     let mut lab = Lab::passthrough(family);
     lab.connect(1);
     let most = room(family, 1_400) as u16 - 12;
@@ -209,7 +209,7 @@ fn in_dsr_who_is_cut_keeps_its_number() {
     assert!(pieces.iter().all(|piece| piece[18..20] == [0, 77]));
 }
 
-fn no_more_than_a_thousand_a_second_are_told(family: Family) {
+fn icmp_errors_are_limited_to_a_thousand_a_second(family: Family) {
     let mut lab = Lab::passthrough(family);
     let answered = |lab: &mut Lab| {
         let outcomes = (0..3_000).map(|n| lab.handle(&lab.client(n).syn().ttl(1)));

@@ -8,17 +8,17 @@ use crate::FlowState;
 use convey_model::{Algorithm, DropReason};
 use convey_wire::{IcmpError, TestPacket, update_header_checksum};
 
-told_over_both_families! {
-    a_client_is_told_what_happened_to_its_packet_behind_us_as_if_it_had_happened_at_the_vip,
-    a_server_is_told_what_happened_to_its_answer_as_if_it_had_happened_at_our_address,
-    in_dsr_a_server_is_told_by_the_router_what_happened_to_its_answer,
+run_cases_over_both_families! {
+    icmp_error_about_a_client_packet_is_translated_to_the_vip,
+    icmp_error_about_a_server_packet_is_translated_to_snat,
+    dsr_icmp_error_reaches_the_server_from_the_router,
     in_dsr_a_server_is_told_though_its_flow_is_not_recorded,
     a_client_of_udp_learns_that_nobody_listens_on_the_servers_port,
-    only_a_servers_own_word_says_that_it_refuses_and_only_its_datagrams_that_it_does_not,
+    server_health_counts_only_packets_of_the_server_itself,
     an_error_about_what_cannot_be_on_its_way_is_made_up,
-    an_error_about_nobodys_flow_ends_here_and_one_about_the_hosts_own_passes,
+    icmp_error_without_a_flow_is_dropped_unless_the_hosts_own,
     an_error_changes_nothing_of_its_flow,
-    nothing_is_ever_said_about_an_error,
+    icmp_errors_get_no_icmp_error_in_reply,
     errors_from_addresses_that_no_host_has_are_dropped,
     an_error_waits_for_nobody_whose_link_layer_address_is_not_known,
 }
@@ -49,7 +49,7 @@ fn of(is_udp: bool, packet: TestPacket) -> TestPacket {
     if is_udp { packet.udp() } else { packet }
 }
 
-fn a_client_is_told_what_happened_to_its_packet_behind_us_as_if_it_had_happened_at_the_vip(family: Family) {
+fn icmp_error_about_a_client_packet_is_translated_to_the_vip(family: Family) {
     for (mut lab, first) in conversations(Lab::passthrough(family), Lab::passthrough(family)) {
         for error in ERRORS {
             let sent = of(first.is_udp, lab.client(1).seq(101).ack(501).payload(b"too much"));
@@ -64,7 +64,7 @@ fn a_client_is_told_what_happened_to_its_packet_behind_us_as_if_it_had_happened_
     }
 }
 
-fn a_server_is_told_what_happened_to_its_answer_as_if_it_had_happened_at_our_address(family: Family) {
+fn icmp_error_about_a_server_packet_is_translated_to_snat(family: Family) {
     for (mut lab, first) in conversations(Lab::passthrough(family), Lab::passthrough(family)) {
         lab.plan.min_path_mtu = Some(1_280);
         for error in ERRORS {
@@ -80,7 +80,7 @@ fn a_server_is_told_what_happened_to_its_answer_as_if_it_had_happened_at_our_add
     }
 }
 
-fn in_dsr_a_server_is_told_by_the_router_what_happened_to_its_answer(family: Family) {
+fn dsr_icmp_error_reaches_the_server_from_the_router(family: Family) {
     let router = routers(family)[1];
     for is_udp in [false, true] {
         let mut lab = if is_udp { Lab::dsr(family).udp() } else { Lab::dsr(family) };
@@ -136,7 +136,7 @@ fn a_client_of_udp_learns_that_nobody_listens_on_the_servers_port(family: Family
     assert_eq!(told.about().route(), (family.client_addr(1), family.vip().into()));
 }
 
-fn only_a_servers_own_word_says_that_it_refuses_and_only_its_datagrams_that_it_does_not(family: Family) {
+fn server_health_counts_only_packets_of_the_server_itself(family: Family) {
     for (mut lab, first) in conversations(Lab::passthrough(family), Lab::passthrough(family)) {
         lab.heard = [0; 2];
         let sent = lab.client(1).seq(101).ack(501);
@@ -200,7 +200,7 @@ fn an_error_about_what_cannot_be_on_its_way_is_made_up(family: Family) {
     }
 }
 
-fn an_error_about_nobodys_flow_ends_here_and_one_about_the_hosts_own_passes(family: Family) {
+fn icmp_error_without_a_flow_is_dropped_unless_the_hosts_own(family: Family) {
     for mut lab in Lab::both_modes(family) {
         let syn = lab.send(lab.client(1).syn());
         let own = |port| SocketAddr::new(family.own_ip().parse().unwrap(), port);
@@ -245,7 +245,7 @@ fn an_error_changes_nothing_of_its_flow(family: Family) {
     assert!(lab.forwarder.flows().is_empty(), "nor does it keep the flow alive");
 }
 
-fn nothing_is_ever_said_about_an_error(family: Family) {
+fn icmp_errors_get_no_icmp_error_in_reply(family: Family) {
     let mut lab = Lab::passthrough(family);
     let syn = lab.connect(1);
     let mut error = error_about(&syn.frame, IcmpError::TimeExceeded, routers(family)[0]);

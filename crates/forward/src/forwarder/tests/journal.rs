@@ -6,14 +6,14 @@ use std::time::Duration;
 use super::lab::{Family, Lab};
 use crate::{FlowEnd, FlowRecord, View};
 
-told_over_both_families! {
+run_cases_over_both_families! {
     a_connection_is_told_of_once_with_the_bytes_of_both_sides,
     bytes_count_from_the_syn_that_began_the_connection,
     a_reset_is_counted_as_its_sides_once_the_connection_is_open,
-    who_has_reset_refused_or_gone_silent_is_told,
+    flow_end_records_reset_refusal_and_silence,
     handshakes_that_nobody_finishes_are_not_told_of,
     an_exchange_of_datagrams_is_told_of_when_it_is_forgotten,
-    nothing_is_told_of_a_flow_that_began_before_somebody_wanted_to_know,
+    flow_begun_before_the_journal_has_no_record,
 }
 
 fn listened(mut lab: Lab) -> Lab {
@@ -99,7 +99,7 @@ fn a_reset_is_counted_as_its_sides_once_the_connection_is_open(family: Family) {
     assert_eq!(lab.ends(), [FlowEnd::ServerReset]);
 }
 
-fn who_has_reset_refused_or_gone_silent_is_told(family: Family) {
+fn flow_end_records_reset_refusal_and_silence(family: Family) {
     let mut lab = listened(Lab::passthrough(family));
     lab.connect(1);
     lab.send(lab.client(1).seq(101).ack(501).rst());
@@ -147,7 +147,7 @@ fn an_exchange_of_datagrams_is_told_of_when_it_is_forgotten(family: Family) {
     assert_eq!(only(&mut lab), (FlowEnd::Expired, bytes));
 }
 
-fn nothing_is_told_of_a_flow_that_began_before_somebody_wanted_to_know(family: Family) {
+fn flow_begun_before_the_journal_has_no_record(family: Family) {
     let mut lab = Lab::passthrough(family);
     let syn = lab.connect(1);
     let mut lab = listened(lab);

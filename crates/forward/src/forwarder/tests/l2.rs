@@ -4,10 +4,10 @@ use super::lab::{Family, LAN, Lab, Outcome, Seen, error_about, neighbour, wanted
 use convey_model::{DropReason, DsrKind, Protocol};
 use convey_wire::{IcmpError, TestPacket};
 
-told_over_both_families! {
-    only_link_layer_addresses_and_the_hop_change,
+run_cases_over_both_families! {
+    l2_forwarding_changes_only_mac_addresses_and_ttl,
     the_next_hop_is_the_servers_although_the_packet_says_vip,
-    what_would_have_to_pass_a_router_is_dropped_until_the_server_is_on_the_link_again,
+    l2_packets_for_a_routed_server_are_dropped,
     a_full_table_forwards_as_it_is_too,
     errors_about_what_a_server_answered_reach_it_as_they_are,
     flows_of_a_dead_server_are_reset_by_the_vip,
@@ -26,7 +26,7 @@ fn one_hop_on(family: Family, sent: &[u8], seen: &[u8]) -> Vec<u8> {
     expected
 }
 
-fn only_link_layer_addresses_and_the_hop_change(family: Family) {
+fn l2_forwarding_changes_only_mac_addresses_and_ttl(family: Family) {
     for mut lab in [Lab::l2(family), Lab::l2(family).udp()] {
         let is_udp = lab.world.frontends[0].protocol == Protocol::Udp;
         for payload in [&b""[..], b"hello"] {
@@ -61,7 +61,7 @@ fn the_next_hop_is_the_servers_although_the_packet_says_vip(family: Family) {
     assert_eq!(lab.send(lab.client(1).ack(1)).mac, 78);
 }
 
-fn what_would_have_to_pass_a_router_is_dropped_until_the_server_is_on_the_link_again(family: Family) {
+fn l2_packets_for_a_routed_server_are_dropped(family: Family) {
     let mut lab = Lab::l2(family);
     let router = neighbour(LAN, family.server_ip(99), 99);
     lab.change(|world| world.neighbours.push(router));

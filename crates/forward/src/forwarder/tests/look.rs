@@ -10,9 +10,9 @@ use super::lab::{Family, Lab, run_with_cache};
 use crate::{FlowEnd, FlowInfo, LookBudget};
 use convey_model::FlowActivity;
 
-told_over_both_families! {
+run_cases_over_both_families! {
     a_flow_is_seen_with_its_ends_its_state_and_its_age,
-    who_is_killed_is_told_and_gives_everything_back,
+    killed_flow_is_reset_and_releases_its_resources,
     a_name_of_a_flow_that_has_ended_kills_nobody_else,
     datagrams_are_looked_at_and_killed_like_connections,
     age_goes_on_in_another_process_and_names_do_not,
@@ -67,7 +67,7 @@ fn a_flow_is_seen_with_its_ends_its_state_and_its_age(family: Family) {
     }
 }
 
-fn who_is_killed_is_told_and_gives_everything_back(family: Family) {
+fn killed_flow_is_reset_and_releases_its_resources(family: Family) {
     let mut lab = Lab::passthrough(family);
     (1..4).for_each(|n| _ = lab.connect(n));
     lab.hear_cache();

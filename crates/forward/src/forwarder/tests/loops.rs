@@ -7,15 +7,15 @@ use super::lab::{ENOUGH, Family, LAN, Lab, Outcome, WAN, neighbour};
 use convey_model::{DropReason, Mode};
 use convey_wire::{TestPacket, update_header_checksum};
 
-told_over_both_families! {
-    a_syn_that_comes_back_makes_no_further_flow_and_its_client_is_told,
+run_cases_over_both_families! {
+    looping_syn_makes_no_further_flow_and_is_reset,
     syns_without_a_time_stamp_that_come_back_make_few_flows,
     clients_that_begin_with_the_same_number_are_no_loop,
     in_dsr_a_syn_that_comes_back_goes_round_no_further,
     a_datagram_that_comes_back_makes_no_further_flow,
     datagrams_without_a_number_that_come_back_make_few_flows,
     clients_that_repeat_a_datagram_or_say_the_same_are_no_loop,
-    clients_that_repeat_their_syn_or_have_each_others_numbers_are_no_loop,
+    repeated_or_equal_syns_of_clients_are_no_loop,
 }
 
 /// Creates two balancers: the first has the VIP and the second as its server, the second has the
@@ -66,7 +66,7 @@ fn to_first(family: Family, n: u16) -> TestPacket {
     TestPacket::from(family.client_addr(n)).to(vip).tcp_options(&[&[2, 4, 5, 180, 1, 1], &clock[..]].concat())
 }
 
-fn a_syn_that_comes_back_makes_no_further_flow_and_its_client_is_told(family: Family) {
+fn looping_syn_makes_no_further_flow_and_is_reset(family: Family) {
     let mut labs = pointed_at_each_other(family, Mode::Passthrough);
     for n in 1..5 {
         let (forwarded, end) = goes_round(&mut labs, &to_first(family, n).syn().seq(4711));
@@ -159,7 +159,7 @@ fn clients_that_repeat_a_datagram_or_say_the_same_are_no_loop(family: Family) {
     }
 }
 
-fn clients_that_repeat_their_syn_or_have_each_others_numbers_are_no_loop(family: Family) {
+fn repeated_or_equal_syns_of_clients_are_no_loop(family: Family) {
     for mut lab in Lab::both_modes(family) {
         let syn = lab.send(lab.client(1).syn().seq(4711));
         assert_eq!(lab.send(lab.client(1).syn().seq(4711)).route(), syn.route(), "a copy");

@@ -8,10 +8,10 @@ use crate::{FlowEnd, FlowState};
 use convey_model::{Algorithm, DrainingEndpoints, DropReason, DsrKind, Endpoint, Mode, Protocol};
 use convey_wire::IcmpError;
 
-told_over_both_families! {
+run_cases_over_both_families! {
     each_frontend_is_forwarded_in_its_own_way,
     tcp_and_udp_of_one_port_are_two_frontends,
-    who_is_taken_away_takes_only_its_own_protocol_along,
+    removed_frontend_ends_flows_of_its_protocol_only,
     whatever_is_forged_in_dsr_passthrough_has_its_share_of_the_table,
     streams_of_forged_clients_leave_connections_their_share_of_the_table,
 }
@@ -78,7 +78,7 @@ fn tcp_and_udp_of_one_port_are_two_frontends(family: Family) {
     assert_eq!(lab.answer(lab.client(1).udp()).0.says().0, IcmpError::PortUnreachable);
 }
 
-fn who_is_taken_away_takes_only_its_own_protocol_along(family: Family) {
+fn removed_frontend_ends_flows_of_its_protocol_only(family: Family) {
     let mut lab = mixed(family);
     let syn = lab.connect(1);
     lab.send(lab.client(1).udp());

@@ -8,11 +8,11 @@ use super::lab::{Family, LAN, Lab, Outcome, Seen, WAN, error_about, run_with_cac
 use convey_model::DropReason;
 use convey_wire::{self as wire, IcmpError, TestPacket};
 
-told_over_both_families! {
+run_cases_over_both_families! {
     a_server_is_told_of_no_path_mtu,
-    a_server_is_told_of_path_mtus_from_the_least_on_that_is_configured,
-    in_dsr_a_server_is_told_what_the_router_said_for_it_knows_each_clients_path,
-    a_connection_with_a_narrow_path_gets_shorter_segments_and_nobody_else_does,
+    path_mtus_from_min_path_mtu_on_reach_the_server,
+    dsr_server_gets_packet_too_big_unchanged,
+    connection_with_a_narrow_path_alone_gets_shorter_segments,
     a_path_that_takes_what_our_link_takes_is_not_narrow,
 }
 
@@ -42,7 +42,7 @@ fn a_server_is_told_of_no_path_mtu(family: Family) {
     }
 }
 
-fn a_server_is_told_of_path_mtus_from_the_least_on_that_is_configured(family: Family) {
+fn path_mtus_from_min_path_mtu_on_reach_the_server(family: Family) {
     for (least, mtu, is_told) in [
         (1_400, 1_399, false),
         (1_400, 1_400, true),
@@ -64,7 +64,7 @@ fn a_server_is_told_of_path_mtus_from_the_least_on_that_is_configured(family: Fa
     }
 }
 
-fn in_dsr_a_server_is_told_what_the_router_said_for_it_knows_each_clients_path(family: Family) {
+fn dsr_server_gets_packet_too_big_unchanged(family: Family) {
     let mut lab = Lab::dsr(family).udp();
     lab.send(lab.client(1).udp());
     let answer = TestPacket::from(family.vip()).to(family.client_addr(1)).udp().payload(&[7; 1_000]).bytes();
@@ -181,7 +181,7 @@ fn ipv6_datagrams_are_fragmented_no_smaller_than_1280() {
     assert_eq!(lab.answer(options).0.says().0, IcmpError::TooBig { mtu: 1_280 });
 }
 
-fn a_connection_with_a_narrow_path_gets_shorter_segments_and_nobody_else_does(family: Family) {
+fn connection_with_a_narrow_path_alone_gets_shorter_segments(family: Family) {
     let mut lab = Lab::passthrough(family);
     let (syn, other) = (lab.connect(1), lab.connect(2));
     let answer = lab.send(syn.reply().seq(501).ack(101).payload(&[7; 1_000]));

@@ -9,13 +9,13 @@ use crate::plan::{Plan, PlannedFrontend, PlannedPool, PlannedServer, TunnelUsers
 use convey_model::{Addr, DropReason, DsrKind, Encapsulation, Mode, Prefix, Protocol, TunnelConfig};
 use convey_wire::{IcmpError, TunnelMtuReport};
 
-told_over_both_families! {
+run_cases_over_both_families! {
     a_router_on_the_way_to_a_server_is_believed,
-    it_is_not_about_anything_that_we_may_not_have_sent,
-    it_shortens_no_path_to_less_than_every_link_takes,
-    it_leaves_room_for_clients_of_ipv6_by_another_tunnel_to_the_same_server,
-    it_never_makes_a_path_longer,
-    what_does_not_fit_any_more_is_answered_until_the_path_is_whole_again,
+    tunnel_mtu_report_about_foreign_packets_is_ignored,
+    tunnel_path_mtu_is_never_lowered_below_the_minimum,
+    tunnel_path_mtu_leaves_room_for_ipv6_clients,
+    tunnel_mtu_report_never_raises_a_path_mtu,
+    oversized_tunnel_packets_are_refused_while_the_path_is_narrow,
     the_cache_obeys_it_too,
 }
 
@@ -81,7 +81,7 @@ fn a_router_on_the_way_to_a_server_is_believed(family: Family) {
     }
 }
 
-fn it_is_not_about_anything_that_we_may_not_have_sent(family: Family) {
+fn tunnel_mtu_report_about_foreign_packets_is_ignored(family: Family) {
     for dsr in KINDS {
         let mut lab = lab(family, dsr);
         let told = report(family, dsr, 1_400);
@@ -116,7 +116,7 @@ fn it_is_not_about_anything_that_we_may_not_have_sent(family: Family) {
     }
 }
 
-fn it_shortens_no_path_to_less_than_every_link_takes(family: Family) {
+fn tunnel_path_mtu_is_never_lowered_below_the_minimum(family: Family) {
     for dsr in KINDS {
         let mut lab = lab(family, dsr);
         let lowest = |lab: &Lab, mtu| narrower(&lab.plan, &report(family, dsr, mtu)).map(|told| told.1);
@@ -141,7 +141,7 @@ fn it_shortens_no_path_to_less_than_every_link_takes(family: Family) {
 }
 
 /// Two backends have the server, each with a number of its own.
-fn it_leaves_room_for_clients_of_ipv6_by_another_tunnel_to_the_same_server(family: Family) {
+fn tunnel_path_mtu_leaves_room_for_ipv6_clients(family: Family) {
     let lab = lab(family, DsrKind::Ipip);
     let frontend = |id, dsr, vip: &str| {
         let server = Arc::new(PlannedServer::new(id, SocketAddr::new(family.server_ip(SERVER), 80)));
@@ -160,7 +160,7 @@ fn it_leaves_room_for_clients_of_ipv6_by_another_tunnel_to_the_same_server(famil
     assert_eq!(narrower(&plan, &other), None);
 }
 
-fn it_never_makes_a_path_longer(family: Family) {
+fn tunnel_mtu_report_never_raises_a_path_mtu(family: Family) {
     let dsr = DsrKind::Ipip;
     let mut lab = lab(family, dsr);
     let believed = |lab: &Lab, mtu| narrower(&lab.plan, &report(family, dsr, mtu)).is_some();
@@ -178,7 +178,7 @@ fn upload(lab: &mut Lab, length: u32) -> Outcome {
     lab.handle(&lab.client(1).seq(1).ack(1).payload(&payload))
 }
 
-fn what_does_not_fit_any_more_is_answered_until_the_path_is_whole_again(family: Family) {
+fn oversized_tunnel_packets_are_refused_while_the_path_is_narrow(family: Family) {
     for dsr in KINDS {
         let mut lab = lab(family, dsr);
         lab.send(lab.client(1).syn());

@@ -12,13 +12,13 @@ use crate::FlowEnd;
 use convey_model::{DsrKind, Endpoint, Mode, Protocol};
 use convey_wire::TestPacket;
 
-told_over_both_families! {
-    servers_without_a_port_get_each_client_at_the_port_that_it_asked_for,
-    a_range_that_grows_or_shrinks_cuts_nothing_that_is_left_of_it,
-    who_answers_from_another_port_of_the_range_is_nobody,
+run_cases_over_both_families! {
+    portless_servers_get_each_client_at_its_requested_port,
+    port_range_change_keeps_flows_of_remaining_ports,
+    answer_from_another_port_of_the_range_is_dropped,
     connections_go_on_when_their_server_loses_its_port,
-    who_fills_a_frontend_at_one_port_of_its_range_gives_way_to_clients_at_another,
-    snat_ports_of_a_port_that_nobody_listens_on_any_more_are_given_back,
+    flood_at_one_port_of_a_range_yields_to_others,
+    snat_ports_of_a_removed_listening_port_are_released,
 }
 
 const FIRST: u16 = 21_000;
@@ -47,7 +47,7 @@ fn client(family: Family, n: u16, port: u16) -> TestPacket {
     TestPacket::from(family.client_addr(n)).to(at(family, port))
 }
 
-fn servers_without_a_port_get_each_client_at_the_port_that_it_asked_for(family: Family) {
+fn portless_servers_get_each_client_at_its_requested_port(family: Family) {
     for new in [Lab::passthrough, Lab::dsr, Lab::l2] {
         let mut lab = ranging(family, new);
         let mut servers = HashSet::new();
@@ -68,7 +68,7 @@ fn servers_without_a_port_get_each_client_at_the_port_that_it_asked_for(family: 
     }
 }
 
-fn a_range_that_grows_or_shrinks_cuts_nothing_that_is_left_of_it(family: Family) {
+fn port_range_change_keeps_flows_of_remaining_ports(family: Family) {
     let mut lab = ranging(family, Lab::passthrough);
     let last = lab.send(client(family, 1, LAST).syn().seq(100));
     lab.send(last.reply().syn().seq(500).ack(101));
@@ -90,7 +90,7 @@ fn a_range_that_grows_or_shrinks_cuts_nothing_that_is_left_of_it(family: Family)
     assert_eq!(lab.ends(), [FlowEnd::Cut; 2]);
 }
 
-fn who_answers_from_another_port_of_the_range_is_nobody(family: Family) {
+fn answer_from_another_port_of_the_range_is_dropped(family: Family) {
     let mut lab = ranging(family, Lab::passthrough);
     let syn = lab.send(client(family, 1, FIRST).syn().seq(100));
     let mut other = syn.to;
@@ -118,7 +118,7 @@ fn connections_go_on_when_their_server_loses_its_port(family: Family) {
     assert_eq!(lab.ends(), [FlowEnd::Cut]);
 }
 
-fn who_fills_a_frontend_at_one_port_of_its_range_gives_way_to_clients_at_another(family: Family) {
+fn flood_at_one_port_of_a_range_yields_to_others(family: Family) {
     for is_servers in [false, true] {
         let mut lab = ranging(family, Lab::passthrough);
         lab.change(|world| {
@@ -138,7 +138,7 @@ fn who_fills_a_frontend_at_one_port_of_its_range_gives_way_to_clients_at_another
     }
 }
 
-fn snat_ports_of_a_port_that_nobody_listens_on_any_more_are_given_back(family: Family) {
+fn snat_ports_of_a_removed_listening_port_are_released(family: Family) {
     let mut lab = ranging(family, Lab::passthrough);
     lab.change(|world| world.servers.truncate(1));
     let pools = |lab: &Lab| lab.forwarder.tracker.ports().unwrap().pools();

@@ -6,19 +6,19 @@ use super::lab::{ENOUGH, Family, Lab, Outcome, short};
 use convey_model::DropReason;
 use convey_wire::TestPacket;
 
-told_over_both_families! {
-    a_segment_without_a_flow_is_answered_in_the_words_its_sender_believes,
+run_cases_over_both_families! {
+    segment_without_a_flow_gets_an_acceptable_reset,
     a_reset_is_never_answered,
     a_server_that_refuses_a_connection_is_told_from_one_that_answers,
-    a_packet_to_a_snat_port_without_a_flow_is_dropped_without_a_word,
+    packet_to_an_unused_snat_port_is_dropped_silently,
     refusals_go_to_no_group_of_the_link,
     packets_to_nobodys_address_pass_untouched,
-    what_cannot_be_a_client_begins_no_flow,
+    martian_source_begins_no_flow,
     a_snat_address_is_ours_though_no_interface_has_it,
-    who_says_which_way_a_packet_is_to_go_is_not_served,
+    source_routed_packets_are_dropped,
 }
 
-fn a_segment_without_a_flow_is_answered_in_the_words_its_sender_believes(family: Family) {
+fn segment_without_a_flow_gets_an_acceptable_reset(family: Family) {
     let mut lab = Lab::passthrough(family);
     let (vip, client) = (family.vip().to_owned(), family.client_addr(1));
     let (reset, reason) = lab.answer(lab.client(1).seq(5).ack(4711).payload(b"hello?"));
@@ -28,7 +28,7 @@ fn a_segment_without_a_flow_is_answered_in_the_words_its_sender_believes(family:
     assert_eq!(reset.reset(), (vip, client, "R.", 0, 9), "RFC 9293, section 3.10.7.1");
 }
 
-fn who_says_which_way_a_packet_is_to_go_is_not_served(family: Family) {
+fn source_routed_packets_are_dropped(family: Family) {
     for mut lab in Lab::both_modes(family) {
         lab.send(lab.client(1).syn().seq(100));
         for packet in [lab.client(1).seq(101).ack(501), lab.client(2).syn(), lab.client(2).udp()] {
@@ -63,7 +63,7 @@ fn a_server_that_refuses_a_connection_is_told_from_one_that_answers(family: Fami
     assert_eq!(lab.heard, [1, 1], "it had its reasons");
 }
 
-fn a_packet_to_a_snat_port_without_a_flow_is_dropped_without_a_word(family: Family) {
+fn packet_to_an_unused_snat_port_is_dropped_silently(family: Family) {
     let mut lab = Lab::passthrough(family);
     let syn = lab.connect(1);
     let stranger = SocketAddr::new(family.server_ip(99), 8080);
@@ -114,7 +114,7 @@ fn refusals_go_to_no_group_of_the_link(family: Family) {
     }
 }
 
-fn what_cannot_be_a_client_begins_no_flow(family: Family) {
+fn martian_source_begins_no_flow(family: Family) {
     let (mut passthrough, mut dsr) = (Lab::passthrough(family), Lab::dsr(family));
     let (martian, looped) = (DropReason::Martian, DropReason::VipLoop);
     let v4 = [

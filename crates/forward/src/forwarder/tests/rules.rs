@@ -4,7 +4,7 @@ use super::lab::{Family, LAN, Lab, Outcome, WAN, neighbour};
 use convey_model::{DropReason, IpsecEffect, IpsecPolicy, Prefix, Route, RouteHop, RoutingRule, RuleAction};
 use std::net::IpAddr;
 
-told_over_both_families! {
+run_cases_over_both_families! {
     answers_take_the_way_of_the_vip,
     packets_to_servers_take_the_way_of_the_snat_address,
     packets_to_servers_of_dsr_take_the_way_of_the_client,

@@ -8,21 +8,21 @@ use super::lab::{ENOUGH, Family, Lab, Outcome, Seen, Size};
 use crate::FlowState;
 use convey_model::{Algorithm, DropReason};
 
-told_over_both_families! {
-    without_a_server_clients_are_told_but_no_more_than_a_thousand_a_second,
+run_cases_over_both_families! {
+    resets_without_a_server_are_limited_per_second,
     when_ports_run_out_clients_are_told_and_nobody_gets_anothers_answers,
     a_closed_flow_gives_up_its_port_before_a_client_is_refused,
-    one_port_serves_a_client_at_each_server,
+    snat_port_serves_one_client_at_each_server,
     a_table_full_of_open_connections_takes_no_more_and_evicts_nobody,
     a_flood_that_ends_at_once_is_worked_off_in_slices,
     forged_syns_push_out_each_other_and_no_open_connection,
-    a_servers_closed_flows_give_up_their_ports_to_it_by_whatever_name,
-    of_a_server_that_is_gone_no_ports_are_remembered,
+    closed_flows_release_ports_to_a_renamed_server,
+    port_pool_of_a_removed_server_is_removed,
     a_full_frontend_refuses_until_a_connection_ends,
-    who_is_refused_for_another_reason_takes_no_place_of_a_frontend,
+    refused_client_takes_no_frontend_slot,
     when_every_server_is_full_clients_are_told,
-    in_dsr_a_full_table_still_forwards_to_the_server_that_the_hash_says,
-    in_dsr_a_full_table_refuses_where_the_choice_could_not_be_made_again,
+    full_dsr_table_still_forwards_by_hash,
+    full_dsr_table_refuses_without_a_hashing_algorithm,
     in_dsr_forged_acknowledgements_push_out_each_other_and_no_open_connection,
 }
 
@@ -47,7 +47,7 @@ fn with_capacity(family: Family, capacity: u32) -> Lab {
     Lab::passthrough_of(family, Size { capacity, ..ENOUGH })
 }
 
-fn without_a_server_clients_are_told_but_no_more_than_a_thousand_a_second(family: Family) {
+fn resets_without_a_server_are_limited_per_second(family: Family) {
     let mut lab = Lab::passthrough(family);
     lab.change(|world| world.servers.iter_mut().for_each(|server| server.up = false));
     let (reset, reason) = lab.answer(lab.client(1).syn().seq(100));
@@ -101,7 +101,7 @@ fn a_closed_flow_gives_up_its_port_before_a_client_is_refused(family: Family) {
     assert_eq!(lab.send(syns[0].reply().ack(101)).to.to_string(), family.client_addr(1));
 }
 
-fn one_port_serves_a_client_at_each_server(family: Family) {
+fn snat_port_serves_one_client_at_each_server(family: Family) {
     let mut lab = Lab::passthrough_of(family, Size { ports: 1, ..ENOUGH });
     lab.change(|world| world.algorithm = Algorithm::RoundRobin);
     let syns: Vec<_> = (1..4).map(|n| lab.connect(n)).collect();
@@ -156,7 +156,7 @@ fn forged_syns_push_out_each_other_and_no_open_connection(family: Family) {
     assert_eq!((lab.opened, lab.ended()), (10_050, 9_950));
 }
 
-fn a_servers_closed_flows_give_up_their_ports_to_it_by_whatever_name(family: Family) {
+fn closed_flows_release_ports_to_a_renamed_server(family: Family) {
     let mut lab = with_ports(family, 2);
     let syns: Vec<_> = (1..3).map(|n| lab.connect(n)).collect();
     lab.close(1, &syns[0]);
@@ -165,7 +165,7 @@ fn a_servers_closed_flows_give_up_their_ports_to_it_by_whatever_name(family: Fam
     assert_eq!(lab.answer(lab.client(4).syn()).1, DropReason::SnatExhausted);
 }
 
-fn of_a_server_that_is_gone_no_ports_are_remembered(family: Family) {
+fn port_pool_of_a_removed_server_is_removed(family: Family) {
     let mut lab = with_ports(family, 3);
     let first = lab.connect(1);
     lab.close(1, &first);
@@ -198,7 +198,7 @@ fn a_full_frontend_refuses_until_a_connection_ends(family: Family) {
     }
 }
 
-fn who_is_refused_for_another_reason_takes_no_place_of_a_frontend(family: Family) {
+fn refused_client_takes_no_frontend_slot(family: Family) {
     let mut lab = with_ports(family, 1);
     lab.change(|world| world.frontends[0].max_connections = Some(2));
     lab.connect(1);
@@ -217,7 +217,7 @@ fn when_every_server_is_full_clients_are_told(family: Family) {
     assert_eq!(lab.answer(lab.client(4).syn()).1, DropReason::MaxConnections);
 }
 
-fn in_dsr_a_full_table_still_forwards_to_the_server_that_the_hash_says(family: Family) {
+fn full_dsr_table_still_forwards_by_hash(family: Family) {
     let mut lab = Lab::dsr_of(family, 10);
     let whole = |lab: &mut Lab, n| {
         let to = lab.send(lab.client(n).syn()).route();
@@ -234,7 +234,7 @@ fn in_dsr_a_full_table_still_forwards_to_the_server_that_the_hash_says(family: F
     assert_eq!(lab.frontend_slots(), 10, "only a record can give a place back");
 }
 
-fn in_dsr_a_full_table_refuses_where_the_choice_could_not_be_made_again(family: Family) {
+fn full_dsr_table_refuses_without_a_hashing_algorithm(family: Family) {
     let mut lab = Lab::dsr_of(family, 1);
     lab.change(|world| world.algorithm = Algorithm::RoundRobin);
     lab.send(lab.client(1).syn());

@@ -7,9 +7,9 @@ use super::lab::{Family, LAN, Lab, Outcome, WAN};
 use crate::FlowState;
 use convey_model::{DropReason, Prefix, Route, RouteHop, RoutingRule, RuleAction, Shortage};
 
-told_over_both_families! {
+run_cases_over_both_families! {
     way_to_a_server_is_that_of_the_address_it_sees,
-    port_is_taken_from_a_flow_with_an_address_that_the_server_sees,
+    evicted_port_belongs_to_an_address_usable_for_the_server,
     flows_with_ports_of_another_address_are_not_ended_in_vain,
     withheld_address_begins_no_flow,
     address_withheld_after_a_restore_begins_no_flow,
@@ -62,7 +62,7 @@ fn change_address(family: Family, first: u16) -> Lab {
     lab
 }
 
-fn port_is_taken_from_a_flow_with_an_address_that_the_server_sees(family: Family) {
+fn evicted_port_belongs_to_an_address_usable_for_the_server(family: Family) {
     let mut lab = change_address(family, 50);
     let new = addresses(family)[1];
     for n in 0..PORTS {

@@ -10,23 +10,23 @@ use crate::{FlowEnd, Forwarder, Frame};
 use convey_model::{DropReason, Limits, OverLimit, Prefix, Sources};
 use convey_wire as wire;
 
-told_over_both_families! {
-    a_source_begins_so_many_in_a_second_and_others_as_many_beside_it,
-    what_is_over_a_limit_is_dropped_where_the_file_says_so,
-    a_source_has_so_many_open_at_once_and_again_when_one_has_ended,
-    who_opens_all_it_began_at_once_keeps_what_a_source_may_have,
+run_cases_over_both_families! {
+    connection_rate_is_limited_for_each_source_separately,
+    connections_over_a_limit_are_dropped_with_action_drop,
+    open_connections_are_limited_for_each_source,
+    handshakes_completed_at_once_are_cut_to_the_source_limit,
     forged_syns_in_a_sources_name_take_nothing_of_its_connections,
     in_dsr_a_handshake_counts_before_any_data_and_until_its_end,
     a_limit_that_comes_by_a_reload_counts_what_is_open_already,
-    all_workers_count_a_source_together,
+    source_limit_is_shared_by_all_workers,
     streams_of_a_source_are_counted_too,
     connections_that_come_along_in_an_upgrade_count_as_before,
-    in_dsr_what_opens_beyond_the_limit_is_reset_and_may_not_go_on,
-    in_dsr_forged_handshakes_keep_a_source_out_for_a_second_and_end_none_that_is_in_use,
-    forged_streams_in_a_sources_name_keep_it_out_for_a_second_and_end_none_that_is_in_use,
+    dsr_connections_opened_beyond_the_source_limit_are_reset,
+    forged_dsr_handshakes_block_a_source_only_for_a_second,
+    forged_udp_streams_block_a_source_only_for_a_second,
     trusted_clients_take_nothing_of_their_source,
-    what_another_limit_refuses_takes_nothing_of_the_rate,
-    what_is_not_counted_takes_nothing_away_when_it_ends,
+    connection_refused_by_another_limit_keeps_the_rate,
+    uncounted_connection_changes_no_count_at_its_end,
 }
 
 /// Client number for connection `k` of one client.
@@ -83,7 +83,7 @@ fn counted(lab: &Lab) -> u32 {
     lab.world.frontends[0].sources.as_ref().unwrap().open(ip)
 }
 
-fn a_source_begins_so_many_in_a_second_and_others_as_many_beside_it(family: Family) {
+fn connection_rate_is_limited_for_each_source_separately(family: Family) {
     for mut lab in Lab::both_modes(family) {
         limit(&mut lab, rate(4, 2));
         let begun: Vec<bool> = (0..4).map(|k| begin(&mut lab, own(k)).is_ok()).collect();
@@ -98,7 +98,7 @@ fn a_source_begins_so_many_in_a_second_and_others_as_many_beside_it(family: Fami
     }
 }
 
-fn what_is_over_a_limit_is_dropped_where_the_file_says_so(family: Family) {
+fn connections_over_a_limit_are_dropped_with_action_drop(family: Family) {
     let mut lab = Lab::passthrough(family);
     limit(&mut lab, Limits { action: OverLimit::Drop, ..rate(1, 1) });
     assert!(begin(&mut lab, own(0)).is_ok());
@@ -107,7 +107,7 @@ fn what_is_over_a_limit_is_dropped_where_the_file_says_so(family: Family) {
     assert_eq!(lab.forwarder.refused_at(), 0);
 }
 
-fn a_source_has_so_many_open_at_once_and_again_when_one_has_ended(family: Family) {
+fn open_connections_are_limited_for_each_source(family: Family) {
     for mut lab in Lab::both_modes(family) {
         limit(&mut lab, at_once(2));
         assert!((0..2).all(|k| connect(&mut lab, own(k)).is_ok()));
@@ -125,7 +125,7 @@ fn a_source_has_so_many_open_at_once_and_again_when_one_has_ended(family: Family
     }
 }
 
-fn who_opens_all_it_began_at_once_keeps_what_a_source_may_have(family: Family) {
+fn handshakes_completed_at_once_are_cut_to_the_source_limit(family: Family) {
     let mut lab = Lab::passthrough(family);
     limit(&mut lab, at_once(2));
     let begun: Vec<Seen> = (0..6).map(|k| begin(&mut lab, own(k)).unwrap()).collect();
@@ -158,7 +158,7 @@ fn in_dsr_a_handshake_counts_before_any_data_and_until_its_end(family: Family) {
     assert!(begin(&mut lab, own(1)).is_ok());
 }
 
-fn in_dsr_what_opens_beyond_the_limit_is_reset_and_may_not_go_on(family: Family) {
+fn dsr_connections_opened_beyond_the_source_limit_are_reset(family: Family) {
     let mut lab = Lab::dsr(family);
     limit(&mut lab, at_once(2));
     (0..6).for_each(|k| _ = begin(&mut lab, own(k)).unwrap());
@@ -172,7 +172,7 @@ fn in_dsr_what_opens_beyond_the_limit_is_reset_and_may_not_go_on(family: Family)
     lab.send(lab.client(own(0)).seq(101).ack(501).payload(b"x"));
 }
 
-fn in_dsr_forged_handshakes_keep_a_source_out_for_a_second_and_end_none_that_is_in_use(family: Family) {
+fn forged_dsr_handshakes_block_a_source_only_for_a_second(family: Family) {
     let mut lab = Lab::dsr(family);
     limit(&mut lab, at_once(3));
     connect(&mut lab, own(0)).unwrap();
@@ -201,7 +201,7 @@ fn in_dsr_forged_handshakes_keep_a_source_out_for_a_second_and_end_none_that_is_
     assert_eq!(counted(&lab), 3);
 }
 
-fn forged_streams_in_a_sources_name_keep_it_out_for_a_second_and_end_none_that_is_in_use(family: Family) {
+fn forged_udp_streams_block_a_source_only_for_a_second(family: Family) {
     let mut lab = Lab::passthrough(family).udp();
     limit(&mut lab, at_once(2));
     // Two datagrams around an answer.
@@ -254,7 +254,7 @@ fn trusted_clients_take_nothing_of_their_source(family: Family) {
     }
 }
 
-fn what_another_limit_refuses_takes_nothing_of_the_rate(family: Family) {
+fn connection_refused_by_another_limit_keeps_the_rate(family: Family) {
     for mut lab in Lab::both_modes(family) {
         lab.change(|world| world.frontends[0].max_connections = Some(1));
         limit(&mut lab, rate(1, 1));
@@ -266,7 +266,7 @@ fn what_another_limit_refuses_takes_nothing_of_the_rate(family: Family) {
     }
 }
 
-fn what_is_not_counted_takes_nothing_away_when_it_ends(family: Family) {
+fn uncounted_connection_changes_no_count_at_its_end(family: Family) {
     let mut lab = Lab::passthrough(family);
     limit(&mut lab, Limits { ipv6_prefix: 128, ..at_once(2) });
     let sources = lab.world.frontends[0].sources.clone().unwrap();
@@ -316,7 +316,7 @@ fn connections_that_come_along_in_an_upgrade_count_as_before(family: Family) {
     }
 }
 
-fn all_workers_count_a_source_together(family: Family) {
+fn source_limit_is_shared_by_all_workers(family: Family) {
     let mut lab = Lab::passthrough(family);
     let mut others = lab.colleagues(1);
     limit(&mut lab, at_once(2));

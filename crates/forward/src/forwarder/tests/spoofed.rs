@@ -5,18 +5,18 @@ use crate::FlowState;
 use convey_model::DropReason;
 use convey_wire::IcmpError;
 
-told_over_both_families! {
-    what_comes_from_the_clients_side_in_a_servers_name_changes_nothing_and_is_counted,
-    who_answers_a_syn_from_the_clients_side_in_a_servers_name_is_not_believed,
-    an_error_about_a_packet_to_a_server_is_believed_from_the_servers_side_alone,
-    what_comes_by_another_route_that_is_as_good_is_the_servers,
+run_cases_over_both_families! {
+    spoofed_server_packets_change_nothing_and_are_counted,
+    spoofed_syn_ack_from_the_client_side_is_dropped,
+    icmp_error_about_a_server_is_accepted_only_from_its_side,
+    packet_by_an_equal_route_of_the_server_is_accepted,
     an_interface_that_leads_nowhere_by_itself_is_nobodys,
-    a_refusal_is_believed_only_if_the_neighbour_sent_it_that_leads_to_the_server,
+    refusal_is_accepted_only_from_the_next_hop_of_the_server,
 }
 
 const SPOOFED: Outcome = Outcome::Dropped(DropReason::WrongInterface);
 
-fn what_comes_from_the_clients_side_in_a_servers_name_changes_nothing_and_is_counted(family: Family) {
+fn spoofed_server_packets_change_nothing_and_are_counted(family: Family) {
     let mut lab = Lab::passthrough(family);
     let syn = lab.send(lab.client(1).syn().seq(100));
     assert_eq!(lab.handle_from(WAN, &syn.reply().rst().ack(101).bytes()), SPOOFED);
@@ -34,7 +34,7 @@ fn what_comes_from_the_clients_side_in_a_servers_name_changes_nothing_and_is_cou
     assert!(matches!(lab.handle_from(LAN, &lab.client(1).udp().bytes()), Outcome::Sent(_)));
 }
 
-fn who_answers_a_syn_from_the_clients_side_in_a_servers_name_is_not_believed(family: Family) {
+fn spoofed_syn_ack_from_the_client_side_is_dropped(family: Family) {
     let mut lab = Lab::passthrough(family);
     let syn = lab.send(lab.client(1).syn().seq(100));
     assert_eq!(lab.handle_from(WAN, &syn.reply().syn().seq(7_000_000).ack(101).bytes()), SPOOFED);
@@ -45,7 +45,7 @@ fn who_answers_a_syn_from_the_clients_side_in_a_servers_name_is_not_believed(fam
     assert_eq!((lab.forwarder.flows().count(FlowState::Established), lab.heard[0]), (1, 1));
 }
 
-fn an_error_about_a_packet_to_a_server_is_believed_from_the_servers_side_alone(family: Family) {
+fn icmp_error_about_a_server_is_accepted_only_from_its_side(family: Family) {
     let mut lab = Lab::passthrough(family).udp();
     let question = lab.send(lab.client(1).udp());
     let server = question.to.ip().to_string();
@@ -63,7 +63,7 @@ fn an_error_about_a_packet_to_a_server_is_believed_from_the_servers_side_alone(f
     assert!(matches!(lab.handle_from(LAN, &error), Outcome::Sent(_)));
 }
 
-fn what_comes_by_another_route_that_is_as_good_is_the_servers(family: Family) {
+fn packet_by_an_equal_route_of_the_server_is_accepted(family: Family) {
     let mut lab = Lab::passthrough(family).udp();
     let question = lab.send(lab.client(1).udp());
     let network = &lab.plan.network;
@@ -81,7 +81,7 @@ fn an_interface_that_leads_nowhere_by_itself_is_nobodys(family: Family) {
     assert!(matches!(lab.handle_from(PORT_OF_A_BRIDGE, &question.reply().bytes()), Outcome::Sent(_)));
 }
 
-fn a_refusal_is_believed_only_if_the_neighbour_sent_it_that_leads_to_the_server(family: Family) {
+fn refusal_is_accepted_only_from_the_next_hop_of_the_server(family: Family) {
     let mut lab = Lab::passthrough(family).udp();
     let question = lab.send(lab.client(1).udp());
     let server = question.to.ip().to_string();

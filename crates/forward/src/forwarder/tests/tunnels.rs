@@ -7,11 +7,11 @@ use super::rules::add_rule;
 use convey_model::{DropReason, DsrKind, Encapsulation, TunnelConfig};
 use convey_wire::{IcmpError, TestPacket};
 
-told_over_both_families! {
-    packets_keep_their_addresses_and_all_of_a_flow_go_through_one_tunnel,
+run_cases_over_both_families! {
+    tunneled_packets_keep_addresses_and_their_flow_one_tunnel,
     servers_may_be_of_the_other_family_and_behind_a_router,
-    what_does_not_fit_with_the_outer_headers_is_refused_with_the_length_that_does,
-    what_may_be_cut_is_cut_before_it_goes_in,
+    packet_too_long_for_the_tunnel_gets_the_inner_mtu,
+    packet_without_df_is_fragmented_before_encapsulation,
     super_frames_go_in_packet_by_packet,
     errors_about_answers_go_through_it_too,
     a_full_table_forwards_through_it,
@@ -20,7 +20,7 @@ told_over_both_families! {
     packets_whose_outer_checksum_needs_all_of_them_are_left_to_workers,
     a_reload_that_changes_a_tunnel_reaches_flows_in_the_cache,
     a_flow_whose_tunnel_is_gone_leaves_the_cache,
-    a_reload_changes_the_tunnel_of_a_connection_and_never_whether_there_is_one,
+    reload_changes_tunnel_kind_but_keeps_tunneled_connections_tunneled,
 }
 
 const KINDS: [DsrKind; 2] = [DsrKind::Ipip, DsrKind::Gue];
@@ -39,7 +39,7 @@ fn overhead(family: Family, dsr: DsrKind) -> usize {
     gue + family.pick(20, 40)
 }
 
-fn packets_keep_their_addresses_and_all_of_a_flow_go_through_one_tunnel(family: Family) {
+fn tunneled_packets_keep_addresses_and_their_flow_one_tunnel(family: Family) {
     for dsr in KINDS {
         let mut lab = lab(family, dsr);
         let syn = lab.send(lab.client(1).syn());
@@ -86,7 +86,7 @@ fn servers_may_be_of_the_other_family_and_behind_a_router(family: Family) {
 }
 
 /// MTU of the lab's link to the servers: 1,400 bytes.
-fn what_does_not_fit_with_the_outer_headers_is_refused_with_the_length_that_does(family: Family) {
+fn packet_too_long_for_the_tunnel_gets_the_inner_mtu(family: Family) {
     for dsr in KINDS {
         let mut lab = lab(family, dsr);
         lab.send(lab.client(1).syn());
@@ -101,7 +101,7 @@ fn what_does_not_fit_with_the_outer_headers_is_refused_with_the_length_that_does
     }
 }
 
-fn what_may_be_cut_is_cut_before_it_goes_in(family: Family) {
+fn packet_without_df_is_fragmented_before_encapsulation(family: Family) {
     if family == Family::V6 {
         return; // Only its sender cuts it.
     }
@@ -277,7 +277,7 @@ fn a_flow_whose_tunnel_is_gone_leaves_the_cache(family: Family) {
     assert_eq!(lab.handle(&lab.client(1).seq(1).ack(1)), Outcome::Dropped(DropReason::NoRoute));
 }
 
-fn a_reload_changes_the_tunnel_of_a_connection_and_never_whether_there_is_one(family: Family) {
+fn reload_changes_tunnel_kind_but_keeps_tunneled_connections_tunneled(family: Family) {
     let kind = |lab: &Lab| lab.envelope.map(|envelope| envelope.tunnel.encapsulation);
     let mut lab = lab(family, DsrKind::Ipip);
     let more = |lab: &Lab| lab.client(1).seq(1).ack(1);

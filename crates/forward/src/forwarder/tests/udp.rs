@@ -9,20 +9,20 @@ use crate::{FlowEnd, FlowState};
 use convey_model::{Algorithm, DropReason, OnDown};
 use convey_wire::{IcmpError, TestPacket};
 
-told_over_both_families! {
-    a_question_and_its_answer_pass_and_are_forgotten_after_half_a_minute,
-    who_asks_again_has_a_stream_that_is_remembered_for_five_minutes,
+run_cases_over_both_families! {
+    udp_request_with_answer_expires_after_half_a_minute,
+    udp_stream_expires_after_five_minutes_of_silence,
     in_dsr_the_server_sees_its_client_and_answers_it_directly,
-    a_question_that_is_asked_again_goes_to_the_same_server_by_the_same_port,
+    repeated_udp_request_keeps_its_server_and_port,
     datagrams_without_content_pass_and_so_do_those_without_checksum,
-    who_answers_from_another_port_is_nobody,
-    the_next_datagram_of_a_flow_whose_server_is_down_goes_to_another,
-    without_a_server_clients_are_told_by_icmp_but_no_more_than_a_thousand_a_second,
+    udp_answer_from_another_port_is_dropped,
+    next_datagram_goes_to_another_server_after_down,
+    port_unreachable_without_a_server_is_limited_per_second,
     answered_questions_make_room_before_those_that_wait_and_streams_never,
     in_dsr_streams_make_room_too_and_find_their_server_again,
     an_answered_question_gives_up_its_port_before_a_client_is_refused,
     a_full_frontend_refuses_until_a_flow_is_forgotten,
-    who_stops_lets_streams_go_on_and_begins_none,
+    stopping_worker_continues_udp_streams_and_refuses_new_ones,
     a_datagram_that_says_it_comes_from_a_server_begins_nothing,
     a_datagram_that_names_a_server_gets_it_whatever_its_client,
 }
@@ -44,7 +44,7 @@ fn count(lab: &Lab, state: FlowState) -> u32 {
     lab.forwarder.flows().count(state)
 }
 
-fn a_question_and_its_answer_pass_and_are_forgotten_after_half_a_minute(family: Family) {
+fn udp_request_with_answer_expires_after_half_a_minute(family: Family) {
     let mut lab = Lab::passthrough(family).udp();
     let seen = lab.send(lab.client(1).udp().payload(b"who?"));
     assert_eq!((seen.from.ip().to_string().as_str(), seen.to.port()), (family.snat(), 8080));
@@ -89,7 +89,7 @@ fn a_datagram_that_says_it_comes_from_a_server_begins_nothing(family: Family) {
     );
 }
 
-fn who_asks_again_has_a_stream_that_is_remembered_for_five_minutes(family: Family) {
+fn udp_stream_expires_after_five_minutes_of_silence(family: Family) {
     let mut lab = Lab::passthrough(family).udp();
     let first = stream(&mut lab, 1);
     for n in 0..4 {
@@ -122,7 +122,7 @@ fn in_dsr_the_server_sees_its_client_and_answers_it_directly(family: Family) {
     assert_eq!((lab.forwarder.flows().len(), lab.opened, lab.ended()), (0, 2, 1));
 }
 
-fn a_question_that_is_asked_again_goes_to_the_same_server_by_the_same_port(family: Family) {
+fn repeated_udp_request_keeps_its_server_and_port(family: Family) {
     for mut lab in Lab::both_modes(family).map(Lab::udp) {
         lab.change(|world| world.algorithm = Algorithm::RoundRobin);
         let first = lab.send(ask(&lab, 1));
@@ -143,7 +143,7 @@ fn datagrams_without_content_pass_and_so_do_those_without_checksum(family: Famil
     }
 }
 
-fn who_answers_from_another_port_is_nobody(family: Family) {
+fn udp_answer_from_another_port_is_dropped(family: Family) {
     let mut lab = Lab::passthrough(family).udp();
     let seen = lab.send(ask(&lab, 1));
     let other_port = std::net::SocketAddr::new(seen.to.ip(), 8081);
@@ -151,7 +151,7 @@ fn who_answers_from_another_port_is_nobody(family: Family) {
     assert_eq!(lab.handle(&answer), Outcome::Dropped(DropReason::NoFlow));
 }
 
-fn the_next_datagram_of_a_flow_whose_server_is_down_goes_to_another(family: Family) {
+fn next_datagram_goes_to_another_server_after_down(family: Family) {
     // This also holds with `on_down = "keep"`: there is no connection to keep.
     let labs =
         [OnDown::Reset, OnDown::Keep].map(|on_down| Lab::both_modes(family).map(|lab| (lab.udp(), on_down)));
@@ -172,7 +172,7 @@ fn the_next_datagram_of_a_flow_whose_server_is_down_goes_to_another(family: Fami
     }
 }
 
-fn without_a_server_clients_are_told_by_icmp_but_no_more_than_a_thousand_a_second(family: Family) {
+fn port_unreachable_without_a_server_is_limited_per_second(family: Family) {
     for mut lab in Lab::both_modes(family).map(Lab::udp) {
         lab.change(|world| world.servers.iter_mut().for_each(|server| server.up = false));
         let (told, reason) = lab.answer(ask(&lab, 1));
@@ -266,7 +266,7 @@ fn a_full_frontend_refuses_until_a_flow_is_forgotten(family: Family) {
     }
 }
 
-fn who_stops_lets_streams_go_on_and_begins_none(family: Family) {
+fn stopping_worker_continues_udp_streams_and_refuses_new_ones(family: Family) {
     let mut lab = Lab::passthrough(family).udp();
     let seen = stream(&mut lab, 1);
     assert_eq!(lab.change(|world| world.stopping = true), []);

@@ -4,14 +4,14 @@ use super::*;
 use crate::FlowEnd;
 use std::time::Duration;
 
-told_with_a_cache! {
+run_cases_with_cache! {
     a_servers_reset_behind_data_that_a_worker_forwarded_ends_the_flow,
     a_fin_behind_data_that_a_worker_forwarded_is_believed,
     dsr_numbers_in_the_cache_follow_segments_that_workers_forward,
     numbers_of_a_worker_follow_gigabytes_that_the_cache_forwarded,
     connection_of_nearly_4_gib_in_the_cache_ends,
     dsr_upload_of_nearly_4_gib_in_the_cache_ends,
-    connection_of_nearly_4_gib_in_the_cache_is_reset_at_its_numbers,
+    cached_connection_of_nearly_4_gib_is_reset_in_sequence,
     request_by_a_worker_follows_nearly_4_gib_that_the_cache_forwarded,
     nearly_4_gib_in_the_cache_follow_data_that_a_worker_forwarded,
     numbers_of_a_worker_are_in_the_cache_before_they_are_forgotten,
@@ -121,7 +121,7 @@ mod cases {
         }
     }
 
-    pub(super) fn connection_of_nearly_4_gib_in_the_cache_is_reset_at_its_numbers(family: Family) {
+    pub(super) fn cached_connection_of_nearly_4_gib_is_reset_in_sequence(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
         let (client, server) = go_on(&mut lab, &syn, 101, 501, NEARLY_4_GIB);

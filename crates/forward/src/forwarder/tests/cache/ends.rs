@@ -3,13 +3,13 @@
 use super::*;
 use crate::{Frame, Verdict};
 
-told_with_a_cache! {
+run_cases_with_cache! {
     a_connection_comes_back_when_both_sides_have_finished,
     simultaneous_close_ends_the_flow,
-    a_fin_that_came_behind_a_gap_and_then_exactly_is_no_longer_asked_for,
-    fin_in_dsr_counts_once_the_cache_has_forwarded_the_bytes_before_it,
-    who_never_sends_what_is_missing_before_a_fin_is_asked_for_less_and_less_often,
-    a_side_that_has_finished_goes_on_receiving_through_the_cache_for_minutes,
+    fin_repeated_in_sequence_is_no_longer_queried,
+    dsr_fin_counts_once_the_cache_forwarded_the_preceding_bytes,
+    fin_behind_a_lasting_gap_is_queried_with_backoff,
+    half_closed_connection_receives_through_the_cache_for_minutes,
     fin_that_its_acknowledgements_overtook_is_seen,
     connection_without_a_handshake_event_ends_by_its_fins,
     connection_ends_by_its_fins_though_all_events_were_lost,
@@ -17,16 +17,16 @@ told_with_a_cache! {
     fin_event_counts_after_its_flow_has_left_the_cache,
     event_of_an_answer_does_not_reopen_its_own_connection,
     a_reset_of_either_side_takes_the_connection_back,
-    a_port_that_is_used_again_begins_a_new_flow_of_its_own,
+    reused_port_begins_a_new_cached_flow,
     connections_on_used_ports_enter_the_cache_by_one_flush,
     entry_of_a_finished_connection_does_not_open_the_next,
-    a_port_that_is_used_again_before_anybody_tells_of_the_end_begins_a_new_flow,
-    a_port_that_is_used_again_after_a_server_has_finished_and_forgotten_opens_its_flow_again,
+    port_reused_before_the_end_is_reported_begins_a_flow,
+    port_reused_after_a_server_fin_reopens_its_flow,
     a_pair_that_is_used_again_after_an_abort_is_followed,
     a_syn_without_a_follow_up_changes_nothing_of_a_connection,
-    in_dsr_a_client_keeps_the_flow_that_somebody_opened_again_in_its_name,
+    dsr_client_keeps_a_flow_reopened_by_a_forged_syn,
     a_fin_of_the_connection_before_does_not_end_the_next,
-    syn_that_comes_before_the_event_of_a_fin_opens_its_flow_again,
+    syn_before_a_pending_fin_event_reopens_its_flow,
 }
 
 mod cases {
@@ -53,7 +53,7 @@ mod cases {
         assert_eq!((state(&lab), kernel(&lab).entries(), lab.ended()), (FlowState::TimeWait, 0, 1));
     }
 
-    pub(super) fn a_fin_that_came_behind_a_gap_and_then_exactly_is_no_longer_asked_for(family: Family) {
+    pub(super) fn fin_repeated_in_sequence_is_no_longer_queried(family: Family) {
         let mut lab = Lab::passthrough(family);
         lab.connect(1);
         let fin = |lab: &Lab| lab.client(1).seq(111).ack(501).fin();
@@ -66,7 +66,7 @@ mod cases {
         assert_eq!((kernel(&lab).asked(), state(&lab)), (asked, FlowState::HalfClosedByClient));
     }
 
-    pub(super) fn fin_in_dsr_counts_once_the_cache_has_forwarded_the_bytes_before_it(family: Family) {
+    pub(super) fn dsr_fin_counts_once_the_cache_forwarded_the_preceding_bytes(family: Family) {
         let mut lab = Lab::dsr(family);
         lab.send(lab.client(1).syn().seq(100));
         lab.send(lab.client(1).seq(101).ack(501));
@@ -76,9 +76,7 @@ mod cases {
         assert_eq!(state(&lab), FlowState::HalfClosedByClient);
     }
 
-    pub(super) fn who_never_sends_what_is_missing_before_a_fin_is_asked_for_less_and_less_often(
-        family: Family,
-    ) {
+    pub(super) fn fin_behind_a_lasting_gap_is_queried_with_backoff(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
         lab.send(lab.client(1).seq(111).ack(501).fin());
@@ -95,7 +93,7 @@ mod cases {
         assert_eq!(state(&lab), FlowState::HalfClosedByClient);
     }
 
-    pub(super) fn a_side_that_has_finished_goes_on_receiving_through_the_cache_for_minutes(family: Family) {
+    pub(super) fn half_closed_connection_receives_through_the_cache_for_minutes(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
         lab.send(lab.client(1).seq(101).ack(501).fin());
@@ -225,7 +223,7 @@ mod cases {
         }
     }
 
-    pub(super) fn a_port_that_is_used_again_begins_a_new_flow_of_its_own(family: Family) {
+    pub(super) fn reused_port_begins_a_new_cached_flow(family: Family) {
         let mut lab = Lab::passthrough(family);
         let first = lab.connect(1);
         lab.close(1, &first);
@@ -266,9 +264,7 @@ mod cases {
         assert!(matches!(verdict, Verdict::Transmit(_)), "{verdict:?}");
     }
 
-    pub(super) fn a_port_that_is_used_again_before_anybody_tells_of_the_end_begins_a_new_flow(
-        family: Family,
-    ) {
+    pub(super) fn port_reused_before_the_end_is_reported_begins_a_flow(family: Family) {
         for mut lab in Lab::both_modes(family) {
             let is_dsr = lab.world.frontends[0].mode == Mode::Dsr;
             let first = lab.connect(1);
@@ -287,9 +283,7 @@ mod cases {
         }
     }
 
-    pub(super) fn a_port_that_is_used_again_after_a_server_has_finished_and_forgotten_opens_its_flow_again(
-        family: Family,
-    ) {
+    pub(super) fn port_reused_after_a_server_fin_reopens_its_flow(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
         lab.send(syn.reply().fin().seq(501).ack(101));
@@ -360,7 +354,7 @@ mod cases {
         }
     }
 
-    pub(super) fn in_dsr_a_client_keeps_the_flow_that_somebody_opened_again_in_its_name(family: Family) {
+    pub(super) fn dsr_client_keeps_a_flow_reopened_by_a_forged_syn(family: Family) {
         for (is_open, is_reset) in [(true, true), (true, false), (false, true), (false, false)] {
             let mut lab = Lab::dsr(family);
             lab.send(lab.client(1).syn().seq(100));
@@ -386,7 +380,7 @@ mod cases {
         }
     }
 
-    pub(super) fn syn_that_comes_before_the_event_of_a_fin_opens_its_flow_again(family: Family) {
+    pub(super) fn syn_before_a_pending_fin_event_reopens_its_flow(family: Family) {
         for is_lost in [false, true] {
             let mut lab = Lab::passthrough(family);
             let syn = lab.connect(1);

@@ -3,13 +3,13 @@
 use super::*;
 use convey_trace::{DropPattern, PacketStep, TraceFilter, TraceStep, TracedAnswer, TracedRole, TracedWay};
 
-told_with_a_cache! {
+run_cases_with_cache! {
     a_watched_connection_leaves_the_cache_and_goes_back_once_nobody_watches,
-    who_watches_others_or_drops_alone_leaves_a_connection_to_the_cache,
-    a_connection_that_begins_while_it_is_watched_is_not_given_to_the_cache,
-    what_the_cache_forwarded_just_before_it_left_a_connection_to_us_is_heard,
-    a_connection_that_only_the_cache_saw_is_not_forgotten_early_because_somebody_watches,
-    of_many_connections_the_first_thousand_are_watched_and_the_kernel_has_the_rest,
+    trace_of_others_or_of_drops_leaves_connections_cached,
+    connection_begun_under_a_trace_is_not_cached,
+    cache_events_before_a_trace_began_still_count,
+    trace_does_not_shorten_the_idle_timeout_of_cached_connections,
+    trace_takes_at_most_1024_connections_from_the_cache,
 }
 
 mod cases {
@@ -40,7 +40,7 @@ mod cases {
         }
     }
 
-    pub(super) fn who_watches_others_or_drops_alone_leaves_a_connection_to_the_cache(family: Family) {
+    pub(super) fn trace_of_others_or_of_drops_leaves_connections_cached(family: Family) {
         let mut lab = Lab::passthrough(family);
         lab.connect(1);
         let drops = TraceFilter { drops: Some(DropPattern::Any), ..TraceFilter::default() };
@@ -55,7 +55,7 @@ mod cases {
         assert_eq!(kernel(&lab).entries(), 0);
     }
 
-    pub(super) fn a_connection_that_begins_while_it_is_watched_is_not_given_to_the_cache(family: Family) {
+    pub(super) fn connection_begun_under_a_trace_is_not_cached(family: Family) {
         let mut lab = Lab::passthrough(family);
         watch(&mut lab, TraceFilter::default());
         let syn = lab.connect(1);
@@ -66,7 +66,7 @@ mod cases {
         assert_eq!((lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (0, 0));
     }
 
-    pub(super) fn what_the_cache_forwarded_just_before_it_left_a_connection_to_us_is_heard(family: Family) {
+    pub(super) fn cache_events_before_a_trace_began_still_count(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
         let (client, server) = go_far(&mut lab, &syn);
@@ -81,9 +81,7 @@ mod cases {
         assert_eq!((state(&lab), lab.ended()), (FlowState::Closing, 1));
     }
 
-    pub(super) fn a_connection_that_only_the_cache_saw_is_not_forgotten_early_because_somebody_watches(
-        family: Family,
-    ) {
+    pub(super) fn trace_does_not_shorten_the_idle_timeout_of_cached_connections(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
         lab.wait(Duration::from_secs(7_000));
@@ -95,9 +93,7 @@ mod cases {
         assert_eq!((lab.forwarder.flows().len(), lab.ended()), (0, 1));
     }
 
-    pub(super) fn of_many_connections_the_first_thousand_are_watched_and_the_kernel_has_the_rest(
-        family: Family,
-    ) {
+    pub(super) fn trace_takes_at_most_1024_connections_from_the_cache(family: Family) {
         let mut lab = Lab::dsr_of(family, 2_000);
         for n in 1..=1_100 {
             lab.send(lab.client(n).syn().seq(100));

@@ -6,27 +6,27 @@ use crate::{Frame, Verdict};
 use convey_model::{Route, fixture};
 use convey_wire as wire;
 
-told_with_a_cache! {
-    a_handshake_that_ends_while_its_way_changes_is_forwarded_by_the_cache_all_the_same,
-    a_dead_servers_connections_are_taken_back_and_reset_with_the_number_clients_wait_for,
+run_cases_with_cache! {
+    handshake_completed_during_a_route_change_is_cached,
+    cached_connections_of_a_dead_server_are_reset_in_sequence,
     packets_in_the_cache_follow_the_routes,
     entries_are_written_by_the_end_of_a_sweep,
     flow_that_moves_or_expires_is_looked_up_once_a_side,
     flow_whose_way_was_gone_for_a_moment_still_ends,
     flow_whose_entries_are_lost_while_its_way_changes_still_ends,
     flow_whose_fin_event_is_lost_while_its_way_changes_still_ends,
-    what_comes_in_a_servers_name_from_the_clients_side_is_not_forwarded_and_changes_nothing,
+    spoofed_server_packets_from_clients_bypass_the_cache_and_are_dropped,
     packets_of_a_server_without_a_route_are_left_to_workers,
-    a_server_that_another_route_leads_to_is_believed_there_from_then_on,
-    a_server_that_answers_by_another_way_that_is_as_good_is_followed,
-    packet_that_is_not_believed_does_not_move_the_way_of_a_server,
+    server_is_accepted_on_the_link_of_its_new_route,
+    server_that_answers_by_an_equal_route_is_followed,
+    rejected_packet_does_not_change_the_route_of_a_server,
     server_that_sends_by_two_ways_at_once_keeps_its_entry,
-    packets_by_a_way_that_no_longer_leads_to_the_server_are_dropped,
+    packets_on_a_former_route_of_the_server_are_dropped,
     packets_by_a_port_that_leads_elsewhere_now_are_dropped,
     entry_keeps_another_way_to_its_server_while_routes_elsewhere_change,
-    packets_of_an_unresolved_server_are_dropped_once_no_route_leads_to_it,
+    unresolved_server_is_dropped_once_no_route_leads_to_it,
     an_error_is_held_against_what_the_cache_has_seen,
-    what_the_cache_cannot_do_is_done_here_as_before,
+    packets_the_cache_cannot_handle_are_handled_by_the_worker,
 }
 
 /// An interface without routes.
@@ -35,9 +35,7 @@ const PORT_OF_A_BRIDGE: u32 = 77;
 mod cases {
     use super::*;
 
-    pub(super) fn a_handshake_that_ends_while_its_way_changes_is_forwarded_by_the_cache_all_the_same(
-        family: Family,
-    ) {
+    pub(super) fn handshake_completed_during_a_route_change_is_cached(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.send(lab.client(1).syn().seq(100));
         let other = family.pick("192.0.2.253", "2001:db8:2::fd");
@@ -59,9 +57,7 @@ mod cases {
         assert_eq!(forwarded(&lab, 1), (Some(1), Some(1)), "counted from its new way on");
     }
 
-    pub(super) fn a_dead_servers_connections_are_taken_back_and_reset_with_the_number_clients_wait_for(
-        family: Family,
-    ) {
+    pub(super) fn cached_connections_of_a_dead_server_are_reset_in_sequence(family: Family) {
         let mut lab = Lab::passthrough(family);
         lab.change(|world| world.servers.truncate(1));
         let syn = lab.connect(1);
@@ -174,9 +170,7 @@ mod cases {
         assert_eq!(lab.ended(), 1);
     }
 
-    pub(super) fn what_comes_in_a_servers_name_from_the_clients_side_is_not_forwarded_and_changes_nothing(
-        family: Family,
-    ) {
+    pub(super) fn spoofed_server_packets_from_clients_bypass_the_cache_and_are_dropped(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
         let before = forwarded(&lab, 1);
@@ -217,7 +211,7 @@ mod cases {
         assert_eq!(forwarded(&lab, 1).1, Some(1), "by the cache");
     }
 
-    pub(super) fn a_server_that_another_route_leads_to_is_believed_there_from_then_on(family: Family) {
+    pub(super) fn server_is_accepted_on_the_link_of_its_new_route(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
         lab.change(|world| {
@@ -230,7 +224,7 @@ mod cases {
         assert_eq!(forwarded(&lab, 1).1, Some(1), "by the cache");
     }
 
-    pub(super) fn a_server_that_answers_by_another_way_that_is_as_good_is_followed(family: Family) {
+    pub(super) fn server_that_answers_by_an_equal_route_is_followed(family: Family) {
         let mut lab = Lab::passthrough(family);
         lab.change(|world| world.servers_by_both = true);
         let syn = lab.connect(1);
@@ -261,7 +255,7 @@ mod cases {
         }
     }
 
-    pub(super) fn packet_that_is_not_believed_does_not_move_the_way_of_a_server(family: Family) {
+    pub(super) fn rejected_packet_does_not_change_the_route_of_a_server(family: Family) {
         let mut lab = Lab::passthrough(family);
         lab.change(|world| world.servers_by_both = true);
         let syn = lab.connect(1);
@@ -319,7 +313,7 @@ mod cases {
         packet
     }
 
-    pub(super) fn packets_by_a_way_that_no_longer_leads_to_the_server_are_dropped(family: Family) {
+    pub(super) fn packets_on_a_former_route_of_the_server_are_dropped(family: Family) {
         let mut lab = Lab::passthrough(family);
         let packet = answered_by(&mut lab, WAN);
         lab.change(|world| world.servers_by_both = false);
@@ -366,7 +360,7 @@ mod cases {
         assert_eq!(lab.handle_from(WAN, &packet), SPOOFED);
     }
 
-    pub(super) fn packets_of_an_unresolved_server_are_dropped_once_no_route_leads_to_it(family: Family) {
+    pub(super) fn unresolved_server_is_dropped_once_no_route_leads_to_it(family: Family) {
         let [first, second] = [201, 202].map(|id| family.server_ip(id));
         let mut lab = Lab::passthrough(family);
         lab.change(|world| {
@@ -402,7 +396,7 @@ mod cases {
         assert_eq!(error(&made_up), Outcome::Dropped(DropReason::IcmpOutOfWindow));
     }
 
-    pub(super) fn what_the_cache_cannot_do_is_done_here_as_before(family: Family) {
+    pub(super) fn packets_the_cache_cannot_handle_are_handled_by_the_worker(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
         let packet = |lab: &Lab| lab.client(1).seq(101).ack(501).payload(b"hi");

@@ -2,19 +2,19 @@
 
 use super::*;
 
-told_over_both_families! {
+run_cases_over_both_families! {
     forged_questions_leave_every_client_a_port_and_cut_no_stream,
     forged_questions_leave_every_client_a_slot,
-    where_most_are_answered_who_waits_is_not_pushed_out,
-    forged_streams_leave_every_client_a_port_and_cut_no_stream_in_use,
-    what_clients_send_alone_keeps_no_stream,
+    slow_udp_request_survives_among_answered_ones,
+    forged_streams_do_not_displace_streams_in_use,
+    unanswered_client_datagrams_keep_no_stream,
     forged_streams_leave_every_client_a_slot,
-    a_connection_gets_the_slot_of_a_stream_that_is_not_in_use,
-    the_stream_that_was_idle_for_longest_makes_room_when_nothing_else_does,
-    of_those_that_were_answered_the_silent_give_way_before_one_that_is_in_use,
-    who_asks_again_and_again_hides_nobody_who_is_silent,
+    connection_evicts_an_idle_stream_for_its_slot,
+    longest_idle_stream_is_evicted_as_the_last_resort,
+    silent_answered_flows_are_evicted_before_active_ones,
+    repeated_requests_do_not_protect_silent_flows_from_eviction,
     forged_questions_in_a_full_table_leave_who_was_answered_its_place,
-    where_all_are_in_use_nobody_looks_again_for_a_moment,
+    eviction_search_pauses_if_all_streams_are_in_use,
 }
 
 fn forged_questions_leave_every_client_a_port_and_cut_no_stream(family: Family) {
@@ -65,7 +65,7 @@ fn forged_questions_leave_every_client_a_slot(family: Family) {
     assert!(evicted(&lab)[Shortage::ConnectionSlots as usize] > 1_000, "{:?}", evicted(&lab));
 }
 
-fn where_most_are_answered_who_waits_is_not_pushed_out(family: Family) {
+fn slow_udp_request_survives_among_answered_ones(family: Family) {
     let mut lab = with_ports(family, 20).udp();
     let waits = lab.send(lab.client(1).udp());
     for n in 2..200 {
@@ -90,7 +90,7 @@ fn stream(lab: &mut Lab, n: u16) -> Seen {
     lab.send(lab.client(n).udp().payload(b"?"))
 }
 
-fn forged_streams_leave_every_client_a_port_and_cut_no_stream_in_use(family: Family) {
+fn forged_streams_do_not_displace_streams_in_use(family: Family) {
     let mut lab = with_ports(family, 100).udp();
     let talk = exchange(&mut lab, 1);
     // 50 a second for a minute, which is more than there are ports.
@@ -107,7 +107,7 @@ fn forged_streams_leave_every_client_a_port_and_cut_no_stream_in_use(family: Fam
     assert_eq!(lab.forwarder.snat_ports_in_use(), 100);
 }
 
-fn what_clients_send_alone_keeps_no_stream(family: Family) {
+fn unanswered_client_datagrams_keep_no_stream(family: Family) {
     let mut lab = with_ports(family, 3).udp();
     let streams = [1, 2, 3].map(|n| stream(&mut lab, n));
     lab.wait(Duration::from_secs(5));
@@ -136,7 +136,7 @@ fn forged_streams_leave_every_client_a_slot(family: Family) {
     }
 }
 
-fn a_connection_gets_the_slot_of_a_stream_that_is_not_in_use(family: Family) {
+fn connection_evicts_an_idle_stream_for_its_slot(family: Family) {
     let mut lab = Lab::passthrough(family);
     let datagrams = family.pick("192.0.2.1:53", "[2001:db8:2::1]:53");
     lab.change(|world| {
@@ -160,7 +160,7 @@ fn a_connection_gets_the_slot_of_a_stream_that_is_not_in_use(family: Family) {
     assert!(matches!(lab.handle(&lab.client(4).to(datagrams).udp()), Outcome::Answered(..)));
 }
 
-fn the_stream_that_was_idle_for_longest_makes_room_when_nothing_else_does(family: Family) {
+fn longest_idle_stream_is_evicted_as_the_last_resort(family: Family) {
     let mut lab = Lab::passthrough_of(family, Size { capacity: 4, ..ENOUGH }).udp();
     let streams: Vec<_> = (1..5).map(|n| stream(&mut lab, n)).collect();
     assert_eq!(lab.answer(lab.client(5).udp()).1, DropReason::TableFull);
@@ -176,7 +176,7 @@ fn the_stream_that_was_idle_for_longest_makes_room_when_nothing_else_does(family
     assert_eq!(evicted(&lab), [3, 0, 0]);
 }
 
-fn of_those_that_were_answered_the_silent_give_way_before_one_that_is_in_use(family: Family) {
+fn silent_answered_flows_are_evicted_before_active_ones(family: Family) {
     let few = || [with_ports(family, 4), Lab::passthrough_of(family, Size { capacity: 4, ..ENOUGH })];
     for mut lab in few().map(Lab::udp) {
         let seen: Vec<_> = (1..5).map(|n| exchange(&mut lab, n)).collect();
@@ -198,7 +198,7 @@ fn of_those_that_were_answered_the_silent_give_way_before_one_that_is_in_use(fam
     }
 }
 
-fn who_asks_again_and_again_hides_nobody_who_is_silent(family: Family) {
+fn repeated_requests_do_not_protect_silent_flows_from_eviction(family: Family) {
     let labs = [with_ports(family, 20).udp(), with_ports(family, 20)];
     for (is_udp, mut lab) in [true, false].into_iter().zip(labs) {
         let ask = |lab: &mut Lab, n: u16| {
@@ -239,7 +239,7 @@ fn forged_questions_in_a_full_table_leave_who_was_answered_its_place(family: Fam
     assert_eq!(lab.send(waits.reply()).to.to_string(), family.client_addr(1), "a slow answer");
 }
 
-fn where_all_are_in_use_nobody_looks_again_for_a_moment(family: Family) {
+fn eviction_search_pauses_if_all_streams_are_in_use(family: Family) {
     let mut lab = with_ports(family, 100).udp();
     let streams: Vec<_> = (1..101).map(|n| stream(&mut lab, n)).collect();
     lab.wait(Duration::from_secs(3));

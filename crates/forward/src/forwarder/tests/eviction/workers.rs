@@ -3,10 +3,10 @@
 
 use super::*;
 
-told_over_both_families! {
+run_cases_over_both_families! {
     a_worker_without_half_open_flows_has_others_give_way,
     workers_do_not_ask_for_slots_of_connections,
-    no_more_give_way_to_others_than_there_are_slots_beyond_the_limit,
+    evictions_for_other_workers_stop_at_the_slot_limit,
 }
 
 /// Makes `worker` handle the packets of `act`.
@@ -57,7 +57,7 @@ fn a_worker_without_half_open_flows_has_others_give_way(family: Family) {
     }
 }
 
-fn no_more_give_way_to_others_than_there_are_slots_beyond_the_limit(family: Family) {
+fn evictions_for_other_workers_stop_at_the_slot_limit(family: Family) {
     let mut lab = Lab::passthrough(family);
     let mut others = eight_workers(&mut lab, |world| world.frontends[0].max_connections = Some(8));
     for (n, other) in (0..).zip(&mut others[..2]) {
