@@ -434,7 +434,7 @@ impl RunningBalancer {
         self.acme.end();
         self.task.end_sources();
         self.end_traces(TraceEnd::Stop).await;
-        self.task.data_path.wait_until_idle().await;
+        self.task.data_path.apply_cache_events().await;
         let kept = self.keep_sockets().await;
         self.drain(kept, Handover::None, signals).await
     }

@@ -422,6 +422,11 @@ impl PacketPath {
         self.attachments.pipeline().cache_events()
     }
 
+    /// Applies the events that the flow cache has reported so far.
+    pub(super) fn apply_cache_events(&self) -> Answers<()> {
+        self.attachments.pipeline().apply_cache_events()
+    }
+
     /// Begins to capture in an upgrade. Frames wait for the flows of the other process.
     pub(super) fn capture(&mut self) -> anyhow::Result<()> {
         self.attachments.capture().context("cannot capture")

@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use convey_access_log::AccessLog;
 use convey_admin::DataPathView;
 use convey_admin::FlowSources;
-use convey_config::Config;
+use convey_config::{Config, files};
 use convey_control::{ControlEvents, DataPath, EventLog, Task, UnreachableServers};
 use convey_dataplane::{Answers, XdpLinks};
 use convey_forward::CacheEvent;
@@ -276,11 +276,11 @@ impl Paths {
         }
     }
 
-    /// Waits until the workers have received the events of all connections that the flow cache has
-    /// opened so far.
-    pub(super) async fn wait_until_idle(&self) {
-        if self.packet_stats().is_some() {
-            sleep(Duration::from_millis(150)).await;
+    /// Waits until the workers have counted all connections that the flow cache has opened so far.
+    pub(super) async fn apply_cache_events(&self) {
+        if let Some(packets) = &self.packets {
+            let answers = packets.apply_cache_events();
+            files::aside(move || answers.wait()).await;
         }
     }
 

@@ -1,4 +1,5 @@
-//! Handover of flows in an upgrade, to another process or from one.
+//! Orders to the workers: handover of flows in an upgrade, to another process or from one, and
+//! events of the flow cache.
 //!
 //! The pipeline sends orders to the workers and receives their answers. After a worker has handed
 //! over its flows, it handles no frame until it is released, or ends. A worker that waits for flows
@@ -50,6 +51,8 @@ pub(super) enum Order {
     Restore(Vec<KnownFlow>, Timestamp, Arc<PacketState>, Sender<LostFlows>),
     /// Apply these events of another process's flow cache. Comes before [`Order::Release`].
     Hear(Vec<CacheEvent>),
+    /// Apply the pending events of the flow cache, and report the numbers of flows.
+    ApplyEvents(Sender<()>),
 }
 
 /// The flows of one worker, which has stopped handling frames.
@@ -83,6 +86,12 @@ impl Pipeline {
     /// While the workers hold: collects the flow cache's events since the flows were collected.
     pub fn cache_events(&self) -> Answers<Vec<CacheEvent>> {
         self.ask_workers(|_| (), |(), answer| Order::TellEvents(answer))
+    }
+
+    /// Applies the pending events of the flow cache. Once all answers have come, the gauges of flows
+    /// include the connections that the cache opened before this call.
+    pub fn apply_cache_events(&self) -> Answers<()> {
+        self.ask_workers(|_| (), |(), answer| Order::ApplyEvents(answer))
     }
 
     /// Lets the workers handle frames: after a failed handover, or once the flows of another
@@ -263,6 +272,11 @@ impl Worker {
                 Order::Hear(events) => {
                     self.forwarder.on_cached_elsewhere(&events, (self.now)());
                     self.forwarder.flush_cache();
+                }
+                Order::ApplyEvents(answer) => {
+                    self.hear((self.now)());
+                    self.report(accounting);
+                    let _ = answer.send(());
                 }
             }
         }

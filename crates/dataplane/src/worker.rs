@@ -338,7 +338,7 @@ impl Worker {
         suspicions.for_each(|suspicion| accounting.path_mtu(suspicion));
     }
 
-    fn report(&mut self, accounting: &Accounting) {
+    pub(super) fn report(&mut self, accounting: &Accounting) {
         self.release_slots(accounting);
         for wanted in self.forwarder.events().wanted.drain(..) {
             ask(&self.wanted, wanted);
