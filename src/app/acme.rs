@@ -19,6 +19,7 @@ use convey_tls::{AcmeChallenges, AcmeProof, Validity};
 use log::{error, info, warn};
 use rustix::fs::{Access, access};
 
+use super::state_folder::FileOwner;
 use super::{clock, runtime, state_folder};
 
 /// Interval between checks for due certificates and for challenge proofs of other nodes.
@@ -242,11 +243,11 @@ fn date(unix_seconds: i64) -> String {
 }
 
 /// Makes the folder of certificates before convey gives up privileges. New folders belong to
-/// `owner`, a user and a group.
+/// `owner`.
 ///
 /// # Errors
 /// Operator-facing error message.
-pub(super) fn make_folder(config: &Config, owner: Option<(u32, u32)>) -> Result<(), String> {
+pub(super) fn make_folder(config: &Config, owner: Option<FileOwner>) -> Result<(), String> {
     let Some(acme) = &config.acme else { return Ok(()) };
     let made = state_folder::make(&acme.folder);
     let made = made.and_then(|made| owner.map_or(Ok(()), |owner| state_folder::give(&made, owner)));

@@ -20,6 +20,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::UnixListener;
 
 use super::serving::Serving;
+use super::state_folder::FileOwner;
 
 /// Path for root, and for other users who may write there.
 const OF_HOST: &str = "/run/convey/control.sock";
@@ -83,15 +84,14 @@ pub(super) struct NotBound {
 }
 
 impl BoundSocket {
-    /// Binds the socket at the first path that this user may write to, for the user and the group
-    /// `owner` if given. Waits a moment for a process that is ending. Returns `None` if [`places`]
-    /// has no path.
+    /// Binds the socket at the first path that this user may write to, for `owner` if given. Waits a
+    /// moment for a process that is ending. Returns `None` if [`places`] has no path.
     ///
     /// # Errors
     /// No path is free.
     pub(super) fn new(
         named: Option<&Path>,
-        owner: Option<(u32, u32)>,
+        owner: Option<FileOwner>,
     ) -> Result<Option<BoundSocket>, NotBound> {
         BoundSocket::at_first(named, |path| {
             make_folder(path)?;
@@ -203,13 +203,13 @@ pub(super) fn log_missing(missing: &NotBound) {
     warn!("no control socket, so commands such as `convey status` do not reach this process: {why}{then}");
 }
 
-fn bind(path: &Path, owner: Option<(u32, u32)>) -> io::Result<unix::UnixListener> {
+fn bind(path: &Path, owner: Option<FileOwner>) -> io::Result<unix::UnixListener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&SockAddr::unix(path)?)?;
     // Clients are refused until the last step.
     fs::set_permissions(path, Permissions::from_mode(MODE))?;
-    if let Some((user, group)) = owner {
-        chown(path, Some(user), Some(group))?;
+    if let Some(owner) = owner {
+        chown(path, Some(owner.uid), Some(owner.gid))?;
     }
     socket.listen(BACKLOG)?;
     Ok(OwnedFd::from(socket).into())

@@ -5,6 +5,13 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, chown};
 use std::path::{Path, PathBuf};
 
+/// Numbers of the user and the group that a file belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FileOwner {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+}
+
 /// Makes a folder and its missing parents. Returns the created folders, the outermost first.
 ///
 /// # Errors
@@ -18,10 +25,10 @@ pub(super) fn make(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(missing)
 }
 
-/// Gives folders to a user and a group.
+/// Gives folders to an owner.
 ///
 /// # Errors
 /// This process lacks the right.
-pub(super) fn give(folders: &[PathBuf], (uid, gid): (u32, u32)) -> io::Result<()> {
-    folders.iter().try_for_each(|folder| chown(folder, Some(uid), Some(gid)))
+pub(super) fn give(folders: &[PathBuf], owner: FileOwner) -> io::Result<()> {
+    folders.iter().try_for_each(|folder| chown(folder, Some(owner.uid), Some(owner.gid)))
 }

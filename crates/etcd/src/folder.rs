@@ -97,7 +97,7 @@ impl RevisionFolder {
     ///
     /// # Errors
     /// This process lacks the permission.
-    pub fn give_to(&self, (uid, gid): (u32, u32)) -> io::Result<()> {
+    pub fn give_to(&self, uid: u32, gid: u32) -> io::Result<()> {
         give_below(&self.0, uid, gid)
     }
 

@@ -26,12 +26,13 @@ use convey_model::Mode;
 
 use self::capability::Needed;
 use self::user::User;
+use super::state_folder::FileOwner;
 use super::{acme, limits, upgrade};
 
 /// User and group that this process becomes, if the configuration names another user.
-pub(super) fn owner(config: &Config) -> Option<(u32, u32)> {
+pub(super) fn owner(config: &Config) -> Option<FileOwner> {
     let user = User::find(config.privileges.user.as_deref()?).ok()?;
-    User::is_root().then(|| user.ids())
+    User::is_root().then(|| user.owner())
 }
 
 /// Privileges that were given up, for the log that opens later.

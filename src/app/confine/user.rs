@@ -12,6 +12,7 @@ use rustix::thread::{
 };
 
 use super::capability::bound;
+use crate::app::state_folder::FileOwner;
 
 /// A user of this host.
 #[derive(Debug, Clone)]
@@ -47,9 +48,9 @@ impl User {
         }
     }
 
-    /// Ids of the user and of its first group.
-    pub(super) fn ids(&self) -> (u32, u32) {
-        (self.uid.as_raw(), self.gid.as_raw())
+    /// Owner of the files that the user makes: its number, and that of its first group.
+    pub(super) fn owner(&self) -> FileOwner {
+        FileOwner { uid: self.uid.as_raw(), gid: self.gid.as_raw() }
     }
 
     pub(super) fn is_current(&self) -> bool {

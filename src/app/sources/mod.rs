@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use self::etcd::EtcdSource;
 pub(super) use self::file::FileSource;
 use self::list::ListSource;
+use super::state_folder::FileOwner;
 
 /// Source for the options: every kind of source has one line here. A remote source keeps its files
 /// below `state_dir`.
@@ -63,7 +64,7 @@ pub(super) trait ConfigSource {
     ///
     /// # Errors
     /// This process lacks the right: operator-facing message.
-    fn give_to(&self, _made: &[PathBuf], _owner: (u32, u32)) -> Result<(), String> {
+    fn give_to(&self, _made: &[PathBuf], _owner: FileOwner) -> Result<(), String> {
         Ok(())
     }
 

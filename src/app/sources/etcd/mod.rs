@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use self::follow::Following;
 use super::{ConfigSource, Fetched, FollowedWith};
+use crate::app::state_folder::FileOwner;
 use crate::app::{runtime, state_folder};
 
 /// Upper bound for a start's wait for etcd.
@@ -140,8 +141,8 @@ impl ConfigSource for EtcdSource {
         Ok(Fetched { remarks: self.bring(file)?, made })
     }
 
-    fn give_to(&self, made: &[PathBuf], owner: (u32, u32)) -> Result<(), String> {
-        let given = state_folder::give(made, owner).and_then(|()| self.folder.give_to(owner));
+    fn give_to(&self, made: &[PathBuf], owner: FileOwner) -> Result<(), String> {
+        let given = state_folder::give(made, owner).and_then(|()| self.folder.give_to(owner.uid, owner.gid));
         given.map_err(|error| format!("{}: {error}", self.folder.path().display()))
     }
 
