@@ -359,7 +359,7 @@ fn handed_over() -> Vec<(String, Vec<u8>)> {
     let addr = |addr: &str| addr.parse().expect("an address");
     let event = |client, vip| {
         let key = FlowKey::tcp(addr(client), addr(vip));
-        (key, Segment { flags: SYN, seq: 7, ack: 0, len: 1 })
+        CacheEvent { key, segment: Segment { flags: SYN, seq: 7, ack: 0, len: 1 } }
     };
     let events = [event("10.0.0.9:4242", "10.0.0.1:80"), event("[fd00::9]:4242", "[fd00::1]:80")];
     // A TCP flow whose other fields are 0.

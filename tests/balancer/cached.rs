@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convey_forward::testing::{Flow, FlowTable, MockKernel};
-use convey_forward::{Dispatch, FIN, Frame, Segment, Verdict};
+use convey_forward::{CacheEvent, Dispatch, FIN, Frame, Verdict};
 use convey_model::{FlowKey, Timestamp};
 use convey_snapshot::Snapshot;
 use convey_wire::parse;
@@ -19,7 +19,7 @@ pub(super) struct Cached {
     /// The first snapshot: it has all frontends and servers.
     first: Arc<Snapshot>,
     /// Events of the cache that the balancer has not read.
-    unread: Vec<(FlowKey, Segment)>,
+    unread: Vec<CacheEvent>,
     /// Whether the balancer reads no events at present.
     pub(super) is_deaf: bool,
     /// Whether handshake events were lost because the event buffer was full.
@@ -67,10 +67,10 @@ impl Cached {
     pub(super) fn hear(&mut self) {
         self.unread.extend(self.kernel.iter().flat_map(MockKernel::events));
         if !self.is_deaf {
-            for (key, segment) in std::mem::take(&mut self.unread) {
-                let number = self.number(&key);
+            for event in std::mem::take(&mut self.unread) {
+                let number = self.number(&event.key);
                 let worker = &mut self.workers[number];
-                worker.forwarder.on_cached(&key, segment, worker.now);
+                worker.forwarder.on_cached(event, worker.now);
             }
         }
         for worker in &mut self.workers {
@@ -86,7 +86,7 @@ impl Cached {
     pub(super) fn lose_handshakes(&mut self) {
         self.unread.extend(self.kernel.iter().flat_map(MockKernel::events));
         let before = self.unread.len();
-        self.unread.retain(|(_, segment)| segment.flags & FIN != 0);
+        self.unread.retain(|event| event.segment.flags & FIN != 0);
         self.has_lost_some |= self.unread.len() < before;
     }
 

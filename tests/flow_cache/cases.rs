@@ -1,7 +1,7 @@
 //! Behaviour of a flow cache: the table of cases that both the kernel's programs and the mock of
 //! other tests pass.
 
-use convey_forward::{CachedRoute, Direction, FlowCache, Frame, Progress, Segment, Verdict};
+use convey_forward::{CacheEvent, CachedRoute, Direction, FlowCache, Frame, Progress, Segment, Verdict};
 use convey_model::{DsrKind, FlowKey, Mode, Protocol};
 use convey_wire::TestPacket;
 
@@ -33,7 +33,7 @@ pub(crate) trait Cache {
     }
 
     /// Events since the last call.
-    fn events(&mut self) -> Vec<(FlowKey, Segment)>;
+    fn events(&mut self) -> Vec<CacheEvent>;
 
     /// Number of forwarded packets so far: to the server, to the client.
     fn counted(&mut self, keys: &[FlowKey; 2]) -> [u64; 2];
@@ -525,7 +525,8 @@ impl<C: Cache> Twins<C> {
         let event = || {
             let headers = headers.as_ref().unwrap();
             let len = u32::from(headers.payload_len) + u32::from(headers.flags.fin());
-            (headers.key, Segment { flags: headers.flags.0, seq: headers.seq, ack: headers.ack, len })
+            let segment = Segment { flags: headers.flags.0, seq: headers.seq, ack: headers.ack, len };
+            CacheEvent { key: headers.key, segment }
         };
         let events = Vec::from_iter((step.then == Then::SentWithEvent).then(event));
         assert_eq!(self.cache.events(), events, "{what}");

@@ -10,7 +10,7 @@ mod tunnels;
 
 use balancer::{BalancerSetup, TestBalancer};
 use convey_forward::testing::MockKernel;
-use convey_forward::{FlowCache, Frame, Segment};
+use convey_forward::{CacheEvent, FlowCache, Frame};
 use convey_model::{FlowKey, NextHop};
 use convey_wire::Headers;
 
@@ -32,7 +32,7 @@ impl cases::Cache for MockKernel {
         Some(tunnels::within(bytes, envelope))
     }
 
-    fn events(&mut self) -> Vec<(FlowKey, Segment)> {
+    fn events(&mut self) -> Vec<CacheEvent> {
         MockKernel::events(self)
     }
 

@@ -2,7 +2,7 @@
 
 use convey_dataplane::Offloader;
 use convey_dataplane::testing::{CounterReader, SegmentEvents, counter_reader, events};
-use convey_forward::{FlowCache, Segment};
+use convey_forward::{CacheEvent, FlowCache};
 use convey_model::{FlowKey, Layer};
 use convey_snapshot::stats::{Counter, PacketStats};
 
@@ -85,7 +85,7 @@ impl<const IS_XDP: bool> cases::Cache for Program<IS_XDP> {
         self.is_let_in
     }
 
-    fn events(&mut self) -> Vec<(FlowKey, Segment)> {
+    fn events(&mut self) -> Vec<CacheEvent> {
         std::iter::from_fn(|| self.events.take()).collect()
     }
 

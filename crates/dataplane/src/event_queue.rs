@@ -5,19 +5,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 
 use super::SegmentEvents;
-use convey_forward::{Dispatch, Segment};
-use convey_model::FlowKey;
+use convey_forward::{CacheEvent, Dispatch};
 
 /// Events that may wait for one worker, 1 MiB: as many as the ring holds, so a worker can always
 /// take all events that it finds there.
 const MAX_QUEUED: usize = 16_384;
 
-/// A segment, and the key of its packet.
-type Item = (FlowKey, Segment);
-
 /// A worker's queue of events. New events wake no worker.
 pub(super) struct EventQueue {
-    inbox: Receiver<Item>,
+    inbox: Receiver<CacheEvent>,
     ring: Option<Arc<Mutex<Ring>>>,
 }
 
@@ -29,9 +25,9 @@ struct Ring {
 struct Outboxes {
     dispatch: Dispatch,
     /// One sender for each worker.
-    senders: Vec<Sender<Item>>,
+    senders: Vec<Sender<CacheEvent>>,
     /// Event for a worker whose queue was full.
-    held: Option<Item>,
+    held: Option<CacheEvent>,
 }
 
 impl EventQueue {
@@ -44,7 +40,7 @@ impl EventQueue {
 
     /// Takes the events since the last call, each flow's in order. The caller takes all of them: a
     /// connection that has ended makes room for the next SYN.
-    pub(super) fn take(&mut self) -> impl Iterator<Item = Item> {
+    pub(super) fn take(&mut self) -> impl Iterator<Item = CacheEvent> {
         if let Some(ring) = &self.ring {
             let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
             let Ring { events, outboxes } = &mut *ring;
@@ -55,7 +51,7 @@ impl EventQueue {
 }
 
 impl Outboxes {
-    fn new(workers: usize, dispatch: &Dispatch) -> (Outboxes, Vec<Receiver<Item>>) {
+    fn new(workers: usize, dispatch: &Dispatch) -> (Outboxes, Vec<Receiver<CacheEvent>>) {
         let (senders, inboxes) = (0..workers).map(|_| bounded(MAX_QUEUED)).unzip();
         (Outboxes { dispatch: dispatch.clone(), senders, held: None }, inboxes)
     }
@@ -63,13 +59,13 @@ impl Outboxes {
     /// Distributes events until a worker's queue is full. The rest stays in the ring: the kernel
     /// drops FINs that find no room there, counts them, and their senders retransmit. A FIN that
     /// was dropped here would be lost, and its connection stay open for hours.
-    fn fill(&mut self, mut next: impl FnMut() -> Option<Item>) {
-        while let Some(item) = self.held.take().or_else(&mut next) {
-            let worker = usize::from(self.dispatch.worker(&item.0));
-            match self.senders[worker].try_send(item) {
+    fn fill(&mut self, mut next: impl FnMut() -> Option<CacheEvent>) {
+        while let Some(event) = self.held.take().or_else(&mut next) {
+            let worker = usize::from(self.dispatch.worker(&event.key));
+            match self.senders[worker].try_send(event) {
                 Ok(()) | Err(TrySendError::Disconnected(_)) => {} // its worker has ended: we stop
-                Err(TrySendError::Full(item)) => {
-                    self.held = Some(item);
+                Err(TrySendError::Full(event)) => {
+                    self.held = Some(event);
                     return;
                 }
             }
@@ -80,15 +76,16 @@ impl Outboxes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use convey_forward::FIN;
+    use convey_forward::{FIN, Segment};
+    use convey_model::FlowKey;
 
     /// FIN of a connection from port `n`.
-    fn fin(n: u32) -> Item {
+    fn fin(n: u32) -> CacheEvent {
         let key = FlowKey::tcp(
             format!("192.0.2.7:{}", n % 60_000 + 1).parse().unwrap(),
             "10.0.0.1:80".parse().unwrap(),
         );
-        (key, Segment { flags: FIN, seq: n, ack: 0, len: 1 })
+        CacheEvent { key, segment: Segment { flags: FIN, seq: n, ack: 0, len: 1 } }
     }
 
     #[test]
@@ -111,8 +108,8 @@ mod tests {
         }
         assert_eq!(heard.len(), 100_000, "none is lost");
         for worker in 0..2 {
-            let of_one = heard.iter().filter(|(key, _)| dispatch.worker(key) == worker);
-            assert!(of_one.map(|(_, segment)| segment.seq).is_sorted(), "in their order");
+            let of_one = heard.iter().filter(|event| dispatch.worker(&event.key) == worker);
+            assert!(of_one.map(|event| event.segment.seq).is_sorted(), "in their order");
         }
     }
 }

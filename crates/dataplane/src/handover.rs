@@ -120,7 +120,7 @@ impl Pipeline {
     /// continue. The workers apply them before they handle frames, and before events of their own
     /// cache.
     pub fn hear(&self, events: Vec<CacheEvent>) {
-        for (orders, share) in self.orders.iter().zip(self.by_worker(events, |(key, _)| key)) {
+        for (orders, share) in self.orders.iter().zip(self.by_worker(events, |event| &event.key)) {
             let _ = orders.send(Order::Hear(share));
         }
         self.wake_workers();
@@ -285,8 +285,8 @@ impl Worker {
 
     /// Applies the pending events of the flow cache.
     fn hear(&mut self, now: Timestamp) {
-        for (key, segment) in self.events.take() {
-            self.forwarder.on_cached(&key, segment, now);
+        for event in self.events.take() {
+            self.forwarder.on_cached(event, now);
         }
     }
 

@@ -109,8 +109,8 @@ impl Worker {
                 spare: Vec::new(),
             };
             // Handle events first: an event may keep a flow from expiring.
-            for (key, segment) in self.events.take() {
-                self.forwarder.on_cached(&key, segment, now);
+            for event in self.events.take() {
+                self.forwarder.on_cached(event, now);
             }
             self.release_slots(&accounting);
             is_behind = self.forwarder.handle_timeout(&packet_state.plan, now, |frame, interface| {

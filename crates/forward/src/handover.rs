@@ -77,10 +77,16 @@ pub enum Unreadable {
     Damaged,
 }
 
-/// Segment of a handshake, or a FIN, that the flow cache has forwarded, with the key of its packet.
+/// Segment of a handshake, or a FIN, that the flow cache has forwarded.
 /// Without flags, the segment is the progress of the sender. For a UDP stream, `seq` is the tick (a
 /// quarter of a second) in which the server last sent.
-pub type CacheEvent = (FlowKey, Segment);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheEvent {
+    /// Key of the packet.
+    pub key: FlowKey,
+    /// Numbers and flags of the packet.
+    pub segment: Segment,
+}
 
 /// Version of the format; incremented when an older version would misread it.
 const VERSION: u32 = 1;
@@ -143,7 +149,7 @@ impl TableRow for CacheEvent {
     const LEN: usize = 2 * 16 + 2 * 2 + 2 + 3 * 4;
 
     fn write(&self, bytes: &mut Vec<u8>) {
-        let (key, segment) = self;
+        let CacheEvent { key, segment } = self;
         [&key.src, &key.dst].iter().for_each(|addr| bytes.extend(addr.bytes()));
         [key.src_port, key.dst_port].iter().for_each(|port| bytes.extend(port.to_le_bytes()));
         bytes.extend([key.protocol, segment.flags]);
@@ -156,7 +162,8 @@ impl TableRow for CacheEvent {
         let (src_port, dst_port) = (from.u16()?, from.u16()?);
         let [protocol, flags] = from.take()?;
         let segment = Segment { flags, seq: from.u32()?, ack: from.u32()?, len: from.u32()? };
-        Some((FlowKey { src, dst, src_port, dst_port, protocol, reserved: [0; 3] }, segment))
+        let key = FlowKey { src, dst, src_port, dst_port, protocol, reserved: [0; 3] };
+        Some(CacheEvent { key, segment })
     }
 }
 
@@ -289,7 +296,8 @@ mod tests {
         }
         let known = KnownFlow { was_cached: true, journal: [1, 2, 3, u64::MAX], ..known()[0] };
         assert_eq!(decode(&encode(&[known])), Ok(vec![known]));
-        let event = (known.client, Segment { flags: FIN, seq: 1, ack: 2, len: 3 });
+        let segment = Segment { flags: FIN, seq: 1, ack: 2, len: 3 };
+        let event = CacheEvent { key: known.client, segment };
         assert_eq!(decode(&encode(&[event, event])), Ok(vec![event, event]));
     }
 

@@ -14,8 +14,8 @@ pub use crate::flows::{FlowId, FlowTable, Full, Inserted};
 use crate::plan::Plan;
 use crate::tcp_sequence;
 use crate::{
-    ACK, CachedActivity, CachedRoute, Direction, FIN, FlowCache, FlowOwners, Frame, Progress, SYN, Segment,
-    View,
+    ACK, CacheEvent, CachedActivity, CachedRoute, Direction, FIN, FlowCache, FlowOwners, Frame, Progress,
+    SYN, Segment, View,
 };
 use convey_model::{FlowKey, NextHop, Rewrite, TCP, Timestamp};
 use convey_wire::{self as wire, Envelope, Headers, Kind};
@@ -47,7 +47,7 @@ pub fn run_with_cache(case: impl FnOnce()) {
 pub struct MockKernel {
     entries: Arc<Mutex<HashMap<FlowKey, MockEntry>>>,
     /// Events that were not taken yet.
-    events: Arc<Mutex<Vec<(FlowKey, Segment)>>>,
+    events: Arc<Mutex<Vec<CacheEvent>>>,
     /// Number of entry lookups.
     asked: Arc<AtomicUsize>,
     /// Maximum number of entries, if there is a limit.
@@ -141,7 +141,7 @@ impl MockKernel {
         wire::rewrite(frame.bytes, &headers, &entry.route.rewrite, hop, frame.checksum);
         let entry = entries.get_mut(&headers.key)?;
         if entry.route.opening.is_some() || (headers.flags.fin() && !entry.is_finished) {
-            self.events.lock().unwrap().push((headers.key, segment));
+            self.events.lock().unwrap().push(CacheEvent { key: headers.key, segment });
         }
         let completes = entry.advance(segment, other);
         (entry.last, entry.packets) = (Some(now), entry.packets + 1);
@@ -152,7 +152,7 @@ impl MockKernel {
     }
 
     /// Events since the last call.
-    pub fn events(&self) -> Vec<(FlowKey, Segment)> {
+    pub fn events(&self) -> Vec<CacheEvent> {
         std::mem::take(&mut *self.events.lock().unwrap())
     }
 

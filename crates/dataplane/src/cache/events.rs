@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use aya::maps::{MapData, RingBuf};
 
 use crate::kernel_types::SegmentEvent;
-use convey_forward::Segment;
+use convey_forward::{CacheEvent, Segment};
 use convey_model::{Addr, FlowKey};
 
 /// Ring of events that are not yet taken. The kernel writes them without a wakeup.
@@ -20,7 +20,7 @@ impl SegmentEvents {
     }
 
     /// Takes the oldest event.
-    pub fn take(&mut self) -> Option<(FlowKey, Segment)> {
+    pub fn take(&mut self) -> Option<CacheEvent> {
         let event = self.0.next()?;
         // The kernel writes nothing else.
         Some(read(event.first_chunk()?))
@@ -33,7 +33,7 @@ impl fmt::Debug for SegmentEvents {
     }
 }
 
-fn read(bytes: &[u8; LEN]) -> (FlowKey, Segment) {
+fn read(bytes: &[u8; LEN]) -> CacheEvent {
     let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     let port = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
     let addr = |at: usize| bytes[at..].first_chunk().map_or_else(Addr::default, |addr| Addr::v6(*addr));
@@ -51,7 +51,7 @@ fn read(bytes: &[u8; LEN]) -> (FlowKey, Segment) {
         ack: word(offset_of!(SegmentEvent, ack)),
         len: word(offset_of!(SegmentEvent, len)),
     };
-    (key, segment)
+    CacheEvent { key, segment }
 }
 
 #[cfg(test)]
@@ -86,6 +86,6 @@ mod tests {
         ] {
             write(&[("segment_event", field)], &word.to_ne_bytes());
         }
-        assert_eq!(read(&bytes), (key, segment));
+        assert_eq!(read(&bytes), CacheEvent { key, segment });
     }
 }

@@ -6,8 +6,7 @@ use super::{ClientShare, FlowInfo, Forwarder, ForwarderEvents, LookBudget};
 use crate::FlowTable;
 use crate::plan::Plan;
 use crate::{
-    CacheEvent, Flow, FlowEnd, FlowState, HopUse, KnownFlow, NatPorts, PathMtuSuspicion, Segment,
-    UnansweredSegment,
+    CacheEvent, Flow, FlowEnd, FlowState, HopUse, KnownFlow, NatPorts, PathMtuSuspicion, UnansweredSegment,
 };
 use convey_model::{FlowActivity, FlowKey, Handshakes, Shortage, Timestamp};
 use convey_trace::TraceFilter;
@@ -115,8 +114,8 @@ impl Forwarder {
     }
 
     /// Applies a segment that the cache has forwarded at `now` or a little before.
-    pub fn on_cached(&mut self, key: &FlowKey, segment: Segment, now: Timestamp) {
-        self.tracker.on_cached(key, segment, now);
+    pub fn on_cached(&mut self, event: CacheEvent, now: Timestamp) {
+        self.tracker.on_cached(event, now);
     }
 
     /// Applies cache events of another forwarder, which had these flows before: forwarded segments

@@ -7,7 +7,7 @@ use super::lab::{
     ENOUGH, Family, LAN, Lab, MockKernel, Outcome, Seen, Size, TestServer, WAN, error_about, neighbour,
     run_with_cache,
 };
-use crate::{ACK, FIN, FlowState, Segment};
+use crate::{ACK, CacheEvent, FIN, FlowState, Segment};
 use convey_model::{DropReason, FlowKey, Mode};
 use convey_wire::{IcmpError, TestPacket};
 
@@ -232,7 +232,7 @@ mod cases {
         lab.send(lab.client(1).syn().seq(3_000_000_000));
         for seq in [101, 2_999_999_000] {
             let late = Segment { flags: ACK, seq, ack: 501, len: 0 };
-            lab.forwarder.on_cached(&client_key(&lab, 1), late, lab.now);
+            lab.forwarder.on_cached(CacheEvent { key: client_key(&lab, 1), segment: late }, lab.now);
             assert_eq!(state(&lab), FlowState::SynSent);
         }
     }

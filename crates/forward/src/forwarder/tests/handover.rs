@@ -323,7 +323,8 @@ fn progress_without_an_answer_does_not_open_a_connection() {
         let [client, server] = [lab.client(1).bytes(), syn.reply().bytes()];
         let [client, server] = [client, server].map(|frame| convey_wire::parse(&frame).unwrap().key);
         let progress = |seq, ack| Segment { flags: 0, seq, ack, len: 0 };
-        let events = [(client, progress(seq, 501)), (server, progress(501, seq))];
+        let sides = [(client, progress(seq, 501)), (server, progress(501, seq))];
+        let events = sides.map(|(key, segment)| CacheEvent { key, segment });
         lab.forwarder.on_cached_elsewhere(&events, lab.now);
         assert_eq!(lab.forwarder.flows().count(expected), 1, "{seq}");
         lab.send(lab.client(1).seq(seq).ack(501));
@@ -348,7 +349,7 @@ fn went_on_meanwhile(family: Family, more: u32) {
         let progress = old.forwarder.progress_in_cache();
         assert_eq!(progress.len(), if is_dsr { 1 } else { 2 });
         let mut events = decode::<CacheEvent>(&encode(&progress)).unwrap();
-        for (key, segment) in &mut events {
+        for CacheEvent { key, segment } in &mut events {
             let from_client = key.dst_port == 80 && key.src_port != 80;
             *(if from_client { &mut segment.ack } else { &mut segment.seq }) += more;
         }

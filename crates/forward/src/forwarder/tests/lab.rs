@@ -337,8 +337,8 @@ impl Lab {
 
     /// Passes the events of the cache to the balancer.
     pub(super) fn hear_cache(&mut self) {
-        for (key, segment) in self.kernel.iter().flat_map(MockKernel::events) {
-            self.forwarder.on_cached(&key, segment, self.now);
+        for event in self.kernel.iter().flat_map(MockKernel::events) {
+            self.forwarder.on_cached(event, self.now);
             self.heard[0] += self.forwarder.events().answered.drain(..).count();
         }
         self.forwarder.flush_cache();

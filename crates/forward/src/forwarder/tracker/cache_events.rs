@@ -7,8 +7,9 @@ use convey_model::{FlowKey, Timestamp};
 
 impl FlowTracker {
     /// Applies a segment that the cache has forwarded at `now` or a little before.
-    pub(crate) fn on_cached(&mut self, key: &FlowKey, segment: Segment, now: Timestamp) {
-        let Some((id, direction)) = self.table.lookup(key) else { return };
+    pub(crate) fn on_cached(&mut self, event: CacheEvent, now: Timestamp) {
+        let CacheEvent { key, segment } = event;
+        let Some((id, direction)) = self.table.lookup(&key) else { return };
         let flow = self.table.get(id);
         let before = flow.state();
         let is_fin = segment.flags & FIN != 0;
@@ -61,7 +62,8 @@ impl FlowTracker {
     /// numbers; otherwise it would reject the end of a connection as a guess.
     pub(crate) fn on_cached_elsewhere(&mut self, events: &[CacheEvent], now: Timestamp) {
         let mut last = None;
-        for (key, segment) in events {
+        for event in events {
+            let CacheEvent { key, segment } = event;
             let Some((id, direction)) = self.table.lookup(key) else { continue };
             if self.table.get(id).state().is_udp() {
                 self.table.note_answer(id, segment.seq);
@@ -84,7 +86,7 @@ impl FlowTracker {
                     self.apply_segment(id, direction, *segment, now);
                 }
                 _ => {
-                    self.on_cached(key, *segment, now);
+                    self.on_cached(*event, now);
                     continue;
                 }
             }

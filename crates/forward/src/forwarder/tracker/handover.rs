@@ -53,7 +53,8 @@ impl FlowTracker {
             }
             if state.is_udp() {
                 let Progress { sent, acked } = flow.progress(Direction::ToClient);
-                events.push((flow.server(), Segment { flags: 0, seq: sent, ack: acked, len: 0 }));
+                let segment = Segment { flags: 0, seq: sent, ack: acked, len: 0 };
+                events.push(CacheEvent { key: flow.server(), segment });
                 continue;
             }
             if state.is_handshake() && flow.view() == View::BothSides {
@@ -61,8 +62,8 @@ impl FlowTracker {
                 let Progress { sent, acked } = flow.progress(Direction::ToServer);
                 // The SYN-ACK has to fit the SYN, and the client may have sent much since.
                 let ack = if is_open { before[0].sent } else { sent };
-                let answer = Segment { flags: SYN | ACK, seq: acked.wrapping_sub(1), ack, len: 1 };
-                events.push((flow.server(), answer));
+                let segment = Segment { flags: SYN | ACK, seq: acked.wrapping_sub(1), ack, len: 1 };
+                events.push(CacheEvent { key: flow.server(), segment });
                 if !is_open {
                     continue;
                 }
@@ -71,11 +72,12 @@ impl FlowTracker {
                 let Progress { sent, acked } = flow.progress(direction);
                 (direction, key, Segment { flags: 0, seq: sent, ack: acked, len: 0 })
             });
-            events.extend(segments.clone().map(|(_, key, segment)| (key, segment)));
+            events.extend(segments.clone().map(|(_, key, segment)| CacheEvent { key, segment }));
             let has_finished = |way| flow.state().has_finished(way) && !state.has_finished(way);
             let finished = segments.filter(|(direction, ..)| has_finished(*direction));
             events.extend(finished.map(|(_, key, Segment { seq, ack, .. })| {
-                (key, Segment { flags: FIN | ACK, seq: seq.wrapping_sub(1), ack, len: 1 })
+                let segment = Segment { flags: FIN | ACK, seq: seq.wrapping_sub(1), ack, len: 1 };
+                CacheEvent { key, segment }
             }));
         }
         events

@@ -184,9 +184,9 @@ mod cases {
         // The network has duplicated the SYN.
         lab.send(lab.client(1).syn().seq(100));
         assert_eq!(state(&lab), FlowState::Established);
-        for (key, segment) in kernel(&lab).events() {
-            lab.forwarder.on_cached(&key, segment, lab.now);
-            assert_eq!(state(&lab), FlowState::Established, "{segment:?}");
+        for event in kernel(&lab).events() {
+            lab.forwarder.on_cached(event, lab.now);
+            assert_eq!(state(&lab), FlowState::Established, "{event:?}");
         }
     }
 
@@ -404,7 +404,7 @@ mod cases {
         lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
         for (seq, ack) in [(3_000_000_000, 1_000_000_000), (90, 490)] {
             let fin = Segment { flags: FIN | ACK, seq, ack, len: 1 };
-            lab.forwarder.on_cached(&client_key(&lab, 1), fin, lab.now);
+            lab.forwarder.on_cached(CacheEvent { key: client_key(&lab, 1), segment: fin }, lab.now);
             assert_eq!((state(&lab), lab.ended()), (FlowState::Established, 0), "{seq}");
         }
         lab.close(1, &syn);
