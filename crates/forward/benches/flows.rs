@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use convey_forward::testing::{FlowTable, NewFlow};
-use convey_forward::{ACK, Direction, NatPorts, PortSplit, SYN, Segment, ServerWay, View};
+use convey_forward::{ACK, AddrPort, Direction, NatPorts, PortSplit, SYN, Segment, ServerWay, View};
 use convey_model::{Addr, FlowKey, FlowTimeouts, TCP, Timestamp};
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 
@@ -106,12 +106,12 @@ fn tables(criterion: &mut Criterion) {
 fn ports(criterion: &mut Criterion) {
     let split = PortSplit::new(33_768..=61_000, 4);
     let mut ports = NatPorts::new(vec![Addr::v4([10, 0, 0, 1])], split.ports(2), 1);
-    let server = (Addr::v4([10, 0, 1, 1]), 80);
+    let server = AddrPort::new(Addr::v4([10, 0, 1, 1]), 80);
     criterion.bench_function("ports/allocate_release", |bencher| {
         bencher.iter(|| {
             let port = ports.allocate(server, TCP).expect("one is free");
             ports.release(server, TCP, port);
-            split.owner(port.1)
+            split.owner(port.port)
         });
     });
 }

@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::addr_port::AddrPort;
 use super::flow::Flow;
 use super::queues::Resource;
 use convey_model::{Addr, client_of};
@@ -95,7 +96,7 @@ impl Counters {
     fn find(&self, client: Addr, held: Resource, protocol: u8) -> [&AtomicU32; 2] {
         let (kind, id, [a, b]) = match held {
             Resource::TableEntry => (0, 0, [0; 2]),
-            Resource::Port(addr, port) => (1, port.into(), addr.words()),
+            Resource::Port(AddrPort { addr, port }) => (1, port.into(), addr.words()),
             Resource::FrontendSlot(id) => (2, id, [0; 2]),
             Resource::ServerSlot(id) => (3, id, [0; 2]),
         };

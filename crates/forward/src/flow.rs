@@ -6,6 +6,7 @@ mod handover;
 
 pub(super) use self::class::{AtSource, Class};
 use self::flags::{FlowFlags, FrontendMark};
+use super::addr_port::AddrPort;
 use super::cache::Progress;
 use super::handshake::{HandshakeEvent, HandshakeStep};
 use super::list::FlowLinks;
@@ -139,8 +140,8 @@ impl Flow {
     }
 
     /// The server's address and port.
-    pub(super) fn server_place(&self) -> (Addr, u16) {
-        (self.server, self.server_port)
+    pub(super) fn server_place(&self) -> AddrPort {
+        AddrPort::new(self.server, self.server_port)
     }
 
     /// Rewrite of packets in this direction.

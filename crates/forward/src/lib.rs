@@ -44,6 +44,7 @@
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 #![cfg_attr(not(feature = "test-util"), allow(unreachable_pub, reason = "tests of other crates reach it"))]
 
+mod addr_port;
 mod black_hole;
 mod cache;
 mod clients;
@@ -80,6 +81,7 @@ mod verdict;
 mod wheel;
 mod workers;
 
+pub use addr_port::AddrPort;
 pub use black_hole::{PathMtuSuspicion, UnansweredSegment};
 pub use cache::{CachedActivity, CachedRoute, FlowCache, Progress};
 pub use cut::{Cut, cut, number_segments};

@@ -9,7 +9,8 @@ use std::net::IpAddr;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
-use super::port_pools::PortPools;
+use super::addr_port::AddrPort;
+use super::port_pools::{PoolKey, PortPools};
 use super::port_ranges::PortsByKey;
 use super::port_split::PortSplit;
 use super::snat_choice::SnatChoice;
@@ -177,8 +178,8 @@ impl NatPorts {
     /// if all are in use. Ports that were never used come first (unless many are remembered), then
     /// the ports that have been free for longest. The server remembers a connection for a while
     /// after its end (TIME-WAIT) and may refuse another one with the same addresses and ports.
-    pub fn allocate(&mut self, server: (Addr, u16), protocol: u8) -> Option<(Addr, u16)> {
-        let places = self.places(&server.0).clone();
+    pub fn allocate(&mut self, server: AddrPort, protocol: u8) -> Option<AddrPort> {
+        let places = self.places(&server.addr).clone();
         let (first, total) = (*self.ports.start(), self.ports.len() as u32);
         let left_out = &self.left_out;
         let misfits = |number: u32| {
@@ -189,9 +190,11 @@ impl NatPorts {
         let turn = self.turn;
         for place in (0..places.all.len()).map(|step| places.in_turn(turn, step)) {
             let Some(address) = self.addresses.get(usize::from(place)).copied() else { continue };
-            if let Some(number) = self.pools.take((server, protocol, place), total, misfits) {
+            if let Some(number) =
+                self.pools.take(PoolKey { server, protocol, address: place }, total, misfits)
+            {
                 self.in_use += 1;
-                return Some((address, first + number as u16));
+                return Some(AddrPort::new(address, first + number as u16));
             }
         }
         None
@@ -199,36 +202,37 @@ impl NatPorts {
 
     /// Takes this address and port for a flow that another process has begun. Returns whether it is
     /// free and belongs to this worker.
-    pub(super) fn take(&mut self, server: (Addr, u16), protocol: u8, at: (Addr, u16)) -> bool {
-        let Some((place, number)) = self.numbered(&server.0, at) else { return false };
+    pub(super) fn take(&mut self, server: AddrPort, protocol: u8, at: AddrPort) -> bool {
+        let Some((place, number)) = self.numbered(&server.addr, at) else { return false };
         let total = self.ports.len() as u32;
-        let is_free = self.pools.take_this((server, protocol, place), number, total);
+        let is_free = self.pools.take_this(PoolKey { server, protocol, address: place }, number, total);
         self.in_use += usize::from(is_free);
         is_free
     }
 
     /// Releases a port that was allocated for this server. A port outside of these addresses and
     /// ports is ignored: it was allocated before they were changed.
-    pub fn release(&mut self, server: (Addr, u16), protocol: u8, at: (Addr, u16)) {
+    pub fn release(&mut self, server: AddrPort, protocol: u8, at: AddrPort) {
         self.give_back(server, protocol, at, true);
     }
 
     /// Releases a port that was allocated for a flow that has not begun: the server has not seen
     /// the port.
-    pub(super) fn undo(&mut self, server: (Addr, u16), protocol: u8, at: (Addr, u16)) {
+    pub(super) fn undo(&mut self, server: AddrPort, protocol: u8, at: AddrPort) {
         self.give_back(server, protocol, at, false);
     }
 
-    fn give_back(&mut self, server: (Addr, u16), protocol: u8, at: (Addr, u16), was_seen: bool) {
-        if let Some((place, number)) = self.numbered(&server.0, at) {
-            self.in_use -= usize::from(self.pools.give_back((server, protocol, place), number, was_seen));
+    fn give_back(&mut self, server: AddrPort, protocol: u8, at: AddrPort, was_seen: bool) {
+        if let Some((place, number)) = self.numbered(&server.addr, at) {
+            let pool = PoolKey { server, protocol, address: place };
+            self.in_use -= usize::from(self.pools.give_back(pool, number, was_seen));
         }
     }
 
     /// Whether a new flow to this server may use this address and port once its present flow ends.
-    pub(super) fn may_have(&self, server: &Addr, (address, port): (Addr, u16)) -> bool {
-        let is_left_out = || self.left_out.around(&(), port).is_some();
-        self.ports.contains(&port) && !is_left_out() && self.may_see(server, address)
+    pub(super) fn may_have(&self, server: &Addr, at: AddrPort) -> bool {
+        let is_left_out = || self.left_out.around(&(), at.port).is_some();
+        self.ports.contains(&at.port) && !is_left_out() && self.may_see(server, at.addr)
     }
 
     /// Preferred addresses for flows to this server.
@@ -239,15 +243,15 @@ impl NatPorts {
     }
 
     /// Index of an address of the server's family, and the number of a port there.
-    fn numbered(&self, server: &Addr, (address, port): (Addr, u16)) -> Option<(u16, u32)> {
-        let place = self.addresses.iter().position(|a| *a == address)?;
-        let fits = address.is_v4() == server.is_v4() && self.ports.contains(&port);
-        fits.then(|| (place as u16, u32::from(port - self.ports.start())))
+    fn numbered(&self, server: &Addr, at: AddrPort) -> Option<(u16, u32)> {
+        let place = self.addresses.iter().position(|address| *address == at.addr)?;
+        let fits = at.addr.is_v4() == server.is_v4() && self.ports.contains(&at.port);
+        fits.then(|| (place as u16, u32::from(at.port - self.ports.start())))
     }
 
     /// Whether this address and port are among the SNAT ports of this worker.
-    pub fn holds(&self, (address, port): (Addr, u16)) -> bool {
-        self.ports.contains(&port) && self.addresses.contains(&address)
+    pub fn holds(&self, at: AddrPort) -> bool {
+        self.ports.contains(&at.port) && self.addresses.contains(&at.addr)
     }
 
     /// Number of ports towards a server, including ports that are left out.
@@ -260,9 +264,13 @@ impl NatPorts {
     }
 
     /// Numbers of ports in use and free towards a server.
-    pub(super) fn occupancy(&self, server: (Addr, u16), protocol: u8) -> Occupancy {
-        let places = self.places(&server.0);
-        let used = places.all.iter().map(|place| self.pools.in_use((server, protocol, *place))).sum();
+    pub(super) fn occupancy(&self, server: AddrPort, protocol: u8) -> Occupancy {
+        let places = self.places(&server.addr);
+        let used = places
+            .all
+            .iter()
+            .map(|place| self.pools.in_use(PoolKey { server, protocol, address: *place }))
+            .sum();
         let left_out = self.left_out_len * places.all.len() as u32;
         Occupancy::of(self.ports_of(places).saturating_sub(left_out), used)
     }
@@ -285,8 +293,8 @@ impl NatPorts {
     /// Checks some of the pools, each for a server's address and port. Forgets those for which
     /// `keep` is false: at once if no port is in use, otherwise when the last port is released.
     /// Returns whether there are more to check.
-    pub(super) fn check(&mut self, budget: usize, keep: impl Fn((Addr, u16), u8) -> bool) -> bool {
-        self.pools.check(budget, |(server, protocol, _)| keep(server, protocol))
+    pub(super) fn check(&mut self, budget: usize, keep: impl Fn(AddrPort, u8) -> bool) -> bool {
+        self.pools.check(budget, |pool| keep(pool.server, pool.protocol))
     }
 
     /// Number of pools.
@@ -310,9 +318,9 @@ mod tests {
         Addr::v4([10, 0, 0, last])
     }
 
-    const SERVER: (Addr, u16) = (Addr::v4([10, 0, 1, 1]), 80);
+    const SERVER: AddrPort = AddrPort::new(Addr::v4([10, 0, 1, 1]), 80);
 
-    fn take(ports: &mut NatPorts, n: usize) -> Vec<(Addr, u16)> {
+    fn take(ports: &mut NatPorts, n: usize) -> Vec<AddrPort> {
         (0..n).map_while(|_| ports.allocate(SERVER, TCP)).collect()
     }
 
@@ -320,7 +328,9 @@ mod tests {
     fn every_port_of_every_address_is_handed_out_once_and_then_none() {
         let mut ports = NatPorts::new(vec![addr(1), addr(2)], 1000..=1004, 7);
         let taken = take(&mut ports, 11);
-        let all: HashSet<_> = (1000..=1004).flat_map(|port| [(addr(1), port), (addr(2), port)]).collect();
+        let all: HashSet<_> = (1000..=1004)
+            .flat_map(|port| [AddrPort::new(addr(1), port), AddrPort::new(addr(2), port)])
+            .collect();
         assert_eq!(taken.len(), 10);
         assert_eq!(taken.into_iter().collect::<HashSet<_>>(), all);
         assert_eq!(ports.in_use(), 10);
@@ -345,11 +355,11 @@ mod tests {
         let network = NextHops::new(&links, [route("10.0.1.0/24", 1, None)], &[]);
         let [near, further] = [Addr::v4([10, 0, 1, 254]), Addr::v4([10, 9, 0, 1])];
         let mut ports = NatPorts::new(vec![further, near], 1000..=1004, 7);
-        ports.choose(SERVER.0, &network);
+        ports.choose(SERVER.addr, &network);
         let taken = take(&mut ports, 11);
-        let addresses: Vec<Addr> = taken.iter().map(|(address, _)| *address).collect();
+        let addresses: Vec<Addr> = taken.iter().map(|at| at.addr).collect();
         assert_eq!(addresses, [[near; 5], [further; 5]].concat());
-        assert_eq!((ports.towards(&SERVER.0), ports.occupancy(SERVER, TCP).free), (10, 0));
+        assert_eq!((ports.towards(&SERVER.addr), ports.occupancy(SERVER, TCP).free), (10, 0));
         ports.release(SERVER, TCP, taken[7]);
         ports.release(SERVER, TCP, taken[2]);
         assert_eq!(take(&mut ports, 3), [taken[2], taken[7]], "the near one first");
@@ -358,9 +368,9 @@ mod tests {
     #[test]
     fn snat_port_is_allocated_once_per_server_and_protocol() {
         let mut ports = NatPorts::new(vec![addr(1)], 1000..=1000, 0);
-        let (other_port, other_host) = ((SERVER.0, 81), (addr(9), 80));
+        let (other_port, other_host) = (AddrPort::new(SERVER.addr, 81), AddrPort::new(addr(9), 80));
         for (server, protocol) in [(SERVER, TCP), (SERVER, 17), (other_port, TCP), (other_host, TCP)] {
-            assert_eq!(ports.allocate(server, protocol), Some((addr(1), 1000)));
+            assert_eq!(ports.allocate(server, protocol), Some(AddrPort::new(addr(1), 1000)));
             assert_eq!(ports.allocate(server, protocol), None);
         }
     }
@@ -369,14 +379,16 @@ mod tests {
     fn servers_see_addresses_of_their_own_family() {
         let six = Addr::v6([7; 16]);
         let mut ports = NatPorts::new(vec![six, addr(1)], 1000..=1001, 0);
-        let mut taken = |server| std::iter::from_fn(|| ports.allocate((server, 80), TCP)).collect::<Vec<_>>();
-        assert!(taken(addr(9)).iter().all(|(address, _)| *address == addr(1)));
+        let mut taken = |server| {
+            std::iter::from_fn(|| ports.allocate(AddrPort::new(server, 80), TCP)).collect::<Vec<_>>()
+        };
+        assert!(taken(addr(9)).iter().all(|at| at.addr == addr(1)));
         let of_six = taken(Addr::v6([9; 16]));
-        assert!(of_six.len() == 2 && of_six.iter().all(|(address, _)| *address == six));
-        ports.release((Addr::v6([9; 16]), 80), TCP, of_six[0]);
-        assert_eq!(ports.allocate((Addr::v6([9; 16]), 80), TCP), Some(of_six[0]));
+        assert!(of_six.len() == 2 && of_six.iter().all(|at| at.addr == six));
+        ports.release(AddrPort::new(Addr::v6([9; 16]), 80), TCP, of_six[0]);
+        assert_eq!(ports.allocate(AddrPort::new(Addr::v6([9; 16]), 80), TCP), Some(of_six[0]));
         let mut only_four = NatPorts::new(vec![addr(1)], 1000..=1001, 0);
-        assert_eq!(only_four.allocate((six, 80), TCP), None);
+        assert_eq!(only_four.allocate(AddrPort::new(six, 80), TCP), None);
     }
 
     #[test]
@@ -389,9 +401,9 @@ mod tests {
     fn ports_of_an_address_that_was_taken_away_do_not_come_back() {
         let mut ports = NatPorts::new(vec![addr(1)], 1000..=1001, 0);
         take(&mut ports, 2);
-        ports.release(SERVER, TCP, (addr(2), 1000));
-        ports.release(SERVER, TCP, (addr(1), 999));
-        ports.release((addr(9), 80), TCP, (addr(1), 1000));
+        ports.release(SERVER, TCP, AddrPort::new(addr(2), 1000));
+        ports.release(SERVER, TCP, AddrPort::new(addr(1), 999));
+        ports.release(AddrPort::new(addr(9), 80), TCP, AddrPort::new(addr(1), 1000));
         assert_eq!(ports.allocate(SERVER, TCP), None);
     }
 
@@ -406,12 +418,12 @@ mod tests {
         let elsewhere = [(addr(9), 1002..=1002), (addr(1), 990..=999), (addr(1), 1004..=9999)];
         ports.leave_out([(addr(2), 1001..=1001)].into_iter().chain(elsewhere));
         let taken = take(&mut ports, 8);
-        assert!(taken.len() == 6 && taken.iter().all(|(_, port)| *port != 1001), "{taken:?}");
+        assert!(taken.len() == 6 && taken.iter().all(|at| at.port != 1001), "{taken:?}");
         assert_eq!(ports.in_use(), 6);
         // A port in use stays with its flow, and is not allocated again.
         ports.leave_out([(addr(1), 900..=1000)]);
         let more = take(&mut ports, 8);
-        assert!(more.len() == 2 && more.iter().all(|(_, port)| *port == 1001), "{more:?}");
+        assert!(more.len() == 2 && more.iter().all(|at| at.port == 1001), "{more:?}");
         taken.iter().for_each(|port| ports.release(SERVER, TCP, *port));
         assert_eq!((take(&mut ports, 8).len(), ports.in_use()), (4, 6));
         ports.leave_out([]);
@@ -425,7 +437,7 @@ mod tests {
         for worker in 0..2 {
             let mut ports = NatPorts::of_worker(vec![addr(1)], &split, worker, 7);
             let taken = take(&mut ports, 8);
-            assert!(taken.iter().all(|(_, port)| split.owner(*port) == Some(worker)), "{taken:?}");
+            assert!(taken.iter().all(|at| split.owner(at.port) == Some(worker)), "{taken:?}");
             assert_eq!((taken.len(), ports.in_use()), (3, 3));
         }
     }
@@ -437,7 +449,7 @@ mod tests {
             seed in any::<u64>(),
         ) {
             let mut ports = NatPorts::new(vec![addr(1), addr(2), addr(3)], 65_520..=65_535, seed);
-            let mut in_use: Vec<(Addr, u16)> = Vec::new();
+            let mut in_use: Vec<AddrPort> = Vec::new();
             for step in steps {
                 match step {
                     Some(index) if !in_use.is_empty() => {
@@ -446,7 +458,7 @@ mod tests {
                     }
                     _ => match ports.allocate(SERVER, TCP) {
                         Some(port) => {
-                            prop_assert!(!in_use.contains(&port) && port.1 >= 65_520);
+                            prop_assert!(!in_use.contains(&port) && port.port >= 65_520);
                             in_use.push(port);
                         }
                         None => prop_assert_eq!(in_use.len(), 48),

@@ -12,11 +12,12 @@ use std::sync::Arc;
 
 pub use self::path_mtu::TunnelUsers;
 pub use self::tunnels::{own_address, tunnel, tunnels};
+use super::addr_port::AddrPort;
 use super::flow::ServerWay;
 use super::state::View;
 use convey_model::{
-    Access, Addr, DrainingEndpoints, DsrKind, Endpoint, FlowTimeouts, Limits, Listen, NextHops, OnDown,
-    Prefix, Protocol, ServerEndpoints, Slots, Sources, Tunnel, TunnelConfig,
+    Access, DrainingEndpoints, DsrKind, Endpoint, FlowTimeouts, Limits, Listen, NextHops, OnDown, Prefix,
+    Protocol, ServerEndpoints, Slots, Sources, Tunnel, TunnelConfig,
 };
 
 /// Everything that decides about packets besides their flows. Existing flows follow the latest
@@ -277,9 +278,9 @@ impl PlannedServer {
     }
 
     /// Address and port of the server, as in the keys of flows.
-    pub(crate) fn endpoint_for(&self, port: u16) -> (Addr, u16) {
+    pub(crate) fn endpoint_for(&self, port: u16) -> AddrPort {
         let addr = self.addr_for(port);
-        (addr.ip().into(), addr.port())
+        AddrPort::new(addr.ip().into(), addr.port())
     }
 }
 

@@ -4,11 +4,18 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use convey_model::Addr;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Key of a pool: a server's address and port, a protocol, and the index of a SNAT address.
-pub(super) type PoolKey = ((Addr, u16), u8, u16);
+use super::addr_port::AddrPort;
+
+/// Key of a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct PoolKey {
+    pub(super) server: AddrPort,
+    pub(super) protocol: u8,
+    /// Index of the SNAT address.
+    pub(super) address: u16,
+}
 
 /// Number of pools above which pools without a port in use are forgotten.
 const MAX_POOLS: usize = 1 << 16;
@@ -319,10 +326,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use convey_model::TCP;
+    use convey_model::{Addr, TCP};
 
     fn of(port: u16) -> PoolKey {
-        ((Addr::v4([10, 0, 1, 1]), port), TCP, 0)
+        PoolKey { server: AddrPort::new(Addr::v4([10, 0, 1, 1]), port), protocol: TCP, address: 0 }
     }
 
     fn small() -> PortPools {
@@ -405,7 +412,7 @@ mod tests {
         (0..100).for_each(|port| use_up(&mut pools, port, 2));
         let held = pools.take(of(7), 2, |_| 0).unwrap();
         pools.begin_to_check();
-        let even = |((_, port), _, _): PoolKey| port % 2 == 0;
+        let even = |pool: PoolKey| pool.server.port % 2 == 0;
         assert_eq!((1..).take_while(|_| pools.check(30, even)).count(), 3, "four slices");
         assert_eq!(pools.pools.len(), 51);
         assert!(pools.give_back(of(7), held, true) && !pools.give_back(of(7), held, true));
@@ -476,7 +483,7 @@ mod tests {
             for (what, port, index) in steps {
                 match what {
                     0 => pools.begin_to_check(),
-                    1 => drop(pools.check(3, |((_, of), _, _)| of > port)),
+                    1 => drop(pools.check(3, |pool| pool.server.port > port)),
                     2 => {
                         left_out = u32::from(port % 8)..u32::from(port % 8 + port % 3).min(8);
                         pools.have_others_left_out();

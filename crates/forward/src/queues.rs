@@ -8,9 +8,9 @@ use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
 use std::collections::{BinaryHeap, HashMap};
 
+use super::addr_port::AddrPort;
 use super::flow::{Class, Flow};
 use super::list::{FlowList, GROUP};
-use convey_model::Addr;
 
 /// Number of classes whose flows may be evicted.
 const CLASSES: usize = 3;
@@ -26,7 +26,7 @@ pub(super) enum Resource {
     TableEntry,
     /// A SNAT port towards a server's address and port. One address may have several server
     /// numbers, as a member of several backends or after a change of its name.
-    Port(Addr, u16),
+    Port(AddrPort),
     /// A connection slot of the frontend with this number.
     FrontendSlot(u32),
     /// A connection slot of the server with this number.
@@ -50,8 +50,7 @@ pub(super) struct Queues {
 struct Owner {
     frontend: u32,
     server: u32,
-    addr: Addr,
-    port: u16,
+    endpoint: AddrPort,
 }
 
 #[derive(Debug)]
@@ -244,15 +243,15 @@ impl Owner {
     const HOLDS: usize = 4;
 
     fn of(flow: &Flow) -> Owner {
-        let (addr, port) = flow.server_place();
-        Owner { frontend: flow.frontend_id(), server: flow.server_id(), addr, port }
+        let endpoint = flow.server_place();
+        Owner { frontend: flow.frontend_id(), server: flow.server_id(), endpoint }
     }
 
     fn holds(&self) -> [Resource; Owner::HOLDS] {
-        let Owner { frontend, server, addr, port } = *self;
+        let Owner { frontend, server, endpoint } = *self;
         [
             Resource::TableEntry,
-            Resource::Port(addr, port),
+            Resource::Port(endpoint),
             Resource::FrontendSlot(frontend),
             Resource::ServerSlot(server),
         ]

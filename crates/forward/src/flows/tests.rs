@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::*;
+use crate::AddrPort;
 use crate::queues::Resource;
 use crate::state::Direction::{ToClient, ToServer};
 use crate::state::{ACK, FIN, RST, SYN};
@@ -46,8 +47,8 @@ fn server(n: u16) -> SocketAddr {
 }
 
 /// Server of client `n`, as the key of SNAT ports.
-fn to(n: u16) -> (Addr, u16) {
-    (server(n).ip().into(), server(n).port())
+fn to(n: u16) -> AddrPort {
+    AddrPort::new(server(n).ip().into(), server(n).port())
 }
 
 /// A segment of a connection without data: with these flags it always fits.
@@ -346,8 +347,8 @@ fn server_short_of_ports_reuses_its_oldest_closed_flow() {
     for n in 0..6 {
         open(&mut flows, &passthrough(n), &[&HANDSHAKE[..], &CLOSE].concat(), at(0.0));
     }
-    let closing_towards = |flows: &mut FlowTable, (addr, port)| {
-        flows.first_of(Resource::Port(addr, port), TrafficKind::new(View::BothSides, TCP), Class::Closing)
+    let closing_towards = |flows: &mut FlowTable, endpoint| {
+        flows.first_of(Resource::Port(endpoint), TrafficKind::new(View::BothSides, TCP), Class::Closing)
     };
     for n in [1, 3, 5] {
         let id = closing_towards(&mut flows, to(1)).unwrap();

@@ -12,8 +12,8 @@ use super::stop::Stop;
 use super::{Forwarder, PacketContext, begins, segment};
 use crate::plan::{Plan, PlannedFrontend, PlannedServer};
 use crate::{
-    Cut, Direction, FlowId, FlowOwners, Forwarded, Frame, Full, NewFlow, PacketRole, ServerWay, TrafficKind,
-    Verdict, View,
+    AddrPort, Cut, Direction, FlowId, FlowOwners, Forwarded, Frame, Full, NewFlow, PacketRole, ServerWay,
+    TrafficKind, Verdict, View,
 };
 use convey_model::{DropReason, Endpoint, FlowKey, NextHop, Rewrite, Shortage};
 use convey_wire::{self as wire, Envelope, Headers, Kind};
@@ -72,7 +72,7 @@ impl Forwarder {
         if (headers.is_error() || is_later) && !is_repeatable(frontend) {
             return Err(Stop::Silent(DropReason::NoFlow));
         }
-        check_source(&self.served, &plan.network, (&key.src, key.src_port)).map_err(Stop::Silent)?;
+        check_source(&self.served, &plan.network, &key.src, key.src_port).map_err(Stop::Silent)?;
         if !frontend.access.admits(key.src.ip()) {
             self.replies.note_refusal(frontend.id);
             return Err(Stop::Silent(DropReason::AccessDenied));
@@ -213,7 +213,7 @@ impl Forwarder {
         }
         let endpoint = server.endpoint_for(key.dst_port);
         let snat = self.find_port(endpoint, packet)?;
-        let way = self.tracker.find_next_hop(Recipient::Server(snat.at.0.ip(), endpoint.0.ip()), plan);
+        let way = self.tracker.find_next_hop(Recipient::Server(snat.at.addr.ip(), endpoint.addr.ip()), plan);
         let target = way.and_then(|next_hop| ChosenServer::new(frontend, server, next_hop, packet));
         let target = target.map(|target| ChosenServer { snat: Some(snat), ..target });
         target.inspect_err(|_| self.give_port_back(endpoint, snat, key.protocol))
@@ -243,7 +243,7 @@ impl Forwarder {
     /// answered. Any other packet is left to the host.
     fn without_frontend(&self, key: &FlowKey) -> Verdict {
         match self.tracker.ports() {
-            Some(ports) if ports.holds((key.dst, key.dst_port)) => Verdict::Drop(DropReason::NoFlow),
+            Some(ports) if ports.holds(AddrPort::destination(key)) => Verdict::Drop(DropReason::NoFlow),
             _ => Verdict::Pass,
         }
     }
@@ -270,7 +270,7 @@ impl Forwarder {
         let key = &packet.headers.key;
         let endpoint = server.endpoint_for(key.dst_port);
         let (view, back, to_client) = match target.snat {
-            None => (View::ClientSide, (key.src, key.src_port), UNRESOLVED),
+            None => (View::ClientSide, AddrPort::source(key), UNRESOLVED),
             Some(snat) => {
                 self.settle_port(endpoint, snat, packet)?;
                 // Look the neighbour up now so that it is resolved by the time of the answer.
@@ -281,7 +281,13 @@ impl Forwarder {
         };
         let flow = NewFlow {
             client: *key,
-            server: FlowKey { src: endpoint.0, dst: back.0, src_port: endpoint.1, dst_port: back.1, ..*key },
+            server: FlowKey {
+                src: endpoint.addr,
+                dst: back.addr,
+                src_port: endpoint.port,
+                dst_port: back.port,
+                ..*key
+            },
             view,
             way: frontend.way(),
             server_id: server.id,
@@ -358,11 +364,11 @@ fn forward_unrecorded(
 ) -> Verdict {
     let ChosenServer { frontend, server, next_hop, hop, envelope, .. } = target;
     let key = &headers.key;
-    let (dst, dst_port) = match frontend.way() {
+    let to = match frontend.way() {
         ServerWay::Rewritten => server.endpoint_for(key.dst_port),
-        ServerWay::OnLink | ServerWay::Tunneled => (key.dst, key.dst_port),
+        ServerWay::OnLink | ServerWay::Tunneled => AddrPort::destination(key),
     };
-    let rewrite = Rewrite { src: key.src, src_port: key.src_port, dst, dst_port, next_hop };
+    let rewrite = Rewrite { src: key.src, src_port: key.src_port, dst: to.addr, dst_port: to.port, next_hop };
     wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
     let flow = FlowOwners { server: server.id, frontend: frontend.id };
     let (interface, direction, role) = (hop.interface, Direction::ToServer, PacketRole::Unrecorded);

@@ -6,7 +6,7 @@ use super::recipient::{Recipient, outer_source};
 use super::tracker::ACKNOWLEDGED_AFTER;
 use crate::handover::KnownFlow;
 use crate::plan::Plan;
-use crate::{Direction, FlowOwners, ServerWay, View};
+use crate::{AddrPort, Direction, FlowOwners, ServerWay, View};
 use convey_model::{Endpoint, Timestamp};
 
 /// A restored flow.
@@ -35,15 +35,14 @@ impl Forwarder {
         if !is_as_before || !is_new {
             return None;
         }
-        let place = (known.server.src, known.server.src_port);
-        let snat = (known.server.dst, known.server.dst_port);
-        if is_nat && !self.tracker.ports_mut()?.take(place, key.protocol, snat) {
+        let (endpoint, snat) = (AddrPort::source(&known.server), AddrPort::destination(&known.server));
+        if is_nat && !self.tracker.ports_mut()?.take(endpoint, key.protocol, snat) {
             return None;
         }
         let next_hops = self.next_hops_of(known, plan);
         let Ok(id) = self.tracker.restore(known, next_hops, now) else {
             if let (Some(ports), true) = (self.tracker.ports_mut(), is_nat) {
-                ports.release(place, key.protocol, snat);
+                ports.release(endpoint, key.protocol, snat);
             }
             return None;
         };

@@ -35,7 +35,7 @@ impl<'a> Inquiry<'a> {
     /// # Errors
     /// Reason why packets from this address are dropped.
     pub fn check_source(&self, client: SocketAddr) -> Result<(), DropReason> {
-        check_source(&self.served, &self.plan.network, (&client.ip().into(), client.port()))
+        check_source(&self.served, &self.plan.network, &client.ip().into(), client.port())
     }
 
     /// Checks whether a client may begin a flow at a frontend, whichever server is chosen. `port`
@@ -110,7 +110,8 @@ impl<'a> Inquiry<'a> {
 pub(super) fn check_source(
     served: &Served,
     network: &NextHops,
-    (ip, port): (&Addr, u16),
+    ip: &Addr,
+    port: u16,
 ) -> Result<(), DropReason> {
     if is_martian(ip.ip()) || network.is_broadcast(ip.ip()) || port == 0 {
         return Err(DropReason::Martian);

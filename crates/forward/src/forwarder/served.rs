@@ -6,11 +6,16 @@ use std::sync::Arc;
 
 use crate::plan::{ByView, Plan, PlannedPool};
 use crate::port_ranges::PortsByKey;
-use crate::{Flow, FlowEnd, NatPorts, ServerWay, View};
-use convey_model::{Access, Addr, DrainingEndpoints, DsrKind, Endpoint, Listen, OnDown, UDP};
+use crate::{AddrPort, Flow, FlowEnd, NatPorts, ServerWay, View};
+use convey_model::{Access, Addr, DrainingEndpoints, DsrKind, Endpoint, FlowKey, Listen, OnDown, UDP};
 
 /// Address, port and protocol, as in the keys of flows.
-type FlowEndpoint = (Addr, u16, u8);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct FlowEndpoint {
+    addr: Addr,
+    port: u16,
+    protocol: u8,
+}
 
 /// Port of a server without a port of its own: its flows keep the port of the frontend.
 const ANY_PORT: u16 = 0;
@@ -111,9 +116,9 @@ impl Served {
 
     /// Whether new flows may go to this endpoint: a server has this address and port, or has the
     /// address and accepts any port of a frontend; and the server is used with this protocol.
-    pub(super) fn may_be_asked(&self, (addr, port): (Addr, u16), protocol: u8) -> bool {
-        self.servers.contains(&(addr, port, protocol))
-            || self.asked.contain(&protocol, port) && self.servers.contains(&(addr, ANY_PORT, protocol))
+    pub(super) fn may_be_asked(&self, at: AddrPort, protocol: u8) -> bool {
+        let has = |port| self.servers.contains(&FlowEndpoint { addr: at.addr, port, protocol });
+        has(at.port) || self.asked.contain(&protocol, at.port) && has(ANY_PORT)
     }
 
     /// Whether the endpoints for new flows differ from those of `before`.
@@ -135,11 +140,12 @@ impl Served {
         if vip.protocol == UDP && flow.view() == View::ClientSide && !self.goes_as_configured(flow) {
             return Some(FlowEnd::Cut);
         }
-        let listen = (vip.dst, vip.dst_port, vip.protocol);
+        let listen = FlowEndpoint { addr: vip.dst, port: vip.dst_port, protocol: vip.protocol };
         if self.outlasting.contains(&listen) {
             return Some(FlowEnd::Left);
         }
-        let is_server = |port| self.servers.contains(&(server.src, port, server.protocol));
+        let FlowKey { src: addr, protocol, .. } = server;
+        let is_server = |port| self.servers.contains(&FlowEndpoint { addr, port, protocol });
         let has_server =
             is_server(server.src_port) || (server.src_port == vip.dst_port && is_server(ANY_PORT));
         let stays = self.listen.contain(&(vip.dst, vip.protocol), vip.dst_port) && has_server;
@@ -191,10 +197,11 @@ fn access(plan: &Plan) -> AccessByAddress {
 }
 
 fn one_port(endpoint: &Endpoint) -> ((Addr, u8), RangeInclusive<u16>) {
-    let (addr, port, protocol) = flow_endpoint(*endpoint);
+    let FlowEndpoint { addr, port, protocol } = flow_endpoint(*endpoint);
     ((addr, protocol), port..=port)
 }
 
 fn flow_endpoint(endpoint: Endpoint) -> FlowEndpoint {
-    (endpoint.addr.ip().into(), endpoint.addr.port(), endpoint.protocol as u8)
+    let addr = endpoint.addr.ip().into();
+    FlowEndpoint { addr, port: endpoint.addr.port(), protocol: endpoint.protocol as u8 }
 }

@@ -2,13 +2,13 @@
 
 use super::stop::Stop;
 use super::{Forwarder, PacketContext};
-use crate::{Direction, Flow};
-use convey_model::{Addr, DropReason, FlowKey, Shortage};
+use crate::{AddrPort, Direction, Flow};
+use convey_model::{DropReason, FlowKey, Shortage};
 
 /// SNAT address and port of a flow that is to begin.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SnatPort {
-    pub(super) at: (Addr, u16),
+    pub(super) at: AddrPort,
     origin: PortOrigin,
 }
 
@@ -34,29 +34,28 @@ impl Forwarder {
     /// port, the client could meet the next one.
     pub(super) fn find_port(
         &mut self,
-        server: (Addr, u16),
+        server: AddrPort,
         packet: PacketContext<'_>,
     ) -> Result<SnatPort, Stop> {
         let (protocol, now) = (packet.headers.key.protocol, packet.now);
         let exhausted = Stop::Refused(DropReason::SnatExhausted);
         let Some(ports) = self.tracker.ports_mut() else { return Err(exhausted) };
-        let at_server =
-            |old: &&FlowKey| (old.src, old.src_port) == server && ports.may_see(&old.src, old.dst);
+        let at_server = |old: &&FlowKey| AddrPort::source(old) == server && ports.may_see(&old.src, old.dst);
         if let Some(old) = self.replaced.as_ref().map(Flow::server).as_ref().filter(at_server) {
-            return Ok(SnatPort { at: (old.dst, old.dst_port), origin: PortOrigin::Replaced });
+            return Ok(SnatPort { at: AddrPort::destination(old), origin: PortOrigin::Replaced });
         }
         if let Some(at) = ports.allocate(server, protocol) {
             return Ok(SnatPort { at, origin: PortOrigin::Free });
         }
         let victim = self.eviction.find_for_port(&mut self.tracker, server, protocol, now);
         let victim = self.tracker.flow(victim.ok_or(exhausted)?).server();
-        Ok(SnatPort { at: (victim.dst, victim.dst_port), origin: PortOrigin::Victim })
+        Ok(SnatPort { at: AddrPort::destination(&victim), origin: PortOrigin::Victim })
     }
 
     /// Takes the port for a flow that has all other resources.
     pub(super) fn settle_port(
         &mut self,
-        server: (Addr, u16),
+        server: AddrPort,
         SnatPort { at, origin }: SnatPort,
         packet: PacketContext<'_>,
     ) -> Result<(), Stop> {
@@ -65,7 +64,13 @@ impl Forwarder {
             PortOrigin::Replaced => self.replaced = None,
             PortOrigin::Victim => {
                 let key = packet.headers.key;
-                let answer = FlowKey { src: server.0, src_port: server.1, dst: at.0, dst_port: at.1, ..key };
+                let answer = FlowKey {
+                    src: server.addr,
+                    src_port: server.port,
+                    dst: at.addr,
+                    dst_port: at.port,
+                    ..key
+                };
                 // The flow may have been evicted for a connection slot already.
                 if let Some((id, Direction::ToClient)) = self.tracker.table().lookup(&answer) {
                     self.eviction.evict(&mut self.tracker, id, Shortage::SnatPorts, packet.now);
@@ -79,7 +84,7 @@ impl Forwarder {
     }
 
     /// Gives back the port of a flow that does not begin.
-    pub(super) fn give_port_back(&mut self, server: (Addr, u16), snat: SnatPort, protocol: u8) {
+    pub(super) fn give_port_back(&mut self, server: AddrPort, snat: SnatPort, protocol: u8) {
         if let (Some(ports), SnatPort { at, origin: PortOrigin::Free }) = (self.tracker.ports_mut(), snat) {
             ports.undo(server, protocol, at);
         }

@@ -33,7 +33,7 @@ use self::routes::FlowRoutes;
 pub(super) use self::routes::RouteChanges;
 use super::{Settings, owners};
 use crate::plan::Plan;
-use crate::{Direction, Ended, Flow, FlowEnd, FlowId, FlowTable, NatPorts, Segment, View};
+use crate::{AddrPort, Direction, Ended, Flow, FlowEnd, FlowId, FlowTable, NatPorts, Segment, View};
 use convey_model::{FlowKey, FlowTimeouts, Timestamp};
 use convey_wire::Envelope;
 
@@ -152,7 +152,7 @@ impl FlowTracker {
         self.cache.remove(flow);
         let key = flow.server();
         if let (Some(ports), View::BothSides) = (&mut self.ports, flow.view()) {
-            ports.release((key.src, key.src_port), key.protocol, (key.dst, key.dst_port));
+            ports.release(AddrPort::source(&key), key.protocol, AddrPort::destination(&key));
         }
         if !flow.is_over() {
             self.events.ended.push(Ended { flow: owners(flow), how });

@@ -51,10 +51,10 @@ fn new_flow(client: u16) -> NewFlow {
 
 /// Resources that the flow of a client holds.
 fn held_by(client: u16) -> [Resource; 4] {
-    let NewFlow { server: FlowKey { src, src_port, .. }, frontend_id, server_id, .. } = new_flow(client);
+    let NewFlow { server, frontend_id, server_id, .. } = new_flow(client);
     [
         Resource::TableEntry,
-        Resource::Port(src, src_port),
+        Resource::Port(AddrPort::source(&server)),
         Resource::FrontendSlot(frontend_id),
         Resource::ServerSlot(server_id),
     ]

@@ -22,14 +22,14 @@ use crate::forwarder::tracker::FlowTracker;
 use crate::plan::{Plan, PlannedFrontend, PlannedServer};
 use crate::queues::Resource;
 use crate::table_quota::Occupancy;
-use crate::{Flow, FlowEnd, FlowId, TrafficKind, View};
+use crate::{AddrPort, Flow, FlowEnd, FlowId, TrafficKind, View};
 use convey_model::{Addr, DropReason, Endpoint, FlowKey, Slots, Timestamp, fits};
 
 /// A flow that is to begin or to open, with the resources that it needs.
 struct Claim<'a> {
     client: Addr,
     protocol: u8,
-    port: (Addr, u16),
+    port: AddrPort,
     frontend: &'a PlannedFrontend,
     server: &'a PlannedServer,
     /// Number of times that the flow already counts among its client's open flows: 0 or 1.
@@ -267,7 +267,7 @@ fn rooms(tracker: &FlowTracker, claim: &Claim<'_>) -> [(Resource, Option<Occupan
     let slots = |limit: Option<u32>, slots: &Slots| limit.map(|limit| Occupancy::of(limit, slots.open()));
     [
         (Resource::TableEntry, Some(tracker.table().occupancy(kind_of(frontend)))),
-        (Resource::Port(port.0, port.1), tracker.ports().map(|ports| ports.occupancy(port, protocol))),
+        (Resource::Port(port), tracker.ports().map(|ports| ports.occupancy(port, protocol))),
         (Resource::FrontendSlot(frontend.id), slots(limits.0, &frontend.slots)),
         (Resource::ServerSlot(server.id), slots(of_server, &server.slots)),
     ]

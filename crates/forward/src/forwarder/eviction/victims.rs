@@ -8,8 +8,8 @@ use crate::flow::Class;
 use crate::forwarder::tracker::FlowTracker;
 use crate::queues::Resource;
 use crate::workers::Others;
-use crate::{FlowId, TrafficKind, View};
-use convey_model::{Addr, Shortage, Timestamp};
+use crate::{AddrPort, FlowId, TrafficKind, View};
+use convey_model::{Shortage, Timestamp};
 
 /// Half-open flows are crowded when they exceed one in this many of the capacity. Below that,
 /// handshakes may finish first; otherwise clients of a balancer that is only busy would evict each
@@ -48,14 +48,14 @@ impl Eviction {
     pub(crate) fn find_for_port(
         &mut self,
         tracker: &mut FlowTracker,
-        server: (Addr, u16),
+        server: AddrPort,
         protocol: u8,
         now: Timestamp,
     ) -> Option<FlowId> {
         let request = EvictionRequest {
-            held: Resource::Port(server.0, server.1),
+            held: Resource::Port(server),
             shortage: Shortage::SnatPorts,
-            all: tracker.ports().map_or(0, |ports| ports.towards(&server.0)),
+            all: tracker.ports().map_or(0, |ports| ports.towards(&server.addr)),
             others: Others::default(),
         };
         self.find_victim(tracker, request, [TrafficKind::new(View::BothSides, protocol)].into_iter(), now)
@@ -205,7 +205,7 @@ fn first_useful(tracker: &mut FlowTracker, search: Search, now: Timestamp) -> Op
 fn is_useful(tracker: &FlowTracker, held: Resource, id: FlowId) -> bool {
     let snat = tracker.flow(id).server();
     !matches!(held, Resource::Port(..))
-        || tracker.ports().is_some_and(|ports| ports.may_have(&snat.src, (snat.dst, snat.dst_port)))
+        || tracker.ports().is_some_and(|ports| ports.may_have(&snat.src, AddrPort::destination(&snat)))
 }
 
 /// Time of the last use of a flow of this class: by the client of a half-open flow, or by the
