@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use convey_dataplane::PacketState;
 use convey_dataplane::net::{Asking, KernelNeighbour, Netlink, OwnedNames};
 use convey_forward::HopUse;
-use convey_model::WantedNeighbour;
+use convey_model::{NeighbourKey, WantedNeighbour};
 use convey_pacing::LogLimit;
 use log::warn;
 use tokio::sync::mpsc::Receiver;
@@ -30,16 +30,13 @@ const MAX_PROBED: usize = 256;
 /// Name, in the network namespace, of processes that keep neighbours fresh.
 pub(super) const NAME: &str = "neighbours";
 
-/// Interface and address.
-type Neighbour = (u32, IpAddr);
-
 /// Neighbours that the kernel keeps fresh for this process. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FreshNeighbours(Arc<Mutex<FreshSet>>);
 
 #[derive(Debug)]
 struct FreshSet {
-    neighbours: BTreeSet<Neighbour>,
+    neighbours: BTreeSet<NeighbourKey>,
     /// Whether the next round counts entries of other processes as this one's.
     adopts: bool,
 }
@@ -64,7 +61,7 @@ impl FreshNeighbours {
     /// Releases all entries to the kernel.
     pub(super) async fn release(self, netlink: &Netlink) {
         let kept = std::mem::take(&mut self.lock().neighbours);
-        for (interface, ip) in kept {
+        for NeighbourKey { interface, ip } in kept {
             if let Err(error) = netlink.release(interface, ip).await {
                 return warn!("the kernel keeps neighbours of convey's fresh: {error}");
             }
@@ -98,7 +95,7 @@ pub(super) async fn resolve(
             }
             let Some(next) = asking.next(clock::now()) else { break };
             if next.is_ours {
-                kept.lock().neighbours.insert((next.interface, next.ip));
+                kept.lock().neighbours.insert(next.key());
             }
             if let Err(error) = netlink.resolve(next).await
                 && let Some(suppressed) = log_limit.admit(clock::now())
@@ -141,15 +138,16 @@ async fn carry_out(
     round: Round,
     kept: &FreshNeighbours,
 ) -> Result<(), convey_dataplane::net::Error> {
-    for (interface, ip) in round.released {
-        netlink.release(interface, ip).await?;
-        kept.lock().neighbours.remove(&(interface, ip));
+    for neighbour in round.released {
+        netlink.release(neighbour.interface, neighbour.ip).await?;
+        kept.lock().neighbours.remove(&neighbour);
     }
-    for (interface, ip) in round.kept {
-        kept.lock().neighbours.insert((interface, ip));
+    for neighbour in round.kept {
+        kept.lock().neighbours.insert(neighbour);
+        let NeighbourKey { interface, ip } = neighbour;
         netlink.resolve(WantedNeighbour { interface, ip, is_ours: true, is_repeated: false }).await?;
     }
-    for (interface, ip) in round.probed {
+    for NeighbourKey { interface, ip } in round.probed {
         netlink.probe(interface, ip).await?;
     }
     Ok(())
@@ -159,9 +157,9 @@ async fn carry_out(
 #[derive(Debug, Default)]
 struct Needs {
     /// Next hops of servers, and the default routers.
-    ours: BTreeSet<Neighbour>,
+    ours: BTreeSet<NeighbourKey>,
     /// Next hops of flows.
-    used: BTreeSet<Neighbour>,
+    used: BTreeSet<NeighbourKey>,
 }
 
 impl Needs {
@@ -186,20 +184,20 @@ impl Needs {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Round {
     /// Entries to release to the kernel.
-    released: Vec<Neighbour>,
+    released: Vec<NeighbourKey>,
     /// Entries to mark for the kernel to keep fresh.
-    kept: Vec<Neighbour>,
+    kept: Vec<NeighbourKey>,
     /// Entries for the kernel to check.
-    probed: Vec<Neighbour>,
+    probed: Vec<NeighbourKey>,
 }
 
 /// Decides on the kernel's entries, round by round. Pure.
 #[derive(Debug, Default)]
 struct Rounds {
     /// Entries of ours that the last round found unneeded.
-    idle: BTreeSet<Neighbour>,
+    idle: BTreeSet<NeighbourKey>,
     /// The last entry that was checked.
-    probed: Option<Neighbour>,
+    probed: Option<NeighbourKey>,
 }
 
 impl Rounds {
@@ -208,7 +206,7 @@ impl Rounds {
             kept.neighbours.extend(entries.iter().filter(|entry| entry.is_kept).map(key));
         }
         let mut round = Round::default();
-        let idle: BTreeSet<Neighbour> = entries
+        let idle: BTreeSet<NeighbourKey> = entries
             .iter()
             .filter(|entry| entry.is_kept)
             .map(key)
@@ -223,7 +221,7 @@ impl Rounds {
         round.kept.extend(entries.iter().filter(to_keep).map(key));
         let is_stale =
             |entry: &&KernelNeighbour| entry.is_stale && !entry.is_kept && !needs.ours.contains(&key(entry));
-        let stale: BTreeSet<Neighbour> =
+        let stale: BTreeSet<NeighbourKey> =
             entries.iter().filter(is_stale).map(key).filter(|entry| needs.used.contains(entry)).collect();
         let after = stale.iter().filter(|entry| self.probed.is_none_or(|last| **entry > last));
         let before = stale.iter().filter(|entry| self.probed.is_some_and(|last| **entry <= last));
@@ -233,8 +231,8 @@ impl Rounds {
     }
 }
 
-fn key(entry: &KernelNeighbour) -> Neighbour {
-    (entry.interface, entry.ip)
+fn key(entry: &KernelNeighbour) -> NeighbourKey {
+    NeighbourKey { interface: entry.interface, ip: entry.ip }
 }
 
 /// Releases neighbours that a killed convey kept fresh, unless another convey runs. Returns their
@@ -254,8 +252,8 @@ pub(super) async fn clear(netlink: &Netlink) -> Result<usize, convey_dataplane::
 mod tests {
     use super::*;
 
-    fn neighbour(n: u16) -> Neighbour {
-        (1, IpAddr::from([10, 0, (n >> 8) as u8, n as u8]))
+    fn neighbour(n: u16) -> NeighbourKey {
+        NeighbourKey { interface: 1, ip: IpAddr::from([10, 0, (n >> 8) as u8, n as u8]) }
     }
 
     fn kept(n: u16) -> KernelNeighbour {
@@ -263,7 +261,7 @@ mod tests {
     }
 
     fn stale(n: u16) -> KernelNeighbour {
-        let (interface, ip) = neighbour(n);
+        let NeighbourKey { interface, ip } = neighbour(n);
         KernelNeighbour { interface, ip, is_stale: true, is_static: false, is_kept: false }
     }
 
@@ -323,7 +321,7 @@ mod tests {
         let first = rounds.next(&entries, &needs, &mut ours).probed;
         let second = rounds.next(&entries, &needs, &mut ours).probed;
         assert_eq!((first.len(), second.len()), (MAX_PROBED, MAX_PROBED));
-        let all: BTreeSet<Neighbour> = first.into_iter().chain(second).collect();
+        let all: BTreeSet<NeighbourKey> = first.into_iter().chain(second).collect();
         assert_eq!(all, needs.used);
     }
 }

@@ -4,9 +4,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::net::NeighbourKey;
 use super::queues::Parcel;
-use convey_model::Timestamp;
+use convey_model::{NeighbourKey, Timestamp};
 
 /// Maximum wait of a frame. The kernel queries a neighbour three times, a second apart; on a
 /// working link the first answer comes within milliseconds.
@@ -103,7 +102,7 @@ mod tests {
     }
 
     fn neighbour(n: u32) -> Option<NeighbourKey> {
-        Some((1, std::net::Ipv4Addr::from(n).into()))
+        Some(NeighbourKey { interface: 1, ip: std::net::Ipv4Addr::from(n).into() })
     }
 
     /// Queues a frame for this neighbour; returns the numbers of the lost frames.

@@ -83,7 +83,9 @@ pub use listen::{Listen, ListenError, overlap};
 pub use log_level::{LogLevel, SaidLogLevel};
 pub use mode::Mode;
 pub use names::{DnsRecords, Lookup, LookupFault, Missing};
-pub use network::{Interface, InterfaceAddress, Neighbour, NetworkTables, Route, RouteHop, WantedNeighbour};
+pub use network::{
+    Interface, InterfaceAddress, Neighbour, NeighbourKey, NetworkTables, Route, RouteHop, WantedNeighbour,
+};
 pub use next_hops::{NextHops, Unreachable};
 pub use offload::{CacheOutcome, Layer, Nic, Offload};
 pub use one_line::{changes_line, one_line};

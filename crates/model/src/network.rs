@@ -176,6 +176,11 @@ pub struct RouteHop {
 }
 
 impl RouteHop {
+    /// Neighbour that packets to `dst` are sent to.
+    pub fn neighbour(&self, dst: IpAddr) -> NeighbourKey {
+        NeighbourKey { interface: self.interface, ip: self.gateway.unwrap_or(dst) }
+    }
+
     /// Next hop through an interface, and through a router if there is one.
     pub fn by(interface: u32, gateway: Option<IpAddr>) -> RouteHop {
         RouteHop { interface, gateway, mtu: None, source: None, is_encapsulated: false }
@@ -193,6 +198,22 @@ pub struct Neighbour {
     pub mac: [u8; 6],
 }
 
+/// Interface and IP address of a neighbour, whether or not its Ethernet address is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NeighbourKey {
+    /// Index of the interface to the neighbour.
+    pub interface: u32,
+    /// IP address of the neighbour.
+    pub ip: IpAddr,
+}
+
+impl Neighbour {
+    /// Interface and IP address of the neighbour.
+    pub fn key(&self) -> NeighbourKey {
+        NeighbourKey { interface: self.interface, ip: self.ip }
+    }
+}
+
 /// Neighbour whose Ethernet address needs to be resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WantedNeighbour {
@@ -206,4 +227,11 @@ pub struct WantedNeighbour {
     /// Whether the neighbour is a client that has repeated its SYN or datagram, which a forged
     /// source would not do.
     pub is_repeated: bool,
+}
+
+impl WantedNeighbour {
+    /// Interface and IP address of the neighbour.
+    pub fn key(&self) -> NeighbourKey {
+        NeighbourKey { interface: self.interface, ip: self.ip }
+    }
 }

@@ -14,8 +14,8 @@ use self::indices::{Indices, NextHopKey};
 use self::routes::Routes;
 pub(crate) use self::sources::common_bits;
 use crate::{
-    Interface, InterfaceAddress, IpsecPolicy, Neighbour, NetworkTables, NextHop, Route, RouteHop,
-    RoutingRule, Timestamp, ipsec,
+    Interface, InterfaceAddress, IpsecPolicy, Neighbour, NeighbourKey, NetworkTables, NextHop, Route,
+    RouteHop, RoutingRule, Timestamp, ipsec,
 };
 
 /// Next hops, with a lookup by destination address.
@@ -137,7 +137,11 @@ impl NextHops {
             let Some(link) = links.get(&neighbour.interface) else { continue };
             let Some(src_mac) = link.mac else { continue };
             let longest = if neighbour.ip.is_ipv4() { link.mtu } else { link.mtu_v6 };
-            let of_paths = narrow.get(&(link.index, neighbour.ip)).into_iter().flatten().copied();
+            let of_paths = narrow
+                .get(&NeighbourKey { interface: link.index, ip: neighbour.ip })
+                .into_iter()
+                .flatten()
+                .copied();
             let mtus = routes.mtus(link.index, neighbour.ip).chain(of_paths);
             for mtu in mtus.map(Some).chain([None]) {
                 let key = NextHopKey::new(link.index, neighbour.ip, mtu);
@@ -310,21 +314,21 @@ impl NextHops {
             && self.routes.use_interface(interface, src.is_ipv4())
     }
 
-    /// Next hops towards `dst`: interface and neighbour of each.
-    pub fn ways_to(&self, dst: IpAddr) -> impl Iterator<Item = (u32, IpAddr)> {
+    /// Next hops towards `dst`.
+    pub fn ways_to(&self, dst: IpAddr) -> impl Iterator<Item = NeighbourKey> {
         let ways = self.routes.find_in_tables(any_of_family(dst), dst);
-        ways.map(move |hop| (hop.interface, hop.gateway.unwrap_or(dst)))
+        ways.map(move |hop| hop.neighbour(dst))
     }
 
-    /// Routers of the default routes: interface and address of each.
-    pub fn default_routers(&self) -> impl Iterator<Item = (u32, IpAddr)> {
+    /// Routers of the default routes.
+    pub fn default_routers(&self) -> impl Iterator<Item = NeighbourKey> {
         let anywhere = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
         let ways = anywhere.into_iter().flat_map(|family| self.routes.find_default(family));
-        ways.filter_map(|hop| Some((hop.interface, hop.gateway?)))
+        ways.filter_map(|hop| Some(NeighbourKey { interface: hop.interface, ip: hop.gateway? }))
     }
 
-    /// All next hops that have an index: interface, neighbour and index.
-    pub fn known(&self) -> impl Iterator<Item = ((u32, IpAddr), u32)> {
+    /// All next hops that have an index, with the index.
+    pub fn known(&self) -> impl Iterator<Item = (NeighbourKey, u32)> {
         self.indices.known()
     }
 
@@ -375,18 +379,18 @@ impl NextHops {
         self.routes.find(src, dst)
     }
 
-    /// Neighbours on the paths of packets from `src` to `dst` over Ethernet: interface and address
-    /// of each. Packets can be sent once one of them is resolved, unless a tunnel or an IPsec
+    /// Neighbours on the paths of packets from `src` to `dst` over Ethernet.
+    /// Packets can be sent once one of them is resolved, unless a tunnel or an IPsec
     /// policy forbids it. With `on_link`, `dst` must be on the link, without a router in between.
     pub fn neighbours_towards(
         &self,
         src: IpAddr,
         dst: IpAddr,
         on_link: bool,
-    ) -> impl Iterator<Item = (u32, IpAddr)> {
+    ) -> impl Iterator<Item = NeighbourKey> {
         let ways = self.routes.find(src, dst).iter();
         ways.filter(move |hop| !(on_link && hop.gateway.is_some()) && self.carries_ethernet(hop.interface))
-            .map(move |hop| (hop.interface, hop.gateway.unwrap_or(dst)))
+            .map(move |hop| hop.neighbour(dst))
     }
 
     /// Current interfaces.
@@ -436,13 +440,12 @@ impl NextHops {
     }
 }
 
-/// Path MTUs through each neighbour, by interface and address.
-fn narrow_ways(routes: &Routes, path_mtus: &BTreeMap<IpAddr, u32>) -> HashMap<(u32, IpAddr), BTreeSet<u32>> {
+/// Path MTUs through each neighbour.
+fn narrow_ways(routes: &Routes, path_mtus: &BTreeMap<IpAddr, u32>) -> HashMap<NeighbourKey, BTreeSet<u32>> {
     let mut ways: HashMap<_, BTreeSet<u32>> = HashMap::new();
     for (&server, &path_mtu) in path_mtus {
         for hop in routes.find_in_tables(any_of_family(server), server) {
-            let neighbour = hop.gateway.unwrap_or(server);
-            ways.entry((hop.interface, neighbour)).or_default().insert(smaller(hop, path_mtu));
+            ways.entry(hop.neighbour(server)).or_default().insert(smaller(hop, path_mtu));
         }
     }
     ways

@@ -1,10 +1,9 @@
 //! Schedule of neighbour queries. Pure.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::IpAddr;
 use std::time::Duration;
 
-use convey_model::{Timestamp, WantedNeighbour};
+use convey_model::{NeighbourKey, Timestamp, WantedNeighbour};
 
 /// Minimum time between two queries for a neighbour. The kernel queries three times, a second
 /// apart, so until the first answer is missing another request has no effect. And no packet waits
@@ -48,9 +47,6 @@ pub struct Asking {
     /// Time up to which the budget was granted.
     given: Timestamp,
 }
-
-/// Interface and address.
-pub(crate) type NeighbourKey = (u32, IpAddr);
 
 /// Servers and routers, without a rate limit.
 const UNLIMITED_RANK: usize = 0;
@@ -116,7 +112,7 @@ impl Asking {
             }
             // A neighbour may wait twice, after a retransmitted SYN.
             let was_asked = |wanted: &WantedNeighbour| {
-                let asked = lately.get(&key(*wanted)).and_then(|seen| seen.asked);
+                let asked = lately.get(&wanted.key()).and_then(|seen| seen.asked);
                 asked.is_some_and(|asked| !is_over(asked))
             };
             while waiting.back().is_some_and(|(_, wanted)| was_asked(wanted)) {
@@ -145,20 +141,16 @@ impl Asking {
     }
 
     fn remember(&mut self, wanted: WantedNeighbour, seen: RecentQuery) {
-        let key = key(wanted);
+        let key = wanted.key();
         if self.lately.len() < MAX_REMEMBERED || self.lately.contains_key(&key) {
             self.lately.insert(key, seen);
         }
     }
 
     fn seen(&self, wanted: WantedNeighbour) -> Option<RecentQuery> {
-        let key = key(wanted);
+        let key = wanted.key();
         self.lately.get(&key).or(self.before.get(&key)).copied()
     }
-}
-
-fn key(WantedNeighbour { interface, ip, .. }: WantedNeighbour) -> NeighbourKey {
-    (interface, ip)
 }
 
 #[cfg(test)]

@@ -32,7 +32,6 @@ mod xdp;
 
 pub use addresses::{HostAddress, HostAddresses};
 pub use asking::Asking;
-pub(crate) use asking::NeighbourKey;
 pub use driver::driver;
 pub use filters::BpfFilter;
 pub use kernel_route::{KernelRoute, KernelRouteKind, RouteQuery};

@@ -3,9 +3,8 @@
 
 use std::collections::HashMap;
 
-use super::asking::NeighbourKey;
 use super::table::{self, Certainty, NeighbourChange};
-use convey_model::{Neighbour, NetworkTables};
+use convey_model::{Neighbour, NeighbourKey, NetworkTables};
 
 /// Most neighbours that are checked at once. Changes of further neighbours apply unchecked.
 const MAX_CHECKED: usize = 1_024;
@@ -141,10 +140,11 @@ impl MovedNeighbours {
 mod tests {
     use super::*;
 
-    const KEY: NeighbourKey = (3, std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)));
+    const KEY: NeighbourKey =
+        NeighbourKey { interface: 3, ip: std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)) };
 
     fn change(mac: Option<u8>, certainty: Certainty) -> NeighbourChange {
-        let now = mac.map(|mac| Neighbour { interface: KEY.0, ip: KEY.1, mac: [mac; 6] });
+        let now = mac.map(|mac| Neighbour { interface: KEY.interface, ip: KEY.ip, mac: [mac; 6] });
         NeighbourChange { now, certainty, is_managed: true, ..NeighbourChange::missing(KEY) }
     }
 

@@ -104,10 +104,10 @@ impl Netlink {
                 unchecked
             }
         };
-        for (interface, ip) in unchecked {
-            if let Err(error) = self.ask_anew(interface, ip).await {
-                warn!("cannot check the Ethernet address of {ip}: {error}");
-                self.moved(|moved| moved.forget((interface, ip)));
+        for neighbour in unchecked {
+            if let Err(error) = self.ask_anew(neighbour.interface, neighbour.ip).await {
+                warn!("cannot check the Ethernet address of {}: {error}", neighbour.ip);
+                self.moved(|moved| moved.forget(neighbour));
                 self.notifications.anything();
             }
         }

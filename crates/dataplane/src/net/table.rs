@@ -12,10 +12,9 @@ use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
 
-use super::asking::NeighbourKey;
 use super::neighbours::is_managed;
 use super::peer::redirect_peer;
-use convey_model::{Interface, InterfaceAddress, Neighbour, NetworkTables, Route};
+use convey_model::{Interface, InterfaceAddress, Neighbour, NeighbourKey, NetworkTables, Route};
 
 /// Builds the tables from the kernel's messages.
 pub(super) fn new(
@@ -36,7 +35,7 @@ pub(super) fn new(
         .collect();
     interfaces.sort_unstable_by_key(|interface| interface.index);
     let mut neighbours: Vec<Neighbour> = neighbours.iter().filter_map(neighbour).collect();
-    neighbours.sort_unstable_by_key(|n| (n.interface, n.ip));
+    neighbours.sort_unstable_by_key(Neighbour::key);
     NetworkTables { interfaces, routes: routes.into(), neighbours, ..NetworkTables::default() }
 }
 
@@ -57,14 +56,14 @@ pub(super) fn look_at(table: &mut NetworkTables, links: &[LinkMessage]) -> bool 
 
 /// The neighbour with this interface and address.
 pub(super) fn find(table: &NetworkTables, key: NeighbourKey) -> Option<Neighbour> {
-    let at = table.neighbours.binary_search_by_key(&key, |n| (n.interface, n.ip)).ok()?;
+    let at = table.neighbours.binary_search_by_key(&key, Neighbour::key).ok()?;
     table.neighbours.get(at).copied()
 }
 
 /// Applies a change of a neighbour.
 pub(super) fn set(table: &mut NetworkTables, change: NeighbourChange) {
-    let (place, neighbours) = ((change.interface, change.ip), &mut table.neighbours);
-    match (neighbours.binary_search_by_key(&place, |n| (n.interface, n.ip)), change.now) {
+    let neighbours = &mut table.neighbours;
+    match (neighbours.binary_search_by_key(&change.key(), Neighbour::key), change.now) {
         (Ok(at), Some(neighbour)) => neighbours[at] = neighbour,
         (Ok(at), None) => drop(neighbours.remove(at)),
         (Err(at), Some(neighbour)) => neighbours.insert(at, neighbour),
@@ -204,23 +203,23 @@ impl NeighbourChange {
                 _ => Certainty::Unconfirmed,
             },
             is_managed: is_managed(message),
-            ..NeighbourChange::missing((message.header.ifindex, ip))
+            ..NeighbourChange::missing(NeighbourKey { interface: message.header.ifindex, ip })
         })
     }
 
     /// Change for a neighbour without an entry.
-    pub(super) fn missing((interface, ip): NeighbourKey) -> NeighbourChange {
+    pub(super) fn missing(NeighbourKey { interface, ip }: NeighbourKey) -> NeighbourChange {
         NeighbourChange { interface, ip, now: None, certainty: Certainty::Unconfirmed, is_managed: false }
     }
 
     /// Change that leaves a neighbour as it was.
     pub(super) fn same(known: Neighbour) -> NeighbourChange {
-        NeighbourChange { now: Some(known), ..NeighbourChange::missing((known.interface, known.ip)) }
+        NeighbourChange { now: Some(known), ..NeighbourChange::missing(known.key()) }
     }
 
     /// Interface and address of the neighbour.
     pub(super) fn key(&self) -> NeighbourKey {
-        (self.interface, self.ip)
+        NeighbourKey { interface: self.interface, ip: self.ip }
     }
 
     /// Change for a deleted entry.

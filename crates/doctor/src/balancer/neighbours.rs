@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use convey_dataplane::net::{LinkAnswers, who_has};
-use convey_model::Interface;
+use convey_model::{Interface, NeighbourKey};
 
 use super::Host;
 use super::vip::{holder, vips};
@@ -64,13 +64,13 @@ fn own_address(interface: &Interface, asked: IpAddr, vips: &BTreeSet<IpAddr>) ->
     interface.addresses.iter().find(usable).copied()
 }
 
-/// Next hops to servers, by interface and address, with the servers behind each.
-fn next_hops(host: &Host<'_>) -> BTreeMap<(u32, IpAddr), BTreeSet<IpAddr>> {
-    let mut hops: BTreeMap<(u32, IpAddr), BTreeSet<IpAddr>> = BTreeMap::new();
+/// Next hops to servers, with the servers behind each.
+fn next_hops(host: &Host<'_>) -> BTreeMap<NeighbourKey, BTreeSet<IpAddr>> {
+    let mut hops: BTreeMap<NeighbourKey, BTreeSet<IpAddr>> = BTreeMap::new();
     for server in &host.servers {
         let ip = server.addr.ip();
         if let Some(hop) = host.network.hop_to(ip) {
-            hops.entry((hop.interface, hop.gateway.unwrap_or(ip))).or_default().insert(ip);
+            hops.entry(hop.neighbour(ip)).or_default().insert(ip);
         }
     }
     hops
@@ -80,9 +80,9 @@ fn next_hops(host: &Host<'_>) -> BTreeMap<(u32, IpAddr), BTreeSet<IpAddr>> {
 /// answers, and the servers that are unreachable for that reason.
 pub(super) fn stale(host: &Host<'_>, seen: &[LinkSeen]) -> (Vec<Diagnosis>, BTreeSet<IpAddr>) {
     let (mut found, mut servers) = (Vec::new(), BTreeSet::new());
-    for ((interface, ip), behind) in next_hops(host) {
-        let known =
-            host.tables.neighbours.iter().find(|known| (known.interface, known.ip) == (interface, ip));
+    for (hop, behind) in next_hops(host) {
+        let NeighbourKey { interface, ip } = hop;
+        let known = host.tables.neighbours.iter().find(|known| known.key() == hop);
         let link = seen.iter().find(|link| link.interface.index == interface);
         let (Some(known), Some(link)) = (known, link) else { continue };
         let Some(macs) = link.answers.get(&ip).filter(|macs| !macs.is_empty()) else { continue };

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::plan::Plan;
 use crate::{Direction, Flow, ServerWay};
-use convey_model::{FlowKey, NextHops, Unreachable, WantedNeighbour};
+use convey_model::{FlowKey, NeighbourKey, NextHops, Unreachable, WantedNeighbour};
 
 /// Source and destination of outgoing packets.
 #[derive(Debug, Clone, Copy)]
@@ -66,11 +66,8 @@ impl Recipient {
             Recipient::ServerOnLink(source, ip) => (source, ip, true),
             Recipient::Server(source, ip) | Recipient::Client(source, ip) => (source, ip, false),
         };
-        network.neighbours_towards(source, ip, on_link).map(move |(interface, ip)| WantedNeighbour {
-            interface,
-            ip,
-            is_ours: !self.is_client(ip),
-            is_repeated: false,
+        network.neighbours_towards(source, ip, on_link).map(move |NeighbourKey { interface, ip }| {
+            WantedNeighbour { interface, ip, is_ours: !self.is_client(ip), is_repeated: false }
         })
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::{Addr, Timestamp};
+use crate::{Addr, NeighbourKey, Timestamp};
 
 /// Maximum number of indices that are kept for neighbours that are gone: most neighbours return.
 const MAX_GONE: usize = 1_024;
@@ -49,9 +49,10 @@ impl Indices {
         self.len as usize
     }
 
-    /// Interface, neighbour and index of each next hop.
-    pub(super) fn known(&self) -> impl Iterator<Item = ((u32, IpAddr), u32)> {
-        self.of.iter().map(|(key, index)| ((key.interface, key.neighbour.ip()), *index))
+    /// Neighbour and index of each next hop.
+    pub(super) fn known(&self) -> impl Iterator<Item = (NeighbourKey, u32)> {
+        let neighbour = |key: &NextHopKey| NeighbourKey { interface: key.interface, ip: key.neighbour.ip() };
+        self.of.iter().map(move |(key, index)| (neighbour(key), *index))
     }
 
     /// Index of a next hop.

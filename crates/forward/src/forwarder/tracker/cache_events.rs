@@ -3,7 +3,7 @@
 use super::FlowTracker;
 use super::catch_up::SYN_ACK;
 use crate::{CacheEvent, Direction, FIN, FlowId, FlowState, Progress, Segment, View};
-use convey_model::{FlowKey, Timestamp};
+use convey_model::Timestamp;
 
 impl FlowTracker {
     /// Applies a segment that the cache has forwarded at `now` or a little before.

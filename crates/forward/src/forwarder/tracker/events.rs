@@ -1,12 +1,10 @@
 //! Events of a forwarder, besides its verdicts.
 
-use std::net::IpAddr;
-
 use crate::black_hole::{PathMtuSuspicion, UnansweredSegment};
 use crate::handshake::HandshakeEvent;
 use crate::journal::FlowRecord;
 use crate::verdict::{Ended, FlowOwners};
-use convey_model::WantedNeighbour;
+use convey_model::{NeighbourKey, WantedNeighbour};
 
 /// Upper bound for requested neighbours.
 const MAX_WANTED: usize = 64;
@@ -36,7 +34,7 @@ pub struct ForwarderEvents {
     pub wanted: Vec<WantedNeighbour>,
     /// Interface and address of the neighbour for which the last packet was dropped with
     /// [`DropReason::NextHopUnresolved`](convey_model::DropReason::NextHopUnresolved).
-    pub unresolved: Option<(u32, IpAddr)>,
+    pub unresolved: Option<NeighbourKey>,
 }
 
 impl ForwarderEvents {

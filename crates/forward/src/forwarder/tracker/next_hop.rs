@@ -7,7 +7,7 @@ use crate::forwarder::recipient::Recipient;
 use crate::forwarder::stop::Stop;
 use crate::plan::Plan;
 use crate::{Direction, FlowId, View};
-use convey_model::{DropReason, NextHop, Rewrite, Unreachable, WantedNeighbour};
+use convey_model::{DropReason, NeighbourKey, NextHop, Rewrite, Unreachable, WantedNeighbour};
 
 impl FlowTracker {
     /// Rewrite of a flow's packets in this direction, and their next hop.
@@ -49,7 +49,7 @@ impl FlowTracker {
     fn look_up(&mut self, to: Recipient, plan: &Plan, is_repeated: bool) -> Result<u32, Stop> {
         to.lookup(&plan.network).map_err(|unreachable| {
             if let Unreachable::Unresolved { ip, interface } = unreachable {
-                self.events.unresolved = Some((interface, ip));
+                self.events.unresolved = Some(NeighbourKey { interface, ip });
                 for neighbour in to.neighbours(&plan.network) {
                     self.events.want(WantedNeighbour { is_repeated, ..neighbour });
                 }
