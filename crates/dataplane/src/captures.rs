@@ -169,7 +169,7 @@ impl Reader {
             let mut batches: Vec<Vec<Parcel>> = vec![Vec::new(); self.inboxes.len()];
             for buffer in frames.drain(..) {
                 self.steering.steer(buffer, &mut |worker, buffer| {
-                    batches[usize::from(worker)].push((self.interface, buffer));
+                    batches[usize::from(worker)].push(Parcel { interface: self.interface, buffer });
                 });
             }
             for (reason, lost) in self.steering.take_lost() {
@@ -182,9 +182,9 @@ impl Reader {
                 let batch = self.budget.batch(batch);
                 if let Err(SendTimeoutError::Timeout(lost)) = inbox.send_timeout(batch, QUEUE_TIMEOUT) {
                     self.stats.dropped(self.thread, DropReason::WorkerQueueFull, lost.parcels.len() as u64);
-                    lost.parcels
-                        .iter()
-                        .for_each(|(_, buffer)| self.steering.show_lost(buffer, DropReason::WorkerQueueFull));
+                    lost.parcels.iter().for_each(|parcel| {
+                        self.steering.show_lost(&parcel.buffer, DropReason::WorkerQueueFull)
+                    });
                     put(lost, &mut pool);
                 }
             }
@@ -209,5 +209,5 @@ impl Reader {
 }
 
 fn put(batch: Batch, pool: &mut BufferPool) {
-    batch.parcels.into_iter().for_each(|(_, buffer)| pool.put(buffer));
+    batch.parcels.into_iter().for_each(|parcel| pool.put(parcel.buffer));
 }

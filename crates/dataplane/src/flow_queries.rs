@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 
 use super::Buffer;
 use super::accounting::Accounting;
+use super::queues::Parcel;
 use super::worker::{Round, Worker};
 use convey_forward::{ClientShare, FlowInfo, LookBudget, View};
 use convey_model::{
@@ -177,7 +178,7 @@ impl Worker {
         let killed = self.forwarder.kill(name, &round.packet_state.plan, round.now, |frame, interface| {
             let mut buffer = Buffer::default();
             buffer.set_frame(frame);
-            out.push((interface, buffer));
+            out.push(Parcel { interface, buffer });
         })?;
         let facts = facts(&killed, self.core, round.accounting);
         Some(ListedFlow::new(&facts, FlowActivity::default()))

@@ -156,11 +156,24 @@ impl Pipeline {
 #[derive(Default)]
 pub(super) struct Backlog {
     awaits_flows: bool,
-    frames: VecDeque<(Timestamp, Batch)>,
+    frames: VecDeque<WaitingBatch>,
     lost: LostFrames,
-    /// Time since which no other process handles frames, and whether that process had flows in its
-    /// cache.
-    alone_since: Option<(Timestamp, bool)>,
+    /// End of the other process's work, once it has stopped.
+    predecessor: Option<PredecessorEnd>,
+}
+
+/// Frames that wait, with the time when they came.
+struct WaitingBatch {
+    since: Timestamp,
+    batch: Batch,
+}
+
+/// End of the work of another process.
+struct PredecessorEnd {
+    /// Time since which no other process handles frames.
+    at: Timestamp,
+    /// Whether that process had flows in its cache.
+    were_cached: bool,
 }
 
 /// Frames that waited for too long, by the step of time in which they came. It is known only later
@@ -207,14 +220,14 @@ impl Backlog {
     /// Takes the oldest waiting frames.
     #[inline]
     pub(super) fn next(&mut self) -> Option<Batch> {
-        self.frames.pop_front().map(|(_, batch)| batch)
+        self.frames.pop_front().map(|waiting| waiting.batch)
     }
 
     /// Drops the oldest frames.
     fn drop_next(&mut self) -> Option<Batch> {
-        let (at, batch) = self.frames.pop_front()?;
+        let WaitingBatch { since: at, batch } = self.frames.pop_front()?;
         let all = batch.parcels.len() as u64;
-        let plain = batch.parcels.iter().filter(|(_, frame)| is_plain_segment(frame)).count() as u64;
+        let plain = batch.parcels.iter().filter(|parcel| is_plain_segment(&parcel.buffer)).count() as u64;
         self.lost.add(at, plain, all - plain);
         Some(batch)
     }
@@ -222,7 +235,7 @@ impl Backlog {
     /// Number of dropped frames that no other process has handled.
     fn take_lost(&mut self) -> u64 {
         let lost = std::mem::take(&mut self.lost);
-        self.alone_since.take().map_or(0, |(since, were_cached)| lost.since(since, were_cached))
+        self.predecessor.take().map_or(0, |end| lost.since(end.at, end.were_cached))
     }
 }
 
@@ -265,7 +278,7 @@ impl Worker {
                 Order::Restore(flows, since, packet_state, answer) => {
                     let lost = self.restore(&flows, &packet_state, accounting);
                     let were_cached = flows.iter().any(|flow| flow.was_cached);
-                    self.backlog.alone_since = Some((since, were_cached));
+                    self.backlog.predecessor = Some(PredecessorEnd { at: since, were_cached });
                     self.choose_frames(since, were_cached);
                     let _ = answer.send(lost);
                 }
@@ -303,9 +316,9 @@ impl Worker {
 
     fn keep(&mut self, batch: Batch) {
         let now = (self.now)();
-        self.backlog.frames.push_back((now, batch));
-        while let Some((since, _)) = self.backlog.frames.front()
-            && (now.since(*since) > MAX_WAIT || self.budget.is_short())
+        self.backlog.frames.push_back(WaitingBatch { since: now, batch });
+        while let Some(oldest) = self.backlog.frames.front()
+            && (now.since(oldest.since) > MAX_WAIT || self.budget.is_short())
         {
             if let Some(batch) = self.backlog.drop_next() {
                 let _ = self.free_batches.try_send(batch); // full: nobody needs them
@@ -339,11 +352,11 @@ impl Worker {
     /// other process stopped, and neither that process nor its flow cache has handled them.
     fn choose_frames(&mut self, since: Timestamp, were_cached: bool) {
         let forwarder = &self.forwarder;
-        self.backlog.frames.retain(|(at, _)| at.after(IN_QUEUE) >= since);
-        for (at, batch) in &mut self.backlog.frames {
+        self.backlog.frames.retain(|waiting| waiting.since.after(IN_QUEUE) >= since);
+        for WaitingBatch { since: at, batch } in &mut self.backlog.frames {
             let is_after = *at >= since;
-            batch.parcels.retain(|(_, frame)| {
-                let Ok(headers) = &frame.headers else { return is_after };
+            batch.parcels.retain(|parcel| {
+                let Ok(headers) = &parcel.buffer.headers else { return is_after };
                 (is_after || !headers.is_tcp()) && !forwarder.was_handled_elsewhere(headers, were_cached)
             });
         }

@@ -51,10 +51,10 @@ impl NeighbourQueue {
         }
         while self.frames.len() >= MAX_FRAMES || self.bytes >= MAX_BYTES {
             let Some(oldest) = self.frames.pop_front() else { break };
-            self.bytes -= oldest.parcel.1.capacity();
+            self.bytes -= oldest.parcel.buffer.capacity();
             lost(oldest.parcel);
         }
-        self.bytes += frame.parcel.1.capacity();
+        self.bytes += frame.parcel.buffer.capacity();
         self.frames.push_back(frame);
     }
 
@@ -68,17 +68,16 @@ impl NeighbourQueue {
         self.frames.is_empty()
     }
 
-    /// Takes the frames to retry, with their arrival times: all frames if the snapshot is a new
-    /// one, which may contain more neighbours, and frames that have waited for too long.
-    pub(super) fn due(&mut self, generation: u64, now: Timestamp) -> Vec<(Timestamp, Parcel)> {
+    /// Takes the frames to retry: all frames if the snapshot is a new one, which may contain more
+    /// neighbours, and frames that have waited for too long.
+    pub(super) fn due(&mut self, generation: u64, now: Timestamp) -> Vec<QueuedFrame> {
         let is_new = generation != self.generation;
         self.generation = generation;
         let due = match is_new {
             true => self.frames.len(),
             false => self.frames.iter().take_while(|frame| is_over(frame.since, now)).count(),
         };
-        let due = self.frames.drain(..due).inspect(|frame| self.bytes -= frame.parcel.1.capacity());
-        due.map(|frame| (frame.since, frame.parcel)).collect()
+        self.frames.drain(..due).inspect(|frame| self.bytes -= frame.parcel.buffer.capacity()).collect()
     }
 }
 
@@ -94,11 +93,11 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn parcel(n: u32) -> Parcel {
-        (n, Buffer::default())
+        Parcel { interface: n, buffer: Buffer::default() }
     }
 
-    fn numbers(due: Vec<(Timestamp, Parcel)>) -> Vec<u32> {
-        due.into_iter().map(|(_, (n, _))| n).collect()
+    fn numbers(due: Vec<QueuedFrame>) -> Vec<u32> {
+        due.into_iter().map(|frame| frame.parcel.interface).collect()
     }
 
     fn neighbour(n: u32) -> Option<NeighbourKey> {
@@ -109,7 +108,7 @@ mod tests {
     fn push(waiting: &mut NeighbourQueue, since: u64, to: u32, parcel: Parcel, now: u64) -> Vec<u32> {
         let mut lost = Vec::new();
         let frame = QueuedFrame { since: Timestamp(since), neighbour: neighbour(to), parcel };
-        waiting.push(frame, Timestamp(now), |(n, _)| lost.push(n));
+        waiting.push(frame, Timestamp(now), |parcel| lost.push(parcel.interface));
         lost
     }
 
@@ -131,11 +130,11 @@ mod tests {
         push(&mut waiting, 0, 1, parcel(1), 0);
         for generation in 1..10 {
             let now = generation * SECOND / 10;
-            let (since, frame) = waiting.due(generation, Timestamp(now)).remove(0);
-            assert!(push(&mut waiting, since.0, 1, frame, now).is_empty());
+            let QueuedFrame { since, parcel, .. } = waiting.due(generation, Timestamp(now)).remove(0);
+            assert!(push(&mut waiting, since.0, 1, parcel, now).is_empty());
         }
-        let (since, frame) = waiting.due(9, Timestamp(SECOND)).remove(0);
-        assert_eq!(push(&mut waiting, since.0, 1, frame, SECOND), [1]);
+        let QueuedFrame { since, parcel, .. } = waiting.due(9, Timestamp(SECOND)).remove(0);
+        assert_eq!(push(&mut waiting, since.0, 1, parcel, SECOND), [1]);
     }
 
     #[test]
@@ -163,8 +162,8 @@ mod tests {
         let mut waiting = NeighbourQueue::default();
         for ms in 0..3_000u32 {
             let now = u64::from(ms) * SECOND / 1_000;
-            for (since, (n, _)) in waiting.due(0, Timestamp(now)) {
-                assert!(now - since.0 >= SECOND, "{n} is tried for nothing");
+            for QueuedFrame { since, parcel, .. } in waiting.due(0, Timestamp(now)) {
+                assert!(now - since.0 >= SECOND, "{} is tried for nothing", parcel.interface);
             }
             let lost = push(&mut waiting, now, ms, parcel(ms), now);
             assert!(lost.iter().all(|n| ms - n >= 500), "{lost:?} at {ms} ms");
@@ -177,7 +176,7 @@ mod tests {
         let super_frame = || {
             let mut buffer = Buffer::default();
             buffer.set_frame(&[0; 60_000]);
-            (1, buffer)
+            Parcel { interface: 1, buffer }
         };
         let most = MAX_BYTES.div_ceil(60_010);
         for round in 1..4 {

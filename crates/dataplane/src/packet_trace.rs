@@ -80,7 +80,7 @@ impl PacketTrace {
     /// Publishes frames that could not be sent, each with its egress interface.
     pub(super) fn tell_not_sent(&self, frames: &[Parcel], reason: DropReason, now: Timestamp) {
         let Some(watchers) = &self.watchers else { return };
-        for (interface, buffer) in frames {
+        for Parcel { interface, buffer } in frames {
             watchers.tell(not_sent(buffer.frame(), *interface, reason, now));
         }
     }

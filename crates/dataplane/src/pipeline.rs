@@ -24,7 +24,7 @@ use super::flow_queries::PacketFlows;
 use super::handover::{Backlog, Order};
 use super::neighbour_queue::NeighbourQueue;
 use super::packet_trace::PacketTrace;
-use super::queues::{Batch, FrameMemory, MAX_FREE_BATCHES, MemoryBudget, QUEUE};
+use super::queues::{Batch, FrameMemory, MAX_FREE_BATCHES, MemoryBudget, Parcel, QUEUE};
 use super::transmit::drop_reason;
 use super::worker::Worker;
 use super::{CaptureFilter, CounterReader, PacketState, SegmentEvents, Transmit};
@@ -255,7 +255,7 @@ impl TransmitLosses {
 fn transmit(outgoing: &Receiver<Batch>, free_batches: &Sender<Batch>, losses: &TransmitLosses) {
     let (mut sockets, mut told) = (Transmit::default(), BTreeSet::new());
     while let Ok(batch) = outgoing.recv() {
-        for (interface, buffer) in &batch.parcels {
+        for Parcel { interface, buffer } in &batch.parcels {
             let Err(error) = sockets.send(*interface, buffer) else { continue };
             let reason = drop_reason(&error);
             losses.stats.dropped(losses.thread, reason, 1);

@@ -22,7 +22,11 @@ pub(super) const QUEUE_TIMEOUT: Duration = Duration::from_millis(100);
 pub const MAX_FRAME_MEMORY: usize = 64 << 20;
 
 /// A frame, with the index of its ingress or egress interface.
-pub(super) type Parcel = (u32, Buffer);
+#[derive(Clone)]
+pub(super) struct Parcel {
+    pub(super) interface: u32,
+    pub(super) buffer: Buffer,
+}
 
 /// A batch of frames that one thread passes to another.
 pub(super) struct Batch {
@@ -79,7 +83,7 @@ impl MemoryBudget {
 
     /// Creates a batch, and accounts the allocated memory of its frames, however short they are.
     pub(super) fn batch(&self, parcels: Vec<Parcel>) -> Batch {
-        let bytes = parcels.iter().map(|(_, buffer)| size_of::<Parcel>() + buffer.capacity()).sum();
+        let bytes = parcels.iter().map(|parcel| size_of::<Parcel>() + parcel.buffer.capacity()).sum();
         let before = self.used.fetch_add(bytes, Ordering::Relaxed);
         if before >= self.most / 4 && !self.has_peaked.load(Ordering::Relaxed) {
             self.has_peaked.store(true, Ordering::Relaxed);
@@ -106,11 +110,11 @@ mod tests {
             let mut buffer = Buffer::default();
             buffer.set_frame(&[0; 60_000]);
             buffer.set_frame(&[0; 60]);
-            buffer
+            Parcel { interface: 1, buffer }
         };
         let mut batches = Vec::new();
         while !budget.is_full() {
-            batches.push(budget.batch(vec![(1, grown()), (1, grown())]));
+            batches.push(budget.batch(vec![grown(), grown()]));
         }
         assert!((540..560).contains(&batches.len()), "{} of 120 KB each", batches.len());
         assert!(!peaks.had_peak(), "it lasts");

@@ -116,13 +116,13 @@ impl Worker {
             is_behind = self.forwarder.handle_timeout(&packet_state.plan, now, |frame, interface| {
                 let mut buffer = Buffer::default();
                 buffer.set_frame(frame);
-                round.out.push((interface, buffer));
+                round.out.push(Parcel { interface, buffer });
             });
             self.send_server_resets(&mut round);
-            for (since, parcel) in self.waiting.due(packet_state.snapshot.generation, now) {
+            for QueuedFrame { since, parcel, .. } in self.waiting.due(packet_state.snapshot.generation, now) {
                 self.handle(parcel, since, &mut round);
             }
-            self.forwarder.prefetch(parcels.iter().filter_map(|(_, buffer)| buffer.key()));
+            self.forwarder.prefetch(parcels.iter().filter_map(|parcel| parcel.buffer.key()));
             for parcel in parcels {
                 self.handle(parcel, now, &mut round);
             }
@@ -157,7 +157,7 @@ impl Worker {
     }
 
     /// Handles a frame that came at `since`.
-    fn handle(&mut self, (interface, mut buffer): Parcel, since: Timestamp, round: &mut Round<'_>) {
+    fn handle(&mut self, Parcel { interface, mut buffer }: Parcel, since: Timestamp, round: &mut Round<'_>) {
         let before = if self.trace.is_on() { self.trace.before(buffer.frame()) } else { None };
         let mut frame = buffer.as_frame(interface);
         let (plan, now) = (&round.packet_state.plan, round.now);
@@ -170,13 +170,13 @@ impl Worker {
         self.send_server_resets(round);
         match verdict {
             Verdict::Transmit(forwarded) => {
-                self.count(forwarded, (interface, &buffer), round);
-                self.transmit(forwarded, (interface, buffer), round);
+                self.count(forwarded, interface, &buffer, round);
+                self.transmit(forwarded, Parcel { interface, buffer }, round);
             }
             Verdict::Reply(reason) => {
                 self.count_dropped(reason, round.accounting);
                 buffer.set_frame(self.forwarder.answer());
-                round.out.push((interface, buffer));
+                round.out.push(Parcel { interface, buffer });
             }
             Verdict::Drop(reason) if self.may_wait(reason, &buffer) => {
                 // A later fragment waits for the same neighbour as the frame before, which the
@@ -186,8 +186,8 @@ impl Worker {
                     _ => None,
                 };
                 let Worker { waiting, stats, core, trace, forwarder, .. } = self;
-                let frame = QueuedFrame { since, neighbour, parcel: (interface, buffer) };
-                waiting.push(frame, round.now, |(interface, mut buffer)| {
+                let frame = QueuedFrame { since, neighbour, parcel: Parcel { interface, buffer } };
+                waiting.push(frame, round.now, |Parcel { interface, mut buffer }| {
                     stats.dropped(*core, DropReason::NextHopUnresolved, 1);
                     if trace.is_on() {
                         let (plan, now) = (&round.packet_state.plan, round.now);
@@ -195,16 +195,16 @@ impl Worker {
                         let lost = HandledFrame { verdict, waits: false, plan, now };
                         trace.tell(forwarder, &buffer.as_frame(interface), lost, None);
                     }
-                    round.spare.push((interface, buffer));
+                    round.spare.push(Parcel { interface, buffer });
                 });
             }
             Verdict::Drop(reason) => {
                 self.count_dropped(reason, round.accounting);
-                round.spare.push((interface, buffer));
+                round.spare.push(Parcel { interface, buffer });
             }
             Verdict::Pass => {
                 self.stats.passed(self.core, 1);
-                round.spare.push((interface, buffer));
+                round.spare.push(Parcel { interface, buffer });
             }
         }
     }
@@ -215,7 +215,7 @@ impl Worker {
     }
 
     /// Counts a forwarded frame that came in by this interface.
-    fn count(&self, forwarded: Forwarded, (interface, buffer): (u32, &Buffer), round: &Round<'_>) {
+    fn count(&self, forwarded: Forwarded, interface: u32, buffer: &Buffer, round: &Round<'_>) {
         let (packets, bytes) = match forwarded.direction {
             Direction::ToServer => (Counter::PacketsRx, Counter::BytesRx),
             Direction::ToClient => (Counter::PacketsTx, Counter::BytesTx),
@@ -238,7 +238,8 @@ impl Worker {
     }
 
     /// Queues a rewritten frame for transmission, cut if it is too long for its next hop.
-    fn transmit(&mut self, forwarded: Forwarded, (interface, mut buffer): Parcel, round: &mut Round<'_>) {
+    fn transmit(&mut self, forwarded: Forwarded, parcel: Parcel, round: &mut Round<'_>) {
+        let Parcel { interface, mut buffer } = parcel;
         let enclose = |buffer: &mut Buffer| {
             if let Some(envelope) = &forwarded.envelope {
                 buffer.put_into(envelope);
@@ -246,23 +247,23 @@ impl Worker {
         };
         let Some(how) = forwarded.cut else {
             enclose(&mut buffer);
-            return round.out.push((forwarded.interface, buffer));
+            return round.out.push(Parcel { interface: forwarded.interface, buffer });
         };
         let mut frame = buffer.as_frame(interface);
         match how {
             Cut::Segments(payload) if frame.segment_size.is_some() && forwarded.envelope.is_none() => {
                 number_segments(&mut frame, payload, &self.ids);
                 buffer.set_segment_size(payload);
-                round.out.push((forwarded.interface, buffer));
+                round.out.push(Parcel { interface: forwarded.interface, buffer });
             }
             how => {
                 cut(&mut frame, how, &mut self.ids, |piece| {
                     let mut buffer = Buffer::default();
                     buffer.set_frame(piece);
                     enclose(&mut buffer);
-                    round.out.push((forwarded.interface, buffer));
+                    round.out.push(Parcel { interface: forwarded.interface, buffer });
                 });
-                round.spare.push((interface, buffer));
+                round.spare.push(Parcel { interface, buffer });
             }
         }
     }
@@ -272,7 +273,7 @@ impl Worker {
         while let Some((reset, interface)) = self.forwarder.next_server_reset(&round.packet_state.plan) {
             let mut buffer = Buffer::default();
             buffer.set_frame(reset);
-            round.out.push((interface, buffer));
+            round.out.push(Parcel { interface, buffer });
         }
     }
 
@@ -401,7 +402,11 @@ mod tests {
             now: || Timestamp(0),
         };
         for _ in 0..3 {
-            let frame = QueuedFrame { since: Timestamp(0), neighbour: None, parcel: (1, Buffer::default()) };
+            let frame = QueuedFrame {
+                since: Timestamp(0),
+                neighbour: None,
+                parcel: Parcel { interface: 1, buffer: Buffer::default() },
+            };
             worker.waiting.push(frame, Timestamp(0), |_| panic!("there is room"));
         }
         drop(inbox);
