@@ -17,7 +17,7 @@ use convey_admin::{
     announced_addresses,
 };
 use convey_control::{
-    AddressChange, Announcement, EventKind, EventLevel, EventLog, KnownAnnouncement, Readiness,
+    AddressChange, Announcement, EventKind, EventLevel, EventLog, KnownAnnouncement, LogLine, Readiness,
 };
 use convey_dataplane::net::{HostAddress, HostAddresses, OwnedName};
 use convey_explain::PacketFacts;
@@ -175,24 +175,34 @@ struct Decision {
 impl Decision {
     /// Log line for the carried-out decision. `is_explained` is false if another program has
     /// removed the address.
-    fn told(&self, ip: IpAddr, interface: &str, is_explained: bool) -> (EventLevel, String) {
+    fn log_line(&self, ip: IpAddr, interface: &str, is_explained: bool) -> LogLine {
         let Decision { why, wait, .. } = self;
         match (self.is_wanted, is_explained) {
-            (true, true) => (EventLevel::Info, format!("{ip} announced on {interface}: {why}")),
+            (true, true) => LogLine::info(format!("{ip} announced on {interface}: {why}")),
             (true, false) => {
                 let line = format!("{ip} announced on {interface} again: somebody had taken it away");
-                (EventLevel::Warn, line)
+                LogLine::warn(line)
             }
-            (false, _) if self.is_leaving => {
-                (EventLevel::Info, format!("{ip} withdrawn from {interface}: {why}"))
-            }
+            (false, _) if self.is_leaving => LogLine::info(format!("{ip} withdrawn from {interface}: {why}")),
             (false, _) => {
                 let line = format!(
                     "{ip} withdrawn from {interface}: {why}; it comes back once it has been able to serve for {wait:?}"
                 );
-                (EventLevel::Warn, line)
+                LogLine::warn(line)
             }
         }
+    }
+}
+
+/// Readiness of the frontends at an address, with its reason.
+struct ExplainedReadiness {
+    readiness: Readiness,
+    why: String,
+}
+
+impl ExplainedReadiness {
+    fn new(readiness: Readiness, why: &str) -> ExplainedReadiness {
+        ExplainedReadiness { readiness, why: why.to_owned() }
     }
 }
 
@@ -251,9 +261,9 @@ impl AnnounceTask {
             let mut added = Vec::new();
             for (ip, obstacle) in wanted {
                 let readiness = match obstacle {
-                    _ if is_leaving => (Readiness::Leaving, "convey drains".to_owned()),
-                    Some(why) => (Readiness::Lacking, why),
-                    None => (Readiness::Ready, "a frontend at it can serve".to_owned()),
+                    _ if is_leaving => ExplainedReadiness::new(Readiness::Leaving, "convey drains"),
+                    Some(why) => ExplainedReadiness { readiness: Readiness::Lacking, why },
+                    None => ExplainedReadiness::new(Readiness::Ready, "a frontend at it can serve"),
                 };
                 added.extend(self.look_at(ip, readiness, config, &seen).await);
             }
@@ -293,7 +303,7 @@ impl AnnounceTask {
     async fn look_at(
         &mut self,
         ip: IpAddr,
-        readiness: (Readiness, String),
+        readiness: ExplainedReadiness,
         config: &AnnounceConfig,
         seen: &SeenAddresses,
     ) -> Option<IpAddr> {
@@ -301,8 +311,8 @@ impl AnnounceTask {
         let known = self.parts.known.remove(&ip);
         let row = self.rows.entry(ip).or_insert_with(|| AddressRow::new(is_there, known, config.hold));
         row.is_there = is_there;
-        if let Err((level, line)) = self.take_name(ip, seen) {
-            self.note_fault(ip, level, line);
+        if let Err(LogLine { level, text }) = self.take_name(ip, seen) {
+            self.note_fault(ip, level, text);
             return None;
         }
         let decision = self.decide(ip, readiness, config)?;
@@ -314,8 +324,8 @@ impl AnnounceTask {
         let is_explained = decision.is_changed || seen.has_elsewhere(ip) || row.fault.is_some();
         (row.is_there, row.fault) = (decision.is_wanted, None);
         if is_there != decision.is_wanted {
-            let (level, line) = decision.told(ip, &config.interface, is_explained);
-            self.tell(level, &line);
+            let line = decision.log_line(ip, &config.interface, is_explained);
+            self.tell(line.level, &line.text);
         }
         (decision.is_wanted && !is_there).then_some(ip)
     }
@@ -332,18 +342,18 @@ impl AnnounceTask {
 
     /// Takes the name of the address, so that this process may announce it. The error is the reason
     /// for the log.
-    fn take_name(&mut self, ip: IpAddr, seen: &SeenAddresses) -> Result<(), (EventLevel, String)> {
+    fn take_name(&mut self, ip: IpAddr, seen: &SeenAddresses) -> Result<(), LogLine> {
         if seen.announced(ip).is_none() && seen.has_foreign(ip) {
             let line =
                 format!("{ip} is on this host already, and convey did not put it there: it stays as it is");
-            return Err((EventLevel::Warn, line));
+            return Err(LogLine::warn(line));
         }
         if let Entry::Vacant(place) = self.names.entry(ip) {
             let name = own(ip).map_err(|error| match error.kind() {
                 io::ErrorKind::AddrInUse => {
-                    (EventLevel::Warn, format!("{ip} is announced by another convey on this host"))
+                    LogLine::warn(format!("{ip} is announced by another convey on this host"))
                 }
-                _ => (EventLevel::Error, format!("{ip} cannot be announced: {error}")),
+                _ => LogLine::error(format!("{ip} cannot be announced: {error}")),
             })?;
             place.insert(name);
         }
@@ -353,7 +363,7 @@ impl AnnounceTask {
     fn decide(
         &mut self,
         ip: IpAddr,
-        (readiness, why): (Readiness, String),
+        ExplainedReadiness { readiness, why }: ExplainedReadiness,
         config: &AnnounceConfig,
     ) -> Option<Decision> {
         let row = self.rows.get_mut(&ip)?;

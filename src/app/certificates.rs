@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use convey_config::Config;
-use convey_control::{EventKind, EventLevel, EventLog};
+use convey_control::{EventKind, EventLevel, EventLog, LogLine};
 use convey_model::FrontendTls;
 use convey_snapshot::Snapshot;
 use convey_tls::{Expiry, ExpiryWatch, TlsAcceptor, Validity};
@@ -23,12 +23,12 @@ pub(super) async fn watch(snapshot: Arc<ArcSwap<Snapshot>>, events: Arc<EventLog
     loop {
         let certificates = certificates(&snapshot.load());
         for expiry in watch.look(&certificates, clock::unix_seconds()) {
-            let (level, line) = told(&expiry);
+            let LogLine { level, text } = warning(&expiry);
             match level {
-                EventLevel::Error => error!("{line}"),
-                EventLevel::Info | EventLevel::Warn => warn!("{line}"),
+                EventLevel::Error => error!("{text}"),
+                EventLevel::Info | EventLevel::Warn => warn!("{text}"),
             }
-            events.record(EventKind::Certificate, level, clock::now(), &line);
+            events.record(EventKind::Certificate, level, clock::now(), &text);
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
@@ -36,12 +36,16 @@ pub(super) async fn watch(snapshot: Arc<ArcSwap<Snapshot>>, events: Arc<EventLog
 
 /// Certificates of a configuration that expire soon or have expired, a line each.
 pub(super) fn expiring(config: &Config) -> Vec<String> {
-    expiries(config).iter().map(|expiry| told(expiry).1).collect()
+    expiries(config).iter().map(|expiry| warning(expiry).text).collect()
 }
 
 /// Certificates of a configuration that have expired, a line each.
 pub(super) fn expired(config: &Config) -> Vec<String> {
-    expiries(config).iter().filter(|expiry| expiry.days_left.is_none()).map(|expiry| told(expiry).1).collect()
+    expiries(config)
+        .iter()
+        .filter(|expiry| expiry.days_left.is_none())
+        .map(|expiry| warning(expiry).text)
+        .collect()
 }
 
 fn expiries(config: &Config) -> Vec<Expiry> {
@@ -54,13 +58,13 @@ fn expiries(config: &Config) -> Vec<Expiry> {
     ExpiryWatch::default().look(&all, clock::unix_seconds())
 }
 
-/// Level and text of the warning.
-fn told(Expiry { name, days_left }: &Expiry) -> (EventLevel, String) {
+/// Warning about an expiry.
+fn warning(Expiry { name, days_left }: &Expiry) -> LogLine {
     match days_left {
-        None => (EventLevel::Error, format!("{name} has expired: clients do not trust it")),
-        Some(0) => (EventLevel::Warn, format!("{name} expires within a day")),
-        Some(1) => (EventLevel::Warn, format!("{name} expires in 1 day")),
-        Some(days) => (EventLevel::Warn, format!("{name} expires in {days} days")),
+        None => LogLine::error(format!("{name} has expired: clients do not trust it")),
+        Some(0) => LogLine::warn(format!("{name} expires within a day")),
+        Some(1) => LogLine::warn(format!("{name} expires in 1 day")),
+        Some(days) => LogLine::warn(format!("{name} expires in {days} days")),
     }
 }
 

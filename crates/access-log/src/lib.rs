@@ -16,4 +16,4 @@ mod record;
 pub use field::Field;
 pub use format::{Format, FormatError};
 pub use queue::{AccessLog, Records};
-pub use record::{LoggedHello, LoggedRequest, LoggedTls, Record, ServedBy, Termination};
+pub use record::{Ending, LoggedHello, LoggedRequest, LoggedTls, Record, ServedBy, Termination};

@@ -109,6 +109,27 @@ pub struct ServedBy {
     pub addr: SocketAddr,
 }
 
+/// End of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ending {
+    /// How the connection ended.
+    pub termination: Termination,
+    /// Label of the counter for an early end.
+    pub reason: Option<&'static str>,
+}
+
+impl Ending {
+    /// End without a reason of its own.
+    pub const fn usual(termination: Termination) -> Ending {
+        Ending { termination, reason: None }
+    }
+
+    /// Early end for the reason with this label.
+    pub const fn early(termination: Termination, reason: &'static str) -> Ending {
+        Ending { termination, reason: Some(reason) }
+    }
+}
+
 /// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Termination {

@@ -58,6 +58,32 @@ pub enum EventKind {
     Announcement,
 }
 
+/// Line for the log and the list of events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLine {
+    /// Severity.
+    pub level: EventLevel,
+    /// Text of the line.
+    pub text: String,
+}
+
+impl LogLine {
+    /// Returns a line of normal operation.
+    pub fn info(text: String) -> LogLine {
+        LogLine { level: EventLevel::Info, text }
+    }
+
+    /// Returns a line about a fault, with which clients are still served.
+    pub fn warn(text: String) -> LogLine {
+        LogLine { level: EventLevel::Warn, text }
+    }
+
+    /// Returns a line about an error.
+    pub fn error(text: String) -> LogLine {
+        LogLine { level: EventLevel::Error, text }
+    }
+}
+
 /// Severity of an event, as in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventLevel {

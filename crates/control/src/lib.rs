@@ -32,7 +32,7 @@ pub use discoveries::KnownSource;
 use discoveries::{DiscoveryChange, SourceFault};
 pub use discovery_registry::{DiscoveryRegistry, SourceRegistry};
 pub use dns::{NameQuestion, NameRegistry};
-pub use event_log::{EventKind, EventLevel, EventLog, LoggedEvent};
+pub use event_log::{EventKind, EventLevel, EventLog, LogLine, LoggedEvent};
 pub use flood::{FloodEvent, FloodWatch};
 pub use names::KnownName;
 use names::{FaultChange, NameChange};

@@ -1,7 +1,8 @@
 //! Log lines about host names and servers' health.
 
-use super::EventLevel::{Info, Warn};
-use super::{DiscoveryChange, EventKind, EventLevel, FaultChange, HealthChange, NameChange, SourceFault};
+use super::{
+    DiscoveryChange, EventKind, EventLevel, FaultChange, HealthChange, LogLine, NameChange, SourceFault,
+};
 use crate::health::HealthTransition;
 use convey_config::listed;
 use convey_model::{DiscoveredServer, LookupFault, Missing, SourceSettings};
@@ -10,7 +11,7 @@ use convey_model::{DiscoveredServer, LookupFault, Missing, SourceSettings};
 pub(super) const MAX_LISTED: usize = 8;
 
 /// Log line about a change of a host name.
-pub(super) fn of_name(change: &NameChange) -> (EventLevel, String) {
+pub(super) fn of_name(change: &NameChange) -> LogLine {
     let NameChange { host, added, removed, addresses, fault, notes } = change;
     let addresses = listed(addresses.iter(), MAX_LISTED);
     let changes = [(added, '+'), (removed, '-')]
@@ -20,13 +21,13 @@ pub(super) fn of_name(change: &NameChange) -> (EventLevel, String) {
         Some(more).filter(|more| !more.is_empty()).into_iter().chain(notes.clone()).collect();
     let more = more.join("; ");
     let after = |sign: &str| if more.is_empty() { String::new() } else { format!("{sign} {more}") };
-    let because = |why: &str, so: &str| (Warn, format!("name {host} cannot be resolved: {why}; {so}"));
+    let because = |why: &str, so: &str| LogLine::warn(format!("name {host} cannot be resolved: {why}; {so}"));
     match fault {
         FaultChange::Began(LookupFault { missing: Missing::Records(kind), why }) => {
             let line = format!(
                 "name {host}: its {kind} records cannot be looked up: {why}; those found before stay"
             );
-            (Warn, line + &after(";"))
+            LogLine::warn(line + &after(";"))
         }
         FaultChange::Began(LookupFault { why, .. }) if addresses.is_empty() => {
             because(why, "it has no servers until it can")
@@ -34,15 +35,15 @@ pub(super) fn of_name(change: &NameChange) -> (EventLevel, String) {
         FaultChange::Began(LookupFault { why, .. }) => {
             because(why, &format!("its servers stay: {addresses}"))
         }
-        FaultChange::Ended => (Info, format!("name {host} is resolved again: {addresses}{}", after(";"))),
-        FaultChange::Same => {
-            (if notes.is_empty() { Info } else { Warn }, format!("name {host}{}", after(":")))
+        FaultChange::Ended => {
+            LogLine::info(format!("name {host} is resolved again: {addresses}{}", after(";")))
         }
+        FaultChange::Same => LogLine { level: level_of(notes), text: format!("name {host}{}", after(":")) },
     }
 }
 
 /// Log line about a change of a discovery source.
-pub(super) fn of_source(change: &DiscoveryChange) -> (EventLevel, String) {
+pub(super) fn of_source(change: &DiscoveryChange) -> LogLine {
     let DiscoveryChange {
         source, added, removed, draining, resumed, settings, servers, fault, notes, ..
     } = change;
@@ -63,15 +64,17 @@ pub(super) fn of_source(change: &DiscoveryChange) -> (EventLevel, String) {
     let more = changes.into_iter().chain(notes.clone()).collect::<Vec<_>>().join("; ");
     match fault {
         SourceFault::Began(why) if is_empty => {
-            (Warn, format!("{source} cannot be watched: {why}; it has no servers until it can"))
+            LogLine::warn(format!("{source} cannot be watched: {why}; it has no servers until it can"))
         }
         SourceFault::Began(why) => {
-            (Warn, format!("{source} cannot be watched: {why}; it keeps {servers} until it can"))
+            LogLine::warn(format!("{source} cannot be watched: {why}; it keeps {servers} until it can"))
         }
-        SourceFault::Ended if more.is_empty() => (Info, format!("{source} is watched again: {servers}")),
-        SourceFault::Ended => (Info, format!("{source} is watched again: {servers}; {more}")),
-        SourceFault::Same if more.is_empty() => (Info, format!("{source}: {servers}")),
-        SourceFault::Same => (if notes.is_empty() { Info } else { Warn }, format!("{source}: {more}")),
+        SourceFault::Ended if more.is_empty() => {
+            LogLine::info(format!("{source} is watched again: {servers}"))
+        }
+        SourceFault::Ended => LogLine::info(format!("{source} is watched again: {servers}; {more}")),
+        SourceFault::Same if more.is_empty() => LogLine::info(format!("{source}: {servers}")),
+        SourceFault::Same => LogLine { level: level_of(notes), text: format!("{source}: {more}") },
     }
 }
 
@@ -91,18 +94,23 @@ fn of_settings(settings: &SourceSettings) -> String {
 }
 
 /// Log line about a change of a server's health.
-pub(super) fn of_server(health: &HealthChange) -> (EventLevel, String) {
+pub(super) fn of_server(health: &HealthChange) -> LogLine {
     let HealthChange { server, change, reason, eligible, of } = health;
     let left = format!("({eligible} of {of} can be chosen)");
     match change {
-        HealthTransition::Up => (Info, format!("server {server} is up: {reason} {left}")),
-        HealthTransition::Down => (Warn, format!("server {server} is down: {reason} {left}")),
-        HealthTransition::StillDown => (Info, format!("server {server} is still down: {reason}")),
+        HealthTransition::Up => LogLine::info(format!("server {server} is up: {reason} {left}")),
+        HealthTransition::Down => LogLine::warn(format!("server {server} is down: {reason} {left}")),
+        HealthTransition::StillDown => LogLine::info(format!("server {server} is still down: {reason}")),
         HealthTransition::Ejected(time) => {
-            (Warn, format!("server {server} is ejected for {time:?}: {reason} {left}"))
+            LogLine::warn(format!("server {server} is ejected for {time:?}: {reason} {left}"))
         }
-        HealthTransition::Returned => (Info, format!("server {server} is no longer ejected {left}")),
+        HealthTransition::Returned => LogLine::info(format!("server {server} is no longer ejected {left}")),
     }
+}
+
+/// Level of a line with these notes.
+fn level_of(notes: &[String]) -> EventLevel {
+    if notes.is_empty() { EventLevel::Info } else { EventLevel::Warn }
 }
 
 /// Event kind of a health transition.

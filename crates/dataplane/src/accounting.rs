@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use convey_access_log::{Record, ServedBy, Termination};
+use convey_access_log::{Ending, Record, ServedBy, Termination};
 use convey_forward::{
     Direction, Ended, FlowEnd, FlowOwners, FlowRecord, Forwarded, HandshakeEvent, HandshakeStep,
     PathMtuSuspicion, UnansweredSegment, View,
@@ -88,7 +88,7 @@ impl Accounting {
     pub(super) fn record(&self, flow: &FlowRecord) -> Option<Record> {
         let (frontend, protocol) = self.frontends.get(flow.owners.frontend as usize)?.as_ref()?;
         let (server, pool) = self.servers.get(flow.owners.server as usize)?.as_ref()?;
-        let (termination, reason) = termination(flow.how);
+        let Ending { termination, reason } = ending(flow.how);
         Some(Record {
             ended: flow.ended,
             total: flow.ended.since(flow.began),
@@ -284,15 +284,15 @@ fn forget<T>(list: &mut Vec<Option<T>>, is_over: impl Fn(&T) -> bool) {
 
 /// Label of the counter for flows that end early in this way.
 pub(super) fn reason(how: FlowEnd) -> Option<&'static str> {
-    termination(how).1
+    ending(how).reason
 }
 
-/// Termination state for the access log.
-fn termination(how: FlowEnd) -> (Termination, Option<&'static str>) {
+/// End of a flow for the access log.
+fn ending(how: FlowEnd) -> Ending {
     let (termination, reason) = match how {
-        FlowEnd::Finished | FlowEnd::Unopened => return (Termination::Closed, None),
-        FlowEnd::Expired => return (Termination::Expired, None),
-        FlowEnd::Left => return (Termination::Left, None),
+        FlowEnd::Finished | FlowEnd::Unopened => return Ending::usual(Termination::Closed),
+        FlowEnd::Expired => return Ending::usual(Termination::Expired),
+        FlowEnd::Left => return Ending::usual(Termination::Left),
         FlowEnd::ClientReset => (Termination::Reset, Counter::ClientReset),
         FlowEnd::ServerReset => (Termination::Reset, Counter::ServerReset),
         FlowEnd::ServerGone => (Termination::Reset, Counter::ServerGone),
@@ -305,7 +305,7 @@ fn termination(how: FlowEnd) -> (Termination, Option<&'static str>) {
         FlowEnd::Cut => (Termination::Cut, Counter::Cut),
         FlowEnd::Killed => (Termination::Cut, Counter::Killed),
     };
-    (termination, Some(reason.label()))
+    Ending::early(termination, reason.label())
 }
 
 #[cfg(test)]

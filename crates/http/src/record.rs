@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use convey_access_log::{LoggedRequest, Record, ServedBy, Termination};
+use convey_access_log::{Ending, LoggedRequest, Record, ServedBy, Termination};
 use convey_http_core::{ContentCoding, RequestHead, TraceParent};
 use convey_proxy::ClientStream;
 use convey_snapshot::HttpRoute;
@@ -186,7 +186,7 @@ impl RequestRecord {
         let at = client.pick_context(self.began);
         let frontend = client.frontend();
         log.put(|| {
-            let (termination, reason) = self.ending();
+            let Ending { termination, reason } = self.ending();
             let (backend, server) = self.server.unzip();
             let of_files = self.of_files;
             Some(Record {
@@ -238,14 +238,14 @@ impl RequestRecord {
         route.live.times.record(self.core, total);
     }
 
-    fn ending(&self) -> (Termination, Option<&'static str>) {
+    fn ending(&self) -> Ending {
         match (self.broken, self.answered) {
             (Some(reason @ (Counter::IdleTimeout | Counter::ClientTooSlow)), _) => {
-                (Termination::Timeout, Some(reason.label()))
+                Ending::early(Termination::Timeout, reason.label())
             }
-            (Some(reason), _) => (Termination::Reset, Some(reason.label())),
-            (None, Some(reason)) => (Termination::Refused, Some(reason.label())),
-            (None, None) => (Termination::Closed, None),
+            (Some(reason), _) => Ending::early(Termination::Reset, reason.label()),
+            (None, Some(reason)) => Ending::early(Termination::Refused, reason.label()),
+            (None, None) => Ending::usual(Termination::Closed),
         }
     }
 }

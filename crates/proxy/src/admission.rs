@@ -32,6 +32,7 @@ use tokio::time::Instant;
 use super::clients::Left;
 use super::context::WorkerContext;
 use super::own_sockets::{self, FrontendPath};
+use super::proxy_header::ReceivedHeader;
 use super::quic::{AdmittedQuic, ClientPaths, QuicAcceptor, QuicRefusal};
 use super::session::{TcpSession, reason_of};
 use super::socket;
@@ -41,7 +42,6 @@ use convey_model::{CountedSource, Endpoint, Protocol};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Snapshot};
 use convey_stream::Leg;
-use convey_upstream::Origin;
 
 impl TcpSession {
     /// Checks a connection at accept, before it has sent a byte. With `accept_proxy` its peer is a
@@ -87,13 +87,13 @@ impl TcpSession {
     ///
     /// # Errors
     /// Reason of the refusal; `None` if the client has closed in order.
-    pub(super) async fn let_in(&mut self, client: &mut Leg) -> Result<(Origin, Vec<u8>), Option<Counter>> {
-        let (origin, early) = self.take_header(client).await?; // ProxyHeader..., then `admit_named`
+    pub(super) async fn let_in(&mut self, client: &mut Leg) -> Result<ReceivedHeader, Option<Counter>> {
+        let ReceivedHeader { origin, early } = self.take_header(client).await?; // ProxyHeader..., then `admit_named`
         self.wait_for_share().await?; // ClientLimit
         self.wait_for_slot().await; // waits without a limit
         self.check_still_admitted()?; // AccessDenied, Killed
         let early = self.shake_hands(client, early).await?; // TlsHandshake...
-        Ok((origin, early))
+        Ok(ReceivedHeader { origin, early })
     }
 
     /// Checks a connection over QUIC at its first packet. QUIC has no PROXY header, and convey

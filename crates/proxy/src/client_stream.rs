@@ -22,6 +22,7 @@ use super::QuicClient;
 use super::clients::Clients;
 use super::connection_bytes::ClientTransport;
 use super::own_sockets::OwnSocket;
+use super::proxy_header::ReceivedHeader;
 use super::quic::ClientPaths;
 use super::registry::{ConnectionServer, RegisteredRequest};
 use super::session::{TcpSession, reason_of};
@@ -117,7 +118,7 @@ impl ClientStream {
             end = denied => Err(reason_of(end)),
         };
         match let_in {
-            Ok((origin, early)) => {
+            Ok(ReceivedHeader { origin, early }) => {
                 // From now on each request has its own log line.
                 session.record = None;
                 let local = session.local_address(leg.tcp());

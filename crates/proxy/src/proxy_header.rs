@@ -14,20 +14,26 @@ use convey_stream::Leg;
 use convey_trace::ConnectionStep;
 use convey_upstream::Origin;
 
+/// PROXY header of a connection, and the first bytes of its client.
+#[derive(Debug, Default)]
+pub(super) struct ReceivedHeader {
+    /// Content of the header; empty without one.
+    pub(super) origin: Origin,
+    /// Bytes that the client has sent after the header.
+    pub(super) early: Vec<u8>,
+}
+
 impl TcpSession {
     /// Receives the PROXY header, if the connection begins with one, and admits the client that it
-    /// names. Returns the bytes that the client has sent after it.
+    /// names.
     ///
     /// # Errors
     /// Reason of the end; `None` if the connection was closed in order.
-    pub(super) async fn take_header(
-        &mut self,
-        client: &mut Leg,
-    ) -> Result<(Origin, Vec<u8>), Option<Counter>> {
+    pub(super) async fn take_header(&mut self, client: &mut Leg) -> Result<ReceivedHeader, Option<Counter>> {
         if !self.awaits_header {
-            return Ok(Default::default());
+            return Ok(ReceivedHeader::default());
         }
-        let (origin, early) = match receive(client.tcp()).await {
+        let received = match receive(client.tcp()).await {
             Ok(received) => received,
             Err(HeaderError::Silent) => {
                 client.close_in_order();
@@ -40,7 +46,7 @@ impl TcpSession {
                 return Err(why.end());
             }
         };
-        if let Some(addresses) = origin.addresses {
+        if let Some(addresses) = received.origin.addresses {
             let proxy = mem::replace(&mut self.downstream.client, addresses.client());
             self.downstream.proxy = Some(proxy);
         }
@@ -51,16 +57,16 @@ impl TcpSession {
         self.entry.set_client(self.downstream.client);
         self.trace(None, ConnectionStep::Header);
         self.admit_named()?;
-        Ok((origin, early))
+        Ok(received)
     }
 }
 
 /// Receives the header of a connection, and the first bytes of the client.
-async fn receive(stream: &TcpStream) -> Result<(Origin, Vec<u8>), HeaderError> {
+async fn receive(stream: &TcpStream) -> Result<ReceivedHeader, HeaderError> {
     timeout(HEADER_TIMEOUT, read(stream)).await.unwrap_or(Err(HeaderError::Late))
 }
 
-async fn read(stream: &TcpStream) -> Result<(Origin, Vec<u8>), HeaderError> {
+async fn read(stream: &TcpStream) -> Result<ReceivedHeader, HeaderError> {
     let mut held = Vec::new();
     loop {
         stream.readable().await.map_err(|_| HeaderError::Reset)?;
@@ -71,7 +77,7 @@ async fn read(stream: &TcpStream) -> Result<(Origin, Vec<u8>), HeaderError> {
 }
 
 /// Reads the bytes that have arrived; `held` is the part of the header so far.
-fn take(stream: &TcpStream, held: &mut Vec<u8>) -> Result<Option<(Origin, Vec<u8>)>, HeaderError> {
+fn take(stream: &TcpStream, held: &mut Vec<u8>) -> Result<Option<ReceivedHeader>, HeaderError> {
     let mut buffer = [0; MAX_HEADER];
     let (before, room) = buffer.split_at_mut(held.len());
     before.copy_from_slice(held);
@@ -86,7 +92,7 @@ fn take(stream: &TcpStream, held: &mut Vec<u8>) -> Result<Option<(Origin, Vec<u8
     match parse(bytes) {
         Ok(header) => {
             let origin = Origin { addresses: header.addresses, tlvs: header.tlvs.into() };
-            Ok(Some((origin, bytes[header.len..].to_vec())))
+            Ok(Some(ReceivedHeader { origin, early: bytes[header.len..].to_vec() }))
         }
         Err(ProxyHeaderError::Incomplete) => {
             held.extend_from_slice(&bytes[held.len()..]);
@@ -122,7 +128,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         let (received, stream) = received.await.unwrap();
-        let (origin, early) = received.unwrap();
+        let ReceivedHeader { origin, early } = received.unwrap();
         assert_eq!(origin.addresses.unwrap().source, "192.0.2.7:7".parse().unwrap());
         assert_eq!(early, b"");
         client.write_all(b"more").await.unwrap();
@@ -135,7 +141,7 @@ mod tests {
     async fn bytes_that_come_with_the_header_are_kept() {
         let (mut client, stream) = pair().await;
         client.write_all(&[LINE, b"GET / HTTP/1.1\r\n"].concat()).await.unwrap();
-        let (_, early) = receive(&stream).await.unwrap();
+        let ReceivedHeader { early, .. } = receive(&stream).await.unwrap();
         assert_eq!(early, b"GET / HTTP/1.1\r\n");
     }
 
@@ -159,7 +165,7 @@ mod tests {
                 assert_eq!(received.unwrap_err(), HeaderError::Malformed(HeaderFault::TooLong));
                 continue;
             }
-            let (origin, mut early) = received.unwrap();
+            let ReceivedHeader { origin, mut early } = received.unwrap();
             assert_eq!((origin.addresses, &*origin.tlvs), (addresses, &fields[..]));
             while early.len() < 5 {
                 stream.readable().await.unwrap();

@@ -22,7 +22,7 @@ use super::context::WorkerContext;
 use super::own_sockets::{FrontendPath, OwnSocket};
 use super::registry::{ConnectionClient, RegisteredConnection};
 use super::relay::RelayEnd;
-use super::session_record::{SessionRecord, termination_for};
+use super::session_record::{ClientFacts, SessionRecord, ending_for};
 use super::socket;
 use super::source;
 use super::tls_hello::Routed;
@@ -234,14 +234,14 @@ impl Drop for TcpSession {
             self.count(Counter::Cut, 1);
             self.reason = Some(Counter::Cut);
         }
-        let termination = termination_for(self.reason, Termination::Closed);
+        let ending = ending_for(self.reason, Termination::Closed);
         let bytes = self.record.as_ref().map(|record| record.bytes());
         if self.context.shared.trace.is_watched() {
-            self.trace(self.entry.server(), traced::end(termination, bytes, &self.downstream));
+            self.trace(self.entry.server(), traced::end(ending, bytes, &self.downstream));
         }
         if let Some(record) = self.record.take() {
-            let of_client = (self.tls.take(), self.routed.as_deref());
-            (*record).end(&self.downstream, &self.frontend, of_client, termination);
+            let facts = ClientFacts { tls: self.tls.take(), routed: self.routed.as_deref() };
+            (*record).end(&self.downstream, &self.frontend, facts, ending);
         }
         self.totals.add(self.context.core, Counter::Closed, 1);
         if let Some(routed) = &self.routed {

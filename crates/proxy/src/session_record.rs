@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::context::WorkersShared;
 use super::tls_hello::Routed;
-use convey_access_log::{AccessLog, LoggedTls, Record, ServedBy, Termination};
+use convey_access_log::{AccessLog, Ending, LoggedTls, Record, ServedBy, Termination};
 use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;
 use convey_upstream::{Permit, PickContext};
@@ -31,6 +31,15 @@ pub(super) struct SessionRecord {
     retries: u32,
     /// Backend, and the last server that was tried.
     server: Option<(Arc<str>, ServedBy)>,
+}
+
+/// Facts about a client that are known only at the end of its connection.
+#[derive(Default)]
+pub(super) struct ClientFacts<'a> {
+    /// TLS handshake with the client.
+    pub(super) tls: Option<Arc<LoggedTls>>,
+    /// Route that the connection took.
+    pub(super) routed: Option<&'a Routed>,
 }
 
 impl SessionRecord {
@@ -87,16 +96,17 @@ impl SessionRecord {
         self.server = Some((backend, ServedBy { name, addr }));
     }
 
-    /// Logs the end of the connection, with the facts of its TLS handshake and its route.
+    /// Logs the end of the connection.
     pub(super) fn end(
         self,
         downstream: &PickContext,
         frontend: &Frontend,
-        (tls, routed): (Option<Arc<LoggedTls>>, Option<&Routed>),
-        (termination, reason): (Termination, Option<&'static str>),
+        facts: ClientFacts<'_>,
+        ending: Ending,
     ) {
         let SessionRecord { log, bytes_rx, bytes_tx, waits_since, tried, connect, retries, server } = self;
         let Some(log) = log else { return };
+        let ClientFacts { tls, routed } = facts;
         let make = || {
             let (backend, server) = server.unzip();
             let pool = routed.map_or(&frontend.pool, Routed::pool);
@@ -116,8 +126,8 @@ impl SessionRecord {
                 bytes_rx: Some(bytes_rx.into_inner()),
                 bytes_tx: Some(bytes_tx.into_inner()),
                 retries,
-                termination,
-                reason,
+                termination: ending.termination,
+                reason: ending.reason,
                 tls,
                 hello: routed.map(|routed| Box::new(routed.logged())),
                 request: None,
@@ -127,12 +137,9 @@ impl SessionRecord {
     }
 }
 
-/// Termination of a connection that ends for this reason; `usual` without a reason.
-pub(super) fn termination_for(
-    reason: Option<Counter>,
-    usual: Termination,
-) -> (Termination, Option<&'static str>) {
-    let Some(reason) = reason else { return (usual, None) };
+/// End of a connection for this reason; `usual` without a reason.
+pub(super) fn ending_for(reason: Option<Counter>, usual: Termination) -> Ending {
+    let Some(reason) = reason else { return Ending::usual(usual) };
     let termination = match reason {
         Counter::IdleTimeout
         | Counter::ProxyHeaderTimeout
@@ -143,7 +150,7 @@ pub(super) fn termination_for(
         Counter::Evicted => Termination::Evicted,
         _ => Termination::Refused,
     };
-    (termination, Some(reason.label()))
+    Ending::early(termination, reason.label())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::io;
 
 use super::context::WorkerContext;
 use super::session::TcpSession;
-use convey_access_log::Termination;
+use convey_access_log::{Ending, Termination};
 use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;
 use convey_tls::{TlsError, handshake_fault};
@@ -38,15 +38,11 @@ pub(super) fn drops(reason: Counter) -> ConnectionStep {
     ConnectionStep::Dropped { reason: label }
 }
 
-/// Step of an end with this termination.
-pub(super) fn end(
-    (termination, reason): (Termination, Option<&'static str>),
-    bytes: Option<(u64, u64)>,
-    downstream: &PickContext,
-) -> ConnectionStep {
-    match (termination, reason) {
+/// Step of the end of a connection.
+pub(super) fn end(ending: Ending, bytes: Option<(u64, u64)>, downstream: &PickContext) -> ConnectionStep {
+    match (ending.termination, ending.reason) {
         (Termination::Refused, Some(reason)) => ConnectionStep::Refused { reason },
-        _ => ConnectionStep::Ended { reason, bytes, after: downstream.began.elapsed() },
+        (_, reason) => ConnectionStep::Ended { reason, bytes, after: downstream.began.elapsed() },
     }
 }
 

@@ -9,7 +9,7 @@ use super::Task;
 use crate::EventLevel::{Error, Info, Warn};
 use crate::lines::{MAX_LISTED, kind_of, of_name, of_server, of_source};
 use crate::state::HealthChange;
-use crate::{DiscoveryChange, EventKind, EventLevel, NameChange};
+use crate::{DiscoveryChange, EventKind, EventLevel, LogLine, NameChange};
 use convey_config::listed;
 use convey_model::AdminState;
 use convey_snapshot::{Frontend, Server, Snapshot};
@@ -21,21 +21,22 @@ impl<D> Task<D> {
         self.events.record(kind, level, (self.now)(), line);
     }
 
+    fn log_line(&self, kind: EventKind, line: &LogLine) {
+        self.log_event(kind, line.level, &line.text);
+    }
+
     pub(super) fn log_name_change(&self, change: &NameChange) {
-        let (level, line) = of_name(change);
-        self.log_event(EventKind::Name, level, &line);
+        self.log_line(EventKind::Name, &of_name(change));
     }
 
     pub(super) fn log_source_change(&self, change: &DiscoveryChange) {
         if change.is_told {
-            let (level, line) = of_source(change);
-            self.log_event(EventKind::Name, level, &line);
+            self.log_line(EventKind::Name, &of_source(change));
         }
     }
 
     pub(super) fn log_health_change(&self, change: &HealthChange) {
-        let (level, line) = of_server(change);
-        self.log_event(kind_of(&change.change), level, &line);
+        self.log_line(kind_of(&change.change), &of_server(change));
     }
 
     /// Logs the servers that have left the link since `before`, although their mode needs it, and

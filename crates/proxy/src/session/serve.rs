@@ -10,6 +10,7 @@ use super::{TcpSession, reason_of};
 use crate::client_stream::ClientStream;
 use crate::connect::Connected;
 use crate::contained::Contained;
+use crate::proxy_header::ReceivedHeader;
 use crate::registry::ConnectionServer;
 use crate::relay::{Patience, RelayEnd, relay};
 use convey_snapshot::stats::Counter;
@@ -57,7 +58,7 @@ impl TcpSession {
     /// # Errors
     /// Reason of the end; `None` if the client has closed in order.
     async fn open(&mut self, client: &mut Leg) -> Result<(Vec<u8>, Connected), Option<Counter>> {
-        let (origin, mut early) = self.let_in(client).await?;
+        let ReceivedHeader { origin, mut early } = self.let_in(client).await?;
         self.choose_route(client, &early).await?;
         if early.is_empty() {
             early = self.wait_for_first_bytes(&mut client.stream).await?;

@@ -11,9 +11,9 @@ use log::debug;
 use super::slot::SessionSlot;
 use super::socket;
 use crate::own_sockets::OwnSocket;
-use crate::session_record::{SessionRecord, termination_for};
+use crate::session_record::{ClientFacts, SessionRecord, ending_for};
 use crate::traced;
-use convey_access_log::Termination;
+use convey_access_log::{Ending, Termination};
 use convey_model::{FlowServer, ProxyVersion};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Pool};
@@ -31,7 +31,7 @@ pub(super) struct UdpSession {
     is_refused: bool,
     ended: bool,
     /// Termination and reason, if the session did not end as usual.
-    ending: Option<(Termination, Option<&'static str>)>,
+    ending: Option<Ending>,
     /// Record for the access log and for traces, if either wants one.
     record: Option<Box<SessionRecord>>,
     /// Bytes from and to the client.
@@ -235,7 +235,7 @@ impl UdpSession {
     /// Ends the session; the end is early if there is a reason.
     pub(super) fn end(mut self, reason: Option<Counter>) {
         self.ended = true;
-        self.ending = Some(termination_for(reason, Termination::Expired));
+        self.ending = Some(ending_for(reason, Termination::Expired));
         if let Some(reason) = reason {
             self.slot.count(reason, 1);
         }
@@ -244,13 +244,13 @@ impl UdpSession {
     /// Ends the session here, because it continues in another process.
     pub(super) fn leave(mut self) {
         self.ended = true;
-        self.ending = Some((Termination::Left, None));
+        self.ending = Some(Ending::usual(Termination::Left));
     }
 
     /// Ends the session because its client's datagram could not be forwarded, for this reason.
     pub(super) fn fail(mut self, reason: Counter) {
         self.ended = true;
-        self.ending = Some((Termination::Refused, Some(reason.drop_label())));
+        self.ending = Some(Ending::early(Termination::Refused, reason.drop_label()));
     }
 
     fn count_overruns(&self) {
@@ -267,13 +267,13 @@ impl Drop for UdpSession {
         if !self.ended {
             self.slot.count(Counter::Cut, 1);
         }
-        let ending = self.ending.unwrap_or_else(|| termination_for(Some(Counter::Cut), Termination::Cut));
+        let ending = self.ending.unwrap_or_else(|| ending_for(Some(Counter::Cut), Termination::Cut));
         if self.slot.is_traced() {
             let bytes = self.record.as_ref().map(|record| record.bytes());
             self.trace(traced::end(ending, bytes, &self.downstream));
         }
         if let Some(record) = self.record.take() {
-            (*record).end(&self.downstream, &self.slot.frontend, (None, None), ending);
+            (*record).end(&self.downstream, &self.slot.frontend, ClientFacts::default(), ending);
         }
     }
 }
