@@ -12,7 +12,7 @@ use convey_config::{Config, FoundBySource, FoundServers, LeftOut, LoadError, Pro
 use convey_control::{ConfigFile, Resolver, own_addresses};
 use convey_dataplane::{Guard, GuardKind, causes};
 use convey_doctor::masquerade;
-use convey_forward::ServerSnat;
+use convey_forward::{ServerSnat, SnatAddresses};
 use convey_model::{DiscoverySource, DnsRecords, Lookup, LookupFault, Missing, Mode, ServerAddr};
 use futures_util::future::join_all;
 use tempfile::TempDir;
@@ -196,7 +196,8 @@ fn snat_of_servers(config: &Config, kernel: &Kernel) -> (String, Vec<String>) {
     let choice = packet_plan::snat_choice(config);
     let [mut servers, mut later]: [BTreeMap<IpAddr, Vec<IpAddr>>; 2] = Default::default();
     for server in packet_plan::servers(config, Mode::has_snat) {
-        let ServerSnat { first, further } = choice.of_server(network, server, (&addresses, &[]));
+        let ServerSnat { first, further } =
+            choice.of_server(network, server, SnatAddresses::free(&addresses));
         first.into_iter().for_each(|ip| servers.entry(ip).or_default().push(server));
         further.into_iter().for_each(|ip| later.entry(ip).or_default().push(server));
     }

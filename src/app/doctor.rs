@@ -21,7 +21,7 @@ use convey_doctor::balancer::{
 use convey_doctor::{Diagnosis, Examination, Unseen, as_json, as_text, dsr_path, server, statistics};
 use convey_model::{
     BackendConfig, DsrKind, Endpoint, FrontendConfig, HealthCheck, HttpCheck, HttpVersion, Listen, Mode,
-    ProbeKind, Protocol,
+    PathEnds, ProbeKind, Protocol,
 };
 use convey_proxy::BindError;
 use futures_util::future::join_all;
@@ -191,7 +191,7 @@ fn of_packets(config: Config, kernel: &Kernel) -> (Config, Option<Diagnosis>) {
 /// Servers of packet modes that the kernel reaches by another route than convey, in words.
 async fn route_differences(kernel: &Kernel, config: &Config) -> Vec<String> {
     let servers = packet_plan::servers(config, Mode::forwards_packets);
-    let ends = (&*config.passthrough.snat_addresses, &*servers);
+    let ends = PathEnds { sources: &config.passthrough.snat_addresses, servers: &servers };
     route_check::differences(&kernel.netlink, &kernel.network, ends).await
 }
 

@@ -21,8 +21,8 @@ use convey_dataplane::{
 };
 use convey_doctor::masquerade;
 use convey_explain::PacketFacts;
-use convey_forward::{CacheEvent, FlowCache, Forwarder, HopUse, PortSplit, SnatChoice, View};
-use convey_model::{Interface, NetworkTables, PacketSettings, WantedNeighbour};
+use convey_forward::{CacheEvent, FlowCache, Forwarder, HopUse, PortSplit, SnatAddresses, SnatChoice, View};
+use convey_model::{Interface, NetworkTables, PacketSettings, PathEnds, WantedNeighbour};
 use convey_snapshot::Snapshot;
 use convey_snapshot::stats::PacketStats;
 use log::{info, warn};
@@ -372,14 +372,14 @@ impl PacketPath {
             self.attachments.selection().listen().map(|listen| listen.addr.ip()).collect();
         let vips: Vec<IpAddr> = vips.into_iter().collect();
         let servers = servers_of(snapshot);
-        let snat = (self.snat_choice, &*self.snat_addresses, &*self.snat.withheld());
-        self.snat_watch.look(network, &servers_with_snat(snapshot), snat);
-        let servers = (&*self.snat_addresses, &*servers);
+        let snat = SnatAddresses { all: &self.snat_addresses, withheld: &self.snat.withheld() };
+        self.snat_watch.look(network, &servers_with_snat(snapshot), self.snat_choice, snat);
+        let ends = PathEnds { sources: &self.snat_addresses, servers: &servers };
         let named = &self.settings.interfaces;
-        self.attachments.cover(passed(named, &vips, servers, network), network);
+        self.attachments.cover(passed(named, &vips, ends, network), network);
         self.attachments.route(network);
         if is_other && !named.is_empty() {
-            for interface in passed(&[], &vips, servers, network) {
+            for interface in passed(&[], &vips, ends, network) {
                 // The interface with announced addresses carries no traffic.
                 let is_announced =
                     snapshot.announce.as_ref().is_some_and(|one| one.interface == interface.name);

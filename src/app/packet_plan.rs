@@ -10,9 +10,9 @@ use convey_dataplane::Selection;
 use convey_forward::{
     Dispatch, FlowCache, Forwarder, Loops, NatPorts, PortSplit, Settings, SnatChoice, WorkerPeers,
 };
-use convey_model::NextHops;
 use convey_model::{
-    Addr, BackendConfig, Endpoint, FrontendConfig, Interface, InterfaceAddress, Listen, Mode, PacketSettings,
+    Addr, BackendConfig, Endpoint, FrontendConfig, Interface, InterfaceAddress, Listen, Mode, NextHops,
+    PacketSettings, PathEnds,
 };
 
 use super::{dispatch_seed, snat_watch};
@@ -42,8 +42,9 @@ pub(super) fn workers(config: &Config, cores: usize, snat_addresses: &[IpAddr]) 
 /// Interfaces to capture on: the named ones, or those that hold a VIP or lead to a server.
 pub(super) fn interfaces(config: &Config, network: &NextHops) -> anyhow::Result<Vec<Interface>> {
     let named = &config.passthrough.interfaces;
-    let (snat, servers) = (&config.passthrough.snat_addresses, servers(config, Mode::forwards_packets));
-    let chosen = passed(named, &vips(config), (snat, &servers), network);
+    let servers = servers(config, Mode::forwards_packets);
+    let ends = PathEnds { sources: &config.passthrough.snat_addresses, servers: &servers };
+    let chosen = passed(named, &vips(config), ends, network);
     if let Some(missing) = named.iter().find(|name| chosen.iter().all(|interface| interface.name != **name)) {
         bail!("there is no interface {missing}");
     }
@@ -58,14 +59,14 @@ pub(super) fn interfaces(config: &Config, network: &NextHops) -> anyhow::Result<
 pub(super) fn passed(
     named: &[String],
     vips: &[IpAddr],
-    servers: (&[IpAddr], &[IpAddr]),
+    ends: PathEnds<'_>,
     network: &NextHops,
 ) -> Vec<Interface> {
     let all = network.interfaces().iter();
     if !named.is_empty() {
         return all.filter(|interface| named.contains(&interface.name)).cloned().collect();
     }
-    let indices = network.interfaces_for(vips, servers);
+    let indices = network.interfaces_for(vips, ends);
     all.filter(|interface| indices.contains(&interface.index)).cloned().collect()
 }
 
@@ -99,7 +100,7 @@ fn snat_addresses_towards(
     vips: &[IpAddr],
     network: &NextHops,
 ) -> anyhow::Result<Vec<IpAddr>> {
-    let towards = network.interfaces_for(&[], (&[], servers));
+    let towards = network.interfaces_for(&[], PathEnds { sources: &[], servers });
     ensure!(
         !towards.is_empty(),
         "no route over an Ethernet interface leads to a server, so convey cannot choose a SNAT address: add a route to the servers, or set \

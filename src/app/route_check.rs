@@ -8,7 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use convey_dataplane::PacketState;
 use convey_dataplane::net::{KernelRoute, KernelRouteKind, Netlink, RouteQuery};
-use convey_model::{NextHops, RouteHop};
+use convey_model::{NextHops, PathEnds, RouteHop};
 use log::warn;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -36,7 +36,8 @@ pub(super) async fn watch(netlink: Arc<Netlink>, packet_state: Arc<ArcSwap<Packe
         if is_same || servers.is_empty() {
             continue;
         }
-        let differences = differences(&netlink, &network, (&snat, &servers)).await;
+        let differences =
+            differences(&netlink, &network, PathEnds { sources: &snat, servers: &servers }).await;
         let new: BTreeSet<String> = differences.into_iter().collect();
         // The network may have changed during the query: a difference counts if the next check
         // finds it too.
@@ -51,14 +52,11 @@ pub(super) async fn watch(netlink: Arc<Netlink>, packet_state: Arc<ArcSwap<Packe
 
 /// Servers to which the kernel sends by another interface or router than convey, in words. Skips
 /// servers for which the query fails.
-pub(super) async fn differences(
-    netlink: &Netlink,
-    network: &NextHops,
-    (snat, servers): (&[IpAddr], &[IpAddr]),
-) -> Vec<String> {
+pub(super) async fn differences(netlink: &Netlink, network: &NextHops, ends: PathEnds<'_>) -> Vec<String> {
     let mut found = Vec::new();
-    for server in servers.iter().take(MAX_SERVERS) {
-        let source = network.sources_to(*server, snat).into_iter().find(|source| network.is_own(*source));
+    for server in ends.servers.iter().take(MAX_SERVERS) {
+        let source =
+            network.sources_to(*server, ends.sources).into_iter().find(|source| network.is_own(*source));
         let query = RouteQuery { source, ..RouteQuery::to(*server) };
         let Ok(kernel) = netlink.kernel_route(query).await else { continue };
         let unspecified = if server.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };

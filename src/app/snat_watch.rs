@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use convey_forward::{SnatChoice, unused_snat_addresses};
+use convey_forward::{SnatAddresses, SnatChoice, unused_snat_addresses};
 use convey_model::NextHops;
 use log::{info, warn};
 
@@ -34,9 +34,10 @@ impl SnatWatch {
         &mut self,
         network: &NextHops,
         servers: &BTreeSet<IpAddr>,
-        (choice, addresses, withheld): (SnatChoice, &[IpAddr], &[IpAddr]),
+        choice: SnatChoice,
+        addresses: SnatAddresses<'_>,
     ) {
-        for line in self.lines(network, servers, (choice, addresses, withheld)) {
+        for line in self.lines(network, servers, choice, addresses) {
             match line {
                 Line::Warning(text) => warn!("{text}"),
                 Line::Info(text) => info!("{text}"),
@@ -48,9 +49,11 @@ impl SnatWatch {
         &mut self,
         network: &NextHops,
         servers: &BTreeSet<IpAddr>,
-        (choice, addresses, withheld): (SnatChoice, &[IpAddr], &[IpAddr]),
+        choice: SnatChoice,
+        addresses: SnatAddresses<'_>,
     ) -> Vec<Line> {
-        let free = |server| choice.among_free(network, server, (addresses, withheld));
+        let free = |server| choice.among_free(network, server, addresses);
+        let addresses = addresses.all;
         let seen: BTreeMap<IpAddr, Vec<IpAddr>> = servers
             .iter()
             .map(|server| (*server, free(*server)))
@@ -149,7 +152,7 @@ mod tests {
         let mut watch = SnatWatch::default();
         let mut look = |servers: &[&str]| {
             let servers = servers.iter().map(|server| ip(server)).collect();
-            watch.lines(&network, &servers, (SnatChoice::Kernel, &[ip("10.1.0.1")], &[])).len()
+            watch.lines(&network, &servers, SnatChoice::Kernel, SnatAddresses::free(&[ip("10.1.0.1")])).len()
         };
         assert_eq!([look(&["10.1.0.9"]), look(&["10.1.0.9", "10.2.0.9"]), look(&["10.2.0.9"])], [0, 1, 0]);
     }
@@ -164,7 +167,7 @@ mod tests {
         let mut watch = SnatWatch::default();
         let mut look = |servers: &[&str]| {
             let servers = servers.iter().map(|server| ip(server)).collect();
-            watch.lines(&network, &servers, (SnatChoice::Named, &addresses, &[]))
+            watch.lines(&network, &servers, SnatChoice::Named, SnatAddresses::free(&addresses))
         };
         assert_eq!(look(&[]), []);
         let lines = look(&["10.1.0.9"]);
@@ -180,8 +183,9 @@ mod tests {
         let servers = BTreeSet::from([ip("10.1.0.8"), ip("10.1.0.9")]);
         let addresses = ["10.1.0.1", "10.1.0.5"].map(ip);
         let mut watch = SnatWatch::default();
-        let mut look =
-            |own: &[&str]| watch.lines(&network(own), &servers, (SnatChoice::Kernel, &addresses, &[]));
+        let mut look = |own: &[&str]| {
+            watch.lines(&network(own), &servers, SnatChoice::Kernel, SnatAddresses::free(&addresses))
+        };
         assert_eq!(look(&["10.1.0.5", "10.1.0.1"]), []);
         assert_eq!(look(&["10.1.0.5", "10.1.0.1"]), []);
         let line = "new flows to 10.1.0.8, 10.1.0.9 come from 10.1.0.1, no longer from 10.1.0.5";

@@ -1,7 +1,7 @@
 //! The kernel's tables, as they change.
 
 use convey_dataplane::net::{Netlink, ReservedPorts, RouteQuery};
-use convey_model::{NextHops, Unreachable};
+use convey_model::{NextHops, PathEnds, Unreachable};
 use convey_testkit::TestNamespace;
 
 use super::next_hops::{ROUTER, block_on, ip, ours, pair, router_advertisement, wait, with_servers};
@@ -254,7 +254,8 @@ fn traffic_passes_where_the_kernel_has_the_vip_and_the_servers() {
     let (front, back) = (balancer.index("front"), balancer.index("back"));
     let table = balancer.enter(|| block_on(async { Netlink::open().unwrap().table().await.unwrap() }));
     let hops = NextHops::new(&table.interfaces, table.routes, &table.neighbours);
-    let interfaces = hops.interfaces_for(&[ip("203.0.113.1")], (&[], &[ip("10.79.0.2")]));
+    let interfaces =
+        hops.interfaces_for(&[ip("203.0.113.1")], PathEnds { sources: &[], servers: &[ip("10.79.0.2")] });
     assert_eq!(interfaces, [front, back].into());
     let named: Vec<_> = table.interfaces.iter().map(|i| (i.name.as_str(), i.loopback)).collect();
     assert!(named.contains(&("lo", true)) && named.contains(&("front", false)));

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use convey_dataplane::{PacketFlow, picked};
 use convey_forward::plan::{PlannedFrontend, PlannedServer};
-use convey_forward::{Dispatch, FlowInfo, Inquiry, NatPorts, PortSplit, ServerSnat, ServerWay, SnatChoice};
+use convey_forward::{
+    Dispatch, FlowInfo, Inquiry, NatPorts, PortSplit, ServerSnat, ServerWay, SnatAddresses, SnatChoice,
+};
 use convey_model::{
     DropReason, DsrKind, Encapsulation, Endpoint, Layer, Mode, NextHop, NextHops, Prefix, Tunnel,
 };
@@ -138,7 +140,7 @@ impl PacketInquiry<'_> {
         let again = over.filter(|over| over.server.source() == at).map(|over| over.server.destination().ip());
         again.or_else(|| {
             let facts = self.facts?;
-            let snat = (&*facts.snat_addresses, self.withheld);
+            let snat = SnatAddresses { all: &facts.snat_addresses, withheld: self.withheld };
             facts.snat_choice.among_free(self.network, at.ip(), snat).first().copied()
         })
     }
@@ -174,7 +176,7 @@ impl PacketInquiry<'_> {
         let Some((facts, split)) = self.facts.and_then(|facts| Some((facts, facts.split.as_ref()?))) else {
             return format!("{server} sees an address of this host");
         };
-        let snat = (&*facts.snat_addresses, self.withheld);
+        let snat = SnatAddresses { all: &facts.snat_addresses, withheld: self.withheld };
         let ServerSnat { first, further } = facts.snat_choice.of_server(self.network, server.ip(), snat);
         let list = |ips: &[IpAddr]| ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
         let mut addresses = list(&first);

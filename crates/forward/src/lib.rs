@@ -103,7 +103,7 @@ pub use nat_ports::NatPorts;
 pub use plan::{Plan, TunnelUsers};
 pub use port_split::PortSplit;
 pub use reservation::Reservation;
-pub use snat_choice::{ServerSnat, SnatChoice, unused_snat_addresses};
+pub use snat_choice::{ServerSnat, SnatAddresses, SnatChoice, unused_snat_addresses};
 pub use state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
 pub use table_quota::TrafficKind;
 pub use traced::{lost_frame, not_sent, waits_for_next_hop};

@@ -13,7 +13,7 @@ use super::addr_port::AddrPort;
 use super::port_pools::{PoolKey, PortPools};
 use super::port_ranges::PortsByKey;
 use super::port_split::PortSplit;
-use super::snat_choice::SnatChoice;
+use super::snat_choice::{SnatAddresses, SnatChoice};
 use super::table_quota::Occupancy;
 use convey_model::{Addr, NextHops};
 
@@ -109,7 +109,8 @@ impl NatPorts {
             self.chosen.clear();
         }
         let addresses: Vec<IpAddr> = self.addresses.iter().map(Addr::ip).collect();
-        let seen = self.choice.of_server(network, server.ip(), (&addresses, &self.withheld));
+        let snat = SnatAddresses { all: &addresses, withheld: &self.withheld };
+        let seen = self.choice.of_server(network, server.ip(), snat);
         let places = |seen: Vec<IpAddr>| {
             let addresses = (0..).zip(&addresses);
             addresses.filter(move |(_, ip)| seen.contains(ip)).map(|(place, _)| place)

@@ -14,6 +14,22 @@ pub enum SnatChoice {
     Named,
 }
 
+/// SNAT addresses that servers may see.
+#[derive(Debug, Clone, Copy)]
+pub struct SnatAddresses<'a> {
+    /// All SNAT addresses.
+    pub all: &'a [IpAddr],
+    /// Addresses whose ports another process has.
+    pub withheld: &'a [IpAddr],
+}
+
+impl<'a> SnatAddresses<'a> {
+    /// Returns these addresses, without any that another process has.
+    pub fn free(all: &'a [IpAddr]) -> SnatAddresses<'a> {
+        SnatAddresses { all, withheld: &[] }
+    }
+}
+
 /// The SNAT addresses of one server.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServerSnat {
@@ -24,38 +40,33 @@ pub struct ServerSnat {
 }
 
 impl SnatChoice {
-    /// All SNAT addresses of `server`, except those that are `withheld`. Configured addresses that
-    /// fit the server's route best come first, then others to which its answers return.
-    pub fn of_server(
-        self,
-        network: &NextHops,
-        server: IpAddr,
-        (addresses, withheld): (&[IpAddr], &[IpAddr]),
-    ) -> ServerSnat {
-        let first = self.among_free(network, server, (addresses, withheld));
+    /// All SNAT addresses of `server`, except those that are withheld. Configured addresses that fit
+    ///  the server's route best come first, then others to which its answers return.
+    pub fn of_server(self, network: &NextHops, server: IpAddr, addresses: SnatAddresses<'_>) -> ServerSnat {
+        let first = self.among_free(network, server, addresses);
         let is_further = |ip: &IpAddr| {
             self == SnatChoice::Named
                 && !first.contains(ip)
-                && !withheld.contains(ip)
+                && !addresses.withheld.contains(ip)
                 && network.answers_return(*ip, server)
         };
-        let further = addresses.iter().copied().filter(is_further).collect();
+        let further = addresses.all.iter().copied().filter(is_further).collect();
         ServerSnat { first, further }
     }
 
-    /// SNAT addresses that `server` sees, except those that are `withheld` because another process
+    /// SNAT addresses that `server` sees, except those that are withheld because another process
     /// has their ports. Empty if the server's answers would return to no other address.
     pub fn among_free(
         self,
         network: &NextHops,
         server: IpAddr,
-        (addresses, withheld): (&[IpAddr], &[IpAddr]),
+        SnatAddresses { all, withheld }: SnatAddresses<'_>,
     ) -> Vec<IpAddr> {
         let is_free = |ip: &IpAddr| !withheld.contains(ip);
-        let mut seen = self.among(network, server, addresses);
+        let mut seen = self.among(network, server, all);
         seen.retain(is_free);
         if seen.is_empty() && !withheld.is_empty() {
-            let fits = |ip| addresses.contains(&ip) && is_free(&ip) && network.answers_return(ip, server);
+            let fits = |ip| all.contains(&ip) && is_free(&ip) && network.answers_return(ip, server);
             seen.extend(network.source_to(server, fits));
         }
         seen
@@ -90,7 +101,8 @@ pub fn unused_snat_addresses(
         if unused.is_empty() {
             break;
         }
-        let ServerSnat { first, further } = SnatChoice::Named.of_server(network, *server, (named, &[]));
+        let ServerSnat { first, further } =
+            SnatChoice::Named.of_server(network, *server, SnatAddresses::free(named));
         first.iter().chain(&further).for_each(|ip| _ = unused.remove(ip));
     }
     if servers.is_empty() {
@@ -149,9 +161,9 @@ mod tests {
         let routes = [route("10.1.0.0/24", 1, None), route("10.2.0.0/24", 2, None)];
         let network = NextHops::new(&links, routes, &[]);
         let named = [far, gone, alone, on_link, near];
-        let seen = SnatChoice::Named.of_server(&network, server, (&named, &[]));
+        let seen = SnatChoice::Named.of_server(&network, server, SnatAddresses::free(&named));
         assert_eq!(seen, ServerSnat { first: vec![near], further: vec![alone, on_link] });
-        let kernel = SnatChoice::Kernel.of_server(&network, server, (&named, &[]));
+        let kernel = SnatChoice::Kernel.of_server(&network, server, SnatAddresses::free(&named));
         assert_eq!(kernel, ServerSnat { first: vec![near], further: vec![] });
 
         let unused = unused_snat_addresses(&network, &BTreeSet::from([server]), &named);
@@ -169,7 +181,11 @@ mod tests {
         let [first, floating, far, server] = ips(["10.1.0.1", "10.1.0.5", "10.2.0.1", "10.1.0.9"]);
         let network = network(&["10.1.0.5"]);
         let free = |withheld: &[IpAddr]| {
-            SnatChoice::Kernel.among_free(&network, server, (&[first, floating, far], withheld))
+            SnatChoice::Kernel.among_free(
+                &network,
+                server,
+                SnatAddresses { all: &[first, floating, far], withheld },
+            )
         };
         assert_eq!(free(&[]), [first]);
         assert_eq!(free(&[floating]), [first]);

@@ -86,7 +86,7 @@ pub use names::{DnsRecords, Lookup, LookupFault, Missing};
 pub use network::{
     Interface, InterfaceAddress, Neighbour, NeighbourKey, NetworkTables, Route, RouteHop, WantedNeighbour,
 };
-pub use next_hops::{NextHops, Unreachable};
+pub use next_hops::{NextHops, PathEnds, Unreachable};
 pub use offload::{CacheOutcome, Layer, Nic, Offload};
 pub use one_line::{changes_line, one_line};
 pub use outlier::OutlierDetection;

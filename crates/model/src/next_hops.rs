@@ -348,7 +348,10 @@ impl NextHops {
     pub fn interfaces_of_clients(&self, vips: &[IpAddr]) -> BTreeSet<u32> {
         let anywhere = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
         let defaults = anywhere.iter().chain(vips).flat_map(|source| self.routes.find_default(*source));
-        self.interfaces_for(vips, (&[], &[])).into_iter().chain(defaults.map(|hop| hop.interface)).collect()
+        self.interfaces_for(vips, PathEnds::default())
+            .into_iter()
+            .chain(defaults.map(|hop| hop.interface))
+            .collect()
     }
 
     /// Number of next hops so far, including unusable ones.
@@ -409,13 +412,13 @@ impl NextHops {
     }
 
     /// Indices of the Ethernet interfaces with traffic: those that have a VIP, and those that lead
-    /// to a server from any of `sources`, or from the address that the kernel chooses. For a VIP
+    /// to a server from any of the sources, or from the address that the kernel chooses. For a VIP
     /// that none of them has (for example on the loopback interface), also the interfaces of the
     /// default route.
     pub fn interfaces_for(
         &self,
         vips: &[IpAddr],
-        (sources, servers): (&[IpAddr], &[IpAddr]),
+        PathEnds { sources, servers }: PathEnds<'_>,
     ) -> BTreeSet<u32> {
         let ethernet = |interface: &&Interface| interface.mac.is_some() && !interface.loopback;
         let holders = |vip: IpAddr| -> Vec<u32> {
@@ -438,6 +441,15 @@ impl NextHops {
         };
         vips.iter().flat_map(of_vip).chain(servers.iter().flat_map(of_server)).collect()
     }
+}
+
+/// Ends of the paths from this host to servers.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PathEnds<'a> {
+    /// Source addresses of the packets.
+    pub sources: &'a [IpAddr],
+    /// Addresses of the servers.
+    pub servers: &'a [IpAddr],
 }
 
 /// Path MTUs through each neighbour.

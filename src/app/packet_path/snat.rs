@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use convey_control::UnreachableServers;
+use convey_forward::SnatAddresses;
 use convey_snapshot::Snapshot;
 use log::warn;
 
@@ -29,8 +30,9 @@ impl PacketPath {
     pub(super) fn take_snat_addresses(&mut self, snapshot: &Snapshot) {
         let (network, servers) = (&snapshot.network, servers_with_snat(snapshot));
         let (choice, addresses) = (self.snat_choice, &self.snat_addresses);
-        let seen =
-            |server: IpAddr, withheld: &[IpAddr]| choice.among_free(network, server, (addresses, withheld));
+        let seen = |server: IpAddr, withheld: &[IpAddr]| {
+            choice.among_free(network, server, SnatAddresses { all: addresses, withheld })
+        };
         let needed =
             |withheld: &[IpAddr]| servers.iter().flat_map(|server| seen(*server, withheld)).collect();
         let before = self.snat.addresses().len();

@@ -38,7 +38,7 @@ use std::time::SystemTime;
 
 use convey_config::Config;
 use convey_dataplane::net::{BpfFilter, XdpProgram};
-use convey_model::{Listen, Mode, NetworkTables, NextHops};
+use convey_model::{Listen, Mode, NetworkTables, NextHops, PathEnds};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use self::kernel::KernelFacts;
@@ -214,7 +214,8 @@ fn is_of_link(ip: IpAddr) -> bool {
 fn interfaces(host: &Host<'_>) -> BTreeSet<String> {
     let vips: Vec<IpAddr> = vip::vips(host).into_iter().collect();
     let servers: Vec<IpAddr> = host.servers.iter().map(|server| server.addr.ip()).collect();
-    let passed = host.network.interfaces_for(&vips, (&host.config.passthrough.snat_addresses, &servers));
+    let ends = PathEnds { sources: &host.config.passthrough.snat_addresses, servers: &servers };
+    let passed = host.network.interfaces_for(&vips, ends);
     let names = host.tables.interfaces.iter().filter(|one| passed.contains(&one.index));
     names.map(|one| one.name.clone()).chain(host.config.passthrough.interfaces.iter().cloned()).collect()
 }

@@ -30,7 +30,7 @@ pub(super) fn ask(host: &Host<'_>) -> (Vec<LinkSeen>, Vec<String>) {
             questions.entry(interface.index).or_default().insert((*vip, from));
         }
     }
-    for (interface, ip) in next_hops(host).into_keys() {
+    for NeighbourKey { interface, ip } in next_hops(host).into_keys() {
         if let Some(found) = host.tables.interfaces.iter().find(|one| one.index == interface && can_ask(one))
         {
             questions.entry(interface).or_default().insert((ip, own_address(found, ip, &vips)));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::SystemTime;
 
-use convey_forward::{ServerSnat, SnatChoice};
+use convey_forward::{ServerSnat, SnatAddresses, SnatChoice};
 use convey_model::Mode;
 
 use super::status::RunningStatus;
@@ -136,7 +136,7 @@ fn snat_ports(host: &Host<'_>, in_use: u64) -> Option<Diagnosis> {
     let seen_by = |server: &SocketAddr| {
         let named = &*settings.snat_addresses;
         let ServerSnat { first, further } =
-            SnatChoice::Named.of_server(host.network, server.ip(), (named, &[]));
+            SnatChoice::Named.of_server(host.network, server.ip(), SnatAddresses::free(named));
         (first.len() + if host.has_named_snat { further.len() } else { 0 }) as u64
     };
     let most = ports * servers.iter().map(seen_by).sum::<u64>();

@@ -112,8 +112,14 @@ fn clients_and_servers_are_reached_by_the_ways_of_their_source() {
     let from_vip = RoutingRule { from: prefix("10.9.9.9/32"), ..rule(100, 200) };
     let hops = NextHops::default().update_all(&tables(routes(), vec![from_vip.clone()]));
     assert_eq!(hops.interfaces_of_clients(&[ip(VIP)]), BTreeSet::from([A, B]));
-    assert_eq!(hops.interfaces_for(&[], (&[ip(VIP)], &[ip(CLIENT)])), BTreeSet::from([A, B]));
-    assert_eq!(hops.interfaces_for(&[], (&[], &[ip(CLIENT)])), BTreeSet::from([A]));
+    assert_eq!(
+        hops.interfaces_for(&[], PathEnds { sources: &[ip(VIP)], servers: &[ip(CLIENT)] }),
+        BTreeSet::from([A, B])
+    );
+    assert_eq!(
+        hops.interfaces_for(&[], PathEnds { sources: &[], servers: &[ip(CLIENT)] }),
+        BTreeSet::from([A])
+    );
     assert!(!hops.is_spoofed((ip(CLIENT), ip(VIP)), B) && hops.is_spoofed((ip(CLIENT), ip(VIP)), A));
     assert!(hops.is_spoofed((ip(CLIENT), ip("10.1.0.1")), B));
     let before = NextHops::default().update_all(&tables(routes(), vec![]));

@@ -163,7 +163,9 @@ fn traffic_passes_where_the_vip_is_and_where_the_servers_are() {
     let all = [loopback(&["127.0.0.1", "203.0.113.1"]), lan, wan, interface(9, &["10.9.0.1"])];
     let hops = NextHops::new(&all, routes.clone(), &[]);
     let interfaces = |vip: &str, server: &str| -> Vec<u32> {
-        hops.interfaces_for(&[ip(vip)], (&[], &[ip(server)])).into_iter().collect()
+        hops.interfaces_for(&[ip(vip)], PathEnds { sources: &[], servers: &[ip(server)] })
+            .into_iter()
+            .collect()
     };
     assert_eq!(interfaces("192.0.2.2", "10.0.0.7"), [LAN, WAN]);
     assert_eq!(interfaces("10.0.0.1", "10.0.0.7"), [LAN]);
