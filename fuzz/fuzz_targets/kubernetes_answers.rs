@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use convey_kubernetes::{ApiAnswer, annotations_from, slices_from};
+use convey_kubernetes::{AnnotationState, ApiAnswer, annotations_from, slices_from};
 use convey_model::{KubernetesCluster, KubernetesService, Protocol, ServicePort};
 use libfuzzer_sys::fuzz_target;
 
@@ -41,7 +41,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
         let at_once = slices_from(&service, answers(bytes, usize::MAX)).await;
         assert_eq!(states.last().map(|state| &state.servers), at_once.last().map(|state| &state.servers));
-        for (_, notes) in annotations_from(&service, answers(bytes, piece)).await {
+        for AnnotationState { notes, .. } in annotations_from(&service, answers(bytes, piece)).await {
             notes.iter().for_each(|text| is_short_line(text));
         }
     });

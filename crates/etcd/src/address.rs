@@ -20,8 +20,8 @@ const PORT: u16 = 2379;
 /// `cert` and `key`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdAddress {
-    /// Members of the cluster, each with a host and a port.
-    pub endpoints: Vec<(String, u16)>,
+    /// Members of the cluster.
+    pub endpoints: Vec<EtcdEndpoint>,
     /// User name for authentication. The password is never part of the address.
     pub user: Option<String>,
     /// Prefix of the keys, with a slash at both ends: `/convey/edge/`.
@@ -30,13 +30,37 @@ pub struct EtcdAddress {
     pub tls: Option<EtcdTls>,
 }
 
+/// Endpoint of a member of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EtcdEndpoint {
+    /// Host; an IPv6 address is in brackets.
+    pub host: String,
+    /// Port for clients.
+    pub port: u16,
+}
+
+impl fmt::Display for EtcdEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
 /// Files for TLS with etcd.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EtcdTls {
     /// Certificate authorities to trust; `None`: the authorities of this host.
     pub ca: Option<PathBuf>,
-    /// Client certificate and key.
-    pub certificate: Option<(PathBuf, PathBuf)>,
+    /// Client certificate.
+    pub certificate: Option<EtcdCertificate>,
+}
+
+/// Files of a client certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EtcdCertificate {
+    /// File of the certificate chain.
+    pub chain_path: PathBuf,
+    /// File of the key.
+    pub key_path: PathBuf,
 }
 
 /// Reason why an address is invalid.
@@ -100,15 +124,15 @@ impl EtcdAddress {
 impl fmt::Display for EtcdAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.tls.is_some() { "etcds://" } else { "etcd://" })?;
-        for (index, (host, port)) in self.endpoints.iter().enumerate() {
-            write!(f, "{}{host}:{port}", if index == 0 { "" } else { "," })?;
+        for (index, endpoint) in self.endpoints.iter().enumerate() {
+            write!(f, "{}{endpoint}", if index == 0 { "" } else { "," })?;
         }
         f.write_str(self.prefix.trim_end_matches('/'))
     }
 }
 
-/// Host and port of a member. An IPv6 address is in brackets.
-fn endpoint(text: &str) -> Option<(String, u16)> {
+/// Parses the endpoint of a member.
+fn endpoint(text: &str) -> Option<EtcdEndpoint> {
     let end = text.rfind(']').map_or(0, |at| at + 1);
     let (host, port) = match text[end..].rfind(':') {
         Some(colon) => {
@@ -117,7 +141,7 @@ fn endpoint(text: &str) -> Option<(String, u16)> {
         None => (text, PORT),
     };
     let is_plain = end > 0 || !host.contains(':');
-    (!host.is_empty() && is_plain).then(|| (host.to_owned(), port))
+    (!host.is_empty() && is_plain).then(|| EtcdEndpoint { host: host.to_owned(), port })
 }
 
 fn tls(query: &str, is_meant: bool) -> Result<Option<EtcdTls>, AddressFault> {
@@ -136,7 +160,7 @@ fn tls(query: &str, is_meant: bool) -> Result<Option<EtcdTls>, AddressFault> {
         }
     }
     let certificate = match (cert, key) {
-        (Some(cert), Some(key)) => Some((cert, key)),
+        (Some(chain_path), Some(key_path)) => Some(EtcdCertificate { chain_path, key_path }),
         (None, None) => None,
         _ => return Err(AddressFault("cert and key are said together".to_owned())),
     };
@@ -156,7 +180,10 @@ mod tests {
         let address =
             EtcdAddress::parse("etcd://10.0.0.1,[fd00::1]:4001,etcd.example:2380/convey/edge/").unwrap();
         let endpoints = [("10.0.0.1", 2379), ("[fd00::1]", 4001), ("etcd.example", 2380)];
-        assert_eq!(address.endpoints, endpoints.map(|(host, port)| (host.to_owned(), port)));
+        assert_eq!(
+            address.endpoints,
+            endpoints.map(|(host, port)| EtcdEndpoint { host: host.to_owned(), port })
+        );
         assert_eq!((&*address.prefix, &address.tls, &address.user), ("/convey/edge/", &None, &None));
         assert_eq!(address.status_key("node7"), "/convey/edge-status/node7");
         assert_eq!(address.to_string(), "etcd://10.0.0.1:2379,[fd00::1]:4001,etcd.example:2380/convey/edge");
@@ -164,7 +191,7 @@ mod tests {
 
         let address = EtcdAddress::parse("etcds://edge@h/a?ca=/etc/ca.pem&cert=c.pem&key=k.pem").unwrap();
         assert_eq!(address.user.as_deref(), Some("edge"));
-        let certificate = Some(("c.pem".into(), "k.pem".into()));
+        let certificate = Some(EtcdCertificate { chain_path: "c.pem".into(), key_path: "k.pem".into() });
         assert_eq!(address.tls, Some(EtcdTls { ca: Some("/etc/ca.pem".into()), certificate }));
         assert_eq!(EtcdAddress::parse("etcds://h/a").unwrap().tls, Some(EtcdTls::default()));
     }

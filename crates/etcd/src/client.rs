@@ -53,6 +53,15 @@ pub struct EtcdClient {
     read_at: i64,
 }
 
+/// State of the keys below a prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PrefixMark {
+    /// Number of keys.
+    pub keys: i64,
+    /// Revision of their last change.
+    pub revision: i64,
+}
+
 impl EtcdClient {
     /// Connects to the member with this index in the address.
     ///
@@ -95,18 +104,17 @@ impl EtcdClient {
             .map_err(|fault| EtcdFault::NoConfiguration { number, fault })
     }
 
-    /// Returns the number of keys and the revision of their last change. The pair differs whenever
-    /// a file does.
+    /// Returns the mark of the prefix, which differs whenever a file does.
     ///
     /// # Errors
     /// The member does not answer.
-    pub async fn mark(&mut self) -> Result<(i64, i64), EtcdFault> {
+    pub async fn mark(&mut self) -> Result<PrefixMark, EtcdFault> {
         let request = json!({
             "key": self.prefix(), "range_end": self.prefix_end(),
             "sort_target": "MOD", "sort_order": "DESCEND", "limit": 1, "keys_only": true,
         });
         let range: Range = self.ask(RANGE, &request).await?;
-        Ok((range.count, range.newest()))
+        Ok(PrefixMark { keys: range.count, revision: range.newest() })
     }
 
     /// Watches for changes since the last read, on a separate connection.

@@ -19,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::EtcdEndpoint;
 use crate::answer::GatewayRefusal;
 
 /// Upper bound for the time of a connect and of an answer.
@@ -47,12 +48,9 @@ pub(crate) struct MemberConnection {
 
 impl MemberConnection {
     /// Connects to a member.
-    pub(crate) async fn open(
-        (host, port): &(String, u16),
-        tls: Option<&Arc<ClientConfig>>,
-    ) -> Result<Self, Fault> {
-        let name = format!("{host}:{port}");
-        let opened = in_time("connection", Self::connect(host, *port, tls)).await;
+    pub(crate) async fn open(member: &EtcdEndpoint, tls: Option<&Arc<ClientConfig>>) -> Result<Self, Fault> {
+        let name = member.to_string();
+        let opened = in_time("connection", Self::connect(&member.host, member.port, tls)).await;
         let (sender, driver) = opened.map_err(|why| format!("{name}: {why}"))?;
         Ok(MemberConnection { sender, driver, host: name, has_told: false })
     }

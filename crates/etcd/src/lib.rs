@@ -24,10 +24,10 @@ mod pace;
 mod revision;
 mod tls;
 
-pub use address::{AddressFault, EtcdAddress, EtcdTls, MAIN_FILE};
+pub use address::{AddressFault, EtcdAddress, EtcdCertificate, EtcdEndpoint, EtcdTls, MAIN_FILE};
 #[cfg(feature = "test-util")]
 pub use client::read_answer;
-pub use client::{EtcdClient, EtcdFault, EtcdWatch};
+pub use client::{EtcdClient, EtcdFault, EtcdWatch, PrefixMark};
 pub use folder::RevisionFolder;
 pub use pace::{FollowPace, NextAttempt};
 pub use revision::{Revision, RevisionFault};

@@ -8,12 +8,12 @@ use convey_model::{Authorities, BackendTls, CertificatePair, TlsVersion};
 use convey_tls::{SpokenWithin, TlsConnector, authorities_of_host, certificates_of};
 use rustls::ClientConfig;
 
-use crate::EtcdTls;
+use crate::{EtcdCertificate, EtcdTls};
 
 /// # Errors
 /// A file cannot be read, or has the wrong content; operator-facing message.
 pub(crate) fn client_config(tls: &EtcdTls) -> Result<Arc<ClientConfig>, String> {
-    let certificate = tls.certificate.as_ref().map(|(chain_path, key_path)| {
+    let certificate = tls.certificate.as_ref().map(|EtcdCertificate { chain_path, key_path }| {
         let (chain, key) = (read(chain_path)?.into(), read(key_path)?.into());
         Ok::<_, String>(CertificatePair {
             chain_path: chain_path.clone(),

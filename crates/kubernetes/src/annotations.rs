@@ -17,11 +17,20 @@ use crate::objects::ServiceObject;
 use crate::watch::LIST_TIMEOUT;
 use crate::watcher::{Collection, ObjectEvent, events};
 
+/// Settings of servers that annotations name, and faults of annotations.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnnotationState {
+    /// Settings of the servers.
+    pub settings: SourceSettings,
+    /// Operator-facing faults.
+    pub notes: BTreeSet<String>,
+}
+
 /// Watches until dropped. Calls `tell` with the settings of the annotations and with faults, after
 /// each change. While the API server is unreachable, all settings stay.
 pub(crate) async fn watch(
     service: &KubernetesService,
-    mut tell: impl FnMut(SourceSettings, BTreeSet<String>) + Send,
+    mut tell: impl FnMut(AnnotationState) + Send,
 ) -> Infallible {
     let (mut annotations, mut backoff) = (Annotations::default(), Backoff::new(ATTEMPTS));
     loop {
@@ -33,7 +42,7 @@ pub(crate) async fn watch(
         // The watch of slices reports an unreachable API server.
         if let Some(why) = refusal {
             let note = format!("its annotations cannot be read, they stay as they were: {why}");
-            tell(annotations.settings(), BTreeSet::from([note]));
+            tell(AnnotationState { settings: annotations.settings(), notes: BTreeSet::from([note]) });
         }
         backoff.on_success(now() - begun);
         sleep(backoff.next_delay(fastrand::f64())).await;
@@ -46,14 +55,14 @@ pub(crate) async fn watch_service<T: Transport>(
     client: ApiClient<T>,
     service: &KubernetesService,
     annotations: &mut Annotations,
-    tell: &mut (impl FnMut(SourceSettings, BTreeSet<String>) + Send),
+    tell: &mut (impl FnMut(AnnotationState) + Send),
 ) -> Option<String> {
     let mut tell = |found: Option<&ServiceObject>| {
         let all = found.and_then(|service| service.metadata.annotations.as_ref());
         annotations.take(all.into_iter().flatten().map(|(name, text)| (&**name, &**text)));
         // The API server may send anything as the value of an annotation.
-        let problems = annotations.problems().iter().map(|problem| bounded(problem)).collect();
-        tell(annotations.settings(), problems);
+        let notes = annotations.problems().iter().map(|problem| bounded(problem)).collect();
+        tell(AnnotationState { settings: annotations.settings(), notes });
     };
     let mut events = pin!(events(client, Collection::service(service)));
     let (mut listed, mut is_listing, deadline) = (None, true, now() + LIST_TIMEOUT);

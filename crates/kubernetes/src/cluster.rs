@@ -13,7 +13,9 @@ use serde_json::{Map, Value};
 use crate::client::ApiClient;
 use crate::credentials::{Credentials, PluginToken, TokenFile, bearer};
 use crate::exec::CredentialPlugin;
-use crate::kubeconfig::{AuthProvider, Cluster, Exec, Flag, Kubeconfig, KubeconfigUser, Text, read_file};
+use crate::kubeconfig::{
+    AuthProvider, Cluster, Exec, Flag, Kubeconfig, KubeconfigUser, SelectedContext, Text, read_file,
+};
 use crate::server::{ApiAccess, ApiServer, PemIdentity, authority};
 use convey_model::{KubernetesCluster, one_line};
 
@@ -71,7 +73,7 @@ fn of_pod(host: &str) -> Result<ApiAccess, String> {
 }
 
 async fn of_kubeconfig(kubeconfig: &Kubeconfig, context: Option<&str>) -> Result<ApiAccess, String> {
-    let (cluster, mut user) = kubeconfig.select(context)?;
+    let SelectedContext { cluster, mut user } = kubeconfig.select(context)?;
     let url = url_of(&cluster, &user)?;
     if given(cluster.proxy_url.as_ref()).is_some() {
         return Err("proxy-url is not supported".to_owned());
@@ -86,9 +88,9 @@ async fn of_kubeconfig(kubeconfig: &Kubeconfig, context: Option<&str>) -> Result
     let exec = user.exec.take();
     let credentials = match (credentials(user)?, exec) {
         (None, Some(exec)) => {
-            let (credentials, written) = run_plugin(exec, &cluster, authorities.as_deref()).await?;
-            identity = written.or(identity);
-            credentials
+            let access = run_plugin(exec, &cluster, authorities.as_deref()).await?;
+            identity = access.identity.or(identity);
+            access.credentials
         }
         (credentials, _) => credentials.unwrap_or(Credentials::Anonymous),
     };
@@ -166,12 +168,20 @@ fn of_provider(provider: &AuthProvider) -> Result<Credentials, String> {
     }
 }
 
-/// Runs a plugin. Returns the credentials for requests, and the plugin's client certificate.
+/// Access that a plugin grants.
+struct PluginAccess {
+    /// Credentials for requests.
+    credentials: Credentials,
+    /// Client certificate.
+    identity: Option<PemIdentity>,
+}
+
+/// Runs a plugin.
 async fn run_plugin(
     exec: Exec,
     cluster: &Cluster,
     authorities: Option<&[u8]>,
-) -> Result<(Credentials, Option<PemIdentity>), String> {
+) -> Result<PluginAccess, String> {
     let is_informed = exec.provide_cluster_info == Some(Flag(true));
     let plugin = CredentialPlugin::new(exec, is_informed.then(|| described(cluster, authorities)))?;
     let fetched = plugin.fetch().await?;
@@ -186,7 +196,7 @@ async fn run_plugin(
         None if identity.is_some() => Credentials::Anonymous,
         None => return Err(plugin.fault("it has written neither a token nor a certificate")),
     };
-    Ok((credentials, identity))
+    Ok(PluginAccess { credentials, identity })
 }
 
 /// Description of a cluster for a plugin.

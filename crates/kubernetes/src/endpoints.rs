@@ -5,6 +5,7 @@
 //! is draining; it serves fully if no endpoint is ready. All other endpoints are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::cluster::bounded;
@@ -21,13 +22,30 @@ const MAX_NAME: usize = 253;
 /// Slices of a Service, and the servers at one of its ports.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
-    port: ServicePort,
-    protocol: Option<Protocol>,
+    wanted: WantedPort,
     slices: BTreeMap<String, Slice>,
     /// Slices of a list that has not ended yet.
     listed: Option<BTreeMap<String, Slice>>,
     is_cut: bool,
     has_room: bool,
+}
+
+/// Port of a Service whose endpoints become servers.
+#[derive(Debug)]
+struct WantedPort {
+    port: ServicePort,
+    /// `None` means TCP or UDP.
+    protocol: Option<Protocol>,
+}
+
+/// Formats the wanted port, such as `http`, or `53 of UDP`.
+impl fmt::Display for WantedPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.protocol {
+            Some(Protocol::Udp) => write!(f, "{} of UDP", self.port),
+            _ => self.port.fmt(f),
+        }
+    }
 }
 
 /// Relevant part of a slice.
@@ -50,7 +68,8 @@ struct Found {
 impl Endpoints {
     /// Creates an empty set of slices for this port. `None` as protocol means TCP or UDP.
     pub(crate) fn new(port: ServicePort, protocol: Option<Protocol>) -> Endpoints {
-        Endpoints { port, protocol, slices: BTreeMap::new(), listed: None, is_cut: false, has_room: false }
+        let wanted = WantedPort { port, protocol };
+        Endpoints { wanted, slices: BTreeMap::new(), listed: None, is_cut: false, has_room: false }
     }
 
     /// Begins a list of all slices. The previous slices stay until the list ends.
@@ -67,7 +86,7 @@ impl Endpoints {
             self.is_cut = true;
             return;
         }
-        slices.insert(name.clone(), Slice::read(&name, slice, (&self.port, self.protocol)));
+        slices.insert(name.clone(), Slice::read(&name, slice, &self.wanted));
     }
 
     /// Removes a slice.
@@ -122,7 +141,7 @@ impl Endpoints {
 }
 
 impl Slice {
-    fn read(name: &str, slice: &EndpointSlice, meant: (&ServicePort, Option<Protocol>)) -> Slice {
+    fn read(name: &str, slice: &EndpointSlice, wanted: &WantedPort) -> Slice {
         let note = |why: String| Slice {
             note: Some(bounded(&format!("EndpointSlice {name} {why}"))),
             ..Slice::default()
@@ -131,11 +150,11 @@ impl Slice {
             return note(format!("has addresses of type {:?}: they are no servers", slice.address_type));
         }
         let ports = slice.ports.as_deref().unwrap_or_default();
-        let Some(number) = ports.iter().find_map(|found| number_of(found, meant)) else {
+        let Some(number) = ports.iter().find_map(|found| number_of(found, wanted)) else {
             // A Service whose pods have no address yet has a slice without ports.
             return match slice.endpoints.is_empty() {
                 true => Slice::default(),
-                false => note(format!("has no port {} (it has: {})", asked(meant), shown(ports))),
+                false => note(format!("has no port {wanted} (it has: {})", shown(ports))),
             };
         };
         let looked_at = slice.endpoints.iter().take(MAX_ENDPOINTS);
@@ -144,29 +163,21 @@ impl Slice {
 }
 
 /// Number of this port, if it is the wanted port.
-fn number_of(found: &EndpointPort, (meant, meant_protocol): (&ServicePort, Option<Protocol>)) -> Option<u16> {
+fn number_of(found: &EndpointPort, wanted: &WantedPort) -> Option<u16> {
     let number = u16::try_from(found.port?).ok().filter(|number| *number != 0)?;
     let protocol = match found.protocol.as_deref() {
         None | Some("TCP") => Protocol::Tcp,
         Some("UDP") => Protocol::Udp,
         Some(_) => return None,
     };
-    if meant_protocol.is_some_and(|meant| meant != protocol) {
+    if wanted.protocol.is_some_and(|wanted| wanted != protocol) {
         return None;
     }
-    let is_meant = match meant {
+    let is_wanted = match &wanted.port {
         ServicePort::Name(name) => found.name.as_ref() == Some(name),
-        ServicePort::Number(meant) => number == *meant,
+        ServicePort::Number(wanted) => number == *wanted,
     };
-    is_meant.then_some(number)
-}
-
-/// Formats the wanted port, such as `http`, or `53 of UDP`.
-fn asked((port, protocol): (&ServicePort, Option<Protocol>)) -> String {
-    match protocol {
-        Some(Protocol::Udp) => format!("{port} of UDP"),
-        _ => port.to_string(),
-    }
+    is_wanted.then_some(number)
 }
 
 fn shown(ports: &[EndpointPort]) -> String {

@@ -56,6 +56,12 @@ pub(crate) struct Extension {
     pub(crate) extension: Value,
 }
 
+/// Cluster and user of a context.
+pub(crate) struct SelectedContext {
+    pub(crate) cluster: Cluster,
+    pub(crate) user: KubeconfigUser,
+}
+
 /// User identity, with its credentials.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
@@ -215,7 +221,7 @@ impl Kubeconfig {
     ///
     /// # Errors
     /// The context or cluster does not exist, or a value is wrong: operator-facing message.
-    pub(crate) fn select(&self, context: Option<&str>) -> Result<(Cluster, KubeconfigUser), String> {
+    pub(crate) fn select(&self, context: Option<&str>) -> Result<SelectedContext, String> {
         let current = self.current_context.as_ref().map(|name| &*name.0).filter(|name| !name.is_empty());
         let name = context.or(current).ok_or("it has no current-context")?;
         let context: Option<(Context, _)> = find(self.contexts.as_ref(), "context", name)?;
@@ -233,7 +239,7 @@ impl Kubeconfig {
             user.resolve(folder);
             user
         });
-        Ok((cluster, user.unwrap_or_default()))
+        Ok(SelectedContext { cluster, user: user.unwrap_or_default() })
     }
 }
 
@@ -345,14 +351,14 @@ mod tests {
     #[test]
     fn first_file_with_a_name_has_it() {
         let both = both();
-        let (cluster, user) = both.select(Some("first")).unwrap();
+        let SelectedContext { cluster, user } = both.select(Some("first")).unwrap();
         assert_eq!(text(&cluster.server), Some("https://a:6443"));
         assert_eq!((text(&user.token), text(&user.token_file)), (Some("12345"), Some("/run/token")));
-        let (cluster, user) = both.select(None).unwrap();
+        let SelectedContext { cluster, user } = both.select(None).unwrap();
         assert_eq!(text(&cluster.server), Some("https://b"), "the current context");
         assert!(cluster.insecure_skip_tls_verify.is_some_and(|flag| flag.0));
         assert!(user.token.is_none(), "a user that is missing is nobody");
-        assert!(both.select(Some("nobody")).unwrap().1.token.is_none());
+        assert!(both.select(Some("nobody")).unwrap().user.token.is_none());
     }
 
     #[test]
@@ -372,7 +378,7 @@ mod tests {
     #[test]
     fn relative_paths_begin_at_the_folder_of_the_file() {
         let both = both();
-        let (cluster, user) = both.select(Some("first")).unwrap();
+        let SelectedContext { cluster, user } = both.select(Some("first")).unwrap();
         assert_eq!(text(&cluster.certificate_authority), Some("/conf/pki/ca.crt"));
         assert_eq!(text(&user.token_file), Some("/run/token"));
         let command = |user| {

@@ -24,6 +24,7 @@ mod watch;
 mod watcher;
 mod yaml;
 
+pub use annotations::AnnotationState;
 pub use source::Kubernetes;
 #[cfg(feature = "test-util")]
 pub use testing::{ApiAnswer, annotations_from, slices_from};

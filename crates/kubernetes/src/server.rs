@@ -54,10 +54,16 @@ pub(crate) struct ApiServer {
     port: u16,
     /// Path prefix of each request, without a trailing slash.
     base: String,
-    tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    tls: Option<ApiTls>,
     credentials: Credentials,
     fields: HeaderMap,
     connection: Option<Connection>,
+}
+
+/// TLS with an API server.
+struct ApiTls {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
 }
 
 /// Open connection. Dropping it closes it.
@@ -101,7 +107,7 @@ impl ApiServer {
         let connected = timeout(CONNECT_TIMEOUT, convey_resolver::connect(&self.host, self.port)).await;
         let connected = connected.map_err(|_| format!("no connection within {CONNECT_TIMEOUT:?}"))?;
         let stream = connected.map_err(|error| error.to_string())?;
-        let Some((config, name)) = &self.tls else { return speak(stream).await };
+        let Some(ApiTls { config, name }) = &self.tls else { return speak(stream).await };
         let connector = tokio_rustls::TlsConnector::from(config.clone());
         let shaken = timeout(CONNECT_TIMEOUT, connector.connect(name.clone(), stream)).await;
         let shaken = shaken.map_err(|_| format!("TLS handshake not finished within {CONNECT_TIMEOUT:?}"))?;
@@ -175,7 +181,7 @@ impl Drop for Connection {
     }
 }
 
-fn tls(access: &ApiAccess, host: &str) -> Result<(Arc<ClientConfig>, ServerName<'static>), String> {
+fn tls(access: &ApiAccess, host: &str) -> Result<ApiTls, String> {
     let certificates = match &access.authorities {
         _ if access.skip_verify => Vec::new(),
         Some(pem) => {
@@ -203,7 +209,7 @@ fn tls(access: &ApiAccess, host: &str) -> Result<(Arc<ClientConfig>, ServerName<
     let name = access.server_name.as_deref().unwrap_or(host).trim_end_matches('.').to_owned();
     let name = ServerName::try_from(name.clone()).map_err(|_| format!("{name:?} is no name for TLS"))?;
     let config = connector.map_err(|fault| format!("TLS: {fault}"))?.config(SpokenWithin::Http1);
-    Ok((config, name))
+    Ok(ApiTls { config, name })
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@ use tokio::time::sleep;
 
 use convey_model::{DiscoveryState, KubernetesService, ServerSource, SourceSettings};
 
-use crate::{annotations, watch};
+use crate::annotations::{self, AnnotationState};
+use crate::watch;
 
 /// Maximum wait of servers for the annotations of their Service, at the start.
 const FIRST_ANNOTATIONS: Duration = Duration::from_secs(1);
@@ -36,7 +37,7 @@ impl ServerSource for Kubernetes {
         let both = || both.lock().unwrap_or_else(PoisonError::into_inner);
         tokio::select! {
             never = watch::watch(&wanted, |state| both().hear(Some(state), None)) => never,
-            never = annotations::watch(&wanted, |settings, notes| both().hear(None, Some((settings, notes)))) => never,
+            never = annotations::watch(&wanted, |annotations| both().hear(None, Some(annotations))) => never,
             never = async {
                 sleep(FIRST_ANNOTATIONS).await;
                 both().wait_no_longer();
@@ -60,12 +61,8 @@ struct Both<T> {
 }
 
 impl<T: FnMut(DiscoveryState)> Both<T> {
-    fn hear(
-        &mut self,
-        slices: Option<DiscoveryState>,
-        annotations: Option<(SourceSettings, BTreeSet<String>)>,
-    ) {
-        if let Some((settings, notes)) = annotations {
+    fn hear(&mut self, slices: Option<DiscoveryState>, annotations: Option<AnnotationState>) {
+        if let Some(AnnotationState { settings, notes }) = annotations {
             (self.settings, self.notes, self.waits) = (settings, notes, false);
         }
         self.slices = slices.or(self.slices.take());
@@ -96,10 +93,13 @@ mod tests {
         let (slices, settings, notes) = (None, SourceSettings::default(), BTreeSet::new());
         let mut both = Both { slices, settings, notes, waits: true, tell: |state| told.push(state) };
         let settings = SourceSettings { weight: Some(3), ..settings };
-        both.hear(None, Some((settings, BTreeSet::from(["odd".to_owned()]))));
+        both.hear(None, Some(AnnotationState { settings, notes: BTreeSet::from(["odd".to_owned()]) }));
         let slices = DiscoveryState { failures: 1, ..DiscoveryState::default() };
         both.hear(Some(slices), None);
-        both.hear(None, Some((SourceSettings::default(), BTreeSet::new())));
+        both.hear(
+            None,
+            Some(AnnotationState { settings: SourceSettings::default(), notes: BTreeSet::new() }),
+        );
         let notes = BTreeSet::from(["odd".to_owned()]);
         let first = DiscoveryState { failures: 1, settings, notes, ..DiscoveryState::default() };
         let second = DiscoveryState { failures: 1, ..DiscoveryState::default() };

@@ -5,13 +5,13 @@ use std::convert::Infallible;
 
 use bytes::Bytes;
 use convey_config::Annotations;
-use convey_model::{DiscoveryState, KubernetesService, SourceSettings};
+use convey_model::{DiscoveryState, KubernetesService};
 use futures_util::stream::iter;
 use http::Response;
 use http_body_util::StreamBody;
 use hyper::body::Frame;
 
-use crate::annotations;
+use crate::annotations::{self, AnnotationState};
 use crate::client::{ApiClient, Transport};
 use crate::watch::{WatchAttempts, WatchEnd, watch_slices};
 
@@ -39,14 +39,12 @@ pub async fn slices_from(service: &KubernetesService, answers: Vec<ApiAnswer>) -
 
 /// Settings and notes that one attempt reads from annotations, if the API server gives these
 /// answers.
-pub async fn annotations_from(
-    service: &KubernetesService,
-    answers: Vec<ApiAnswer>,
-) -> Vec<(SourceSettings, BTreeSet<String>)> {
+pub async fn annotations_from(service: &KubernetesService, answers: Vec<ApiAnswer>) -> Vec<AnnotationState> {
     let (mut annotations, mut seen) = (Annotations::default(), Vec::new());
-    let mut tell = |settings, notes| seen.push((settings, notes));
+    let mut tell = |state| seen.push(state);
     let refusal = annotations::watch_service(client(answers), service, &mut annotations, &mut tell).await;
-    seen.extend(refusal.map(|why| (annotations.settings(), BTreeSet::from([why]))));
+    let state = |why| AnnotationState { settings: annotations.settings(), notes: BTreeSet::from([why]) };
+    seen.extend(refusal.map(state));
     seen
 }
 

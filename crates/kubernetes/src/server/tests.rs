@@ -82,11 +82,11 @@ async fn named_api_server_is_asked_by_address_with_its_name() {
     let tls = ApiServer::new(ApiAccess { skip_verify: true, ..access("https://user@localhost:6443/base") });
     let tls = tls.unwrap();
     assert_eq!(tls.fields[HOST], "localhost:6443");
-    assert_eq!(tls.tls.unwrap().1, ServerName::try_from("localhost").unwrap());
+    assert_eq!(tls.tls.unwrap().name, ServerName::try_from("localhost").unwrap());
 
     let by_ip = ApiServer::new(ApiAccess { skip_verify: true, ..access("https://[::1]") }).unwrap();
     assert_eq!((&*by_ip.host, by_ip.port, by_ip.fields[HOST].to_str().unwrap()), ("::1", 443, "[::1]"));
-    assert!(matches!(by_ip.tls.unwrap().1, ServerName::IpAddress(_)));
+    assert!(matches!(by_ip.tls.unwrap().name, ServerName::IpAddress(_)));
 }
 
 #[tokio::test]

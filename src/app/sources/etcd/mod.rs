@@ -107,10 +107,9 @@ impl EtcdSource {
         let members = &self.address.endpoints;
         let share = BRING_TIMEOUT / u32::try_from(members.len()).unwrap_or(u32::MAX);
         let mut faults = Vec::new();
-        for (member, (host, port)) in members.iter().enumerate() {
+        for (member, endpoint) in members.iter().enumerate() {
             let read = async { self.connect(member).await?.read().await };
-            let late =
-                |_| Err(format!("{host}:{port}: no answer within {:.1} s", share.as_secs_f32()).into());
+            let late = |_| Err(format!("{endpoint}: no answer within {:.1} s", share.as_secs_f32()).into());
             match timeout(share, read).await.unwrap_or_else(late) {
                 Err(EtcdFault::Unreachable(why)) => faults.push(why),
                 answer => return answer,
