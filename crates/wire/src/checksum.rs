@@ -7,7 +7,7 @@
 
 use super::fields::{icmp, put_u16, u16_at, udp};
 use super::headers::{Headers, Kind};
-use super::parse::addresses;
+use super::parse::{IpAddresses, addresses};
 use convey_model::{Addr, FlowKey, Rewrite, UDP};
 
 /// State of a frame's TCP or UDP checksum field.
@@ -73,15 +73,24 @@ impl Delta {
     }
 }
 
-/// Checksum changes by the new addresses and the new ports of a packet with this key: the sum of
-/// the complemented old words and the new words (RFC 1624, equation 3).
-pub fn checksum_changes(key: &FlowKey, to: &Rewrite) -> (u16, u16) {
+/// Changes of a packet's checksum by a rewrite: sums of the complemented old words and the new
+/// words (RFC 1624, equation 3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChecksumChanges {
+    /// Change by the new addresses.
+    pub addresses: u16,
+    /// Change by the new ports.
+    pub ports: u16,
+}
+
+/// Checksum changes by the new addresses and the new ports of a packet with this key.
+pub fn checksum_changes(key: &FlowKey, to: &Rewrite) -> ChecksumChanges {
     let is_v4 = key.dst.is_v4();
     let addresses =
         Delta::default().replace_addr(&key.src, &to.src, is_v4).replace_addr(&key.dst, &to.dst, is_v4);
     let ports =
         Delta::default().replace_u16(key.src_port, to.src_port).replace_u16(key.dst_port, to.dst_port);
-    (fold(addresses.0), fold(ports.0))
+    ChecksumChanges { addresses: fold(addresses.0), ports: fold(ports.0) }
 }
 
 /// Whether the checksum of an IPv4 header is right (RFC 1071: the sum over all words, including the
@@ -113,7 +122,7 @@ pub(super) fn payload_checksum(src: &Addr, dst: &Addr, protocol: u8, payload: &[
 /// If `headers` are not those of `frame`.
 pub fn is_intact(frame: &[u8], headers: &Headers, checksum: Checksum) -> bool {
     let content = &frame[headers.l4..headers.end];
-    let (src, dst) = addresses(frame, headers);
+    let IpAddresses { src, dst } = addresses(frame, headers);
     let sum_of = |protocol, content: &[u8]| {
         u64::from(pseudo_header_sum(&src, &dst, protocol, content.len())) + sum(content)
     };

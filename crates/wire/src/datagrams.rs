@@ -3,7 +3,7 @@
 use super::checksum::{header_checksum, payload_checksum};
 use super::fields::{IPV6_LEN, UDP_LEN, ipv4, ipv6, put_u16, u16_at, udp};
 use super::headers::{Headers, Kind};
-use super::parse::addresses;
+use super::parse::{IpAddresses, addresses};
 use convey_model::UDP;
 
 /// Passes each datagram to `send` as a frame. Each carries `payload` bytes of the payload, the last
@@ -18,7 +18,7 @@ use convey_model::UDP;
 pub fn datagrams(frame: &[u8], headers: &Headers, payload: u16, mut send: impl FnMut(&mut [u8])) {
     debug_assert!(!headers.is_tcp());
     let (head, content) = frame[..headers.end].split_at(headers.l4 + UDP_LEN);
-    let (src, dst) = addresses(frame, headers);
+    let IpAddresses { src, dst } = addresses(frame, headers);
     // A complete checksum is never zero; a partial one is a sum that contains nonzero words.
     let has_checksum = u16_at(head, headers.l4 + udp::CHECKSUM) != 0;
     let mut datagram = Vec::with_capacity(head.len() + usize::from(payload));

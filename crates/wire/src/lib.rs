@@ -39,7 +39,7 @@ mod vip_probe;
 
 pub use answer::{ANSWER_LEN, IcmpError, icmp_error, is_port_unreachable, reset, reset_reply};
 pub use build::{TestPacket, update_header_checksum};
-pub use checksum::{Checksum, checksum_changes, is_intact};
+pub use checksum::{Checksum, ChecksumChanges, checksum_changes, is_intact};
 pub use datagrams::{datagram, datagrams};
 pub use extensions::MAX_EXTENSIONS;
 pub use fingerprint::{Fingerprint, fingerprint};
@@ -50,6 +50,6 @@ pub use rewrite::{renumber, rewrite};
 pub use segments::segments;
 pub use split::{Split, is_simple, split};
 pub use translate::{is_from, source};
-pub use tunnel::{Envelope, OuterHeaders, complete_checksum, enclose};
+pub use tunnel::{Envelope, OuterHeaders, OuterPorts, complete_checksum, enclose};
 pub use tunnel_mtu_report::{TunnelMtuReport, tunnel_mtu_report};
 pub use vip_probe::{VipAnswer, VipProbe};

@@ -271,15 +271,21 @@ pub(super) fn v6_at(bytes: &[u8], at: usize) -> Addr {
     Addr::v6(address)
 }
 
+/// Addresses in an IP header.
+pub(super) struct IpAddresses {
+    pub(super) src: Addr,
+    pub(super) dst: Addr,
+}
+
 /// Addresses in the IP header; after a rewrite they differ from those of the key.
-pub(super) fn addresses(frame: &[u8], headers: &Headers) -> (Addr, Addr) {
+pub(super) fn addresses(frame: &[u8], headers: &Headers) -> IpAddresses {
     let ip = &frame[headers.l3..headers.l4];
     match headers.is_v4() {
         true => {
             let at = |at| Addr::v4(u32_at(ip, at).to_be_bytes());
-            (at(ipv4::SRC), at(ipv4::DST))
+            IpAddresses { src: at(ipv4::SRC), dst: at(ipv4::DST) }
         }
-        false => (v6_at(ip, ipv6::SRC), v6_at(ip, ipv6::DST)),
+        false => IpAddresses { src: v6_at(ip, ipv6::SRC), dst: v6_at(ip, ipv6::DST) },
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) fn is_error(message: &[u8], version: u8) -> bool {
 /// Parses the packet in an ICMP error. The sender of the packet must be the receiver of the error.
 pub(super) fn read(error: &IpPacket, message: &[u8]) -> Result<Quote, ParseError> {
     let quoted = message.get(ICMP_LEN..).ok_or(ParseError::BadQuote)?;
-    let (src, dst, protocol, at) = match error.dst.is_v4() {
+    let QuotedHeader { src, dst, protocol, at } = match error.dst.is_v4() {
         true => v4(quoted),
         false => v6(quoted),
     }
@@ -58,19 +58,32 @@ pub(super) fn read(error: &IpPacket, message: &[u8]) -> Result<Quote, ParseError
     })
 }
 
-/// Addresses, protocol, and offset of the payload. A later fragment has no ports, so its flow is
-/// unknown.
-fn v4(quoted: &[u8]) -> Option<(Addr, Addr, u8, usize)> {
+/// IP header of a quoted packet.
+struct QuotedHeader {
+    src: Addr,
+    dst: Addr,
+    protocol: u8,
+    /// Offset of the payload.
+    at: usize,
+}
+
+/// Reads an IPv4 header. A later fragment has no ports, so its flow is unknown.
+fn v4(quoted: &[u8]) -> Option<QuotedHeader> {
     let ip = quoted.first_chunk::<IPV4_LEN>()?;
     let header_len = usize::from(ip[ipv4::VERSION_AND_LEN] & 0x0f) * 4;
     let is_readable = ip[ipv4::VERSION_AND_LEN] >> 4 == 4
         && header_len >= IPV4_LEN
         && u16_at(ip, ipv4::FRAGMENT) & ipv4::OFFSET_MASK == 0;
     let addr = |at| Addr::v4(u32_at(ip, at).to_be_bytes());
-    is_readable.then(|| (addr(ipv4::SRC), addr(ipv4::DST), ip[ipv4::PROTOCOL], header_len))
+    is_readable.then(|| QuotedHeader {
+        src: addr(ipv4::SRC),
+        dst: addr(ipv4::DST),
+        protocol: ip[ipv4::PROTOCOL],
+        at: header_len,
+    })
 }
 
-fn v6(quoted: &[u8]) -> Option<(Addr, Addr, u8, usize)> {
+fn v6(quoted: &[u8]) -> Option<QuotedHeader> {
     let ip = quoted.first_chunk::<IPV6_LEN>()?;
     if ip[ipv6::VERSION] >> 4 != 6 {
         return None;
@@ -78,5 +91,5 @@ fn v6(quoted: &[u8]) -> Option<(Addr, Addr, u8, usize)> {
     let carried = extensions::walk(quoted).ok()?;
     let (src, dst) = (v6_at(ip, ipv6::SRC), v6_at(ip, ipv6::DST));
     let is_readable = !matches!(carried.kind, Kind::LaterFragment { .. }) && !src.is_v4() && !dst.is_v4();
-    is_readable.then_some((src, dst, carried.protocol, carried.at))
+    is_readable.then_some(QuotedHeader { src, dst, protocol: carried.protocol, at: carried.at })
 }

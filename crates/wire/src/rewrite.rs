@@ -4,7 +4,7 @@ use super::checksum::{Checksum, Delta};
 use super::extensions::{self, Carried};
 use super::fields::{ethernet, ipv4, ipv6, put_u16, put_u32, tcp, u16_at, udp};
 use super::headers::{Headers, Kind};
-use super::translate::translate;
+use super::translate::{QuotedAt, translate};
 use convey_model::{Addr, NextHop, Rewrite, TCP};
 
 /// Rewrites the frame that `headers` were parsed from: new addresses and ports, a new link-layer
@@ -25,7 +25,7 @@ pub fn rewrite(frame: &mut [u8], headers: &Headers, to: &Rewrite, hop: &NextHop,
     frame[ethernet::DST].copy_from_slice(&hop.dst_mac);
     frame[ethernet::SRC].copy_from_slice(&hop.src_mac);
     if let Kind::Error { l3, l4 } = headers.kind {
-        return translate(frame, headers, (usize::from(l3), usize::from(l4)), to);
+        return translate(frame, headers, QuotedAt { l3: l3.into(), l4: l4.into() }, to);
     }
     let key = &headers.key;
     let is_v4 = headers.is_v4();

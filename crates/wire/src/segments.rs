@@ -4,7 +4,7 @@ use super::checksum::payload_checksum;
 use super::datagrams::put_lengths;
 use super::fields::{put_u16, put_u32, tcp};
 use super::headers::{Headers, TcpFlags};
-use super::parse::addresses;
+use super::parse::{IpAddresses, addresses};
 
 /// Congestion window reduced (RFC 3168, section 6.1.2): only the first segment carries it.
 const CWR: u8 = 0x80;
@@ -21,7 +21,7 @@ const CWR: u8 = 0x80;
 pub fn segments(frame: &[u8], headers: &Headers, payload: u16, mut send: impl FnMut(&[u8])) {
     debug_assert!(headers.is_tcp() && payload > 0);
     let (head, content) = frame[..headers.end].split_at(headers.end - usize::from(headers.payload_len));
-    let (src, dst) = addresses(frame, headers);
+    let IpAddresses { src, dst } = addresses(frame, headers);
     let pieces = content.chunks(usize::from(payload.max(1)));
     let last = pieces.len().saturating_sub(1);
     let mut segment = Vec::with_capacity(head.len() + usize::from(payload));

@@ -8,18 +8,24 @@ use super::parse::{addresses, v6_at};
 use super::rewrite::{checksum_at, put_v4, put_v6, udp_checksum};
 use convey_model::{Addr, Rewrite, TCP};
 
+/// Offsets of the headers of a quoted packet.
+pub(super) struct QuotedAt {
+    pub(super) l3: usize,
+    pub(super) l4: usize,
+}
+
 /// Rewrites an error to `to.dst`, about a packet from `to.dst` to `to.src`. The quoted packet is at
-/// `l3` and `l4`.
+/// `quoted`.
 ///
 /// If `to.src` is a translated address of the flow's other end, it also replaces the addresses of
 /// routers on the way there, which may be unreachable from here (RFC 5508, REQ-5). Otherwise
 /// routers keep their addresses.
-pub(super) fn translate(frame: &mut [u8], headers: &Headers, (l3, l4): (usize, usize), to: &Rewrite) {
+pub(super) fn translate(frame: &mut [u8], headers: &Headers, quoted: QuotedAt, to: &Rewrite) {
     let is_v4 = headers.is_v4();
     let (outer, message) = frame[headers.l3..headers.end].split_at_mut(headers.l4 - headers.l3);
-    let (l3, l4) = (l3 - headers.l4, l4 - headers.l4);
+    let at = QuotedAt { l3: quoted.l3 - headers.l4, l4: quoted.l4 - headers.l4 };
 
-    let quote = quoted(message, headers, (l3, l4), to);
+    let quote = restore(message, headers, at, to);
     let from = source_of(outer, is_v4);
     let src = if to.src == headers.key.src { from } else { to.src };
     // The destination of an error is the source of the quoted packet; the parser has checked that.
@@ -38,7 +44,7 @@ pub(super) fn translate(frame: &mut [u8], headers: &Headers, (l3, l4): (usize, u
 
 /// Rewrites the quoted packet as far as the error contains it. Returns the change of the message's
 /// checksum.
-fn quoted(message: &mut [u8], headers: &Headers, (l3, l4): (usize, usize), to: &Rewrite) -> Delta {
+fn restore(message: &mut [u8], headers: &Headers, QuotedAt { l3, l4 }: QuotedAt, to: &Rewrite) -> Delta {
     let (was, is_v4) = (headers.key.reversed(), headers.is_v4());
     let addresses =
         Delta::default().replace_addr(&was.src, &to.dst, is_v4).replace_addr(&was.dst, &to.src, is_v4);
@@ -79,7 +85,7 @@ fn quoted(message: &mut [u8], headers: &Headers, (l3, l4): (usize, usize), to: &
 /// # Panics
 /// If `headers` are not those of `frame`.
 pub fn source(frame: &[u8], headers: &Headers) -> Addr {
-    addresses(frame, headers).0
+    addresses(frame, headers).src
 }
 
 /// Whether the frame's link-layer source is this address.

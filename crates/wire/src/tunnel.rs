@@ -41,6 +41,24 @@ pub struct OuterHeaders {
     len: usize,
 }
 
+/// UDP ports in front of an encapsulated packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OuterPorts {
+    /// Source port.
+    pub src: u16,
+    /// Destination port.
+    pub dst: u16,
+}
+
+/// Fields of an outer IP header.
+struct OuterIp {
+    src: Addr,
+    dst: Addr,
+    class: u8,
+    protocol: u8,
+    payload_len: usize,
+}
+
 impl Envelope {
     /// Envelope for the packets of a client with this key.
     pub fn new(tunnel: &Tunnel, key: &FlowKey) -> Envelope {
@@ -58,11 +76,13 @@ impl Envelope {
         self.tunnel.source_of(self.hash)
     }
 
-    /// The outer ports, source and destination, if there are any.
-    pub fn ports(&self) -> Option<(u16, u16)> {
+    /// The outer ports, if there are any.
+    pub fn ports(&self) -> Option<OuterPorts> {
         match self.tunnel.encapsulation {
             Encapsulation::Ipip => None,
-            Encapsulation::Gue { port } => Some((FIRST_PORT | self.hash as u16 & !FIRST_PORT, port)),
+            Encapsulation::Gue { port } => {
+                Some(OuterPorts { src: FIRST_PORT | self.hash as u16 & !FIRST_PORT, dst: port })
+            }
         }
     }
 
@@ -104,28 +124,20 @@ impl Envelope {
         let mut outer = OuterHeaders { bytes: [0; Tunnel::MAX_OVERHEAD], len };
         let ip_len = if dst.is_v4() { IPV4_LEN } else { IPV6_LEN };
         let (ip, rest) = outer.bytes[..len].split_at_mut(ip_len);
-        let protocol = match self.ports() {
-            None => inside,
-            Some(ports) => {
-                put_gue(rest, (&src, &dst), (ports, inside), packet);
-                UDP
-            }
-        };
-        let payload_len = rest.len() + packet.len();
+        let protocol = if self.ports().is_some() { UDP } else { inside };
+        let outer_ip = OuterIp { src, dst, class, protocol, payload_len: rest.len() + packet.len() };
+        if let Some(ports) = self.ports() {
+            put_gue(rest, &outer_ip, ports, inside, packet);
+        }
         match dst.is_v4() {
-            true => put_v4(ip, (&src, &dst), (class, protocol), payload_len),
-            false => self.put_v6(ip, (&src, &dst), (class, protocol), payload_len),
+            true => put_v4(ip, &outer_ip),
+            false => self.put_v6(ip, &outer_ip),
         }
         outer
     }
 
-    fn put_v6(
-        &self,
-        ip: &mut [u8],
-        (src, dst): (&Addr, &Addr),
-        (class, protocol): (u8, u8),
-        payload_len: usize,
-    ) {
+    fn put_v6(&self, ip: &mut [u8], outer: &OuterIp) {
+        let OuterIp { src, dst, class, protocol, payload_len } = *outer;
         put_u32(ip, ipv6::VERSION, 6 << 28 | u32::from(class) << 20 | self.flow_label());
         put_u16(ip, ipv6::PAYLOAD_LEN, payload_len as u16);
         ip[ipv6::NEXT_HEADER] = protocol;
@@ -135,20 +147,15 @@ impl Envelope {
     }
 }
 
-fn put_gue(
-    bytes: &mut [u8],
-    (src, dst): (&Addr, &Addr),
-    ((src_port, dst_port), inside): ((u16, u16), u8),
-    packet: &[u8],
-) {
-    let len = bytes.len() + packet.len();
-    put_u16(bytes, 0, src_port);
-    put_u16(bytes, 2, dst_port);
+fn put_gue(bytes: &mut [u8], outer: &OuterIp, ports: OuterPorts, inside: u8, packet: &[u8]) {
+    let OuterIp { src, dst, payload_len: len, .. } = *outer;
+    put_u16(bytes, 0, ports.src);
+    put_u16(bytes, 2, ports.dst);
     put_u16(bytes, udp::LEN, len as u16);
     // Version 0, no control message, no further fields.
     bytes[UDP_LEN + 1] = inside;
     if !dst.is_v4() {
-        let pseudo = pseudo_header_sum(src, dst, UDP, len);
+        let pseudo = pseudo_header_sum(&src, &dst, UDP, len);
         let sum = match sum_by_checksum(packet) {
             Some(inner) => sum_onto(inner, &[&pseudo.to_be_bytes(), bytes]),
             None => sum_onto(pseudo, &[bytes, packet]),
@@ -185,7 +192,8 @@ fn sum_by_checksum(packet: &[u8]) -> Option<u16> {
 }
 
 /// Packets that are never fragmented need no ID (RFC 6864, section 4.1).
-fn put_v4(ip: &mut [u8], (src, dst): (&Addr, &Addr), (class, protocol): (u8, u8), payload_len: usize) {
+fn put_v4(ip: &mut [u8], outer: &OuterIp) {
+    let OuterIp { src, dst, class, protocol, payload_len } = *outer;
     ip[ipv4::VERSION_AND_LEN] = 0x45;
     ip[ipv4::VERSION_AND_LEN + 1] = class;
     put_u16(ip, ipv4::TOTAL_LEN, (IPV4_LEN + payload_len) as u16);

@@ -30,7 +30,7 @@ pub struct TunnelMtuReport {
 /// Parses a packet that begins with its IP header. `None`: the packet is no such error, or is
 /// damaged.
 pub fn tunnel_mtu_report(packet: &[u8]) -> Option<TunnelMtuReport> {
-    let (router, source, message) = match packet.first()? >> 4 {
+    let IcmpPacket { src: router, dst: source, message } = match packet.first()? >> 4 {
         4 => v4_message(packet)?,
         6 => v6_message(packet)?,
         _ => return None,
@@ -41,7 +41,7 @@ pub fn tunnel_mtu_report(packet: &[u8]) -> Option<TunnelMtuReport> {
         return None;
     }
     let mtu = if is_v4 { u16_at(head, icmp::MTU).into() } else { u32_at(head, icmp::MTU_V6) };
-    let (quoted_source, server, protocol, payload) =
+    let QuotedPacket { src: quoted_source, dst: server, protocol, payload } =
         if is_v4 { quoted_v4(quoted)? } else { quoted_v6(quoted)? };
     if quoted_source != source {
         return None;
@@ -67,38 +67,61 @@ pub fn tunnel_mtu_report(packet: &[u8]) -> Option<TunnelMtuReport> {
     Some(TunnelMtuReport { router, mtu, source, server, encapsulation, inner_destination })
 }
 
-/// Source, destination and payload of a whole ICMP packet with a valid checksum.
-fn v4_message(packet: &[u8]) -> Option<(Addr, Addr, &[u8])> {
+/// A whole ICMP packet with a valid checksum.
+struct IcmpPacket<'a> {
+    src: Addr,
+    dst: Addr,
+    message: &'a [u8],
+}
+
+/// An outer packet in an error.
+struct QuotedPacket<'a> {
+    src: Addr,
+    dst: Addr,
+    protocol: u8,
+    payload: &'a [u8],
+}
+
+/// Reads a whole ICMP packet.
+fn v4_message(packet: &[u8]) -> Option<IcmpPacket<'_>> {
     let ip = packet.first_chunk::<IPV4_LEN>()?;
     let header_len = usize::from(ip[ipv4::VERSION_AND_LEN] & 0x0f) * 4;
     let message = packet.get(header_len.max(IPV4_LEN)..u16_at(ip, ipv4::TOTAL_LEN).into())?;
     let is_whole = u16_at(ip, ipv4::FRAGMENT) & ipv4::FRAGMENT_MASK == 0;
     let is_icmp = ip[ipv4::PROTOCOL] == icmp::V4 && is_whole && header_checksum(message) == 0;
-    is_icmp.then(|| (v4_at(ip, ipv4::SRC), v4_at(ip, ipv4::DST), message))
+    is_icmp.then(|| IcmpPacket { src: v4_at(ip, ipv4::SRC), dst: v4_at(ip, ipv4::DST), message })
 }
 
-/// Source, destination and payload of a whole ICMPv6 packet. Routers put no extension header before
-/// an error.
-fn v6_message(packet: &[u8]) -> Option<(Addr, Addr, &[u8])> {
+/// Reads a whole ICMPv6 packet. Routers put no extension header before an error.
+fn v6_message(packet: &[u8]) -> Option<IcmpPacket<'_>> {
     let (ip, rest) = packet.split_first_chunk::<IPV6_LEN>()?;
     let message = rest.get(..u16_at(ip, ipv6::PAYLOAD_LEN).into())?;
     let (src, dst) = (v6_at(ip, ipv6::SRC)?, v6_at(ip, ipv6::DST)?);
     let is_icmp = ip[ipv6::NEXT_HEADER] == icmp::V6 && payload_checksum(&src, &dst, icmp::V6, message) == 0;
-    is_icmp.then_some((src, dst, message))
+    is_icmp.then_some(IcmpPacket { src, dst, message })
 }
 
-/// Source, destination, protocol and payload of an outer packet as convey writes it: without
-/// options.
-fn quoted_v4(quoted: &[u8]) -> Option<(Addr, Addr, u8, &[u8])> {
+/// Reads an outer packet as convey writes it: without options.
+fn quoted_v4(quoted: &[u8]) -> Option<QuotedPacket<'_>> {
     let (ip, payload) = quoted.split_first_chunk::<IPV4_LEN>()?;
     let is_ours = ip[ipv4::VERSION_AND_LEN] == 0x45 && u16_at(ip, ipv4::FRAGMENT) & ipv4::FRAGMENT_MASK == 0;
-    is_ours.then(|| (v4_at(ip, ipv4::SRC), v4_at(ip, ipv4::DST), ip[ipv4::PROTOCOL], payload))
+    is_ours.then(|| QuotedPacket {
+        src: v4_at(ip, ipv4::SRC),
+        dst: v4_at(ip, ipv4::DST),
+        protocol: ip[ipv4::PROTOCOL],
+        payload,
+    })
 }
 
-fn quoted_v6(quoted: &[u8]) -> Option<(Addr, Addr, u8, &[u8])> {
+fn quoted_v6(quoted: &[u8]) -> Option<QuotedPacket<'_>> {
     let (ip, payload) = quoted.split_first_chunk::<IPV6_LEN>()?;
     let (src, dst) = (v6_at(ip, ipv6::SRC)?, v6_at(ip, ipv6::DST)?);
-    (ip[ipv6::VERSION] >> 4 == 6).then_some((src, dst, ip[ipv6::NEXT_HEADER], payload))
+    (ip[ipv6::VERSION] >> 4 == 6).then_some(QuotedPacket {
+        src,
+        dst,
+        protocol: ip[ipv6::NEXT_HEADER],
+        payload,
+    })
 }
 
 /// Destination of the inner packet; `Some(None)` if the quoted part is too short, `None` if the

@@ -107,7 +107,8 @@ impl FlowEntry {
     pub fn within(mut self, envelope: &Envelope) -> FlowEntry {
         debug_assert!(self.flags & L2_DSR != 0, "{envelope:?}");
         (self.src, self.dst) = (envelope.source(), envelope.tunnel.server);
-        (self.src_port, self.dst_port) = envelope.ports().unwrap_or_default();
+        let ports = envelope.ports().unwrap_or_default();
+        (self.src_port, self.dst_port) = (ports.src, ports.dst);
         let label = envelope.flow_label();
         self.address_sum = ((label >> 16) as u16).to_ne_bytes();
         self.port_sum = (label as u16).to_ne_bytes();
@@ -118,7 +119,7 @@ impl FlowEntry {
     /// Creates an entry that rewrites packets with this key, and counts them under a counter id
     /// (below `Sizes::counter_ids`).
     pub fn new(key: &FlowKey, to: &Rewrite, direction: Direction, counter_id: u16) -> FlowEntry {
-        let (addresses, ports) = wire::checksum_changes(key, to);
+        let wire::ChecksumChanges { addresses, ports } = wire::checksum_changes(key, to);
         let stays =
             (key.src, key.dst, key.src_port, key.dst_port) == (to.src, to.dst, to.src_port, to.dst_port);
         let to_client = if direction == Direction::ToClient { TO_CLIENT } else { 0 };
