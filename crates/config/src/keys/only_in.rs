@@ -58,7 +58,7 @@ impl OnlyIn {
     pub(crate) fn fits(self, mode: Mode, protocol: Protocol) -> bool {
         match self {
             OnlyIn::Http => mode.is_http(),
-            OnlyIn::Proxy => mode == Mode::Proxy,
+            OnlyIn::Proxy => mode.is_proxied() && !mode.is_http(),
             OnlyIn::Proxied => mode.is_proxied(),
             OnlyIn::ProxiedTcp => mode.is_proxied() && protocol == Protocol::Tcp,
             OnlyIn::ProxiedUdp => mode.is_proxied() && protocol == Protocol::Udp,
