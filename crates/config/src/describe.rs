@@ -3,9 +3,8 @@
 use std::array;
 use std::collections::HashMap;
 
-use super::diff::{list, or};
-use super::tables::{backend, frontend, timeouts};
-use super::{AccessLogConfig, Config, LogConfig, acme, announce};
+use super::tables::{access_log, announce, backend, frontend, log, passthrough, timeouts};
+use super::{Config, acme};
 use convey_model::{Mode, Protocol};
 
 /// Text that `convey check` prints: frontends, backends with their servers, timeouts, settings of
@@ -25,10 +24,10 @@ pub fn describe(config: &Config) -> String {
         config.frontends.iter().map(|frontend| (frontend.mode, frontend.protocol)).collect();
     text.push_str(&timeouts::describe(&config.timeouts, &frontends));
     if config.frontends_where(Mode::forwards_packets).next().is_some() {
-        text.push_str(&packets(config));
+        text.push_str(&passthrough::describe(&config.passthrough));
     }
     if config.frontends_where(Mode::has_snat).next().is_some() {
-        text.push_str(&snat(config));
+        text.push_str(&passthrough::describe_snat(&config.passthrough));
     }
     if config.frontends_where(Mode::is_dsr).next().is_some() {
         text.push_str(
@@ -39,14 +38,8 @@ pub fn describe(config: &Config) -> String {
         text.push_str(&acme::describe(acme));
     }
     text.push_str(&announce::describe(config));
-    if config.log != LogConfig::default() {
-        let LogConfig { level, format, output } = &config.log;
-        text.push_str(&format!("log {} and above as {} to {output}\n", level.name(), format.name()));
-    }
-    if let AccessLogConfig { output: Some(output), format, sample } = &config.access_log {
-        let sample = if *sample == 1 { String::new() } else { format!(", one line in {sample}") };
-        text.push_str(&format!("access log as {} to {output}{sample}\n", format.source()));
-    }
+    text.push_str(&log::describe(&config.log));
+    text.push_str(&access_log::describe(&config.access_log));
     text.push_str(&format!(
         "statistics http://{}/stats (also /metrics, /healthz, /readyz)\n",
         config.stats.listen
@@ -55,24 +48,6 @@ pub fn describe(config: &Config) -> String {
         text.push_str(&format!("changes there with the token of {}\n", token.path.display()));
     }
     text
-}
-
-fn packets(config: &Config) -> String {
-    let settings = &config.passthrough;
-    let timeouts = settings.timeouts.named().map(|(name, time)| format!("{name} {time:?}")).join(", ");
-    let (interfaces, workers) = (list(&settings.interfaces), or(settings.workers, "automatic"));
-    let (guard, capacity) = (if settings.guard { "on" } else { "off" }, settings.max_flows);
-    format!(
-        "packets interfaces {interfaces}; workers {workers}; guard {guard}; offload {}\n\
-         flows at most {capacity}; timeouts {timeouts}\n",
-        settings.offload
-    )
-}
-
-fn snat(config: &Config) -> String {
-    let settings = &config.passthrough;
-    let (first, last) = (settings.snat_ports.start(), settings.snat_ports.end());
-    format!("snat ports {first}-{last}; addresses {}\n", list(&settings.snat_addresses))
 }
 
 /// Text such as `, at most 50 connections`.

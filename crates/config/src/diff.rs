@@ -1,14 +1,12 @@
 //! Log text of the differences between two configurations. Pure.
 
 use std::fmt::Display;
-use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use super::tables::passthrough::FlowTimeoutKeys;
 use super::tables::timeouts::TimeoutKeys;
-use super::tables::{backend, frontend};
-use super::{AdminToken, Config, Stats, access_log, acme, announce, logs, privileges};
-use convey_model::{FlowTimeouts, PacketSettings};
+use super::tables::{access_log, announce, backend, dns, frontend, log, passthrough, privileges};
+use super::{AdminToken, Config, Stats, acme};
 
 /// One line for each difference; empty if and only if both are equal.
 pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
@@ -16,16 +14,15 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
     let Config {
         frontends,
         backends,
-        log,
-        access_log,
-        privileges,
+        log: of_log,
+        access_log: of_access_log,
+        privileges: of_privileges,
         acme: of_acme,
         announce: of_announcing,
         stats,
         timeouts,
-        passthrough,
-        name_servers,
-        allow_local,
+        passthrough: of_packets,
+        dns: of_names,
     } = old;
     let mut changes = Vec::new();
     for (before, after) in pair(frontends, &new.frontends, |a, b| a.name == b.name) {
@@ -34,7 +31,7 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
     for (before, after) in pair(backends, &new.backends, |a, b| a.name == b.name) {
         changes.extend(line("backend", (before, after), |b| &b.name, backend::about, backend::changes));
     }
-    let of_flows = flow_timeout_changes(&passthrough.timeouts, &new.passthrough.timeouts);
+    let of_flows = FlowTimeoutKeys::changes(&of_packets.timeouts, &new.passthrough.timeouts);
     for (what, times) in
         [("timeouts", TimeoutKeys::changes(timeouts, &new.timeouts)), ("passthrough.timeouts", of_flows)]
     {
@@ -42,15 +39,14 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
             changes.push(format!("{what}: {}", times.join(", ")));
         }
     }
-    changes.extend(change("dns.nameservers", system_or(name_servers), system_or(&new.name_servers)));
-    changes.extend(change("dns.allow_local", *allow_local, new.allow_local));
-    changes.extend(logs::changes(log, &new.log));
-    changes.extend(access_log::changes(access_log, &new.access_log));
-    changes.extend(privileges::changes(privileges, &new.privileges));
+    changes.extend(dns::changes(of_names, &new.dns));
+    changes.extend(log::changes(of_log, &new.log));
+    changes.extend(access_log::changes(of_access_log, &new.access_log));
+    changes.extend(privileges::changes(of_privileges, &new.privileges));
     changes.extend(acme::changes(of_acme.as_deref(), new.acme.as_deref()));
     changes.extend(announce::changes(of_announcing.as_deref(), new.announce.as_deref()));
     changes.extend(stats_changes(stats, &new.stats));
-    changes.extend(passthrough_changes(passthrough, &new.passthrough));
+    changes.extend(passthrough::changes(of_packets, &new.passthrough));
     changes
 }
 
@@ -84,37 +80,9 @@ fn line<T>(
     }
 }
 
-fn passthrough_changes(old: &PacketSettings, new: &PacketSettings) -> Vec<String> {
-    let PacketSettings {
-        max_flows,
-        workers,
-        capture_stats_interval,
-        interfaces,
-        guard,
-        offload,
-        snat_ports,
-        snat_addresses,
-        min_path_mtu,
-        timeouts: _, // lines of their own
-    } = old;
-    let ports = |ports: &RangeInclusive<u16>| format!("{}-{}", ports.start(), ports.end());
-    let changes = [
-        change("max_flows", max_flows, &new.max_flows),
-        change("workers", or(*workers, "automatic"), or(new.workers, "automatic")),
-        duration("capture_stats_interval", *capture_stats_interval, new.capture_stats_interval),
-        change("interfaces", list(interfaces), list(&new.interfaces)),
-        change("guard", guard, &new.guard),
-        change("offload", offload, &new.offload),
-        change("snat_ports", ports(snat_ports), ports(&new.snat_ports)),
-        change("snat_addresses", list(snat_addresses), list(&new.snat_addresses)),
-        change("min_path_mtu", or(*min_path_mtu, "none"), or(new.min_path_mtu, "none")),
-    ];
-    changes.into_iter().flatten().map(|change| format!("passthrough.{change}")).collect()
-}
-
-fn flow_timeout_changes(old: &FlowTimeouts, new: &FlowTimeouts) -> Vec<String> {
-    let pairs = old.named().into_iter().zip(new.named());
-    pairs.filter_map(|((name, old), (_, new))| duration(name, old, new)).collect()
+/// Differences of a table, each below its name.
+pub(super) fn below(table: &str, changes: Vec<String>) -> Vec<String> {
+    changes.into_iter().map(|change| format!("{table}.{change}")).collect()
 }
 
 /// List of the values, or a note that they are chosen automatically.
@@ -125,12 +93,6 @@ pub(super) fn list<T: Display>(values: &[T]) -> String {
 pub(super) fn list_or<T: Display>(values: &[T], none: &str) -> String {
     let values: Vec<String> = values.iter().map(ToString::to_string).collect();
     if values.is_empty() { none.to_owned() } else { values.join(", ") }
-}
-
-/// List of the name servers, or a note that they are the system's.
-fn system_or(name_servers: &[SocketAddr]) -> String {
-    let name_servers: Vec<String> = name_servers.iter().map(ToString::to_string).collect();
-    if name_servers.is_empty() { "the system's".to_owned() } else { name_servers.join(", ") }
 }
 
 /// Text `what old -> new`, if they differ.

@@ -2,31 +2,27 @@
 //! between several of them.
 
 use std::collections::HashSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use toml::Spanned;
 use toml::de::DeTable;
 
 use super::acme::ParsedAcme;
-use super::announce::{self, ParsedAnnounce};
 use super::document::INCLUDE;
 use super::include;
 use super::problem::{Placed, Report};
 use super::reader::TomlTable;
+use super::tables::announce::{self, ParsedAnnounce};
 use super::tables::backend::checked;
 pub(super) use super::tables::frontend::access;
 use super::tables::frontend::by_backend;
+use super::tables::passthrough::ParsedPassthrough;
 use super::tables::timeouts::{self, TimeoutKeys};
-use super::tables::{ParsedBackend, ParsedFrontend, ParsedServer};
-use super::values::{
-    MILLISECOND, SECOND, ServerAddress, boolean, choice, integer, ip, name_server, port, seconds,
-    snat_address, snat_ports, string,
-};
-use super::{AccessLogConfig, Config, LogConfig, Privileges, Stats, access_log, logs, privileges, token};
-use convey_model::{
-    self as model, AcmeConfig, CertificatePair, FlowTimeouts, Mode, Offload, PacketSettings, Timeouts,
-};
+use super::tables::{ParsedBackend, ParsedFrontend, ParsedServer, access_log, dns, log, privileges};
+use super::values::{ServerAddress, choice, integer, ip, port, string};
+use super::{AccessLogConfig, Config, DnsConfig, LogConfig, Privileges, Stats, token};
+use convey_model::{self as model, AcmeConfig, CertificatePair, Mode, Timeouts};
 
 /// A whole file, whose values are each valid. Required values that are missing or wrong are `None`,
 /// and reported.
@@ -37,30 +33,13 @@ pub(super) struct ParsedFile {
     pub(super) backends: Vec<ParsedBackend>,
     pub(super) stats: Stats,
     pub(super) timeouts: TimeoutKeys,
-    pub(super) passthrough: Passthrough,
-    dns: Dns,
+    pub(super) passthrough: ParsedPassthrough,
+    dns: DnsConfig,
     log: LogConfig,
     access_log: AccessLogConfig,
     privileges: Privileges,
     acme: Option<ParsedAcme>,
     pub(super) announce: Option<ParsedAnnounce>,
-}
-
-/// `[dns]`
-#[derive(Debug, Clone, Default)]
-struct Dns {
-    name_servers: Vec<SocketAddr>,
-    allow_local: bool,
-}
-
-/// `[passthrough]`
-#[derive(Debug, Clone)]
-pub(super) struct Passthrough {
-    pub(super) workers: Option<Placed<u16>>,
-    pub(super) interfaces: Vec<Placed<String>>,
-    pub(super) snat_addresses: Vec<Placed<IpAddr>>,
-    /// All other settings.
-    settings: PacketSettings,
 }
 
 impl ParsedFile {
@@ -94,9 +73,9 @@ impl ParsedFile {
             frontends,
             stats: stats(root.table("stats"), report),
             timeouts: timeouts::read(root.table("timeouts")),
-            passthrough: passthrough(root.table("passthrough")),
-            dns: dns(root.table("dns")),
-            log: logs::read(root.table("log")),
+            passthrough: ParsedPassthrough::read(root.table("passthrough")),
+            dns: dns::read(root.table("dns")),
+            log: log::read(root.table("log")),
             access_log: access_log::read(root.table("access_log"), report),
             privileges: privileges::read(root.table("privileges")),
             acme,
@@ -128,8 +107,8 @@ impl ParsedFile {
             backends: vec![ParsedBackend { servers, ..backend }],
             stats,
             timeouts: TimeoutKeys::default(),
-            passthrough: passthrough(absent()),
-            dns: Dns::default(),
+            passthrough: ParsedPassthrough::default(),
+            dns: DnsConfig::default(),
             log: LogConfig::default(),
             access_log: AccessLogConfig::default(),
             privileges: Privileges::default(),
@@ -171,19 +150,7 @@ impl ParsedFile {
             stats: self.stats.clone(),
             timeouts: self.timeouts.model((), Timeouts::default()),
             passthrough: self.passthrough.model(),
-            name_servers: self.dns.name_servers.clone(),
-            allow_local: self.dns.allow_local,
-        }
-    }
-}
-
-impl Passthrough {
-    fn model(&self) -> PacketSettings {
-        PacketSettings {
-            workers: value(&self.workers),
-            interfaces: self.interfaces.iter().map(|name| name.value.clone()).collect(),
-            snat_addresses: self.snat_addresses.iter().map(|addr| addr.value).collect(),
-            ..self.settings.clone()
+            dns: self.dns.clone(),
         }
     }
 }
@@ -217,63 +184,6 @@ fn stats(mut table: TomlTable<'_>, report: &Report<'_>) -> Stats {
     let token = table.optional("token_file", token::path).and_then(|file| token::read(file, report));
     table.finish();
     Stats { listen: SocketAddr::new(ip, port), token }
-}
-
-/// `[dns]`
-fn dns(mut table: TomlTable<'_>) -> Dns {
-    let found = table.any_number("nameservers", name_server);
-    let allow_local = table.or("allow_local", false, boolean);
-    table.finish();
-    Dns { name_servers: found.into_iter().map(|found| found.value).collect(), allow_local }
-}
-
-fn passthrough(mut table: TomlTable<'_>) -> Passthrough {
-    let default = PacketSettings::default();
-    let passthrough = Passthrough {
-        workers: table.optional("workers", integer(1..=1024)),
-        interfaces: table.any_number("interfaces", string),
-        snat_addresses: table.any_number("snat_addresses", snat_address),
-        settings: PacketSettings {
-            max_flows: table
-                .renamed("connection_tracker_capacity", "max_flows", integer(1..=PacketSettings::MAX_FLOWS))
-                .map_or(default.max_flows, |found| found.value),
-            capture_stats_interval: table
-                .renamed("stats_update_frequency", "capture_stats_interval", seconds(SECOND))
-                .map_or(default.capture_stats_interval, |found| found.value),
-            guard: table.or("guard", default.guard, boolean),
-            offload: table.or("offload", default.offload, choice(&Offload::ALL, Offload::name)),
-            snat_ports: table.or("snat_ports", default.snat_ports.clone(), snat_ports),
-            min_path_mtu: table
-                .optional(
-                    "min_path_mtu",
-                    integer(PacketSettings::MIN_PATH_MTU..=PacketSettings::MAX_PATH_MTU),
-                )
-                .map(|found| found.value),
-            timeouts: flow_timeouts(table.table("timeouts")),
-            ..default
-        },
-    };
-    table.finish();
-    passthrough
-}
-
-/// `[passthrough.timeouts]`
-fn flow_timeouts(mut table: TomlTable<'_>) -> FlowTimeouts {
-    let default = FlowTimeouts::default();
-    let mut timeout = |key, default| table.or(key, default, seconds(MILLISECOND));
-    let timeouts = FlowTimeouts {
-        half_open: timeout("half_open", default.half_open),
-        handshake_only: timeout("handshake_only", default.handshake_only),
-        established: timeout("established", default.established),
-        half_closed: timeout("half_closed", default.half_closed),
-        closing: timeout("closing", default.closing),
-        time_wait: timeout("time_wait", default.time_wait),
-        closed: timeout("closed", default.closed),
-        udp_single: timeout("udp_single", default.udp_single),
-        udp_stream: timeout("udp_stream", default.udp_stream),
-    };
-    table.finish();
-    timeouts
 }
 
 /// Reads the connection limit of a server or an endpoint.

@@ -17,7 +17,6 @@ pub fn config(frontends: Vec<FrontendConfig>, backends: Vec<BackendConfig>) -> C
         stats: Stats { listen: ([127, 0, 0, 1], 7000).into(), token: None },
         timeouts: fixture::timeouts(),
         passthrough: PacketSettings::default(),
-        name_servers: vec![],
-        allow_local: false,
+        dns: crate::DnsConfig::default(),
     }
 }

@@ -164,7 +164,7 @@ macro_rules! keys {
             }
 
             /// Model after a reload: `wanted`, with the keys of `running` that need a restart.
-            #[allow(dead_code, unused_variables, reason = "few tables have such keys")]
+            #[allow(dead_code, unused_variables, clippy::needless_update, reason = "few tables have such keys")]
             pub(crate) fn reloaded(wanted: $Model, running: &$Model) -> $Model {
                 $Model {
                     $($( $( $field: $crate::keys::keys!(@$change running.$field), )? )?

@@ -1,10 +1,8 @@
 //! Configuration: reading from a file or a list of servers, validation, comparison and watching.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
-mod access_log;
 mod acme;
 mod annotations;
-mod announce;
 mod describe;
 mod diff;
 mod document;
@@ -18,11 +16,9 @@ mod hint;
 mod include;
 mod keys;
 mod list;
-mod logs;
 mod loops;
 mod mode;
 mod pairs_before;
-mod privileges;
 mod problem;
 mod reader;
 pub mod reference;
@@ -39,22 +35,23 @@ mod values;
 mod variables;
 pub mod watch;
 
-pub use access_log::AccessLogConfig;
 pub use annotations::Annotations;
 pub use convey_model::LogLevel;
 pub use describe::describe;
 pub use file::access::find_network;
 pub use hint::{did_you_mean, listed};
 pub use list::{ListSettings, load_list};
-pub use logs::{LogConfig, LogFormat, LogOutput, parse_log_level};
 pub use mode::{HostNetwork, validate_mode, validate_without_host};
 pub use pairs_before::PairsBefore;
-pub use privileges::Privileges;
 pub use problem::{LoadError, Problem};
 pub use reload::Diff;
 pub use resolved::{FoundBySource, FoundServers, LeftOut, Resolved};
 pub use rights::lower_rights;
 pub use steered::{ServerChange, check_server_address};
+pub use tables::access_log::AccessLogConfig;
+pub use tables::dns::DnsConfig;
+pub use tables::log::{LogConfig, LogFormat, LogOutput, parse_log_level};
+pub use tables::privileges::Privileges;
 pub use token::AdminToken;
 
 use std::collections::BTreeSet;
@@ -95,10 +92,8 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// Settings of the packet modes.
     pub passthrough: PacketSettings,
-    /// Name servers for the names of servers; `/etc/resolv.conf` applies if the list is empty.
-    pub name_servers: Vec<SocketAddr>,
-    /// Whether convey accepts loopback and link-local addresses in replies of name servers.
-    pub allow_local: bool,
+    /// Name servers for the names of servers.
+    pub dns: DnsConfig,
 }
 
 impl Config {

@@ -148,7 +148,7 @@ impl HostCheck<'_> {
         self.timeouts();
         self.ports();
         if self.is_host_known && self.config.frontends_where(Mode::forwards_packets).next().is_some() {
-            self.file.passthrough.interfaces.iter().for_each(|name| self.interface(name));
+            self.file.passthrough.keys.interfaces.iter().for_each(|name| self.interface(name));
         }
         if self.has_snat() {
             self.snat();
@@ -204,7 +204,7 @@ impl HostCheck<'_> {
         };
         let forwarded = self.frontends.iter().find(|(_, mode)| mode.forwards_packets());
         let Some((frontend, mode)) = forwarded else { return };
-        if !is_loopback && self.file.passthrough.interfaces.is_empty() {
+        if !is_loopback && self.file.passthrough.keys.interfaces.is_empty() {
             let message = format!(
                 "needs passthrough.interfaces, such as [\"eth0\"]: frontend {:?} is in {} mode, and convey would look for its packets on \
                  {name}; \"lo\" does without",

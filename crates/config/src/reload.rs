@@ -6,8 +6,10 @@ use std::collections::HashMap;
 
 use super::diff::differences;
 use super::tables::ParsedFrontend;
+use super::tables::passthrough::PassthroughKeys;
+use super::tables::privileges::PrivilegeKeys;
 use super::{Config, Loaded, Stats};
-use convey_model::{FrontendConfig, Mode, PacketSettings};
+use convey_model::{FrontendConfig, Mode};
 
 /// Effects of a reload, as text for the log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -35,9 +37,8 @@ impl Loaded {
         // Defaults of backends depend on the running modes.
         let mode_of = |frontend: &ParsedFrontend| modes.get(&*frontend.name).copied().unwrap_or_default();
         let config = self.source.file.config(mode_of);
-        let timeouts = config.passthrough.timeouts;
-        let passthrough = PacketSettings { timeouts, ..running.passthrough.clone() };
-        let privileges = running.privileges.clone();
+        let passthrough = PassthroughKeys::reloaded(config.passthrough, &running.passthrough);
+        let privileges = PrivilegeKeys::reloaded(config.privileges, &running.privileges);
         let stats = Stats { listen: running.stats.listen, ..config.stats };
         let applied = Config { privileges, stats, passthrough, ..config };
         let restarted = Config {

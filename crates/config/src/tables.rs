@@ -1,7 +1,13 @@
 //! Tables of the file: keys, defaults, checks, differences and description of each.
 
+pub(crate) mod access_log;
+pub(crate) mod announce;
 pub(crate) mod backend;
+pub(crate) mod dns;
 pub(crate) mod frontend;
+pub(crate) mod log;
+pub(crate) mod passthrough;
+pub(crate) mod privileges;
 pub(crate) mod timeouts;
 
 pub(crate) use self::backend::{ParsedBackend, ParsedServer, authorities};
@@ -12,11 +18,18 @@ use crate::reference::{Docs, KeyDoc, TableDoc};
 pub(crate) const ALL: &[TableDoc] = &[
     frontend::DOC,
     timeouts::OF_FRONTENDS,
+    announce::DOC,
     backend::DOC,
     timeouts::OF_BACKENDS,
     backend::health_check::DOC,
     backend::outlier_detection::DOC,
     timeouts::DOC,
+    dns::DOC,
+    log::DOC,
+    access_log::DOC,
+    privileges::DOC,
+    passthrough::DOC,
+    passthrough::TIMEOUTS,
 ];
 
 /// Reference row of a key that is a table.

@@ -3,12 +3,11 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
-use super::announce;
 use super::file::{self, ParsedFile};
 use super::hint;
 use super::loops::{self, Listens};
 use super::problem::{Place, Placed, Report};
-use super::tables::{ParsedBackend, ParsedFrontend, ParsedServer, frontend};
+use super::tables::{ParsedBackend, ParsedFrontend, ParsedServer, announce, frontend};
 use convey_model::{Endpoint, Listen, Protocol, overlap};
 
 /// Reports errors and warnings about a file whose values are each valid.

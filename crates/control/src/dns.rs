@@ -33,8 +33,8 @@ impl NameQuestion {
     pub(crate) fn all(config: &Config) -> BTreeSet<NameQuestion> {
         let question = |host: &str| NameQuestion {
             host: host.to_owned(),
-            name_servers: config.name_servers.clone(),
-            allow_local: config.allow_local,
+            name_servers: config.dns.name_servers.clone(),
+            allow_local: config.dns.allow_local,
         };
         config.hosts().into_iter().map(question).collect()
     }

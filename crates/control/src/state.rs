@@ -207,7 +207,7 @@ impl ControlState {
     /// are no longer configured are ignored. The change is published by
     /// [`ControlState::take_update`].
     pub(crate) fn on_lookup(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
-        if self.config.as_ref().is_some_and(|config| config.name_servers != lookup.name_servers) {
+        if self.config.as_ref().is_some_and(|config| config.dns.name_servers != lookup.name_servers) {
             return None;
         }
         let change = self.membership.on_lookup(lookup, now)?;

@@ -26,34 +26,6 @@ pub struct FlowTimeouts {
     pub udp_stream: Duration,
 }
 
-impl FlowTimeouts {
-    /// All timeouts with their names in the configuration, in the order of the documentation.
-    pub fn named(&self) -> [(&'static str, Duration); 9] {
-        let FlowTimeouts {
-            half_open,
-            handshake_only,
-            established,
-            half_closed,
-            closing,
-            time_wait,
-            closed,
-            udp_single,
-            udp_stream,
-        } = *self;
-        [
-            ("half_open", half_open),
-            ("handshake_only", handshake_only),
-            ("established", established),
-            ("half_closed", half_closed),
-            ("closing", closing),
-            ("time_wait", time_wait),
-            ("closed", closed),
-            ("udp_single", udp_single),
-            ("udp_stream", udp_stream),
-        ]
-    }
-}
-
 impl Default for FlowTimeouts {
     fn default() -> Self {
         let seconds = Duration::from_secs;

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use crate::{LogFormat, LogOutput};
 use convey_model::{
-    Algorithm, DsrKind, HashKey, HttpVersion, OnDown, Prefix, ProbeVia, Protocol, ProxyVersion,
+    Algorithm, DsrKind, HashKey, HttpVersion, LogLevel, Offload, OnDown, Prefix, ProbeVia, Protocol,
+    ProxyVersion,
 };
 
 /// Value in the format of the log: the word or number from the file.
@@ -41,5 +43,16 @@ macro_rules! named {
     };
 }
 
-displayed!(bool, u8, u16, u32, u64, usize, String, Prefix);
-named!(Algorithm, DsrKind, HashKey, HttpVersion, OnDown, ProbeVia, Protocol, ProxyVersion);
+displayed!(bool, u8, u16, u32, u64, usize, String, LogOutput, Offload, Prefix);
+named!(
+    Algorithm,
+    DsrKind,
+    HashKey,
+    HttpVersion,
+    LogFormat,
+    LogLevel,
+    OnDown,
+    ProbeVia,
+    Protocol,
+    ProxyVersion
+);

@@ -11,7 +11,8 @@ impl HostCheck<'_> {
     /// Checks that there are ports for every worker, and an address for each family.
     pub(super) fn snat(&self) {
         let ports = self.config.passthrough.snat_ports.len();
-        if let Some(workers) = self.file.passthrough.workers.as_ref().filter(|w| usize::from(w.value) > ports)
+        if let Some(workers) =
+            self.file.passthrough.keys.workers.as_ref().filter(|w| usize::from(w.value) > ports)
         {
             let message = format!(
                 "{} workers cannot share {ports} SNAT ports; each needs one of its own, better thousands",
@@ -20,7 +21,7 @@ impl HostCheck<'_> {
             self.report.error(&workers.place, message);
         }
         self.snat_ports_left();
-        for address in &self.file.passthrough.snat_addresses {
+        for address in &self.file.passthrough.keys.snat_addresses {
             if self.is_host_known && self.holder(address.value).is_none() {
                 self.report.warning(&address.place, self.on_no_interface(address.value));
             }
@@ -60,8 +61,8 @@ impl HostCheck<'_> {
     fn snat_address(&self, frontend: &ParsedFrontend) {
         let Some(vip) = frontend.listen.first() else { return };
         let ip = vip.value.ip();
-        if let Some(named) = self.file.passthrough.snat_addresses.first() {
-            if !self.file.passthrough.snat_addresses.iter().any(|address| is_like(address.value, ip)) {
+        if let Some(named) = self.file.passthrough.keys.snat_addresses.first() {
+            if !self.file.passthrough.keys.snat_addresses.iter().any(|address| is_like(address.value, ip)) {
                 let message = format!("none is {}, as frontend {:?} needs", family(ip), frontend.name);
                 self.report.error(&named.place, message);
             }

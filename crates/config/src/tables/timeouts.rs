@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::diff::below;
 use crate::keys::{OnlyIn, keys};
 use crate::reader::TomlTable;
 use crate::reference::{Docs, KeyDoc, TableDoc};
@@ -156,8 +157,7 @@ pub(super) fn read_own(mut table: TomlTable<'_>) -> OwnLimits {
 
 /// Log text of the differences of a frontend or backend.
 pub(super) fn own_changes(old: &OwnTimeouts, new: &OwnTimeouts) -> Vec<String> {
-    let changes = OwnLimits::changes(old, new).into_iter();
-    changes.map(|change| format!("timeouts.{change}")).collect()
+    below("timeouts", OwnLimits::changes(old, new))
 }
 
 /// Timeouts of a frontend or backend in `convey check`, after the text `before`; empty if none is

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::{Config, Stats, parse};
+use super::super::{Config, DnsConfig, Stats, parse};
 use super::{GOOD, errors, warnings};
 use convey_model::{
     Algorithm, BackendConfig, BodyPattern, DsrKind, FlowTimeouts, FrontendConfig, HashKey, HashOn,
@@ -98,8 +98,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             min_path_mtu: None,
             timeouts: FlowTimeouts::default(),
         },
-        name_servers: vec![],
-        allow_local: false,
+        dns: DnsConfig { name_servers: vec![], allow_local: false },
     };
     assert_eq!(loaded.config, expected);
 }

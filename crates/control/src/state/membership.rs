@@ -29,7 +29,7 @@ impl Membership {
     pub(super) fn follow(&mut self, config: &Config, now: Timestamp) {
         self.names.want(&config.hosts(), now);
         self.discoveries.want(&config.sources(), now);
-        if !config.allow_local {
+        if !config.dns.allow_local {
             self.names.refuse_local();
             self.discoveries.refuse_local();
         }

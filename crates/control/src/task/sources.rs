@@ -49,7 +49,7 @@ impl<D> Task<D> {
             }
         }
         for (source, said) in self.discovery.take() {
-            let said = said.with_usable(config.allow_local);
+            let said = said.with_usable(config.dns.allow_local);
             if let Some(change) = self.state.learn_of_source(&source, said, now) {
                 self.log_source_change(&change);
             }
@@ -69,7 +69,7 @@ impl<D> Task<D> {
 
     pub(super) fn on_discoveries(&mut self) {
         let left_out_before = self.state.left_out().clone();
-        let allow_local = self.state.config().is_some_and(|config| config.allow_local);
+        let allow_local = self.state.config().is_some_and(|config| config.dns.allow_local);
         for (source, said) in self.discovery.take() {
             let said = said.with_usable(allow_local);
             if let Some(change) = self.state.on_discovery(&source, said, (self.now)()) {

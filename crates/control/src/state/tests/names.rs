@@ -1,6 +1,7 @@
 //! Servers with host names.
 
 use super::*;
+use convey_config::DnsConfig;
 use convey_model::{DnsRecords, NamedServer, ServerSettings};
 
 const HOST: &str = "app.internal";
@@ -48,7 +49,10 @@ fn answer_after(state: &mut ControlState, lookup: Lookup, minutes: usize) -> Opt
 #[test]
 fn reload_that_allows_local_addresses_no_longer_removes_them() {
     let mut state = ControlState::new(1);
-    state.configure(Config { allow_local: true, ..named(vec![]) }, Timestamp(0));
+    state.configure(
+        Config { dns: DnsConfig { allow_local: true, ..DnsConfig::default() }, ..named(vec![]) },
+        Timestamp(0),
+    );
     let snapshot = answer(&mut state, found(&["127.0.0.9", "10.0.0.3"])).unwrap();
     assert_eq!(chosen(&snapshot), ["app/10.0.0.3", "app/127.0.0.9"]);
     let snapshot = state.configure(named(vec![]), Timestamp(1));
@@ -121,11 +125,11 @@ fn late_answers_of_removed_name_servers_are_ignored() {
     let (mut state, mut config) = (ControlState::new(1), named(vec![]));
     state.configure(config.clone(), Timestamp(0));
     answer(&mut state, found(&["10.0.0.3"]));
-    config.name_servers = vec!["10.0.0.53:53".parse().unwrap()];
+    config.dns.name_servers = vec!["10.0.0.53:53".parse().unwrap()];
     let now = Timestamp(0).after(SECOND);
     state.configure(config.clone(), now);
     assert_eq!(state.on_lookup(failed(), now), None);
-    state.on_lookup(Lookup { name_servers: config.name_servers.clone(), ..found(&["10.0.0.4"]) }, now);
+    state.on_lookup(Lookup { name_servers: config.dns.name_servers.clone(), ..found(&["10.0.0.4"]) }, now);
     assert_eq!(chosen(&state.take_update().unwrap().0), ["app/10.0.0.4"]);
 }
 

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 
 use toml::de::DeValue;
 
-use super::diff::change;
-use super::hint;
-use super::reader::TomlTable;
-use super::values::{choice, not_allowed};
+use crate::diff::below;
+use crate::hint;
+use crate::keys::keys;
+use crate::reader::TomlTable;
+use crate::reference::TableDoc;
+use crate::values::{choice, not_allowed};
 use convey_model::LogLevel;
 
 /// `[log]`
@@ -88,16 +90,46 @@ impl fmt::Display for LogOutput {
     }
 }
 
-/// Reads `[log]`.
-pub(super) fn read(mut table: TomlTable<'_>) -> LogConfig {
-    let default = LogConfig::default();
-    let log = LogConfig {
-        level: table.or("level", default.level, choice(&LogLevel::ALL, LogLevel::name)),
-        format: table.or("format", default.format, choice(&LogFormat::ALL, LogFormat::name)),
-        output: table.or("output", default.output, output),
+/// Table in the reference.
+pub(crate) const DOC: TableDoc = TableDoc { name: "[log]", docs: LogKeys::DOCS };
+
+keys! {
+    /// The keys of `[log]`.
+    pub(crate) struct LogKeys => LogConfig, from (_unused: (), default);
+
+    key "level" => level: LogLevel {
+        read: choice(&LogLevel::ALL, LogLevel::name),
+        describe: |log, _| format!("log {} and above", log.level.name()),
+        kind: r#"`"error"`, `"warn"`, `"info"`, `"debug"` or `"trace"`: these lines and more important ones. `--log-level` and `RUST_LOG` go before it"#,
+        default: r#"`"info"`"#,
+        sample: r#"#level = "info"                         # this level and more important ones: error, warn, info, debug, trace"#,
+        example: "'debug'",
     };
+
+    key "format" => format: LogFormat {
+        read: choice(&LogFormat::ALL, LogFormat::name),
+        describe: |log, _| format!(" as {}", log.format.name()),
+        kind: r#"`"text"` or `"json"`, one object a line"#,
+        default: r#"`"text"`"#,
+        sample: r#"#format = "text"                        # or "json": one object a line"#,
+        example: "'json'",
+    };
+
+    key "output" => output: LogOutput {
+        read: output,
+        describe: |log, _| format!(" to {}\n", log.output),
+        kind: r#"`"stderr"`, `"stdout"`, `"journal"`, or the absolute path of a file, which SIGUSR1 reopens"#,
+        default: r#"`"stderr"`"#,
+        sample: r#"#output = "stderr"                      # "stdout", "journal" (systemd), or the absolute path of a file, which SIGUSR1 reopens"#,
+        example: "'journal'",
+    };
+}
+
+/// Reads the table.
+pub(crate) fn read(mut table: TomlTable<'_>) -> LogConfig {
+    let keys = LogKeys::read(&mut table);
     table.finish();
-    log
+    keys.model((), LogConfig::default())
 }
 
 /// Parses a word, or the absolute path of a file: a relative path would depend on the folder that
@@ -115,16 +147,14 @@ pub(super) fn output(value: &DeValue<'_>) -> Result<LogOutput, String> {
     Err(not_allowed(value, &format!("{}, or the absolute path of a file", words.join(", "))) + &meant)
 }
 
-/// Log text of the differences between two tables.
-pub(super) fn changes(old: &LogConfig, new: &LogConfig) -> Vec<String> {
-    // Destructured, so that a new field cannot be forgotten.
-    let LogConfig { level, format, output } = old;
-    let changes = [
-        change("log.level", level.name(), new.level.name()),
-        change("log.format", format.name(), new.format.name()),
-        change("log.output", output.to_string(), new.output.to_string()),
-    ];
-    changes.into_iter().flatten().collect()
+/// Log text of the differences.
+pub(crate) fn changes(old: &LogConfig, new: &LogConfig) -> Vec<String> {
+    below("log", LogKeys::changes(old, new))
+}
+
+/// Line of `convey check`; empty if all keys have their defaults.
+pub(crate) fn describe(log: &LogConfig) -> String {
+    if *log == LogConfig::default() { String::new() } else { LogKeys::describe(log, &[]) }
 }
 
 #[cfg(test)]

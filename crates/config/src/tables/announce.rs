@@ -6,54 +6,83 @@ use std::time::Duration;
 use convey_model::AnnounceConfig;
 use toml::de::DeValue;
 
-use super::Config;
-use super::diff::{change, duration, list_or};
-use super::file::ParsedFile;
-use super::problem::{Place, Placed, Report};
-use super::reader::TomlTable;
-use super::tables::{ParsedBackend, ParsedFrontend};
-use super::values::{integer, not_allowed, seconds};
+use super::{ParsedBackend, ParsedFrontend};
+use crate::Config;
+use crate::diff::{below, list_or};
+use crate::file::ParsedFile;
+use crate::keys::keys;
+use crate::problem::{Place, Placed, Report};
+use crate::reader::TomlTable;
+use crate::reference::TableDoc;
+use crate::values::{integer, not_allowed, seconds};
 
 /// Longest name of an interface in bytes: `IFNAMSIZ` without the final NUL (netdevice(7)).
 const MAX_NAME: usize = 15;
 
+/// Table in the reference.
+pub(crate) const DOC: TableDoc = TableDoc { name: "[announce]", docs: AnnounceKeys::DOCS };
+
 /// `[announce]` as the file has it.
 #[derive(Debug, Clone)]
-pub(super) struct ParsedAnnounce {
+pub(crate) struct ParsedAnnounce {
     place: Place,
-    pub(super) interface: Option<Placed<String>>,
-    min_servers: Option<Placed<u32>>,
-    pub(super) config: Arc<AnnounceConfig>,
+    keys: AnnounceKeys,
+    pub(crate) config: Arc<AnnounceConfig>,
+}
+
+keys! {
+    /// The keys of `[announce]`.
+    pub(crate) struct AnnounceKeys => AnnounceConfig, from (_unused: (), default);
+
+    key "interface" => interface: String {
+        read: interface,
+        describe: |announce, _| format!("announces on {}", announce.interface),
+        kind: "the name of an interface",
+        default: r#"`"lo"`"#,
+        sample: r#"#interface = "lo"                       # or a dummy interface"#,
+        example: "'vips'",
+    };
+
+    key "hold" => hold: Duration {
+        read: seconds(Duration::ZERO),
+        describe: |announce, _| format!(", held for {}s", announce.hold.as_secs_f64()),
+        kind: "seconds from 0: how long a frontend cannot serve before convey withdraws its address, and can before the address comes back",
+        default: "2",
+        sample: "#hold = 2                               # seconds of failure before convey withdraws an address, and of success before it returns",
+        example: "3",
+    };
+
+    key "min_servers" => min_servers: u32 {
+        read: integer(1..=u32::MAX),
+        describe: |announce, _| format!(", with {} or more servers", announce.min_servers),
+        kind: "1 to 4294967295: a backend with fewer servers that can be chosen counts as one without",
+        default: "1",
+        sample: "#min_servers = 1                        # a backend with fewer available servers counts as one without servers",
+        example: "2",
+    };
 }
 
 impl ParsedAnnounce {
     /// Place of the interface's name, or else of the table.
-    pub(super) fn interface_place(&self) -> &Place {
-        self.interface.as_ref().map_or(&self.place, |interface| &interface.place)
+    pub(crate) fn interface_place(&self) -> &Place {
+        self.keys.interface.as_ref().map_or(&self.place, |interface| &interface.place)
     }
 }
 
 /// Reads the table; `None` without one.
-pub(super) fn read(root: &mut TomlTable<'_>) -> Option<ParsedAnnounce> {
+pub(crate) fn read(root: &mut TomlTable<'_>) -> Option<ParsedAnnounce> {
     let is_there = root.has("announce");
     let mut table = root.table("announce");
-    let default = AnnounceConfig::default();
     let place = table.place.clone();
-    let interface = table.optional("interface", interface);
-    let hold = table.or("hold", default.hold, seconds(Duration::ZERO));
-    let min_servers = table.optional("min_servers", integer(1..=u32::MAX));
+    let keys = AnnounceKeys::read(&mut table);
     table.finish();
-    let config = AnnounceConfig {
-        interface: interface.as_ref().map_or(default.interface, |found| found.value.clone()),
-        hold,
-        min_servers: min_servers.as_ref().map_or(default.min_servers, |found| found.value),
-    };
-    is_there.then(|| ParsedAnnounce { place, interface, min_servers, config: config.into() })
+    let config = keys.model((), AnnounceConfig::default()).into();
+    is_there.then_some(ParsedAnnounce { place, keys, config })
 }
 
 /// Reports addresses that would never be announced.
-pub(super) fn check(file: &ParsedFile, report: &Report<'_>) {
-    let Some(ParsedAnnounce { place, min_servers, config, .. }) = &file.announce else { return };
+pub(crate) fn check(file: &ParsedFile, report: &Report<'_>) {
+    let Some(ParsedAnnounce { place, keys, config }) = &file.announce else { return };
     let listens = file.frontends.iter().flat_map(|frontend| &frontend.listen);
     if listens.clone().next().is_some()
         && AnnounceConfig::addresses_of(listens.map(|listen| &listen.value)).is_empty()
@@ -61,7 +90,7 @@ pub(super) fn check(file: &ParsedFile, report: &Report<'_>) {
         let message = "has no effect: no frontend has an address to announce, for wildcards and addresses of this host alone are none";
         report.warning(place, message);
     }
-    let Some(Placed { place, .. }) = min_servers else { return };
+    let Some(Placed { place, .. }) = &keys.min_servers else { return };
     let is_used = |backend: &&ParsedBackend| {
         file.frontends.iter().any(|frontend: &ParsedFrontend| frontend.uses(&backend.name))
     };
@@ -95,19 +124,15 @@ fn interface(value: &DeValue<'_>) -> Result<String, String> {
 }
 
 /// Description of the announced addresses.
-pub(super) fn describe(config: &Config) -> String {
+pub(crate) fn describe(config: &Config) -> String {
     let Some(announce) = &config.announce else { return String::new() };
-    let AnnounceConfig { interface, hold, min_servers } = &**announce;
     let addresses: Vec<_> = config.announced().into_iter().collect();
     let addresses = list_or(&addresses, "no address");
-    format!(
-        "announces on {interface}, held for {}s, with {min_servers} or more servers: {addresses}\n",
-        hold.as_secs_f64()
-    )
+    format!("{}: {addresses}\n", AnnounceKeys::describe(announce, &[]))
 }
 
 /// Log text of the differences between two tables.
-pub(super) fn changes(old: Option<&AnnounceConfig>, new: Option<&AnnounceConfig>) -> Vec<String> {
+pub(crate) fn changes(old: Option<&AnnounceConfig>, new: Option<&AnnounceConfig>) -> Vec<String> {
     let (old, new) = match (old, new) {
         (Some(old), Some(new)) => (old, new),
         (None, None) => return Vec::new(),
@@ -118,14 +143,7 @@ pub(super) fn changes(old: Option<&AnnounceConfig>, new: Option<&AnnounceConfig>
             return vec![format!("announce: addresses of frontends leave {}", old.interface)];
         }
     };
-    // Destructured, so that a new field cannot be forgotten.
-    let AnnounceConfig { interface, hold, min_servers } = old;
-    let changes = [
-        change("announce.interface", interface, &new.interface),
-        duration("announce.hold", *hold, new.hold),
-        change("announce.min_servers", *min_servers, new.min_servers),
-    ];
-    changes.into_iter().flatten().collect()
+    below("announce", AnnounceKeys::changes(old, new))
 }
 
 #[cfg(test)]

@@ -2,13 +2,14 @@
 
 use toml::de::DeValue;
 
-use super::LogOutput;
-use super::diff::{change, or};
-use super::hint;
-use super::logs;
-use super::problem::Report;
-use super::reader::TomlTable;
-use super::values::{integer, not_allowed};
+use super::log::{LogOutput, output};
+use crate::diff::below;
+use crate::hint;
+use crate::keys::keys;
+use crate::problem::Report;
+use crate::reader::TomlTable;
+use crate::reference::TableDoc;
+use crate::values::{integer, not_allowed};
 use convey_access_log::{Field, Format, FormatError};
 
 /// Longest template in bytes: convey formats a line for each connection.
@@ -31,21 +32,49 @@ impl Default for AccessLogConfig {
     }
 }
 
-/// Reads `[access_log]`.
-pub(super) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> AccessLogConfig {
-    let default = AccessLogConfig::default();
-    let place = table.place.clone();
-    let is_meant = table.has("format") || table.has("sample");
-    let log = AccessLogConfig {
-        output: table.optional("output", logs::output).map(|found| found.value),
-        format: table.or("format", default.format, format),
-        sample: table.or("sample", default.sample, integer(1..=u32::MAX)),
+/// Table in the reference.
+pub(crate) const DOC: TableDoc = TableDoc { name: "[access_log]", docs: AccessLogKeys::DOCS };
+
+keys! {
+    /// The keys of `[access_log]`.
+    pub(crate) struct AccessLogKeys => AccessLogConfig, from (_unused: (), default);
+
+    key "output" => output: LogOutput {
+        read: output,
+        unset: "none",
+        kind: "as `log.output`. There is no access log without it",
+        default: "none",
+        sample: r#"#output = "/var/log/convey/access.log"  # example; as log.output; by default there is no access log"#,
+        example: "'stdout'",
     };
+
+    key "format" => format: Format {
+        read: format,
+        shown: |format| format.source().to_owned(),
+        kind: r#"`"text"`, `"json"`, or a template of at most 4,096 bytes: `"{client_ip} {server} {total_ms}"`"#,
+        default: r#"`"text"`"#,
+        sample: r#"#format = "text"                        # or "json", or a template: "{client_ip} {server} {total_ms}""#,
+        example: "'json'",
+    };
+
+    key "sample" => sample: u32 {
+        read: integer(1..=u32::MAX),
+        kind: "1 to 4294967295: convey writes one line in so many, chosen at random",
+        default: "1",
+        sample: "#sample = 1                             # 10 logs one in ten, chosen at random",
+        example: "7",
+    };
+}
+
+/// Reads the table.
+pub(crate) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> AccessLogConfig {
+    let is_meant = table.has("format") || table.has("sample");
     if is_meant && !table.has("output") {
-        report.warning(&place, "has no effect without output");
+        report.warning(&table.place, "has no effect without output");
     }
+    let keys = AccessLogKeys::read(&mut table);
     table.finish();
-    log
+    keys.model((), AccessLogConfig::default())
 }
 
 fn format(value: &DeValue<'_>) -> Result<Format, String> {
@@ -70,16 +99,16 @@ fn format(value: &DeValue<'_>) -> Result<Format, String> {
     })
 }
 
-/// Log text of the differences between two tables.
-pub(super) fn changes(old: &AccessLogConfig, new: &AccessLogConfig) -> Vec<String> {
-    // Destructured, so that a new field cannot be forgotten.
-    let AccessLogConfig { output, format, sample } = old;
-    let changes = [
-        change("access_log.output", or(output.as_ref(), "none"), or(new.output.as_ref(), "none")),
-        change("access_log.format", format.source(), new.format.source()),
-        change("access_log.sample", sample, &new.sample),
-    ];
-    changes.into_iter().flatten().collect()
+/// Log text of the differences.
+pub(crate) fn changes(old: &AccessLogConfig, new: &AccessLogConfig) -> Vec<String> {
+    below("access_log", AccessLogKeys::changes(old, new))
+}
+
+/// Line of `convey check`; empty if there is no access log.
+pub(crate) fn describe(log: &AccessLogConfig) -> String {
+    let AccessLogConfig { output: Some(output), format, sample } = log else { return String::new() };
+    let sample = if *sample == 1 { String::new() } else { format!(", one line in {sample}") };
+    format!("access log as {} to {output}{sample}\n", format.source())
 }
 
 #[cfg(test)]

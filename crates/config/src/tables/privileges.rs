@@ -2,9 +2,11 @@
 
 use toml::de::DeValue;
 
-use super::diff::change;
-use super::reader::TomlTable;
-use super::values::{boolean, not_allowed};
+use crate::diff::below;
+use crate::keys::keys;
+use crate::reader::TomlTable;
+use crate::reference::TableDoc;
+use crate::values::{boolean, not_allowed};
 
 /// `[privileges]`
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,21 +39,70 @@ impl Default for Privileges {
     }
 }
 
-/// Reads `[privileges]`.
-pub(super) fn read(mut table: TomlTable<'_>) -> Privileges {
-    let default = Privileges::default();
-    let user = table.or("user", None, |value| user(value).map(Some));
-    let drop_capabilities = table.or("drop_capabilities", default.drop_capabilities, boolean);
-    let no_new_privileges = table.or("no_new_privileges", default.no_new_privileges, boolean);
-    let privileges = Privileges {
-        user,
-        drop_capabilities,
-        no_new_privileges,
-        seccomp: table.or("seccomp", no_new_privileges, boolean) && no_new_privileges,
-        landlock: table.or("landlock", default.landlock, boolean) && no_new_privileges,
+/// Table in the reference.
+pub(crate) const DOC: TableDoc = TableDoc { name: "[privileges]", docs: PrivilegeKeys::DOCS };
+
+keys! {
+    /// The keys of `[privileges]`.
+    pub(crate) struct PrivilegeKeys => Privileges, from (_unused: (), default);
+
+    key "user" => user: String {
+        read: user,
+        unset: "none",
+        kind: "a name or number, as a string: whom a convey that root has started becomes",
+        default: "none: it stays root",
+        change: Restart,
+        sample: r#"#user = "convey"                        # example; the user that a convey started by root becomes. Unset: it stays root"#,
+        example: "'nobody'",
     };
+
+    key "drop_capabilities" => drop_capabilities: bool {
+        read: boolean,
+        kind: "boolean: whether capabilities that the modes do not need are given up. Another `user` never has them",
+        default: "`true`",
+        change: Restart,
+        sample: "#drop_capabilities = true               # drop the capabilities that the modes do not need",
+        example: "false",
+    };
+
+    key "no_new_privileges" => no_new_privileges: bool {
+        read: boolean,
+        kind: "boolean. `false` turns the next two off, too",
+        default: "`true`",
+        change: Restart,
+        sample: "#no_new_privileges = true               # false turns the next two off, too",
+        example: "false",
+    };
+
+    key "seccomp" => seccomp: bool {
+        read: boolean,
+        kind: "boolean: whether system calls that convey does not need are refused",
+        default: "`true`",
+        change: Restart,
+        sample: "#seccomp = true                         # refuse system calls that convey does not need",
+        example: "false",
+    };
+
+    key "landlock" => landlock: bool {
+        read: boolean,
+        kind: "boolean: whether files that convey does not need are refused (Linux 5.13)",
+        default: "`false`",
+        change: Restart,
+        sample: "#landlock = false                       # refuse files that convey does not need (Linux 5.13)",
+        example: "true",
+    };
+}
+
+/// Reads the table.
+pub(crate) fn read(mut table: TomlTable<'_>) -> Privileges {
+    let keys = PrivilegeKeys::read(&mut table);
     table.finish();
-    privileges
+    let read = keys.model((), Privileges::default());
+    Privileges {
+        seccomp: read.seccomp && read.no_new_privileges,
+        landlock: read.landlock && read.no_new_privileges,
+        ..read
+    }
 }
 
 /// Parses a user name as useradd allows it, or a number.
@@ -64,19 +115,9 @@ fn user(value: &DeValue<'_>) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Log text of the differences between two tables.
-pub(super) fn changes(old: &Privileges, new: &Privileges) -> Vec<String> {
-    // Destructured, so that a new field cannot be forgotten.
-    let Privileges { user, drop_capabilities, no_new_privileges, seccomp, landlock } = old;
-    let name = |user: &Option<String>| user.clone().unwrap_or_else(|| "none".to_owned());
-    let changes = [
-        change("privileges.user", name(user), name(&new.user)),
-        change("privileges.drop_capabilities", *drop_capabilities, new.drop_capabilities),
-        change("privileges.no_new_privileges", *no_new_privileges, new.no_new_privileges),
-        change("privileges.seccomp", *seccomp, new.seccomp),
-        change("privileges.landlock", *landlock, new.landlock),
-    ];
-    changes.into_iter().flatten().collect()
+/// Log text of the differences.
+pub(crate) fn changes(old: &Privileges, new: &Privileges) -> Vec<String> {
+    below("privileges", PrivilegeKeys::changes(old, new))
 }
 
 #[cfg(test)]

@@ -1,0 +1,55 @@
+//! `[dns]`: name servers for host names of servers.
+
+use std::net::SocketAddr;
+
+use crate::diff::below;
+use crate::keys::keys;
+use crate::reader::TomlTable;
+use crate::reference::TableDoc;
+use crate::values::{boolean, name_server};
+
+/// `[dns]`
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DnsConfig {
+    /// Name servers for the names of servers; `/etc/resolv.conf` applies if the list is empty.
+    pub name_servers: Vec<SocketAddr>,
+    /// Whether convey accepts loopback and link-local addresses in replies of name servers.
+    pub allow_local: bool,
+}
+
+/// Table in the reference.
+pub(crate) const DOC: TableDoc = TableDoc { name: "[dns]", docs: DnsKeys::DOCS };
+
+keys! {
+    /// The keys of `[dns]`.
+    pub(crate) struct DnsKeys => DnsConfig, from (_unused: (), default);
+
+    list "nameservers" => name_servers: SocketAddr {
+        read: name_server,
+        unset: "the system's",
+        kind: "addresses; port 53 unless set",
+        default: "those of `/etc/resolv.conf`",
+        sample: r#"#nameservers = ["10.0.0.53", "10.0.0.54:5353"]  # example; by default those of /etc/resolv.conf"#,
+        example: "'10.0.0.7'",
+    };
+
+    key "allow_local" => allow_local: bool {
+        read: boolean,
+        kind: "`true` accepts loopback and link-local addresses in replies",
+        default: "`false`",
+        sample: "#allow_local = false                    # true accepts loopback and link-local addresses in replies",
+        example: "true",
+    };
+}
+
+/// Reads the table.
+pub(crate) fn read(mut table: TomlTable<'_>) -> DnsConfig {
+    let keys = DnsKeys::read(&mut table);
+    table.finish();
+    keys.model((), DnsConfig::default())
+}
+
+/// Log text of the differences.
+pub(crate) fn changes(old: &DnsConfig, new: &DnsConfig) -> Vec<String> {
+    below("dns", DnsKeys::changes(old, new))
+}
