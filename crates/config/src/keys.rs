@@ -176,13 +176,11 @@ macro_rules! keys {
             /// Name and text of each key in this list.
             #[allow(dead_code, reason = "few tables need it")]
             pub(crate) fn shown(model: &$Model) -> Vec<(&'static str, String)> {
-                let mut all = Vec::new();
-                $($( all.push((
+                vec![$($( (
                     $name,
                     $crate::keys::keys!(@shown model.$field $(, unset $unset)? $(, shown $shown)?),
-                )); )?
-                $( all.push(($list_key, $crate::diff::list_or(&model.$list, $no_items))); )?)+
-                all
+                ), )?
+                $( ($list_key, $crate::diff::list_or(&model.$list, $no_items)), )?)+]
             }
 
             /// Log text of the differences, in the order of the keys.
