@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Crates that are pure as a whole.
-const PURE_CRATES: [&str; 12] = [
+const PURE_CRATES: [&str; 13] = [
+    "api",
     "balance",
     "client-hello",
     "compression",

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use anyhow::anyhow;
+use convey_api::{EventReport, FlowListReport, StatsReport};
 use convey_cli::operator::{
-    self, Change, Client, FlowPage, PastEvent, Refused, Status, StatusScreen, Wanted, carry_out, kill, past,
-    path, shown, wait_until_idle,
+    self, Change, Client, Refused, StatusScreen, Wanted, carry_out, certificate_faults, kill, past, path,
+    shown, wait_until_idle,
 };
 use convey_cli::{FlowsArgs, FlowsCommand, Options};
 use hyper::StatusCode;
@@ -44,7 +45,7 @@ pub(super) fn steer(
 pub(super) async fn other_than_file(file: &Path, socket: Option<&Path>) -> Vec<String> {
     let asked = async {
         let client = Client::find(&places(socket)).await?;
-        client.get::<Status>("/v1/status").await
+        client.get::<StatsReport>("/v1/status").await
     };
     let Ok(Ok(status)) = timeout(PATIENCE, asked).await else { return Vec::new() };
     let real = |path: &Path| path.canonicalize().ok();
@@ -72,13 +73,13 @@ pub(super) fn status(
         let client = Client::find(&places(options.socket.as_deref())).await?;
         let (readiness, obstacles) = client.text("/readyz").await?;
         let obstacles: Vec<String> = obstacles.lines().map(str::to_owned).collect();
-        let status: Status = client.get("/v1/status").await?;
+        let status: StatsReport = client.get("/v1/status").await?;
         let is_ready = readiness == StatusCode::OK;
-        let is_certified = status.certificate_faults().is_empty();
+        let is_certified = certificate_faults(&status).is_empty();
         let text = match (events, json) {
             (true, true) => client.text("/v1/events").await?.1,
             (false, true) => client.text("/v1/status").await?.1,
-            (true, false) => past(&client.get::<Vec<PastEvent>>("/v1/events").await?),
+            (true, false) => past(&client.get::<Vec<EventReport>>("/v1/events").await?),
             (false, false) => {
                 let obstacles = if is_ready { &[][..] } else { &obstacles };
                 StatusScreen { obstacles, names, now: wall_clock(), width: width() }.text(status)?
@@ -113,7 +114,7 @@ pub(super) fn flows(options: &Options, args: &FlowsArgs) -> Result<ExitCode, Fai
                 return Ok(());
             }
         }
-        let list: FlowPage = client.get(&path).await?;
+        let list: FlowListReport = client.get(&path).await?;
         print(&shown(&list, args, width()));
         Ok(())
     });

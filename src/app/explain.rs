@@ -5,14 +5,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use convey_admin::search_network;
+use convey_api::{ClientVerdict, Explanation};
 use convey_cli::Options;
-use convey_cli::operator::{Client, explain_path};
+use convey_cli::operator::{Client, explain_path, read};
 use convey_config::Config;
 use convey_control::{ControlState, Resolver, own_addresses};
 use convey_dataplane::plan;
 use convey_explain::{
-    AskedRequest, ClientAddr, ClientFlows, ExplainSources, Explanation, NetworkQuestion, PacketFacts,
-    as_text, explain,
+    AskedRequest, ClientAddr, ClientFlows, ExplainSources, NetworkQuestion, PacketFacts, as_text, explain,
 };
 use convey_model::Offload;
 use futures_util::future::join_all;
@@ -34,21 +34,23 @@ pub(super) fn run(
     request: Option<&AskedRequest>,
     json: bool,
 ) -> Result<ExitCode, Failure> {
-    let answer = match options.names_no_file() {
-        true => runtime()?.block_on(async {
+    let (text, answer) = runtime()?.block_on(async {
+        if options.names_no_file() {
             let convey = Client::find(&places(options.socket.as_deref())).await.map_err(refused)?;
-            convey.answer(&explain_path(&client.to_string(), frontend, request)).await.map_err(refused)
-        })?,
-        false => {
-            let explanation = runtime()?.block_on(dry(options, client, frontend, request))?;
-            serde_json::to_string_pretty(&explanation).context("cannot print")? + "\n"
+            let path = explain_path(&client.to_string(), frontend, request);
+            let text = convey.answer(&path).await.map_err(refused)?;
+            let answer: Explanation = read(text.as_bytes()).map_err(refused)?;
+            return Ok::<_, Failure>((text, answer));
         }
+        let answer = dry(options, client, frontend, request).await?;
+        let text = serde_json::to_string_pretty(&answer).context("cannot print")? + "\n";
+        Ok((text, answer))
+    })?;
+    print(&if json { text } else { as_text(&answer) });
+    let is_served = match answer.verdict {
+        ClientVerdict::Server | ClientVerdict::OneOfThem | ClientVerdict::Answered => true,
+        ClientVerdict::Waits | ClientVerdict::Refused => false,
     };
-    print(&if json { answer.clone() } else { as_text(&answer).context("invalid response from convey")? });
-    let verdict = serde_json::from_str::<serde_json::Value>(&answer).ok();
-    let is_served = verdict.is_some_and(|answer| {
-        ["server", "one_of_them", "answered"].map(Into::into).contains(&answer["verdict"])
-    });
     Ok(if is_served { ExitCode::SUCCESS } else { ExitCode::from(NO_SERVER) })
 }
 

@@ -8,9 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use convey_cli::operator::{
-    Client, Refused, TopEvent, TopKey, TopSample, TopState, TopStatus, draw, top_text,
-};
+use convey_api::{EventReport, StatsReport};
+use convey_cli::operator::{Client, Refused, TopKey, TopSample, TopState, draw, is_restarted, top_text};
 use convey_cli::{Options, TopArgs};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -63,7 +62,7 @@ pub(super) fn run(options: &Options, args: &TopArgs) -> Result<ExitCode, Failure
 /// Client that queries convey repeatedly.
 struct Source {
     client: Client,
-    last: Option<TopStatus>,
+    last: Option<StatsReport>,
     next_event: u64,
 }
 
@@ -71,9 +70,9 @@ impl Source {
     /// Queries the status and the new events.
     async fn look(&mut self) -> Result<TopSample, String> {
         let asked = timeout(PATIENCE, async {
-            let status: TopStatus = self.client.get("/v1/status").await?;
+            let status: StatsReport = self.client.get("/v1/status").await?;
             let (at, clock) = (clock::now(), wall_clock());
-            if self.last.as_ref().is_some_and(|last| status.is_restarted(last)) {
+            if self.last.as_ref().is_some_and(|last| is_restarted(&status, last)) {
                 self.next_event = 0;
             }
             let events = self.client.get(&format!("/v1/events?since={}", self.next_event)).await?;
@@ -83,7 +82,7 @@ impl Source {
             Ok(sample) => sample.map_err(|Refused(why)| why)?,
             Err(_) => return Err(format!("no answer within {PATIENCE:?}")),
         };
-        let last: Option<&TopEvent> = sample.events.last();
+        let last: Option<&EventReport> = sample.events.last();
         self.next_event = last.map_or(self.next_event, |event| event.number + 1);
         self.last = Some(sample.status.clone());
         Ok(sample)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::anyhow;
-use convey_cli::operator::{Client, PacketFile, Refused, ShownEvent, trace_path};
+use convey_cli::operator::{Client, PacketFile, Refused, ShownLine, trace_path};
 use convey_cli::{Options, TraceArgs};
 
 use super::control_socket::places;
@@ -56,7 +56,8 @@ impl Output {
     }
 
     fn write(&mut self, line: &str) -> io::Result<()> {
-        let event: ShownEvent = serde_json::from_str(line)?;
+        self.writes = "cannot read the trace".to_owned();
+        let event = ShownLine::read(line).map_err(|Refused(why)| io::Error::other(why))?;
         if let Some(path) = &self.path {
             self.writes = format!("cannot write {}", path.display());
             let packets = match &mut self.packets {

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use convey_admin::{CertificateView, ReadinessInput, StatsReport};
+use convey_admin::{CertificateView, ReadinessInput, packet_report, stats_report};
+use convey_api::StatsReport;
 use convey_model::{
     DiscoveryConfig, DiscoverySource, FilesConfig, FrontendConfig, KubernetesCluster, KubernetesService,
     Mode, ServerSettings, ServicePort, Timestamp,
@@ -103,8 +104,8 @@ fn served() -> BTreeSet<String> {
         packets: None,
         is_draining: false,
     };
-    let report = StatsReport::new(input, SystemTime::UNIX_EPOCH, Timestamp(0));
-    let report = report.with_packets(Some(&PacketStats::new(1)));
+    let report = stats_report(input, SystemTime::UNIX_EPOCH, Timestamp(0));
+    let report = StatsReport { packets: Some(packet_report(&PacketStats::new(1))), ..report };
     let mut paths = BTreeSet::new();
     collect_paths(&serde_json::to_value(report).unwrap(), "", &mut paths);
     paths

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use convey_api::{FlowGroupReport, FlowListReport, FlowReport};
 use convey_dataplane::PacketFlows;
 use convey_explain::{ClientFlows, FlowQuestion, FoundFlow, rounded_seconds};
 use convey_forward::{ClientShare, Dispatch};
@@ -10,7 +11,6 @@ use convey_model::{
     ListedFlowId,
 };
 use convey_proxy::ProxyFlows;
-use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -122,117 +122,42 @@ impl FlowSources {
 }
 
 /// Result of a flow query.
-#[derive(Debug, Serialize)]
-pub struct FlowListReport {
-    /// Number of all matching flows.
-    pub matching: u64,
-    /// Bytes from clients of flows with known counts; `None` if no flow has one.
-    pub bytes_rx: Option<u64>,
-    /// Bytes to clients of flows with known counts; `None` if no flow has one.
-    pub bytes_tx: Option<u64>,
-    /// The first matching flows.
-    pub flows: Vec<FlowReport>,
-    /// Number of matching flows after these.
-    pub more: u64,
-    /// The largest groups, if the query groups flows.
-    pub groups: Vec<FlowGroupReport>,
-    /// Number of groups that are left out.
-    pub more_groups: u64,
-    /// Flows of the groups that are left out.
-    pub more_flows: u64,
+pub(super) fn flow_list_report(answer: FlowAnswer, is_grouped: bool) -> FlowListReport {
+    let FlowAnswer { flows, matching, bytes_rx, bytes_tx, groups, more_groups, more_flows } = answer;
+    let more = if is_grouped { 0 } else { matching.saturating_sub(flows.len() as u64) };
+    let flows = flows.into_iter().map(flow_report).collect();
+    let groups = groups.into_iter().map(flow_group_report).collect();
+    FlowListReport { matching, bytes_rx, bytes_tx, flows, more, groups, more_groups, more_flows }
 }
 
-/// One flow in a list.
-#[derive(Debug, Serialize)]
-pub struct FlowReport {
-    /// Identifier of the flow, unique within this process.
-    pub id: String,
-    /// `proxy`, `http`, `passthrough` or `dsr`.
-    pub mode: &'static str,
-    /// `tcp` or `udp`.
-    pub protocol: &'static str,
-    /// Name of the frontend.
-    pub frontend: String,
-    /// Name of the backend.
-    pub backend: Option<String>,
-    /// Name of the server.
-    pub server: Option<String>,
-    /// Address of the client.
-    pub client: String,
-    /// Address that the client has connected to.
-    pub listen: String,
-    /// Address of the server.
-    pub server_addr: Option<String>,
-    /// Address that the server sees in place of the client's, if they differ.
-    pub snat_addr: Option<String>,
-    /// State of the connection.
-    pub state: &'static str,
-    /// Time since the first packet.
-    pub age_seconds: Option<f64>,
-    /// Time since the last packet.
-    pub idle_seconds: Option<f64>,
-    /// Bytes from the client, if they are known.
-    pub bytes_rx: Option<u64>,
-    /// Bytes to the client, if they are known.
-    pub bytes_tx: Option<u64>,
-    /// Whether the kernel forwards the packets.
-    pub kernel: bool,
-}
-
-/// Group of flows with a common property.
-#[derive(Debug, Serialize)]
-pub struct FlowGroupReport {
-    /// Value of the common property.
-    pub name: String,
-    /// Number of flows in the group.
-    pub flows: u64,
-    /// Bytes from clients of flows with known counts; `None` if no flow has one.
-    pub bytes_rx: Option<u64>,
-    /// Bytes to clients of flows with known counts; `None` if no flow has one.
-    pub bytes_tx: Option<u64>,
-}
-
-impl FlowListReport {
-    pub(super) fn new(answer: FlowAnswer, is_grouped: bool) -> FlowListReport {
-        let FlowAnswer { flows, matching, bytes_rx, bytes_tx, groups, more_groups, more_flows } = answer;
-        let more = if is_grouped { 0 } else { matching.saturating_sub(flows.len() as u64) };
-        let flows = flows.into_iter().map(FlowReport::new).collect();
-        let groups = groups.into_iter().map(FlowGroupReport::new).collect();
-        FlowListReport { matching, bytes_rx, bytes_tx, flows, more, groups, more_groups, more_flows }
-    }
-}
-
-impl FlowReport {
-    pub(super) fn new(flow: ListedFlow) -> FlowReport {
-        let (backend, server, server_addr) = match flow.server {
-            Some((backend, server, addr)) => {
-                (Some(backend.to_string()), Some(server.to_string()), Some(addr.to_string()))
-            }
-            None => (None, None, None),
-        };
-        FlowReport {
-            id: flow.id.to_string(),
-            mode: flow.mode.name(),
-            protocol: flow.protocol.name(),
-            frontend: flow.frontend.to_string(),
-            backend,
-            server,
-            client: flow.client.to_string(),
-            listen: flow.listen.to_string(),
-            server_addr,
-            snat_addr: flow.snat.map(|addr| addr.to_string()),
-            state: flow.state,
-            age_seconds: flow.activity.age.map(rounded_seconds),
-            idle_seconds: flow.activity.idle.map(rounded_seconds),
-            bytes_rx: flow.activity.bytes_rx,
-            bytes_tx: flow.activity.bytes_tx,
-            kernel: flow.is_offloaded,
+/// Report of one flow.
+pub(super) fn flow_report(flow: ListedFlow) -> FlowReport {
+    let (backend, server, server_addr) = match flow.server {
+        Some((backend, server, addr)) => {
+            (Some(backend.to_string()), Some(server.to_string()), Some(addr.to_string()))
         }
+        None => (None, None, None),
+    };
+    FlowReport {
+        id: flow.id.to_string(),
+        mode: flow.mode.name().into(),
+        protocol: flow.protocol.name().into(),
+        frontend: flow.frontend.to_string(),
+        backend,
+        server,
+        client: flow.client.to_string(),
+        listen: flow.listen.to_string(),
+        server_addr,
+        snat_addr: flow.snat.map(|addr| addr.to_string()),
+        state: flow.state.into(),
+        age_seconds: flow.activity.age.map(rounded_seconds),
+        idle_seconds: flow.activity.idle.map(rounded_seconds),
+        bytes_rx: flow.activity.bytes_rx,
+        bytes_tx: flow.activity.bytes_tx,
+        kernel: flow.is_offloaded,
     }
 }
 
-impl FlowGroupReport {
-    fn new(FlowGroup { name, flows, bytes_rx, bytes_tx }: FlowGroup) -> FlowGroupReport {
-        FlowGroupReport { name, flows, bytes_rx, bytes_tx }
-    }
+fn flow_group_report(FlowGroup { name, flows, bytes_rx, bytes_tx }: FlowGroup) -> FlowGroupReport {
+    FlowGroupReport { name, flows, bytes_rx, bytes_tx }
 }

@@ -2,7 +2,7 @@
 //! below `/v1`, and the dashboard. `routes` has the paths; `http` serves clients at the statistics
 //! address and at the control socket.
 //!
-//! [`StatsReport`] is the complete report of one snapshot. `/stats` is its JSON and `/metrics` its
+//! [`convey_api::StatsReport`] is the complete report of one snapshot. `/stats` is its JSON and `/metrics` its
 //! Prometheus text, so that both give each number the same meaning.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
@@ -37,24 +37,16 @@ mod wrong_tokens;
 pub use acme_state::{AcmeName, AcmeState};
 pub use announce_state::{AnnounceState, AnnouncedAddress};
 pub use certificates::CertificateView;
-pub use config::{ConfigReport, ListReport};
-pub use discoveries::DiscoveryReport;
-pub use events::EventReport;
-pub use flows::{FlowGroupReport, FlowListReport, FlowReport, FlowSources};
+pub use flows::FlowSources;
 pub use http::{serve, serve_until};
 pub use listener::{AdminListener, Requester};
-pub use names::NameReport;
 pub use network_search::search_network;
-pub use overlays::{AddedReport, OverlayReport};
-pub use packets::PacketReport;
+pub use packets::packet_report;
 pub use process::ProcessMetrics;
 pub use prometheus::render;
 pub use ready::ReadinessInput;
 pub use ready::{AnnouncedAddresses, announced_addresses};
 pub use remote_state::{RefusedRevision, RemoteKnown, RemoteState};
-pub use report::{
-    AcmeReport, AnnouncedReport, BackendReport, EjectedReport, EtcdReport, FrontendReport, HealthReport,
-    RouteReport, ServerReport, StatsReport, TimesReport, TlsReport, TrafficReport,
-};
+pub use report::stats_report;
 pub use routes::routes;
 pub use source::{DataPathView, StatsSource};

@@ -2,44 +2,20 @@
 
 use std::time::{Duration, SystemTime};
 
+use convey_api::NameReport;
 use convey_snapshot::Name;
-use serde::Serialize;
 
-use super::report::rfc3339;
-
-/// Host name of servers.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct NameReport {
-    /// Whether the last lookup succeeded.
-    pub resolved: bool,
-    /// Operator-facing reason of a failed lookup, or of records that were not found.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// Addresses of the name, from the last successful lookup of each family. Each address is a
-    /// server.
-    pub addresses: Vec<String>,
-    /// Time when the addresses last changed, or failures last began or ended.
-    #[serde(serialize_with = "rfc3339")]
-    pub since: SystemTime,
-    /// Number of lookups, including failed ones.
-    pub lookups: u64,
-    /// Number of failed lookups.
-    pub lookup_failures: u64,
-}
-
-impl NameReport {
-    /// `started` is the wall-clock time of `Timestamp(0)`.
-    pub(super) fn new(name: &Name, started: SystemTime) -> Self {
-        // Failures are read first, so that they never outnumber lookups.
-        let lookup_failures = name.live.failures();
-        NameReport {
-            resolved: name.is_resolved(),
-            reason: name.fault.as_ref().map(ToString::to_string),
-            addresses: name.addresses.iter().map(ToString::to_string).collect(),
-            since: started + Duration::from_nanos(name.since.0),
-            lookups: name.live.lookups(),
-            lookup_failures,
-        }
+/// Report of a host name. `started` is the wall-clock time of `Timestamp(0)`.
+pub(super) fn name_report(name: &Name, started: SystemTime) -> NameReport {
+    // Failures are read first, so that they never outnumber lookups.
+    let lookup_failures = name.live.failures();
+    NameReport {
+        resolved: name.is_resolved(),
+        reason: name.fault.as_ref().map(ToString::to_string),
+        addresses: name.addresses.iter().map(ToString::to_string).collect(),
+        since: (started + Duration::from_nanos(name.since.0)).into(),
+        lookups: name.live.lookups(),
+        lookup_failures,
     }
 }
 
@@ -67,12 +43,12 @@ mod tests {
             live,
         };
         let half = LookupFault { missing: Missing::Records("AAAA"), why: "request timed out".into() };
-        let half = NameReport::new(&Name { fault: Some(half), ..name.clone() }, SystemTime::UNIX_EPOCH);
+        let half = name_report(&Name { fault: Some(half), ..name.clone() }, SystemTime::UNIX_EPOCH);
         assert_eq!((half.resolved, half.reason.as_deref()), (true, Some("AAAA records: request timed out")));
         let expected = json!({
             "resolved": false, "reason": "request timed out", "addresses": ["10.0.0.3", "10.0.0.4"],
             "since": "1970-01-01T00:00:01.500Z", "lookups": 2, "lookup_failures": 1,
         });
-        assert_eq!(serde_json::to_value(NameReport::new(&name, SystemTime::UNIX_EPOCH)).unwrap(), expected);
+        assert_eq!(serde_json::to_value(name_report(&name, SystemTime::UNIX_EPOCH)).unwrap(), expected);
     }
 }

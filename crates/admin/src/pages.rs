@@ -4,10 +4,11 @@ use std::io;
 use std::sync::Arc;
 use std::thread;
 
+use convey_api::StatsReport;
 use hyper::body::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{ProcessMetrics, StatsReport, StatsSource, render};
+use super::{ProcessMetrics, StatsSource, render};
 
 /// Page that takes time to render.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +106,7 @@ impl Renderer {
 }
 
 fn text(page: Page, source: &StatsSource) -> Result<String, String> {
-    let report = source.report().of_process(std::process::id());
+    let report = source.report();
     match page {
         Page::Stats => json(&report).map_err(|error| error.to_string()),
         Page::Metrics => render(&report, &ProcessMetrics::read()).map_err(|error| error.to_string()),

@@ -6,11 +6,12 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use convey_access_log::AccessLog;
+use convey_api::{BackendReport, Explanation, OverlayReport, StatsReport};
 use convey_control::{EventLog, ReloadHistory};
 use convey_dataplane::PacketState;
 use convey_explain::{
-    AskedRequest, ClientAddr, ExplainSources, Explanation, FlowQuestion, NetworkQuestion, PacketFacts,
-    Unanswerable, explain, share_question,
+    AskedRequest, ClientAddr, ExplainSources, FlowQuestion, NetworkQuestion, PacketFacts, Unanswerable,
+    explain, share_question,
 };
 use convey_model::{LogLevel, Timestamp};
 use convey_proxy::WorkersShared;
@@ -18,11 +19,11 @@ use convey_snapshot::Snapshot;
 use convey_snapshot::stats::PacketStats;
 use convey_trace::TraceHub;
 
+use super::config::config_report;
 use super::network_search::search_network;
 use super::ready::ReadinessInput;
 use super::{
-    AcmeState, AnnounceState, BackendReport, CertificateView, FlowSources, OverlayReport, RemoteState,
-    StatsReport, report,
+    AcmeState, AnnounceState, CertificateView, FlowSources, RemoteState, packet_report, report, stats_report,
 };
 
 /// Source of the HTTP answers.
@@ -78,10 +79,17 @@ impl StatsSource {
         let snapshot = self.snapshot.load();
         let certificates = self.certificates(&snapshot);
         let input = self.readiness_input(&snapshot, &certificates);
-        let report = StatsReport::new(input, self.started, (self.now)()).with_acme(&self.acme);
-        let report = report.with_packets(self.packets.as_deref()).with_load(self.loads.now());
-        let report = report.with_announced(&self.announce).with_remote(&self.remote, self.started);
-        report.with_dropped_lines((self.dropped_log_lines)(), self.access_log.lost())
+        StatsReport {
+            process: std::process::id(),
+            log_lines_dropped: (self.dropped_log_lines)(),
+            access_log_lines_dropped: self.access_log.lost(),
+            config: config_report(self.loads.now(), self.started),
+            acme: report::acme_report(&self.acme),
+            announced: report::announced_reports(&self.announce),
+            etcd: report::etcd_report(&self.remote, self.started),
+            packets: self.packets.as_deref().map(packet_report),
+            ..stats_report(input, self.started, (self.now)())
+        }
     }
 
     /// Input of readiness, with these certificates.
@@ -113,13 +121,13 @@ impl StatsSource {
     /// Report of one backend. The error lists the names of all backends.
     pub(super) fn backend(&self, name: &str) -> Result<BackendReport, Vec<String>> {
         let snapshot = self.snapshot.load();
-        BackendReport::of(name, &snapshot, self.started, (self.now)())
+        report::backend_report(name, &snapshot, self.started, (self.now)())
             .ok_or_else(|| snapshot.pools.iter().map(|pool| pool.config.name.clone()).collect())
     }
 
     /// Runtime overrides of operators.
     pub(super) fn overlays(&self) -> Vec<OverlayReport> {
-        report::overlays(&self.snapshot.load(), self.started)
+        report::overlay_reports(&self.snapshot.load(), self.started)
     }
 
     /// Explains which server a client of a frontend gets now.

@@ -1,124 +1,33 @@
 //! Lines of a trace, as the API serves them. Pure.
 
 use std::io::ErrorKind;
-use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
-use convey_model::Protocol;
+use convey_api::{PreciseTime, TraceLine, TraceNames, TracedAction};
 use convey_snapshot::{Pool, Server, Snapshot};
-use convey_trace::{ConnectionStep, PacketStep, TraceEvent, TraceStep};
-use serde::Serialize;
-
-use self::packet::PacketLine;
+use convey_trace::{ConnectionStep, TraceEvent, TraceStep};
 
 mod packet;
 
-/// Event with names in place of numbers.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct TraceLine {
-    /// Time of the event.
-    #[serde(serialize_with = "rfc3339_micros")]
-    at: SystemTime,
-    #[serde(flatten)]
-    names: Names,
-    #[serde(flatten)]
-    happened: Happened,
-}
-
-/// Subject of the event: unknown fields are left out.
-#[derive(Debug, Clone, Default, Serialize)]
-struct Names {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    frontend: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    protocol: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    client: Option<SocketAddr>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    proxy: Option<SocketAddr>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    vip: Option<SocketAddr>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    backend: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    server: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    server_addr: Option<SocketAddr>,
-}
-
-/// Kind of the event, by the word in `event`.
-#[derive(Debug, Clone, Serialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
-enum Happened {
-    Accepted,
-    ProxyHeader,
-    TlsHandshake {
-        version: &'static str,
-        resumed: bool,
-    },
-    TlsHandshakeFailed {
-        reason: &'static str,
-    },
-    Waits,
-    Routed {
-        #[serde(skip_serializing_if = "Option::is_none")]
-        sni: Option<Box<str>>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        route: Option<String>,
-    },
-    Chosen {
-        #[serde(skip_serializing_if = "Option::is_none")]
-        algorithm: Option<&'static str>,
-        attempt: u32,
-    },
-    ConnectFailed {
-        error: String,
-    },
-    Connected {
-        after_ms: f64,
-    },
-    Begun {
-        #[serde(skip_serializing_if = "Option::is_none")]
-        algorithm: Option<&'static str>,
-    },
-    Moved,
-    Dropped {
-        reason: &'static str,
-    },
-    Refused {
-        reason: &'static str,
-    },
-    Ended {
-        #[serde(skip_serializing_if = "Option::is_none")]
-        reason: Option<&'static str>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        bytes_in: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        bytes_out: Option<u64>,
-        after_ms: f64,
-    },
-    Packet(Box<PacketLine>),
-}
-
-impl TraceLine {
-    /// Line for this event, with the names of this snapshot. `started` is the wall-clock time of
-    /// `Timestamp(0)`.
-    pub(super) fn new(event: &TraceEvent, snapshot: &Snapshot, started: SystemTime) -> TraceLine {
-        let pool = event.server.and_then(|id| pool_of(snapshot, id));
-        let algorithm = pool.map(|(pool, _)| pool.config.algorithm.name());
-        let happened = match &event.step {
-            TraceStep::Connection(step) => of_connection(step, algorithm),
-            TraceStep::Packet(packet) => of_packet(packet, snapshot, algorithm),
-        };
-        TraceLine {
-            at: started + Duration::from_nanos(event.at.0),
-            names: names(event, snapshot, pool),
-            happened,
+/// Line for this event, with the names of this snapshot. `started` is the wall-clock time of
+/// `Timestamp(0)`.
+pub(super) fn trace_line(event: &TraceEvent, snapshot: &Snapshot, started: SystemTime) -> TraceLine {
+    let pool = event.server.and_then(|id| pool_of(snapshot, id));
+    let algorithm = pool.map(|(pool, _)| pool.config.algorithm.name());
+    let happened = match &event.step {
+        TraceStep::Connection(step) => of_connection(step, algorithm),
+        TraceStep::Packet(packet) => {
+            TracedAction::Packet(Box::new(packet::packet_line(packet, snapshot, algorithm)))
         }
+    };
+    TraceLine {
+        at: PreciseTime(started + Duration::from_nanos(event.at.0)),
+        names: names(event, snapshot, pool),
+        happened,
     }
 }
 
-fn names(event: &TraceEvent, snapshot: &Snapshot, pool: Option<(&Pool, &Server)>) -> Names {
+fn names(event: &TraceEvent, snapshot: &Snapshot, pool: Option<(&Pool, &Server)>) -> TraceNames {
     let frontend = event.frontend.map(|id| {
         let found = snapshot.frontends.iter().find(|frontend| frontend.live.id == id);
         found.map_or_else(|| "(removed)".to_owned(), |frontend| frontend.config.name.clone())
@@ -127,9 +36,9 @@ fn names(event: &TraceEvent, snapshot: &Snapshot, pool: Option<(&Pool, &Server)>
         .server
         .map(|_| pool.map_or_else(|| "(removed)".to_owned(), |(_, server)| server.config.name.clone()));
     let port = event.vip.map_or(0, |vip| vip.port());
-    Names {
+    TraceNames {
         frontend,
-        protocol: event.protocol.map(Protocol::name),
+        protocol: event.protocol.map(|protocol| protocol.name().into()),
         client: event.client,
         proxy: event.proxy,
         vip: event.vip,
@@ -147,36 +56,36 @@ fn pool_of(snapshot: &Snapshot, id: u32) -> Option<(&Pool, &Server)> {
     })
 }
 
-fn of_connection(step: &ConnectionStep, algorithm: Option<&'static str>) -> Happened {
+fn of_connection(step: &ConnectionStep, algorithm: Option<&'static str>) -> TracedAction {
+    let algorithm = || algorithm.map(Into::into);
     match *step {
-        ConnectionStep::Accepted => Happened::Accepted,
-        ConnectionStep::Header => Happened::ProxyHeader,
+        ConnectionStep::Accepted => TracedAction::Accepted,
+        ConnectionStep::Header => TracedAction::ProxyHeader,
         ConnectionStep::Handshake { version, is_resumed } => {
-            Happened::TlsHandshake { version, resumed: is_resumed }
+            TracedAction::TlsHandshake { version: version.into(), resumed: is_resumed }
         }
-        ConnectionStep::HandshakeFailed { reason } => Happened::TlsHandshakeFailed { reason },
-        ConnectionStep::Waits => Happened::Waits,
+        ConnectionStep::HandshakeFailed { reason } => {
+            TracedAction::TlsHandshakeFailed { reason: reason.into() }
+        }
+        ConnectionStep::Waits => TracedAction::Waits,
         ConnectionStep::Routed { ref sni, ref route } => {
-            Happened::Routed { sni: sni.clone(), route: route.as_deref().map(str::to_owned) }
+            TracedAction::Routed { sni: sni.clone(), route: route.as_deref().map(str::to_owned) }
         }
-        ConnectionStep::Chosen { attempt } => Happened::Chosen { algorithm, attempt },
-        ConnectionStep::ConnectFailed { errno, fault } => Happened::ConnectFailed {
+        ConnectionStep::Chosen { attempt } => TracedAction::Chosen { algorithm: algorithm(), attempt },
+        ConnectionStep::ConnectFailed { errno, fault } => TracedAction::ConnectFailed {
             error: fault.map_or_else(|| words(errno), |fault| format!("TLS: {fault}")),
         },
-        ConnectionStep::Connected { after } => Happened::Connected { after_ms: millis(after) },
-        ConnectionStep::Begun => Happened::Begun { algorithm },
-        ConnectionStep::Moved => Happened::Moved,
-        ConnectionStep::Dropped { reason } => Happened::Dropped { reason },
-        ConnectionStep::Refused { reason } => Happened::Refused { reason },
+        ConnectionStep::Connected { after } => TracedAction::Connected { after_ms: millis(after) },
+        ConnectionStep::Begun => TracedAction::Begun { algorithm: algorithm() },
+        ConnectionStep::Moved => TracedAction::Moved,
+        ConnectionStep::Dropped { reason } => TracedAction::Dropped { reason: reason.into() },
+        ConnectionStep::Refused { reason } => TracedAction::Refused { reason: reason.into() },
         ConnectionStep::Ended { reason, bytes, after } => {
             let (bytes_in, bytes_out) = bytes.unzip();
-            Happened::Ended { reason, bytes_in, bytes_out, after_ms: millis(after) }
+            let reason = reason.map(Into::into);
+            TracedAction::Ended { reason, bytes_in, bytes_out, after_ms: millis(after) }
         }
     }
-}
-
-fn of_packet(packet: &PacketStep, snapshot: &Snapshot, algorithm: Option<&'static str>) -> Happened {
-    Happened::Packet(Box::new(PacketLine::new(packet, snapshot, algorithm)))
 }
 
 fn words(errno: Option<i32>) -> String {
@@ -189,8 +98,4 @@ fn words(errno: Option<i32>) -> String {
 /// Milliseconds with three decimals.
 fn millis(time: Duration) -> f64 {
     time.as_micros() as f64 / 1_000.0
-}
-
-fn rfc3339_micros<S: serde::Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&humantime::format_rfc3339_micros(*time))
 }

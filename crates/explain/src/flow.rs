@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use convey_api::{ExplainedFlow, FlowsOfServer, OpenFlows};
 use convey_dataplane::PacketFlow;
 use convey_forward::FlowInfo;
 use convey_model::{
@@ -11,7 +12,6 @@ use convey_model::{
 };
 use convey_snapshot::Snapshot;
 use humantime::format_duration;
-use serde::Serialize;
 
 use super::question::{AskedPlace, place};
 use super::{ClientAddr, ClientVerdict, ExplainSources, Explanation, Steps, Unanswerable, packets};
@@ -54,47 +54,6 @@ pub enum FoundFlow {
     Proxied(ListedFlow),
     /// Flow of a packet mode.
     Packets(PacketFlow),
-}
-
-/// Flow of a client, as shown in the explanation.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ExplainedFlow {
-    /// Identifier of the flow in the list of flows.
-    pub id: String,
-    /// State of the flow.
-    pub state: &'static str,
-    /// Whether the flow is over: a SYN begins a new one in its place.
-    pub over: bool,
-    /// Backend and server; `None` while the flow has no server.
-    pub server: Option<String>,
-    /// Address of the server.
-    pub address: Option<SocketAddr>,
-    /// Source address and port that the server sees instead of the client's.
-    pub snat: Option<SocketAddr>,
-    /// Seconds since the flow's first packet.
-    pub age_seconds: Option<f64>,
-    /// Seconds since the flow's last packet.
-    pub idle_seconds: Option<f64>,
-    /// Whether the kernel forwards the flow's packets.
-    pub kernel: bool,
-}
-
-/// Open flows of a client.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct OpenFlows {
-    /// Number of open flows.
-    pub open: u64,
-    /// Servers with most of the flows.
-    pub servers: Vec<FlowsOfServer>,
-}
-
-/// Open flows of a client at one server.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct FlowsOfServer {
-    /// Backend and server; `-` while the flows have no server.
-    pub server: String,
-    /// Number of flows.
-    pub flows: u64,
 }
 
 impl FlowQuestion {
@@ -177,7 +136,7 @@ impl ClientFlows {
         let listed = found.listed();
         Some(ExplainedFlow {
             id: listed.id.to_string(),
-            state: state(found),
+            state: state(found).into(),
             over: found.is_over(),
             server: server(listed),
             address: listed.server.as_ref().map(|(.., addr)| *addr),
@@ -278,7 +237,7 @@ fn note_proxied(listed: &ListedFlow, steps: &mut Steps) {
 }
 
 fn next(new: &Explanation) -> String {
-    let reason = new.reason.unwrap_or("?");
+    let reason = new.reason.as_deref().unwrap_or("?");
     match (new.verdict, &new.server) {
         (ClientVerdict::Server, Some(server)) => format!("gets {}/{server}, as things are now", new.backend),
         (ClientVerdict::Server | ClientVerdict::OneOfThem, _) => format!("gets a server of {}", new.backend),

@@ -21,26 +21,21 @@ mod tests;
 mod text;
 
 pub use access::{NetworkQuestion, SearchedFile, SearchedNetwork, SearchedText};
-pub use flow::{
-    ClientFlows, ExplainedFlow, FlowQuestion, FlowsOfServer, FoundFlow, OpenFlows, rounded_seconds,
-};
+pub use flow::{ClientFlows, FlowQuestion, FoundFlow, rounded_seconds};
 pub use packets::PacketFacts;
 pub use question::{ClientAddr, Unanswerable};
 pub use route::AskedRequest;
 pub use text::as_text;
 
-use std::net::SocketAddr;
-
+use convey_api::{ClientVerdict, Dependence, ExplainedStep, Explanation};
 use convey_forward::{ClientShare, Plan};
 use convey_model::{DropReason, FlowKey, FlowsUnavailable, Mode, Protocol, Timestamp};
 use convey_proxy::WorkersShared;
 use convey_snapshot::Snapshot;
-use serde::Serialize;
 
 use self::choice::Choice;
 use self::packets::PacketInquiry;
 use self::question::{AskedPlace, place};
-use self::servers::ServerNote;
 
 /// State that an explanation is derived from.
 #[derive(Clone, Copy)]
@@ -63,78 +58,6 @@ pub struct ExplainSources<'a> {
     pub network: Option<&'a SearchedNetwork>,
     /// The time.
     pub now: Timestamp,
-}
-
-/// Explanation of a client's treatment at a frontend.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Explanation {
-    /// Client in question: an address, with its port if one was given.
-    pub client: String,
-    /// Name of the frontend.
-    pub frontend: String,
-    /// Address that the client connects to.
-    pub vip: SocketAddr,
-    /// Mode of the frontend.
-    pub mode: &'static str,
-    /// Protocol of the frontend.
-    pub protocol: &'static str,
-    /// Name of the backend.
-    pub backend: String,
-    /// Outcome for the client.
-    pub verdict: ClientVerdict,
-    /// Label of the counter, if the client is refused or waits.
-    pub reason: Option<&'static str>,
-    /// Name of the client's server.
-    pub server: Option<String>,
-    /// Address of the client's server.
-    pub address: Option<SocketAddr>,
-    /// Condition of the answer, beside configuration and health.
-    pub depends_on: Option<Dependence>,
-    /// Flow from the client's port, if one exists.
-    pub flow: Option<ExplainedFlow>,
-    /// Open flows of the client, if no port was given.
-    pub open_flows: Option<OpenFlows>,
-    /// Steps that lead to the outcome, in order.
-    pub steps: Vec<ExplainedStep>,
-    /// All servers of the backend, and why each gets this client or does not.
-    pub servers: Vec<ServerNote>,
-}
-
-/// Outcome for a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ClientVerdict {
-    /// The client gets the server.
-    Server,
-    /// The client gets one of the available servers; which one cannot be predicted.
-    OneOfThem,
-    /// The client waits for a server.
-    Waits,
-    /// convey itself answers the client, with a redirect or a file.
-    Answered,
-    /// The client is refused.
-    Refused,
-}
-
-/// Condition that an answer depends on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Dependence {
-    /// Time: other connections change the answer.
-    Moment,
-    /// Client's port, which was not given.
-    Port,
-}
-
-/// Step of an explanation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ExplainedStep {
-    /// Subject of the step, in a word or two.
-    pub about: &'static str,
-    /// Whether the client's path ends at this step.
-    pub ends: bool,
-    /// Operator-facing text.
-    pub says: String,
 }
 
 /// Outcome for the client at a step where its path ends.
@@ -170,14 +93,14 @@ struct Steps {
 
 impl Steps {
     fn note(&mut self, about: &'static str, says: impl Into<String>) {
-        self.all.push(ExplainedStep { about, ends: false, says: says.into() });
+        self.all.push(ExplainedStep { about: about.into(), ends: false, says: says.into() });
     }
 
     /// Ends the client's path at this step, unless it has already ended.
     fn end(&mut self, about: &'static str, end: End, says: impl Into<String>) {
         let ends = self.end.is_none();
         self.end.get_or_insert(end);
-        self.all.push(ExplainedStep { about, ends, says: says.into() });
+        self.all.push(ExplainedStep { about: about.into(), ends, says: says.into() });
     }
 
     fn refuse(&mut self, about: &'static str, reason: &'static str, says: impl Into<String>) {
@@ -237,11 +160,11 @@ fn of_new(sources: ExplainSources<'_>, place: &AskedPlace, mut steps: Steps) -> 
         client: place.client.to_string(),
         frontend: config.name.clone(),
         vip: place.vip,
-        mode: config.mode.name(),
-        protocol: config.protocol.name(),
+        mode: config.mode.name().into(),
+        protocol: config.protocol.name().into(),
         backend: pool.config.name.clone(),
         verdict,
-        reason: end.map(|end| end.reason),
+        reason: end.map(|end| end.reason.into()),
         server: index.map(|index| pool.servers[index].config.name.clone()),
         address: index.map(|index| pool.servers[index].config.addr_for(place.vip.port())),
         depends_on: match end {

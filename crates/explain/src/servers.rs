@@ -1,41 +1,12 @@
 //! Servers of a backend, and why each gets a client or does not. Pure.
 
+use convey_api::ServerNote;
 use convey_model::{OverlayValue, ServerAddr, WHOLE};
 use convey_snapshot::{PassedOver, Pool, Server, Snapshot};
-use serde::Serialize;
 
 use super::choice::Choice;
 use super::question::AskedPlace;
 use super::{Dependence, ExplainSources};
-
-/// Server, as shown in an explanation.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ServerNote {
-    /// Name of the server.
-    pub name: String,
-    /// Address of the server.
-    pub addr: String,
-    /// Current weight of the server.
-    pub weight: u16,
-    /// Origin of the weight: `file` or `overlay`.
-    pub weight_from: &'static str,
-    /// Effective part of the weight, in percent: less than 100 during slow start.
-    pub percent: u8,
-    /// Share of new clients, in percent.
-    pub share: f64,
-    /// Whether the server is up.
-    pub up: bool,
-    /// Operator-facing reason of the health state.
-    pub health: String,
-    /// Number of open connections.
-    pub open: u32,
-    /// Maximum number of connections.
-    pub max_connections: Option<u32>,
-    /// Whether the client gets this server.
-    pub chosen: bool,
-    /// Reason why the server gets the client or does not.
-    pub why: String,
-}
 
 /// Explains all servers of the frontend's backend.
 pub(super) fn notes(
@@ -55,7 +26,7 @@ pub(super) fn notes(
             name: config.name.clone(),
             addr: ServerAddr(config.addr).to_string(),
             weight: settings.weight,
-            weight_from: weight_from(sources.snapshot, pool, server),
+            weight_from: weight_from(sources.snapshot, pool, server).into(),
             percent: health.percent,
             share: part(shares[index]),
             up: health.up,

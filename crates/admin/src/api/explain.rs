@@ -5,29 +5,21 @@ use std::sync::Arc;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
 use axum::response::Response;
+use convey_api::ExplainParameters;
 use convey_control::RequestRefusal;
 use convey_explain::{AskedRequest, ClientAddr, Unanswerable};
-use serde::Deserialize;
 
 use super::super::Requester;
 use super::{ApiContext, Failure, line, may_see_clients};
 
-/// Query parameters: the client and the frontend.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ExplainQuery {
-    client: String,
-    frontend: String,
-    url: Option<String>,
-}
-
 pub(super) async fn explain(
     State(answers): State<Arc<ApiContext>>,
     Extension(who): Extension<Requester>,
-    query: Result<Query<ExplainQuery>, QueryRejection>,
+    query: Result<Query<ExplainParameters>, QueryRejection>,
 ) -> Result<Response, Failure> {
     may_see_clients(&answers, &who)?;
-    let Query(ExplainQuery { client, frontend, url }) = query.map_err(|wrong| Failure::of_query(&wrong))?;
+    let Query(ExplainParameters { client, frontend, url }) =
+        query.map_err(|wrong| Failure::of_query(&wrong))?;
     let client: ClientAddr = client.parse().map_err(Failure::Bad)?;
     let request: Option<AskedRequest> = url.as_deref().map(str::parse).transpose().map_err(Failure::Bad)?;
     let explanation =

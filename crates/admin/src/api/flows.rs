@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};
 use axum::response::Response;
+use convey_api::{FlowParameters, KilledFlow};
 use convey_config::did_you_mean;
 use convey_control::{EventKind, EventLevel, RequestRefusal};
 use convey_forward::FlowState;
@@ -13,51 +14,29 @@ use convey_model::{
     ClientFilter, FlowFilter, FlowGrouping, FlowQuery, FlowSort, FlowsUnavailable, ListedFlow, ListedFlowId,
 };
 use humantime::parse_duration;
-use serde::{Deserialize, Serialize};
 
-use super::super::{FlowListReport, FlowReport, Requester};
+use super::super::Requester;
+use super::super::flows::{flow_list_report, flow_report};
 use super::{ApiContext, Failure, in_path, line, may_change, may_see_clients, unknown};
 
 /// State of a proxied connection without a server yet. With a server it is `established`.
 const CONNECTING: &str = "connecting";
 
-/// Query parameters as sent.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct FlowsAsked {
-    client: Option<String>,
-    server: Option<String>,
-    frontend: Option<String>,
-    backend: Option<String>,
-    state: Option<String>,
-    older_than: Option<String>,
-    idle: Option<String>,
-    min_bytes: Option<u64>,
-    limit: Option<usize>,
-    sort: Option<String>,
-    count_by: Option<String>,
-}
-
-#[derive(Serialize)]
-struct Killed {
-    killed: FlowReport,
-}
-
 pub(super) async fn list(
     State(answers): State<Arc<ApiContext>>,
     Extension(who): Extension<Requester>,
-    asked: Result<Query<FlowsAsked>, QueryRejection>,
+    asked: Result<Query<FlowParameters>, QueryRejection>,
 ) -> Result<Response, Failure> {
     may_see_clients(&answers, &who)?;
     let Query(asked) = asked.map_err(|wrong| Failure::of_query(&wrong))?;
-    let query = asked.query()?;
+    let query = query_of(asked)?;
     let answer = answers.source.flows.list(&query).await.map_err(unavailable)?;
     if answer.matching == 0 {
         // If flows are found, the names are known: a flow may outlast its frontend and its server.
         check_names(&answers, &query.filter)?;
         check_bytes(&answers, query.filter.clone()).await?;
     }
-    Ok(line(&FlowListReport::new(answer, query.count_by.is_some())))
+    Ok(line(&flow_list_report(answer, query.count_by.is_some())))
 }
 
 pub(super) async fn kill(
@@ -75,7 +54,7 @@ pub(super) async fn kill(
         Failure::Refused(RequestRefusal::Unknown(format!("there is no flow {name}: it has ended")))
     })?;
     tell(&answers, &killed, &who);
-    Ok(line(&Killed { killed: FlowReport::new(killed) }))
+    Ok(line(&KilledFlow { killed: flow_report(killed) }))
 }
 
 /// Logs the ended flow and records an event.
@@ -91,40 +70,39 @@ fn tell(answers: &ApiContext, killed: &ListedFlow, who: &Requester) {
     source.events.record(EventKind::Operator, EventLevel::Info, (source.now)(), &text);
 }
 
-impl FlowsAsked {
-    fn query(self) -> Result<FlowQuery, Failure> {
-        let (named, server) = match self.server.as_deref().map(|server| server.split_once('/')) {
-            None => (None, None),
-            Some(Some((backend, server))) if !backend.is_empty() && !server.is_empty() => {
-                (Some(backend.to_owned()), Some(server.to_owned()))
-            }
-            Some(_) => return Err(Failure::Bad("server: expected BACKEND/SERVER, such as web/a".to_owned())),
-        };
-        let client = self.client.map(|client| client_of(&client)).transpose()?;
-        let states = FlowState::ALL.into_iter().map(FlowState::name).chain([CONNECTING]);
-        let state = self.state.map(|state| one_of("state", &state, states)).transpose()?;
-        let sorts = FlowSort::ALL;
-        let sort = self.sort.map(|sort| one_of("sort", &sort, sorts.map(FlowSort::name))).transpose()?;
-        let groupings = FlowGrouping::ALL;
-        let count_by = self.count_by.map(|by| one_of("count_by", &by, groupings.map(FlowGrouping::name)));
-        let count_by = count_by.transpose()?;
-        Ok(FlowQuery {
-            filter: FlowFilter {
-                client,
-                frontend: self.frontend,
-                backend: self.backend.or(named),
-                server,
-                state: state.map(str::to_owned),
-                older_than: time("older_than", self.older_than.as_deref())?,
-                idle: time("idle", self.idle.as_deref())?,
-                min_bytes: self.min_bytes,
-                only_open: false,
-            },
-            sort: sorts.into_iter().find(|known| Some(known.name()) == sort).unwrap_or_default(),
-            limit: limit(self.limit)?,
-            count_by: groupings.into_iter().find(|known| Some(known.name()) == count_by),
-        })
-    }
+/// Checks the parameters.
+fn query_of(asked: FlowParameters) -> Result<FlowQuery, Failure> {
+    let (named, server) = match asked.server.as_deref().map(|server| server.split_once('/')) {
+        None => (None, None),
+        Some(Some((backend, server))) if !backend.is_empty() && !server.is_empty() => {
+            (Some(backend.to_owned()), Some(server.to_owned()))
+        }
+        Some(_) => return Err(Failure::Bad("server: expected BACKEND/SERVER, such as web/a".to_owned())),
+    };
+    let client = asked.client.map(|client| client_of(&client)).transpose()?;
+    let states = FlowState::ALL.into_iter().map(FlowState::name).chain([CONNECTING]);
+    let state = asked.state.map(|state| one_of("state", &state, states)).transpose()?;
+    let sorts = FlowSort::ALL;
+    let sort = asked.sort.map(|sort| one_of("sort", &sort, sorts.map(FlowSort::name))).transpose()?;
+    let groupings = FlowGrouping::ALL;
+    let count_by = asked.count_by.map(|by| one_of("count_by", &by, groupings.map(FlowGrouping::name)));
+    let count_by = count_by.transpose()?;
+    Ok(FlowQuery {
+        filter: FlowFilter {
+            client,
+            frontend: asked.frontend,
+            backend: asked.backend.or(named),
+            server,
+            state: state.map(str::to_owned),
+            older_than: time("older_than", asked.older_than.as_deref())?,
+            idle: time("idle", asked.idle.as_deref())?,
+            min_bytes: asked.min_bytes,
+            only_open: false,
+        },
+        sort: sorts.into_iter().find(|known| Some(known.name()) == sort).unwrap_or_default(),
+        limit: limit(asked.limit)?,
+        count_by: groupings.into_iter().find(|known| Some(known.name()) == count_by),
+    })
 }
 
 fn limit(limit: Option<usize>) -> Result<usize, Failure> {

@@ -1,4 +1,4 @@
-//! Control API, version 1, with JSON requests and answers. `openapi.json` describes it.
+//! Control API, version 1, with JSON requests and answers. [`convey_api::OPENAPI`] describes it.
 
 mod authorize;
 mod explain;
@@ -19,6 +19,7 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
+use convey_api::ErrorReport;
 use convey_config::did_you_mean;
 use convey_control::{Done, OperatorRequest, RequestRefusal, Requested};
 use hyper::body::Bytes;
@@ -96,15 +97,6 @@ impl Failure {
     }
 }
 
-#[derive(Serialize)]
-struct ErrorBody {
-    /// Operator-facing message.
-    error: String,
-    /// Problems of the file, a line each.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    problems: Vec<String>,
-}
-
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let mut headers = HeaderMap::new();
@@ -159,14 +151,14 @@ impl IntoResponse for Failure {
                 (StatusCode::UNPROCESSABLE_ENTITY, error.to_owned(), problems)
             }
         };
-        (status, headers, line(&ErrorBody { error, problems })).into_response()
+        (status, headers, line(&ErrorReport { error, problems })).into_response()
     }
 }
 
 /// Error response for unknown paths, unsupported methods and internal errors, in the format of all
 /// API errors.
 pub(super) fn failure(status: StatusCode, error: &str) -> Response {
-    (status, line(&ErrorBody { error: error.to_owned(), problems: vec![] })).into_response()
+    (status, line(&ErrorReport { error: error.to_owned(), problems: vec![] })).into_response()
 }
 
 /// Response with JSON and a final newline for shells.

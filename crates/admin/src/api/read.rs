@@ -6,27 +6,14 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
+use convey_api::{AccessReport, BackendReport, EventParameters};
 
-use super::super::{BackendReport, EventReport, Requester};
+use super::super::Requester;
+use super::super::events::event_report;
 use super::{ApiContext, Failure, in_path, line, unknown};
 
-/// Description of the API, for client generators and for people.
-const OPENAPI: &str = include_str!("../openapi.json");
-
 pub(super) async fn openapi() -> Response {
-    ([(CONTENT_TYPE, "application/json")], OPENAPI).into_response()
-}
-
-/// Rights of the requester.
-#[derive(Serialize)]
-struct Access {
-    /// Requester's name, in an operator-facing form.
-    name: String,
-    /// Whether the requester may change things.
-    may_change: bool,
-    /// Whether a token would grant that right.
-    token: bool,
+    ([(CONTENT_TYPE, "application/json")], convey_api::OPENAPI).into_response()
 }
 
 pub(super) async fn access(
@@ -34,7 +21,7 @@ pub(super) async fn access(
     Extension(who): Extension<Requester>,
 ) -> Response {
     let token = answers.source.loads.token().is_some();
-    line(&Access { name: who.name, may_change: who.may_change, token })
+    line(&AccessReport { name: who.name, may_change: who.may_change, token })
 }
 
 pub(super) async fn backend(
@@ -59,22 +46,14 @@ fn found(answers: &ApiContext, name: &str) -> Result<BackendReport, Failure> {
     answers.source.backend(name).map_err(|names| unknown("backend", name, names.iter()))
 }
 
-/// Query parameters: the number of the first event.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Since {
-    #[serde(default)]
-    since: u64,
-}
-
 pub(super) async fn events(
     State(answers): State<Arc<ApiContext>>,
-    since: Result<Query<Since>, QueryRejection>,
+    parameters: Result<Query<EventParameters>, QueryRejection>,
 ) -> Result<Response, Failure> {
-    let Query(Since { since }) = since.map_err(|wrong| Failure::of_query(&wrong))?;
+    let Query(EventParameters { since }) = parameters.map_err(|wrong| Failure::of_query(&wrong))?;
     let source = &answers.source;
     let events = source.events.since(since).into_iter();
-    Ok(line(&events.map(|event| EventReport::new(event, source.started)).collect::<Vec<_>>()))
+    Ok(line(&events.map(|event| event_report(event, source.started)).collect::<Vec<_>>()))
 }
 
 pub(super) async fn overlays(State(answers): State<Arc<ApiContext>>) -> Response {

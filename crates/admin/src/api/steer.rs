@@ -8,88 +8,18 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use convey_api::{
+    AdditionReport, ChangeReport, NewServer, OverlayParameters, ReloadReport, RemovalParameters, ResetReport,
+    ServerChange,
+};
 use convey_config::{check_server_address, did_you_mean};
 use convey_control::{Done, RequestRefusal, Requested};
 use convey_model::{AddedServer, AdminState, OverlayValue, ServerSettings, Target};
-use serde::{Deserialize, Serialize};
 
+use super::super::Requester;
+use super::super::overlays::{of_log_level, overlay_report};
 use super::super::ready::{self, LostReadiness};
-use super::super::{OverlayReport, Requester};
 use super::{ApiContext, Failure, RequestBody, ask, in_body, in_path, line, may_change};
-
-/// Change of a server, or of all servers of a backend.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Change {
-    state: Option<String>,
-    weight: Option<u16>,
-    /// Whether the change may withdraw announced addresses, or take out a backend that a frontend
-    /// needs to be ready.
-    #[serde(default)]
-    force: bool,
-}
-
-/// Query parameters of a removal.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Removal {
-    #[serde(default)]
-    force: bool,
-}
-
-/// Result of a change.
-#[derive(Serialize)]
-struct Changed {
-    /// False if the state was so already.
-    changed: bool,
-    /// Consequences of the change.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    warnings: Vec<String>,
-}
-
-/// Server that an operator adds.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NewServer {
-    addr: String,
-    weight: Option<u16>,
-    #[serde(default)]
-    backup: bool,
-    max_connections: Option<NonZeroU32>,
-}
-
-/// Result of an addition.
-#[derive(Serialize)]
-struct AddedAnswer {
-    /// False if the server had been added before with these values.
-    new: bool,
-    /// Warnings about the added server.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    warnings: Vec<String>,
-}
-
-/// Overrides that were removed.
-#[derive(Serialize)]
-struct TakenBack {
-    reset: Vec<OverlayReport>,
-}
-
-/// Result of a reload: a line for each change.
-#[derive(Serialize)]
-struct Reloaded {
-    changes: Vec<String>,
-    needs_restart: Vec<String>,
-    /// Refused certificates of folders, as in `/stats`.
-    refused_certificates: Vec<String>,
-}
-
-/// Overrides to remove: all of one backend, or all of the program if no backend is named.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct OverlayScope {
-    backend: Option<String>,
-    server: Option<String>,
-}
 
 pub(super) async fn steer_backend(
     State(answers): State<Arc<ApiContext>>,
@@ -127,23 +57,23 @@ pub(super) async fn add_server(
     let what = Requested::Add(Target { backend, server: Some(server) }, AddedServer { addr, settings });
     let Done::Added { is_new, warnings } = ask(&answers, who, what).await? else { return Err(Failure::Gone) };
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, line(&AddedAnswer { new: is_new, warnings })).into_response())
+    Ok((status, line(&AdditionReport { new: is_new, warnings })).into_response())
 }
 
 pub(super) async fn remove_server(
     State(answers): State<Arc<ApiContext>>,
     Extension(who): Extension<Requester>,
     names: Result<Path<(String, String)>, PathRejection>,
-    removal: Result<Query<Removal>, QueryRejection>,
+    removal: Result<Query<RemovalParameters>, QueryRejection>,
 ) -> Result<Response, Failure> {
     let (backend, server) = in_path(names)?;
-    let Query(Removal { force }) = removal.map_err(|wrong| Failure::of_query(&wrong))?;
+    let Query(RemovalParameters { force }) = removal.map_err(|wrong| Failure::of_query(&wrong))?;
     let target = Target { backend, server: Some(server) };
     may_change(&answers, &who)?;
     may_withdraw(&answers, &target, force)?;
     let warnings = left_without(&answers, &target);
     ask(&answers, who, Requested::Remove(target)).await?;
-    Ok(line(&Changed { changed: true, warnings }))
+    Ok(line(&ChangeReport { changed: true, warnings }))
 }
 
 async fn steer(
@@ -153,7 +83,7 @@ async fn steer(
     body: &RequestBody,
 ) -> Result<Response, Failure> {
     may_change(answers, &who)?;
-    let Change { state, weight, force } = in_body(body)?;
+    let ServerChange { state, weight, force } = in_body(body)?;
     let state = state.map(|name| state_called(&name)).transpose()?;
     let values = [state.map(OverlayValue::State), weight.map(OverlayValue::Weight)];
     if values.iter().all(Option::is_none) {
@@ -169,7 +99,7 @@ async fn steer(
         let done = ask(answers, who.clone(), Requested::Set(target.clone(), value)).await?;
         changed |= matches!(done, Done::Set { has_changed: true });
     }
-    Ok(line(&Changed { changed, warnings }))
+    Ok(line(&ChangeReport { changed, warnings }))
 }
 
 /// Warning that the target's backend has no server left.
@@ -205,14 +135,14 @@ fn may_withdraw(answers: &ApiContext, target: &Target, is_forced: bool) -> Resul
 pub(super) async fn reset(
     State(answers): State<Arc<ApiContext>>,
     Extension(who): Extension<Requester>,
-    scope: Result<Query<OverlayScope>, QueryRejection>,
+    scope: Result<Query<OverlayParameters>, QueryRejection>,
 ) -> Result<Response, Failure> {
     may_change(&answers, &who)?;
     let Query(scope) = scope.map_err(|wrong| Failure::of_query(&wrong))?;
     let target = match scope {
-        OverlayScope { backend: Some(backend), server } => Some(Target { backend, server }),
-        OverlayScope { backend: None, server: None } => None,
-        OverlayScope { backend: None, server: Some(_) } => {
+        OverlayParameters { backend: Some(backend), server } => Some(Target { backend, server }),
+        OverlayParameters { backend: None, server: None } => None,
+        OverlayParameters { backend: None, server: Some(_) } => {
             return Err(Failure::Bad("server: say the backend, too".to_owned()));
         }
     };
@@ -220,9 +150,9 @@ pub(super) async fn reset(
         return Err(Failure::Gone);
     };
     let started = answers.source.started;
-    let of_servers = gone.iter().map(|overlay| OverlayReport::new(overlay, started));
-    let of_log = log_level.iter().map(|said| OverlayReport::of_log_level(said, started));
-    Ok(line(&TakenBack { reset: of_servers.chain(of_log).collect() }))
+    let of_servers = gone.iter().map(|overlay| overlay_report(overlay, started));
+    let of_log = log_level.iter().map(|said| of_log_level(said, started));
+    Ok(line(&ResetReport { reset: of_servers.chain(of_log).collect() }))
 }
 
 pub(super) async fn reload(
@@ -234,7 +164,7 @@ pub(super) async fn reload(
     };
     let load = answers.source.loads.now();
     let refused_certificates = load.refused_certificates.iter().map(|chain| chain.display().to_string());
-    Ok(line(&Reloaded {
+    Ok(line(&ReloadReport {
         changes: diff.changes,
         needs_restart: diff.needs_restart,
         refused_certificates: refused_certificates.collect(),

@@ -10,6 +10,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use convey_api::{TraceParameters, TraceRemark};
 use convey_trace::{MAX_WATCHERS, TraceEnd, TraceWatch};
 use futures_util::stream;
 use hyper::body::Bytes;
@@ -17,9 +18,9 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use self::wanted::{TraceQuery, WantedTrace};
+use self::wanted::WantedTrace;
 use super::super::progress::{AnswerProgress, LongAnswer};
-use super::super::trace::TraceLine;
+use super::super::trace::trace_line;
 use super::super::{Requester, StatsSource};
 use super::{ApiContext, Failure, may_change};
 
@@ -34,25 +35,13 @@ const MAX_STALL: Duration = Duration::from_secs(30);
 /// Interval between lines about omitted events.
 const TELL_LEFT_OUT_EVERY: Duration = Duration::from_secs(1);
 
-/// Line about the trace itself.
-#[derive(Serialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
-enum Remark {
-    /// The trace has started.
-    Started,
-    /// Events that were omitted: above the limit `rate`, or not read in time.
-    LeftOut { rate: u64, unread: u64 },
-    /// The trace has ended.
-    TraceEnded { why: &'static str },
-}
-
 /// Handler of a trace. It requires the right to change things, because traces contain clients'
 /// packets.
 pub(super) async fn trace(
     State(answers): State<Arc<ApiContext>>,
     Extension(who): Extension<Requester>,
     progress: Option<Extension<AnswerProgress>>,
-    query: Result<Query<TraceQuery>, QueryRejection>,
+    query: Result<Query<TraceParameters>, QueryRejection>,
 ) -> Result<Response, Failure> {
     may_change(&answers, &who)?;
     let Query(query) = query.map_err(|wrong| Failure::of_query(&wrong))?;
@@ -118,7 +107,7 @@ impl Show {
     async fn run(mut self, lines: mpsc::Sender<Bytes>) {
         let mut ticks = interval(TAKE_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut text = line(&Remark::Started);
+        let mut text = line(&TraceRemark::Started);
         loop {
             let is_over = self.take(&mut text);
             if !text.is_empty() {
@@ -153,14 +142,14 @@ impl Show {
             }
             self.allowance -= 1.0;
             self.shown += 1;
-            *text += &line(&TraceLine::new(&event, &snapshot, self.source.started));
+            *text += &line(&trace_line(&event, &snapshot, self.source.started));
         }
         if self.is_done() {
             why = why.or(Some("count"));
         }
         self.tell_left_out(text, why.is_some());
         if let Some(why) = why {
-            *text += &line(&Remark::TraceEnded { why });
+            *text += &line(&TraceRemark::TraceEnded { why: why.into() });
         }
         why.is_some()
     }
@@ -199,7 +188,7 @@ impl Show {
         }
         let unread = self.watch.take_lost() as u64;
         if unread + self.left_out > 0 {
-            *text += &line(&Remark::LeftOut { rate: std::mem::take(&mut self.left_out), unread });
+            *text += &line(&TraceRemark::LeftOut { rate: std::mem::take(&mut self.left_out), unread });
             self.told_at = now;
         }
     }

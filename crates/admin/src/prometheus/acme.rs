@@ -1,8 +1,9 @@
 //! Metrics of certificates that convey orders itself.
 
+use convey_api::StatsReport;
+
 use super::page::{Labels, MetricsPage, labels};
 use super::unix_time;
-use crate::StatsReport;
 
 /// Adds the outcomes of orders, and the times of the next ones.
 pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {

@@ -1,8 +1,9 @@
 //! Metrics of announced addresses.
 
+use convey_api::StatsReport;
+
 use super::flag;
 use super::page::{MetricsPage, labels};
-use crate::StatsReport;
 
 /// Adds the state of each address.
 pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {

@@ -1,8 +1,9 @@
 //! Metrics of the sources from which backends get servers.
 
+use convey_api::StatsReport;
+
 use super::flag;
 use super::page::{MetricsPage, labels};
-use crate::StatsReport;
 
 /// Adds the sources, if there are any.
 pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {

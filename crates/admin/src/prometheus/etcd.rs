@@ -1,8 +1,9 @@
 //! Metrics of a configuration in etcd.
 
+use convey_api::StatsReport;
+
 use super::flag;
 use super::page::{Labels, MetricsPage};
-use crate::StatsReport;
 
 /// Adds whether convey follows etcd, and the revision in force.
 pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {

@@ -1,8 +1,8 @@
 //! Metrics of cached files (mode http).
 
+use convey_api::{FileCacheReport, StatsReport};
+
 use super::page::{Labels, MetricsPage, labels};
-use crate::StatsReport;
-use crate::report::FileCacheReport;
 
 /// Adds the counters of cached files.
 pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {

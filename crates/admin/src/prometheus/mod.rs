@@ -10,12 +10,12 @@ mod requests;
 mod servers;
 mod tls;
 
-use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use convey_api::{ConfigReport, Counts, FrontendReport, PacketReport, StatsReport, TrafficReport, WallTime};
+
 use self::page::{Labels, MetricsPage, labels};
-use super::packets::PacketReport;
-use super::{ConfigReport, FrontendReport, ProcessMetrics, StatsReport, TrafficReport};
+use super::ProcessMetrics;
 
 /// The text of `/metrics`, in exposition format 0.0.4. An error is a bug in this module: no report
 /// can cause one.
@@ -24,7 +24,7 @@ pub fn render(report: &StatsReport, process: &ProcessMetrics) -> prometheus::Res
     page.gauge(
         "convey_build_info",
         "Always 1; the label is the version that runs.",
-        &[(labels([("version", report.version)]), ())],
+        &[(labels([("version", &*report.version)]), ())],
         |()| 1.0,
     );
     totals(&mut page, report);
@@ -49,15 +49,8 @@ pub fn render(report: &StatsReport, process: &ProcessMetrics) -> prometheus::Res
 }
 
 fn totals(page: &mut MetricsPage, report: &StatsReport) {
-    let totals = TrafficReport {
-        total_connections: report.total_connections,
-        current_connections: report.current_connections,
-        bytes_rx: report.total_bytes_rx,
-        bytes_tx: report.total_bytes_tx,
-        packets_rx: report.total_packets_rx,
-        packets_tx: report.total_packets_tx,
-    };
-    traffic(page, "convey", "all frontends, removed ones included", &[(Vec::new(), totals)], |all| all);
+    let totals = [(Vec::new(), report.totals())];
+    traffic(page, "convey", "all frontends, removed ones included", &totals, |all| all);
     page.counter(
         "convey_log_lines_dropped_total",
         "Lines of the log that were dropped because nobody read them in time.",
@@ -117,13 +110,13 @@ fn config(page: &mut MetricsPage, config: &ConfigReport) {
 fn frontends(page: &mut MetricsPage, report: &StatsReport) {
     let all: Vec<_> = report.frontends.iter().map(|(name, f)| (labels([("frontend", name)]), f)).collect();
     let info = |(name, f): (&String, &FrontendReport)| {
-        (labels([("frontend", name.as_str()), ("mode", f.mode), ("protocol", f.protocol)]), ())
+        (labels([("frontend", name.as_str()), ("mode", &*f.mode), ("protocol", &*f.protocol)]), ())
     };
     let infos: Vec<_> = report.frontends.iter().map(info).collect();
     page.gauge("convey_frontend_info", "Always 1; the labels are its mode and protocol.", &infos, |()| 1.0);
     let backends = report.frontends.iter().flat_map(|(name, f)| {
-        f.backends.iter().map(move |backend| {
-            let of = labels([("frontend", name.as_str()), ("backend", backend.as_str())]);
+        f.backends().into_iter().map(move |backend| {
+            let of = labels([("frontend", name.as_str()), ("backend", backend)]);
             (of, !f.unserved.contains_key(backend))
         })
     });
@@ -181,7 +174,7 @@ fn by_reason<'a>(
     page: &mut MetricsPage,
     name: &str,
     help: &str,
-    frontends: impl Iterator<Item = (&'a String, &'a BTreeMap<&'static str, u64>)>,
+    frontends: impl Iterator<Item = (&'a String, &'a Counts)>,
 ) {
     let rows = frontends.flat_map(|(frontend, counts)| {
         counts.iter().map(move |(reason, n)| (labels([("frontend", frontend), ("reason", reason)]), *n))
@@ -208,13 +201,13 @@ fn backends(page: &mut MetricsPage, report: &StatsReport) {
         "convey_backend_connect_duration_seconds",
         "How long connects to its servers took, those that failed left out (proxy mode).",
         &all,
-        |b| b.connect_seconds.as_ref().map(|times| &times.distribution),
+        |b| b.connect_seconds.as_ref(),
     );
     page.histogram(
         "convey_backend_session_duration_seconds",
         "From accepting a client to the end of its connection, if it had got a server (proxy mode).",
         &all,
-        |b| b.session_seconds.as_ref().map(|times| &times.distribution),
+        |b| b.session_seconds.as_ref(),
     );
     page.gauge(
         "convey_backend_waiting_connections",
@@ -351,7 +344,7 @@ fn flow_cache(page: &mut MetricsPage, packets: &PacketReport) {
     let offload: Vec<_> = packets
         .offload
         .iter()
-        .map(|(interface, layer)| (labels([("interface", interface.as_str()), ("layer", *layer)]), 1))
+        .map(|(interface, layer)| (labels([("interface", interface.as_str()), ("layer", &**layer)]), 1))
         .collect();
     page.gauge(
         "convey_interface_info",
@@ -362,8 +355,8 @@ fn flow_cache(page: &mut MetricsPage, packets: &PacketReport) {
 }
 
 /// One value for each label with this name.
-fn by(name: &str, counts: &BTreeMap<&str, u64>) -> Vec<(Labels, u64)> {
-    counts.iter().map(|(label, n)| (labels([(name, *label)]), *n)).collect()
+fn by(name: &str, counts: &Counts) -> Vec<(Labels, u64)> {
+    counts.iter().map(|(label, n)| (labels([(name, &**label)]), *n)).collect()
 }
 
 /// Adds process metrics under the names that Prometheus client libraries agree on.
@@ -390,7 +383,7 @@ fn flag(value: bool) -> f64 {
     f64::from(u8::from(value))
 }
 
-fn unix_time(time: SystemTime) -> f64 {
+fn unix_time(WallTime(time): WallTime) -> f64 {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 

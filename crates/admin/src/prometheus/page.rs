@@ -1,6 +1,6 @@
 //! Metric families, built anew for each scrape without a global registry.
 
-use convey_snapshot::stats::Distribution;
+use convey_api::TimesReport;
 use prometheus::TextEncoder;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
@@ -69,9 +69,9 @@ impl MetricsPage {
         name: &str,
         help: &str,
         members: &'a [(Labels, T)],
-        value: impl Fn(&'a T) -> Option<&'a Distribution>,
+        value: impl Fn(&'a T) -> Option<&'a TimesReport>,
     ) {
-        self.add((MetricType::HISTOGRAM, name, help), members, value, |metric, value: &Distribution| {
+        self.add((MetricType::HISTOGRAM, name, help), members, value, |metric, value: &TimesReport| {
             let bucket = |&(bound, count): &(f64, u64)| {
                 let mut bucket = Bucket::default();
                 bucket.set_upper_bound(bound);
@@ -79,7 +79,7 @@ impl MetricsPage {
                 bucket
             };
             let mut histogram = Histogram::default();
-            histogram.set_bucket(value.buckets.iter().map(bucket).collect());
+            histogram.set_bucket(value.buckets.0.iter().map(bucket).collect());
             histogram.set_sample_count(value.count);
             histogram.set_sample_sum(value.sum);
             metric.set_histogram(histogram);

@@ -1,10 +1,8 @@
 //! Metrics of requests (mode http).
 
-use convey_snapshot::stats::Distribution;
+use convey_api::{RequestReport, RouteReport, StatsReport, TimesReport};
 
 use super::page::{Labels, MetricsPage, labels};
-use crate::StatsReport;
-use crate::report::{RequestReport, RouteReport};
 
 /// Adds the counters of requests.
 pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
@@ -92,12 +90,12 @@ fn add_compression(page: &mut MetricsPage, frontends: &[(Labels, &RequestReport)
 
 /// Adds the times until the head of a server's response.
 fn add_response_times(page: &mut MetricsPage, report: &StatsReport) {
-    let times: Vec<(Labels, &Distribution)> = report
+    let times: Vec<(Labels, &TimesReport)> = report
         .backends
         .iter()
         .flat_map(|(backend, of_backend)| {
             of_backend.servers.iter().filter_map(move |(name, server)| {
-                let times = &server.response_seconds.as_ref()?.distribution;
+                let times = server.response_seconds.as_ref()?;
                 Some((labels([("backend", backend), ("server", name)]), times))
             })
         })
@@ -130,7 +128,7 @@ fn add_routes(page: &mut MetricsPage, report: &StatsReport) {
         "convey_route_http_request_duration_seconds",
         "From the head of a request to the last byte of its response (mode http).",
         &routes,
-        |route| Some(&route.request_seconds.as_ref()?.distribution),
+        |route| route.request_seconds.as_ref(),
     );
     let connections: Vec<(Labels, u64)> =
         routes.iter().filter_map(|(of, route)| Some((of.clone(), route.total_connections?))).collect();

@@ -1,10 +1,10 @@
 //! Metrics of servers.
 
+use convey_api::{ServerReport, StatsReport};
 use convey_model::AdminState;
 
 use super::page::{Labels, MetricsPage, labels};
 use super::{flag, traffic, unix_time};
-use crate::{ServerReport, StatsReport};
 
 /// Adds the servers of all backends.
 pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {

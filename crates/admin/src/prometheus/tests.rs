@@ -54,7 +54,9 @@ fn text(snapshot: &Snapshot, process: &ProcessMetrics) -> String {
     let started = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     let certificates = CertificateView::of_readiness(Vec::new(), 0, snapshot);
     let input = ReadinessInput { snapshot, certificates: &certificates, packets: None, is_draining: false };
-    render(&StatsReport::new(input, started, Timestamp(0)).with_dropped_lines(9, 8), process).unwrap()
+    let report = crate::stats_report(input, started, Timestamp(0));
+    let report = StatsReport { log_lines_dropped: 9, access_log_lines_dropped: 8, ..report };
+    render(&report, process).unwrap()
 }
 
 #[test]

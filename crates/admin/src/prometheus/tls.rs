@@ -1,8 +1,9 @@
 //! Metrics of TLS with clients.
 
+use convey_api::StatsReport;
+
 use super::page::{Labels, MetricsPage, labels};
 use super::{flag, unix_time};
-use crate::StatsReport;
 
 /// Adds the counters of handshakes, and the expiry of certificates.
 pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {

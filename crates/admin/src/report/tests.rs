@@ -12,7 +12,7 @@ fn stats(snapshot: &Snapshot, now: Duration) -> Value {
     let now = Timestamp(now.as_nanos() as u64);
     let certificates = CertificateView::of_readiness(Vec::new(), 0, snapshot);
     let input = ReadinessInput { snapshot, certificates: &certificates, packets: None, is_draining: false };
-    let report = StatsReport::new(input, SystemTime::UNIX_EPOCH + STARTED, now);
+    let report = stats_report(input, SystemTime::UNIX_EPOCH + STARTED, now);
     serde_json::to_value(report).unwrap()
 }
 

@@ -1,137 +1,67 @@
 //! Packet of a trace event. Pure.
 
-use std::net::{IpAddr, SocketAddr};
-
+use convey_api::{ArrivedPacket, OuterPacket, PacketLine, SentPacket};
 use convey_snapshot::Snapshot;
 use convey_trace::{PacketKind, PacketStep, TracedAnswer, TracedPacket, TracedRole, TracedTunnel, TracedWay};
 use data_encoding::BASE64;
-use serde::Serialize;
 
-/// Packet, and the verdict on it.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct PacketLine {
-    interface: String,
-    /// Length of the frame.
-    frame_len: u32,
-    /// Packet as it arrived; left out if it cannot be parsed.
-    #[serde(flatten)]
-    came: Option<CameLine>,
-    /// `forwarded`, `answered`, `dropped`, `waits_for_next_hop` or `not_sent`.
-    verdict: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'static str>,
-    /// Kind of the answer to the packet's sender: `reset` or `icmp_error`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    answer: Option<&'static str>,
-    /// Role of the packet in its flow.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    role: Option<&'static str>,
-    /// Rule that chose its server.
-    #[serde(skip_serializing_if = "Option::is_none")]
+/// Packet, and the verdict on it. `algorithm` chose its server.
+pub(super) fn packet_line(
+    packet: &PacketStep,
+    snapshot: &Snapshot,
     algorithm: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    state: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    out: Option<WentLine>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    frame_in: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    frame_out: Option<String>,
-}
-
-/// Packet as it arrived.
-#[derive(Debug, Clone, Serialize)]
-struct CameLine {
-    from: SocketAddr,
-    to: SocketAddr,
-    /// TCP flags, in the letters of tcpdump.
-    flags: String,
-    ttl: u8,
-    len: u32,
-    kind: &'static str,
-}
-
-/// Packet as it is sent.
-#[derive(Debug, Clone, Serialize)]
-struct WentLine {
-    interface: String,
-    from: SocketAddr,
-    to: SocketAddr,
-    next_hop: String,
-    /// Whether the packet is sent in pieces.
-    cut: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tunnel: Option<TunnelLine>,
-}
-
-/// Outer packet of a tunnel.
-#[derive(Debug, Clone, Serialize)]
-struct TunnelLine {
-    kind: &'static str,
-    from: IpAddr,
-    to: IpAddr,
-}
-
-impl TunnelLine {
-    fn new(TracedTunnel { kind, from, to }: TracedTunnel) -> TunnelLine {
-        TunnelLine { kind, from, to }
-    }
-}
-
-impl PacketLine {
-    pub(super) fn new(packet: &PacketStep, snapshot: &Snapshot, algorithm: Option<&'static str>) -> Self {
-        let name = |index| interface(snapshot, index);
-        let frame = |bytes: &[u8]| (!bytes.is_empty()).then(|| BASE64.encode(bytes));
-        let mut line = PacketLine {
-            interface: name(packet.interface),
-            frame_len: packet.frame_len,
-            came: packet.came.map(|came| came_line(&came)),
-            verdict: "dropped",
-            reason: None,
-            answer: None,
-            role: None,
-            algorithm: None,
-            state: packet.state,
-            out: None,
-            frame_in: packet.frames.as_ref().and_then(|frames| frame(frames.frame_in())),
-            frame_out: packet.frames.as_ref().and_then(|frames| frame(frames.frame_out())),
-        };
-        match packet.way {
-            TracedWay::Forwarded { from, to, interface, next_hop, role, is_cut, tunnel } => {
-                line.verdict = "forwarded";
-                line.role = Some(role_name(role));
-                line.algorithm =
-                    algorithm.filter(|_| matches!(role, TracedRole::First | TracedRole::Unrecorded));
-                let next_hop = next_hop.map(|byte| format!("{byte:02x}")).join(":");
-                line.out = Some(WentLine {
-                    interface: name(interface),
-                    from,
-                    to,
-                    next_hop,
-                    cut: is_cut,
-                    tunnel: tunnel.map(TunnelLine::new),
-                });
-            }
-            TracedWay::Answered { reason, by } => {
-                line.verdict = "answered";
-                line.reason = Some(reason);
-                line.answer = Some(match by {
-                    TracedAnswer::Reset => "reset",
-                    TracedAnswer::IcmpError => "icmp_error",
-                });
-            }
-            TracedWay::Dropped { reason } => line.reason = Some(reason),
-            TracedWay::WaitsForNextHop => line.verdict = "waits_for_next_hop",
-            TracedWay::NotSent { reason } => {
-                line.verdict = "not_sent";
-                line.reason = Some(reason);
-            }
+) -> PacketLine {
+    let name = |index| interface(snapshot, index);
+    let frame = |bytes: &[u8]| (!bytes.is_empty()).then(|| BASE64.encode(bytes));
+    let mut line = PacketLine {
+        interface: name(packet.interface),
+        frame_len: packet.frame_len,
+        came: packet.came.map(|came| came_line(&came)),
+        verdict: "dropped".into(),
+        reason: None,
+        answer: None,
+        role: None,
+        algorithm: None,
+        state: packet.state.map(Into::into),
+        out: None,
+        frame_in: packet.frames.as_ref().and_then(|frames| frame(frames.frame_in())),
+        frame_out: packet.frames.as_ref().and_then(|frames| frame(frames.frame_out())),
+    };
+    match packet.way {
+        TracedWay::Forwarded { from, to, interface, next_hop, role, is_cut, tunnel } => {
+            line.verdict = "forwarded".into();
+            line.role = Some(role_name(role).into());
+            let is_new = matches!(role, TracedRole::First | TracedRole::Unrecorded);
+            line.algorithm = algorithm.filter(|_| is_new).map(Into::into);
+            let next_hop = next_hop.map(|byte| format!("{byte:02x}")).join(":");
+            let tunnel = tunnel.map(outer_packet);
+            line.out =
+                Some(SentPacket { interface: name(interface), from, to, next_hop, cut: is_cut, tunnel });
         }
-        line
+        TracedWay::Answered { reason, by } => {
+            line.verdict = "answered".into();
+            line.reason = Some(reason.into());
+            let answer = match by {
+                TracedAnswer::Reset => "reset",
+                TracedAnswer::IcmpError => "icmp_error",
+            };
+            line.answer = Some(answer.into());
+        }
+        TracedWay::Dropped { reason } => line.reason = Some(reason.into()),
+        TracedWay::WaitsForNextHop => line.verdict = "waits_for_next_hop".into(),
+        TracedWay::NotSent { reason } => {
+            line.verdict = "not_sent".into();
+            line.reason = Some(reason.into());
+        }
     }
+    line
 }
 
-fn came_line(came: &TracedPacket) -> CameLine {
+fn outer_packet(TracedTunnel { kind, from, to }: TracedTunnel) -> OuterPacket {
+    OuterPacket { kind: kind.into(), from, to }
+}
+
+fn came_line(came: &TracedPacket) -> ArrivedPacket {
     let TracedPacket { from, to, flags, ttl, len, kind } = *came;
     let kind = match kind {
         PacketKind::Whole => "whole",
@@ -139,7 +69,7 @@ fn came_line(came: &TracedPacket) -> CameLine {
         PacketKind::LaterFragment => "later_fragment",
         PacketKind::IcmpError => "icmp_error",
     };
-    CameLine { from, to, flags: letters(flags), ttl, len, kind }
+    ArrivedPacket { from, to, flags: letters(flags), ttl, len, kind: kind.into() }
 }
 
 /// Control bits of TCP in the letters of tcpdump.

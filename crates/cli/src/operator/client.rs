@@ -4,13 +4,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use convey_api::ErrorReport;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::handshake;
 use hyper::header::HOST;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::net::UnixStream;
@@ -200,23 +200,26 @@ impl Drop for OpenConnection {
     }
 }
 
-/// Body of an error response.
-#[derive(Deserialize)]
-struct Failure {
-    error: String,
-    #[serde(default)]
-    problems: Vec<String>,
-}
-
 fn refusal(status: StatusCode, body: &[u8]) -> Refused {
-    let Ok(Failure { error, problems }) = serde_json::from_slice(body) else {
+    let Ok(ErrorReport { error, problems }) = serde_json::from_slice(body) else {
         return Refused(format!("{status}: {}", String::from_utf8_lossy(body).trim_end()));
     };
     Refused([error].into_iter().chain(problems).collect::<Vec<_>>().join("\n  "))
 }
 
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
-    serde_json::from_slice(body).map_err(|error| Refused(format!("invalid response from convey: {error}")))
+/// Reads a response.
+///
+/// # Errors
+/// A field is missing or has another type, as in a response of another version of convey. The error
+/// names the field.
+pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
+    serde_json::from_slice(body).map_err(|error| {
+        let version = env!("CARGO_PKG_VERSION");
+        Refused(format!(
+            "invalid response from convey: {error}; this command is of version {version}: use the version of the \
+             running convey"
+        ))
+    })
 }
 
 fn why_not(path: &Path, error: &io::Error) -> String {

@@ -4,56 +4,13 @@
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
+use convey_api::{FlowGroupReport, FlowListReport, FlowReport, KilledFlow};
 use humantime::format_duration;
 use hyper::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::Deserialize;
-use serde_json::Value;
 
 use super::{Client, Refused};
 use crate::FlowsArgs;
-
-/// Response with flows or groups. Fields that another version lacks or adds do not matter.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct FlowPage {
-    matching: u64,
-    bytes_rx: Option<u64>,
-    bytes_tx: Option<u64>,
-    flows: Vec<FlowRow>,
-    more: u64,
-    groups: Vec<GroupRow>,
-    more_groups: u64,
-    more_flows: u64,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct FlowRow {
-    id: String,
-    mode: String,
-    protocol: String,
-    frontend: String,
-    backend: Option<String>,
-    server: Option<String>,
-    client: String,
-    snat_addr: Option<String>,
-    state: String,
-    age_seconds: Option<f64>,
-    idle_seconds: Option<f64>,
-    bytes_rx: Option<u64>,
-    bytes_tx: Option<u64>,
-    kernel: bool,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct GroupRow {
-    name: String,
-    flows: u64,
-    bytes_rx: Option<u64>,
-    bytes_tx: Option<u64>,
-}
 
 /// Column of the table. If the line is too short for all columns, those with the highest number
 /// are hidden first.
@@ -61,7 +18,7 @@ struct Column {
     title: &'static str,
     goes: u8,
     is_number: bool,
-    cell: fn(&FlowRow) -> String,
+    cell: fn(&FlowReport) -> String,
 }
 
 const COLUMNS: [Column; 12] = [
@@ -74,14 +31,14 @@ const COLUMNS: [Column; 12] = [
     },
     Column { title: "FRONTEND", goes: 5, is_number: false, cell: |flow| flow.frontend.clone() },
     Column { title: "CLIENT", goes: 0, is_number: false, cell: |flow| flow.client.clone() },
-    Column { title: "SERVER", goes: 0, is_number: false, cell: FlowRow::server },
+    Column { title: "SERVER", goes: 0, is_number: false, cell: server },
     Column {
         title: "SNAT",
         goes: 6,
         is_number: false,
         cell: |flow| flow.snat_addr.clone().unwrap_or_else(none),
     },
-    Column { title: "STATE", goes: 1, is_number: false, cell: |flow| flow.state.clone() },
+    Column { title: "STATE", goes: 1, is_number: false, cell: |flow| flow.state.to_string() },
     Column { title: "AGE", goes: 2, is_number: true, cell: |flow| flow.age_seconds.map_or_else(none, time) },
     Column {
         title: "IDLE",
@@ -99,12 +56,10 @@ const COLUMNS: [Column; 12] = [
     },
 ];
 
-impl FlowRow {
-    fn server(&self) -> String {
-        match (&self.backend, &self.server) {
-            (Some(backend), Some(server)) => format!("{backend}/{server}"),
-            _ => none(),
-        }
+fn server(flow: &FlowReport) -> String {
+    match (&flow.backend, &flow.server) {
+        (Some(backend), Some(server)) => format!("{backend}/{server}"),
+        _ => none(),
     }
 }
 
@@ -137,7 +92,7 @@ fn without_kind(target: String) -> String {
 }
 
 /// Lines to print, at most `width` characters wide if there is a limit.
-pub fn shown(list: &FlowPage, args: &FlowsArgs, width: Option<usize>) -> String {
+pub fn shown(list: &FlowListReport, args: &FlowsArgs, width: Option<usize>) -> String {
     if args.count {
         let [rx, tx] = [list.bytes_rx, list.bytes_tx].map(|bytes| bytes.map_or_else(none, size));
         return format!("{}, {rx} in, {tx} out\n", flows(list.matching));
@@ -153,18 +108,12 @@ pub fn shown(list: &FlowPage, args: &FlowsArgs, width: Option<usize>) -> String 
 /// # Errors
 /// The flow was not ended.
 pub async fn kill(client: &Client, id: &str) -> Result<String, Refused> {
-    #[derive(Deserialize)]
-    struct Killed {
-        killed: FlowRow,
-    }
     let path = format!("/v1/flows/{}", utf8_percent_encode(id, NON_ALPHANUMERIC));
-    let answer: Value = client.change(Method::DELETE, &path, None).await?;
-    let Killed { killed } =
-        serde_json::from_value(answer).map_err(|error| Refused(format!("{id}: {error}")))?;
-    Ok(format!("{id}: ended, {} of {}, server {}\n", killed.client, killed.frontend, killed.server()))
+    let KilledFlow { killed } = client.change(Method::DELETE, &path, None).await?;
+    Ok(format!("{id}: ended, {} of {}, server {}\n", killed.client, killed.frontend, server(&killed)))
 }
 
-fn table(list: &FlowPage, width: Option<usize>) -> String {
+fn table(list: &FlowListReport, width: Option<usize>) -> String {
     if list.flows.is_empty() && list.more == 0 {
         return "no flows\n".to_owned();
     }
@@ -209,10 +158,10 @@ fn fitting(cells: &[Vec<String>], width: Option<usize>) -> Vec<usize> {
     shown
 }
 
-fn groups(list: &FlowPage, by: &str) -> String {
+fn groups(list: &FlowListReport, by: &str) -> String {
     let title = by.to_uppercase();
     let mut table = plain([(title.as_str(), false), ("FLOWS", true), ("IN", true), ("OUT", true)]);
-    for GroupRow { name, flows, bytes_rx, bytes_tx } in &list.groups {
+    for FlowGroupReport { name, flows, bytes_rx, bytes_tx } in &list.groups {
         let [rx, tx] = [bytes_rx, bytes_tx].map(|bytes| bytes.map_or_else(none, size));
         table.add_row([name.clone(), flows.to_string(), rx, tx]);
     }
@@ -296,17 +245,18 @@ mod tests {
         }
     }
 
-    fn list() -> FlowPage {
+    fn list() -> FlowListReport {
         let flow = |n: u64, kernel: bool| {
             json!({
                 "id": format!("p0.{n}.9a3c2d"), "mode": "passthrough", "protocol": "tcp", "frontend": "www",
-                "backend": "web", "server": "a", "client": format!("192.0.2.{n}:4242"),
+                "backend": "web", "server": "a", "client": format!("192.0.2.{n}:4242"), "listen": "192.0.2.9:80",
+                "server_addr": "10.0.0.1:80",
                 "snat_addr": "10.0.0.254:40000", "state": "established", "age_seconds": 3_725.5,
                 "idle_seconds": 2.25, "bytes_rx": 1_536, "bytes_tx": null, "kernel": kernel, "news": 1,
             })
         };
-        let list = json!({ "matching": 1_002, "flows": [flow(1, true), flow(2, false)], "more": 1_000 });
-        serde_json::from_value(list).unwrap()
+        let flows = [flow(1, true), flow(2, false)].map(|flow| serde_json::from_value(flow).unwrap());
+        FlowListReport { matching: 1_002, flows: flows.into(), more: 1_000, ..FlowListReport::default() }
     }
 
     #[test]
@@ -338,17 +288,23 @@ mod tests {
 
     #[test]
     fn groups_and_counts_are_told_with_what_is_not_shown() {
-        let groups = json!([{ "name": "192.0.2.1", "flows": 7, "bytes_rx": null, "bytes_tx": 2_048 }]);
-        let list =
-            json!({ "matching": 12, "groups": groups, "more_groups": 3, "more_flows": 5, "bytes_tx": 9 });
-        let list: FlowPage = serde_json::from_value(list).unwrap();
+        let group =
+            FlowGroupReport { name: "192.0.2.1".to_owned(), flows: 7, bytes_rx: None, bytes_tx: Some(2_048) };
+        let list = FlowListReport {
+            matching: 12,
+            groups: vec![group],
+            more_groups: 3,
+            more_flows: 5,
+            bytes_tx: Some(9),
+            ..FlowListReport::default()
+        };
         let text = shown(&list, &args("--count-by client"), None);
         assert_eq!(
             text,
             "CLIENT     FLOWS  IN   OUT\n192.0.2.1      7   -  2.0K\nand 3 more, with 5 flows\n12 flows in all\n"
         );
         assert_eq!(shown(&list, &args("--count"), None), "12 flows, - in, 9 out\n");
-        assert_eq!(shown(&FlowPage::default(), &args(""), Some(80)), "no flows\n");
+        assert_eq!(shown(&FlowListReport::default(), &args(""), Some(80)), "no flows\n");
     }
 
     #[test]

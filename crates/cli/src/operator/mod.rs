@@ -7,14 +7,16 @@ mod pcap;
 mod requests;
 mod status;
 mod steering;
+#[cfg(test)]
+mod testing;
 mod times;
 mod top;
 mod trace;
 
-pub use client::{Client, Refused};
-pub use flows::{FlowPage, kill, path, shown};
+pub use client::{Client, Refused, read};
+pub use flows::{kill, path, shown};
 pub use pcap::PacketFile;
-pub use status::{PastEvent, Status, StatusScreen, other_than_file, past};
+pub use status::{StatusScreen, certificate_faults, other_than_file, past};
 pub use steering::{Change, Wanted, carry_out, explain_path, wait_until_idle};
-pub use top::{TopColumn, TopEvent, TopKey, TopSample, TopState, TopStatus, draw, top_text};
-pub use trace::{ShownEvent, trace_path};
+pub use top::{TopColumn, TopKey, TopSample, TopState, draw, is_restarted, top_text};
+pub use trace::{ShownLine, trace_path};

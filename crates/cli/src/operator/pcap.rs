@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, Write};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
+use convey_api::{PreciseTime, TracedAction};
 use convey_trace::TracedFrames;
 use data_encoding::BASE64;
 use pcap_file::pcapng::PcapNgWriter;
@@ -14,7 +15,7 @@ use pcap_file::pcapng::blocks::interface_description::{
 };
 use pcap_file::{DataLink, PcapError};
 
-use super::trace::ShownEvent;
+use super::trace::{ShownLine, decision};
 
 /// Resolution of timestamps as a negative power of 10: nanoseconds.
 const NANOSECONDS: u8 = 9;
@@ -35,31 +36,39 @@ impl<W: Write> PacketFile<W> {
         Ok(PacketFile { file: PcapNgWriter::new(to).map_err(io_error)?, interfaces: HashMap::new() })
     }
 
-    /// Adds both sides of a packet, if the event is about one.
+    /// Adds both sides of a packet, if the line is about one.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn add(&mut self, event: &ShownEvent) -> io::Result<()> {
-        let comment = event.decision();
-        if let Some(frame) = &event.frame_in {
-            let side = Side { interface: &event.interface, len: Some(event.frame_len), word: "in" };
-            self.write(event, side, frame, &comment)?;
+    pub fn add(&mut self, line: &ShownLine) -> io::Result<()> {
+        let ShownLine::Event(line) = line else { return Ok(()) };
+        let TracedAction::Packet(packet) = &line.happened else { return Ok(()) };
+        let comment = decision(&line.names, packet);
+        if let Some(frame) = &packet.frame_in {
+            let side = Side { interface: &packet.interface, len: Some(packet.frame_len), word: "in" };
+            self.write(line.at, side, frame, &comment)?;
         }
-        if let Some(frame) = &event.frame_out {
+        if let Some(frame) = &packet.frame_out {
             // convey answers on the interface that received the packet.
-            let interface = event.out.as_ref().map_or(&event.interface, |out| &out.interface);
-            self.write(event, Side { interface, len: None, word: "out" }, frame, &comment)?;
+            let interface = packet.out.as_ref().map_or(&packet.interface, |out| &out.interface);
+            self.write(line.at, Side { interface, len: None, word: "out" }, frame, &comment)?;
         }
         self.file.get_mut().flush()
     }
 
-    fn write(&mut self, event: &ShownEvent, side: Side<'_>, frame: &str, comment: &str) -> io::Result<()> {
+    fn write(
+        &mut self,
+        PreciseTime(at): PreciseTime,
+        side: Side<'_>,
+        frame: &str,
+        comment: &str,
+    ) -> io::Result<()> {
         let data = BASE64.decode(frame.as_bytes()).map_err(io::Error::other)?;
         let original_len = side.len.unwrap_or(data.len() as u32).max(data.len() as u32);
         let interface_id = self.number(side.interface)?;
         let packet = EnhancedPacketBlock {
             interface_id,
-            timestamp: since_epoch(&event.at),
+            timestamp: at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default(),
             original_len,
             data: Cow::Owned(data),
             options: vec![EnhancedPacketOption::Comment(format!("{}: {comment}", side.word).into())],
@@ -95,11 +104,6 @@ struct Side<'a> {
     word: &'a str,
 }
 
-fn since_epoch(at: &str) -> Duration {
-    let at = humantime::parse_rfc3339(at).ok();
-    at.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok()).unwrap_or_default()
-}
-
 fn io_error(error: PcapError) -> io::Error {
     match error {
         PcapError::IoError(error) => error,
@@ -116,14 +120,14 @@ mod tests {
 
     #[test]
     fn a_file_has_both_sides_with_their_interfaces_and_the_decision() {
-        let event: ShownEvent = serde_json::from_value(json!({
+        let event = json!({
             "at": "2026-01-01T12:00:01.234567Z", "event": "packet", "interface": "eth0", "frame_len": 1_000,
             "verdict": "answered", "reason": "no_server", "answer": "reset",
             "frame_in": BASE64.encode(&[1; 60]), "frame_out": BASE64.encode(&[2; 54]),
-        }))
-        .unwrap();
+        });
+        let line = ShownLine::read(&event.to_string()).unwrap();
         let mut bytes = Vec::new();
-        PacketFile::new(&mut bytes).unwrap().add(&event).unwrap();
+        PacketFile::new(&mut bytes).unwrap().add(&line).unwrap();
         let mut reader = PcapNgReader::new(&bytes[..]).unwrap();
         let (mut interfaces, mut packets) = (0, Vec::new());
         while let Some(block) = reader.next_block() {

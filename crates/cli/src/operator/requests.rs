@@ -1,19 +1,6 @@
 //! Request counts of the status (mode http). Pure.
 
-use std::collections::BTreeMap;
-
-use serde::Deserialize;
-
-/// Request counts of a frontend, a backend or a server.
-#[derive(Debug, Default, Clone, PartialEq, Deserialize)]
-#[serde(default)]
-pub(super) struct RequestCounts {
-    pub(super) total: u64,
-    /// Responses by the class of their status.
-    responses: BTreeMap<String, u64>,
-    /// Requests that convey answered itself, by reason. Only frontends have them.
-    answered: BTreeMap<String, u64>,
-}
+use convey_api::{Label, RequestReport};
 
 /// Reasons of local replies with status 4xx because of limits in the configuration.
 const LIMITED: [&str; 3] = ["access_denied", "rate_limit", "request_timeout"];
@@ -30,26 +17,26 @@ const SERVED: [&str; 8] = [
     "redirect",
 ];
 
-impl RequestCounts {
-    /// Number of responses with this class of status, such as `2xx`.
-    pub(super) fn of_class(&self, class: &str) -> u64 {
-        self.responses.get(class).copied().unwrap_or_default()
-    }
+/// Number of responses with this class of status, such as `2xx`.
+pub(super) fn of_class(requests: &RequestReport, class: &str) -> u64 {
+    requests.responses.get(class).copied().unwrap_or_default()
+}
 
-    /// Number of responses with status 5xx.
-    pub(super) fn server_errors(&self) -> u64 {
-        self.of_class("5xx")
-    }
+/// Number of responses with status 5xx.
+pub(super) fn server_errors(requests: &RequestReport) -> u64 {
+    of_class(requests, "5xx")
+}
 
-    /// Number of requests refused with status 4xx because of limits in the configuration.
-    pub(super) fn limited(&self) -> u64 {
-        LIMITED.iter().filter_map(|reason| self.answered.get(*reason)).sum()
-    }
+/// Number of requests refused with status 4xx because of limits in the configuration.
+pub(super) fn limited(requests: &RequestReport) -> u64 {
+    let answered = |reason: &&str| requests.answered.as_ref()?.get(*reason);
+    LIMITED.iter().filter_map(answered).sum()
+}
 
-    /// Requests that convey refused itself, by reason.
-    pub(super) fn refusals(&self) -> impl Iterator<Item = (&String, &u64)> {
-        self.answered.iter().filter(|(reason, _)| !SERVED.contains(&&***reason))
-    }
+/// Requests that convey refused itself, by reason.
+pub(super) fn refusals(requests: &RequestReport) -> impl Iterator<Item = (&Label, &u64)> {
+    let answered = requests.answered.iter().flatten();
+    answered.filter(|(reason, _)| !SERVED.contains(&&***reason))
 }
 
 #[cfg(test)]

@@ -1,15 +1,20 @@
 //! Changes of servers and backends.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
+use convey_api::{
+    AdditionReport, BackendReport, ChangeReport, LogLevelChange, LogLevelReport, NewServer, ReloadReport,
+    ResetReport, ServerChange, ServerReport,
+};
 use convey_explain::AskedRequest;
 use convey_model::{AddedServer, AdminState, LogLevel, ServerSettings, Target};
 use humantime::format_duration;
 use hyper::Method;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
 use super::{Client, Refused};
@@ -59,40 +64,8 @@ impl From<Wanted> for Change {
     }
 }
 
-#[derive(Deserialize)]
-struct Changed {
-    changed: bool,
-    #[serde(default)]
-    warnings: Vec<String>,
-}
-
-#[derive(Deserialize)]
-struct Added {
-    new: bool,
-    #[serde(default)]
-    warnings: Vec<String>,
-}
-
 /// Path of the log level in the control API.
 const LOG_LEVEL: &str = "/v1/log-level";
-
-#[derive(Deserialize)]
-struct Level {
-    level: String,
-}
-
-#[derive(Deserialize)]
-struct TakenBack {
-    reset: Vec<Value>,
-}
-
-#[derive(Deserialize)]
-struct Reloaded {
-    changes: Vec<String>,
-    needs_restart: Vec<String>,
-    #[serde(default)]
-    refused_certificates: Vec<String>,
-}
 
 /// Sends the change to the running convey, and returns the text to print.
 ///
@@ -103,43 +76,36 @@ pub async fn carry_out(client: &Client, change: &Change) -> Result<String, Refus
     let is_forced = *is_forced;
     match wanted {
         Wanted::State(target, state) => {
-            steer(client, target, &forced(json!({ "state": state.name() }), is_forced), state.name()).await
+            let change = ServerChange { state: Some(state.name().into()), weight: None, force: is_forced };
+            steer(client, target, &change, state.name()).await
         }
         Wanted::Weight(target, weight) => {
-            let body = forced(json!({ "weight": weight }), is_forced);
-            steer(client, target, &body, &format!("weight {weight}")).await
+            let change = ServerChange { state: None, weight: Some(*weight), force: is_forced };
+            steer(client, target, &change, &format!("weight {weight}")).await
         }
-        Wanted::Add(target, server) => {
-            let ServerSettings { weight, backup, max_connections } = server.settings;
-            let mut body = json!({ "addr": server.addr, "weight": weight, "backup": backup });
-            if let Some(most) = max_connections {
-                body["max_connections"] = json!(most);
-            }
-            let Added { new, warnings } = client.change(Method::PUT, &path(target), Some(&body)).await?;
-            let warnings = printed(&warnings);
-            Ok(format!("{warnings}{target}: {} at {server}\n", if new { "added" } else { "now" }))
-        }
+        Wanted::Add(target, server) => add(client, target, server).await,
         Wanted::Remove(target) => {
             let of = path(target) + if is_forced { "?force=true" } else { "" };
-            let Changed { warnings, .. } = client.change(Method::DELETE, &of, None).await?;
+            let ChangeReport { warnings, .. } = client.change(Method::DELETE, &of, None).await?;
             Ok(format!("{}{target}: removed\n", printed(&warnings)))
         }
         Wanted::LogLevel(level) => {
-            let body = json!({ "level": level.name() });
-            let Changed { changed, .. } = client.change(Method::PUT, LOG_LEVEL, Some(&body)).await?;
+            let body = json(&LogLevelChange { level: level.name().into() })?;
+            let ChangeReport { changed, .. } = client.change(Method::PUT, LOG_LEVEL, Some(&body)).await?;
             Ok(format!("log level: {}{}\n", level.name(), if changed { "" } else { " already" }))
         }
         Wanted::ShowLogLevel => {
-            let Level { level } = client.get(LOG_LEVEL).await?;
+            let LogLevelReport { level, .. } = client.get(LOG_LEVEL).await?;
             Ok(format!("{level}\n"))
         }
         Wanted::ResetLogLevel => {
-            let Changed { .. } = client.change(Method::DELETE, LOG_LEVEL, None).await?;
-            let Level { level } = client.get(LOG_LEVEL).await?;
+            let ChangeReport { .. } = client.change(Method::DELETE, LOG_LEVEL, None).await?;
+            let LogLevelReport { level, .. } = client.get(LOG_LEVEL).await?;
             Ok(format!("log level: {level}, from the command line or the file\n"))
         }
         Wanted::Reset(target) => {
-            let TakenBack { reset } = client.change(Method::DELETE, &overlays(target.as_ref()), None).await?;
+            let of = overlays(target.as_ref());
+            let ResetReport { reset } = client.change(Method::DELETE, &of, None).await?;
             if let Some(target) = target.as_ref().filter(|_| reset.is_empty()) {
                 // A misspelled name has no overrides, either.
                 servers_of(client, target).await?;
@@ -152,14 +118,14 @@ pub async fn carry_out(client: &Client, change: &Change) -> Result<String, Refus
             })
         }
         Wanted::Reload => {
-            let reloaded: Reloaded = client.change(Method::POST, "/v1/reload", None).await?;
+            let reloaded: ReloadReport = client.change(Method::POST, "/v1/reload", None).await?;
             Ok(in_words(reloaded))
         }
     }
 }
 
 /// Text about the changes of a reload, and about parts of the file that are not in force.
-fn in_words(Reloaded { changes, needs_restart, refused_certificates }: Reloaded) -> String {
+fn in_words(ReloadReport { changes, needs_restart, refused_certificates }: ReloadReport) -> String {
     let needs_restart = needs_restart.iter().map(|change| format!("{change} needs restart"));
     let changed: String =
         changes.into_iter().chain(needs_restart).map(|line| format!("reload: {line}\n")).collect();
@@ -168,17 +134,6 @@ fn in_words(Reloaded { changes, needs_restart, refused_certificates }: Reloaded)
         .map(|chain| format!("reload: {chain} is refused; the log has the reason\n"));
     let said = changed + &refused.collect::<String>();
     if said.is_empty() { "reloaded: no effective changes\n".to_owned() } else { said }
-}
-
-#[derive(Deserialize)]
-struct Backend {
-    servers: BTreeMap<String, Server>,
-}
-
-#[derive(Deserialize)]
-struct Server {
-    state: String,
-    current_connections: u64,
 }
 
 /// Waits until a target has no open connection, and reports each change of their number.
@@ -222,7 +177,7 @@ async fn open_connections(client: &Client, target: &Target) -> Result<u64, Refus
             let ready = Target::server(&target.backend, name);
             Err(Refused(format!("{ready} is ready again: it gets connections")))
         }
-        None => Ok(servers.values().map(|server| server.current_connections).sum()),
+        None => Ok(servers.values().map(|server| server.traffic.current_connections).sum()),
     }
 }
 
@@ -230,9 +185,9 @@ async fn open_connections(client: &Client, target: &Target) -> Result<u64, Refus
 ///
 /// # Errors
 /// The backend or the server does not exist.
-async fn servers_of(client: &Client, target: &Target) -> Result<BTreeMap<String, Server>, Refused> {
+async fn servers_of(client: &Client, target: &Target) -> Result<BTreeMap<String, ServerReport>, Refused> {
     let of = Target::backend(&target.backend);
-    let Backend { mut servers } = client.get(&path(&of)).await?;
+    let BackendReport { mut servers, .. } = client.get(&path(&of)).await?;
     servers.retain(|name, _| target.includes(&target.backend, name));
     match &target.server {
         Some(server) if servers.is_empty() => {
@@ -250,17 +205,33 @@ fn left(open: u64) -> String {
     }
 }
 
-fn forced(mut body: Value, is_forced: bool) -> Value {
-    if is_forced {
-        body["force"] = json!(true);
-    }
-    body
+async fn add(client: &Client, target: &Target, server: &AddedServer) -> Result<String, Refused> {
+    let ServerSettings { weight, backup, max_connections } = server.settings;
+    let body = json(&NewServer {
+        addr: server.addr.clone(),
+        weight: Some(weight),
+        backup,
+        max_connections: max_connections.and_then(NonZeroU32::new),
+    })?;
+    let AdditionReport { new, warnings } = client.change(Method::PUT, &path(target), Some(&body)).await?;
+    let warnings = printed(&warnings);
+    Ok(format!("{warnings}{target}: {} at {server}\n", if new { "added" } else { "now" }))
 }
 
-async fn steer(client: &Client, target: &Target, body: &Value, what: &str) -> Result<String, Refused> {
-    let Changed { changed, warnings } = client.change(Method::PATCH, &path(target), Some(body)).await?;
+async fn steer(
+    client: &Client,
+    target: &Target,
+    change: &ServerChange,
+    what: &str,
+) -> Result<String, Refused> {
+    let body = json(change)?;
+    let ChangeReport { changed, warnings } = client.change(Method::PATCH, &path(target), Some(&body)).await?;
     let warnings = printed(&warnings);
     Ok(format!("{warnings}{target}: {what}{}\n", if changed { "" } else { " already" }))
+}
+
+fn json(body: &impl Serialize) -> Result<Value, Refused> {
+    serde_json::to_value(body).map_err(|error| Refused(error.to_string()))
 }
 
 /// Text of the warnings, one per line.

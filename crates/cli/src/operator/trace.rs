@@ -2,80 +2,23 @@
 
 use std::fmt::Write as _;
 
+use convey_api::{
+    ArrivedPacket, Label, OuterPacket, PacketLine, SentPacket, TraceLine, TraceNames, TraceRemark,
+    TracedAction,
+};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::Deserialize;
 
+use super::Refused;
+use super::client::read;
 use crate::TraceArgs;
 
-/// Event of the control API, with the fields that the text shows.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct ShownEvent {
-    event: String,
-    pub(super) at: String,
-    frontend: String,
-    client: String,
-    proxy: String,
-    vip: String,
-    protocol: String,
-    backend: String,
-    server: String,
-    server_addr: String,
-    sni: String,
-    route: String,
-    algorithm: String,
-    attempt: u32,
-    version: String,
-    resumed: bool,
-    error: String,
-    reason: String,
-    after_ms: f64,
-    bytes_in: Option<u64>,
-    bytes_out: Option<u64>,
-    rate: u64,
-    unread: u64,
-    why: String,
-    pub(super) interface: String,
-    pub(super) frame_len: u32,
-    from: String,
-    to: String,
-    flags: String,
-    len: u32,
-    kind: String,
-    verdict: String,
-    answer: String,
-    role: String,
-    state: String,
-    pub(super) out: Option<ShownOut>,
-    pub(super) frame_in: Option<String>,
-    pub(super) frame_out: Option<String>,
-}
-
-/// Packet as sent.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct ShownOut {
-    pub(super) interface: String,
-    from: String,
-    to: String,
-    next_hop: String,
-    cut: bool,
-    tunnel: Option<TunnelOut>,
-}
-
-/// Outer packet of a tunnel.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct TunnelOut {
-    kind: String,
-    from: String,
-    to: String,
-}
-
-impl TunnelOut {
-    fn text(&self) -> String {
-        format!(" in {} {} > {}", self.kind, self.from, self.to)
-    }
+/// Line of a trace.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ShownLine {
+    /// Line about the trace itself.
+    Remark(TraceRemark),
+    /// Event of a client or a packet.
+    Event(Box<TraceLine>),
 }
 
 /// Path of the request in the control API.
@@ -98,137 +41,170 @@ pub fn trace_path(args: &TraceArgs) -> String {
     format!("/v1/trace?{}", given.collect::<Vec<_>>().join("&"))
 }
 
-impl ShownEvent {
-    /// Whether this is the last event.
+impl ShownLine {
+    /// Reads a line.
+    ///
+    /// # Errors
+    /// The line is not one of a trace of this version: operator-facing message.
+    pub fn read(line: &str) -> Result<ShownLine, Refused> {
+        match read(line.as_bytes())? {
+            TraceRemark::Event => Ok(ShownLine::Event(Box::new(read(line.as_bytes())?))),
+            remark => Ok(ShownLine::Remark(remark)),
+        }
+    }
+
+    /// Whether the trace ends with this line.
     pub fn is_end(&self) -> bool {
-        self.event == "trace_ended"
+        matches!(self, ShownLine::Remark(TraceRemark::TraceEnded { .. }))
     }
 
-    /// Line of text for this event.
+    /// Text for people.
     pub fn text(&self) -> String {
-        match &*self.event {
-            "started" => "-- live events (Ctrl-C ends the trace)\n".to_owned(),
-            "left_out" => self.left_out(),
-            "trace_ended" => format!("-- {}\n", end(&self.why)),
-            "packet" => format!("{} {} {}\n", self.time(), self.of_frontend(), self.packet()),
-            _ => format!("{} {} {} {}\n", self.time(), self.of_frontend(), self.client, self.connection()),
+        match self {
+            ShownLine::Remark(TraceRemark::Started) => "-- live events (Ctrl-C ends the trace)\n".to_owned(),
+            ShownLine::Remark(TraceRemark::LeftOut { rate, unread }) => left_out(*rate, *unread),
+            ShownLine::Remark(TraceRemark::TraceEnded { why }) => format!("-- {}\n", end(why)),
+            ShownLine::Remark(TraceRemark::Event) => String::new(),
+            ShownLine::Event(line) => event(line),
         }
     }
+}
 
-    /// Decision about a packet, without the time.
-    pub(super) fn decision(&self) -> String {
-        match &*self.verdict {
-            "forwarded" => self.forwarded(),
-            "answered" => format!("dropped: {}, answered with {}", self.reason, words(&self.answer)),
-            "waits_for_next_hop" => "waits for the link-layer address of its next hop".to_owned(),
-            "not_sent" => format!("not sent: {}", self.reason),
-            _ => format!("dropped: {}", self.reason),
+/// Decision about a packet, without the time.
+pub(super) fn decision(names: &TraceNames, packet: &PacketLine) -> String {
+    let reason = packet.reason.as_deref().unwrap_or_default();
+    match &*packet.verdict {
+        "forwarded" => forwarded(names, packet),
+        "answered" => {
+            let answer = words(packet.answer.as_deref().unwrap_or_default());
+            format!("dropped: {reason}, answered with {answer}")
+        }
+        "waits_for_next_hop" => "waits for the link-layer address of its next hop".to_owned(),
+        "not_sent" => format!("not sent: {reason}"),
+        _ => format!("dropped: {reason}"),
+    }
+}
+
+fn event(line: &TraceLine) -> String {
+    let at = line.at.to_string();
+    let time = at.get(11..26).unwrap_or(&at);
+    let frontend = line.names.frontend.as_deref().unwrap_or("-");
+    match &line.happened {
+        TracedAction::Packet(packet) => format!("{time} {frontend} {}\n", self::packet(&line.names, packet)),
+        of_client => {
+            let client = shown(line.names.client.as_ref());
+            format!("{time} {frontend} {client} {}\n", connection(&line.names, of_client))
         }
     }
+}
 
-    fn time(&self) -> &str {
-        self.at.get(11..26).unwrap_or(&self.at)
-    }
+/// The value, or nothing.
+fn shown(value: Option<&impl ToString>) -> String {
+    value.map(ToString::to_string).unwrap_or_default()
+}
 
-    fn of_frontend(&self) -> &str {
-        if self.frontend.is_empty() { "-" } else { &self.frontend }
-    }
+fn server(names: &TraceNames) -> String {
+    let server = names.server.as_deref().unwrap_or_default();
+    names.backend.as_ref().map_or_else(|| server.to_owned(), |backend| format!("{backend}/{server}"))
+}
 
-    fn server(&self) -> String {
-        if self.backend.is_empty() {
-            self.server.clone()
-        } else {
-            format!("{}/{}", self.backend, self.server)
+fn connection(names: &TraceNames, action: &TracedAction) -> String {
+    let by = |algorithm: &Option<Label>| {
+        algorithm.as_ref().map_or_else(String::new, |algorithm| format!(", chosen by {algorithm}"))
+    };
+    let (server, addr, vip) = (server(names), shown(names.server_addr.as_ref()), shown(names.vip.as_ref()));
+    match action {
+        TracedAction::Accepted => format!("accepted at {vip}"),
+        TracedAction::ProxyHeader => {
+            format!("named by the PROXY header of {}", shown(names.proxy.as_ref()))
         }
-    }
-
-    fn connection(&self) -> String {
-        let by =
-            if self.algorithm.is_empty() { String::new() } else { format!(", chosen by {}", self.algorithm) };
-        let (server, addr) = (self.server(), &self.server_addr);
-        match &*self.event {
-            "accepted" => format!("accepted at {}", self.vip),
-            "proxy_header" => format!("named by the PROXY header of {}", self.proxy),
-            "tls_handshake" if self.resumed => format!("{}, resumed session", self.version),
-            "tls_handshake" => self.version.clone(),
-            "tls_handshake_failed" => format!("TLS handshake failed: {}", self.reason),
-            "waits" => "waits: the frontend, or the client's share of it, is full".to_owned(),
-            "routed" => self.routed(),
-            "chosen" if self.attempt > 1 => format!("server {server} ({addr}){by}, attempt {}", self.attempt),
-            "chosen" => format!("server {server} ({addr}){by}"),
-            "connect_failed" => format!("cannot connect to {server}: {}", self.error),
-            "connected" => format!("connected to {server} after {} ms", self.after_ms),
-            "begun" => format!("session at {}/{} with {server} ({addr}){by}", self.vip, self.protocol),
-            "moved" => format!("session continues with {server} ({addr})"),
-            "dropped" => format!("datagrams dropped: {}", self.reason),
-            "refused" => format!("refused: {}", self.reason),
-            "ended" => self.ended(),
-            other => other.to_owned(),
+        TracedAction::TlsHandshake { version, resumed: true } => {
+            format!("{version}, resumed session")
         }
-    }
-
-    fn routed(&self) -> String {
-        let asks = match &*self.sni {
-            "" => "asks for no name".to_owned(),
-            name => format!("asks for {name}"),
-        };
-        let route =
-            if self.route.is_empty() { "no route".to_owned() } else { format!("route {}", self.route) };
-        format!("{asks}: {route}")
-    }
-
-    fn ended(&self) -> String {
-        let mut text = match &*self.reason {
-            "" if self.protocol == "udp" => "ended: idle".to_owned(),
-            "" => "ended: both sides closed".to_owned(),
-            reason => format!("ended: {reason}"),
-        };
-        if let (Some(bytes_in), Some(bytes_out)) = (self.bytes_in, self.bytes_out) {
-            let _ = write!(text, ", {bytes_in} bytes from the client, {bytes_out} to it");
+        TracedAction::TlsHandshake { version, resumed: false } => version.to_string(),
+        TracedAction::TlsHandshakeFailed { reason } => format!("TLS handshake failed: {reason}"),
+        TracedAction::Waits => "waits: the frontend, or the client's share of it, is full".to_owned(),
+        TracedAction::Routed { sni, route } => routed(sni.as_deref(), route.as_deref()),
+        TracedAction::Chosen { algorithm, attempt } if *attempt > 1 => {
+            format!("server {server} ({addr}){}, attempt {attempt}", by(algorithm))
         }
-        text + &format!(", after {} ms", self.after_ms)
-    }
-
-    fn packet(&self) -> String {
-        let came = match &*self.from {
-            "" => format!("{} a malformed frame of {} bytes", self.interface, self.frame_len),
-            _ => {
-                let flags = if self.flags.is_empty() { String::new() } else { format!(" [{}]", self.flags) };
-                let kind =
-                    if self.kind == "whole" { String::new() } else { format!(" {}", words(&self.kind)) };
-                format!("{} {} > {}{flags}{kind} {} bytes", self.interface, self.from, self.to, self.len)
-            }
-        };
-        format!("{came}: {}", self.decision())
-    }
-
-    fn forwarded(&self) -> String {
-        let Some(out) = &self.out else { return "forwarded".to_owned() };
-        let by = if self.algorithm.is_empty() { String::new() } else { format!(" by {}", self.algorithm) };
-        let what = match &*self.role {
-            "new_flow" => format!("new flow, server {} chosen{by}", self.server()),
-            "by_hash" => format!("no record, server {} chosen{by}", self.server()),
-            role => format!("{}, server {}", words(role), self.server()),
-        };
-        let state = if self.state.is_empty() { String::new() } else { format!(" ({})", self.state) };
-        let cut = if out.cut { ", in pieces" } else { "" };
-        let tunnel = out.tunnel.as_ref().map_or(String::new(), TunnelOut::text);
-        format!(
-            "{what}{state} -> {} {} > {}{tunnel} to {}{cut}",
-            out.interface, out.from, out.to, out.next_hop
-        )
-    }
-
-    fn left_out(&self) -> String {
-        let mut text = String::new();
-        if self.rate > 0 {
-            let _ = writeln!(text, "-- {} events left out: more than --rate a second", self.rate);
+        TracedAction::Chosen { algorithm, .. } => format!("server {server} ({addr}){}", by(algorithm)),
+        TracedAction::ConnectFailed { error } => format!("cannot connect to {server}: {error}"),
+        TracedAction::Connected { after_ms } => format!("connected to {server} after {after_ms} ms"),
+        TracedAction::Begun { algorithm } => {
+            let protocol = names.protocol.as_deref().unwrap_or_default();
+            format!("session at {vip}/{protocol} with {server} ({addr}){}", by(algorithm))
         }
-        if self.unread > 0 {
-            let _ = writeln!(text, "-- {} events lost: this command read too slowly", self.unread);
+        TracedAction::Moved => format!("session continues with {server} ({addr})"),
+        TracedAction::Dropped { reason } => format!("datagrams dropped: {reason}"),
+        TracedAction::Refused { reason } => format!("refused: {reason}"),
+        TracedAction::Ended { reason, bytes_in, bytes_out, after_ms } => {
+            let bytes = bytes_in.zip(*bytes_out);
+            ended(names.protocol.as_deref(), reason.as_deref(), bytes) + &format!(", after {after_ms} ms")
         }
-        text
+        TracedAction::Packet(_) => String::new(),
+        TracedAction::Unknown => "event of a newer version of convey".to_owned(),
     }
+}
+
+fn routed(sni: Option<&str>, route: Option<&str>) -> String {
+    let asks = sni.map_or_else(|| "asks for no name".to_owned(), |name| format!("asks for {name}"));
+    let route = route.map_or_else(|| "no route".to_owned(), |route| format!("route {route}"));
+    format!("{asks}: {route}")
+}
+
+fn ended(protocol: Option<&str>, reason: Option<&str>, bytes: Option<(u64, u64)>) -> String {
+    let why = match (reason, protocol) {
+        (Some(reason), _) => format!("ended: {reason}"),
+        (None, Some("udp")) => "ended: idle".to_owned(),
+        (None, _) => "ended: both sides closed".to_owned(),
+    };
+    match bytes {
+        Some((bytes_in, bytes_out)) => format!("{why}, {bytes_in} bytes from the client, {bytes_out} to it"),
+        None => why,
+    }
+}
+
+fn packet(names: &TraceNames, packet: &PacketLine) -> String {
+    let PacketLine { interface, frame_len, .. } = packet;
+    let came = match &packet.came {
+        None => format!("{interface} a malformed frame of {frame_len} bytes"),
+        Some(ArrivedPacket { from, to, flags, len, kind, .. }) => {
+            let flags = if flags.is_empty() { String::new() } else { format!(" [{flags}]") };
+            let kind = if kind == "whole" { String::new() } else { format!(" {}", words(kind)) };
+            format!("{interface} {from} > {to}{flags}{kind} {len} bytes")
+        }
+    };
+    format!("{came}: {}", decision(names, packet))
+}
+
+fn forwarded(names: &TraceNames, packet: &PacketLine) -> String {
+    let Some(SentPacket { interface, from, to, next_hop, cut, tunnel }) = &packet.out else {
+        return "forwarded".to_owned();
+    };
+    let by = packet.algorithm.as_ref().map_or_else(String::new, |algorithm| format!(" by {algorithm}"));
+    let what = match packet.role.as_deref().unwrap_or_default() {
+        "new_flow" => format!("new flow, server {} chosen{by}", server(names)),
+        "by_hash" => format!("no record, server {} chosen{by}", server(names)),
+        role => format!("{}, server {}", words(role), server(names)),
+    };
+    let state = packet.state.as_ref().map_or_else(String::new, |state| format!(" ({state})"));
+    let cut = if *cut { ", in pieces" } else { "" };
+    let tunnel = tunnel
+        .as_ref()
+        .map_or_else(String::new, |OuterPacket { kind, from, to }| format!(" in {kind} {from} > {to}"));
+    format!("{what}{state} -> {interface} {from} > {to}{tunnel} to {next_hop}{cut}")
+}
+
+fn left_out(rate: u64, unread: u64) -> String {
+    let mut text = String::new();
+    if rate > 0 {
+        let _ = writeln!(text, "-- {rate} events left out: more than --rate a second");
+    }
+    if unread > 0 {
+        let _ = writeln!(text, "-- {unread} events lost: this command read too slowly");
+    }
+    text
 }
 
 fn end(why: &str) -> &str {
@@ -253,7 +229,7 @@ mod tests {
     use super::*;
 
     fn text(event: serde_json::Value) -> String {
-        serde_json::from_value::<ShownEvent>(event).unwrap().text()
+        ShownLine::read(&event.to_string()).unwrap().text()
     }
 
     #[test]

@@ -5,10 +5,10 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
+use convey_api::StatsReport;
 use convey_cli::operator::Client;
 use convey_lab::{EcmpLab, EcmpRole, LabError};
 use convey_model::Mode;
-use serde::Deserialize;
 
 /// Balancer of the demo, with its processes.
 #[derive(Debug)]
@@ -21,12 +21,6 @@ pub(super) struct Node {
     process: Option<Child>,
     /// Connections that this process had begun to forward at the last read.
     begun: u64,
-}
-
-/// Part of the status that the demo shows.
-#[derive(Debug, Deserialize)]
-struct Totals {
-    total_connections: u64,
 }
 
 impl Node {
@@ -68,7 +62,7 @@ impl Node {
     pub(super) async fn new_connections(&mut self) -> Option<u64> {
         self.process.as_ref()?;
         let client = Client::find(&[self.socket()]).await.ok()?;
-        let Totals { total_connections } = client.get("/v1/status").await.ok()?;
+        let StatsReport { total_connections, .. } = client.get("/v1/status").await.ok()?;
         let new = total_connections.saturating_sub(self.begun);
         self.begun = total_connections;
         Some(new)

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use convey_api::TraceParameters;
 use convey_config::{did_you_mean, listed};
 use convey_control::RequestRefusal;
 use convey_model::{DropReason, Target};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Pool, Snapshot};
 use convey_trace::{ClientPattern, DropPattern, TraceFilter};
-use serde::Deserialize;
 
 use super::super::{Failure, unknown};
 
@@ -18,22 +18,6 @@ const MAX_NAMES: usize = 8;
 
 /// Default limit of events a second.
 const DEFAULT_RATE: u32 = 1_000;
-
-/// Query parameters as sent.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(in super::super) struct TraceQuery {
-    client: Option<String>,
-    frontend: Option<String>,
-    server: Option<String>,
-    drops: Option<String>,
-    sample: Option<u32>,
-    rate: Option<u32>,
-    count: Option<u64>,
-    timeout: Option<String>,
-    #[serde(default)]
-    frames: bool,
-}
 
 /// Parameters after validation.
 #[derive(Debug)]
@@ -54,7 +38,7 @@ impl WantedTrace {
     ///
     /// # Errors
     /// A parameter is invalid, or a name does not exist.
-    pub(super) fn new(query: TraceQuery, snapshot: &Snapshot) -> Result<WantedTrace, Failure> {
+    pub(super) fn new(query: TraceParameters, snapshot: &Snapshot) -> Result<WantedTrace, Failure> {
         let wanted = WantedTrace {
             client: query.client.map(|client| client.parse()).transpose().map_err(Failure::Bad)?,
             frontend: query.frontend,
@@ -196,7 +180,7 @@ mod tests {
         fixture::snapshot(vec![frontend], vec![pool])
     }
 
-    fn refusal(query: TraceQuery) -> String {
+    fn refusal(query: TraceParameters) -> String {
         match WantedTrace::new(query, &snapshot()) {
             Err(Failure::Bad(why)) => why,
             Err(Failure::Refused(why)) => format!("{why:?}"),
@@ -207,7 +191,8 @@ mod tests {
     #[test]
     fn names_become_numbers() {
         let named = |text: &str| Some(text.to_owned());
-        let query = TraceQuery { frontend: named("web"), server: named("app/a"), ..TraceQuery::default() };
+        let query =
+            TraceParameters { frontend: named("web"), server: named("app/a"), ..TraceParameters::default() };
         let snapshot = snapshot();
         let filter = WantedTrace::new(query, &snapshot).ok().unwrap().filter(&snapshot);
         assert_eq!(filter.frontends, Some(vec![snapshot.frontends[0].live.id]));
@@ -217,26 +202,29 @@ mod tests {
     #[test]
     fn invalid_filters_are_refused_with_a_reason() {
         let named = |text: &str| Some(text.to_owned());
-        let none = TraceQuery::default;
+        let none = TraceParameters::default;
         for (query, told) in [
-            (TraceQuery { frontend: named("wep"), ..none() }, "did you mean `web`?"),
+            (TraceParameters { frontend: named("wep"), ..none() }, "did you mean `web`?"),
             (
-                TraceQuery { server: named("app/aa"), ..none() },
+                TraceParameters { server: named("app/aa"), ..none() },
                 "backend app has no server aa; there are app/a",
             ),
-            (TraceQuery { server: named("app"), ..none() }, "expected: BACKEND/SERVER; there are app/a"),
-            (TraceQuery { frames: true, ..none() }, "all frontends are in proxy mode"),
-            (TraceQuery { frames: true, frontend: named("web"), ..none() }, "frontend web is in proxy mode"),
+            (TraceParameters { server: named("app"), ..none() }, "expected: BACKEND/SERVER; there are app/a"),
+            (TraceParameters { frames: true, ..none() }, "all frontends are in proxy mode"),
             (
-                TraceQuery { frames: true, server: named("app/a"), ..none() },
+                TraceParameters { frames: true, frontend: named("web"), ..none() },
+                "frontend web is in proxy mode",
+            ),
+            (
+                TraceParameters { frames: true, server: named("app/a"), ..none() },
                 "the frontends of backend app are in proxy",
             ),
-            (TraceQuery { server: named("ap/a"), ..none() }, "did you mean `app`?"),
-            (TraceQuery { server: named("app/"), ..none() }, "expected: BACKEND/SERVER"),
-            (TraceQuery { drops: named("acces_denied"), ..none() }, "did you mean `access_denied`?"),
-            (TraceQuery { client: named("somebody"), ..none() }, "expected: IP[/LEN][:PORT]"),
-            (TraceQuery { timeout: named("soon"), ..none() }, "expected: a time"),
-            (TraceQuery { rate: Some(0), ..none() }, "rate: found 0"),
+            (TraceParameters { server: named("ap/a"), ..none() }, "did you mean `app`?"),
+            (TraceParameters { server: named("app/"), ..none() }, "expected: BACKEND/SERVER"),
+            (TraceParameters { drops: named("acces_denied"), ..none() }, "did you mean `access_denied`?"),
+            (TraceParameters { client: named("somebody"), ..none() }, "expected: IP[/LEN][:PORT]"),
+            (TraceParameters { timeout: named("soon"), ..none() }, "expected: a time"),
+            (TraceParameters { rate: Some(0), ..none() }, "rate: found 0"),
         ] {
             let why = refusal(query);
             assert!(why.contains(told), "{why:?} does not say {told:?}");

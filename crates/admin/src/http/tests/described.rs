@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use convey_api::{ExplainedFlow, FlowsOfServer, OpenFlows};
 use convey_control::{Done, EventKind, EventLevel, RequestRefusal, Requested};
-use convey_explain::{ExplainedFlow, FlowsOfServer, OpenFlows};
 use convey_model::{
     AddedServer, AdminState, FlowActivity, FlowAnswer, FlowGroup, FlowKind, ListedFlow, ListedFlowId, Mode,
     Overlay, OverlayValue, Protocol, SaidLogLevel, ServerSettings, Target,
@@ -13,10 +13,10 @@ use jsonschema::Validator;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::FlowListReport;
+use crate::flows::flow_list_report;
 
 pub(super) fn description() -> Value {
-    serde_json::from_str(include_str!("../../openapi.json")).unwrap()
+    serde_json::from_str(convey_api::OPENAPI).unwrap()
 }
 
 /// Validator for a schema of the description.
@@ -261,7 +261,7 @@ fn a_flow_in_a_list_is_as_the_description_says() {
         more_groups: 1,
         more_flows: 3,
     };
-    let report = serde_json::to_value(FlowListReport::new(answer, false)).unwrap();
+    let report = serde_json::to_value(flow_list_report(answer, false)).unwrap();
     assert_eq!((&report["more"], &report["flows"][0]["age_seconds"]), (&json!(5), &json!(1.5)));
     let validator = validator(&json!({ "$ref": "#/components/schemas/FlowList" }));
     let wrong: Vec<String> = validator.iter_errors(&report).map(|wrong| wrong.to_string()).collect();
@@ -272,7 +272,7 @@ fn a_flow_in_a_list_is_as_the_description_says() {
 fn a_flow_that_is_explained_is_as_the_description_says() {
     let flow = |server: Option<&str>, addr: Option<std::net::SocketAddr>, seconds| ExplainedFlow {
         id: "p0.1.2".to_owned(),
-        state: "established",
+        state: "established".into(),
         over: false,
         server: server.map(str::to_owned),
         address: addr,

@@ -2,21 +2,22 @@
 
 use std::time::SystemTime;
 
-use super::report::{StatusBackend, StatusHandshakes, StatusPathMtuSuspicions, StatusServer};
+use convey_api::{BackendReport, HandshakeReport, PathMtuReport, ServerReport};
+
 use super::requests;
 use super::table::{age, table, trimmed, until_when};
 
 /// Section of a backend and its servers.
 pub(super) fn of_backend(
     name: &str,
-    backend: &StatusBackend,
+    backend: &BackendReport,
     now: SystemTime,
     width: Option<usize>,
 ) -> String {
     if let Some(files) = &backend.files {
         return format!("\nbackend {name}: files {files}\n");
     }
-    let eligible = |server: &&StatusServer| server.eligible;
+    let eligible = |server: &&ServerReport| server.eligible;
     let whole: f64 = backend.servers.values().filter(eligible).map(|server| server.effective_weight).sum();
     let titles = ["SERVER", "ADDRESS", "STATE", "HEALTH", "SINCE", "SHARE", "OPEN", "TOTAL", "FAILED"];
     let mut table = table(titles, 4, width);
@@ -31,25 +32,25 @@ pub(super) fn of_backend(
         };
         let why = server.ejected.as_ref().map_or_else(|| server.health.reason.clone(), until_when);
         // `since` is the time of the last change of health, which an ejection does not change.
-        let since = if server.ejected.is_some() { "-".to_owned() } else { age(&server.health.since, now) };
+        let since = if server.ejected.is_some() { "-".to_owned() } else { age(server.health.since, now) };
         if health != "up" {
             reasons += &format!("  {name}: {why}\n");
         }
         if let Some(remark) = server.handshakes.as_ref().and_then(of_handshakes) {
             reasons += &format!("  {name}: {remark}\n");
         }
-        for remark in of_path_mtu(&server.path_mtu_suspicions) {
+        for remark in server.path_mtu_suspicions.iter().flat_map(of_path_mtu) {
             reasons += &format!("  {name}: {remark}\n");
         }
         table.add_row([
             name.clone(),
             server.addr.clone(),
-            server.state.clone(),
+            server.state.to_string(),
             health.to_owned(),
             since,
             format!("{share:.0} %"),
-            server.current_connections.to_string(),
-            server.total_connections.to_string(),
+            server.traffic.current_connections.to_string(),
+            server.traffic.total_connections.to_string(),
             failures(server).to_string(),
         ]);
     }
@@ -60,8 +61,8 @@ pub(super) fn of_backend(
 }
 
 /// Number of failed connects; in packet modes, of handshakes that clients did not complete.
-fn failures(server: &StatusServer) -> u64 {
-    let incomplete = |handshakes: &StatusHandshakes| handshakes.begun.saturating_sub(handshakes.completed);
+fn failures(server: &ServerReport) -> u64 {
+    let incomplete = |handshakes: &HandshakeReport| handshakes.begun.saturating_sub(handshakes.completed);
     server.handshakes.as_ref().map_or(server.connect_failures, incomplete)
 }
 
@@ -70,8 +71,8 @@ const TELLING_HANDSHAKES: u64 = 5;
 
 /// Remark about a server that answers no client now, or completed fewer than half of its
 /// handshakes.
-fn of_handshakes(handshakes: &StatusHandshakes) -> Option<String> {
-    let &StatusHandshakes { begun, completed, syn_repeated, answers_nobody } = handshakes;
+fn of_handshakes(handshakes: &HandshakeReport) -> Option<String> {
+    let &HandshakeReport { begun, completed, syn_repeated, answers_nobody, .. } = handshakes;
     if answers_nobody {
         return Some("answers no client; check its VIP, NAT, gateway and firewall".to_owned());
     }
@@ -81,7 +82,7 @@ fn of_handshakes(handshakes: &StatusHandshakes) -> Option<String> {
 }
 
 /// Remarks about large packets that do not arrive.
-fn of_path_mtu(&StatusPathMtuSuspicions { to_server, to_client }: &StatusPathMtuSuspicions) -> Vec<String> {
+fn of_path_mtu(&PathMtuReport { to_server, to_client }: &PathMtuReport) -> Vec<String> {
     let remark = |flows: u64, whose: &str| {
         let connections = if flows == 1 { "connection" } else { "connections" };
         (flows > 0).then(|| format!("large packets of {flows} {connections} do not arrive at {whose}"))

@@ -1,23 +1,25 @@
 //! `convey status`: one screen, or a list of recent events. Pure.
 
 mod backend;
-mod report;
 mod requests;
 mod sources;
 mod table;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
-pub use self::report::{PastEvent, Status};
+use convey_api::{Counts, EventReport, FrontendReport, Label, StatsReport};
+
 use self::table::{table, time, trimmed};
 use super::Refused;
+use super::requests::{refusals, server_errors};
 
 /// Text of events, one per line, as in the log.
-pub fn past(events: &[PastEvent]) -> String {
-    let line = |event: &PastEvent| format!("{} {:<5} {}\n", event.at, event.level.to_uppercase(), event.text);
+pub fn past(events: &[EventReport]) -> String {
+    let line =
+        |event: &EventReport| format!("{} {:<5} {}\n", event.at, event.level.to_uppercase(), event.text);
     events.iter().map(line).collect()
 }
 
@@ -39,7 +41,7 @@ impl StatusScreen<'_> {
     ///
     /// # Errors
     /// A name belongs to neither a frontend nor a backend.
-    pub fn text(self, mut status: Status) -> Result<String, Refused> {
+    pub fn text(self, mut status: StatsReport) -> Result<String, Refused> {
         let StatusScreen { obstacles, names, now, width } = self;
         if !names.is_empty() {
             keep(&mut status, names)?;
@@ -69,7 +71,7 @@ impl StatusScreen<'_> {
 
 /// Keeps the frontends and backends of these names, the backends of these frontends, and the
 /// frontends of these backends.
-fn keep(status: &mut Status, names: &[String]) -> Result<(), Refused> {
+fn keep(status: &mut StatsReport, names: &[String]) -> Result<(), Refused> {
     let is_named = |name: &str| names.iter().any(|named| named == name);
     let is_unknown =
         |name: &&String| !status.frontends.contains_key(*name) && !status.backends.contains_key(*name);
@@ -88,8 +90,16 @@ fn keep(status: &mut Status, names: &[String]) -> Result<(), Refused> {
     Ok(())
 }
 
-fn of_readiness(status: &Status, obstacles: &[String]) -> String {
-    let faults = status.certificate_faults();
+/// Frontends without a certificate that is valid now, each with the reason.
+pub fn certificate_faults(status: &StatsReport) -> Vec<String> {
+    let fault = |(name, frontend): (&String, &FrontendReport)| {
+        Some(format!("frontend {name}: {}", frontend.tls.as_ref()?.fault.as_ref()?))
+    };
+    status.frontends.iter().filter_map(fault).collect()
+}
+
+fn of_readiness(status: &StatsReport, obstacles: &[String]) -> String {
+    let faults = certificate_faults(status);
     let fault = |fault: &String| format!("NO VALID CERTIFICATE: {fault}\n");
     if !obstacles.is_empty() {
         let lines = obstacles.iter().map(|line| format!("NOT READY: {line}\n"));
@@ -105,14 +115,14 @@ fn of_readiness(status: &Status, obstacles: &[String]) -> String {
 
 /// Runtime overrides of the running convey, one line each; empty if it uses another
 /// file.
-pub fn other_than_file(status: &Status, is_file: impl Fn(&str) -> bool, now: SystemTime) -> Vec<String> {
+pub fn other_than_file(status: &StatsReport, is_file: impl Fn(&str) -> bool, now: SystemTime) -> Vec<String> {
     if !is_file(&status.config.file) {
         return Vec::new();
     }
     status.overlays.iter().map(|said| sources::of_overlay(said, now).trim().to_owned()).collect()
 }
 
-fn of_frontends(status: &Status, width: Option<usize>) -> String {
+fn of_frontends(status: &StatsReport, width: Option<usize>) -> String {
     let mut remarks = String::new();
     let titles = ["FRONTEND", "MODE", "LISTENS", "BACKEND", "OPEN", "TOTAL", "REFUSED"];
     let mut table = table(titles, 4, width);
@@ -130,8 +140,8 @@ fn of_frontends(status: &Status, width: Option<usize>) -> String {
             mode,
             frontend.listen_addr.join(" "),
             if backends.is_empty() { "-".to_owned() } else { backends.join(" ") },
-            frontend.current_connections.to_string(),
-            frontend.total_connections.to_string(),
+            frontend.traffic.current_connections.to_string(),
+            frontend.traffic.total_connections.to_string(),
             refused.to_string(),
         ]);
     }
@@ -139,14 +149,14 @@ fn of_frontends(status: &Status, width: Option<usize>) -> String {
 }
 
 /// Dropped packets and datagrams, and connections that ended early, by reason.
-fn of_losses(status: &Status) -> String {
+fn of_losses(status: &StatsReport) -> String {
     let frontends = || status.frontends.values();
     let packets = status.packets.iter().flat_map(|packets| &packets.drops);
     let dropped = sums(frontends().flat_map(|frontend| &frontend.drops).chain(packets));
     let ended = sums(frontends().flat_map(|frontend| &frontend.ended));
     let requests = || frontends().filter_map(|frontend| frontend.requests.as_ref());
     let has_errors =
-        requests().any(|one| one.server_errors() > 0 || one.refusals().any(|(_, count)| *count > 0));
+        requests().any(|one| server_errors(one) > 0 || refusals(one).any(|(_, count)| *count > 0));
     match (&*dropped, &*ended) {
         ("", "") if has_errors => String::new(),
         ("", "") => "\nnothing dropped\n".to_owned(),
@@ -156,9 +166,9 @@ fn of_losses(status: &Status) -> String {
     }
 }
 
-/// Text of the sums by reason.
-fn sums<'a>(counts: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
-    let mut all: BTreeMap<&String, u64> = BTreeMap::new();
-    counts.for_each(|(reason, count)| *all.entry(reason).or_default() += count);
-    requests::listed(all.iter().map(|(reason, count)| (*reason, count)))
+/// Sums by reason, as text.
+fn sums<'a>(counts: impl Iterator<Item = (&'a Label, &'a u64)>) -> String {
+    let mut all = Counts::new();
+    counts.for_each(|(reason, count)| *all.entry(reason.clone()).or_default() += count);
+    requests::listed(all.iter())
 }

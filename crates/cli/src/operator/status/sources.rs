@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use super::report::{
-    StatusAcme, StatusAcmeName, StatusAnnounced, StatusConfig, StatusDiscovery, StatusEtcd, StatusOverlay,
+use convey_api::{
+    AcmeNameReport, AcmeReport, AnnouncedReport, ConfigReport, DiscoveryReport, EtcdReport, OverlayReport,
+    WallTime,
 };
+
 use super::table::{age, table, trimmed};
 
 /// Remarks about errors of the source of a backend's servers.
-pub(super) fn of_discovery(discovery: &StatusDiscovery) -> String {
-    let StatusDiscovery { source, connected, error, notes } = discovery;
+pub(super) fn of_discovery(discovery: &DiscoveryReport) -> String {
+    let DiscoveryReport { source, connected, error, notes, .. } = discovery;
     let error = match (connected, error) {
         (true, _) => None,
         (false, Some(why)) => {
@@ -22,11 +24,11 @@ pub(super) fn of_discovery(discovery: &StatusDiscovery) -> String {
 }
 
 /// Table of the certificates that convey orders itself.
-pub(super) fn of_acme(acme: &StatusAcme, width: Option<usize>) -> String {
+pub(super) fn of_acme(acme: &AcmeReport, width: Option<usize>) -> String {
     let mut remarks = String::new();
     let mut table = table(["CERTIFICATE", "UNTIL", "NEXT ORDER"], 3, width);
-    for (name, StatusAcmeName { not_after, next_order, error }) in &acme.names {
-        let time = |time: &Option<String>| time.clone().unwrap_or_else(|| "-".to_owned());
+    for (name, AcmeNameReport { not_after, next_order, error, .. }) in &acme.names {
+        let time = |time: &Option<WallTime>| time.map_or_else(|| "-".to_owned(), |time| time.to_string());
         table.add_row([name.clone(), time(not_after), time(next_order)]);
         remarks += &error.as_ref().map_or(String::new(), |why| format!("  {name}: {why}\n"));
     }
@@ -34,12 +36,12 @@ pub(super) fn of_acme(acme: &StatusAcme, width: Option<usize>) -> String {
 }
 
 /// Table of the addresses that convey announces while their frontends can serve.
-pub(super) fn of_announced(announced: &BTreeMap<String, StatusAnnounced>, width: Option<usize>) -> String {
+pub(super) fn of_announced(announced: &BTreeMap<String, AnnouncedReport>, width: Option<usize>) -> String {
     if announced.is_empty() {
         return String::new();
     }
     let mut table = table(["ADDRESS", "ON", "ANNOUNCED", "REASON"], 4, width);
-    for (address, StatusAnnounced { interface, announced, reason }) in announced {
+    for (address, AnnouncedReport { interface, announced, reason, .. }) in announced {
         let word = if *announced { "yes" } else { "NO" };
         table.add_row([address.clone(), interface.clone(), word.to_owned(), reason.clone()]);
     }
@@ -47,8 +49,8 @@ pub(super) fn of_announced(announced: &BTreeMap<String, StatusAnnounced>, width:
 }
 
 /// Lines about a configuration in etcd.
-pub(super) fn of_etcd(etcd: &StatusEtcd, now: SystemTime) -> String {
-    let StatusEtcd { address, connected, since, error, revision, refused_revision, problems } = etcd;
+pub(super) fn of_etcd(etcd: &EtcdReport, now: SystemTime) -> String {
+    let EtcdReport { address, connected, since, error, revision, refused_revision, problems } = etcd;
     let mut lines = format!("revision {revision} of {address}\n");
     if let Some(refused) = refused_revision {
         lines += &format!("revision {refused} is refused:\n");
@@ -57,7 +59,7 @@ pub(super) fn of_etcd(etcd: &StatusEtcd, now: SystemTime) -> String {
     if !connected {
         lines += &match error {
             Some(why) => {
-                format!("etcd cannot be reached (since {since}, {} ago): {why}\n", age(since, now))
+                format!("etcd cannot be reached (since {since}, {} ago): {why}\n", age(*since, now))
             }
             None => "etcd has not been reached yet\n".to_owned(),
         };
@@ -65,23 +67,23 @@ pub(super) fn of_etcd(etcd: &StatusEtcd, now: SystemTime) -> String {
     lines
 }
 
-pub(super) fn of_config(config: &StatusConfig, now: SystemTime) -> String {
-    let mut lines = format!("configuration {}, loaded {} ago\n", config.hash, age(&config.loaded, now));
+pub(super) fn of_config(config: &ConfigReport, now: SystemTime) -> String {
+    let mut lines = format!("configuration {}, loaded {} ago\n", config.hash, age(config.loaded, now));
     if !config.last_reload_successful {
-        lines += &format!("the last reload was refused {} ago:\n", age(&config.last_reload, now));
+        lines += &format!("the last reload was refused {} ago:\n", age(config.last_reload, now));
         config.errors.iter().for_each(|error| lines += &format!("  {error}\n"));
     }
     lines
 }
 
-pub(super) fn of_overlay(said: &StatusOverlay, now: SystemTime) -> String {
+pub(super) fn of_overlay(said: &OverlayReport, now: SystemTime) -> String {
     let server = said.server.as_ref().map(|server| format!("/{server}")).unwrap_or_default();
     let what = match said {
-        StatusOverlay { added: Some(added), .. } => format!("added at {}", added.addr),
-        StatusOverlay { removed: true, .. } => "removed".to_owned(),
-        StatusOverlay { log_level: Some(level), .. } => format!("log level {level}"),
-        StatusOverlay { weight: Some(weight), .. } => format!("weight {weight}"),
-        _ => said.state.clone().unwrap_or_default(),
+        OverlayReport { added: Some(added), .. } => format!("added at {}", added.addr),
+        OverlayReport { removed: true, .. } => "removed".to_owned(),
+        OverlayReport { log_level: Some(level), .. } => format!("log level {level}"),
+        OverlayReport { weight: Some(weight), .. } => format!("weight {weight}"),
+        _ => said.state.clone().unwrap_or_default().into_owned(),
     };
     let of = said.backend.as_ref().map(|backend| format!("{backend}{server}: ")).unwrap_or_default();
     let note = match (said.superseded, said.absent, &said.server) {
@@ -90,5 +92,5 @@ pub(super) fn of_overlay(said: &StatusOverlay, now: SystemTime) -> String {
         (_, true, None) => "; no effect: this backend does not exist now",
         _ => "",
     };
-    format!("  {of}{what}, for {}, by {}{note}\n", age(&said.since, now), said.by)
+    format!("  {of}{what}, for {}, by {}{note}\n", age(said.since, now), said.by)
 }

@@ -3,8 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-
-use super::report::StatusEjected;
+use convey_api::{EjectedReport, WallTime};
 
 /// Columns between two cells.
 const GAP: u16 = 2;
@@ -33,14 +32,13 @@ pub(super) fn trimmed(table: &Table) -> String {
 }
 
 /// Reason of an ejection, and the remaining time.
-pub(super) fn until_when(ejected: &StatusEjected) -> String {
+pub(super) fn until_when(ejected: &EjectedReport) -> String {
     let left = time(Duration::from_secs_f64(ejected.remaining_seconds.max(0.0).ceil()));
     format!("{}; it comes back in {left}", ejected.reason)
 }
 
-/// Time since `rfc3339`.
-pub(super) fn age(rfc3339: &str, now: SystemTime) -> String {
-    let Ok(then) = humantime::parse_rfc3339(rfc3339) else { return "?".to_owned() };
+/// Time since `then`.
+pub(super) fn age(WallTime(then): WallTime, now: SystemTime) -> String {
     time(now.duration_since(then).unwrap_or_default())
 }
 

@@ -6,13 +6,14 @@ use serde_json::json;
 
 use super::sources::of_acme;
 use super::*;
+use crate::operator::testing::status;
 
-fn screen(status: Status, obstacles: &[String], now: SystemTime) -> String {
+fn screen(status: StatsReport, obstacles: &[String], now: SystemTime) -> String {
     StatusScreen { obstacles, names: &[], now, width: None }.text(status).unwrap()
 }
 
 /// A frontend of mode http with 30 routes, and another frontend.
-fn with_routes() -> Status {
+fn with_routes() -> StatsReport {
     let route = |n: u64| {
         json!({
             "name": format!("app{n}.example.com/"), "backend": format!("application-{n}"),
@@ -42,7 +43,7 @@ fn with_routes() -> Status {
         "backends": backends,
         "overlays": [{ "backend": "mail", "server": "m", "state": "drain" }],
     });
-    serde_json::from_value(report).unwrap()
+    status(report)
 }
 
 #[test]
@@ -64,7 +65,7 @@ fn requests_show_their_errors_answers_and_times() {
 fn status_reports_nothing_dropped_only_without_failed_requests() {
     let of = |requests: serde_json::Value| {
         let report = json!({ "frontends": { "web": { "mode": "http", "requests": requests } } });
-        screen(serde_json::from_value(report).unwrap(), &[], SystemTime::UNIX_EPOCH)
+        screen(status(report), &[], SystemTime::UNIX_EPOCH)
     };
     assert!(of(json!({ "responses": { "2xx": 9 }, "answered": { "file": 3 } })).contains("nothing dropped"));
     for requests in [json!({ "responses": { "5xx": 1 } }), json!({ "answered": { "rate_limit": 1 } })] {
@@ -135,7 +136,7 @@ fn status_screen_lists_down_servers_with_reasons_and_runtime_overrides() {
             "backend": "app", "server": "9", "weight": 2, "since": "2026-01-01T00:01:00Z", "by": "root", "absent": true,
         }],
     });
-    let status: Status = serde_json::from_value(report).unwrap();
+    let status = status(report);
     let now = humantime::parse_rfc3339("2026-01-01T00:01:30Z").unwrap();
     let screen = screen(status, &[], now);
     let lines: Vec<Vec<&str>> = screen.lines().map(|line| line.split_whitespace().collect()).collect();
@@ -160,7 +161,7 @@ fn status_screen_lists_down_servers_with_reasons_and_runtime_overrides() {
 fn a_backend_with_files_says_where_these_are() {
     let report =
         json!({ "backends": { "site": { "algorithm": "round_robin", "files": "/srv/www", "servers": {} } } });
-    let screen = screen(serde_json::from_value(report).unwrap(), &[], SystemTime::UNIX_EPOCH);
+    let screen = screen(status(report), &[], SystemTime::UNIX_EPOCH);
     assert!(screen.contains("\nbackend site: files /srv/www\n") && !screen.contains("0 of 0"), "{screen}");
 }
 
@@ -168,7 +169,7 @@ fn a_backend_with_files_says_where_these_are() {
 fn server_that_currently_answers_no_client_is_named() {
     let server = json!({ "handshakes": { "begun": 9_000, "completed": 8_990, "answers_nobody": true } });
     let report = json!({ "backends": { "app": { "servers": { "a": server, "b": {} } } } });
-    let screen = screen(serde_json::from_value(report).unwrap(), &[], SystemTime::UNIX_EPOCH);
+    let screen = screen(status(report), &[], SystemTime::UNIX_EPOCH);
     assert!(screen.contains("\n  a: answers no client; check its VIP,"), "{screen}");
     assert_eq!(screen.matches("answers no client").count(), 1, "{screen}");
 }
@@ -178,7 +179,7 @@ fn refused_files_and_frontends_that_cannot_serve_come_first() {
     let report = json!({ "config": {
         "last_reload_successful": false, "last_reload": "2026-01-01T00:00:00Z", "errors": ["line 3: no"],
     } });
-    let status: Status = serde_json::from_value(report).unwrap();
+    let status = status(report);
     let now = humantime::parse_rfc3339("2026-01-01T00:00:05Z").unwrap();
     let screen = screen(status, &["web: no server".to_owned()], now);
     let told = ["the last reload was refused 5s ago:", "  line 3: no", "NOT READY: web: no server"];
@@ -187,10 +188,10 @@ fn refused_files_and_frontends_that_cannot_serve_come_first() {
 
 #[test]
 fn certificate_order_errors_have_their_own_line() {
-    let names = json!({ "names": {
-        "bad.example": { "not_after": null, "next_order": "2026-01-01T00:00:00Z", "error": "unauthorized" },
-        "good.example": { "not_after": "2026-04-01T00:00:00Z", "next_order": "2026-03-01T00:00:00Z", "error": null },
+    let names = json!({ "orders": 3, "failures": 1, "names": {
+        "bad.example": { "not_after": null, "next_order": "2026-01-01T00:00:00Z", "failures": 1, "error": "unauthorized" },
+        "good.example": { "not_after": "2026-04-01T00:00:00Z", "next_order": "2026-03-01T00:00:00Z", "failures": 0, "error": null },
     } });
     let said = of_acme(&serde_json::from_value(names).unwrap(), None);
-    assert!(said.ends_with("2026-03-01T00:00:00Z\n  bad.example: unauthorized\n"), "{said}");
+    assert!(said.ends_with("2026-03-01T00:00:00.000Z\n  bad.example: unauthorized\n"), "{said}");
 }

@@ -16,6 +16,6 @@ mod tests;
 
 pub use column::TopColumn;
 pub(super) use fit::time as short_time;
-pub use sample::{TopEvent, TopSample, TopStatus};
+pub use sample::{TopSample, is_restarted};
 pub use screen::{draw, top_text};
 pub use state::{TopKey, TopState};

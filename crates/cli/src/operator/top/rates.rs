@@ -3,11 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
+use convey_api::{
+    BackendReport, FrontendReport, RequestReport, ServerReport, StatsReport, TimesReport, TrafficReport,
+};
+use convey_snapshot::stats::Distribution;
+
 use super::column::TopColumn;
 use super::fit::printable;
-use super::sample::{TopBackend, TopFrontend, TopSample, TopServer, TopStatus, TopTraffic};
-use crate::operator::requests::RequestCounts;
-use crate::operator::times::Times;
+use super::sample::{TopSample, errors, is_restarted, reasons, request_seconds, response_seconds, uses};
+use crate::operator::requests::server_errors;
+use crate::operator::times::{distribution, since};
 
 /// Rates and states that the screen shows.
 #[derive(Debug, Clone, PartialEq)]
@@ -97,7 +102,7 @@ impl Interval {
         let seconds = before.filter(|before| now.at > before.at).map(|before| {
             let between = now.at.since(before.at).as_secs_f64();
             let lifetime = now.status.uptime_seconds.max(1) as f64;
-            if now.status.is_restarted(&before.status) { between.min(lifetime) } else { between }
+            if is_restarted(&now.status, &before.status) { between.min(lifetime) } else { between }
         });
         Interval { seconds }
     }
@@ -113,11 +118,11 @@ impl Interval {
 /// Computes the rates between two samples.
 pub(super) fn rates(before: Option<&TopSample>, now: &TopSample) -> TopRates {
     let interval = Interval::new(before, now);
-    let nothing = TopStatus::default();
-    let old = before.map(|before| &before.status).filter(|old| !now.status.is_restarted(old));
+    let nothing = StatsReport::default();
+    let old = before.map(|before| &before.status).filter(|old| !is_restarted(&now.status, old));
     let (old, new) = (old.unwrap_or(&nothing), &now.status);
     let servers = || new.backends.values().flat_map(|backend| backend.servers.values());
-    let redirects = new.frontends.iter().filter(|(_, one)| !new.backends.keys().any(|name| one.uses(name)));
+    let redirects = new.frontends.iter().filter(|(_, one)| !new.backends.keys().any(|name| uses(one, name)));
     let redirects = redirects.map(|(name, now)| frontend(name, old.frontends.get(name), now, interval));
     let modes: BTreeSet<&str> = new.frontends.values().map(|frontend| &*frontend.mode).collect();
     TopRates {
@@ -138,10 +143,10 @@ pub(super) fn rates(before: Option<&TopSample>, now: &TopSample) -> TopRates {
 }
 
 /// Traffic of all frontends, and the requests of the current frontends.
-fn totals(old: &TopStatus, new: &TopStatus, interval: Interval) -> TopValues {
-    let mut values = traffic(&old.totals, &new.totals, interval);
+fn totals(old: &StatsReport, new: &StatsReport, interval: Interval) -> TopValues {
+    let mut values = traffic(&old.totals(), &new.totals(), interval);
     for column in [TopColumn::Requests, TopColumn::ServerErrors] {
-        let of_frontend = |(name, now): (&String, &TopFrontend)| {
+        let of_frontend = |(name, now): (&String, &FrontendReport)| {
             frontend(name, old.frontends.get(name), now, interval).values.get(column)
         };
         values.set(column, new.frontends.iter().filter_map(of_frontend).reduce(|a, b| a + b));
@@ -152,21 +157,21 @@ fn totals(old: &TopStatus, new: &TopStatus, interval: Interval) -> TopValues {
 /// Sets the columns of requests. Only rows of mode http have them.
 fn set_requests(
     values: &mut TopValues,
-    (old, new): (&Option<RequestCounts>, &Option<RequestCounts>),
-    (times_before, times): (Option<Times>, Option<Times>),
+    (old, new): (&Option<RequestReport>, &Option<RequestReport>),
+    (times_before, times): (Option<Distribution>, Option<Distribution>),
     interval: Interval,
 ) {
     let Some(new) = new else { return };
     let old = old.clone().unwrap_or_default();
     values.set(TopColumn::Requests, interval.rate(old.total, new.total));
-    values.set(TopColumn::ServerErrors, interval.rate(old.server_errors(), new.server_errors()));
-    let between = times.map(|times| times.since(&times_before.unwrap_or_default()));
+    values.set(TopColumn::ServerErrors, interval.rate(server_errors(&old), server_errors(new)));
+    let between = times.map(|times| since(&times, times_before.as_ref()));
     let between = between.filter(|_| interval.seconds.is_some());
     values.set(TopColumn::Response50, between.as_ref().and_then(|times| times.quantile(0.5)));
     values.set(TopColumn::Response99, between.as_ref().and_then(|times| times.quantile(0.99)));
 }
 
-fn traffic(old: &TopTraffic, new: &TopTraffic, interval: Interval) -> TopValues {
+fn traffic(old: &TrafficReport, new: &TrafficReport, interval: Interval) -> TopValues {
     let mut values = TopValues::default();
     values.set(TopColumn::Open, Some(new.current_connections as f64));
     values.set(TopColumn::Total, Some(new.total_connections as f64));
@@ -176,15 +181,15 @@ fn traffic(old: &TopTraffic, new: &TopTraffic, interval: Interval) -> TopValues 
     values
 }
 
-fn group(name: &str, old: &TopStatus, new: &TopStatus, interval: Interval) -> TopGroup {
-    let none = TopBackend::default();
+fn group(name: &str, old: &StatsReport, new: &StatsReport, interval: Interval) -> TopGroup {
+    let none = BackendReport::default();
     let (before, now) = (old.backends.get(name).unwrap_or(&none), &new.backends[name]);
-    let frontends = new.frontends.iter().filter(|(_, frontend)| frontend.uses(name));
+    let frontends = new.frontends.iter().filter(|(_, frontend)| uses(frontend, name));
     let frontends =
         frontends.map(|(name, now)| frontend(name, old.frontends.get(name), now, interval)).collect();
     let eligible = now.servers.values().filter(|server| server.eligible);
     let whole: f64 = eligible.map(|server| server.effective_weight).sum();
-    let unknown = TopServer::default();
+    let unknown = ServerReport::default();
     let servers = now.servers.iter().map(|(name, now)| {
         let mut row = server(name, before.servers.get(name).unwrap_or(&unknown), now, interval);
         let share = if now.eligible && whole > 0.0 { now.effective_weight / whole * 100.0 } else { 0.0 };
@@ -195,12 +200,12 @@ fn group(name: &str, old: &TopStatus, new: &TopStatus, interval: Interval) -> To
     TopGroup { frontends, backend: backend(name, (before, now), &servers, interval), servers }
 }
 
-fn frontend(name: &str, old: Option<&TopFrontend>, new: &TopFrontend, interval: Interval) -> TopRow {
-    let unused = TopFrontend::default();
+fn frontend(name: &str, old: Option<&FrontendReport>, new: &FrontendReport, interval: Interval) -> TopRow {
+    let unused = FrontendReport::default();
     let old = old.unwrap_or(&unused);
     let mut values = traffic(&old.traffic, &new.traffic, interval);
-    values.set(TopColumn::Errors, interval.rate(old.errors(), new.errors()));
-    let times = (old.request_seconds(), new.request_seconds());
+    values.set(TopColumn::Errors, interval.rate(errors(old), errors(new)));
+    let times = (request_seconds(old), request_seconds(new));
     set_requests(&mut values, (&old.requests, &new.requests), times, interval);
     let (state, grade) = match new.not_ready {
         None => ("ready", Grade::Good),
@@ -209,7 +214,12 @@ fn frontend(name: &str, old: Option<&TopFrontend>, new: &TopFrontend, interval: 
     TopRow { kind: RowKind::Frontend, name: printable(name), state: state.to_owned(), grade, values }
 }
 
-fn backend(name: &str, of: (&TopBackend, &TopBackend), servers: &[TopRow], interval: Interval) -> TopRow {
+fn backend(
+    name: &str,
+    of: (&BackendReport, &BackendReport),
+    servers: &[TopRow],
+    interval: Interval,
+) -> TopRow {
     let (old, new) = of;
     let mut values = traffic(&old.traffic, &new.traffic, interval);
     let sum = |column| servers.iter().filter_map(|server| server.values.get(column)).reduce(|a, b| a + b);
@@ -219,16 +229,16 @@ fn backend(name: &str, of: (&TopBackend, &TopBackend), servers: &[TopRow], inter
     if sum(TopColumn::Errors).is_none() {
         values.set(TopColumn::Errors, interval.rate(old.connect_failures, new.connect_failures));
     }
-    let none = Times::default();
-    let mut times = |old: &Option<Times>, new: &Option<Times>, half, most| {
-        let between = new.as_ref().map(|new| new.since(old.as_ref().unwrap_or(&none)));
+    let mut times = |old: &Option<TimesReport>, new: &Option<TimesReport>, half, most| {
+        let [old, new] = [old, new].map(|times| times.as_ref().map(distribution));
+        let between = new.map(|new| since(&new, old.as_ref()));
         let between = between.filter(|_| interval.seconds.is_some());
         values.set(half, between.as_ref().and_then(|times| times.quantile(0.5)));
         values.set(most, between.as_ref().and_then(|times| times.quantile(0.99)));
     };
     times(&old.connect_seconds, &new.connect_seconds, TopColumn::Connect50, TopColumn::Connect99);
     times(&old.session_seconds, &new.session_seconds, TopColumn::Session50, TopColumn::Session99);
-    let times = (old.response_seconds(), new.response_seconds());
+    let times = (response_seconds(old), response_seconds(new));
     set_requests(&mut values, (&old.requests, &new.requests), times, interval);
     let up = new.servers.values().filter(|server| server.up).count();
     let grade = match (up, servers.iter().map(|server| server.grade).min()) {
@@ -240,20 +250,21 @@ fn backend(name: &str, of: (&TopBackend, &TopBackend), servers: &[TopRow], inter
     TopRow { kind: RowKind::Backend, name: printable(name), state, grade, values }
 }
 
-fn server(name: &str, old: &TopServer, new: &TopServer, interval: Interval) -> TopRow {
+fn server(name: &str, old: &ServerReport, new: &ServerReport, interval: Interval) -> TopRow {
     let mut values = traffic(&old.traffic, &new.traffic, interval);
     let (mut failed_before, mut failed) = (old.connect_failures, new.connect_failures);
     if let Some(new) = &new.handshakes {
-        let old = old.handshakes.clone().unwrap_or_default();
+        let old = old.handshakes.unwrap_or_default();
         values.set(TopColumn::Begun, interval.rate(old.begun, new.begun));
         values.set(TopColumn::Completed, interval.rate(old.completed, new.completed));
         failed_before += old.syn_repeated;
         failed += new.syn_repeated;
     }
-    let server_errors = |of: &TopServer| of.requests.as_ref().map_or(0, RequestCounts::server_errors);
+    let server_errors = |of: &ServerReport| of.requests.as_ref().map_or(0, server_errors);
     (failed_before, failed) = (failed_before + server_errors(old), failed + server_errors(new));
     values.set(TopColumn::Errors, interval.rate(failed_before, failed));
-    let times = (old.response_seconds.clone(), new.response_seconds.clone());
+    let [times_before, times] = [old, new].map(|of| of.response_seconds.as_ref().map(distribution));
+    let times = (times_before, times);
     set_requests(&mut values, (&old.requests, &new.requests), times, interval);
     let (state, grade) = match (&*new.state, new.up) {
         ("drain" | "maint", _) => (&*new.state, Grade::Odd),
@@ -268,7 +279,7 @@ fn server(name: &str, old: &TopServer, new: &TopServer, interval: Interval) -> T
 ///
 /// The sum adds up the rates of the frontends. The difference of two sums would be wrong after a
 /// reload removed a frontend.
-fn drops(old: &TopStatus, new: &TopStatus, interval: Interval) -> Vec<(String, Option<f64>, u64)> {
+fn drops(old: &StatsReport, new: &StatsReport, interval: Interval) -> Vec<(String, Option<f64>, u64)> {
     let mut all: BTreeMap<&str, (Option<f64>, u64)> = BTreeMap::new();
     let mut add = |reason, before, count| {
         let (rate, total) = all.entry(reason).or_insert((Some(0.0), 0));
@@ -293,9 +304,9 @@ fn drops(old: &TopStatus, new: &TopStatus, interval: Interval) -> Vec<(String, O
 }
 
 /// Number of drops, refusals and early ends of a frontend, by reason.
-fn counts(frontend: &TopFrontend) -> BTreeMap<&str, u64> {
+fn counts(frontend: &FrontendReport) -> BTreeMap<&str, u64> {
     let mut all = BTreeMap::new();
-    for (reason, count) in frontend.reasons() {
+    for (reason, count) in reasons(frontend) {
         *all.entry(&**reason).or_default() += count;
     }
     all

@@ -282,7 +282,8 @@ fn events_of(state: &TopState, area: Rect, look: Look) -> Vec<Line<'static>> {
     }
     let width = usize::from(area.width);
     let events = state.events(usize::from(area.height) - 1).into_iter().map(|event| {
-        let clock = event.at.get(11..19).unwrap_or_default();
+        let at = event.at.to_string();
+        let clock = at.get(11..19).unwrap_or_default();
         let grade = match &*event.level {
             "error" => Grade::Bad,
             "warn" => Grade::Odd,

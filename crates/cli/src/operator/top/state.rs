@@ -3,10 +3,12 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, VecDeque};
 
+use convey_api::EventReport;
+
 use super::column::TopColumn;
 use super::fit::printable;
 use super::rates::{RowKind, TopGroup, TopRates, TopRow, rates};
-use super::sample::{TopEvent, TopSample};
+use super::sample::{TopSample, is_restarted};
 
 /// Maximum number of kept events: more than any screen has lines for.
 const MAX_EVENTS: usize = 100;
@@ -45,7 +47,7 @@ pub struct TopState {
     last: Option<TopSample>,
     /// Rates on the screen; while paused, not those of the last sample.
     pub(super) rates: Option<TopRates>,
-    events: VecDeque<TopEvent>,
+    events: VecDeque<EventReport>,
     pub(super) sort: TopColumn,
     pub(super) is_reversed: bool,
     pub(super) filter: String,
@@ -87,7 +89,7 @@ impl TopState {
     /// Adds a sample. While paused, the screen does not change.
     pub fn take(&mut self, mut sample: TopSample) {
         self.lost = None;
-        if self.last.as_ref().is_some_and(|last| sample.status.is_restarted(&last.status)) {
+        if self.last.as_ref().is_some_and(|last| is_restarted(&sample.status, &last.status)) {
             self.events.clear();
             self.paused_at = self.paused_at.map(|_| 0);
         }
@@ -110,9 +112,9 @@ impl TopState {
     }
 
     /// Returns at most `most` of the last events, the newest last.
-    pub(super) fn events(&self, most: usize) -> Vec<&TopEvent> {
-        let is_shown = |event: &&TopEvent| self.paused_at.is_none_or(|until| event.number < until);
-        let shown: Vec<&TopEvent> = self.events.iter().filter(is_shown).collect();
+    pub(super) fn events(&self, most: usize) -> Vec<&EventReport> {
+        let is_shown = |event: &&EventReport| self.paused_at.is_none_or(|until| event.number < until);
+        let shown: Vec<&EventReport> = self.events.iter().filter(is_shown).collect();
         shown[shown.len().saturating_sub(most)..].to_vec()
     }
 

@@ -11,6 +11,7 @@ use super::fit::{cut, short, time};
 use super::rates::{Grade, TopRates, TopRow, rates};
 use super::screen::line_of;
 use super::*;
+use crate::operator::testing;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -53,13 +54,11 @@ fn status(n: u64) -> Value {
 }
 
 fn sample_of(status: Value, seconds: u64, events: &[(u64, &str)]) -> TopSample {
-    let event = |(number, text): &(u64, &str)| json!({ "number": number, "at": "2026-01-01T00:00:05.123Z", "level": "warn", "text": text });
-    let events: Vec<Value> = events.iter().map(event).collect();
     TopSample {
         at: Timestamp(seconds * SECOND),
         clock: SystemTime::UNIX_EPOCH + Duration::from_secs(seconds),
-        status: serde_json::from_value(status).unwrap(),
-        events: serde_json::from_value(events.into()).unwrap(),
+        status: testing::status(status),
+        events: testing::events(events),
     }
 }
 

@@ -1,0 +1,139 @@
+//! Changes of the running program: requests and their results. Pure.
+
+use std::num::NonZeroU32;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Label, OverlayReport};
+
+/// Change of a server, or of all servers of a backend.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(extend("minProperties" = 1)))]
+#[serde(deny_unknown_fields)]
+pub struct ServerChange {
+    /// Administrative state.
+    #[cfg_attr(test, schemars(extend("enum" = crate::allowed::states())))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<Label>,
+    /// Weight of the server; 0: no new connections. A change of a backend has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u16>,
+    /// Whether the change may withdraw announced addresses, or leave a backend of `ready_needs`
+    /// without servers. Without it convey refuses such a change (409).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
+}
+
+/// Server that an operator adds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct NewServer {
+    /// Address: `IP:PORT`, or `NAME:PORT` in proxy mode.
+    pub addr: String,
+    /// Weight; 1 without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u16>,
+    /// Whether the server is used only while no other server is usable.
+    #[serde(default)]
+    pub backup: bool,
+    /// Limit of concurrent connections; no limit without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_connections: Option<NonZeroU32>,
+}
+
+/// Change of the log level.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct LogLevelChange {
+    /// Least important level of the log that is written.
+    #[cfg_attr(test, schemars(extend("enum" = crate::allowed::log_levels())))]
+    pub level: Label,
+}
+
+/// Result of a change.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename = "Changed")]
+pub struct ChangeReport {
+    /// False if the state was so already.
+    pub changed: bool,
+    /// Consequences of the change, such as that no server of the backend is left. Left out if there
+    /// are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+/// Result of an addition.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename = "Added")]
+pub struct AdditionReport {
+    /// False if an operator had added or removed a server of this name before.
+    pub new: bool,
+    /// Warnings about the added server. Left out if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+/// Overrides that were removed.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename = "TakenBack")]
+pub struct ResetReport {
+    /// The overrides.
+    pub reset: Vec<OverlayReport>,
+}
+
+/// Result of a reload.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename = "Reloaded")]
+pub struct ReloadReport {
+    /// Changes, a line each.
+    pub changes: Vec<String>,
+    /// Changes that take effect after a restart, a line each.
+    pub needs_restart: Vec<String>,
+    /// Certificates of folders that were refused: the previous ones stay.
+    pub refused_certificates: Vec<String>,
+}
+
+/// Level of the log.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename = "LogLevel")]
+pub struct LogLevelReport {
+    /// Least important level that is written. `RUST_LOG` may override it for some modules.
+    #[cfg_attr(test, schemars(extend("enum" = crate::allowed::log_levels())))]
+    pub level: Label,
+    /// Override by an operator. Left out if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlay: Option<OverlayReport>,
+}
+
+/// Rights of the requester.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename = "Access")]
+pub struct AccessReport {
+    /// Requester's name, in an operator-facing form.
+    pub name: String,
+    /// Whether the requester may change things.
+    pub may_change: bool,
+    /// Whether a token would grant that right.
+    pub token: bool,
+}
+
+/// Reason why a request failed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename = "Error")]
+pub struct ErrorReport {
+    /// Operator-facing message.
+    pub error: String,
+    /// Problems of the file, a line each. Left out if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
+}

@@ -1,0 +1,50 @@
+//! Generates `openapi.json` from the types, and compares the file with it.
+
+mod operation;
+mod paths;
+mod schemas;
+mod tests;
+
+use schemars::Schema;
+use serde_json::{Map, Value, json};
+
+use self::schemas::Schemas;
+
+/// The complete description.
+fn description() -> Value {
+    let mut schemas = Schemas::new();
+    let mut paths = Map::new();
+    for operation in paths::operations(&mut schemas) {
+        let of_path = paths.entry(operation.path).or_insert_with(|| json!({}));
+        let names = paths::parameters(operation.path);
+        if !names.is_empty() {
+            of_path["parameters"] = names.into();
+        }
+        of_path[operation.method] = operation.description;
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "convey",
+            "version": "1",
+            "description": "The control API of a running convey. The control socket serves it. The statistics address \
+                serves it for reading, and for changes with a token. A path or method that is not described is \
+                answered with 404 or 405 and an Error.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": schemas.components(),
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "The token of the file in stats.token_file. Only the statistics address needs it.",
+                },
+            },
+        },
+    })
+}
+
+fn value(schema: Schema) -> Value {
+    schema.into()
+}

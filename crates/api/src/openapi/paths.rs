@@ -1,0 +1,191 @@
+//! Paths of the API.
+
+use serde_json::{Value, json};
+
+use super::operation::{BAD, Describe, Operation};
+use super::schemas::Schemas;
+use crate::{
+    AccessReport, AdditionReport, BackendReport, ChangeReport, EventParameters, EventReport,
+    ExplainParameters, Explanation, FlowListReport, FlowParameters, KilledFlow, LogLevelChange,
+    LogLevelReport, NewServer, OverlayParameters, OverlayReport, ReloadReport, RemovalParameters,
+    ResetReport, ServerChange, ServerReport, StatsReport, TraceParameters,
+};
+
+const BACKEND: &str = "/v1/backends/{backend}";
+const SERVER: &str = "/v1/backends/{backend}/servers/{server}";
+const FLOW: &str = "/v1/flows/{id}";
+const OVERLAYS: &str = "/v1/overlays";
+const LOG_LEVEL: &str = "/v1/log-level";
+
+const UNKNOWN: &str = "There is no backend or server of this name.";
+const CONFLICT: &str = "The change is not possible.";
+const DONE: &str = "The change is in force.";
+
+/// Description of each path and method.
+pub(super) fn operations(schemas: &mut Schemas) -> Vec<Operation> {
+    let mut all = read(schemas);
+    all.extend(servers(schemas));
+    all.extend(flows(schemas));
+    all.extend(program(schemas));
+    all
+}
+
+/// Parameters within a path.
+pub(super) fn parameters(path: &str) -> Vec<Value> {
+    let names = [
+        ("backend", "Name of the backend."),
+        ("server", "Name of the server; NAME/ADDRESS is one address of a host name."),
+        ("id", "Identifier of the flow, from the list."),
+    ];
+    let in_path = names.into_iter().filter(|(name, _)| path.contains(&format!("{{{name}}}")));
+    let parameter = |(name, description): (&str, &str)| {
+        let schema = json!({ "type": "string" });
+        json!({ "name": name, "in": "path", "required": true, "schema": schema, "description": description })
+    };
+    in_path.map(parameter).collect()
+}
+
+fn read(schemas: &mut Schemas) -> Vec<Operation> {
+    let any = json!({ "application/json": { "schema": { "type": "object" } } });
+    vec![
+        Describe::read(schemas, "/v1/openapi.json", "This description.").ok_with("OpenAPI 3.1.", any).end(),
+        Describe::read(schemas, "/v1/access", "Rights of the requester.")
+            .ok::<AccessReport>(200, "The requester, and its rights.")
+            .end(),
+        Describe::read(schemas, "/v1/status", "Complete status.")
+            .ok::<StatsReport>(200, "The status.")
+            .end(),
+        Describe::read(schemas, "/v1/events", "Recent events.")
+            .query::<EventParameters>()
+            .ok::<Vec<EventReport>>(200, "The last 1,000 events, the oldest first.")
+            .or(400, BAD)
+            .end(),
+        Describe::read_clients(
+            schemas,
+            "/v1/explain",
+            "Which server a client of a frontend gets now, and why. The query takes no turn and no slot, and does not \
+             count toward limits.",
+        )
+        .query::<ExplainParameters>()
+        .ok::<Explanation>(200, "Explanation of the client's treatment.")
+        .or(400, BAD)
+        .or(404, "There is no such frontend.")
+        .end(),
+    ]
+}
+
+fn servers(schemas: &mut Schemas) -> Vec<Operation> {
+    vec![
+        Describe::read(schemas, BACKEND, "One backend.")
+            .ok::<BackendReport>(200, "The backend.")
+            .or(404, UNKNOWN)
+            .end(),
+        Describe::change(schemas, ("patch", BACKEND), "Change the state of all servers of a backend.")
+            .body::<ServerChange>()
+            .ok::<ChangeReport>(200, DONE)
+            .or(400, BAD)
+            .or(404, UNKNOWN)
+            .or(409, CONFLICT)
+            .end(),
+        Describe::read(schemas, SERVER, "One server.")
+            .ok::<ServerReport>(200, "The server.")
+            .or(404, UNKNOWN)
+            .end(),
+        Describe::change(schemas, ("patch", SERVER), "Change the state or the weight of a server.")
+            .body::<ServerChange>()
+            .ok::<ChangeReport>(200, DONE)
+            .or(400, BAD)
+            .or(404, UNKNOWN)
+            .or(409, CONFLICT)
+            .end(),
+        Describe::change(
+            schemas,
+            ("put", SERVER),
+            "Add a server that the file does not have, or change an added one.",
+        )
+        .body::<NewServer>()
+        .ok::<AdditionReport>(200, "The server replaces an earlier addition or removal.")
+        .ok::<AdditionReport>(201, "The server is new.")
+        .or(400, BAD)
+        .or(404, UNKNOWN)
+        .or(409, CONFLICT)
+        .end(),
+        Describe::change(
+            schemas,
+            ("delete", SERVER),
+            "Remove a server. Its connections continue, in packet modes for timeouts.drain.",
+        )
+        .query::<RemovalParameters>()
+        .ok::<ChangeReport>(200, "The server gets no new connections.")
+        .or(400, BAD)
+        .or(404, UNKNOWN)
+        .or(409, CONFLICT)
+        .end(),
+    ]
+}
+
+fn flows(schemas: &mut Schemas) -> Vec<Operation> {
+    let lines = json!({ "application/x-ndjson": { "schema": { "$ref": "#/components/schemas/TraceLine" } } });
+    vec![
+        Describe::read_clients(
+            schemas,
+            "/v1/flows",
+            "Open connections, sessions and packet flows. The list is made in slices: it contains a flow that is open \
+             throughout exactly once.",
+        )
+        .query::<FlowParameters>()
+        .ok::<FlowListReport>(200, "The first matching flows, or groups.")
+        .or(400, BAD)
+        .or(404, "No flow matches, and there is no frontend, backend or server of this name.")
+        .or(503, "Too many lists are being made, or a worker did not answer in time.")
+        .end(),
+        Describe::change(schemas, ("delete", FLOW), "End a flow.")
+            .ok::<KilledFlow>(200, "The flow that was ended.")
+            .or(400, "This is not the identifier of a flow.")
+            .or(404, "The flow has already ended.")
+            .or(503, "A worker did not answer in time.")
+            .end(),
+        Describe::change(
+            schemas,
+            ("get", "/v1/trace"),
+            "Live events of connections and packets, a line of JSON each, while the client reads. It requires the \
+             right to change things, because the events contain clients' packets.",
+        )
+        .query::<TraceParameters>()
+        .ok_with("Lines until the trace ends. The last line has the reason.", lines)
+        .or(400, BAD)
+        .or(404, "There is no frontend, backend or server of this name.")
+        .or(429, "Four traces run already; or too many wrong tokens came from this address.")
+        .end(),
+    ]
+}
+
+fn program(schemas: &mut Schemas) -> Vec<Operation> {
+    vec![
+        Describe::read(schemas, OVERLAYS, "Runtime overrides, which take precedence over the file.")
+            .ok::<Vec<OverlayReport>>(200, "The overrides.")
+            .end(),
+        Describe::change(schemas, ("delete", OVERLAYS), "Remove overrides: the file is in force again.")
+            .query::<OverlayParameters>()
+            .ok::<ResetReport>(200, "The removed overrides.")
+            .or(400, BAD)
+            .end(),
+        Describe::change(schemas, ("post", "/v1/reload"), "Reload the file.")
+            .ok::<ReloadReport>(200, "Changes, a line each, and refused certificates of folders.")
+            .or(422, "The file was refused; the running configuration stays.")
+            .end(),
+        Describe::read(schemas, LOG_LEVEL, "Level of the log.").ok::<LogLevelReport>(200, "The level.").end(),
+        Describe::change(schemas, ("put", LOG_LEVEL), "Change the level of the log.")
+            .body::<LogLevelChange>()
+            .ok::<ChangeReport>(200, DONE)
+            .or(400, BAD)
+            .end(),
+        Describe::change(
+            schemas,
+            ("delete", LOG_LEVEL),
+            "Return to the level of the command line, RUST_LOG and the file.",
+        )
+        .ok::<ChangeReport>(200, DONE)
+        .end(),
+    ]
+}

@@ -1,0 +1,62 @@
+//! Runtime overrides of operators. Pure.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Label, WallTime};
+
+/// Runtime override by an operator.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename = "Overlay")]
+pub struct OverlayReport {
+    /// Backend of the override. Left out if it applies to the program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
+    /// Server of the override. Left out if it applies to all servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// Administrative state.
+    #[cfg_attr(test, schemars(extend("enum" = crate::allowed::states())))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<Label>,
+    /// Weight of the server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u16>,
+    /// Settings of an added server: its address, its weight and so on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub added: Option<AddedReport>,
+    /// Whether the server was removed. Left out if not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub removed: bool,
+    /// Least important level of the log that is written.
+    #[cfg_attr(test, schemars(extend("enum" = crate::allowed::log_levels())))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_level: Option<Label>,
+    /// Whether the file takes precedence now. Left out if not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub superseded: bool,
+    /// Whether the server or backend does not exist now. Left out if not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub absent: bool,
+    /// Time of the override.
+    pub since: WallTime,
+    /// Requester of the override.
+    pub by: String,
+}
+
+/// Server that an operator added.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename = "AddedServer")]
+pub struct AddedReport {
+    /// Address in the notation of the file: `IP:PORT`, or `NAME:PORT` in proxy mode.
+    pub addr: String,
+    /// Weight of the server.
+    pub weight: u16,
+    /// Whether the server is used only while no other server is usable.
+    pub backup: bool,
+    /// Limit of concurrent connections. Left out if there is none.
+    #[cfg_attr(test, schemars(range(min = 1)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_connections: Option<u32>,
+}
