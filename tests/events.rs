@@ -11,7 +11,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_flow_outlives_its_deadline_and_no_open_one_gives_way(bytes in prop::collection::vec(any::<u8>(), 1..600)) {
+    fn flows_expire_in_time_and_open_ones_are_not_evicted(bytes in prop::collection::vec(any::<u8>(), 1..600)) {
         EventSequence::tell(&bytes);
     }
 }

@@ -28,8 +28,8 @@ pub(crate) fn tests(kind: GuardKind) -> impl Iterator<Item = (String, impl FnOnc
         programs_on_the_balancer_still_reach_the_servers,
         a_reload_changes_what_is_guarded,
         an_interface_that_is_made_anew_is_guarded_anew_and_others_throughout,
-        what_begins_at_a_draining_frontend_is_the_hosts,
-        a_flood_at_a_draining_frontend_is_remembered_within_bounds_and_cuts_no_connection_of_the_host,
+        new_connections_at_a_draining_frontend_go_to_the_host,
+        flood_at_a_draining_frontend_uses_bounded_memory_and_cuts_nothing,
         a_guard_is_gone_when_its_process_is_killed,
     ];
     with(kind, tests)
@@ -245,7 +245,7 @@ fn a_reload_changes_what_is_guarded(kind: GuardKind) {
     pair.wait_for_answer("10.78.0.2:8000", "10.78.0.1:40000"); // DSR has no replies
 }
 
-fn what_begins_at_a_draining_frontend_is_the_hosts(kind: GuardKind) {
+fn new_connections_at_a_draining_frontend_go_to_the_host(kind: GuardKind) {
     let pair = Pair::new();
     let drains = Selection { draining: [endpoint("10.78.0.1:80")].into(), ..selection("10.78.0.1:443") };
     let mut guard = pair.guard(kind, &selection("10.78.0.1:80"));
@@ -266,9 +266,7 @@ fn what_begins_at_a_draining_frontend_is_the_hosts(kind: GuardKind) {
     assert!(pair.unanswered("10.78.0.2:0", "10.78.0.1:443"));
 }
 
-fn a_flood_at_a_draining_frontend_is_remembered_within_bounds_and_cuts_no_connection_of_the_host(
-    kind: GuardKind,
-) {
+fn flood_at_a_draining_frontend_uses_bounded_memory_and_cuts_nothing(kind: GuardKind) {
     let pair = Pair::new();
     let drains = Selection { draining: [endpoint("10.78.0.1:80")].into(), ..selection("10.78.0.1:443") };
     let mut guard = pair.guard(kind, &selection("10.78.0.1:443"));

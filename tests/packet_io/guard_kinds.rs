@@ -18,11 +18,11 @@ pub(crate) fn tests(kind: GuardKind) -> impl Iterator<Item = (String, impl FnOnc
         clients_get_no_answer_of_the_host_whatever_they_speak,
         replies_of_servers_get_no_answer_of_the_host_whatever_they_speak,
         extension_headers_and_fragments_hide_nothing_from_the_guard,
-        what_follows_a_dropped_fragment_is_not_kept_by_the_host,
+        later_fragments_of_dropped_packets_do_not_stay_at_the_host,
         priority_tags_hide_nothing_from_the_guard,
         programs_on_the_balancer_keep_their_datagrams,
         programs_on_the_balancer_keep_their_connections_over_ipv6,
-        what_is_under_way_at_a_draining_frontend_is_still_ours,
+        open_connections_at_a_draining_frontend_stay_with_convey,
     ];
     with(kind, tests)
 }
@@ -184,7 +184,7 @@ fn priority_tags_hide_nothing_from_the_guard(kind: GuardKind) {
     assert_eq!(pair.answers(&elsewhere), 2, "other frames with a priority tag reach the host");
 }
 
-fn what_follows_a_dropped_fragment_is_not_kept_by_the_host(kind: GuardKind) {
+fn later_fragments_of_dropped_packets_do_not_stay_at_the_host(kind: GuardKind) {
     let pair = Pair::new();
     let _guard = pair.guard(kind);
     let families = [("10.78.0.1:", "IpReasmReqds"), ("[fd78::1]:", "Ip6ReasmReqds")];
@@ -266,7 +266,7 @@ fn programs_on_the_balancer_keep_their_connections_over_ipv6(kind: GuardKind) {
     assert_eq!(pair.answers(&[self::server("[fd78::1]:40001")]), 0, "a listener has no part in it");
 }
 
-fn what_is_under_way_at_a_draining_frontend_is_still_ours(kind: GuardKind) {
+fn open_connections_at_a_draining_frontend_stay_with_convey(kind: GuardKind) {
     let pair = Pair::new();
     let mut guard = pair.guard(kind);
     let serving = selection();

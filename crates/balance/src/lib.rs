@@ -288,7 +288,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn a_server_is_picked_whenever_there_is_one_and_only_one_that_may_and_can(
+        fn pick_finds_a_usable_server_whenever_there_is_one(
             servers in prop::collection::vec(any_server(), 0..12),
             flows in prop::collection::vec(any::<u64>(), 20),
         ) {

@@ -98,7 +98,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_was_written_in_any_pieces_is_what_comes_out(
+    fn body_written_in_any_pieces_decompresses_to_the_original(
         seed in proptest::collection::vec(any::<u8>(), 1..2_000),
         repeats in 1_usize..60,
         piece in 1_usize..40_000,

@@ -185,7 +185,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_client_writes_no_part_leads_up(path in "/[./%2efF5c\\\\a]{0,24}") {
+        fn parsed_file_names_never_lead_upwards(path in "/[./%2efF5c\\\\a]{0,24}") {
             if let Ok(name) = FileName::of(path.as_bytes(), true) {
                 for part in name.name.split(|byte| *byte == b'/') {
                     prop_assert!(!matches!(part, b"." | b".."));

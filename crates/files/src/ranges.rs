@@ -250,7 +250,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_asked_for_parts_are_in_the_file_and_no_more_than_it(value in "bytes=[0-9,\\- ]{0,40}", len in 0..200_u64) {
+        fn ranges_lie_within_the_file_and_do_not_exceed_its_length(value in "bytes=[0-9,\\- ]{0,40}", len in 0..200_u64) {
             let parts = match of(&value, len) {
                 Whole | Unsatisfiable => Vec::new(),
                 One(range) => vec![range],

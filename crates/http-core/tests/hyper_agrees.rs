@@ -187,7 +187,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_for_a_server_is_one_request_with_that_body(bytes in any_request()) {
+    fn request_written_for_a_server_parses_as_one_request_with_its_body(bytes in any_request()) {
         if let Some((head, seen, len)) = by_convey(&bytes) {
             let body = &bytes[head_len(&bytes)..len];
             let rules = FieldRules::default();

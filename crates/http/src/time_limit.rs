@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_ends_with_the_last_that_was_said_be_it_later_or_earlier() {
+    async fn renewed_time_limit_ends_at_its_last_value() {
         for (first, second) in [(5, 20), (20, 5)] {
             let began = Instant::now();
             let mut time_limit = TimeLimit::new(Duration::from_secs(first));

@@ -266,7 +266,7 @@ mod tests {
     const EMPTY: &str = r#"{"metadata":{"resourceVersion":"7"},"items":[]}"#;
 
     #[tokio::test(start_paused = true)]
-    async fn list_goes_on_page_by_page_and_watches_where_the_last_one_ended() {
+    async fn list_is_read_page_by_page_before_its_watch() {
         let first = format!(r#"{{"metadata":{{"continue":"a/b c"}},"items":[{}]}}"#, object("web-1", 3));
         let second = format!(
             r#"{{"metadata":{{"resourceVersion":"7","continue":""}},"items":[{}]}}"#,

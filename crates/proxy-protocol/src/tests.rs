@@ -190,7 +190,7 @@ fn the_checksum_of_fields_that_are_passed_on_is_made_anew() {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_back(
+    fn written_header_parses_back(
         ips in prop_oneof![any::<[[u8; 4]; 2]>().prop_map(|ips| ips.map(Into::into)), any::<[[u8; 16]; 2]>().prop_map(|ips| ips.map(Into::into))],
         ports in any::<[u16; 2]>(),
         value in proptest::collection::vec(any::<u8>(), 0..40),
@@ -209,7 +209,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_the_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), kind in 0..3usize) {
+    fn parser_does_not_panic_on_arbitrary_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..300), kind in 0..3usize) {
         let begin = [&b"PROXY TCP4 1.2.3.4 "[..], &parse::SIGNATURE, b""][kind];
         let _ = parse(&[begin, &bytes].concat());
     }

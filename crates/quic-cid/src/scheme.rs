@@ -259,7 +259,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_server_gives_out_is_read_again(
+        fn encoded_connection_id_decodes_to_its_server(
             (server, nonce) in (1..=15_usize).prop_flat_map(|len| {
                 let bytes = |len| prop::collection::vec(any::<u8>(), len);
                 (bytes(len..=len), bytes(4..=MAX_LEN - len))
@@ -276,7 +276,7 @@ mod tests {
         }
 
         #[test]
-        fn no_datagram_is_too_odd(datagram in prop::collection::vec(any::<u8>(), 0..64)) {
+        fn server_lookup_does_not_panic_on_arbitrary_datagrams(datagram in prop::collection::vec(any::<u8>(), 0..64)) {
             let mut schemes = Schemes::default();
             // Unencrypted, of one block (3 and 13 bytes), and of other lengths.
             for n in 0..=MAX_ROTATION {

@@ -37,8 +37,8 @@ pub(super) fn keepalived_has_the_address_while_a_server_is_up() {
     });
 }
 
-pub(super) fn of_two_hosts_the_one_that_can_serve_has_the_address() {
-    in_namespace("announce::of_two_hosts_the_one_that_can_serve_has_the_address", "", || {
+pub(super) fn keepalived_moves_the_address_to_the_host_that_serves() {
+    in_namespace("announce::keepalived_moves_the_address_to_the_host_that_serves", "", || {
         let namespace = TestNamespace::new();
         ip(&format!("link add eth0 type veth peer name eth0 netns {}", namespace.name()));
         ip("addr add 192.0.2.2/24 dev eth0");

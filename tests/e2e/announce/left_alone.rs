@@ -6,9 +6,8 @@ use convey_testkit::{BalancerProcess, Loopback, Process, TcpServer, binary, in_n
 
 use super::{VIP, announcing, has, wait_until};
 
-pub(super) fn while_the_interface_is_missing_an_address_is_where_it_was_as_long_as_it_can_serve() {
-    const STORY: &str =
-        "announce::while_the_interface_is_missing_an_address_is_where_it_was_as_long_as_it_can_serve";
+pub(super) fn announced_address_stays_if_its_new_interface_is_missing() {
+    const STORY: &str = "announce::announced_address_stays_if_its_new_interface_is_missing";
     in_namespace(STORY, "", || {
         let lab = Loopback::new();
         let server = TcpServer::named("a", lab.server(1));
@@ -46,8 +45,8 @@ fn name_owner(before: &str, after: &str) -> Process {
 }
 
 /// A service runs as a user of its own, while an operator clears as root.
-pub(super) fn what_another_users_convey_announces_is_not_cleared() {
-    in_namespace("announce::what_another_users_convey_announces_is_not_cleared", "", || {
+pub(super) fn address_announced_by_another_user_is_not_cleared() {
+    in_namespace("announce::address_announced_by_another_user_is_not_cleared", "", || {
         let _lab = leave_the_address_behind();
         let owner = name_owner("os.setuid(65534)", "time.sleep(60)");
         let names = || std::fs::read_to_string("/proc/net/unix").unwrap_or_default();

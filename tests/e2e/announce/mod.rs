@@ -19,11 +19,11 @@ use rustix::process::Signal;
 use self::bird::a_router_sends_clients_here_while_a_server_is_up;
 use self::frr::{FRR, a_router_hears_of_addresses_from_frr};
 use self::keepalived::{
-    keepalived_has_the_address_while_a_server_is_up, of_two_hosts_the_one_that_can_serve_has_the_address,
+    keepalived_has_the_address_while_a_server_is_up, keepalived_moves_the_address_to_the_host_that_serves,
 };
 use self::left_alone::{
-    clear_waits_for_a_process_that_is_ending, what_another_users_convey_announces_is_not_cleared,
-    while_the_interface_is_missing_an_address_is_where_it_was_as_long_as_it_can_serve,
+    address_announced_by_another_user_is_not_cleared,
+    announced_address_stays_if_its_new_interface_is_missing, clear_waits_for_a_process_that_is_ending,
 };
 
 tests!("announce":
@@ -35,9 +35,9 @@ tests!("announce":
     an_upgrade_takes_no_address_away [Need::Namespaces, MARKS],
     upgrade_keeps_the_damping_of_an_address [Need::Namespaces, MARKS],
     a_reload_announces_elsewhere_or_no_longer [Need::Namespaces, MARKS],
-    while_the_interface_is_missing_an_address_is_where_it_was_as_long_as_it_can_serve
+    announced_address_stays_if_its_new_interface_is_missing
         [Need::Namespaces, MARKS],
-    what_another_users_convey_announces_is_not_cleared
+    address_announced_by_another_user_is_not_cleared
         [Need::Namespaces, MARKS, Need::PYTHON],
     clear_waits_for_a_process_that_is_ending [Need::Namespaces, MARKS, Need::PYTHON],
     a_router_sends_clients_here_while_a_server_is_up
@@ -46,7 +46,7 @@ tests!("announce":
         [Need::Namespaces, MARKS, Need::CURL, FRR, Need::Tool("bird", "bird2")],
     keepalived_has_the_address_while_a_server_is_up
         [Need::Namespaces, Need::CURL, Need::Tool("keepalived", "keepalived")],
-    of_two_hosts_the_one_that_can_serve_has_the_address
+    keepalived_moves_the_address_to_the_host_that_serves
         [Need::Namespaces, Need::CURL, Need::Tool("keepalived", "keepalived")],
 );
 

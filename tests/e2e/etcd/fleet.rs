@@ -40,7 +40,7 @@ fn wait_for_all(what: &str, nodes: &[Node], is_so: impl Fn(&Node) -> bool) {
     wait_for(&format!("all nodes {what}"), || nodes.iter().all(&is_so).then_some(()));
 }
 
-pub(super) fn a_change_is_in_force_on_all_nodes_and_a_bad_one_on_none() {
+pub(super) fn configuration_change_reaches_all_nodes_and_a_bad_one_none() {
     let lab = Loopback::new();
     let _servers = [TcpServer::named("a", lab.server(1)), TcpServer::named("b", lab.server(2))];
     let etcd = Etcd::start(&lab);

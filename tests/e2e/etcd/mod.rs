@@ -14,16 +14,16 @@ use convey_testkit::{
 };
 use rustix::process::Signal;
 
-use self::fleet::{UNSHARE, a_change_is_in_force_on_all_nodes_and_a_bad_one_on_none};
-use self::outage::while_etcd_is_gone_nothing_happens_and_a_change_after_that_arrives;
+use self::fleet::{UNSHARE, configuration_change_reaches_all_nodes_and_a_bad_one_none};
+use self::outage::etcd_outage_changes_nothing_and_later_changes_arrive;
 pub(crate) use self::server::Etcd;
 use self::server::PREFIX;
 
 tests!("etcd":
     a_change_is_in_force_and_a_bad_one_changes_nothing [Need::ETCD, Need::ETCDCTL],
-    a_change_is_in_force_on_all_nodes_and_a_bad_one_on_none
+    configuration_change_reaches_all_nodes_and_a_bad_one_none
         [Need::ETCD, Need::ETCDCTL, UNSHARE, Need::Other(not_root)],
-    while_etcd_is_gone_nothing_happens_and_a_change_after_that_arrives [Need::ETCD, Need::ETCDCTL],
+    etcd_outage_changes_nothing_and_later_changes_arrive [Need::ETCD, Need::ETCDCTL],
     files_that_change_together_are_one_revision [Need::ETCD, Need::ETCDCTL, Need::CURL],
     without_etcd_nothing_happens_and_a_start_has_the_last_good_revision [Need::ETCD, Need::ETCDCTL],
     a_start_with_a_bad_revision_has_the_last_good_one [Need::ETCD, Need::ETCDCTL],

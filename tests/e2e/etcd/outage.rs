@@ -12,7 +12,7 @@ use convey_testkit::{BalancerProcess, Loopback, TcpServer, ask, run, wait_for};
 use super::server::Etcd;
 use super::{start, state, wait_for_server, with_server};
 
-pub(super) fn while_etcd_is_gone_nothing_happens_and_a_change_after_that_arrives() {
+pub(super) fn etcd_outage_changes_nothing_and_later_changes_arrive() {
     let lab = Loopback::new();
     let _servers = [TcpServer::named("a", lab.server(1)), TcpServer::named("b", lab.server(2))];
     let mut etcd = Etcd::start(&lab);

@@ -109,7 +109,7 @@ pub(super) fn a_client_that_is_gone_takes_no_blame_to_the_server() {
     balancer.wait_for_stat("/frontends/web/ended/client_reset", 2);
 }
 
-pub(super) fn a_client_that_trickles_its_body_is_waited_for_and_one_that_stalls_is_told() {
+pub(super) fn slow_upload_is_served_and_a_stalled_one_gets_408() {
     let lab = Loopback::new();
     let _server = TestHttpServer::named("a", lab.server(1));
     let balancer = balancer(&lab, "idle = 1");
@@ -134,7 +134,7 @@ pub(super) fn a_client_that_trickles_its_body_is_waited_for_and_one_that_stalls_
     balancer.wait_for_stat("/frontends/web/requests/answered/request_timeout", 2);
 }
 
-pub(super) fn a_client_has_a_time_for_its_first_byte_and_another_for_its_head() {
+pub(super) fn first_byte_and_head_have_separate_timeouts() {
     let lab = Loopback::new();
     let _server = TestHttpServer::named("a", lab.server(1));
     let frontend = format!("{HTTP}\nlimits.first_byte_timeout = 1\nhttp.head_timeout = 30");
@@ -149,7 +149,7 @@ pub(super) fn a_client_has_a_time_for_its_first_byte_and_another_for_its_head() 
     balancer.wait_for_stat("/frontends/web/ended/first_byte_timeout", 1);
 }
 
-pub(super) fn what_a_client_sends_behind_its_body_is_no_request() {
+pub(super) fn bytes_behind_a_request_body_are_not_a_request() {
     let lab = Loopback::new();
     let server = TestHttpServer::named("a", lab.server(1));
     let balancer = balancer(&lab, "");
@@ -223,7 +223,7 @@ pub(super) fn a_client_that_never_reads_is_not_waited_for_long() {
 }
 
 /// The only slot is taken. Waiting clients disconnect, in each of the ways.
-pub(super) fn a_client_that_leaves_while_it_waits_for_a_slot_gives_its_place_up() {
+pub(super) fn client_that_disconnects_while_waiting_leaves_the_queue() {
     let lab = Loopback::new();
     let (answers, may_answer) = std::sync::mpsc::channel::<()>();
     let may_answer = Mutex::new(may_answer);

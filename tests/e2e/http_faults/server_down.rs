@@ -69,7 +69,7 @@ async fn is_cut_over_http2(lab: &Loopback, balancer: &BalancerProcess) {
 }
 
 /// A request that may be repeated, and has no answer yet.
-pub(super) fn who_waits_for_a_server_that_goes_down_is_served_by_another() {
+pub(super) fn pending_request_of_a_failed_server_is_served_by_another() {
     for version in [Version::Http1, Version::Http2] {
         let lab = Loopback::new();
         let (has_asked, asked) = std::sync::mpsc::channel();

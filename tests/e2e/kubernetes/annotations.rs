@@ -19,7 +19,7 @@ fn weight(balancer: &BalancerProcess) -> u64 {
     balancer.stat("/backends/pool/servers/web-a/weight").as_u64().unwrap()
 }
 
-pub(super) fn annotations_of_the_service_go_before_the_file_and_a_mistake_changes_nothing() {
+pub(super) fn service_annotations_override_the_file_and_invalid_ones_change_nothing() {
     let lab = Loopback::new();
     let api = FakeApi::start(&lab);
     api.annotate(&[("convey.dev/weight", "3")]);
@@ -62,7 +62,7 @@ pub(super) fn annotations_of_the_service_go_before_the_file_and_a_mistake_change
     assert!(!run(balancer.command().arg("status")).stdout.contains("convey.dev"));
 }
 
-pub(super) fn who_may_not_read_services_has_their_servers_and_is_told_once() {
+pub(super) fn forbidden_services_are_logged_once_and_their_servers_are_served() {
     let lab = Loopback::new();
     let api = FakeApi::start(&lab);
     api.refuse_services(true);
@@ -76,7 +76,7 @@ pub(super) fn who_may_not_read_services_has_their_servers_and_is_told_once() {
     assert_eq!(balancer.log().matches(told).count(), 1, "{}", balancer.log());
 }
 
-pub(super) fn an_annotation_that_is_changed_while_the_api_server_is_gone_is_found() {
+pub(super) fn annotation_changed_during_an_api_outage_is_applied_later() {
     let lab = Loopback::new();
     let mut api = FakeApi::start(&lab);
     api.annotate(&[("convey.dev/max-connections", "9")]);

@@ -23,9 +23,9 @@ use convey_testkit::{
 use crate::upgrade::Upgraded;
 
 use self::annotations::{
-    an_annotation_that_is_changed_while_the_api_server_is_gone_is_found,
-    annotations_of_the_service_go_before_the_file_and_a_mistake_changes_nothing,
-    who_may_not_read_services_has_their_servers_and_is_told_once,
+    annotation_changed_during_an_api_outage_is_applied_later,
+    forbidden_services_are_logged_once_and_their_servers_are_served,
+    service_annotations_override_the_file_and_invalid_ones_change_nothing,
 };
 use self::cluster::{no_api_server, no_controllers};
 use self::credentials::credential_plugin_runs_again_when_its_token_is_refused;
@@ -36,10 +36,7 @@ use self::real_api::{
     a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection,
     an_api_server_that_crashes_and_comes_back_changes_nothing,
 };
-use self::rollout::{
-    all_pods_are_replaced_under_load_and_no_connection_fails,
-    all_pods_are_replaced_under_load_and_no_request_fails,
-};
+use self::rollout::{rollout_under_load_fails_no_connection, rollout_under_load_fails_no_request};
 use self::workload::{
     a_deployment_is_rolled_out_and_scaled_and_no_connection_fails,
     a_deployment_is_rolled_out_and_scaled_and_no_request_fails,
@@ -56,14 +53,14 @@ tests!("kubernetes":
     forbidden_watch_of_slices_is_logged_once_and_lists_go_on,
     reload_adds_and_removes_watched_services,
     slices_without_the_port_and_local_servers_are_logged_and_excluded,
-    annotations_of_the_service_go_before_the_file_and_a_mistake_changes_nothing,
-    who_may_not_read_services_has_their_servers_and_is_told_once,
-    an_annotation_that_is_changed_while_the_api_server_is_gone_is_found,
+    service_annotations_override_the_file_and_invalid_ones_change_nothing,
+    forbidden_services_are_logged_once_and_their_servers_are_served,
+    annotation_changed_during_an_api_outage_is_applied_later,
     a_pod_follows_by_its_service_account_and_reads_a_rotated_token
         [Need::Namespaces],
     credential_plugin_runs_again_when_its_token_is_refused,
-    all_pods_are_replaced_under_load_and_no_connection_fails,
-    all_pods_are_replaced_under_load_and_no_request_fails,
+    rollout_under_load_fails_no_connection,
+    rollout_under_load_fails_no_request,
     a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection
         [Need::Other(no_api_server), Need::Long, Need::ETCD, Need::ETCDCTL, Need::OPENSSL, Need::CURL, Need::Namespaces],
     an_api_server_that_crashes_and_comes_back_changes_nothing

@@ -18,11 +18,11 @@ use crate::http::client::Client;
 const OLD: [&str; 4] = ["web-old-1", "web-old-2", "web-old-3", "web-old-4"];
 const NEW: [&str; 4] = ["web-new-1", "web-new-2", "web-new-3", "web-new-4"];
 
-pub(super) fn all_pods_are_replaced_under_load_and_no_connection_fails() {
+pub(super) fn rollout_under_load_fails_no_connection() {
     replace_all("mode = \"proxy\"\n", a_connection_each, on_a_new_connection);
 }
 
-pub(super) fn all_pods_are_replaced_under_load_and_no_request_fails() {
+pub(super) fn rollout_under_load_fails_no_request() {
     replace_all("mode = \"http\"\n", on_kept_connections, on_a_kept_connection);
 }
 

@@ -71,7 +71,7 @@ pub(super) fn a_file_that_shrinks_while_it_is_sent_ends_its_connection() {
     balancer.wait_for_stat("/frontends/web/ended/file_changed", 1);
 }
 
-pub(super) fn a_root_that_is_missing_is_told_and_a_reload_with_it_changes_nothing() {
+pub(super) fn missing_root_is_reported_and_its_reload_changes_nothing() {
     let site = Site::new();
     fs::write(site.at("wrong.toml"), site.setup_of("none", "")).unwrap();
     let checked = |args: &[&str]| {

@@ -21,27 +21,27 @@ use changed::{
     a_changed_file_is_served_fresh_at_the_next_request,
     a_file_that_shrinks_while_it_is_sent_ends_its_connection,
     a_reload_serves_another_directory_while_a_download_goes_on,
-    a_root_that_is_missing_is_told_and_a_reload_with_it_changes_nothing,
+    missing_root_is_reported_and_its_reload_changes_nothing,
 };
 use held::files_of_one_client_leave_descriptors_for_others;
 use listed::{
     a_listing_of_many_names_is_whole_in_every_version, listings_that_nobody_takes_hold_little_memory,
 };
 use refused::{
-    a_response_has_few_parts_whatever_is_asked_for, files_are_only_read,
-    no_spelling_of_a_path_leads_past_its_route, nothing_outside_of_the_root_and_no_dot_file_is_served,
+    a_response_has_few_parts_whatever_is_asked_for, dot_files_and_files_outside_of_the_root_are_not_served,
+    files_are_only_read, route_applies_to_every_spelling_of_its_path,
 };
 
 use within_tls::{
-    a_download_within_tls_that_pauses_is_whole_and_small_files_are_served_meanwhile,
     files_are_whole_within_tls_over_both_versions,
+    paused_tls_download_is_whole_and_does_not_delay_small_files,
 };
 
 use crate::curl::curl;
 use crate::http::client::{Client, Response};
 
 tests!("served_files":
-    no_spelling_of_a_path_leads_past_its_route,
+    route_applies_to_every_spelling_of_its_path,
     a_site_is_served_with_its_types_and_validators,
     cached_file_gets_304_and_ranges_get_206,
     precompressed_file_is_served_unless_it_is_stale,
@@ -51,7 +51,7 @@ tests!("served_files":
     listings_that_nobody_takes_hold_little_memory,
     large_file_arrives_whole_and_does_not_delay_small_ones,
     files_are_whole_within_tls_over_both_versions,
-    a_download_within_tls_that_pauses_is_whole_and_small_files_are_served_meanwhile,
+    paused_tls_download_is_whole_and_does_not_delay_small_files,
     files_of_one_client_leave_descriptors_for_others [Need::PRLIMIT],
     served_folder_is_shown_in_status_explanation_and_access_log,
     small_files_are_answered_while_large_ones_are_sent,
@@ -59,8 +59,8 @@ tests!("served_files":
     a_changed_file_is_served_fresh_at_the_next_request,
     a_reload_serves_another_directory_while_a_download_goes_on,
     a_file_that_shrinks_while_it_is_sent_ends_its_connection,
-    a_root_that_is_missing_is_told_and_a_reload_with_it_changes_nothing,
-    nothing_outside_of_the_root_and_no_dot_file_is_served,
+    missing_root_is_reported_and_its_reload_changes_nothing,
+    dot_files_and_files_outside_of_the_root_are_not_served,
     files_are_only_read,
     a_response_has_few_parts_whatever_is_asked_for,
 );

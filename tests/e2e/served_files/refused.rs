@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 
 use super::{Site, field};
 
-pub(super) fn nothing_outside_of_the_root_and_no_dot_file_is_served() {
+pub(super) fn dot_files_and_files_outside_of_the_root_are_not_served() {
     let site = Site::new();
     site.write("secret", "secret");
     site.write("www/.env", "secret");
@@ -57,7 +57,7 @@ pub(super) fn nothing_outside_of_the_root_and_no_dot_file_is_served() {
     assert_eq!(site.get("/out", "").status, 404);
 }
 
-pub(super) fn no_spelling_of_a_path_leads_past_its_route() {
+pub(super) fn route_applies_to_every_spelling_of_its_path() {
     let site = Site::new();
     site.write("www/private", "private");
     let lines = "[[frontends.web.routes]]\npath = \"/private\"\nredirect = \"https\"\n";

@@ -74,7 +74,7 @@ pub(super) fn files_are_whole_within_tls_over_both_versions() {
     }
 }
 
-pub(super) fn a_download_within_tls_that_pauses_is_whole_and_small_files_are_served_meanwhile() {
+pub(super) fn paused_tls_download_is_whole_and_does_not_delay_small_files() {
     let site = Site::new();
     let large = pattern(20 << 20);
     site.write("www/large", &large);

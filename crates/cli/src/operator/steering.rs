@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_a_server_is_called_it_is_one_part_of_the_path() {
+    fn server_name_is_escaped_as_one_path_segment() {
         let name = Target::server("web", "app.example/[2001:db8::1]:80?#");
         let escaped = "app.example%2F%5B2001%3Adb8%3A%3A1%5D%3A80%3F%23";
         assert_eq!(path(&name), format!("/v1/backends/web/servers/{escaped}"));

@@ -235,7 +235,7 @@ fn the_next_request_and_a_second_response_are_not_passed_on() {
 
 proptest! {
     #[test]
-    fn it_is_the_same_however_the_servers_bytes_are_cut(cuts in prop::collection::vec(any::<usize>(), 0..8)) {
+    fn exchange_is_independent_of_read_boundaries(cuts in prop::collection::vec(any::<usize>(), 0..8)) {
         let answered = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
                         4;x=y\r\nbody\r\n0\r\nEtag: 1\r\n\r\n";
         let (whole, cut) = (tell(GET, answered, &[]).unwrap(), tell(GET, answered, &cuts).unwrap());
@@ -245,7 +245,7 @@ proptest! {
     }
 
     #[test]
-    fn a_body_that_goes_on_in_another_framing_is_the_same_however_it_is_cut(
+    fn reframed_body_is_independent_of_read_boundaries(
         cuts in prop::collection::vec(any::<usize>(), 0..8),
     ) {
         for (fields, body, data, trailers, behind) in [

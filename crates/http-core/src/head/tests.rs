@@ -283,7 +283,7 @@ fn any_head() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn it_does_not_matter_how_a_head_is_cut_up(text in any_head(), cuts in prop::collection::vec(1usize..9, 1..40)) {
+    fn head_is_parsed_alike_at_any_read_boundary(text in any_head(), cuts in prop::collection::vec(1usize..9, 1..40)) {
         let limits = HeadLimits { bytes: 200, fields: 8 };
         let mut whole = BytesMut::from(text.as_str());
         let at_once = HeadReader::default().request(&mut whole, &limits);

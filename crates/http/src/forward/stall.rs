@@ -377,7 +377,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_client_holds_a_server_below_the_rate_or_without_a_byte(
+        fn server_is_not_held_below_the_rate_or_without_progress(
             is_reader in any::<bool>(),
             periods in prop::collection::vec((0..40_000_u64, 0..5_u64, prop::option::of(1..4_usize)), 1..60),
         ) {

@@ -43,7 +43,7 @@ fn taken(most: u64, frontend: &Frontend, clients: &[&str]) -> Vec<u64> {
 }
 
 #[test]
-fn whatever_a_client_takes_there_is_something_left_for_others() {
+fn greedy_client_leaves_a_share_for_others() {
     let open = frontend(None, None, &[]);
     assert_eq!(taken(9_000, &open, &["192.0.2.1"]), [8_001]);
     let several = taken(9_000, &open, &["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"]);
@@ -245,7 +245,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn whoever_waits_for_a_share_is_called_once_there_is_room(
+    fn waiting_clients_are_called_once_there_is_room(
         most in 20..60u32,
         steps in prop::collection::vec((0..3u8, 1..4u8, any::<prop::sample::Index>()), 0..300),
     ) {

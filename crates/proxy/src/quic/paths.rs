@@ -322,7 +322,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_order_of_events_draws_much_more_than_three_times(
+        fn amplification_of_a_path_stays_near_three_in_any_event_order(
             events in prop::collection::vec((0..4_u8, 30..1_453_usize), 0..300)
         ) {
             let paths = ClientPaths::new();

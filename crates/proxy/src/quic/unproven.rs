@@ -455,7 +455,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_order_of_events_sends_more_than_three_times(
+        fn amplification_stays_within_three_in_any_event_order(
             events in prop::collection::vec((0..4_u8, 0..3_u16, 1..3_000_usize), 0..100)
         ) {
             let (all, mut open) = (UnprovenAddresses::new(), Vec::new());

@@ -105,7 +105,7 @@ fn fragments_that_were_somebody_elses_get_numbers_of_their_own() {
 
 proptest! {
     #[test]
-    fn whatever_is_rewritten_has_valid_checksums_and_goes_where_it_should(
+    fn rewritten_packet_has_valid_checksums_and_new_addresses(
         (packet, src, dst) in any_packet_to(),
     ) {
         let mut frame = packet.bytes();
@@ -133,7 +133,7 @@ proptest! {
     }
 
     #[test]
-    fn it_does_not_matter_whether_a_checksum_is_completed_before_or_after(
+    fn checksum_completion_commutes_with_rewriting(
         (packet, src, dst) in any_packet_to(),
     ) {
         let mut early = packet.bytes();

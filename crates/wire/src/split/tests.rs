@@ -91,7 +91,7 @@ fn uncopied_ip_options_are_in_the_first_fragment_only() {
 
 proptest! {
     #[test]
-    fn whatever_is_cut_can_be_put_together(
+    fn fragments_reassemble_to_the_original(
         len in 100usize..9_000, mtu in 68usize..1_500, options in any_ip_options(),
     ) {
         let frame = packet(len).ip_options(&options).bytes();

@@ -167,7 +167,7 @@ fn a_checksum_that_was_left_to_the_sender_is_complete_within() {
 
 proptest! {
     #[test]
-    fn whatever_is_put_in_comes_out(
+    fn encapsulated_packet_decapsulates_to_the_original(
         which in 0..4usize,
         is_v4: bool,
         class: u8,

@@ -142,7 +142,7 @@ fn errors_of_other_kinds_or_about_packets_of_others_are_no_reports() {
 
 proptest! {
     #[test]
-    fn whatever_is_quoted_is_read_or_refused(
+    fn arbitrary_quotations_are_parsed_or_refused(
         which in 0..8usize,
         quoted in proptest::collection::vec(any::<u8>(), 0..120),
         at in 0..60usize,

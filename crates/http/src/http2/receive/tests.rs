@@ -200,7 +200,7 @@ async fn response_that_nobody_awaits_leaves_the_library() {
 
 proptest! {
     #[test]
-    fn unread_data_comes_in_order_and_short_pieces_hold_no_memory_of_others(
+    fn unread_data_keeps_its_order_and_short_pieces_are_copied(
         pieces in vec((prop_oneof![0..100_usize, 0..2 * LONG], any::<bool>()), 0..40),
     ) {
         let all = Bytes::from((0..pieces.len() * 2 * LONG).map(|n| (n / 7) as u8).collect::<Vec<_>>());

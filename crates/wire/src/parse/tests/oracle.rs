@@ -157,7 +157,7 @@ proptest! {
     }
 
     #[test]
-    fn all_fragments_of_a_packet_are_known_by_what_the_first_is(packet in any_packet()) {
+    fn fragments_of_a_packet_share_the_key_of_the_first(packet in any_packet()) {
         let whole = parse(&packet.bytes()).unwrap();
         // All of the headers, or more.
         let fragments: Vec<Headers> = packet.fragments(9, 72).iter().map(|f| parse(f).unwrap()).collect();
@@ -176,7 +176,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_are_too_strange(mut frame in prop::collection::vec(any::<u8>(), 0..160), begin in 0..3) {
+    fn parsed_offsets_lie_within_arbitrary_frames(mut frame in prop::collection::vec(any::<u8>(), 0..160), begin in 0..3) {
         let six = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:80").bytes();
         let start = if begin == 1 { packet().bytes() } else { six };
         if begin > 0 && frame.len() >= 15 {
