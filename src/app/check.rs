@@ -287,9 +287,9 @@ pub(super) struct LookedUp {
 /// Looks up all names of a configuration.
 pub(super) async fn look_up(config: &Config) -> LookedUp {
     let resolver = Resolver::new(64);
-    let look_up = |host: &str| resolver.look_up(host.to_owned(), &config.name_servers);
+    let look_up = |host: &str| resolver.look_up(host.to_owned(), &config.dns.name_servers);
     let lookups = join_all(config.hosts().into_iter().map(look_up)).await.into_iter();
-    let local = |lookup: Lookup| if config.allow_local { lookup } else { lookup.without_local() };
+    let local = |lookup: Lookup| if config.dns.allow_local { lookup } else { lookup.without_local() };
     let lookups: Vec<Lookup> = lookups.map(local).collect();
     let fault = |lookup: &Lookup| {
         let (host, LookupFault { missing, why }) = (&lookup.host, lookup.fault()?);

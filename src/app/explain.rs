@@ -96,9 +96,9 @@ async fn dry(
 async fn look_up(config: &Config, state: &mut ControlState) {
     let resolver = Resolver::new(64);
     let lookups =
-        config.hosts().into_iter().map(|host| resolver.look_up(host.to_owned(), &config.name_servers));
+        config.hosts().into_iter().map(|host| resolver.look_up(host.to_owned(), &config.dns.name_servers));
     for lookup in join_all(lookups).await {
-        let lookup = if config.allow_local { lookup } else { lookup.without_local() };
+        let lookup = if config.dns.allow_local { lookup } else { lookup.without_local() };
         state.know_name(lookup, clock::now());
     }
 }
