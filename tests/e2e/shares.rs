@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Need, PATIENCE, Setup, TcpServer, UdpServer, binary, connect_from, ping,
+    BalancerProcess, Loopback, Need, PATIENCE, Setup, TcpServer, UdpServer, ask, binary, connect_from, ping,
     tests, tool, wait_for, was_reset,
 };
 
@@ -20,6 +20,7 @@ tests!("shares":
     client_beyond_its_share_waits_in_order_while_others_are_served,
     client_waiting_too_long_beyond_its_share_is_reset_and_counted,
     a_raised_limit_lets_in_those_who_wait_for_their_share,
+    waiting_connections_are_reset_if_their_frontend_changed_its_mode,
 );
 
 fn client_with_maximum_connections_leaves_some_for_others() {
@@ -119,6 +120,30 @@ fn a_raised_limit_lets_in_those_who_wait_for_their_share() {
     assert!(waiting.iter_mut().all(nothing_comes));
     balancer.save(&of_slots(&lab, 2 * SLOTS, "connect = 3600"));
     waiting.iter_mut().for_each(|client| client.read_exact(&mut [0]).unwrap());
+}
+
+fn waiting_connections_are_reset_if_their_frontend_changed_its_mode() {
+    for (before, after) in [("proxy", "http"), ("http", "proxy")] {
+        let lab = Loopback::new();
+        let _server = TcpServer::named("a", lab.server(1));
+        let setup = |mode| {
+            let lines = format!("mode = \"{mode}\"\nmax_connections = {SLOTS}");
+            Setup::new(&lab).frontend(&lines).timeouts("connect = 3600").server("a", lab.server(1), "")
+        };
+        let balancer = BalancerProcess::start(&lab, &setup(before));
+        let open = || half_a_request(lab.ip(99), lab.vip()).unwrap();
+        let served = vec_of(SHARE, open);
+        balancer.wait_for_stat("/frontends/web/current_connections", SHARE as u64);
+        let mut waiting = vec_of(5, open);
+        balancer.wait_for_stat("/frontends/web/waiting_connections", 5);
+        balancer.save(&setup(after));
+        balancer.wait_for_stat("/frontends/web/mode", after);
+        assert!(waiting.iter_mut().all(nothing_comes), "{before}: they have no slot yet");
+        drop(served);
+        assert!(waiting.iter_mut().all(|client| was_reset(client)), "{before}");
+        balancer.wait_for_stat("/frontends/web/ended/mode_changed", 5);
+        assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+    }
 }
 
 /// As many connections of one client as are served, and five more with a request.

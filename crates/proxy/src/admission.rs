@@ -38,7 +38,7 @@ use super::session::{TcpSession, reason_of};
 use super::socket;
 use super::source;
 use super::udp::{SessionKey, SessionSlot};
-use convey_model::{CountedSource, Endpoint, Protocol};
+use convey_model::{CountedSource, Endpoint, Mode, Protocol};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Snapshot};
 use convey_stream::Leg;
@@ -88,9 +88,11 @@ impl TcpSession {
     /// # Errors
     /// Reason of the refusal; `None` if the client has closed in order.
     pub(super) async fn let_in(&mut self, client: &mut Leg) -> Result<ReceivedHeader, Option<Counter>> {
+        let mode = self.frontend.config.mode;
         let ReceivedHeader { origin, early } = self.take_header(client).await?; // ProxyHeader..., then `admit_named`
         self.wait_for_share().await?; // ClientLimit
         self.wait_for_slot().await; // waits without a limit
+        self.check_mode(mode)?; // ModeChanged
         self.check_still_admitted()?; // AccessDenied, Killed
         let early = self.shake_hands(client, early).await?; // TlsHandshake...
         Ok(ReceivedHeader { origin, early })
@@ -163,6 +165,13 @@ impl TcpSession {
         self.entry.set_source(source);
         (self.counted, self.waiting) = (counted, waiting);
         Ok(())
+    }
+
+    /// Refuses a client whose frontend got another mode while it waited: the caller relays bytes or
+    /// serves HTTP, as the mode was before.
+    fn check_mode(&self, before: Mode) -> Result<(), Counter> {
+        let is_same = self.frontend.config.mode == before;
+        if is_same { Ok(()) } else { Err(Counter::ModeChanged) }
     }
 
     /// Refuses a client that a reload has denied since accept, or that an operator has ended.

@@ -187,15 +187,19 @@ impl TcpSession {
         self.timeouts = snapshot.timeouts_of(&self.frontend);
     }
 
-    /// Newest pool of its route, or else of the address. If a reload removed the pool, returns the
-    /// old version.
+    /// Newest pool of its route, or else of the address. If a reload removed the address or changed
+    /// its mode, returns the newest pool of the same backend; without that, the old version.
     pub(super) fn newest_pool(&self) -> Arc<Pool> {
         let snapshot = self.context.snapshot();
         if let Some(routed) = &self.routed {
             return snapshot.newest_pool(routed.pool());
         }
         let frontend = snapshot.listener(&Endpoint::tcp(self.downstream.vip));
-        frontend.unwrap_or(&self.frontend).pool.clone()
+        let mode = self.frontend.config.mode;
+        match frontend.filter(|newest| newest.config.mode == mode) {
+            Some(newest) => newest.pool.clone(),
+            None => snapshot.newest_pool(&self.frontend.pool),
+        }
     }
 
     /// Notes that the client's connection is over; early if there is a reason.

@@ -64,7 +64,7 @@ fn frontend_report_has_addresses_traffic_and_reasons_of_closed_connections() {
         "max_connections": 0,
         "proxy_untrusted": 0, "proxy_header_invalid": 0, "proxy_header_timeout": 0,
         "tls_handshake_failed": 0, "tls_handshake_timeout": 0, "tls_handshake_limit": 0, "acme_challenge": 0,
-        "hello_timeout": 0, "hello_invalid": 0, "not_tls": 0, "no_route": 0,
+        "hello_timeout": 0, "hello_invalid": 0, "not_tls": 0, "no_route": 0, "mode_changed": 0,
         "access_denied": 0, "source_connections": 0, "unproven_paths": 0, "cut": 0, "killed": 0, "evicted": 0, "file_changed": 0,
         "compression_failed": 0,
     });

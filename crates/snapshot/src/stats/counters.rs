@@ -93,6 +93,9 @@ pub enum Counter {
     /// Ended with nothing sent: no route matches the server name or protocol that the client
     /// requested.
     NoRoute,
+    /// Ended with nothing sent: a reload gave the frontend another mode while the connection waited
+    /// for its share or a slot.
+    ModeChanged,
     /// Refused over QUIC: the frontend had reached its limit of connections, or the client its
     /// share. A TCP connection may wait instead.
     RefusedFull,
@@ -243,7 +246,7 @@ impl Counter {
 
     /// Reasons why a connection ends, except that both sides closed it, with the label that metrics
     /// and logs use.
-    pub const ENDS: [(Counter, &'static str); 32] = [
+    pub const ENDS: [(Counter, &'static str); 33] = [
         (Counter::NoServer, "no_server"),
         (Counter::ConnectFailed, "connect_failed"),
         (Counter::NoLocalPort, "no_local_port"),
@@ -268,6 +271,7 @@ impl Counter {
         (Counter::HelloInvalid, "hello_invalid"),
         (Counter::NotTls, "not_tls"),
         (Counter::NoRoute, "no_route"),
+        (Counter::ModeChanged, "mode_changed"),
         (Counter::RefusedFull, "max_connections"),
         (Counter::AcmeHandshake, "acme_challenge"),
         (Counter::AccessDenied, "access_denied"),
