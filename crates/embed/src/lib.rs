@@ -120,6 +120,10 @@ impl EmbeddedBalancer {
 impl BalancerBuilder {
     /// Sets the services that decide on requests, such as [`convey_http::stack::usual`] within a
     /// custom layer.
+    ///
+    /// A stack without [`convey_http::stack::check_access`] admits every client that a trusted
+    /// proxy names: connections of trusted proxies pass `access`, because this service checks
+    /// their requests. [`convey_http::stack::usual`] contains it.
     #[must_use]
     pub fn stack(self, stack: impl DecideRequest) -> BalancerBuilder {
         BalancerBuilder { http: Arc::new(HttpServer::new(stack)), ..self }

@@ -7,7 +7,8 @@ use crate::request::HttpRequest;
 /// Replies to requests whose client the access lists deny. `inner` decides on the others.
 ///
 /// Connections of all other clients have been checked before their first byte. The client of a
-/// trusted proxy is known only from the request.
+/// trusted proxy is known only from the request, so a stack without this service admits every
+/// client that a trusted proxy names.
 pub fn check_access<S>(inner: S) -> OwnCheck<S> {
     OwnCheck::new(inner, check)
 }
