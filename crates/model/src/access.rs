@@ -107,12 +107,20 @@ impl Access {
     /// Network that decides about a client, and whether that network is allowed; `None` if no
     /// network contains the client.
     pub fn network_of(&self, client: IpAddr) -> Option<(Prefix, bool)> {
-        let (lists, client) = (self.0.as_ref()?, client.to_canonical());
+        let client = client.to_canonical();
         let longest = if client.is_ipv4() { 32 } else { 128 };
-        (0..=longest).rev().map(|len| Prefix::of(client, len)).find_map(|network| {
-            let is_listed = lists.denied.contains(&network) || lists.allowed.contains(&network);
-            is_listed.then(|| (network, !lists.denied.contains(&network)))
-        })
+        self.0.as_ref()?.longest_around(client, longest)
+    }
+
+    /// Entry of the deny list that denies addresses of this network: one within it, or the network
+    /// that decides about the whole of it.
+    pub fn denied_in(&self, network: Prefix) -> Option<Prefix> {
+        let lists = self.0.as_ref()?;
+        // Networks sort by their first address, and then by length.
+        let within = lists.denied.range(network..).next().copied();
+        let within = within.filter(|denied| network.contains(denied.first()));
+        let around = || lists.longest_around(network.first(), network.len());
+        within.or_else(|| around().filter(|(_, is_allowed)| !is_allowed).map(|(denied, _)| denied))
     }
 
     /// Whether both share the same lists in memory, rather than equal copies.
@@ -137,6 +145,17 @@ impl Access {
             of(|lists| &lists.allowed) + of(|lists| &lists.denied)
         };
         (count(self, old), count(old, self))
+    }
+}
+
+impl AccessLists {
+    /// Longest listed network of at most `longest` bits around an address, and whether it is
+    /// allowed.
+    fn longest_around(&self, ip: IpAddr, longest: u8) -> Option<(Prefix, bool)> {
+        (0..=longest).rev().map(|len| Prefix::of(ip, len)).find_map(|network| {
+            let is_listed = self.denied.contains(&network) || self.allowed.contains(&network);
+            is_listed.then(|| (network, !self.denied.contains(&network)))
+        })
     }
 }
 
@@ -194,6 +213,30 @@ mod tests {
     #[test]
     fn a_client_of_ipv4_is_the_same_at_a_socket_of_ipv6() {
         assert!(!admits(&access(&[], &["10.0.0.0/8"]), "::ffff:10.0.0.1"));
+    }
+
+    #[test]
+    fn denied_addresses_of_a_network_are_found() {
+        for (allowed, denied, network, found) in [
+            (&[][..], &["10.6.0.0/16"][..], "10.6.6.6", Some("10.6.0.0/16")),
+            (&[], &["10.6.0.0/16"], "10.0.0.0/8", Some("10.6.0.0/16")),
+            (&[], &["10.6.0.0/16", "::/0"], "10.6.0.0/16", Some("10.6.0.0/16")),
+            (&[], &["10.6.0.0/16", "10.8.0.0/16"], "10.7.0.0/16", None),
+            (&[], &["10.6.0.0/16", "10.6.0.0/8"], "10.6.0.0/24", Some("10.6.0.0/16")),
+            (&["10.6.6.0/24"], &["10.6.0.0/16"], "10.6.6.6", None),
+            (&["10.6.6.0/24"], &["10.6.6.6"], "10.6.6.0/24", Some("10.6.6.6")),
+            (&["10.0.0.0/8"], &[], "192.0.2.1", None),
+            (&[], &["2001:db8::/32"], "2001:db8::5", Some("2001:db8::/32")),
+            (&[], &["::/0"], "10.0.0.1", None),
+        ] {
+            let prefix = |text: &str| Prefix::around(text).unwrap();
+            let access = Access::new(allowed.iter().map(|a| prefix(a)), denied.iter().map(|d| prefix(d)));
+            assert_eq!(
+                access.denied_in(prefix(network)),
+                found.map(prefix),
+                "{allowed:?} {denied:?} {network}"
+            );
+        }
     }
 
     #[test]

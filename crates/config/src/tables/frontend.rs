@@ -193,11 +193,12 @@ keys! {
     list "trusted_proxies" => trusted_proxies: Prefix {
         read: network,
         unset: "none",
-        kind: "networks that may send PROXY headers; required with `accept_proxy`. http: also proxies that name the client of each request in `X-Forwarded-For`. convey goes by that client and believes their `X-Forwarded-*`, `Forwarded` and `X-SSL-Client-DN`; see [HTTP](../guides/http.md#behind-another-proxy)",
+        kind: "networks that may send PROXY headers; required with `accept_proxy`. http: also proxies that name the client of each request in `X-Forwarded-For`. convey goes by that client and believes their `X-Forwarded-*`, `Forwarded` and `X-SSL-Client-DN`; see [HTTP](../guides/http.md#behind-another-proxy). `access` applies to the clients that they name",
         default: "none",
         sample: r##"
 #trusted_proxies = ["10.0.0.5"]         # example; the networks that may send PROXY headers, required with accept_proxy. http:
-                                        # also the proxies whose X-Forwarded-For convey believes
+                                        # also the proxies whose X-Forwarded-For convey believes. access applies to the
+                                        # clients that they name
 "##,
         example: "'10.0.0.5'",
     };

@@ -51,6 +51,23 @@ fn accept_proxy_needs_trusted_proxies() {
 }
 
 #[test]
+fn trusted_proxies_that_access_denies_are_a_warning() {
+    let denied = |lines: &str, deny: &str| warnings(&with(&format!("{lines}\naccess.deny = {deny}"), ""));
+    let message = |place: &str| {
+        format!(
+            "config.toml:{place}: frontends.web.trusted_proxies: convey admits trusted proxies even from 10.0.0.0/8, which \
+             access denies: access applies to the clients that they name"
+        )
+    };
+    assert_eq!(denied(ACCEPT, "\"10.0.0.0/8\""), [message("6:20")]);
+    let http = "mode = \"http\"\ntrusted_proxies = [\"192.0.2.1\", \"10.0.0.5\"]";
+    assert_eq!(denied(http, "\"10.0.0.0/8\""), [message("6:33")]);
+    assert_eq!(denied(http, "\"10.0.0.6\""), [""; 0]);
+    let others = format!("{ACCEPT}\naccess.allow = \"10.0.0.4/30\"");
+    assert_eq!(denied(&others, "\"10.0.0.0/8\""), [""; 0]);
+}
+
+#[test]
 fn a_wrong_version_is_told_with_the_right_ones() {
     let found = errors(&with("", "send_proxy = \"v3\""));
     assert_eq!(

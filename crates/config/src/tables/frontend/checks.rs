@@ -31,7 +31,20 @@ fn proxies(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
         (None, Some(network)) if !mode.is_http() => {
             report.warning(&network.place, "has no effect without accept_proxy = true")
         }
-        _ => {}
+        _ => denied_proxies(frontend, report),
+    }
+}
+
+/// Warns about trusted proxies that `access` denies: it applies to the clients that they name.
+fn denied_proxies(frontend: &ParsedFrontend, report: &Report<'_>) {
+    let denied = |proxy: &Placed<_>| frontend.access.denied_in(proxy.value);
+    let mut proxies = frontend.keys.trusted_proxies.iter();
+    if let Some((proxy, denied)) = proxies.find_map(|proxy| Some((proxy, denied(proxy)?))) {
+        let message = format!(
+            "convey admits trusted proxies even from {denied}, which access denies: access applies to the clients that they \
+             name"
+        );
+        report.warning(&proxy.place, message);
     }
 }
 
