@@ -26,7 +26,8 @@ fn packages_that_tests_need_are_listed_for_installation() {
         assert!(read(page).contains("    tests/run\n") || read(page).contains("    tests/run "), "{page}");
     }
     let ci = read(".ci/run");
-    assert!(ci.contains("\ntests/run 2>&1") && ci.contains(".ci/run-bare"), "CI runs the newcomer's command");
+    let runs_all = ci.lines().any(|line| line.trim_start().starts_with("tests/run 2>&1"));
+    assert!(runs_all && ci.contains(".ci/run-bare"), "CI runs the newcomer's command");
 }
 
 #[test]
