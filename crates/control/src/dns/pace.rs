@@ -5,7 +5,7 @@ use std::time::Duration;
 use convey_model::{Lookup, Missing};
 use convey_pacing::{Backoff, BackoffPolicy};
 
-/// Lower bound of a time to live.
+/// Lower bound of a time to live, and of the delay after a lookup that found records.
 const MIN_TTL: Duration = Duration::from_secs(1);
 /// Upper bound of a time to live.
 const MAX_TTL: Duration = Duration::from_secs(300);
@@ -35,14 +35,19 @@ impl Default for LookupPace {
 impl LookupPace {
     /// Returns the delay before the next lookup. `random` is a number from 0 to 1.
     pub(super) fn wait(&mut self, lookup: &Lookup, random: f64) -> Duration {
-        let longest = lookup.ttl().map_or(RETRIES.cap, |ttl| ttl.clamp(MIN_TTL, MAX_TTL));
+        let ttl = lookup.ttl().map(|ttl| ttl.clamp(MIN_TTL, MAX_TTL));
+        let longest = ttl.unwrap_or(RETRIES.cap);
         let missing = lookup.fault().map(|fault| fault.missing);
         if std::mem::replace(&mut self.missing, missing) != missing {
             self.backoff.reset();
         }
         match missing {
             None => longest,
-            Some(_) => self.backoff.next_delay_up_to(longest, random),
+            Some(_) => {
+                let delay = self.backoff.next_delay_up_to(longest, random);
+                // Jitter must not repeat a lookup of records with a short life at twice the pace.
+                if ttl.is_some() { delay.max(MIN_TTL) } else { delay }
+            }
         }
     }
 }
@@ -64,10 +69,14 @@ mod tests {
         Err("request timed out".into())
     }
 
+    fn lookup(v4: Records, v6: Records) -> Lookup {
+        let (host, refused) = ("app.internal".to_owned(), BTreeSet::new());
+        Lookup { host, name_servers: vec![], v4, v6, from_hosts: false, refused }
+    }
+
     /// Seconds of delay after a lookup, without jitter.
     fn wait(pace: &mut LookupPace, v4: Records, v6: Records) -> u64 {
-        let (host, refused) = ("app.internal".to_owned(), BTreeSet::new());
-        pace.wait(&Lookup { host, name_servers: vec![], v4, v6, from_hosts: false, refused }, 1.0).as_secs()
+        pace.wait(&lookup(v4, v6), 1.0).as_secs()
     }
 
     #[test]
@@ -88,6 +97,17 @@ mod tests {
             assert_eq!(waits, expected, "sooner only at first: one datagram may be lost");
         }
         assert_eq!(wait(&mut pace, failed(), failed()), 1);
+    }
+
+    #[test]
+    fn records_with_a_short_life_are_looked_up_once_a_second_at_most() {
+        for ttl in [0, 1] {
+            let mut pace = LookupPace::default();
+            for _ in 0..9 {
+                let half = lookup(records(&["10.0.0.3"], ttl), failed());
+                assert_eq!(pace.wait(&half, 0.0), MIN_TTL, "{ttl} s");
+            }
+        }
     }
 
     #[test]
