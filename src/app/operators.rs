@@ -114,11 +114,11 @@ impl Admin {
         AdminSockets { statistics: self.statistics.socket(), control }
     }
 
-    /// Gives up the sockets that another process has taken.
+    /// Leaves the sockets to the process that serves from now on. The statistics socket is closed
+    /// even if that process has another address: a later process may want this one, and no process
+    /// could ask for it.
     pub(super) async fn give_up(&mut self, taken: &Taken) {
-        if taken.statistics {
-            self.statistics.give_up().await;
-        }
+        self.statistics.give_up().await;
         self.retry = None;
         // A control socket that was not taken is closed with its file: commands go to the process
         // that serves.

@@ -396,9 +396,11 @@ fn versions_that_do_not_understand_each_other_refuse_with_a_reason() {
 
 fn an_upgrade_takes_up_what_only_a_restart_could() {
     let lab = Loopback::new();
-    let _server = TcpServer::named("a", lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
     let mut upgraded = Upgraded::start(&lab, &setup);
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
     let moved = setup.to_string().replace("port = 7000", "port = 7001");
     upgraded.first.save(&moved);
     upgraded.first.wait_for_log("needs restart");
@@ -407,6 +409,13 @@ fn an_upgrade_takes_up_what_only_a_restart_could() {
     upgraded.wait_for_process();
     let stats = SocketAddr::new(lab.stats().ip(), 7001);
     assert_eq!(ask(stats, "/healthz").unwrap(), (200, "ok\n".to_owned()));
+    // The first process still has a connection, but the way back is free.
+    upgraded.first.save(&setup);
+    kill_process(upgraded.processes[0], Signal::USR2).unwrap();
+    upgraded.wait_for_process();
+    assert_eq!(ask(lab.stats(), "/healthz").unwrap(), (200, "ok\n".to_owned()));
+    ping(&mut held).unwrap();
+    drop(held);
     assert_eq!(upgraded.first.wait(), 0);
 }
 

@@ -106,8 +106,6 @@ pub(in crate::app) struct AdminSockets {
 pub(in crate::app) struct Taken {
     /// Endpoints whose sockets the new process has.
     pub(in crate::app) places: BTreeSet<Endpoint>,
-    /// Whether the new process has the statistics socket.
-    pub(in crate::app) statistics: bool,
     /// Whether the new process has the control socket.
     pub(in crate::app) control: bool,
 }
@@ -270,9 +268,7 @@ impl Successor {
         loop {
             match self.receive()? {
                 Message::Taken { place } => _ = places.insert(place.into()),
-                Message::Prepared { statistics, control } => {
-                    return Ok(Taken { places, statistics, control });
-                }
+                Message::Prepared { control, .. } => return Ok(Taken { places, control }),
                 other => return Err(unexpected(&other)),
             }
         }

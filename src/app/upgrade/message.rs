@@ -98,6 +98,7 @@ pub(super) enum Message {
     Taken { place: PlaceMessage },
     /// The new process is ready to serve.
     Prepared {
+        /// Whether it has the statistics socket; read by older versions only.
         statistics: bool,
         #[serde(default)]
         control: bool,
