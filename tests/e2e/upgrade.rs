@@ -44,6 +44,10 @@ tests!("upgrade":
 /// Variable that makes this program a successor with another format: see [`another_version`].
 const ROLE: &str = "CONVEY_STORY_SUCCESSOR";
 
+/// File that makes such a successor wait before it is ready, and the file that it writes then.
+const WAITS: &str = "waits";
+const OFFERED: &str = "offered";
+
 fn ten_upgrades_under_load_fail_no_request_and_end_no_connection() {
     let lab = Loopback::new();
     let _server = TcpServer::named("a", lab.server(1));
@@ -246,6 +250,9 @@ fn upgrade_in_progress_tolerates_stop_reload_and_another_upgrade() {
         upgraded.first.signal(Signal::TERM);
         upgraded.first.wait_for_log("stopping: 1 open connections have 30s to finish");
         upgraded.first.wait_for_log("reload: ");
+        // The upgrade is over, so commands change this process again.
+        let ran = run(upgraded.first.command().args(["server", "drain", "pool/a"]));
+        assert_eq!(ran.code, Some(0), "{ran:?}");
         let first = first.join().unwrap();
         assert!(first.code == Some(1) && first.stderr.contains("this process is stopping"), "{first:?}");
         Pid::from_raw(new.trim_end().parse().unwrap()).unwrap()
@@ -589,6 +596,15 @@ fn replace_by_script(lab: &Loopback, program: &Path, line: &str) {
     fs::rename(new, program).unwrap();
 }
 
+/// Installs a new version in the place of a program that never gets ready. It writes its process id
+/// to the returned file once it has the old process's state.
+pub(crate) fn replace_by_one_that_waits(lab: &Loopback, program: &Path) -> PathBuf {
+    let (this, folder) = (std::env::current_exe().unwrap(), lab.directory());
+    fs::write(folder.join(WAITS), "").unwrap();
+    replace_by_script(lab, program, &format!("exec env {ROLE}={} {}", folder.display(), this.display()));
+    folder.join(OFFERED)
+}
+
 /// Sends requests again and again. Returns the failures.
 fn ask_until(stop: &AtomicBool, addr: SocketAddr, asked: &AtomicU64) -> Vec<String> {
     let mut failed = Vec::new();
@@ -620,13 +636,17 @@ pub(crate) fn another_version() -> bool {
 }
 
 /// A new process that serves once a file `serve` exists in the folder. It writes `may-serve`
-/// before.
+/// before. If a file `waits` exists, it never gets ready, and writes `offered`.
 fn serve_when_told(folder: &Path) {
     let stdin = io::stdin().as_fd().try_clone_to_owned().unwrap();
     let hear_until = |last: &str| while !heard(&stdin).starts_with(last) {};
     hear_until("{\"Hello\"");
     say(&stdin, r#"{"Hello":{"formats":[2],"program":"9.0.0"}}"#);
     hear_until("\"Offered\"");
+    if folder.join(WAITS).exists() {
+        fs::write(folder.join(OFFERED), format!("{}\n", std::process::id())).unwrap();
+        wait_for("a signal that ends this process", || None::<()>);
+    }
     say(&stdin, r#"{"Prepared":{"statistics":false,"control":false}}"#);
     hear_until("\"Go\"");
     fs::write(folder.join("may-serve"), format!("{}\n", std::process::id())).unwrap();

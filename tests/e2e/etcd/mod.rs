@@ -4,20 +4,23 @@ mod fleet;
 mod outage;
 mod server;
 
+use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Need, Setup, TcpServer, TestAuthority, ask, binary, run, tests, wait_for,
+    BalancerProcess, Loopback, Need, Setup, TcpServer, TestAuthority, ask, binary, binary_of_upgrade,
+    copy_program, run, tests, wait_for,
 };
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use self::fleet::{UNSHARE, configuration_change_reaches_all_nodes_and_a_bad_one_none};
 use self::outage::etcd_outage_changes_nothing_and_later_changes_arrive;
 pub(crate) use self::server::Etcd;
 use self::server::PREFIX;
+use crate::upgrade::replace_by_one_that_waits;
 
 tests!("etcd":
     a_change_is_in_force_and_a_bad_one_changes_nothing [Need::ETCD, Need::ETCDCTL],
@@ -29,6 +32,7 @@ tests!("etcd":
     a_start_with_a_bad_revision_has_the_last_good_one [Need::ETCD, Need::ETCDCTL],
     failed_start_is_followed_by_one_with_the_last_good_revision [Need::ETCD, Need::ETCDCTL],
     an_upgrade_goes_on_following [Need::ETCD, Need::ETCDCTL],
+    revision_that_comes_during_a_failed_upgrade_is_in_force_after_it [Need::ETCD, Need::ETCDCTL],
     a_member_that_hangs_is_passed_over_by_a_user_too [Need::ETCD, Need::ETCDCTL],
     etcd_may_want_tls_and_a_user [Need::ETCD, Need::ETCDCTL],
     a_node_is_followed_while_changes_come_and_tokens_expire [Need::ETCD, Need::ETCDCTL, Need::OPENSSL],
@@ -255,6 +259,30 @@ fn an_upgrade_goes_on_following() {
     assert_eq!(reloads, 1, "{}", balancer.log());
     balancer.signal(Signal::TERM);
     assert_eq!(balancer.wait(), 0);
+}
+
+fn revision_that_comes_during_a_failed_upgrade_is_in_force_after_it() {
+    let lab = Loopback::new();
+    let _servers = [TcpServer::named("a", lab.server(1)), TcpServer::named("b", lab.server(2))];
+    let etcd = Etcd::start(&lab);
+    etcd.put("config.toml", &with_server(&lab, 1));
+    let program = lab.directory().join("convey");
+    copy_program(binary_of_upgrade(0), &program);
+    let mut command = Command::new(&program);
+    command.args(["--config", &etcd.address(), "--state-dir"]).arg(state(&lab));
+    let balancer = BalancerProcess::start_with(&lab, &"", command);
+    wait_for_server(&lab, "a");
+    let offered = replace_by_one_that_waits(&lab, &program);
+    balancer.signal(Signal::USR2);
+    let new = wait_for("the new process to have the state", || {
+        Pid::from_raw(fs::read_to_string(&offered).ok()?.strip_suffix('\n')?.parse().ok()?)
+    });
+    etcd.put("config.toml", &with_server(&lab, 2));
+    balancer.wait_for_log("waits for the end of an upgrade");
+    assert_eq!(server_of(&lab), "a");
+    kill_process(new, Signal::KILL).unwrap();
+    wait_for_server(&lab, "b");
+    wait_for_status(&etcd, true);
 }
 
 fn etcd_may_want_tls_and_a_user() {

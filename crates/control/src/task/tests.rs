@@ -177,6 +177,31 @@ async fn file_that_is_saved_during_an_upgrade_is_reloaded_after_it() {
 }
 
 #[tokio::test]
+async fn reloads_that_wait_when_a_handover_begins_are_refused_for_now() {
+    let (prepared, _listens) = mpsc::unbounded_channel();
+    let Scene { task, events, .. } = &mut Scene::of(Listens(prepared)).await;
+    let reading = &mut events.reading;
+    // One waits for the file that is being read, and one for the next reading.
+    let mut answers = Vec::new();
+    for by in ["root", "user 7"] {
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        let request = OperatorRequest { what: Requested::Reload, by: by.to_owned(), answer };
+        task.on_request(request, reading).await;
+        answers.push(answered);
+    }
+    task.on_call(Box::new(|task| task.set_handing_over(true)), reading);
+    for answered in answers {
+        let refusal = answered.await.unwrap().err();
+        let why = "an upgrade is under way: try again once it has ended".to_owned();
+        assert_eq!(refusal, Some(RequestRefusal::Later(why)));
+    }
+    // The file is read again once the upgrade has failed.
+    task.on_call(Box::new(|task| task.set_handing_over(false)), reading);
+    let read = tokio::time::timeout(Duration::from_secs(20), reading.end()).await;
+    assert!(read.unwrap().is_ok());
+}
+
+#[tokio::test]
 async fn process_that_leaves_reloads_what_was_saved_during_the_upgrade() {
     let (prepared, mut listens) = mpsc::unbounded_channel();
     let Scene { task, events, file, reload, .. } = &mut Scene::of(Listens(prepared)).await;
