@@ -70,6 +70,7 @@ pub(crate) async fn watch_service<T: Transport>(
         let event =
             if is_listing { timeout_at(deadline, events.next()).await.ok()? } else { events.next().await };
         match event? {
+            Ok(ObjectEvent::WatchBegins) => {}
             Ok(ObjectEvent::ListBegins) => listed = None,
             Ok(ObjectEvent::Listed(found)) => listed = Some(found),
             Ok(ObjectEvent::ListEnds) => {

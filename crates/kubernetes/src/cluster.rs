@@ -14,8 +14,9 @@ use crate::client::ApiClient;
 use crate::credentials::{Credentials, PluginToken, TokenFile, bearer};
 use crate::exec::CredentialPlugin;
 use crate::kubeconfig::{
-    AuthProvider, Cluster, Exec, Flag, Kubeconfig, KubeconfigUser, SelectedContext, Text, read_file,
+    AuthProvider, Cluster, Exec, Flag, Kubeconfig, KubeconfigUser, SelectedContext, Text, aside, read_file,
 };
+use crate::proxies::ProxyVariables;
 use crate::server::{ApiAccess, ApiServer, PemIdentity, authority};
 use convey_model::{KubernetesCluster, one_line};
 
@@ -43,15 +44,17 @@ async fn access(cluster: &KubernetesCluster) -> Result<ApiAccess, String> {
     let KubernetesCluster { kubeconfig, context } = cluster;
     let pod_host = env::var("KUBERNETES_SERVICE_HOST").ok();
     if let (None, None, Some(host)) = (kubeconfig, context, pod_host) {
-        return of_pod(&host).map_err(|why| format!("the pod's service account: {why}"));
+        let access = aside(move || of_pod(&host)).await;
+        return access.map_err(|why| format!("the pod's service account: {why}"));
     }
-    let found = match kubeconfig {
-        Some(path) => Kubeconfig::read(path),
+    let kubeconfig = kubeconfig.clone();
+    let found = aside(move || match kubeconfig {
+        Some(path) => Kubeconfig::read(&path),
         None => Kubeconfig::of_environment(),
-    };
-    let (found, context) = (found?, context.as_deref());
-    no_proxy()?;
-    of_kubeconfig(&found, context).await.map_err(|why| format!("the kubeconfig: {why}"))
+    });
+    let (found, context) = (found.await?, context.as_deref());
+    let access = of_kubeconfig(&found, context, &ProxyVariables::of_environment()).await;
+    access.map_err(|why| format!("the kubeconfig: {why}"))
 }
 
 /// Access from a pod, by its service account.
@@ -72,19 +75,28 @@ fn of_pod(host: &str) -> Result<ApiAccess, String> {
     })
 }
 
-async fn of_kubeconfig(kubeconfig: &Kubeconfig, context: Option<&str>) -> Result<ApiAccess, String> {
-    let SelectedContext { cluster, mut user } = kubeconfig.select(context)?;
+async fn of_kubeconfig(
+    kubeconfig: &Kubeconfig,
+    context: Option<&str>,
+    proxies: &ProxyVariables,
+) -> Result<ApiAccess, String> {
+    let SelectedContext { cluster, user } = kubeconfig.select(context)?;
     let url = url_of(&cluster, &user)?;
     if given(cluster.proxy_url.as_ref()).is_some() {
         return Err("proxy-url is not supported".to_owned());
     }
-    let authorities = data_or_file(
-        "certificate-authority",
-        cluster.certificate_authority_data.as_ref(),
-        cluster.certificate_authority.as_ref(),
-    )?;
+    proxies.check(&url)?;
     let fields = impersonation(&user)?;
-    let mut identity = identity(&user)?;
+    let read = aside(move || {
+        let authorities = data_or_file(
+            "certificate-authority",
+            cluster.certificate_authority_data.as_ref(),
+            cluster.certificate_authority.as_ref(),
+        )?;
+        let identity = identity(&user)?;
+        Ok((cluster, user, authorities, identity))
+    });
+    let (cluster, mut user, authorities, mut identity) = read.await?;
     let exec = user.exec.take();
     let credentials = match (credentials(user)?, exec) {
         (None, Some(exec)) => {
@@ -129,16 +141,6 @@ fn has_credentials(user: &KubeconfigUser) -> bool {
 /// URL without user and password.
 pub(crate) fn without_user(url: &str) -> &str {
     url.rsplit_once('@').map_or(url, |(_, rest)| rest)
-}
-
-/// # Errors
-/// The environment asks for a proxy.
-fn no_proxy() -> Result<(), String> {
-    let is_set = |name: &&str| env::var_os(name).is_some_and(|value| !value.is_empty());
-    match ["HTTPS_PROXY", "https_proxy"].iter().find(|name| is_set(name)) {
-        Some(name) => Err(format!("{name} is set, and proxies are not supported")),
-        None => Ok(()),
-    }
 }
 
 /// Credentials of a user, except those of a plugin.

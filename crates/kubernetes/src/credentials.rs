@@ -1,18 +1,22 @@
 //! Credentials for the `Authorization` field of requests to an API server.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::header::HeaderValue;
+use tokio::time::timeout;
 
 use crate::bounds::MAX_TOKEN;
 use crate::exec::CredentialPlugin;
-use crate::kubeconfig::read_file;
+use crate::kubeconfig::{aside, read_file};
 
 /// Time before a token's expiry at which a new token is fetched.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(60);
+/// Time limit of the read of a token file. A later attempt begins with a new connection, whose
+/// files have to be readable first: so threads that wait for a file system do not pile up.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Credentials for requests.
 pub(crate) enum Credentials {
@@ -29,7 +33,7 @@ impl Credentials {
         match self {
             Credentials::Anonymous => Ok(None),
             Credentials::Fixed(value) => Ok(Some(value.clone())),
-            Credentials::File(file) => file.authorization().map(Some),
+            Credentials::File(file) => file.authorization().await.map(Some),
             Credentials::Plugin(token) => {
                 #[expect(clippy::disallowed_methods, reason = "requests are this crate's shell")]
                 let now = SystemTime::now();
@@ -71,21 +75,25 @@ impl TokenFile {
         TokenFile { path, last: first }
     }
 
-    fn authorization(&mut self) -> Result<HeaderValue, String> {
-        match (self.read(), &self.last) {
+    async fn authorization(&mut self) -> Result<HeaderValue, String> {
+        let path = self.path.clone();
+        let fault = |why: &str| format!("tokenFile {}: {why}", self.path.display());
+        let read = timeout(READ_TIMEOUT, aside(move || read_token(&path))).await;
+        let read = read.map_err(|_| fault(&format!("not read within {READ_TIMEOUT:?}")))?;
+        match (read, &self.last) {
             (Ok(value), _) => Ok(self.last.insert(value).clone()),
             (Err(_), Some(last)) => Ok(last.clone()),
-            (Err(why), None) => Err(format!("tokenFile {}: {why}", self.path.display())),
+            (Err(why), None) => Err(fault(&why)),
         }
     }
+}
 
-    fn read(&self) -> Result<HeaderValue, String> {
-        let bytes = read_file(&self.path)?;
-        if bytes.len() > MAX_TOKEN {
-            return Err(format!("it is longer than {} KiB", MAX_TOKEN >> 10));
-        }
-        bearer(std::str::from_utf8(&bytes).map_err(|_| "it holds no token")?)
+fn read_token(path: &Path) -> Result<HeaderValue, String> {
+    let bytes = read_file(path)?;
+    if bytes.len() > MAX_TOKEN {
+        return Err(format!("it is longer than {} KiB", MAX_TOKEN >> 10));
     }
+    bearer(std::str::from_utf8(&bytes).map_err(|_| "it holds no token")?)
 }
 
 /// Token of a credential plugin.
@@ -120,24 +128,24 @@ impl PluginToken {
 mod tests {
     use super::*;
 
-    #[test]
-    fn token_file_may_end_with_a_newline_and_disappear() {
+    #[tokio::test]
+    async fn token_file_may_end_with_a_newline_and_disappear() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         std::fs::write(&path, "secret\n").unwrap();
         let mut token = TokenFile::new(path.clone(), None);
-        let mut sent = || token.authorization();
-        assert_eq!(sent().unwrap(), "Bearer secret");
+        let mut sent = async || token.authorization().await;
+        assert_eq!(sent().await.unwrap(), "Bearer secret");
         std::fs::write(&path, "other\r\n").unwrap();
-        assert_eq!(sent().unwrap(), "Bearer other");
+        assert_eq!(sent().await.unwrap(), "Bearer other");
         for useless in ["", " \n", &"x".repeat(MAX_TOKEN + 1)] {
             std::fs::write(&path, useless).unwrap();
-            assert_eq!(sent().unwrap(), "Bearer other", "the last good token");
-            assert!(TokenFile::new(path.clone(), None).authorization().is_err());
+            assert_eq!(sent().await.unwrap(), "Bearer other", "the last good token");
+            assert!(TokenFile::new(path.clone(), None).authorization().await.is_err());
         }
         folder.close().unwrap();
-        assert_eq!(sent().unwrap(), "Bearer other");
-        assert!(TokenFile::new(path, None).authorization().is_err());
+        assert_eq!(sent().await.unwrap(), "Bearer other");
+        assert!(TokenFile::new(path, None).authorization().await.is_err());
     }
 
     #[tokio::test]

@@ -289,6 +289,14 @@ fn expected(error: &serde_json::Error) -> String {
     }
 }
 
+/// Runs a read of files in a thread of its own. A network file system may never answer: then only
+/// this source waits.
+pub(crate) async fn aside<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    files::aside(read).await.unwrap_or_else(|| Err("no thread to read files".to_owned()))
+}
+
 /// Reads a regular file to its end.
 pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     files::read(path).map_err(|error| error.to_string())

@@ -4,7 +4,8 @@
 //! - [`Kubernetes`] lists and watches these slices and the annotations of the Service at an API
 //!   server, and reports the servers and settings after each change.
 //!
-//! Reads of kubeconfigs block, and API servers may be slow: run the source in a thread of its own.
+//! Files are read in separate threads, because a network file system may never answer. Credential
+//! plugins and API servers may be slow: run the source in a thread of its own.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod annotations;
@@ -16,6 +17,7 @@ mod endpoints;
 mod exec;
 mod kubeconfig;
 mod objects;
+mod proxies;
 mod server;
 mod source;
 #[cfg(feature = "test-util")]

@@ -17,7 +17,8 @@ use convey_pacing::Backoff;
 
 /// Time limit of a list, with all its pages.
 pub(crate) const LIST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time without failure after which a watch counts as begun; the API has no other sign of it.
+/// Time without failure after the answer to a watch after which the watch counts as begun: faults,
+/// such as an expired version, are events that follow the answer.
 const SETTLED: Duration = Duration::from_secs(5);
 /// Maximum delay while lists succeed and watches fail: then only lists show changes.
 const LIST_ATTEMPTS_CAP: Duration = Duration::from_secs(10);
@@ -126,14 +127,15 @@ pub(crate) async fn watch_slices<T: Transport>(
         |why: String, has_listed| WatchEnd::Failed(WatchFailure { why, has_listed, is_watch_refused: false });
     let mut events = pin!(events(client, Collection::slices(service)));
     let mut endpoints = Endpoints::new(service.port.clone(), service.protocol);
-    let (mut is_listing, mut is_settled, deadline) = (true, false, now() + LIST_TIMEOUT);
+    let (mut is_listing, mut is_answered, mut is_settled) = (true, false, false);
+    let deadline = now() + LIST_TIMEOUT;
     loop {
-        let event = match (is_listing, is_settled) {
+        let event = match (is_listing, is_answered && !is_settled) {
             (true, _) => match timeout_at(deadline, events.next()).await {
                 Ok(event) => event,
                 Err(_) => return end(format!("no list within {} s", LIST_TIMEOUT.as_secs()), false),
             },
-            (false, false) => match timeout(SETTLED, events.next()).await {
+            (false, true) => match timeout(SETTLED, events.next()).await {
                 Ok(event) => event,
                 Err(_) => {
                     is_settled = true;
@@ -141,7 +143,8 @@ pub(crate) async fn watch_slices<T: Transport>(
                     continue;
                 }
             },
-            (false, true) => events.next().await,
+            // The client limits the wait for an answer, and for the events after it.
+            (false, false) => events.next().await,
         };
         match event {
             Some(Ok(ObjectEvent::ListBegins)) => {
@@ -154,6 +157,7 @@ pub(crate) async fn watch_slices<T: Transport>(
                 endpoints.end_list();
                 tell(&endpoints, is_settled);
             }
+            Some(Ok(ObjectEvent::WatchBegins)) => is_answered = true,
             Some(Ok(ObjectEvent::Applied(slice))) => {
                 is_settled = true;
                 endpoints.apply(&slice);
@@ -193,9 +197,16 @@ impl WatchFailure {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use http::Response;
+    use http_body_util::combinators::UnsyncBoxBody;
+    use http_body_util::{BodyExt, Full, StreamBody};
+    use hyper::body::Frame;
+
     use super::*;
+    use crate::bounds::SILENCE;
     use crate::objects::ApiStatus;
-    use convey_model::ServicePort;
+    use convey_model::{KubernetesCluster, ServicePort};
 
     fn failure(has_listed: bool) -> WatchFailure {
         WatchFailure { why: "broken".into(), has_listed, is_watch_refused: false }
@@ -203,6 +214,46 @@ mod tests {
 
     fn endpoints() -> Endpoints {
         Endpoints::new(ServicePort::Number(80), None)
+    }
+
+    /// API server whose list is empty. It answers a watch with silence, or not at all.
+    struct SilentWatches {
+        answers: bool,
+    }
+
+    impl Transport for SilentWatches {
+        type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+        async fn get(&mut self, target: &str) -> Result<Response<Self::Body>, String> {
+            if !target.contains("watch=true") {
+                let list = r#"{"metadata":{"resourceVersion":"7"},"items":[]}"#;
+                return Ok(Response::new(Full::from(list).boxed_unsync()));
+            }
+            if self.answers {
+                let silence = futures_util::stream::pending::<Result<Frame<Bytes>, Infallible>>();
+                return Ok(Response::new(StreamBody::new(silence).boxed_unsync()));
+            }
+            sleep(SILENCE).await;
+            Err("no answer".to_owned())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn watch_counts_as_begun_once_the_api_server_has_answered_it() {
+        let service = KubernetesService {
+            namespace: "shop".into(),
+            name: "web".into(),
+            port: ServicePort::Number(80),
+            protocol: None,
+            cluster: KubernetesCluster::default(),
+        };
+        for (answers, expected) in [(true, &[false, true][..]), (false, &[false])] {
+            let mut told = Vec::new();
+            let client = ApiClient::new(SilentWatches { answers });
+            let end = watch_slices(client, &service, |_, is_settled| told.push(is_settled)).await;
+            assert_eq!(told, expected, "{answers}");
+            assert!(matches!(end, WatchEnd::Failed(WatchFailure { has_listed: true, .. })), "{end:?}");
+        }
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub(crate) enum ObjectEvent<K> {
     ListBegins,
     Listed(K),
     ListEnds,
+    /// The API server has answered the request for a watch.
+    WatchBegins,
     /// The object is new, or has changed.
     Applied(K),
     Deleted(K),
@@ -128,6 +130,7 @@ impl<T: Transport, K: Object> Watcher<T, K> {
                 State::Listed(version) => {
                     let lines = self.client.watch(&self.collection.watch(&version)).await?;
                     self.state = State::Watches(lines, version);
+                    return Ok(ObjectEvent::WatchBegins);
                 }
                 State::Watches(mut lines, version) => {
                     let Some(line) = lines.next().await? else {
@@ -228,11 +231,15 @@ mod tests {
         let mut seen = Vec::new();
         loop {
             let event = events.next().await.unwrap();
+            if matches!(event, Ok(ObjectEvent::WatchBegins)) {
+                continue;
+            }
             let name = |object: &ServiceObject| object.metadata.name.clone().unwrap_or_default();
             seen.push(match &event {
                 Ok(ObjectEvent::ListBegins) => "(".to_owned(),
                 Ok(ObjectEvent::Listed(object)) => name(object),
                 Ok(ObjectEvent::ListEnds) => ")".to_owned(),
+                Ok(ObjectEvent::WatchBegins) => unreachable!(),
                 Ok(ObjectEvent::Applied(object)) => format!("+{}", name(object)),
                 Ok(ObjectEvent::Deleted(object)) => format!("-{}", name(object)),
                 Err(ApiFault::Refused(status)) => format!("{} {}", status.reason, status.code),

@@ -13,7 +13,7 @@ async fn access_at(server: &str, cluster: &str, user: &str) -> Result<ApiAccess,
          clusters: [{{name: a, cluster: {{server: '{server}', {cluster}}}}}]\n\
          users: [{{name: b, user: {{{user}}}}}]\n"
     );
-    of_kubeconfig(&Kubeconfig::parse(&text).unwrap(), None).await
+    of_kubeconfig(&Kubeconfig::parse(&text).unwrap(), None, &ProxyVariables::default()).await
 }
 
 async fn authorization(user: &str) -> String {
