@@ -241,18 +241,22 @@ fn bounded(
 
 /// Servers that are not among the others.
 fn without(all: &[DiscoveredServer], others: &[DiscoveredServer]) -> Vec<DiscoveredServer> {
-    let known = keys(others);
-    all.iter().filter(|server| !known.contains(&(&*server.name, server.addr))).cloned().collect()
+    compared(all, others, false)
 }
 
 /// Servers that are among the others, too.
 fn among(all: &[DiscoveredServer], others: &[DiscoveredServer]) -> Vec<DiscoveredServer> {
-    let known = keys(others);
-    all.iter().filter(|server| known.contains(&(&*server.name, server.addr))).cloned().collect()
+    compared(all, others, true)
 }
 
-fn keys(servers: &[DiscoveredServer]) -> BTreeSet<(&str, SocketAddr)> {
-    servers.iter().map(|server| (&*server.name, server.addr)).collect()
+/// Servers that are among the others, or not, by name and address.
+fn compared(all: &[DiscoveredServer], others: &[DiscoveredServer], is_among: bool) -> Vec<DiscoveredServer> {
+    let known: BTreeSet<_> = others.iter().map(key).collect();
+    all.iter().filter(|server| known.contains(&key(server)) == is_among).cloned().collect()
+}
+
+fn key(server: &DiscoveredServer) -> (&str, SocketAddr) {
+    (&server.name, server.addr)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use convey_model::Timestamp;
 
 /// Pause after a search that has found nothing. A search examines 64 flows; in a shortage every
 /// packet would start one, and none would find more than the last.
-const LOOK_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Upper bound for the searches that are remembered; a newer search replaces an older one in the
 /// same place.

@@ -3,7 +3,7 @@
 
 use super::Eviction;
 use super::server_resets::MAX_QUEUED;
-use super::victims::{EvictionRequest, MIN_CROWD, is_crowd};
+use super::victims::{EvictionRequest, is_crowd_or_many};
 use crate::flow::Class;
 use crate::forwarder::adopt::kind_of;
 use crate::forwarder::stop::Stop;
@@ -192,7 +192,7 @@ impl Eviction {
     /// use. At most one flow per worker is therefore requested at a time, and one stream.
     fn ask_others(&self, slot: &ExhaustedSlots<'_>, now: Timestamp) -> bool {
         let Others { unestablished, streams } = self.workers.others(slot.held);
-        let is_crowd = is_crowd(unestablished, slot.limit) || unestablished >= MIN_CROWD;
+        let is_crowd = is_crowd_or_many(unestablished, slot.limit);
         let most = if is_crowd { unestablished.min(self.workers.len()) } else { streams.min(1) };
         self.workers.ask(slot.held, most, now)
     }

@@ -12,6 +12,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::Eviction;
+use super::in_use::LOOK_PAUSE;
 use super::victims::MAX_LOOKED_AT;
 use crate::FlowId;
 use crate::forwarder::stop::Stop;
@@ -23,9 +24,6 @@ use convey_model::{Addr, DropReason, Excess, OverLimit, Timestamp};
 /// Minimum silence of a flow before it may be evicted: silence of its server, or in DSR of its
 /// client.
 const SILENCE: Duration = Duration::from_secs(1);
-
-/// Pause after a search that has found all flows of a source in use.
-const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 impl Eviction {
     /// Refuses the beginning of a flow if the source has reached a limit; otherwise counts it

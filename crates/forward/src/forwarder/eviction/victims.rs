@@ -19,7 +19,7 @@ const HALF_OPEN_SHARE: u32 = 8;
 /// Half-open connections are crowded above this number, whatever the capacity. Established
 /// connections may have left little room, and an attacker who forges as many SYNs a second would
 /// shut out every client.
-pub(super) const MIN_CROWD: u32 = 32;
+const MIN_CROWD: u32 = 32;
 
 /// Upper bound for the duration of most handshakes: a connection that has been half-open for longer
 /// may be evicted even if half-open flows are few.
@@ -128,8 +128,8 @@ impl Eviction {
             let id = first_useful(tracker, search, now)?;
             if !tracker.has_got_further(id) {
                 let half_open = half_open.saturating_add(request.others.unestablished);
-                let are_many = !kind.is_udp() && half_open >= MIN_CROWD;
-                let is_crowd = are_many || is_crowd(half_open, request.all);
+                let is_crowd = if kind.is_udp() { is_crowd } else { is_crowd_or_many };
+                let is_crowd = is_crowd(half_open, request.all);
                 return if is_crowd { Some(id) } else { self.find_idle(tracker, search, now) };
             }
         }
@@ -220,4 +220,10 @@ fn last_in_use(tracker: &mut FlowTracker, id: FlowId, class: Class) -> Timestamp
 /// Whether this many half-open flows are crowded, given the capacity.
 pub(super) fn is_crowd(half_open: u32, all: u32) -> bool {
     half_open.saturating_mul(HALF_OPEN_SHARE) > all
+}
+
+/// Whether this many half-open connections are crowded: given the capacity, or by their number
+/// alone.
+pub(super) fn is_crowd_or_many(half_open: u32, all: u32) -> bool {
+    half_open >= MIN_CROWD || is_crowd(half_open, all)
 }
