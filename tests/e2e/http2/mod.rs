@@ -275,7 +275,8 @@ fn http2_connections_of_a_worker_are_limited_and_streams_wait() {
 fn request_that_waits_in_vain_for_a_stream_reaches_no_server() {
     let lab = Loopback::new();
     let server = narrow_server(&lab);
-    let setup = trusting(&lab).health("kind = \"none\"").timeouts("connect = 1");
+    // Long enough for a busy machine to open all connections, and for `/left` to be seen waiting.
+    let setup = trusting(&lab).health("kind = \"none\"").timeouts("connect = 4");
     let balancer = BalancerProcess::start(&lab, &setup.server("a", lab.server(1), ""));
     block_on(async {
         let client = Client::connect(lab.vip()).await;
