@@ -23,7 +23,7 @@ struct Options {
     /// One round of a second: shows that it works
     #[arg(long)]
     smoke: bool,
-    /// What cargo says to every benchmark
+    /// Argument that cargo passes to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
 }

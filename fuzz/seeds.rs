@@ -168,7 +168,7 @@ fn kubernetes_answers() -> Vec<(String, Vec<u8>)> {
     texts.map(|(name, text)| (name.to_owned(), [&[0xf0], text.as_bytes()].concat())).to_vec()
 }
 
-/// As `control_api` reads them: who asks, then a request.
+/// Inputs of `control_api`: a requester, then a request.
 fn control_requests() -> Vec<(String, Vec<u8>)> {
     let requests = [
         ("status", "GET /v1/status"),
@@ -264,8 +264,8 @@ fn http_requests() -> Vec<(String, Vec<u8>)> {
     requests.map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec())).to_vec()
 }
 
-/// The same of HTTP/1, and heads of HTTP/2, each behind a byte that says which, and what is
-/// changed.
+/// Heads of HTTP/1 and HTTP/2, each behind a byte that selects the version and the
+/// change.
 fn http_forwarded() -> Vec<(String, Vec<u8>)> {
     let old = http_requests().into_iter().map(|(name, bytes)| (name, [&[0x40][..], &bytes].concat()));
     let new = [

@@ -70,7 +70,7 @@ up() {
 
 failed() {
     down >/dev/null 2>&1 || true
-    echo "not set up: what was done is taken back" >&2
+    echo "setup failed: all changes are undone" >&2
 }
 
 check() {

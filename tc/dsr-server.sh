@@ -33,7 +33,7 @@ up() {
     : "${VIP:?where clients connect to}" "${PORTS:?ports of the service}"
     : "${SERVER:?address of this server}" "${BALANCERS:?addresses that health checks come from}"
     case "$VIP $SERVER" in
-        *:*) echo "action nat knows no IPv6: use dsr-server-nft.sh" >&2; exit 1 ;;
+        *:*) echo "action nat does not support IPv6: use dsr-server-nft.sh" >&2; exit 1 ;;
     esac
     interface_is_there
     for address in $VIP $SERVER; do

@@ -62,7 +62,7 @@ struct Options {
     /// Only loads with these words in their names; may be repeated; results are not kept
     #[arg(long = "load", value_name = "WORDS")]
     loads: Vec<String>,
-    /// What cargo says to every benchmark
+    /// Argument that cargo passes to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
 }

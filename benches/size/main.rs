@@ -34,7 +34,7 @@ struct Options {
     /// The smallest size alone: shows that it works
     #[arg(long)]
     smoke: bool,
-    /// What cargo says to every benchmark
+    /// Argument that cargo passes to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
 }

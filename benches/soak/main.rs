@@ -34,10 +34,10 @@ struct Options {
     /// How long
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(5..=3600))]
     seconds: u64,
-    /// What the clients' choices follow from
+    /// Seed of the clients' choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// What cargo says to every benchmark
+    /// Argument that cargo passes to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
 }

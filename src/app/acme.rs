@@ -190,7 +190,7 @@ impl AcmeTask {
                 let is_served = store.certificate(name).is_some_and(|validity| validity.until > now);
                 let level = if is_served { EventLevel::Warn } else { EventLevel::Error };
                 let pause = humantime::format_duration(pause);
-                self.tell(level, &format!("no certificate for {name}: {what}; the next try is in {pause}"));
+                self.tell(level, &format!("no certificate for {name}: {what}; next attempt in {pause}"));
                 saved
             }
         };
@@ -233,7 +233,7 @@ fn useful(validity: Validity, now: i64) -> Result<Validity, OrderFault> {
     if left * 3 > validity.until - validity.from {
         return Ok(validity);
     }
-    let what = format!("it has come, and is good until {} only", date(validity.until));
+    let what = format!("the new certificate is valid only until {}", date(validity.until));
     Err(OrderFault { what, retry_after: None })
 }
 
@@ -259,7 +259,7 @@ pub(super) fn obstacle(config: &Config) -> Option<String> {
     let acme = config.acme.as_ref()?;
     if let Some(open) = convey_acme::open_to_all(&acme.folder) {
         let folder = open.display();
-        return Some(format!("state_dir: everybody can write in {folder}; `chmod o-w {folder}` mends it"));
+        return Some(format!("state_dir: all users can write to {folder}; `chmod o-w {folder}` fixes it"));
     }
     let there = acme.folder.ancestors().find(|folder| folder.exists())?;
     let error = access(there, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK).err()?;
@@ -267,5 +267,5 @@ pub(super) fn obstacle(config: &Config) -> Option<String> {
     let mends = user.map_or(String::new(), |user| {
         format!("; user {user} (privileges.user) has to own it: `chown -R {user} {folder}`")
     });
-    Some(format!("state_dir: nothing can be kept in {folder}: {error}{mends}"))
+    Some(format!("state_dir: cannot write to {folder}: {error}{mends}"))
 }

@@ -122,7 +122,9 @@ impl Announcer {
     async fn end(&self, end: End) {
         let (done, is_done) = oneshot::channel();
         if self.0.send((end, done)).await.is_ok() && timeout(END_TIMEOUT, is_done).await.is_err() {
-            warn!("the kernel has not said within {END_TIMEOUT:?} that announced addresses are withdrawn");
+            warn!(
+                "the kernel has not confirmed within {END_TIMEOUT:?} that announced addresses are withdrawn"
+            );
         }
     }
 }
@@ -180,13 +182,13 @@ impl Decision {
         match (self.is_wanted, is_explained) {
             (true, true) => LogLine::info(format!("{ip} announced on {interface}: {why}")),
             (true, false) => {
-                let line = format!("{ip} announced on {interface} again: somebody had taken it away");
+                let line = format!("{ip} announced on {interface} again: another program had removed it");
                 LogLine::warn(line)
             }
             (false, _) if self.is_leaving => LogLine::info(format!("{ip} withdrawn from {interface}: {why}")),
             (false, _) => {
                 let line = format!(
-                    "{ip} withdrawn from {interface}: {why}; it comes back once it has been able to serve for {wait:?}"
+                    "{ip} withdrawn from {interface}: {why}; convey announces it again once a frontend has been able to serve for {wait:?}"
                 );
                 LogLine::warn(line)
             }
@@ -261,9 +263,9 @@ impl AnnounceTask {
             let mut added = Vec::new();
             for (ip, obstacle) in wanted {
                 let readiness = match obstacle {
-                    _ if is_leaving => ExplainedReadiness::new(Readiness::Leaving, "convey drains"),
+                    _ if is_leaving => ExplainedReadiness::new(Readiness::Leaving, "convey is draining"),
                     Some(why) => ExplainedReadiness { readiness: Readiness::Lacking, why },
-                    None => ExplainedReadiness::new(Readiness::Ready, "a frontend at it can serve"),
+                    None => ExplainedReadiness::new(Readiness::Ready, "a frontend on it can serve"),
                 };
                 added.extend(self.look_at(ip, readiness, config, &seen).await);
             }
@@ -277,7 +279,8 @@ impl AnnounceTask {
 
     async fn see(&mut self, config: Option<&AnnounceConfig>) -> Result<SeenAddresses, String> {
         if self.netlink.is_none() {
-            let opened = HostAddresses::open().map_err(|error| format!("cannot ask the kernel: {error}"))?;
+            let opened = HostAddresses::open()
+                .map_err(|error| format!("cannot read addresses from the kernel: {error}"))?;
             self.netlink = Some(opened);
         }
         let Some(netlink) = &self.netlink else { return Err("no netlink".to_owned()) };
@@ -294,7 +297,7 @@ impl AnnounceTask {
             if let Some(row) = self.rows.remove(&ip)
                 && row.is_there
             {
-                self.tell(EventLevel::Info, &format!("{ip} withdrawn: no frontend announces it any more"));
+                self.tell(EventLevel::Info, &format!("{ip} withdrawn: no frontend announces it now"));
             }
         }
     }
@@ -344,8 +347,9 @@ impl AnnounceTask {
     /// for the log.
     fn take_name(&mut self, ip: IpAddr, seen: &SeenAddresses) -> Result<(), LogLine> {
         if seen.announced(ip).is_none() && seen.has_foreign(ip) {
-            let line =
-                format!("{ip} is on this host already, and convey did not put it there: it stays as it is");
+            let line = format!(
+                "{ip} is on this host already, and convey did not add it: convey leaves it unchanged"
+            );
             return Err(LogLine::warn(line));
         }
         if let Entry::Vacant(place) = self.names.entry(ip) {
@@ -409,8 +413,9 @@ impl AnnounceTask {
             if let Some(row) = self.rows.get_mut(&ip) {
                 row.is_there = false;
             }
-            let line =
-                format!("{ip} cannot be announced: this kernel keeps no marks of addresses, Linux 5.18 does");
+            let line = format!(
+                "{ip} cannot be announced: this kernel cannot mark addresses as convey's, which needs Linux 5.18"
+            );
             self.note_fault(ip, EventLevel::Error, line);
         }
     }

@@ -127,7 +127,7 @@ impl Attachments {
             self.drivers.detach(&gone);
             self.drivers.stats.forget_layer(&gone.name);
             warn!(
-                "interface {} is gone: no packets pass it until there is one of this name again",
+                "interface {} is gone: packets pass it again only once an interface of this name exists",
                 gone.name
             );
         }
@@ -160,7 +160,7 @@ impl Attachments {
         if let Some(offloader) = &mut self.drivers.offloader
             && let Err(error) = offloader.update_next_hops(network)
         {
-            warn!("the kernel does not follow the routes: {error}");
+            warn!("cannot update the routes of the flow cache: {error}");
         }
     }
 
@@ -203,7 +203,7 @@ impl Drivers {
             Err(error) => {
                 let (name, layer) = (&interface.name, offloader.layer().name());
                 warn!(
-                    "every packet that comes in on {name} goes through a worker, the kernel cannot forward there by {layer}: {}",
+                    "every packet received on {name} goes through a worker, because the kernel cannot forward there by {layer}: {}",
                     causes(&error)
                 );
                 Layer::Worker
@@ -222,7 +222,7 @@ impl Drivers {
         let Some(lasting) = &mut self.lasting else { return };
         if let Err(error) = lasting.cover(dsr, draining, interfaces) {
             warn!(
-                "if convey is killed, the host's stack will reset connections in dsr mode (iptables/dsr.sh keeps it from that): {}",
+                "if convey is killed, the host's stack will reset connections in dsr mode (iptables/dsr.sh prevents this): {}",
                 causes(&error)
             );
         }

@@ -86,7 +86,9 @@ fn run_after(
         Show::Nothing => Program::of_this_process()
             .map_err(|error| format!("this process cannot start another one: {error}")),
         // Another process would begin its own demo.
-        Show::Servers | Show::Lab(_) => Err("it is a demo: end it, and start it again".to_owned()),
+        Show::Servers | Show::Lab(_) => {
+            Err("a demo cannot be upgraded: end it, and start it again".to_owned())
+        }
     };
     clock::now();
     let (reload, reloads) = mpsc::channel(1);
@@ -304,7 +306,7 @@ impl RunningBalancer {
         let names = AnnounceNames::take(&self.task.snapshot.load());
         // A script that waits for this line finds everything ready.
         if let Some(predecessor) = predecessor {
-            let line = format!("convey {} goes on as process {}", env!("CARGO_PKG_VERSION"), process::id());
+            let line = format!("convey {} continues as process {}", env!("CARGO_PKG_VERSION"), process::id());
             self.task.events.record(EventKind::Upgrade, EventLevel::Info, clock::now(), &line);
             let events = predecessor.ready();
             self.task.data_path.hear(events);
@@ -385,7 +387,7 @@ impl RunningBalancer {
                         if is_at_once || delay.is_some() {
                             return None;
                         }
-                        info!("stopping in {time:?}: until then clients are served, and /readyz sends them elsewhere");
+                        info!("stopping in {time:?}: until then convey serves clients, and /readyz answers 503");
                         self.draining.store(true, Ordering::Relaxed);
                         self.announcing.changed.notify_one();
                         self.manager.stops_in(time);

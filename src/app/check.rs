@@ -115,7 +115,7 @@ impl Checked {
             .map_err(Failure::Config)?;
         loaded.warnings.iter().chain(&odd).for_each(|warning| self.warn(warning));
         let path = self.file.path.display();
-        self.print(&format!("{path} is valid (this host was not looked at); it says:\n\n"));
+        self.print(&format!("{path} is valid (this host was not checked); its content:\n\n"));
         self.print(&convey_config::describe(&loaded.config));
         Ok(ExitCode::SUCCESS)
     }
@@ -131,7 +131,7 @@ impl Checked {
         let runtime = runtime()?;
         for line in runtime.block_on(ask::other_than_file(&file.path, socket)) {
             self.warn(format!(
-                "the convey that runs with this file has other: {line} (`convey reset` takes it back)"
+                "the running convey overrides this file: {line} (`convey reset` removes the override)"
             ));
         }
         let (loaded, kernel) = runtime.block_on(host::load(file))?;

@@ -18,6 +18,6 @@ pub(super) fn start() -> anyhow::Result<Handle> {
     let begun = thread::Builder::new()
         .name("checks".to_owned())
         .spawn(move || runtime.block_on(convey_heap::give_back()));
-    begun.context("no thread for health checks")?;
+    begun.context("cannot start the thread for health checks")?;
     Ok(handle)
 }

@@ -73,15 +73,14 @@ impl Ending {
 impl Clearing {
     /// Removes the addresses that a convey announced.
     async fn addresses(&mut self) -> anyhow::Result<()> {
-        let addresses = HostAddresses::open().context("cannot ask the kernel for its addresses")?;
+        let addresses = HostAddresses::open().context("cannot list the kernel's addresses")?;
         match self.unowned_addresses(&addresses).await {
             Ok(removed) => {
                 self.is_clear &= removed.is_empty();
                 removed.iter().for_each(|removed| print(&format!("removed {removed}\n")));
             }
-            Err(error) => {
-                self.refuse(format!("cannot remove what a killed convey may have announced: {error}"))
-            }
+            Err(error) => self
+                .refuse(format!("cannot remove addresses that a killed convey may have announced: {error}")),
         }
         Ok(())
     }
@@ -120,8 +119,8 @@ impl Clearing {
     }
 
     async fn filters_and_neighbours(&mut self) -> anyhow::Result<()> {
-        let netlink = Netlink::open().context("cannot ask the kernel for its interfaces")?;
-        let interfaces = netlink.interfaces().await.context("cannot ask the kernel for its interfaces")?;
+        let netlink = Netlink::open().context("cannot list the kernel's interfaces")?;
+        let interfaces = netlink.interfaces().await.context("cannot list the kernel's interfaces")?;
         for interface in &interfaces {
             let refused = match stale_filters::clear(&netlink, interface, Kinds::All).await {
                 Ok(Cleared { removed, in_use, refused }) => {
@@ -141,12 +140,12 @@ impl Clearing {
                 self.is_clear &= released == 0;
                 match released {
                     0 => {}
-                    1 => print("left 1 neighbour of a killed convey to the kernel\n"),
-                    _ => print(&format!("left {released} neighbours of a killed convey to the kernel\n")),
+                    1 => print("released 1 neighbour entry of a killed convey\n"),
+                    _ => print(&format!("released {released} neighbour entries of a killed convey\n")),
                 }
             }
             Err(error) => {
-                self.refuse(format!("cannot leave the neighbours of a killed convey to the kernel: {error}"))
+                self.refuse(format!("cannot release the neighbour entries of a killed convey: {error}"))
             }
         }
         Ok(())
@@ -157,11 +156,10 @@ impl Clearing {
             Ok(given_back) if given_back.is_empty() => {}
             Ok(given_back) => {
                 self.is_clear = false;
-                print(&format!("gave back the reserved ports {given_back} of a convey that was killed\n"));
+                print(&format!("released the reserved ports {given_back} of a killed convey\n"));
             }
-            Err(error) => self.refuse(format!(
-                "cannot give back the ports that a killed convey may have reserved: {error}"
-            )),
+            Err(error) => self
+                .refuse(format!("cannot release the ports that a killed convey may have reserved: {error}")),
         }
     }
 
@@ -175,8 +173,8 @@ impl Clearing {
             return ExitCode::FAILURE;
         }
         match (self.is_clear, addresses) {
-            (true, false) => print("nothing is left of a convey that no longer runs\n"),
-            (true, true) => print("no address is left of a convey that no longer runs\n"),
+            (true, false) => print("no leftovers of an earlier convey found\n"),
+            (true, true) => print("no announced address of an earlier convey found\n"),
             (false, _) => {}
         }
         ExitCode::SUCCESS

@@ -198,7 +198,7 @@ impl Drop for ControlSocket {
 
 /// Logs the reason for a missing control socket.
 pub(super) fn log_missing(missing: &NotBound) {
-    let then = if missing.is_taken { "; convey tries again until it can be had" } else { "" };
+    let then = if missing.is_taken { "; convey tries again until it is free" } else { "" };
     let why = &missing.why;
     warn!("no control socket, so commands such as `convey status` do not reach this process: {why}{then}");
 }

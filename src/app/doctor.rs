@@ -85,7 +85,7 @@ fn is_no_balancer(options: &Options, vip: IpAddr) -> Result<(), Failure> {
     let is_here = process.is_some_and(|process| network_of(&process.to_string()) == network_of("self"));
     if is_here && status.forwards(vip) {
         return Err(anyhow!(
-            "this host is the balancer of {vip}, and no server of it: `convey doctor` looks at the balancer"
+            "this host is the balancer of {vip}, and no server of it: use `convey doctor` without --server"
         )
         .into());
     }
@@ -101,7 +101,7 @@ fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
     let LookedUp { config, names, faults } = runtime.block_on(check::look_up(&loaded.config));
     let kernel = match kernel {
         Some(kernel) => kernel,
-        None => runtime.block_on(host::ask()).context("cannot ask the kernel for its routes")?,
+        None => runtime.block_on(host::ask()).context("cannot list the kernel's routes")?,
     };
     let has_named_snat = !config.passthrough.snat_addresses.is_empty();
     let unused = packet_plan::unused_snat_addresses(&config, &kernel.network);
@@ -165,7 +165,7 @@ fn unused_address(line: String) -> Diagnosis {
 }
 
 fn unresolved_name(fault: String) -> Diagnosis {
-    let why = "convey has no server for the name while it has no address. Its records, or `[dns]`, are to be mended.";
+    let why = "convey has no server for the name while it has no address. Fix its records, or `[dns]`.";
     Diagnosis::error("name-unresolved", fault, why)
 }
 
@@ -298,7 +298,7 @@ fn judged_file(options: &Options, running: Option<&RunningStatus>) -> (ConfigFil
     }
     let (file, whose) = match running.and_then(RunningStatus::config_file) {
         Some(of_running) => {
-            (ConfigFile { mode: named.mode.or(of_running.mode), ..of_running }, "of the convey that runs")
+            (ConfigFile { mode: named.mode.or(of_running.mode), ..of_running }, "of the running convey")
         }
         None => (named, "no convey answers at the control socket"),
     };

@@ -23,7 +23,7 @@ pub(super) fn run(mode: Mode) -> Result<ExitCode, Failure> {
             tokio::try_join!(demo.show(print), demo.play(print))
         };
         tokio::select! {
-            shown = shown => { shown.context("the demo cannot go on")?; }
+            shown = shown => { shown.context("the demo cannot continue")?; }
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
         }

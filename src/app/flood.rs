@@ -28,8 +28,8 @@ pub(super) async fn keep_away(
             None => continue,
             Some(FloodEvent::Begins { rate }) => {
                 let line = format!(
-                    "SYN flood: {rate} a second come to nothing; until it is over, clients of networks that are not \
-                     known yet connect at their second SYN, a second later"
+                    "SYN flood: {rate} SYNs a second open no connection; until it ends, clients from unknown networks \
+                     connect with their second SYN, one second later"
                 );
                 (Some(&SynLimit::IN_FLOOD), EventLevel::Warn, line)
             }
@@ -47,7 +47,7 @@ pub(super) async fn keep_away(
         }
         events.record(EventKind::Flood, level, clock::now(), &line);
         if let Err(error) = gate.limit(limit) {
-            warn!("SYNs are not limited: {error}");
+            warn!("SYN flood protection is off: {error}");
         }
     }
 }

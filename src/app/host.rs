@@ -31,13 +31,13 @@ pub(super) async fn load(file: &ConfigFile) -> Result<(Loaded, Option<Kernel>), 
 pub(super) async fn fit(loaded: Result<Loaded, LoadError>) -> Result<(Loaded, Option<Kernel>), Failure> {
     let mut loaded = loaded.map_err(Failure::Config)?;
     let kernel = match loaded.config.frontends_where(Mode::forwards_packets).next() {
-        Some(_) => Some(ask().await.context("cannot ask the kernel for its routes")?),
+        Some(_) => Some(ask().await.context("cannot list the kernel's routes")?),
         None => None,
     };
     let none = NextHops::default();
     let hops = kernel.as_ref().map_or(&none, |kernel| &kernel.network);
-    let (own, warning) = own_addresses_for(kernel.is_some(), own_addresses())
-        .context("cannot ask the kernel for this host's addresses")?;
+    let (own, warning) =
+        own_addresses_for(kernel.is_some(), own_addresses()).context("cannot list this host's addresses")?;
     warning.iter().for_each(|warning| warn!("{warning}"));
     hops.rules_not_followed().iter().for_each(|rule| warn!("{rule}"));
     let network = HostNetwork {

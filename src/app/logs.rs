@@ -86,7 +86,7 @@ impl Logs {
     pub(super) fn switch(&mut self, ready: ReadyLogs) {
         let ReadyLogs { wanted, sink, access_wanted, access_sink } = ready;
         if sink.is_some() && self.output == LogOutput::Stderr {
-            info!("the log goes on in {}", wanted.output);
+            info!("the log continues in {}", wanted.output);
         }
         self.files.log.follow(&wanted, sink);
         self.output = wanted.output;

@@ -238,7 +238,7 @@ fn try_out(options: &Options, log: &Log) -> Result<ExitCode, Failure> {
     }
     let sample = convey_demo::Sample::new().context("cannot write the sample configuration")?;
     let path = sample.path();
-    print(&format!("the demo's configuration, to be edited: {}\n\n", path.display()));
+    print(&format!("the demo's configuration, for you to edit: {}\n\n", path.display()));
     balancer::run(Bootstrap::shown(runtime, ConfigFile::new(path), socket), &Show::Servers, log)
 }
 

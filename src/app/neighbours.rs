@@ -63,7 +63,7 @@ impl FreshNeighbours {
         let kept = std::mem::take(&mut self.lock().neighbours);
         for NeighbourKey { interface, ip } in kept {
             if let Err(error) = netlink.release(interface, ip).await {
-                return warn!("the kernel keeps neighbours of convey's fresh: {error}");
+                return warn!("cannot release neighbour entries of convey: {error}");
             }
         }
     }
@@ -128,7 +128,7 @@ pub(super) async fn look_after(
         let needs = Needs::of(&packet_state.load(), &uses);
         let round = rounds.next(&entries, &needs, &mut kept.lock());
         if let Err(error) = carry_out(&netlink, round, &kept).await {
-            warn!("cannot look after neighbours: {error}");
+            warn!("cannot manage neighbour entries: {error}");
         }
     }
 }

@@ -99,7 +99,10 @@ pub(super) fn try_out(
 }
 
 fn refused(error: &CacheError, offload: Offload) -> anyhow::Error {
-    anyhow!("passthrough.offload = \"{offload}\" cannot be had (\"auto\" does without): {}", causes(error))
+    anyhow!(
+        "passthrough.offload = \"{offload}\" is not available (\"auto\" falls back to workers): {}",
+        causes(error)
+    )
 }
 
 pub(super) fn nic(interface: &Interface) -> Nic {

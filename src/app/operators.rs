@@ -98,8 +98,8 @@ impl Admin {
         if bound.as_ref().is_err_and(|missing| missing.is_denied) {
             self.retry = None;
             return warn!(
-                "convey gave up the rights that the control socket takes (privileges.user): restart convey once the other \
-                 one has stopped, or name a place that this user may write to (--socket)"
+                "convey has dropped the privileges that the control socket needs (privileges.user): restart convey once \
+                 the other one has stopped, or choose a path that this user may write to (--socket)"
             );
         }
         if let Some(Retry { routes, .. }) = self.retry.take() {

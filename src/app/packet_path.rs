@@ -227,7 +227,8 @@ impl PacketPath {
         let mut tasks = JoinSet::new();
         let guards = stacked_tags(guard.as_ref(), lasting.as_ref());
         watch_load(&mut tasks, parts, (&pipeline, offloader.as_ref()), guards, &stats);
-        let keeps_neighbours = OwnedName::shared(neighbours::NAME).context("cannot look after neighbours")?;
+        let keeps_neighbours =
+            OwnedName::shared(neighbours::NAME).context("cannot manage neighbour entries")?;
         let kept = FreshNeighbours::default();
         tasks.spawn(neighbours::resolve(netlink.clone(), asked, kept.clone()));
         tasks.spawn(neighbours::look_after(netlink.clone(), packet_state.clone(), hop_uses, kept.clone()));
@@ -447,7 +448,7 @@ impl PacketPath {
         let packet_state = Arc::new(PacketState::new(snapshot.clone()));
         self.packet_state.store(packet_state.clone());
         let answers = self.attachments.pipeline().restore(flows, since, &packet_state).wait();
-        let lost: usize = answers.context("a worker thread does not take the flows")?.into_iter().sum();
+        let lost: usize = answers.context("a worker thread does not accept the flows")?.into_iter().sum();
         // If flows are lost, the previous process continues them.
         if lost == 0
             && let Some(error) = self.attachments.take_xdp_links().into_iter().next()
@@ -550,7 +551,7 @@ fn servers_with_snat(snapshot: &Snapshot) -> BTreeSet<IpAddr> {
 
 /// Error text for an old kernel, or a container's kernel that allows neither.
 const NO_GUARD: &str = "cannot keep the host's stack from this traffic (needs Linux 6.6, or 5.12 and nftables; \
-    passthrough.guard = false does without, see iptables/)";
+    passthrough.guard = false turns the guard off, see iptables/)";
 
 fn guard(
     settings: &PacketSettings,
@@ -558,7 +559,7 @@ fn guard(
     interfaces: &[Interface],
 ) -> anyhow::Result<Option<Guard>> {
     if !settings.guard {
-        warn!("no guard: keep the host from answering this traffic yourself (see iptables/)");
+        warn!("no guard: make sure that the host does not answer this traffic (see iptables/)");
         return Ok(None);
     }
     let guard = Guard::new(selection, interfaces).context(NO_GUARD)?;

@@ -240,7 +240,7 @@ impl Paths {
         };
         anyhow::ensure!(lost == 0, "{}", cannot_go_on(lost, open, self.chosen_addresses(), seen));
         if self.packets.is_some() {
-            info!("{open} open flows go on here");
+            info!("{open} open flows continue here");
         }
         Ok(sessions)
     }
@@ -356,7 +356,7 @@ impl Paths {
         let Some(stats) = stats else { return 0 };
         task.end();
         if timeout(FAREWELL_TIMEOUT, none_open(&stats)).await.is_err() {
-            warn!("not every client could be told that its connection is cut");
+            warn!("cannot reset the connections of some clients");
         }
         if let Some(packets) = task.data_path.packets.take() {
             packets.stop().await;
@@ -374,14 +374,14 @@ fn cannot_go_on(lost: usize, open: usize, chosen: Option<&[IpAddr]>, seen: BTree
         if !others.is_empty() {
             let (others, chosen) = (list(&others), list(chosen));
             return format!(
-                "{lost} of {open} open flows cannot go on in the new process: servers see their clients at {others}, and the \
+                "{lost} of {open} open flows cannot continue in the new process: servers see their clients at {others}, and the \
                  new process has chosen {chosen} of the addresses that this host has now; name {others} in \
                  passthrough.snat_addresses if this host still has it, upgrade once they have ended, or restart instead"
             );
         }
     }
     format!(
-        "{lost} of {open} open flows cannot go on in the new process: their frontend or server is no longer in the file and drains, or \
+        "{lost} of {open} open flows cannot continue in the new process: their frontend or server is no longer in the file and drains, or \
          their backend had another dsr when they began, or the file has other passthrough.workers, snat_ports or snat_addresses, or a smaller max_flows; upgrade once they have \
          ended, with the file as it was, or restart instead"
     )

@@ -102,7 +102,7 @@ impl ProxyPath {
         }
         if resources::serves_files(config) {
             let started = convey_http::start_disk_threads();
-            started.map_err(|error| format!("there is no thread to read files with: {error}"))?;
+            started.map_err(|error| format!("cannot start a thread to read files: {error}"))?;
         }
         missing_addresses(config).iter().for_each(|line| warn!("{line}"));
         let wanted = endpoints(config);
@@ -112,7 +112,7 @@ impl ProxyPath {
         // for a port.
         if open > 0 && new > left {
             return Err(format!(
-                "the new ports need {new} descriptors, and beside {open} open connections {left} are left of {}; \
+                "the new ports need {new} descriptors, but {open} open connections leave only {left} of {}; \
                  {ADVICE}, or reload when fewer are open",
                 self.open_files
             ));

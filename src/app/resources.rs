@@ -41,7 +41,7 @@ pub(super) fn missing_tasks(config: &Config, threads: Threads) -> Option<String>
     let own = own_tasks();
     (needed > left + own).then(|| {
         format!(
-            "this configuration needs {needed} tasks (threads), and {} may be had here ({by})",
+            "this configuration needs {needed} tasks (threads), but the limit here is {} ({by})",
             left + own
         )
     })
@@ -55,8 +55,8 @@ pub(super) fn missing_memory(config: &Config, packet_workers: usize) -> Option<S
     let error = Reservation::new(flows, workers, has_log).err()?;
     let bytes = Reservation::bytes(flows, workers, has_log);
     Some(format!(
-        "passthrough.max_flows = {flows} needs {bytes} bytes ({} MiB) of memory, which this host does not give: {error}; \
-         name fewer flows",
+        "passthrough.max_flows = {flows} needs {bytes} bytes ({} MiB) of memory, which this host does not have: {error}; \
+         set fewer flows",
         bytes >> 20
     ))
 }
@@ -65,7 +65,7 @@ pub(super) fn missing_memory(config: &Config, packet_workers: usize) -> Option<S
 pub(super) fn missing_notes(config: &Config) -> Option<String> {
     config.access_log.output.as_ref()?;
     let error = Reservation::of_notes(PacketMemory::here(config).flows).err()?;
-    Some(format!("an access log of so many flows (passthrough.max_flows) gets no memory: {error}"))
+    Some(format!("no memory for an access log of this many flows (passthrough.max_flows): {error}"))
 }
 
 /// Tasks that can still be created, and the name of the limit.

@@ -35,7 +35,7 @@ pub(super) fn begin() -> Arc<SourceRegistry> {
 async fn start(board: Arc<SourceRegistry>) {
     board.any_is_wanted().await;
     while let Err(error) = start_thread(board.clone()) {
-        error!("no source of servers is watched, trying again: {error}");
+        error!("cannot watch sources of servers, trying again: {error}");
         sleep(PAUSE).await;
     }
 }

@@ -58,7 +58,7 @@ impl ServiceManager {
         };
         let manager = Manager::new(path.as_bytes(), !is_successor);
         let manager = manager.inspect_err(|error| {
-            warn!("the service manager is told nothing: NOTIFY_SOCKET {}: {error}", path.display());
+            warn!("cannot notify the service manager: NOTIFY_SOCKET {}: {error}", path.display());
         });
         ServiceManager(manager.ok().map(Rc::new))
     }
@@ -184,7 +184,7 @@ impl Manager {
         let message = message(states);
         if let Err(error) = self.patient.send_to_addr(message.as_bytes(), &self.addr) {
             let first = message.lines().next().unwrap_or_default();
-            warn!("the service manager has not taken {first} within {SEND_TIMEOUT:?}: {error}");
+            warn!("the service manager has not accepted {first} within {SEND_TIMEOUT:?}: {error}");
         }
     }
 }

@@ -125,7 +125,7 @@ impl Signals {
                 _ = hang_up.recv() => return SignalAction::Reload,
                 _ = user_1.recv() => return SignalAction::Reopen,
                 _ = user_2.recv() => return SignalAction::Upgrade,
-                number = first(meaningless) => warn!("{} means nothing to convey: nothing is done", name(number)),
+                number = first(meaningless) => warn!("ignored signal {}", name(number)),
             }
         }
     }

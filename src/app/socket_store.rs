@@ -34,7 +34,9 @@ pub(super) fn take() -> HandedSockets {
                 Err(error) => warn!("a socket of the service manager cannot be used: {error}"),
             },
             Ok(None) => {}
-            Err(error) => warn!("the service manager hands over what is no listening socket of TCP: {error}"),
+            Err(error) => {
+                warn!("a descriptor from the service manager is not a listening TCP socket: {error}")
+            }
         }
     }
     sockets

@@ -64,10 +64,10 @@ impl StaleAddress {
     fn diagnosis(&self) -> Diagnosis {
         let (HostAddress { ip, .. }, interface) = (&self.address, &self.interface);
         let seen = format!(
-            "{ip} is on {interface} since a convey announced it that was killed, and no convey runs that would withdraw it"
+            "{ip} is still on {interface}: a killed convey had announced it, and no running convey withdraws it"
         );
-        let why = "Routing daemons announce the address, and routers send clients to this host, where nobody serves them. The next start \
-                   takes it over, or removes it; `convey clear --addresses` removes it, too.";
+        let why = "Routing daemons announce the address, and routers send clients to this host, where no process serves them. The next \
+                   start takes the address over, or removes it; `convey clear --addresses` removes it, too.";
         let mend = format!("ip addr del {ip}/{} dev {interface}", if ip.is_ipv4() { 32 } else { 128 });
         Diagnosis::error("announced-stale", seen, why).mend(mend)
     }

@@ -142,7 +142,7 @@ pub(super) async fn remove(netlink: &Netlink, interfaces: &[Interface], kinds: K
         if let Some(error) = refused {
             let name = &interface.name;
             warn!(
-                "what an earlier convey may have left on {name} stays (`tc filter show dev {name} ingress`): {error}"
+                "filters that an earlier convey may have left on {name} stay (`tc filter show dev {name} ingress`): {error}"
             );
         }
     }
@@ -185,10 +185,7 @@ async fn guards_of_others(netlink: &Netlink, interfaces: &[Interface]) -> Vec<Ot
     for interface in interfaces {
         let Ok(FoundFilters { left, .. }) = on(netlink, interface, Kinds::All).await else { continue };
         for left in left.into_iter().filter(StaleFilter::is_guard) {
-            info!(
-                "{left} stays until its time is over, for it guards others than ours: {}",
-                left.filter.name
-            );
+            info!("{left} stays until it expires, because it guards other frontends: {}", left.filter.name);
             guards.push(OthersGuard { interface: interface.clone(), filter: left.filter });
         }
     }
@@ -201,7 +198,7 @@ async fn remove_guards(netlink: &Netlink, guards: &[OthersGuard]) {
         let Ok(FoundFilters { left, .. }) = on(netlink, interface, Kinds::All).await else { continue };
         for left in left.iter().filter(|left| left.filter == *filter) {
             match netlink.remove_filter(&left.filter).await {
-                Ok(()) => info!("removed {left}, whose time is over"),
+                Ok(()) => info!("removed {left}, which has expired"),
                 Err(error) => warn!("{left} stays: {error}"),
             }
         }
@@ -245,12 +242,11 @@ pub(super) async fn describe(netlink: &Netlink, interfaces: &[Interface]) -> Vec
             lines.push(match left.is_guard() {
                 true => format!(
                     "an earlier convey has left the guard of its dsr frontends on {name}: until 5 minutes after its end the host does \
-                     not answer connections that were under way (after a kill, nor new ones for a minute); the next start with the \
-                     same dsr frontends takes over, `convey clear` removes it, and so does `{by_hand}`"
+                     not answer connections that were open (after a kill, nor new ones for a minute); the next start with the same dsr frontends takes the guard over; `convey clear` removes it, as does `{by_hand}`"
                 ),
                 false => format!(
-                    "a killed convey has left a filter on {name} that forwards by what it knew; the next start in a packet mode \
-                     removes it, and so does `convey clear`, or `{by_hand}`"
+                    "a killed convey has left a filter on {name} that still forwards packets of old flows; the next start in a \
+                     packet mode or `convey clear` removes it, as does `{by_hand}`"
                 ),
             });
         }

@@ -91,7 +91,7 @@ impl VipProber {
         let snapshot = self.snapshot.load();
         let vips = snapshot.frontends.iter().flat_map(|frontend| &frontend.config.listen).map(Listen::ip);
         let own = plan::own_address(vip.ip(), server.ip(), &vips.collect(), &snapshot.network);
-        own.ok_or_else(|| io::Error::other("no address of the VIP's family to ask from"))
+        own.ok_or_else(|| io::Error::other("no source address of the VIP's family"))
     }
 
     /// Tunnel to the server, if the backend uses one.
@@ -103,7 +103,7 @@ impl VipProber {
         let vips = snapshot.frontends.iter().flat_map(|frontend| &frontend.config.listen);
         let vips = vips.map(Listen::ip).collect();
         let tunnel = tunnel((path.dsr, &path.tunnel), path.server.ip(), &vips, &snapshot.network);
-        let no_address = || io::Error::other("no address of the server's family to send from");
+        let no_address = || io::Error::other("no source address of the server's family");
         let tunnel = tunnel.ok_or_else(no_address)?;
         Ok(Some(Envelope::new(&tunnel, &FlowKey::tcp(path.vip, path.server))))
     }
@@ -234,7 +234,7 @@ fn fault(VipPath { vip, server, dsr, .. }: &VipPath, answer: Option<VipAnswer>) 
             format!("{from} refuses clients of VIP {vip}: nothing listens there, or a firewall rejects them")
         }
         Some(VipAnswer::Unreachable { from, icmp: [kind, code] }) => format!(
-            "{from} says that VIP {vip} is unreachable (ICMP type {kind}, code {code}): a firewall rejects clients"
+            "{from} reports that VIP {vip} is unreachable (ICMP type {kind}, code {code}): a firewall rejects clients"
         ),
     }
 }

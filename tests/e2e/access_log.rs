@@ -265,7 +265,7 @@ fn access_log_follows_reloads_and_is_reopened_on_sigusr1() {
     let old = lab.directory().join("access.log.1");
     fs::rename(path(&lab), &old).unwrap();
     balancer.signal(Signal::USR1);
-    balancer.wait_for_log("the access log's file was opened again");
+    balancer.wait_for_log("access log file reopened");
     ask(lab.vip(), "/").unwrap();
     wait_for("a line in the new file", || (whole_lines(&path(&lab)) == "two closed\n").then_some(()));
     assert_eq!(whole_lines(&old), "one pool/a\n");

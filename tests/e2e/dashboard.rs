@@ -120,14 +120,14 @@ fn dashboard_shows_a_lost_process_and_its_successor() {
     is_content(&mut browser, &lab);
     balancer.signal(Signal::TERM);
     balancer.wait();
-    browser.wait_for_text("#link", "no answer from convey since ");
+    browser.wait_for_text("#link", "no response from convey since ");
     browser.wait_for_text("#link", "next try in ");
     picture(&mut browser, "gone.png");
     drop(balancer);
     let _balancer = BalancerProcess::start(&lab, &setup);
     browser.click("#retry");
     browser.wait_for_text("#link", "live");
-    browser.wait_for_text("#states", "Another process of convey answers");
+    browser.wait_for_text("#states", "A new process of convey answers");
     assert_eq!(browser.evaluate("document.getElementById('retry').hidden"), true);
 }
 

@@ -85,7 +85,7 @@ fn wrong_token_changes_nothing_and_the_right_one_can_be_forgotten() {
     let _balancer = BalancerProcess::start(&lab, &setup);
     let mut browser = look_at(&lab);
     say_token(&mut browser, "not-the-token-of-this-test");
-    browser.wait_for_text("#access-error", "the token is not the one of stats.token_file");
+    browser.wait_for_text("#access-error", "the token differs from stats.token_file");
     assert_eq!(browser.text("#access-title"), "Read-only");
     assert!(browser.complaints().iter().all(|complaint| complaint.contains("401")));
     say_token(&mut browser, TOKEN);
@@ -156,7 +156,7 @@ fn a_backend_is_taken_out_and_everything_taken_back() {
         browser.click(&format!("#steer [data-state={state}]"));
         // With no server left, the page asks for no confirmation.
         if has_some {
-            browser.wait_for_text("#confirm-text", "All servers of pool go out");
+            browser.wait_for_text("#confirm-text", "This takes all servers of pool out of rotation");
             browser.click("#confirm");
         }
         balancer.wait_for_stat("/backends/pool/servers/b/state", state);
@@ -167,14 +167,14 @@ fn a_backend_is_taken_out_and_everything_taken_back() {
     close(&mut browser, "backend pool");
     browser.wait_for_text("#overlay-list", "pool");
     browser.click("#overlay-list button");
-    browser.wait_for_text("#no-overlays", "Nothing: the file holds.");
+    browser.wait_for_text("#no-overlays", "None: the file applies.");
     steer(&mut browser, "server pool/a");
     browser.click("#steer [data-state=drain]");
     balancer.wait_for_stat("/backends/pool/servers/a/state", "drain");
     close(&mut browser, "server pool/a");
     browser.click("#reset-all");
     balancer.wait_for_stat("/backends/pool/servers/a/state", "ready");
-    browser.wait_for_text("#no-overlays", "Nothing: the file holds.");
+    browser.wait_for_text("#no-overlays", "None: the file applies.");
     assert_eq!(balancer.stats().get("overlays"), None);
     assert_eq!(browser.complaints(), [""; 0]);
 }

@@ -60,7 +60,10 @@ fn a_demo_is_not_upgraded() {
     let demo = start(&lab);
     let ran = run(demo.command().arg("upgrade"));
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(ran.stderr.contains("not upgraded: it is a demo: end it, and start it again"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("not upgraded: a demo cannot be upgraded: end it, and start it again"),
+        "{ran:?}"
+    );
     assert_eq!(demo.page("/healthz"), (200, "ok\n".to_owned()));
     assert!(!demo.log().contains("starting the new process"), "{}", demo.log());
 }

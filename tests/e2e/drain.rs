@@ -56,8 +56,7 @@ fn clients_are_served_until_whoever_sends_them_has_noticed_the_stop() {
     let (lab, mut balancer, _server) = echoing("", "drain_delay = 3600");
     wait_for("convey to be ready", || (balancer.page("/readyz").0 == 200).then_some(()));
     balancer.signal(Signal::TERM);
-    balancer
-        .wait_for_log("stopping in 3600s: until then clients are served, and /readyz sends them elsewhere");
+    balancer.wait_for_log("stopping in 3600s: until then convey serves clients, and /readyz answers 503");
     assert_eq!(balancer.page("/readyz"), (503, "draining: convey is about to stop\n".to_owned()));
     let mut held = connect(lab.vip());
     ping(&mut held).unwrap();

@@ -158,7 +158,7 @@ fn open_connection_is_explained_by_its_server_after_a_drain() {
         format!(" has a flow, with pool/{server} at "),
         format!(": it stays with pool/{server}\n"),
         format!("the next one gets pool/{other}, as things are now\n"),
-        "has the flow; the next one passes it by: drains, as an operator has said\n".to_owned(),
+        "has the flow; new flows skip it: draining, set by an operator\n".to_owned(),
     ] {
         assert!(ran.stdout.contains(&line), "{line}: {ran:?}");
     }

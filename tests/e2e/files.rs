@@ -70,7 +70,7 @@ fn check_and_start_refuse_special_files_and_too_long_ones() {
     symlink("/dev/zero", &path).unwrap();
     refused("a device, not a regular file");
     fs::File::create(&path).unwrap().set_len((16 << 20) + 1).unwrap();
-    refused("longer than 16 MiB, the most that is read");
+    refused("longer than 16 MiB, the maximum");
 }
 
 fn a_directory_that_is_swapped_by_its_link_makes_no_noise() {

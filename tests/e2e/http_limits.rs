@@ -216,7 +216,7 @@ fn error_pages_are_used_for_local_replies_and_followed_when_saved() {
         said.head
     );
     page("<p>At noon</p>");
-    balancer.wait_for_log("error_pages.503 says something else");
+    balancer.wait_for_log("error_pages.503: content changed");
     assert_eq!(client.get("a", "/").body, "<p>At noon</p>");
     let url = format!("http://{}/", lab.vip());
     assert_eq!(curl(&["--http2-prior-knowledge", &url]), "<p>At noon</p>");

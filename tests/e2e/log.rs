@@ -33,7 +33,7 @@ fn unread_log_stalls_no_client_and_counts_dropped_lines() {
 
     let lines = read(log);
     let told = lines.iter().find_map(|line| {
-        let (before, _) = line.split_once(" lines of the log were dropped here: nobody read them in time")?;
+        let (before, _) = line.split_once(" lines of the log were dropped here: the reader was too slow")?;
         before.rsplit(' ').next()?.parse::<u64>().ok()
     });
     let told = told.expect("a line tells how many were dropped");

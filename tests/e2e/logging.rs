@@ -46,7 +46,7 @@ fn a_file_is_written_and_opened_again_on_sigusr1() {
     let old = lab.directory().join("convey.log.1");
     fs::rename(&path, &old).unwrap();
     balancer.signal(Signal::USR1);
-    wait_for_line(&path, "the log's file was opened again");
+    wait_for_line(&path, "log file reopened");
     balancer.signal(Signal::TERM);
     assert_eq!(balancer.wait().code(), Some(0));
     assert!(
@@ -140,15 +140,15 @@ fn ignored_signals_are_logged_and_do_not_end_convey() {
     let balancer = BalancerProcess::start(&lab, &setup(&lab));
     for (signal, told) in [
         (Signal::USR1, "SIGUSR1: the log goes to no file"),
-        (Signal::ALARM, "SIGALRM means nothing to convey"),
-        (Signal::VTALARM, "SIGVTALRM means nothing to convey"),
-        (Signal::PROF, "SIGPROF means nothing to convey"),
-        (Signal::IO, "SIGIO means nothing to convey"),
-        (Signal::POWER, "SIGPWR means nothing to convey"),
-        (Signal::STKFLT, "SIGSTKFLT means nothing to convey"),
-        (Signal::TRAP, "SIGTRAP means nothing to convey"),
-        (Signal::XCPU, "SIGXCPU means nothing to convey"),
-        (Signal::XFSZ, "SIGXFSZ means nothing to convey"),
+        (Signal::ALARM, "ignored signal SIGALRM"),
+        (Signal::VTALARM, "ignored signal SIGVTALRM"),
+        (Signal::PROF, "ignored signal SIGPROF"),
+        (Signal::IO, "ignored signal SIGIO"),
+        (Signal::POWER, "ignored signal SIGPWR"),
+        (Signal::STKFLT, "ignored signal SIGSTKFLT"),
+        (Signal::TRAP, "ignored signal SIGTRAP"),
+        (Signal::XCPU, "ignored signal SIGXCPU"),
+        (Signal::XFSZ, "ignored signal SIGXFSZ"),
     ] {
         balancer.signal(signal);
         balancer.wait_for_log(told);

@@ -221,7 +221,7 @@ fn local_addresses_of_a_name_are_refused_unless_allowed() {
     let balancer = BalancerProcess::start(&lab, &allowed.replace("allow_local = true\n", ""));
     assert_eq!(runs(&balancer), BTreeSet::from(["app/192.0.2.7".to_owned()]));
     balancer.wait_for_log(&format!(
-        "{local} and 1 more like it is no server: an address of this host or link (dns.allow_local)"
+        "{local} and 1 more like it is not used as a server: an address of this host or link (dns.allow_local)"
     ));
     balancer.save(&allowed);
     wait_for("all to be allowed", || (runs(&balancer).len() == 3).then_some(()));
@@ -255,7 +255,7 @@ fn a_name_with_a_thousand_silent_servers_leaves_descriptors_for_clients() {
     assert_eq!(addresses.as_array().unwrap().len(), 1_024);
     balancer.wait_for_log(&format!("name {NAME}: + {}", address(1)));
     assert!(
-        balancer.log().contains(" more; it has 1300 addresses, 1024 of them are servers"),
+        balancer.log().contains(" more; it has 1300 addresses; convey uses 1024 of them"),
         "{}",
         balancer.log()
     );

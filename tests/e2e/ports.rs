@@ -130,7 +130,7 @@ fn invalid_port_ranges_are_refused_with_their_place() {
 
     let wide = refused(&with(&format!("{}:20000-21024", lab.ip(1)), "10.0.0.1", unchecked));
     assert!(wide.contains("config.toml:2:16: frontends.web.listen_addr: "), "{wide}");
-    assert!(wide.contains("has 1025 ports; a range in proxy mode has 1024 at most"), "{wide}");
+    assert!(wide.contains("has 1025 ports; a range in proxy mode has at most 1024"), "{wide}");
     let backwards = refused(&with(&format!("{}:21000-20000", lab.ip(1)), "10.0.0.1", unchecked));
     assert!(
         backwards.contains("listen_addr: a range of ports begins with the lower one, found "),

@@ -86,7 +86,7 @@ fn proxy_header_address_is_used_for_balancing_limits_and_logs() {
     let mapped = "PROXY TCP6 ::ffff:198.51.100.7 ::ffff:203.0.113.1 3001 443\r\n";
     assert!(was_reset(&mut open(&lab, mapped.as_bytes())));
     balancer.wait_for_stat("/frontends/web/ended/client_limit", 2);
-    balancer.wait_for_log("client 198.51.100.7 has its share of connections");
+    balancer.wait_for_log("client 198.51.100.7 has used its share of connections");
     let bytes = balancer.stat("/frontends/web/bytes_rx");
     assert_eq!(bytes, 5 * held.len(), "headers are none of a client's bytes");
 }

@@ -64,7 +64,7 @@ fn a_proxy_that_sends_no_headers_leaves_connections_for_everybody_else() {
     others.iter_mut().for_each(|other| other.read_exact(&mut [0]).unwrap());
     assert!(balancer.stat("/frontends/web/ended/client_limit").as_u64().unwrap() > 100);
     assert_eq!(balancer.stat("/frontends/web/accept_backoffs"), 0);
-    balancer.wait_for_log(&format!("client {} has its share of connections", lab.ip(PROXY)));
+    balancer.wait_for_log(&format!("client {} has used its share of connections", lab.ip(PROXY)));
     drop(silent);
 }
 
@@ -78,7 +78,7 @@ fn slot_returned_after_a_proxy_header_serves_a_waiting_connection() {
     let mut silent = connect_from(lab.ip(PROXY), lab.vip()).unwrap();
     balancer.wait_for_stat("/frontends/web/current_connections", 33);
     let mut waiting = open(&lab, PROXY, 1);
-    balancer.wait_for_log("client 198.51.100.1 has its share of connections, more wait");
+    balancer.wait_for_log("client 198.51.100.1 has used its share of connections, further ones wait");
     assert!(nothing_comes(&mut waiting));
     // With this header, the slot counts for the same client.
     silent.write_all(format!("{}!", header(1)).as_bytes()).unwrap();

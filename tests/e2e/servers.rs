@@ -145,7 +145,7 @@ fn added_server_that_conflicts_with_a_new_file_is_dropped() {
         &setup.clone().and(&format!("[frontends.two]\nlisten_addr = \"{place}\"\nbackend = \"pool\"\n")),
     );
     balancer.wait_for_log("server pool/d: added at ");
-    balancer.wait_for_log(" does not go together with the file: ");
+    balancer.wait_for_log(" conflicts with the file: ");
     wait_for("the new frontend to serve", || (ask(place, "/").ok()?.0 == 200).then_some(()));
     assert_eq!(balancer.stats().pointer("/backends/pool/servers/d"), None);
     assert_eq!(balancer.stat("/backends/pool/servers/c/backup"), true, "nothing is wrong with this one");
@@ -209,7 +209,7 @@ fn a_check_names_what_is_other_than_the_file() {
     let checked = check(&balancer.config());
     let added = format!("pool/c: added at {}, for ", lab.server(3));
     for other in [added.as_str(), "pool/a: drain, for ", "log level debug, for "] {
-        let line = format!("warning: the convey that runs with this file has other: {other}");
+        let line = format!("warning: the running convey overrides this file: {other}");
         assert!(checked.contains(&line), "{checked}");
     }
     let elsewhere = lab.directory().join("other.toml");
@@ -263,10 +263,10 @@ fn requests_without_sense_get_a_reason_and_harm_nobody() {
     let deep = "[".repeat(60_000);
     let huge = format!("{{\"state\": \"{}\"}}", "x".repeat(70_000));
     for (method, path, body, status, why) in [
-        ("PATCH", A, "", "400", "the body is not what is expected"),
-        ("PATCH", A, "{", "400", "the body is not what is expected"),
-        ("PATCH", A, "[]", "400", "the body is not what is expected"),
-        ("PATCH", A, deep.as_str(), "400", "the body is not what is expected"),
+        ("PATCH", A, "", "400", "invalid body"),
+        ("PATCH", A, "{", "400", "invalid body"),
+        ("PATCH", A, "[]", "400", "invalid body"),
+        ("PATCH", A, deep.as_str(), "400", "invalid body"),
         ("PATCH", A, huge.as_str(), "413", "{\n  \"error\": \"the body is longer than 65536 bytes\"\n}"),
         ("PATCH", A, "{}", "400", "nothing to change"),
         ("PATCH", A, "{\"state\": 7}", "400", "invalid type: integer `7`"),
@@ -307,7 +307,7 @@ fn requests_without_sense_get_a_reason_and_harm_nobody() {
         ("BREW", A, "{}", "405", "see the header Allow"),
         ("GET", "/v1/nowhere", "", "404", "not found"),
         ("GET", "/v1/events?since=soon", "", "400", "since"),
-        ("DELETE", "/v1/overlays?server=a", "", "400", "say the backend, too"),
+        ("DELETE", "/v1/overlays?server=a", "", "400", "name the backend, too"),
     ] {
         let answer = raw(&balancer, &request(method, path, body));
         let shown = &body[..body.len().min(60)];

@@ -34,7 +34,7 @@ fn client_with_maximum_connections_leaves_some_for_others() {
         (100..120).map(|n| connect_from(lab.ip(n), lab.vip()).unwrap()).collect();
     others.iter_mut().for_each(|other| ping(other).unwrap());
     assert!(balancer.stat("/frontends/web/ended/client_limit").as_u64().unwrap() > 100);
-    balancer.wait_for_log(&format!("client {} has its share of connections", lab.ip(99)));
+    balancer.wait_for_log(&format!("client {} has used its share of connections", lab.ip(99)));
     let verdict = |host| explained(lab.stats(), SocketAddr::new(lab.ip(host), 4_242))["reason"].clone();
     assert_eq!((verdict(99).as_str(), verdict(121).as_str()), (Some("client_limit"), None));
     drop(greedy);
@@ -88,7 +88,8 @@ fn client_beyond_its_share_waits_in_order_while_others_are_served() {
     let (balancer, mut served, mut waiting, _server) = beyond_their_share(&lab, "connect = 3600");
     assert!(waiting.iter_mut().all(nothing_comes));
     ping(&mut connect_from(lab.ip(98), lab.vip()).unwrap()).unwrap();
-    balancer.wait_for_log(&format!("client {} has its share of connections, more wait", lab.ip(99)));
+    balancer
+        .wait_for_log(&format!("client {} has used its share of connections, further ones wait", lab.ip(99)));
     // Waiting connections are served in their order; a late one does not overtake them.
     for _ in 0..2 {
         drop(served.remove(0));

@@ -171,14 +171,14 @@ fn operator_actions_are_listed_as_events() {
     let lines: Vec<&str> = events.lines().collect();
     let at =
         |text: &str| lines.iter().position(|line| line.contains(text)).unwrap_or_else(|| panic!("{events}"));
-    let said = at("server pool/a: maint, as ");
+    let said = at("server pool/a: maint (by ");
     // Name of the user, or the user id if there is no name.
-    let who = lines[said].rsplit_once(" maint, as ").unwrap().1.strip_suffix(" has said").unwrap();
-    assert!(said < at(&format!("server pool/a: {who} has taken back the state maint")), "{events}");
+    let who = lines[said].rsplit_once(" maint (by ").unwrap().1.strip_suffix(")").unwrap();
+    assert!(said < at(&format!("server pool/a: {who} has undone the state maint")), "{events}");
     told(&balancer, "server remove pool/a");
     told(&balancer, "reset");
     let events = told(&balancer, "status --events");
-    assert!(events.contains(&format!("server pool/a: {who} has taken back the removal")), "{events}");
+    assert!(events.contains(&format!("server pool/a: {who} has undone the removal")), "{events}");
     let all: Value = serde_json::from_str(&told(&balancer, "status --events --json")).unwrap();
     assert!(all.as_array().unwrap().iter().any(|event| event["kind"] == "operator"), "{all}");
 }
@@ -206,7 +206,7 @@ fn a_convey_that_is_stopped_is_told_to_give_no_answer() {
     let ran = tell(&balancer, "status");
     balancer.signal(Signal::CONT);
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(ran.stderr.contains("no answer within 5s: process "), "{ran:?}");
+    assert!(ran.stderr.contains("no response within 5s: process "), "{ran:?}");
     assert!(ran.stderr.contains("is stopped or overloaded"), "{ran:?}");
     told(&balancer, "status");
 }
@@ -273,7 +273,7 @@ fn token_permits_changes_at_the_statistics_address() {
     fs::write(&token, "correct-horse-battery\n").unwrap();
     let open = setup.to_string().replace("[stats]\n", "[stats]\ntoken_file = \"token\"\n");
     balancer.save(&open);
-    balancer.wait_for_log("its mode is 0644, so everybody can read it; `chmod 640` mends it");
+    balancer.wait_for_log("its mode is 0644, so all users can read it; `chmod 640` fixes it");
     fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
     // The watcher may have seen the new mode before.
     told(&balancer, "reload");
@@ -286,7 +286,7 @@ fn token_permits_changes_at_the_statistics_address() {
     assert!(overlays["by"].as_str().unwrap().starts_with("token from 127."), "{overlays}");
 
     fs::write(&token, "another-horse-battery\n").unwrap();
-    balancer.wait_for_log("reload: stats.token_file: another token");
+    balancer.wait_for_log("reload: stats.token_file: token changed");
     assert_eq!((change("correct-horse-battery"), change("another-horse-battery")), (401, 200));
     fs::write(&token, "short").unwrap();
     balancer.wait_for_log("has 5 characters; allowed: 16 to 256");

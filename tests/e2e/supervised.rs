@@ -22,11 +22,11 @@ fn first_process_forwards_signals_and_exits_like_the_last_one() {
     first.signal(Signal::USR2);
     let second = upgraded(&first, 0);
     drop(held);
-    first.wait_for_log(&format!("process {second} goes on; this one waits for its end"));
+    first.wait_for_log(&format!("process {second} continues; this one waits for its end"));
     // A request to the first process reaches the process that serves.
     first.signal(Signal::USR2);
     let third = upgraded(&first, 1);
-    first.wait_for_log(&format!("process {third} goes on; this one waits for its end"));
+    first.wait_for_log(&format!("process {third} continues; this one waits for its end"));
     let mut held = begin(&lab);
     first.signal(Signal::TERM);
     first.wait_for_log("stopping: 1 open connections have 30s to finish");
@@ -44,10 +44,10 @@ fn the_first_process_ends_when_its_successor_crashes() {
     let _held = begin(&lab);
     first.signal(Signal::USR2);
     let second = upgraded(&first, 0);
-    first.wait_for_log("stopping: 1 open connections go on until they end");
+    first.wait_for_log("stopping: 1 open connections continue until they end");
     kill_process(pid(second), Signal::KILL).unwrap();
     assert_eq!(first.wait(), 128 + 9);
-    assert!(first.log().contains("the process that serves instead has ended with 137"));
+    assert!(first.log().contains("the new process has ended with 137"));
 }
 
 fn the_first_process_of_a_container_can_be_upgraded() {

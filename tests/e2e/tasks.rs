@@ -71,7 +71,7 @@ fn check_and_start_name_the_tasks_that_are_missing() {
         let said = format!("{}{}", ran.stdout, ran.stderr);
         assert!(!said.contains("panicked"), "{said}");
         if command == ["check"] {
-            assert!(said.contains("tasks (threads), and 2 may be had here (RLIMIT_NPROC is 2)"), "{said}");
+            assert!(said.contains("tasks (threads), but the limit here is 2 (RLIMIT_NPROC is 2)"), "{said}");
         }
     }
 }

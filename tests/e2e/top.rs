@@ -112,7 +112,7 @@ fn top_survives_restart_and_upgrade_and_sigterm_restores_the_terminal() {
     assert_eq!(ask(lab.vip(), "/").unwrap().0, 200);
     top.wait_for("the count of the new process", |lines| {
         (row(lines, "frontend web ")?.len() > 2
-            && lines.iter().any(|line| line.contains("goes on as process")))
+            && lines.iter().any(|line| line.contains("continues as process")))
         .then_some(())
     });
     top.signal(Signal::TERM);

@@ -207,7 +207,7 @@ fn traces_are_limited_to_four_at_once() {
     let mut all: Vec<_> = (0..4).map(|_| Watcher::start(&balancer, "")).collect();
     let refused = run(balancer.command().arg("trace"));
     assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(refused.stderr.contains("4 traces are shown already, and that is the most"), "{refused:?}");
+    assert!(refused.stderr.contains("4 traces are running, which is the limit"), "{refused:?}");
     let last = all.pop().unwrap();
     last.process.signal(Signal::INT);
     drop(last);

@@ -144,7 +144,7 @@ fn runtime_overrides_survive_an_upgrade() {
     }
     let events = ask_for(&upgraded, "status --events");
     assert!(
-        events.contains("server pool/a: drain, as ") && events.contains(" goes on as process "),
+        events.contains("server pool/a: drain (by ") && events.contains(" continues as process "),
         "{events}"
     );
     assert_eq!(ask_for(&upgraded, "server ready pool/a"), "server pool/a: ready\n");
@@ -206,7 +206,7 @@ fn a_new_version_that_cannot_start_leaves_the_old_one_serving() {
             ran.stderr.contains("not upgraded: ") && ran.stderr.contains(why),
             "{why:?} is not in {ran:?}"
         );
-        upgraded.first.wait_for_log("this process goes on");
+        upgraded.first.wait_for_log("this process continues");
         serves();
     };
     upgraded.replace_program_by("exit 3");
@@ -271,12 +271,12 @@ fn old_process_drains_connections_when_it_is_stopped() {
     let mut held = connect(lab.vip());
     ping(&mut held).unwrap();
     upgraded.upgrade();
-    upgraded.first.wait_for_log("stopping: 1 open connections go on until they end");
+    upgraded.first.wait_for_log("stopping: 1 open connections continue until they end");
     upgraded.first.signal(Signal::TERM);
     upgraded.first.wait_for_log("stopping: 1 open connections have 3s to finish");
     // systemd does this once the new process, which had no connection, has ended.
     upgraded.first.signal(Signal::TERM);
-    upgraded.first.wait_for_log("another SIGTERM changes nothing");
+    upgraded.first.wait_for_log("another SIGTERM has no effect");
     ping(&mut held).unwrap();
     assert_eq!(upgraded.first.wait(), 0);
     assert!(upgraded.first.log().contains("stopped: 1 connections were cut after 3s"));
@@ -305,7 +305,7 @@ fn client_denied_after_an_upgrade_is_reset_by_the_old_process() {
     let [mut denied, mut let_in] = [66, 50].map(|host| connect_from(lab.ip(host), lab.vip()).unwrap());
     assert!([&mut denied, &mut let_in].map(ping).iter().all(Result::is_ok));
     upgraded.upgrade();
-    upgraded.first.wait_for_log("stopping: 2 open connections go on until they end");
+    upgraded.first.wait_for_log("stopping: 2 open connections continue until they end");
     // Addresses on which it did not listen before no longer concern it.
     let deny = format!("[frontends.web.access]\ndeny = \"{}\"\n", lab.ip(66));
     upgraded.first.save(&setup.listen(&[lab.vip(), lab.second_vip()]).and(&deny));
@@ -359,7 +359,7 @@ fn stop_after_the_new_process_may_serve_ends_both() {
         fs::read_to_string(lab.directory().join("may-serve")).ok()?.strip_suffix('\n')?.parse().ok()
     });
     first.signal(Signal::TERM);
-    first.wait_for_log("the new process is to stop, too");
+    first.wait_for_log("the new process has to stop, too");
     fs::write(lab.directory().join("serve"), "").unwrap();
     assert_eq!(first.wait(), 128 + 15);
     assert!(test_kill_process(Pid::from_raw(new).unwrap()).is_err(), "{}", first.log());
@@ -384,7 +384,7 @@ fn versions_that_do_not_understand_each_other_refuse_with_a_reason() {
     let ran = upgraded.ask();
     assert_eq!(ran.code, Some(1));
     assert!(
-        ran.stderr.contains("cannot hand over to each other: they know the formats 1, 2, 3, 4, 5 and 98, 99"),
+        ran.stderr.contains("cannot hand over to each other: their formats 1, 2, 3, 4, 5 and 98, 99 differ"),
         "{ran:?}"
     );
     assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));

@@ -49,7 +49,7 @@ fn the_file_of_the_convey_that_runs_is_looked_at(case: Case) {
     assert_eq!((ran.code, &json["findings"]), (Some(0), &serde_json::json!([])), "{json:#}");
     assert_eq!(json["file"], file.to_str().unwrap(), "{json:#}");
     let ran = examine(&patient, &[]);
-    let title = format!("configuration: {} (of the convey that runs)\n\nnothing found", file.display());
+    let title = format!("configuration: {} (of the running convey)\n\nnothing found", file.display());
     assert!(ran.stdout.starts_with(&title), "{ran:?}");
 
     // `--config` overrides the file of the running convey, and without a running convey, doctor

@@ -61,7 +61,7 @@ fn doctor_finds_nothing_on_a_healthy_server(case: Case) {
         // Clients on the link are answered without a router.
         clinic.ip(SERVER, &["route", "del", "default"]);
         let text = clinic.doctor(&[]);
-        let unseen = "nothing found\nnot looked at [client-route]: needs a default route of IPv";
+        let unseen = "nothing found\nskipped [client-route]: needs a default route of IPv";
         assert!(text.code == Some(0) && text.stdout.starts_with(unseen), "{text:?}");
     }
 }
@@ -427,7 +427,7 @@ fn is_of_a_way(check: &str) -> bool {
     check.starts_with("dsr-") || is_of_server || check == "vip-duplicate"
 }
 
-/// Parses the findings. Exit code 3 stands for at least one.
+/// Parses the findings. Exit code 3 means at least one finding.
 fn findings_of(ran: &Ran) -> Value {
     let examination: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"));
     let findings = examination["findings"].clone();

@@ -83,7 +83,7 @@ fn clients_are_served_until_whoever_sends_them_has_noticed_the_stop(case: Case) 
     let network = balanced(case, Config { timeouts: "drain_delay = 3600", ..Config::new(1) });
     let _server = echo(&network);
     network.convey(|convey| convey.signal(Signal::TERM));
-    wait_for("the stop", || logged(&network, "stopping in 3600s: until then clients are served"));
+    wait_for("the stop", || logged(&network, "stopping in 3600s: until then convey serves clients"));
     let asked = network.inside(Role::Balancer, || ask(STATS.into(), "/readyz").unwrap());
     assert_eq!(asked, (503, "draining: convey is about to stop\n".to_owned()));
     drop(held(&network, 3));
@@ -124,7 +124,7 @@ fn a_second_signal_ends_at_once(case: Case) {
     assert_eq!(network.convey(|convey| convey.wait().code()), Some(128 + 15));
     let (cut, go_on) = if case.is_dsr() { (0, 2) } else { (2, 0) };
     assert!(logged(&network, &format!("stopped at once: {cut} connections were cut")).is_some());
-    let told = logged(&network, &format!("{go_on} connections in dsr mode go on")).is_some();
+    let told = logged(&network, &format!("{go_on} connections in dsr mode continue")).is_some();
     assert_eq!(told, case.is_dsr());
 }
 

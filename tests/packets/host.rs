@@ -254,7 +254,7 @@ fn required_offload_without_bpf_is_a_start_error(case: Case) {
     let ran = run(without_bpf(&network).arg(mode).arg("--config").arg(path));
     assert_eq!(ran.code, Some(1), "{ran:?}");
     for part in [
-        "passthrough.offload = \"tc\" cannot be had (\"auto\" does without)",
+        "passthrough.offload = \"tc\" is not available (\"auto\" falls back to workers)",
         "CAP_BPF",
         "Operation not permitted",
     ] {
@@ -378,7 +378,7 @@ fn ports_that_a_killed_convey_has_reserved_are_given_back(case: Case) {
     network.balance(&Config::new(1));
     end(&network, Signal::KILL);
     let cleared = run(network.lab.command(Role::Balancer, binary().get_program()).arg("clear"));
-    let given_back = "gave back the reserved ports 33768-39999,40001-61000 of a convey that was killed\n";
+    let given_back = "released the reserved ports 33768-39999,40001-61000 of a killed convey\n";
     assert!(cleared.stdout.ends_with(given_back), "{cleared:?}");
     assert_eq!(reserved(&network), "40000,62000", "by `convey clear`");
 

@@ -86,7 +86,7 @@ fn workers_forward_on_an_interface_that_takes_no_more_programs(case: Case) {
     let _others: Vec<Guard> = (0..62).map(|_| idle_guard(&network)).collect();
     use_link(&network);
     assert_eq!(network.stat(&format!("/packets/offload/{LINK}")), "worker");
-    assert_eq!(logged(&network, "every packet that comes in on back goes through a worker"), 1);
+    assert_eq!(logged(&network, "every packet received on back goes through a worker"), 1);
     // A clsact qdisc, the alternative to tcx, would outlive a killed process.
     let queues = network.lab.run(Role::Balancer, "tc", &["qdisc", "show", "dev", LINK]).unwrap();
     assert!(!queues.contains("clsact"), "{queues}");

@@ -72,7 +72,7 @@ fn connections_still_open_are_cut_in_every_mode_but_dsr(case: Case) {
     assert_eq!(network.convey(|convey| convey.wait().code()), Some(0));
     let cut = if case.is_dsr() { 1 } else { 2 };
     assert!(logged(&network, &format!("stopped: {cut} connections were cut after 300ms")).is_some());
-    assert_eq!(logged(&network, "1 connections in dsr mode go on").is_some(), case.is_dsr());
+    assert_eq!(logged(&network, "1 connections in dsr mode continue").is_some(), case.is_dsr());
 }
 
 /// Server 2 has an address without a host: the kernel notices and returns an error.

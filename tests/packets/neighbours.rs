@@ -50,7 +50,7 @@ fn kernel_keeps_a_server_fresh_until_it_is_removed_or_convey_ends(case: Case) {
     end(&network, Signal::KILL);
     wait_for_entry(&network, Role::Server(1), true);
     let said = clear();
-    assert!(said.contains("left 1 neighbour of a killed convey to the kernel"), "{said}");
+    assert!(said.contains("released 1 neighbour entry of a killed convey"), "{said}");
     assert!(!entry(&network, Role::Server(1)).contains("managed"), "after `convey clear`");
 }
 

@@ -93,7 +93,7 @@ fn upgrade_takes_nothing_of_another_process(case: Case) {
         let why = format!("{why}: {holder}");
         assert!(ran.code == Some(1) && ran.stderr.contains(&why), "{why:?} is not in {ran:?}");
         wait_for("the log to name it", || {
-            network.log(Role::Balancer).contains("this process goes on").then_some(())
+            network.log(Role::Balancer).contains("this process continues").then_some(())
         });
         assert_eq!(network.ask(1).unwrap(), "s1");
     };

@@ -241,7 +241,7 @@ fn tunnel_script_that_fails_leaves_no_vip(case: Case) {
     let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", programs.path().display());
     let variables = [("KIND", "ipip"), ("MSS", "clamp"), ("PATH", &*path)];
     let ran = set_up(&network, "tc/dsr-server-tunnel.sh", "up", &variables);
-    assert!(ran.code == Some(1) && ran.stderr.contains("what was done is taken back"), "{ran:?}");
+    assert!(ran.code == Some(1) && ran.stderr.contains("all changes are undone"), "{ran:?}");
     let lo = run(network.lab.command(Role::Server(1), "ip").args(["addr", "show", "dev", "lo"]));
     assert!(lo.code == Some(0) && !lo.stdout.contains(&VIP.to_string()), "{lo:?}");
 }

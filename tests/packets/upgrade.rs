@@ -227,7 +227,7 @@ pub(crate) fn refuse_upgrades(network: &mut Network) {
         let ran = program.ask(network);
         assert!(ran.code == Some(1) && ran.stderr.contains(why), "{why:?} is not in {ran:?}");
         wait_for("the log to name it", || {
-            network.log(Role::Balancer).contains("this process goes on").then_some(())
+            network.log(Role::Balancer).contains("this process continues").then_some(())
         });
         ping(&mut begin()).unwrap();
     };
@@ -246,7 +246,7 @@ pub(crate) fn refuse_upgrades(network: &mut Network) {
         // They send meanwhile: the new process sees their packets and answers none.
         scope.spawn(|| until(&stop, &spoken, &mut go_on));
         wait_for("connections that speak", || (spoken.load(Ordering::Relaxed) > 0).then_some(()));
-        refused("20 of 20 open flows cannot go on in the new process");
+        refused("20 of 20 open flows cannot continue in the new process");
     });
     go_on();
     network.save(&config);

@@ -217,7 +217,7 @@ fn a_reload_may_put_a_server_behind_an_interface_without_xdp(case: Case) {
     }
     assert_eq!(network.stat(&format!("/packets/offload/{LINK}")), "worker");
     let log = network.log(Role::Balancer);
-    assert!(log.contains("every packet that comes in on back goes through a worker"), "{log}");
+    assert!(log.contains("every packet received on back goes through a worker"), "{log}");
 }
 
 fn slots_of_forged_syns_are_freed_although_the_driver_forwards_packets(case: Case) {

@@ -31,42 +31,42 @@ macro_rules! fields {
 }
 
 fields! {
-    Time, "time", "When it ended.";
-    StartTime, "start_time", "When it began.";
-    Mode, "mode", "How it was forwarded.";
+    Time, "time", "Time of the end.";
+    StartTime, "start_time", "Time of the start.";
+    Mode, "mode", "Mode of the frontend.";
     Protocol, "protocol", "TCP or UDP.";
     ClientAddr, "client_addr", "The client's address and port.";
     ClientIp, "client_ip", "The client's address.";
     ClientPort, "client_port", "The client's port.";
     ProxyAddr, "proxy_addr", "The address and port of the proxy whose PROXY header, or `X-Forwarded-For`, names the client.";
     Frontend, "frontend", "The frontend's name.";
-    ListenAddr, "listen_addr", "The address and port that the client asked.";
-    ListenIp, "listen_ip", "The address that the client asked.";
-    ListenPort, "listen_port", "The port that the client asked.";
+    ListenAddr, "listen_addr", "The address and port that the client connected to.";
+    ListenIp, "listen_ip", "The address that the client connected to.";
+    ListenPort, "listen_port", "The port that the client connected to.";
     Backend, "backend", "The backend's name.";
     Server, "server", "`backend/server`.";
     ServerAddr, "server_addr", "The server's address and port.";
     BytesRx, "bytes_rx", "Bytes from the client.";
     BytesTx, "bytes_tx", "Bytes to the client.";
-    QueueMs, "queue_ms", "Milliseconds that it waited for a connection slot and a server.";
+    QueueMs, "queue_ms", "Milliseconds of waiting for a connection slot and a server.";
     ConnectMs, "connect_ms", "Milliseconds until a server had accepted, retries included.";
-    TotalMs, "total_ms", "Milliseconds from its beginning to its end.";
+    TotalMs, "total_ms", "Milliseconds from the start to the end.";
     Retries, "retries", "Further servers that were tried.";
-    Termination, "termination", "How it ended.";
-    Reason, "reason", "Why it ended early.";
-    TlsVersion, "tls_version", "The version of TLS that the client speaks with convey.";
+    Termination, "termination", "Outcome.";
+    Reason, "reason", "Reason of an early end.";
+    TlsVersion, "tls_version", "TLS version between client and convey.";
     TlsCipher, "tls_cipher", "The cipher suite.";
     TlsClient, "tls_client", "The subject of the client's certificate.";
-    Sni, "sni", "The name that a client of TLS asked for, where convey ends TLS or routes by the name.";
-    Route, "route", "The route that it took (frontends with routes).";
-    Method, "method", "The request's method (mode http, as all that follow).";
+    Sni, "sni", "The server name that a TLS client sent, if convey terminates TLS or routes by the name.";
+    Route, "route", "The matching route (frontends with routes).";
+    Method, "method", "The request's method (mode http, like all fields below).";
     Host, "host", "The host that the request is for.";
     Target, "target", "The request's path and query.";
     Status, "status", "The status that the client got.";
-    AnsweredBy, "answered_by", "Who made the response: `server` or `convey`.";
-    HttpVersion, "http_version", "The version of HTTP that the client speaks: `1.0`, `1.1`, `2` or `3`.";
-    TraceId, "trace_id", "The trace that the request is a part of (W3C Trace Context).";
-    Compression, "compression", "How convey has compressed the response: `zstd`, `br` or `gzip`.";
+    AnsweredBy, "answered_by", "Source of the response: `server` or `convey`.";
+    HttpVersion, "http_version", "HTTP version of the client: `1.0`, `1.1`, `2` or `3`.";
+    TraceId, "trace_id", "The trace that the request belongs to (W3C Trace Context).";
+    Compression, "compression", "Compression by convey: `zstd`, `br` or `gzip`.";
 }
 
 /// Value of a field.

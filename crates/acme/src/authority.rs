@@ -221,7 +221,7 @@ fn told(error: &Error) -> String {
             let details: Vec<String> = problem.detail.clone().into_iter().chain(details).collect();
             format!("{kind}: {}", details.join("; "))
         }
-        Error::Timeout(_) => "the authority takes too long; the order goes on with the next try".to_owned(),
+        Error::Timeout(_) => "the authority takes too long; the next attempt continues the order".to_owned(),
         other => other.to_string(),
     };
     one_line(&text).chars().take(500).collect()

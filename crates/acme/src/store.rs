@@ -54,13 +54,12 @@ impl Store {
         if let Some(open) = open_to_all(&self.folder) {
             let error = io::Error::new(
                 ErrorKind::PermissionDenied,
-                "everybody can write there, and put other keys in place of these",
+                "all users can write there, and replace these keys",
             );
             return Err(told("cannot keep keys in", open, &error));
         }
         if let Some((of_others, owner)) = of_other_users(&self.folder) {
-            let why =
-                format!("user {owner} owns it, and can put other keys in place of these; `chown` mends it");
+            let why = format!("user {owner} owns it, and can replace these keys; `chown` fixes it");
             let error = io::Error::new(ErrorKind::PermissionDenied, why);
             return Err(told("cannot keep keys in", of_others, &error));
         }

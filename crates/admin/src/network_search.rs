@@ -28,7 +28,7 @@ pub async fn search_network(question: NetworkQuestion) -> SearchedNetwork {
     };
     match timeout(PATIENCE, searched).await {
         Ok(Some(searched)) => searched,
-        Ok(None) => asked.unanswered("there is no thread for it"),
+        Ok(None) => asked.unanswered("no thread can be started for it"),
         Err(_) => asked.unanswered("it takes too long"),
     }
 }

@@ -48,7 +48,7 @@ impl Pages {
     /// Returns the page, rendered after this call.
     pub(super) async fn get(&self, page: Page) -> Rendered {
         let (answer, rendered) = oneshot::channel();
-        let gone = |_| "nobody renders pages".to_owned();
+        let gone = |_| "the thread that renders pages has ended".to_owned();
         self.0.send(PageRequest { page, answer }).await.map_err(|_| gone(()))?;
         rendered.await.map_err(|_| gone(()))?
     }

@@ -86,7 +86,7 @@ async fn unknown() -> Response {
 async fn wrong_method() -> Response {
     api::failure(
         StatusCode::METHOD_NOT_ALLOWED,
-        "this path does not answer that method; see the header Allow",
+        "this path does not support that method; see the header Allow",
     )
 }
 

@@ -239,7 +239,7 @@ pub enum Command {
     /// For example `convey generate complete-bash > /etc/bash_completion.d/convey`. The Debian
     /// package has all of them.
     Generate {
-        /// What to print
+        /// Output to generate
         #[arg(value_name = "KIND")]
         kind: Generated,
     },

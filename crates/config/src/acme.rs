@@ -114,7 +114,7 @@ impl ParsedAcme {
         if !parsed.iter().any(|frontend| frontend.tls.as_ref().is_some_and(|tls| tls.acme)) {
             report.warning(
                 &self.place,
-                "no frontend takes these certificates; write [frontends.NAME.tls] without certificate, or with acme = true",
+                "no frontend uses these certificates; write [frontends.NAME.tls] without certificate, or with acme = true",
             );
             return;
         }
@@ -137,8 +137,8 @@ impl ParsedAcme {
             }
             None if usual_challenge(frontends).is_none() => report.error(
                 &self.place,
-                "no frontend in http mode listens on port 80, and none with these certificates on port 443; set challenge if the \
-                 authority reaches other ports by these",
+                "no frontend in http mode listens on port 80, and none with these certificates on port 443; set challenge if \
+                 another host forwards port 80 or 443 to a port of convey",
             ),
             _ => {}
         }
@@ -183,11 +183,11 @@ fn external_account(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Ex
         (Some(id), Some(file)) => (id, file),
         (None, None) => return None,
         (Some(id), None) => {
-            report.error(&id.place, "needs eab_key_file: the file that has the key of this number");
+            report.error(&id.place, "needs eab_key_file, the file with the key of this ID");
             return None;
         }
         (None, Some(file)) => {
-            report.error(&file.place, "needs eab_key_id: the number of this key");
+            report.error(&file.place, "needs eab_key_id, the ID of this key");
             return None;
         }
     };
@@ -198,7 +198,10 @@ fn external_account(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Ex
             Some(ExternalAccount { key_id: id.value, key_path: path, key: key.into() })
         }
         _ => {
-            let message = format!("{}: it has no key in base64url, as authorities give it", path.display());
+            let message = format!(
+                "{}: no base64url-encoded key, the form in which authorities issue it",
+                path.display()
+            );
             report.error(&file.place, message);
             None
         }
@@ -224,7 +227,7 @@ fn domain(value: &DeValue<'_>) -> Result<String, String> {
     let name = value.as_str().unwrap_or_default().trim_end_matches('.').to_ascii_lowercase();
     match () {
         () if name.starts_with("*.") => Err(format!(
-            "found {name:?}; a wildcard is proved by DNS alone, which convey does not change; name each host"
+            "found {name:?}; a wildcard needs a DNS challenge, which convey does not support; name each host"
         )),
         () if is_domain(&name) => Ok(name),
         () => Err(not_allowed(value, ALLOWED)),
@@ -294,7 +297,7 @@ pub(super) fn changes(old: Option<&AcmeConfig>, new: Option<&AcmeConfig>) -> Vec
     ];
     let mut changes: Vec<String> = told.into_iter().flatten().collect();
     if changes.is_empty() && old != new {
-        changes.push("acme: another key or other authorities".to_owned());
+        changes.push("acme: key or authorities changed".to_owned());
     }
     changes
 }

@@ -66,9 +66,9 @@ impl Annotations {
 
     /// Operator-facing messages about mistakes in the current annotations.
     pub fn problems(&self) -> BTreeSet<String> {
-        let line = |problem: &String| format!("{problem}; its annotations stay as they were");
+        let line = |problem: &String| format!("{problem}; the previous annotations stay in effect");
         let more = self.problems.len().saturating_sub(MAX_PROBLEMS);
-        let more = (more > 0).then(|| format!("{more} more of its annotations are wrong"));
+        let more = (more > 0).then(|| format!("{more} more annotations are invalid"));
         self.problems.iter().take(MAX_PROBLEMS).map(line).chain(more).collect()
     }
 }
@@ -153,7 +153,7 @@ mod tests {
             assert_eq!(annotations.settings(), before, "{name} {text}");
             let problems: Vec<String> = annotations.problems().into_iter().collect();
             assert!(problems.len() == 1 && problems[0].contains(told), "{problems:?}");
-            assert!(problems[0].ends_with("; its annotations stay as they were"), "{problems:?}");
+            assert!(problems[0].ends_with("; the previous annotations stay in effect"), "{problems:?}");
             annotations.take([]);
             assert!(annotations.problems().is_empty() && annotations.settings() == SourceSettings::default());
         }

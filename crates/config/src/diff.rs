@@ -57,7 +57,7 @@ fn stats_changes(old: &Stats, new: &Stats) -> Vec<String> {
     let address = change("stats address", *listen, new.listen);
     let file = change("stats.token_file", or(before.clone(), "none"), or(after.clone(), "none"));
     let is_another = before == after && *token != new.token;
-    let secret = is_another.then(|| "stats.token_file: another token".to_owned());
+    let secret = is_another.then(|| "stats.token_file: token changed".to_owned());
     [address, file, secret].into_iter().flatten().collect()
 }
 

@@ -138,7 +138,7 @@ fn check_mode(mode: u32) -> io::Result<()> {
         bits if bits & 0o004 != 0 => "read",
         _ => "write",
     };
-    let message = format!("its mode is {mode:04o}, so everybody can {what} it; `chmod 640` mends it");
+    let message = format!("its mode is {mode:04o}, so all users can {what} it; `chmod 640` fixes it");
     Err(Error::new(ErrorKind::PermissionDenied, message))
 }
 
@@ -167,7 +167,7 @@ fn read_all(file: File) -> io::Result<Vec<u8>> {
 }
 
 fn too_long() -> Error {
-    let message = format!("it is longer than {} MiB, the most that is read", MAX_SIZE >> 20);
+    let message = format!("it is longer than {} MiB, the maximum", MAX_SIZE >> 20);
     Error::new(ErrorKind::FileTooLarge, message)
 }
 
@@ -210,7 +210,7 @@ mod tests {
         file.set_len(MAX_SIZE).unwrap();
         assert_eq!(read(&path).unwrap().len() as u64, MAX_SIZE);
         file.set_len(MAX_SIZE + 1).unwrap();
-        assert_eq!(said(&path), "it is longer than 16 MiB, the most that is read");
+        assert_eq!(said(&path), "it is longer than 16 MiB, the maximum");
         assert_eq!(read_all(File::open(&path).unwrap()).unwrap_err().kind(), ErrorKind::FileTooLarge);
     }
 

@@ -176,8 +176,10 @@ impl Loaded {
         let said: Option<Vec<_>> = file.frontends.iter().map(|frontend| frontend.mode.as_ref()).collect();
         if let Some(other) = said.into_iter().flatten().find(|said| said.value != mode) {
             let report = Report::new(texts);
-            let message =
-                format!("every frontend says its mode: {} on the command line has no effect", mode.name());
+            let message = format!(
+                "every frontend sets its own mode: {} on the command line has no effect",
+                mode.name()
+            );
             report.warning(&other.place, message);
             self.warnings.extend(report.finish().unwrap_or_default());
         }

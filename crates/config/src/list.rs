@@ -55,7 +55,7 @@ fn parse(name: &str, text: &str, list: ListSettings) -> Result<Loaded, Vec<Probl
         }
     }
     if entries(text).next().is_none() {
-        report.error(&Place { key: String::new(), at: 0 }, "no server; write one a line, as HOST:PORT");
+        report.error(&Place { key: String::new(), at: 0 }, "no server; write one HOST:PORT per line");
     }
     if servers.is_empty() {
         return Err(report.finish().err().unwrap_or_default());
@@ -124,7 +124,7 @@ mod tests {
         for nobody in ["", "# none\n\n"] {
             assert_eq!(
                 parsed(nobody).unwrap_err(),
-                ["hosts.txt:1:1: no server; write one a line, as HOST:PORT"]
+                ["hosts.txt:1:1: no server; write one HOST:PORT per line"]
             );
         }
         let wrong = parsed("nobody\n").unwrap_err();

@@ -193,7 +193,7 @@ impl HostCheck<'_> {
                 self.network.interfaces.iter().map(|interface| interface.name.as_str()).collect();
             let meant = hint::did_you_mean(name, all.iter().copied());
             let message = format!(
-                "no interface {name:?}{meant} (this host has: {}): convey announces nothing until there is one",
+                "no interface {name:?}{meant} (this host has: {}): convey announces nothing until it exists",
                 or_none(&all)
             );
             self.report.warning(announce.interface_place(), message);
@@ -206,8 +206,8 @@ impl HostCheck<'_> {
         let Some((frontend, mode)) = forwarded else { return };
         if !is_loopback && self.file.passthrough.keys.interfaces.is_empty() {
             let message = format!(
-                "needs passthrough.interfaces, such as [\"eth0\"]: frontend {:?} is in {} mode, and convey would look for its packets on \
-                 {name}; \"lo\" does without",
+                "needs passthrough.interfaces, such as [\"eth0\"]: frontend {:?} is in {} mode, and convey would capture its packets on \
+                 {name}; frontends on \"lo\" do not need the key",
                 frontend.name,
                 mode.name()
             );
@@ -225,13 +225,13 @@ impl HostCheck<'_> {
                 forwarded += if mode.forwards_packets() { ports } else { 0 };
                 if mode.is_proxied() && ports > MAX_PROXIED_PORTS {
                     let message = format!(
-                        "{value} has {ports} ports; a range in proxy mode has {MAX_PROXIED_PORTS} at most, for each port is a \
-                         socket in each worker (packet modes have no sockets)"
+                        "{value} has {ports} ports; a range in proxy mode has at most {MAX_PROXIED_PORTS}, because each port \
+                         needs a socket in each worker (packet modes need none)"
                     );
                     self.report.error(place, message);
                 } else if mode.forwards_packets() && forwarded > MAX_FORWARDED_PORTS {
                     let message = format!(
-                        "with {value} the frontends in packet modes have {forwarded} ports; they may have {MAX_FORWARDED_PORTS}"
+                        "with {value} the frontends in packet modes have {forwarded} ports; the limit is {MAX_FORWARDED_PORTS}"
                     );
                     return self.report.error(place, message);
                 }

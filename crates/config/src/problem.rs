@@ -79,7 +79,7 @@ pub enum LoadError {
         path: PathBuf,
     },
     /// No thread can be started to read it.
-    #[error("cannot read the file: there is no thread to be had")]
+    #[error("cannot read the file: cannot start a thread")]
     NoThread,
     /// All errors in the text, in the order of the file.
     #[error("{}", one_per_line(.0))]

@@ -16,8 +16,8 @@ const ADVICE: &str = "; with the Debian package, /usr/share/convey/systemd/certi
                       keys of root (docs/guides/tls.md)";
 
 /// Reason if modes allow access: Linux asks security modules as well.
-const BY_MODULE: &str = "its mode allows it, and Landlock (privileges.landlock) or another security module does not. With \
-                         landlock = true convey reads only folders that it knew at its start: restart convey";
+const BY_MODULE: &str = "its mode permits it, but Landlock (privileges.landlock) or another security module does not. With \
+                         landlock = true convey reads only the folders of its configuration at the start: restart convey";
 
 /// Most symbolic links that are followed to explain a refusal.
 const MAX_LINKS: usize = 8;

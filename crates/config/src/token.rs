@@ -106,8 +106,8 @@ mod tests {
             (&"x".repeat(257), 0o600, "token has 257 characters; allowed: 16 to 256"),
             ("two words that are long", 0o600, "without spaces"),
             ("correct-horse-battéry", 0o600, "ASCII letters"),
-            ("correct-horse-battery", 0o644, "its mode is 0644, so everybody can read it"),
-            ("correct-horse-battery", 0o602, "its mode is 0602, so everybody can write it"),
+            ("correct-horse-battery", 0o644, "its mode is 0644, so all users can read it"),
+            ("correct-horse-battery", 0o602, "its mode is 0602, so all users can write it"),
         ] {
             let refused = loaded(content, mode).unwrap_err();
             assert!(refused.contains("stats.token_file: ") && refused.contains(told), "{refused}");

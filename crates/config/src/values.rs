@@ -388,7 +388,7 @@ fn concrete(addr: SocketAddr, value: &DeValue<'_>, allowed: &str) -> Result<Sock
 fn not_mapped(addr: SocketAddr, value: &DeValue<'_>, allowed: &str) -> Result<(), String> {
     match addr.ip() {
         IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some() => {
-            Err(format!("an IPv4 address is written as one, found {}; allowed: {allowed}", found(value)))
+            Err(format!("write an IPv4 address in IPv4 notation, found {}; allowed: {allowed}", found(value)))
         }
         _ => Ok(()),
     }

@@ -22,7 +22,7 @@ pub(super) fn expand(text: &str, lookup: VariableLookup<'_>) -> Result<Option<St
             continue;
         }
         let Some((variable, after)) = inside.split_once('}') else {
-            return Err("`${` has no `}`; write $${ for the characters themselves".to_owned());
+            return Err("`${` has no `}`; write $${ for a literal ${".to_owned());
         };
         if variable.contains("${") {
             return Err("found ${ within ${...}; a default is plain text, without variables".to_owned());
@@ -43,8 +43,8 @@ fn value(variable: &str, lookup: VariableLookup<'_>) -> Result<String, String> {
     if name.is_empty() || !name.chars().all(is_word) || name.starts_with(|c: char| c.is_ascii_digit()) {
         let name: String = name.chars().take(60).collect();
         return Err(format!(
-            "found ${{{}}}; allowed: ${{NAME}} or ${{NAME:-default}}, the name of letters, digits and _; write $${{ for the \
-             characters themselves",
+            "found ${{{}}}; allowed: ${{NAME}} or ${{NAME:-default}}, the name of letters, digits and _; write $${{ for a \
+             literal ${{",
             name.escape_debug()
         ));
     }

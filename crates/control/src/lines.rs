@@ -25,7 +25,7 @@ pub(super) fn of_name(change: &NameChange) -> LogLine {
     match fault {
         FaultChange::Began(LookupFault { missing: Missing::Records(kind), why }) => {
             let line = format!(
-                "name {host}: its {kind} records cannot be looked up: {why}; those found before stay"
+                "name {host}: its {kind} records cannot be looked up: {why}; the previous results stay in use"
             );
             LogLine::warn(line + &after(";"))
         }

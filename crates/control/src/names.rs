@@ -209,7 +209,7 @@ impl NameEntry {
         keep(&mut self.v4, MAX_ADDRESSES - v6_at_least, before);
         keep(&mut self.v6, MAX_ADDRESSES - self.v4.len(), before);
         (self.is_cut && !was_cut)
-            .then(|| format!("it has {all} addresses, {MAX_ADDRESSES} of them are servers"))
+            .then(|| format!("it has {all} addresses; convey uses {MAX_ADDRESSES} of them"))
     }
 
     /// Records the refused addresses. Returns a note if they are new; the reason of a fault
@@ -222,7 +222,9 @@ impl NameEntry {
             0 => String::new(),
             others => format!(" and {others} more like it"),
         };
-        Some(format!("{first}{others} is no server: an address of this host or link (dns.allow_local)"))
+        Some(format!(
+            "{first}{others} is not used as a server: an address of this host or link (dns.allow_local)"
+        ))
     }
 
     fn addresses(&self) -> BTreeSet<ServerAddr> {
@@ -400,7 +402,7 @@ mod tests {
     fn addresses_of_a_name_are_bounded_fairly_for_both_families() {
         let mut scenario = Scenario::begin();
         let change = scenario.names.on_lookup(many(0..4_000, 700), scenario.now).unwrap();
-        assert_eq!(change.notes, ["it has 4700 addresses, 1024 of them are servers"]);
+        assert_eq!(change.notes, ["it has 4700 addresses; convey uses 1024 of them"]);
         assert_eq!(change.addresses.len(), 1_024);
         assert_eq!(change.addresses.iter().filter(|addr| addr.ip().is_ipv6()).count(), 512);
         assert_eq!(scenario.names.on_lookup(many(0..4_000, 700), scenario.now), None);
@@ -426,8 +428,7 @@ mod tests {
     fn refused_local_addresses_are_logged_when_they_change() {
         let mut scenario = Scenario::begin();
         let answer = |v4: &[&str]| lookup(records(v4, 60), records(&[], 60)).without_local();
-        let note =
-            "127.0.0.1 and 1 more like it is no server: an address of this host or link (dns.allow_local)";
+        let note = "127.0.0.1 and 1 more like it is not used as a server: an address of this host or link (dns.allow_local)";
         let mixed = answer(&["10.0.0.3", "127.0.0.1", "169.254.169.254"]);
         assert_eq!(scenario.names.on_lookup(mixed.clone(), scenario.now).unwrap().notes, [note]);
         assert_eq!(scenario.has(), ["10.0.0.3"]);

@@ -157,7 +157,7 @@ impl Overlays {
 }
 
 fn too_many() -> String {
-    format!("{MAX_OVERLAYS} changes are the most; take some back with `convey reset`")
+    format!("the limit of {MAX_OVERLAYS} runtime overrides is reached; remove some with `convey reset`")
 }
 
 /// The target that contains this one: `name` for `name/address`, and the backend for `name`.
@@ -249,7 +249,7 @@ mod tests {
             set(&mut overlays, &target(number), Drain);
         }
         let more = said(&target(MAX_OVERLAYS), OverlayValue::State(Drain));
-        assert!(overlays.set(more).unwrap_err().contains("10000 changes are the most"));
+        assert!(overlays.set(more).unwrap_err().contains("limit of 10000 runtime overrides"));
         assert!(set(&mut overlays, &target(1), Maint), "what is there may change");
         assert!(set(&mut overlays, &target(1), Ready), "and go");
     }

@@ -30,8 +30,8 @@ pub fn own_addresses_for(
         Err(error) => Ok((
             BTreeSet::new(),
             Some(format!(
-                "cannot ask the kernel for this host's addresses: {error}; servers that lead back to a frontend show at \
-                 their first connection only"
+                "cannot list this host's addresses: {error}; convey detects servers that lead back to a frontend only at \
+                 their first connection"
             )),
         )),
     }

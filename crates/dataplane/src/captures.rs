@@ -61,9 +61,7 @@ impl Captures {
         let mut numbers = self.first..self.first + MAX_INTERFACES;
         let Some(number) = numbers.find(|number| running.iter().all(|thread| thread.number != *number))
         else {
-            return Err(io::Error::other(format!(
-                "{MAX_INTERFACES} interfaces are captured on, and that is the most"
-            )));
+            return Err(io::Error::other(format!("convey captures on at most {MAX_INTERFACES} interfaces")));
         };
         let (capture, handle) = Capture::open(interface, &self.filter)?;
         let program = self.program.as_ref().filter(|_| is_cached);

@@ -264,7 +264,7 @@ fn transmit(outgoing: &Receiver<Batch>, free_batches: &Sender<Batch>, losses: &T
             if reason == DropReason::TransmitFailed && told.insert(error.raw_os_error()) {
                 let len = buffer.frame().len();
                 warn!(
-                    "a frame of {len} bytes is not sent on interface {interface}: {error}; counted as transmit_failed from now on"
+                    "cannot send a frame of {len} bytes on interface {interface}: {error}; further failures are only counted (transmit_failed)"
                 );
             }
         }

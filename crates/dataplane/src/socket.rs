@@ -145,8 +145,8 @@ fn say_limited() {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
         warn!(
-            "packet sockets have no larger buffers than net.core.rmem_max and net.core.wmem_max allow, and bursts may be \
-             lost: this process has no CAP_NET_ADMIN outside of its user namespace"
+            "the buffers of packet sockets are limited to net.core.rmem_max and net.core.wmem_max, so bursts may be lost: \
+             this process has no CAP_NET_ADMIN outside of its user namespace"
         );
     });
 }

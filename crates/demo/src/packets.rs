@@ -126,7 +126,7 @@ impl PacketDemo {
 
     fn configuration(&self) -> String {
         let mut text = format!(
-            "# The demo's configuration: save it, and the balancer follows.\nmode = \"{}\"\n\n\
+            "# Configuration of the demo: saving it reloads the balancer.\nmode = \"{}\"\n\n\
              [frontends.web]\nlisten_addr = \"{VIP}:{PORT}\"\nbackend = \"web\"\n\n\
              [backends.web]\nalgorithm = \"round_robin\"\n\n\
              [backends.web.health_check]\nkind = \"http\"\ninterval = 0.5\n",

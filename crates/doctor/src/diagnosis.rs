@@ -94,7 +94,7 @@ pub enum Severity {
 pub fn as_text(examination: &Examination, width: usize) -> String {
     let Examination { findings, not_looked_at, .. } = examination;
     let unseen = |unseen: &Unseen| {
-        let text = format!("not looked at [{}]: needs {}", unseen.check, unseen.needs);
+        let text = format!("skipped [{}]: needs {}", unseen.check, unseen.needs);
         wrapped(&text, ["", "  "], width)
     };
     let unseen: String = not_looked_at.iter().map(unseen).collect();
@@ -198,13 +198,13 @@ mod tests {
     fn skipped_checks_are_listed_and_are_not_findings() {
         let unseen = Unseen { check: "vip-duplicate", needs: "root".to_owned() };
         let mut examination = Examination { not_looked_at: vec![unseen], ..Examination::default() };
-        assert_eq!(as_text(&examination, 80), "nothing found\nnot looked at [vip-duplicate]: needs root\n");
+        assert_eq!(as_text(&examination, 80), "nothing found\nskipped [vip-duplicate]: needs root\n");
         examination.findings.push(missing());
         let json: serde_json::Value = serde_json::from_str(&as_json(&examination).unwrap()).unwrap();
         assert_eq!(json["findings"][0]["check"], "vip-missing");
         assert_eq!(json["findings"][0].get("on"), None);
         assert_eq!(json["not_looked_at"][0]["needs"], "root");
-        assert!(as_text(&examination, 80).contains("eth0\n\nnot looked at [vip-duplicate]: needs root\n"));
+        assert!(as_text(&examination, 80).contains("eth0\n\nskipped [vip-duplicate]: needs root\n"));
     }
 
     #[test]

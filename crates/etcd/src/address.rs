@@ -92,7 +92,7 @@ impl EtcdAddress {
             None => (None, authority),
         };
         if user.is_some_and(|user| user.contains(':')) {
-            let why = "everybody on this host can read a password on the command line: say it by CONVEY_ETCD_PASSWORD";
+            let why = "everybody on this host can read a password on the command line: set CONVEY_ETCD_PASSWORD instead";
             return Err(AddressFault(why.to_owned()));
         }
         let endpoints = hosts.split(',').map(endpoint).collect::<Option<Vec<_>>>();
@@ -162,7 +162,7 @@ fn tls(query: &str, is_meant: bool) -> Result<Option<EtcdTls>, AddressFault> {
     let certificate = match (cert, key) {
         (Some(chain_path), Some(key_path)) => Some(EtcdCertificate { chain_path, key_path }),
         (None, None) => None,
-        _ => return Err(AddressFault("cert and key are said together".to_owned())),
+        _ => return Err(AddressFault("cert and key need each other".to_owned())),
     };
     match is_meant {
         true => Ok(Some(EtcdTls { ca, certificate })),
@@ -217,7 +217,7 @@ mod tests {
             ("etcd://h,/a", "no host"),
             ("etcd://me:secret@h/a", "CONVEY_ETCD_PASSWORD"),
             ("etcd://h/a?ca=x", "etcds://"),
-            ("etcds://h/a?cert=x", "together"),
+            ("etcds://h/a?cert=x", "need each other"),
             ("etcds://h/a?ca=", "names no file"),
             ("etcds://h/a?timeout=3", "unknown parameter timeout"),
         ] {

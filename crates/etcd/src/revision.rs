@@ -41,7 +41,7 @@ pub enum RevisionFault {
     #[error("the key {0} would be a file and a folder")]
     FileAndFolder(String),
     /// The keys are too many, or too long.
-    #[error("there is too much below {prefix}: at most {MAX_FILES} keys and {} MiB", MAX_BYTES >> 20)]
+    #[error("the configuration below {prefix} is too large: at most {MAX_FILES} keys and {} MiB", MAX_BYTES >> 20)]
     TooMuch {
         /// The prefix.
         prefix: String,

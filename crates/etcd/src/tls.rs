@@ -38,7 +38,7 @@ fn authorities(ca: Option<&Path>) -> Result<Authorities, String> {
             certificates_of(&read(path)?).map_err(|fault| format!("{}: {fault}", path.display()))?
         }
         None => authorities_of_host().map_err(|errors| {
-            format!("this host trusts no certificate authority; say ca=FILE {errors}").trim_end().to_owned()
+            format!("this host trusts no certificate authority; set ca=FILE {errors}").trim_end().to_owned()
         })?,
     };
     Ok(Authorities { path: ca.map(Path::to_owned), certificates: certificates.into() })

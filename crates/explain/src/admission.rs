@@ -27,7 +27,7 @@ pub(super) fn check_slots(place: &AskedPlace, steps: &mut Steps) {
 pub(super) fn check_loop(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let (client, protocol) = (place.client_addr(), place.frontend.config.protocol);
     if sources.snapshot.server_endpoints.contain(protocol, client, place.vip.port()) {
-        let says = format!("{client} is where a server listens: its answers would be answered without end");
+        let says = format!("{client} is where a server listens: its answers would loop");
         steps.refuse("client", Counter::DroppedLoop.drop_label(), says);
     }
 }
@@ -56,12 +56,11 @@ pub(super) fn check_access(sources: ExplainSources<'_>, place: &AskedPlace, step
         steps.note("client", format!("{ip} is taken for the client that a PROXY header names"));
     }
     if place.frontend.config.is_http_proxy(ip) {
-        let says =
-            format!("{ip} is in trusted_proxies: access lists are asked for the client of each request");
+        let says = format!("{ip} is in trusted_proxies: access lists apply to the client of each request");
         return steps.note("access", says);
     }
     if access.is_open() {
-        return steps.note("access", "no access list: everybody may come in");
+        return steps.note("access", "no access list: all clients are allowed");
     }
     let why = why(access, place, sources.network);
     match access.admits(ip) {
@@ -93,10 +92,14 @@ pub(super) fn check_share(sources: ExplainSources<'_>, place: &AskedPlace, steps
         ClientShortage::Descriptors => (
             is_tcp,
             Counter::DroppedNoResources.drop_label(),
-            "this process has too few descriptors left for anybody".to_owned(),
+            "this process has too few descriptors left for any client".to_owned(),
         ),
-        ClientShortage::Process => (false, limit, format!("{says}: it has its share of this process")),
-        ClientShortage::LocalPorts => (false, limit, format!("{says}: it has its share of the local ports")),
+        ClientShortage::Process => {
+            (false, limit, format!("{says}: the client has used its share of this process"))
+        }
+        ClientShortage::LocalPorts => {
+            (false, limit, format!("{says}: the client has used its share of the local ports"))
+        }
         ClientShortage::Frontend => (is_tcp && config.max_connections_per_client.is_none(), limit, says),
     };
     let verdict = if waits { ClientVerdict::Waits } else { ClientVerdict::Refused };
@@ -107,7 +110,7 @@ pub(super) fn check_share(sources: ExplainSources<'_>, place: &AskedPlace, steps
 pub(super) fn check_packet_share(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let ip = place.client.ip;
     if place.frontend.config.mode.has_snat() && place.frontend.config.trusts(ip) {
-        return steps.note("share", format!("{ip} is in trusted_clients: it may have all there is"));
+        return steps.note("share", format!("{ip} is in trusted_clients: no limit applies"));
     }
     let share = match sources.share {
         None | Some(Ok(None)) => return,
@@ -132,7 +135,7 @@ pub(super) fn check_source(sources: ExplainSources<'_>, place: &AskedPlace, step
     let (Frontend { config, sources: counts, .. }, ip) = (&*place.frontend, place.client.ip);
     let (Some(counts), limits) = (counts.as_ref(), &config.limits) else { return };
     if config.trusts(ip) {
-        return steps.note("source", format!("{ip} is in {}: limits do not hold for it", trusting(place)));
+        return steps.note("source", format!("{ip} is in {}: limits do not apply", trusting(place)));
     }
     let mut has = Vec::new();
     if let Some(most) = limits.connections_per_source {
@@ -152,7 +155,7 @@ pub(super) fn check_source(sources: ExplainSources<'_>, place: &AskedPlace, step
 pub(super) fn check_requests(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let (ip, limits) = (place.client.ip, place.asked.as_ref().map_or(&[][..], |asked| &asked.limits));
     if !limits.is_empty() && place.frontend.config.trusts(ip) {
-        let says = format!("{ip} is in {}: it may send any number", trusting(place));
+        let says = format!("{ip} is in {}: its number is not limited", trusting(place));
         return steps.note("requests", says);
     }
     for AskedLimit { of, limit } in limits {

@@ -66,7 +66,7 @@ pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Step
             "server",
             busy(place),
             format!(
-                "every server that can be chosen has as many connections as it may have{}",
+                "every server that can be chosen has reached its max_connections{}",
                 eviction_note(place)
             ),
         ),
@@ -109,7 +109,7 @@ pub(super) fn by_route(place: &AskedPlace, steps: &mut Steps) -> Option<Choice> 
         Some(action) => (format!("one without a route gets a {action}"), Some(End::REDIRECT)),
         None => ("one without a route gets a 404".to_owned(), Some(End::NO_ROUTE)),
     };
-    note_route(end, &format!("each request goes by its host and path; {rest}"), steps);
+    note_route(end, &format!("routes match the host and path of each request; {rest}"), steps);
     config.backend.is_none().then_some(none)
 }
 
@@ -139,12 +139,10 @@ fn algorithm(place: &AskedPlace) -> String {
     let config = &place.frontend.pool.config;
     let name = config.algorithm.name();
     if !config.algorithm.hashes() {
-        return format!("{name}: it goes by the moment, not by the client");
+        return format!("{name}: the choice depends on the current state, not on the client");
     }
     if let Some(field) = &config.hash_request {
-        return format!(
-            "{name}: it hashes the request's {field}; a request without goes by the client's address"
-        );
+        return format!("{name}: it hashes the request's {field}; without it, the client's address");
     }
     let what = match config.hash {
         HashOn::Source => "the client's address",
@@ -163,7 +161,7 @@ fn algorithm(place: &AskedPlace) -> String {
 /// Note on eviction, which may free a place for a new connection.
 pub(super) fn eviction_note(place: &AskedPlace) -> &'static str {
     match place.frontend.config.mode.forwards_packets() {
-        true => "; one that is not open yet gives way, if there is one",
+        true => "; convey evicts one that is not open yet, if there is one",
         false => "",
     }
 }
@@ -181,7 +179,7 @@ fn busy(place: &AskedPlace) -> End {
 fn note_steps(pool: &Pool, foreseen: &Foreseen, steps: &mut Steps) {
     let name = |index: usize| pool.servers[index].config.name.as_str();
     let open = |index: usize| pool.servers[index].live.slots.open();
-    let full = |usable: bool| if usable { "" } else { ", which is full: another place is tried" };
+    let full = |usable: bool| if usable { "" } else { ", which is full: convey tries another place" };
     for step in &foreseen.steps {
         let says = match *step {
             Step::Point { place, point, server, usable } => {

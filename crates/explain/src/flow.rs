@@ -210,7 +210,7 @@ pub(super) fn explain(
         note.chosen = *backend == *pool.config.name && *name == *note.name;
         note.why = match (note.chosen, passes) {
             (true, false) => "has the flow".to_owned(),
-            (true, true) => format!("has the flow; the next one passes it by: {}", note.why),
+            (true, true) => format!("has the flow; new flows skip it: {}", note.why),
             (false, true) => note.why.clone(),
             (false, false) => "another has the flow".to_owned(),
         };

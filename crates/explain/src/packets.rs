@@ -82,7 +82,7 @@ impl PacketInquiry<'_> {
         let (client, ip) = (self.place.client_addr(), self.place.client.ip);
         if let Err(reason) = self.inquiry.check_source(client) {
             let says = match reason {
-                DropReason::VipLoop => format!("{ip} is an address of this host: it is nobody's client"),
+                DropReason::VipLoop => format!("{ip} is an address of this host, so it cannot be a client"),
                 _ => format!("packets from {ip} are not forwarded: no router sends them on"),
             };
             return steps.refuse("client", reason.label(), says);
@@ -91,12 +91,16 @@ impl PacketInquiry<'_> {
             // The step of the access lists reports it.
             Ok(()) | Err(DropReason::AccessDenied) => {}
             Err(DropReason::Stopping) => {
-                steps.refuse("client", DropReason::Stopping.label(), "convey stops: nothing new begins");
+                steps.refuse(
+                    "client",
+                    DropReason::Stopping.label(),
+                    "convey is stopping: it accepts no new flows",
+                );
             }
             Err(reason) => steps.refuse(
                 "client",
                 reason.label(),
-                format!("{client} is where a server listens: its answers would be answered without end"),
+                format!("{client} is where a server listens: its answers would loop"),
             ),
         }
     }
@@ -203,7 +207,9 @@ impl PacketInquiry<'_> {
             DropReason::ServerNotOnLink => format!("{ip} is behind a router, and l2 needs it on a link"),
             _ => {
                 let gateway = self.network.hop_to(ip).and_then(|hop| hop.gateway).unwrap_or(ip);
-                format!("the link-layer address of {gateway} is not known; the first packet has it asked for")
+                format!(
+                    "the link-layer address of {gateway} is not known; the first packet triggers a lookup"
+                )
             }
         }
     }
@@ -242,7 +248,7 @@ pub(super) fn note_flow(sources: ExplainSources<'_>, flow: &PacketFlow, steps: &
     let is_tunneled = matches!(info.way, ServerWay::Tunneled);
     let ends = ((!is_tunneled).then(|| info.server.destination().ip()), server.ip());
     let hop = flow.next_hop.map(|hop| next_hop(&plan.network, ends, &hop));
-    steps.note("next hop", hop.unwrap_or_else(|| "not known: the next packet has it looked up".to_owned()));
+    steps.note("next hop", hop.unwrap_or_else(|| "not known: the next packet triggers a lookup".to_owned()));
     let layers = sources.packets.iter().flat_map(|facts| facts.layers.values());
     let by = layers.copied().find(by_kernel);
     steps.note(
@@ -251,7 +257,9 @@ pub(super) fn note_flow(sources: ExplainSources<'_>, flow: &PacketFlow, steps: &
             (Some(layer), true, _) => format!("the kernel ({}) forwards its packets", layer.name()),
             (None, true, _) => "the kernel forwards its packets".to_owned(),
             (None, false, Some(facts)) => format!("a worker forwards its packets: {}", facts.without_kernel),
-            (_, false, _) => "a worker forwards its packets: the kernel has not been told of it".to_owned(),
+            (_, false, _) => {
+                "a worker forwards its packets: the flow is not in the kernel's flow cache".to_owned()
+            }
         },
     );
 }
@@ -259,8 +267,8 @@ pub(super) fn note_flow(sources: ExplainSources<'_>, flow: &PacketFlow, steps: &
 /// Operator-facing text for the tunnel of packets to a VIP.
 fn through(tunnel: Option<&Tunnel>, vip: SocketAddr) -> String {
     let Some(tunnel) = tunnel else {
-        return "there is no tunnel, and packets are dropped: this host has no address of the server's family but VIPs; set \
-                tunnel_source"
+        return "there is no tunnel, and packets are dropped: this host has no address of the server's family except VIPs; \
+                set tunnel_source"
             .to_owned();
     };
     let Tunnel { encapsulation, source, server } = tunnel;
@@ -272,7 +280,7 @@ fn through(tunnel: Option<&Tunnel>, vip: SocketAddr) -> String {
         }
     };
     format!(
-        "packets keep {vip} as their destination, and go within {to}, which make them {} bytes longer",
+        "packets keep {vip} as their destination, and travel inside {to}, which add {} bytes",
         tunnel.overhead()
     )
 }

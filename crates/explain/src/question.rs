@@ -108,7 +108,7 @@ pub(super) fn place(snapshot: &Snapshot, client: ClientAddr, text: &str) -> Resu
             if client.ip.is_ipv4() { "IPv4" } else { "IPv6" }
         ))),
         [first, _, ..] if matters => Err(Unanswerable::Unclear(format!(
-            "frontend {name} listens on {} addresses and ports, and its choice goes by them: say which, such as {name}:{} or {first}",
+            "frontend {name} listens on {} addresses and ports, and the choice depends on them: name one, such as {name}:{} or {first}",
             fitting.len(),
             first.port()
         ))),
@@ -178,7 +178,7 @@ fn at_address(snapshot: &Snapshot, text: &str) -> Result<Meant, Unanswerable> {
         _ => {
             let names: Vec<&str> = found.iter().map(|(frontend, _)| frontend.config.name.as_str()).collect();
             let names = names.join(", ");
-            Err(Unanswerable::Unclear(format!("several frontends listen on {text}: say one of {names}")))
+            Err(Unanswerable::Unclear(format!("several frontends listen on {text}: name one of {names}")))
         }
     }
 }

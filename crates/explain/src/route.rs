@@ -85,7 +85,7 @@ impl AskedPlace {
         let Some(http) = &self.frontend.http else {
             let (name, mode) = (&config.name, config.mode.name());
             return Err(Unanswerable::Unclear(format!(
-                "frontend {name} is in {mode} mode, which sees no requests, and has no routes: ask without a URL"
+                "frontend {name} is in {mode} mode, which sees no requests, and has no routes: leave out the URL"
             )));
         };
         let [host, path] = [head.host(), head.path()].map(String::from_utf8_lossy);

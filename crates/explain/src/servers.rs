@@ -60,7 +60,7 @@ fn why(sources: ExplainSources<'_>, pool: &Pool, choice: &Choice, index: usize, 
     let settings = &config.settings;
     let passed_over = pool.passed_over(index).map(|why| match why {
         PassedOver::Maint => format!("out: {}", health.reason),
-        PassedOver::Drain => "drains, as an operator has said".to_owned(),
+        PassedOver::Drain => "draining, set by an operator".to_owned(),
         PassedOver::Down => format!("down: {}", health.reason),
         PassedOver::NoWeight => "its weight is 0".to_owned(),
         PassedOver::Ejected => health.ejected.as_ref().map_or_else(String::new, |ejected| {

@@ -48,7 +48,7 @@ pub(super) fn of_all(routes: &SniRoutes) -> (String, Option<End>) {
         }
         None => ("one without a route is refused".to_owned(), Some(End::NO_ROUTE)),
     };
-    (format!("each TLS connection goes by the name and the protocols it asks for ({all}); {rest}"), end)
+    (format!("routes match the name and protocols of each TLS connection ({all}); {rest}"), end)
 }
 
 fn takes(route: &SniRoute) -> String {

@@ -268,7 +268,7 @@ fn a_frontend_is_told_by_its_name_its_port_or_its_address() {
         let expected = expected.replace("WEB", &listens.join(", "));
         assert_eq!(vip(client, frontend), expected);
     }
-    assert!(vip("198.51.100.1:5", "web").contains("say which, such as web:80 or 192.0.2.1:80"));
+    assert!(vip("198.51.100.1:5", "web").contains("name one, such as web:80 or 192.0.2.1:80"));
     assert!(vip("[2001:db8::9]:5", "any").contains("listens on no IPv6 address"));
     assert!("198.51.100.300".parse::<ClientAddr>().unwrap_err().contains("expected an address such as"));
 }

@@ -47,7 +47,7 @@ fn headline(answer: &Explanation) -> String {
             format!("{at} gets a server of {backend}; which one depends on its port")
         }
         (ClientVerdict::Answered, _) => format!("{at} gets an answer of convey itself: {reason}"),
-        (ClientVerdict::Waits, _) => format!("{at} waits; in vain: {reason}"),
+        (ClientVerdict::Waits, _) => format!("{at} waits, without success: {reason}"),
         (ClientVerdict::Refused | ClientVerdict::Server, _) => format!("{at} is refused: {reason}"),
     }
 }

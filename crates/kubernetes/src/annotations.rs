@@ -41,7 +41,7 @@ pub(crate) async fn watch(
         };
         // The watch of slices reports an unreachable API server.
         if let Some(why) = refusal {
-            let note = format!("its annotations cannot be read, they stay as they were: {why}");
+            let note = format!("its annotations cannot be read, the previous ones stay in effect: {why}");
             tell(AnnotationState { settings: annotations.settings(), notes: BTreeSet::from([note]) });
         }
         backoff.on_success(now() - begun);

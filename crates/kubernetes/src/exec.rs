@@ -75,7 +75,7 @@ impl CredentialPlugin {
         let command = exec.command.ok_or("exec has no command")?.0;
         if exec.interactive_mode.is_some_and(|mode| mode.0 == "Always") {
             return Err(format!(
-                "exec {command}: interactiveMode Always is not supported: nobody can answer"
+                "exec {command}: interactiveMode Always is not supported: convey has no terminal"
             ));
         }
         let mut spec = json!({ "interactive": false });

@@ -81,7 +81,7 @@ impl Builder {
             Some(Collection::Map(entries, key)) => {
                 let key = key.take().unwrap_or_default();
                 if entries.contains_key(&key) {
-                    return Err(format!("key {key:?} is there twice"));
+                    return Err(format!("duplicate key {key:?}"));
                 }
                 entries.insert(key, value);
             }
@@ -150,7 +150,7 @@ mod tests {
         for (text, expected) in [
             ("a: 1\nb: &x 1\nc: *x\n", "line 3: aliases are not supported"),
             ("a: 1\n<<: {b: 2}\n", "line 2: merge keys are not supported"),
-            ("a: 1\na: 2\n", "line 2: key \"a\" is there twice"),
+            ("a: 1\na: 2\n", "line 2: duplicate key \"a\""),
             ("[a]: 1\n", "line 1: keys other than texts are not supported"),
             ("a: !!binary x\n", tag),
             ("a: !secret x\n", tag),

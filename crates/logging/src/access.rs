@@ -180,10 +180,10 @@ impl Writer {
             WriterCommand::Reopen => {
                 let Some((_, sink)) = &mut self.out else { return };
                 match sink.reopen() {
-                    Ok(true) => log::info!("SIGUSR1: the access log's file was opened again"),
+                    Ok(true) => log::info!("SIGUSR1: access log file reopened"),
                     Ok(false) => {}
                     Err(error) => log::error!(
-                        "cannot open the access log's file again: {error}; lines go on to the old one"
+                        "cannot reopen the access log file: {error}; lines still go to the old one"
                     ),
                 }
             }
@@ -245,7 +245,10 @@ impl Failing {
     fn is_over(&mut self) {
         self.is_stalled = false;
         if std::mem::take(&mut self.is_told) {
-            log::info!("the access log is written again; {} lines were lost", std::mem::take(&mut self.lost));
+            log::info!(
+                "the access log can be written again; {} lines were lost",
+                std::mem::take(&mut self.lost)
+            );
         }
     }
 }

@@ -95,7 +95,7 @@ impl Log {
         };
         let queue = LogSink::stderr().and_then(LineQueue::start);
         let queue = queue.inspect_err(|error| {
-            to_stderr(&format!("convey: a reader of the log that stalls will stall convey: {error}\n"));
+            to_stderr(&format!("convey: a stalled reader of the log will block convey: {error}\n"));
         });
         let style = LogStyle::new(&WantedLog::default(), level, &variable);
         let most = style.filter.most();
@@ -179,7 +179,7 @@ impl Log {
                 log.say(words_of(panic).trim_end());
                 if Contained::is_polled() {
                     Contained::count_panic();
-                    log::error!("a connection has panicked and ends; all others go on");
+                    log::error!("a connection has panicked and ends; all others continue");
                 } else {
                     log.flush();
                     std::process::abort();
@@ -316,7 +316,10 @@ mod tests {
         assert_eq!(run(writer, "connection").wait().unwrap().code(), Some(7));
         let mut contained = String::new();
         reader.read_to_string(&mut contained).unwrap();
-        assert!(contained.contains("out of luck\n") && contained.contains("all others go on"), "{contained}");
+        assert!(
+            contained.contains("out of luck\n") && contained.contains("all others continue"),
+            "{contained}"
+        );
 
         let (mut reader, writer) = pipe().unwrap();
         let aborted = run(writer, "worker").wait().unwrap();

@@ -123,7 +123,7 @@ impl LineQueue {
         loop {
             let Work { lines, dropped, change } = self.take();
             if dropped > 0 {
-                log::warn!("{dropped} lines of the log were dropped here: nobody read them in time");
+                log::warn!("{dropped} lines of the log were dropped here: the reader was too slow");
             }
             let is_left = matches!(change, Some(SinkChange::Replace(_)));
             if !lines.is_empty() {
@@ -139,10 +139,10 @@ impl LineQueue {
                 None => {}
                 Some(SinkChange::Replace(other)) => sink = other,
                 Some(SinkChange::Reopen) => match sink.reopen() {
-                    Ok(true) => log::info!("SIGUSR1: the log's file was opened again"),
-                    Ok(false) => log::info!("SIGUSR1: the log goes to no file, so none is opened again"),
+                    Ok(true) => log::info!("SIGUSR1: log file reopened"),
+                    Ok(false) => log::info!("SIGUSR1: the log goes to no file, nothing to reopen"),
                     Err(error) => {
-                        log::error!("cannot open the log's file again: {error}; lines go on to the old one");
+                        log::error!("cannot reopen the log file: {error}; lines still go to the old one");
                     }
                 },
             }

@@ -174,7 +174,7 @@ impl DiscoveryState {
                 0 => String::new(),
                 others => format!(" and {others} more like it"),
             };
-            self.notes.insert(format!("{name} ({}){others} is no server: {why}", addr.ip()));
+            self.notes.insert(format!("{name} ({}){others} is not used as a server: {why}", addr.ip()));
         }
     }
 }
@@ -226,11 +226,11 @@ mod tests {
         assert_eq!((count(&usable), count(&with_local)), (Some(1), Some(3)));
         let notes: Vec<&String> = usable.notes.iter().collect();
         assert!(
-            notes[0].starts_with("0.0.0.0:80 (0.0.0.0) and 1 more like it is no server: not"),
+            notes[0].starts_with("0.0.0.0:80 (0.0.0.0) and 1 more like it is not used as a server: not"),
             "{notes:?}"
         );
         assert!(
-            notes[1].starts_with("127.0.0.1:80 (127.0.0.1) and 1 more like it is no server"),
+            notes[1].starts_with("127.0.0.1:80 (127.0.0.1) and 1 more like it is not used as a server"),
             "{notes:?}"
         );
     }

@@ -156,7 +156,7 @@ impl RuleSteps {
     }
 
     /// Returns the first result of `look` for the tables of a packet, in order. `None` as
-    /// destination stands for packets to any address.
+    /// destination covers packets to any address.
     pub(crate) fn find<T>(
         &self,
         source: IpAddr,

@@ -24,7 +24,7 @@ impl TcpSession {
         let ip = client.ip();
         match event {
             Event::Loop => warn!(
-                "{vip}: a connection of convey's own came back ({client}): a server leads here; it is reset{more}"
+                "{vip}: a connection of convey itself came back ({client}), because a server leads here: convey resets it{more}"
             ),
             Event::Untrusted => {
                 warn!(
@@ -37,7 +37,7 @@ impl TcpSession {
                     None => ("connections", "wait"),
                 };
                 warn!(
-                    "{vip}: client {ip} has its share of {of}, more {fate} \
+                    "{vip}: client {ip} has used its share of {of}, further ones {fate} \
                      (max_connections_per_client, trusted_clients){more}"
                 );
             }

@@ -187,7 +187,9 @@ pub fn missing_address(ip: IpAddr) -> Option<String> {
         return None;
     }
     let add = adding(ip);
-    Some(format!("no interface has {ip} yet: clients come once one has (a standby's, or `{add}`)"))
+    Some(format!(
+        "no interface has {ip} yet: clients can connect once one has it (after a takeover on a standby, or with `{add}`)"
+    ))
 }
 
 /// Command that adds an address to an interface.

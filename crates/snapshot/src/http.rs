@@ -22,7 +22,7 @@ pub struct HttpFrontend {
     in_order: Vec<Arc<HttpRoute>>,
     /// Route of requests that match no other route; `None`: such a request gets a 404.
     pub default: Option<Arc<HttpRoute>>,
-    /// Header fields that tell servers about the client, such as `Forwarded`.
+    /// Header fields with the client's address for servers, such as `Forwarded`.
     pub forwarded: ForwardedFields,
     /// Whether a request without a trace begins one.
     pub begin_traces: bool,

@@ -28,7 +28,7 @@ impl SeenAddresses {
         let interface = interfaces.iter().find(|interface| interface.name == *name);
         let missing = || {
             format!(
-                "there is no interface {name} (announce.interface; `ip link add {name} type dummy` makes one); what is announced stays where it is"
+                "there is no interface {name} (announce.interface; `ip link add {name} type dummy` creates one); announced addresses stay where they are"
             )
         };
         let interface = interface.map(|interface| interface.index).ok_or_else(missing);

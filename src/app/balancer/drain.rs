@@ -86,7 +86,7 @@ impl RunningBalancer {
         let cut_before = totals.sum(Counter::Cut);
         let told = async {
             if waits {
-                info!("stopping: {} open connections go on until they end", open());
+                info!("stopping: {} open connections continue until they end", open());
                 ending.stop_requested().await?;
             }
             begin_limit();
@@ -149,7 +149,7 @@ impl Handover<'_> {
 /// Waits until the child of this process has ended, and passes signals on to it. Returns its exit
 /// code.
 pub(super) async fn outlive(mut child: SuccessorProcess, signals: &mut Signals, log: &LogFiles) -> u8 {
-    info!("process {} goes on; this one waits for its end", child.process());
+    info!("process {} continues; this one waits for its end", child.process());
     log.end_access_log();
     loop {
         tokio::select! {
@@ -188,7 +188,7 @@ impl Ending<'_> {
             if !is_succeeded || signal != SIGTERM {
                 return Ok(signal);
             }
-            info!("stopping: another SIGTERM changes nothing; SIGINT or SIGQUIT ends this process at once");
+            info!("stopping: another SIGTERM has no effect; SIGINT or SIGQUIT ends this process at once");
         }
     }
 
@@ -224,7 +224,7 @@ impl Ending<'_> {
                         self.is_stop_requested = true;
                         return Ok(SIGTERM);
                     }
-                    error!("the process that serves instead has ended with {code}: this one ends, too");
+                    error!("the new process has ended with {code}: this one ends, too");
                     return Err(code);
                 }
                 Request { what, answer } = requests(&mut self.upgrade_requests) => {
@@ -232,7 +232,7 @@ impl Ending<'_> {
                         Asked::Upgrade => Err("this process is stopping".to_owned()),
                         Asked::Release => {
                             self.admin.statistics.give_up().await;
-                            Ok("statistics are served here no longer".to_owned())
+                            Ok("this process no longer serves statistics".to_owned())
                         }
                     });
                 }
@@ -254,6 +254,8 @@ fn tell_of_the_end(cut: u64, outlasting: u64, patience: Duration) {
 
 fn tell_of(outlasting: u64) {
     if outlasting > 0 {
-        info!("{outlasting} connections in dsr mode go on when convey starts again, or by another balancer");
+        info!(
+            "{outlasting} connections in dsr mode continue once convey starts again, or on another balancer"
+        );
     }
 }

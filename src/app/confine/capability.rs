@@ -60,7 +60,8 @@ impl Needed {
     /// Operator-facing reason why the thread keeps more.
     pub(super) fn keep(self) -> Result<String, String> {
         let wanted = self.by_modes | if User::is_root() { OF_ROOT } else { HELD_BACK };
-        let has_more = |error: Errno| format!("convey has more capabilities than its modes need: {error}");
+        let has_more =
+            |error: Errno| format!("cannot drop capabilities that convey's modes do not need: {error}");
         let sets = capabilities(None).map_err(has_more)?;
         let bounded = bound(wanted);
         let held = sets.permitted & wanted;
@@ -73,7 +74,7 @@ impl Needed {
         set_capabilities(None, kept).map_err(has_more)?;
         match bounded {
             Err(error) if !self.gains_none => {
-                Err(format!("programs that convey starts may have more capabilities: {error}"))
+                Err(format!("cannot restrict the capabilities of programs that convey starts: {error}"))
             }
             _ => Ok(names(held)),
         }

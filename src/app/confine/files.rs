@@ -44,7 +44,7 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io";
 
 /// Restricts this thread, and those that it starts, to the files that convey needs.
 pub(super) fn restrict(file: &ConfigFile, config: &Config) -> Result<(), KeptPrivilege> {
-    let what = "convey may read and write all files of its user (privileges.landlock)";
+    let what = "convey can access all files of its user (privileges.landlock)";
     let readable: Vec<PathBuf> =
         readable(file).into_iter().chain(served(config)).chain(clusters(config)).collect();
     let status = restrict_to(&readable, &writable(file, config))

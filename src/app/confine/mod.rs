@@ -82,10 +82,9 @@ impl Confined {
         }
         if *no_new_privileges {
             let done = rustix::thread::set_no_new_privs(true);
-            confined.note(
-                done.map(|()| "no new privileges".to_owned())
-                    .map_err(|error| format!("programs that convey starts may gain privileges: {error}")),
-            );
+            confined.note(done.map(|()| "no new privileges".to_owned()).map_err(|error| {
+                format!("cannot keep programs that convey starts from gaining privileges: {error}")
+            }));
         }
         if *landlock {
             // The kernel allows at most 16 nested rulesets (landlock(7)).
@@ -159,7 +158,7 @@ fn become_user(name: &str, needed: Needed, drops: bool) -> Result<Result<String,
     }
     if !User::is_root() {
         return Ok(Err(format!(
-            "convey stays the user that has started it: only root can become {name} (privileges.user)"
+            "convey keeps the user that started it: only root can become {name} (privileges.user)"
         )));
     }
     let held = user

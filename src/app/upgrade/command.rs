@@ -52,7 +52,7 @@ pub(in crate::app) fn run(
     is_named: bool,
     socket: Option<&Path>,
 ) -> Result<ExitCode, Failure> {
-    let running = running(geteuid().as_raw()).context("cannot ask the kernel which convey runs")?;
+    let running = running(geteuid().as_raw()).context("cannot list running convey processes")?;
     let socket = socket.filter(|path| !path.as_os_str().is_empty());
     let one = match (&running[..], socket) {
         (_, Some(socket)) => at_socket(&running, socket)?,
@@ -196,7 +196,9 @@ fn ask(one: &Running, what: Asked, patience: Duration) -> anyhow::Result<String>
     let mut stream = unix::UnixStream::connect_addr(&address).context("cannot reach convey")?;
     let owner = socket_peercred(&stream)?.uid.as_raw();
     if !one.may_be_of(owner, geteuid().as_raw()) {
-        bail!("user {owner} answers in convey's name, but does not serve its statistics: it is not asked");
+        bail!(
+            "user {owner} owns this name of convey, but does not serve its statistics: convey does not trust that process"
+        );
     }
     stream.set_write_timeout(Some(patience))?;
     stream.write_all(format!("{}\n", what.name()).as_bytes())?;

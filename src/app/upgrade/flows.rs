@@ -77,7 +77,7 @@ impl Owners {
 impl HeldFlows {
     /// Waits for the flows of all workers and writes them to a file.
     pub(super) fn wait(self) -> Result<SentFlows, String> {
-        let told = self.flows.wait().ok_or("a worker thread does not tell its flows")?;
+        let told = self.flows.wait().ok_or("a worker thread does not return its flows")?;
         let since = told.iter().map(|told| told.since).min().unwrap_or_default();
         let has_many_workers = told.len() > 1;
         let flows: Vec<KnownFlow> = told.into_iter().flat_map(|told| told.flows).collect();

@@ -140,7 +140,7 @@ impl Successor {
             let open = open.display();
             let path = path.display();
             return Err(format!(
-                "cannot start {path}: everybody can write {open}; `chmod o-w {open}` mends it"
+                "cannot start {path}: all users can write {open}; `chmod o-w {open}` fixes it"
             ));
         }
         let mut command = Command::new(path);
@@ -253,7 +253,7 @@ impl Successor {
                 self.send(&Message::Event(event.into()), &[])?;
             }
         } else if !offer.known.overlays.is_empty() {
-            warn!("upgrade: the new process is of a version that knows of no changes but those of the file");
+            warn!("upgrade: the version of the new process does not support runtime overrides");
         }
         if self.format >= WITH_SOURCES {
             self.hand_sources_over(&offer.known)?;
@@ -350,12 +350,12 @@ impl Successor {
         let error = match failure {
             HandoverFailure::Refused(why) => return format!("{program} refuses: {why}"),
             HandoverFailure::Unexpected(what) => {
-                return format!("{program} says what this version does not understand: {what}");
+                return format!("unexpected message from {program}: {what}");
             }
             HandoverFailure::OtherWorkers(flows) => {
                 return format!(
                     "{program} is an older version, which spreads clients over the workers in another way: {flows} open flows \
-                     cannot go on in the new process; upgrade to it once they have ended, or restart instead"
+                     cannot continue in the new process; upgrade to it once they have ended, or restart instead"
                 );
             }
             HandoverFailure::Channel(error) => error,
@@ -373,7 +373,7 @@ impl Successor {
                 let status = match status {
                     // The child only started another process, whose exit status goes to the service
                     // manager.
-                    Some(status) if self.is_detached && status.success() => "nobody hears how".to_owned(),
+                    Some(status) if self.is_detached && status.success() => "exit status unknown".to_owned(),
                     Some(status) => status.to_string(),
                     None => "without an exit".to_owned(),
                 };
@@ -471,7 +471,7 @@ mod tests {
     #[test]
     fn older_version_gets_no_flows_that_have_to_stay_with_their_workers() {
         for (format, bound_to_workers, expected) in [
-            (WITH_ANNOUNCEMENTS, 2, Err("2 open flows cannot go on")),
+            (WITH_ANNOUNCEMENTS, 2, Err("2 open flows cannot continue")),
             (WITH_ANNOUNCEMENTS, 0, Ok(())),
             (WITH_DISPATCH_SEED, 2, Ok(())),
         ] {

@@ -225,7 +225,7 @@ pub(super) fn common_format(theirs: &[u32], program: &str) -> Result<u32, String
     let ours: BTreeSet<u32> = FORMATS.iter().copied().collect();
     theirs.iter().copied().filter(|format| ours.contains(format)).max().ok_or_else(|| {
         format!(
-            "convey {} and convey {program} cannot hand over to each other: they know the formats {} and {}; restart instead",
+            "convey {} and convey {program} cannot hand over to each other: their formats {} and {} differ; restart instead",
             env!("CARGO_PKG_VERSION"),
             list(FORMATS),
             list(theirs),

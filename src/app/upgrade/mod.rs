@@ -124,7 +124,7 @@ impl Upgrades {
         let refusal = match (&self.attempt, &self.program, Channel::pair()) {
             (Some(_), ..) => "an upgrade is under way already".to_owned(),
             (_, Err(why), _) => why.clone(),
-            (.., Err(error)) => format!("cannot speak to a new process: {error}"),
+            (.., Err(error)) => format!("cannot open a channel to a new process: {error}"),
             (None, Ok(program), Ok(ends)) => {
                 info!("upgrade: starting the new process");
                 let [channel, theirs] = ends;
@@ -171,7 +171,7 @@ impl Upgrades {
                 *steps = Box::pin(pending());
                 let _ = timeout(STOP_TIMEOUT, absence.wait()).await;
             } else {
-                info!("stopping: the upgrade is as good as done, and the new process is to stop, too");
+                info!("stopping: the upgrade is almost complete, and the new process has to stop, too");
                 if let Ok(ended) = timeout(STOP_TIMEOUT, attempt.steps.as_mut()).await {
                     drop(attempt);
                     return self.end(ended);
@@ -207,7 +207,7 @@ impl Upgrades {
         let answer = match &ended {
             Ok(success) => Ok(format!("upgraded: process {} serves from now on", success.process)),
             Err(why) => {
-                self.tell_of_none(&format!("{why}; this process goes on"));
+                self.tell_of_none(&format!("{why}; this process continues"));
                 Err(why.clone())
             }
         };
@@ -316,8 +316,8 @@ async fn tell_events(calls: &Calls, channel: Arc<Channel>) {
         channel.send(&Message::CacheEvents, &[file.as_fd()])
     });
     if let Ok(Err(error)) = sent.await {
-        warn!("the new process does not hear which connections have ended during the upgrade: {error}");
+        warn!("cannot report connections that ended during the upgrade to the new process: {error}");
     }
 }
 
-const NO_THREAD: &str = "there is no thread to wait for the new process";
+const NO_THREAD: &str = "cannot start a thread to wait for the new process";

@@ -129,7 +129,7 @@ impl Predecessor {
         loop {
             let (message, descriptors) = next_message(&self.0)?;
             if clock::now().since(since) > HANDOVER_TIMEOUT {
-                bail!("{LATE}: more than {} seconds for what it hands over", HANDOVER_TIMEOUT.as_secs());
+                bail!("{LATE}: no complete state within {} seconds", HANDOVER_TIMEOUT.as_secs());
             }
             match message {
                 Message::Session(session) => {
@@ -146,7 +146,10 @@ impl Predecessor {
                     let flows = flows.map(|(file, since)| HandedFlows::read(file, since, owners));
                     return Ok(LetGo { sessions, flows: flows.transpose()? });
                 }
-                other => bail!("the process to be upgraded says {} where it should let go", name_of(&other)),
+                other => bail!(
+                    "unexpected message {} from the process to be upgraded instead of its release",
+                    name_of(&other)
+                ),
             }
         }
     }
@@ -156,7 +159,7 @@ impl Predecessor {
     pub(in crate::app) fn ready(&self) -> Vec<CacheEvent> {
         if let Err(error) = self.0.send(&Message::Ready, &[]) {
             // The old process has handed everything over before.
-            warn!("{GONE} ({error}), and its connections with it; this one goes on");
+            warn!("{GONE} ({error}), and its connections with it; this one continues");
             return Vec::new();
         }
         match self.0.receive() {
@@ -227,7 +230,7 @@ fn detach() -> anyhow::Result<Infallible> {
 
 fn greet_through(channel: &Channel) -> anyhow::Result<()> {
     channel.set_patience(MESSAGE_TIMEOUT)?;
-    let (hello, _) = channel.receive().context("cannot read what the process to be upgraded says")?;
+    let (hello, _) = channel.receive().context("cannot read the message of the process to be upgraded")?;
     let (formats, program) = match hello {
         Message::Hello { formats, program, .. } => (formats, program),
         other => bail!("the process to be upgraded begins with {}", name_of(&other)),
@@ -251,7 +254,7 @@ fn receive_through(from: &Predecessor) -> anyhow::Result<Handed> {
         (HandedSockets::new(), AdminSockets::default(), Known::default());
     let (mut xdp_links, mut events, mut announcements) = (XdpLinks::new(), Vec::new(), BTreeMap::new());
     loop {
-        let (message, descriptors) = channel.receive().context("cannot read what is handed over")?;
+        let (message, descriptors) = channel.receive().context("cannot read the handed-over state")?;
         match message {
             Message::Clock { start, dispatch_seed, lineage } => {
                 clock::begin_at(start);
@@ -289,7 +292,10 @@ fn receive_through(from: &Predecessor) -> anyhow::Result<Handed> {
                 let from = Some(from.clone());
                 return Ok(Handed { from, sockets, xdp_links, admin, known, events, announcements });
             }
-            other => bail!("the process to be upgraded says {} where it should hand over", name_of(&other)),
+            other => bail!(
+                "unexpected message {} from the process to be upgraded instead of its state",
+                name_of(&other)
+            ),
         }
     }
 }

@@ -135,7 +135,7 @@ fn a_certificate_is_renewed_while_clients_are_served() {
     wait_for_certificate(&balancer);
     let file = kept(&state(&lab)).join("certificates/site.example.pem");
     let first = fs::read(&file).unwrap();
-    balancer.wait_for_log("site.example.pem: another one");
+    balancer.wait_for_log("site.example.pem: replaced");
     assert_ne!(fs::read(&file).unwrap(), first);
     assert!(fetch(&lab, &pebble).starts_with("a GET /x"));
     assert_eq!(balancer.stat("/acme/failures"), 0);
@@ -160,7 +160,7 @@ fn failed_order_is_logged_and_retried_when_its_settings_change() {
     let balancer = BalancerProcess::start(&lab, &site(&lab, &state(&lab), elsewhere, &acme));
     let line = balancer.wait_for_log("acme: no certificate for site.example");
     assert!(line.contains("ERROR") && line.contains("connection refused"), "{line}");
-    assert!(line.contains("; the next try is in 3m") || line.contains("; the next try is in 4m"), "{line}");
+    assert!(line.contains("; next attempt in 3m") || line.contains("; next attempt in 4m"), "{line}");
     balancer.wait_for_stat("/acme/names/site.example/failures", 1);
     let status = convey_testkit::run(balancer.command().arg("status"));
     assert!(status.stdout.contains("connection refused"), "{}", status.stdout);
@@ -195,7 +195,7 @@ fn retry_after_of_a_busy_authority_is_respected() {
     let config = site(&lab, &state(&lab), lab.second_vip(), &acme);
     let balancer = BalancerProcess::start(&lab, &config);
     let line = balancer.wait_for_log("acme: no certificate for site.example");
-    assert!(line.contains("429 Too Many Requests: too many orders of late; the next try is in 2h"), "{line}");
+    assert!(line.contains("429 Too Many Requests: too many orders of late; next attempt in 2h"), "{line}");
     drop(balancer);
     // A restart does not order sooner.
     let balancer = BalancerProcess::start(&lab, &config);
@@ -275,7 +275,7 @@ fn a_confined_user_orders_and_renews() {
     wait_for_certificate(&balancer);
     let file = kept(&state(&lab)).join("certificates/site.example.pem");
     assert_eq!(std::os::unix::fs::MetadataExt::uid(&fs::metadata(file).unwrap()), 65_533);
-    balancer.wait_for_log("site.example.pem: another one");
+    balancer.wait_for_log("site.example.pem: replaced");
     assert!(fetch(&lab, &pebble).starts_with("a GET /x"));
     drop(balancer);
     // A process of another user refuses the folder.
@@ -343,6 +343,6 @@ fn world_writable_state_dir_is_refused() {
     for check in [&["check"][..], &[]] {
         let ran = convey_testkit::run(convey_testkit::binary().args(check).arg("--config").arg(&config));
         assert_ne!(ran.code, Some(0));
-        assert!(ran.stderr.contains("everybody can write"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("all users can write"), "{}", ran.stderr);
     }
 }

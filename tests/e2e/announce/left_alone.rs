@@ -53,7 +53,7 @@ pub(super) fn address_announced_by_another_user_is_not_cleared() {
         wait_for("the name of nobody's process", || names().contains("@convey announces").then_some(()));
         let clear = || run(binary().args(["clear", "--addresses"])).stdout;
         let said = clear();
-        assert!(said.contains("no address is left") && has("lo", VIP), "{said}");
+        assert!(said.contains("no announced address") && has("lo", VIP), "{said}");
         let stays = format!("the address {VIP} stays on lo: python3 (process {}) announces it", owner.id());
         assert!(said.contains(&stays), "{said}");
         drop(owner);

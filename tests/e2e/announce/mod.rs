@@ -101,7 +101,9 @@ fn an_address_comes_with_the_first_server_and_goes_with_the_last() {
         assert!(status.stdout.contains(&format!("{VIP}  lo  yes")), "{}", status.stdout);
         drop(server);
         wait_until("lo", VIP, false);
-        balancer.wait_for_log("no server of backend pool can be chosen (1 of 1 are down); it comes back");
+        balancer.wait_for_log(
+            "no server of backend pool can be chosen (1 of 1 are down); convey announces it again",
+        );
         let metrics = balancer.page("/metrics").1;
         let labels = format!("{{address=\"{VIP}\",interface=\"lo\"}}");
         for line in
@@ -112,7 +114,7 @@ fn an_address_comes_with_the_first_server_and_goes_with_the_last() {
         let _server = TcpServer::named("a", lab.server(1));
         wait_until("lo", VIP, true);
         ip(&format!("addr del {VIP}/32 dev lo"));
-        balancer.wait_for_log("somebody had taken it away");
+        balancer.wait_for_log("another program had removed it");
         assert!(has("lo", VIP));
         balancer.signal(Signal::TERM);
         assert_eq!(balancer.wait(), 0);
@@ -132,7 +134,7 @@ fn command_that_withdraws_an_address_asks_for_force() {
             ["server drain pool/a", "server maint pool/a", "server weight pool/a 0", "backend maint pool"]
         {
             let refused = run(balancer.command().args(line.split(' ')));
-            let why = format!("convey withdraws {VIP}; to do it all the same: --force");
+            let why = format!("convey withdraws {VIP}; use --force to continue anyway");
             assert!(refused.code == Some(1) && refused.stderr.contains(&why), "{line}: {refused:?}");
         }
         assert!(has("lo", VIP));
@@ -165,7 +167,7 @@ fn an_address_of_somebody_else_stays_as_it_is() {
         ip(&format!("addr add {VIP}/32 dev lo"));
         let server = TcpServer::named("a", lab.server(1));
         let mut balancer = BalancerProcess::start(&lab, &announcing(&lab, VIP, ""));
-        let told = format!("{VIP} is on this host already, and convey did not put it there");
+        let told = format!("{VIP} is on this host already, and convey did not add it");
         balancer.wait_for_log(&told);
         drop(server);
         balancer.wait_for_log("backend pool has no server left");
@@ -187,7 +189,7 @@ fn announced_addresses_of_a_killed_process_are_taken_over() {
             let balancer = BalancerProcess::start(&lab, &setup);
             wait_until("lo", VIP, true);
             let ran = run(balancer.command().args(["clear", "--addresses"]));
-            assert!(ran.stdout.contains("no address is left") && has("lo", VIP), "it is in use: {ran:?}");
+            assert!(ran.stdout.contains("no announced address") && has("lo", VIP), "it is in use: {ran:?}");
             let file = balancer.config();
             // Ended by SIGKILL.
             drop(balancer);
@@ -302,7 +304,7 @@ fn upgrade_keeps_the_damping_of_an_address() {
         wait_until("lo", VIP, false);
         balancer.wait_for_stat(&withdrawals, 2);
         // The second withdrawal in a row doubles `hold`.
-        balancer.wait_for_log("it comes back once it has been able to serve for 400ms");
+        balancer.wait_for_log("convey announces it again once a frontend has been able to serve for 400ms");
     });
 }
 

@@ -45,7 +45,7 @@ pub(super) fn service_annotations_override_the_file_and_invalid_ones_change_noth
     api.annotate(&[("convey.dev/weight", "many"), ("convey.dev/algorithm", "maglev")]);
     let told = "annotation convey.dev/weight: found \"many\"; allowed: an integer from 0 to 65535";
     let line = balancer.wait_for_log(told);
-    assert!(line.contains(" WARN ") && line.ends_with("; its annotations stay as they were"), "{line}");
+    assert!(line.contains(" WARN ") && line.ends_with("; the previous annotations stay in effect"), "{line}");
     assert_eq!(
         (weight(&balancer), balancer.stat("/backends/pool/algorithm")),
         (5, "least_connections".into())
@@ -68,7 +68,7 @@ pub(super) fn forbidden_services_are_logged_once_and_their_servers_are_served() 
     api.refuse_services(true);
     api.annotate(&[("convey.dev/weight", "3")]);
     let (_servers, balancer) = begun(&lab, &api);
-    let told = "its annotations cannot be read, they stay as they were: services is forbidden";
+    let told = "its annotations cannot be read, the previous ones stay in effect: services is forbidden";
     balancer.wait_for_log(told);
     assert_eq!((weight(&balancer), balancer.stat("/discovery/pool/connected")), (7, true.into()));
     api.refuse_services(false);

@@ -96,7 +96,7 @@ fn a_renewed_certificate_is_served_at_once_and_open_connections_stay() {
     assert_eq!(open.get("site.example", "/").status, 200);
     let renewed = authority.issue(&["site.example"]);
     renewed.save(lab.directory(), "site");
-    balancer.wait_for_log("site.pem: another one");
+    balancer.wait_for_log("site.pem: replaced");
     // A full handshake: a resumed session shows no certificate.
     let fresh = TlsSettings::trusting(&authority).client();
     let client = TlsClient::connect(lab.vip(), "site.example", &fresh).unwrap();
@@ -121,7 +121,7 @@ fn mismatched_key_pair_is_refused_and_the_old_one_stays() {
     balancer.wait_for_log("it has no certificate");
     assert!(shown() == before);
     other.save(lab.directory(), "site");
-    balancer.wait_for_log("site.pem: another one");
+    balancer.wait_for_log("site.pem: replaced");
     let fresh = TlsSettings::trusting(&authority).client();
     assert!(TlsClient::connect(lab.vip(), "site.example", &fresh).unwrap().certificate() == other.der());
 }
@@ -148,7 +148,9 @@ fn broken_pair_of_a_folder_is_refused_alone() {
     fs::write(folder.join("a.pem"), "nothing").unwrap();
     fs::write(folder.join("c.pem"), "nothing").unwrap();
     let (renewed, added) = (issue("b"), issue("d"));
-    balancer.wait_for_log("certificates/a.pem is refused, and the one before stays: it has no certificate");
+    balancer.wait_for_log(
+        "certificates/a.pem is refused, and the previous one stays in use: it has no certificate",
+    );
     balancer.wait_for_log("certificates/c.pem is refused, and it is left out: ");
     balancer.wait_for_log("d.pem");
     wait_for("the certificates that can be used", || {
@@ -184,7 +186,7 @@ fn a_key_that_others_may_read_is_refused() {
     fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();
     let refused = check();
     assert_ne!(refused.code, Some(0));
-    assert!(refused.stderr.contains("so everybody can read it; `chmod 640` mends it"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("so all users can read it; `chmod 640` fixes it"), "{}", refused.stderr);
 }
 
 fn operators_are_told_of_certificates_that_expire() {

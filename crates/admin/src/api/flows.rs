@@ -47,7 +47,7 @@ pub(super) async fn kill(
     may_change(&answers, &who)?;
     let name = in_path(name)?;
     let id: ListedFlowId = name.parse().map_err(|()| {
-        Failure::Bad(format!("{name:?} is no name of a flow; `convey flows` shows them, such as p0.1f.9a3c"))
+        Failure::Bad(format!("{name:?} is no flow ID; `convey flows` lists the IDs, such as p0.1f.9a3c"))
     })?;
     let killed = answers.source.flows.kill(id).await.map_err(unavailable)?;
     let killed = killed.ok_or_else(|| {
@@ -172,7 +172,7 @@ async fn check_bytes(answers: &ApiContext, filter: FlowFilter) -> Result<(), Fai
     let any = answers.source.flows.list(&any).await.map_err(unavailable)?;
     match any.flows.first() {
         Some(flow) if flow.activity.bytes_rx.is_none() && flow.activity.bytes_tx.is_none() => {
-            let why = "min_bytes: the bytes of these flows are not counted; in packet modes an access log has them counted";
+            let why = "min_bytes: the bytes of these flows are not counted; in packet modes an access log enables these counters";
             Err(Failure::Bad(why.to_owned()))
         }
         _ => Ok(()),

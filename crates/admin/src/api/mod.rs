@@ -102,13 +102,13 @@ impl IntoResponse for Failure {
         let mut headers = HeaderMap::new();
         let (status, error, problems) = match self {
             Failure::Forbidden => {
-                let error = "this address is for reading; a request may change things at the control socket, or here \
-                             with the header \"Authorization: Bearer TOKEN\" (stats.token_file)";
+                let error = "this address is read-only; send changes to the control socket, or here with the \
+                             header \"Authorization: Bearer TOKEN\" (stats.token_file)";
                 (StatusCode::FORBIDDEN, error.to_owned(), vec![])
             }
             Failure::ClientsForbidden => {
-                let error = "this shows clients: this address answers it to this host alone (127.0.0.1, ::1), or with a \
-                             token (stats.token_file); ask at the control socket";
+                let error = "the response shows clients: this address serves it only to this host (127.0.0.1, ::1), or \
+                             with a token (stats.token_file); use the control socket";
                 (StatusCode::FORBIDDEN, error.to_owned(), vec![])
             }
             Failure::NeedsToken => {
@@ -118,13 +118,13 @@ impl IntoResponse for Failure {
             }
             Failure::WrongToken => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
-                let error = "the token is not the one of stats.token_file";
+                let error = "the token differs from stats.token_file";
                 (StatusCode::UNAUTHORIZED, error.to_owned(), vec![])
             }
             Failure::WrongHost(host) => {
                 let error = format!(
-                    "the request is for {host:?}; without a token this answers only to an IP address, localhost and the name \
-                     of this machine"
+                    "the request is for host {host:?}; without a token convey accepts only an IP address, localhost and the \
+                     name of this machine"
                 );
                 (StatusCode::MISDIRECTED_REQUEST, error, vec![])
             }
@@ -142,7 +142,7 @@ impl IntoResponse for Failure {
             Failure::Bad(why) => (StatusCode::BAD_REQUEST, why, vec![]),
             Failure::Busy(why) => (StatusCode::TOO_MANY_REQUESTS, why, vec![]),
             Failure::Later(why) => (StatusCode::SERVICE_UNAVAILABLE, why, vec![]),
-            Failure::Gone => (StatusCode::SERVICE_UNAVAILABLE, "this process ends".to_owned(), vec![]),
+            Failure::Gone => (StatusCode::SERVICE_UNAVAILABLE, "this process is stopping".to_owned(), vec![]),
             Failure::Refused(RequestRefusal::Unknown(why)) => (StatusCode::NOT_FOUND, why, vec![]),
             Failure::Refused(RequestRefusal::Later(why)) => (StatusCode::SERVICE_UNAVAILABLE, why, vec![]),
             Failure::Refused(RequestRefusal::Refused(why)) => (StatusCode::CONFLICT, why, vec![]),
@@ -202,6 +202,5 @@ impl<S: Send + Sync> FromRequest<S> for RequestBody {
 }
 
 fn in_body<T: DeserializeOwned>(RequestBody(body): &RequestBody) -> Result<T, Failure> {
-    serde_json::from_slice(body)
-        .map_err(|wrong| Failure::Bad(format!("the body is not what is expected: {wrong}")))
+    serde_json::from_slice(body).map_err(|wrong| Failure::Bad(format!("invalid body: {wrong}")))
 }

@@ -87,7 +87,7 @@ async fn steer(
     let state = state.map(|name| state_called(&name)).transpose()?;
     let values = [state.map(OverlayValue::State), weight.map(OverlayValue::Weight)];
     if values.iter().all(Option::is_none) {
-        return Err(Failure::Bad("nothing to change: say \"state\" or \"weight\"".to_owned()));
+        return Err(Failure::Bad("nothing to change: set \"state\" or \"weight\"".to_owned()));
     }
     let mut warnings = Vec::new();
     if matches!(state, Some(AdminState::Drain | AdminState::Maint)) || weight == Some(0) {
@@ -128,7 +128,7 @@ fn may_withdraw(answers: &ApiContext, target: &Target, is_forced: bool) -> Resul
     if is_forced {
         return Ok(());
     }
-    let why = format!("without {target} {lost}; to do it all the same: --force");
+    let why = format!("without {target} {lost}; use --force to continue anyway");
     Err(Failure::Refused(RequestRefusal::Refused(why)))
 }
 
@@ -143,7 +143,7 @@ pub(super) async fn reset(
         OverlayParameters { backend: Some(backend), server } => Some(Target { backend, server }),
         OverlayParameters { backend: None, server: None } => None,
         OverlayParameters { backend: None, server: Some(_) } => {
-            return Err(Failure::Bad("server: say the backend, too".to_owned()));
+            return Err(Failure::Bad("server: name the backend, too".to_owned()));
         }
     };
     let Done::Reset(gone, log_level) = ask(&answers, who, Requested::Reset(target)).await? else {

@@ -52,7 +52,7 @@ pub(super) async fn trace(
         if source.trace.is_ending() {
             return Failure::Gone;
         }
-        Failure::Busy(format!("{MAX_WATCHERS} traces are shown already, and that is the most; end one"))
+        Failure::Busy(format!("{MAX_WATCHERS} traces are running, which is the limit; end one first"))
     })?;
     let _long = progress.map(|Extension(progress)| progress.takes_long());
     let (lines, mut written) = mpsc::channel::<Bytes>(1);

@@ -4,7 +4,7 @@
 const PATIENCE = 8_000;
 const STORED = "convey-token";
 
-/** The token of whoever looks. It goes with the tab. */
+/** The user's token, kept until the tab is closed. */
 let token = sessionStorage.getItem(STORED) ?? "";
 
 export const hasToken = () => token !== "";
@@ -15,7 +15,7 @@ export function setToken(next) {
   else sessionStorage.removeItem(STORED);
 }
 
-/** What went wrong, in words; `status` is that of the answer, 0 without one. */
+/** Error message for the user, with the status of the response (0 without a response). */
 export class Failure extends Error {
   constructor(status, message, problems = []) {
     super(message);
@@ -37,7 +37,7 @@ export async function ask(path, { method = "GET", body } = {}) {
     });
     answer = await response.json();
   } catch (error) {
-    throw new Failure(0, response ? `convey answers in a way that is not understood (${response.status})` : "no answer from convey");
+    throw new Failure(0, response ? `invalid response from convey (${response.status})` : "no response from convey");
   }
   if (response.ok) return answer;
   throw new Failure(response.status, answer.error ?? `convey answers ${response.status}`, answer.problems);

@@ -1,4 +1,4 @@
-// What whoever looks may change, if convey permits.
+// Controls for changes, shown if convey permits them.
 
 import { ask, hasToken, pathOf, setToken } from "./api.js";
 import { byId, setAttribute, setText, show } from "./dom.js";
@@ -10,7 +10,7 @@ export class Controls {
   mayChange = false;
   #status = null;
   #refresh;
-  /** What is steered: `{backend, server}`. */
+  /** Target of the dialog: `{backend, server}`. */
   #target = null;
   /** Waits for a second yes. */
   #pending = null;
@@ -38,7 +38,7 @@ export class Controls {
     byId("keep").addEventListener("click", () => this.#ask(null));
   }
 
-  /** The dialog tells what holds now. */
+  /** Shows the current state in the dialog. */
   update(status) {
     this.#status = status;
     if (this.#target) this.#describe();
@@ -104,7 +104,7 @@ export class Controls {
     const found = this.#server();
     const one = found && `${found.state}, ${found.up ? "healthy" : `down: ${found.health.reason}`}, ${found.current_connections} open, weight ${found.weight}`;
     const all = `${servers.filter(({ eligible }) => eligible).length} of ${servers.length} servers can be chosen`;
-    setText(byId("steer-now"), server === undefined ? all : one ?? "This server is no longer there.");
+    setText(byId("steer-now"), server === undefined ? all : one ?? "This server no longer exists.");
     for (const button of document.querySelectorAll("#steer [data-state]")) {
       setAttribute(button, "aria-pressed", found ? String(found.state === button.dataset.state) : null);
     }
@@ -120,7 +120,7 @@ export class Controls {
     this.#propose({ weight: Number(field.value) });
   }
 
-  /** Whoever takes out the last server says so twice. */
+  /** Warning to confirm before the last server is taken out. */
   #propose(change) {
     const isOut = change.state === "drain" || change.state === "maint" || change.weight === 0;
     const why = isOut ? this.#lastOne() : null;
@@ -133,10 +133,10 @@ export class Controls {
     const servers = this.#status?.backends[backend]?.servers ?? {};
     const eligible = Object.keys(servers).filter((name) => servers[name].eligible);
     if (eligible.length === 0) return null;
-    if (server === undefined) return `All servers of ${backend} go out: its new clients are refused.`;
+    if (server === undefined) return `This takes all servers of ${backend} out of rotation: convey refuses its new clients.`;
     const backups = Object.keys(servers).filter((name) => name !== server && servers[name].backup && servers[name].up && servers[name].state === "ready");
     const isLast = eligible.length === 1 && eligible[0] === server && backups.length === 0;
-    return isLast ? `${server} is the last server of ${backend} that can be chosen: its new clients are refused.` : null;
+    return isLast ? `${server} is the last server of ${backend} that can be chosen: without it convey refuses new clients.` : null;
   }
 
   #ask(change, why = "") {
@@ -162,7 +162,7 @@ export class Controls {
     await this.#do(() => ask(`overlays?${query}`, { method: "DELETE" }), result);
   }
 
-  /** Says what became of it. */
+  /** Shows the result. */
   async #do(change, result) {
     setText(result, "…");
     try {
@@ -176,18 +176,18 @@ export class Controls {
 }
 
 function textOf(mayChange, token) {
-  if (mayChange) return "You may change things here. The token is forgotten when this tab is closed.";
-  if (token) return "Enter the token of this convey: what is in the file that [stats] token_file names.";
-  return "To allow changes here, set token_file in [stats] of the configuration. On the host, `convey server drain` and others work without.";
+  if (mayChange) return "Changes are allowed here. convey forgets the token when this tab is closed.";
+  if (token) return "Enter the token of this convey, from the file that [stats] token_file names.";
+  return "To allow changes here, set token_file in [stats] of the configuration. On the host, `convey server drain` and others work without a token.";
 }
 
 function inWords(answer) {
-  if (answer.reset) return answer.reset.length ? `Taken back: ${answer.reset.length}.` : "The file held already.";
+  if (answer.reset) return answer.reset.length ? `Changes undone: ${answer.reset.length}.` : "There was no change to undo.";
   if (answer.changes) {
     const later = answer.needs_restart.map((change) => `${change} needs restart`);
     const refused = (answer.refused_certificates ?? []).map((chain) => `${chain} is refused; the log has the reason`);
     const told = [...answer.changes, ...later, ...refused];
     return told.length ? `Reloaded: ${told.join("; ")}` : "Reloaded: no effective changes.";
   }
-  return answer.changed ? "Done." : "It held already.";
+  return answer.changed ? "Done." : "This was already the case.";
 }

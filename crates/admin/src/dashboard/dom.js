@@ -22,7 +22,7 @@ export function draw(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Has the element say this. */
+/** Sets the text of an element. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -40,7 +40,7 @@ export function setAttribute(element, name, value) {
 /** Shows or hides it. */
 export const show = (element, isShown) => { if (element.hidden === isShown) element.hidden = !isShown; };
 
-/** What each parent shows: its children by key. */
+/** Children of each parent, by key. */
 const shown = new WeakMap();
 
 /**

@@ -5,7 +5,7 @@ import { age, moment } from "./format.js";
 
 const [WIDTH, HEIGHT] = [96, 22];
 
-/** A line of rates. What it shows stands next to it as a number. */
+/** Sparkline of rates. The current rate is next to it as a number. */
 export function sparkline() {
   const line = draw("polyline", { class: "line" });
   const area = draw("polygon", { class: "area" });
@@ -67,7 +67,7 @@ function bar(from, to, state) {
 function inWords({ spans, start, length }) {
   const at = (part) => moment(start + part * length, start + length);
   const bad = spans.filter(({ state }) => state === "down" || state === "ejected");
-  if (bad.length === 0) return "last hour: no trouble known";
+  if (bad.length === 0) return "last hour: no known trouble";
   const told = bad.slice(-5).map(({ from, to, state }) => `${state} at ${at(from)} for ${age((to - from) * length)}`);
   return `last hour: ${told.join("; ")}`;
 }

@@ -1,4 +1,4 @@
-// What has happened, the configuration, and what is other than the file.
+// Events, the configuration, and runtime overrides.
 
 import { byId, list, make, setText, show } from "./dom.js";
 import { age, counted, moment } from "./format.js";
@@ -9,7 +9,7 @@ const STEP = 50;
 const CAPACITY = 1_000;
 const RELOADS = 20;
 
-/** What has happened, the oldest first. */
+/** Events, the oldest first. */
 export class Events {
   #all = [];
   #most = STEP;
@@ -27,7 +27,7 @@ export class Events {
     return this.#all;
   }
 
-  /** The number of the first one that is not known yet. */
+  /** Number of the next event to request. */
   get next() {
     return (this.#all.at(-1)?.number ?? -1) + 1;
   }
@@ -77,17 +77,17 @@ function line({ at, kind, level, text }, now) {
     make("span", { class: "text" }, text));
 }
 
-/** Shows what has become of the configuration. */
+/** Shows the state of the configuration. */
 export function showConfig({ config }, now) {
   const since = (time) => age(now - Date.parse(time));
   const failed = config.reload_failures > 0 ? `, ${config.reload_failures} refused` : "";
   const state = `${config.hash}, loaded ${since(config.loaded)} ago. ${counted(config.reloads, "reload")}${failed}.`;
-  const refused = ` The last reload was refused ${since(config.last_reload)} ago: what ran goes on.`;
+  const refused = ` The last reload was refused ${since(config.last_reload)} ago: the previous configuration stays in force.`;
   setText(byId("config-state"), state + (config.last_reload_successful ? "" : refused));
   list(byId("config-errors"), config.errors, (error) => error, (error) => make("li", {}, error));
 }
 
-/** Shows what is other than the file. */
+/** Shows the runtime overrides. */
 export function showOverlays(overlays, now, mayChange) {
   show(byId("no-overlays"), overlays.length === 0);
   show(byId("reset-all"), mayChange && overlays.length > 0);

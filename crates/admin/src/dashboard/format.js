@@ -49,7 +49,7 @@ export function age(milliseconds) {
   return parts.slice(0, 2).join(" ") || "0s";
 }
 
-/** A moment as the clock of whoever looks shows it, with the day if that is another one. */
+/** Formats a time in the user's time zone, with the day if it is not today. */
 export function moment(milliseconds, now = Date.now()) {
   const [then, today] = [new Date(milliseconds), new Date(now)];
   const time = then.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });

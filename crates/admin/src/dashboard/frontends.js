@@ -9,7 +9,7 @@ import { ENDED, losses } from "./history.js";
 const STEP = 50;
 let most = STEP;
 
-/** Shows what all frontends do together. */
+/** Shows the totals of all frontends. */
 export function showTotals(status, history) {
   const servers = Object.values(status.backends).flatMap(({ servers }) => Object.values(servers));
   const waits = [...Object.values(status.frontends), ...Object.values(status.backends)];

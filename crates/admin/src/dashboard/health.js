@@ -1,6 +1,6 @@
-// The health of each server in the last hour, from what has happened. Pure.
+// Health of each server in the last hour, derived from events. Pure.
 
-/** What the strip shows, in milliseconds. */
+/** Time span of the strip, in milliseconds. */
 export const HOUR = 3_600_000;
 
 /** The end of an event's text about a server, and the state of the server from then on. */
@@ -14,7 +14,7 @@ const STATES = [
   [" is on the link again", "up"],
 ];
 
-/** What follows the name of a server. */
+/** Texts after the name of a server in an event. */
 const ADDRESS = / \([^()]*\)$/;
 
 /**
@@ -53,7 +53,7 @@ export function lastHour(server, changes = [], known, now) {
   const state = server.ejected ? "ejected" : server.up ? "up" : "down";
   const since = Date.parse(server.health.since);
   const points = [...changes];
-  // Changes that fall together are told in one line, without names. The status knows better.
+  // One event line covers simultaneous changes, without names. The status has the details.
   if ((points.at(-1)?.state ?? "none") !== state) points.push({ at: server.ejected ? now : since, state });
   const first = Math.max(start, changes.length > 0 ? known : since);
   const spans = first > start ? [{ from: start, to: first, state: "unknown" }] : [];
@@ -71,5 +71,5 @@ export function lastHour(server, changes = [], known, now) {
   return { start, length: HOUR, spans: spans.map(({ from, to, state }) => ({ from: part(from), to: part(to), state })) };
 }
 
-/** What a server was before its first change that is known. */
+/** State of a server before its first known change. */
 const before = (state) => (state === "up" ? "down" : "up");

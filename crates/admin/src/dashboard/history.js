@@ -1,8 +1,8 @@
-// The counters of the last two minutes, and what follows from them: rates, shares, latencies. Pure.
+// Counters of the last two minutes, and values derived from them: rates, shares, latencies. Pure.
 
 /** How many samples are kept: two minutes of them. */
 const SAMPLES = 61;
-/** What "lately" means for shares and latencies, in milliseconds. */
+/** Time span of shares and latencies, in milliseconds. */
 const LATELY = 60_000;
 
 const key = (...parts) => parts.join("\u0000");
@@ -16,7 +16,7 @@ export class History {
     this.#samples = [];
   }
 
-  /** Adds what a status says. `at` is in milliseconds. */
+  /** Adds the counters of a status. `at` is in milliseconds. */
   add(at, status) {
     this.#samples.push({ at, values: countersOf(status) });
     if (this.#samples.length > SAMPLES) this.#samples.shift();
@@ -128,7 +128,7 @@ function sumOf(all) {
   return all.length > 0 ? sum : null;
 }
 
-/** Answers of convey's own that give a client what it asked for. */
+/** Reasons of local replies that are no refusals. */
 const SERVED = new Set(["acme_challenge", "file", "file_forbidden", "file_method", "file_not_found", "file_precondition", "file_range", "redirect"]);
 
 /** The kind of a request that convey answered instead of a server. */

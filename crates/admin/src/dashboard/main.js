@@ -1,4 +1,4 @@
-// The dashboard: looks at convey every two seconds while it is seen, and shows what there is.
+// The dashboard: polls convey every two seconds while the page is visible, and shows the state.
 
 import { ask, hasToken } from "./api.js";
 import { showBackends } from "./backends.js";
@@ -22,7 +22,7 @@ let [timer, isLooking, lookAgain] = [null, false, false];
 let gone = null;
 /** The process that answered last. */
 let process = null;
-/** What happened to the process while the page was open. */
+/** Restarts and upgrades of convey while the page was open. */
 let news = [];
 let changes = new Map();
 
@@ -68,7 +68,7 @@ async function look() {
 function notice({ started, version }) {
   if (process && process.started !== started) {
     const changed = process.version === version ? "" : ` Version ${version} follows ${process.version}.`;
-    news = [...news.slice(-2), { text: `Another process of convey answers since ${moment(Date.now())}: a restart or an upgrade.${changed}`, version }];
+    news = [...news.slice(-2), { text: `A new process of convey answers since ${moment(Date.now())}, after a restart or an upgrade.${changed}`, version }];
     history.clear();
     events.clear();
     changes = new Map();
@@ -77,7 +77,7 @@ function notice({ started, version }) {
 }
 
 function draw(status) {
-  // The clock of convey, for that of whoever looks may be wrong.
+  // Use convey's clock, because the user's may be wrong.
   const now = Date.parse(status.started) + status.uptime_seconds * 1000;
   const overlays = status.overlays ?? [];
   setText(byId("version"), status.version);
@@ -110,7 +110,7 @@ function showNotices(notices) {
   list(byId("states"), items, ({ text }) => text, ({ text, isBad, version }) => {
     const element = make("p", { class: isBad ? "notice bad" : "notice" }, text);
     if (version !== undefined) {
-      const again = make("button", { type: "button" }, "Load the page again");
+      const again = make("button", { type: "button" }, "Reload the page");
       again.addEventListener("click", () => location.reload());
       element.append(" ", again);
     }

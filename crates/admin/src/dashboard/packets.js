@@ -1,10 +1,10 @@
-// Losses of every kind, and what only packet modes have.
+// Refusals and drops, and the counters of packet modes.
 
 import { byId, cell, list, make, setText, show } from "./dom.js";
 import { counted, perSecond, short } from "./format.js";
 import { losses } from "./history.js";
 
-/** Shows what was refused, dropped or ended early, the fastest first. */
+/** Shows refusals, drops and early ends, the highest rate first. */
 export function showLosses(status, history) {
   const all = losses(status).map((loss) => ({ ...loss, rate: history.rate("loss", loss.kind, loss.reason) }));
   all.sort((a, b) => (b.rate ?? 0) - (a.rate ?? 0) || b.total - a.total);
@@ -25,7 +25,7 @@ export function showLosses(status, history) {
   });
 }
 
-/** Shows the flows of packet modes, and what forwards them. */
+/** Shows the flows of packet modes, and the layer that forwards them. */
 export function showPackets({ packets }, history) {
   show(byId("packets"), Boolean(packets));
   if (!packets) return;
@@ -37,11 +37,11 @@ export function showPackets({ packets }, history) {
   const facts = [
     ["flows", flows.map(([state, count]) => `${state} ${short(count)}`).join(", ") || "none"],
     ["forwarded by the kernel", cached],
-    ["who forwards open flows", Object.entries(packets.offload).map((layer) => layer.join(": ")).join(", ") || "no interface yet"],
+    ["open flows forwarded by", Object.entries(packets.offload).map((layer) => layer.join(": ")).join(", ") || "no interface yet"],
     ["kernel's flow cache, packets/s", outcomes.join(", ") || "none"],
     ["SNAT ports in use", short(packets.snat_ports_in_use)],
-    ["captured, none of ours", short(packets.passed)],
-    ["forwarded without a record", short(packets.unrecorded)],
+    ["captured, for no frontend", short(packets.passed)],
+    ["forwarded without a flow record", short(packets.unrecorded)],
     ["frames that could not be read", short(packets.capture_errors)],
     ["changes that the kernel refused", short(packets.cache_failures)],
   ];

@@ -5,7 +5,7 @@ import { share, strip } from "./drawing.js";
 import { age, counted, perSecond, short } from "./format.js";
 import { lastHour } from "./health.js";
 
-/** The state of a server in a word. What an operator has said goes first. */
+/** State of a server in one word. An administrative state takes precedence. */
 export function wordOf(server) {
   if (server.state !== "ready") return server.state;
   if (!server.up) return "down";
@@ -66,7 +66,7 @@ function reasonOf(server, overlay) {
   }
   if (!server.up) return server.health.reason;
   if (server.ejected) return `${server.ejected.reason}; back in ${age(server.ejected.remaining_seconds * 1000)}`;
-  if (server.handshakes?.answers_nobody) return "answers no client: look at its VIP, NAT, gateway and firewall";
+  if (server.handshakes?.answers_nobody) return "answers no client: check its VIP, NAT, gateway and firewall";
   return "";
 }
 

@@ -29,7 +29,7 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     );
     page.gauge(
         "convey_acme_consecutive_failures",
-        "Orders for the name that have failed since the last one that has not.",
+        "Failed orders for the name since the last successful one.",
         &failures,
         |n| f64::from(*n),
     );

@@ -11,7 +11,7 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
         report.discovery.iter().map(|(name, source)| (labels([("backend", name)]), source)).collect();
     page.gauge(
         "convey_discovery_connected",
-        "Whether the servers of the backend are those that its source has now.",
+        "Whether the servers of the backend match the current state of their source.",
         &all,
         |source| flag(source.connected),
     );
@@ -24,10 +24,7 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
         &all,
         |source| source.draining as f64,
     );
-    page.counter(
-        "convey_discovery_failures_total",
-        "How often the source could not be asked.",
-        &all,
-        |source| source.failures as f64,
-    );
+    page.counter("convey_discovery_failures_total", "Failed requests to the source.", &all, |source| {
+        source.failures as f64
+    });
 }

@@ -10,7 +10,7 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     let all: Vec<_> = report.etcd.iter().map(|etcd| (Labels::new(), etcd)).collect();
     page.gauge(
         "convey_etcd_connected",
-        "Whether the configuration in etcd is followed: not while etcd cannot be reached.",
+        "Whether convey follows the configuration in etcd; 0 while etcd cannot be reached.",
         &all,
         |etcd| flag(etcd.connected),
     );
@@ -19,7 +19,7 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     });
     page.gauge(
         "convey_etcd_refused",
-        "Whether the newest revision of etcd was refused, and one before it is in force.",
+        "Whether the newest revision of etcd was refused, so that an older one is in force.",
         &all,
         |etcd| flag(etcd.refused_revision.is_some()),
     );

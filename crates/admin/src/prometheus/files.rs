@@ -13,7 +13,7 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
         .collect();
     page.counter(
         "convey_backend_file_cache_hits_total",
-        "Files that a worker had at hand.",
+        "Files that a worker had in its cache.",
         &backends,
         |cache| cache.hits as f64,
     );
@@ -25,14 +25,11 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     );
     page.counter(
         "convey_backend_file_cache_evictions_total",
-        "Kept files that gave way to others.",
+        "Cached files that were evicted for others.",
         &backends,
         |cache| cache.evictions as f64,
     );
-    page.gauge(
-        "convey_backend_file_cache_bytes",
-        "Bytes of memory that kept files take.",
-        &backends,
-        |cache| cache.bytes as f64,
-    );
+    page.gauge("convey_backend_file_cache_bytes", "Memory of cached files, in bytes.", &backends, |cache| {
+        cache.bytes as f64
+    });
 }

@@ -23,7 +23,7 @@ pub fn render(report: &StatsReport, process: &ProcessMetrics) -> prometheus::Res
     let mut page = MetricsPage::default();
     page.gauge(
         "convey_build_info",
-        "Always 1; the label is the version that runs.",
+        "Always 1; the label is the running version.",
         &[(labels([("version", &*report.version)]), ())],
         |()| 1.0,
     );
@@ -53,13 +53,13 @@ fn totals(page: &mut MetricsPage, report: &StatsReport) {
     traffic(page, "convey", "all frontends, removed ones included", &totals, |all| all);
     page.counter(
         "convey_log_lines_dropped_total",
-        "Lines of the log that were dropped because nobody read them in time.",
+        "Lines of the log that were dropped because their reader was too slow.",
         &[(Vec::new(), report.log_lines_dropped)],
         |n| *n as f64,
     );
     page.counter(
         "convey_access_log_lines_dropped_total",
-        "Lines of the access log that were dropped: they came faster than they are written, or the disk is full.",
+        "Lines of the access log that were dropped: convey produced them faster than it could write them, or the disk is full.",
         &[(Vec::new(), report.access_log_lines_dropped)],
         |n| *n as f64,
     );
@@ -70,7 +70,7 @@ fn config(page: &mut MetricsPage, config: &ConfigReport) {
     let info = [(labels([("hash", config.hash.as_str())]), ())];
     page.gauge(
         "convey_config_info",
-        "Always 1; the label is the same where the same version runs the same configuration.",
+        "Always 1; the label is the same for processes with the same version and configuration.",
         &info,
         |()| 1.0,
     );
@@ -88,13 +88,13 @@ fn config(page: &mut MetricsPage, config: &ConfigReport) {
     );
     page.gauge(
         "convey_config_last_reload_success_timestamp_seconds",
-        "When a file was last taken over, at the start or by a reload, in Unix time.",
+        "When a file was last applied, at the start or by a reload, in Unix time.",
         this,
         |config| unix_time(config.loaded),
     );
     page.gauge(
         "convey_config_refused_certificates",
-        "Certificates of folders that the last reload refused; the ones before stay.",
+        "Certificates of folders that the last reload refused; the previous ones stay in use.",
         this,
         |config| config.refused_certificates.len() as f64,
     );
@@ -128,7 +128,7 @@ fn frontends(page: &mut MetricsPage, report: &StatsReport) {
         |is_ready| flag(*is_ready),
     );
     traffic(page, "convey_frontend", "the frontend", &all, |f| &f.traffic);
-    page.gauge("convey_frontend_max_connections", "Connections it serves at once.", &all, |f| {
+    page.gauge("convey_frontend_max_connections", "Maximum number of open connections.", &all, |f| {
         f.max_connections.map(f64::from)
     });
     page.gauge(
@@ -146,18 +146,18 @@ fn frontends(page: &mut MetricsPage, report: &StatsReport) {
     by_reason(
         page,
         "convey_frontend_datagrams_dropped_total",
-        "Datagrams that went no further (UDP in proxy mode).",
+        "Dropped datagrams (UDP in proxy mode).",
         report.frontends.iter().map(|(name, f)| (name, &f.drops)),
     );
     by_reason(
         page,
         "convey_frontend_refused_total",
-        "Connections, datagrams and (packet modes) packets of clients that may not come in.",
+        "Refused connections, datagrams and (packet modes) packets of clients.",
         report.frontends.iter().map(|(name, f)| (name, &f.refused)),
     );
     page.counter(
         "convey_frontend_uncounted_sources_total",
-        "Times a source was not counted, for want of a place.",
+        "Times a source was not tracked, because the table of sources was full.",
         &all,
         |f| f.uncounted_sources as f64,
     );
@@ -224,9 +224,7 @@ fn names(page: &mut MetricsPage, report: &StatsReport) {
     page.gauge("convey_name_resolved", "Whether the last lookup of the name found it.", &all, |name| {
         flag(name.resolved)
     });
-    page.gauge("convey_name_addresses", "Addresses the name stands for.", &all, |name| {
-        name.addresses.len() as f64
-    });
+    page.gauge("convey_name_addresses", "Addresses of the name.", &all, |name| name.addresses.len() as f64);
     page.counter("convey_name_lookups_total", "Lookups of the name.", &all, |name| name.lookups as f64);
     page.counter("convey_name_lookup_failures_total", "Lookups of the name that failed.", &all, |name| {
         name.lookup_failures as f64
@@ -274,25 +272,25 @@ fn traffic<T>(
 fn packets(page: &mut MetricsPage, packets: &PacketReport) {
     page.counter(
         "convey_packets_dropped_total",
-        "Packets that went no further, by reason.",
+        "Dropped packets, by reason.",
         &by("reason", &packets.drops),
         |n| *n as f64,
     );
     page.counter(
         "convey_flows_evicted_total",
-        "Flows that gave way to new ones before they were over, by what there was too little of.",
+        "Flows that were evicted for new ones, by the resource that ran short.",
         &by("for", &packets.evicted),
         |n| *n as f64,
     );
     page.counter(
         "convey_packets_passed_total",
-        "Packets that were captured and are none of ours.",
+        "Captured packets that do not belong to a frontend.",
         &[(Vec::new(), packets.passed)],
         |n| *n as f64,
     );
     page.counter(
         "convey_packets_unrecorded_total",
-        "Packets of clients that were forwarded without a record of their flow, the table being full (DSR).",
+        "Packets of clients that were forwarded without a flow record, because the table was full (DSR).",
         &[(Vec::new(), packets.unrecorded)],
         |n| *n as f64,
     );
@@ -331,7 +329,7 @@ fn flow_cache(page: &mut MetricsPage, packets: &PacketReport) {
     );
     page.counter(
         "convey_cache_failures_total",
-        "Refusals of the kernel to change its flow cache. What it refuses is tried again.",
+        "Refusals of the kernel to change its flow cache. convey tries refused changes again.",
         &[(Vec::new(), packets.cache_failures)],
         |n| *n as f64,
     );
@@ -348,7 +346,7 @@ fn flow_cache(page: &mut MetricsPage, packets: &PacketReport) {
         .collect();
     page.gauge(
         "convey_interface_info",
-        "Who forwards open flows that come in on an interface: xdp, tc or worker. Always 1.",
+        "Layer that forwards open flows received on an interface: xdp, tc or worker. Always 1.",
         &offload,
         |n| f64::from(*n),
     );
@@ -375,7 +373,7 @@ fn process_metrics(page: &mut MetricsPage, report: &StatsReport, process: &Proce
     page.gauge("process_resident_memory_bytes", "Resident memory.", this, |p| {
         p.resident_memory_bytes.map(|n| n as f64)
     });
-    let help = "Connections that a panic has ended: a fault of convey, please report it.";
+    let help = "Connections that a panic has ended, which is a bug in convey: please report it.";
     page.counter("convey_connection_panics_total", help, this, |p| p.connection_panics as f64);
 }
 

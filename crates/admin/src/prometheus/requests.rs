@@ -19,7 +19,7 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     }
     page.counter(
         "convey_frontend_http_requests_total",
-        "Requests whose head has come (mode http).",
+        "Received requests (mode http).",
         &frontends,
         |requests| requests.total as f64,
     );
@@ -73,7 +73,7 @@ fn add_compression(page: &mut MetricsPage, frontends: &[(Labels, &RequestReport)
         reports.iter().map(|(of, report)| ((*of).clone(), report.no_room)).collect();
     page.counter(
         "convey_frontend_http_compression_no_memory_total",
-        "Responses that went uncompressed, because there was no memory for another encoder (mode http).",
+        "Responses sent uncompressed, because there was no memory for another encoder (mode http).",
         &no_room,
         |n| *n as f64,
     );

@@ -15,7 +15,7 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     page.gauge("convey_server_up", "Whether the server is healthy.", &all, |s| flag(s.up));
     page.gauge(
         "convey_server_eligible",
-        "Whether the server can be chosen: healthy, not ejected, of some weight, not a backup that is not needed.",
+        "Whether the server can be chosen: healthy, not ejected, weight above 0, and not an unneeded backup.",
         &all,
         |s| flag(s.eligible),
     );
@@ -29,22 +29,19 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     page.gauge("convey_server_weight", "Share of new connections in the backend.", &all, |s| {
         f64::from(s.weight)
     });
-    page.gauge(
-        "convey_server_effective_weight",
-        "What counts of the weight now: less while the server comes back slowly.",
-        &all,
-        |s| s.effective_weight,
-    );
+    page.gauge("convey_server_effective_weight", "Current weight: lower during a slow start.", &all, |s| {
+        s.effective_weight
+    });
     page.gauge(
         "convey_server_ejected",
-        "Whether the server is out because clients fared badly.",
+        "Whether the server is ejected because connections or requests of clients failed.",
         &all,
         |s| flag(s.ejected.is_some()),
     );
     page.counter("convey_server_ejections_total", "Times the server has been ejected.", &all, |s| {
         s.ejections as f64
     });
-    page.gauge("convey_server_max_connections", "Connections it is given at once.", &all, |s| {
+    page.gauge("convey_server_max_connections", "Maximum number of open connections.", &all, |s| {
         s.max_connections.map(f64::from)
     });
     traffic(page, "convey_server", "the server", &all, |s| &s.traffic);
@@ -93,13 +90,13 @@ fn handshakes(page: &mut MetricsPage, servers: &[(Labels, &ServerReport)]) {
     );
     page.counter(
         "convey_server_syns_repeated_total",
-        "SYNs to the server that came again before their handshake was complete (packet modes).",
+        "SYNs to the server that were repeated before their handshake was complete (packet modes).",
         servers,
         |s| s.handshakes.map(|handshakes| handshakes.syn_repeated as f64),
     );
     page.gauge(
         "convey_server_handshakes_stalled",
-        "Whether the server completes no handshake of late, and others of its backend do (packet modes).",
+        "Whether the server recently completed no handshake, while others of its backend did (packet modes).",
         servers,
         |s| s.handshakes.map(|handshakes| f64::from(u8::from(handshakes.answers_nobody))),
     );
@@ -111,7 +108,7 @@ fn handshakes(page: &mut MetricsPage, servers: &[(Labels, &ServerReport)]) {
     let all: Vec<(Labels, u64)> = servers.iter().filter_map(ways).flatten().collect();
     page.counter(
         "convey_server_path_mtu_suspicions_total",
-        "Connections whose large packets do not arrive and short ones do, by which way these go (packet modes).",
+        "Connections whose large packets do not arrive while short ones do, by direction (packet modes).",
         &all,
         |n| *n as f64,
     );

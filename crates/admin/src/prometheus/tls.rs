@@ -22,7 +22,7 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     }
     page.counter(
         "convey_frontend_tls_handshakes_total",
-        "TLS handshakes with clients: those that began a session (full), and those that went on with an earlier one (resumed).",
+        "TLS handshakes with clients: those that began a session (full), and those that resumed an earlier one (resumed).",
         &handshakes,
         |n| *n as f64,
     );
@@ -34,7 +34,7 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     );
     page.gauge(
         "convey_frontend_certificate_valid",
-        "Whether the frontend has a certificate that is valid now; 0: its clients cannot shake hands, or do not trust it.",
+        "Whether the frontend has a certificate that is valid now; 0: TLS handshakes fail, or clients do not trust the certificate.",
         &valid,
         |is_valid| flag(*is_valid),
     );

@@ -15,7 +15,7 @@ impl HostCheck<'_> {
             self.file.passthrough.keys.workers.as_ref().filter(|w| usize::from(w.value) > ports)
         {
             let message = format!(
-                "{} workers cannot share {ports} SNAT ports; each needs one of its own, better thousands",
+                "{} workers cannot share {ports} SNAT ports; each worker needs at least one, preferably thousands",
                 workers.value
             );
             self.report.error(&workers.place, message);
@@ -49,8 +49,8 @@ impl HostCheck<'_> {
         {
             let (first, last) = (settings.snat_ports.start(), settings.snat_ports.end());
             let message = format!(
-                "port {port} of a frontend is no SNAT port of {} ({first}-{last}), and too few others are left; take another \
-                 one, or set passthrough.snat_ports or passthrough.snat_addresses",
+                "port {port} of a frontend cannot be a SNAT port of {} ({first}-{last}), and too few others are left; choose \
+                 another port, or set passthrough.snat_ports or passthrough.snat_addresses",
                 vip.value.ip()
             );
             self.report.error(&vip.place, message);
@@ -63,7 +63,8 @@ impl HostCheck<'_> {
         let ip = vip.value.ip();
         if let Some(named) = self.file.passthrough.keys.snat_addresses.first() {
             if !self.file.passthrough.keys.snat_addresses.iter().any(|address| is_like(address.value, ip)) {
-                let message = format!("none is {}, as frontend {:?} needs", family(ip), frontend.name);
+                let message =
+                    format!("none of them is {}, but frontend {:?} needs one", family(ip), frontend.name);
                 self.report.error(&named.place, message);
             }
             return;

@@ -92,9 +92,7 @@ fn format(value: &DeValue<'_>) -> Result<Format, String> {
             let allowed = names.collect::<Vec<_>>().join(", ");
             format!("there is no field {name:?}{meant} (allowed: {allowed})")
         }
-        FormatError::Unbalanced => {
-            "a brace stands alone; a brace itself is written twice, {{ or }}".to_owned()
-        }
+        FormatError::Unbalanced => "unmatched brace; write {{ or }} for a literal brace".to_owned(),
         FormatError::NoField => not_allowed(value, ALLOWED) + &hint::did_you_mean(text, ["text", "json"]),
     })
 }
@@ -141,7 +139,7 @@ mod tests {
                 "format = '{clinet_ip}'",
                 "access_log.format: there is no field \"clinet_ip\"; did you mean `client_ip`? (allowed: time, ",
             ),
-            ("format = '{client_ip'", "a brace stands alone"),
+            ("format = '{client_ip'", "unmatched brace"),
             ("format = 'a\tb {server}'", "or a template such as"),
             ("sample = 0", "allowed: an integer from 1 to"),
             ("output = 'access.log'", "or the absolute path of a file"),

@@ -87,7 +87,7 @@ pub(crate) fn check(file: &ParsedFile, report: &Report<'_>) {
     if listens.clone().next().is_some()
         && AnnounceConfig::addresses_of(listens.map(|listen| &listen.value)).is_empty()
     {
-        let message = "has no effect: no frontend has an address to announce, for wildcards and addresses of this host alone are none";
+        let message = "has no effect: no frontend has an address to announce, wildcards and loopback addresses cannot be announced";
         report.warning(place, message);
     }
     let Some(Placed { place, .. }) = &keys.min_servers else { return };
@@ -137,10 +137,10 @@ pub(crate) fn changes(old: Option<&AnnounceConfig>, new: Option<&AnnounceConfig>
         (Some(old), Some(new)) => (old, new),
         (None, None) => return Vec::new(),
         (None, Some(new)) => {
-            return vec![format!("announce: addresses of frontends go on {}", new.interface)];
+            return vec![format!("announce: addresses of frontends are now on {}", new.interface)];
         }
         (Some(old), None) => {
-            return vec![format!("announce: addresses of frontends leave {}", old.interface)];
+            return vec![format!("announce: addresses of frontends are no longer on {}", old.interface)];
         }
     };
     below("announce", AnnounceKeys::changes(old, new))
@@ -193,7 +193,7 @@ mod tests {
             changes(Some(&old), Some(&new)),
             ["announce.hold 2s -> 5s", "announce.min_servers 1 -> 3"]
         );
-        assert_eq!(changes(None, Some(&new)), ["announce: addresses of frontends go on lo"]);
-        assert_eq!(changes(Some(&new), None), ["announce: addresses of frontends leave lo"]);
+        assert_eq!(changes(None, Some(&new)), ["announce: addresses of frontends are now on lo"]);
+        assert_eq!(changes(Some(&new), None), ["announce: addresses of frontends are no longer on lo"]);
     }
 }

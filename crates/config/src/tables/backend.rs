@@ -105,7 +105,7 @@ keys! {
             true => format!(" to servers by {}", backend.hash_key.name()),
             false => String::new(),
         },
-        kind: r#"`"addr_port"`, `"addr"` or `"name"`: what decides a server's place"#,
+        kind: r#"`"addr_port"`, `"addr"` or `"name"`: property that decides a server's place"#,
         default: r#"`"addr_port"`"#,
         sample: r##"
 # The property of a server that decides its place on the ring or in the table. A change moves clients to other servers
@@ -154,7 +154,7 @@ keys! {
         sample: r##"
 # Connections of a server that goes down. UDP has none: a client's next datagram goes to another server.
 #   reset  convey ends them at once, so that clients connect again, to another server. Default in passthrough and dsr
-#   keep   they go on, in case the check is wrong. Default in modes proxy and http, where tcp_user_timeout finds a dead host
+#   keep   they continue, in case the check is wrong. Default in modes proxy and http, where tcp_user_timeout finds a dead host
 #on_down = "reset"                       # example
 "##,
         example: "'reset'",
@@ -205,10 +205,10 @@ keys! {
     key "protocol" => protocol: HttpVersion {
         read: choice(&HttpVersion::ALL, HttpVersion::name),
         only_in: Http,
-        kind: r#"`"h1"`, `"h2"`, `"auto"`: how servers are spoken to in mode http; [HTTP](../guides/http.md#http2-and-grpc)"#,
+        kind: r#"`"h1"`, `"h2"`, `"auto"`: HTTP version to the servers in mode http; [HTTP](../guides/http.md#http2-and-grpc)"#,
         default: r#"`"h1"`"#,
         sample: r##"
-# HTTP version that convey speaks with the servers, in mode http:
+# HTTP version between convey and the servers, in mode http:
 #   h1    HTTP/1.1
 #   h2    HTTP/2 from the first byte on. gRPC needs it
 #   auto  the version of the client; within TLS the server chooses

@@ -155,7 +155,7 @@ keys! {
             frontend.max_connections_per_client.map_or(String::new(), |most| format!(", {most} a client"))
         },
         kind: "1 to 4294967295, proxy and http: of one address (IPv6: one /64)",
-        default: "8 times what is left for others",
+        default: "8 times the number left for others",
         sample: r##"
 #max_connections_per_client = 1000      # example; proxy, http: connections of one address (IPv6: one /64) at once. By default
                                         # 8 times as many as it leaves to others, and at least 16
@@ -166,7 +166,7 @@ keys! {
     list "trusted_clients" => trusted_clients: Prefix {
         read: network,
         unset: "none",
-        kind: "networks without that limit, and without `limits` of sources. In dsr there is only the latter",
+        kind: "networks exempt from that limit and from `limits` of sources. dsr has only the latter",
         default: "none",
         sample: r##"
 #trusted_clients = ["10.0.0.0/8"]       # example; networks without that limit and without the limits of sources (below), such
@@ -193,11 +193,11 @@ keys! {
     list "trusted_proxies" => trusted_proxies: Prefix {
         read: network,
         unset: "none",
-        kind: "networks that may send PROXY headers; required with `accept_proxy`. http: also proxies that name the client of each request in `X-Forwarded-For`. convey goes by that client and believes their `X-Forwarded-*`, `Forwarded` and `X-SSL-Client-DN`; see [HTTP](../guides/http.md#behind-another-proxy). `access` applies to the clients that they name",
+        kind: "networks that may send PROXY headers; required with `accept_proxy`. http: also proxies that name the client of each request in `X-Forwarded-For`. convey uses that client's address, and trusts their `X-Forwarded-*`, `Forwarded` and `X-SSL-Client-DN`; see [HTTP](../guides/http.md#behind-another-proxy). `access` applies to the clients that they name",
         default: "none",
         sample: r##"
 #trusted_proxies = ["10.0.0.5"]         # example; the networks that may send PROXY headers, required with accept_proxy. http:
-                                        # also the proxies whose X-Forwarded-For convey believes. access applies to the
+                                        # also the proxies whose X-Forwarded-For convey trusts. access applies to the
                                         # clients that they name
 "##,
         example: "'10.0.0.5'",

@@ -117,7 +117,7 @@ keys! {
     key "min_path_mtu" => min_path_mtu: u32 {
         read: integer(PacketSettings::MIN_PATH_MTU..=PacketSettings::MAX_PATH_MTU),
         unset: "none",
-        kind: "576 to 65535 bytes, passthrough: clients' path MTUs that servers are told of, from here on",
+        kind: "576 to 65535 bytes, passthrough: the smallest path MTU to a client that convey reports to servers",
         default: "none",
         change: Restart,
         sample: r##"

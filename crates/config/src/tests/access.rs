@@ -71,8 +71,8 @@ fn invalid_access_list_is_reported_by_line_and_still_watched() {
          such as 10.0.0.0/8, or an address; did you mean \"10.0.0.0/8\"?",
         "none.txt: No such file",
         "frontends.web.access.deny: the path of the file is missing after @",
-        "an IPv4 network is written as one, found \"::ffff:10.0.0.0/104\"",
-        "frontends.web.access: allow has no network, so nobody could come in",
+        "write an IPv4 network in IPv4 notation, found \"::ffff:10.0.0.0/104\"",
+        "frontends.web.access: allow has no network, so convey would refuse every client",
     ] {
         assert!(told.contains(part), "no {part:?} in\n{told}");
     }

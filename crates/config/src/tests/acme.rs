@@ -81,7 +81,7 @@ fn acme_errors_are_reported_with_their_place() {
     save_secret(&folder.path().join("empty.key"), "?");
     let proxy = "[frontends.site]\nlisten_addr = '10.0.0.1:443'\nbackend = 'site'\ntls = {}\n";
     for (lines, frontends, expected) in [
-        ("domains = '*.a.example'", SITE, "a wildcard is proved by DNS alone"),
+        ("domains = '*.a.example'", SITE, "a wildcard needs a DNS challenge"),
         ("domains = '10.0.0.1'", SITE, "allowed: a name of a host in ASCII"),
         ("domains = 'ä.example'", SITE, "allowed: a name of a host in ASCII"),
         ("email = 'ops'", SITE, "allowed: one address"),
@@ -89,18 +89,18 @@ fn acme_errors_are_reported_with_their_place() {
         ("challenge = 'dns-01'", SITE, "allowed: http-01, tls-alpn-01"),
         ("eab_key_id = '1'", SITE, "needs eab_key_file"),
         ("eab_key_file = 'open.key'", SITE, "needs eab_key_id"),
-        ("eab_key_id = '1'\neab_key_file = 'open.key'", SITE, "everybody can read it"),
-        ("eab_key_id = '1'\neab_key_file = 'empty.key'", SITE, "it has no key in base64url"),
+        ("eab_key_id = '1'\neab_key_file = 'open.key'", SITE, "all users can read it"),
+        ("eab_key_id = '1'\neab_key_file = 'empty.key'", SITE, "no base64url-encoded key"),
         ("", proxy, "there is no name to order a certificate for"),
         ("challenge = 'http-01'\ndomains = 'a.example'", proxy, "needs a frontend with mode = \"http\""),
         ("challenge = 'http-01'", SITE, "and without tls that clients reach"),
-        ("", &SITE.replace(":443", ":8443"), "set challenge if the authority"),
+        ("", &SITE.replace(":443", ":8443"), "set challenge if another host"),
     ] {
         let told = loaded(folder.path(), lines, frontends).unwrap_err();
         assert!(told.contains(expected), "{lines}: {told}");
     }
     let unused = loaded(folder.path(), "domains = 'a.example'", PLAIN).unwrap();
-    assert!(unused.warnings[0].to_string().contains("no frontend takes these certificates"));
+    assert!(unused.warnings[0].to_string().contains("no frontend uses these certificates"));
     let without = format!("{SERVED}{}", SITE.replace("tls = {}", "tls = { acme = true }"));
     fs::write(folder.path().join("c.toml"), without).unwrap();
     let told = load(&folder.path().join("c.toml")).unwrap_err().to_string();

@@ -86,7 +86,7 @@ fn a_frontend_has_routes_redirects_and_headers() {
 #[test]
 fn routes_are_described_below_their_frontend() {
     let expected = "\
-frontend web              http tcp  0.0.0.0:80  -> backend site, X-Forwarded-* believed from 10.0.0.0/8, Forwarded is sent; request headers: set X-A, add X-B, remove x-c; response headers: remove server
+frontend web              http tcp  0.0.0.0:80  -> backend site, X-Forwarded-* trusted from 10.0.0.0/8, Forwarded is sent; request headers: set X-A, add X-B, remove x-c; response headers: remove server
   route *.example.com/                          -> redirect to https
   route */static/                               -> backend site
   route api.localhost/v1                        -> backend api, path becomes /, host becomes internal.example:8080; request headers: set X-A
@@ -118,7 +118,7 @@ fn the_mode_may_be_that_of_the_file() {
     assert_eq!(
         problems,
         [
-            "config.toml:4:20: frontends.web.routes.path: needs mode = \"http\"; in proxy mode routes go by sni and alpn",
+            "config.toml:4:20: frontends.web.routes.path: needs mode = \"http\"; in proxy mode routes match sni and alpn",
         ]
     );
 }
@@ -204,8 +204,8 @@ fn backend_sets_protocol_and_request_hash_in_mode_http() {
     assert_eq!(
         told_of("protocol = 'h2'\nsend_proxy = 'v1'"),
         [
-            "config.toml:6:12: backends.site.protocol: \"h2\" has clients share connections, and send_proxy (line 7) tells of \
-             one client at the beginning of each; keep one of them",
+            "config.toml:6:12: backends.site.protocol: \"h2\" lets clients share connections, but send_proxy (line 7) names \
+             one client at the start of each; keep one of them",
         ]
     );
     assert_eq!(
@@ -227,7 +227,7 @@ fn a_wrong_route_is_told_with_its_place() {
         ),
         (
             "host = 'a.*', backend = 'api'",
-            "20: frontends.web.routes.host: `*` stands for the first label alone, as in \"*.example.com\", found \"a.*\"",
+            "20: frontends.web.routes.host: `*` matches only the first label, as in \"*.example.com\", found \"a.*\"",
         ),
         (
             "host = 'a:80', backend = 'api'",
@@ -377,8 +377,8 @@ fn a_reload_says_what_changes_of_requests() {
         ("rewrite_path = \"/\"", "", "route api.localhost/v1 rewrite_path / -> none"),
         ("internal.example:8080", "b", "route api.localhost/v1 rewrite_host internal.example:8080 -> b"),
         ("\"/v1\"", "\"/v2\"", "- route api.localhost/v1, + route api.localhost/v2 to backend api"),
-        ("X-A = \"d\"", "X-A = \"e\"", "route api.localhost/v1 request headers have other values"),
-        ("X-A = \"b\"", "X-A = \"e\"", "request headers have other values"),
+        ("X-A = \"d\"", "X-A = \"e\"", "route api.localhost/v1 request headers: values changed"),
+        ("X-A = \"b\"", "X-A = \"e\"", "request headers: values changed"),
         ("remove = \"Server\"", "", "response headers (remove server) -> none"),
         ("forwarded = true", "", "forwarded true -> false"),
         ("forwarded = true", "forwarded = true\n    begin_traces = true", "begin_traces false -> true"),
@@ -522,14 +522,14 @@ fn error_pages_are_read_with_the_file_that_names_them() {
     assert_eq!(
         after.reload(&before).1.changes,
         [format!(
-            "frontend web: error_pages.502 {} -> none, error_pages.503 says something else",
+            "frontend web: error_pages.502 {} -> none, error_pages.503: content changed",
             at("503.html").display()
         )]
     );
     write("200 = '503.html', 502 = 'long.txt', 503 = 'gone.html'");
     let told = load_with_lists(&at("config.toml"), &mut lists, None).unwrap_err().to_string();
     for expected in [
-        "5:17: frontends.web.error_pages.200: convey answers nothing with \"200\"; allowed: 400, 403,"
+        "5:17: frontends.web.error_pages.200: convey sends no response with status \"200\"; allowed: 400, 403,"
             .to_owned(),
         format!(
             "5:41: frontends.web.error_pages.502: {} has 65537 bytes; an error page has 65536 at most",

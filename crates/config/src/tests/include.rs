@@ -97,7 +97,7 @@ fn errors_quote_nothing_of_an_included_file_that_is_no_configuration() {
         ("\"secret sauce\" = 3\n", "more.toml:1:1: this file is no configuration"),
         (
             "[fronten.secret]\n",
-            "more.toml:1:2: this file is no configuration: it has no key of one; did you mean `frontends`?",
+            "more.toml:1:2: this file is no configuration: it has no known key; did you mean `frontends`?",
         ),
         ("secret = 1\nsecret = 2\n", "more.toml:1:1: this file is no configuration"),
         (&shadow, "more.toml:1:26: "),

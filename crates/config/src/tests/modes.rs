@@ -93,12 +93,12 @@ fn check_without_host_refuses_everything_that_the_file_alone_decides() {
         (
             GOOD.replace("10.0.0.1:80", "10.0.0.1:1000-3000"),
             Mode::Proxy,
-            "a range in proxy mode has 1024 at most",
+            "a range in proxy mode has at most 1024",
         ),
         (check("via = \"vip\""), Mode::Passthrough, "no TCP frontend in dsr mode uses this backend"),
         (kubernetes.to_owned(), Mode::Passthrough, "Services are for proxy and http mode"),
         (GOOD.replace("10.0.0.2:80", "a.test:80"), Mode::Dsr, "names are looked up for proxy mode only"),
-        (GOOD.replace("10.0.0.2:80", "10.0.0.2:81"), Mode::Dsr, "in dsr mode both must be the same"),
+        (GOOD.replace("10.0.0.2:80", "10.0.0.2:81"), Mode::Dsr, "in dsr mode both must be equal"),
         (GOOD.replace("10.0.0.1:80", "0.0.0.0:80"), Mode::Dsr, "0.0.0.0 is a wildcard"),
         (GOOD.replace("10.0.0.2:80", "[2001:db8::2]:80"), Mode::Passthrough, "are of one family"),
         (GOOD.replace("10.0.0.2:80", "127.0.0.1:80"), Mode::Passthrough, "is this host itself"),
@@ -173,7 +173,7 @@ fn the_mode_of_the_command_line_leaves_frontends_that_say_theirs() {
     assert_eq!(modes, [Mode::Proxy, Mode::Dsr]);
     assert_eq!(
         loaded.warnings.iter().map(Problem::to_string).collect::<Vec<_>>(),
-        ["config.toml:4:8: frontends.web.mode: every frontend says its mode: \
+        ["config.toml:4:8: frontends.web.mode: every frontend sets its own mode: \
           passthrough on the command line has no effect"]
     );
     for text in [mixed().replace("mode = \"dsr\"\n", ""), mixed().replace("\"proxy\"", "\"dsr\"")] {

@@ -41,8 +41,8 @@ fn health_check_sends_proxy_header_only_to_the_traffic_port() {
 
 #[test]
 fn accept_proxy_needs_trusted_proxies() {
-    let message = "config.toml:5:16: frontends.web.accept_proxy: needs trusted_proxies, such as [\"10.0.0.5\"]: whoever may \
-                   send a PROXY header can pretend to be any client";
+    let message = "config.toml:5:16: frontends.web.accept_proxy: needs trusted_proxies, such as [\"10.0.0.5\"]: a host that \
+                   may send PROXY headers can pretend to be any client";
     assert_eq!(errors(&with("accept_proxy = true", "")), [message]);
     let message =
         "config.toml:5:19: frontends.web.trusted_proxies: has no effect without accept_proxy = true";
@@ -76,7 +76,7 @@ fn a_wrong_version_is_told_with_the_right_ones() {
     );
     let found = errors(&with("protocol = \"udp\"", "send_proxy = \"v1\""));
     let message = "config.toml:9:14: backends.web.send_proxy: found \"v1\", but frontend \"web\" has protocol = \"udp\"; allowed: \
-                   \"v2\", which goes before each datagram";
+                   \"v2\", which precedes each datagram";
     assert_eq!(found, [message]);
 }
 

@@ -51,7 +51,7 @@ fn ids_alone_are_plain_and_a_table_has_a_key() {
     );
     fs::write(&file, KEY.replace('8', "9")).unwrap();
     let after = loaded(&with(IDS, &keyed(0)));
-    assert_eq!(differences(&before, &after), ["backend web: quic_lb has another key or nonce_length"]);
+    assert_eq!(differences(&before, &after), ["backend web: quic_lb: key or nonce_length changed"]);
 
     fs::write(&file, "secret").unwrap();
     assert_eq!(
@@ -116,7 +116,7 @@ fn quic_settings_without_effect_are_warned_about() {
     );
     assert_eq!(
         told(&with([IDS[0], ""], "")),
-        "config.toml:7:8: backends.web.hash: clients that change their address lose servers without quic_server_id: \"b\""
+        "config.toml:7:8: backends.web.hash: clients that change their address lose their connections to servers without quic_server_id: \"b\""
     );
     assert_eq!(
         told(&text.replace("protocol = \"udp\"\n", "")),

@@ -58,7 +58,7 @@ fn value_of_a_header_that_looks_like_a_variable_is_named() {
         [("{client_ip}", "{client_ip}"), ("a %[src] b", "%[src]"), ("é $remote_addr", "$remote_addr")]
     {
         let expected = format!(
-            "config.toml:5:35: frontends.web.headers.request.set.X-A: `{variable}` is sent as it stands: values of headers have no variables"
+            "config.toml:5:35: frontends.web.headers.request.set.X-A: `{variable}` is sent literally: values of headers have no variables"
         );
         assert_eq!(told(value), [expected]);
     }

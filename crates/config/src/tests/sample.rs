@@ -62,7 +62,7 @@ fn the_annotated_sample_is_right_once_its_two_addresses_are() {
     assert_eq!(told.len(), 2, "{told:?}");
     for ((addr, told), name) in lines.into_iter().zip(&told).zip(["a", "b"]) {
         assert!(told.starts_with(&(place(addr) + name + ".addr: 192.0.2.1")), "{told}");
-        assert!(told.ends_with("is an address for examples: write your server's"), "{told}");
+        assert!(told.ends_with("is a documentation address: replace it with your server's"), "{told}");
     }
     assert_eq!(warnings(&SAMPLE.replace("\"192.0.2.1", "\"10.0.0.1")), [""; 0]);
 }
@@ -95,7 +95,7 @@ fn sample_defaults_are_the_real_defaults() {
             "access_log.output none -> /var/log/convey/access.log",
             "privileges.user none -> convey",
             "acme: added",
-            "announce: addresses of frontends go on lo",
+            "announce: addresses of frontends are now on lo",
             &token,
             "passthrough.workers automatic -> 4",
             "passthrough.interfaces automatic -> eth0, eth1",

@@ -63,16 +63,16 @@ fn a_frontend_with_routes_needs_no_backend_of_its_own() {
 #[test]
 fn routes_that_cannot_be_say_why() {
     let at = |column: u32, rest: &str| [format!("config.toml:4:{column}: frontends.tls.routes{rest}")];
-    let other_mode = "needs mode = \"http\"; in proxy mode routes go by sni and alpn";
+    let other_mode = "needs mode = \"http\"; in proxy mode routes match sni and alpn";
     assert_eq!(of_route("host = 'a', backend = 'api'"), at(20, &format!(".host: {other_mode}")));
     assert_eq!(of_route("sni = 'a', backend = 'api', path = '/'"), at(48, &format!(".path: {other_mode}")));
     assert_eq!(
         of_route("backend = 'api'"),
-        at(11, ": a route has sni or alpn, or both; connections of no route go to backend \"site\"")
+        at(11, ": a route has sni or alpn, or both; connections without a route go to backend \"site\"")
     );
     assert_eq!(
         of_route("sni = '*', backend = 'api'"),
-        at(19, ".sni: found \"*\"; connections of no route go to the frontend's own backend: set that")
+        at(19, ".sni: found \"*\"; connections without a route go to the frontend's own backend: set that")
     );
     assert_eq!(
         of_route("sni = '10.0.0.1', backend = 'api'"),
@@ -80,7 +80,7 @@ fn routes_that_cannot_be_say_why() {
     );
     assert_eq!(
         of_route("sni = 'a.*.b', backend = 'api'"),
-        at(19, ".sni: `*` stands for the first label alone, as in \"*.example.com\", found \"a.*.b\"")
+        at(19, ".sni: `*` matches only the first label, as in \"*.example.com\", found \"a.*.b\"")
     );
     assert_eq!(
         of_route("sni = [], backend = 'api'"),
@@ -121,13 +121,13 @@ fn two_routes_for_the_same_connections_are_an_error() {
 fn other_modes_and_udp_have_no_such_routes() {
     let route = "routes = [{ sni = 'a', backend = 'api' }]";
     let http = routed(&format!("mode = 'http'\n{route}"));
-    let needs = "needs mode = \"proxy\"; in http mode routes go by host and path";
+    let needs = "needs mode = \"proxy\"; in http mode routes match host and path";
     assert_eq!(errors(&http), [format!("config.toml:5:19: frontends.tls.routes.sni: {needs}")]);
     let needs = "needs mode = \"http\" or \"proxy\"; the frontend is in dsr mode";
     let dsr = routed(&format!("mode = 'dsr'\n{route}"));
     assert_eq!(errors(&dsr), [format!("config.toml:5:10: frontends.tls.routes: {needs}")]);
     let udp = routed(&format!("protocol = 'udp'\n{route}"));
-    let why = "go by the beginning of a TCP connection; protocol is \"udp\" (line 4)";
+    let why = "match the beginning of a TCP connection; protocol is \"udp\" (line 4)";
     assert_eq!(errors(&udp), [format!("config.toml:5:10: frontends.tls.routes: {why}")]);
 }
 

@@ -230,7 +230,7 @@ fn http3_is_for_mode_http_and_early_data_goes_with_it() {
         (
             "mode = 'http'\naccept_proxy = true\ntrusted_proxies = '10.0.0.1'",
             "http3 = true",
-            "tls.http3: has clients come over UDP",
+            "tls.http3: lets clients connect over UDP",
         ),
         ("mode = 'http'", "early_data = true", "tls.early_data: needs http3 = true"),
         (
@@ -241,7 +241,7 @@ fn http3_is_for_mode_http_and_early_data_goes_with_it() {
         (
             "mode = 'http'",
             "http3 = true\nearly_data = true\nclient_ca = 'site.pem'",
-            "tls.early_data: does without the handshake",
+            "tls.early_data: skips the handshake",
         ),
         (
             "mode = 'http'",
@@ -280,5 +280,5 @@ fn a_reload_says_what_changes() {
          tls.max_handshakes_per_source 256 -> 7, tls.http3 false -> true"
     );
     save(folder.path(), "site", "site.example");
-    assert_eq!(diff(read("")), "frontend web: tls.certificate site.pem: another one");
+    assert_eq!(diff(read("")), "frontend web: tls.certificate site.pem: replaced");
 }

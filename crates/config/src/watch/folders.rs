@@ -56,7 +56,7 @@ impl WatchedFolders {
         // `INotifyWatcher::drop` panics if its thread has ended.
         std::mem::forget(self.watcher.take());
         if thread::Builder::new().spawn(|| ()).is_err() {
-            self.warn("no thread can be made");
+            self.warn("cannot start a thread");
             return;
         }
         let (in_thread, shared) = (Arc::clone(&self.thread), Arc::clone(shared));
@@ -69,7 +69,7 @@ impl WatchedFolders {
             Err(error) => self.warn(&error.to_string()),
         }
         if self.watcher.is_some() && !self.is_running() {
-            self.warn("no thread can be made");
+            self.warn("cannot start a thread");
         }
     }
 

@@ -48,7 +48,7 @@ pub(super) enum ProbeError {
     Http2(#[from] h2::Error),
     #[error("HTTP failed: {0}")]
     Broken(io::Error),
-    #[error("requests would get a 502 for this answer: {}", .0.label())]
+    #[error("invalid response, for which requests would get a 502: {}", .0.label())]
     Refused(ServerFault),
     #[error("the request of the check is malformed: {}", .0.label())]
     Own(Malformed),
@@ -60,18 +60,18 @@ pub(super) enum ProbeError {
     Tls(#[from] TlsError),
     #[error("{0}")]
     Path(#[from] PathFault),
-    #[error("the head of the answer is longer than {} KiB", MAX_HEAD >> 10)]
+    #[error("the head of the response is longer than {} KiB", MAX_HEAD >> 10)]
     LongHead,
-    #[error("the body does not match in the first {} KiB of the answer", MAX_REST >> 10)]
+    #[error("the body does not match in the first {} KiB of the response", MAX_REST >> 10)]
     LongBody,
 }
 
 impl From<ServerFault> for ProbeError {
     fn from(fault: ServerFault) -> ProbeError {
         match fault {
-            ServerFault::Closed => {
-                ProbeError::Broken(io::Error::other("the server closed before its answer was complete"))
-            }
+            ServerFault::Closed => ProbeError::Broken(io::Error::other(
+                "the server closed the connection before its response was complete",
+            )),
             fault => ProbeError::Refused(fault),
         }
     }

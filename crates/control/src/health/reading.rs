@@ -198,7 +198,7 @@ mod tests {
     async fn answer_without_end_is_read_up_to_a_limit() {
         const OK: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
         let endless = checked("", "HTTP/1.1 100 Continue\r\n\r\n").await.unwrap_err();
-        assert_eq!(endless, "the head of the answer is longer than 64 KiB");
+        assert_eq!(endless, "the head of the response is longer than 64 KiB");
         let endless = checked("HTTP/1.1 200 OK\r\n", "x-a: b\r\n").await.unwrap_err();
         assert!(endless.starts_with("HTTP failed") || endless.starts_with("the head"), "{endless}");
         let chunks = checked(OK, "1\r\nx\r\n").await.unwrap_err();

@@ -100,7 +100,7 @@ impl ProbeBudget {
         if asked.elapsed() > check.interval && !self.is_told.swap(true, Ordering::Relaxed) {
             let most = self.most;
             warn!(
-                "health checks are late: only {most} run at once (limit of open files), and many servers are silent"
+                "health checks are late: only {most} run at once (limit of open files), and many servers do not answer"
             );
         }
         turn

@@ -77,16 +77,16 @@ impl PathMtuWay {
 
 fn to_server_line(server: &ServerKey, flows: u64, len: u32) -> String {
     format!(
-        "packets of {len} bytes do not reach server {server} ({}), and short ones do: likely a hop takes only shorter packets and sends \
-         no ICMP error; `convey doctor` measures the path; set its MTU on the route to the server, or mend the hop",
+        "packets of {len} bytes do not reach server {server} ({}), but short ones do: probably a hop drops large packets without an ICMP \
+         error; `convey doctor` measures the path; set its MTU on the route to the server, or fix the hop",
         connections(flows)
     )
 }
 
 fn to_client_line(server: &ServerKey, flows: u64, len: u32) -> String {
     format!(
-        "packets of {len} bytes from server {server} do not reach clients ({}), and short ones do: likely a hop takes only shorter \
-         packets and sends no ICMP error; set a smaller MTU on the route to these clients, or mend the hop",
+        "packets of {len} bytes from server {server} do not reach clients ({}), but short ones do: probably a hop drops large packets \
+         without an ICMP error; set a smaller MTU on the route to these clients, or fix the hop",
         connections(flows)
     )
 }

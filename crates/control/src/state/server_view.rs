@@ -57,6 +57,6 @@ impl ServerView<'_> {
 
 /// Returns the health of a server in maintenance: down, whatever its checks find.
 fn in_maintenance(health: Health, overlay: &Overlay) -> Health {
-    let reason = format!("in maintenance, as {} has said", overlay.by);
+    let reason = format!("in maintenance, set by {}", overlay.by);
     Health { up: false, proven: true, reason, since: overlay.since, ..health }
 }

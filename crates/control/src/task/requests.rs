@@ -117,7 +117,7 @@ impl<D: DataPath> Task<D> {
             // The new process reads the file itself and has already received the rest of the state.
             _ if self.handing_over => Err(self.while_another_has_the_state()),
             Requested::Reload => {
-                self.log_event(EventKind::Operator, Info, &format!("reloading, as {by} has asked for"));
+                self.log_event(EventKind::Operator, Info, &format!("reload requested by {by}"));
                 self.notify_reload();
                 return reading.begin_for(answer, &self.file);
             }
@@ -138,8 +138,8 @@ impl<D: DataPath> Task<D> {
 
     fn set_log_level(&mut self, level: Option<LogLevel>, by: String) -> bool {
         let line = match level {
-            Some(level) => format!("log level {}, as {by} has said", level.name()),
-            None => format!("the log level is that of the file or the command line, as {by} has said"),
+            Some(level) => format!("log level {} (by {by})", level.name()),
+            None => format!("log level of the command line or the file restored (by {by})"),
         };
         let has_changed = self.state.set_log_level(level, by, (self.now)());
         if has_changed {
@@ -149,7 +149,7 @@ impl<D: DataPath> Task<D> {
     }
 
     fn steer(&mut self, target: Target, value: OverlayValue, by: String) -> Outcome {
-        let line = format!("{target}: {value}, as {by} has said");
+        let line = format!("{target}: {value} (by {by})");
         let has_changed = self.state.steer(target, value, by, (self.now)())?;
         if has_changed {
             self.log_event(EventKind::Operator, Info, &line);
@@ -161,7 +161,7 @@ impl<D: DataPath> Task<D> {
     async fn take_back(&mut self, target: Option<&Target>, by: &str) -> Vec<Overlay> {
         let gone = self.state.reset(target, (self.now)());
         for overlay in &gone {
-            let line = format!("{}: {by} has taken back {}", overlay.target, as_noun(&overlay.value));
+            let line = format!("{}: {by} has undone {}", overlay.target, as_noun(&overlay.value));
             self.log_event(EventKind::Operator, Info, &line);
         }
         self.run_without(&gone).await;

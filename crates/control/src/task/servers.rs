@@ -37,7 +37,7 @@ impl<D: DataPath> Task<D> {
         if was.as_ref() == Some(&value) {
             return Ok(Done::Added { is_new: false, warnings: Vec::new() });
         }
-        let line = format!("{target}: {value}, as {by} has said");
+        let line = format!("{target}: {value} (by {by})");
         let overlay = Overlay { target: target.clone(), value, since: now, by, superseded: false };
         self.state.overlays_mut().set_presence(overlay).map_err(RequestRefusal::Refused)?;
         let warnings = match self.run_with_presence(&target, &name).await {
@@ -65,7 +65,7 @@ impl<D: DataPath> Task<D> {
             let why = match discovery {
                 Some(discovery) if !name.contains('/') => {
                     format!(
-                        "{target} is an endpoint of {}: `convey server maint` takes it out",
+                        "{target} is an endpoint of {} and cannot be removed; use `convey server maint`",
                         discovery.source
                     )
                 }
@@ -76,7 +76,7 @@ impl<D: DataPath> Task<D> {
         if self.state.is_last_with_address(&target) && !self.state.is_last(&target) {
             return Err(only_address(&target));
         }
-        let line = format!("{target}: removed, as {by} has said");
+        let line = format!("{target}: removed (by {by})");
         self.state.overlays_mut().reset(Some(&target));
         if is_in_file {
             let (value, since) = (OverlayValue::Removed, (self.now)());
@@ -100,7 +100,7 @@ impl<D: DataPath> Task<D> {
         }
         let loaded = self.loaded.clone();
         if let Err(why) = self.run_loaded(loaded).await {
-            warn!("the servers that were added or removed stay as they were: {why}");
+            warn!("added and removed servers stay unchanged: {why}");
         }
     }
 
@@ -179,7 +179,7 @@ impl<D: DataPath> Task<D> {
                     *is_tried = false;
                     let why = why.unwrap_or_else(|| problems[0].message.clone());
                     let what = as_noun(&overlay.value);
-                    warn!("{}: {what} does not go together with the file: {why}", overlay.target);
+                    warn!("{}: {what} conflicts with the file: {why}", overlay.target);
                 }
             }
         }
@@ -197,7 +197,7 @@ impl<D: DataPath> Task<D> {
         // Without packet modes, convey has already logged at the start that addresses are unknown.
         let packet_modes = config.frontends_where(Mode::forwards_packets).next().is_some();
         let (own, _) = own_addresses_for(packet_modes, own_addresses())
-            .map_err(|error| format!("cannot ask for this host's addresses: {error}"))?;
+            .map_err(|error| format!("cannot list this host's addresses: {error}"))?;
         let refusal = |ip| next_hops.refusal_of(ip, config.snat_addresses());
         let interfaces = next_hops.interfaces();
         Ok(check(&HostNetwork { interfaces, own: &own, hop_to: &hop_to, refusal: &refusal }))
@@ -208,8 +208,8 @@ fn is_last(target: &Target) -> RequestRefusal {
     let Target { backend, server } = target;
     let name = server.as_deref().unwrap_or_default();
     RequestRefusal::Refused(format!(
-        "{target} is the last server of backend {backend}, and a backend needs one: add another one first, or take this one \
-         out with `convey server maint {backend}/{name}`"
+        "{target} is the last server of backend {backend}, and a backend needs one: add another server first, or put this \
+         one into maintenance with `convey server maint {backend}/{name}`"
     ))
 }
 
@@ -218,7 +218,7 @@ fn only_address(target: &Target) -> RequestRefusal {
     let name = server.as_deref().unwrap_or_default();
     RequestRefusal::Refused(format!(
         "no other server of backend {backend} has an address now (`convey status` names what cannot be looked up): wait until one \
-         has, or take this one out with `convey server maint {backend}/{name}`"
+         has, or put this one into maintenance with `convey server maint {backend}/{name}`"
     ))
 }
 

@@ -131,8 +131,8 @@ impl Drop for LastingGuard {
             return made.detach_but(|_| false);
         }
         info!(
-            "connections under way in dsr mode stay guarded for {} minutes (filter {PROGRAM}): they go on if convey starts again, \
-             or another balancer has the address; `convey clear` ends that",
+            "open connections in dsr mode stay guarded for {} minutes (filter {PROGRAM}): they continue if convey starts again, or \
+             another balancer takes over the address; `convey clear` removes the guard",
             self.lease.terms.lasts.as_secs() / 60
         );
     }
@@ -199,7 +199,7 @@ impl LoadedGuard {
                 Renaming { interface: filter.interface, priority, handle, program: program.as_fd() };
             match renaming.rename(&name) {
                 Ok(()) => filter.name.clone_from(&name),
-                Err(error) => debug!("filter {PROGRAM} does not say whom it guards: {error}"),
+                Err(error) => debug!("cannot read which frontends filter {PROGRAM} guards: {error}"),
             }
         }
         Ok(())

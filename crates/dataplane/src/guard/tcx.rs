@@ -36,7 +36,7 @@ pub enum TcxError {
     #[error("the guard's program (needs Linux 6.6): {0}")]
     Program(#[from] ProgramError),
     /// A map could not be changed; most likely it is full.
-    #[error("what the guard drops: {0}")]
+    #[error("cannot change a map of the guard: {0}")]
     Map(#[from] MapError),
     /// The object file lacks something that this binary expects.
     #[error("the guard's object lacks `{0}`")]

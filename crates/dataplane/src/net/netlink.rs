@@ -259,7 +259,7 @@ async fn listen(mut subscription: Subscription, notifications: Arc<Notifications
             match Subscription::open() {
                 Ok(subscription) => break subscription,
                 Err(error) => {
-                    warn!("cannot hear of changes to routes and neighbours: {error}");
+                    warn!("cannot subscribe to changes of routes and neighbours: {error}");
                     notifications.anything();
                     tokio::time::sleep(RETRY).await;
                 }

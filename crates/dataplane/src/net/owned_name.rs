@@ -221,8 +221,8 @@ impl Strangers {
     fn tell(&self) {
         if let Some((uid, name, count)) = &self.0 {
             warn!(
-                "user {uid} has bound `@{name}`, which would say that it forwards that ({count} such sockets); it captures no packets, \
-                 so this is not heeded"
+                "user {uid} has bound `@{name}`, which would mean that it forwards this traffic ({count} such sockets); convey ignores \
+                 it, because it captures no packets"
             );
         }
     }

@@ -203,7 +203,7 @@ async fn listen_to(
                 }
             },
             Err(error) if is_without(&error) => return,
-            Err(error) => warn!("cannot hear of changes to routes and IPsec policies: {error}"),
+            Err(error) => warn!("cannot subscribe to changes of routes and IPsec policies: {error}"),
         }
         tokio::time::sleep(RETRY).await;
         subscribed = subscribe(protocol, groups);

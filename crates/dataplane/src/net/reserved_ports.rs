@@ -48,7 +48,7 @@ enum Added {
 #[derive(Debug, Error)]
 #[error(
     "the SNAT ports {wanted} cannot be reserved ({SYSCTL}: {source}), and this host's own connections would take {taken} \
-     of them; to have these, reserve them from outside (`sysctl -w net.ipv4.ip_local_reserved_ports={wanted}`, for a container \
+     of them; to use them, reserve them from outside (`sysctl -w net.ipv4.ip_local_reserved_ports={wanted}`, for a container \
      `docker run --sysctl net.ipv4.ip_local_reserved_ports={wanted}`), or set passthrough.snat_ports to a range outside \
      of net.ipv4.ip_local_port_range ({first}-{last})",
     first = .ephemeral.start(),
@@ -146,10 +146,10 @@ impl ReservedPorts {
     pub fn give_back_stale() {
         match ReservedPorts::clear_stale() {
             Ok(given_back) if given_back.is_empty() => {}
-            Ok(given_back) => info!("gave back the reserved ports {given_back} of a convey that was killed"),
+            Ok(given_back) => info!("released the reserved ports {given_back} of a killed convey"),
             // A proxy runs without these privileges.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-            Err(error) => warn!("what a killed convey has added to {SYSCTL} stays: {error}"),
+            Err(error) => warn!("ports that a killed convey added to {SYSCTL} stay reserved: {error}"),
         }
     }
 
@@ -173,7 +173,7 @@ impl Drop for ReservedPorts {
             Added::Unrecorded(added) => read().and_then(|now| change(&now, &now.without(added))),
         };
         if let Err(error) = restored {
-            warn!("{SYSCTL} still holds what convey has added: {error}");
+            warn!("ports that convey added to {SYSCTL} stay reserved: {error}");
         }
     }
 }
@@ -204,7 +204,7 @@ fn add_recorded(mut records: PortRecords, wanted: &PortRanges) -> io::Result<Add
 fn say_unrecorded(directory: &Path, error: &io::Error) {
     let directory = directory.display();
     warn!(
-        "reserved ports may stay in {SYSCTL} if convey is killed: it cannot remember them in {directory}: {error}"
+        "cannot record reserved ports in {directory}: {error}; if convey is killed, they may stay in {SYSCTL}"
     );
 }
 

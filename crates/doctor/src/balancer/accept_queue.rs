@@ -31,10 +31,10 @@ fn is_full(queue: &AcceptQueue) -> bool {
 
 fn diagnosis(AcceptQueue { at, frontend, waiting, most }: &AcceptQueue) -> Diagnosis {
     let seen = format!(
-        "{waiting} connections wait in an accept queue of {at} (frontend {frontend}), which takes {most}"
+        "{waiting} connections wait in an accept queue of {at} (frontend {frontend}), which holds {most}"
     );
-    let why = "The kernel drops the SYNs of further clients. convey accepts nobody while the frontend has `max_connections` open, while \
-               descriptors are short, or while its process stands still: `convey status` shows the first two. A short queue \
+    let why = "The kernel drops the SYNs of further clients. convey accepts no connections while the frontend has `max_connections` open, \
+               while descriptors run short, or while its process is stopped: `convey status` shows the first two. A short queue \
                (`net.core.somaxconn`) fills in a burst of clients; a restart of convey takes over a longer one.";
     Diagnosis::error("accept-queue", seen, why)
 }

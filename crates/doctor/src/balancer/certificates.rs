@@ -46,11 +46,11 @@ pub(super) fn look<'a>(
     acme: Option<&RunningAcme>,
     now: SystemTime,
 ) -> Vec<Diagnosis> {
-    const REFUSED: &str = "Clients cannot shake hands with the frontend, or do not trust it.";
+    const REFUSED: &str = "TLS handshakes with the frontend fail, or clients do not trust its certificate.";
     const EXPIRED: &str =
         "Clients that ask for its names do not trust it. Renew the file; convey then loads it by itself.";
     const FAILING: &str =
-        "Without a new order the certificate expires. The authority has to reach this convey by the name.";
+        "Without a new order the certificate expires. The authority has to reach this convey under the name.";
     let has_expired = |certificate: &&RunningCertificate| {
         humantime::parse_rfc3339_weak(&certificate.not_after).is_ok_and(|until| until < now)
     };

@@ -14,12 +14,12 @@ pub(super) fn wall_clock(now: SystemTime, files: &[(PathBuf, SystemTime)]) -> Op
     let (path, saved) = files.iter().max_by_key(|(_, saved)| *saved)?;
     let ahead = saved.duration_since(now).ok().filter(|ahead| *ahead > TOLERANCE)?;
     let seen = format!(
-        "{} was saved {} hours after now, by the clock of this host",
+        "{} was saved {} hours in the future, by the clock of this host",
         path.display(),
         ahead.as_secs() / 3_600
     );
-    let why = "The clock is slow, or was fast when the file was saved. By a wrong clock no certificate of a health check is valid, and \
-               times in logs mislead.";
+    let why = "The clock is slow, or was fast when the file was saved. With a wrong clock, convey rejects the certificates of health \
+               checks, and times in logs are wrong.";
     Some(Diagnosis::warning("clock", seen, why).mend("timedatectl set-ntp true"))
 }
 
@@ -37,12 +37,12 @@ pub(super) fn of_records(
             .get(name)
             .filter(|said| !said.is_empty() && !believed.is_empty() && said.is_disjoint(believed))?;
         let seen = format!(
-            "convey goes by {} for {name}, and the name server now says {}",
+            "convey uses {} for {name}, but the name server now returns {}",
             list(believed),
             list(said)
         );
-        let why = "convey believes a record until its time to live is over, at most 5 minutes. Until then clients get servers that are \
-                   no longer meant. A new process looks all names up. A shorter time to live at the name server helps next time.";
+        let why = "convey caches a record for its time to live, at most 5 minutes. Until then clients get the old servers. A new process \
+                   looks up all names again. A shorter time to live at the name server helps next time.";
         Some(Diagnosis::warning("clock", seen, why).mend(upgrade))
     };
     running.iter().filter_map(is_old).collect()
@@ -62,7 +62,7 @@ mod tests {
         assert_eq!(wall_clock(now, &[file(-5), file(3_600)]), None);
         assert_eq!(wall_clock(now, &[]), None);
         let found = wall_clock(now, &[file(-5), file(7_300)]).unwrap();
-        assert_eq!(found.seen, "config.toml was saved 2 hours after now, by the clock of this host");
+        assert_eq!(found.seen, "config.toml was saved 2 hours in the future, by the clock of this host");
     }
 
     #[test]

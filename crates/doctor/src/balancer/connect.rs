@@ -57,7 +57,7 @@ fn one(target: SocketAddr, patience: Duration, own: &[IpAddr]) -> Reached {
     let message = icmp(&socket);
     match (message, error.kind()) {
         (Some((by, how)), _) if !own.contains(&by) => Reached::Rejected { by, how },
-        (Some(_), _) => Reached::Unreachable("nobody on the link answers for it".to_owned()),
+        (Some(_), _) => Reached::Unreachable("no host on the link answers for it".to_owned()),
         (None, ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset) => Reached::Refused,
         (None, ErrorKind::TimedOut) => Reached::Silent,
         (None, ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable) => {

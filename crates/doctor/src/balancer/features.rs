@@ -17,7 +17,7 @@ pub fn snat_ports(
 ) -> Diagnosis {
     let all = reserved.with(&PortRanges::from(ports));
     let mend = format!("sysctl -w net.ipv4.ip_local_reserved_ports={all}");
-    let why = "A connection of this host with such a port would be taken for one of a client, so convey keeps away from them.";
+    let why = "convey would mistake a connection of this host with such a port for a client's, so it does not use these ports.";
     let found = match is_fatal {
         true => Diagnosis::error("snat-ports", said, why),
         false => Diagnosis::warning("snat-ports", said, why),
@@ -43,7 +43,7 @@ pub fn not_offloaded(layers: &BTreeMap<String, String>, wanted: Offload) -> Opti
     if by_workers.is_empty() || wanted == Offload::Off {
         return None;
     }
-    let seen = format!("every packet that comes in on {} goes through a worker", by_workers.join(", "));
+    let seen = format!("every packet received on {} goes through a worker", by_workers.join(", "));
     Some(offload_missing(&seen, false))
 }
 
@@ -66,7 +66,7 @@ pub fn merging(interface: &str, features: &str) -> Option<Diagnosis> {
         return None;
     }
     let seen = format!("{interface} merges packets that come in (large-receive-offload)");
-    let why = "What LRO has merged cannot be cut again as it was, so merged packets are too large to be forwarded. GRO does no harm.";
+    let why = "Packets merged by LRO cannot be split into the original packets, and are too large to forward. GRO does no harm.";
     Some(Diagnosis::error("lro", seen, why).mend(format!("ethtool -K {interface} lro off")))
 }
 

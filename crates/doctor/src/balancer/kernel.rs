@@ -94,11 +94,11 @@ fn reverse_path(before: &KernelFacts, after: &KernelFacts) -> Option<Diagnosis> 
     }
     let names: Vec<&str> = strict.iter().map(|name| name.as_str()).collect();
     let seen = format!(
-        "rp_filter is strict on {}, and has dropped {dropped} packets while this was looked at",
+        "rp_filter is strict on {}, and has dropped {dropped} packets during this check",
         names.join(", ")
     );
-    let why = "The kernel drops packets that come in by another interface than answers go out by. Where clients or servers have two \
-               ways to this host, rp_filter has to be loose (2).";
+    let why = "The kernel drops packets that arrive on another interface than the one for answers. If clients or servers have two \
+               paths to this host, rp_filter has to be loose (2).";
     let settings: Vec<String> =
         names.iter().map(|name| format!("net.ipv4.conf.{name}.rp_filter=2")).collect();
     Some(Diagnosis::error("rp-filter", seen, why).mend(format!("sysctl -w {}", settings.join(" "))))
@@ -135,7 +135,7 @@ fn second_leg(
     let seen = format!(
         "rp_filter is strict on {name}, which has the VIP {vip}, and answers to clients on other networks leave by {exit}"
     );
-    let why = "The kernel drops packets of these clients if they come in by the interface of the VIP. Where clients have two ways to this \
+    let why = "The kernel drops packets of these clients if they arrive on the interface of the VIP. If clients have two paths to this \
                host, rp_filter has to be loose (2).";
     let settings: Vec<String> =
         found.keys().map(|name| format!("net.ipv4.conf.{name}.rp_filter=2")).collect();
@@ -166,7 +166,7 @@ fn conntrack(count: u64, max: u64) -> Option<Diagnosis> {
     if max == 0 || count * 100 < max * 95 {
         return None;
     }
-    let seen = format!("conntrack knows {count} connections, and may know {max}");
+    let seen = format!("conntrack tracks {count} connections of at most {max}");
     let why = "Once the table is full, the kernel drops packets of new connections (\"nf_conntrack: table full\" in its log).";
     let mend = format!("sysctl -w net.netfilter.nf_conntrack_max={}", max.saturating_mul(4));
     Some(Diagnosis::error("conntrack-full", seen, why).mend(mend))

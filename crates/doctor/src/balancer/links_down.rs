@@ -90,8 +90,8 @@ fn diagnosis(link: &Interface, vips: &BTreeSet<IpAddr>, servers: &BTreeSet<IpAdd
     let uses = [of("the VIP", vips), of("the way to", servers)];
     let uses: Vec<String> = uses.into_iter().flatten().collect();
     let uses = if uses.is_empty() { "packets of clients or servers".to_owned() } else { uses.join(", and ") };
-    let seen = format!("interface {name} is down, which is for {uses}");
-    let why = "No packet comes in or goes out by it. Its IPv6 addresses and the routes by routers there are gone, too: if doctor \
+    let seen = format!("interface {name} is down, but needed for {uses}");
+    let why = "No packets pass the interface. Its IPv6 addresses and the routes by routers there are gone, too: if doctor \
                finds them missing afterwards, set them as at boot.";
     Diagnosis::error("interface-down", seen, why).mend(format!("ip link set dev {name} up"))
 }
@@ -108,7 +108,7 @@ mod tests {
         let found = diagnosis(&link, &ips(100..101), &ips(11..17));
         assert_eq!(
             found.seen,
-            "interface eth1 is down, which is for the VIP 10.0.0.100, and the way to 10.0.0.11, 10.0.0.12, 10.0.0.13, 10.0.0.14 and 2 more"
+            "interface eth1 is down, but needed for the VIP 10.0.0.100, and the way to 10.0.0.11, 10.0.0.12, 10.0.0.13, 10.0.0.14 and 2 more"
         );
         assert_eq!(found.mend, ["ip link set dev eth1 up"]);
     }

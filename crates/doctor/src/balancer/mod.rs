@@ -159,7 +159,7 @@ pub fn look(host: &Host<'_>, check: impl Fn(&[TargetServer]) -> Vec<CheckWords>)
         }
         None => seen.not_looked_at.extend(["descriptors", "table-full"].map(|check| Unseen {
             check,
-            needs: "a convey that runs and answers at its control socket".to_owned(),
+            needs: "a running convey that answers at its control socket".to_owned(),
         })),
     }
     (seen, explained)

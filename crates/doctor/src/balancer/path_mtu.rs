@@ -90,15 +90,15 @@ fn diagnosis(size: &PathSize, largest: u32, way: &str) -> Diagnosis {
         "the largest packet that reaches {server} is {largest} bytes long, and this host sends up to {expected}"
     );
     let lasting =
-        "The command tells this host; the hop itself is to be mended, or its MTU set at the servers, too.";
+        "The command sets this MTU on this host; fix the hop itself, or set the MTU on the servers, too.";
     if *is_told {
         let why = format!(
-            "A router on the way says so, and each connection loses its first large packets. {lasting}"
+            "A router on the path reports this, but each connection loses its first large packets. {lasting}"
         );
         return Diagnosis::warning("path-mtu", seen, why).mend(mend);
     }
     let why = format!(
-        "Nobody tells senders: large packets vanish, and connections hang once they carry more than a little. {lasting}"
+        "No ICMP error reports this: large packets are lost, and connections hang once they carry large packets. {lasting}"
     );
     Diagnosis::error("path-mtu", seen, why).mend(mend)
 }

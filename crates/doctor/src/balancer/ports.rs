@@ -24,11 +24,11 @@ fn diagnosis(TakenPort { at, purpose, owner }: &TakenPort) -> Diagnosis {
     let protocol = at.protocol.name().to_uppercase();
     let who =
         owner.as_ref().map_or("another process".to_owned(), |(id, name)| format!("{name} (process {id})"));
-    let seen = format!("{who} listens on {} ({protocol}), which is for {purpose}", at.addr);
-    let why = "convey does not start while another process has the port.";
+    let seen = format!("{who} listens on {} ({protocol}), which convey needs for {purpose}", at.addr);
+    let why = "convey does not start while another process uses the port.";
     match owner {
         Some((_, name)) if name == "convey" => {
-            let ask = "If it is the one of this file, it does not answer at its control socket: name that with --socket.";
+            let ask = "If it is the convey of this file, it does not answer at the default control socket: select its socket with --socket.";
             Diagnosis::error("port-taken", seen, format!("{why} {ask}"))
         }
         Some((id, _)) => {
@@ -39,7 +39,7 @@ fn diagnosis(TakenPort { at, purpose, owner }: &TakenPort) -> Diagnosis {
         }
         None => {
             let look = format!(
-                "It is another user's, perhaps a convey that does not answer. As root, `ss -lnp 'sport = :{}'` shows which.",
+                "The process belongs to another user, and may be a convey that does not answer. As root, `ss -lnp 'sport = :{}'` shows which.",
                 at.addr.port()
             );
             Diagnosis::error("port-taken", seen, format!("{why} {look}"))
@@ -68,7 +68,7 @@ mod tests {
         );
         assert_eq!(
             found[0].seen,
-            "nginx (process 123) listens on 10.0.0.1:80 (TCP), which is for frontend web"
+            "nginx (process 123) listens on 10.0.0.1:80 (TCP), which convey needs for frontend web"
         );
         assert_eq!(found[0].mend, ["kill 123"]);
         assert!(found[1].mend.is_empty() && found[1].why.contains("ss -lnp"), "{found:?}");

@@ -24,7 +24,8 @@ pub(super) fn foreign<'a>(
 pub(super) fn diagnosis(XdpProgram { interface, id, name, place }: &XdpProgram) -> Diagnosis {
     let name =
         name.as_ref().map_or("a program without a name".to_owned(), |name| format!("the program {name}"));
-    let seen = format!("{name} (XDP, id {id}) runs on {interface}, and is not of the convey that runs here");
+    let seen =
+        format!("{name} (XDP, id {id}) runs on {interface}, and does not belong to the running convey");
     let why = "It sees every packet before convey, and may drop it or send it elsewhere; convey cannot use XDP there. If the command \
                says that the interface is busy, a process holds the program by a link: `bpftool link show` names it.";
     Diagnosis::warning("xdp-foreign", seen, why).mend(format!("ip link set dev {interface} {place} off"))

@@ -116,8 +116,8 @@ fn of_servers(
     let stalled =
         list(&|server| server.handshakes.filter(|of| server.up && of.answers_nobody).map(|_| String::new()));
     let down = down.map(|servers| {
-        let why = "convey gives clients to none of them. doctor itself found no fault on the way there: a server that has just come back \
-                   is up after `health_check.rise` checks in a row. Otherwise look at its service, and at `health_check`.";
+        let why = "convey sends no clients to them. doctor itself found no fault on the path to them: a server that has just come back \
+                   is up after `health_check.rise` checks in a row. Otherwise check its service, and `health_check`.";
         Diagnosis::error("server-down", format!("convey reports servers as down: {servers}"), why)
     });
     let ejected = ejected.map(|servers| {
@@ -126,7 +126,7 @@ fn of_servers(
         Diagnosis::warning("server-ejected", format!("convey has ejected servers: {servers}"), why)
     });
     let stalled = stalled.map(|servers| {
-        let why = "Clients begin handshakes and complete none, while other servers of the backend complete theirs. Look at the server's \
+        let why = "Clients begin handshakes and complete none, while other servers of the backend complete theirs. Check the server's \
                    VIP, NAT, gateway and firewall.";
         Diagnosis::error("handshakes-stalled", format!("servers answer no client: {servers}"), why)
     });

@@ -78,22 +78,21 @@ pub(super) fn used_up(host: &Host<'_>, running: &Running) -> Vec<Diagnosis> {
 /// Finding for few free descriptors now, or for pauses of accepting since the start. Accepting
 /// pauses before all descriptors are used: connections may take only a part of them.
 fn descriptors(running: &Running, upgrade: &str) -> Option<Diagnosis> {
-    const WHY: &str =
-        "A connection of proxy mode takes two. Without them convey accepts nobody, and clients wait.";
+    const WHY: &str = "A connection in proxy mode needs two. Without free descriptors convey accepts no connections, and clients wait.";
     const LASTING: &str =
-        "The commands hold until convey ends; `LimitNOFILE=` of its unit (`ulimit -n`) holds longer.";
+        "The commands apply until convey ends; `LimitNOFILE=` of its unit (`ulimit -n`) is permanent.";
     let pauses: u64 = running.status.frontends.values().map(|frontend| frontend.accept_backoffs).sum();
     let has = running.descriptors;
     let is_low = |part: u64| has.is_some_and(|has| has.open * 100 >= has.soft_limit * part);
     let open =
-        has.map(|has| format!("convey has {} descriptors open, and may have {}", has.open, has.soft_limit));
+        has.map(|has| format!("convey has {} open descriptors, of at most {}", has.open, has.soft_limit));
     let seen = match (pauses, open) {
         (0, open) => open.filter(|_| is_low(90))?,
         (_, open) => {
             let times = if pauses == 1 { "once".to_owned() } else { format!("{pauses} times") };
             let open = open.map(|open| format!("; {open}")).unwrap_or_default();
             format!(
-                "convey has paused accepting {times} since its start, for want of descriptors or memory{open}"
+                "convey has paused accepting {times} since its start, for lack of descriptors or memory{open}"
             )
         }
     };
@@ -120,7 +119,7 @@ fn flows(host: &Host<'_>, flows: u64) -> Option<Diagnosis> {
     if !is_full(flows, most.into()) {
         return None;
     }
-    let seen = format!("convey knows {flows} flows, and may know {most} (`passthrough.max_flows`)");
+    let seen = format!("convey tracks {flows} flows, of at most {most} (`passthrough.max_flows`)");
     let why = "Once the table is full of open connections, convey refuses new ones.";
     Some(host.with_setting(
         Diagnosis::error("table-full", seen, why),

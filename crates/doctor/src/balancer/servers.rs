@@ -92,7 +92,7 @@ fn ended(server: &TargetServer, is_reset: bool) -> Diagnosis {
     let does = if is_reset { "resets" } else { "closes" };
     let port = server.probed().port();
     let seen = format!("{} accepts connections to port {port}, and {does} them at once", server.told());
-    let why = "The service serves nobody, or not this host: a program that fails, a limit of connections, or a list of allowed addresses. \
+    let why = "The service serves no clients, or not this host: a program that fails, a limit of connections, or a list of allowed addresses. \
                Look at the log of the service.";
     Diagnosis::error("server-ends", seen, why).on(server.told())
 }
@@ -133,7 +133,7 @@ fn refused(server: &TargetServer, hints: &Hints) -> Diagnosis {
         let mut right = at;
         right.set_port(port);
         let pattern = at.to_string().replace('.', "\\.").replace('[', "\\[").replace(']', "\\]");
-        return Diagnosis::error("server-refused", format!("{seen}, and takes them at port {port}"), why)
+        return Diagnosis::error("server-refused", format!("{seen}, but accepts them at port {port}"), why)
             .mend(format!("sed -i 's/\"{pattern}\"/\"{right}\"/' {file}"));
     }
     let of_vip = if server.keeps_vip {
@@ -151,11 +151,11 @@ fn refused(server: &TargetServer, hints: &Hints) -> Diagnosis {
 fn rejected(server: &TargetServer, by: IpAddr, how: &str) -> Diagnosis {
     let port = server.probed().port();
     let whose =
-        if by == server.addr.ip() { "its own firewall".to_owned() } else { format!("{by} on the way") };
+        if by == server.addr.ip() { "its own firewall".to_owned() } else { format!("{by} on the path") };
     let seen =
         format!("connections to port {port} of {} are rejected: ICMP \"{how}\" from {by}", server.told());
     let why = format!(
-        "It is {whose} that rejects them: a service that does not run answers by a reset of TCP. {}",
+        "The rejection comes from {whose}: a host without the service would answer with a TCP reset. {}",
         elsewhere(port)
     );
     let place = if by == server.addr.ip() { server.told() } else { by.to_string() };

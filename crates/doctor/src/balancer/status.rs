@@ -196,7 +196,7 @@ impl RunningStatus {
         file.is_absolute().then(|| ConfigFile { list, mode, ..ConfigFile::new(file.clone()) })
     }
 
-    /// Whether the report is from a convey that runs with this file.
+    /// Whether the report is from a running convey with this file.
     pub fn is_of(&self, file: &Path) -> bool {
         self.process.is_some() && self.config.file == file
     }

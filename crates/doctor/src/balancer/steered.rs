@@ -33,7 +33,7 @@ fn all_out(backend: &str, servers: usize) -> Diagnosis {
 }
 
 fn one_out(backend: &str, server: &str, state: &str) -> Diagnosis {
-    let seen = format!("server {backend}/{server} is in state {state}, as an operator has said");
+    let seen = format!("server {backend}/{server} is in state {state}, set by an operator");
     Diagnosis::warning("server-taken-out", seen, "It gets no new connections, and the others get its share.")
         .mend(format!("convey server ready {backend}/{server}"))
 }

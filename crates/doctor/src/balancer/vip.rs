@@ -35,8 +35,8 @@ pub(super) fn missing(
 
 fn absent(host: &Host<'_>, vip: IpAddr) -> Diagnosis {
     let seen = format!("no interface has the VIP {vip}");
-    let why = "Nobody answers clients and routers that ask for its Ethernet address, so their packets do not arrive. On a standby \
-               that is as it should be.";
+    let why = "No host answers clients and routers that look up its Ethernet address, so their packets do not arrive. On a standby \
+               this is normal.";
     let found = Diagnosis::error("vip-missing", seen, why);
     let Some(name) = link_of(host, vip).map(|interface| &interface.name) else { return found };
     found.mend(match vip {
@@ -79,13 +79,12 @@ fn duplicate(host: &Host<'_>, interface: &Interface, vip: IpAddr, mac: [u8; 6]) 
     let place = ip.map_or_else(|| format!("the host with {text}"), |ip| format!("{ip} ({text})"));
     let of_server = ip.is_some_and(|ip| host.servers.iter().any(|s| s.addr.ip() == ip && s.keeps_vip));
     if of_server && vip.is_ipv4() {
-        let why = "Clients on the link send to whoever answered last. A server of dsr = \"l2\" has the VIP, and must not answer for it.";
+        let why = "Clients on the link send to the host that answered last. A server of dsr = \"l2\" has the VIP, and must not answer for it.";
         return Diagnosis::error("vip-duplicate", seen, why)
             .on(place)
             .mend("sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2");
     }
-    let why =
-        "Clients on the link send to whoever answered last, and the other host resets their connections.";
+    let why = "Clients on the link send to the host that answered last, and the other host resets their connections.";
     Diagnosis::error("vip-duplicate", seen, why).on(place).mend(format!(
         "ip -o addr show to {vip} | while read -r _ dev _ addr _; do ip addr del \"$addr\" dev \"$dev\"; done"
     ))

@@ -110,7 +110,7 @@ pub(super) fn diagnosis(
         SeenOnPath::NoNextHop => found(
             PathLeg::Forward,
             "no host answers for its address on the link".to_owned(),
-            "Nothing can be sent to it. It is down, or it has another address.",
+            "convey cannot send packets to it. It is down, or it has another address.",
         ),
         SeenOnPath::Answer(VipAnswer::WrongSource { from }) => found(
             PathLeg::Return,
@@ -120,7 +120,7 @@ pub(super) fn diagnosis(
         SeenOnPath::Answer(VipAnswer::Refused { from }) => found(
             PathLeg::Forward,
             format!("refuses a client of {vip} with a reset from {from}"),
-            "No service listens where the packets come to, or a firewall says so.",
+            "No service listens where the packets come to, or a firewall rejects them.",
         ),
         SeenOnPath::Answer(VipAnswer::Unreachable { from, icmp: [kind, code] }) => found(
             PathLeg::Forward,
@@ -128,7 +128,7 @@ pub(super) fn diagnosis(
             if from == own.ip() || from == vip.ip() {
                 "A firewall of the server rejects clients."
             } else {
-                "A router on the way rejects packets, or knows no way to the server."
+                "A router on the path rejects packets, or has no route to the server."
             },
         ),
         SeenOnPath::Silence(met) => Some(silent(target, met)),
@@ -163,7 +163,7 @@ fn silent(target: &PathTarget, met: Option<ErrorKind>) -> Diagnosis {
     }
     let kind = met.unwrap_or(ErrorKind::TimedOut);
     let seen = format!("does not answer a client of {vip}, nor on its own address {own} ({kind})");
-    finding(target, PathLeg::Forward, &seen, "It is down, or a firewall drops what comes.")
+    finding(target, PathLeg::Forward, &seen, "It is down, or a firewall drops the packets.")
 }
 
 fn finding(target: &PathTarget, leg: PathLeg, seen: &str, why: &str) -> Diagnosis {

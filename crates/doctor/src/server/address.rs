@@ -48,7 +48,7 @@ fn place(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
         }
         return error(
             "vip-not-on-lo",
-            format!("{vip} is an address of {name}, where this host tells others that it has the VIP"),
+            format!("{vip} is an address of {name}, which makes this host answer for the VIP"),
             "Clients and routers then send to this server instead of the balancer.",
             vec![format!("ip addr del {vip}/{length} dev {name}"), up],
         );
@@ -58,7 +58,7 @@ fn place(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     error(
         "vip-prefix",
         format!("{name} has {vip} with a prefix of {length} bits"),
-        "This host takes all addresses of that network for its own, and answers none of their clients.",
+        "This host treats all addresses of that network as its own, so it cannot answer clients there.",
         vec![format!("ip addr del {vip}/{length} dev {name}"), up],
     )
 }

@@ -63,7 +63,7 @@ fn near(setup: &ServerSetup, facts: &ServerFacts, port: u16, request: &JudgedPac
 fn diagnosis(fate: Fate, packet: &JudgedPacket, whose: &str) -> Option<Diagnosis> {
     let Fate::Lost(taken) = fate else { return None };
     let (check, why) = match taken.how {
-        TakenHow::Drops => ("firewall-drops", "Clients wait in vain until they give up."),
+        TakenHow::Drops => ("firewall-drops", "Clients wait until they time out."),
         TakenHow::Rejects => ("firewall-rejects", "Clients are refused, or see their answers refused."),
         // For example to a container of the service.
         TakenHow::Redirects => return None,

@@ -20,10 +20,10 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
         return error(
             "tunnel-device",
             format!(
-                "neither {} nor {} is up, which take packets for {} out",
+                "neither {} nor {} is up, which decapsulate packets for {}",
                 wanted[0], wanted[1], setup.vip
             ),
-            "This host drops what comes through the tunnel, or answers that it does not know the protocol.",
+            "This host drops packets of the tunnel, or answers that it does not know the protocol.",
             vec![script::with_vip(setup, facts)],
         );
     }
@@ -38,7 +38,7 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
         return error(
             "tunnel-device",
             format!("{usual} is not up, and the other devices of tunnels are"),
-            "If convey sends to this host's address of the VIP's family, this host drops what comes through the tunnel.",
+            "If convey sends to this host's address of the VIP's family, this host drops packets of the tunnel.",
             vec![script::with_vip(setup, facts)],
         );
     }
@@ -48,8 +48,8 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
     let name = &link.name;
     error(
         "rp-filter",
-        format!("{name}, where packets come out of the tunnel, has rp_filter = {STRICT}"),
-        "No client is behind a tunnel: the kernel drops the packets without a word.",
+        format!("{name}, which receives packets of the tunnel, has rp_filter = {STRICT}"),
+        "No client is behind a tunnel: the kernel silently drops the packets.",
         vec![
             "sysctl -w net.ipv4.conf.all.rp_filter=0".to_owned(),
             format!("sysctl -w net.ipv4.conf.{name}.rp_filter=0"),

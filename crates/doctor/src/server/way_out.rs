@@ -20,7 +20,7 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
             "gateway",
             Severity::Warning,
             format!("no route leads to a router, and {} is on no network of this host", setup.vip),
-            "Clients get no answer: this host knows no way to them. It needs a route by the router that they are behind.",
+            "Clients get no answer: this host has no route to them. It needs a route through their router.",
             Vec::new(),
         )),
         Some(way) => {
@@ -56,7 +56,7 @@ fn router(setup: &ServerSetup, way: &WayOut, facts: &ServerFacts) -> Option<Diag
     let Some(mac) = &seen.mac else {
         return found(
             Severity::Error,
-            format!("the gateway {router} on {interface} does not answer: nobody there has this address"),
+            format!("the gateway {router} on {interface} does not answer: no host there has this address"),
             "Answers to clients behind routers leave this server by its gateway. They are lost.",
         );
     };
@@ -65,7 +65,7 @@ fn router(setup: &ServerSetup, way: &WayOut, facts: &ServerFacts) -> Option<Diag
         return found(
             Severity::Error,
             format!("the gateway {router} on {interface} is the balancer: it has the VIP {}", setup.vip),
-            "The balancer's host drops answers, for they have its own address as their source.",
+            "The balancer's host drops answers, because their source is its own address.",
         );
     }
     // If this host has the VIP on a link, the router sends the error to the VIP, which may be the
@@ -78,9 +78,9 @@ fn router(setup: &ServerSetup, way: &WayOut, facts: &ServerFacts) -> Option<Diag
     found(
         Severity::Warning,
         format!(
-            "the gateway {router} on {interface} ({mac}) did not say that a packet with one hop left went no further"
+            "the gateway {router} on {interface} ({mac}) sent no ICMP error for a packet with one hop left"
         ),
-        "Routers say so. A host that is no router drops answers to clients, and tells nobody.",
+        "Routers send this error. A host that is no router silently drops answers to clients.",
     )
 }
 
@@ -128,7 +128,7 @@ fn longest(way: &WayOut, facts: &ServerFacts) -> Option<Diagnosis> {
             format!(
                 "{name} sends packets of {mtu} bytes, and the gateway {router} answers none above {longest}"
             ),
-            "Large answers are lost, small ones arrive: pages begin and never end.",
+            "Large answers are lost, small ones arrive: pages start to load and never finish.",
             vec![format!("ip link set {name} mtu {longest}")],
         )
     })
@@ -143,7 +143,7 @@ fn reverse_path(setup: &ServerSetup, facts: &ServerFacts) -> Option<Diagnosis> {
         finding(
             "rp-filter",
             Severity::Error,
-            format!("{name}, where packets from the balancer come, has rp_filter = {STRICT}, and answers to clients leave by {out}"),
+            format!("{name}, which receives packets from the balancer, has rp_filter = {STRICT}, and answers to clients leave by {out}"),
             "The kernel drops packets of clients that it would answer by another interface.",
             vec![format!("sysctl -w net.ipv4.conf.{}.rp_filter=2", name.replace('.', "/"))],
         )

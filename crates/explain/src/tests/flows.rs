@@ -187,7 +187,7 @@ fn open_connection_keeps_its_server_and_the_next_pick_is_predicted() {
         "  1. flow       established, began 1m 15s ago, silent for 3s: it stays with app/a\n",
         "  2. way        10.0.0.11:80 sees 10.0.0.254:50000, an address of this host\n",
         "  3. new        the next one gets app/b, as things are now\n",
-        "share 0 %: has the flow; the next one passes it by: drains, as an operator has said\n",
+        "share 0 %: has the flow; new flows skip it: draining, set by an operator\n",
         "share 100 %: another has the flow\n",
     ] {
         assert!(text.contains(line), "{line}\n{text}");

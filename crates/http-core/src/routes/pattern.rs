@@ -127,7 +127,7 @@ impl fmt::Display for PatternFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             PatternFault::Host => "expected a host name, an address, or a glob like \"*.example.com\"",
-            PatternFault::Star => "`*` stands for the first label alone, as in \"*.example.com\"",
+            PatternFault::Star => "`*` matches only the first label, as in \"*.example.com\"",
             PatternFault::Port => "a route has no port: its frontend listens on one",
             PatternFault::Path => "a path begins with `/`",
             PatternFault::PathCharacter => {

@@ -76,7 +76,7 @@ impl Routes {
     }
 
     /// Next hops for packets from `src` to `dst`; empty without a route. An unspecified source
-    /// stands for a program that leaves the source to the kernel.
+    /// means that the program leaves the source to the kernel.
     pub(super) fn find(&self, src: IpAddr, dst: IpAddr) -> &[RouteHop] {
         let found = self.steps(dst).find(src, Some(dst), |table, suppressed| {
             let (len, hops) = self.tables.get(table)?.find(src, dst)?;

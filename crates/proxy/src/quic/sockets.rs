@@ -89,7 +89,7 @@ impl QuicSockets {
         let (ours, handed) = (runtimes.len(), HandedPlace::split(handed)?);
         if handed.len() != ours {
             return Err(io::Error::other(format!(
-                "connections over HTTP/3 of {} worker threads cannot go on with {ours}",
+                "HTTP/3 connections of {} worker threads cannot continue with {ours}",
                 handed.len()
             )));
         }

@@ -89,7 +89,7 @@ impl UdpSockets {
         let (theirs, ours) = (handed.len(), runtimes.len());
         if theirs != ours {
             return Err(io::Error::other(format!(
-                "UDP sessions of {theirs} worker threads cannot go on with {ours}"
+                "UDP sessions of {theirs} worker threads cannot continue with {ours}"
             )));
         }
         let place = |(socket, runtime): (OwnedFd, &Handle)| {

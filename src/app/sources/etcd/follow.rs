@@ -49,10 +49,10 @@ impl Following {
         let following = Following { source, with, node, last, is_put_off: false, pace, cannot_say: None };
         let begun = thread::Builder::new().name("etcd".to_owned()).spawn(move || match runtime() {
             Ok(runtime) => runtime.block_on(following.run()),
-            Err(error) => error!("etcd is not followed: {error:#}"),
+            Err(error) => error!("cannot follow etcd: {error:#}"),
         });
         if let Err(error) = begun {
-            error!("etcd is not followed: {error}");
+            error!("cannot follow etcd: {error}");
         }
     }
 
@@ -126,7 +126,7 @@ impl Following {
         self.with.state.lose(fault, clock::now());
         let next = self.pace.on_fault(fault, clock::now(), fastrand::f64());
         if next.is_logged {
-            warn!("{} cannot be followed, convey goes on as it is: {fault}", self.source.address);
+            warn!("{} cannot be followed, convey keeps its configuration: {fault}", self.source.address);
         }
         next.wait
     }
@@ -215,7 +215,7 @@ impl Following {
             Err(problems) => {
                 let first = problems.first().map_or("", |problem| problem);
                 error!(
-                    "revision {number} of {} is refused, convey goes on as it is: {first}",
+                    "revision {number} of {} is refused, convey keeps its configuration: {first}",
                     self.source.address
                 );
                 self.with.state.refuse(RefusedRevision { number, problems });
@@ -242,7 +242,7 @@ impl Following {
             && self.cannot_say.is_none()
         {
             let key = self.source.address.status_key(&self.node);
-            warn!("{key} does not tell of this node: {fault}");
+            warn!("cannot write the status of this node to {key}: {fault}");
         }
         self.cannot_say = said;
     }

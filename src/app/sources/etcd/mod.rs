@@ -77,10 +77,10 @@ impl EtcdSource {
         let (address, folder) = (&self.address, self.folder.path().display());
         match good {
             Some(number) => {
-                Ok(vec![format!("{address} cannot be read, revision {number} of before is used: {fault}")])
+                Ok(vec![format!("{address} cannot be read, the saved revision {number} is used: {fault}")])
             }
             None if self.has_history => {
-                Err(format!("cannot read {address}: {fault} (and {folder} has none of before)"))
+                Err(format!("cannot read {address}: {fault} (and {folder} has no saved revision)"))
             }
             None => Err(format!("cannot read {address}: {fault}")),
         }

@@ -204,7 +204,7 @@ async fn a_frontend_in_mode_http_is_as_the_description_says() {
     assert!(status["backends"]["api"]["connect_seconds"].is_object(), "it is proxied");
     let path = "/v1/explain?client=127.0.0.9&frontend=web";
     let (_, answer) = exchange(&admin, &Method::GET, path, None).await;
-    let says = "each request goes by its host and path; one without a route gets a redirect to https";
+    let says = "routes match the host and path of each request; one without a route gets a redirect to https";
     assert!(answer["steps"].as_array().unwrap().iter().any(|step| step["says"] == says), "{answer:#}");
 }
 
@@ -227,7 +227,7 @@ async fn the_statistics_address_changes_nothing() {
     assert_eq!(ask(addr, Method::DELETE, "/v1/flows/p0.1.2").await.status(), StatusCode::FORBIDDEN);
     let answer = ask(addr, Method::DELETE, "/v1/overlays").await;
     assert!(
-        answer.body().contains("a request may change things at the control socket, or here with the header"),
+        answer.body().contains("send changes to the control socket, or here with the header"),
         "{}",
         answer.body()
     );

@@ -63,7 +63,7 @@ fn ewma(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Repo
     if let Some((frontend, mode)) = used.iter().find(|(_, mode)| !mode.is_http()) {
         let (name, mode) = (&frontend.name, mode.name());
         let message = format!(
-            "\"ewma\" goes by the time of answers, which only mode http sees; frontend {name:?} is in {mode} mode"
+            "\"ewma\" needs response times, which only mode http measures; frontend {name:?} is in {mode} mode"
         );
         report.error(place, message);
     }
@@ -79,7 +79,7 @@ fn shared_connections(backend: &ParsedBackend, report: &Report<'_>) {
         let line = report.line(&send.place, place);
         let name = value.name();
         let message = format!(
-            "{name:?} has clients share connections, and send_proxy ({line}) tells of one client at the beginning of each; keep one of them"
+            "{name:?} lets clients share connections, but send_proxy ({line}) names one client at the start of each; keep one of them"
         );
         report.error(place, message);
     }
@@ -94,7 +94,7 @@ fn version_fits(backend: &ParsedBackend, frontends: &[ParsedFrontend], report: &
     let of_udp = |frontend: &&ParsedFrontend| frontend.protocol() == Protocol::Udp;
     if let Some(frontend) = frontends.iter().filter(uses).find(of_udp) {
         let message = format!(
-            "found \"v1\", but frontend {:?} has protocol = \"udp\"; allowed: \"v2\", which goes before each datagram",
+            "found \"v1\", but frontend {:?} has protocol = \"udp\"; allowed: \"v2\", which precedes each datagram",
             frontend.name
         );
         report.error(&send.place, message);
@@ -114,7 +114,7 @@ fn algorithm_fits(backend: &ParsedBackend, algorithm: Algorithm, report: &Report
     let slow_start = backend.keys.slow_start.as_ref().filter(|time| !time.value.is_zero());
     if let Some(slow_start) = slow_start.filter(|_| algorithm.hashes()) {
         let message = format!(
-            "has no effect with algorithm {:?}, which hashes: clients would change servers all that time",
+            "has no effect with algorithm {:?}, which hashes: during a slow start clients would change servers all the time",
             algorithm.name()
         );
         report.warning(&slow_start.place, message);
@@ -198,7 +198,7 @@ fn addrs_of_examples(backend: &ParsedBackend, report: &Report<'_>) {
         if let IpAddr::V4(ip) = value.ip()
             && ip.is_documentation()
         {
-            report.warning(&place, format!("{ip} is an address for examples: write your server's"));
+            report.warning(&place, format!("{ip} is a documentation address: replace it with your server's"));
         }
     }
 }
@@ -209,7 +209,8 @@ fn names_of_servers(backend: &ParsedBackend, report: &Report<'_>) {
         let (Some((owner, _)), Some(addr)) = (server.name.split_once('/'), &server.addr) else { continue };
         let is_owner = |other: &&ParsedServer| other.name == owner && other.name_place().is_some();
         if let Some(owner) = backend.servers.iter().find(is_owner) {
-            let message = format!("the servers of {:?}, which has a host name, are called so", owner.name);
+            let message =
+                format!("the name is reserved for the servers of {:?}, which has a host name", owner.name);
             report.error(&addr.place, message);
         }
     }

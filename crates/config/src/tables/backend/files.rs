@@ -111,7 +111,7 @@ pub(super) fn changes(old: Option<&FilesConfig>, new: Option<&FilesConfig>) -> V
         or(new.not_found.as_deref(), "none"),
     ));
     if *cache_control != new.cache_control {
-        changes.push("cache_control has other rules".to_owned());
+        changes.push("cache_control: rules changed".to_owned());
     }
     changes
 }

@@ -14,7 +14,7 @@ use convey_model::{BackendConfig, HashOn, Mode};
 /// Key in the reference.
 pub(super) const DOCS: &[Docs] = &[Docs::Key(KeyDoc {
     name: "hash",
-    kind: r#"`"source"`, `"tuple"` or `"quic_cid"` (the same, for packets whose [connection id](../guides/quic.md) names no server): what `ring` and `maglev` hash; mode http: also `"header:NAME"` or `"cookie:NAME"`, and `"source"` for a request without"#,
+    kind: r#"`"source"`, `"tuple"` or `"quic_cid"` (as `"tuple"`, for packets whose [connection id](../guides/quic.md) names no server): what `ring` and `maglev` hash; mode http: also `"header:NAME"` or `"cookie:NAME"`, and `"source"` for a request without"#,
     default: r#"`"source"`; `"tuple"` if a packet mode uses the backend"#,
     sample: r##"
 # The input of the hash for ring and maglev:

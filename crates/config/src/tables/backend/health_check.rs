@@ -184,7 +184,7 @@ fn kind_changes(old: &ProbeKind, new: &ProbeKind) -> Option<String> {
     let [before, after] = [old, new].map(probe_of);
     let have_other_headers = before == after && headers(old) != headers(new);
     match before == after {
-        true => have_other_headers.then(|| "headers have other values".to_owned()),
+        true => have_other_headers.then(|| "headers: values changed".to_owned()),
         false => Some(format!("{before} -> {after}")),
     }
 }

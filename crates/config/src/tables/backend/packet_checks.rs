@@ -23,14 +23,14 @@ impl HostCheck<'_> {
         if let Some(via) = via.filter(|_| {
             !used.is_empty() && in_dsr().all(|(frontend, _)| frontend.protocol() != Protocol::Tcp)
         }) {
-            let message = "\"vip\" is the way of clients' connections in dsr mode; no TCP frontend in dsr mode uses this backend";
+            let message = "\"vip\" checks the path of clients' connections in dsr mode; no TCP frontend in dsr mode uses this backend";
             self.report.error(&via.place, message);
         }
         let is_unseen =
             |frontend: &ParsedFrontend, mode: Mode| mode.is_dsr() && frontend.protocol() == Protocol::Udp;
         let is_unseen = !used.is_empty() && used.iter().all(|(frontend, mode)| is_unseen(frontend, *mode));
         if let Some(outlier) = backend.outlier_detection.as_ref().filter(|_| is_unseen) {
-            let message = "has no effect with UDP in dsr mode: servers answer clients directly, and convey does not see how they fare";
+            let message = "has no effect with UDP in dsr mode: servers answer clients directly, so convey sees no failures";
             self.report.warning(&outlier.place, message);
         }
         let Some((_, mode)) = used.iter().find(|(_, mode)| mode.forwards_packets()) else { return };
@@ -72,7 +72,7 @@ impl HostCheck<'_> {
             if self.is_host_known && (self.network.hop_to)(ip).is_none() {
                 self.report.warning(&server.place, format!("no route leads to {ip}"));
             } else if let Some(why) = (self.network.refusal)(ip) {
-                self.report.warning(&server.place, format!("{ip} is down until that changes: {why}"));
+                self.report.warning(&server.place, format!("{ip} counts as down until this changes: {why}"));
             }
             return;
         };
@@ -95,8 +95,8 @@ impl HostCheck<'_> {
         let other: Vec<_> = ports.iter().filter(is_other).map(shown).collect();
         if !other.is_empty() {
             let message = format!(
-                "port {port} is not that of frontend {:?}, {}; in dsr mode both must be the same: a server without a port \
-                 has the frontend's",
+                "port {port} differs from the port of frontend {:?}, {}; in dsr mode both must be equal. A server without \
+                 a port uses the frontend's",
                 frontend.name,
                 other.join(" and ")
             );

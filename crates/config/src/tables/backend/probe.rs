@@ -36,7 +36,7 @@ pub(super) const DOCS: &[Docs] = &[
     }),
     Docs::Key(KeyDoc {
         name: "headers",
-        kind: r##"table of further headers, HTTP and HTTPS: `{ X-Check = "convey" }`. None of the connection, such as `Expect` or `Upgrade`"##,
+        kind: r##"table of further headers, HTTP and HTTPS: `{ X-Check = "convey" }`. Headers of the connection are not allowed, such as `Expect` or `Upgrade`"##,
         default: "none",
         sample: r##"#headers = { X-Check = "convey" }       # example; http, https: further headers"##,
         example: "",
@@ -163,7 +163,7 @@ impl HttpKeys {
         let mut named: Vec<(String, String)> = Vec::new();
         for (name, value) in headers.values(header_value) {
             let twin = named.iter().find(|(other, _)| other.eq_ignore_ascii_case(&name.value));
-            let twin = twin.map(|(other, _)| format!("is the header {other} once more; keep one of them"));
+            let twin = twin.map(|(other, _)| format!("duplicates the header {other}; keep one of them"));
             match header_name(&name.value).and(twin.map_or(Ok(()), Err)) {
                 Ok(()) => named.extend(value.map(|value| (name.value, value.value))),
                 Err(message) => report.error(&name.place, message),

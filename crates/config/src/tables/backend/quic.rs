@@ -99,7 +99,7 @@ fn without_id(backend: &ParsedBackend, place: &Place, report: &Report<'_>) {
         let names = listed(names.into_iter(), MAX_NAMED);
         report.warning(
             place,
-            format!("clients that change their address lose servers without quic_server_id: {names}"),
+            format!("clients that change their address lose their connections to servers without quic_server_id: {names}"),
         );
     }
 }
@@ -108,7 +108,7 @@ fn without_id(backend: &ParsedBackend, place: &Place, report: &Report<'_>) {
 pub(super) fn changes(old: Option<&QuicConfig>, new: Option<&QuicConfig>) -> Option<String> {
     let changed = change("quic_lb", or(old, "none"), or(new, "none"));
     // The key is a secret, so the text does not contain it.
-    changed.or_else(|| (old != new).then(|| "quic_lb has another key or nonce_length".to_owned()))
+    changed.or_else(|| (old != new).then(|| "quic_lb: key or nonce_length changed".to_owned()))
 }
 
 fn scheme(name: &str, mut table: TomlTable<'_>, report: &Report<'_>) -> Option<ParsedScheme> {

@@ -93,7 +93,7 @@ pub(super) fn check(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], r
         used.iter().find(|(frontend, mode)| mode.forwards_packets() || frontend.protocol() == Protocol::Udp);
     if let Some((frontend, mode)) = others {
         let message = format!(
-            "is for connections that convey ends; frontend {:?} is in {} mode with protocol {}",
+            "needs connections that convey terminates; frontend {:?} is in {} mode with protocol {}",
             frontend.name,
             mode.name(),
             frontend.protocol().name()
@@ -118,7 +118,7 @@ pub(super) fn changes(old: Option<&BackendTls>, new: Option<&BackendTls>) -> Vec
         && !skip_verify
         && !new.skip_verify
     {
-        changes.push("ca: other authorities".to_owned());
+        changes.push("ca: authorities changed".to_owned());
     }
     let name = |name: &Option<String>| or(name.clone(), "the server's");
     changes.extend(change("server_name", name(server_name), name(&new.server_name)));

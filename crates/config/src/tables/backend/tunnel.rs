@@ -95,10 +95,10 @@ impl HostCheck<'_> {
         let ip = source.value.first();
         let what = match ip {
             _ if ip.is_loopback() => "this host itself",
-            _ if ip.is_multicast() => "many hosts",
-            _ if is_link_local(ip) => "of one link alone",
-            IpAddr::V4(v4) if v4.is_broadcast() || v4.octets()[0] >= 240 => "nobody's address",
-            _ if ip.is_unspecified() => "nobody's address",
+            _ if ip.is_multicast() => "a multicast address",
+            _ if is_link_local(ip) => "a link-local address",
+            IpAddr::V4(v4) if v4.is_broadcast() || v4.octets()[0] >= 240 => "an unusable address",
+            _ if ip.is_unspecified() => "an unusable address",
             _ => return,
         };
         let message = format!("{} is {what}: routers and servers drop packets from there", source.value);
@@ -116,8 +116,8 @@ impl HostCheck<'_> {
         let lacks = |server: &Placed<SocketAddr>| !sources.iter().any(|ip| is_like(*ip, server.value.ip()));
         if let Some(server) = backend.servers.iter().filter_map(ParsedServer::ip).find(lacks) {
             let message = format!(
-                "no packet gets to {}: this host has no {} address but VIPs that outer packets could come from; give it one, or \
-                 set tunnel_source",
+                "no packet can reach {}: this host has no {} address except VIPs as the source of outer packets; add one, or set \
+                 tunnel_source",
                 server.value.ip(),
                 family(server.value.ip())
             );

@@ -39,7 +39,7 @@ pub(super) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> Access {
     });
     // An empty list would refuse every client: the file may be empty because it is being written.
     if lists_allowed && allowed.is_empty() {
-        report.missing(&table.place, "allow has no network, so nobody could come in");
+        report.missing(&table.place, "allow has no network, so convey would refuse every client");
     }
     table.finish();
     report.share(Access::from_files(allowed, denied, files))
@@ -88,7 +88,9 @@ fn plain_network(value: &DeValue<'_>, others: &str) -> Result<Prefix, String> {
     let network = network_or(value, others)?;
     match network.first().to_canonical() == network.first() {
         true => Ok(network),
-        false => Err(format!("an IPv4 network is written as one, found \"{network}\"; allowed: a network")),
+        false => {
+            Err(format!("write an IPv4 network in IPv4 notation, found \"{network}\"; allowed: a network"))
+        }
     }
 }
 

@@ -24,8 +24,8 @@ fn proxies(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
     let accept = frontend.keys.accept_proxy.as_ref().filter(|accept| accept.value);
     match (accept, frontend.keys.trusted_proxies.first()) {
         (Some(accept), None) => {
-            let message = "needs trusted_proxies, such as [\"10.0.0.5\"]: whoever may send a PROXY header can pretend to be any \
-                           client";
+            let message = "needs trusted_proxies, such as [\"10.0.0.5\"]: a host that may send PROXY headers can pretend to be \
+                           any client";
             report.error(&accept.place, message);
         }
         (None, Some(network)) if !mode.is_http() => {

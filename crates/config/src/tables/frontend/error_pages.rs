@@ -12,7 +12,8 @@ pub(super) fn read(table: TomlTable<'_>, report: &Report<'_>) -> ErrorPages {
         let status = name.parse().ok().filter(|status| ErrorPages::STATUSES.contains(status));
         let Some(status) = status else {
             let allowed = ErrorPages::STATUSES.map(|status| status.to_string()).join(", ");
-            report.error(&place, format!("convey answers nothing with {name:?}; allowed: {allowed}"));
+            report
+                .error(&place, format!("convey sends no response with status {name:?}; allowed: {allowed}"));
             continue;
         };
         let Some(Placed { value: path, place }) = path else { continue };

@@ -59,7 +59,7 @@ pub(super) const DOCS: &[Docs] = &[
     }),
     Docs::Key(KeyDoc {
         name: "normalize",
-        kind: "`false`, http: routes tell `//` from `/`, and an encoded slash (`%2F`, `%5C`) from a slash. Servers get the path as it was sent in any case",
+        kind: "`false`, http: routes distinguish `//` from `/`, and an encoded slash (`%2F`, `%5C`) from a slash. Servers get the path as it was sent in any case",
         default: "`true`",
         sample: r##"#normalize = true                       # false: in routes // differs from /, and an encoded slash (%2F) from a slash. Servers
                                         # get the original path in any case"##,
@@ -68,7 +68,7 @@ pub(super) const DOCS: &[Docs] = &[
     }),
     Docs::Key(KeyDoc {
         name: "begin_traces",
-        kind: "`true`, http: a request that says no valid `traceparent` (W3C Trace Context) gets one, so that a trace begins here. One that is there is passed on",
+        kind: "`true`, http: a request without a valid `traceparent` (W3C Trace Context) gets one, so that a trace begins here. convey passes on a valid one",
         default: "`false`",
         sample: "#begin_traces = false                   # true: a request without the header traceparent begins a trace (W3C Trace Context)",
         example: "true",
@@ -413,8 +413,7 @@ fn field_rules(
                 false => rules.add(&name.value, &value.value),
             };
             if let Some(variable) = variable_in(&value.value) {
-                let message =
-                    format!("`{variable}` is sent as it stands: values of headers have no variables");
+                let message = format!("`{variable}` is sent literally: values of headers have no variables");
                 report.warning(&value.place, message);
             }
             if let Err(fault) = outcome {

@@ -160,7 +160,7 @@ impl HostCheck<'_> {
             IpAddr::V6(_) => format!("ip -6 addr add {ip}/128 dev {device} nodad preferred_lft 0"),
         };
         format!(
-            "{ip} is on no interface of this host, so packets to it only come if they are routed here; \
+            "{ip} is on no interface of this host, so packets to it arrive only if they are routed here; \
              to add it: {add}"
         )
     }

@@ -95,7 +95,7 @@ pub(crate) fn needs_backend(frontend: &ParsedFrontend, mode: Mode) -> bool {
 
 fn of_requests(route: &ParsedRoute, report: &Report<'_>) {
     for place in &route.sni.keys {
-        report.error(place, "needs mode = \"proxy\"; in http mode routes go by host and path");
+        report.error(place, "needs mode = \"proxy\"; in http mode routes match host and path");
     }
 }
 
@@ -104,7 +104,7 @@ fn of_connections(frontend: &ParsedFrontend, report: &Report<'_>) {
     if let Some(protocol) = frontend.keys.protocol.as_ref().filter(|protocol| protocol.value == Protocol::Udp)
     {
         let line = report.line(&protocol.place, routes_at);
-        let message = format!("go by the beginning of a TCP connection; protocol is \"udp\" ({line})");
+        let message = format!("match the beginning of a TCP connection; protocol is \"udp\" ({line})");
         report.error(routes_at, message);
     }
     if frontend.http.routes.is_empty() && frontend.keys.backend.is_none() {
@@ -113,15 +113,15 @@ fn of_connections(frontend: &ParsedFrontend, report: &Report<'_>) {
     }
     for route in &frontend.http.routes {
         for place in &route.http_keys {
-            let message = "needs mode = \"http\"; in proxy mode routes go by sni and alpn";
+            let message = "needs mode = \"http\"; in proxy mode routes match sni and alpn";
             report.error(place, message);
         }
         // A misspelt key may be `sni` or `alpn`.
         let says_nothing = route.sni.keys.is_empty() && route.http_keys.is_empty();
         if says_nothing && route.pattern().is_some() {
             let rest = match &frontend.keys.backend {
-                Some(Placed { value, .. }) => format!("connections of no route go to backend {value:?}"),
-                None => "for connections of no route set the frontend's backend".to_owned(),
+                Some(Placed { value, .. }) => format!("connections without a route go to backend {value:?}"),
+                None => "for connections without a route set the frontend's backend".to_owned(),
             };
             report.missing(&route.place, format!("a route has sni or alpn, or both; {rest}"));
         }
@@ -160,7 +160,7 @@ fn name(value: &DeValue<'_>) -> Result<Written<HostPattern>, String> {
     let text = value.as_str().unwrap_or_default();
     if text == "*" {
         return Err(
-            "found \"*\"; connections of no route go to the frontend's own backend: set that".to_owned()
+            "found \"*\"; connections without a route go to the frontend's own backend: set that".to_owned()
         );
     }
     if text.parse::<IpAddr>().is_ok() || text.starts_with('[') {

@@ -137,7 +137,7 @@ fn takes_of_acme<'a>(
     let said = table.optional("acme", boolean);
     let wants = said.as_ref().map_or(!has_own, |said| said.value);
     if let Some(said) = said.as_ref().filter(|said| said.value && acme.is_none()) {
-        report.error(&said.place, "needs [acme]: whom convey orders certificates from");
+        report.error(&said.place, "needs [acme], which names the certificate authority");
     } else if !has_own && (acme.is_none() || !wants) {
         table.require(
             "certificate",
@@ -176,7 +176,7 @@ fn pairs(table: &mut TomlTable<'_>, report: &Report<'_>) -> Vec<ReadPair> {
     let keys = table.any_number("key", string);
     if let Some(key) = keys.first().filter(|_| keys.len() != chains.len()) {
         let message = format!(
-            "found {}; allowed: one for each certificate ({}), or none where each file has its key",
+            "found {}; allowed: one for each certificate ({}), or none if each file includes its key",
             keys.len(),
             chains.len()
         );
@@ -254,7 +254,7 @@ fn usable_pair(
         Err(why) => why,
     };
     let found = before.get(&chain_path).cloned();
-    let instead = if found.is_some() { "the one before stays" } else { "it is left out" };
+    let instead = if found.is_some() { "the previous one stays in use" } else { "it is left out" };
     report.warning(place, format!("{} is refused, and {instead}: {why}", chain_path.display()));
     report.refuse(chain_path);
     found.map(of)
@@ -294,11 +294,11 @@ fn client_ca(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<ClientCa>
 /// without a new check of the client's certificate.
 fn check_early_data(tls: &FrontendTls, place: &Place, report: &Report<'_>) {
     if !tls.http3 {
-        report.error(place, "needs http3 = true: convey takes early data over HTTP/3 alone");
+        report.error(place, "needs http3 = true: convey accepts early data only over HTTP/3");
     } else if !tls.session_tickets {
-        report.error(place, "needs session_tickets: early data goes on from an earlier session");
+        report.error(place, "needs session_tickets: early data needs a resumed session");
     } else if tls.client_ca.is_some() {
-        report.error(place, "does without the handshake that client_ca asks for; keep one of them");
+        report.error(place, "skips the handshake that client_ca requires; keep one of them");
     }
 }
 

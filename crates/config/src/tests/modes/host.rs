@@ -98,7 +98,7 @@ fn a_vip_on_no_interface_comes_with_the_line_that_mends_it() {
                 told(&GOOD.replace("10.0.0.1", vip), mode),
                 Ok(vec![format!(
                     "config.toml:3:15: frontends.web.listen_addr: {vip} is on no interface of this host, so packets \
-                     to it only come if they are routed here; to add it: ip addr add {vip}/32 dev {device}"
+                     to it arrive only if they are routed here; to add it: ip addr add {vip}/32 dev {device}"
                 )])
             );
         }
@@ -111,7 +111,7 @@ fn a_vip_of_ipv6_is_added_without_waiting_whether_another_has_it() {
         told(&good6().replace("2001:db8::1", "2001:db8:1::77"), Mode::Dsr),
         Ok(vec![
             "config.toml:3:15: frontends.web.listen_addr: 2001:db8:1::77 is on no interface of this host, so packets \
-             to it only come if they are routed here; to add it: ip -6 addr add 2001:db8:1::77/128 dev eth1 nodad \
+             to it arrive only if they are routed here; to add it: ip -6 addr add 2001:db8:1::77/128 dev eth1 nodad \
              preferred_lft 0"
                 .to_owned()
         ])
@@ -154,7 +154,7 @@ fn vip_on_an_interface_without_ethernet_is_refused() {
 fn server_that_packets_must_not_go_to_is_odd() {
     let far =
         format!("{}[passthrough]\nsnat_addresses = \"10.0.0.1\"", GOOD.replace("10.0.0.2", "10.55.0.2"));
-    let odd = "config.toml:6:8: backends.web.servers.a.addr: 10.55.0.2 is down until that changes: packets leave by wg0";
+    let odd = "config.toml:6:8: backends.web.servers.a.addr: 10.55.0.2 counts as down until this changes: packets leave by wg0";
     assert_eq!(told(&far, Mode::Passthrough), Ok(vec![odd.to_owned()]));
 }
 
@@ -174,7 +174,7 @@ fn replies_to_a_snat_address_of_nobody_do_not_come() {
         after(Mode::Passthrough, "[passthrough]\nsnat_addresses = [\"10.0.0.1\", \"10.1.0.7\"]"),
         Ok(vec![
             "config.toml:8:31: passthrough.snat_addresses: 10.1.0.7 is on no interface of this host, so packets \
-             to it only come if they are routed here; to add it: ip addr add 10.1.0.7/32 dev eth1"
+             to it arrive only if they are routed here; to add it: ip addr add 10.1.0.7/32 dev eth1"
                 .to_owned()
         ])
     );
@@ -185,7 +185,9 @@ fn servers_see_an_address_of_their_own_family() {
     let named = "[passthrough]\nsnat_addresses = \"2001:db8::1\"";
     assert_eq!(
         after(Mode::Passthrough, named).expect_err("IPv4"),
-        ["config.toml:8:18: passthrough.snat_addresses: none is IPv4, as frontend \"web\" needs"]
+        [
+            "config.toml:8:18: passthrough.snat_addresses: none of them is IPv4, but frontend \"web\" needs one"
+        ]
     );
     assert_eq!(after(Mode::Dsr, named), Ok(vec![]));
     assert_eq!(told(&format!("{}{named}", good6()), Mode::Passthrough), Ok(vec![]));
@@ -221,7 +223,7 @@ fn interfaces_must_be_there_and_carry_packets() {
 fn a_check_via_the_vip_needs_connections_in_dsr_mode() {
     let via = |text: &str| format!("{text}[backends.web.health_check]\nvia = \"vip\"");
     assert_eq!(told(&via(GOOD), Mode::Dsr), Ok(vec![]));
-    let expected = "config.toml:8:7: backends.web.health_check.via: \"vip\" is the way of clients' connections in dsr mode; no TCP \
+    let expected = "config.toml:8:7: backends.web.health_check.via: \"vip\" checks the path of clients' connections in dsr mode; no TCP \
                     frontend in dsr mode uses this backend";
     for mode in [Mode::Proxy, Mode::Passthrough] {
         assert_eq!(told(&via(GOOD), mode), Err(vec![expected.to_owned()]));

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const KEPT: &str = "a server without a port has the frontend's";
+const KEPT: &str = "A server without a port uses the frontend's";
 
 /// An address without a port gives a server the port of its frontend.
 #[test]
@@ -17,7 +17,7 @@ fn a_server_without_a_port_suits_every_mode_and_every_range() {
     assert_eq!(
         told(&range.replace("\"10.0.0.2\"", "\"10.0.0.2:21000\""), Mode::Dsr),
         Err(vec![format!(
-            "{place}: port 21000 is not that of frontend \"web\", 21000-21010; in dsr mode both must be the same: {KEPT}"
+            "{place}: port 21000 differs from the port of frontend \"web\", 21000-21010; in dsr mode both must be equal. {KEPT}"
         )])
     );
 }
@@ -43,7 +43,7 @@ fn ports_are_bounded_by_what_they_cost() {
     assert_eq!(
         told(&with("10.0.0.1:1-32769"), Mode::Dsr),
         Err(vec![format!(
-            "{place}: with 10.0.0.1:1-32769 the frontends in packet modes have 32769 ports; they may have 32768"
+            "{place}: with 10.0.0.1:1-32769 the frontends in packet modes have 32769 ports; the limit is 32768"
         )])
     );
 }
@@ -54,13 +54,13 @@ fn dsr_cannot_change_the_port() {
     assert_eq!(
         error_with(Mode::Dsr, "10.0.0.2:80", "10.0.0.2:8080"),
         format!(
-            "{place}: port 8080 is not that of frontend \"web\", 80; in dsr mode both must be the same: {KEPT}"
+            "{place}: port 8080 differs from the port of frontend \"web\", 80; in dsr mode both must be equal. {KEPT}"
         )
     );
     assert_eq!(
         error_with(Mode::Dsr, "\"10.0.0.1:80\"", "[\"10.0.0.1:81\", \"10.0.0.1:80\", \"10.0.0.1:82\"]"),
         format!(
-            "{place}: port 80 is not that of frontend \"web\", 81 and 82; in dsr mode both must be the same: {KEPT}"
+            "{place}: port 80 differs from the port of frontend \"web\", 81 and 82; in dsr mode both must be equal. {KEPT}"
         )
     );
     assert_eq!(told(&GOOD.replace("10.0.0.2:80", "10.0.0.2:8080"), Mode::Passthrough), Ok(vec![]));
@@ -72,8 +72,8 @@ fn frontend_port_is_no_snat_port_and_others_must_remain() {
     assert_eq!(told(&text, Mode::Passthrough), Ok(vec![]), "gRPC's");
     let error = |ports: &str| {
         format!(
-            "config.toml:3:15: frontends.web.listen_addr: port 50051 of a frontend is no SNAT port of 10.0.0.1 ({ports}), \
-             and too few others are left; take another one, or set passthrough.snat_ports or passthrough.snat_addresses"
+            "config.toml:3:15: frontends.web.listen_addr: port 50051 of a frontend cannot be a SNAT port of 10.0.0.1 ({ports}), \
+             and too few others are left; choose another port, or set passthrough.snat_ports or passthrough.snat_addresses"
         )
     };
     for (settings, expected) in [
@@ -101,7 +101,7 @@ fn every_worker_needs_a_snat_port() {
         after(Mode::Passthrough, three),
         Err(vec![
             "config.toml:9:11: passthrough.workers: 3 workers cannot share 2 SNAT ports; \
-             each needs one of its own, better thousands"
+             each worker needs at least one, preferably thousands"
                 .to_owned()
         ])
     );

@@ -60,10 +60,10 @@ fn keys_of_tunnels_go_with_one_and_with_its_family() {
 #[test]
 fn outer_packets_come_from_somewhere() {
     for (source, what) in [
-        ("0.0.0.0/0", "nobody's address"),
+        ("0.0.0.0/0", "an unusable address"),
         ("127.0.0.0/8", "this host itself"),
-        ("224.0.0.0/4", "many hosts"),
-        ("255.255.255.255", "nobody's address"),
+        ("224.0.0.0/4", "a multicast address"),
+        ("255.255.255.255", "an unusable address"),
     ] {
         let said = told(&with(&format!("dsr = \"ipip\"\ntunnel_source = \"{source}\"")), Mode::Dsr);
         assert!(said.is_err_and(|lines| lines[0].contains(what)), "{source}");
@@ -76,7 +76,7 @@ fn host_with_only_vips_of_a_family_has_no_tunnel_source() {
         .replace("10.0.0.1:80", "[2001:db8::1]:80")
         .replace("10.0.0.2:80", "[2001:db8:1::2]:80");
     let said = told(&text, Mode::Dsr).unwrap();
-    assert!(said.iter().any(|line| line.contains("no packet gets to 2001:db8:1::2")), "{said:?}");
+    assert!(said.iter().any(|line| line.contains("no packet can reach 2001:db8:1::2")), "{said:?}");
     let named = text.replace("dsr = \"ipip\"", "dsr = \"ipip\"\ntunnel_source = \"2001:db8:9::/64\"");
     assert_eq!(told(&named, Mode::Dsr), Ok(vec![]));
 }

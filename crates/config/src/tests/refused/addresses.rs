@@ -27,7 +27,10 @@ fn a_listen_address_is_an_ip_address_and_a_port() {
         ("\"224.0.0.1:80\"", "found \"224.0.0.1:80\""),
         ("\"www.example.org\"", "host names are not supported, found \"www.example.org\""),
         ("\"www.example.org:80\"", "host names are not supported, found \"www.example.org:80\""),
-        ("\"[::ffff:10.0.0.1]:80\"", "an IPv4 address is written as one, found \"[::ffff:10.0.0.1]:80\""),
+        (
+            "\"[::ffff:10.0.0.1]:80\"",
+            "write an IPv4 address in IPv4 notation, found \"[::ffff:10.0.0.1]:80\"",
+        ),
         ("true", "found true"),
         ("{ ip = 1 }", "found a table"),
         ("1979-05-27", "found a date or time"),
@@ -148,7 +151,7 @@ fn the_servers_of_a_name_have_names_that_are_nobody_elses() {
     assert_eq!(
         errors(&text),
         ["config.toml:8:8: backends.web.servers.\"a/10.0.0.2\".addr: \
-          the servers of \"a\", which has a host name, are called so"]
+          the name is reserved for the servers of \"a\", which has a host name"]
     );
 }
 

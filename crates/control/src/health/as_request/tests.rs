@@ -117,7 +117,7 @@ async fn body_of_an_answer_is_matched_without_its_framing() {
         assert!(differs.contains("the body does not match"), "{answer:?}: {differs}");
     }
     let short = checked("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nall", Some("ready")).await.unwrap_err();
-    assert!(short.contains("closed before its answer was complete"), "{short}");
+    assert!(short.contains("closed the connection before its response was complete"), "{short}");
     let empty = checked("HTTP/1.1 204 No Content\r\n\r\n", Some("^$")).await;
     assert_eq!(empty, Ok("HTTP status 204".to_owned()));
 }

@@ -50,7 +50,7 @@ fn server_without_completed_handshakes_is_ejected_and_returns_on_trial() {
     assert_eq!((changes.len(), changes[0].server.server.as_str()), (1, "a"));
     let reason = &changes[0].reason;
     assert!(reason.contains("connections in a row failed: no handshake was completed"), "{reason}");
-    assert!(reason.contains("look at its VIP, NAT, gateway and firewall"), "{reason}");
+    assert!(reason.contains("check its VIP, NAT, gateway and firewall"), "{reason}");
     state.on_time(at(60));
     assert_eq!(chosen(&state.take_update().unwrap().0), ["a", "b"]);
     pass(&mut state, &snapshot, 61..70);

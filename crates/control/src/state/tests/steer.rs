@@ -38,7 +38,7 @@ fn server_in_maintenance_is_down_unprobed_and_returns_unproven() {
     let health = &snapshot.pools[0].servers[0].health;
     assert_eq!(
         (health.up, health.reason.as_str(), health.since),
-        (false, "in maintenance, as root has said", Timestamp(5))
+        (false, "in maintenance, set by root", Timestamp(5))
     );
     assert_eq!(state.probes().len(), 1);
     let snapshot = said(&mut state, &a(), AdminState::Ready, 9);

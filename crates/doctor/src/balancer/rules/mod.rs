@@ -66,8 +66,8 @@ fn diagnosis(taken: &TakingRule, packets: &[&Packet]) -> Diagnosis {
     told.truncate(MAX_TOLD);
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     let seen = format!("{} {}{more}", taken.told(), told.join("; "));
-    let why = "The kernel does so before convey gets them, or after convey has sent them. If the rule is of a file \
-               (/etc/nftables.conf) or of another program, change it there, too.";
+    let why = "The kernel does this before convey receives the packets, or after convey has sent them. If the rule \
+               comes from a file (/etc/nftables.conf) or another program, change it there, too.";
     let mend = taken.mend(&packets.iter().map(|packet| &packet.judged).collect::<Vec<_>>());
     Diagnosis { mend, ..Diagnosis::error("foreign-rule", seen, why) }
 }

@@ -53,7 +53,7 @@ fn page_changes(old: &ErrorPages, new: &ErrorPages) -> Vec<String> {
         let path = |page: Option<&ErrorPage>| or(page.map(|page| page.path.display()), "none");
         let what = format!("error_pages.{status}");
         change(&what, path(before), path(after))
-            .or_else(|| (before != after).then(|| format!("{what} says something else")))
+            .or_else(|| (before != after).then(|| format!("{what}: content changed")))
     });
     told.collect()
 }
@@ -110,5 +110,5 @@ fn field_changes(what: &str, old: &FieldRules, new: &FieldRules) -> Option<Strin
         false => format!("({rules})"),
     };
     let have_changed = old != new && !(old.is_empty() && new.is_empty());
-    change(what, shown(old), shown(new)).or_else(|| have_changed.then(|| format!("{what} have other values")))
+    change(what, shown(old), shown(new)).or_else(|| have_changed.then(|| format!("{what}: values changed")))
 }

@@ -9,7 +9,7 @@ use convey_model::{FrontendConfig, HeaderRules, HttpConfig, HttpLimits, RouteCom
 pub(crate) fn describe(frontend: &FrontendConfig, http: &HttpConfig) -> String {
     let believed = match &frontend.trusted_proxies[..] {
         [] => String::new(),
-        trusted => format!(", X-Forwarded-* believed from {}", list(trusted)),
+        trusted => format!(", X-Forwarded-* trusted from {}", list(trusted)),
     };
     let forwarded = if http.forwarded { ", Forwarded is sent" } else { "" };
     let traces = if http.begin_traces { ", traces are begun" } else { "" };

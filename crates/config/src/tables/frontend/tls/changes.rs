@@ -42,7 +42,7 @@ pub(crate) fn changes(old: Option<&FrontendTls>, new: Option<&FrontendTls>) -> V
     changes.extend(told.into_iter().flatten());
     let bytes = |tls: &FrontendTls| tls.client_ca.as_ref().map(|ca| ca.certificates.clone());
     if changes.is_empty() && bytes(old) != bytes(new) {
-        changes.push("client_ca: other authorities".to_owned());
+        changes.push("client_ca: authorities changed".to_owned());
     }
     changes.into_iter().map(|change| format!("tls.{change}")).collect()
 }
@@ -61,7 +61,7 @@ pub(crate) fn certificate_changes(old: &[CertificatePair], new: &[CertificatePai
             (None, Some(after)) => Some(format!("+ {}", name(&after.chain_path))),
             (Some(before), None) => Some(format!("- {}", name(&before.chain_path))),
             (Some(before), Some(after)) if before != after => {
-                Some(format!("{}: another one", name(&after.chain_path)))
+                Some(format!("{}: replaced", name(&after.chain_path)))
             }
             _ => None,
         });

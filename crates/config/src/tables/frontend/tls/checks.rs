@@ -34,7 +34,7 @@ fn http3(frontend: &ParsedFrontend, tls: &ParsedTls, mode: Mode, report: &Report
         let message = format!("needs mode = \"http\"; the frontend is in {} mode", mode.name());
         report.error(&http3.place, message);
     } else if frontend.accepts_proxy() {
-        let message = "has clients come over UDP, without the PROXY headers that the frontend asks for (accept_proxy); keep one of them";
+        let message = "lets clients connect over UDP, without the PROXY headers that the frontend requires (accept_proxy); keep one of them";
         report.error(&http3.place, message);
     }
 }
