@@ -141,7 +141,7 @@ fn waiting_connections_are_reset_if_their_frontend_changed_its_mode() {
         balancer.wait_for_stat("/frontends/web/mode", after);
         assert!(waiting.iter_mut().all(nothing_comes), "{before}: they have no slot yet");
         drop(served);
-        assert!(waiting.iter_mut().all(|client| was_reset(client)), "{before}");
+        assert!(waiting.iter_mut().all(was_reset), "{before}");
         balancer.wait_for_stat("/frontends/web/ended/mode_changed", 5);
         assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
     }
