@@ -412,7 +412,7 @@ mod tests {
         (0..100).for_each(|port| use_up(&mut pools, port, 2));
         let held = pools.take(of(7), 2, |_| 0).unwrap();
         pools.begin_to_check();
-        let even = |pool: PoolKey| pool.server.port % 2 == 0;
+        let even = |pool: PoolKey| pool.server.port.is_multiple_of(2);
         assert_eq!((1..).take_while(|_| pools.check(30, even)).count(), 3, "four slices");
         assert_eq!(pools.pools.len(), 51);
         assert!(pools.give_back(of(7), held, true) && !pools.give_back(of(7), held, true));
