@@ -128,7 +128,7 @@ pub(super) async fn look_after(
         let needs = Needs::of(&packet_state.load(), &uses);
         let round = rounds.next(&entries, &needs, &mut kept.lock());
         if let Err(error) = carry_out(&netlink, round, &kept).await {
-            warn!("cannot manage neighbour entries: {error}");
+            warn!("cannot manage neighbours: {error}");
         }
     }
 }

@@ -227,8 +227,7 @@ impl PacketPath {
         let mut tasks = JoinSet::new();
         let guards = stacked_tags(guard.as_ref(), lasting.as_ref());
         watch_load(&mut tasks, parts, (&pipeline, offloader.as_ref()), guards, &stats);
-        let keeps_neighbours =
-            OwnedName::shared(neighbours::NAME).context("cannot manage neighbour entries")?;
+        let keeps_neighbours = OwnedName::shared(neighbours::NAME).context("cannot manage neighbours")?;
         let kept = FreshNeighbours::default();
         tasks.spawn(neighbours::resolve(netlink.clone(), asked, kept.clone()));
         tasks.spawn(neighbours::look_after(netlink.clone(), packet_state.clone(), hop_uses, kept.clone()));
