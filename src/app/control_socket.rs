@@ -84,8 +84,8 @@ pub(super) struct NotBound {
 }
 
 impl BoundSocket {
-    /// Binds the socket at the first path that this user may write to, for `owner` if given. Waits a
-    /// moment for a process that is ending. Returns `None` if [`places`] has no path.
+    /// Binds the socket at the first path that this user may write to, for `owner` if given. Waits
+    /// a moment for a process that is ending. Returns `None` if [`places`] has no path.
     ///
     /// # Errors
     /// No path is free.

@@ -2,8 +2,8 @@
 //! below `/v1`, and the dashboard. `routes` has the paths; `http` serves clients at the statistics
 //! address and at the control socket.
 //!
-//! [`convey_api::StatsReport`] is the complete report of one snapshot. `/stats` is its JSON and `/metrics` its
-//! Prometheus text, so that both give each number the same meaning.
+//! [`convey_api::StatsReport`] is the complete report of one snapshot. `/stats` is its JSON and
+//! `/metrics` its Prometheus text, so that both give each number the same meaning.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod acme_state;

@@ -88,8 +88,8 @@ impl Pipeline {
         self.ask_workers(|_| (), |(), answer| Order::TellEvents(answer))
     }
 
-    /// Applies the pending events of the flow cache. Once all answers have come, the gauges of flows
-    /// include the connections that the cache opened before this call.
+    /// Applies the pending events of the flow cache. Once all answers have come, the gauges of
+    /// flows include the connections that the cache opened before this call.
     pub fn apply_cache_events(&self) -> Answers<()> {
         self.ask_workers(|_| (), |(), answer| Order::ApplyEvents(answer))
     }

@@ -40,8 +40,8 @@ pub struct ServerSnat {
 }
 
 impl SnatChoice {
-    /// All SNAT addresses of `server`, except those that are withheld. Configured addresses that fit
-    ///  the server's route best come first, then others to which its answers return.
+    /// All SNAT addresses of `server`, except those that are withheld. Configured addresses that
+    /// fit the server's route best come first, then others to which its answers return.
     pub fn of_server(self, network: &NextHops, server: IpAddr, addresses: SnatAddresses<'_>) -> ServerSnat {
         let first = self.among_free(network, server, addresses);
         let is_further = |ip: &IpAddr| {

@@ -26,8 +26,8 @@ pub(crate) trait End {
     /// Writes what the side takes.
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8], more: More) -> Poll<io::Result<usize>>;
 
-    /// For how many of `most` bytes a stream has room: what is more would have to be kept. Pending: none now. A socket says so when it is
-    /// written to.
+    /// For how many of `most` bytes a stream has room: what is more would have to be kept. Pending:
+    /// none now. A socket says so when it is written to.
     fn poll_room(&mut self, _: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
         Poll::Ready(Ok(most))
     }
@@ -35,12 +35,14 @@ pub(crate) trait End {
     /// The socket, if it has one of its own and the kernel may move bytes between that and others.
     fn socket(&self) -> Option<&TcpStream>;
 
-    /// Whether it is a stream, whose other side may hold up what is written for as long as it likes.
+    /// Whether it is a stream, whose other side may hold up what is written for as long as it
+    /// likes.
     fn is_stream(&self) -> bool {
         false
     }
 
-    /// Waits until the other side resets a stream. A socket reports that when it is read or written.
+    /// Waits until the other side resets a stream. A socket reports that when it is read or
+    /// written.
     fn poll_reset(&mut self, _: &mut Context<'_>) -> Poll<io::Error> {
         Poll::Pending
     }
@@ -98,8 +100,8 @@ impl UnreadSocket {
 }
 
 impl ClientEnd<'_> {
-    /// Waits until some bytes are taken at once, by a socket, too: so many of `most`, at least one. A write that is pending is over then, and
-    /// was taken whole.
+    /// Waits until some bytes are taken at once, by a socket, too: so many of `most`, at least one.
+    /// A write that is pending is over then, and was taken whole.
     pub(crate) fn poll_writable(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
         match self {
             ClientEnd::Socket(socket) => socket.poll_writable(cx).map_ok(|()| most),
@@ -107,14 +109,16 @@ impl ClientEnd<'_> {
         }
     }
 
-    /// Waits until the client has reset its connection or the stream, or has closed its side before the body of its request was whole, of
-    /// which so many bytes are `missing`. What it has sent stays unread. A client that closes its side behind its request may still wait
-    /// for the response.
+    /// Waits until the client has reset its connection or the stream, or has closed its side before
+    /// the body of its request was whole, of which so many bytes are `missing`. What it has sent
+    /// stays unread. A client that closes its side behind its request may still wait for the
+    /// response.
     pub(crate) async fn left(&mut self, missing: u64) {
         match self {
             ClientEnd::Socket(socket) => {
                 let (tcp, is_plain) = (socket.tcp(), socket.plain().is_some());
-                // Nobody asks for urgent data, so this wakes at the end alone, also behind bytes that wait.
+                // Nobody asks for urgent data, so this wakes at the end alone, also behind bytes
+                // that wait.
                 let ended = tcp.ready(Interest::PRIORITY | Interest::ERROR).await;
                 let waits = || ioctl_fionread(tcp).unwrap_or_default();
                 let may_be_whole = ended.is_ok_and(|ended| !ended.is_error() && !ended.is_write_closed())

@@ -1,8 +1,11 @@
-//! One request and its response, between a client and a server of HTTP/1: which bytes go where, and what becomes of both connections.
+//! One request and its response, between a client and a server of HTTP/1: which bytes go where, and
+//! what becomes of both connections.
 //!
-//! No body is kept. A shell reads from both sockets, asks here how many of the bytes go on, and passes them on as they are.
+//! No body is kept. A shell reads from both sockets, asks here how many of the bytes go on, and
+//! passes them on as they are.
 //!
-//! A client of HTTP/1.0 has its request passed on as one of HTTP/1.0: so no server answers it in chunks, which it could not read.
+//! A client of HTTP/1.0 has its request passed on as one of HTTP/1.0: so no server answers it in
+//! chunks, which it could not read.
 
 #[cfg(test)]
 mod tests;
@@ -71,7 +74,8 @@ pub enum ServerFault {
 pub struct ExchangeEnd {
     /// Whether the client may send another request, as it was told.
     pub client_stays: bool,
-    /// Whether the server's connection can have another request, if nothing came behind the response.
+    /// Whether the server's connection can have another request, if nothing came behind the
+    /// response.
     pub server_stays: bool,
 }
 
@@ -105,19 +109,22 @@ impl Exchange {
         self.keeps_alive = false;
     }
 
-    /// The request's body may have so many bytes at most, without its framing. A length beyond that is for the caller to refuse.
+    /// The request's body may have so many bytes at most, without its framing. A length beyond that
+    /// is for the caller to refuse.
     pub fn limit_body(&mut self, most: u64) {
         if let Request::Body(body) = &mut self.request {
             body.limit(most);
         }
     }
 
-    /// The response's head may have so many bytes and fields, and so may its trailers. Unless set: [`HeadLimits::OF_RESPONSES`].
+    /// The response's head may have so many bytes and fields, and so may its trailers. Unless set:
+    /// [`HeadLimits::OF_RESPONSES`].
     pub fn limit_response(&mut self, limits: HeadLimits) {
         self.response_limits = limits;
     }
 
-    /// How many of the client's next bytes go to the server. What is left is the client's next request.
+    /// How many of the client's next bytes go to the server. What is left is the client's next
+    /// request.
     ///
     /// # Errors
     /// The body is malformed. The server cannot have the rest of it.
@@ -137,9 +144,9 @@ impl Exchange {
         Ok(len)
     }
 
-    /// Reads the next head of the server's from the front of what was received, and writes what the client gets of it. Interim
-    /// responses are passed on to clients that know them. Returns the last head, after which the body comes; `None`: more has to be
-    /// received.
+    /// Reads the next head of the server's from the front of what was received, and writes what the
+    /// client gets of it. Interim responses are passed on to clients that know them. Returns the
+    /// last head, after which the body comes; `None`: more has to be received.
     ///
     /// # Errors
     /// What the server sends is no response to this request.
@@ -166,7 +173,8 @@ impl Exchange {
         Ok(None)
     }
 
-    /// How many of the server's next bytes go to the client, once it has the head. More are of no response.
+    /// How many of the server's next bytes go to the client, once it has the head. More are of no
+    /// response.
     ///
     /// # Errors
     /// The body is malformed: the client cannot have it whole.
@@ -184,8 +192,9 @@ impl Exchange {
         }
     }
 
-    /// What the server's next bytes are, once the client has the head: in place of [`Exchange::from_server`], for a body that goes on in
-    /// another framing. Ask again with what is left, until none is or the body ends.
+    /// What the server's next bytes are, once the client has the head: in place of
+    /// [`Exchange::from_server`], for a body that goes on in another framing. Ask again with what
+    /// is left, until none is or the body ends.
     ///
     /// # Errors
     /// The body is malformed: the client cannot have it whole.
@@ -198,13 +207,14 @@ impl Exchange {
         Ok(piece)
     }
 
-    /// Whether the client gets the data of the body without its chunks: it speaks HTTP/1.0. Then only [`Exchange::piece_from_server`] has
-    /// what goes to the client: no framing, no trailers.
+    /// Whether the client gets the data of the body without its chunks: it speaks HTTP/1.0. Then
+    /// only [`Exchange::piece_from_server`] has what goes to the client: no framing, no trailers.
     pub fn removes_chunks(&self) -> bool {
         self.client == ClientConnection::ClosesWithoutChunks
     }
 
-    /// So many of the server's bytes have gone to the client without a look at them: at most [`Exchange::opaque_from_server`].
+    /// So many of the server's bytes have gone to the client without a look at them: at most
+    /// [`Exchange::opaque_from_server`].
     pub fn passed_from_server(&mut self, len: u64) {
         if let Response::Body(body) = &mut self.response
             && body.pass(len)
@@ -237,7 +247,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// The next bytes of the client that go to the server whatever they are; 0: they have to be looked at.
+    /// The next bytes of the client that go to the server whatever they are; 0: they have to be
+    /// looked at.
     pub fn opaque_from_client(&self) -> u64 {
         match (&self.response, &self.request) {
             (Response::Changed, _) => u64::MAX,
@@ -246,7 +257,8 @@ impl Exchange {
         }
     }
 
-    /// The next bytes of the server that go to the client whatever they are; 0: they have to be looked at.
+    /// The next bytes of the server that go to the client whatever they are; 0: they have to be
+    /// looked at.
     pub fn opaque_from_server(&self) -> u64 {
         match &self.response {
             Response::Changed => u64::MAX,
@@ -270,7 +282,8 @@ impl Exchange {
         matches!(self.response, Response::Changed)
     }
 
-    /// Whether the client has got anything of an answer: then it cannot have another one. After an interim response it can.
+    /// Whether the client has got anything of an answer: then it cannot have another one. After an
+    /// interim response it can.
     pub fn has_answered(&self) -> bool {
         self.has_answered
     }
@@ -290,8 +303,9 @@ impl Exchange {
         matches!(&self.response, Response::Head(reader) if reader.is_new()) && self.interim == 0
     }
 
-    /// Whether another server may be asked after this one has got the request and failed. The client has no answer yet, and nothing of
-    /// the request's body is gone. The request does the same twice as once (RFC 9110, section 9.2.2).
+    /// Whether another server may be asked after this one has got the request and failed. The
+    /// client has no answer yet, and nothing of the request's body is gone. The request does the
+    /// same twice as once (RFC 9110, section 9.2.2).
     pub fn may_be_repeated(&self) -> bool {
         self.method.is_idempotent() && self.may_be_sent_elsewhere()
     }
@@ -322,7 +336,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// The last head has come. A client whose request is not whole yet is told to close: nobody knows whether the rest comes.
+    /// The last head has come. A client whose request is not whole yet is told to close: nobody
+    /// knows whether the rest comes.
     fn begin_response(&mut self, head: &ResponseHead) -> Result<(), ServerFault> {
         if head.status() == 101 {
             if !self.wants_upgrade || !self.is_request_whole() {

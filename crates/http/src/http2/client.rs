@@ -130,7 +130,8 @@ fn builder(limits: &HttpLimits, is_shared: bool) -> Builder {
     if is_shared {
         // Bodies that nobody takes yet hold up no other's.
         window = limits.streams.saturating_mul(STREAM_WINDOW).clamp(CONNECTION_WINDOW, MAX_WINDOW);
-        // Each request is at most one error, and the connection ends in order after so many requests.
+        // Each request is at most one error, and the connection ends in order after so many
+        // requests.
         let errors = (limits.requests as usize).saturating_add(RESET_STREAMS);
         builder
             .max_concurrent_reset_streams(RESET_STREAMS)

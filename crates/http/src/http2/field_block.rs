@@ -1,5 +1,6 @@
-//! Fields of a head of HTTP/2, by their encoded lines (HPACK, RFC 7541): the library of HTTP/2 ends the connection for a field that it cannot
-//! take, cuts a path at its fragment, and overlooks pseudo-header fields in trailers. Pure.
+//! Fields of a head of HTTP/2, by their encoded lines (HPACK, RFC 7541): the library of HTTP/2 ends
+//! the connection for a field that it cannot take, cuts a path at its fragment, and overlooks
+//! pseudo-header fields in trailers. Pure.
 
 use std::collections::VecDeque;
 
@@ -8,13 +9,15 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 
 use crate::field_coding::{integer, put_string, string};
 
-/// Largest dynamic table, in the bytes that HPACK counts for it: the default, which convey leaves as it is.
+/// Largest dynamic table, in the bytes that HPACK counts for it: the default, which convey leaves
+/// as it is.
 const MAX_TABLE: usize = 4_096;
 
 /// Bytes that HPACK counts for an entry beside its name and value.
 const ENTRY: usize = 32;
 
-/// Names in the static table (RFC 7541, appendix A), without those of pseudo-header fields at its beginning.
+/// Names in the static table (RFC 7541, appendix A), without those of pseudo-header fields at its
+/// beginning.
 const STATIC_NAMES: [&str; 47] = [
     "accept-charset",
     "accept-encoding",
@@ -75,7 +78,8 @@ const STATIC_PSEUDO: [FieldName; 14] = {
     ]
 };
 
-/// A name for which the library resets the stream: it has to have the value `trailers` (RFC 9113, section 8.2.2).
+/// A name for which the library resets the stream: it has to have the value `trailers` (RFC 9113,
+/// section 8.2.2).
 const REFUSED_NAME: &[u8] = b"te";
 
 /// Which section of a message.
@@ -116,7 +120,8 @@ enum FieldName {
     Regular(usize),
 }
 
-/// A malformed section, as the library is to read it: it resets the stream, and its own table stays right.
+/// A malformed section, as the library is to read it: it resets the stream, and its own table stays
+/// right.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MalformedBlock {
     pub(super) fault: Malformed,
@@ -312,7 +317,8 @@ impl FieldName {
     }
 }
 
-/// Appends a field that the library refuses, whose name and value have so many bytes together, at least those of the name.
+/// Appends a field that the library refuses, whose name and value have so many bytes together, at
+/// least those of the name.
 fn put_refused_field(len: usize, is_indexed: bool, out: &mut Vec<u8>) {
     out.push(if is_indexed { 0x40 } else { 0 });
     put_string(REFUSED_NAME, out);

@@ -24,7 +24,8 @@ const MAX_FRAMES: usize = 16;
 /// Length of the preface that a client begins with.
 const PREFACE: usize = 24;
 
-/// Most streams whose bodies are still to end. Of more, the first one's trailers are left to the library.
+/// Most streams whose bodies are still to end. Of more, the first one's trailers are left to the
+/// library.
 const MAX_BODIES: usize = 256;
 
 /// Period of [`EmptyFrames`].
@@ -84,11 +85,13 @@ impl EmptyFrames {
     }
 }
 
-/// Looks at the frames of a connection, before the library does: a malformed section ends its stream, and not the connection (RFC 9113,
-/// section 8.1.1). Sections wait here until they are whole.
+/// Looks at the frames of a connection, before the library does: a malformed section ends its
+/// stream, and not the connection (RFC 9113, section 8.1.1). Sections wait here until they are
+/// whole.
 ///
-/// The filter drops empty DATA frames: the library ends a connection at the 101st of its life. Padding counts in the windows of the
-/// sender, so [`FieldFilter::put_updates`] releases it. All else passes as it came.
+/// The filter drops empty DATA frames: the library ends a connection at the 101st of its life.
+/// Padding counts in the windows of the sender, so [`FieldFilter::put_updates`] releases it. All
+/// else passes as it came.
 #[derive(Debug)]
 pub(super) struct FieldFilter {
     sender: Sender,
@@ -116,7 +119,8 @@ enum State {
     Frame,
     /// So many bytes that are no fields.
     Other(usize),
-    /// Whatever: the library ends the connection for something that has come, or refuses a head that is too long.
+    /// Whatever: the library ends the connection for something that has come, or refuses a head
+    /// that is too long.
     Off,
 }
 
@@ -166,7 +170,8 @@ impl FrameHead {
 }
 
 impl FieldFilter {
-    /// Of a connection whose sections have so many bytes at most. Longer ones are left to the library.
+    /// Of a connection whose sections have so many bytes at most. Longer ones are left to the
+    /// library.
     pub(super) fn new(sender: Sender, max_section: usize, empty_frames: EmptyFrames) -> FieldFilter {
         let state = if sender == Sender::Client { State::Other(PREFACE) } else { State::Frame };
         let (held, table, faults) = (BytesMut::new(), FieldTable::default(), Vec::new());
@@ -185,7 +190,8 @@ impl FieldFilter {
         }
     }
 
-    /// What the library gets of these bytes; `None`: them, as they are. `now`: since the connection began.
+    /// What the library gets of these bytes; `None`: them, as they are. `now`: since the connection
+    /// began.
     pub(super) fn pass(&mut self, bytes: &[u8], now: Duration) -> Option<BytesMut> {
         if self.held.is_empty() {
             let (waits, passed) = self.walk(bytes, now);
@@ -214,7 +220,8 @@ impl FieldFilter {
         self.padding.put_updates(out);
     }
 
-    /// Looks at bytes. Returns from where on they wait, and what the library gets of those before; `None`: them, as they are.
+    /// Looks at bytes. Returns from where on they wait, and what the library gets of those before;
+    /// `None`: them, as they are.
     fn walk(&mut self, bytes: &[u8], now: Duration) -> (usize, Option<BytesMut>) {
         let (mut at, mut passed) = (0, None::<BytesMut>);
         while at < bytes.len() {
@@ -268,8 +275,8 @@ impl FieldFilter {
         }
     }
 
-    /// Whether a frame is an empty DATA frame that means nothing; `None`: more has to come. The library judges frames on other
-    /// streams than those whose body goes on.
+    /// Whether a frame is an empty DATA frame that means nothing; `None`: more has to come. The
+    /// library judges frames on other streams than those whose body goes on.
     fn is_empty_data(&self, head: &FrameHead, bytes: &[u8]) -> Option<bool> {
         let has_body = || self.bodies.contains(&head.stream) || head.stream <= self.forgotten;
         let is_padded = head.flags & PADDED != 0;

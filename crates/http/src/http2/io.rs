@@ -29,7 +29,8 @@ const LONG: usize = 4 * 1024;
 
 /// A connection, as the library has it.
 ///
-/// The library flushes behind each frame of data. Short frames, of several streams, are gathered here, until it flushes with nothing new.
+/// The library flushes behind each frame of data. Short frames, of several streams, are gathered
+/// here, until it flushes with nothing new.
 pub(super) struct Connection<T> {
     stream: T,
     /// Bytes for the library that have come before, or that the filter has changed.

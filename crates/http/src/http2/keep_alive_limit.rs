@@ -7,8 +7,9 @@ use tokio::time::Instant;
 /// How long a [`KeepAliveLimit`] is remembered: the server may be configured anew.
 const MEMORY: Duration = Duration::from_secs(300);
 
-/// Requests after which a server has ended a connection in order. If two connections end at one count, no further requests begin on
-/// others from there on: the server would refuse them. A single end may have another reason, such as a reload.
+/// Requests after which a server has ended a connection in order. If two connections end at one
+/// count, no further requests begin on others from there on: the server would refuse them. A single
+/// end may have another reason, such as a reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct KeepAliveLimit {
     pub(super) requests: usize,

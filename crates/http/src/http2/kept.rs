@@ -17,11 +17,12 @@ use super::servers::{self, StreamShare};
 use super::uploads::{Upload, UploadProgress, Uploads};
 use crate::idle::ServerPlace;
 
-/// Most streams at once on a connection; a server may allow less. With more, another connection is opened.
+/// Most streams at once on a connection; a server may allow less. With more, another connection is
+/// opened.
 pub(super) const MAX_STREAMS: usize = 100;
 
-/// Requests of a connection, after which it takes no further ones. The library ends a connection after so many errors, and the
-/// streams of all clients with it.
+/// Requests of a connection, after which it takes no further ones. The library ends a connection
+/// after so many errors, and the streams of all clients with it.
 pub(super) const MAX_REQUESTS: usize = 16_384;
 
 /// What the library says of how many streams a server allows, until the server has said it.
@@ -106,7 +107,8 @@ impl KeptConnection {
         (!self.state.is_over() && told != UNTOLD).then_some(told.min(MAX_STREAMS))
     }
 
-    /// Another stream, which counts in this share. `most`: it is the last one if there are so many requests in all then.
+    /// Another stream, which counts in this share. `most`: it is the last one if there are so many
+    /// requests in all then.
     pub(super) fn another(&mut self, share: StreamShare, most: Option<usize>) -> StreamPlace {
         self.unused = None;
         self.state.open.fetch_add(1, Ordering::Relaxed);

@@ -1,6 +1,7 @@
 //! HTTP/2 (RFC 9113), over cleartext connections that begin with its preface.
 //!
-//! Clients' streams are [`streams`](crate::streams); [`OutgoingStream`] is the same for a stream to a server.
+//! Clients' streams are [`streams`](crate::streams); [`OutgoingStream`] is the same for a stream to
+//! a server.
 
 mod client;
 mod field_block;
@@ -32,8 +33,9 @@ pub use testing::{ServedResponse, response_from_http2};
 pub(crate) use servers::{FoundStream, OpeningConnection, StreamClient, connect, sweep, take};
 pub(crate) use uploads::Upload;
 
-/// Most streams of a shared connection that convey has reset and whose late frames it ignores, about 0.5 KiB each. Of further
-/// ones each late frame is an error, and the library ends a connection after so many errors.
+/// Most streams of a shared connection that convey has reset and whose late frames it ignores,
+/// about 0.5 KiB each. Of further ones each late frame is an error, and the library ends a
+/// connection after so many errors.
 const RESET_STREAMS: usize = 16_384;
 
 /// How long convey ignores late frames of a stream of a shared connection that it has reset.

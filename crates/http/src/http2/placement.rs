@@ -1,9 +1,9 @@
 //! Choice of a connection to a server of HTTP/2 for a request with a body. Pure.
 //!
-//! All streams of a connection share its send window. A server that does not read one body returns no
-//! window for it, and the bodies of other streams wait. Hence unfinished uploads of several clients
-//! share a connection only if all that they have still to send fits into the window. Then each of them
-//! ends, even if the server reads none.
+//! All streams of a connection share its send window. A server that does not read one body returns
+//! no window for it, and the bodies of other streams wait. Hence unfinished uploads of several
+//! clients share a connection only if all that they have still to send fits into the window. Then
+//! each of them ends, even if the server reads none.
 
 use std::cmp::Reverse;
 
@@ -16,8 +16,8 @@ use super::uploads::{Upload, Uploads};
 /// A quarter of the smallest window. A connection with less is no good for a longer body.
 pub(super) const MUCH: u64 = 16 * 1024;
 
-/// Most connections to one server that open uploads of a client occupy. A network of several clients
-/// has as many shares as [`networks_of`] gives it.
+/// Most connections to one server that open uploads of a client occupy. A network of several
+/// clients has as many shares as [`networks_of`] gives it.
 const MAX_OCCUPIED_BY_CLIENT: usize = 2;
 
 /// A connection that may take an upload.
@@ -66,8 +66,8 @@ pub(super) fn place(upload: &Upload, connections: &[ConnectionState<'_>]) -> Pla
     }
 }
 
-/// Number of uploads like this one, each of another client, that may share a connection. A body of unknown
-/// length may be over soon, as those of most gRPC calls are.
+/// Number of uploads like this one, each of another client, that may share a connection. A body of
+/// unknown length may be over soon, as those of most gRPC calls are.
 pub(super) fn together(upload: &Upload) -> usize {
     let most = INITIAL_WINDOW / upload.length.unwrap_or(MUCH).max(1);
     (most as usize).clamp(1, MAX_STREAMS)
@@ -103,8 +103,9 @@ fn least_loaded(
 }
 
 impl ConnectionState<'_> {
-    /// Whether an upload and those of other clients on this connection do not hold each other up. The
-    /// others are few bytes together: a client that uses up the window occupies the connection then.
+    /// Whether an upload and those of other clients on this connection do not hold each other up.
+    /// The others are few bytes together: a client that uses up the window occupies the connection
+    /// then.
     fn suits(&self, upload: &Upload) -> bool {
         let others = self.uploads.outside(&upload.client);
         let fits = match others.unfinished {

@@ -1,5 +1,6 @@
-//! Data that streams receive. The library keeps each frame by itself, and ends a connection on which it
-//! keeps many short ones. So convey takes what readers leave there before the library reads on.
+//! Data that streams receive. The library keeps each frame by itself, and ends a connection on
+//! which it keeps many short ones. So convey takes what readers leave there before the library
+//! reads on.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -19,8 +20,8 @@ use http::{HeaderMap, Response};
 use super::stream::broken;
 use crate::streams::body::DataSource;
 
-/// The library's own limit for frames that it keeps: none, since a [`ReceiveQueue`] bounds them. The
-/// library counts frames of reset streams for ever, and any limit would end a long connection.
+/// The library's own limit for frames that it keeps: none, since a [`ReceiveQueue`] bounds them.
+/// The library counts frames of reset streams for ever, and any limit would end a long connection.
 pub(super) const DATA_FRAME_BUDGET: usize = usize::MAX;
 
 /// Length of data that waits as the library has read it. Shorter data is copied: it would hold the
@@ -40,14 +41,15 @@ pub(super) struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// The library reads `at_once` bytes before convey takes the data. A frame with data has at least
-    /// 10 bytes, and the library needs up to 300 bytes of memory for it.
+    /// The library reads `at_once` bytes before convey takes the data. A frame with data has at
+    /// least 10 bytes, and the library needs up to 300 bytes of memory for it.
     pub(super) fn new(at_once: usize) -> Arc<ReceiveQueue> {
         Arc::new(ReceiveQueue { arrived: Mutex::default(), at_once, allowance: at_once.into() })
     }
 
-    /// Polls the library's connection, after taking the data that it keeps. Streams that the connection
-    /// returns may have data, too: their reading shares one allowance, until none of them is left.
+    /// Polls the library's connection, after taking the data that it keeps. Streams that the
+    /// connection returns may have data, too: their reading shares one allowance, until none of
+    /// them is left.
     pub(super) fn poll<T>(&self, poll: impl FnOnce() -> Poll<T>) -> Poll<T> {
         self.take_unread();
         let polled = poll();

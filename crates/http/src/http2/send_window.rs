@@ -181,7 +181,8 @@ impl FrameReader {
         }
     }
 
-    /// Whether the head of a `WINDOW_UPDATE` has arrived, which ends the connection if its length is wrong.
+    /// Whether the head of a `WINDOW_UPDATE` has arrived, which ends the connection if its length
+    /// is wrong.
     fn has_head_of_update(&self) -> bool {
         self.held >= FRAME_HEAD && self.head[..4] == [0, 0, 4, WINDOW_UPDATE]
     }

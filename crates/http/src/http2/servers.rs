@@ -1,4 +1,5 @@
-//! Connections to servers that speak HTTP/2. Each thread has its own, and each of them many streams.
+//! Connections to servers that speak HTTP/2. Each thread has its own, and each of them many
+//! streams.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::cell::RefCell;
@@ -34,22 +35,24 @@ use crate::idle::ServerPlace;
 /// How much of a response a stream may bring before it is taken.
 const STREAM_WINDOW: u32 = 128 * 1024;
 
-/// The same for all streams of a connection: as much as all of them may bring, since streams of many clients share it, and
-/// those that are read must not wait for those that are not.
+/// The same for all streams of a connection: as much as all of them may bring, since streams of
+/// many clients share it, and those that are read must not wait for those that are not.
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * MAX_STREAMS as u32;
 
 /// Most bytes that a stream keeps on their way out.
 const SEND_BUFFER: usize = 64 * 1024;
 
-/// Most bytes of a response's head for the library, which counts 32 bytes more for each field. The frontend's limits hold beside it.
+/// Most bytes of a response's head for the library, which counts 32 bytes more for each field. The
+/// frontend's limits hold beside it.
 const MAX_HEAD: u32 = 128 * 1024;
 
 /// Upper bound for the errors of streams that the library meets on a connection before it ends the
 /// connection. Each request is at most one.
 const MAX_ERRORS: usize = 2 * MAX_REQUESTS;
 
-/// Most connections to one server that take streams. Once all have as many as they may, further requests wait here: what the library has
-/// got reaches the server, even if the client no longer waits.
+/// Most connections to one server that take streams. Once all have as many as they may, further
+/// requests wait here: what the library has got reaches the server, even if the client no longer
+/// waits.
 const MAX_CONNECTIONS: usize = 32;
 
 thread_local! {
@@ -124,9 +127,9 @@ struct Waiting {
     changed: Arc<Notify>,
 }
 
-/// A stream of this client on a connection to this server, in the client's share if it has one. Waits so long
-/// for a connection that is being opened, for room, or for the client's share. Room and share are
-/// waited for only until the client has `left`.
+/// A stream of this client on a connection to this server, in the client's share if it has one.
+/// Waits so long for a connection that is being opened, for room, or for the client's share. Room
+/// and share are waited for only until the client has `left`.
 ///
 /// # Errors
 /// None has been opened in time.
@@ -218,8 +221,8 @@ pub(crate) async fn connect(
     begin(first).await
 }
 
-/// Moves the frames of a connection until it is over. It has been opened once the server has said how many streams it allows. One that
-/// does not in time gets no further streams.
+/// Moves the frames of a connection until it is over. It has been opened once the server has said
+/// how many streams it allows. One that does not in time gets no further streams.
 async fn run(
     connection: impl Future<Output = Result<(), h2::Error>> + Send + 'static,
     opening: (OpeningConnection, SendRequest<Bytes>),
@@ -407,8 +410,8 @@ impl Drop for Waiting {
     }
 }
 
-/// Most streams that a worker may have to a server. Connections that it has not opened yet count with
-/// the lowest limit of the others.
+/// Most streams that a worker may have to a server. Connections that it has not opened yet count
+/// with the lowest limit of the others.
 fn most_streams(kept: &[KeptConnection]) -> u64 {
     let (mut opened, mut streams, mut least) = (0, 0, None);
     for limit in kept.iter().filter_map(KeptConnection::limit) {

@@ -128,13 +128,15 @@ fn reset_with(reason: Result<Reason, h2::Error>) -> io::Error {
     }
 }
 
-/// What a fault of a stream is for those who move bytes. With `ConnectionRefused` and `ResourceBusy` the other side has done nothing of
-/// what was asked (RFC 9113, section 8.7): it ends the connection, or has too much to do on it.
+/// What a fault of a stream is for those who move bytes. With `ConnectionRefused` and
+/// `ResourceBusy` the other side has done nothing of what was asked (RFC 9113, section 8.7): it
+/// ends the connection, or has too much to do on it.
 pub(super) fn broken(error: h2::Error) -> io::Error {
     if is_malformed(&error) {
         return BodyFault::new(Malformed::Trailers).into();
     }
-    // Of a connection that ends in order, the library tells only streams that the other side has not taken.
+    // Of a connection that ends in order, the library tells only streams that the other side has
+    // not taken.
     let kind = match error.is_remote() {
         true if error.is_go_away() => io::ErrorKind::ConnectionRefused,
         true if error.reason() == Some(Reason::REFUSED_STREAM) => io::ErrorKind::ResourceBusy,

@@ -18,8 +18,8 @@ pub(super) struct StreamShares {
 }
 
 impl StreamShares {
-    /// Whether a client may have one more of the streams that there may be, `most`: it may have eight
-    /// times what is left for others, and sixteen in any case.
+    /// Whether a client may have one more of the streams that there may be, `most`: it may have
+    /// eight times what is left for others, and sixteen in any case.
     pub(super) fn has_room(&self, client: Prefix, most: impl FnOnce() -> u64) -> bool {
         let has = self.share_of(client);
         has < ALWAYS_FITS || fits(has, most().saturating_sub(self.all.into()))

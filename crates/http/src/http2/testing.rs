@@ -27,8 +27,8 @@ pub struct ServedResponse {
     pub is_whole: bool,
 }
 
-/// Sends a request over HTTP/2 to a server that sends these bytes and closes the connection. Reads the response with buffers of
-/// `read` bytes; the connection delivers `arrive` bytes at a time.
+/// Sends a request over HTTP/2 to a server that sends these bytes and closes the connection. Reads
+/// the response with buffers of `read` bytes; the connection delivers `arrive` bytes at a time.
 ///
 /// # Panics
 /// The stream neither ends nor fails.

@@ -159,7 +159,8 @@ impl Http3 {
     /// Says that no further streams are taken, and takes none.
     async fn say_farewell(&mut self) {
         self.is_ending.store(true, Ordering::Relaxed);
-        // It names the first stream that is not taken (RFC 9114, section 5.2): the one behind the last.
+        // It names the first stream that is not taken (RFC 9114, section 5.2): the one behind the
+        // last.
         let _ = timeout(ENDING, self.library.shutdown(1)).await;
     }
 }

@@ -1,5 +1,6 @@
-//! The pseudo-header fields of a head, by their encoded lines (QPACK, RFC 9204, section 4.5): the library of HTTP/3 keeps the last of those that
-//! stand there twice, ignores their order, and cuts a path at its fragment. Pure.
+//! The pseudo-header fields of a head, by their encoded lines (QPACK, RFC 9204, section 4.5): the
+//! library of HTTP/3 keeps the last of those that stand there twice, ignores their order, and cuts
+//! a path at its fragment. Pure.
 
 use std::borrow::Cow;
 
@@ -7,7 +8,8 @@ use convey_http_core::Malformed;
 
 use crate::field_coding::{integer, string};
 
-/// The pseudo-header fields of requests. Each has a range in the static table (RFC 9204, appendix A).
+/// The pseudo-header fields of requests. Each has a range in the static table (RFC 9204, appendix
+/// A).
 const OF_REQUESTS: [PseudoField; 4] = [
     PseudoField { name: b":authority", entries: (0, 0) },
     PseudoField { name: PATH, entries: (1, 1) },
@@ -32,8 +34,9 @@ pub(super) enum SectionKind {
     Trailers,
 }
 
-/// Returns why a section is malformed: pseudo-header fields do not stand as they must (RFC 9114, section 4.3), each of a request's once at
-/// most, before all other fields, and none in trailers, or the path has a fragment. What cannot be read of the section is left to the library.
+/// Returns why a section is malformed: pseudo-header fields do not stand as they must (RFC 9114,
+/// section 4.3), each of a request's once at most, before all other fields, and none in trailers,
+/// or the path has a fragment. What cannot be read of the section is left to the library.
 pub(super) fn fault_in(section: &[u8], of: SectionKind) -> Option<Malformed> {
     let mut left = section;
     // What the dynamic table would have to have. There is none, and the library says so.

@@ -23,8 +23,9 @@ pub(super) enum StreamKind {
     OneWay,
 }
 
-/// Looks at the frames of one direction of a stream. Those that are no data pass whole: the library would keep each piece by itself. None of
-/// them may be too long. No empty frame of data passes: the library takes that for the end. Of a request it notes what the library would not.
+/// Looks at the frames of one direction of a stream. Those that are no data pass whole: the library
+/// would keep each piece by itself. None of them may be too long. No empty frame of data passes:
+/// the library takes that for the end. Of a request it notes what the library would not.
 #[derive(Debug)]
 pub(super) struct FrameFilter {
     kind: StreamKind,
@@ -171,7 +172,8 @@ fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
 mod tests {
     use super::*;
 
-    /// What a filter lets through of a stream that comes in pieces, and how many bytes of it are data.
+    /// What a filter lets through of a stream that comes in pieces, and how many bytes of it are
+    /// data.
     fn through(kind: StreamKind, stream: &[u8], piece: usize) -> Result<(Vec<u8>, usize), FrameTooLong> {
         let mut filter = FrameFilter::new(kind, 100);
         let (mut all, mut data) = (Vec::new(), 0);

@@ -1,12 +1,14 @@
 //! HTTP/3 (RFC 9114), over QUIC connections that the proxy has let in.
 //!
 //! - `connection` has a client's connection: its streams, each a request, and its end.
-//! - `quic` is what the library of HTTP/3 reads and writes: the streams of the library of QUIC, bounded by `frames` and `unread`.
+//! - `quic` is what the library of HTTP/3 reads and writes: the streams of the library of QUIC,
+//!   bounded by `frames` and `unread`.
 //! - `field_section` finds pseudo-header fields that stand where they must not.
 //! - `stream` serves one of them, as [`streams`](crate::streams) has it.
 //!
-//! The library of HTTP/3 holds what it has read of a stream until somebody asks for it, and a frame until it is whole. So `quic` gives it no
-//! frame that is too long, and no more data while it holds some.
+//! The library of HTTP/3 holds what it has read of a stream until somebody asks for it, and a frame
+//! until it is whole. So `quic` gives it no frame that is too long, and no more data while it holds
+//! some.
 
 mod connection;
 mod field_section;
@@ -32,7 +34,8 @@ pub struct FilteredStream {
     pub is_too_long: bool,
 }
 
-/// Has the filter of frames look at a stream that comes in these pieces. Frames that are no data may have `max_frame` bytes.
+/// Has the filter of frames look at a stream that comes in these pieces. Frames that are no data
+/// may have `max_frame` bytes.
 #[cfg(feature = "test-util")]
 pub fn filter_http3<'a>(
     is_request: bool,

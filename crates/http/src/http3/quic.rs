@@ -1,4 +1,5 @@
-//! A connection of QUIC as the library of HTTP/3 uses it: what it reads is bounded, and what it does not finish is reset.
+//! A connection of QUIC as the library of HTTP/3 uses it: what it reads is bounded, and what it
+//! does not finish is reset.
 
 use std::collections::VecDeque;
 use std::io;
@@ -41,7 +42,8 @@ pub(super) struct QuicConnection {
     rejected: u64,
 }
 
-/// How many streams a client may begin that has been told that none is taken. Some may have been on their way.
+/// How many streams a client may begin that has been told that none is taken. Some may have been on
+/// their way.
 const MAX_REJECTED: u64 = 1_000;
 
 /// What is known of a stream that has just been opened, beside what the library of HTTP/3 tells.
@@ -97,8 +99,8 @@ impl SharedReceive {
 }
 
 impl QuicConnection {
-    /// With frames of so many bytes at most, but for data; and what is known of each stream, in the order in which the library accepts
-    /// them.
+    /// With frames of so many bytes at most, but for data; and what is known of each stream, in the
+    /// order in which the library accepts them.
     pub(super) fn new(
         connection: quinn::Connection,
         max_frame: u64,
@@ -117,7 +119,8 @@ impl QuicConnection {
 }
 
 impl QuicConnection {
-    /// Says that nothing of a stream was looked at, so that its client may ask elsewhere (RFC 9114, section 4.1.1).
+    /// Says that nothing of a stream was looked at, so that its client may ask elsewhere (RFC 9114,
+    /// section 4.1.1).
     fn reject(&mut self, mut send: quinn::SendStream, mut receive: quinn::RecvStream) {
         let code = number(Code::H3_REQUEST_REJECTED.value());
         let _ = (receive.stop(code), send.reset(code));
@@ -197,7 +200,8 @@ impl OpenStreams<Bytes> for QuicOpener {
         Poll::Ready(Err(StreamErrorIncoming::Unknown("a server opens no such streams".into())))
     }
 
-    /// There are three of them, at the begin of a connection: a client that takes fewer breaks the protocol (RFC 9114, section 6.2).
+    /// There are three of them, at the begin of a connection: a client that takes fewer breaks the
+    /// protocol (RFC 9114, section 6.2).
     fn poll_open_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<SendingStream, StreamErrorIncoming>> {
         let opened = pin!(self.0.open_uni());
         let opened = ready!(opened.poll(cx)).map_err(|error| of_stream(of_connection(&error)))?;
@@ -281,11 +285,13 @@ impl RecvStream for ReceivingStream {
     type Buf = Bytes;
 
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
-        // The library asks at each of its turns, also while it holds some. It has something to give then, and comes again.
+        // The library asks at each of its turns, also while it holds some. It has something to give
+        // then, and comes again.
         if self.unread.load(Ordering::Relaxed) > MAX_UNREAD {
             return Poll::Pending;
         }
-        // On the stack: a stream that waits keeps no room, and what has come gets as much as it needs.
+        // On the stack: a stream that waits keeps no room, and what has come gets as much as it
+        // needs.
         let mut room = [MaybeUninit::uninit(); READ];
         loop {
             let mut room = ReadBuf::uninit(&mut room);
@@ -323,7 +329,8 @@ impl RecvStream for ReceivingStream {
     }
 }
 
-/// The direction to the client. Dropped before it has finished, it is reset: what the client has is not the whole.
+/// The direction to the client. Dropped before it has finished, it is reset: what the client has is
+/// not the whole.
 pub(super) struct SendingStream {
     stream: quinn::SendStream,
     /// Frames that are to be written: those that one turn makes, and one piece of a body.
@@ -341,8 +348,8 @@ impl SendingStream {
 
 impl SendStream<Bytes> for SendingStream {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
-        // The library wakes all streams of a connection that has room again, and the first one takes
-        // it all. Its order would be that of two streams by turns: the others never get any.
+        // The library wakes all streams of a connection that has room again, and the first one
+        // takes it all. Its order would be that of two streams by turns: the others never get any.
         if std::mem::take(&mut self.is_blocked) && fastrand::bool() {
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -358,7 +365,8 @@ impl SendStream<Bytes> for SendingStream {
         Poll::Ready(Ok(()))
     }
 
-    /// An empty frame of data says nothing, and is not written: by it one waits until the others are.
+    /// An empty frame of data says nothing, and is not written: by it one waits until the others
+    /// are.
     fn send_data<T: Into<WriteBuf<Bytes>>>(&mut self, data: T) -> Result<(), StreamErrorIncoming> {
         const EMPTY: [u8; 2] = [0, 0];
         let frame = data.into();

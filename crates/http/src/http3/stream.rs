@@ -26,7 +26,8 @@ use crate::stack::DecideRequest;
 use crate::streams::body::{BodyFault, DataSink, DataSource, StreamFault};
 use crate::streams::{self, StreamAsConnection, StreamOfClient, heads};
 
-/// Says to a server that the request may be repeated by somebody who has recorded it (RFC 8470, section 5.1).
+/// Says to a server that the request may be repeated by somebody who has recorded it (RFC 8470,
+/// section 5.1).
 const EARLY_DATA: HeaderName = HeaderName::from_static("early-data");
 
 /// How a client's stream ended, for its connection.
@@ -95,13 +96,14 @@ pub(super) async fn serve<S: DecideRequest>(
     }
 }
 
-/// Why a head is refused that never came to be one; `None`: the client gave it up, or its connection is over. `fault` is what the filter of
-/// frames has found.
+/// Why a head is refused that never came to be one; `None`: the client gave it up, or its
+/// connection is over. `fault` is what the filter of frames has found.
 fn refusal(error: &StreamError, fault: Option<Malformed>) -> Option<LocalReplyReason> {
     let malformed = match error {
         StreamError::StreamError { code: Code::H3_MESSAGE_ERROR, .. } => Malformed::Http3Message,
         StreamError::HeaderTooBig { .. } => Malformed::HeadTooLong,
-        // The connection ends with it. Braces: the library keeps the names of such variants for itself.
+        // The connection ends with it. Braces: the library keeps the names of such variants for
+        // itself.
         StreamError::ConnectionError {
             0:
                 ConnectionError::Local {
@@ -124,8 +126,8 @@ fn malformed(request: &Request<()>, has_body: bool) -> Option<Malformed> {
     (has_body && heads::says_no_body(request.headers())).then_some(Malformed::ContentLength)
 }
 
-/// Waits for the handshake, unless the request may be repeated by anybody and comes from an address that is proved. Returns whether it is
-/// over.
+/// Waits for the handshake, unless the request may be repeated by anybody and comes from an address
+/// that is proved. Returns whether it is over.
 async fn await_handshake(request: &Request<()>, mut handshake: HandshakeState) -> bool {
     if request.method().is_safe() && handshake.is_address_proven {
         return *handshake.is_over.borrow();
@@ -147,8 +149,9 @@ struct ClientData {
 }
 
 impl ClientData {
-    /// Whether there is a body. Of methods that have none usually nothing else says so than the stream's end, which comes with the head. It
-    /// comes so, too, of a body whose length is said to be zero.
+    /// Whether there is a body. Of methods that have none usually nothing else says so than the
+    /// stream's end, which comes with the head. It comes so, too, of a body whose length is said to
+    /// be zero.
     async fn has_body(&mut self, request: &Request<()>) -> bool {
         let says_none = heads::says_no_body(request.headers());
         if request.headers().contains_key(CONTENT_LENGTH) && !says_none {
@@ -270,7 +273,8 @@ impl DataSink for SendingBody {
     }
 }
 
-/// Has the library begin to send. What has no room stays in [`SendingStream`], and goes on with the next turn.
+/// Has the library begin to send. What has no room stays in [`SendingStream`], and goes on with the
+/// next turn.
 fn begin(sending: impl Future<Output = Result<(), h3::error::StreamError>>) -> io::Result<()> {
     sending.now_or_never().unwrap_or(Ok(())).map_err(broken)
 }

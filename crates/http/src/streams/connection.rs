@@ -7,10 +7,12 @@ use std::time::Duration;
 /// How long streams may take to end once their connection is over.
 pub(crate) const ENDING: Duration = Duration::from_secs(2);
 
-/// How much more of a head the library takes than convey does, which answers what is too long. It counts 32 bytes more for each field.
+/// How much more of a head the library takes than convey does, which answers what is too long. It
+/// counts 32 bytes more for each field.
 pub(crate) const HEAD_ROOM: u32 = 64 * 1024;
 
-/// How many streams a client may reset early, beyond half of those that it has begun, before its connection ends.
+/// How many streams a client may reset early, beyond half of those that it has begun, before its
+/// connection ends.
 const MAX_RESETS: u64 = 100;
 
 /// How old a stream is at most whose reset counts although its response had begun.

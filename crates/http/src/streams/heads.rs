@@ -1,7 +1,7 @@
 //! Heads, from HTTP/2 and HTTP/3 to HTTP/1.1 and back.
 //!
-//! Such a head is written as HTTP/1.1 and read as strictly as one that came so. Names and values that would be something else
-//! there do not get through the reader.
+//! Such a head is written as HTTP/1.1 and read as strictly as one that came so. Names and values
+//! that would be something else there do not get through the reader.
 
 use std::io;
 
@@ -119,7 +119,8 @@ pub(crate) fn request_to(head: &RequestHead) -> io::Result<Request<()>> {
     let mut uri = Uri::builder().path_and_query(head.path_and_query());
     let mut request = Request::new(());
     if head.host().is_empty() {
-        // A client of HTTP/1.0 need not name a host, and none is made up (RFC 9113, section 8.3.1). The library wants to be told so.
+        // A client of HTTP/1.0 need not name a host, and none is made up (RFC 9113, section 8.3.1).
+        // The library wants to be told so.
         *request.version_mut() = Version::HTTP_11;
     } else {
         *request.version_mut() = Version::HTTP_2;
@@ -135,7 +136,8 @@ pub(crate) fn request_to(head: &RequestHead) -> io::Result<Request<()>> {
     Ok(request)
 }
 
-/// A server's response in HTTP/1.1, up to the fields' end. `framing` is the line that says how the body is framed, if it needs one.
+/// A server's response in HTTP/1.1, up to the fields' end. `framing` is the line that says how the
+/// body is framed, if it needs one.
 pub(crate) fn write_response<T>(response: &Response<T>, framing: &str, out: &mut Vec<u8>) {
     let status = response.status();
     out.extend_from_slice(b"HTTP/1.1 ");

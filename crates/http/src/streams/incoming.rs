@@ -35,7 +35,8 @@ pub(crate) trait StreamOfClient: Send + Sync {
 
 /// A client's stream, as a connection of HTTP/1.1 whose request's head has been read.
 pub(crate) trait IncomingStream: Send + Sync {
-    /// Reads some of the request's body. When that is over, waits until the client resets the stream.
+    /// Reads some of the request's body. When that is over, waits until the client resets the
+    /// stream.
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
 
     /// Reads some of what is left of the request's body; 0: nothing is.

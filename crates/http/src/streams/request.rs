@@ -23,8 +23,8 @@ use crate::stack::{DecideRequest, decide};
 use crate::time_limit::TimeLimit;
 use crate::{buffer, linger};
 
-/// Serves a stream, whose request has this head unless it cannot be read. Returns whether the client has
-/// reset it early.
+/// Serves a stream, whose request has this head unless it cannot be read. Returns whether the
+/// client has reset it early.
 pub(crate) async fn serve<S: DecideRequest>(
     client: &ClientStream,
     mut stack: S,
@@ -91,10 +91,12 @@ async fn deliver(
     .await
 }
 
-/// Takes what the client still sends of its request, for a while: some clients lose a response that a reset follows at once.
+/// Takes what the client still sends of its request, for a while: some clients lose a response that
+/// a reset follows at once.
 ///
-/// Of a request that is not whole then nobody wants the rest: the library says so by a reset without an error, once the stream is dropped
-/// (RFC 9113, section 8.1). A reset of our own would take the place of what is left of the response.
+/// Of a request that is not whole then nobody wants the rest: the library says so by a reset
+/// without an error, once the stream is dropped (RFC 9113, section 8.1). A reset of our own would
+/// take the place of what is left of the response.
 async fn take_rest(stream: &mut impl IncomingStream) {
     let mut left = linger::MAX_OF_STREAM;
     let rest = poll_fn(|cx| {

@@ -160,7 +160,8 @@ impl Transfer<'_> {
         })
     }
 
-    /// Passes on what has come of the body: compressed, or without its chunks. Returns how much of that was the body's.
+    /// Passes on what has come of the body: compressed, or without its chunks. Returns how much of
+    /// that was the body's.
     fn pass_pieces(&mut self, came: &[u8]) -> Result<usize, TransferEnd> {
         let is_plain = self.exchange.removes_chunks();
         let (out, mut at) = (&mut self.to_client.bytes, 0);
@@ -194,7 +195,8 @@ impl Transfer<'_> {
         }
     }
 
-    /// What follows what goes to the client next: with its last bytes TCP waits for the end, and sends both in one segment.
+    /// What follows what goes to the client next: with its last bytes TCP waits for the end, and
+    /// sends both in one segment.
     fn after_the_last(&self) -> More {
         let is_last = self.exchange.is_response_whole() && !self.exchange.end().client_stays;
         if is_last { More::End } else { More::No }

@@ -1,4 +1,5 @@
-//! One request and its response: bytes both ways between a client and a server, as [`Exchange`] says.
+//! One request and its response: bytes both ways between a client and a server, as [`Exchange`]
+//! says.
 
 mod down;
 mod end;
@@ -132,12 +133,14 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Keeps the beginning of the body: the server may refuse a request after it has begun to take it.
+    /// Keeps the beginning of the body: the server may refuse a request after it has begun to take
+    /// it.
     pub(crate) fn keep_body(&mut self) {
         self.kept = Some(BytesMut::new());
     }
 
-    /// Lets the response to a stream of this client wait without its server; `None`: it is no stream.
+    /// Lets the response to a stream of this client wait without its server; `None`: it is no
+    /// stream.
     pub(crate) fn hold_response(&mut self, stream_of: Option<IpAddr>) {
         self.stream_of = stream_of;
     }
@@ -147,7 +150,8 @@ impl<'a> Transfer<'a> {
         (self.to_client.left() + self.down.left()) as u64
     }
 
-    /// Puts what the server was sent of the body back to what the client has sent. Returns its length; `None`: not all of that was kept.
+    /// Puts what the server was sent of the body back to what the client has sent. Returns its
+    /// length; `None`: not all of that was kept.
     pub(crate) fn take_body_back(&mut self) -> Option<u64> {
         let mut kept = self.kept.take()?;
         let len = kept.len() as u64;
@@ -164,8 +168,8 @@ impl<'a> Transfer<'a> {
         self.kept.take_if(|kept| kept.len() > MAX_KEPT || self.status.is_some());
     }
 
-    /// Whether the server has the whole request. What is still on its way is lost with this, and the server would take the next request
-    /// for it.
+    /// Whether the server has the whole request. What is still on its way is lost with this, and
+    /// the server would take the next request for it.
     pub(crate) fn is_with_server(&self) -> bool {
         !self.server_takes_nothing && self.to_server.left() == 0 && self.up.is_empty()
     }
@@ -180,8 +184,8 @@ impl<'a> Transfer<'a> {
         self.to_client.is_torn() || client.is_writing() && self.to_client.left() > 0
     }
 
-    /// Moves what there is to move, until the client has the whole response, or cannot have it. A stream's client has it too if the rest
-    /// is in [`Transfer::take_rest`].
+    /// Moves what there is to move, until the client has the whole response, or cannot have it. A
+    /// stream's client has it too if the rest is in [`Transfer::take_rest`].
     pub(crate) fn poll<C: End, S: End>(
         &mut self,
         cx: &mut Context<'_>,

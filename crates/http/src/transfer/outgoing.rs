@@ -79,7 +79,8 @@ impl Outgoing {
         }
     }
 
-    /// Writes these bytes, where nothing is left, and keeps what the other side does not take. Returns how many it took.
+    /// Writes these bytes, where nothing is left, and keeps what the other side does not take.
+    /// Returns how many it took.
     pub(super) fn write(
         &mut self,
         cx: &mut Context<'_>,

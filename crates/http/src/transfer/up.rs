@@ -82,7 +82,8 @@ impl Transfer<'_> {
         })
     }
 
-    /// The request is whole: takes what the client sends ahead, within limits, and hears whether it is gone.
+    /// The request is whole: takes what the client sends ahead, within limits, and hears whether it
+    /// is gone.
     fn poll_ahead(&mut self, cx: &mut Context<'_>, client: &mut impl End) -> Poll<Result<Step, TransferEnd>> {
         if self.client_is_done || self.received.len() >= MAX_AHEAD {
             return Poll::Ready(Ok(Step::Over));

@@ -1,4 +1,5 @@
-//! Padding of dropped DATA frames. It counts in the windows of the sender (RFC 9113, section 6.9), and the library does not release it.
+//! Padding of dropped DATA frames. It counts in the windows of the sender (RFC 9113, section 6.9),
+//! and the library does not release it.
 
 use std::collections::BTreeMap;
 use std::mem;

@@ -64,7 +64,8 @@ impl DataSink for &mut Sink {
     }
 }
 
-/// Relays a body with reads of these sizes, through sinks with these windows, as a transfer does it.
+/// Relays a body with reads of these sizes, through sinks with these windows, as a transfer does
+/// it.
 fn relay(framing: BodyFraming, pieces: Vec<Vec<u8>>, windows: Vec<usize>, has_trailers: bool) {
     let cx = &mut Context::from_waker(Waker::noop());
     let whole = pieces.concat();
