@@ -31,6 +31,8 @@ mod openapi;
 mod overlay;
 mod packets;
 mod query;
+#[cfg(any(test, feature = "test-util"))]
+mod reader;
 mod requests;
 mod sources;
 mod status;
@@ -63,6 +65,8 @@ pub use packets::PacketReport;
 pub use query::{
     EventParameters, ExplainParameters, FlowParameters, OverlayParameters, RemovalParameters, TraceParameters,
 };
+#[cfg(any(test, feature = "test-util"))]
+pub use reader::unknown_fields;
 pub use requests::{CompressionReport, RequestReport};
 pub use sources::{AcmeNameReport, AcmeReport, AnnouncedReport, DiscoveryReport, EtcdReport, NameReport};
 pub use status::{StatsReport, TrafficReport};

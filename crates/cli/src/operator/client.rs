@@ -230,3 +230,17 @@ fn why_not(path: &Path, error: &io::Error) -> String {
     };
     format!("{}: {error} ({hint})", path.display())
 }
+
+#[cfg(test)]
+mod tests {
+    use convey_api::ChangeReport;
+
+    use super::*;
+
+    #[test]
+    fn missing_field_is_named_with_the_version_of_the_command() {
+        let Refused(error) = read::<ChangeReport>(br#"{ "warnings": [] }"#).unwrap_err();
+        assert!(error.starts_with("invalid response from convey: missing field `changed`"), "{error}");
+        assert!(error.contains(env!("CARGO_PKG_VERSION")), "{error}");
+    }
+}

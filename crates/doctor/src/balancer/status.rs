@@ -12,7 +12,8 @@ use serde::Deserialize;
 
 use super::certificates::{RunningAcme, RunningTls};
 
-/// Fields of `/v1/status` and `/stats` that doctor reads.
+/// Fields of `/v1/status` and `/stats` that doctor reads. Fields that an older version lacks have
+/// their defaults, so that doctor examines it all the same.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct RunningStatus {
@@ -228,6 +229,11 @@ impl RunningStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fields_that_doctor_reads_are_fields_of_the_api() {
+        assert_eq!(convey_api::unknown_fields::<RunningStatus>("Status"), [""; 0]);
+    }
 
     #[test]
     fn flows_that_are_over_fill_no_table() {
