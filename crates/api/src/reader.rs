@@ -29,7 +29,7 @@ pub fn unknown_fields<T: DeserializeOwned>(schema: &str) -> Vec<String> {
     fields.into_inner().into_iter().filter(|path| !is_described(schemas, path)).collect()
 }
 
-/// Whether the schemas have this field, a path such as `Status.frontends.*.tls`.
+/// Whether the schemas have a field. Its path is of the form `Status.frontends.*.tls`.
 fn is_described(schemas: &Value, path: &str) -> bool {
     let mut parts = path.split('.');
     let mut schema = &schemas[parts.next().unwrap_or_default()];

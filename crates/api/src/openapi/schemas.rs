@@ -1,4 +1,4 @@
-//! Schemas of the types: what the server sends, and what it accepts.
+//! Schemas of the types that the server sends and accepts.
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
