@@ -262,7 +262,8 @@ impl RunningBalancer {
         let predecessor =
             handed.and_then(|handed| expect(handed, &event_log, &mut state, &mut data_path, &admin));
         let followed = Followed::new(config_source, requests.clone());
-        let (source, acme, mut announcing) = source(&parts, &draining, &loads, &data_path, &followed);
+        let StatsParts { source, acme, mut announcing } =
+            source(&parts, &draining, &loads, &data_path, &followed);
         announcing.known = known;
         let mut task = Task {
             state,
@@ -577,6 +578,13 @@ fn schedule(parts: &Parts<'_>, outcomes: mpsc::Sender<ProbeOutcome>) -> anyhow::
     Ok(schedule.with_paths(Arc::new(prober)).on(check_thread::start()?))
 }
 
+/// Source of statistics, and the state that it shows.
+struct StatsParts {
+    source: convey_admin::StatsSource,
+    acme: Arc<AcmeState>,
+    announcing: Announcing,
+}
+
 /// Source of statistics for the admin server.
 fn source(
     parts: &Parts<'_>,
@@ -584,7 +592,7 @@ fn source(
     loads: &Arc<ReloadHistory>,
     data_path: &Paths,
     followed: &Followed,
-) -> (convey_admin::StatsSource, Arc<AcmeState>, Announcing) {
+) -> StatsParts {
     let (acme, announce) = (Arc::<AcmeState>::default(), Arc::<AnnounceState>::default());
     let (state, changed) = (announce.clone(), data_path.changed());
     let (announcer, known, view) = (None, BTreeMap::new(), data_path.view(parts.config));
@@ -607,7 +615,7 @@ fn source(
         flows: data_path.flows(),
         data_path: view,
     };
-    (source, acme, announcing)
+    StatsParts { source, acme, announcing }
 }
 
 /// Error message for statistics that cannot be served, with the owner of the port.

@@ -21,6 +21,7 @@ use tokio::net::UnixListener;
 
 use super::serving::Serving;
 use super::state_folder::FileOwner;
+use super::upgrade::HandedControl;
 
 /// Path for root, and for other users who may write there.
 const OF_HOST: &str = "/run/convey/control.sock";
@@ -164,9 +165,9 @@ pub(super) struct ControlSocket {
 
 impl ControlSocket {
     /// Duplicate of the socket for another process.
-    pub(super) fn socket(&self) -> Option<(PathBuf, OwnedFd)> {
+    pub(super) fn socket(&self) -> Option<HandedControl> {
         let file = self.file.as_ref()?;
-        Some((file.path.clone(), self.serving.socket()?.ok()?))
+        Some(HandedControl { path: file.path.clone(), socket: self.serving.socket()?.ok()? })
     }
 
     /// Leaves the socket to another process. Clients that have sent a request are still answered.

@@ -25,18 +25,25 @@ pub(super) fn table_bytes(cores: usize) -> u64 {
 const WORKERS: &str =
     "every packet goes through a worker, which takes several times the CPU of the kernel's flow cache";
 
+/// Where and how the flow cache is attached.
+pub(super) struct Attached<'a> {
+    pub(super) interfaces: &'a [Interface],
+    /// Handle of the tc filters.
+    pub(super) filter_handle: u32,
+    /// Links for XDP that another process has handed over.
+    pub(super) handed: &'a XdpLinks,
+}
+
 /// Starts the flow cache for `max_flows` flows. Returns `None` if the configuration or the host
-/// leaves every packet to a worker. tc filters get this handle. With XDP, the flow cache uses the
-/// links that another process has `handed` over.
+/// leaves every packet to a worker.
 ///
 /// # Errors
 /// The configuration requires a layer that this host does not permit.
 pub(super) fn start(
-    (settings, max_flows): (&PacketSettings, u32),
+    wanted: Offload,
+    max_flows: u32,
     selection: &Selection,
-    interfaces: &[Interface],
-    filter_handle: u32,
-    handed: &XdpLinks,
+    Attached { interfaces, filter_handle, handed }: Attached<'_>,
 ) -> anyhow::Result<Option<Offloader>> {
     // A flow has an entry for each direction.
     let entries = max_flows.saturating_mul(2);
@@ -50,9 +57,9 @@ pub(super) fn start(
         Ok(offloader)
     };
     let nics: Vec<Nic> = interfaces.iter().map(nic).collect();
-    let started = match (settings.offload, settings.offload.layer(&nics)) {
+    let started = match (wanted, wanted.layer(&nics)) {
         (_, Layer::Worker) => {
-            info!("{WORKERS} (passthrough.offload = \"{}\")", settings.offload);
+            info!("{WORKERS} (passthrough.offload = \"{wanted}\")");
             return Ok(None);
         }
         (Offload::Auto, Layer::Xdp) => start(Layer::Xdp).or_else(|error| {
@@ -61,7 +68,7 @@ pub(super) fn start(
         }),
         (_, layer) => start(layer),
     };
-    let offloader = match (started, settings.offload) {
+    let offloader = match (started, wanted) {
         (Ok(offloader), _) => offloader,
         (Err(error), Offload::Auto) => {
             warn!("{WORKERS}: {}", causes(&error));

@@ -15,7 +15,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::control_socket::{BoundSocket, ControlSocket, NotBound, log_missing};
 use super::statistics::{Bound, Statistics};
-use super::upgrade::{AdminInUse, AdminSockets, Handed, Taken};
+use super::upgrade::{AdminInUse, AdminSockets, Handed, HandedControl, Taken};
 
 /// Interval between attempts to bind a control socket that another process has.
 const RETRY_EVERY: Duration = Duration::from_secs(2);
@@ -139,7 +139,7 @@ pub(super) fn handed_or_bound(
 ) -> Result<Option<BoundSocket>, NotBound> {
     let Some(handed) = handed.filter(|handed| handed.is_upgrade()) else { return bound };
     match handed.admin.control.take() {
-        Some((path, socket)) => Ok(Some(BoundSocket::handed(path, socket))),
+        Some(HandedControl { path, socket }) => Ok(Some(BoundSocket::handed(path, socket))),
         None => BoundSocket::new(named, None),
     }
 }

@@ -31,7 +31,7 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use self::applied::Applied;
-use self::load::{stacked_tags, watch_load};
+use self::load::{WatchedParts, stacked_tags, watch_load};
 use self::snat::capture_snat;
 use super::attachments::{Attachments, Drivers};
 use super::explain::without_kernel;
@@ -40,8 +40,8 @@ use super::memory::PacketMemory;
 use super::neighbours::FreshNeighbours;
 use super::ownership::{Ownership, SnatOwnership};
 use super::packet_plan::{
-    dispatch, dsr, forwarders, interfaces, needs_snat_address, passed, selection, snat_addresses,
-    snat_choice, split, with_backends,
+    ForwarderSizes, dispatch, dsr, forwarders, interfaces, needs_snat_address, passed, selection,
+    snat_addresses, snat_choice, split, with_backends,
 };
 use super::path_mtus::{self, MtuByServer};
 use super::paths::Parts;
@@ -155,7 +155,8 @@ impl Running {
     fn start(
         parts: &Parts<'_>,
         workers: usize,
-        (host, memory): (&HostResources, &PacketMemory),
+        host: &HostResources,
+        memory: &PacketMemory,
         offloader: Option<&Offloader>,
     ) -> anyhow::Result<Running> {
         let (config, addresses) = (parts.config, &host.snat_addresses);
@@ -163,8 +164,8 @@ impl Running {
         let packet_state = Arc::new(ArcSwap::from_pointee(PacketState::new(parts.snapshot.load_full())));
         let (wanted, asked) = mpsc::channel::<WantedNeighbour>(MAX_WANTED_NEIGHBOURS);
         let writers = writers(offloader);
-        let forwarders =
-            forwarders((config, memory.flows), workers, addresses, writers, convey_random::secret_u64);
+        let sizes = ForwarderSizes { workers, max_flows: memory.flows };
+        let forwarders = forwarders(config, sizes, addresses, writers, convey_random::secret_u64);
         let hop_uses = forwarders.iter().map(Forwarder::hop_use).collect();
         let pipeline = Pipeline::start(PipelineParts {
             filter: CaptureFilter::new(&host.selection),
@@ -211,14 +212,17 @@ impl PacketPath {
         let host = HostResources::take(parts, &kernel).await?;
         let memory = described_memory(config);
         let offloader = offload::start(
-            (settings, memory.flows),
+            settings.offload,
+            memory.flows,
             &host.selection,
-            &host.interfaces,
-            host.filters.number,
-            parts.xdp_links,
+            offload::Attached {
+                interfaces: &host.interfaces,
+                filter_handle: host.filters.number,
+                handed: parts.xdp_links,
+            },
         )?;
         let Running { pipeline, packet_state, stats, asked, hop_uses } =
-            Running::start(parts, workers, (&host, &memory), offloader.as_ref())?;
+            Running::start(parts, workers, &host, &memory, offloader.as_ref())?;
         let HostResources { interfaces, snat_addresses, selection, guard, lasting, .. } = host;
         let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
         let Kernel { netlink, table, .. } = kernel;
@@ -226,7 +230,8 @@ impl PacketPath {
         let lease = lasting.as_ref().map(LastingGuard::lease);
         let mut tasks = JoinSet::new();
         let guards = stacked_tags(guard.as_ref(), lasting.as_ref());
-        watch_load(&mut tasks, parts, (&pipeline, offloader.as_ref()), guards, &stats);
+        let watched = WatchedParts { pipeline: &pipeline, offloader: offloader.as_ref(), guards };
+        watch_load(&mut tasks, parts, watched, &stats);
         let keeps_neighbours = OwnedName::shared(neighbours::NAME).context("cannot manage neighbours")?;
         let kept = FreshNeighbours::default();
         tasks.spawn(neighbours::resolve(netlink.clone(), asked, kept.clone()));

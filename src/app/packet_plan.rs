@@ -219,15 +219,24 @@ pub(super) fn dispatch(config: &Config, workers: usize, snat_addresses: &[IpAddr
     Dispatch::new(workers as u16, replies).with_seed(dispatch_seed::get(workers_own_ports))
 }
 
+/// Sizes of the forwarding core.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ForwarderSizes {
+    pub(super) workers: usize,
+    /// Most flows of all workers.
+    pub(super) max_flows: u32,
+}
+
 /// Forwarders, one for each worker, with its part of the flows and of the SNAT ports. `secret`
 /// returns unpredictable seeds.
 pub(super) fn forwarders(
-    (config, max_flows): (&Config, u32),
-    workers: usize,
+    config: &Config,
+    sizes: ForwarderSizes,
     snat_addresses: &[IpAddr],
     mut cache: impl FnMut() -> Option<Box<dyn FlowCache>>,
     secret: fn() -> u64,
 ) -> Vec<Forwarder> {
+    let ForwarderSizes { workers, max_flows } = sizes;
     let addresses: Vec<Addr> = snat_addresses.iter().map(|ip| (*ip).into()).collect();
     let choice = snat_choice(config);
     let (split, loops) = (split(config, workers, snat_addresses), Loops::new(secret()));

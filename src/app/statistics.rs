@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use axum::Router;
@@ -11,7 +10,7 @@ use tokio::time::sleep;
 
 use super::balancer::statistics_problem;
 use super::serving::Serving;
-use super::upgrade::{self, Handed};
+use super::upgrade::{self, Handed, HandedStatistics};
 
 /// Number of attempts to bind an address that another process has promised to give up, and the
 /// pause between them.
@@ -57,8 +56,8 @@ impl Bound {
 
 impl Statistics {
     /// Duplicate of the socket for another process.
-    pub(super) fn socket(&self) -> Option<(SocketAddr, OwnedFd)> {
-        Some((self.listen, self.serving.socket()?.ok()?))
+    pub(super) fn socket(&self) -> Option<HandedStatistics> {
+        Some(HandedStatistics { listen: self.listen, socket: self.serving.socket()?.ok()? })
     }
 
     /// Closes the socket, so that another process may bind the address. Clients that have sent a

@@ -31,7 +31,7 @@ impl RunningBalancer {
             return BTreeSet::new();
         }
         let listening = self.task.data_path.listening().await;
-        let statistics = self.admin.statistics.socket().map(|(_, socket)| socket);
+        let statistics = self.admin.statistics.socket().map(|handed| handed.socket);
         let sockets: Vec<BorrowedFd<'_>> =
             listening.values().flatten().chain(&statistics).map(AsFd::as_fd).collect();
         match self.manager.keeps(&sockets) {

@@ -14,12 +14,18 @@ use crate::app::paths::Parts;
 /// Interval between checks of the memory for frames.
 const PEAK_LOOK_EVERY: Duration = Duration::from_secs(5);
 
+/// Parts of the data path whose counters are watched.
+pub(super) struct WatchedParts<'a> {
+    pub(super) pipeline: &'a Pipeline,
+    pub(super) offloader: Option<&'a Offloader>,
+    pub(super) guards: Vec<StackedTags>,
+}
+
 /// Starts tasks that watch lost frames, frames that guards drop, peaks of memory and floods.
 pub(super) fn watch_load(
     tasks: &mut JoinSet<()>,
     parts: &Parts<'_>,
-    (pipeline, offloader): (&Pipeline, Option<&Offloader>),
-    guards: Vec<StackedTags>,
+    WatchedParts { pipeline, offloader, guards }: WatchedParts<'_>,
     stats: &Arc<PacketStats>,
 ) {
     let interval = parts.config.passthrough.capture_stats_interval;

@@ -95,10 +95,22 @@ pub(super) struct Offer {
 /// Sockets for requests of operators.
 #[derive(Debug, Default)]
 pub(in crate::app) struct AdminSockets {
-    /// Statistics socket, and its address.
-    pub(in crate::app) statistics: Option<(SocketAddr, OwnedFd)>,
-    /// Control socket, and its path.
-    pub(in crate::app) control: Option<(PathBuf, OwnedFd)>,
+    pub(in crate::app) statistics: Option<HandedStatistics>,
+    pub(in crate::app) control: Option<HandedControl>,
+}
+
+/// Statistics socket for another process.
+#[derive(Debug)]
+pub(in crate::app) struct HandedStatistics {
+    pub(in crate::app) listen: SocketAddr,
+    pub(in crate::app) socket: OwnedFd,
+}
+
+/// Control socket for another process.
+#[derive(Debug)]
+pub(in crate::app) struct HandedControl {
+    pub(in crate::app) path: PathBuf,
+    pub(in crate::app) socket: OwnedFd,
 }
 
 /// Sockets that the new process has taken.
@@ -230,7 +242,7 @@ impl Successor {
         for (&interface, link) in &offer.xdp_links {
             self.send(&Message::XdpLink { interface }, &[link.as_fd()])?;
         }
-        if let Some((listen, socket)) = &offer.admin.statistics {
+        if let Some(HandedStatistics { listen, socket }) = &offer.admin.statistics {
             self.send(&Message::Statistics { listen: *listen }, &[socket.as_fd()])?;
         }
         for server in &offer.known.servers {
@@ -240,7 +252,7 @@ impl Successor {
             self.send(&Message::Turn { backend: backend.clone(), turn: *turn }, &[])?;
         }
         if self.format >= WITH_CONTROL {
-            if let Some((path, socket)) = &offer.admin.control {
+            if let Some(HandedControl { path, socket }) = &offer.admin.control {
                 self.send(&Message::Control { path: path.clone() }, &[socket.as_fd()])?;
             }
             for overlay in &offer.known.overlays {

@@ -36,7 +36,7 @@ pub(super) use self::command::{release, run};
 pub(super) use self::control::{Asked, Control, Request};
 pub(super) use self::flows::{HeldFlows, OwnedFlows};
 use self::gate::{Absence, Gate, Passage};
-pub(super) use self::give::{AdminSockets, Program, Taken};
+pub(super) use self::give::{AdminSockets, HandedControl, HandedStatistics, Program, Taken};
 use self::give::{Offer, Successor};
 use self::message::Message;
 pub(super) use self::successor_process::SuccessorProcess;
@@ -129,14 +129,15 @@ impl Upgrades {
                 info!("upgrade: starting the new process");
                 let [channel, theirs] = ends;
                 let (channel, calls) = (Arc::new(channel), self.calls.clone());
-                let program = (program.clone(), channel.clone(), theirs);
-                let announced = HandedAnnouncement::all(&self.announce);
+                let launch = Launch { program: program.clone(), ours: channel.clone(), theirs };
+                let announcements = HandedAnnouncement::all(&self.announce);
+                let service = HandedService { admin, announcements };
                 let manager = self.manager.clone();
                 let gate = Arc::<Gate>::default();
                 let (presence, absence) = Absence::pair();
                 let passage = Passage { gate: gate.clone(), presence };
                 let steps = Box::pin(async move {
-                    let successful = attempt(program, calls, (admin, announced), passage).await?;
+                    let successful = attempt(launch, calls, service, passage).await?;
                     // Notify the service manager before the new process sees that the channel is
                     // closed.
                     manager.is_succeeded_by(successful.process);
@@ -218,15 +219,28 @@ impl Upgrades {
     }
 }
 
+/// Program of the new process, and the channel to it.
+struct Launch {
+    program: Program,
+    ours: Arc<Channel>,
+    theirs: Channel,
+}
+
+/// Parts of the service besides the data path that the new process continues.
+struct HandedService {
+    admin: AdminSockets,
+    announcements: Announcements,
+}
+
 /// Makes one attempt. Other threads wait for the new process, so this one continues to serve.
 async fn attempt(
-    (program, ours, theirs): (Program, Arc<Channel>, Channel),
+    launch: Launch,
     calls: Calls,
-    (admin, announcements): (AdminSockets, Announcements),
+    service: HandedService,
     passage: Passage,
 ) -> Result<Successful, String> {
     let gate = passage.gate.clone();
-    let successful = try_once((program, ours, theirs), &calls, (admin, announcements), passage).await;
+    let successful = try_once(launch, &calls, service, passage).await;
     if successful.is_err() {
         // The new process has ended by now, at whatever step it was.
         let resume: Call<Paths> = Box::new(|task| {
@@ -242,9 +256,9 @@ async fn attempt(
 }
 
 async fn try_once(
-    (program, ours, theirs): (Program, Arc<Channel>, Channel),
+    Launch { program, ours, theirs }: Launch,
     calls: &Calls,
-    (admin, announcements): (AdminSockets, Announcements),
+    HandedService { admin, announcements }: HandedService,
     passage: Passage,
 ) -> Result<Successful, String> {
     let ends = || "this process ends".to_owned();

@@ -19,10 +19,10 @@ use convey_model::{Endpoint, ServerKey, Timestamp};
 use convey_proxy::{HandedSession, HandedSockets};
 use log::warn;
 
-use super::AdminSockets;
 use super::channel::Channel;
 use super::flows::{HandedFlows, Owners, read_events};
 use super::message::{Message, common_format};
+use super::{AdminSockets, HandedControl, HandedStatistics};
 use super::{DETACH, ENVIRONMENT};
 use crate::app::announce::HandedAnnouncement;
 use crate::app::{clock, dispatch_seed};
@@ -102,7 +102,7 @@ impl Handed {
     /// Statistics socket, if there is one for this address.
     pub(in crate::app) fn take_statistics(&mut self, listen: SocketAddr) -> Option<OwnedFd> {
         match self.admin.statistics.take() {
-            Some((at, socket)) if at == listen => Some(socket),
+            Some(handed) if handed.listen == listen => Some(handed.socket),
             _ => self.sockets.remove(&Endpoint::tcp(listen))?.pop(),
         }
     }
@@ -266,10 +266,12 @@ fn receive_through(from: &Predecessor) -> anyhow::Result<Handed> {
                 xdp_links.extend(descriptors.into_iter().map(|link| (interface, link.into())));
             }
             Message::Statistics { listen } => {
-                admin.statistics = descriptors.into_iter().next().map(|socket| (listen, socket));
+                let socket = descriptors.into_iter().next();
+                admin.statistics = socket.map(|socket| HandedStatistics { listen, socket });
             }
             Message::Control { path } => {
-                admin.control = descriptors.into_iter().next().map(|socket| (path, socket));
+                let socket = descriptors.into_iter().next();
+                admin.control = socket.map(|socket| HandedControl { path, socket });
             }
             Message::Server(server) => known.servers.push(server.into()),
             Message::Turn { backend, turn } => known.turns.push((backend, turn)),
