@@ -60,14 +60,30 @@ pub(super) fn wall_clock() -> SystemTime {
 /// Upper bound for the wait of a check for the running convey.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Prints the status as one screen or the latest events, or all of it as `json`.
+/// Part of the status to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StatusPart {
+    /// The state of frontends and backends.
+    Screen,
+    /// The latest events.
+    Events,
+}
+
+/// Format of printed output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OutputFormat {
+    Text,
+    Json,
+}
+
+/// Prints a part of the status.
 ///
 /// With `names` the screen shows only these frontends and backends.
 pub(super) fn status(
     options: &Options,
     names: &[String],
-    json: bool,
-    events: bool,
+    part: StatusPart,
+    format: OutputFormat,
 ) -> Result<ExitCode, Failure> {
     let asked = runtime()?.block_on(async {
         let client = Client::find(&places(options.socket.as_deref())).await?;
@@ -76,11 +92,13 @@ pub(super) fn status(
         let status: StatsReport = client.get("/v1/status").await?;
         let is_ready = readiness == StatusCode::OK;
         let is_certified = certificate_faults(&status).is_empty();
-        let text = match (events, json) {
-            (true, true) => client.text("/v1/events").await?.1,
-            (false, true) => client.text("/v1/status").await?.1,
-            (true, false) => past(&client.get::<Vec<EventReport>>("/v1/events").await?),
-            (false, false) => {
+        let text = match (part, format) {
+            (StatusPart::Events, OutputFormat::Json) => client.text("/v1/events").await?.1,
+            (StatusPart::Screen, OutputFormat::Json) => client.text("/v1/status").await?.1,
+            (StatusPart::Events, OutputFormat::Text) => {
+                past(&client.get::<Vec<EventReport>>("/v1/events").await?)
+            }
+            (StatusPart::Screen, OutputFormat::Text) => {
                 let obstacles = if is_ready { &[][..] } else { &obstacles };
                 StatusScreen { obstacles, names, now: wall_clock(), width: width() }.text(status)?
             }

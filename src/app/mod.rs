@@ -65,6 +65,7 @@ use std::thread::available_parallelism;
 use anyhow::Context;
 use tokio::runtime::Runtime;
 
+use self::ask::{OutputFormat, StatusPart};
 use self::bootstrap::Bootstrap;
 use self::show::Show;
 use self::signals::ControlRuntime;
@@ -132,7 +133,11 @@ fn carry_out(cli: &Cli, Bootstrapped(bootstrap): Bootstrapped, log: &Log) -> Res
         Some(Command::Demo { ecmp: true }) => ecmp::run(cli.options.mode().unwrap_or(Mode::Dsr)),
         Some(Command::Demo { ecmp: false }) => try_out(&cli.options, log),
         Some(Command::Clear { addresses }) => clear::run(*addresses),
-        Some(Command::Status { names, json, events }) => ask::status(&cli.options, names, *json, *events),
+        Some(Command::Status { names, json, events }) => {
+            let part = if *events { StatusPart::Events } else { StatusPart::Screen };
+            let format = if *json { OutputFormat::Json } else { OutputFormat::Text };
+            ask::status(&cli.options, names, part, format)
+        }
         Some(Command::Top(args)) => top::run(&cli.options, args),
         Some(Command::Flows(args)) => ask::flows(&cli.options, args),
         Some(Command::Server(server)) => ask::steer(&cli.options, &server.change(), server.patience()),

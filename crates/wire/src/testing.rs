@@ -9,7 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{TestPacket, parse};
-use convey_model::{FlowKey, NextHop, Rewrite};
+use convey_model::{FlowKey, NextHop, Protocol, Rewrite};
 
 /// Next hop of rewritten packets.
 pub(super) const HOP: NextHop = NextHop {
@@ -47,14 +47,16 @@ pub(super) fn any_packet() -> impl Strategy<Value = TestPacket> {
 
 /// Any TCP segment.
 pub(super) fn any_segment() -> impl Strategy<Value = TestPacket> {
-    any::<bool>().prop_flat_map(|is_v4| any_packet_with(is_v4, false))
+    any::<bool>().prop_flat_map(|is_v4| any_packet_with(is_v4, Protocol::Tcp))
 }
 
 fn any_packet_of(is_v4: bool) -> BoxedStrategy<TestPacket> {
-    any::<bool>().prop_flat_map(move |is_udp| any_packet_with(is_v4, is_udp)).boxed()
+    prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp)]
+        .prop_flat_map(move |protocol| any_packet_with(is_v4, protocol))
+        .boxed()
 }
 
-fn any_packet_with(is_v4: bool, is_udp: bool) -> BoxedStrategy<TestPacket> {
+fn any_packet_with(is_v4: bool, protocol: Protocol) -> BoxedStrategy<TestPacket> {
     let endpoints = (any_endpoint(is_v4), any_endpoint(is_v4));
     let flags = any::<[bool; 5]>();
     let numbers = (2..=u8::MAX, any::<u32>(), any::<u32>(), any::<u16>());
@@ -86,7 +88,7 @@ fn any_packet_with(is_v4: bool, is_udp: bool) -> BoxedStrategy<TestPacket> {
                         if psh { packet.cut_extension(60, &pad) } else { packet }
                     }
                 };
-                if is_udp {
+                if protocol == Protocol::Udp {
                     return set(rst && is_v4, TestPacket::without_checksum, packet.udp());
                 }
                 let packet = packet.seq(seq).window(window).tcp_options(&tcp);

@@ -107,16 +107,24 @@ struct ListenerTask {
     until: Option<Option<Instant>>,
     /// Whether this worker has reported to the others that it has no sessions left.
     is_done: bool,
-    /// Whether reading is stopped for now.
-    is_held: bool,
-    /// Whether another process continues the sessions.
-    has_left: bool,
+    phase: ListenerPhase,
+}
+
+/// Use of the socket by this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ListenerPhase {
+    /// Datagrams are read.
+    Reads,
+    /// Reading is stopped for now.
+    Held,
+    /// Another process continues the sessions.
+    Left,
 }
 
 impl ListenerTask {
     fn new(relay: Relay, listening: Listening) -> ListenerTask {
         listening.busy();
-        ListenerTask { relay, listening, until: None, is_done: false, is_held: false, has_left: false }
+        ListenerTask { relay, listening, until: None, is_done: false, phase: ListenerPhase::Reads }
     }
 
     async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
@@ -128,14 +136,14 @@ impl ListenerTask {
                     self.obey(order);
                     pulse.as_mut().reset(Instant::now());
                 }
-                ready = listening.clients_sent(), if !self.is_held => match ready {
+                ready = listening.clients_sent(), if self.reads() => match ready {
                     Ok(mut ready) if self.relay.forward() => ready.clear_ready(),
                     // A flood must leave time for the thread's other tasks, such as TCP
                     // connections.
                     Ok(_) => yield_now().await,
                     Err(_) => return, // the thread ends
                 },
-                ready = listening.servers_sent(), if !self.is_held => match ready {
+                ready = listening.servers_sent(), if self.reads() => match ready {
                     Ok(mut ready) if self.relay.answer() => ready.clear_ready(),
                     Ok(_) => yield_now().await,
                     Err(_) => return,
@@ -148,9 +156,20 @@ impl ListenerTask {
         }
     }
 
+    /// Changes the phase, unless another process has the sessions.
+    fn set_phase(&mut self, phase: ListenerPhase) {
+        if self.phase != ListenerPhase::Left {
+            self.phase = phase;
+        }
+    }
+
+    fn reads(&self) -> bool {
+        self.phase == ListenerPhase::Reads
+    }
+
     /// Whether no worker has sessions left, or the deadline is over.
     fn is_over(&mut self) -> bool {
-        if self.has_left {
+        if self.phase == ListenerPhase::Left {
             return true;
         }
         let Some(until) = self.until else { return false };
@@ -166,13 +185,13 @@ impl ListenerTask {
             Order::Drain(until) => self.until = Some(until),
             Order::Resume => self.until = None,
             Order::Hold(sessions) => {
-                self.is_held = true;
+                self.set_phase(ListenerPhase::Held);
                 let _ = sessions.send(self.relay.sessions());
             }
-            Order::Release => self.is_held = false,
+            Order::Release => self.set_phase(ListenerPhase::Reads),
             Order::Leave => {
                 self.relay.leave();
-                self.has_left = true;
+                self.set_phase(ListenerPhase::Left);
             }
         }
         self.relay.drains = self.until.is_some();
@@ -186,7 +205,7 @@ impl ListenerTask {
         self.relay.count_overruns();
         self.relay.tell_of_headers();
         let [shortest, longest] = PULSE;
-        if self.is_held {
+        if !self.reads() {
             return longest; // what has come is not read, so nobody is known to be silent
         }
         if self.relay.drains {
