@@ -538,7 +538,7 @@ fn expect(
 
 /// Runs the configuration of the start.
 async fn run_first(task: &mut Task<Paths>, loaded: Loaded) -> anyhow::Result<()> {
-    task.run_loaded(loaded).await.map_err(anyhow::Error::msg)?;
+    task.run_loaded(loaded).await?;
     task.reload_history.start(&task.file, &task.loaded.config, clock::now());
     task.data_path.has_taken_over()
 }

@@ -278,7 +278,9 @@ fn accept_queues(config: &Config) -> Vec<AcceptQueue> {
 
 /// Runs all health checks at once and returns their results.
 fn check_all(runtime: &Runtime, servers: &[TargetServer]) -> Vec<CheckWords> {
-    let checks = servers.iter().map(|server| health::check_once(server.addr, &server.check));
+    let checks = servers.iter().map(async |server| {
+        health::check_once(server.addr, &server.check).await.map_err(|why| why.to_string())
+    });
     runtime.block_on(join_all(checks))
 }
 

@@ -11,7 +11,7 @@ use convey_access_log::AccessLog;
 use convey_admin::DataPathView;
 use convey_admin::FlowSources;
 use convey_config::{Config, files};
-use convey_control::{ControlEvents, DataPath, EventLog, Task, UnreachableServers};
+use convey_control::{ConfigRefusal, ControlEvents, DataPath, EventLog, Task, UnreachableServers};
 use convey_dataplane::{Answers, XdpLinks};
 use convey_forward::CacheEvent;
 use convey_model::{ConnectFailures, Endpoint, Mode, Protocol};
@@ -416,14 +416,14 @@ impl DataPath for Paths {
         }
     }
 
-    fn prepare(&mut self, config: &Config) -> Result<Self::Ready, String> {
+    fn prepare(&mut self, config: &Config) -> Result<Self::Ready, ConfigRefusal> {
         let logs = self.logs.prepare(config)?;
         let ownership = self.packets.as_ref().map(|packets| packets.missing(config)).transpose()?;
         let new_owned = ownership.as_ref().map_or(0, Ownership::len);
         if self.packets.is_some()
             && let Some(refusal) = resources::missing_notes(config)
         {
-            return Err(refusal);
+            return Err(refusal.into());
         }
         let proxy = self.proxy.as_mut().map(|proxy| proxy.prepare(config, new_owned)).transpose()?;
         Ok(Ready { proxy, ownership, logs })

@@ -41,8 +41,8 @@ use state::HealthChange;
 pub use state::{ControlState, Known, KnownServer, Unsteerable};
 pub use supervisor::Supervisor;
 pub use task::{
-    Call, ControlEvents, DataPath, Done, OperatorRequest, Outcome, Reading, RequestRefusal, Requested, Task,
-    UnreachableServers,
+    Call, ConfigRefusal, ControlEvents, DataPath, Done, OperatorRequest, Outcome, Reading, RequestRefusal,
+    Requested, Task, UnreachableServers,
 };
 
 pub use convey_resolver::Resolver;

@@ -17,7 +17,7 @@ use log::warn;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-pub use self::data_path::{DataPath, UnreachableServers};
+pub use self::data_path::{ConfigRefusal, DataPath, UnreachableServers};
 pub use self::reading::Reading;
 pub use self::requests::{Done, OperatorRequest, Outcome, RequestRefusal, Requested};
 use super::EventLevel::Warn;
@@ -93,7 +93,7 @@ pub struct Task<D> {
 
 impl<D: DataPath> Task<D> {
     /// Applies `config`. On error (an address cannot be listened on) nothing changes.
-    pub async fn configure(&mut self, config: Config) -> Result<(), String> {
+    pub async fn configure(&mut self, config: Config) -> Result<(), ConfigRefusal> {
         self.watch_sources_of(Some(&config));
         self.await_first_lookup(&config).await;
         let ready = match self.data_path.prepare(&config) {

@@ -91,7 +91,7 @@ impl ControlThread {
             supervisor: Box::new(()),
             handing_over: false,
         };
-        task.run_loaded(loaded).await.map_err(BalancerError::Start)?;
+        task.run_loaded(loaded).await.map_err(|why| BalancerError::Start(why.to_string()))?;
         let reading = Reading::default();
         let events = ControlEvents { outcomes, failures, reloads, networks, requests, calls, reading };
         Ok(ControlThread { task, events })

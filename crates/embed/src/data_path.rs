@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use convey_config::Config;
-use convey_control::DataPath;
+use convey_control::{ConfigRefusal, DataPath};
 use convey_model::{ConnectFailures, Endpoint, FrontendConfig, Mode};
 use convey_proxy::{
     ConnectionReaper, Descriptors, LocalPorts, PreparedSockets, ServeStream, Sessions, Workers, WorkersShared,
@@ -72,7 +72,7 @@ impl DataPath for EmbeddedPath {
         None
     }
 
-    fn prepare(&mut self, config: &Config) -> Result<PreparedSockets, String> {
+    fn prepare(&mut self, config: &Config) -> Result<PreparedSockets, ConfigRefusal> {
         if config.backends.iter().any(|backend| backend.files.is_some()) {
             convey_http::start_disk_threads().map_err(|error| error.to_string())?;
         }
@@ -80,7 +80,7 @@ impl DataPath for EmbeddedPath {
             config.frontends_where(Mode::is_proxied).flat_map(FrontendConfig::endpoints).collect();
         let quic: HashSet<Endpoint> =
             config.frontends_where(Mode::is_proxied).flat_map(FrontendConfig::http3_endpoints).collect();
-        self.workers.prepare(&wanted, &quic).map_err(|error| error.to_string())
+        Ok(self.workers.prepare(&wanted, &quic).map_err(|error| error.to_string())?)
     }
 
     async fn switch<T>(

@@ -3,10 +3,22 @@
 use std::fmt;
 
 use regex::bytes::{Regex, RegexBuilder};
+use thiserror::Error;
 
 /// Compiled regular expression. Two patterns are equal if their texts are.
 #[derive(Debug, Clone)]
 pub struct BodyPattern(Regex);
+
+/// Reason why an expression is invalid; one line.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum BodyPatternError {
+    /// The compiled expression would take too much memory.
+    #[error("it is too large")]
+    TooLarge,
+    /// The syntax is wrong.
+    #[error("{0}")]
+    Syntax(String),
+}
 
 impl BodyPattern {
     /// Bytes from the beginning of a body that the pattern is matched against.
@@ -17,17 +29,17 @@ impl BodyPattern {
     /// Compiles an expression in the syntax of the crate `regex`.
     ///
     /// # Errors
-    /// The expression is invalid; the error is one line.
-    pub fn parse(text: &str) -> Result<BodyPattern, String> {
+    /// The expression is invalid.
+    pub fn parse(text: &str) -> Result<BodyPattern, BodyPatternError> {
         let parsed = RegexBuilder::new(text).size_limit(BodyPattern::MAX_COMPILED).build();
         parsed.map(BodyPattern).map_err(|error| match error {
-            regex::Error::CompiledTooBig(_) => "it is too large".to_owned(),
+            regex::Error::CompiledTooBig(_) => BodyPatternError::TooLarge,
             // The error's text marks the place over several lines, and has the reason in the last
             // line.
             error => {
                 let text = error.to_string();
                 let last = text.lines().last().unwrap_or_default();
-                last.strip_prefix("error: ").unwrap_or(last).to_owned()
+                BodyPatternError::Syntax(last.strip_prefix("error: ").unwrap_or(last).to_owned())
             }
         })
     }
@@ -92,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_wrong_pattern_is_refused_in_one_line() {
-        let refused = |text: &str| BodyPattern::parse(text).unwrap_err();
+        let refused = |text: &str| BodyPattern::parse(text).unwrap_err().to_string();
         assert_eq!(refused("(up"), "unclosed group");
         assert_eq!(refused("x{1000}{1000}"), "it is too large");
         assert_eq!(refused("(?=up)"), "look-around, including look-ahead and look-behind, is not supported");

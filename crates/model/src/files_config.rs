@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use glob::{MatchOptions, Pattern};
+use thiserror::Error;
 
 /// Static files of a backend. Mode `http` only.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,16 +68,21 @@ impl FilesConfig {
     }
 }
 
+/// Reason why a pattern is no valid glob; operator-facing message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct InvalidGlob(&'static str);
+
 impl CacheRule {
     /// Compiles a rule.
     ///
     /// # Errors
-    /// The pattern is no valid glob; the error is operator-facing.
-    pub fn new(pattern: &str, value: &str) -> Result<CacheRule, String> {
+    /// The pattern is no valid glob.
+    pub fn new(pattern: &str, value: &str) -> Result<CacheRule, InvalidGlob> {
         let is_of_path = pattern.contains('/');
         // Names are relative to the root.
         let relative = pattern.strip_prefix('/').unwrap_or(pattern);
-        let pattern = Pattern::new(relative).map_err(|error| error.msg.to_owned())?;
+        let pattern = Pattern::new(relative).map_err(|error| InvalidGlob(error.msg))?;
         Ok(CacheRule { pattern, is_of_path, value: value.to_owned() })
     }
 }

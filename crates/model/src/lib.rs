@@ -57,7 +57,7 @@ mod tunnel;
 pub use access::{Access, AccessFile};
 pub use acme::{AcmeChallenge, AcmeConfig, ExternalAccount};
 pub use announce::AnnounceConfig;
-pub use body_pattern::BodyPattern;
+pub use body_pattern::{BodyPattern, BodyPatternError};
 pub use client::{ALWAYS_FITS, ClientNetwork, client_of, fits, networks_of};
 pub use discovery::{
     DiscoveredServer, DiscoveryConfig, DiscoverySource, DiscoveryState, KubernetesCluster, KubernetesService,
@@ -65,7 +65,7 @@ pub use discovery::{
 };
 pub use draining::DrainingEndpoints;
 pub use error_pages::{ErrorPage, ErrorPages};
-pub use files_config::{CacheRule, FilesConfig};
+pub use files_config::{CacheRule, FilesConfig, InvalidGlob};
 pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
 pub use flow_list::{
     ClientFilter, FlowActivity, FlowAnswer, FlowFacts, FlowFilter, FlowGroup, FlowGrouping, FlowKind,

@@ -129,15 +129,20 @@ pub fn certificates_of(pem: &[u8]) -> Result<Vec<Vec<u8>>, CertificateFault> {
     if found.is_empty() { Err(CertificateFault::NoCertificate) } else { Ok(found) }
 }
 
+/// The host trusts no certificate authority. The message lists the read errors; it is empty if there
+/// were none.
+#[derive(Debug, Clone, Default, PartialEq, Eq, ThisError)]
+#[error("{}", .0.join("; "))]
+pub struct NoAuthorities(Vec<String>);
+
 /// Reads the certificate authorities that this host trusts, in DER. Blocks on files.
 ///
 /// # Errors
-/// The host has none. The text gives the read errors; it is empty if there were none.
-pub fn authorities_of_host() -> Result<Vec<Vec<u8>>, String> {
+/// The host has none.
+pub fn authorities_of_host() -> Result<Vec<Vec<u8>>, NoAuthorities> {
     let found = rustls_native_certs::load_native_certs();
     if found.certs.is_empty() {
-        let errors: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
-        return Err(errors.join("; "));
+        return Err(NoAuthorities(found.errors.iter().map(ToString::to_string).collect()));
     }
     Ok(found.certs.into_iter().map(|der| der.to_vec()).collect())
 }

@@ -29,7 +29,9 @@ mod session;
 mod versions;
 
 pub use acceptor::{SessionTickets, TlsAcceptor, TlsFault};
-pub use certificate::{Certificate, CertificateFault, Validity, authorities_of_host, certificates_of};
+pub use certificate::{
+    Certificate, CertificateFault, NoAuthorities, Validity, authorities_of_host, certificates_of,
+};
 pub use challenges::{ACME_TLS, AcmeChallenges, AcmeProof};
 pub use connector::{SpokenWithin, TlsConnector, server_name};
 pub use expiry::{Expiry, ExpiryWatch};

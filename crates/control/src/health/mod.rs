@@ -18,7 +18,7 @@ pub(crate) use doubt::{Confirmation, Doubt, Finding};
 pub(crate) use ejection::Ejection;
 pub(crate) use handshakes::{HandshakeCounts, HandshakeRow, HandshakesSeen, SilentServer};
 pub use path::{PathAnswer, PathFault, PathProber};
-pub use probe::check_once;
+pub use probe::{CheckFailed, check_once};
 pub use schedule::{ProbeOutcome, Schedule};
 pub use state::{HealthState, HealthTransition};
 pub(crate) use warmup::Warmup;

@@ -141,16 +141,21 @@ pub(super) async fn probe(
     timeout(check.timeout, attempt).await.unwrap_or(silence)
 }
 
+/// Failure of a single check; operator-facing message.
+#[derive(Debug, Error)]
+#[error(transparent)]
+pub struct CheckFailed(ProbeError);
+
 /// Checks a server once, outside of any schedule. Returns the outcome as an operator-facing
 /// message. A check that fails because this host lacks something is not an error.
 ///
 /// # Errors
 /// The check failed.
-pub async fn check_once(addr: SocketAddr, check: &HealthCheck) -> Result<String, String> {
+pub async fn check_once(addr: SocketAddr, check: &HealthCheck) -> Result<String, CheckFailed> {
     match probe(addr, check, None, None).await {
         Ok((_, words)) => Ok(words),
         Err(error) if error.is_ours() => Ok(format!("not checked: {error}")),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(CheckFailed(error)),
     }
 }
 

@@ -191,7 +191,7 @@ mod tests {
             HealthCheck { timeout: Duration::from_secs(20), ..HealthCheck::new(ProbeKind::Http(http)) };
         let outcome = check_once(addr, &check).await;
         server.abort();
-        outcome
+        outcome.map_err(|why| why.to_string())
     }
 
     #[tokio::test]

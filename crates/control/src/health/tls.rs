@@ -15,7 +15,7 @@ use tokio_rustls::client::TlsStream;
 
 use convey_config::files;
 use convey_model::{Authorities, BackendTls, CheckTls, HttpCheck, TlsCheck, TlsVersion};
-use convey_tls::{SpokenWithin, TlsConnector, TlsFault, server_name};
+use convey_tls::{NoAuthorities, SpokenWithin, TlsConnector, TlsFault, server_name};
 
 /// Reason why a TLS handshake with a server failed; operator-facing message.
 #[derive(Debug, Error)]
@@ -23,7 +23,7 @@ pub(super) enum TlsError {
     #[error("{0}")]
     Handshake(io::Error),
     #[error("no certificate authority is installed on this host (package ca-certificates): {0}")]
-    NoAuthority(String),
+    NoAuthority(NoAuthorities),
     #[error("{0}")]
     Name(rustls::Error),
     #[error("{0}")]
@@ -99,7 +99,7 @@ async fn verified() -> Result<Arc<TlsConnector>, TlsError> {
     static VERIFIED: OnceCell<Arc<TlsConnector>> = OnceCell::const_new();
     let connector = VERIFIED.get_or_try_init(|| async {
         let found = files::aside(convey_tls::authorities_of_host).await;
-        let found = found.unwrap_or_else(|| Err(String::new())).map_err(TlsError::NoAuthority)?;
+        let found = found.unwrap_or_else(|| Err(NoAuthorities::default())).map_err(TlsError::NoAuthority)?;
         settings(found.into(), false).map_err(TlsError::Setup)
     });
     connector.await.cloned()

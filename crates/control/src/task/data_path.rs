@@ -1,11 +1,30 @@
 //! Interface between the control task and the data path.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use convey_config::Config;
 use convey_snapshot::Snapshot;
+use thiserror::Error;
+
+/// Reason why a configuration cannot be applied; operator-facing message.
+#[derive(Debug, Error)]
+pub enum ConfigRefusal {
+    /// The data path lacks a resource. The text names the resource and the reason.
+    #[error("{0}")]
+    Resource(String),
+    /// The addresses of this host cannot be read.
+    #[error("cannot list this host's addresses: {0}")]
+    OwnAddresses(#[source] io::Error),
+}
+
+impl From<String> for ConfigRefusal {
+    fn from(missing: String) -> ConfigRefusal {
+        ConfigRefusal::Resource(missing)
+    }
+}
 
 /// Data path, notified when frontends change.
 pub trait DataPath {
@@ -16,9 +35,11 @@ pub trait DataPath {
     /// can.
     fn refuse(&self, running: &Config, wanted: &Config) -> Option<String>;
 
-    /// Prepares to serve exactly the frontends of `config`. On error nothing has changed; the
-    /// message names the missing resource and the reason.
-    fn prepare(&mut self, config: &Config) -> Result<Self::Ready, String>;
+    /// Prepares to serve exactly the frontends of `config`. On error nothing has changed.
+    ///
+    /// # Errors
+    /// A resource is missing, such as a free address.
+    fn prepare(&mut self, config: &Config) -> Result<Self::Ready, ConfigRefusal>;
 
     /// Stops serving the removed frontends, takes `snapshot`, and calls `publish`. New frontends
     /// are served only after that, so that each connection finds its frontend in the snapshot.

@@ -57,12 +57,13 @@ impl<D: DataPath> Task<D> {
             return Err(vec![obstacle]);
         }
         let odd = self.on_host(&loaded.config, |network| config::validate_mode(&loaded, network));
-        let odd = odd.map_err(|error| vec![error])?.map_err(|wrong| lines(LoadError::Invalid(wrong)))?;
+        let odd =
+            odd.map_err(|why| vec![why.to_string()])?.map_err(|wrong| lines(LoadError::Invalid(wrong)))?;
         loaded.warnings.iter().chain(&odd).for_each(|warning| warn!("{warning}"));
         if diff == Diff::default() {
             self.loaded = loaded;
         } else {
-            self.run_loaded(loaded).await.map_err(|problem| vec![problem])?;
+            self.run_loaded(loaded).await.map_err(|why| vec![why.to_string()])?;
         }
         Ok(diff)
     }

@@ -3,7 +3,7 @@
 use log::warn;
 
 use super::requests::{Done, Outcome, RequestRefusal, as_noun};
-use super::{DataPath, Task};
+use super::{ConfigRefusal, DataPath, Task};
 use crate::EventKind;
 use crate::EventLevel::Info;
 use crate::{own_addresses, own_addresses_for};
@@ -20,9 +20,8 @@ impl<D: DataPath> Task<D> {
     /// changes.
     ///
     /// # Errors
-    /// The configuration cannot be applied, for example because an address is in use;
-    /// operator-facing message.
-    pub async fn run_loaded(&mut self, loaded: Loaded) -> Result<(), String> {
+    /// The configuration cannot be applied, for example because an address is in use.
+    pub async fn run_loaded(&mut self, loaded: Loaded) -> Result<(), ConfigRefusal> {
         let config = self.with_servers(&loaded)?;
         self.configure(config).await?;
         self.loaded = loaded;
@@ -141,17 +140,17 @@ impl<D: DataPath> Task<D> {
         let key = self.loaded.key_of_server(&target.backend, name);
         let (steered, effects) = self.loaded.with_servers(&changes(self.state.overlays().presence()));
         let checked = self.on_host(&steered.config, |network| steered.check_servers(network));
-        let odd = checked.map_err(RequestRefusal::Refused)?.map_err(|problems| {
+        let odd = checked.map_err(refused)?.map_err(|problems| {
             let lines: Vec<_> = problems.into_iter().map(|problem| problem.message).collect();
             RequestRefusal::Refused(format!("{target}: {}", lines.join("; ")))
         })?;
         self.state.overlays_mut().set_effects(&effects);
-        self.configure(steered.config).await.map_err(RequestRefusal::Refused)?;
+        self.configure(steered.config).await.map_err(refused)?;
         Ok(odd.into_iter().filter(|problem| problem.key == key).map(|problem| problem.message).collect())
     }
 
     /// Configuration of a file with the overlays that do not conflict with it.
-    fn with_servers(&mut self, loaded: &Loaded) -> Result<Config, String> {
+    fn with_servers(&mut self, loaded: &Loaded) -> Result<Config, ConfigRefusal> {
         let all: Vec<Overlay> = self.state.overlays().presence().cloned().collect();
         let mut in_force: Vec<bool> = vec![true; all.len()];
         for attempt in 0..=MAX_TRIES {
@@ -191,17 +190,21 @@ impl<D: DataPath> Task<D> {
         &self,
         config: &Config,
         check: impl FnOnce(&HostNetwork<'_>) -> T,
-    ) -> Result<T, String> {
+    ) -> Result<T, ConfigRefusal> {
         let next_hops = self.state.network();
         let hop_to = |ip| next_hops.hop_to(ip);
         // Without packet modes, convey has already logged at the start that addresses are unknown.
         let packet_modes = config.frontends_where(Mode::forwards_packets).next().is_some();
-        let (own, _) = own_addresses_for(packet_modes, own_addresses())
-            .map_err(|error| format!("cannot list this host's addresses: {error}"))?;
+        let (own, _) =
+            own_addresses_for(packet_modes, own_addresses()).map_err(ConfigRefusal::OwnAddresses)?;
         let refusal = |ip| next_hops.refusal_of(ip, config.snat_addresses());
         let interfaces = next_hops.interfaces();
         Ok(check(&HostNetwork { interfaces, own: &own, hop_to: &hop_to, refusal: &refusal }))
     }
+}
+
+fn refused(why: ConfigRefusal) -> RequestRefusal {
+    RequestRefusal::Refused(why.to_string())
 }
 
 fn is_last(target: &Target) -> RequestRefusal {

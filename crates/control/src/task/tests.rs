@@ -17,7 +17,7 @@ impl DataPath for Hangs {
         None
     }
 
-    fn prepare(&mut self, _: &Config) -> Result<(), String> {
+    fn prepare(&mut self, _: &Config) -> Result<(), ConfigRefusal> {
         Ok(())
     }
 
@@ -69,9 +69,9 @@ impl DataPath for Listens {
         None
     }
 
-    fn prepare(&mut self, config: &Config) -> Result<(), String> {
+    fn prepare(&mut self, config: &Config) -> Result<(), ConfigRefusal> {
         let listens = config.frontends.iter().flat_map(|frontend| &frontend.listen);
-        self.0.send(listens.map(ToString::to_string).collect()).map_err(|error| error.to_string())
+        self.0.send(listens.map(ToString::to_string).collect()).map_err(|error| error.to_string().into())
     }
 
     async fn switch<T>(&mut self, (): (), _: &Arc<Snapshot>, publish: impl FnOnce() -> T) -> T {

@@ -31,9 +31,14 @@ async fn server(answer: String) -> (SocketAddr, JoinHandle<()>) {
     (addr, task)
 }
 
+/// Outcome of one check, with the message of a failure.
+async fn outcome(addr: SocketAddr, check: &HealthCheck) -> Result<String, String> {
+    check_once(addr, check).await.map_err(|why| why.to_string())
+}
+
 async fn checked(answer: &str, expected_body: Option<&str>) -> Result<String, String> {
     let (addr, task) = server(answer.to_owned()).await;
-    let outcome = check_once(addr, &check(HttpVersion::H1, expected_body)).await;
+    let outcome = outcome(addr, &check(HttpVersion::H1, expected_body)).await;
     task.abort();
     outcome
 }
@@ -65,17 +70,17 @@ async fn http2_server(fields: usize, body: &'static str) -> (SocketAddr, JoinHan
 async fn check_speaks_the_version_of_requests() {
     let (addr, task) = http2_server(0, "all ready").await;
     for body in [None, Some("ready$")] {
-        let outcome = check_once(addr, &check(HttpVersion::H2, body)).await;
+        let outcome = outcome(addr, &check(HttpVersion::H2, body)).await;
         assert_eq!(outcome, Ok("HTTP status 200".to_owned()), "{body:?}");
     }
-    let differs = check_once(addr, &check(HttpVersion::H2, Some("down"))).await.unwrap_err();
+    let differs = outcome(addr, &check(HttpVersion::H2, Some("down"))).await.unwrap_err();
     assert!(differs.contains("the body does not match"), "{differs}");
-    check_once(addr, &check(HttpVersion::H1, None)).await.unwrap_err();
+    outcome(addr, &check(HttpVersion::H1, None)).await.unwrap_err();
     task.abort();
     let (addr, task) = server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_owned()).await;
-    assert_eq!(check_once(addr, &check(HttpVersion::H1, None)).await, Ok("HTTP status 200".to_owned()));
-    assert_eq!(check_once(addr, &check(HttpVersion::Auto, None)).await, Ok("HTTP status 200".to_owned()));
-    let other = check_once(addr, &check(HttpVersion::H2, None)).await.unwrap_err();
+    assert_eq!(outcome(addr, &check(HttpVersion::H1, None)).await, Ok("HTTP status 200".to_owned()));
+    assert_eq!(outcome(addr, &check(HttpVersion::Auto, None)).await, Ok("HTTP status 200".to_owned()));
+    let other = outcome(addr, &check(HttpVersion::H2, None)).await.unwrap_err();
     assert!(other.starts_with("HTTP/2 failed"), "{other}");
     task.abort();
 }
@@ -99,7 +104,7 @@ async fn answer_that_requests_refuse_fails_the_check() {
     let refused = checked(chunks, Some("ready")).await.unwrap_err();
     assert!(refused.contains("chunk_size"), "{refused}");
     let (addr, task) = http2_server(11, "").await;
-    let refused = check_once(addr, &check(HttpVersion::H2, None)).await.unwrap_err();
+    let refused = outcome(addr, &check(HttpVersion::H2, None)).await.unwrap_err();
     assert!(refused.contains("502") && refused.contains("too_many_fields"), "{refused}");
     task.abort();
 }
