@@ -1,0 +1,133 @@
+//! Health checks of servers. Pure.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use convey_http_core::HeadLimits;
+
+use crate::{BackendTls, HttpCheck, HttpVersion, ProbeVia, ProxyVersion};
+
+/// Health check of a backend's servers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// Kind of the probe.
+    pub kind: ProbeKind,
+    /// Port to probe; `None`: the server's own port, which every server then has.
+    pub port: Option<u16>,
+    /// Interval between the starts of two probes; each wait is jittered by up to a tenth.
+    pub interval: Duration,
+    /// A probe that takes longer has failed.
+    pub timeout: Duration,
+    /// Successful probes in a row that bring a server back; at least 1.
+    pub rise: u32,
+    /// Failures in a row that take a server down; at least 1. Failed probes, failed connects of
+    /// clients and refused datagrams count.
+    pub fall: u32,
+    /// Path that a probe takes.
+    pub via: ProbeVia,
+    /// PROXY header that the backend's servers expect. A check at a port other than the server's
+    /// sends none.
+    pub send_proxy: Option<ProxyVersion>,
+    /// TLS settings of the backend's connections. Not used by a check at a port other than the
+    /// server's, nor by an HTTPS check, which has its own settings.
+    pub tls: Option<CheckTls>,
+    /// HTTP version and limits of an HTTP check, set where all frontends of the server are in mode
+    /// `http`. A check at a port other than the server's speaks HTTP/1.1.
+    pub requests: Option<CheckedRequests>,
+}
+
+/// HTTP version and response limits of mode `http`, for health checks that follow them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CheckedRequests {
+    /// HTTP version of the backend.
+    pub version: HttpVersion,
+    /// Largest response head limits of the backend's frontends.
+    pub response_head: HeadLimits,
+}
+
+/// TLS settings of a health check that shakes hands as clients' connections do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckTls {
+    /// TLS settings of the backend.
+    pub tls: Arc<BackendTls>,
+    /// Server name (SNI) in the handshake; `None`: the server is verified by its address.
+    pub name: Option<String>,
+}
+
+impl HealthCheck {
+    /// Returns a check of this kind with default settings.
+    pub fn new(kind: ProbeKind) -> HealthCheck {
+        // A UDP probe without an answer in time succeeds. So the timeout is longer than the kernel
+        // takes to report an absent neighbour: three solicitations, a second apart (RFC 4861,
+        // section 10).
+        let (interval, timeout) = match kind {
+            ProbeKind::Udp => (Duration::from_secs(4), Duration::from_millis(3500)),
+            ProbeKind::None | ProbeKind::Tcp | ProbeKind::Http(_) => {
+                (Duration::from_secs(2), Duration::from_secs(1))
+            }
+        };
+        let (rise, fall, via) = (2, 3, ProbeVia::default());
+        HealthCheck {
+            kind,
+            port: None,
+            interval,
+            timeout,
+            rise,
+            fall,
+            via,
+            send_proxy: None,
+            tls: None,
+            requests: None,
+        }
+    }
+
+    /// PROXY header of a health check of the server at this address.
+    pub fn proxy_header_at(&self, server: SocketAddr) -> Option<ProxyVersion> {
+        self.send_proxy.filter(|_| self.is_at_own_port(server))
+    }
+
+    /// TLS settings of a health check of the server at this address; `None`: no TLS, or the check's
+    /// own settings apply.
+    pub fn tls_at(&self, server: SocketAddr) -> Option<&CheckTls> {
+        self.tls.as_ref().filter(|_| self.is_at_own_port(server))
+    }
+
+    /// HTTP version and limits of an HTTP check of the server at this address; `None`: the check's
+    /// own defaults apply.
+    pub fn requests_at(&self, server: SocketAddr) -> Option<&CheckedRequests> {
+        self.requests.as_ref().filter(|_| self.is_at_own_port(server))
+    }
+
+    fn is_at_own_port(&self, server: SocketAddr) -> bool {
+        self.port.is_none_or(|port: u16| server.port() == 0 || server.port() == port)
+    }
+}
+
+/// Kind of a health check probe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProbeKind {
+    /// Servers are always considered up.
+    None,
+    /// Open a TCP connection and close it.
+    Tcp,
+    /// Send an empty UDP datagram. The server is down if it or a router refuses the datagram, and
+    /// up otherwise, with or without an answer.
+    Udp,
+    /// `GET` over HTTP/1.1, or over HTTP/2 where requests use it, with or without TLS. The server
+    /// is up if status and body are as expected.
+    Http(HttpCheck),
+}
+
+impl ProbeKind {
+    /// Name of the kind in the configuration.
+    pub fn name(&self) -> &'static str {
+        match self {
+            ProbeKind::None => "none",
+            ProbeKind::Tcp => "tcp",
+            ProbeKind::Udp => "udp",
+            ProbeKind::Http(HttpCheck { tls: None, .. }) => "http",
+            ProbeKind::Http(_) => "https",
+        }
+    }
+}

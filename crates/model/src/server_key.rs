@@ -1,0 +1,42 @@
+//! Identity of servers, and reports about their failures. Pure.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use crate::{Protocol, ServerAddr};
+
+/// Identity of a server: backend, name and address. A server whose address changes becomes another
+/// server.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServerKey {
+    /// The backend's name.
+    pub backend: String,
+    /// The server's name.
+    pub server: String,
+    /// The server's address.
+    pub addr: SocketAddr,
+}
+
+impl fmt::Display for ServerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{} ({})", self.backend, self.server, ServerAddr(self.addr))
+    }
+}
+
+/// Failures of clients at one server: failed connects, refused datagrams, or (with outlier
+/// detection) resets without an answer. The data path reports them to the code that decides on
+/// server health.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectFailures {
+    /// Server that failed.
+    pub server: ServerKey,
+    /// Number of failures in a row, including this one.
+    pub in_a_row: u32,
+    /// Operator-facing message of the last error.
+    pub error: String,
+    /// Protocol between clients and server.
+    pub protocol: Protocol,
+    /// Whether a third party could have forged the failure, as it arrived by a path that clients'
+    /// packets also take.
+    pub is_forgeable: bool,
+}
