@@ -1,6 +1,7 @@
 //! Puts the addresses of frontends on an interface while they can serve. `control::Announcement`
 //! decides, this module reads the kernel's state and carries decisions out.
 
+mod decision;
 mod seen;
 
 use std::collections::btree_map::Entry;
@@ -16,9 +17,7 @@ use convey_admin::{
     AcmeState, AnnounceState, AnnouncedAddress, AnnouncedAddresses, CertificateView, ReadinessInput,
     announced_addresses,
 };
-use convey_control::{
-    AddressChange, Announcement, EventKind, EventLevel, EventLog, KnownAnnouncement, LogLine, Readiness,
-};
+use convey_control::{AddressChange, EventKind, EventLevel, EventLog, KnownAnnouncement, LogLine, Readiness};
 use convey_dataplane::net::{HostAddress, HostAddresses, OwnedName};
 use convey_explain::PacketFacts;
 use convey_model::{AnnounceConfig, Timestamp};
@@ -27,6 +26,7 @@ use log::{error, info, warn};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
+use self::decision::{AddressRow, Decision, ExplainedReadiness};
 use self::seen::SeenAddresses;
 use super::clock;
 use super::stale_addresses::{announcers, name, own, own_all, own_in_lineage};
@@ -129,29 +129,6 @@ impl Announcer {
     }
 }
 
-/// Address that is to be announced.
-struct AddressRow {
-    announcement: Announcement,
-    is_there: bool,
-    reason: String,
-    /// Last logged reason why the address cannot be announced or withdrawn.
-    fault: Option<String>,
-    withdrawals: u64,
-}
-
-impl AddressRow {
-    fn new(is_there: bool, known: Option<HandedAnnouncement>, hold: Duration) -> AddressRow {
-        let withdrawals = known.as_ref().map_or(0, |known| known.withdrawals);
-        let announcement = match known {
-            Some(HandedAnnouncement { announcement, .. }) => {
-                Announcement::of_predecessor(announcement, is_there, hold, clock::now())
-            }
-            None => Announcement::new(is_there),
-        };
-        AddressRow { announcement, is_there, reason: String::new(), fault: None, withdrawals }
-    }
-}
-
 struct AnnounceTask {
     parts: AnnounceParts,
     names: BTreeMap<IpAddr, OwnedName>,
@@ -162,50 +139,6 @@ struct AnnounceTask {
     /// Whether there are addresses to announce or to remove. Otherwise there is nothing to do until
     /// the snapshot changes.
     has_work: bool,
-}
-
-/// Decision about one address: announce or withdraw.
-struct Decision {
-    is_wanted: bool,
-    is_changed: bool,
-    is_leaving: bool,
-    why: String,
-    /// Time for which the frontends must be able to serve before the address comes back.
-    wait: Duration,
-}
-
-impl Decision {
-    /// Log line for the carried-out decision. `is_explained` is false if another program has
-    /// removed the address.
-    fn log_line(&self, ip: IpAddr, interface: &str, is_explained: bool) -> LogLine {
-        let Decision { why, wait, .. } = self;
-        match (self.is_wanted, is_explained) {
-            (true, true) => LogLine::info(format!("{ip} announced on {interface}: {why}")),
-            (true, false) => {
-                let line = format!("{ip} announced on {interface} again: another program had removed it");
-                LogLine::warn(line)
-            }
-            (false, _) if self.is_leaving => LogLine::info(format!("{ip} withdrawn from {interface}: {why}")),
-            (false, _) => {
-                let line = format!(
-                    "{ip} withdrawn from {interface}: {why}; convey announces it again once a frontend has been able to serve for {wait:?}"
-                );
-                LogLine::warn(line)
-            }
-        }
-    }
-}
-
-/// Readiness of the frontends at an address, with its reason.
-struct ExplainedReadiness {
-    readiness: Readiness,
-    why: String,
-}
-
-impl ExplainedReadiness {
-    fn new(readiness: Readiness, why: &str) -> ExplainedReadiness {
-        ExplainedReadiness { readiness, why: why.to_owned() }
-    }
 }
 
 impl AnnounceTask {

@@ -1,6 +1,7 @@
 //! Data path of the packet modes: network tables, workers, guard and reserved ports.
 
 mod applied;
+mod host_resources;
 mod load;
 mod snat;
 
@@ -16,13 +17,12 @@ use convey_config::Config;
 use convey_control::UnreachableServers;
 use convey_dataplane::net::{Netlink, OwnedName, ReservedPorts};
 use convey_dataplane::{
-    Answers, CaptureFilter, Guard, LastingGuard, Lease, MAX_WANTED_NEIGHBOURS, Offloader, PacketFlows,
-    PacketState, Pipeline, PipelineParts, Selection, Terms, WorkerFlows, XdpLinks, causes,
+    Answers, CaptureFilter, LastingGuard, Lease, MAX_WANTED_NEIGHBOURS, Offloader, PacketFlows, PacketState,
+    Pipeline, PipelineParts, WorkerFlows, XdpLinks, causes,
 };
-use convey_doctor::masquerade;
 use convey_explain::PacketFacts;
 use convey_forward::{CacheEvent, FlowCache, Forwarder, HopUse, PortSplit, SnatAddresses, SnatChoice, View};
-use convey_model::{Interface, NetworkTables, PacketSettings, PathEnds, WantedNeighbour};
+use convey_model::{NetworkTables, PacketSettings, PathEnds, WantedNeighbour};
 use convey_snapshot::Snapshot;
 use convey_snapshot::stats::PacketStats;
 use log::{info, warn};
@@ -31,6 +31,7 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use self::applied::Applied;
+use self::host_resources::HostResources;
 use self::load::{WatchedParts, stacked_tags, watch_load};
 use self::snat::capture_snat;
 use super::attachments::{Attachments, Drivers};
@@ -39,15 +40,12 @@ use super::host::Kernel;
 use super::memory::PacketMemory;
 use super::neighbours::FreshNeighbours;
 use super::ownership::{Ownership, SnatOwnership};
-use super::packet_plan::{
-    ForwarderSizes, dispatch, dsr, forwarders, interfaces, needs_snat_address, passed, selection,
-    snat_addresses, snat_choice, split, with_backends,
-};
+use super::packet_plan::{ForwarderSizes, dispatch, dsr, forwarders, passed, selection, snat_choice, split};
 use super::path_mtus::{self, MtuByServer};
 use super::paths::Parts;
 use super::restart::Snat;
 use super::snat_watch::SnatWatch;
-use super::stale_filters::{self, Kinds, OwnHandle};
+use super::stale_filters::{self, OwnHandle};
 use super::upgrade::OwnedFlows;
 use super::{clock, neighbours, offload, privileges, route_check};
 
@@ -89,56 +87,6 @@ pub(super) struct PacketPath {
     _keeps_neighbours: OwnedName,
     tasks: JoinSet<()>,
     applied: Option<Applied>,
-}
-
-/// Resources of the host: ownership, guard, reserved ports and filters keep other processes and the
-/// host's stack away from forwarded traffic.
-struct HostResources {
-    interfaces: Vec<Interface>,
-    snat_addresses: Vec<IpAddr>,
-    selection: Selection,
-    ownership: Ownership,
-    snat: SnatOwnership,
-    guard: Option<Guard>,
-    lasting: Option<LastingGuard>,
-    reserved: Option<ReservedPorts>,
-    filters: OwnHandle,
-}
-
-impl HostResources {
-    async fn take(parts: &Parts<'_>, kernel: &Kernel) -> anyhow::Result<HostResources> {
-        let config = parts.config;
-        let (Kernel { netlink, table, network }, settings) = (kernel, &config.passthrough);
-        let interfaces = interfaces(config, network)?;
-        let snat_addresses = snat_addresses(config, network)?;
-        // Take ownership before any step that would affect another process.
-        let ownership = Ownership::default().missing(config)?;
-        let needs = needs_snat_address(config, network, &snat_addresses);
-        let needed = snat_addresses.iter().copied().filter(|ip| needs(*ip));
-        let snat = SnatOwnership::take(config, needed)?;
-        let selection = selection(settings, &snat.addresses(), with_backends(config));
-        let guard = guard(settings, &selection, &interfaces)?;
-        let reserved = reserve_ports(settings, &snat_addresses)?;
-        // The guard is up, so packets that these filters forwarded so far do not reach the host's
-        // stack.
-        stale_filters::remove(netlink, &table.interfaces, Kinds::FlowCaches).await;
-        let filters = OwnHandle::new(netlink, &table.interfaces).await?;
-        for found in masquerade::of_host(config, &snat_addresses, network) {
-            warn!("{}", masquerade::line(&found));
-        }
-        let lasting = guard.as_ref().map(|_| LastingGuard::new(filters.number, Terms::default()));
-        Ok(HostResources {
-            interfaces,
-            snat_addresses,
-            selection,
-            ownership,
-            snat,
-            guard,
-            lasting,
-            reserved,
-            filters,
-        })
-    }
 }
 
 /// The pipeline, with the channels and state that others share with it.
@@ -211,16 +159,8 @@ impl PacketPath {
         let (config, settings) = (parts.config, &parts.config.passthrough);
         let host = HostResources::take(parts, &kernel).await?;
         let memory = described_memory(config);
-        let offloader = offload::start(
-            settings.offload,
-            memory.flows,
-            &host.selection,
-            offload::Attached {
-                interfaces: &host.interfaces,
-                filter_handle: host.filters.number,
-                handed: parts.xdp_links,
-            },
-        )?;
+        let attached = host.attached(parts.xdp_links);
+        let offloader = offload::start(settings.offload, memory.flows, &host.selection, attached)?;
         let Running { pipeline, packet_state, stats, asked, hop_uses } =
             Running::start(parts, workers, &host, &memory, offloader.as_ref())?;
         let HostResources { interfaces, snat_addresses, selection, guard, lasting, .. } = host;
@@ -483,18 +423,6 @@ impl PacketPath {
     }
 }
 
-/// Reserves the SNAT ports, if any are used; otherwise gives back those of a process that is gone.
-fn reserve_ports(
-    settings: &PacketSettings,
-    snat_addresses: &[IpAddr],
-) -> anyhow::Result<Option<ReservedPorts>> {
-    if snat_addresses.is_empty() {
-        ReservedPorts::give_back_stale();
-        return Ok(None);
-    }
-    Ok(Some(ReservedPorts::add(settings.snat_ports.clone())?))
-}
-
 /// Makes each worker's writer for the flow cache.
 fn writers(offloader: Option<&Offloader>) -> impl FnMut() -> Option<Box<dyn FlowCache>> {
     let epoch = clock::monotonic_start();
@@ -551,22 +479,4 @@ fn servers_with_snat(snapshot: &Snapshot) -> BTreeSet<IpAddr> {
     pools
         .flat_map(|pool| pool.servers.iter().map(|server| server.config.addr.ip()).collect::<Vec<_>>())
         .collect()
-}
-
-/// Error text for an old kernel, or a container's kernel that allows neither.
-const NO_GUARD: &str = "cannot keep the host's stack from this traffic (needs Linux 6.6, or 5.12 and nftables; \
-    passthrough.guard = false turns the guard off, see iptables/)";
-
-fn guard(
-    settings: &PacketSettings,
-    selection: &Selection,
-    interfaces: &[Interface],
-) -> anyhow::Result<Option<Guard>> {
-    if !settings.guard {
-        warn!("no guard: make sure that the host does not answer this traffic (see iptables/)");
-        return Ok(None);
-    }
-    let guard = Guard::new(selection, interfaces).context(NO_GUARD)?;
-    info!("the guard keeps the host's own stack from this traffic: {guard}");
-    Ok(Some(guard))
 }

@@ -1,8 +1,10 @@
 //! The two data paths side by side: proxied connections, and packets.
 
+mod data_path;
+mod takeover;
+
 use std::collections::BTreeSet;
 use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +13,7 @@ use convey_access_log::AccessLog;
 use convey_admin::DataPathView;
 use convey_admin::FlowSources;
 use convey_config::{Config, files};
-use convey_control::{ConfigRefusal, ControlEvents, DataPath, EventLog, Task, UnreachableServers};
+use convey_control::{ControlEvents, EventLog, Task};
 use convey_dataplane::{Answers, XdpLinks};
 use convey_forward::CacheEvent;
 use convey_model::{ConnectFailures, Endpoint, Mode, Protocol};
@@ -19,19 +21,17 @@ use convey_proxy::{HandedSession, HandedSockets};
 use convey_snapshot::Snapshot;
 use convey_snapshot::stats::{Gauge, PacketStats, Traffic};
 use convey_trace::TraceHub;
-use log::{info, warn};
+use log::warn;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{sleep, timeout};
 
+use self::takeover::Awaited;
 use super::host::Kernel;
-use super::logs::{Logs, ReadyLogs};
-use super::ownership::Ownership;
+use super::logs::Logs;
 use super::packet_path::PacketPath;
 use super::packet_plan;
 use super::proxy_path::ProxyPath;
-use super::resources;
-use super::restart::Started;
-use super::upgrade::{AdminInUse, HeldFlows, LetGo, Predecessor};
+use super::upgrade::HeldFlows;
 
 /// Upper bound for the time in which a stop resets the connections of packet modes.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -48,12 +48,6 @@ pub(super) struct Paths {
     predecessor: Option<Awaited>,
     /// Reason why the handover failed.
     not_let_go: Option<anyhow::Error>,
-}
-
-/// Previous process that waits for this one, with its operator sockets that this one uses.
-struct Awaited {
-    process: Predecessor,
-    admin: AdminInUse,
 }
 
 /// Input of a data path's start.
@@ -97,13 +91,6 @@ impl Threads {
     pub(super) fn columns(self) -> usize {
         self.packets + self.proxy
     }
-}
-
-/// Prepared sockets, ownership and logs of the next configuration.
-pub(super) struct Ready {
-    proxy: Option<convey_proxy::PreparedSockets>,
-    ownership: Option<Ownership>,
-    logs: ReadyLogs,
 }
 
 impl Paths {
@@ -203,54 +190,6 @@ impl Paths {
         }
     }
 
-    /// Accepts sockets of another process in place of new ones, and remembers the process for the
-    /// handover. `admin` holds which operator sockets are in use here.
-    pub(super) fn expect(&mut self, process: Option<Predecessor>, sockets: HandedSockets, admin: AdminInUse) {
-        if let Some(proxy) = &mut self.proxy {
-            proxy.expect(sockets);
-        }
-        self.predecessor = process.map(|process| Awaited { process, admin });
-    }
-
-    /// Takes over from the previous process, if there is one, and continues its flows by this
-    /// snapshot. Returns its sessions, or `None` if clients must not be accepted.
-    fn take_over_from_predecessor(&mut self, snapshot: &Arc<Snapshot>) -> Option<Vec<HandedSession>> {
-        // Also closes unused sockets, even without a previous process.
-        let taken = self.proxy.as_mut().map(ProxyPath::taken).unwrap_or_default();
-        let Some(awaited) = self.predecessor.take() else { return Some(Vec::new()) };
-        let sessions = self.take_over_from(&awaited, taken, snapshot);
-        sessions.map_err(|error| self.not_let_go = Some(error)).ok()
-    }
-
-    fn take_over_from(
-        &mut self,
-        Awaited { process, admin }: &Awaited,
-        taken: BTreeSet<Endpoint>,
-        snapshot: &Arc<Snapshot>,
-    ) -> anyhow::Result<Vec<HandedSession>> {
-        if let Some(packets) = &mut self.packets {
-            packets.capture()?;
-        }
-        let LetGo { sessions, flows } = process.prepared(taken, *admin)?;
-        let flows = flows.unwrap_or_default();
-        let (open, seen) = (flows.open(), flows.snat_addresses());
-        let lost = match &mut self.packets {
-            Some(packets) => packets.begin(flows.owned_by(snapshot), snapshot)?,
-            None => open,
-        };
-        anyhow::ensure!(lost == 0, "{}", cannot_go_on(lost, open, self.chosen_addresses(), seen));
-        if self.packets.is_some() {
-            info!("{open} open flows continue here");
-        }
-        Ok(sessions)
-    }
-
-    /// SNAT addresses that convey chose on this host because the configuration names none.
-    fn chosen_addresses(&self) -> Option<&[IpAddr]> {
-        let packets = self.packets.as_ref().filter(|packets| !packets.has_named_addresses())?;
-        packets.snat().map(|snat| snat.addresses)
-    }
-
     /// Flow cache events since the workers were held; `None` without packet modes.
     pub(super) fn cache_events(&self) -> Option<Answers<Vec<CacheEvent>>> {
         self.packets.as_ref().map(PacketPath::cache_events)
@@ -259,14 +198,6 @@ impl Paths {
     /// Applies events of another process's flow cache to the flows that continue here.
     pub(super) fn hear(&self, events: Vec<CacheEvent>) {
         self.packets.iter().for_each(|packets| packets.hear(events.clone()));
-    }
-
-    /// Whether the previous process has handed over.
-    ///
-    /// # Errors
-    /// Reason why the handover failed. Then this process serves no client.
-    pub(super) fn has_taken_over(&mut self) -> anyhow::Result<()> {
-        self.not_let_go.take().map_or(Ok(()), Err)
     }
 
     /// Replaces the guards of earlier processes. To be called once everything has started.
@@ -365,28 +296,6 @@ impl Paths {
     }
 }
 
-/// Error message for an upgrade that fails: because of the file, or because the `chosen` SNAT
-/// addresses of this host differ from those that servers have `seen`.
-fn cannot_go_on(lost: usize, open: usize, chosen: Option<&[IpAddr]>, seen: BTreeSet<IpAddr>) -> String {
-    let list = |all: &[IpAddr]| all.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
-    if let Some(chosen) = chosen {
-        let others: Vec<IpAddr> = seen.into_iter().filter(|ip| !chosen.contains(ip)).collect();
-        if !others.is_empty() {
-            let (others, chosen) = (list(&others), list(chosen));
-            return format!(
-                "{lost} of {open} open flows cannot continue in the new process: servers see their clients at {others}, and the \
-                 new process has chosen {chosen} of the addresses that this host has now; name {others} in \
-                 passthrough.snat_addresses if this host still has it, upgrade once they have ended, or restart instead"
-            );
-        }
-    }
-    format!(
-        "{lost} of {open} open flows cannot continue in the new process: their frontend or server is no longer in the file and drains, or \
-         their backend had another dsr when they began, or the file has other passthrough.workers, snat_ports or snat_addresses, or a smaller max_flows; upgrade once they have \
-         ended, with the file as it was, or restart instead"
-    )
-}
-
 /// Number of proxy workers: one for each core if there is a frontend in proxy mode.
 pub(super) fn proxy_workers(config: &Config, cores: usize) -> usize {
     config.frontends_where(Mode::is_proxied).next().map_or(0, |_| cores)
@@ -396,108 +305,5 @@ pub(super) fn proxy_workers(config: &Config, cores: usize) -> usize {
 async fn none_open(stats: &PacketStats) {
     while stats.gauge(Gauge::OpenFlows) > 0 {
         sleep(Duration::from_millis(20)).await;
-    }
-}
-
-impl DataPath for Paths {
-    type Ready = Ready;
-
-    fn refuse(&self, running: &Config, wanted: &Config) -> Option<String> {
-        let none = Default::default();
-        let started = Started {
-            proxies: self.proxy.is_some(),
-            forwards: self.packets.is_some(),
-            snat: self.packets.as_ref().and_then(PacketPath::snat),
-            proxied: self.proxy.as_ref().map_or(&none, ProxyPath::listened),
-        };
-        match self.has_left_packets {
-            true => started.refuse(&without_packets(running), &without_packets(wanted)),
-            false => started.refuse(running, wanted),
-        }
-    }
-
-    fn prepare(&mut self, config: &Config) -> Result<Self::Ready, ConfigRefusal> {
-        let logs = self.logs.prepare(config)?;
-        let ownership = self.packets.as_ref().map(|packets| packets.missing(config)).transpose()?;
-        let new_owned = ownership.as_ref().map_or(0, Ownership::len);
-        if self.packets.is_some()
-            && let Some(refusal) = resources::missing_notes(config)
-        {
-            return Err(refusal.into());
-        }
-        let proxy = self.proxy.as_mut().map(|proxy| proxy.prepare(config, new_owned)).transpose()?;
-        Ok(Ready { proxy, ownership, logs })
-    }
-
-    async fn switch<T>(
-        &mut self,
-        ready: Self::Ready,
-        snapshot: &Arc<Snapshot>,
-        publish: impl FnOnce() -> T,
-    ) -> T {
-        if let (Some(proxy), Some(ready)) = (&mut self.proxy, &ready.proxy) {
-            proxy.close(ready, snapshot.timeouts.drain).await;
-        }
-        self.logs.switch(ready.logs);
-        let sessions = self.take_over_from_predecessor(snapshot);
-        self.see(snapshot);
-        let published = publish();
-        if let (Some(sessions), Some(proxy), Some(ready)) = (sessions, &mut self.proxy, ready.proxy) {
-            proxy.open(ready, sessions);
-        }
-        if let (Some(packets), Some(ownership)) = (&mut self.packets, ready.ownership) {
-            packets.own(ownership);
-        }
-        self.on_snapshot(snapshot);
-        published
-    }
-
-    fn see(&mut self, snapshot: &Arc<Snapshot>) {
-        if let Some(packets) = &mut self.packets {
-            packets.see(snapshot);
-        }
-    }
-
-    fn unreachable(&mut self, again: bool) -> UnreachableServers {
-        self.packets.as_mut().map(|packets| packets.unreachable(again)).unwrap_or_default()
-    }
-
-    fn on_snapshot(&mut self, snapshot: &Snapshot) {
-        self.changed.notify_one();
-        self.logs.set_level(snapshot.log_level.as_ref().map(|said| said.level));
-        if let Some(proxy) = &mut self.proxy {
-            proxy.on_snapshot(snapshot);
-        }
-        if let Some(packets) = &mut self.packets {
-            packets.on_snapshot(snapshot);
-        }
-        if let (Some(proxy), Some(packets)) = (&mut self.proxy, &self.packets) {
-            proxy.count_owned(packets.owned());
-        }
-    }
-}
-
-/// Configuration of a process that has handed its packet frontends to another one.
-fn without_packets(config: &Config) -> Config {
-    let mut config = config.clone();
-    config.frontends.retain(|frontend| frontend.mode.is_proxied());
-    config
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn refused_upgrade_names_the_addresses_of_the_host_that_have_changed() {
-        let ips = |texts: &[&str]| texts.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>();
-        let (old, new) = (ips(&["10.0.0.9"]), ips(&["10.0.0.1"]));
-        let why = |chosen: Option<&[IpAddr]>| cannot_go_on(3, 7, chosen, old.iter().copied().collect());
-        let of_host = why(Some(&new));
-        assert!(of_host.contains("at 10.0.0.9, and the new process has chosen 10.0.0.1"), "{of_host}");
-        assert!(!of_host.contains("the file"), "{of_host}");
-        for chosen in [None, Some(&old[..])] {
-            assert!(why(chosen).contains("the file has other passthrough.workers"), "{}", why(chosen));
-        }
     }
 }

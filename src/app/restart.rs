@@ -124,6 +124,13 @@ fn new_root(running: &Config, wanted: &Config) -> Option<String> {
     ))
 }
 
+/// Configuration of a process that has handed its packet frontends to another one.
+pub(super) fn without_packets(config: &Config) -> Config {
+    let mut config = config.clone();
+    config.frontends.retain(|frontend| frontend.mode.is_proxied());
+    config
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
