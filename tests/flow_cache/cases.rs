@@ -1,10 +1,14 @@
 //! Behaviour of a flow cache: the table of cases that both the kernel's programs and the mock of
 //! other tests pass.
 
+#[path = "cases/twins.rs"]
+mod twins;
+
 use convey_forward::{CacheEvent, CachedRoute, Direction, FlowCache, Frame, Progress, Segment, Verdict};
 use convey_model::{DsrKind, FlowKey, Mode, Protocol};
 use convey_wire::TestPacket;
 
+use self::twins::Twins;
 use super::balancer::{BalancerSetup, TestBalancer};
 use super::ends::{Ends, THEM, US};
 use super::tunnels::{envelope, tunnels, within};
@@ -439,106 +443,6 @@ pub(crate) fn setups() -> Vec<BalancerSetup> {
 /// Address and port of a client.
 pub(crate) fn client(setup: &BalancerSetup) -> &'static str {
     if setup.is_v6 { "[2001:db8:9::7]:4242" } else { "198.51.100.7:4242" }
-}
-
-/// A core and a cache with the same flow.
-struct Twins<C> {
-    core: TestBalancer,
-    cache: C,
-    writer: Box<dyn FlowCache>,
-    ends: Ends,
-    keys: [FlowKey; 2],
-    /// Forwarded packets in each direction.
-    sent: [u64; 2],
-}
-
-impl<C: Cache> Twins<C> {
-    fn new(setup: &BalancerSetup, begin: Begin) -> Twins<C> {
-        let mut core = TestBalancer::new(*setup);
-        let cache = C::new(setup, &core);
-        let (mut writer, ends) = (cache.writer(), Ends::begin(&mut core, setup, client(setup)));
-        let is_opening = matches!(begin, Begin::Opening | Begin::OpeningElsewhere);
-        if !is_opening {
-            if is_passthrough(setup) {
-                core.handle(&mut ends.to_client().syn().ack(1).bytes());
-            }
-            core.handle(&mut ends.to_server().ack(1).bytes());
-        }
-        let server_side = match begin {
-            Begin::Open | Begin::Opening | Begin::Restored => Some(HERE),
-            Begin::OpenElsewhere | Begin::OpeningElsewhere => Some(ELSEWHERE),
-            Begin::OpenOnRoundIndex => Some(ROUND_INDEX),
-            Begin::OpenWithoutRoute => None,
-        };
-        let table = core.forwarder.flows();
-        let (id, _) = table.lookup(&convey_wire::parse(&ends.to_server().bytes()).unwrap().key).unwrap();
-        let flow = table.get(id);
-        let keys = [flow.client(), flow.server()];
-        let directions = [Direction::ToServer, Direction::ToClient];
-        for (direction, key) in
-            directions.into_iter().zip(&keys).take(if is_passthrough(setup) { 2 } else { 1 })
-        {
-            let to_server = direction == Direction::ToServer;
-            let progress = match (is_opening, to_server) {
-                (false, _) => Progress::default(),
-                (true, true) => Progress { sent: 1, acked: 0 },
-                (true, false) => Progress { sent: 0, acked: 1 },
-            };
-            let mut rewrite = flow.rewrite(direction);
-            if !to_server && begin == Begin::OpenWithoutRoute {
-                rewrite.next_hop = u32::MAX;
-            }
-            let route = CachedRoute {
-                rewrite,
-                envelope: envelope(&core, flow),
-                direction,
-                view: flow.view(),
-                from: server_side.filter(|_| !to_server),
-                owners: convey_forward::FlowOwners { server: flow.server_id(), frontend: flow.frontend_id() },
-                is_new: true,
-                last: None,
-                progress,
-                opening: is_opening.then_some(flow.view()),
-                is_restored: begin == Begin::Restored,
-            };
-            writer.put(key, &route);
-        }
-        writer.flush();
-        Twins { core, cache, writer, ends, keys, sent: [0; 2] }
-    }
-
-    /// The frame as the core forwards it.
-    fn core(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
-        let (mut bytes, headers) = (frame.to_vec(), convey_wire::parse(frame));
-        let verdict = self.core.handle_frame(&mut Frame::new(&mut bytes, &headers));
-        let Verdict::Transmit(forwarded) = verdict else { return None };
-        Some(within(bytes, forwarded.envelope))
-    }
-
-    fn step(&mut self, step: &Step, what: &str) {
-        let is_sent = step.then != Then::Left;
-        let expected = if is_sent { Some(self.core(&step.frame).expect(what)) } else { None };
-        assert_eq!(self.cache.forward(&step.frame, &self.core), expected, "{what}");
-        let headers = convey_wire::parse(&step.frame);
-        let is_known = headers.as_ref().is_ok_and(|headers| self.keys.contains(&headers.key));
-        assert!(is_sent || !is_known || self.cache.is_let_in(), "workers do not see it: {what}");
-        let event = || {
-            let headers = headers.as_ref().unwrap();
-            let len = u32::from(headers.payload_len) + u32::from(headers.flags.fin());
-            let segment = Segment { flags: headers.flags.0, seq: headers.seq, ack: headers.ack, len };
-            CacheEvent { key: headers.key, segment }
-        };
-        let events = Vec::from_iter((step.then == Then::SentWithEvent).then(event));
-        assert_eq!(self.cache.events(), events, "{what}");
-        if is_sent {
-            let key = headers.as_ref().unwrap().key;
-            self.sent[self.keys.iter().position(|of| *of == key).unwrap()] += 1;
-        }
-        if let Some((sent, acked)) = step.progress {
-            let seen = self.writer.seen(&headers.unwrap().key).expect(what);
-            assert_eq!(seen.progress, Some(Progress { sent, acked }), "{what}");
-        }
-    }
 }
 
 /// Checks a kind of cache against all cases.

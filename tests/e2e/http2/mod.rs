@@ -11,6 +11,7 @@ pub(crate) mod server;
 mod short_frames;
 mod unread;
 mod uploads;
+mod versions;
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -22,7 +23,6 @@ use futures_util::future::join_all;
 use http::{HeaderMap, HeaderValue, Request};
 use rustix::process::Signal;
 
-use super::curl::curl;
 use checked::http_check_speaks_http2_where_requests_do;
 use client::{Call, Client, read};
 use empty_frames::{
@@ -68,6 +68,9 @@ use uploads::{
     small_uploads_of_many_clients_share_connections_to_an_http2_server,
     unread_uploads_to_an_http2_server_stall_no_open_upload_of_others,
     unread_uploads_to_an_http2_server_stall_no_other_client,
+};
+use versions::{
+    clients_and_servers_of_both_versions_meet_in_all_ways, local_replies_work_in_both_http_versions,
 };
 
 const H2SPEC: Need = Need::Tool("h2spec", "none: go install github.com/summerwind/h2spec/cmd/h2spec@latest");
@@ -293,78 +296,6 @@ fn request_that_waits_in_vain_for_a_stream_reaches_no_server() {
     });
     assert_eq!(server.seen().len(), MOST);
     balancer.wait_for_stat("/frontends/web/requests/answered/queue_timeout", 1);
-}
-
-fn clients_and_servers_of_both_versions_meet_in_all_ways() {
-    let lab = Loopback::new();
-    let (_old, _new) = (TestHttpServer::named("old", lab.server(1)), EchoServer::start(lab.server(2)));
-    for (protocol, is_new) in [("h1", [false; 2]), ("h2", [true; 2]), ("auto", [false, true])] {
-        for (client_is_new, server_is_new) in [false, true].into_iter().zip(is_new) {
-            let lab_server = lab.server(if server_is_new { 2 } else { 1 });
-            let setup = setup(&lab, protocol).health("kind = \"none\"").server("a", lab_server, "");
-            let _balancer = BalancerProcess::start(&lab, &setup);
-            for (framing, body) in [("length", "Hello, server."), ("chunked", "Hello, server."), ("none", "")]
-            {
-                let body_seen = match client_is_new {
-                    true => over_http2(&lab, framing, body),
-                    false => over_http1(&lab, framing, body),
-                };
-                let expected = match server_is_new {
-                    true => body.to_owned(),
-                    false => {
-                        format!("old {} /x {}", if body.is_empty() { "GET" } else { "POST" }, body.len())
-                    }
-                };
-                assert_eq!(body_seen, expected, "{protocol}, client of HTTP/2: {client_is_new}, {framing}");
-            }
-        }
-    }
-}
-
-/// Response that a client of HTTP/2 gets for this body.
-fn over_http2(lab: &Loopback, framing: &str, body: &str) -> String {
-    block_on(async {
-        let client = Client::connect(lab.vip()).await;
-        match framing {
-            "none" => client.get("http://a.example/x").await.body,
-            _ => {
-                let mut request = Request::post("http://a.example/x");
-                if framing == "length" {
-                    request = request.header("content-length", body.len());
-                }
-                client.post(request.body(()).unwrap(), body, None).await.body
-            }
-        }
-    })
-}
-
-/// Response that curl gets over HTTP/1.1 for this body.
-fn over_http1(lab: &Loopback, framing: &str, body: &str) -> String {
-    let url = format!("http://{}/x", lab.vip());
-    match framing {
-        "none" => curl(&["--http1.1", &url]),
-        "length" => curl(&["--http1.1", "--data-binary", body, &url]),
-        _ => curl(&["--http1.1", "--data-binary", body, "-H", "Transfer-Encoding: chunked", &url]),
-    }
-}
-
-fn local_replies_work_in_both_http_versions() {
-    let lab = Loopback::new();
-    let balancer = BalancerProcess::start(
-        &lab,
-        &setup(&lab, "h2").health("kind = \"none\"").server("a", lab.server(1), ""),
-    );
-    block_on(async {
-        let client = Client::connect(lab.vip()).await;
-        let answer = client.get("http://a.example/").await;
-        assert_eq!((answer.status, &answer.fields["server"]), (503, &HeaderValue::from_static("convey")));
-        assert_eq!(answer.body, "503 Service Unavailable: no server could be reached\n");
-        // A request that HTTP/1.1 cannot express reaches no server.
-        let answer = client.get("http://a.example/a/../b").await;
-        assert_eq!(answer.status, 400, "{answer:?}");
-    });
-    balancer.wait_for_stat("/frontends/web/requests/answered/connect_failed", 1);
-    balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 1);
 }
 
 /// The server accepts half as many requests on a connection as convey has at once, and refuses the
