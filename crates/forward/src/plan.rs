@@ -113,6 +113,13 @@ pub struct ByView<T> {
     pub client_side: T,
 }
 
+/// Frontend of a flow, and the server that was chosen for it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FlowTarget<'a> {
+    pub(crate) frontend: &'a PlannedFrontend,
+    pub(crate) server: &'a PlannedServer,
+}
+
 /// A server of a pool.
 #[derive(Debug)]
 pub struct PlannedServer {

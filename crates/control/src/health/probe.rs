@@ -30,8 +30,28 @@ use convey_tls::SpokenWithin;
 /// Random bytes of a datagram; only a refusal that quotes them counts: see [`probe`].
 pub(super) type Signature = [u8; 16];
 
-/// Finding of a probe that did not fail, with an operator-facing message.
-pub(super) type ProbeAnswer = (Finding, String);
+/// Result of a probe that did not fail.
+#[derive(Debug)]
+pub(super) struct ProbeAnswer {
+    pub(super) finding: Finding,
+    /// Operator-facing message.
+    pub(super) reason: String,
+}
+
+/// Ends of a probe's path.
+#[derive(Debug, Clone, Copy)]
+struct ProbePath {
+    target: SocketAddr,
+    /// Local address to send from; `None`: the kernel chooses.
+    from: Option<IpAddr>,
+}
+
+/// Settings of a backend's requests that an HTTP check follows.
+#[derive(Debug, Clone, Copy)]
+struct AsRequests<'a> {
+    tls: Option<&'a CheckTls>,
+    requests: Option<&'a CheckedRequests>,
+}
 
 /// Reason why a probe failed; operator-facing message.
 #[derive(Debug, Error)]
@@ -121,21 +141,25 @@ pub(super) async fn probe(
     signature: Option<Signature>,
     from: Option<IpAddr>,
 ) -> Result<ProbeAnswer, ProbeError> {
-    let target = SocketAddr::new(addr.ip(), check.port.unwrap_or(addr.port()));
+    let path = ProbePath { target: SocketAddr::new(addr.ip(), check.port.unwrap_or(addr.port())), from };
     let header = check.proxy_header_at(addr).map_or(&[][..], local);
     let attempt = async {
         let answer = match &check.kind {
             ProbeKind::None => Ok("not probed".to_owned()),
-            ProbeKind::Tcp => tcp((target, from), header, check.tls_at(addr)).await,
-            ProbeKind::Udp => udp(target, header, signature.as_ref().map_or(&[], |bytes| bytes), from).await,
+            ProbeKind::Tcp => tcp(path, header, check.tls_at(addr)).await,
+            ProbeKind::Udp => udp(path, header, signature.as_ref().map_or(&[], |bytes| bytes)).await,
             ProbeKind::Http(http_check) => {
-                http((target, from), header, http_check, (check.tls_at(addr), check.requests_at(addr))).await
+                let settings = AsRequests { tls: check.tls_at(addr), requests: check.requests_at(addr) };
+                http(path, header, http_check, settings).await
             }
         };
-        answer.map(|words| (Finding::Answer, words))
+        answer.map(|reason| ProbeAnswer { finding: Finding::Answer, reason })
     };
     let silence = match check.kind {
-        ProbeKind::Udp => Ok((Finding::Silence, format!("datagram not refused within {:?}", check.timeout))),
+        ProbeKind::Udp => Ok(ProbeAnswer {
+            finding: Finding::Silence,
+            reason: format!("datagram not refused within {:?}", check.timeout),
+        }),
         ProbeKind::None | ProbeKind::Tcp | ProbeKind::Http(_) => Err(ProbeError::Timeout(check.timeout)),
     };
     timeout(check.timeout, attempt).await.unwrap_or(silence)
@@ -153,17 +177,14 @@ pub struct CheckFailed(ProbeError);
 /// The check failed.
 pub async fn check_once(addr: SocketAddr, check: &HealthCheck) -> Result<String, CheckFailed> {
     match probe(addr, check, None, None).await {
-        Ok((_, words)) => Ok(words),
+        Ok(seen) => Ok(seen.reason),
         Err(error) if error.is_ours() => Ok(format!("not checked: {error}")),
         Err(error) => Err(CheckFailed(error)),
     }
 }
 
 /// Connects to the server and sends the PROXY header that it expects.
-async fn connect(
-    (target, from): (SocketAddr, Option<IpAddr>),
-    header: &[u8],
-) -> Result<TcpStream, ProbeError> {
+async fn connect(ProbePath { target, from }: ProbePath, header: &[u8]) -> Result<TcpStream, ProbeError> {
     let connected = async {
         let mut stream = match from {
             None => TcpStream::connect(target).await?,
@@ -185,14 +206,10 @@ fn socket_of(from: IpAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-async fn tcp(
-    (target, from): (SocketAddr, Option<IpAddr>),
-    header: &[u8],
-    check: Option<&CheckTls>,
-) -> Result<String, ProbeError> {
-    let stream = connect((target, from), header).await?;
+async fn tcp(path: ProbePath, header: &[u8], check: Option<&CheckTls>) -> Result<String, ProbeError> {
+    let stream = connect(path, header).await?;
     if let Some(check) = check {
-        let stream = tls::connect_as_backend(stream, target.ip(), check, SpokenWithin::Bytes).await?;
+        let stream = tls::connect_as_backend(stream, path.target.ip(), check, SpokenWithin::Bytes).await?;
         let _ = stream.get_ref().0.set_zero_linger();
         return Ok("TLS handshake succeeded".to_owned());
     }
@@ -203,10 +220,9 @@ async fn tcp(
 
 /// Returns when the datagram is answered or refused; usually neither happens.
 async fn udp(
-    target: SocketAddr,
+    ProbePath { target, from }: ProbePath,
     header: &[u8],
     signature: &[u8],
-    from: Option<IpAddr>,
 ) -> Result<String, ProbeError> {
     let socket = if target.is_ipv4() {
         let socket = UdpSocket::bind((from.unwrap_or(Ipv4Addr::UNSPECIFIED.into()), 0)).await?;
@@ -249,20 +265,21 @@ fn quotes(socket: &UdpSocket, datagram: &[u8]) -> bool {
 }
 
 async fn http(
-    (target, from): (SocketAddr, Option<IpAddr>),
+    path: ProbePath,
     header: &[u8],
     check: &HttpCheck,
-    (of_backend, requests): (Option<&CheckTls>, Option<&CheckedRequests>),
+    AsRequests { tls: of_backend, requests }: AsRequests<'_>,
 ) -> Result<String, ProbeError> {
     let within = requests.map(|requests| match requests.version {
         HttpVersion::H1 => SpokenWithin::Http1,
         HttpVersion::H2 => SpokenWithin::Http2,
         HttpVersion::Auto => SpokenWithin::Http,
     });
-    let (ip, stream) = (target.ip(), connect((target, from), header).await?);
+    let target = path.target;
+    let (ip, stream) = (target.ip(), connect(path, header).await?);
     let stream = match (check.tls, of_backend) {
         (None, None) => {
-            let found = ask(stream, target, check, (requests, false)).await?;
+            let found = ask(stream, target, check, requests, false).await?;
             return Ok(format!("HTTP status {found}"));
         }
         (Some(tls), _) => {
@@ -273,7 +290,7 @@ async fn http(
         }
     };
     let chose_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    Ok(format!("HTTPS status {}", ask(stream, target, check, (requests, chose_http2)).await?))
+    Ok(format!("HTTPS status {}", ask(stream, target, check, requests, chose_http2).await?))
 }
 
 /// Returns the status of the response if the check accepts the status and the body.
@@ -281,7 +298,8 @@ async fn ask<S>(
     stream: S,
     target: SocketAddr,
     check: &HttpCheck,
-    (requests, chose_http2): (Option<&CheckedRequests>, bool),
+    requests: Option<&CheckedRequests>,
+    chose_http2: bool,
 ) -> Result<u16, ProbeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,

@@ -220,10 +220,10 @@ async fn run(probing: Probing, outcomes: mpsc::Sender<ProbeOutcome>, budget: Arc
                 refusals = 0;
                 continue;
             }
-            Err(error) => Some((Finding::Failure, error.to_string())),
+            Err(error) => Some(ProbeAnswer { finding: Finding::Failure, reason: error.to_string() }),
         };
         told &= outcome.is_none();
-        if let Some((finding, reason)) = outcome {
+        if let Some(ProbeAnswer { finding, reason }) = outcome {
             let (server, check) = (server.clone(), check.clone());
             let outcome = ProbeOutcome { server, check, finding, reason, confirms: false };
             if outcomes.send(outcome).await.is_err() {
@@ -258,7 +258,7 @@ impl Probing {
             return Ok(seen);
         };
         let left = self.check.timeout.saturating_sub(started.elapsed());
-        Ok((seen.0, paths.probe(&self.server, left).await?))
+        Ok(ProbeAnswer { reason: paths.probe(&self.server, left).await?, ..seen })
     }
 }
 
@@ -273,7 +273,7 @@ async fn confirm(
     }
     let from = from.filter(|_| check.kind == ProbeKind::Udp);
     let _turn = budget.turns(1 + u32::from(from.is_some()), &check).await;
-    let (finding, reason) = match from {
+    let ProbeAnswer { finding, reason } = match from {
         None => probe_signed(server.addr, &check, None).await,
         Some(_) => {
             let usual = probe_signed(server.addr, &check, None);
@@ -295,15 +295,15 @@ async fn probe_signed(addr: SocketAddr, check: &HealthCheck, from: Option<IpAddr
         // This host may lack that address, or have it on an interface that does not reach the
         // server.
         Err(error) if error.is_ours() || (from.is_some() && !error.is_refusal()) => {
-            (Finding::Nothing, error.to_string())
+            ProbeAnswer { finding: Finding::Nothing, reason: error.to_string() }
         }
-        Err(error) => (Finding::Failure, error.to_string()),
+        Err(error) => ProbeAnswer { finding: Finding::Failure, reason: error.to_string() },
     }
 }
 
 /// Whether the finding is final, so that another probe cannot change it.
-fn decides((finding, _): &ProbeAnswer) -> bool {
-    matches!(finding, Finding::Answer | Finding::Failure)
+fn decides(seen: &ProbeAnswer) -> bool {
+    matches!(seen.finding, Finding::Answer | Finding::Failure)
 }
 
 /// The interval with a jitter of up to a tenth in either direction.

@@ -10,7 +10,7 @@ use super::recipient::{Recipient, outer_source};
 use super::snat_port::SnatPort;
 use super::stop::Stop;
 use super::{Forwarder, PacketContext, begins, segment};
-use crate::plan::{Plan, PlannedFrontend, PlannedServer};
+use crate::plan::{FlowTarget, Plan, PlannedFrontend, PlannedServer};
 use crate::{
     AddrPort, Cut, Direction, FlowId, FlowOwners, Forwarded, Frame, Full, NewFlow, PacketRole, ServerWay,
     TrafficKind, Verdict, View,
@@ -109,7 +109,7 @@ impl Forwarder {
         let taken = fitting
             .and_then(|cut| {
                 let (is_new, tracker) = (begins(headers), &mut self.tracker);
-                Ok((cut, self.eviction.take_slots(tracker, (frontend, server), is_new, now)?))
+                Ok((cut, self.eviction.take_slots(tracker, FlowTarget { frontend, server }, is_new, now)?))
             })
             .inspect_err(|_| self.undo_port(&target, headers));
         let (cut, slots) = taken?;
@@ -172,9 +172,10 @@ impl Forwarder {
                 if let Some(ports) = self.tracker.ports_mut() {
                     ports.choose(server.addr.ip().into(), &packet.plan.network);
                 }
-                self.eviction.check_client(&mut self.tracker, key, (frontend, server), packet.now)?;
+                let ends = FlowTarget { frontend, server };
+                self.eviction.check_client(&mut self.tracker, key, ends, packet.now)?;
             }
-            let target = self.find_way((frontend, server), packet)?;
+            let target = self.find_way(frontend, server, packet)?;
             let limits = self.eviction.check_source_limits(&mut self.tracker, frontend, packet);
             limits.map(|()| target).inspect_err(|_| {
                 self.replies.note_refusal(frontend.id);
@@ -203,7 +204,8 @@ impl Forwarder {
     /// which is chosen first.
     fn find_way<'a>(
         &mut self,
-        (frontend, server): (&'a PlannedFrontend, &'a PlannedServer),
+        frontend: &'a PlannedFrontend,
+        server: &'a PlannedServer,
         packet: PacketContext<'a>,
     ) -> Result<ChosenServer<'a>, Stop> {
         let (key, plan) = (&packet.headers.key, packet.plan);

@@ -19,7 +19,7 @@ use crate::flow::Class;
 use crate::forwarder::adopt::kind_of;
 use crate::forwarder::stop::Stop;
 use crate::forwarder::tracker::FlowTracker;
-use crate::plan::{Plan, PlannedFrontend, PlannedServer};
+use crate::plan::{FlowTarget, Plan, PlannedFrontend, PlannedServer};
 use crate::queues::Resource;
 use crate::table_quota::Occupancy;
 use crate::{AddrPort, Flow, FlowEnd, FlowId, TrafficKind, View};
@@ -92,7 +92,7 @@ impl Eviction {
         &mut self,
         tracker: &mut FlowTracker,
         key: &FlowKey,
-        (frontend, server): (&PlannedFrontend, &PlannedServer),
+        FlowTarget { frontend, server }: FlowTarget<'_>,
         now: Timestamp,
     ) -> Result<(), Stop> {
         match self.refused_for(tracker, &Claim::of_new(key, frontend, server), now) {

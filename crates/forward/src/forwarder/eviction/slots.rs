@@ -8,7 +8,7 @@ use crate::flow::Class;
 use crate::forwarder::adopt::kind_of;
 use crate::forwarder::stop::Stop;
 use crate::forwarder::tracker::FlowTracker;
-use crate::plan::{Plan, PlannedFrontend, PlannedServer};
+use crate::plan::{FlowTarget, Plan, PlannedFrontend, PlannedServer};
 use crate::queues::Resource;
 use crate::workers::Others;
 use crate::{FlowId, TrafficKind, WorkerPeers};
@@ -55,7 +55,7 @@ impl Eviction {
     pub(crate) fn take_slots<'a>(
         &mut self,
         tracker: &mut FlowTracker,
-        (frontend, server): (&'a PlannedFrontend, &'a PlannedServer),
+        FlowTarget { frontend, server }: FlowTarget<'a>,
         limited: bool,
         now: Timestamp,
     ) -> Result<TakenSlots<'a>, Stop> {
