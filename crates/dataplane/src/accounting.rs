@@ -26,6 +26,13 @@ pub(super) struct Accounting {
     unknown: Arc<str>,
 }
 
+/// Names of a flow's frontend, backend and server.
+pub(super) struct OwnerNames<'a> {
+    pub(super) frontend: &'a Arc<str>,
+    pub(super) backend: &'a Arc<str>,
+    pub(super) server: &'a Arc<str>,
+}
+
 impl Accounting {
     /// Creates empty accounting for the counters of this core.
     pub(super) fn new(core: usize) -> Accounting {
@@ -117,15 +124,15 @@ impl Accounting {
     }
 
     /// Names of a flow's frontend, backend and server; `-` for names that are no longer known.
-    pub(super) fn names(&self, flow: FlowOwners) -> (&Arc<str>, &Arc<str>, &Arc<str>) {
+    pub(super) fn names(&self, flow: FlowOwners) -> OwnerNames<'_> {
         let frontend = self.frontends.get(flow.frontend as usize).and_then(Option::as_ref);
         let server = self.servers.get(flow.server as usize).and_then(Option::as_ref);
         let unknown = &self.unknown;
-        (
-            frontend.map_or(unknown, |(frontend, _)| &frontend.name),
-            server.map_or(unknown, |(_, pool)| &pool.name),
-            server.map_or(unknown, |(server, _)| &server.name),
-        )
+        OwnerNames {
+            frontend: frontend.map_or(unknown, |(frontend, _)| &frontend.name),
+            backend: server.map_or(unknown, |(_, pool)| &pool.name),
+            server: server.map_or(unknown, |(server, _)| &server.name),
+        }
     }
 
     /// Adds `n` to a counter of the flow's frontend and server.

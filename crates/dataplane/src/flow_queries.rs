@@ -7,7 +7,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use tokio::sync::oneshot;
 
 use super::Buffer;
-use super::accounting::Accounting;
+use super::accounting::{Accounting, OwnerNames};
 use super::queues::Parcel;
 use super::worker::{Round, Worker};
 use convey_forward::{ClientShare, FlowInfo, LookBudget, View};
@@ -215,7 +215,7 @@ fn facts<'a>(flow: &FlowInfo, worker: usize, accounting: &'a Accounting) -> Flow
         View::BothSides => Mode::Passthrough,
         View::ClientSide => Mode::Dsr,
     };
-    let (frontend, backend, server) = accounting.names(flow.owners);
+    let OwnerNames { frontend, backend, server } = accounting.names(flow.owners);
     let id = ListedFlowId {
         kind: FlowKind::Packets,
         worker: worker as u16,

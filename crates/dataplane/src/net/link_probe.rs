@@ -28,25 +28,29 @@ const ROUNDS: u32 = 3;
 /// Read buffer size in bytes, longer than any answer.
 const READ_LEN: usize = 2_048;
 
-/// Finds the owners of these addresses on the link of an interface. The second address of a pair is
-/// the address of this host that sends the query. Without it ARP sends a probe, which changes no
-/// other host's table. Takes a second; returns earlier once each query has an answer, unless `all`
+/// Query for the owner of an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LinkQuery {
+    /// Address whose owner is wanted.
+    pub ip: IpAddr,
+    /// Address of this host that sends the query. Without it ARP sends a probe, which changes no
+    /// other host's table.
+    pub from: Option<IpAddr>,
+}
+
+/// Finds the owners of these addresses on the link of an interface. Takes a second; returns earlier once each query has an answer, unless `all`
 /// answers are wanted.
 ///
 /// # Errors
 /// The interface has no Ethernet address, or this process lacks CAP_NET_RAW.
-pub fn who_has(
-    interface: &Interface,
-    questions: &[(IpAddr, Option<IpAddr>)],
-    all: bool,
-) -> io::Result<LinkAnswers> {
+pub fn who_has(interface: &Interface, queries: &[LinkQuery], all: bool) -> io::Result<LinkAnswers> {
     let mac = interface.mac.ok_or(io::ErrorKind::Unsupported)?;
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(0)))?;
     socket.attach_filter(&ANSWERS.map(|(code, jt, jf, k)| SockFilter::new(code, jt, jf, k)))?;
     let (mut sender, mut receiver) = socket::bind(socket, interface.index, READ_LEN)?;
-    let mut answers: LinkAnswers = questions.iter().map(|(ip, _)| (*ip, BTreeSet::new())).collect();
+    let mut answers: LinkAnswers = queries.iter().map(|query| (query.ip, BTreeSet::new())).collect();
     for _ in 0..ROUNDS {
-        for frame in questions.iter().filter_map(|(asked, from)| question(mac, *asked, *from)) {
+        for frame in queries.iter().filter_map(|query| question(mac, query.ip, query.from)) {
             if let Some(Err(error)) = sender.send_to(&frame, None) {
                 return Err(error);
             }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use convey_dataplane::net::{LinkAnswers, who_has};
+use convey_dataplane::net::{LinkAnswers, LinkQuery, who_has};
 use convey_model::{Interface, NeighbourKey};
 
 use super::Host;
@@ -22,18 +22,21 @@ pub(super) struct LinkSeen {
 /// Sends requests on each link for this host's VIPs and for the next hops to servers. Also returns
 /// an error for each link where that failed.
 pub(super) fn ask(host: &Host<'_>) -> (Vec<LinkSeen>, Vec<String>) {
-    let mut questions: BTreeMap<u32, BTreeSet<(IpAddr, Option<IpAddr>)>> = BTreeMap::new();
+    let mut questions: BTreeMap<u32, BTreeSet<LinkQuery>> = BTreeMap::new();
     let vips = vips(host);
     for vip in &vips {
         if let Some(interface) = holder(&host.tables.interfaces, *vip).filter(|found| can_ask(found)) {
             let from = if vip.is_ipv4() { None } else { own_address(interface, *vip, &vips) };
-            questions.entry(interface.index).or_default().insert((*vip, from));
+            questions.entry(interface.index).or_default().insert(LinkQuery { ip: *vip, from });
         }
     }
     for NeighbourKey { interface, ip } in next_hops(host).into_keys() {
         if let Some(found) = host.tables.interfaces.iter().find(|one| one.index == interface && can_ask(one))
         {
-            questions.entry(interface).or_default().insert((ip, own_address(found, ip, &vips)));
+            questions
+                .entry(interface)
+                .or_default()
+                .insert(LinkQuery { ip, from: own_address(found, ip, &vips) });
         }
     }
     let links: Vec<(Interface, Vec<_>)> = questions

@@ -2,9 +2,9 @@
 
 use super::Forwarder;
 use super::adopt::reroute;
-use super::tracker::SweepDecision;
+use super::tracker::{GoneFlow, SweepDecision};
 use crate::plan::Plan;
-use crate::{Flow, FlowEnd, FlowId, View};
+use crate::{FlowEnd, FlowId, View};
 use convey_model::Timestamp;
 
 /// Pools of SNAT ports that one call checks.
@@ -29,13 +29,13 @@ impl Forwarder {
         self.tracker.withdraw_watched();
         let mut gone = Vec::new();
         let expired_all = self.tracker.expire(now, &mut gone);
-        for (id, flow, end) in gone.iter_mut().filter(|(_, _, end)| *end == FlowEnd::Silent) {
-            self.reset_sides((*id, flow, *end), plan, now, &mut reset);
+        for gone in gone.iter_mut().filter(|gone| gone.end == FlowEnd::Silent) {
+            self.reset_sides(gone, plan, now, &mut reset);
         }
         if let Some(from) = self.sweep.next_place() {
             self.sweep_flows(from, (plan, now), &mut gone, &mut reset);
         }
-        for (id, flow, end) in &gone {
+        for GoneFlow { id, flow, end } in &gone {
             self.tracker.log_gone(*id, flow, *end, now);
             self.tracker.release(flow, *end);
         }
@@ -58,7 +58,7 @@ impl Forwarder {
         &mut self,
         from: u32,
         (plan, now): (&Plan, Timestamp),
-        gone: &mut Vec<(FlowId, Flow, FlowEnd)>,
+        gone: &mut Vec<GoneFlow>,
         reset: &mut impl FnMut(&[u8], u32),
     ) {
         let (served, replies, awaited) = (&self.served, &mut self.replies, self.sweep.begin_slice(from));
@@ -87,7 +87,7 @@ impl Forwarder {
                 if end == FlowEnd::Denied && flow.is_open_connection() {
                     replies.reset_server(flow, plan, reset);
                 }
-                gone.push((id, flow.clone(), end));
+                gone.push(GoneFlow { id, flow: flow.clone(), end });
             },
         );
         if self.sweep.end_slice(next) {
@@ -103,10 +103,10 @@ impl Forwarder {
         now: Timestamp,
         reset: &mut impl FnMut(&[u8], u32),
     ) {
-        let mut flow = self.tracker.table_mut().remove(id);
-        self.reset_sides((id, &mut flow, end), plan, now, reset);
-        self.tracker.log_gone(id, &flow, end, now);
-        self.tracker.release(&flow, end);
+        let mut gone = GoneFlow { id, flow: self.tracker.table_mut().remove(id), end };
+        self.reset_sides(&mut gone, plan, now, reset);
+        self.tracker.log_gone(id, &gone.flow, end, now);
+        self.tracker.release(&gone.flow, end);
     }
 
     /// Resets both sides of a connection that is no longer forwarded, since a side that sends first
@@ -114,14 +114,14 @@ impl Forwarder {
     /// the connection, or this one by hash.
     fn reset_sides(
         &mut self,
-        (id, flow, end): (FlowId, &mut Flow, FlowEnd),
+        GoneFlow { id, flow, end }: &mut GoneFlow,
         plan: &Plan,
         now: Timestamp,
         reset: &mut impl FnMut(&[u8], u32),
     ) {
-        let goes_on = flow.view() == View::ClientSide && end == FlowEnd::Silent;
+        let goes_on = flow.view() == View::ClientSide && *end == FlowEnd::Silent;
         if !goes_on && self.replies.allow_end(now) {
-            self.tracker.catch_up_removed(id, flow);
+            self.tracker.catch_up_removed(*id, flow);
             self.replies.reset_both(flow, plan, reset);
         }
     }

@@ -26,7 +26,7 @@ use self::bypass::CacheBypass;
 use self::cache_sync::CacheSync;
 pub use self::events::ForwarderEvents;
 pub(super) use self::events::add_wanted;
-pub(super) use self::expiry::{ACKNOWLEDGED_AFTER, SweepDecision};
+pub(super) use self::expiry::{ACKNOWLEDGED_AFTER, GoneFlow, SweepDecision};
 use self::flow_log::FlowLog;
 pub use self::look::{FlowInfo, LookBudget};
 use self::routes::FlowRoutes;

@@ -67,6 +67,15 @@ pub(super) struct PortRecord {
     added: PortRanges,
 }
 
+/// Ports in a record.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct RecordedPorts {
+    /// Ports that the process needs.
+    wanted: PortRanges,
+    /// Ports of these that were not reserved before.
+    added: PortRanges,
+}
+
 /// Directory of this user's records: a directory of its own if root has made one, as for a convey
 /// that has switched to another user.
 pub(super) fn directory(of_all: &Path) -> PathBuf {
@@ -152,7 +161,7 @@ impl PortRecords {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
                 Err(error) => return Err(error),
             };
-            let (wanted, added) = handed.unwrap_or(first);
+            let RecordedPorts { wanted, added } = handed.unwrap_or(first);
             let is_stale = try_lock(&file)?;
             let record = PortRecord { path: entry.path(), file, wanted, added };
             if is_stale { self.stale.push(record) } else { self.live.push(record) }
@@ -168,8 +177,8 @@ impl PortRecords {
             let file = open(&entry.path(), false)?;
             let handed =
                 open(&beside(&entry.path(), HANDED), false).ok().and_then(|file| self.contents(&file));
-            let (_, added) = handed.or_else(|| self.contents(&file)).unwrap_or_default();
-            if added.is_empty() && try_lock(&file)? {
+            let recorded = handed.or_else(|| self.contents(&file)).unwrap_or_default();
+            if recorded.added.is_empty() && try_lock(&file)? {
                 remove(&entry.path());
             } else {
                 left.push(entry);
@@ -178,7 +187,7 @@ impl PortRecords {
         Ok(left)
     }
 
-    fn contents(&self, file: &File) -> Option<(PortRanges, PortRanges)> {
+    fn contents(&self, file: &File) -> Option<RecordedPorts> {
         let mut text = String::new();
         let _ = file.take(MAX_RECORD_BYTES).read_to_string(&mut text);
         parse(&text, &self.boot)
@@ -276,12 +285,12 @@ fn beside(path: &Path, end: &str) -> PathBuf {
 }
 
 /// Parses a record; `None` if it is of another boot.
-fn parse(text: &str, boot: &str) -> Option<(PortRanges, PortRanges)> {
+fn parse(text: &str, boot: &str) -> Option<RecordedPorts> {
     let mut lines = text.split('\n');
     let mut value = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
     let is_now = value("boot")? == boot;
-    let ports = (value("wanted")?.parse().ok()?, value("added")?.parse().ok()?);
-    is_now.then_some(ports)
+    let (wanted, added) = (value("wanted")?.parse().ok()?, value("added")?.parse().ok()?);
+    is_now.then_some(RecordedPorts { wanted, added })
 }
 
 /// Removes the least recently changed records of killed processes in other network namespaces, if

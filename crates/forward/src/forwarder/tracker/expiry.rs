@@ -34,10 +34,17 @@ struct Moved {
     server_moved: Vec<FlowId>,
 }
 
+/// A flow that is no longer in the table.
+pub(crate) struct GoneFlow {
+    pub(crate) id: FlowId,
+    pub(crate) flow: Flow,
+    pub(crate) end: FlowEnd,
+}
+
 impl FlowTracker {
     /// Removes flows that have been silent for too long, and adds them to `gone`. Returns whether
     /// no more such flows are left.
-    pub(crate) fn expire(&mut self, now: Timestamp, gone: &mut Vec<(FlowId, Flow, FlowEnd)>) -> bool {
+    pub(crate) fn expire(&mut self, now: Timestamp, gone: &mut Vec<GoneFlow>) -> bool {
         for _ in 0..BUDGET {
             let Some(id) = self.table.due(now) else { return true };
             let flow = self.table.get(id);
@@ -48,7 +55,7 @@ impl FlowTracker {
             match self.table.expire_or_requeue(id, last, now) {
                 Some(flow) => {
                     let end = silenced(&flow);
-                    gone.push((id, flow, end));
+                    gone.push(GoneFlow { id, flow, end });
                 }
                 // The interval grows: a client may never finish although it has sent a FIN.
                 None if self.table.get(id).is_cached() && self.table.get(id).has_pending_fin() => {

@@ -126,7 +126,8 @@ fn a_network_namespace_has_the_same_number_each_time() {
 
 #[test]
 fn record_of_another_boot_is_ignored() {
-    assert_eq!(parse("boot a\nwanted 40-50\nadded 41-50\n", "a"), Some((ports("40-50"), ports("41-50"))));
+    let recorded = RecordedPorts { wanted: ports("40-50"), added: ports("41-50") };
+    assert_eq!(parse("boot a\nwanted 40-50\nadded 41-50\n", "a"), Some(recorded));
     for text in
         ["boot b\nwanted 40-50\nadded 41-50\n", "", "boot a\nwanted 40-50", "boot a\nwanted x\nadded \n"]
     {
