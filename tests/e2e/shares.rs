@@ -111,7 +111,7 @@ fn client_waiting_too_long_beyond_its_share_is_reset_and_counted() {
         assert!(was_reset(&mut client));
     }
     balancer.wait_for_stat("/frontends/web/ended/client_limit", 5);
-    balancer.wait_for_log("more wait");
+    balancer.wait_for_log("further ones wait");
     served.iter_mut().for_each(|client| ping(client).unwrap());
 }
 
