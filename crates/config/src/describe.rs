@@ -3,8 +3,8 @@
 use std::array;
 use std::collections::HashMap;
 
-use super::tables::{access_log, announce, backend, frontend, log, passthrough, timeouts};
-use super::{Config, acme};
+use super::Config;
+use super::tables::{access_log, acme, announce, backend, frontend, logs, passthrough, stats, timeouts};
 use convey_model::{Mode, Protocol};
 
 /// Text that `convey check` prints: frontends, backends with their servers, timeouts, settings of
@@ -38,15 +38,9 @@ pub fn describe(config: &Config) -> String {
         text.push_str(&acme::describe(acme));
     }
     text.push_str(&announce::describe(config));
-    text.push_str(&log::describe(&config.log));
+    text.push_str(&logs::describe(&config.log));
     text.push_str(&access_log::describe(&config.access_log));
-    text.push_str(&format!(
-        "statistics http://{}/stats (also /metrics, /healthz, /readyz)\n",
-        config.stats.listen
-    ));
-    if let Some(token) = &config.stats.token {
-        text.push_str(&format!("changes there with the token of {}\n", token.path.display()));
-    }
+    text.push_str(&stats::describe(&config.stats));
     text
 }
 

@@ -1,12 +1,13 @@
 //! Log text of the differences between two configurations. Pure.
 
 use std::fmt::Display;
-use std::time::Duration;
 
+use super::Config;
 use super::tables::passthrough::FlowTimeoutKeys;
 use super::tables::timeouts::TimeoutKeys;
-use super::tables::{access_log, announce, backend, dns, frontend, log, passthrough, privileges};
-use super::{AdminToken, Config, Stats, acme};
+use super::tables::{
+    access_log, acme, announce, backend, dns, frontend, logs, passthrough, privileges, stats,
+};
 
 /// One line for each difference; empty if and only if both are equal.
 pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
@@ -19,7 +20,7 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
         privileges: of_privileges,
         acme: of_acme,
         announce: of_announcing,
-        stats,
+        stats: of_stats,
         timeouts,
         passthrough: of_packets,
         dns: of_names,
@@ -40,25 +41,14 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
         }
     }
     changes.extend(dns::changes(of_names, &new.dns));
-    changes.extend(log::changes(of_log, &new.log));
+    changes.extend(logs::changes(of_log, &new.log));
     changes.extend(access_log::changes(of_access_log, &new.access_log));
     changes.extend(privileges::changes(of_privileges, &new.privileges));
     changes.extend(acme::changes(of_acme.as_deref(), new.acme.as_deref()));
     changes.extend(announce::changes(of_announcing.as_deref(), new.announce.as_deref()));
-    changes.extend(stats_changes(stats, &new.stats));
+    changes.extend(stats::changes(of_stats, &new.stats));
     changes.extend(passthrough::changes(of_packets, &new.passthrough));
     changes
-}
-
-fn stats_changes(old: &Stats, new: &Stats) -> Vec<String> {
-    let Stats { listen, token } = old;
-    let path = |token: &Option<AdminToken>| token.as_ref().map(|token| token.path.display().to_string());
-    let (before, after) = (path(token), path(&new.token));
-    let address = change("stats address", *listen, new.listen);
-    let file = change("stats.token_file", or(before.clone(), "none"), or(after.clone(), "none"));
-    let is_another = before == after && *token != new.token;
-    let secret = is_another.then(|| "stats.token_file: token changed".to_owned());
-    [address, file, secret].into_iter().flatten().collect()
 }
 
 /// Line for a frontend or backend that was added, removed or changed.
@@ -98,11 +88,6 @@ pub(super) fn list_or<T: Display>(values: &[T], none: &str) -> String {
 /// Text `what old -> new`, if they differ.
 pub(super) fn change<T: Display + PartialEq>(what: &str, old: T, new: T) -> Option<String> {
     (old != new).then(|| format!("{what} {old} -> {new}"))
-}
-
-pub(super) fn duration(what: &str, old: Duration, new: Duration) -> Option<String> {
-    let seconds = |time: Duration| format!("{}s", time.as_secs_f64());
-    change(what, seconds(old), seconds(new))
 }
 
 /// Value as text, or the given text for `None`.

@@ -8,20 +8,20 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::acme::ParsedAcme;
 use super::document::INCLUDE;
 use super::include;
 use super::problem::{Placed, Report};
 use super::reader::TomlTable;
+use super::tables::acme::ParsedAcme;
 use super::tables::announce::{self, ParsedAnnounce};
 use super::tables::backend::checked;
 pub(super) use super::tables::frontend::access;
 use super::tables::frontend::by_backend;
 use super::tables::passthrough::ParsedPassthrough;
 use super::tables::timeouts::{self, TimeoutKeys};
-use super::tables::{ParsedBackend, ParsedFrontend, ParsedServer, access_log, dns, log, privileges};
-use super::values::{ServerAddress, choice, integer, ip, port, string};
-use super::{AccessLogConfig, Config, DnsConfig, LogConfig, Privileges, Stats, token};
+use super::tables::{ParsedBackend, ParsedFrontend, ParsedServer, access_log, dns, logs, privileges, stats};
+use super::values::{ServerAddress, choice, string};
+use super::{AccessLogConfig, Config, DnsConfig, LogConfig, Privileges, Stats};
 use convey_model::{self as model, AcmeConfig, CertificatePair, Mode, Timeouts};
 
 /// A whole file, whose values are each valid. Required values that are missing or wrong are `None`,
@@ -71,11 +71,11 @@ impl ParsedFile {
             mode,
             backends,
             frontends,
-            stats: stats(root.table("stats"), report),
+            stats: stats::read(root.table("stats"), report),
             timeouts: timeouts::read(root.table("timeouts")),
             passthrough: ParsedPassthrough::read(root.table("passthrough")),
             dns: dns::read(root.table("dns")),
-            log: log::read(root.table("log")),
+            log: logs::read(root.table("log")),
             access_log: access_log::read(root.table("access_log"), report),
             privileges: privileges::read(root.table("privileges")),
             acme,
@@ -175,18 +175,4 @@ fn keep_wanted(acme: &AcmeConfig, frontend: &mut model::FrontendConfig) {
 /// Value without its place.
 pub(super) fn value<T: Copy>(found: &Option<Placed<T>>) -> Option<T> {
     found.as_ref().map(|found| found.value)
-}
-
-fn stats(mut table: TomlTable<'_>, report: &Report<'_>) -> Stats {
-    let default = Stats::default().listen;
-    let ip = table.or("listen_addr", default.ip(), ip);
-    let port = table.or("port", default.port(), port);
-    let token = table.optional("token_file", token::path).and_then(|file| token::read(file, report));
-    table.finish();
-    Stats { listen: SocketAddr::new(ip, port), token }
-}
-
-/// Reads the connection limit of a server or an endpoint.
-pub(super) fn max_connections(table: &mut TomlTable<'_>) -> Option<u32> {
-    table.optional("max_connections", integer(1..=u32::MAX)).map(|found| found.value)
 }

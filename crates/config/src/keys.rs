@@ -8,9 +8,11 @@
 //!   checks, their differences (for the log of a reload) and their description (for
 //!   `convey check`).
 //! - `reference` generates `docs/reference/keys.md` and `config.toml` from these lists.
-//! - `file` has the whole file, `validate` and `mode` have the checks between several tables.
-//! - Tables without a list are in `file/`, `diff/` and `describe`, and their rows in
-//!   `reference/*.in`.
+//! - `file` has the whole file with the keys outside of tables, `validate` and `mode` have the checks
+//!   between several tables.
+//! - Some tables have no list, because keys and fields of the model do not match one to one: two keys
+//!   are one field, or a file has the value. Such a table lists its keys for the reference only
+//!   (`KeyDoc`), beside the code that reads them.
 //!
 //! # A new key
 //!
@@ -180,10 +182,11 @@ macro_rules! keys {
                     $name,
                     $crate::keys::keys!(@shown model.$field $(, unset $unset)? $(, shown $shown)?),
                 ), )?
-                $( ($list_key, $crate::diff::list_or(&model.$list, $no_items)), )?)+]
+                $( ($list_key, $crate::keys::list_of(&model.$list, $no_items)), )?)+]
             }
 
             /// Log text of the differences, in the order of the keys.
+            #[allow(dead_code, reason = "some tables are reported as a whole")]
             pub(crate) fn changes(old: &$Model, new: &$Model) -> Vec<String> {
                 let $Model { $($( $field: _, )? $( $list: _, )? $( $($other: _,)+ )?)+ } = old;
                 let mut changes = Vec::new();
@@ -194,8 +197,8 @@ macro_rules! keys {
                 )); )?
                 $( changes.extend($crate::diff::change(
                     $list_key,
-                    $crate::diff::list_or(&old.$list, $no_items),
-                    $crate::diff::list_or(&new.$list, $no_items),
+                    $crate::keys::list_of(&old.$list, $no_items),
+                    $crate::keys::list_of(&new.$list, $no_items),
                 )); )?
                 $( changes.extend($crate::keys::changes_of(old, new, $changes)); )?)+
                 changes
@@ -264,6 +267,12 @@ pub(crate) fn fragment<M>(
     describe: impl Fn(&M, &[convey_model::Mode]) -> String,
 ) -> String {
     describe(model, modes)
+}
+
+/// Values of a list, or the given word without any.
+pub(crate) fn list_of<T: Shown>(values: &[T], none: &str) -> String {
+    let values: Vec<String> = values.iter().map(Shown::shown).collect();
+    if values.is_empty() { none.to_owned() } else { values.join(", ") }
 }
 
 /// Text of a value from a `shown` closure of a list. (The closure gets its types here.)

@@ -1,7 +1,6 @@
 //! Configuration: reading from a file or a list of servers, validation, comparison and watching.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
-mod acme;
 mod annotations;
 mod describe;
 mod diff;
@@ -50,12 +49,13 @@ pub use rights::lower_rights;
 pub use steered::{ServerChange, check_server_address};
 pub use tables::access_log::AccessLogConfig;
 pub use tables::dns::DnsConfig;
-pub use tables::log::{LogConfig, LogFormat, LogOutput, parse_log_level};
+pub use tables::logs::{LogConfig, LogFormat, LogOutput, parse_log_level};
 pub use tables::privileges::Privileges;
+pub use tables::stats::Stats;
 pub use token::AdminToken;
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -123,21 +123,6 @@ impl Config {
     pub fn announced(&self) -> BTreeSet<IpAddr> {
         let announced = self.announce.iter().flat_map(|_| AnnounceConfig::addresses(&self.frontends));
         announced.collect()
-    }
-}
-
-/// The statistics endpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stats {
-    /// Address of `/stats`, `/metrics` and `/healthz`.
-    pub listen: SocketAddr,
-    /// Token that allows a request to change things; `None` makes the endpoint read-only.
-    pub token: Option<AdminToken>,
-}
-
-impl Default for Stats {
-    fn default() -> Self {
-        Stats { listen: (Ipv4Addr::LOCALHOST, 7000).into(), token: None }
     }
 }
 

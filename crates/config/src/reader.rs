@@ -7,7 +7,9 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::hint;
+use super::keys::OnlyIn;
 use super::problem::{Place, Placed, Report};
+use super::reference::Docs;
 use super::values::found;
 
 /// A table of the file. If the table is missing, every key in it is absent.
@@ -189,6 +191,12 @@ impl<'a> TomlTable<'a> {
     pub(super) fn place_of(&self, key: &str) -> Option<Place> {
         let value = self.entries?.get(key)?;
         Some(Place { key: join(&self.place.key, key), at: value.span().start })
+    }
+
+    /// Places of the keys in a list that only frontends in these modes have, if they are set.
+    pub(super) fn places_of(&self, docs: &'static [Docs], only: OnlyIn) -> Vec<Place> {
+        let keys = Docs::keys(docs).into_iter().filter(|key| key.only_in == Some(only));
+        keys.filter_map(|key| self.place_of(key.name)).collect()
     }
 
     /// Tables with user-defined names in a table, sorted by name.

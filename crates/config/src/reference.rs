@@ -2,7 +2,7 @@
 //!
 //! `reference/keys.md.in` and `reference/config.toml.in` are the texts around the keys. A line such
 //! as `{{[backends.NAME]}}` is replaced by the keys of that table, `{{[backends.NAME] files}}` by
-//! one key. Tables whose keys are in no list yet are part of these texts.
+//! one key. Only the keys outside of tables are part of these texts.
 
 use std::fmt::Write as _;
 

@@ -8,7 +8,8 @@ use super::diff::differences;
 use super::tables::ParsedFrontend;
 use super::tables::passthrough::PassthroughKeys;
 use super::tables::privileges::PrivilegeKeys;
-use super::{Config, Loaded, Stats};
+use super::tables::stats;
+use super::{Config, Loaded};
 use convey_model::{FrontendConfig, Mode};
 
 /// Effects of a reload, as text for the log.
@@ -39,7 +40,7 @@ impl Loaded {
         let config = self.source.file.config(mode_of);
         let passthrough = PassthroughKeys::reloaded(config.passthrough, &running.passthrough);
         let privileges = PrivilegeKeys::reloaded(config.privileges, &running.privileges);
-        let stats = Stats { listen: running.stats.listen, ..config.stats };
+        let stats = stats::reloaded(config.stats, &running.stats);
         let applied = Config { privileges, stats, passthrough, ..config };
         let restarted = Config {
             frontends: wanted.frontends,

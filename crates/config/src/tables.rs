@@ -1,33 +1,52 @@
 //! Tables of the file: keys, defaults, checks, differences and description of each.
 
 pub(crate) mod access_log;
+pub(crate) mod acme;
 pub(crate) mod announce;
 pub(crate) mod backend;
 pub(crate) mod dns;
 pub(crate) mod frontend;
-pub(crate) mod log;
+pub(crate) mod logs;
 pub(crate) mod passthrough;
 pub(crate) mod privileges;
+pub(crate) mod stats;
 pub(crate) mod timeouts;
 
 pub(crate) use self::backend::{ParsedBackend, ParsedServer, authorities};
 pub(crate) use self::frontend::ParsedFrontend;
+use crate::keys::OnlyIn;
 use crate::reference::{Docs, KeyDoc, TableDoc};
 
 /// Tables whose keys are in lists, in the order of the reference.
 pub(crate) const ALL: &[TableDoc] = &[
     frontend::DOC,
+    frontend::routes::DOC,
+    frontend::compression::DOC,
+    frontend::headers::DOC,
+    frontend::headers::RULES,
     timeouts::OF_FRONTENDS,
+    frontend::access::DOC,
+    frontend::limits::DOC,
+    frontend::http_limits::DOC,
+    frontend::tls::DOC,
+    acme::DOC,
     announce::DOC,
     backend::DOC,
+    backend::quic::DOC,
+    backend::tls::DOC,
+    backend::files::OPTIONS,
+    backend::files::RULES,
     timeouts::OF_BACKENDS,
     backend::health_check::DOC,
     backend::outlier_detection::DOC,
+    backend::server::DOC,
+    backend::kubernetes::DOC,
     timeouts::DOC,
     dns::DOC,
-    log::DOC,
+    logs::DOC,
     access_log::DOC,
     privileges::DOC,
+    stats::DOC,
     passthrough::DOC,
     passthrough::TIMEOUTS,
 ];
@@ -35,4 +54,9 @@ pub(crate) const ALL: &[TableDoc] = &[
 /// Reference row of a key that is a table.
 const fn table(name: &'static str, kind: &'static str, default: &'static str) -> Docs {
     Docs::Key(KeyDoc { name, kind, default, ..KeyDoc::USUAL })
+}
+
+/// Reference row of a key that is a table, and that only some modes have.
+const fn table_in(only_in: OnlyIn, name: &'static str, kind: &'static str, default: &'static str) -> Docs {
+    Docs::Key(KeyDoc { name, kind, default, only_in: Some(only_in), ..KeyDoc::USUAL })
 }

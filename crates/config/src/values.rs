@@ -3,6 +3,7 @@
 
 use std::fmt::{self, Display};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -63,6 +64,13 @@ where
         as_integer(value).filter(|n| range.contains(n)).ok_or_else(|| {
             not_allowed(value, &format!("an integer from {} to {}", range.start(), range.end()))
         })
+    }
+}
+
+/// An integer from 1 to `most`.
+pub(super) fn non_zero(most: u32) -> impl Fn(&DeValue<'_>) -> Result<NonZeroU32, String> {
+    move |value| {
+        integer(NonZeroU32::MIN.get()..=most)(value).map(|n| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN))
     }
 }
 

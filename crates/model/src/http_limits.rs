@@ -40,22 +40,3 @@ impl Default for HttpLimits {
         }
     }
 }
-
-impl HttpLimits {
-    /// All limits with their names in the configuration, formatted for operators.
-    pub fn named(&self) -> [(&'static str, String); 10] {
-        let or_none = |text: Option<String>| text.unwrap_or_else(|| "none".to_owned());
-        [
-            ("max_head_size", self.head.bytes.to_string()),
-            ("max_head_fields", self.head.fields.to_string()),
-            ("max_response_head_size", self.response_head.bytes.to_string()),
-            ("max_response_head_fields", self.response_head.fields.to_string()),
-            ("head_timeout", format!("{:?}", self.head_timeout)),
-            ("max_body_size", or_none(self.body.map(|most| most.to_string()))),
-            ("min_body_rate", or_none(self.body_rate.map(|rate| rate.to_string()))),
-            ("keep_alive_timeout", format!("{:?}", self.keep_alive)),
-            ("max_requests", self.requests.to_string()),
-            ("max_streams", self.streams.to_string()),
-        ]
-    }
-}

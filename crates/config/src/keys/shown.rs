@@ -1,11 +1,15 @@
 //! Values in the format of the log.
 
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::{LogFormat, LogOutput};
+use convey_http_core::{ContentCoding, MediaPattern};
 use convey_model::{
-    Algorithm, DsrKind, HashKey, HttpVersion, LogLevel, Offload, OnDown, Prefix, ProbeVia, Protocol,
-    ProxyVersion,
+    AcmeChallenge, Algorithm, BodyPattern, DsrKind, HashKey, HttpVersion, LogLevel, Offload, OnDown,
+    OverLimit, Prefix, ProbeVia, Protocol, ProxyVersion, Redirect, TlsVersion,
 };
 
 /// Value in the format of the log: the word or number from the file.
@@ -18,6 +22,13 @@ impl Shown for Duration {
     /// Text such as `1.5s`.
     fn shown(&self) -> String {
         format!("{}s", self.as_secs_f64())
+    }
+}
+
+impl Shown for RangeInclusive<u16> {
+    /// Text such as `200-399`.
+    fn shown(&self) -> String {
+        format!("{}-{}", self.start(), self.end())
     }
 }
 
@@ -43,16 +54,37 @@ macro_rules! named {
     };
 }
 
-displayed!(bool, u8, u16, u32, u64, usize, String, LogOutput, Offload, Prefix);
+displayed!(
+    bool,
+    u8,
+    u16,
+    u32,
+    u64,
+    usize,
+    BodyPattern,
+    IpAddr,
+    LogOutput,
+    MediaPattern,
+    NonZeroU32,
+    Offload,
+    Prefix,
+    SocketAddr,
+    String
+);
 named!(
+    AcmeChallenge,
     Algorithm,
+    ContentCoding,
     DsrKind,
     HashKey,
     HttpVersion,
     LogFormat,
     LogLevel,
     OnDown,
+    OverLimit,
     ProbeVia,
     Protocol,
-    ProxyVersion
+    ProxyVersion,
+    Redirect,
+    TlsVersion,
 );

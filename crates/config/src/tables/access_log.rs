@@ -2,7 +2,7 @@
 
 use toml::de::DeValue;
 
-use super::log::{LogOutput, output};
+use super::logs::{LogOutput, output};
 use crate::diff::below;
 use crate::hint;
 use crate::keys::keys;

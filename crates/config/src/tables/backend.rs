@@ -1,16 +1,16 @@
 //! `[backends.NAME]`: a pool of servers, and the choice of a server.
 
 mod checks;
-mod files;
+pub(crate) mod files;
 mod hash;
 pub(crate) mod health_check;
-mod kubernetes;
+pub(crate) mod kubernetes;
 pub(crate) mod outlier_detection;
 mod packet_checks;
 mod probe;
-mod quic;
+pub(crate) mod quic;
 pub(crate) mod server;
-mod tls;
+pub(crate) mod tls;
 mod tunnel;
 
 use std::sync::Arc;

@@ -2,12 +2,14 @@
 
 pub(crate) mod access;
 mod checks;
-mod compression;
+pub(crate) mod compression;
 mod error_pages;
+pub(crate) mod headers;
 mod http;
-mod http_limits;
-mod limits;
+pub(crate) mod http_limits;
+pub(crate) mod limits;
 mod packet_checks;
+pub(crate) mod routes;
 mod sni;
 pub(crate) mod tls;
 
@@ -21,7 +23,6 @@ use self::limits::FrontendLimits;
 use self::tls::ParsedTls;
 use super::table;
 use super::timeouts::{OwnLimits, describe_own, own_changes, read_own};
-use crate::acme::ParsedAcme;
 use crate::describe::limit;
 use crate::diff::{change, list, pair};
 use crate::file::value;
@@ -29,6 +30,7 @@ use crate::keys::{keys, unreported};
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
 use crate::reference::{Docs, KeyDoc, TableDoc, TakesEffect};
+use crate::tables::acme::ParsedAcme;
 use crate::values::{anything, boolean, choice, integer, listen_address, network, string};
 use convey_model::{Access, FrontendConfig, Listen, Mode, Prefix, Protocol};
 
@@ -215,7 +217,7 @@ keys! {
         docs: &[table("access", "table", "see below")],
     };
 
-    also limits = frontend.limits.limits; {
+    also limits = frontend.limits.keys.model((), default.limits); {
         changes: |old, new| limits::changes(&old.limits, &new.limits),
         describe: limits::describe,
         docs: &[table("limits", "table", "see below")],
@@ -308,7 +310,7 @@ impl ParsedFrontend {
 
     /// Whether the frontend serves HTTP/3, over UDP beside TCP.
     pub(crate) fn speaks_http3(&self) -> bool {
-        self.tls.as_ref().and_then(|tls| value(&tls.http3)).unwrap_or_default()
+        self.tls.as_ref().and_then(|tls| value(&tls.keys.http3)).unwrap_or_default()
     }
 
     /// Backends that the frontend names: its own, and those of its routes.

@@ -93,7 +93,6 @@ keys! {
 
     key "snat_ports" => snat_ports: RangeInclusive<u16> {
         read: snat_ports,
-        shown: |ports| format!("{}-{}", ports.start(), ports.end()),
         kind: "a range of ports, passthrough",
         default: r#"`"33768-61000"`"#,
         change: Restart,

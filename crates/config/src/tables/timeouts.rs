@@ -70,6 +70,7 @@ keys! {
 
     key "drain" => drain: Duration {
         read: seconds(Duration::ZERO),
+        describe: |timeouts, _| format!("drain {:?}", timeouts.drain),
         kind: "seconds from 0: how long open connections may finish",
         default: "30",
         sample: r##"
@@ -81,6 +82,10 @@ keys! {
 
     key "drain_delay" => drain_delay: Duration {
         read: seconds(Duration::ZERO),
+        describe: |timeouts, _| match timeouts.drain_delay {
+            Duration::ZERO => String::new(),
+            time => format!(", drain_delay {time:?}"),
+        },
         kind: "seconds from 0: how long convey still serves after SIGTERM, while `/readyz` answers 503",
         default: "0",
         sample: "#drain_delay = 0                        # time for which convey still serves after SIGTERM, while /readyz answers 503",
@@ -169,8 +174,7 @@ pub(super) fn describe_own(before: &str, own: &OwnTimeouts) -> String {
 
 /// Line of `convey check`, for frontends in these modes.
 pub(crate) fn describe(timeouts: &Timeouts, frontends: &[(Mode, Protocol)]) -> String {
-    // Destructured, so that a new key cannot be forgotten.
-    let Timeouts { connect, idle, response, tcp_user_timeout, udp_idle, drain, drain_delay } = timeouts;
+    let Timeouts { connect, idle, response, tcp_user_timeout, udp_idle, .. } = timeouts;
     let is_for = |only: OnlyIn| frontends.iter().any(|(mode, protocol)| only.fits(*mode, *protocol));
     let mut text = String::from("timeouts ");
     if is_for(OnlyIn::ProxiedTcp) {
@@ -184,9 +188,5 @@ pub(crate) fn describe(timeouts: &Timeouts, frontends: &[(Mode, Protocol)]) -> S
     if is_for(OnlyIn::ProxiedUdp) {
         text.push_str(&format!("udp_idle {udp_idle:?}, "));
     }
-    text.push_str(&format!("drain {drain:?}"));
-    if !drain_delay.is_zero() {
-        text.push_str(&format!(", drain_delay {drain_delay:?}"));
-    }
-    text + "\n"
+    text + &TimeoutKeys::describe(timeouts, &[]) + "\n"
 }

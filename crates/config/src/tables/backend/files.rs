@@ -3,10 +3,11 @@
 use toml::de::DeValue;
 
 use super::DOC;
-use crate::diff::{change, list_or, or};
+use crate::diff::{change, or};
+use crate::keys::{keys, unreported};
 use crate::problem::{Placed, Report};
 use crate::reader::TomlTable;
-use crate::reference::{Docs, KeyDoc};
+use crate::reference::{Docs, KeyDoc, TableDoc};
 use crate::tables::table;
 use crate::values::{boolean, not_allowed, string};
 use convey_model::{CacheRule, FilesConfig};
@@ -23,6 +24,110 @@ pub(super) const DOCS: &[Docs] = &[
     }),
     table("file_options", "table", "see below"),
 ];
+
+/// Tables in the reference.
+pub(crate) const OPTIONS: TableDoc = TableDoc { name: "[backends.NAME.file_options]", docs: FileKeys::DOCS };
+
+keys! {
+    /// The keys of `[backends.NAME.file_options]`.
+    struct FileKeys => FilesConfig, from (_unused: (), default);
+
+    also root = default.root; {
+        // The backend has the key.
+        changes: unreported,
+        docs: &[],
+    };
+
+    list "index" => index: String {
+        read: file_name,
+        unset: "none",
+        describe: |files, _| match files.index.is_empty() {
+            true => String::new(),
+            false => format!(", index {}", files.index.join(" or ")),
+        },
+        kind: "names of files: the first that is there is served for a directory",
+        default: r#"`"index.html"`"#,
+        sample: r#"#index = ["index.html"]                 # the first of these files is the response for a directory"#,
+        example: "'index.txt'",
+    };
+
+    key "listing" => listing: bool {
+        read: boolean,
+        describe: |files, _| if files.listing { ", listed".to_owned() } else { String::new() },
+        kind: "`true`: a directory without an index is listed",
+        default: "`false`",
+        sample: "#listing = false                        # true: list a directory without an index file",
+        example: "true",
+    };
+
+    key "dot_files" => dot_files: bool {
+        read: boolean,
+        describe: |files, _| if files.dot_files { ", with dot files".to_owned() } else { String::new() },
+        kind: "`true`: names that begin with a dot are served. `/.well-known/` always is",
+        default: "`false`",
+        sample: "#dot_files = false                      # true: serve names that begin with a dot. /.well-known/ is always served",
+        example: "true",
+    };
+
+    key "precompressed" => precompressed: bool {
+        read: boolean,
+        describe: |files, _| match files.precompressed {
+            true => String::new(),
+            false => ", precompressed forms ignored".to_owned(),
+        },
+        kind: "`true`: `.zst`, `.br` and `.gz` beside a file go to clients that take them",
+        default: "`true`",
+        sample: "#precompressed = true                   # serve app.js.zst, .br or .gz beside app.js to clients that accept it",
+        example: "false",
+    };
+
+    key "not_found" => not_found: String {
+        read: path_of_file,
+        unset: "none",
+        describe: |files, _| {
+            files.not_found.as_ref().map_or(String::new(), |path| format!(", 404 is {path}"))
+        },
+        kind: "a file of the root: the body of 404 responses",
+        default: "none",
+        sample: r#"#not_found = "/404.html"                # example; the body of a 404"#,
+        example: "'/404.html'",
+    };
+
+    also cache_control = default.cache_control; {
+        changes: |old, new| {
+            (old.cache_control != new.cache_control).then(|| "cache_control: rules changed".to_owned())
+        },
+        describe: |files, _| match files.cache_control.len() {
+            0 => String::new(),
+            1 => ", 1 rule for caches".to_owned(),
+            rules => format!(", {rules} rules for caches"),
+        },
+        docs: &[table("cache_control", "tables `[[backends.NAME.file_options.cache_control]]`; the first that matches holds", "none")],
+    };
+}
+
+/// A rule in the reference. Both keys are one value: there is no list of keys and fields.
+pub(crate) const RULES: TableDoc = TableDoc {
+    name: "[[backends.NAME.file_options.cache_control]]",
+    docs: &[
+        Docs::Key(KeyDoc {
+            name: "match",
+            kind: r#"a glob: of names such as `"*.css"`, or with a slash of paths such as `"assets/**"`"#,
+            default: "required",
+            sample: r#"#match = "*.css""#,
+            example: "'*.js'",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "value",
+            kind: r#"the value of `Cache-Control`, such as `"max-age=3600"`"#,
+            default: "required",
+            sample: r#"#value = "max-age=3600""#,
+            example: "'no-cache'",
+            ..KeyDoc::USUAL
+        }),
+    ],
+};
 
 /// Keys of a backend that are allowed beside `files`, or have checks of their own. All others are
 /// for servers.
@@ -58,25 +163,15 @@ pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<P
 
 /// Reads `[backends.NAME.file_options]`, without the root.
 fn options_of(mut table: TomlTable<'_>, report: &Report<'_>) -> FilesConfig {
-    let default = FilesConfig::new("");
-    let is_set = table.has("index");
-    let index: Vec<String> =
-        table.any_number("index", file_name).into_iter().map(|name| name.value).collect();
-    let options = FilesConfig {
-        index: if is_set { index } else { default.index },
-        listing: table.or("listing", default.listing, boolean),
-        dot_files: table.or("dot_files", default.dot_files, boolean),
-        precompressed: table.or("precompressed", default.precompressed, boolean),
-        not_found: table.optional("not_found", path_of_file).map(|path| path.value),
-        cache_control: table
-            .list("cache_control")
-            .into_iter()
-            .filter_map(|rule| cache_rule(rule, report))
-            .collect(),
-        root: default.root,
-    };
+    let has_index = table.has("index");
+    let keys = FileKeys::read(&mut table);
+    let rules = table.list("cache_control").into_iter();
+    let cache_control = rules.filter_map(|rule| cache_rule(rule, report)).collect();
     table.finish();
-    options
+    let options = keys.model((), FilesConfig { cache_control, ..FilesConfig::new("") });
+    // Without names, a directory has no index.
+    let index = if has_index && keys.index.is_empty() { Vec::new() } else { options.index };
+    FilesConfig { index, ..options }
 }
 
 /// `[[backends.NAME.file_options.cache_control]]`
@@ -100,40 +195,13 @@ pub(super) fn changes(old: Option<&FilesConfig>, new: Option<&FilesConfig>) -> V
     let root = |files: Option<&FilesConfig>| or(files.map(|files| files.root.display()), "none");
     let mut changes: Vec<String> = change("files", root(old), root(new)).into_iter().collect();
     let (Some(old), Some(new)) = (old, new) else { return changes };
-    let FilesConfig { root: _, index, listing, dot_files, precompressed, not_found, cache_control } = old;
-    changes.extend(change("index", list_or(index, "none"), list_or(&new.index, "none")));
-    changes.extend(change("listing", *listing, new.listing));
-    changes.extend(change("dot_files", *dot_files, new.dot_files));
-    changes.extend(change("precompressed", *precompressed, new.precompressed));
-    changes.extend(change(
-        "not_found",
-        or(not_found.as_deref(), "none"),
-        or(new.not_found.as_deref(), "none"),
-    ));
-    if *cache_control != new.cache_control {
-        changes.push("cache_control: rules changed".to_owned());
-    }
+    changes.extend(FileKeys::changes(old, new));
     changes
 }
 
 /// Text such as `files /srv/www, index index.html, listed`.
 pub(super) fn describe(files: &FilesConfig) -> String {
-    let FilesConfig { root, index, listing, dot_files, precompressed, not_found, cache_control } = files;
-    let mut words = vec![format!("files {}", root.display())];
-    if !index.is_empty() {
-        words.push(format!("index {}", index.join(" or ")));
-    }
-    let mut say = |is_so: bool, what: &str| words.extend(is_so.then(|| what.to_owned()));
-    say(*listing, "listed");
-    say(*dot_files, "with dot files");
-    say(!*precompressed, "precompressed forms ignored");
-    words.extend(not_found.iter().map(|path| format!("404 is {path}")));
-    match cache_control.len() {
-        0 => {}
-        1 => words.push("1 rule for caches".to_owned()),
-        rules => words.push(format!("{rules} rules for caches")),
-    }
-    words.join(", ")
+    format!("files {}{}", files.root.display(), FileKeys::describe(files, &[]))
 }
 
 fn directory(value: &DeValue<'_>) -> Result<String, String> {

@@ -2,14 +2,86 @@
 
 use toml::de::DeValue;
 
-use super::server::{describe_settings, settings};
-use crate::diff::{change, or};
+use super::server::{describe_settings, setting_changes, settings};
+use crate::diff::{below, change, or};
 use crate::problem::{Placed, Report};
 use crate::reader::TomlTable;
+use crate::reference::{Docs, KeyDoc, TableDoc};
 use crate::values::{not_allowed, port, string};
 use convey_model::{
-    DiscoveryConfig, DiscoverySource, KubernetesCluster, KubernetesService, Protocol, ServerSettings,
-    ServicePort,
+    DiscoveryConfig, DiscoverySource, KubernetesCluster, KubernetesService, Protocol, ServicePort,
+};
+
+/// Table in the reference. Four keys are one source of the model, and three are those of a server:
+/// there is no list of keys and fields.
+pub(crate) const DOC: TableDoc = TableDoc {
+    name: "[backends.NAME.kubernetes]",
+    docs: &[
+        Docs::Key(KeyDoc {
+            name: "service",
+            kind: r#"`"NAMESPACE/NAME"` of a Service"#,
+            default: "required",
+            sample: r#"#service = "default/web"                # namespace and name"#,
+            example: "'shop/web'",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "port",
+            kind: "the name of a port of the Service, or the number at which pods listen",
+            default: "required",
+            sample: r#"#port = "http"                          # name of the port in the Service, or number of the port at the pods"#,
+            example: "8080",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "kubeconfig",
+            kind: "a file: where the API server is, and who convey is",
+            default: "the service account of the pod; else `KUBECONFIG` or `~/.kube/config`",
+            sample: r#"#kubeconfig = "kubeconfig"              # example; by default the service account of the pod, or KUBECONFIG"#,
+            example: "'/etc/kubeconfig'",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "context",
+            kind: "a context of that file",
+            default: "its current one",
+            sample: r#"#context = "production"                 # example; by default the current context of that file"#,
+            example: "'production'",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "zone",
+            kind: "text: endpoints of other zones are backups",
+            default: "none",
+            sample: r#"#zone = "eu-central-1a"                 # example; endpoints of other zones are backups"#,
+            example: "'eu-1a'",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "weight",
+            kind: "0 to 65535, of each endpoint",
+            default: "1",
+            sample: "#weight = 1                             # of each endpoint",
+            example: "7",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "backup",
+            kind: "`true`: they serve only while no other server is up",
+            default: "`false`",
+            sample: "#backup = false                         # true: endpoints serve only while no other server is up",
+            example: "true",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "max_connections",
+            kind: "1 to 4294967295, of each endpoint",
+            default: "no limit",
+            sample: "#max_connections = 1000                 # example; of each endpoint, at once",
+            example: "7",
+            ..KeyDoc::USUAL
+        }),
+    ],
 };
 
 /// Reads the table; `None` without one. A relative path starts at the directory of the file.
@@ -79,13 +151,10 @@ pub(super) fn changes(old: Option<&DiscoveryConfig>, new: Option<&DiscoveryConfi
         (None, Some(new)) => return vec![format!("+ servers of {}", new.source)],
         (Some(old), None) => return vec![format!("- servers of {}", old.source)],
     };
-    let DiscoveryConfig { source, settings: ServerSettings { weight, backup, max_connections }, zone } = old;
+    let DiscoveryConfig { source, settings, zone } = old;
     let kind = source.kind();
-    let limits = (or(*max_connections, "none"), or(new.settings.max_connections, "none"));
     let mut changes = change(kind, of(source), of(&new.source)).into_iter().collect::<Vec<_>>();
-    changes.extend(change(&format!("{kind}.weight"), weight, &new.settings.weight));
-    changes.extend(change(&format!("{kind}.backup"), backup, &new.settings.backup));
-    changes.extend(change(&format!("{kind}.max_connections"), limits.0, limits.1));
+    changes.extend(below(kind, setting_changes(settings, &new.settings)));
     changes.extend(change(
         &format!("{kind}.zone"),
         or(zone.as_deref(), "any"),

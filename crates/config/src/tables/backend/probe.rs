@@ -1,5 +1,8 @@
 //! `kind` of a health check, and its keys for HTTP.
 
+use std::ops::RangeInclusive;
+
+use crate::keys::{keys, place, unreported};
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
 use crate::reference::{Docs, KeyDoc};
@@ -9,49 +12,80 @@ use crate::values::{
 use convey_model::{BodyPattern, HttpCheck, ProbeKind, TlsCheck};
 
 /// `kind` and the keys for HTTP in the reference.
-pub(super) const DOCS: &[Docs] = &[
-    Docs::Key(KeyDoc {
-        name: "kind",
-        kind: r##"`"tcp"`, `"http"`, `"https"`, `"udp"` or `"none"`"##,
-        default: r##"`"tcp"`; `"udp"` if only UDP frontends use the backend"##,
-        sample: r##"#kind = "tcp""##,
-        example: "'none'",
-        ..KeyDoc::USUAL
-    }),
-    Docs::Key(KeyDoc {
-        name: "path",
+pub(super) const DOCS: &[Docs] = &[Docs::Part(KIND_DOCS), Docs::Part(HttpKeys::DOCS)];
+
+/// `kind` in the reference.
+const KIND_DOCS: &[Docs] = &[Docs::Key(KeyDoc {
+    name: "kind",
+    kind: r##"`"tcp"`, `"http"`, `"https"`, `"udp"` or `"none"`"##,
+    default: r##"`"tcp"`; `"udp"` if only UDP frontends use the backend"##,
+    sample: r##"#kind = "tcp""##,
+    example: "'none'",
+    ..KeyDoc::USUAL
+})];
+
+/// `headers` in the reference.
+const HEADER_DOCS: &[Docs] = &[Docs::Key(KeyDoc {
+    name: "headers",
+    kind: r##"table of further headers, HTTP and HTTPS: `{ X-Check = "convey" }`. Headers of the connection are not allowed, such as `Expect` or `Upgrade`"##,
+    default: "none",
+    sample: r##"#headers = { X-Check = "convey" }       # example; http, https: further headers"##,
+    example: "",
+    ..KeyDoc::USUAL
+})];
+
+/// `tls_skip_verify` in the reference.
+const TLS_DOCS: &[Docs] = &[Docs::Key(KeyDoc {
+    name: "tls_skip_verify",
+    kind: "HTTPS: `true` takes any certificate",
+    default: "`false`",
+    sample: r##"
+#tls_skip_verify = false                # https: true accepts any certificate. false: only one for `host`, by an authority that
+                                        # this host trusts
+"##,
+    example: "true",
+    ..KeyDoc::USUAL
+})];
+
+keys! {
+    /// The keys for HTTP with plain values.
+    struct HttpKeys => HttpCheck, from (_unused: (), default);
+
+    key "path" => path: String {
+        read: http_path,
         kind: "HTTP, HTTPS: a path that begins with `/`",
         default: r##"`"/"`"##,
         sample: r##"#path = "/"                             # http, https: the path of the request"##,
         example: "'/up'",
-        ..KeyDoc::USUAL
-    }),
-    Docs::Key(KeyDoc {
-        name: "host",
+    };
+
+    key "host" => host: String {
+        read: http_host,
+        unset: "none",
         kind: "HTTP, HTTPS: the `Host` of the request. HTTPS: the name that the certificate is for",
         default: "the server's address",
         sample: r##"#host = "app.internal"                  # example; http, https: the Host of the request; by default the server's address"##,
         example: "'app.internal'",
-        ..KeyDoc::USUAL
-    }),
-    Docs::Key(KeyDoc {
-        name: "headers",
-        kind: r##"table of further headers, HTTP and HTTPS: `{ X-Check = "convey" }`. Headers of the connection are not allowed, such as `Expect` or `Upgrade`"##,
-        default: "none",
-        sample: r##"#headers = { X-Check = "convey" }       # example; http, https: further headers"##,
-        example: "",
-        ..KeyDoc::USUAL
-    }),
-    Docs::Key(KeyDoc {
-        name: "expected_status",
+    };
+
+    also headers = default.headers; {
+        // Their values may be secrets: the health check reports them.
+        changes: unreported,
+        docs: HEADER_DOCS,
+    };
+
+    list "expected_status" => expected_status: RangeInclusive<u16> {
+        read: status_range,
+        unset: "none",
         kind: r##"HTTP, HTTPS: a status from 100 to 599, a range, or several: `[200, "301-302"]`"##,
         default: r##"`"200-399"`"##,
         sample: r##"#expected_status = "200-399"            # http, https: a status, a range, or several: [200, "301-302"]"##,
         example: "204",
-        ..KeyDoc::USUAL
-    }),
-    Docs::Key(KeyDoc {
-        name: "expected_body",
+    };
+
+    key "expected_body" => expected_body: BodyPattern {
+        read: body_pattern,
+        unset: "none",
         kind: "HTTP, HTTPS: a [regular expression](https://docs.rs/regex/latest/regex/#syntax) that matches within the first 64 KiB of the body",
         default: "any body",
         sample: r##"
@@ -59,26 +93,19 @@ pub(super) const DOCS: &[Docs] = &[
                                         # any body passes
 "##,
         example: r##""^OK""##,
-        ..KeyDoc::USUAL
-    }),
-    Docs::Key(KeyDoc {
-        name: "tls_skip_verify",
-        kind: "HTTPS: `true` takes any certificate",
-        default: "`false`",
-        sample: r##"
-#tls_skip_verify = false                # https: true accepts any certificate. false: only one for `host`, by an authority that
-                                        # this host trusts
-"##,
-        example: "true",
-        ..KeyDoc::USUAL
-    }),
-];
+    };
+
+    also tls = default.tls; {
+        changes: unreported,
+        docs: TLS_DOCS,
+    };
+}
 
 /// Reads `kind` and the keys for HTTP.
 pub(super) fn kind(table: &mut TomlTable<'_>, default: ProbeKind, report: &Report<'_>) -> ProbeKind {
     let found = table.optional("kind", choice(&KindName::ALL, KindName::text));
     let is_wrong = found.is_none() && table.has("kind");
-    let http = HttpKeys::read(table, report);
+    let http = ParsedHttp::read(table, report);
     let name = found.map_or(KindName::of(&default), |found| found.value);
     if !is_wrong {
         http.misplaced(name.text(), report);
@@ -136,30 +163,20 @@ impl KindName {
     }
 }
 
-/// Keys for HTTP only.
-struct HttpKeys {
-    path: Option<Placed<String>>,
-    host: Option<Placed<String>>,
+/// Keys for HTTP only, as the file has them.
+struct ParsedHttp {
+    keys: HttpKeys,
     headers: Vec<(String, String)>,
-    expected_status: Vec<Placed<std::ops::RangeInclusive<u16>>>,
-    expected_body: Option<Placed<BodyPattern>>,
+    headers_at: Option<Place>,
     tls_skip_verify: Option<Placed<bool>>,
-    /// Places of the keys that are set.
-    places: Vec<Place>,
 }
 
-impl HttpKeys {
-    fn read(table: &mut TomlTable<'_>, report: &Report<'_>) -> HttpKeys {
-        let path = table.optional("path", http_path);
-        let host = table.optional("host", http_host);
-        let expected_status = table.any_number("expected_status", status_range);
-        let expected_body = table.optional("expected_body", body_pattern);
-        let mut places: Vec<Place> = path.iter().chain(&host).map(|found| found.place.clone()).collect();
-        places.extend(expected_status.first().map(|found| found.place.clone()));
-        places.extend(expected_body.iter().map(|found| found.place.clone()));
+impl ParsedHttp {
+    fn read(table: &mut TomlTable<'_>, report: &Report<'_>) -> ParsedHttp {
+        let keys = HttpKeys::read(table);
         let has_headers = table.has("headers");
         let headers = table.table("headers");
-        places.extend(has_headers.then(|| headers.place.clone()));
+        let headers_at = has_headers.then(|| headers.place.clone());
         let mut named: Vec<(String, String)> = Vec::new();
         for (name, value) in headers.values(header_value) {
             let twin = named.iter().find(|(other, _)| other.eq_ignore_ascii_case(&name.value));
@@ -170,7 +187,7 @@ impl HttpKeys {
             }
         }
         let tls_skip_verify = table.optional("tls_skip_verify", boolean);
-        HttpKeys { path, host, headers: named, expected_status, expected_body, tls_skip_verify, places }
+        ParsedHttp { keys, headers: named, headers_at, tls_skip_verify }
     }
 
     /// Reports keys that a health check of this kind does not have.
@@ -179,7 +196,15 @@ impl HttpKeys {
             report.error(place, format!("is for kind = {right:?}; the kind is {kind:?}"));
         };
         if !matches!(kind, "http" | "https") {
-            self.places.iter().for_each(|place| wrong(place, "http"));
+            let HttpKeys { path, host, expected_status, expected_body } = &self.keys;
+            let keys = [
+                place(path.as_ref()),
+                place(host.as_ref()),
+                place(expected_status.first()),
+                place(expected_body.as_ref()),
+                self.headers_at.as_ref(),
+            ];
+            keys.into_iter().flatten().for_each(|place| wrong(place, "http"));
         }
         if let Some(skip) = self.tls_skip_verify.as_ref().filter(|_| kind != "https") {
             wrong(&skip.place, "https");
@@ -187,16 +212,8 @@ impl HttpKeys {
     }
 
     fn check(self, is_tls: bool) -> HttpCheck {
-        let default = HttpCheck::default();
         let skip_verify = self.tls_skip_verify.is_some_and(|skip| skip.value);
-        let statuses: Vec<_> = self.expected_status.into_iter().map(|found| found.value).collect();
-        HttpCheck {
-            path: self.path.map_or(default.path, |found| found.value),
-            host: self.host.map(|found| found.value),
-            headers: self.headers,
-            expected_status: if statuses.is_empty() { default.expected_status } else { statuses },
-            expected_body: self.expected_body.map(|found| found.value),
-            tls: is_tls.then_some(TlsCheck { skip_verify }),
-        }
+        let tls = is_tls.then_some(TlsCheck { skip_verify });
+        self.keys.model((), HttpCheck { headers: self.headers, tls, ..HttpCheck::default() })
     }
 }

@@ -11,9 +11,34 @@ use crate::diff::{change, or};
 use crate::hint::listed;
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
+use crate::reference::{Docs, KeyDoc, TableDoc};
 use crate::tables::ParsedFrontend;
 use crate::values::{integer, not_allowed, string};
 use convey_model::{Protocol, QuicConfig};
+
+/// Table in the reference. Keys and ids of servers are one value of the model: there is no list of
+/// keys and fields.
+pub(crate) const DOC: TableDoc = TableDoc {
+    name: "[backends.NAME.quic_lb.N]",
+    docs: &[
+        Docs::Key(KeyDoc {
+            name: "key_file",
+            kind: "a file with 32 hexadecimal digits: the key of AES-128. Others must not be able to read it",
+            default: "none: the ids are not encrypted",
+            sample: r#"#key_file = "quic-lb.key"               # example; 32 hexadecimal digits. Without it everybody can read the ids"#,
+            example: "'QUIC.key'",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "nonce_length",
+            kind: "4 to 18: bytes of the nonce. With the server id there are at most 19",
+            default: "16 less the bytes of the server id, at least 4",
+            sample: "#nonce_length = 12                      # bytes; by default 16 minus the length of the server id, and at least 4",
+            example: "5",
+            ..KeyDoc::USUAL
+        }),
+    ],
+};
 
 /// Most servers that a warning names.
 const MAX_NAMED: usize = 8;

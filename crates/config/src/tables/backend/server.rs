@@ -5,13 +5,78 @@ use std::net::SocketAddr;
 
 use super::quic;
 use crate::describe::limit;
-use crate::diff::{change, or, pair};
-use crate::file::max_connections;
+use crate::diff::{change, pair};
+use crate::keys::keys;
 use crate::problem::{Place, Placed};
 use crate::reader::TomlTable;
+use crate::reference::{Docs, KeyDoc, TableDoc};
 use crate::values::{ServerAddress, boolean, integer, server_address};
 use convey_model::{BackendConfig, NamedServer, ServerAddr, ServerConfig, ServerSettings};
 use convey_quic_cid::ServerId;
+
+/// Table in the reference.
+pub(crate) const DOC: TableDoc = TableDoc {
+    name: "[backends.NAME.servers.NAME]",
+    docs: &[Docs::Part(ADDRESS_DOCS), Docs::Part(SettingKeys::DOCS), Docs::Part(QUIC_DOCS)],
+};
+
+const ADDRESS_DOCS: &[Docs] = &[Docs::Key(KeyDoc {
+    name: "addr",
+    kind: "an address; in proxy mode also `name:port`, or a service (`_http._tcp.name`), whose records have the port. Without a port, clients keep the port that they asked for",
+    default: "required",
+    sample: r##"
+addr = "192.0.2.10:8080"                # or "app.internal:8080" (proxy, http): each address of the name is a server.
+                                        # "_http._tcp.app.internal" (SRV): each target of the service, at its port. Without a
+                                        # port ("10.0.0.5") convey keeps the port that the client connected to
+"##,
+    example: "'10.0.0.7:80'",
+    ..KeyDoc::USUAL
+})];
+
+keys! {
+    /// The keys of a server that the endpoints of a Service have, too.
+    struct SettingKeys => ServerSettings, from (_unused: (), default);
+
+    key "weight" => weight: u16 {
+        read: integer(0..=u16::MAX),
+        describe: |settings, _| format!("weight {}", settings.weight),
+        kind: "0 to 65535; 0 takes the server out of rotation",
+        default: "1",
+        sample: "#weight = 1                             # share of new connections, 0 to 65535; 0 takes the server out of rotation",
+        example: "7",
+    };
+
+    key "backup" => backup: bool {
+        read: boolean,
+        describe: |settings, _| if settings.backup { ", backup".to_owned() } else { String::new() },
+        kind: "`true`: it serves only while no other server is up",
+        default: "`false`",
+        sample: "#backup = false                         # true: serves only while no other server is up",
+        example: "true",
+    };
+
+    key "max_connections" => max_connections: u32 {
+        read: integer(1..=u32::MAX),
+        unset: "none",
+        describe: |settings, _| limit(settings.max_connections),
+        kind: "1 to 4294967295. Proxy: further connections wait or go elsewhere",
+        default: "no limit",
+        sample: r##"
+#max_connections = 1000                 # example; at once. proxy, http: further ones wait or go elsewhere. passthrough, dsr:
+                                        # convey refuses them
+"##,
+        example: "7",
+    };
+}
+
+const QUIC_DOCS: &[Docs] = &[Docs::Key(KeyDoc {
+    name: "quic_server_id",
+    kind: r#"2 to 30 hexadecimal digits, two a byte; all servers have as many. For `hash = "quic_cid"`"#,
+    default: "none",
+    sample: r#"#quic_server_id = "c4605e"              # example; with hash = "quic_cid": this server's id in connection ids"#,
+    example: "'02'",
+    ..KeyDoc::USUAL
+})];
 
 /// `[backends.NAME.servers.NAME]`
 #[derive(Debug, Clone)]
@@ -75,12 +140,12 @@ impl ParsedServer {
 
 /// Reads the settings of a server, or of all endpoints of a Service.
 pub(super) fn settings(table: &mut TomlTable<'_>) -> ServerSettings {
-    let ServerSettings { weight, backup, max_connections: _ } = ServerSettings::default();
-    ServerSettings {
-        weight: table.or("weight", weight, integer(0..=u16::MAX)),
-        backup: table.or("backup", backup, boolean),
-        max_connections: max_connections(table),
-    }
+    SettingKeys::read(table).model((), ServerSettings::default())
+}
+
+/// Log text of the differences in the settings.
+pub(super) fn setting_changes(old: &ServerSettings, new: &ServerSettings) -> Vec<String> {
+    SettingKeys::changes(old, new)
 }
 
 /// Servers, with their addresses as in the file.
@@ -156,19 +221,15 @@ fn entries(backend: &BackendConfig) -> Vec<ServerLine<'_>> {
 }
 
 fn about(old: &ServerLine<'_>, new: &ServerLine<'_>) -> Vec<String> {
-    // Destructured field by field, so that a new one cannot be forgotten.
-    let ServerSettings { weight, backup, max_connections } = old.settings;
-    let of = |what: &str| format!("{what} of {old}");
     let name = |entry: &ServerLine<'_>| format!("{}/{}", entry.backend, entry.name);
-    let limits = (or(*max_connections, "none"), or(new.settings.max_connections, "none"));
+    let settings = SettingKeys::shown(old.settings).into_iter().zip(SettingKeys::shown(new.settings));
+    let settings =
+        settings.filter_map(|((key, before), (_, after))| change(&format!("{key} of {old}"), before, after));
     let changes = [
-        change(&of("name"), old.name, new.name),
+        change(&format!("name of {old}"), old.name, new.name),
         change(&format!("address of {}", name(old)), &old.addr, &new.addr),
-        change(&of("weight"), weight, &new.settings.weight),
-        change(&of("backup"), backup, &new.settings.backup),
-        change(&of("max_connections"), limits.0, limits.1),
     ];
-    changes.into_iter().flatten().collect()
+    changes.into_iter().flatten().chain(settings).collect()
 }
 
 /// Row of `convey check`.
@@ -189,7 +250,5 @@ pub(super) fn named_row(named: &NamedServer) -> [String; 3] {
 
 /// Settings of a server in `convey check`.
 pub(super) fn describe_settings(settings: &ServerSettings) -> String {
-    let ServerSettings { weight, backup, max_connections } = settings;
-    let backup = if *backup { ", backup" } else { "" };
-    format!("weight {weight}{backup}{}", limit(*max_connections))
+    SettingKeys::describe(settings, &[])
 }

@@ -3,14 +3,90 @@
 use std::sync::Arc;
 
 use super::ParsedBackend;
-use crate::diff::{change, or};
+use crate::diff::{below, change, or};
+use crate::file::value;
+use crate::keys::keys;
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
+use crate::reference::{Docs, KeyDoc, TableDoc};
 use crate::tables::ParsedFrontend;
 use crate::tables::frontend::tls::{both, certificate_changes, read_pair};
 use crate::values::{boolean, choice, http_host, string};
 use convey_model::{Authorities, BackendConfig, BackendTls, Mode, Protocol, TlsVersion};
 use convey_tls::{TlsConnector, TlsFault, server_name};
+
+/// Table in the reference.
+pub(crate) const DOC: TableDoc = TableDoc { name: "[backends.NAME.tls]", docs: TlsKeys::DOCS };
+
+keys! {
+    /// The keys of `[backends.NAME.tls]` with plain values.
+    struct TlsKeys => BackendTls, from (_unused: (), default);
+
+    also authorities = default.authorities; {
+        changes: authority_changes,
+        docs: AUTHORITY_DOCS,
+    };
+
+    key "server_name" => server_name: String {
+        read: http_host,
+        unset: "the server's",
+        kind: "the name that servers are asked for (SNI), and that their certificates are for",
+        default: "the name that a server is known by, or else its address",
+        sample: r#"#server_name = "app.internal"           # example; by default the server's name, or its address"#,
+        example: "'app.internal'",
+    };
+
+    also certificate = default.certificate; {
+        changes: |old, new| certificate_changes(old.certificate.as_slice(), new.certificate.as_slice()),
+        docs: CERTIFICATE_DOCS,
+    };
+
+    key "skip_verify" => skip_verify: bool {
+        read: boolean,
+        kind: "boolean: whether any certificate will do",
+        default: "false",
+        sample: "#skip_verify = false                    # true accepts any certificate",
+        example: "true",
+    };
+
+    key "min_version" => min_version: TlsVersion {
+        read: choice(&TlsVersion::ALL, TlsVersion::name),
+        kind: r#"`"1.2"` or `"1.3"`"#,
+        default: r#"`"1.2"`"#,
+        sample: r#"#min_version = "1.2"                    # or "1.3""#,
+        example: "'1.3'",
+    };
+}
+
+/// `ca` in the reference.
+const AUTHORITY_DOCS: &[Docs] = &[Docs::Key(KeyDoc {
+    name: "ca",
+    kind: "a file in PEM: the authorities that issue the certificates of servers",
+    default: "those that this host trusts",
+    sample: r#"#ca = "ca.pem"                          # example; by default the authorities that this host trusts"#,
+    example: "'CA'",
+    ..KeyDoc::USUAL
+})];
+
+/// Keys of convey's own certificate in the reference.
+const CERTIFICATE_DOCS: &[Docs] = &[
+    Docs::Key(KeyDoc {
+        name: "certificate",
+        kind: "a file in PEM: the certificate that convey shows",
+        default: "none",
+        sample: r#"#certificate = "convey.pem"             # example; the certificate that convey presents; by default none"#,
+        example: "'SITE.pem'\nkey = 'SITE.key'",
+        ..KeyDoc::USUAL
+    }),
+    Docs::Key(KeyDoc {
+        name: "key",
+        kind: "a file in PEM: its key. Others must not be able to read it",
+        default: "the file of the certificate",
+        sample: r#"#key = "convey.key"                     # example; by default it is in the file of the certificate"#,
+        example: "'OTHER.key'\ncertificate = 'OTHER.pem'",
+        ..KeyDoc::USUAL
+    }),
+];
 
 /// Reads the table and the files that it names; `None` without one.
 pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Placed<Arc<BackendTls>>> {
@@ -20,7 +96,8 @@ pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<P
         return None;
     }
     let place = table.place.clone();
-    let skip_verify = table.or("skip_verify", false, boolean);
+    let keys = TlsKeys::read(&mut table);
+    let skip_verify = value(&keys.skip_verify).unwrap_or_default();
     let ca = table.optional("ca", string);
     if let Some(ca) = ca.as_ref().filter(|_| skip_verify) {
         report.warning(&ca.place, "has no effect with skip_verify");
@@ -31,23 +108,16 @@ pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<P
     }
     let certificate =
         chain.as_ref().and_then(|chain| read_pair(chain, key.as_ref().unwrap_or(chain), report));
-    let name = table.optional("server_name", http_host);
-    if let Some(Placed { value, place }) = &name
+    if let Some(Placed { value, place }) = &keys.server_name
         && server_name(Some(value), [0; 4].into()).is_err()
     {
         report.error(place, format!("found {value:?}; allowed: a name that a certificate can have"));
     }
-    let min_version =
-        table.or("min_version", TlsVersion::default(), choice(&TlsVersion::ALL, TlsVersion::name));
     table.finish();
     let authorities = if skip_verify { none() } else { authorities(ca, &place, report)? };
-    let tls = BackendTls {
-        authorities,
-        server_name: name.map(|name| name.value),
-        certificate,
-        skip_verify,
-        min_version,
-    };
+    let min_version = TlsVersion::default();
+    let default = BackendTls { authorities, server_name: None, certificate, skip_verify, min_version };
+    let tls = keys.model((), default);
     check_handshake(&tls, &place, report);
     Some(Placed { value: Arc::new(tls), place })
 }
@@ -108,24 +178,15 @@ pub(super) fn changes(old: Option<&BackendTls>, new: Option<&BackendTls>) -> Vec
         Ok(both) => both,
         Err(change) => return change.into_iter().collect(),
     };
-    let BackendTls { authorities, server_name, certificate, skip_verify, min_version } = old;
-    let mut changes = Vec::new();
-    let authorities_of =
-        |tls: &Authorities| or(tls.path.as_ref().map(|path| path.display().to_string()), "this host's");
-    changes.extend(change("ca", authorities_of(authorities), authorities_of(&new.authorities)));
-    if authorities.path == new.authorities.path
-        && authorities != &new.authorities
-        && !skip_verify
-        && !new.skip_verify
-    {
-        changes.push("ca: authorities changed".to_owned());
-    }
-    let name = |name: &Option<String>| or(name.clone(), "the server's");
-    changes.extend(change("server_name", name(server_name), name(&new.server_name)));
-    changes.extend(certificate_changes(certificate.as_slice(), new.certificate.as_slice()));
-    changes.extend(change("skip_verify", *skip_verify, new.skip_verify));
-    changes.extend(change("min_version", min_version.name(), new.min_version.name()));
-    changes.into_iter().map(|change| format!("tls.{change}")).collect()
+    below("tls", TlsKeys::changes(old, new))
+}
+
+fn authority_changes(old: &BackendTls, new: &BackendTls) -> Option<String> {
+    let path = |tls: &BackendTls| {
+        or(tls.authorities.path.as_ref().map(|path| path.display().to_string()), "this host's")
+    };
+    let are_other = old.authorities != new.authorities && !old.skip_verify && !new.skip_verify;
+    change("ca", path(old), path(new)).or_else(|| are_other.then(|| "ca: authorities changed".to_owned()))
 }
 
 /// Text for `convey check`.

@@ -6,9 +6,34 @@ use toml::de::DeValue;
 
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
+use crate::reference::{Docs, KeyDoc, TableDoc};
 use crate::values::network_or;
 use crate::{encoding, files};
 use convey_model::{Access, AccessFile, FrontendConfig, Mode, Prefix};
+
+/// Table in the reference. Both keys are one field of the model, with the files that they name:
+/// there is no list of keys and fields.
+pub(crate) const DOC: TableDoc = TableDoc {
+    name: "[frontends.NAME.access]",
+    docs: &[
+        Docs::Key(KeyDoc {
+            name: "allow",
+            kind: r#"networks or addresses. `"@PATH"` is a file with one a line"#,
+            default: "everybody",
+            sample: r#"#allow = ["10.0.0.0/8"]                 # example; such as ["10.0.0.0/8", "@office.txt"]"#,
+            example: "'10.0.0.0/8'",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "deny",
+            kind: "the same",
+            default: "nobody",
+            sample: r#"#deny = ["10.6.6.0/24"]                 # example"#,
+            example: "'10.6.6.0/24'",
+            ..KeyDoc::USUAL
+        }),
+    ],
+};
 
 /// Prefix of the path of a file.
 const FILE: char = '@';

@@ -1,7 +1,8 @@
 //! Checks of a frontend that the file alone decides.
 
-use super::http::one_of;
+use super::routes::one_of;
 use super::{ParsedFrontend, sni};
+use crate::file::value;
 use crate::keys::OnlyIn;
 use crate::problem::{Place, Placed, Report};
 use convey_http_core::{HostPattern, RouteTable};
@@ -54,7 +55,7 @@ pub(super) fn requests(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_
     if !mode.is_http() {
         let keys = frontend.keys.of_some_modes().into_iter();
         let keys = keys.filter_map(|(place, only)| (only == OnlyIn::Http).then_some(place));
-        for place in keys.chain(&frontend.http.keys).chain(frontend.limits.requests.places()) {
+        for place in keys.chain(&frontend.http.places).chain(frontend.limits.requests.places()) {
             report.error(place, format!("needs mode = \"http\"; the frontend is in {} mode", mode.name()));
         }
         return;
@@ -63,14 +64,15 @@ pub(super) fn requests(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_
     {
         report.error(&protocol.place, "found \"udp\"; in http mode allowed: tcp");
     }
-    one_of(frontend.keys.backend.as_ref(), frontend.http.redirect.as_ref(), report);
+    one_of(frontend.keys.backend.as_ref(), frontend.http.keys.redirect.as_ref(), report);
     unreachable(frontend, report);
 }
 
 /// Reports two routes for the same requests, and a route for all requests beside a default for the
 /// rest.
 fn unreachable(frontend: &ParsedFrontend, report: &Report<'_>) {
-    let mut first: RouteTable<&Place> = RouteTable::new(frontend.http.path_view);
+    let mut first: RouteTable<&Place> =
+        RouteTable::new(value(&frontend.http.keys.path_view).unwrap_or_default());
     let mut for_all = None;
     for route in &frontend.http.routes {
         let Some((host, path)) = route.pattern() else { continue };
@@ -87,7 +89,7 @@ fn unreachable(frontend: &ParsedFrontend, report: &Report<'_>) {
         }
     }
     let backend = frontend.keys.backend.as_ref().map(|backend| &backend.place);
-    let rest = backend.or(frontend.http.redirect.as_ref().map(|Placed { place, .. }| place));
+    let rest = backend.or(frontend.http.keys.redirect.as_ref().map(|Placed { place, .. }| place));
     if let (Some(rest), Some(route)) = (rest, for_all) {
         let line = report.line(route, rest);
         report.error(rest, format!("is unreachable: the route in {line} takes every request"));

@@ -2,17 +2,67 @@
 
 use toml::de::DeValue;
 
+use crate::keys::keys;
 use crate::problem::{Placed, Report};
 use crate::reader::TomlTable;
+use crate::reference::TableDoc;
 use crate::values::{boolean, choice, integer, not_allowed};
 use convey_http_core::{CompressionRules, ContentCoding, MediaPattern};
 use convey_model::RouteCompression;
+
+/// Table in the reference.
+pub(crate) const DOC: TableDoc =
+    TableDoc { name: "[frontends.NAME.compression]", docs: CompressionKeys::DOCS };
 
 /// Value of `compression` in the file.
 #[derive(Debug, Clone)]
 pub(super) enum ParsedCompression {
     Switch(bool),
     Rules(CompressionRules),
+}
+
+keys! {
+    /// The keys of `[frontends.NAME.compression]`.
+    struct CompressionKeys => CompressionRules, from (_unused: (), default);
+
+    list "encodings" => encodings: ContentCoding {
+        read: choice(&ContentCoding::ALL, ContentCoding::name),
+        by: at_least_one,
+        unset: "none",
+        kind: r#"`"zstd"`, `"br"` or `"gzip"`, or several. The first goes first among those that a client likes as much"#,
+        default: r#"`["zstd", "br", "gzip"]`"#,
+        sample: r#"#encodings = ["zstd", "br", "gzip"]     # allowed encodings; among those that the client likes equally, the first one wins"#,
+        example: "'gzip'",
+    };
+
+    key "min_size" => min_size: u64 {
+        read: integer(0..=u64::from(u32::MAX)),
+        kind: "0 to 4294967295 bytes: shorter bodies stay as they are",
+        default: "1024",
+        sample: "#min_size = 1024                        # bytes; convey does not compress shorter bodies",
+        example: "7",
+    };
+
+    list "types" => types: MediaPattern {
+        read: media_pattern,
+        by: at_least_one,
+        unset: "none",
+        kind: r#"media types: `"text/html"`, `"text/*"`, `"*+json"`"#,
+        default: "text, JSON, XML, scripts, fonts and others that get shorter",
+        sample: r#"#types = ["text/*", "*+json"]           # example; by default text, JSON, XML, scripts, fonts and other types that get shorter"#,
+        example: "'text/html'",
+    };
+
+    key "with_credentials" => with_credentials: bool {
+        read: boolean,
+        kind: "`true`: answers that [may bear a secret](../guides/compression.md#secrets), too",
+        default: "`false`",
+        sample: r##"
+#with_credentials = false               # true: compress also if the request has cookies or Authorization, or the response sets a
+                                        # cookie or is private. Only for responses without secrets (BREACH)
+"##,
+        example: "true",
+    };
 }
 
 impl ParsedCompression {
@@ -51,31 +101,19 @@ impl ParsedCompression {
 }
 
 fn rules(mut table: TomlTable<'_>, report: &Report<'_>) -> CompressionRules {
-    let default = CompressionRules::default();
-    let types: Vec<MediaPattern> =
-        table.at_least_one("types", media_pattern).into_iter().map(|found| found.value).collect();
-    let encodings = table.at_least_one("encodings", choice(&ContentCoding::ALL, ContentCoding::name));
-    let rules = CompressionRules {
-        types: if types.is_empty() { default.types } else { types },
-        min_size: table.or("min_size", default.min_size, integer(0..=u64::from(u32::MAX))),
-        encodings: if encodings.is_empty() { default.encodings } else { once_each(encodings, report) },
-        with_credentials: table.or("with_credentials", default.with_credentials, boolean),
-    };
+    let keys = CompressionKeys::read(&mut table);
     table.finish();
-    rules
+    once_each(&keys.encodings, report);
+    keys.model((), CompressionRules::default())
 }
 
-/// Encodings in order. Duplicates are reported.
-fn once_each(encodings: Vec<Placed<ContentCoding>>, report: &Report<'_>) -> Vec<ContentCoding> {
-    let mut once = Vec::new();
-    for Placed { value, place } in encodings {
-        if once.contains(&value) {
-            report.error(&place, format!("has {:?} twice", value.name()));
-        } else {
-            once.push(value);
+/// Reports encodings that a list has twice.
+fn once_each(encodings: &[Placed<ContentCoding>], report: &Report<'_>) {
+    for (index, Placed { value, place }) in encodings.iter().enumerate() {
+        if encodings[..index].iter().any(|other| other.value == *value) {
+            report.error(place, format!("has {:?} twice", value.name()));
         }
     }
-    once
 }
 
 fn media_pattern(value: &DeValue<'_>) -> Result<MediaPattern, String> {

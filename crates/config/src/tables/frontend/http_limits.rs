@@ -1,9 +1,13 @@
 //! `[frontends.NAME.http]`: limits of a request and its connection.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
+use crate::diff::below;
+use crate::keys::keys;
 use crate::reader::TomlTable;
-use crate::values::{MILLISECOND, integer, seconds};
+use crate::reference::TableDoc;
+use crate::values::{MILLISECOND, integer, non_zero, seconds};
 use convey_http_core::HeadLimits;
 use convey_model::HttpLimits;
 
@@ -22,31 +26,138 @@ const MAX_RATE: u32 = 1_000_000;
 /// Most streams of a connection that can be set: each may buffer 64 KiB for the client.
 const MAX_STREAMS: u32 = 1_000;
 
+/// Table in the reference.
+pub(crate) const DOC: TableDoc = TableDoc { name: "[frontends.NAME.http]", docs: HttpLimitKeys::DOCS };
+
+keys! {
+    /// The keys of `[frontends.NAME.http]` for request heads.
+    struct HeadKeys => HeadLimits, from (_unused: (), default);
+
+    key "max_head_size" => bytes: usize {
+        read: integer(1_024..=MAX_HEAD),
+        kind: "1024 to 65535 bytes of a head",
+        default: "16384",
+        sample: "#max_head_size = 16384                  # bytes",
+        example: "2048",
+    };
+
+    key "max_head_fields" => fields: usize {
+        read: integer(1..=256),
+        kind: "1 to 256 fields of a head",
+        default: "100",
+        sample: "#max_head_fields = 100",
+        example: "7",
+    };
+}
+
+keys! {
+    /// The keys of `[frontends.NAME.http]` for response heads.
+    struct ResponseHeadKeys => HeadLimits, from (_unused: (), default);
+
+    key "max_response_head_size" => bytes: usize {
+        read: integer(1_024..=MAX_HEAD),
+        kind: "1024 to 65535 bytes of the head of a server's response, and of its trailers",
+        default: "65535",
+        sample: "#max_response_head_size = 65535         # bytes of the head of a server's response, and of its trailers",
+        example: "2048",
+    };
+
+    key "max_response_head_fields" => fields: usize {
+        read: integer(1..=MAX_RESPONSE_FIELDS),
+        kind: "1 to 1000 fields of the head of a server's response, and of its trailers",
+        default: "256",
+        sample: "#max_response_head_fields = 256         # fields of the head of a server's response, and of its trailers",
+        example: "7",
+    };
+}
+
+keys! {
+    /// The other keys of `[frontends.NAME.http]`.
+    struct HttpLimitKeys => HttpLimits, from (heads: (HeadKeys, ResponseHeadKeys), default);
+
+    also head = heads.0.model((), default.head); {
+        changes: |old, new| HeadKeys::changes(&old.head, &new.head),
+        docs: HeadKeys::DOCS,
+    };
+
+    also response_head = heads.1.model((), default.response_head); {
+        changes: |old, new| ResponseHeadKeys::changes(&old.response_head, &new.response_head),
+        docs: ResponseHeadKeys::DOCS,
+    };
+
+    key "head_timeout" => head_timeout: Duration {
+        read: seconds(MILLISECOND),
+        shown: |time| format!("{time:?}"),
+        kind: "seconds from 0.001: how long a head may take",
+        default: "10",
+        sample: "#head_timeout = 10                      # seconds",
+        example: "7",
+    };
+
+    key "max_body_size" => body: u64 {
+        read: integer(1..=MAX_BODY),
+        unset: "none",
+        kind: "1 to 9223372036854775807 bytes of a body",
+        default: "no limit",
+        sample: "#max_body_size = 10485760               # example; bytes; longer bodies get a 413",
+        example: "7",
+    };
+
+    key "min_body_rate" => body_rate: NonZeroU32 {
+        read: non_zero(MAX_RATE),
+        unset: "none",
+        kind: "1 to 1000000 bytes a second that a body comes with on average, after 10 seconds",
+        default: "no limit",
+        sample: "#min_body_rate = 500                    # example; minimum bytes a second of a request body; not for streams with pauses",
+        example: "7",
+    };
+
+    key "keep_alive_timeout" => keep_alive: Duration {
+        read: seconds(MILLISECOND),
+        shown: |time| format!("{time:?}"),
+        kind: "seconds from 0.001: how long a connection waits for another request",
+        default: "60",
+        sample: "#keep_alive_timeout = 60                # how long a connection waits for the next request",
+        example: "7",
+    };
+
+    key "max_requests" => requests: u32 {
+        read: integer(1..=u32::MAX),
+        kind: "1 to 4294967295 requests of a connection; then it ends",
+        default: "10000",
+        sample: "#max_requests = 10000                   # of one connection; then convey closes it",
+        example: "7",
+    };
+
+    key "max_streams" => streams: u32 {
+        read: integer(1..=MAX_STREAMS),
+        kind: "1 to 1000 streams at once of a connection of HTTP/2 or HTTP/3 that is new",
+        default: "100",
+        sample: "#max_streams = 100                      # at once on one connection of HTTP/2 or HTTP/3",
+        example: "7",
+    };
+}
+
 /// Reads the table.
 pub(super) fn read(mut table: TomlTable<'_>) -> HttpLimits {
-    let default = HttpLimits::default();
-    let body = table.optional("max_body_size", integer(1..=MAX_BODY));
-    let body_rate = table.optional("min_body_rate", integer(1..=MAX_RATE));
-    let limits = HttpLimits {
-        head: HeadLimits {
-            bytes: table.or("max_head_size", default.head.bytes, integer(1_024..=MAX_HEAD)),
-            fields: table.or("max_head_fields", default.head.fields, integer(1..=256)),
-        },
-        response_head: HeadLimits {
-            bytes: table.or("max_response_head_size", default.response_head.bytes, integer(1_024..=MAX_HEAD)),
-            fields: table.or(
-                "max_response_head_fields",
-                default.response_head.fields,
-                integer(1..=MAX_RESPONSE_FIELDS),
-            ),
-        },
-        head_timeout: table.or("head_timeout", default.head_timeout, seconds(MILLISECOND)),
-        body: body.map(|found| found.value),
-        body_rate: body_rate.and_then(|found| NonZeroU32::new(found.value)),
-        keep_alive: table.or("keep_alive_timeout", default.keep_alive, seconds(MILLISECOND)),
-        requests: table.or("max_requests", default.requests, integer(1..=u32::MAX)),
-        streams: table.or("max_streams", default.streams, integer(1..=MAX_STREAMS)),
-    };
+    let heads = (HeadKeys::read(&mut table), ResponseHeadKeys::read(&mut table));
+    let keys = HttpLimitKeys::read(&mut table);
     table.finish();
-    limits
+    keys.model(heads, HttpLimits::default())
+}
+
+/// Log text of the differences.
+pub(super) fn changes(old: &HttpLimits, new: &HttpLimits) -> Vec<String> {
+    below("http", HttpLimitKeys::changes(old, new))
+}
+
+/// Limits other than the defaults in `convey check`.
+pub(super) fn describe(limits: &HttpLimits) -> String {
+    let [all, usual] = [*limits, HttpLimits::default()].map(|limits| {
+        let heads = [HeadKeys::shown(&limits.head), ResponseHeadKeys::shown(&limits.response_head)];
+        [heads.concat(), HttpLimitKeys::shown(&limits)].concat()
+    });
+    let set = all.into_iter().zip(usual).filter(|(one, usual)| one != usual);
+    let set: Vec<String> = set.map(|((name, value), _)| format!("{name} {value}")).collect();
+    if set.is_empty() { String::new() } else { format!("; http: {}", set.join(", ")) }
 }

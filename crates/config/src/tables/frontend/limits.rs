@@ -3,20 +3,118 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::diff::{change, or};
+use crate::diff::below;
 use crate::file::value;
+use crate::keys::{OnlyIn, keys};
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
-use crate::values::{MILLISECOND, choice, integer, seconds};
+use crate::reference::{Docs, KeyDoc, TableDoc};
+use crate::values::{MILLISECOND, choice, integer, non_zero, seconds};
 use convey_model::{FrontendConfig, Limits, Mode, OverLimit, RequestRate};
 
-/// The table, with keys that have no effect in some modes.
+/// Table in the reference.
+pub(crate) const DOC: TableDoc = TableDoc {
+    name: "[frontends.NAME.limits]",
+    docs: &[Docs::Part(LimitKeys::DOCS), Docs::Part(REQUEST_DOCS)],
+};
+
+/// The table as the file has it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FrontendLimits {
-    pub(super) limits: Limits,
-    pub(crate) first_byte_timeout: Option<Placed<Duration>>,
+    pub(crate) keys: LimitKeys,
     pub(crate) requests: ParsedRate,
 }
+
+keys! {
+    /// The keys of `[frontends.NAME.limits]` for connections.
+    pub(crate) struct LimitKeys => Limits, from (_unused: (), default);
+
+    key "connections_per_source" => connections_per_source: u32 {
+        read: integer(1..=u32::MAX),
+        unset: "none",
+        kind: "1 to 4294967295 open connections of one source at once; UDP: sessions or streams",
+        default: "no limit",
+        sample: "#connections_per_source = 100           # example; open connections at once",
+        example: "7",
+    };
+
+    key "rate_per_source" => rate_per_source: NonZeroU32 {
+        read: non_zero(MAX_RATE),
+        unset: "none",
+        kind: "1 to 1000000 new connections of one source a second",
+        default: "no limit",
+        sample: "#rate_per_source = 20                   # example; new connections a second",
+        example: "7",
+    };
+
+    key "burst" => burst: NonZeroU32 {
+        read: non_zero(MAX_RATE),
+        unset: "automatic",
+        kind: "1 to 1000000 new connections at once after a pause",
+        default: "as many as `rate_per_source`",
+        sample: "#burst = 40                             # example; new connections at once after a pause. By default as rate_per_source",
+        example: "7",
+    };
+
+    key "ipv4_prefix" => ipv4_prefix: u8 {
+        read: integer(1..=32),
+        kind: "1 to 32: leading bits of an IPv4 address that make a source",
+        default: "32",
+        sample: "#ipv4_prefix = 32                       # bits of an IPv4 address that make a source",
+        example: "24",
+    };
+
+    key "ipv6_prefix" => ipv6_prefix: u8 {
+        read: integer(1..=128),
+        kind: "1 to 128: the same of IPv6",
+        default: "64",
+        sample: "#ipv6_prefix = 64                       # bits of an IPv6 address",
+        example: "56",
+    };
+
+    key "action" => action: OverLimit {
+        read: choice(&OverLimit::ALL, OverLimit::name),
+        kind: r#"`"reset"` or `"drop"`: action on a connection over a limit"#,
+        default: r#"`"reset"`"#,
+        sample: r#"#action = "reset"                       # or "drop": the client gets no answer"#,
+        example: "'drop'",
+    };
+
+    key "first_byte_timeout" => first_byte_timeout: Duration {
+        read: seconds(MILLISECOND),
+        unset: "none",
+        only_in: ProxiedTcp,
+        kind: "seconds from 0.001, proxy (TCP) and http: how long a client may take to send its first byte. Proxy resets one that is late, http closes it",
+        default: "no limit",
+        sample: r##"
+#first_byte_timeout = 10                # example; proxy (TCP), http: time for the client's first byte. Set it only for protocols
+                                        # in which clients speak first
+"##,
+        example: "7",
+    };
+}
+
+/// Keys of [`ParsedRate`] in the reference.
+const REQUEST_DOCS: &[Docs] = &[
+    Docs::Key(KeyDoc {
+        name: "requests_per_source",
+        only_in: Some(OnlyIn::Http),
+        kind: "1 to 1000000, http: requests of one source a second. Further ones are answered with 429",
+        default: "no limit",
+        sample: "#requests_per_source = 100              # example; a second; further requests get a 429",
+        example: "7",
+        ..KeyDoc::USUAL
+    }),
+    Docs::Key(KeyDoc {
+        name: "request_burst",
+        only_in: Some(OnlyIn::Http),
+        kind: "1 to 1000000, http: requests at once after a pause",
+        default: "as many as `requests_per_source`",
+        sample: "#request_burst = 200                    # example; at once after a pause. By default as requests_per_source",
+        example: "7\nrequests_per_source = 7",
+        ..KeyDoc::USUAL
+    }),
+];
 
 /// Request rate limit of a source, for a frontend or a route.
 #[derive(Debug, Clone, Default)]
@@ -28,7 +126,7 @@ pub(crate) struct ParsedRate {
 impl FrontendLimits {
     /// Whether there is a limit for each source.
     pub(crate) fn are_per_source(&self) -> bool {
-        self.limits.are_per_source()
+        self.keys.connections_per_source.is_some() || self.keys.rate_per_source.is_some()
     }
 }
 
@@ -65,65 +163,27 @@ impl ParsedRate {
 /// Reads the table. `routes_limit`: a route of the frontend has a rate limit of its own for
 /// sources.
 pub(super) fn read(mut table: TomlTable<'_>, routes_limit: bool, report: &Report<'_>) -> FrontendLimits {
-    let default = Limits::default();
-    let connections = table.optional("connections_per_source", integer(1..=u32::MAX));
-    let rate = table.optional("rate_per_source", integer(1..=MAX_RATE));
-    let burst = table.optional("burst", integer(1..=MAX_RATE));
-    let ipv4_prefix = table.optional("ipv4_prefix", integer(1..=32));
-    let ipv6_prefix = table.optional("ipv6_prefix", integer(1..=128));
+    let keys = LimitKeys::read(&mut table);
     let requests = ParsedRate::read(&mut table, report);
-    let action = table.optional("action", choice(&OverLimit::ALL, OverLimit::name));
-    let first_byte_timeout = table.optional("first_byte_timeout", seconds(MILLISECOND));
-    if let (Some(burst), None) = (&burst, &rate) {
+    let limits = FrontendLimits { keys, requests };
+    if let (Some(burst), None) = (&limits.keys.burst, &limits.keys.rate_per_source) {
         report.warning(&burst.place, "has no effect without rate_per_source");
     }
-    if connections.is_none() && rate.is_none() {
-        let prefixes = [&ipv4_prefix, &ipv6_prefix].into_iter().flatten();
-        let prefixes = prefixes.filter(|_| !requests.is_set() && !routes_limit).map(|prefix| &prefix.place);
+    if !limits.are_per_source() {
+        let LimitKeys { ipv4_prefix, ipv6_prefix, action, .. } = &limits.keys;
+        let prefixes = [ipv4_prefix, ipv6_prefix].into_iter().flatten().map(|prefix| &prefix.place);
+        let prefixes = prefixes.filter(|_| !limits.requests.is_set() && !routes_limit);
         for place in prefixes.chain(action.as_ref().map(|action| &action.place)) {
             report.warning(place, "has no effect without connections_per_source or rate_per_source");
         }
     }
     table.finish();
-    let number = |found: &Option<Placed<u32>>| value(found).and_then(NonZeroU32::new);
-    let limits = Limits {
-        connections_per_source: value(&connections),
-        rate_per_source: number(&rate),
-        burst: number(&burst),
-        ipv4_prefix: value(&ipv4_prefix).unwrap_or(default.ipv4_prefix),
-        ipv6_prefix: value(&ipv6_prefix).unwrap_or(default.ipv6_prefix),
-        action: value(&action).unwrap_or_default(),
-        first_byte_timeout: value(&first_byte_timeout),
-    };
-    FrontendLimits { limits, first_byte_timeout, requests }
+    limits
 }
 
 /// Log text of the differences.
 pub(super) fn changes(old: &Limits, new: &Limits) -> Vec<String> {
-    let Limits {
-        connections_per_source,
-        rate_per_source,
-        burst,
-        ipv4_prefix,
-        ipv6_prefix,
-        action,
-        first_byte_timeout,
-    } = old;
-    let seconds = |time: Option<Duration>| or(time.map(|time| format!("{}s", time.as_secs_f64())), "none");
-    let changes = [
-        change(
-            "connections_per_source",
-            or(*connections_per_source, "none"),
-            or(new.connections_per_source, "none"),
-        ),
-        change("rate_per_source", or(*rate_per_source, "none"), or(new.rate_per_source, "none")),
-        change("burst", or(*burst, "automatic"), or(new.burst, "automatic")),
-        change("ipv4_prefix", *ipv4_prefix, new.ipv4_prefix),
-        change("ipv6_prefix", *ipv6_prefix, new.ipv6_prefix),
-        change("action", action.name(), new.action.name()),
-        change("first_byte_timeout", seconds(*first_byte_timeout), seconds(new.first_byte_timeout)),
-    ];
-    changes.into_iter().flatten().map(|change| format!("limits.{change}")).collect()
+    below("limits", LimitKeys::changes(old, new))
 }
 
 /// Limits of one source in `convey check`.

@@ -32,9 +32,8 @@ impl HostCheck<'_> {
     /// reports.
     fn in_other_modes(&self, frontend: &ParsedFrontend, mode: Mode) {
         let keys = frontend.keys.of_some_modes().into_iter().filter(|(_, only)| *only != OnlyIn::Http);
-        let limit = frontend.limits.first_byte_timeout.as_ref();
-        let limit = limit.map(|timeout| (&timeout.place, OnlyIn::ProxiedTcp));
-        for (place, only) in keys.chain(frontend.timeouts.of_some_modes()).chain(limit) {
+        let limits = frontend.limits.keys.of_some_modes();
+        for (place, only) in keys.chain(frontend.timeouts.of_some_modes()).chain(limits) {
             if let Some(fault) = only.fault(mode, frontend.protocol()) {
                 self.report.warning(place, fault);
             }

@@ -5,17 +5,15 @@ use std::net::IpAddr;
 
 use toml::de::DeValue;
 
-use super::http::{ParsedRoute, Written, host_pattern};
+use super::routes::{self, ParsedRoute, Written, host_pattern};
 use super::{ParsedFrontend, REQUIRED};
 use crate::diff::{change, pair};
+use crate::keys::OnlyIn;
 use crate::problem::{Place, Placed, Report};
 use crate::reader::{TomlTable, join};
 use crate::values::{found, not_allowed};
 use convey_http_core::HostPattern;
 use convey_model::{Mode, Protocol, SniRouteConfig};
-
-/// Keys of a route for proxy mode only.
-const KEYS: [&str; 2] = ["sni", "alpn"];
 
 /// Longest name of a protocol in bytes: its length field has one byte (RFC 7301 3.1).
 const MAX_PROTOCOL: usize = 255;
@@ -34,9 +32,9 @@ pub(crate) struct ParsedSni {
 impl ParsedSni {
     /// Reads the keys from the table of a route.
     pub(super) fn read(table: &mut TomlTable<'_>) -> ParsedSni {
-        let keys: Vec<Place> = KEYS.iter().filter_map(|key| table.place_of(key)).collect();
-        let [is_by_host, is_by_protocol] = KEYS.map(|key| table.has(key));
-        let (hosts, alpn) = (table.at_least_one(KEYS[0], name), table.at_least_one(KEYS[1], protocol));
+        let keys = table.places_of(routes::DOC.docs, OnlyIn::Proxy);
+        let [is_by_host, is_by_protocol] = ["sni", "alpn"].map(|key| table.has(key));
+        let (hosts, alpn) = (table.at_least_one("sni", name), table.at_least_one("alpn", protocol));
         let is_right = hosts.is_empty() != is_by_host && alpn.is_empty() != is_by_protocol;
         ParsedSni { keys, hosts, alpn, is_right }
     }

@@ -6,15 +6,21 @@ mod checks;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use toml::de::DeValue;
+
+use self::changes::ca;
 pub(crate) use self::changes::{both, certificate_changes};
 pub(super) use self::changes::{changes, describe};
 pub(crate) use self::checks::check as check_mode;
 use super::sni::protocol;
-use crate::acme::ParsedAcme;
+use crate::diff::{change, list_or};
 use crate::file::value;
+use crate::keys::keys;
 use crate::pairs_before::PairsBefore;
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
+use crate::reference::{Docs, KeyDoc, TableDoc};
+use crate::tables::acme::ParsedAcme;
 use crate::values::{MILLISECOND, boolean, choice, integer, seconds, string};
 use convey_model::{CertificatePair, ClientCa, FrontendTls, Mode, TlsVersion};
 use convey_tls::{Certificate, CertificateFault, TlsAcceptor, TlsFault};
@@ -22,18 +28,179 @@ use convey_tls::{Certificate, CertificateFault, TlsAcceptor, TlsFault};
 /// Most certificates of a folder.
 const MAX_CERTIFICATES: usize = 10_000;
 
+/// Table in the reference.
+pub(crate) const DOC: TableDoc = TableDoc { name: "[frontends.NAME.tls]", docs: TlsKeys::DOCS };
+
 /// The table, with the places of its keys.
 #[derive(Debug, Clone)]
 pub(crate) struct ParsedTls {
     pub(crate) place: Place,
     /// Whether the frontend uses the certificates that convey orders.
     pub(crate) acme: bool,
+    pub(crate) keys: TlsKeys,
     /// Settings; in mode `http` the default protocols apply unless `alpn` is set.
     tls: FrontendTls,
     /// Protocols from the file.
     pub(crate) alpn: Option<Vec<Placed<String>>>,
-    pub(crate) http3: Option<Placed<bool>>,
 }
+
+keys! {
+    /// The keys of `[frontends.NAME.tls]` with plain values.
+    pub(crate) struct TlsKeys => FrontendTls, from (_unused: (), default);
+
+    also certificates = default.certificates, acme = default.acme; {
+        changes: |old, new| {
+            let mut changes = certificate_changes(&old.certificates, &new.certificates);
+            changes.extend(change("acme", old.acme, new.acme));
+            changes
+        },
+        docs: CERTIFICATE_DOCS,
+    };
+
+    key "refuse_unknown_names" => refuse_unknown_names: bool {
+        read: boolean,
+        kind: "boolean: whether convey refuses clients that ask for a name that no certificate has. Else they get the first certificate",
+        default: "false",
+        sample: "#refuse_unknown_names = false",
+        example: "true",
+    };
+
+    key "min_version" => min_version: TlsVersion {
+        read: choice(&TlsVersion::ALL, TlsVersion::name),
+        kind: r#"`"1.2"` or `"1.3"`"#,
+        default: r#"`"1.2"`"#,
+        sample: r#"#min_version = "1.2"                    # or "1.3""#,
+        example: "'1.3'",
+    };
+
+    list "cipher_suites" => cipher_suites: String {
+        read: cipher_suite,
+        unset: "all",
+        kind: r#"one or several of `"TLS13_AES_256_GCM_SHA384"`, `"TLS13_AES_128_GCM_SHA256"`, `"TLS13_CHACHA20_POLY1305_SHA256"`, `"TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"`, `"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"`, `"TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256"`, `"TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"`, `"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"`, `"TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256"`"#,
+        default: "all",
+        sample: r#"#cipher_suites = ["TLS13_AES_128_GCM_SHA256"] # example; by default all secure ones"#,
+        example: "'TLS13_AES_128_GCM_SHA256'",
+    };
+
+    also alpn = default.alpn; {
+        changes: |old, new| change("alpn", list_or(&old.alpn, "none"), list_or(&new.alpn, "none")),
+        docs: ALPN_DOCS,
+    };
+
+    also client_ca = default.client_ca; {
+        changes: |old, new| change("client_ca", ca(old.client_ca.as_ref()), ca(new.client_ca.as_ref())),
+        docs: CLIENT_DOCS,
+    };
+
+    key "session_tickets" => session_tickets: bool {
+        read: boolean,
+        kind: "boolean: whether clients may go on with an earlier session",
+        default: "true",
+        sample: "#session_tickets = true",
+        example: "false",
+    };
+
+    key "handshake_timeout" => handshake_timeout: Duration {
+        read: seconds(MILLISECOND),
+        kind: "seconds from 0.001: how long a handshake may take",
+        default: "10",
+        sample: "#handshake_timeout = 10",
+        example: "7",
+    };
+
+    key "max_handshakes_per_source" => max_handshakes_per_source: u32 {
+        read: integer(1..=u32::MAX),
+        kind: "1 to 4294967295 handshakes at once of one address (IPv6: one /64). None for `trusted_clients`",
+        default: "256",
+        sample: "#max_handshakes_per_source = 256        # at once",
+        example: "7",
+    };
+
+    key "http3" => http3: bool {
+        read: boolean,
+        kind: "boolean: whether convey speaks [HTTP/3](../guides/http3.md) too, over UDP at the same addresses. Mode http; not with `accept_proxy`",
+        default: "false",
+        sample: "#http3 = false                          # true: also HTTP/3, over UDP at the same addresses (mode http)",
+        example: "true",
+    };
+
+    key "early_data" => early_data: bool {
+        read: boolean,
+        kind: "boolean: whether convey takes requests of safe methods before the handshake is over (0-RTT). Needs `http3` and `session_tickets`; not with `client_ca`",
+        default: "false",
+        sample: "#early_data = false                     # true: with http3, safe methods in the first packet (0-RTT)",
+        example: "true\nhttp3 = true",
+    };
+}
+
+/// Keys of certificates in the reference.
+const CERTIFICATE_DOCS: &[Docs] = &[
+    Docs::Key(KeyDoc {
+        name: "certificate",
+        kind: "a file in PEM, or several: certificate chains, the server's own certificate first",
+        default: "required without `certificate_dir` and `[acme]`",
+        sample: r##"
+#certificate = "site.pem"               # example; the chain in PEM, or several: ["a.pem", "b.pem"]. A client gets the
+                                        # certificate for the name that it asks for, else the first one
+"##,
+        example: "'OTHER.pem'\nkey = 'OTHER.key'",
+        ..KeyDoc::USUAL
+    }),
+    Docs::Key(KeyDoc {
+        name: "key",
+        kind: "a file in PEM for each `certificate`, in the same order. Others must not be able to read it",
+        default: "the file of the certificate",
+        sample: r#"#key = "site.key"                       # example; the key of each certificate. By default it is in the file of the certificate"#,
+        example: "'OTHER.key'\ncertificate = 'OTHER.pem'",
+        ..KeyDoc::USUAL
+    }),
+    Docs::Key(KeyDoc {
+        name: "certificate_dir",
+        kind: "a folder: `NAME.pem` or `NAME.crt`, each with its key in `NAME.key` or in the same file; at most 10,000 certificates",
+        default: "none",
+        sample: r#"#certificate_dir = "certificates"       # example; also use all certificates of a folder: NAME.pem with NAME.key"#,
+        example: "'FOLDER'",
+        ..KeyDoc::USUAL
+    }),
+    Docs::Key(KeyDoc {
+        name: "acme",
+        kind: "boolean: whether the frontend has the certificates that `[acme]` brings",
+        default: "where it names no certificate",
+        sample: "#acme = true                            # example; also use the certificates of [acme]. Default if no certificate is named",
+        example: "true",
+        ..KeyDoc::USUAL
+    }),
+];
+
+/// `alpn` in the reference.
+const ALPN_DOCS: &[Docs] = &[Docs::Key(KeyDoc {
+    name: "alpn",
+    kind: r#"one or several names of protocols, the preferred one first. Mode http: of `"h2"` and `"http/1.1"`"#,
+    default: "both in mode http; none in mode proxy",
+    sample: r#"#alpn = ["h2", "http/1.1"]              # mode proxy: none"#,
+    example: "'h2'",
+    ..KeyDoc::USUAL
+})];
+
+/// Keys of client certificates in the reference.
+const CLIENT_DOCS: &[Docs] = &[
+    Docs::Key(KeyDoc {
+        name: "client_ca",
+        kind: "a file in PEM: the authorities that issue the certificates of clients",
+        default: "none",
+        sample: r#"#client_ca = "clients.pem"              # example; clients then need a certificate of these authorities"#,
+        example: "'SITE.pem'",
+        ..KeyDoc::USUAL
+    }),
+    Docs::Key(KeyDoc {
+        name: "client_certificate",
+        kind: r#"`"required"` or `"optional"`: needs `client_ca`"#,
+        default: r#"`"required"`"#,
+        sample: r#"#client_certificate = "optional"        # example; with client_ca; by default "required""#,
+        example: "'optional'",
+        ..KeyDoc::USUAL
+    }),
+];
 
 /// Policy for client certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,40 +245,28 @@ impl ParsedTls {
         pairs.extend(acme.into_iter().flat_map(|acme| of_acme(acme, &place, report)));
         let has_alpn = table.has("alpn");
         let alpn = table.any_number("alpn", protocol);
-        let http3 = table.optional("http3", boolean);
-        let early_data = table.optional("early_data", boolean);
-        let tls = FrontendTls {
-            acme: acme.is_some(),
+        let default = FrontendTls {
             certificates: pairs.iter().map(|read| read.pair.clone()).collect(),
-            refuse_unknown_names: table.or("refuse_unknown_names", false, boolean),
-            min_version: table.or(
-                "min_version",
-                TlsVersion::default(),
-                choice(&TlsVersion::ALL, TlsVersion::name),
-            ),
-            cipher_suites: table
-                .any_number("cipher_suites", choice(&TlsAcceptor::CIPHER_SUITES, |suite| suite))
-                .into_iter()
-                .map(|suite| suite.value.to_owned())
-                .collect(),
+            acme: acme.is_some(),
+            refuse_unknown_names: false,
+            min_version: TlsVersion::default(),
+            cipher_suites: Vec::new(),
             alpn: Vec::new(),
             client_ca: client_ca(&mut table, report),
-            session_tickets: table.or("session_tickets", true, boolean),
-            handshake_timeout: handshake_timeout(&mut table),
-            max_handshakes_per_source: table.or(
-                "max_handshakes_per_source",
-                FrontendTls::MAX_HANDSHAKES_PER_SOURCE,
-                integer(1..=u32::MAX),
-            ),
-            http3: value(&http3).unwrap_or_default(),
-            early_data: value(&early_data).unwrap_or_default(),
+            session_tickets: true,
+            handshake_timeout: FrontendTls::HANDSHAKE_TIMEOUT,
+            max_handshakes_per_source: FrontendTls::MAX_HANDSHAKES_PER_SOURCE,
+            http3: false,
+            early_data: false,
         };
+        let keys = TlsKeys::read(&mut table);
         table.finish();
+        let tls = keys.model((), default);
         check(&tls, &pairs, &place, report);
-        if let Some(early_data) = early_data.filter(|early_data| early_data.value) {
+        if let Some(early_data) = keys.early_data.as_ref().filter(|early_data| early_data.value) {
             check_early_data(&tls, &early_data.place, report);
         }
-        Some(ParsedTls { place, acme: acme.is_some(), tls, alpn: has_alpn.then_some(alpn), http3 })
+        Some(ParsedTls { place, acme: acme.is_some(), keys, tls, alpn: has_alpn.then_some(alpn) })
     }
 
     pub(super) fn model(&self, mode: Mode) -> FrontendTls {
@@ -122,8 +277,8 @@ impl ParsedTls {
     }
 }
 
-fn handshake_timeout(table: &mut TomlTable<'_>) -> Duration {
-    table.or("handshake_timeout", FrontendTls::HANDSHAKE_TIMEOUT, seconds(MILLISECOND))
+fn cipher_suite(value: &DeValue<'_>) -> Result<String, String> {
+    choice(&TlsAcceptor::CIPHER_SUITES, |suite| suite)(value).map(str::to_owned)
 }
 
 /// Whether the frontend uses certificates that convey orders: if it names no certificates, or sets

@@ -1,28 +1,22 @@
 //! Log text of the differences in the requests of a frontend.
 
+use super::HttpKeys;
 use crate::diff::{change, or, pair};
-use convey_http_core::{CompressionRules, FieldRules, PathView};
-use convey_model::{ErrorPage, ErrorPages, HeaderRules, HttpConfig, Redirect, RequestRate, RouteConfig};
+use convey_http_core::FieldRules;
+use convey_model::{ErrorPage, ErrorPages, HeaderRules, HttpConfig, RequestRate, RouteConfig};
 
 /// Differences, in the format of the frontend's line. If one of the configurations is not in mode
 /// `http`, that line names the modes.
 pub(crate) fn changes(old: Option<&HttpConfig>, new: Option<&HttpConfig>) -> Vec<String> {
     let none = HttpConfig::default();
     let (old, new) = (old.unwrap_or(&none), new.unwrap_or(&none));
-    let HttpConfig {
-        routes,
-        path_view,
-        redirect,
-        headers,
-        forwarded,
-        begin_traces,
-        rate,
-        limits,
-        error_pages,
-        compression,
-    } = old;
+    HttpKeys::changes(old, new)
+}
+
+/// Routes that were added, removed or changed.
+pub(super) fn routes(old: &[RouteConfig], new: &[RouteConfig]) -> Vec<String> {
     let mut changes = Vec::new();
-    for routes in pair(routes, &new.routes, |a, b| a.name == b.name) {
+    for routes in pair(old, new, |a, b| a.name == b.name) {
         match routes {
             (Some(before), Some(after)) => changes.extend(route(before, after)),
             (None, Some(after)) => changes.push(format!("+ route {} to {}", after.name, after.action)),
@@ -30,24 +24,11 @@ pub(crate) fn changes(old: Option<&HttpConfig>, new: Option<&HttpConfig>) -> Vec
             (None, None) => {}
         }
     }
-    let [before, after] = [*redirect, new.redirect].map(|to| or(to.map(Redirect::name), "none"));
-    changes.extend(change("redirect", before, after));
-    let normalizes = |view: PathView| view == PathView::Normalized;
-    changes.extend(change("normalize", normalizes(*path_view), normalizes(new.path_view)));
-    changes.extend(change("forwarded", *forwarded, new.forwarded));
-    changes.extend(change("begin_traces", *begin_traces, new.begin_traces));
-    changes.extend(header_changes("", headers, &new.headers));
-    changes.extend(rate_changes("limits.", *rate, new.rate));
-    let limits = limits.named().into_iter().zip(new.limits.named());
-    changes.extend(limits.filter_map(|((name, old), (_, new))| change(&format!("http.{name}"), old, new)));
-    changes.extend(page_changes(error_pages, &new.error_pages));
-    let shown = |rules: &Option<CompressionRules>| or(rules.as_ref().map(ToString::to_string), "off");
-    changes.extend(change("compression", shown(compression), shown(&new.compression)));
     changes
 }
 
 /// Error pages that were added, removed or changed.
-fn page_changes(old: &ErrorPages, new: &ErrorPages) -> Vec<String> {
+pub(super) fn pages(old: &ErrorPages, new: &ErrorPages) -> Vec<String> {
     let told = ErrorPages::STATUSES.into_iter().filter_map(|status| {
         let (before, after) = (old.get(status), new.get(status));
         let path = |page: Option<&ErrorPage>| or(page.map(|page| page.path.display()), "none");
@@ -59,11 +40,11 @@ fn page_changes(old: &ErrorPages, new: &ErrorPages) -> Vec<String> {
 }
 
 /// Differences in the request rate limit of sources.
-fn rate_changes(whose: &str, old: Option<RequestRate>, new: Option<RequestRate>) -> Vec<String> {
-    let rate = |rate: Option<RequestRate>| or(rate.map(|rate| rate.per_source), "none");
+pub(super) fn rate(whose: &str, old: Option<RequestRate>, new: Option<RequestRate>) -> Vec<String> {
+    let per_source = |rate: Option<RequestRate>| or(rate.map(|rate| rate.per_source), "none");
     let burst = |rate: Option<RequestRate>| or(rate.and_then(|rate| rate.burst), "automatic");
     let changes = [
-        change(&format!("{whose}requests_per_source"), rate(old), rate(new)),
+        change(&format!("{whose}requests_per_source"), per_source(old), per_source(new)),
         change(&format!("{whose}request_burst"), burst(old), burst(new)),
     ];
     changes.into_iter().flatten().collect()
@@ -87,13 +68,13 @@ fn route(old: &RouteConfig, new: &RouteConfig) -> Vec<String> {
     changes.extend(change(&of(""), action.to_string(), new.action.to_string()));
     changes.extend(change(&of("rewrite_path"), rewritten(rewrite_path), rewritten(&new.rewrite_path)));
     changes.extend(change(&of("rewrite_host"), rewritten(rewrite_host), rewritten(&new.rewrite_host)));
-    changes.extend(header_changes(&of(""), headers, &new.headers));
-    changes.extend(rate_changes(&format!("{} ", of("")), *rate, new.rate));
+    changes.extend(self::headers(&of(""), headers, &new.headers));
+    changes.extend(self::rate(&format!("{} ", of("")), *rate, new.rate));
     changes.extend(change(&of("compression"), compression.to_string(), new.compression.to_string()));
     changes
 }
 
-fn header_changes(whose: &str, old: &HeaderRules, new: &HeaderRules) -> Vec<String> {
+pub(super) fn headers(whose: &str, old: &HeaderRules, new: &HeaderRules) -> Vec<String> {
     let HeaderRules { request, response } = old;
     let changes = [("request", request, &new.request), ("response", response, &new.response)];
     let told = changes.into_iter().filter_map(|(what, old, new)| {

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use crate::diff::{change, duration, list_or, or, pair};
+use super::TlsKeys;
+use crate::diff::{below, change, or, pair};
 use convey_model::{CertificatePair, ClientCa, FrontendConfig, FrontendTls};
 
 /// Log text of the differences.
@@ -11,40 +12,12 @@ pub(crate) fn changes(old: Option<&FrontendTls>, new: Option<&FrontendTls>) -> V
         Ok(both) => both,
         Err(change) => return change.into_iter().collect(),
     };
-    let FrontendTls {
-        certificates,
-        acme,
-        refuse_unknown_names,
-        min_version,
-        cipher_suites,
-        alpn,
-        client_ca,
-        session_tickets,
-        handshake_timeout,
-        max_handshakes_per_source,
-        http3,
-        early_data,
-    } = old;
-    let mut changes = certificate_changes(certificates, &new.certificates);
-    let told = [
-        change("acme", *acme, new.acme),
-        change("refuse_unknown_names", *refuse_unknown_names, new.refuse_unknown_names),
-        change("min_version", min_version.name(), new.min_version.name()),
-        change("cipher_suites", list_or(cipher_suites, "all"), list_or(&new.cipher_suites, "all")),
-        change("alpn", list_or(alpn, "none"), list_or(&new.alpn, "none")),
-        change("client_ca", ca(client_ca.as_ref()), ca(new.client_ca.as_ref())),
-        change("session_tickets", *session_tickets, new.session_tickets),
-        duration("handshake_timeout", *handshake_timeout, new.handshake_timeout),
-        change("max_handshakes_per_source", *max_handshakes_per_source, new.max_handshakes_per_source),
-        change("http3", *http3, new.http3),
-        change("early_data", *early_data, new.early_data),
-    ];
-    changes.extend(told.into_iter().flatten());
+    let mut changes = TlsKeys::changes(old, new);
     let bytes = |tls: &FrontendTls| tls.client_ca.as_ref().map(|ca| ca.certificates.clone());
     if changes.is_empty() && bytes(old) != bytes(new) {
         changes.push("client_ca: authorities changed".to_owned());
     }
-    changes.into_iter().map(|change| format!("tls.{change}")).collect()
+    below("tls", changes)
 }
 
 /// Both values, or a text that TLS is switched on or off.
@@ -68,7 +41,7 @@ pub(crate) fn certificate_changes(old: &[CertificatePair], new: &[CertificatePai
     told.collect()
 }
 
-fn ca(ca: Option<&ClientCa>) -> String {
+pub(super) fn ca(ca: Option<&ClientCa>) -> String {
     let named = ca.map(|ca| {
         let wanted = if ca.is_required { "required" } else { "optional" };
         format!("{} ({wanted})", ca.path.display())

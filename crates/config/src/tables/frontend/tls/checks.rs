@@ -29,7 +29,7 @@ pub(crate) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) 
 
 /// Reports HTTP/3 where it is impossible: its clients use UDP, which has no PROXY headers.
 fn http3(frontend: &ParsedFrontend, tls: &ParsedTls, mode: Mode, report: &Report<'_>) {
-    let Some(http3) = tls.http3.as_ref().filter(|http3| http3.value) else { return };
+    let Some(http3) = tls.keys.http3.as_ref().filter(|http3| http3.value) else { return };
     if !mode.is_http() {
         let message = format!("needs mode = \"http\"; the frontend is in {} mode", mode.name());
         report.error(&http3.place, message);

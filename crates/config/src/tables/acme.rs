@@ -8,34 +8,128 @@ use convey_model::{AcmeChallenge, AcmeConfig, Authorities, ExternalAccount, Fron
 use data_encoding::BASE64URL_NOPAD;
 use toml::de::DeValue;
 
-use super::diff::{change, list_or, or};
-use super::problem::{Place, Placed, Report};
-use super::reader::TomlTable;
-use super::tables::{ParsedFrontend, authorities};
-use super::values::{choice, not_allowed, string};
+use super::{ParsedFrontend, authorities};
+use crate::diff::{below, change, list_or, or};
+use crate::keys::{keys, unreported};
+use crate::problem::{Place, Placed, Report};
+use crate::reader::TomlTable;
+use crate::reference::{Docs, KeyDoc, TableDoc};
+use crate::values::{choice, not_allowed, string};
 
 /// Default folder of the state that outlives the process.
-pub(super) const STATE_DIR: &str = "/var/lib/convey";
+pub(crate) const STATE_DIR: &str = "/var/lib/convey";
 
 /// Most names: each name is an order, and a file.
 const MAX_DOMAINS: usize = 1_000;
 
+/// Table in the reference.
+pub(crate) const DOC: TableDoc = TableDoc { name: "[acme]", docs: AcmeKeys::DOCS };
+
 /// `[acme]` as the file has it.
 #[derive(Debug, Clone)]
-pub(super) struct ParsedAcme {
-    pub(super) place: Place,
-    email: Option<String>,
-    directory: String,
-    pub(super) domains: Vec<Placed<String>>,
-    challenge: Option<Placed<AcmeChallenge>>,
+pub(crate) struct ParsedAcme {
+    pub(crate) place: Place,
+    keys: AcmeKeys,
+    pub(crate) domains: Vec<Placed<String>>,
     external_account: Option<ExternalAccount>,
     authorities: Authorities,
     folder: PathBuf,
 }
 
+keys! {
+    /// The keys of `[acme]` with plain values.
+    pub(crate) struct AcmeKeys => AcmeConfig, from (_unused: (), default);
+
+    key "directory" => directory: String {
+        read: directory,
+        kind: r#"`"production"` or `"staging"` of Let's Encrypt, or an `https` URL"#,
+        default: r#"`"production"`"#,
+        sample: r#"#directory = "staging"                  # example; or "production" (default), or the URL of another authority"#,
+        example: "'staging'",
+    };
+
+    key "email" => email: String {
+        read: email,
+        unset: "none",
+        kind: "an address that the authority writes to",
+        default: "none",
+        sample: r#"#email = "ops@example.com"              # example; the authority writes there"#,
+        example: "'ops@example.com'",
+    };
+
+    also domains = default.domains; {
+        changes: |old, new| change("domains", list_or(&old.domains, "none"), list_or(&new.domains, "none")),
+        docs: DOMAIN_DOCS,
+    };
+
+    key "challenge" => challenge: AcmeChallenge {
+        read: choice(&AcmeChallenge::ALL, AcmeChallenge::name),
+        kind: r#"`"http-01"` or `"tls-alpn-01"`: how a name is proved"#,
+        default: r#"`"http-01"` if a frontend in mode http without TLS has port 80, `"tls-alpn-01"` if one with these certificates has port 443"#,
+        sample: r#"#challenge = "tls-alpn-01"              # or "http-01", with a frontend without tls; the default depends on the frontends' ports"#,
+        example: "'http-01'",
+    };
+
+    also external_account = default.external_account; {
+        changes: |old, new| change("eab_key_id", key_id(old), key_id(new)),
+        docs: ACCOUNT_DOCS,
+    };
+
+    also authorities = default.authorities; {
+        changes: |old, new| change("ca", ca(old), ca(new)),
+        docs: CA_DOCS,
+    };
+
+    also folder = default.folder; {
+        // It is below `state_dir`.
+        changes: unreported,
+        docs: &[],
+    };
+}
+
+/// `domains` in the reference.
+const DOMAIN_DOCS: &[Docs] = &[Docs::Key(KeyDoc {
+    name: "domains",
+    kind: "one or several names of hosts, no wildcards; 1,000 at most. Each gets a certificate",
+    default: "the hosts of routes of frontends that take these certificates",
+    sample: r#"#domains = ["www.example.com"]          # example; by default the hosts of the routes of these frontends"#,
+    example: "'other.example'",
+    ..KeyDoc::USUAL
+})];
+
+/// Keys of an account elsewhere in the reference.
+const ACCOUNT_DOCS: &[Docs] = &[
+    Docs::Key(KeyDoc {
+        name: "eab_key_id",
+        kind: "the number of the key that an authority gave for an account elsewhere; needs `eab_key_file`",
+        default: "none",
+        sample: r#"#eab_key_id = "kid-1"                   # example; external account binding"#,
+        example: "'7'\neab_key_file = 'TOKEN'",
+        ..KeyDoc::USUAL
+    }),
+    Docs::Key(KeyDoc {
+        name: "eab_key_file",
+        kind: "a file with this key, in base64url. Others must not be able to read it",
+        default: "none",
+        sample: r#"#eab_key_file = "eab.key"               # example"#,
+        example: "'TOKEN'\neab_key_id = '7'",
+        ..KeyDoc::USUAL
+    }),
+];
+
+/// `ca` in the reference.
+const CA_DOCS: &[Docs] = &[Docs::Key(KeyDoc {
+    name: "ca",
+    kind: "a file in PEM: the authorities that issue the certificate of the directory itself",
+    default: "those that this host trusts",
+    sample: r#"#ca = "ca.pem"                          # example; the authorities that sign the certificate of the directory itself"#,
+    example: "'SITE.pem'",
+    ..KeyDoc::USUAL
+})];
+
 impl ParsedAcme {
     /// Reads `[acme]` and `state_dir` of the root; `None` without `[acme]`.
-    pub(super) fn read(root: &mut TomlTable<'_>, report: &Report<'_>) -> Option<ParsedAcme> {
+    pub(crate) fn read(root: &mut TomlTable<'_>, report: &Report<'_>) -> Option<ParsedAcme> {
         let state_dir = root.optional("state_dir", folder);
         let is_there = root.has("acme");
         let mut table = root.table("acme");
@@ -43,53 +137,39 @@ impl ParsedAcme {
             return None;
         }
         let place = table.place.clone();
-        let email = table.optional("email", email).map(|email| email.value);
-        let directory = table.or("directory", AcmeConfig::PRODUCTION.to_owned(), directory);
+        let keys = AcmeKeys::read(&mut table);
         let domains = table.any_number("domains", domain);
         if let Some(Placed { place, .. }) = domains.get(MAX_DOMAINS) {
             report.error(place, format!("found {} names; allowed: {MAX_DOMAINS}", domains.len()));
         }
-        let challenge = table.optional("challenge", choice(&AcmeChallenge::ALL, AcmeChallenge::name));
         let external_account = external_account(&mut table, report);
         let ca = table.optional("ca", string);
         table.finish();
         let base = state_dir.as_ref().map_or(STATE_DIR, |dir| &dir.value);
         let base = report.beside(state_dir.as_ref().map_or(&place, |dir| &dir.place), base);
-        let folder = base.join("acme").join(AcmeConfig::folder_name(&directory));
+        let directory = keys.directory.as_ref().map_or(AcmeConfig::PRODUCTION, |found| &found.value);
+        let folder = base.join("acme").join(AcmeConfig::folder_name(directory));
         let authorities = authorities(ca, &place, report)?;
-        Some(ParsedAcme {
-            place,
-            email,
-            directory,
-            domains,
-            challenge,
-            external_account,
-            authorities,
-            folder,
-        })
+        Some(ParsedAcme { place, keys, domains, external_account, authorities, folder })
     }
 
     /// Folder of the certificates.
-    pub(super) fn certificates(&self) -> PathBuf {
+    pub(crate) fn certificates(&self) -> PathBuf {
         self.folder.join(AcmeConfig::CERTIFICATES)
     }
 
     /// Model of the table, with these frontends.
-    pub(super) fn model(&self, frontends: &[FrontendConfig]) -> Arc<AcmeConfig> {
-        Arc::new(AcmeConfig {
-            directory: self.directory.clone(),
-            email: self.email.clone(),
+    pub(crate) fn model(&self, frontends: &[FrontendConfig]) -> Arc<AcmeConfig> {
+        let default = AcmeConfig {
+            directory: AcmeConfig::PRODUCTION.to_owned(),
+            email: None,
             domains: self.names(frontends),
-            challenge: self
-                .challenge
-                .as_ref()
-                .map(|challenge| challenge.value)
-                .or_else(|| usual_challenge(frontends))
-                .unwrap_or(AcmeChallenge::Http01),
+            challenge: usual_challenge(frontends).unwrap_or(AcmeChallenge::Http01),
             external_account: self.external_account.clone(),
             authorities: self.authorities.clone(),
             folder: self.folder.clone(),
-        })
+        };
+        Arc::new(self.keys.model((), default))
     }
 
     /// Names from the file, or else the hosts of routes of frontends that use ACME certificates.
@@ -110,7 +190,7 @@ impl ParsedAcme {
     }
 
     /// Reports settings that do not fit the frontends.
-    pub(super) fn check(&self, parsed: &[ParsedFrontend], frontends: &[FrontendConfig], report: &Report<'_>) {
+    pub(crate) fn check(&self, parsed: &[ParsedFrontend], frontends: &[FrontendConfig], report: &Report<'_>) {
         if !parsed.iter().any(|frontend| frontend.tls.as_ref().is_some_and(|tls| tls.acme)) {
             report.warning(
                 &self.place,
@@ -131,7 +211,7 @@ impl ParsedAcme {
         }
         // The authority's request comes without TLS (RFC 8555, section 8.3).
         let is_http = |frontend: &FrontendConfig| frontend.mode.is_http() && frontend.tls.is_none();
-        match &self.challenge {
+        match &self.keys.challenge {
             Some(Placed { value: AcmeChallenge::Http01, place }) if !frontends.iter().any(is_http) => {
                 report.error(place, "needs a frontend with mode = \"http\" and without tls that clients reach at port 80");
             }
@@ -265,39 +345,32 @@ fn folder(value: &DeValue<'_>) -> Result<String, String> {
 }
 
 /// Description of the ordered certificates.
-pub(super) fn describe(acme: &AcmeConfig) -> String {
+pub(crate) fn describe(acme: &AcmeConfig) -> String {
     let AcmeConfig { directory, domains, challenge, folder, .. } = acme;
     let (names, challenge) = (list_or(domains, "nothing"), challenge.name());
     format!("certificates of {directory} by {challenge}, kept in {}: {names}\n", folder.display())
 }
 
 /// Log text of the differences between two tables.
-pub(super) fn changes(old: Option<&AcmeConfig>, new: Option<&AcmeConfig>) -> Vec<String> {
+pub(crate) fn changes(old: Option<&AcmeConfig>, new: Option<&AcmeConfig>) -> Vec<String> {
     let (old, new) = match (old, new) {
         (Some(old), Some(new)) => (old, new),
         (None, None) => return Vec::new(),
         (old, _) => return vec![format!("acme: {}", if old.is_some() { "removed" } else { "added" })],
     };
-    // Destructured, so that a new field cannot be forgotten.
-    let AcmeConfig { directory, email, domains, challenge, external_account, authorities, folder } = old;
-    let id = |account: &Option<ExternalAccount>| {
-        or(account.as_ref().map(|account| account.key_id.clone()), "none")
-    };
-    let ca = |authorities: &Authorities| {
-        or(authorities.path.as_ref().map(|path| path.display().to_string()), "this host's")
-    };
-    let told = [
-        change("acme.directory", directory, &new.directory),
-        change("acme.email", or(email.as_deref(), "none"), or(new.email.as_deref(), "none")),
-        change("acme.domains", list_or(domains, "none"), list_or(&new.domains, "none")),
-        change("acme.challenge", challenge.name(), new.challenge.name()),
-        change("acme.eab_key_id", id(external_account), id(&new.external_account)),
-        change("acme.ca", ca(authorities), ca(&new.authorities)),
-        change("state_dir", folder.display().to_string(), new.folder.display().to_string()),
-    ];
-    let mut changes: Vec<String> = told.into_iter().flatten().collect();
+    let mut changes = below("acme", AcmeKeys::changes(old, new));
+    let folder = |acme: &AcmeConfig| acme.folder.display().to_string();
+    changes.extend(change("state_dir", folder(old), folder(new)));
     if changes.is_empty() && old != new {
         changes.push("acme: key or authorities changed".to_owned());
     }
     changes
+}
+
+fn key_id(acme: &AcmeConfig) -> String {
+    or(acme.external_account.as_ref().map(|account| &account.key_id), "none")
+}
+
+fn ca(acme: &AcmeConfig) -> String {
+    or(acme.authorities.path.as_ref().map(|path| path.display()), "this host's")
 }

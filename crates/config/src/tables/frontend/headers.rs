@@ -1,0 +1,155 @@
+//! `[frontends.NAME.headers]`: headers that convey changes in requests and responses.
+
+use crate::problem::{Place, Placed, Report};
+use crate::reader::TomlTable;
+use crate::reference::{Docs, KeyDoc, TableDoc};
+use crate::values::{boolean, string};
+use convey_http_core::{FieldFault, FieldRules};
+use convey_model::HeaderRules;
+
+/// Tables in the reference. Names and values are the user's own: there is no list of keys and
+/// fields.
+pub(crate) const DOC: TableDoc = TableDoc {
+    name: "[frontends.NAME.headers]",
+    docs: &[
+        Docs::Key(KeyDoc {
+            name: "request",
+            kind: "table",
+            default: "none",
+            sample: r##"
+#request = { set = { X-Via = "convey" }, add = { X-Tag = "a" }, remove = ["X-Debug"], keep_underscores = false }
+                                        # keep_underscores = true keeps a client's X_Via beside X-Via. Many servers confuse the
+                                        # two
+"##,
+            example: "",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "response",
+            kind: "table",
+            default: "none",
+            sample: r#"#response = { remove = ["Server"] }"#,
+            example: "",
+            ..KeyDoc::USUAL
+        }),
+    ],
+};
+
+/// Rules of requests or responses in the reference.
+pub(crate) const RULES: TableDoc = TableDoc {
+    name: "[frontends.NAME.headers.request]",
+    docs: &[
+        Docs::Key(KeyDoc {
+            name: "set",
+            kind: "table of names and values: convey writes the header in place of the message's own",
+            default: "none",
+            sample: "",
+            example: "",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "add",
+            kind: "table of names and values: convey writes the header beside the message's own",
+            default: "none",
+            sample: "",
+            example: "",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "remove",
+            kind: "names of headers",
+            default: "none",
+            sample: "",
+            example: "'X-A'",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
+            name: "keep_underscores",
+            kind: "`true`, requests: a client's `X_User` stays where `set` or `remove` names `X-User`. Servers behind CGI and WSGI take one for the other",
+            default: "`false`",
+            sample: "",
+            example: "true\nremove = ['X-A']",
+            ..KeyDoc::USUAL
+        }),
+    ],
+};
+
+/// Request headers that describe clients to servers: convey sets them itself.
+const OF_CLIENTS: [&str; 4] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
+
+/// Reads `headers` of a frontend or of a route.
+pub(super) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> HeaderRules {
+    let mut of_requests = table.table("request");
+    let rules = match of_requests.or("keep_underscores", false, boolean) {
+        true => FieldRules::default(),
+        false => FieldRules::of_requests(),
+    };
+    let request = field_rules(of_requests, rules, &OF_CLIENTS, report);
+    let response = field_rules(table.table("response"), FieldRules::default(), &[], report);
+    table.finish();
+    HeaderRules { request, response }
+}
+
+/// Finds text that looks like a variable of another load balancer or of the access log:
+/// `{client_ip}`, `%[src]`, `$remote_addr`.
+fn variable_in(value: &str) -> Option<&str> {
+    let is_name = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+    let name_len = |text: &str| text.bytes().take_while(|byte| is_name(*byte)).count();
+    value.char_indices().find_map(|(at, begin)| {
+        let rest = &value[at..];
+        match begin {
+            '{' => {
+                let len = name_len(&rest[1..]);
+                (len > 1 && rest[1 + len..].starts_with('}')).then(|| &rest[..len + 2])
+            }
+            '%' if rest.starts_with("%[") => rest.find(']').map(|end| &rest[..=end]),
+            '$' => {
+                let len = name_len(&rest[1..]);
+                rest[1..=len].contains('_').then(|| &rest[..=len])
+            }
+            _ => None,
+        }
+    })
+}
+
+/// Reads `headers.request` or `headers.response` after the existing `rules`. Headers that are
+/// `reserved` are errors.
+fn field_rules(
+    mut table: TomlTable<'_>,
+    mut rules: FieldRules,
+    reserved: &[&str],
+    report: &Report<'_>,
+) -> FieldRules {
+    let is_ours = |name: &str| reserved.iter().any(|other| other.eq_ignore_ascii_case(name));
+    let tell = |place: &Place, name: &str, fault: FieldFault| match fault {
+        // The value may be a secret, so the message does not quote it.
+        FieldFault::Value => report.error(place, fault.to_string()),
+        FieldFault::Name | FieldFault::Reserved => report.error(place, format!("{fault}, found {name:?}")),
+    };
+    for (key, is_set) in [("set", true), ("add", false)] {
+        for (name, value) in table.table(key).values(string) {
+            let Some(value) = value else { continue };
+            let outcome = match is_set {
+                _ if is_ours(&name.value) => Err(FieldFault::Reserved),
+                true => rules.set(&name.value, &value.value),
+                false => rules.add(&name.value, &value.value),
+            };
+            if let Some(variable) = variable_in(&value.value) {
+                let message = format!("`{variable}` is sent literally: values of headers have no variables");
+                report.warning(&value.place, message);
+            }
+            if let Err(fault) = outcome {
+                let place = if fault == FieldFault::Value { &value.place } else { &name.place };
+                tell(place, &name.value, fault);
+            }
+        }
+    }
+    for Placed { value: name, place } in table.any_number("remove", string) {
+        let outcome = if is_ours(&name) { Err(FieldFault::Reserved) } else { rules.remove(&name) };
+        if let Err(fault) = outcome {
+            tell(&place, &name, fault);
+        }
+    }
+    table.finish();
+    rules
+}

@@ -1,0 +1,57 @@
+//! Backends of mode http.
+
+use super::*;
+
+#[test]
+fn health_check_speaks_and_judges_as_requests_of_its_frontends() {
+    let of = |mode: &str, other: &str| {
+        let other =
+            other.replace("FRONTEND", "[frontends.other]\nlisten_addr = '127.0.0.1:81'\nbackend = 'site'\n");
+        format!(
+            "{}[frontends.web.http]\nmax_response_head_fields = 10\n{other}[backends.site]\nprotocol = 'h2'\n\
+             health_check.kind = 'http'\nservers.a.addr = '10.0.0.9:80'\n",
+            FRONTEND.replace("10.0.0.1:80", "127.0.0.1:80").replace("mode = 'http'", mode)
+        )
+    };
+    let requests = |text: &str| config(text).backends[0].health_check.requests;
+    let expected = |bytes, fields| {
+        Some(CheckedRequests { version: HttpVersion::H2, response_head: HeadLimits { bytes, fields } })
+    };
+    assert_eq!(requests(&of("mode = 'http'", "")), expected(65_535, 10));
+    let other = "FRONTENDmode = 'http'\n[frontends.other.http]\nmax_response_head_size = 2000\nmax_response_head_fields = 20\n";
+    assert_eq!(requests(&of("mode = 'http'", other)), expected(65_535, 20));
+    let mixed = of("mode = 'http'", "FRONTENDmode = 'proxy'\n").replace("protocol = 'h2'\n", "");
+    assert_eq!(requests(&mixed), None);
+}
+
+#[test]
+fn backend_sets_protocol_and_request_hash_in_mode_http() {
+    let of = |lines: &str| format!("{FRONTEND}[backends.site]\n{lines}\nservers.a.addr = '10.0.0.9:80'\n");
+    let backend = &config(&of("protocol = 'h2'\nalgorithm = 'ring'\nhash = 'cookie:sid'")).backends[0];
+    assert_eq!((backend.protocol, &*backend.hash_name()), (HttpVersion::H2, "cookie:sid"));
+    let proxied = of("protocol = 'auto'\nalgorithm = 'ring'\nhash = 'header:X-User'");
+    let proxied = proxied.replace("mode = 'http'\n", "").replace("10.0.0.1:80", "127.0.0.1:80");
+    assert_eq!(
+        told(&proxied, Mode::Proxy).unwrap_err(),
+        [
+            "config.toml:5:12: backends.site.protocol: is for mode http; frontend \"web\" is in proxy mode",
+            "config.toml:7:8: backends.site.hash: found \"header:X-User\", which only mode http sees; frontend \"web\" is in \
+             proxy mode: allowed are source, tuple, quic_cid",
+        ]
+    );
+    let told_of =
+        |lines: &str| told(&of(lines).replace("10.0.0.1:80", "127.0.0.1:80"), Mode::Http).unwrap_err();
+    assert_eq!(
+        told_of("protocol = 'h2'\nsend_proxy = 'v1'"),
+        [
+            "config.toml:6:12: backends.site.protocol: \"h2\" lets clients share connections, but send_proxy (line 7) names \
+             one client at the start of each; keep one of them",
+        ]
+    );
+    assert_eq!(
+        errors(&of("hash = 'cookie:'")),
+        [
+            "config.toml:6:8: backends.site.hash: found \"cookie:\"; allowed: source, tuple, quic_cid, header:NAME, cookie:NAME"
+        ]
+    );
+}
