@@ -139,7 +139,7 @@ fn last_server_is_taken_out_only_after_a_second_confirmation() {
     browser.click("#steer button[type=submit]");
     steer(&mut browser, a);
     browser.click("#reset");
-    browser.wait_for_text("#steer-result", "Taken back: ");
+    browser.wait_for_text("#steer-result", "Changes undone: ");
     balancer.wait_for_stat("/backends/pool/servers/a/weight", 1);
     assert_eq!(browser.complaints(), [""; 0]);
 }
