@@ -153,7 +153,7 @@ fn an_address_goes_when_convey_begins_to_drain() {
         wait_until("lo", VIP, true);
         balancer.signal(Signal::TERM);
         wait_until("lo", VIP, false);
-        balancer.wait_for_log(&format!("{VIP} withdrawn from lo: convey drains"));
+        balancer.wait_for_log(&format!("{VIP} withdrawn from lo: convey is draining"));
         assert_eq!(balancer.page("/healthz").0, 200);
         assert_eq!(balancer.page("/readyz").0, 503);
         balancer.signal(Signal::TERM);
