@@ -14,7 +14,6 @@
 //!
 //! [`Ewma`] uses the response times of servers, which [`AnswerTimes`] records. Only mode `http`
 //! measures these times, so the configuration accepts `ewma` only there.
-//! configuration accepts `ewma` only there.
 //!
 //! [`build`] creates the configured algorithm. `candidates` has the shared parts: the servers that
 //! take part, and the fallback when the chosen server is full. A new algorithm needs a file here, a
