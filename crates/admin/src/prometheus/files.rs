@@ -25,7 +25,7 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     );
     page.counter(
         "convey_backend_file_cache_evictions_total",
-        "Cached files that were evicted for others.",
+        "Cached files that were evicted to make space for others.",
         &backends,
         |cache| cache.evictions as f64,
     );

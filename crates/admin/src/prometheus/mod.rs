@@ -133,14 +133,14 @@ fn frontends(page: &mut MetricsPage, report: &StatsReport) {
     });
     page.gauge(
         "convey_frontend_waiting_connections",
-        "Connections that wait for a slot or for their client's share (proxy mode); without those that the kernel queues.",
+        "Connections that wait for a slot of max_connections or max_connections_per_client (proxy mode), without those in the kernel's accept queue.",
         &all,
         |f| f64::from(f.waiting_connections),
     );
     by_reason(
         page,
         "convey_frontend_connections_ended_total",
-        "Connections that ended otherwise than by both sides closing.",
+        "Connections that ended without an orderly close by both sides.",
         report.frontends.iter().map(|(name, f)| (name, &f.ended)),
     );
     by_reason(
@@ -199,7 +199,7 @@ fn backends(page: &mut MetricsPage, report: &StatsReport) {
     );
     page.histogram(
         "convey_backend_connect_duration_seconds",
-        "How long connects to its servers took, those that failed left out (proxy mode).",
+        "Duration of successful connects to servers of the backend (proxy mode).",
         &all,
         |b| b.connect_seconds.as_ref(),
     );
@@ -211,7 +211,7 @@ fn backends(page: &mut MetricsPage, report: &StatsReport) {
     );
     page.gauge(
         "convey_backend_waiting_connections",
-        "Connections that wait for a server, all being at their limits (proxy mode).",
+        "Connections that wait for a server, because all servers are at their limits (proxy mode).",
         &all,
         |b| f64::from(b.waiting_connections),
     );

@@ -25,7 +25,7 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     );
     page.counter(
         "convey_frontend_http_responses_total",
-        "Responses by the class of their status, those of convey's own included (mode http).",
+        "Responses by the class of their status, including convey's own responses (mode http).",
         &by_code(&frontends),
         |n| *n as f64,
     );
@@ -120,7 +120,7 @@ fn add_routes(page: &mut MetricsPage, report: &StatsReport) {
         routes.iter().filter_map(|(of, route)| Some((of.clone(), route.requests.as_ref()?))).collect();
     page.counter(
         "convey_route_http_responses_total",
-        "Responses to requests of the route by the class of their status, those of convey's own included (mode http).",
+        "Responses to requests of the route by the class of their status, including convey's own responses (mode http).",
         &by_code(&responses),
         |n| *n as f64,
     );
@@ -134,7 +134,7 @@ fn add_routes(page: &mut MetricsPage, report: &StatsReport) {
         routes.iter().filter_map(|(of, route)| Some((of.clone(), route.total_connections?))).collect();
     page.counter(
         "convey_route_connections_total",
-        "Connections of the route, which is by TLS server name (proxy mode).",
+        "Connections of a route by TLS server name (proxy mode).",
         &connections,
         |n| *n as f64,
     );

@@ -53,7 +53,7 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
     );
     page.counter(
         "convey_server_retries_total",
-        "Attempts to connect to the server after one to another had failed.",
+        "Attempts to connect to the server after an attempt to another server failed.",
         &all,
         |s| s.retries as f64,
     );
