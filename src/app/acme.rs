@@ -251,7 +251,7 @@ pub(super) fn make_folder(config: &Config, owner: Option<FileOwner>) -> Result<(
     let Some(acme) = &config.acme else { return Ok(()) };
     let made = state_folder::make(&acme.folder);
     let made = made.and_then(|made| owner.map_or(Ok(()), |owner| state_folder::give(&made, owner)));
-    made.map_err(|error| format!("state_dir: cannot make {}: {error}", acme.folder.display()))
+    made.map_err(|error| format!("state_dir: cannot create {}: {error}", acme.folder.display()))
 }
 
 /// Reason why this user cannot write the ordered certificates, in one line.

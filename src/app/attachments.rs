@@ -140,7 +140,7 @@ impl Attachments {
             match self.add(&new) {
                 Ok(means) => {
                     self.refused.remove(&new.index);
-                    info!("forwarding packets on {} from now on, those of open flows by {means}", new.name);
+                    info!("now forwarding packets on {}, packets of open flows by {means}", new.name);
                     self.captured.push(new);
                 }
                 Err(error) if self.refused.insert(new.index) => {

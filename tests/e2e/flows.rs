@@ -103,7 +103,7 @@ fn flow_list_supports_filters_groups_and_a_limit() {
     let first = json(&balancer, "--limit 2");
     assert_eq!((first["flows"].as_array().unwrap().len(), &first["more"]), (2, &Value::from(4)));
     let first = flows(&balancer, "--limit 2").stdout;
-    assert!(first.ends_with("and 4 more (--limit, or filters)\n"), "{first}");
+    assert!(first.ends_with("and 4 more (raise --limit, or filter)\n"), "{first}");
 }
 
 /// Source address of a client that binds none.

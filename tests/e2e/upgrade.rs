@@ -354,7 +354,7 @@ fn stop_after_the_new_process_may_serve_ends_both() {
         fs::read_to_string(lab.directory().join("may-serve")).ok()?.strip_suffix('\n')?.parse().ok()
     });
     first.signal(Signal::TERM);
-    first.wait_for_log("the new process has to stop, too");
+    first.wait_for_log("then the new process stops, too");
     fs::write(lab.directory().join("serve"), "").unwrap();
     assert_eq!(first.wait(), 128 + 15);
     assert!(test_kill_process(Pid::from_raw(new).unwrap()).is_err(), "{}", first.log());

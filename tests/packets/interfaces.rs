@@ -53,7 +53,7 @@ fn a_reload_may_put_a_server_behind_another_interface(case: Case) {
     use_link(&network);
     assert!(passed(&network) > 0, "over the second link");
     let means = if case.is_cached() { "tc (tcx)" } else { "worker" };
-    assert_eq!(logged(&network, &format!("on back from now on, those of open flows by {means}")), 1);
+    assert_eq!(logged(&network, &format!("on back, packets of open flows by {means}")), 1);
 }
 
 fn an_interface_that_is_made_anew_is_captured_again(case: Case) {
@@ -71,7 +71,7 @@ fn an_interface_that_is_made_anew_is_captured_again(case: Case) {
         link(&network);
         network.wait_for_health(1, true);
         wait_for("an answer", || (network.ask(1).ok()? == "s1").then_some(()));
-        assert_eq!(logged(&network, "forwarding packets on back from now on"), times);
+        assert_eq!(logged(&network, "now forwarding packets on back"), times);
         assert_eq!(network.ask(1).unwrap(), "s1");
         assert_eq!(descriptors(&network), held, "programs, maps and what attaches them");
     }
@@ -150,7 +150,7 @@ fn clients_are_served_while_others_are_forged_on_the_link(case: Case) {
 fn use_link(network: &Network) {
     network.save_with(&through_link(network.case));
     wait_for("the link to be used", || {
-        (logged(network, "forwarding packets on back from now on") == 1).then_some(())
+        (logged(network, "now forwarding packets on back") == 1).then_some(())
     });
     network.wait_for_health(1, true);
     for _ in 0..10 {

@@ -257,7 +257,7 @@ fn use_link_without_xdp(network: &Network, text: &str) {
     ip(network, Role::Server(1), &format!("link set {LINK} mtu 9000"));
     network.save_with(text);
     wait_for("the link to be used", || {
-        network.log(Role::Balancer).contains("forwarding packets on back from now on").then_some(())
+        network.log(Role::Balancer).contains("now forwarding packets on back").then_some(())
     });
 }
 

@@ -49,7 +49,7 @@ impl Store {
     pub fn prepare(&self) -> io::Result<()> {
         for folder in [self.folder.clone(), self.certificates(), self.orders(), self.proofs_folder()] {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
-            made.map_err(|error| told("cannot make", &folder, &error))?;
+            made.map_err(|error| told("cannot create", &folder, &error))?;
         }
         if let Some(open) = open_to_all(&self.folder) {
             let error = io::Error::new(

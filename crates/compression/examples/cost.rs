@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let megabytes = body.len() as f64 * f64::from(rounds) / 1e6;
             let (milliseconds, ratio) =
                 (began.elapsed().as_secs_f64() * 1e3 / megabytes, body.len() as f64 / len as f64);
-            println!("  {:5} {milliseconds:5.1} ms a MB, {ratio:4.1} times shorter", coding.name());
+            println!("  {:5} {milliseconds:5.1} ms per MB, {ratio:4.1} times smaller", coding.name());
         }
     }
     Ok(())

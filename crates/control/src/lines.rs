@@ -30,7 +30,7 @@ pub(super) fn of_name(change: &NameChange) -> LogLine {
             LogLine::warn(line + &after(";"))
         }
         FaultChange::Began(LookupFault { why, .. }) if addresses.is_empty() => {
-            because(why, "it has no servers until it can")
+            because(why, "it has no servers until a lookup succeeds")
         }
         FaultChange::Began(LookupFault { why, .. }) => {
             because(why, &format!("its servers stay: {addresses}"))
@@ -63,12 +63,12 @@ pub(super) fn of_source(change: &DiscoveryChange) -> LogLine {
     let changes = Some(changes.join(", ")).filter(|changes| !changes.is_empty());
     let more = changes.into_iter().chain(notes.clone()).collect::<Vec<_>>().join("; ");
     match fault {
-        SourceFault::Began(why) if is_empty => {
-            LogLine::warn(format!("{source} cannot be watched: {why}; it has no servers until it can"))
-        }
-        SourceFault::Began(why) => {
-            LogLine::warn(format!("{source} cannot be watched: {why}; it keeps {servers} until it can"))
-        }
+        SourceFault::Began(why) if is_empty => LogLine::warn(format!(
+            "{source} cannot be watched: {why}; it has no servers until a watch succeeds"
+        )),
+        SourceFault::Began(why) => LogLine::warn(format!(
+            "{source} cannot be watched: {why}; it keeps {servers} until a watch succeeds"
+        )),
         SourceFault::Ended if more.is_empty() => {
             LogLine::info(format!("{source} is watched again: {servers}"))
         }

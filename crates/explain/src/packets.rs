@@ -178,7 +178,7 @@ impl PacketInquiry<'_> {
 
     fn snat(&self, server: SocketAddr) -> String {
         let Some((facts, split)) = self.facts.and_then(|facts| Some((facts, facts.split.as_ref()?))) else {
-            return format!("{server} sees an address of this host");
+            return format!("{server} sees an address of this host as the client");
         };
         let snat = SnatAddresses { all: &facts.snat_addresses, withheld: self.withheld };
         let ServerSnat { first, further } = facts.snat_choice.of_server(self.network, server.ip(), snat);

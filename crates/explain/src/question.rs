@@ -172,7 +172,7 @@ fn at_address(snapshot: &Snapshot, text: &str) -> Result<Meant, Unanswerable> {
                 format!("{} on {}", frontend.config.name, listed(frontend.config.listen.iter(), MAX_LISTED))
             };
             let all = listed(snapshot.frontends.iter().map(of), MAX_LISTED);
-            Err(Unanswerable::Unknown(format!("no frontend listens on {text}; there are: {all}")))
+            Err(Unanswerable::Unknown(format!("no frontend listens on {text}; existing frontends: {all}")))
         }
         1 => Ok(found.remove(0)),
         _ => {

@@ -259,7 +259,7 @@ fn a_frontend_is_told_by_its_name_its_port_or_its_address() {
         (
             "198.51.100.1:5",
             "10.9.9.9:80",
-            "no frontend listens on 10.9.9.9:80; there are: web on WEB, any on 0.0.0.0:53",
+            "no frontend listens on 10.9.9.9:80; existing frontends: web on WEB, any on 0.0.0.0:53",
         ),
         ("198.51.100.1:5", "web:444", "frontend web does not listen on port 444; it listens on WEB"),
     ] {

@@ -32,7 +32,7 @@ impl Losses {
         self.why = error.to_string();
         is_first.then(|| {
             LossNotice::OnStderr(format!(
-                "convey: cannot write the log to {place}: {error}; lines are lost until it can be written\n"
+                "convey: cannot write the log to {place}: {error}; lines are lost until a write succeeds\n"
             ))
         })
     }
@@ -62,7 +62,7 @@ mod tests {
         let lost = |lines| Err(Lost { lines, error: Error::from(ErrorKind::StorageFull) });
         let mut after = |written| losses.after(&written, "/var/log/convey.log");
         assert_eq!(after(Ok(())), None);
-        let first = "convey: cannot write the log to /var/log/convey.log: no storage space; lines are lost until it can be written\n";
+        let first = "convey: cannot write the log to /var/log/convey.log: no storage space; lines are lost until a write succeeds\n";
         assert_eq!(after(lost(2)), Some(LossNotice::OnStderr(first.to_owned())));
         assert_eq!(after(lost(3)), None, "once");
         let told = |lines| {

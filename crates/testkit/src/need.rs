@@ -118,7 +118,7 @@ fn missing_namespaces() -> Option<String> {
     let tools = [Need::Tool("unshare", "util-linux"), Need::Tool("ip", "iproute2")];
     tools.iter().find_map(|tool| tool.missing()).or_else(|| {
         let made = Command::new("unshare").args(["--net", "true"]).output();
-        let cannot = || "cannot make a network namespace (takes root)".to_owned();
+        let cannot = || "cannot create a network namespace (takes root)".to_owned();
         (!made.is_ok_and(|ran| ran.status.success())).then(cannot)
     })
 }
@@ -140,7 +140,7 @@ fn missing_memory_group() -> Option<String> {
     let group = Path::new(root).join(format!("convey-need-{}", std::process::id()));
     let made = std::fs::create_dir(&group).and_then(|()| std::fs::write(group.join(limit), "1000000000"));
     let _ = std::fs::remove_dir(&group);
-    made.err().map(|error| format!("cannot make a control group with a memory limit: {error} (takes root)"))
+    made.err().map(|error| format!("cannot create a control group with a memory limit: {error} (takes root)"))
 }
 
 /// Creates a trial, which is ignored with a reason if one of its requirements is missing.

@@ -172,7 +172,7 @@ impl Upgrades {
                 *steps = Box::pin(pending());
                 let _ = timeout(STOP_TIMEOUT, absence.wait()).await;
             } else {
-                info!("stopping: the upgrade is almost complete, and the new process has to stop, too");
+                info!("stopping: waiting for the upgrade to complete, then the new process stops, too");
                 if let Ok(ended) = timeout(STOP_TIMEOUT, attempt.steps.as_mut()).await {
                     drop(attempt);
                     return self.end(ended);

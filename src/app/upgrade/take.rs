@@ -146,10 +146,9 @@ impl Predecessor {
                     let flows = flows.map(|(file, since)| HandedFlows::read(file, since, owners));
                     return Ok(LetGo { sessions, flows: flows.transpose()? });
                 }
-                other => bail!(
-                    "unexpected message {} from the process to be upgraded instead of its release",
-                    name_of(&other)
-                ),
+                other => {
+                    bail!("unexpected message {} from the old process; expected its release", name_of(&other))
+                }
             }
         }
     }
@@ -184,8 +183,8 @@ impl Predecessor {
     }
 }
 
-const GONE: &str = "the process to be upgraded is gone";
-const LATE: &str = "the process to be upgraded takes too long";
+const GONE: &str = "the old process is gone";
+const LATE: &str = "the old process takes too long";
 
 /// Next message of the old process, if one comes in time.
 fn next_message(channel: &Channel) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
@@ -230,10 +229,10 @@ fn detach() -> anyhow::Result<Infallible> {
 
 fn greet_through(channel: &Channel) -> anyhow::Result<()> {
     channel.set_patience(MESSAGE_TIMEOUT)?;
-    let (hello, _) = channel.receive().context("cannot read the message of the process to be upgraded")?;
+    let (hello, _) = channel.receive().context("cannot read the first message of the old process")?;
     let (formats, program) = match hello {
         Message::Hello { formats, program, .. } => (formats, program),
-        other => bail!("the process to be upgraded begins with {}", name_of(&other)),
+        other => bail!("unexpected first message {} from the old process", name_of(&other)),
     };
     let format = common_format(&formats, &program).map_err(anyhow::Error::msg)?;
     channel.send(&Message::hello(&[format]), &[])?;
@@ -294,10 +293,7 @@ fn receive_through(from: &Predecessor) -> anyhow::Result<Handed> {
                 let from = Some(from.clone());
                 return Ok(Handed { from, sockets, xdp_links, admin, known, events, announcements });
             }
-            other => bail!(
-                "unexpected message {} from the process to be upgraded instead of its state",
-                name_of(&other)
-            ),
+            other => bail!("unexpected message {} from the old process; expected its state", name_of(&other)),
         }
     }
 }

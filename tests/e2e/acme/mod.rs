@@ -330,7 +330,7 @@ fn unwritable_state_dir_prevents_the_start() {
     fs::write(&config, site(&lab, &file, lab.second_vip(), acme)).unwrap();
     let ran = convey_testkit::run(convey_testkit::binary().arg("--config").arg(&config));
     assert_ne!(ran.code, Some(0));
-    assert!(ran.stderr.contains("state_dir: cannot make"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("state_dir: cannot create"), "{}", ran.stderr);
 }
 
 fn world_writable_state_dir_is_refused() {

@@ -165,7 +165,7 @@ fn lost_api_server_changes_nothing_and_is_logged_once() {
 
     api.go_away();
     let line = balancer.wait_for_log("kubernetes shop/web:http cannot be watched: ");
-    assert!(line.contains(" WARN ") && line.ends_with("it keeps 1 server until it can"), "{line}");
+    assert!(line.contains(" WARN ") && line.ends_with("it keeps 1 server until a watch succeeds"), "{line}");
     assert_eq!(balancer.stat("/discovery/pool/connected"), false);
     let failures = balancer.stat("/discovery/pool/failures").as_u64().unwrap();
     wait_for("another attempt", || {
@@ -265,7 +265,7 @@ fn forbidden_list_of_slices_is_logged() {
     api.apply("web-1", &[endpoint("web-a", lab.server(1), Ready)]);
     let balancer = BalancerProcess::start(&lab, &setup(&lab, &api));
     let line = balancer.wait_for_log("cannot be watched: endpointslices.discovery.k8s.io is forbidden");
-    assert!(line.ends_with("(403); it has no servers until it can"), "{line}");
+    assert!(line.ends_with("(403); it has no servers until a watch succeeds"), "{line}");
     let (status, why) = balancer.page("/readyz");
     assert_eq!(status, 503);
     assert!(why.contains("backend pool has no server: kubernetes shop/web:http has no endpoint"), "{why}");

@@ -132,7 +132,7 @@ fn table(list: &FlowListReport, width: Option<usize>) -> String {
         text += &format!("hidden columns: {} (--json has all)\n", hidden.join(", "));
     }
     if list.more > 0 {
-        text += &format!("and {} more (--limit, or filters)\n", list.more);
+        text += &format!("and {} more (raise --limit, or filter)\n", list.more);
     }
     text
 }

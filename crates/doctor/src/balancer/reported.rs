@@ -80,7 +80,7 @@ fn of_sources(status: &RunningStatus) -> Vec<Diagnosis> {
         }
         if !of.notes.is_empty() {
             let notes = listed(of.notes.iter(), MAX_NAMED);
-            let seen = format!("endpoints of {} are no servers of backend {backend}: {notes}", of.source);
+            let seen = format!("backend {backend} does not use some endpoints of {}: {notes}", of.source);
             let why = "They get no clients.";
             found.push(Diagnosis::warning("discovery", seen, why));
         }

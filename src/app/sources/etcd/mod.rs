@@ -135,7 +135,7 @@ impl ConfigSource for EtcdSource {
 
     fn fetch(&self, file: &ConfigFile) -> Result<Fetched, String> {
         let made = state_folder::make(self.folder.path()).map_err(|error| {
-            format!("cannot make {} (--state-dir): {error}", self.folder.path().display())
+            format!("cannot create {} (--state-dir): {error}", self.folder.path().display())
         })?;
         Ok(Fetched { remarks: self.bring(file)?, made })
     }
