@@ -114,7 +114,7 @@ impl LostReadiness {
     }
 }
 
-/// Backend of the target, if this change takes out its last servers that can serve.
+/// Name of the target's backend, if the target includes all of its servers that can serve.
 pub(super) fn backend_left_without<'a>(snapshot: &Snapshot, target: &'a Target) -> Option<&'a str> {
     let pool = snapshot.pools.iter().find(|pool| pool.config.name == target.backend)?;
     let left = |without| pool.servers.iter().filter(|server| stays(server, pool, without)).count();

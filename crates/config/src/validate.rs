@@ -32,7 +32,8 @@ pub(super) fn check(file: &ParsedFile, report: &Report<'_>) {
     loops(file.frontends.iter(), &file.backends, &BTreeSet::new(), report);
 }
 
-/// Reports servers that lead back to a frontend that they serve, on a host with these addresses.
+/// Reports forwarding loops: servers whose address is a frontend that uses them, directly or
+/// through other frontends. `own` are the addresses of the host.
 pub(super) fn loops<'a>(
     frontends: impl Iterator<Item = &'a ParsedFrontend>,
     backends: &[ParsedBackend],

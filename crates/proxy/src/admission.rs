@@ -102,7 +102,8 @@ impl TcpSession {
     /// opens no QUIC connections itself. A client without room is refused, because it can wait over
     /// TCP.
     ///
-    /// # Errors Reason of the refusal.
+    /// # Errors
+    /// Reason of the refusal.
     fn admit_quic(&mut self, snapshot: &Snapshot) -> Result<(), Counter> {
         check_access(&self.frontend, self.client_ip())?; // RefusedAccess
         self.count_client(snapshot, self.downstream.began)?; // ClientLimit, RefusedSource...

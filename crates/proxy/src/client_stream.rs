@@ -312,7 +312,7 @@ impl ClientStream {
         }
     }
 
-    /// Whether the worker drains: a connection between two requests ends then. The start of a drain
+    /// Whether the worker is draining, so that idle HTTP connections close. The start of a drain
     /// wakes the tasks that wait for [`ClientStream::over`].
     pub fn is_draining(&self) -> bool {
         self.session.context.is_draining()

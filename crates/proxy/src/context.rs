@@ -87,7 +87,7 @@ impl WorkerContext {
         Timestamp(at.saturating_duration_since(self.shared.started).as_nanos() as u64)
     }
 
-    /// Whether the worker accepts no more connections: connections between two requests end.
+    /// Whether the worker is draining: it accepts no connections, and closes idle HTTP connections.
     pub(super) fn is_draining(&self) -> bool {
         self.is_draining.load(Ordering::Relaxed)
     }

@@ -27,7 +27,8 @@ impl Workers {
 impl ProxyFlows {
     /// Lists the connections and sessions of all workers that match a query.
     ///
-    /// # Errors Reason why there is no answer.
+    /// # Errors
+    /// Reason why there is no answer.
     pub async fn list(&self, query: &FlowQuery) -> Result<FlowListing, FlowsUnavailable> {
         let mut answers = Vec::new();
         for worker in &self.0 {
@@ -44,7 +45,8 @@ impl ProxyFlows {
 
     /// Ends a connection or session. `None` if it does not exist any more.
     ///
-    /// # Errors Reason why there is no answer.
+    /// # Errors
+    /// Reason why there is no answer.
     pub async fn kill(&self, id: ListedFlowId) -> Result<Option<ListedFlow>, FlowsUnavailable> {
         let Some(worker) = self.0.get(usize::from(id.worker)) else { return Ok(None) };
         let (answer, killed) = oneshot::channel();

@@ -187,8 +187,10 @@ impl TcpSession {
         self.timeouts = snapshot.timeouts_of(&self.frontend);
     }
 
-    /// Newest pool of its route, or else of the address. If a reload removed the address or changed
-    /// its mode, returns the newest pool of the same backend; without that, the old version.
+    /// Current pool for this session: the pool of its route, or without a route the pool of the
+    /// frontend at the client's destination address. If a reload removed that address or changed
+    /// its mode, returns the newest pool of the same backend, or the old pool if the backend is
+    /// gone.
     pub(super) fn newest_pool(&self) -> Arc<Pool> {
         let snapshot = self.context.snapshot();
         if let Some(routed) = &self.routed {

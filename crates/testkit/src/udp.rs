@@ -100,7 +100,7 @@ pub struct UdpClient {
 }
 
 impl UdpClient {
-    /// Creates a client for this address, with its own port.
+    /// Creates a client that sends to `addr` from a free port.
     pub fn of(addr: SocketAddr) -> UdpClient {
         let socket = UdpSocket::bind(if addr.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).unwrap();
         socket.connect(addr).unwrap();

@@ -45,7 +45,8 @@ pub struct Attempts {
 impl Attempts {
     /// Picks a server that has not failed this client, without queueing.
     ///
-    /// # Errors Reason why there is no server. [`Unavailable::Full`] may be temporary.
+    /// # Errors
+    /// Reason why there is no server. [`Unavailable::Full`] may be temporary.
     pub fn next(&mut self, pick: &PickContext, pool: &Arc<Pool>) -> Result<Permit, Unavailable> {
         if self.are_over() {
             return Err(self.reason());

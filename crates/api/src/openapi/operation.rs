@@ -44,12 +44,12 @@ impl<'a> Describe<'a> {
         describe.or(401, WRONG_TOKEN).or(421, WRONG_HOST).or(429, WRONG_TOKENS)
     }
 
-    /// Reads values that show clients.
+    /// Describes a read-only operation whose response contains client addresses.
     pub(super) fn read_clients(schemas: &'a mut Schemas, path: &'static str, summary: &str) -> Self {
         Describe::read(schemas, path, summary).or(401, NEEDS_TOKEN).or(403, CLIENTS)
     }
 
-    /// Changes the running program, or needs the right to change it.
+    /// Describes an operation that changes the running program, or requires write access.
     pub(super) fn change(
         schemas: &'a mut Schemas,
         (method, path): (&'static str, &'static str),

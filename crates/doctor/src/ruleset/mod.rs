@@ -156,7 +156,7 @@ enum Value {
     Numbers(u64, u64),
     Network(IpAddr, u8),
     Addresses(IpAddr, IpAddr),
-    /// A value that is not known here.
+    /// A value that the doctor cannot interpret.
     Unknown,
 }
 

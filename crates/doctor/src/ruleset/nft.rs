@@ -135,7 +135,8 @@ fn conditions(it: &Json) -> Vec<Condition> {
     conditions
 }
 
-/// Property on the left of a comparison, if it is known here.
+/// Packet property on the left side of a comparison; `None` if the doctor does not model it.
+/// Returns also the conditions that the left side implies: `tcp dport` implies protocol TCP.
 fn subject(left: &Json) -> (Option<Subject>, Vec<Condition>) {
     if let Some(payload) = left.get("payload") {
         let (protocol, field) = (word(payload, "protocol"), word(payload, "field"));

@@ -42,7 +42,7 @@ pub struct CollidingRule {
     /// Handle (nft) or number (iptables) of the rule.
     pub rule: u64,
     /// Commands that insert a rule with other ports before it. Empty if the rule has conditions
-    /// that are not known here, or if no ports are left.
+    /// that the doctor cannot interpret, or if no ports are left.
     pub mend: Vec<String>,
 }
 

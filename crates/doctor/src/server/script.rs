@@ -93,7 +93,7 @@ impl ScriptVariables {
         self
     }
 
-    /// Command that sets the rules.
+    /// Shell command that runs the script to set up the server's rules.
     pub(super) fn up(&self, facts: &ServerFacts) -> String {
         let ports = if self.ports.is_empty() { "PORT".to_owned() } else { joined(&self.ports) };
         let servers =
@@ -114,7 +114,7 @@ impl ScriptVariables {
         words.join(" ")
     }
 
-    /// Command that removes the rules.
+    /// Shell command that runs the script to remove the server's rules.
     pub(super) fn down(&self, facts: &ServerFacts) -> String {
         format!("INTERFACE={} {}/{} down", self.interface, facts.scripts, self.name)
     }

@@ -1,11 +1,11 @@
-//! One request and its response, between a client and a server of HTTP/1: which bytes go where, and
-//! what becomes of both connections.
+//! One HTTP/1 exchange: a request and its response between a client and a server. An exchange
+//! decides how many bytes to forward in each direction, and whether both connections stay open.
 //!
-//! No body is kept. A shell reads from both sockets, asks here how many of the bytes go on, and
-//! passes them on as they are.
+//! It stores no body. The caller reads from both sockets, gets the number of bytes to forward from
+//! the exchange, and forwards them unchanged.
 //!
-//! A client of HTTP/1.0 has its request passed on as one of HTTP/1.0: so no server answers it in
-//! chunks, which it could not read.
+//! Requests of HTTP/1.0 clients are forwarded as HTTP/1.0, so servers do not send chunks, which
+//! these clients cannot read.
 
 #[cfg(test)]
 mod tests;
@@ -17,10 +17,10 @@ use crate::forward::{ClientConnection, FieldRules, write_response};
 use crate::head::{HeadLimits, HeadReader, RequestHead, ResponseHead};
 use crate::{HttpMethod, Malformed};
 
-/// Most interim responses (1xx) of a server to one request.
+/// Maximum number of interim responses (1xx) to one request.
 pub const MAX_INTERIM_RESPONSES: u8 = 16;
 
-/// A request that goes to a server, and what the server answers.
+/// A request to a server and the server's response.
 #[derive(Debug)]
 pub struct Exchange {
     method: HttpMethod,
@@ -29,11 +29,12 @@ pub struct Exchange {
     keeps_alive: bool,
     request: Request,
     response: Response,
-    /// Whether bytes of the request's body were passed on.
+    /// Whether bytes of the request's body were forwarded.
     has_sent_body: bool,
-    /// Whether the client has got anything of the last response.
+    /// Whether the client has received a part of the final response, or an incomplete interim
+    /// response.
     has_answered: bool,
-    /// Whether it has got an interim one.
+    /// Whether the client has received an interim response.
     has_passed_interim: bool,
     interim: u8,
     client: ClientConnection,
@@ -52,35 +53,35 @@ enum Response {
     Head(HeadReader),
     Body(BodyReader),
     Whole,
-    /// Neither side is HTTP any more.
+    /// Both connections have switched to another protocol.
     Changed,
 }
 
-/// Why a server's answer is none. Its connection cannot go on.
+/// Reason why a server's response is invalid. The server's connection cannot be used any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerFault {
-    /// It could be read in two ways, or is no HTTP.
+    /// The response is ambiguous, or not HTTP.
     Malformed(Malformed),
-    /// It changes to another protocol, and the client has asked for none.
+    /// The server switches to another protocol without a request of the client.
     UnaskedUpgrade,
-    /// More than [`MAX_INTERIM_RESPONSES`].
+    /// The server sent more interim responses than [`MAX_INTERIM_RESPONSES`].
     TooManyInterim,
-    /// The server closed before its response was whole.
+    /// The server closed the connection before its response was complete.
     Closed,
 }
 
-/// What becomes of the two connections after the response.
+/// Further use of the two connections after the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExchangeEnd {
-    /// Whether the client may send another request, as it was told.
+    /// Whether the client may send another request. The response announced the same.
     pub client_stays: bool,
-    /// Whether the server's connection can have another request, if nothing came behind the
+    /// Whether the server's connection can be reused, if the server sent nothing after the
     /// response.
     pub server_stays: bool,
 }
 
 impl Exchange {
-    /// The head goes to a server; its body may follow.
+    /// Creates the exchange of a request with this head.
     pub fn new(head: &RequestHead) -> Exchange {
         let is_empty = matches!(head.framing(), BodyFraming::Empty | BodyFraming::Length(0));
         Exchange {
@@ -104,30 +105,30 @@ impl Exchange {
         }
     }
 
-    /// The client may send no other request after this one: it is told so with the response.
+    /// Makes this the last request of the client's connection. The response announces the close.
     pub fn is_last(&mut self) {
         self.keeps_alive = false;
     }
 
-    /// The request's body may have so many bytes at most, without its framing. A length beyond that
-    /// is for the caller to refuse.
+    /// Limits the request's body to this number of bytes, without its framing. The caller refuses a
+    /// `Content-Length` above the limit.
     pub fn limit_body(&mut self, most: u64) {
         if let Request::Body(body) = &mut self.request {
             body.limit(most);
         }
     }
 
-    /// The response's head may have so many bytes and fields, and so may its trailers. Unless set:
+    /// Limits the size and the number of fields of the response's head and trailers. The default is
     /// [`HeadLimits::OF_RESPONSES`].
     pub fn limit_response(&mut self, limits: HeadLimits) {
         self.response_limits = limits;
     }
 
-    /// How many of the client's next bytes go to the server. What is left is the client's next
-    /// request.
+    /// Returns how many of the client's next bytes to forward to the server. The rest belongs to
+    /// the client's next request.
     ///
     /// # Errors
-    /// The body is malformed. The server cannot have the rest of it.
+    /// The body is malformed, and must not be forwarded any further.
     pub fn from_client(&mut self, bytes: &[u8]) -> Result<usize, Malformed> {
         let len = match (&self.response, &mut self.request) {
             (Response::Changed, _) => bytes.len(),
@@ -144,12 +145,12 @@ impl Exchange {
         Ok(len)
     }
 
-    /// Reads the next head of the server's from the front of what was received, and writes what the
-    /// client gets of it. Interim responses are passed on to clients that know them. Returns the
-    /// last head, after which the body comes; `None`: more has to be received.
+    /// Reads the server's next response head from the front of the received bytes, and writes the
+    /// head for the client. Interim responses are forwarded to clients that support them. Returns
+    /// the final head, before the body; `None` if more bytes have to be received.
     ///
     /// # Errors
-    /// What the server sends is no response to this request.
+    /// The server's bytes are not a response to this request.
     pub fn head_from_server(
         &mut self,
         received: &mut BytesMut,
@@ -173,11 +174,11 @@ impl Exchange {
         Ok(None)
     }
 
-    /// How many of the server's next bytes go to the client, once it has the head. More are of no
-    /// response.
+    /// Returns how many of the server's next bytes to forward to the client, after the head.
+    /// Further bytes belong to no response.
     ///
     /// # Errors
-    /// The body is malformed: the client cannot have it whole.
+    /// The body is malformed, so the client cannot receive all of it.
     pub fn from_server(&mut self, bytes: &[u8]) -> Result<usize, ServerFault> {
         match &mut self.response {
             Response::Changed => Ok(bytes.len()),
@@ -192,12 +193,12 @@ impl Exchange {
         }
     }
 
-    /// What the server's next bytes are, once the client has the head: in place of
-    /// [`Exchange::from_server`], for a body that goes on in another framing. Ask again with what
-    /// is left, until none is or the body ends.
+    /// Parses the server's next bytes after the head: replaces [`Exchange::from_server`] for a body
+    /// that is forwarded in another framing. Call it again with the remaining bytes, until none are
+    /// left or the body ends.
     ///
     /// # Errors
-    /// The body is malformed: the client cannot have it whole.
+    /// The body is malformed, so the client cannot receive all of it.
     pub fn piece_from_server(&mut self, bytes: &[u8]) -> Result<BodyPiece, ServerFault> {
         let Response::Body(body) = &mut self.response else { return Ok(BodyPiece::End(0)) };
         let piece = body.next(bytes).map_err(ServerFault::Malformed)?;
@@ -207,13 +208,14 @@ impl Exchange {
         Ok(piece)
     }
 
-    /// Whether the client gets the data of the body without its chunks: it speaks HTTP/1.0. Then
-    /// only [`Exchange::piece_from_server`] has what goes to the client: no framing, no trailers.
+    /// Whether chunk framing is removed from the response, because the client speaks HTTP/1.0. Then
+    /// only [`Exchange::piece_from_server`] returns the client's bytes, without framing or
+    /// trailers.
     pub fn removes_chunks(&self) -> bool {
         self.client == ClientConnection::ClosesWithoutChunks
     }
 
-    /// So many of the server's bytes have gone to the client without a look at them: at most
+    /// Notes that `len` bytes of the server were forwarded without parsing, at most
     /// [`Exchange::opaque_from_server`].
     pub fn passed_from_server(&mut self, len: u64) {
         if let Response::Body(body) = &mut self.response
@@ -223,7 +225,8 @@ impl Exchange {
         }
     }
 
-    /// The same of the client's bytes, at most [`Exchange::opaque_from_client`].
+    /// Notes that `len` bytes of the client were forwarded without parsing, at most
+    /// [`Exchange::opaque_from_client`].
     pub fn passed_from_client(&mut self, len: u64) {
         self.has_sent_body |= len > 0;
         if let Request::Body(body) = &mut self.request
@@ -233,10 +236,10 @@ impl Exchange {
         }
     }
 
-    /// The server has closed its side.
+    /// Notes that the server has closed its side.
     ///
     /// # Errors
-    /// The response is not whole.
+    /// The response is not complete.
     pub fn server_closed(&mut self) -> Result<(), ServerFault> {
         self.server_keeps_alive = false;
         match &self.response {
@@ -247,8 +250,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// The next bytes of the client that go to the server whatever they are; 0: they have to be
-    /// looked at.
+    /// Number of the client's next bytes that are forwarded without parsing; 0 if they have to be
+    /// parsed.
     pub fn opaque_from_client(&self) -> u64 {
         match (&self.response, &self.request) {
             (Response::Changed, _) => u64::MAX,
@@ -257,8 +260,8 @@ impl Exchange {
         }
     }
 
-    /// The next bytes of the server that go to the client whatever they are; 0: they have to be
-    /// looked at.
+    /// Number of the server's next bytes that are forwarded without parsing; 0 if they have to be
+    /// parsed.
     pub fn opaque_from_server(&self) -> u64 {
         match &self.response {
             Response::Changed => u64::MAX,
@@ -267,55 +270,59 @@ impl Exchange {
         }
     }
 
-    /// Whether the server has the whole request.
+    /// Whether the whole request was forwarded to the server.
     pub fn is_request_whole(&self) -> bool {
         matches!(self.request, Request::Whole)
     }
 
-    /// Whether the client has the whole response.
+    /// Whether the whole response was forwarded to the client.
     pub fn is_response_whole(&self) -> bool {
         matches!(self.response, Response::Whole)
     }
 
-    /// Whether the connection is no longer HTTP: all bytes go on in both directions.
+    /// Whether the connection has switched to another protocol (status 101). Then all bytes are
+    /// forwarded in both directions.
     pub fn has_changed(&self) -> bool {
         matches!(self.response, Response::Changed)
     }
 
-    /// Whether the client has got anything of an answer: then it cannot have another one. After an
-    /// interim response it can.
+    /// Whether the client has received a part of the final response, so that no other response can
+    /// replace it. A complete interim response does not count.
     pub fn has_answered(&self) -> bool {
         self.has_answered
     }
 
-    /// The client has got a part of an interim response alone: nothing else can follow it.
+    /// Notes that the client has received only a part of an interim response, so that no other
+    /// response can follow.
     pub fn has_passed_part(&mut self) {
         self.has_answered = true;
     }
 
-    /// What was passed on of the request's body is at hand again: as if none had been.
+    /// Notes that the caller still has the forwarded part of the request's body and can send it
+    /// again.
     pub fn has_body_back(&mut self) {
         self.has_sent_body = false;
     }
 
-    /// Whether not a byte of a response has come.
+    /// Whether the server has not sent a single byte of a response.
     pub fn has_sent_nothing_back(&self) -> bool {
         matches!(&self.response, Response::Head(reader) if reader.is_new()) && self.interim == 0
     }
 
-    /// Whether another server may be asked after this one has got the request and failed. The
-    /// client has no answer yet, and nothing of the request's body is gone. The request does the
-    /// same twice as once (RFC 9110, section 9.2.2).
+    /// Whether the request may be retried on another server after this one received it and failed.
+    /// The method is idempotent (RFC 9110, section 9.2.2), the client has received no response, and
+    /// no part of the request's body is lost.
     pub fn may_be_repeated(&self) -> bool {
         self.method.is_idempotent() && self.may_be_sent_elsewhere()
     }
 
-    /// The same after a server that has done nothing of what was asked.
+    /// Whether the request may be sent to another server, if this one has not processed it. The
+    /// client has received no response, and no part of the request's body is lost.
     pub fn may_be_sent_elsewhere(&self) -> bool {
         !self.has_answered && !self.has_passed_interim && !self.has_sent_body
     }
 
-    /// What becomes of the connections. To be asked when the response is whole.
+    /// Returns the further use of the two connections, once the response is complete.
     pub fn end(&self) -> ExchangeEnd {
         let is_whole = self.is_request_whole() && self.is_response_whole();
         ExchangeEnd {
@@ -336,8 +343,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// The last head has come. A client whose request is not whole yet is told to close: nobody
-    /// knows whether the rest comes.
+    /// Begins the final response with its head. If the request is still incomplete, the response
+    /// announces the close of the client's connection, because the rest may never arrive.
     fn begin_response(&mut self, head: &ResponseHead) -> Result<(), ServerFault> {
         if head.status() == 101 {
             if !self.wants_upgrade || !self.is_request_whole() {
@@ -367,7 +374,7 @@ impl Exchange {
 }
 
 impl ServerFault {
-    /// Its name in logs, metrics and documentation.
+    /// Name of the fault in logs, metrics and documentation.
     pub fn label(self) -> &'static str {
         match self {
             ServerFault::Malformed(malformed) => malformed.label(),

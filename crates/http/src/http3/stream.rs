@@ -1,4 +1,4 @@
-//! A client's stream: its request, and where the two bodies come from and go.
+//! One request stream of an HTTP/3 client: the request, its body, and the body of the response.
 
 use std::future::poll_fn;
 use std::io;
@@ -26,7 +26,7 @@ use crate::stack::DecideRequest;
 use crate::streams::body::{BodyFault, DataSink, DataSource, StreamFault};
 use crate::streams::{self, StreamAsConnection, StreamOfClient, heads};
 
-/// Says to a server that the request may be repeated by somebody who has recorded it (RFC 8470,
+/// Header that warns the server of a possible replay: the request came as early data (RFC 8470,
 /// section 5.1).
 const EARLY_DATA: HeaderName = HeaderName::from_static("early-data");
 
@@ -34,14 +34,14 @@ const EARLY_DATA: HeaderName = HeaderName::from_static("early-data");
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StreamOutcome {
     Served,
-    /// The client has reset it early.
+    /// The client has reset the stream early.
     Reset,
 }
 
-/// How far the client's handshake is.
+/// Progress of the client's handshake.
 pub(super) struct HandshakeState {
     pub(super) is_over: watch::Receiver<bool>,
-    /// Whether the client had proved before that it is at its address.
+    /// Whether the client's address was validated before the handshake.
     pub(super) is_address_proven: bool,
 }
 
@@ -96,8 +96,8 @@ pub(super) async fn serve<S: DecideRequest>(
     }
 }
 
-/// Why a head is refused that never came to be one; `None`: the client gave it up, or its
-/// connection is over. `fault` is what the filter of frames has found.
+/// Reason to refuse a request whose head could not be read; `None` if the client reset the stream,
+/// or its connection has ended. `fault` comes from the frame filter.
 fn refusal(error: &StreamError, fault: Option<Malformed>) -> Option<LocalReplyReason> {
     let malformed = match error {
         StreamError::StreamError { code: Code::H3_MESSAGE_ERROR, .. } => Malformed::Http3Message,
@@ -117,7 +117,7 @@ fn refusal(error: &StreamError, fault: Option<Malformed>) -> Option<LocalReplyRe
     Some(LocalReplyReason::Malformed(fault.unwrap_or(malformed)))
 }
 
-/// Why a request is malformed that the library has taken.
+/// Reason why a request is malformed although the HTTP/3 library accepted it.
 fn malformed(request: &Request<()>, has_body: bool) -> Option<Malformed> {
     let uri = request.uri();
     if request.method() != Method::CONNECT && (uri.scheme().is_none() || uri.path_and_query().is_none()) {
@@ -126,13 +126,13 @@ fn malformed(request: &Request<()>, has_body: bool) -> Option<Malformed> {
     (has_body && heads::says_no_body(request.headers())).then_some(Malformed::ContentLength)
 }
 
-/// Waits for the handshake, unless the request may be repeated by anybody and comes from an address
-/// that is proved. Returns whether it is over.
+/// Waits for the end of the handshake, unless the method is safe and the client's address is
+/// validated, so that a replay does no harm. Returns whether the handshake is over.
 async fn await_handshake(request: &Request<()>, mut handshake: HandshakeState) -> bool {
     if request.method().is_safe() && handshake.is_address_proven {
         return *handshake.is_over.borrow();
     }
-    // Its end comes with a limit of its own.
+    // The handshake has its own timeout.
     let _ = handshake.is_over.wait_for(|is| *is).await;
     true
 }
@@ -140,18 +140,18 @@ async fn await_handshake(request: &Request<()>, mut handshake: HandshakeState) -
 /// The request's body.
 struct ClientData {
     stream: RequestStream<ReceivingStream, Bytes>,
-    /// What the library holds.
+    /// Number of bytes in the buffer of the library.
     unread: Arc<AtomicUsize>,
-    /// What is malformed of it beyond what the library says.
+    /// Fault in the stream that the library does not detect.
     fault: Arc<OnceLock<Malformed>>,
-    /// What has come while nobody knew whether there was a body: `Some(None)`: none.
+    /// First read, to find out whether the request has a body; `Some(None)` if it has none.
     first: Option<Option<io::Result<Bytes>>>,
 }
 
 impl ClientData {
-    /// Whether there is a body. Of methods that have none usually nothing else says so than the
-    /// stream's end, which comes with the head. It comes so, too, of a body whose length is said to
-    /// be zero.
+    /// Whether the request has a body. For methods that usually have none, and with a content
+    /// length of 0, this waits for the first data or the end of the stream, which usually arrives
+    /// with the head.
     async fn has_body(&mut self, request: &Request<()>) -> bool {
         let says_none = heads::says_no_body(request.headers());
         if request.headers().contains_key(CONTENT_LENGTH) && !says_none {
@@ -193,15 +193,15 @@ impl DataSource for ClientData {
         })
     }
 
-    /// The library of QUIC lets the client send more once it is read.
+    /// Does nothing: the QUIC library extends the client's flow control when data is read.
     fn has_gone_on(&mut self, _: usize) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// The way of the response's head.
+/// Sender of the response's head.
 struct SendingHead {
-    /// `None`: it is sent.
+    /// `None` once the head was sent.
     stream: Option<RequestStream<SendingStream, Bytes>>,
     stopped: Option<Stopped>,
 }
@@ -239,7 +239,7 @@ struct SendingBody {
 }
 
 impl SendingBody {
-    /// Waits until all that was sent has room within the connection.
+    /// Waits until the connection has accepted all sent data.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Nothing is sent by that: see `SendingStream::send_data`.
         pin!(self.stream.send_data(Bytes::new())).poll(cx).map_err(broken)
@@ -273,8 +273,8 @@ impl DataSink for SendingBody {
     }
 }
 
-/// Has the library begin to send. What has no room stays in [`SendingStream`], and goes on with the
-/// next turn.
+/// Makes the library start to send. Bytes that do not fit stay in [`SendingStream`], which sends
+/// them later.
 fn begin(sending: impl Future<Output = Result<(), h3::error::StreamError>>) -> io::Result<()> {
     sending.now_or_never().unwrap_or(Ok(())).map_err(broken)
 }

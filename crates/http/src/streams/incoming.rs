@@ -1,4 +1,4 @@
-//! A client's stream.
+//! A client's stream of HTTP/2 or HTTP/3, used like a connection of HTTP/1.1.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -10,75 +10,76 @@ use http::Response;
 use super::body::{BodyIn, BodyOut, DataSink, DataSource, StreamFault};
 use super::heads;
 
-/// Most bytes of a response that are read with its head.
+/// Maximum number of response bytes that are read together with the head.
 const FIRST: usize = 8 * 1024;
 
-/// A protocol's stream of a client: the way of its response's head.
+/// Sender of response heads on a client's stream of HTTP/2 or HTTP/3.
 pub(crate) trait StreamOfClient: Send + Sync {
-    /// Where the request's body comes from.
+    /// Source of the request's body.
     type Source: DataSource + Send + Sync;
-    /// Where the response's body goes.
+    /// Sink of the response's body.
     type Sink: DataSink + Send + Sync;
 
     /// Sends an interim response.
     fn send_interim(&mut self, response: Response<()>) -> io::Result<()>;
 
-    /// Sends the response's head; `is_over`: nothing follows it.
+    /// Sends the response's head. `is_over` if neither body nor trailers follow.
     fn send_response(&mut self, response: Response<()>, is_over: bool) -> io::Result<Self::Sink>;
 
-    /// There is no response.
+    /// Resets the stream instead of sending a response.
     fn reset(&mut self, fault: StreamFault);
 
     /// Waits until the client resets the stream.
     fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error>;
 }
 
-/// A client's stream, as a connection of HTTP/1.1 whose request's head has been read.
+/// A client's stream with the interface of an HTTP/1.1 connection whose request head was read.
 pub(crate) trait IncomingStream: Send + Sync {
-    /// Reads some of the request's body. When that is over, waits until the client resets the
+    /// Reads bytes of the request's body. After its end, waits until the client resets the
     /// stream.
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
 
-    /// Reads some of what is left of the request's body; 0: nothing is.
+    /// Reads remaining bytes of the request's body; returns 0 at its end.
     fn poll_rest(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
 
     /// Waits until the client resets the stream.
     fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error>;
 
-    /// Waits until some bytes of a response are taken at once: so many of `most`, at least one.
+    /// Waits until the stream can accept response bytes without delay. Returns how many, from 1 to
+    /// `most`.
     fn poll_room(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>>;
 
-    /// Takes some bytes of a response.
+    /// Writes bytes of the response. Returns how many were accepted.
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
 
-    /// All of the response was written. Waits until it is on its way.
+    /// Finishes the complete response, and waits until it is sent.
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// The response never comes whole.
+    /// Resets the stream, because the response stays incomplete.
     fn reset(&mut self, fault: StreamFault);
 }
 
-/// The same, of a protocol.
+/// [`IncomingStream`] over a stream of HTTP/2 or HTTP/3.
 pub(crate) struct StreamAsConnection<P: StreamOfClient> {
     method: HttpMethod,
-    /// What is left of the request; `None`: nothing.
+    /// Unread rest of the request; `None` if it was read to its end.
     body: Option<BodyIn<P::Source>>,
     respond: P,
     response: ResponseState<P::Sink>,
 }
 
-/// How far the response is.
+/// Progress of the response.
 enum ResponseState<S> {
     Head {
         reader: HeadReader,
         received: BytesMut,
     },
-    /// Or behind it.
+    /// The head was sent; the body follows, or is complete.
     Body(BodyOut<S>),
 }
 
 impl<P: StreamOfClient> StreamAsConnection<P> {
-    /// Of a request with this head; `None`: it cannot be read.
+    /// Creates the connection of a request with this head; `None` if the head could not be read.
     pub(crate) fn new(head: Option<&RequestHead>, body: P::Source, respond: P) -> StreamAsConnection<P> {
         let framing = head.map_or(BodyFraming::Empty, RequestHead::framing);
         let is_empty = matches!(framing, BodyFraming::Empty | BodyFraming::Length(0));

@@ -28,5 +28,6 @@ pub(super) use listener::QuicListener;
 pub(super) use paths::ClientPaths;
 pub(super) use sockets::{QuicPlace, QuicSockets};
 
-/// Upper bound of the workers that share an address: a connection id has two bytes for the worker.
+/// Maximum number of workers that share an address. The two bytes for the worker in a connection id
+/// would allow 65,536.
 pub(super) const MAX_WORKERS: usize = 4096;

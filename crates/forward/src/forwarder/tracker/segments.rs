@@ -26,9 +26,10 @@ impl FlowTracker {
         self.log.note_packet(id, direction, headers);
     }
 
-    /// Applies a packet that a worker forwards. If the cache has the flow, it may have forwarded
-    /// much since the worker last read its numbers. The entry gets the worker's numbers before it
-    /// falls too far behind.
+    /// Applies a packet that a worker forwards while the flow may be in the kernel's cache. The
+    /// cache may have forwarded many packets since the worker last read the sequence numbers of its
+    /// entry. The worker reads them again if they are needed to judge this packet, and updates the
+    /// entry before it falls too far behind.
     #[inline]
     pub(super) fn apply_beside_cache(
         &mut self,
