@@ -1,4 +1,4 @@
-//! Frames of HTTP/2 (RFC 9113, section 4), as they go by on their way to the library. Pure.
+//! Filter of received HTTP/2 frames (RFC 9113, section 4), before the HTTP/2 library. Pure.
 
 mod padding;
 
@@ -15,17 +15,17 @@ use super::field_block::{BlockKind, FieldTable, MalformedBlock};
 /// Length of the head of a frame.
 const FRAME_HEAD: usize = 9;
 
-/// Most bytes in a frame that the library takes.
+/// Maximum length of a frame that the library accepts, in bytes.
 const MAX_FRAME: usize = 16_384;
 
-/// Most frames of one section. The library takes fewer.
+/// Maximum number of frames of a field section. The library accepts fewer.
 const MAX_FRAMES: usize = 16;
 
-/// Length of the preface that a client begins with.
+/// Length of the connection preface of a client.
 const PREFACE: usize = 24;
 
-/// Most streams whose bodies are still to end. Of more, the first one's trailers are left to the
-/// library.
+/// Maximum number of tracked streams with an unfinished body. If there are more, the library checks
+/// the trailers of the oldest.
 const MAX_BODIES: usize = 256;
 
 /// Period of [`EmptyFrames`].
@@ -48,7 +48,7 @@ const PRIORITY: u8 = 0x20;
 /// Length of a priority in a frame.
 const PRIORITY_LEN: usize = 5;
 
-/// The side whose frames these are.
+/// Side that sends the frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sender {
     Client,
@@ -65,10 +65,10 @@ pub(super) struct EmptyFrames {
 }
 
 impl EmptyFrames {
-    /// For connections of one client.
+    /// Limit for connections of one client.
     pub(super) const OF_CLIENT: EmptyFrames = EmptyFrames::per_second(1_000);
 
-    /// For connections that streams of many clients share.
+    /// Limit for connections that streams of many clients share.
     pub(super) const SHARED: EmptyFrames = EmptyFrames::per_second(100_000);
 
     const fn per_second(most: u32) -> EmptyFrames {
@@ -85,52 +85,53 @@ impl EmptyFrames {
     }
 }
 
-/// Looks at the frames of a connection, before the library does: a malformed section ends its
-/// stream, and not the connection (RFC 9113, section 8.1.1). Sections wait here until they are
-/// whole.
+/// Filter for the received frames of a connection, before the HTTP/2 library.
 ///
-/// The filter drops empty DATA frames: the library ends a connection at the 101st of its life.
-/// Padding counts in the windows of the sender, so [`FieldFilter::put_updates`] releases it. All
-/// else passes as it came.
+/// A malformed field section resets only its stream, not the connection (RFC 9113, section 8.1.1).
+/// The filter buffers a section until it is complete.
+///
+/// The filter drops empty DATA frames, because the library closes a connection at the 101st. Their
+/// padding uses flow control windows of the sender, so [`FieldFilter::put_updates`] releases it.
+/// All other frames pass unchanged.
 #[derive(Debug)]
 pub(super) struct FieldFilter {
     sender: Sender,
     state: State,
-    /// The beginning of a section, or of the head of a frame.
+    /// Received part of an incomplete section or frame head.
     held: BytesMut,
     table: FieldTable,
-    /// Most bytes of a section with the heads of its frames.
+    /// Maximum length of a section with its frame heads, in bytes.
     max_section: usize,
-    /// The last stream that the client has begun.
+    /// Last stream that the client has opened.
     last_stream: u32,
     /// Streams whose body has not ended.
     bodies: VecDeque<u32>,
-    /// Greatest stream that has left `bodies` for want of room.
+    /// Highest stream id that was removed from `bodies` because it was full.
     forgotten: u32,
     empty_frames: EmptyFrames,
     padding: DroppedPadding,
-    /// Why requests are malformed, since somebody has asked last.
+    /// Faults of requests since the last [`FieldFilter::take_faults`].
     faults: Vec<Malformed>,
 }
 
-/// What comes next.
+/// Meaning of the next bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Frame,
-    /// So many bytes that are no fields.
+    /// Number of remaining bytes outside of field sections.
     Other(usize),
-    /// Whatever: the library ends the connection for something that has come, or refuses a head
-    /// that is too long.
+    /// Bytes that pass unchecked, because the library closes the connection for a received fault,
+    /// or refuses a head that is too long.
     Off,
 }
 
-/// What the library gets of the bytes at hand.
+/// Bytes for the library at the front of the received bytes.
 enum Piece {
-    /// So many as they are.
+    /// This number of bytes, unchanged.
     Pass(usize),
-    /// These in place of so many.
+    /// Replacement for a number of bytes.
     Replace(usize, Vec<u8>),
-    /// Nothing before more has come.
+    /// Nothing until more bytes are received.
     Wait,
 }
 
@@ -155,7 +156,8 @@ impl FrameHead {
         out.extend_from_slice(&self.stream.to_be_bytes());
     }
 
-    /// The fields of a frame with this payload. `None`: it is no such frame.
+    /// Returns the fields in the payload of a HEADERS or CONTINUATION frame; `None` if its padding or
+    /// priority is malformed.
     fn fields<'a>(&self, payload: &'a [u8]) -> Option<&'a [u8]> {
         if self.kind != HEADERS {
             return Some(payload);
@@ -170,8 +172,8 @@ impl FrameHead {
 }
 
 impl FieldFilter {
-    /// Of a connection whose sections have so many bytes at most. Longer ones are left to the
-    /// library.
+    /// Creates the filter of a connection with sections of at most `max_section` bytes. The library
+    /// handles longer sections.
     pub(super) fn new(sender: Sender, max_section: usize, empty_frames: EmptyFrames) -> FieldFilter {
         let state = if sender == Sender::Client { State::Other(PREFACE) } else { State::Frame };
         let (held, table, faults) = (BytesMut::new(), FieldTable::default(), Vec::new());
@@ -190,8 +192,8 @@ impl FieldFilter {
         }
     }
 
-    /// What the library gets of these bytes; `None`: them, as they are. `now`: since the connection
-    /// began.
+    /// Filters received bytes. Returns the bytes for the library; `None` if they are unchanged.
+    /// `now` is the time since the connection began.
     pub(super) fn pass(&mut self, bytes: &[u8], now: Duration) -> Option<BytesMut> {
         if self.held.is_empty() {
             let (waits, passed) = self.walk(bytes, now);
@@ -205,12 +207,12 @@ impl FieldFilter {
         Some(passed.unwrap_or(all))
     }
 
-    /// What is left when the connection has ended: the beginning of something that does not come.
+    /// Returns the remaining bytes at the end of the connection: a truncated section or frame.
     pub(super) fn end(&mut self) -> BytesMut {
         std::mem::take(&mut self.held)
     }
 
-    /// Why requests are malformed that have come since the last call.
+    /// Returns the faults of requests that were received since the last call.
     pub(super) fn take_faults(&mut self) -> Vec<Malformed> {
         std::mem::take(&mut self.faults)
     }
@@ -220,8 +222,8 @@ impl FieldFilter {
         self.padding.put_updates(out);
     }
 
-    /// Looks at bytes. Returns from where on they wait, and what the library gets of those before;
-    /// `None`: them, as they are.
+    /// Filters bytes. Returns the index from which bytes wait, and the bytes for the library before
+    /// that index; `None` if these are unchanged.
     fn walk(&mut self, bytes: &[u8], now: Duration) -> (usize, Option<BytesMut>) {
         let (mut at, mut passed) = (0, None::<BytesMut>);
         while at < bytes.len() {
@@ -275,8 +277,8 @@ impl FieldFilter {
         }
     }
 
-    /// Whether a frame is an empty DATA frame that means nothing; `None`: more has to come. The
-    /// library judges frames on other streams than those whose body goes on.
+    /// Whether a frame is an empty DATA frame without effect; `None` if more bytes are needed. Only
+    /// streams with an unfinished body count; the library checks frames on all other streams.
     fn is_empty_data(&self, head: &FrameHead, bytes: &[u8]) -> Option<bool> {
         let has_body = || self.bodies.contains(&head.stream) || head.stream <= self.forgotten;
         let is_padded = head.flags & PADDED != 0;
@@ -292,13 +294,13 @@ impl FieldFilter {
         self.empty_frames.may_drop(now) && (head.len == 0 || self.padding.add(head.stream, head.len as u32))
     }
 
-    /// Leaves this and all that follows to the library.
+    /// Passes these bytes and all later bytes unchecked.
     fn give_up(&mut self, left: &[u8]) -> Piece {
         self.state = State::Off;
         Piece::Pass(left.len())
     }
 
-    /// Looks at a section, with which these bytes begin.
+    /// Filters the field section at the front of these bytes.
     fn section(&mut self, left: &[u8]) -> Piece {
         let (mut at, mut first, mut fields) = (0, None::<FrameHead>, Cow::Borrowed(&[][..]));
         for _ in 0..MAX_FRAMES {
@@ -341,7 +343,7 @@ impl FieldFilter {
 
     fn kind_of(&mut self, stream: u32, ends_stream: bool) -> BlockKind {
         if self.sender == Sender::Server {
-            // Interim responses come before the one with a body.
+            // Interim responses precede the response with a body.
             self.ends_body(stream);
             if !ends_stream {
                 self.begins_body(stream);
@@ -365,7 +367,7 @@ impl FieldFilter {
         self.bodies.push_front(stream);
     }
 
-    /// The sender sends nothing more on a stream. Returns whether its body was still to end.
+    /// Notes that the sender has ended a stream. Returns whether its body was unfinished.
     fn ends_body(&mut self, stream: u32) -> bool {
         self.padding.end(stream);
         let place = self.bodies.iter().position(|body| *body == stream);
@@ -373,7 +375,7 @@ impl FieldFilter {
     }
 }
 
-/// The frames of a section.
+/// Returns the frames of a section.
 fn frames_of(stream: u32, flags: u8, MalformedBlock { block, .. }: &MalformedBlock) -> Vec<u8> {
     let mut frames = Vec::with_capacity(block.len() + FRAME_HEAD);
     let mut parts = block.chunks(MAX_FRAME).peekable();

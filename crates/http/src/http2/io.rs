@@ -1,4 +1,4 @@
-//! The bytes of a connection that speaks HTTP/2.
+//! Byte stream of an HTTP/2 connection, between the socket and the HTTP/2 library.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::io::{self, IoSlice};
@@ -21,44 +21,44 @@ use super::receive::ReceiveQueue;
 use crate::local_reply::LocalReplyReason;
 use crate::record::RequestRecord;
 
-/// Most bytes of short frames that go out together: a record of TLS.
+/// Maximum number of bytes of short frames that are written together: one TLS record.
 const GATHERED: usize = 16 * 1024;
 
-/// A write of more bytes goes out by itself: to copy it would cost more than a call.
+/// A longer write is not gathered: a copy would cost more than a system call.
 const LONG: usize = 4 * 1024;
 
-/// A connection, as the library has it.
+/// Connection for the HTTP/2 library, which gathers short frames into one write.
 ///
-/// The library flushes behind each frame of data. Short frames, of several streams, are gathered
-/// here, until it flushes with nothing new.
+/// The library flushes after each DATA frame. Short frames of several streams are gathered here,
+/// until the library flushes without new frames.
 pub(super) struct Connection<T> {
     stream: T,
-    /// Bytes for the library that have come before, or that the filter has changed.
+    /// Bytes for the library that were received earlier, or that the filter has changed.
     early: BytesMut,
     filter: FieldFilter,
     /// Bounds how much the library reads before convey takes its data.
     queue: Arc<ReceiveQueue>,
     began: Instant,
-    /// Frames that are still to go, from `sent` on.
+    /// Frames that are not sent yet, from index `sent` on.
     gathered: Vec<u8>,
     sent: usize,
-    /// The last write was a frame of data: the library flushes once more when no other one follows.
+    /// The last write was a DATA frame: the library flushes once more if no other frame follows.
     flushes_again: bool,
 }
 
-/// Who has a connection.
+/// Owner of a connection's byte stream.
 pub(super) trait HasStream: Unpin {
-    /// It.
+    /// Returns the byte stream.
     fn stream(&mut self) -> &mut ByteStream;
 
-    /// So many bytes came, and so many went.
+    /// Counts received and sent bytes.
     fn count(&self, _rx: usize, _tx: usize) {}
 
-    /// A request is malformed, and its stream is reset.
+    /// Notes that a request was malformed and that its stream is reset.
     fn note_refused(&self, _fault: Malformed) {}
 }
 
-/// A client's, whose bytes are counted.
+/// Byte stream of a client, whose bytes are counted.
 pub(super) struct CountedStream<'a> {
     pub(super) client: &'a ClientStream,
     pub(super) stream: &'a mut ByteStream,
@@ -88,7 +88,7 @@ impl HasStream for ServerStream {
 }
 
 impl<T> Connection<T> {
-    /// One on which so much has come already.
+    /// Creates a connection on which these bytes were already received.
     pub(super) fn new(
         stream: T,
         early: BytesMut,
@@ -102,7 +102,7 @@ impl<T> Connection<T> {
 }
 
 impl<T: HasStream> Connection<T> {
-    /// Writes what was gathered.
+    /// Writes the gathered frames.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.sent < self.gathered.len() {
             let n = ready!(self.stream.stream().poll_write(cx, &self.gathered[self.sent..], More::No))?;
@@ -110,7 +110,7 @@ impl<T: HasStream> Connection<T> {
             self.stream.count(0, n);
         }
         if self.sent > 0 {
-            // A connection that rests holds no bytes.
+            // An idle connection keeps no buffer.
             (self.gathered, self.sent) = (Vec::new(), 0);
         }
         Poll::Ready(Ok(()))
@@ -178,7 +178,7 @@ impl<T: HasStream> AsyncWrite for Connection<T> {
         if is_long || this.gathered.len() + len > GATHERED {
             ready!(this.poll_send(cx))?;
         }
-        // Data stands behind the head of its frame.
+        // The data follows the head of its frame.
         this.flushes_again = !is_long && slices.len() > 1;
         if is_long {
             let n = ready!(this.stream.stream().poll_write_vectored(cx, slices))?;
@@ -198,7 +198,7 @@ impl<T: HasStream> AsyncWrite for Connection<T> {
         if this.gathered.len() >= GATHERED {
             ready!(this.poll_send(cx))?;
         }
-        // The library flushes behind whole frames.
+        // The library flushes after complete frames.
         this.filter.put_updates(&mut this.gathered);
         match mem::take(&mut this.flushes_again) {
             true => Poll::Ready(Ok(())),

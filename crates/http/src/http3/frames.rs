@@ -1,77 +1,80 @@
-//! Frames of HTTP/3 (RFC 9114, section 7), as they go by on their way to the library. Pure.
+//! Filter of received HTTP/3 frames (RFC 9114, section 7), before the HTTP/3 library. Pure.
 
 use bytes::{Buf, BytesMut};
 use convey_http_core::Malformed;
 
 use super::field_section::{SectionKind, fault_in};
 
-/// The type of a frame of data, which may be of any length.
+/// Type of a DATA frame, which may have any length.
 const DATA: u64 = 0;
 
-/// The type of a frame that has a head or trailers.
+/// Type of a HEADERS frame, with a head or trailers.
 const HEADERS: u64 = 1;
 
-/// The type of a stream for control: frames, like those of a request (RFC 9114, section 6.2.1).
+/// Type of a control stream, which has frames like a request stream (RFC 9114, section 6.2.1).
 const CONTROL: u64 = 0;
 
-/// What a stream carries.
+/// Kind of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StreamKind {
     /// A request, and its response.
     Request,
-    /// A stream in one direction, whose first bytes say what it carries.
+    /// A unidirectional stream, whose first bytes contain its type.
     OneWay,
 }
 
-/// Looks at the frames of one direction of a stream. Those that are no data pass whole: the library
-/// would keep each piece by itself. None of them may be too long. No empty frame of data passes:
-/// the library takes that for the end. Of a request it notes what the library would not.
+/// Filter for the received frames of one stream.
+///
+/// Frames other than DATA have a maximum length. They pass only when complete, because the library
+/// would store each piece separately. The filter drops empty DATA frames, which the library
+/// mistakes for the end of the body. It detects faults of requests that the library does not
+/// detect.
 #[derive(Debug)]
 pub(super) struct FrameFilter {
     kind: StreamKind,
     max_frame: u64,
     state: State,
-    /// The beginning of a frame that has not come whole.
+    /// Received part of an incomplete frame.
     held: BytesMut,
-    /// What the next frame of fields is.
+    /// Kind of the next field section.
     section: SectionKind,
     fault: Option<Malformed>,
 }
 
-/// What comes next.
+/// Meaning of the next bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     StreamType,
     Frame,
-    /// So many bytes of one of data.
+    /// Remaining bytes of a DATA frame.
     Payload {
         left: u64,
     },
-    /// No frames.
+    /// Bytes without frames.
     Other,
 }
 
-/// A frame is too long.
+/// Error for a frame above the maximum length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FrameTooLong;
 
 impl FrameFilter {
-    /// Of a stream of this kind. Frames that are no data have so many bytes at most.
+    /// Creates the filter of a stream. Frames other than DATA have at most `max_frame` bytes.
     pub(super) fn new(kind: StreamKind, max_frame: u64) -> FrameFilter {
         let state = if kind == StreamKind::Request { State::Frame } else { State::StreamType };
         let (held, section) = (BytesMut::new(), SectionKind::Head);
         FrameFilter { kind, max_frame, state, held, section, fault: None }
     }
 
-    /// Why the request is malformed, so far.
+    /// Reason why the request is malformed, if one was found so far.
     pub(super) fn fault(&self) -> Option<Malformed> {
         self.fault
     }
 
-    /// What the library gets of these bytes, and how many of them are data.
+    /// Filters received bytes. Returns the bytes for the library, and how many of them are data.
     ///
     /// # Errors
-    /// A frame is too long.
+    /// A frame is longer than the maximum.
     pub(super) fn pass(&mut self, bytes: BytesMut) -> Result<(BytesMut, usize), FrameTooLong> {
         let mut bytes = bytes;
         if !self.held.is_empty() {
@@ -79,7 +82,7 @@ impl FrameFilter {
             whole.extend_from_slice(&bytes);
             bytes = whole;
         }
-        // What passes is moved to the front, over what does not.
+        // Bytes that pass move to the front, over dropped bytes.
         let (mut at, mut passed, mut data) = (0, 0, 0);
         while at < bytes.len() {
             let left = &bytes[at..];
@@ -135,7 +138,7 @@ impl FrameFilter {
         Ok((bytes, data))
     }
 
-    /// A section of fields has come.
+    /// Checks a complete field section.
     fn has_fields(&mut self, fields: &[u8]) {
         if self.kind == StreamKind::Request {
             self.fault = self.fault.or_else(|| fault_in(fields, self.section));
@@ -143,13 +146,13 @@ impl FrameFilter {
         }
     }
 
-    /// How many bytes wait for the rest of a frame.
+    /// Number of bytes that wait for the rest of a frame.
     #[cfg(feature = "test-util")]
     pub(super) fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// What is left when the stream has ended: the beginning of a frame that does not come.
+    /// Returns the remaining bytes at the end of the stream: a truncated frame.
     pub(super) fn end(&mut self) -> BytesMut {
         std::mem::take(&mut self.held)
     }
@@ -159,12 +162,13 @@ fn after(left: u64) -> State {
     if left == 0 { State::Frame } else { State::Payload { left } }
 }
 
-/// A number, and how many bytes it has (RFC 9000, section 16); `None`: more have to come.
+/// Reads a variable-length integer (RFC 9000, section 16). Returns it with its length in bytes;
+/// `None` if bytes are missing.
 fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let len = 1 << (bytes.first()? >> 6);
     let mut number = bytes.get(..len)?;
     let all = number.try_get_uint(len).ok()?;
-    // The first two bits say the length.
+    // The first two bits encode the length.
     Some((all & (u64::MAX >> (64 - 8 * len + 2)), len))
 }
 

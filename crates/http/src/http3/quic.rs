@@ -1,5 +1,5 @@
-//! A connection of QUIC as the library of HTTP/3 uses it: what it reads is bounded, and what it
-//! does not finish is reset.
+//! QUIC connection for the HTTP/3 library: limits the buffered data of each stream, and resets
+//! unfinished streams.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,49 +23,51 @@ use tokio::sync::mpsc;
 
 use super::frames::{FrameFilter, StreamKind};
 
-/// Most bytes that are read of a stream at once.
+/// Maximum number of bytes that are read from a stream at once.
 const READ: usize = 16 * 1024;
 
-/// Most bytes of data that the library holds of a stream.
+/// Maximum number of data bytes of a stream that the library buffers.
 const MAX_UNREAD: usize = 32 * 1024;
 
 /// A client's connection.
 pub(super) struct QuicConnection {
     connection: quinn::Connection,
-    /// Streams in both directions that the client opens, and those in one.
+    /// Bidirectional streams that the client opens.
     requests: BoxStream<'static, Result<(quinn::SendStream, quinn::RecvStream), ConnectionError>>,
+    /// Unidirectional streams that the client opens.
     one_way: BoxStream<'static, Result<quinn::RecvStream, ConnectionError>>,
     max_frame: u64,
     notes: mpsc::UnboundedSender<StreamNotes>,
-    /// Whether no further stream is taken, and how many have come nevertheless.
+    /// Whether the connection accepts no more streams.
     is_ending: Arc<AtomicBool>,
+    /// Number of streams that the client opened afterwards.
     rejected: u64,
 }
 
-/// How many streams a client may begin that has been told that none is taken. Some may have been on
-/// their way.
+/// Maximum number of streams that a client may open after GOAWAY. Some were sent before the client
+/// received it.
 const MAX_REJECTED: u64 = 1_000;
 
-/// What is known of a stream that has just been opened, beside what the library of HTTP/3 tells.
+/// Data about a new stream that the HTTP/3 library does not provide.
 pub(super) struct StreamNotes {
-    /// Whether it came before the handshake was over.
+    /// Whether the stream was opened before the end of the handshake (0-RTT).
     pub(super) is_early: bool,
-    /// Data that the library has read of it and nobody has taken.
+    /// Number of data bytes in the library's buffer.
     pub(super) unread: Arc<AtomicUsize>,
-    /// Why the request is malformed, as far as the library does not say so.
+    /// Reason why the request is malformed, if the library does not detect it.
     pub(super) fault: Arc<OnceLock<Malformed>>,
     pub(super) stopped: Stopped,
 }
 
-/// Reports once that the client has all that was sent, wants no more of it, or has reset its
+/// Reports once that the client has received everything, has stopped reading, or has reset its
 /// request.
 pub(super) struct Stopped(Option<(StoppedSending, SharedReceive)>);
 
-/// Ends when the client has all that was sent, or wants no more of it.
+/// Completes when the client has received everything, or has stopped reading.
 type StoppedSending = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
 impl Stopped {
-    /// Waits for that. Nothing is to be sent then.
+    /// Waits for one of these events. Do not send anything after it.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         let Some((stopped, request)) = &mut self.0 else { return Poll::Pending };
         if stopped.as_mut().poll(cx).is_pending() {
@@ -76,8 +78,8 @@ impl Stopped {
     }
 }
 
-/// A stream's direction from the client: one side reads it, another one waits for its reset while
-/// nobody reads.
+/// Receiving direction of a stream, shared by the reader and a task that waits for its reset while
+/// the reader is idle.
 #[derive(Clone)]
 struct SharedReceive(Arc<Mutex<quinn::RecvStream>>);
 
@@ -86,12 +88,13 @@ impl SharedReceive {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the client resets the direction, also before data that nobody has read.
+    /// Waits until the client resets the receiving direction, also if unread data precedes the
+    /// reset.
     fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut stream = self.lock();
         let reset = pin!(stream.received_reset());
         match ready!(reset.poll(cx)) {
-            // It has come whole.
+            // The direction is complete.
             Ok(None) => Poll::Pending,
             Ok(Some(_)) | Err(_) => Poll::Ready(()),
         }
@@ -99,8 +102,8 @@ impl SharedReceive {
 }
 
 impl QuicConnection {
-    /// With frames of so many bytes at most, but for data; and what is known of each stream, in the
-    /// order in which the library accepts them.
+    /// Creates a connection that accepts frames of at most `max_frame` bytes, except DATA. Returns
+    /// also the notes on each stream, in the order in which the library accepts streams.
     pub(super) fn new(
         connection: quinn::Connection,
         max_frame: u64,
@@ -119,8 +122,8 @@ impl QuicConnection {
 }
 
 impl QuicConnection {
-    /// Says that nothing of a stream was looked at, so that its client may ask elsewhere (RFC 9114,
-    /// section 4.1.1).
+    /// Rejects a stream as unprocessed, so that the client may retry elsewhere (RFC 9114, section
+    /// 4.1.1).
     fn reject(&mut self, mut send: quinn::SendStream, mut receive: quinn::RecvStream) {
         let code = number(Code::H3_REQUEST_REJECTED.value());
         let _ = (receive.stop(code), send.reset(code));
@@ -195,13 +198,13 @@ impl OpenStreams<Bytes> for QuicOpener {
     type BidiStream = BothWays;
     type SendStream = SendingStream;
 
-    /// A server opens none.
+    /// Returns an error: a server opens no bidirectional streams.
     fn poll_open_bidi(&mut self, _: &mut Context<'_>) -> Poll<Result<BothWays, StreamErrorIncoming>> {
         Poll::Ready(Err(StreamErrorIncoming::Unknown("a server opens no such streams".into())))
     }
 
-    /// There are three of them, at the begin of a connection: a client that takes fewer breaks the
-    /// protocol (RFC 9114, section 6.2).
+    /// Opens one of the three unidirectional streams of a server. A client that allows fewer
+    /// violates the protocol (RFC 9114, section 6.2).
     fn poll_open_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<SendingStream, StreamErrorIncoming>> {
         let opened = pin!(self.0.open_uni());
         let opened = ready!(opened.poll(cx)).map_err(|error| of_stream(of_connection(&error)))?;
@@ -213,7 +216,7 @@ impl OpenStreams<Bytes> for QuicOpener {
     }
 }
 
-/// A stream in both directions.
+/// Bidirectional stream.
 pub(super) struct BothWays {
     sending: SendingStream,
     receiving: ReceivingStream,
@@ -266,7 +269,7 @@ impl RecvStream for BothWays {
     }
 }
 
-/// The direction from the client.
+/// Receiving direction of a stream.
 pub(super) struct ReceivingStream {
     stream: SharedReceive,
     filter: FrameFilter,
@@ -285,13 +288,13 @@ impl RecvStream for ReceivingStream {
     type Buf = Bytes;
 
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
-        // The library asks at each of its turns, also while it holds some. It has something to give
-        // then, and comes again.
+        // The library polls at each of its turns, also while it has buffered data. Then it returns
+        // that data first, and polls again later.
         if self.unread.load(Ordering::Relaxed) > MAX_UNREAD {
             return Poll::Pending;
         }
-        // On the stack: a stream that waits keeps no room, and what has come gets as much as it
-        // needs.
+        // On the stack: a waiting stream needs no buffer, and received data gets a buffer of its
+        // size.
         let mut room = [MaybeUninit::uninit(); READ];
         loop {
             let mut room = ReadBuf::uninit(&mut room);
@@ -329,13 +332,13 @@ impl RecvStream for ReceivingStream {
     }
 }
 
-/// The direction to the client. Dropped before it has finished, it is reset: what the client has is
-/// not the whole.
+/// Sending direction of a stream. A drop before its end resets it, because the client's data is
+/// incomplete.
 pub(super) struct SendingStream {
     stream: quinn::SendStream,
-    /// Frames that are to be written: those that one turn makes, and one piece of a body.
+    /// Frames to write: those of one turn of the library, and one piece of a body.
     writing: VecDeque<WriteBuf<Bytes>>,
-    /// Whether the last write found no room.
+    /// Whether flow control blocked the last write.
     is_blocked: bool,
     is_over: bool,
 }
@@ -348,8 +351,8 @@ impl SendingStream {
 
 impl SendStream<Bytes> for SendingStream {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
-        // The library wakes all streams of a connection that has room again, and the first one
-        // takes it all. Its order would be that of two streams by turns: the others never get any.
+        // When the connection's window opens, the library wakes all its streams, and the first one
+        // uses the whole window. Two streams would alternate, and the others would starve.
         if std::mem::take(&mut self.is_blocked) && fastrand::bool() {
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -365,8 +368,8 @@ impl SendStream<Bytes> for SendingStream {
         Poll::Ready(Ok(()))
     }
 
-    /// An empty frame of data says nothing, and is not written: by it one waits until the others
-    /// are.
+    /// Queues a frame. An empty DATA frame is not written: the caller sends it to wait for the
+    /// queued frames.
     fn send_data<T: Into<WriteBuf<Bytes>>>(&mut self, data: T) -> Result<(), StreamErrorIncoming> {
         const EMPTY: [u8; 2] = [0, 0];
         let frame = data.into();
@@ -401,12 +404,12 @@ impl Drop for SendingStream {
     }
 }
 
-/// A fault of a stream for those who move bytes.
+/// Converts a stream error to an I/O error.
 pub(super) fn broken(error: h3::error::StreamError) -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionReset, error)
 }
 
-/// A code, as the library of QUIC has it.
+/// Converts an error code for the QUIC library.
 pub(super) fn number(code: u64) -> VarInt {
     VarInt::from_u64(code).unwrap_or(VarInt::MAX)
 }

@@ -1,4 +1,4 @@
-//! Bodies: as HTTP/1.1 frames them on one side, as data of a stream on the other.
+//! Conversion of bodies between HTTP/1.1 framing and data of an HTTP/2 or HTTP/3 stream.
 
 use std::error::Error;
 use std::fmt;
@@ -11,69 +11,69 @@ use http::HeaderMap;
 
 use super::heads;
 
-/// Most bytes that are given to a stream at once: the usual size of a frame.
+/// Maximum number of bytes passed to a stream at once: the usual size of a frame.
 const FRAME: usize = 16 * 1024;
 
-/// The side of a stream that data comes from.
+/// Receiving side of a stream.
 pub(crate) trait DataSource {
-    /// The next data; `None`: no more comes.
+    /// Receives the next data; `None` after the last data.
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>>;
 
-    /// The trailers, once no more data comes.
+    /// Receives the trailers after the last data.
     fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<HeaderMap>>>;
 
-    /// So much of the data has gone on: the other side may send as much more.
+    /// Notes that `len` bytes were forwarded: the flow control window of the sender grows by `len`.
     fn has_gone_on(&mut self, len: usize) -> io::Result<()>;
 }
 
-/// The side of a stream that data goes to.
+/// Sending side of a stream.
 pub(crate) trait DataSink {
-    /// How much of so many bytes the other side takes now; at least one.
+    /// Waits until the other side accepts data. Returns how many bytes of `wanted`, at least 1.
     fn poll_room(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<io::Result<usize>>;
 
-    /// Sends data that there is room for.
+    /// Sends data, at most as much as [`DataSink::poll_room`] returned.
     fn send(&mut self, data: Bytes, is_last: bool) -> io::Result<()>;
 
-    /// Sends trailers, behind which nothing comes.
+    /// Sends trailers, which end the stream.
     fn send_trailers(&mut self, trailers: HeaderMap) -> io::Result<()>;
 
-    /// Nothing more is sent. Waits until what was is on its way.
+    /// Waits until all data of a finished stream is sent.
     fn poll_finish(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
-    /// What was sent never comes whole.
+    /// Resets the stream, because the data stays incomplete.
     fn reset(&mut self, fault: StreamFault);
 
     /// Waits until the other side resets the stream.
     fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error>;
 }
 
-/// Why convey resets a stream.
+/// Reason for which convey resets a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamFault {
-    /// Nobody wants the rest.
+    /// The rest is not needed any more.
     Cancelled,
-    /// There is no rest.
+    /// The rest is missing, because its source failed.
     Broken,
 }
 
-/// Why the other side's body is refused. Within an [`io::Error`] of the kind `InvalidData`.
+/// Reason to refuse a received body, inside an [`io::Error`] of the kind `InvalidData`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BodyFault(Malformed);
 
 impl BodyFault {
-    /// A body that is not as the head and its version of HTTP have it.
+    /// Creates the fault of a body that violates its head or its version of HTTP.
     pub(crate) fn new(malformed: Malformed) -> BodyFault {
         BodyFault(malformed)
     }
 
-    /// What is wrong with it.
+    /// Kind of the violation.
     pub(crate) fn malformed(self) -> Malformed {
         self.0
     }
 
-    /// The one that is within an error.
+    /// Returns the fault inside an I/O error, if it has one.
     pub(crate) fn within(error: &io::Error) -> Option<BodyFault> {
         error.get_ref()?.downcast_ref().copied()
     }
@@ -93,15 +93,15 @@ impl From<BodyFault> for io::Error {
     }
 }
 
-/// A body that comes as data, read as bytes of HTTP/1.1.
+/// Received stream data, read as an HTTP/1.1 body.
 pub(crate) struct BodyIn<S> {
     stream: S,
     is_chunked: bool,
-    /// How much is to come, if the head has said that.
+    /// Bytes still to receive, if the head has a content length.
     left: Option<u64>,
-    /// Data that came and is not read yet. In a chunked body it is one chunk.
+    /// Received data that is not read yet; one chunk of a chunked body.
     data: Bytes,
-    /// Lines around chunks that are not read yet. They come before `data`.
+    /// Unread lines around chunks, to be read before `data`.
     framing: Bytes,
     state: State,
 }
@@ -114,7 +114,7 @@ enum State {
 }
 
 impl<S: DataSource> BodyIn<S> {
-    /// Framed in chunks, or as the head says otherwise.
+    /// Creates the reader of a body with this framing.
     pub(crate) fn new(stream: S, framing: BodyFraming) -> BodyIn<S> {
         let left = if let BodyFraming::Length(length) = framing { Some(length) } else { None };
         let is_chunked = framing == BodyFraming::Chunked;
@@ -122,7 +122,7 @@ impl<S: DataSource> BodyIn<S> {
         BodyIn { stream, is_chunked, left, data, framing, state: State::Data }
     }
 
-    /// Reads into a buffer that has room for at least a byte. 0: the body is over.
+    /// Reads into a buffer of at least 1 byte. Returns 0 at the end of the body.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         debug_assert!(!buffer.is_empty(), "a read of 0 bytes means the end of the body");
         let mut read = 0;
@@ -140,7 +140,7 @@ impl<S: DataSource> BodyIn<S> {
         Poll::Ready(Ok(read))
     }
 
-    /// Waits for the next data or trailers, once all that came is read.
+    /// Waits for the next data or trailers, once all received bytes are read.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.state == State::Data {
             match ready!(self.stream.poll_data(cx)) {
@@ -149,7 +149,7 @@ impl<S: DataSource> BodyIn<S> {
                     return Poll::Ready(Err(BodyFault(Malformed::ContentLength).into()));
                 }
                 Some(data) => self.takes(data?)?,
-                // It is shorter than its head has said (RFC 9114, section 4.1.2).
+                // The body is shorter than its content length (RFC 9114, section 4.1.2).
                 None if self.left.is_some_and(|left| left > 0) => {
                     return Poll::Ready(Err(BodyFault(Malformed::ContentLength).into()));
                 }
@@ -172,7 +172,7 @@ impl<S: DataSource> BodyIn<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Data has come. The size of its chunk goes before it.
+    /// Stores received data, with the size line of its chunk before it.
     fn takes(&mut self, data: Bytes) -> io::Result<()> {
         if let Some(left) = &mut self.left {
             *left = left.checked_sub(data.len() as u64).ok_or(BodyFault(Malformed::ContentLength))?;
@@ -185,7 +185,8 @@ impl<S: DataSource> BodyIn<S> {
         Ok(())
     }
 
-    /// Reads lines and data that are there, as far as they fit. 0: there are none.
+    /// Reads stored lines and data, as far as they fit into the buffer. Returns 0 if there are
+    /// none.
     fn read_some(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let is_framing = !self.framing.is_empty();
         let from = if is_framing { &mut self.framing } else { &mut self.data };
@@ -197,13 +198,13 @@ impl<S: DataSource> BodyIn<S> {
         if self.is_chunked && self.data.is_empty() {
             self.framing = Bytes::from_static(b"\r\n");
         }
-        // Only now the other side may send more: what is slow here slows it down.
+        // Only now the other side may send more, so a slow reader slows it down.
         self.stream.has_gone_on(len)?;
         Ok(len)
     }
 }
 
-/// A body that is written as bytes of HTTP/1.1 and goes as data.
+/// HTTP/1.1 body that is sent as stream data.
 pub(crate) struct BodyOut<S> {
     stream: S,
     reader: BodyReader,
@@ -213,12 +214,12 @@ pub(crate) struct BodyOut<S> {
 }
 
 impl<S: DataSink> BodyOut<S> {
-    /// Of a stream that has had its head. `is_over`: there is no body.
+    /// Creates the writer of a stream whose head was sent. `is_over` if the body is empty.
     pub(crate) fn new(stream: S, framing: BodyFraming, is_over: bool) -> BodyOut<S> {
         BodyOut { stream, reader: BodyReader::of_response(framing), trailers: Vec::new(), is_over }
     }
 
-    /// Takes some of these bytes, as far as the other side lets it.
+    /// Writes bytes, as many as the other side accepts. Returns how many.
     pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut taken = 0;
         while taken < bytes.len() && !self.is_over {
@@ -235,7 +236,7 @@ impl<S: DataSink> BodyOut<S> {
             let left = &left[..left.len().min(most)];
             taken += match self.reader.next(left).map_err(|_| io::ErrorKind::InvalidData)? {
                 BodyPiece::Data(len) => {
-                    // Of a length the last byte is the end.
+                    // A body with a content length ends with its last byte.
                     self.is_over = self.reader.opaque() == 0 && self.reader.may_end();
                     let data = Bytes::copy_from_slice(&left[..len]);
                     self.stream.send(data, self.is_over)?;
@@ -252,18 +253,18 @@ impl<S: DataSink> BodyOut<S> {
                 }
             };
         }
-        // What follows a body is nobody's: the caller has seen to that.
+        // The caller has checked that no bytes follow the body.
         Poll::Ready(Ok(if self.is_over { bytes.len() } else { taken }))
     }
 
-    /// It was one until the end of a connection, and that has come.
+    /// Finishes a body that lasts until the end of the connection, which has closed.
     pub(crate) fn finish(&mut self) {
         if !self.is_over && self.reader.may_end() {
             let _ = self.end();
         }
     }
 
-    /// The stream.
+    /// Returns the stream.
     pub(crate) fn stream(&mut self) -> &mut S {
         &mut self.stream
     }
@@ -278,7 +279,8 @@ impl<S: DataSink> BodyOut<S> {
         self.stream.send_trailers(trailers)
     }
 
-    /// How much the other side takes of so many bytes; at least one, and a frame at most.
+    /// Waits until the other side accepts data. Returns how many bytes of `wanted`: at least 1, at
+    /// most one frame.
     pub(crate) fn poll_room(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<io::Result<usize>> {
         if self.is_over {
             return Poll::Ready(Ok(wanted));

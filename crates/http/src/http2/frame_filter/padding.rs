@@ -54,7 +54,7 @@ impl DroppedPadding {
     }
 }
 
-/// Whether all of a padded DATA frame is padding. `None`: too few bytes have come.
+/// Whether a padded DATA frame contains only padding; `None` if more bytes are needed.
 pub(super) fn is_padding(head: &FrameHead, bytes: &[u8]) -> Option<bool> {
     let most = usize::from(u8::MAX) + 1;
     if !(1..=most).contains(&head.len) {
