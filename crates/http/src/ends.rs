@@ -100,8 +100,8 @@ impl UnreadSocket {
 }
 
 impl ClientEnd<'_> {
-    /// Waits until some bytes are taken at once, by a socket, too: so many of `most`, at least one.
-    /// A write that is pending is over then, and was taken whole.
+    /// Waits until the client's side accepts bytes without delay. Returns how many, from 1 to
+    /// `most`. A pending write is complete then.
     pub(crate) fn poll_writable(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
         match self {
             ClientEnd::Socket(socket) => socket.poll_writable(cx).map_ok(|()| most),

@@ -47,7 +47,7 @@ pub(super) enum Unfound {
     Forbidden,
     /// The file could not be read, or no descriptor is left for it.
     Failed,
-    /// It is a directory, and its name has no slash at its end.
+    /// The path is a directory, and has no trailing slash.
     IsDirectory,
 }
 

@@ -25,13 +25,13 @@ use crate::stack::DecideRequest;
 use crate::streams::connection::{ENDING, HEAD_ROOM, ResetVerdict, StreamCounts, until_true};
 use crate::time_limit::TimeLimit;
 
-/// What a client begins with that speaks HTTP/2 (RFC 9113, section 3.4).
+/// Connection preface of an HTTP/2 client (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// How much of a request a stream may bring before a server takes it.
+/// Receive window of a stream: maximum bytes of a request that no server has accepted yet.
 const STREAM_WINDOW: u32 = 64 * 1024;
 
-/// The same for all streams of a connection.
+/// Receive window of a connection.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
 /// Largest window (RFC 9113, section 6.9.1).
@@ -40,7 +40,7 @@ const MAX_WINDOW: u32 = (1 << 31) - 1;
 /// Most bytes that a stream keeps on their way to the client.
 const SEND_BUFFER: usize = 16 * 1024;
 
-/// Whether a client that has sent this speaks HTTP/2; `None`: too little has come to say so.
+/// Whether the received bytes begin with the HTTP/2 preface; `None` if more bytes are needed.
 pub(crate) fn has_preface(received: &[u8]) -> Option<bool> {
     let len = received.len().min(PREFACE.len());
     match received[..len] == PREFACE[..len] {

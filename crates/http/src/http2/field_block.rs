@@ -116,7 +116,7 @@ enum FieldName {
     Scheme,
     Status,
     Protocol,
-    /// Of a field that is no pseudo-header field. Its length.
+    /// A regular field, whose name has this length.
     Regular(usize),
 }
 
@@ -128,12 +128,12 @@ pub(super) struct MalformedBlock {
     pub(super) block: Vec<u8>,
 }
 
-/// What a line is.
+/// Verdict on a field line.
 enum LineVerdict {
     Fine,
-    /// It may not stand in the section.
+    /// The line is not allowed in the section.
     Misplaced(Malformed),
-    /// It is malformed, and the library gets another one in its place.
+    /// The line is malformed; the library gets a replacement.
     Replaced(Malformed, Vec<u8>),
 }
 
@@ -151,7 +151,7 @@ impl FieldTable {
     /// Reads a whole section. `Ok(None)`: the library may have it as it came.
     ///
     /// # Errors
-    /// It cannot be decoded.
+    /// The section cannot be decoded.
     pub(super) fn check(
         &mut self,
         block: &[u8],

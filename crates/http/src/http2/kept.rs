@@ -25,7 +25,7 @@ pub(super) const MAX_STREAMS: usize = 100;
 /// after so many errors, and the streams of all clients with it.
 pub(super) const MAX_REQUESTS: usize = 16_384;
 
-/// What the library says of how many streams a server allows, until the server has said it.
+/// Stream limit that the library returns until the server's SETTINGS arrive.
 pub(super) const UNTOLD: usize = usize::MAX - 1;
 
 /// How long a connection without streams is kept.
@@ -35,28 +35,28 @@ const LIFETIME: Duration = Duration::from_secs(30);
 pub(super) struct KeptConnection {
     send: SendRequest<Bytes>,
     state: Arc<KeptState>,
-    /// Since when there is no stream.
+    /// Time since which the connection has no stream.
     unused: Option<Instant>,
     /// There was no window left for an upload, although no upload was open.
     has_no_window: bool,
 }
 
-/// What a connection, its streams and the task that moves its frames know of it.
+/// State that a connection shares with its streams and the task that moves its frames.
 pub(super) struct KeptState {
     server: ServerPlace,
-    /// No other stream begins on it.
+    /// Whether the connection accepts no further streams.
     is_over: AtomicBool,
-    /// Streams that run.
+    /// Number of open streams.
     open: AtomicUsize,
-    /// Streams so far.
+    /// Number of streams opened so far.
     begun: AtomicUsize,
-    /// Those that its end in order has refused.
+    /// Streams that the server refused when it ended the connection gracefully.
     refused: AtomicUsize,
     window: Arc<SendWindow>,
     uploads: Mutex<Uploads>,
     /// Streams that have received data.
     receive_queue: Arc<ReceiveQueue>,
-    /// Told when a stream is over.
+    /// Notified when a stream has ended.
     freed: Arc<Notify>,
 }
 
@@ -107,8 +107,8 @@ impl KeptConnection {
         (!self.state.is_over() && told != UNTOLD).then_some(told.min(MAX_STREAMS))
     }
 
-    /// Another stream, which counts in this share. `most`: it is the last one if there are so many
-    /// requests in all then.
+    /// Opens another stream, which counts in this share. It is the last one if the connection then
+    /// has `most` requests.
     pub(super) fn another(&mut self, share: StreamShare, most: Option<usize>) -> StreamPlace {
         self.unused = None;
         self.state.open.fetch_add(1, Ordering::Relaxed);

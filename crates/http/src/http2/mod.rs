@@ -41,10 +41,11 @@ const RESET_STREAMS: usize = 16_384;
 /// How long convey ignores late frames of a stream of a shared connection that it has reset.
 const RESET_TIME: Duration = Duration::from_secs(30);
 
-/// What a head of HTTP/2 is within convey. `has_body`: its stream goes on.
+/// Converts the head of an HTTP/2 request to convey's form. `has_body` if the stream continues
+/// after the head.
 ///
 /// # Errors
-/// It is none that HTTP/1.1 could say.
+/// HTTP/1.1 cannot express the head.
 #[cfg(feature = "test-util")]
 pub fn request_from_http2(parts: &http::request::Parts, has_body: bool) -> Result<RequestHead, Malformed> {
     crate::streams::heads::request_from(parts, has_body, &HeadLimits::default())

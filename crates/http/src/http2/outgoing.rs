@@ -20,7 +20,7 @@ pub(crate) struct OutgoingStream {
     place: StreamPlace,
     request: Request,
     response: Answer,
-    /// Bytes of a head that nobody has read yet.
+    /// Unread bytes of a head.
     head: Vec<u8>,
     read: usize,
 }
@@ -215,11 +215,11 @@ impl Drop for OutgoingStream {
 /// How a response is framed in HTTP/1.1.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Framing {
-    /// It has no body, whatever its fields say.
+    /// The response has no body, regardless of its fields.
     None,
-    /// It could have one.
+    /// The response could have a body, but has none.
     NoBody,
-    /// By a field that it has.
+    /// The response has a content length.
     Length,
     Chunked,
     UntilClose,
@@ -253,7 +253,7 @@ impl Framing {
         !matches!(self, Framing::None | Framing::NoBody)
     }
 
-    /// Of a length nobody asks: the library has looked at it.
+    /// Framing of the body. The library checks the content length, so it is not checked here.
     fn of_body(self) -> BodyFraming {
         if self == Framing::Chunked { BodyFraming::Chunked } else { BodyFraming::UntilClose }
     }

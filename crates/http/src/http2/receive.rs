@@ -93,7 +93,7 @@ struct StreamReceiver {
     queue: Arc<ReceiveQueue>,
 }
 
-/// Heads and data of a stream that nobody has read.
+/// Unread heads and data of a stream.
 #[derive(Default)]
 struct Received {
     heads: VecDeque<ReceivedHead>,
@@ -246,7 +246,7 @@ impl LibraryStream {
     }
 }
 
-/// Data of a stream that nobody has read yet. The stream's window bounds it.
+/// Unread data of a stream, bounded by the stream's window.
 #[derive(Default)]
 struct UnreadData {
     /// Parts before `last`.

@@ -32,11 +32,11 @@ use super::uploads::Upload;
 use super::{RESET_STREAMS, RESET_TIME};
 use crate::idle::ServerPlace;
 
-/// How much of a response a stream may bring before it is taken.
+/// Receive window of a stream: maximum unread bytes of a response.
 const STREAM_WINDOW: u32 = 128 * 1024;
 
-/// The same for all streams of a connection: as much as all of them may bring, since streams of
-/// many clients share it, and those that are read must not wait for those that are not.
+/// Receive window of a connection: the windows of all its streams together. Streams of many clients
+/// share a connection, and a slow reader must not block the others.
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * MAX_STREAMS as u32;
 
 /// Most bytes that a stream keeps on their way out.
@@ -59,39 +59,39 @@ thread_local! {
     static SERVERS: RefCell<HashMap<ServerPlace, Connections>> = RefCell::default();
 }
 
-/// Those to one server.
+/// Shared HTTP/2 connections to one server.
 #[derive(Default)]
 struct Connections {
     kept: Vec<KeptConnection>,
-    /// Those that are being opened, until their server has said how many streams it allows.
+    /// Number of connections that are being opened, until the server's SETTINGS arrive.
     opening: usize,
-    /// How many requests the server seems to take on a connection.
+    /// Estimated number of requests that the server accepts on a connection.
     limit: Option<KeepAliveLimit>,
-    /// Requests that wait for one of these, or for room.
+    /// Requests that wait for a connection, or for a stream on one.
     waiting: usize,
-    /// Wakes them: all when a connection has been opened, one when a stream is over.
+    /// Wakes waiting requests: all when a connection was opened, one when a stream has ended.
     changed: Arc<Notify>,
     /// Streams, by client.
     shares: StreamShares,
 }
 
-/// What there is for a request.
+/// Result of the search for a stream.
 enum Found {
     Place(StreamPlace),
-    /// There may be another connection.
+    /// No connection has a free stream; the caller may open another one.
     Nothing(OpeningConnection),
-    /// One is being opened that may have room, or all are full.
+    /// All connections are full, or one that is being opened may have a free stream.
     Wait(Waiting),
     /// The client has its share of the streams. Notified when that may have changed.
     BeyondShare(Arc<Notify>),
 }
 
-/// What a request gets.
+/// Outcome of [`take`] for a request.
 pub(crate) enum FoundStream {
     Stream(Box<OutgoingStream>),
     /// No connection has room: the caller opens one.
     Nothing(OpeningConnection),
-    /// All have as many streams as they may, and no other may be opened.
+    /// All connections have their maximum of streams, and no other connection may be opened.
     Full,
     /// The client has as many streams as it may.
     BeyondShare,
@@ -245,7 +245,7 @@ async fn run(
     kept.retire();
 }
 
-/// A server has ended a connection in order once it had taken so many requests.
+/// Notes that a server has ended a connection gracefully after this number of requests.
 pub(super) fn note_end(server: ServerPlace, requests: usize) {
     let _ = SERVERS.try_with(|servers| {
         if let Some(connections) = servers.borrow_mut().get_mut(&server) {

@@ -128,9 +128,9 @@ fn reset_with(reason: Result<Reason, h2::Error>) -> io::Error {
     }
 }
 
-/// What a fault of a stream is for those who move bytes. With `ConnectionRefused` and
-/// `ResourceBusy` the other side has done nothing of what was asked (RFC 9113, section 8.7): it
-/// ends the connection, or has too much to do on it.
+/// Converts a stream error to an I/O error. `ConnectionRefused` and `ResourceBusy` mean that the
+/// other side has not processed the request (RFC 9113, section 8.7), because it ends the connection
+/// or is overloaded.
 pub(super) fn broken(error: h2::Error) -> io::Error {
     if is_malformed(&error) {
         return BodyFault::new(Malformed::Trailers).into();

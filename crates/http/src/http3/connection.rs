@@ -36,7 +36,7 @@ pub(crate) async fn serve<S: DecideRequest>(client: &ClientStream, quic: QuicCli
     end
 }
 
-/// The library's connection, and what it is told of.
+/// HTTP/3 connection of the library, with the notes on its streams.
 struct Http3 {
     library: h3::server::Connection<QuicConnection, Bytes>,
     notes: mpsc::UnboundedReceiver<StreamNotes>,

@@ -55,12 +55,12 @@ pub(super) fn fault_in(section: &[u8], of: SectionKind) -> Option<Malformed> {
     None
 }
 
-/// What a line is about.
+/// Kind of a field line.
 enum Line {
     Field,
     /// One of [`OF_REQUESTS`].
     PseudoField(usize),
-    /// Another one.
+    /// Another pseudo-header field.
     UnknownPseudoField,
     PathWithFragment,
     /// A string is cut off, or no Huffman code. Libraries differ in what they take.

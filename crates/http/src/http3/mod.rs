@@ -18,11 +18,11 @@ mod stream;
 
 pub(crate) use connection::{close, serve};
 
-/// What the filter of frames makes of a client's stream.
+/// Output of the frame filter for a client's stream.
 #[cfg(feature = "test-util")]
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct FilteredStream {
-    /// What the library gets.
+    /// Bytes for the library.
     pub passed: Vec<u8>,
     /// How many bytes of that are data.
     pub data: usize,

@@ -28,9 +28,9 @@ pub(crate) fn is_early_reset(has_response: bool, age: Duration) -> bool {
 pub(crate) struct StreamCounts {
     /// Whether the streams belong to many clients of a proxy.
     is_shared: bool,
-    /// Those that the client has begun.
+    /// Number of streams that the client has opened.
     pub(crate) begun: u64,
-    /// Streams of these that it has reset early.
+    /// Number of streams that the client has reset early.
     pub(crate) reset: u64,
 }
 
@@ -45,7 +45,8 @@ pub(crate) enum ResetVerdict {
 }
 
 impl StreamCounts {
-    /// Of a new connection. `is_shared`: its streams belong to many clients of a proxy.
+    /// Creates the counts of a new connection. `is_shared` if its streams belong to many clients of
+    /// a proxy.
     pub(crate) fn new(is_shared: bool) -> StreamCounts {
         StreamCounts { is_shared, begun: 0, reset: 0 }
     }

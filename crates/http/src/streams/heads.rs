@@ -13,16 +13,17 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, request,
 };
 
-/// What convey adds to heads: they are longer on the way out.
+/// Limits of outgoing heads, which are longer than received ones because convey adds fields.
 pub(crate) const OUTGOING: HeadLimits = HeadLimits { bytes: 256 * 1024, fields: 1_256 };
 
 /// Fields of one connection of HTTP/1.1 that have no name in the library.
 const OF_CONNECTIONS: [&str; 2] = ["keep-alive", "proxy-connection"];
 
-/// A client's request. `has_body`: the stream goes on behind the head.
+/// Converts a client's request head to convey's form. `has_body` if the stream continues after the
+/// head.
 ///
 /// # Errors
-/// It is none that HTTP/1.1 could say, or more than the limits allow.
+/// HTTP/1.1 cannot express the head, or the head exceeds the limits.
 pub(crate) fn request_from(
     parts: &request::Parts,
     has_body: bool,
@@ -136,8 +137,8 @@ pub(crate) fn request_to(head: &RequestHead) -> io::Result<Request<()>> {
     Ok(request)
 }
 
-/// A server's response in HTTP/1.1, up to the fields' end. `framing` is the line that says how the
-/// body is framed, if it needs one.
+/// Writes a complete response head of a server in HTTP/1.1. `framing` is the field line for the
+/// framing of the body, with its line end; empty if none is needed.
 pub(crate) fn write_response<T>(response: &Response<T>, framing: &str, out: &mut Vec<u8>) {
     let status = response.status();
     out.extend_from_slice(b"HTTP/1.1 ");

@@ -130,8 +130,8 @@ impl Transfer<'_> {
         self.compression.is_on() || self.exchange.removes_chunks()
     }
 
-    /// Has a body in another framing move towards the client. When the server pauses, a client that
-    /// waits gets all that has come.
+    /// Forwards a body to the client in another framing. When the server pauses, the client gets
+    /// all received data.
     fn poll_pieces<C: End, S: End>(
         &mut self,
         cx: &mut Context<'_>,
@@ -160,8 +160,8 @@ impl Transfer<'_> {
         })
     }
 
-    /// Passes on what has come of the body: compressed, or without its chunks. Returns how much of
-    /// that was the body's.
+    /// Forwards received bytes of the body, compressed or without chunk framing. Returns how many
+    /// of them belong to the body.
     fn pass_pieces(&mut self, came: &[u8]) -> Result<usize, TransferEnd> {
         let is_plain = self.exchange.removes_chunks();
         let (out, mut at) = (&mut self.to_client.bytes, 0);
@@ -195,14 +195,14 @@ impl Transfer<'_> {
         }
     }
 
-    /// What follows what goes to the client next: with its last bytes TCP waits for the end, and
-    /// sends both in one segment.
+    /// Whether more data follows the next write to the client. TCP holds the last bytes back, to
+    /// send them in one segment with the FIN.
     fn after_the_last(&self) -> More {
         let is_last = self.exchange.is_response_whole() && !self.exchange.end().client_stays;
         if is_last { More::End } else { More::No }
     }
 
-    /// Reads the response's head, and passes on what has come of the body with it.
+    /// Reads the response's head, and forwards the part of the body that was received with it.
     fn read_head(&mut self) -> Result<Step, TransferEnd> {
         let out = &mut self.to_client.bytes;
         // What comes is about what goes.

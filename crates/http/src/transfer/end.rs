@@ -26,7 +26,7 @@ pub(crate) enum TransferEnd {
     ServerBusy,
     /// The server has gone down, by its health.
     ServerDown,
-    /// What the server sent is no response, or only a part of one.
+    /// The server sent an invalid or incomplete response.
     ServerFault(ServerFault),
     /// The encoder refused to go on.
     CompressionFailed,

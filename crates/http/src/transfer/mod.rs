@@ -21,28 +21,28 @@ use crate::ends::End;
 pub(crate) use end::TransferEnd;
 pub(crate) use outgoing::Outgoing;
 
-/// Most bytes of a body that are kept for a server that may refuse the request once it has them.
+/// Maximum size of a request body that is stored for a retry, if a server refuses the request.
 const MAX_KEPT: usize = 16 * 1024;
 
-/// Turns of one transfer before the thread's other connections get one.
+/// Maximum turns of one transfer before it yields to the thread's other connections.
 const TURNS: usize = 8;
 
-/// The same where the response is compressed: that takes longer.
+/// Like [`TURNS`], for compressed responses, which take longer per turn.
 const COMPRESSED_TURNS: usize = 2;
 
-/// The two sides.
+/// Client's and server's end of a transfer.
 pub(crate) struct Ends<'a, C, S> {
     pub(crate) client: &'a mut C,
     pub(crate) server: &'a mut S,
 }
 
-/// A request on its way to a server, and the response on its way back.
+/// Transfer of a request to a server and of the response to the client.
 #[derive(Debug)]
 pub(crate) struct Transfer<'a> {
     pub(crate) exchange: Exchange,
-    /// What the client has sent and nobody has taken yet.
+    /// Bytes received from the client that are not processed yet.
     pub(crate) received: &'a mut BytesMut,
-    /// What the operator changes of the response.
+    /// Configured changes of the response's fields.
     pub(crate) fields: &'a FieldRules,
     /// How the response's body is compressed.
     pub(crate) compression: Compression<'a>,
@@ -50,14 +50,14 @@ pub(crate) struct Transfer<'a> {
     pub(crate) moved: (u64, u64),
     /// Bytes of the request's body, since they were last taken.
     pub(crate) body: u64,
-    /// The response's status, once its last head has come.
+    /// Status of the final response, once its head was received.
     pub(crate) status: Option<u16>,
     /// Whether nothing but the client holds up the request's body.
     pub(crate) awaits_client: bool,
     /// Whether the transfer waits for nothing: it goes on once other connections of the thread had
     /// their turn.
     pub(crate) has_more: bool,
-    /// Whether something came behind the response.
+    /// Whether the server sent bytes after the response.
     pub(crate) has_surplus: bool,
     /// The client, if it is one of several streams.
     stream_of: Option<IpAddr>,
@@ -65,19 +65,19 @@ pub(crate) struct Transfer<'a> {
     reads_client: bool,
     /// Whether the transfer waits for bytes of the server.
     reads_server: bool,
-    /// What was taken of the client's body, as long as another server might have to get it.
+    /// Forwarded part of the request's body, while a retry on another server is possible.
     kept: Option<BytesMut>,
     to_server: Outgoing,
     to_client: Outgoing,
-    /// Large parts of the response on their way.
+    /// Bulk transfer of the response's body.
     down: Bulk,
-    /// The same of the request.
+    /// Bulk transfer of the request's body.
     up: Bulk,
-    /// The response's head, as far as it has come.
+    /// Received part of the response's head.
     head: BytesMut,
     /// The client has closed its side.
     client_is_done: bool,
-    /// The server takes no more: it has answered, or is gone.
+    /// The server accepts no more bytes: it has responded, or has closed.
     server_takes_nothing: bool,
     /// The server has closed its side (of a connection that has changed its protocol).
     server_is_done: bool,
@@ -90,11 +90,11 @@ impl<C: End, S: End> Ends<'_, C, S> {
     }
 }
 
-/// What a direction does next.
+/// Result of a step of one direction.
 enum Step {
-    /// It has moved something.
+    /// Bytes were moved.
     Moved,
-    /// It has nothing more to do.
+    /// The direction is complete.
     Over,
 }
 
