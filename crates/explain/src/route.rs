@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use convey_http_core::{HeadLimits, HeadReader, RequestHead};
-use convey_model::Redirect;
-use convey_snapshot::{Frontend, HttpAction, HttpRoute, Pool, RequestLimit};
+use convey_model::{FrontendConfig, Redirect};
+use convey_snapshot::{ClientScheme, Frontend, HttpAction, HttpRoute, Pool, RequestLimit};
 
 use super::question::AskedPlace;
 use super::{End, Unanswerable, sni};
@@ -16,6 +16,7 @@ use super::{End, Unanswerable, sni};
 #[derive(Debug, Clone)]
 pub struct AskedRequest {
     head: Arc<RequestHead>,
+    scheme: ClientScheme,
 }
 
 /// Result of the route lookup.
@@ -46,11 +47,14 @@ impl Eq for AskedRequest {}
 impl FromStr for AskedRequest {
     type Err = String;
 
-    /// Parses `http://HOST/PATH`, also without the scheme.
+    /// Parses `http://HOST/PATH` or `https://HOST/PATH`. Without a scheme it is http.
     fn from_str(text: &str) -> Result<AskedRequest, String> {
         let expected =
             || format!("URL: found {text:?}, expected one such as http://api.example.com/v1/items");
-        let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")).unwrap_or(text);
+        let (scheme, rest) = match text.strip_prefix("https://") {
+            Some(rest) => (ClientScheme::Https, rest),
+            None => (ClientScheme::Http, text.strip_prefix("http://").unwrap_or(text)),
+        };
         let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let path = if path.is_empty() { "/" } else { path };
         let mut head = BytesMut::from(&*format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
@@ -58,7 +62,7 @@ impl FromStr for AskedRequest {
         match read {
             // An unsupported scheme leaves its colon in the host.
             Ok(Some(head)) if !host.is_empty() && !host.ends_with(':') => {
-                Ok(AskedRequest { head: Arc::new(head) })
+                Ok(AskedRequest { head: Arc::new(head), scheme })
             }
             Ok(_) => Err(expected()),
             Err(malformed) => Err(format!("{}: convey refuses it ({})", expected(), malformed.label())),
@@ -69,14 +73,18 @@ impl FromStr for AskedRequest {
 impl fmt::Display for AskedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [host, path] = [self.head.host(), self.head.path_and_query()].map(String::from_utf8_lossy);
-        write!(f, "http://{host}{path}")
+        let scheme = match self.scheme {
+            ClientScheme::Http => "http",
+            ClientScheme::Https => "https",
+        };
+        write!(f, "{scheme}://{host}{path}")
     }
 }
 
 impl AskedPlace {
     /// The place with the route and the backend of this request.
     pub(super) fn for_request(self, request: Option<&AskedRequest>) -> Result<AskedPlace, Unanswerable> {
-        let Some(AskedRequest { head }) = request else { return Ok(self) };
+        let Some(AskedRequest { head, scheme }) = request else { return Ok(self) };
         let config = &self.frontend.config;
         if let Some(routes) = &self.frontend.sni {
             let (asked, pool) = sni::of_host(routes, &String::from_utf8_lossy(head.host()));
@@ -89,8 +97,13 @@ impl AskedPlace {
             )));
         };
         let [host, path] = [head.host(), head.path()].map(String::from_utf8_lossy);
-        let of = format!("a request for {host}{path}");
-        let route = http.route(head.host(), head.path());
+        let scheme = scheme_at(config, *scheme);
+        let by = match scheme {
+            ClientScheme::Http => "",
+            ClientScheme::Https => " by https",
+        };
+        let of = format!("a request for {host}{path}{by}");
+        let route = http.route(scheme, head.host(), head.path());
         let (says, pool, end) = match route {
             None => (format!("{of} has no route, and gets a 404"), None, Some(End::NO_ROUTE)),
             Some(route) => match &route.action {
@@ -138,6 +151,16 @@ impl AskedPlace {
     }
 }
 
+/// Scheme by which a request with this scheme in its URL arrives at the frontend. With TLS all
+/// requests come by https; without TLS only requests of trusted proxies can.
+fn scheme_at(config: &FrontendConfig, of_url: ClientScheme) -> ClientScheme {
+    match (config.tls.is_some(), config.trusted_proxies.is_empty()) {
+        (true, _) => ClientScheme::Https,
+        (false, false) => of_url,
+        (false, true) => ClientScheme::Http,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,7 +173,8 @@ mod tests {
             ("https://a/", "a", "/"),
         ] {
             let asked: AskedRequest = text.parse().unwrap();
-            assert_eq!(asked.to_string().parse::<AskedRequest>().unwrap().to_string(), asked.to_string());
+            assert_eq!(asked.to_string().parse::<AskedRequest>().unwrap(), asked);
+            assert_eq!(asked.to_string().starts_with("https://"), text.starts_with("https://"));
             let head = &asked.head;
             assert_eq!((head.host(), head.path()), (host.as_bytes(), path.as_bytes()), "{text}");
         }

@@ -1,6 +1,7 @@
 //! Compares explanations with the data path: pools, and forwarders that process real packets.
 
 mod flows;
+mod requests;
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;

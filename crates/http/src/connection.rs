@@ -17,7 +17,7 @@ use crate::ends::ClientEnd;
 use crate::forward::{Forwarding, RequestEnd, StallLimit};
 use crate::local_reply::{ANSWER_TIME, AnswerTo, LocalReply, LocalReplyReason};
 use crate::record::RequestRecord;
-use crate::request::{Decision, HttpRequest};
+use crate::request::{Decision, HttpRequest, local_reply_fields};
 use crate::stack::{DecideRequest, UsualStack, decide};
 use crate::time_limit::TimeLimit;
 use crate::{buffer, files, http2, http3, idle, linger, stack, time_limit};
@@ -415,7 +415,7 @@ impl<S: DecideRequest> Connection<S> {
         self.client.count(answer.reason().counter(), 1);
         self.client.count(Counter::of_status(answer.status()), 1);
         let (mut out, none) = (Vec::new(), FieldRules::default());
-        let fields = self.client.frontend().http.as_ref().map_or(&none, |http| http.response_to(head));
+        let fields = local_reply_fields(&self.client, self.client.frontend(), head).unwrap_or(&none);
         let has_body = head.is_none_or(|head| head.method() != HttpMethod::Head);
         let page = self.client.frontend().config.error_page(answer.status());
         answer.write(AnswerTo { fields, page, closes, has_body }, &mut out);

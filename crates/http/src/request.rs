@@ -9,7 +9,7 @@ use convey_http_core::{FieldFault, FieldRules, RequestHead, TraceParent, client_
 use convey_model::Timestamp;
 use convey_proxy::{ClientStream, RequestCharge};
 use convey_snapshot::stats::Counter;
-use convey_snapshot::{Frontend, HttpAction, HttpRoute, Pool, Server};
+use convey_snapshot::{ClientScheme, Frontend, HttpAction, HttpRoute, Pool, Server};
 use tokio::time::Instant;
 
 use crate::local_reply::{LocalReply, LocalReplyReason};
@@ -20,7 +20,7 @@ pub struct HttpRequest {
     head: Arc<RequestHead>,
     peer: SocketAddr,
     is_peer_trusted: bool,
-    is_https: bool,
+    scheme: ClientScheme,
     tls: Option<Arc<LoggedTls>>,
     /// Client that trusted proxies name; `None`: the client is the peer.
     named: Option<SocketAddr>,
@@ -56,16 +56,9 @@ impl HttpRequest {
         let is_peer_trusted = client.is_trusted_proxy(&frontend);
         let named =
             is_peer_trusted.then(|| client_of_chain(&head, |ip| frontend.config.trusts_proxy(ip))).flatten();
-        // Each proxy of a chain may have added a scheme: the first one is the client's.
-        let says_https = |schemes: &[u8]| {
-            let first = schemes.split(|byte| *byte == b',').next().unwrap_or_default();
-            first.trim_ascii().eq_ignore_ascii_case(b"https")
-        };
-        let is_https = client.tls().is_some()
-            || is_peer_trusted && head.field("x-forwarded-proto").is_some_and(says_https);
         HttpRequest {
+            scheme: scheme_of(&head, client, &frontend),
             head,
-            is_https,
             tls: client.tls().cloned(),
             peer: client.client(),
             is_peer_trusted,
@@ -98,7 +91,7 @@ impl HttpRequest {
     /// Whether the client came by HTTPS: to convey, or to a trusted proxy that claims so in
     /// `X-Forwarded-Proto`.
     pub fn is_https(&self) -> bool {
-        self.is_https
+        self.scheme == ClientScheme::Https
     }
 
     /// Server name of the client's TLS handshake (SNI), if there is one.
@@ -108,8 +101,7 @@ impl HttpRequest {
 
     /// Route of the request, by its scheme, host and path.
     pub(crate) fn route_in_frontend(&self) -> Option<&Arc<HttpRoute>> {
-        let (http, host, path) = (self.frontend.http.as_ref()?, self.head.host(), self.head.path());
-        if self.is_https { http.route_of_https(host, path) } else { http.route(host, path) }
+        self.frontend.http.as_ref()?.route(self.scheme, self.head.host(), self.head.path())
     }
 
     /// Whether the peer is a trusted proxy, so that servers get its `X-Forwarded-*`, `Forwarded`
@@ -208,4 +200,29 @@ impl HttpRequest {
             false => Cow::Owned(of_route.then(&self.added)),
         }
     }
+}
+
+/// Rules for the fields of a local reply to this client; without a head, the request's head could
+/// not be read. `None`: the frontend is not in mode `http`.
+pub(crate) fn local_reply_fields<'a>(
+    client: &ClientStream,
+    frontend: &'a Frontend,
+    head: Option<&RequestHead>,
+) -> Option<&'a FieldRules> {
+    let request = head.map(|head| (scheme_of(head, client, frontend), head));
+    Some(frontend.http.as_ref()?.response_to(request))
+}
+
+/// Scheme by which the client came: to convey, or to a trusted proxy that names it in
+/// `X-Forwarded-Proto`.
+fn scheme_of(head: &RequestHead, client: &ClientStream, frontend: &Frontend) -> ClientScheme {
+    // Each proxy of a chain may have added a scheme: the first one is the client's.
+    let begins_with_https = |schemes: &[u8]| {
+        let first = schemes.split(|byte| *byte == b',').next().unwrap_or_default();
+        first.trim_ascii().eq_ignore_ascii_case(b"https")
+    };
+    let is_https = client.tls().is_some()
+        || client.is_trusted_proxy(frontend)
+            && head.field("x-forwarded-proto").is_some_and(begins_with_https);
+    if is_https { ClientScheme::Https } else { ClientScheme::Http }
 }

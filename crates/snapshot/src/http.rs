@@ -60,6 +60,15 @@ pub struct HttpRoute {
     pub compression: Option<Arc<CompressionRules>>,
 }
 
+/// Scheme by which a client's request arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientScheme {
+    /// HTTP without TLS.
+    Http,
+    /// HTTPS to convey, or to a trusted proxy.
+    Https,
+}
+
 /// Action of a route.
 #[derive(Debug, Clone)]
 pub enum HttpAction {
@@ -142,19 +151,17 @@ impl HttpFrontend {
         }
     }
 
-    /// Route of a request with this path and this host, in the form of
+    /// Route of a request by this scheme with this path and this host, in the form of
     /// [`RequestHead::host`](convey_http_core::RequestHead::host). `None`: the request gets a 404.
-    pub fn route(&self, host: &[u8], path: &[u8]) -> Option<&Arc<HttpRoute>> {
-        self.routes.find(host, path).map(|found| found.to).or(self.default.as_ref())
-    }
-
-    /// Route of a request that arrived over HTTPS. Redirects to HTTPS are skipped: they would send
-    /// the client back to the same URL.
-    pub fn route_of_https(&self, host: &[u8], path: &[u8]) -> Option<&Arc<HttpRoute>> {
-        let leads_on =
-            |route: &Arc<HttpRoute>| !matches!(route.action, HttpAction::Redirect(Redirect::Https));
-        let found = self.routes.find_where(host, path, leads_on).map(|found| found.to);
-        found.or(self.default.as_ref().filter(|route| leads_on(route)))
+    /// Requests that arrived over HTTPS skip redirects to HTTPS, which would send the client back
+    /// to the same URL.
+    pub fn route(&self, scheme: ClientScheme, host: &[u8], path: &[u8]) -> Option<&Arc<HttpRoute>> {
+        let applies = |route: &Arc<HttpRoute>| match (&route.action, scheme) {
+            (HttpAction::Redirect(Redirect::Https), ClientScheme::Https) => false,
+            (HttpAction::Redirect(Redirect::Https), ClientScheme::Http) | (HttpAction::Forward(_), _) => true,
+        };
+        let found = self.routes.find_where(host, path, applies).map(|found| found.to);
+        found.or(self.default.as_ref().filter(|route| applies(route)))
     }
 
     /// All routes, with the default route last.
@@ -162,9 +169,10 @@ impl HttpFrontend {
         self.in_order.iter().chain(&self.default)
     }
 
-    /// Rules for a local reply to this request; `None`: the request's head could not be read.
-    pub fn response_to(&self, request: Option<&RequestHead>) -> &FieldRules {
-        let route = request.and_then(|head| self.route(head.host(), head.path()));
+    /// Rules for a local reply to a request by this scheme; `None`: the request's head could not be
+    /// read.
+    pub fn response_to(&self, request: Option<(ClientScheme, &RequestHead)>) -> &FieldRules {
+        let route = request.and_then(|(scheme, head)| self.route(scheme, head.host(), head.path()));
         route.map_or(&self.response, |route| &route.response)
     }
 }
@@ -215,7 +223,8 @@ impl HttpRoute {
 mod tests {
     use super::*;
     use crate::fixture;
-    use convey_http_core::HostPattern;
+    use bytes::BytesMut;
+    use convey_http_core::{HeadLimits, HeadReader, HostPattern};
     use convey_model::Mode;
 
     fn route(host: Option<&str>, path: &str, action: RouteAction) -> RouteConfig {
@@ -239,7 +248,7 @@ mod tests {
 
     /// Name and target of a request's route.
     fn found(http: &HttpFrontend, host: &str, path: &str) -> Option<(String, String)> {
-        let route = http.route(host.as_bytes(), path.as_bytes())?;
+        let route = http.route(ClientScheme::Http, host.as_bytes(), path.as_bytes())?;
         assert_eq!(route.prefix.is_none(), *route.name == *DEFAULT);
         let to = match &route.action {
             HttpAction::Forward(pool) => pool.config.name.clone(),
@@ -269,7 +278,7 @@ mod tests {
         assert_eq!(found(&http, "api.example", "/v2"), of("default", "site"));
         let names: Vec<&str> = http.pools.iter().map(|pool| &*pool.config.name).collect();
         assert_eq!(names, ["api", "site"]);
-        let route = http.route(b"api.example", b"/v1").unwrap();
+        let route = http.route(ClientScheme::Http, b"api.example", b"/v1").unwrap();
         assert_eq!(route.request.to_string(), "set X-A, set X-B");
         assert_eq!(route.rewrite_path.as_deref(), Some(&b"/new"[..]));
 
@@ -279,7 +288,8 @@ mod tests {
         assert_eq!(names(&http), ["api.example/v1", "*/old", "default"]);
         config.routes.pop();
         let again = HttpFrontend::new(&frontend(Some("site")), &config, &lives, pool, |_| None);
-        assert!(Arc::ptr_eq(&again.route(b"api.example", b"/v1").unwrap().live, &route.live));
+        let kept = again.route(ClientScheme::Http, b"api.example", b"/v1").unwrap();
+        assert!(Arc::ptr_eq(&kept.live, &route.live));
         assert_eq!(
             (names(&again), format!("{lives:?}")),
             (
@@ -297,5 +307,34 @@ mod tests {
             found(&HttpFrontend::new(&frontend(None), &config, &lives, pool, |_| None), "other", "/v2"),
             of("default", "https")
         );
+    }
+
+    #[test]
+    fn local_reply_over_https_ignores_fields_of_skipped_redirect() {
+        let mut config = HttpConfig {
+            routes: vec![
+                route(None, "/a", RouteAction::Redirect(Redirect::Https)),
+                route(None, "/", RouteAction::Backend("site".into())),
+            ],
+            ..HttpConfig::default()
+        };
+        config.routes[0].headers.response.set("X-Redirect", "1").unwrap();
+        config.routes[1].headers.response.set("X-Site", "1").unwrap();
+        let pool = |name: &str| fixture::pool(name, Vec::new());
+        let http = HttpFrontend::new(&frontend(None), &config, &RouteLives::new(1), pool, |_| None);
+        let mut bytes = BytesMut::from("GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
+        let head = HeadReader::default().request(&mut bytes, &HeadLimits::default()).unwrap().unwrap();
+        let fields = |scheme| http.response_to(Some((scheme, &head))).to_string();
+        assert_eq!(fields(ClientScheme::Http), "set X-Redirect");
+        assert_eq!(fields(ClientScheme::Https), "set X-Site");
+    }
+
+    #[test]
+    fn default_redirect_to_https_is_no_route_over_https() {
+        let config = HttpConfig { redirect: Some(Redirect::Https), ..HttpConfig::default() };
+        let pool = |name: &str| fixture::pool(name, Vec::new());
+        let http = HttpFrontend::new(&frontend(None), &config, &RouteLives::new(1), pool, |_| None);
+        assert!(http.route(ClientScheme::Http, b"a", b"/").is_some());
+        assert!(http.route(ClientScheme::Https, b"a", b"/").is_none());
     }
 }

@@ -23,7 +23,7 @@ mod waiters;
 
 pub use convey_balance::FlowHash;
 pub use discoveries::Discovery;
-pub use http::{HttpAction, HttpFrontend, HttpRoute};
+pub use http::{ClientScheme, HttpAction, HttpFrontend, HttpRoute};
 pub use live::{PoolLive, ServerLive};
 pub use names::{Name, NameLive};
 pub use places::Places;

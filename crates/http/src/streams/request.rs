@@ -18,7 +18,7 @@ use crate::ends::ClientEnd;
 use crate::forward::{Forwarding, RequestEnd, StallLimit};
 use crate::local_reply::{ANSWER_TIME, AnswerTo, LocalReply, LocalReplyReason};
 use crate::record::RequestRecord;
-use crate::request::{Decision, HttpRequest};
+use crate::request::{Decision, HttpRequest, local_reply_fields};
 use crate::stack::{DecideRequest, decide};
 use crate::time_limit::TimeLimit;
 use crate::{buffer, linger};
@@ -171,7 +171,7 @@ async fn write(
     client.count(Counter::of_status(answer.status()), 1);
     let frontend = client.newest();
     let none = FieldRules::default();
-    let fields = frontend.http.as_ref().map_or(&none, |http| http.response_to(head));
+    let fields = local_reply_fields(client, &frontend, head).unwrap_or(&none);
     let has_body = head.is_none_or(|head| head.method() != HttpMethod::Head);
     let (mut out, mut sent) = (Vec::new(), 0);
     let page = frontend.config.error_page(answer.status());

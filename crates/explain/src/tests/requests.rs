@@ -1,0 +1,91 @@
+//! Requests whose route depends on the scheme.
+
+use super::*;
+
+use convey_http_core::{HostPattern, PathPrefix};
+use convey_model::{
+    FrontendConfig, FrontendTls, HeaderRules, HttpConfig, Redirect, RouteAction, RouteCompression,
+    RouteConfig, TlsVersion,
+};
+
+/// Frontend in mode `http` that redirects all requests to https, by a route or by default.
+fn redirecting(by_default: bool) -> FrontendConfig {
+    let mut config = convey_model::fixture::frontend("web", &["192.0.2.1:80"], "app");
+    let route = RouteConfig {
+        name: RouteConfig::name_of(None, "/"),
+        host: HostPattern::Any,
+        path: PathPrefix::parse("/").unwrap(),
+        action: RouteAction::Redirect(Redirect::Https),
+        rewrite_path: None,
+        rewrite_host: None,
+        headers: HeaderRules::default(),
+        rate: None,
+        compression: RouteCompression::OfFrontend,
+    };
+    let http = match by_default {
+        true => HttpConfig { redirect: Some(Redirect::Https), ..HttpConfig::default() },
+        false => HttpConfig { routes: vec![route], ..HttpConfig::default() },
+    };
+    config.backend = (!by_default).then(|| "app".into());
+    (config.mode, config.http) = (Mode::Http, Some(Box::new(http)));
+    config
+}
+
+fn with_tls(config: FrontendConfig) -> FrontendConfig {
+    let tls = FrontendTls {
+        acme: true,
+        certificates: Vec::new(),
+        refuse_unknown_names: false,
+        min_version: TlsVersion::default(),
+        cipher_suites: Vec::new(),
+        alpn: Vec::new(),
+        client_ca: None,
+        session_tickets: false,
+        handshake_timeout: FrontendTls::HANDSHAKE_TIMEOUT,
+        max_handshakes_per_source: 1,
+        http3: false,
+        early_data: false,
+    };
+    FrontendConfig { tls: Some(Arc::new(tls)), ..config }
+}
+
+fn behind_proxy(config: FrontendConfig) -> FrontendConfig {
+    FrontendConfig { trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()], ..config }
+}
+
+/// Reason, and text of the step `route`, for a request with this URL.
+fn routed(config: FrontendConfig, url: Option<&str>) -> (Option<String>, String) {
+    let pool = fixture::pool("app", vec![(fixture::server("a", "10.0.0.11:80"), fixture::up())]);
+    let snapshot = fixture::snapshot(vec![fixture::frontend_of(config, &pool)], vec![pool]);
+    let request: Option<AskedRequest> = url.map(|url| url.parse().unwrap());
+    let sources = ExplainSources { request: request.as_ref(), ..of(&snapshot) };
+    let said = ask(sources, "198.51.100.7:4242".parse().unwrap());
+    let step = said.steps.iter().find(|step| step.about == "route").unwrap();
+    (said.reason.map(Into::into), step.says.to_string())
+}
+
+#[test]
+fn redirect_to_https_is_skipped_for_requests_by_https() {
+    let to_backend = (None, "a request for a/ by https takes route default to backend app".to_owned());
+    let redirect = (Some("redirect".into()), "a request for a/ takes route */, and is sent to https".into());
+    let route = || redirecting(false);
+    assert_eq!(routed(behind_proxy(route()), Some("https://a/")), to_backend);
+    assert_eq!(routed(behind_proxy(route()), Some("http://a/")), redirect);
+    // With TLS all requests come by https, and without TLS and trusted proxies none does.
+    assert_eq!(routed(with_tls(route()), Some("http://a/")), to_backend);
+    assert_eq!(routed(route(), Some("https://a/")), redirect);
+}
+
+#[test]
+fn default_redirect_to_https_is_no_route_at_frontend_with_tls() {
+    let with_tls = || with_tls(redirecting(true));
+    let (reason, says) = routed(with_tls(), Some("https://a/"));
+    assert_eq!(reason.as_deref(), Some("no_route"));
+    assert_eq!(says, "a request for a/ by https has no route, and gets a 404");
+    let (reason, says) = routed(with_tls(), None);
+    assert_eq!(reason.as_deref(), Some("no_route"));
+    assert!(says.ends_with("one without a route gets a 404"), "{says}");
+    let (reason, says) = routed(redirecting(true), None);
+    assert_eq!(reason.as_deref(), Some("redirect"));
+    assert!(says.ends_with("one without a route gets a redirect to https"), "{says}");
+}
