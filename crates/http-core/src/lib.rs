@@ -38,7 +38,7 @@ pub use forward::{
     ClientConnection, ClientIdentity, FieldFault, FieldRules, ForwardedFields, RequestChanges,
     client_of_chain, rewritten_path, write_request, write_response,
 };
-pub use head::{Field, HeadLimits, HeadReader, RequestHead, ResponseHead};
+pub use head::{Field, HeadLimits, HeadReader, RequestHead, ResponseHead, StreamRequest};
 pub use malformed::Malformed;
 pub use method::HttpMethod;
 pub use request_field::RequestField;

@@ -24,16 +24,16 @@ pub enum HttpMethod {
 }
 
 impl HttpMethod {
-    pub(crate) fn of(token: &str) -> HttpMethod {
+    pub(crate) fn of(token: &[u8]) -> HttpMethod {
         match token {
-            "GET" => HttpMethod::Get,
-            "HEAD" => HttpMethod::Head,
-            "POST" => HttpMethod::Post,
-            "PUT" => HttpMethod::Put,
-            "DELETE" => HttpMethod::Delete,
-            "OPTIONS" => HttpMethod::Options,
-            "TRACE" => HttpMethod::Trace,
-            "PATCH" => HttpMethod::Patch,
+            b"GET" => HttpMethod::Get,
+            b"HEAD" => HttpMethod::Head,
+            b"POST" => HttpMethod::Post,
+            b"PUT" => HttpMethod::Put,
+            b"DELETE" => HttpMethod::Delete,
+            b"OPTIONS" => HttpMethod::Options,
+            b"TRACE" => HttpMethod::Trace,
+            b"PATCH" => HttpMethod::Patch,
             _ => HttpMethod::Other,
         }
     }

@@ -92,20 +92,17 @@ fn is_disguised(name: &[u8]) -> bool {
 impl FieldList {
     /// Returns the fields of headers that are parts of `head`.
     pub(super) fn new(head: &Bytes, headers: &[Header<'_>]) -> FieldList {
-        // A head has at most 262,144 bytes.
-        let at = |part: &[u8]| range_in(head, part).start as u32;
-        let places = headers.iter().map(|header| {
-            let name = header.name.as_bytes();
-            FieldPlace {
-                name: at(name),
-                name_len: name.len() as u32,
-                value: if header.value.is_empty() { 0 } else { at(header.value) },
-                value_len: header.value.len() as u32,
-                known: known(name),
-                is_hop_by_hop: HOP_BY_HOP.iter().any(|one| name.eq_ignore_ascii_case(one))
-                    || is_disguised(name),
-            }
-        });
+        let range = |part: &[u8]| if part.is_empty() { 0..0 } else { range_in(head, part) };
+        let ranges = headers.iter().map(|header| (range(header.name.as_bytes()), range(header.value)));
+        FieldList::of_ranges(head, ranges)
+    }
+
+    /// Returns the fields whose names and values have these ranges in `head`.
+    pub(super) fn of_ranges(
+        head: &Bytes,
+        ranges: impl Iterator<Item = (Range<usize>, Range<usize>)>,
+    ) -> FieldList {
+        let places = ranges.map(|(name, value)| FieldPlace::new(head, name, value));
         let mut fields = FieldList { places: places.collect() };
         fields.mark_connection_options(head);
         fields
@@ -185,6 +182,20 @@ impl FieldList {
 }
 
 impl FieldPlace {
+    /// Returns the place of a field. A head has at most 262,144 bytes.
+    fn new(head: &[u8], name: Range<usize>, value: Range<usize>) -> FieldPlace {
+        let bytes = &head[name.clone()];
+        FieldPlace {
+            name: name.start as u32,
+            name_len: name.len() as u32,
+            value: value.start as u32,
+            value_len: value.len() as u32,
+            known: known(bytes),
+            is_hop_by_hop: HOP_BY_HOP.iter().any(|one| bytes.eq_ignore_ascii_case(one))
+                || is_disguised(bytes),
+        }
+    }
+
     fn of<'a>(&self, head: &'a Bytes) -> Field<'a> {
         let part = |at: u32, len: u32| &head[at as usize..at as usize + len as usize];
         Field {

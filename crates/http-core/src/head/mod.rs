@@ -1,13 +1,15 @@
 //! Heads: the start line and the fields of a message, until the empty line.
 //!
 //! [`HeadReader`] finds the end of a head in the bytes received so far. `request` and `response`
-//! interpret it, `fields` keeps the fields, and `target` parses the request's target.
+//! interpret it, `stream` builds it from the parts that HTTP/2 and HTTP/3 carry, `fields` keeps the
+//! fields, and `target` parses the request's target.
 
 mod fields;
 mod reader;
 mod request;
 mod response;
 mod start_line;
+mod stream;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -16,4 +18,5 @@ pub use fields::Field;
 pub use reader::{HeadLimits, HeadReader};
 pub use request::RequestHead;
 pub use response::ResponseHead;
+pub use stream::StreamRequest;
 pub(crate) use target::{hex_pair, is_plain};

@@ -33,7 +33,7 @@ impl HeadLimits {
     /// 64 KiB less one byte and 256 fields: the usual limits of a response, and of its trailers.
     pub const OF_RESPONSES: HeadLimits = HeadLimits { bytes: 65_535, fields: 256 };
 
-    fn max_bytes(&self) -> usize {
+    pub(super) fn max_bytes(&self) -> usize {
         self.bytes.min(MAX_BYTES)
     }
 

@@ -1,6 +1,7 @@
 //! The head of a request.
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 use bytes::Bytes;
 use httparse::{Error, Request, Status};
@@ -30,6 +31,18 @@ pub struct RequestHead {
     upgrade: bool,
 }
 
+/// Parts of a head, before their interpretation.
+pub(super) struct RequestParts {
+    pub(super) head: Bytes,
+    pub(super) fields: FieldList,
+    /// Range of the method, which begins the head.
+    pub(super) method: Range<usize>,
+    pub(super) target: Range<usize>,
+    pub(super) is_http11: bool,
+    /// Framing of the body; `None`: the fields determine it.
+    pub(super) framing: Option<BodyFraming>,
+}
+
 impl RequestHead {
     /// Parses a whole head.
     pub(super) fn parse(head: Bytes, limits: &HeadLimits) -> Result<RequestHead, Malformed> {
@@ -46,14 +59,23 @@ impl RequestHead {
             return Err(Malformed::StartLine);
         };
         let fields = FieldList::new(&head, request.headers);
+        let (method, target) = (0..method.len(), range_in(&head, target.as_bytes()));
         let is_http11 = version == 1;
+        RequestHead::of_parts(RequestParts { head, fields, method, target, is_http11, framing: None })
+    }
+
+    /// Interprets the parts of a head.
+    pub(super) fn of_parts(parts: RequestParts) -> Result<RequestHead, Malformed> {
+        let RequestParts { head, fields, method, target, is_http11, framing: of_version } = parts;
         let host = fields.single(&head, KnownField::Host, Malformed::Host)?;
         if is_http11 && host.is_none() {
             return Err(Malformed::Host);
         }
-        let place = range_in(&head, target.as_bytes());
-        let target = target::read(method, target, host)?.at(place.start);
-        let framing = framing(&head, &fields, is_http11)?;
+        let target = target::read(&head[method.clone()], &head[target.clone()], host)?.at(target.start);
+        let framing = match of_version {
+            Some(framing) => framing,
+            None => framing(&head, &fields, is_http11)?,
+        };
         let keeps_alive = fields.keep_alive(&head, is_http11);
         let is_h2c = |protocol: &[u8]| protocol.eq_ignore_ascii_case(b"h2c");
         let upgrade = is_http11
@@ -61,7 +83,7 @@ impl RequestHead {
             && fields.known(&head, KnownField::Upgrade).count() == 1
             && !fields.elements(&head, KnownField::Upgrade).any(is_h2c);
         let expects_continue = expects_continue(&head, &fields, is_http11)?;
-        let (method_len, method) = (method.len(), HttpMethod::of(method));
+        let (method_len, method) = (method.len(), HttpMethod::of(&head[method]));
         Ok(RequestHead {
             fields,
             method,

@@ -38,7 +38,7 @@ fn lower_version(version: &mut [u8]) {
 
 /// Whether clients send the byte although it is not allowed in a target. All servers accept its
 /// encoding instead.
-fn is_unencoded(byte: &u8) -> bool {
+pub(super) fn is_unencoded(byte: &u8) -> bool {
     matches!(byte, b'"' | b'<' | b'>' | 0x80..)
 }
 
@@ -49,7 +49,14 @@ fn with_encoded_target(head: &[u8], end: usize) -> Bytes {
     let after = line.iter().rposition(|byte| *byte == b' ').unwrap_or(end);
     let mut encoded = BytesMut::with_capacity(head.len() + 64);
     encoded.extend_from_slice(&head[..begin]);
-    for byte in &head[begin..after.max(begin)] {
+    encode_target(&head[begin..after.max(begin)], &mut encoded);
+    encoded.extend_from_slice(&head[after.max(begin)..]);
+    encoded.freeze()
+}
+
+/// Appends a target with its characters percent-encoded where necessary.
+pub(super) fn encode_target(target: &[u8], encoded: &mut BytesMut) {
+    for byte in target {
         match byte {
             byte if is_unencoded(byte) => {
                 let digit = |n: u8| b"0123456789ABCDEF"[usize::from(n)];
@@ -58,6 +65,4 @@ fn with_encoded_target(head: &[u8], end: usize) -> Bytes {
             byte => encoded.extend_from_slice(&[*byte]),
         }
     }
-    encoded.extend_from_slice(&head[after.max(begin)..]);
-    encoded.freeze()
 }

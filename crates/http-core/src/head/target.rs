@@ -24,41 +24,42 @@ impl TargetParts {
 }
 
 /// Parses a target, and compares it with `Host`.
-pub(super) fn read(method: &str, target: &str, host: Option<&[u8]>) -> Result<TargetParts, Malformed> {
-    if method == "CONNECT" {
+pub(super) fn read(method: &[u8], target: &[u8], host: Option<&[u8]>) -> Result<TargetParts, Malformed> {
+    if method == b"CONNECT" {
         return Err(Malformed::Connect);
     }
     if host.is_some_and(|host| !is_authority(host)) {
         return Err(Malformed::Host);
     }
-    let bytes = target.as_bytes();
-    if !bytes.iter().all(is_of_target) {
+    if !target.iter().all(is_of_target) {
         return Err(Malformed::Target);
     }
-    if bytes == b"*" {
+    if target == b"*" {
         let whole = TargetParts { authority: None, path: 0..1, end: 1 };
-        return if method == "OPTIONS" { Ok(whole) } else { Err(Malformed::Target) };
+        return if method == b"OPTIONS" { Ok(whole) } else { Err(Malformed::Target) };
     }
-    let (authority, path) = match bytes.first() {
+    let (authority, path) = match target.first() {
         Some(b'/') => (None, 0),
         _ => absolute(target, host)?,
     };
-    let end_of_path = bytes[path..].iter().position(|byte| *byte == b'?').map_or(bytes.len(), |at| path + at);
-    if path == end_of_path || !is_plain(&bytes[path..end_of_path]) {
+    let end_of_path =
+        target[path..].iter().position(|byte| *byte == b'?').map_or(target.len(), |at| path + at);
+    if path == end_of_path || !is_plain(&target[path..end_of_path]) {
         return Err(Malformed::Target);
     }
-    Ok(TargetParts { authority, path: path..end_of_path, end: bytes.len() })
+    Ok(TargetParts { authority, path: path..end_of_path, end: target.len() })
 }
 
 /// Parses an absolute URI, whose authority has to equal the host (RFC 9112, section 3.2.2). Returns
 /// the authority and the start of the path.
-fn absolute(target: &str, host: Option<&[u8]>) -> Result<(Option<Range<usize>>, usize), Malformed> {
-    let scheme = ["http://", "https://"]
+fn absolute(target: &[u8], host: Option<&[u8]>) -> Result<(Option<Range<usize>>, usize), Malformed> {
+    let scheme = [&b"http://"[..], b"https://"]
         .into_iter()
         .find(|scheme| target.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme)));
     let start = scheme.ok_or(Malformed::Target)?.len();
-    let path = target[start..].find('/').map(|at| start + at).ok_or(Malformed::Target)?;
-    let authority = &target.as_bytes()[start..path];
+    let slash = target[start..].iter().position(|byte| *byte == b'/');
+    let path = start + slash.ok_or(Malformed::Target)?;
+    let authority = &target[start..path];
     if authority.is_empty() || !is_authority(authority) {
         return Err(Malformed::Target);
     }

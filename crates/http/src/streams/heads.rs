@@ -5,19 +5,14 @@
 
 use std::io;
 
-use bytes::BytesMut;
-use convey_http_core::{Field, HeadLimits, HeadReader, Malformed, RequestHead, ResponseHead};
-use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, TE, TRANSFER_ENCODING, UPGRADE};
-use http::uri::Scheme;
+use convey_http_core::{Field, HeadLimits, Malformed, RequestHead, ResponseHead, StreamRequest};
+use http::header::{CONTENT_LENGTH, HOST, TE};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, request,
 };
 
 /// Limits of outgoing heads, which are longer than received ones because convey adds fields.
 pub(crate) const OUTGOING: HeadLimits = HeadLimits { bytes: 256 * 1024, fields: 1_256 };
-
-/// Fields of one connection of HTTP/1.1 that have no name in the library.
-const OF_CONNECTIONS: [&str; 2] = ["keep-alive", "proxy-connection"];
 
 /// Converts a client's request head to convey's form. `has_body` if the stream continues after the
 /// head.
@@ -29,80 +24,22 @@ pub(crate) fn request_from(
     has_body: bool,
     limits: &HeadLimits,
 ) -> Result<RequestHead, Malformed> {
-    if parts.method == Method::CONNECT {
-        return Err(Malformed::Connect);
-    }
-    // A proxy in front may have ended TLS, so the scheme need not be that of the connection.
-    let is_of_http =
-        |scheme: &Scheme| ["http", "https"].iter().any(|of| scheme.as_str().eq_ignore_ascii_case(of));
-    if !parts.uri.scheme().is_none_or(is_of_http) {
-        return Err(Malformed::PseudoField);
-    }
-    let mut head = BytesMut::with_capacity(512);
-    head.extend_from_slice(parts.method.as_str().as_bytes());
-    head.extend_from_slice(b" ");
-    head.extend_from_slice(parts.uri.path_and_query().map_or("/", |target| target.as_str()).as_bytes());
-    head.extend_from_slice(b" HTTP/1.1\r\n");
-    let mut out = Vec::with_capacity(512);
-    if let Some(authority) = parts.uri.authority().map(|authority| authority.as_str().as_bytes()) {
-        // Both at once have to mean the same (RFC 9113, section 8.3.1).
-        let name = host_name(authority, parts.uri.scheme());
-        let mut hosts = parts.headers.get_all(HOST).iter();
-        if hosts.any(|host| !host_name(host.as_bytes(), parts.uri.scheme()).eq_ignore_ascii_case(name)) {
-            return Err(Malformed::Host);
-        }
-        write_field(b"Host", authority, &mut out);
-    }
-    let (mut has_length, mut cookies) = (false, Vec::new());
-    for (name, value) in &parts.headers {
-        match *name {
-            HOST if parts.uri.authority().is_some() => {}
-            TRANSFER_ENCODING => return Err(Malformed::TransferEncoding),
-            // These are of one connection of HTTP/1.1 (RFC 9114, section 4.2).
-            CONNECTION | UPGRADE => return Err(Malformed::FieldName),
-            _ if OF_CONNECTIONS.contains(&name.as_str()) => return Err(Malformed::FieldName),
-            TE if value.as_bytes() != b"trailers" => return Err(Malformed::FieldValue),
-            // Clients cut them up, and servers of HTTP/1.1 want one (RFC 9113, section 8.2.3).
-            COOKIE => {
-                if !cookies.is_empty() {
-                    cookies.extend_from_slice(b"; ");
-                }
-                cookies.extend_from_slice(value.as_bytes());
-            }
-            CONTENT_LENGTH => {
-                has_length = true;
-                write_field(name.as_str().as_bytes(), value.as_bytes(), &mut out);
-            }
-            _ => write_field(name.as_str().as_bytes(), value.as_bytes(), &mut out),
-        }
-    }
-    if !cookies.is_empty() {
-        write_field(b"cookie", &cookies, &mut out);
-    }
-    if has_body && !has_length {
-        write_field(b"Transfer-Encoding", b"chunked", &mut out);
-    }
-    head.extend_from_slice(&out);
-    head.extend_from_slice(b"\r\n");
-    let read = HeadReader::default().request(&mut head, limits)?;
-    // Anything behind the head would be a line end that a value had.
-    read.filter(|_| head.is_empty()).ok_or(Malformed::FieldValue)
+    let uri = &parts.uri;
+    let request = StreamRequest {
+        method: parts.method.as_str().as_bytes(),
+        scheme: uri.scheme().map(|scheme| scheme.as_str().as_bytes()),
+        authority: uri.authority().map(|authority| authority.as_str().as_bytes()),
+        path: uri.path_and_query().map_or("", |path| path.as_str()).as_bytes(),
+        has_body,
+    };
+    let fields = parts.headers.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));
+    RequestHead::of_stream(&request, fields, limits)
 }
 
 /// Whether a head announces by a length that there is no body.
 pub(crate) fn says_no_body(fields: &HeaderMap) -> bool {
     let length = fields.get(CONTENT_LENGTH).map(HeaderValue::as_bytes);
     length.is_some_and(|length| !length.is_empty() && length.iter().all(|digit| *digit == b'0'))
-}
-
-/// A host with its port, unless that is the default one of the scheme (RFC 9110, section 4.2.3).
-fn host_name<'a>(host: &'a [u8], scheme: Option<&Scheme>) -> &'a [u8] {
-    let default_port: &[u8] = match scheme {
-        Some(scheme) if *scheme == Scheme::HTTP => b":80",
-        Some(scheme) if *scheme == Scheme::HTTPS => b":443",
-        _ => b"",
-    };
-    host.strip_suffix(default_port).unwrap_or(host)
 }
 
 /// The response that a client's stream gets.
@@ -196,6 +133,9 @@ fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
+    use bytes::BytesMut;
+    use convey_http_core::HeadReader;
+
     use super::*;
 
     fn to_server(text: &str) -> Request<()> {

@@ -1,0 +1,313 @@
+//! Head of a request that came on a stream of HTTP/2 or HTTP/3, from its pseudo-header fields and
+//! its fields.
+
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+
+use super::fields::FieldList;
+use super::reader::HeadLimits;
+use super::request::{RequestHead, RequestParts};
+use super::start_line::{encode_target, is_unencoded};
+use crate::Malformed;
+use crate::body::{BodyFraming, is_token};
+
+/// Request as a stream of HTTP/2 or HTTP/3 carries it (RFC 9113, section 8.3.1; RFC 9114, section
+/// 4.3.1).
+#[derive(Debug, Clone, Copy)]
+pub struct StreamRequest<'a> {
+    /// `:method`.
+    pub method: &'a [u8],
+    /// `:scheme`.
+    pub scheme: Option<&'a [u8]>,
+    /// `:authority`.
+    pub authority: Option<&'a [u8]>,
+    /// `:path`: path and query.
+    pub path: &'a [u8],
+    /// Whether the stream goes on after the head.
+    pub has_body: bool,
+}
+
+/// Fields of one HTTP/1.1 connection, which no stream may have (RFC 9113, section 8.2.2).
+const OF_CONNECTIONS: [&[u8]; 4] = [b"connection", b"upgrade", b"keep-alive", b"proxy-connection"];
+
+/// Bytes of a field line of HTTP/1.1 besides its name and value.
+const LINE: usize = 4;
+
+impl RequestHead {
+    /// Builds the head of a stream's request. It has the fields of the same request in HTTP/1.1:
+    /// `Host`, and one `Cookie`. Its length is limited as that of the request in HTTP/1.1.
+    ///
+    /// # Errors
+    /// The request is invalid, is a `CONNECT`, or exceeds the limits.
+    pub fn of_stream<'a>(
+        request: &StreamRequest<'a>,
+        fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+        limits: &HeadLimits,
+    ) -> Result<RequestHead, Malformed> {
+        request.check()?;
+        let mut head = HeadBuilder::new(limits);
+        let (method, target) = head.start(request);
+        if let Some(authority) = request.authority {
+            head.add(b"Host", authority)?;
+        }
+        let (mut cookies, mut has_length) = (Vec::new(), false);
+        for (name, value) in fields {
+            // RFC 9113, section 8.2.1.
+            if name.iter().any(u8::is_ascii_uppercase) {
+                return Err(Malformed::FieldName);
+            }
+            match name {
+                b"host" if request.authority.is_some() => request.check_host(value)?,
+                b"transfer-encoding" => return Err(Malformed::TransferEncoding),
+                name if OF_CONNECTIONS.contains(&name) => return Err(Malformed::FieldName),
+                b"te" if value != b"trailers" => return Err(Malformed::FieldValue),
+                // Clients split them, and servers of HTTP/1.1 want one (RFC 9113, section 8.2.3).
+                b"cookie" => {
+                    if !cookies.is_empty() {
+                        cookies.extend_from_slice(b"; ");
+                    }
+                    cookies.extend_from_slice(value);
+                }
+                _ => {
+                    has_length |= name == b"content-length";
+                    head.add(name, value)?;
+                }
+            }
+        }
+        if !cookies.is_empty() {
+            head.add(b"cookie", &cookies)?;
+        }
+        let framing = (request.has_body && !has_length).then_some(BodyFraming::Chunked);
+        let (head, fields) = head.finish()?;
+        RequestHead::of_parts(RequestParts { head, fields, method, target, is_http11: true, framing })
+    }
+}
+
+impl StreamRequest<'_> {
+    fn check(&self) -> Result<(), Malformed> {
+        if self.method == b"CONNECT" {
+            return Err(Malformed::Connect);
+        }
+        // A proxy in front may have ended TLS, so the scheme may differ from the connection's.
+        let is_of_http =
+            |scheme: &[u8]| scheme.eq_ignore_ascii_case(b"http") || scheme.eq_ignore_ascii_case(b"https");
+        if !self.scheme.is_none_or(is_of_http) {
+            return Err(Malformed::PseudoField);
+        }
+        match self.method.is_empty() || !self.method.iter().copied().all(is_token) {
+            true => Err(Malformed::StartLine),
+            false => Ok(()),
+        }
+    }
+
+    /// Compares a field `Host` with the authority: both have to name the same host (RFC 9113,
+    /// section 8.3.1).
+    fn check_host(&self, host: &[u8]) -> Result<(), Malformed> {
+        let authority = self.authority.unwrap_or_default();
+        match self.without_port(host).eq_ignore_ascii_case(self.without_port(authority)) {
+            true => Ok(()),
+            false => Err(Malformed::Host),
+        }
+    }
+
+    /// A host without the default port of the scheme (RFC 9110, section 4.2.3).
+    fn without_port<'a>(&self, host: &'a [u8]) -> &'a [u8] {
+        let port: &[u8] = match self.scheme {
+            Some(scheme) if scheme.eq_ignore_ascii_case(b"http") => b":80",
+            Some(scheme) if scheme.eq_ignore_ascii_case(b"https") => b":443",
+            _ => b"",
+        };
+        host.strip_suffix(port).unwrap_or(host)
+    }
+}
+
+/// Bytes of a head under construction, and the places of its fields.
+struct HeadBuilder<'a> {
+    limits: &'a HeadLimits,
+    bytes: BytesMut,
+    ranges: Vec<(Range<usize>, Range<usize>)>,
+    /// Length of the head in HTTP/1.1.
+    len: usize,
+}
+
+impl HeadBuilder<'_> {
+    fn new(limits: &HeadLimits) -> HeadBuilder<'_> {
+        // The empty line.
+        HeadBuilder { limits, bytes: BytesMut::with_capacity(512), ranges: Vec::with_capacity(24), len: 2 }
+    }
+
+    /// Appends the method and the target. Returns their ranges.
+    fn start(&mut self, request: &StreamRequest<'_>) -> (Range<usize>, Range<usize>) {
+        self.bytes.extend_from_slice(request.method);
+        let method = 0..self.bytes.len();
+        let path = if request.path.is_empty() { b"/" } else { request.path };
+        match path.iter().any(is_unencoded) {
+            true => encode_target(path, &mut self.bytes),
+            false => self.bytes.extend_from_slice(path),
+        }
+        self.len += request.method.len() + path.len() + b"  HTTP/1.1\r\n".len();
+        (method.clone(), method.end..self.bytes.len())
+    }
+
+    /// Appends a field.
+    fn add(&mut self, name: &[u8], value: &[u8]) -> Result<(), Malformed> {
+        if name.is_empty() || !name.iter().copied().all(is_token) {
+            return Err(Malformed::FieldName);
+        }
+        let is_of_value = |byte: &u8| matches!(byte, b' '..=b'~' | b'\t' | 0x80..);
+        if !value.iter().all(is_of_value) {
+            return Err(Malformed::FieldValue);
+        }
+        let value = value.trim_ascii();
+        self.len += name.len() + value.len() + LINE;
+        let at = self.bytes.len();
+        let end = at + name.len();
+        self.bytes.extend_from_slice(name);
+        self.bytes.extend_from_slice(value);
+        self.ranges.push((at..end, end..self.bytes.len()));
+        match self.len > self.limits.max_bytes() {
+            true => Err(Malformed::HeadTooLong),
+            false => Ok(()),
+        }
+    }
+
+    fn finish(self) -> Result<(Bytes, FieldList), Malformed> {
+        if self.len > self.limits.max_bytes() {
+            return Err(Malformed::HeadTooLong);
+        }
+        if self.ranges.len() > self.limits.max_fields() {
+            return Err(Malformed::TooManyFields);
+        }
+        let head = self.bytes.freeze();
+        let fields = FieldList::of_ranges(&head, self.ranges.into_iter());
+        Ok((head, fields))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::HeadReader;
+
+    const REQUEST: StreamRequest<'_> = StreamRequest {
+        method: b"GET",
+        scheme: Some(b"https"),
+        authority: Some(b"a.example"),
+        path: b"/p?q",
+        has_body: false,
+    };
+
+    type TextField<'a> = (&'a str, &'a str);
+
+    fn read(request: &StreamRequest<'_>, fields: &[TextField<'_>]) -> Result<RequestHead, Malformed> {
+        let fields = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+        RequestHead::of_stream(request, fields, &HeadLimits::default())
+    }
+
+    /// The same request in HTTP/1.1.
+    fn read_text(request: &StreamRequest<'_>, fields: &[TextField<'_>]) -> Result<RequestHead, Malformed> {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let mut head = format!("{} {} HTTP/1.1\r\n", text(request.method), text(request.path));
+        head += &format!("Host: {}\r\n", text(request.authority.unwrap()));
+        fields.iter().for_each(|(name, value)| head += &format!("{name}: {value}\r\n"));
+        if request.has_body && !fields.iter().any(|(name, _)| *name == "content-length") {
+            head += "Transfer-Encoding: chunked\r\n";
+        }
+        head += "\r\n";
+        let head = HeadReader::default().request(&mut BytesMut::from(&*head), &HeadLimits::default());
+        head.map(|head| head.expect("it is whole"))
+    }
+
+    #[test]
+    fn head_of_a_stream_has_host_and_one_cookie() {
+        let fields = [("cookie", "a=1"), ("x", " y "), ("cookie", "b=2")];
+        let head = read(&REQUEST, &fields).unwrap();
+        let fields: Vec<_> = head.fields().map(|field| (field.name, field.value)).collect();
+        let expected: [(&[u8], &[u8]); 3] = [(b"Host", b"a.example"), (b"x", b"y"), (b"cookie", b"a=1; b=2")];
+        assert_eq!(fields, expected);
+        assert_eq!((head.host(), head.path_and_query()), (&b"a.example"[..], &b"/p?q"[..]));
+        assert!(head.keeps_alive() && head.upgrade().is_none());
+    }
+
+    #[test]
+    fn body_without_a_length_is_chunked_and_none_is_empty() {
+        let with = |has_body, fields: &[TextField<'_>]| {
+            read(&StreamRequest { has_body, ..REQUEST }, fields).unwrap().framing()
+        };
+        assert_eq!(with(false, &[]), BodyFraming::Empty);
+        assert_eq!(with(true, &[]), BodyFraming::Chunked);
+        assert_eq!(with(true, &[("content-length", "07")]), BodyFraming::Length(7));
+    }
+
+    #[test]
+    fn fields_of_connections_and_invalid_fields_are_refused() {
+        for (name, value, expected) in [
+            ("connection", "close", Malformed::FieldName),
+            ("upgrade", "websocket", Malformed::FieldName),
+            ("keep-alive", "timeout=5", Malformed::FieldName),
+            ("proxy-connection", "close", Malformed::FieldName),
+            ("transfer-encoding", "chunked", Malformed::TransferEncoding),
+            ("te", "gzip", Malformed::FieldValue),
+            ("X", "upper case", Malformed::FieldName),
+            ("x y", "", Malformed::FieldName),
+            ("", "", Malformed::FieldName),
+            ("x", "a\r\nhost: b", Malformed::FieldValue),
+            ("x", "a\0", Malformed::FieldValue),
+            ("content-length", "1, 1", Malformed::ContentLength),
+            ("expect", "200-ok", Malformed::Expectation),
+        ] {
+            let read = read(&REQUEST, &[(name, value)]);
+            assert_eq!(read.map(drop), Err(expected), "{name}: {value:?}");
+        }
+        assert!(read(&REQUEST, &[("te", "trailers")]).is_ok());
+    }
+
+    #[test]
+    fn head_is_limited_in_bytes_and_fields() {
+        let long = "x".repeat(16 * 1024);
+        assert_eq!(read(&REQUEST, &[("x", &long)]).map(drop), Err(Malformed::HeadTooLong));
+        assert_eq!(read(&REQUEST, &[("x", "y"); 100]).map(drop), Err(Malformed::TooManyFields));
+        let long = StreamRequest { path: long.as_bytes(), ..REQUEST };
+        assert_eq!(read(&long, &[]).map(drop), Err(Malformed::HeadTooLong));
+    }
+
+    proptest! {
+        #[test]
+        fn head_of_a_stream_equals_the_head_in_http11(
+            method in "GET|POST|OPTIONS|CONNECT|X|g e",
+            path in r#"/[a-c"<é%2./;?#]{0,12}|\*|a"#,
+            authority in "a\\.example(:[0-9]{0,5})?|\\[::1\\]|a b|",
+            has_body: bool,
+            fields in prop::collection::vec(
+                ("[a-c-]{1,3}|content-length|expect|host_|trailer", "[0-2]{0,2}|[ -~\\t]{0,9}|100-continue"),
+                0..6,
+            ),
+        ) {
+            let fields: Vec<_> = fields.iter().map(|(name, value)| (&**name, &**value)).collect();
+            let request = StreamRequest {
+                method: method.as_bytes(),
+                scheme: None,
+                authority: Some(authority.as_bytes()),
+                path: path.as_bytes(),
+                has_body,
+            };
+            let (head, text) = (read(&request, &fields), read_text(&request, &fields));
+            prop_assert_eq!(head.is_ok(), text.is_ok(), "{:?} {:?}", head, text);
+            if let (Ok(head), Ok(text)) = (head, text) {
+                let fields = |head: &RequestHead| -> Vec<(Vec<u8>, Vec<u8>)> {
+                    let fields = head.fields().filter(|field| !field.is_hop_by_hop);
+                    fields.map(|field| (field.name.to_vec(), field.value.to_vec())).collect()
+                };
+                prop_assert_eq!(fields(&head), fields(&text));
+                prop_assert_eq!(head.method_token(), text.method_token());
+                prop_assert_eq!(head.path_and_query(), text.path_and_query());
+                prop_assert_eq!((head.path(), head.host()), (text.path(), text.host()));
+                prop_assert_eq!(head.framing(), text.framing());
+                prop_assert_eq!(head.expects_continue(), text.expects_continue());
+            }
+        }
+    }
+}
