@@ -35,10 +35,10 @@ pub use body::{BodyFraming, BodyPiece, BodyProgress, BodyReader, MAX_CHUNK_EXTEN
 pub use compression::{CompressionOffer, CompressionOutcome, CompressionRules, MediaPattern};
 pub use exchange::{Exchange, ExchangeEnd, MAX_INTERIM_RESPONSES, ServerFault};
 pub use forward::{
-    ClientConnection, ClientIdentity, FieldFault, FieldRules, ForwardedFields, RequestChanges,
-    client_of_chain, rewritten_path, write_request, write_response,
+    ClientConnection, ClientIdentity, FieldFault, FieldRules, ForwardedFields, OutgoingResponse,
+    RequestChanges, client_of_chain, rewritten_path, write_request,
 };
-pub use head::{Field, HeadLimits, HeadReader, RequestHead, ResponseHead, StreamRequest};
+pub use head::{Field, HeadLimits, HeadReader, RequestHead, ResponseBuilder, ResponseHead, StreamRequest};
 pub use malformed::Malformed;
 pub use method::HttpMethod;
 pub use request_field::RequestField;

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::io::Write;
 
 use convey_compression::{Encoder, EncoderFault};
-use convey_http_core::{CompressionOffer, CompressionOutcome, ContentCoding};
+use convey_http_core::{CompressionOffer, CompressionOutcome, ContentCoding, OutgoingResponse};
 use convey_proxy::ClientStream;
 use convey_snapshot::HttpRoute;
 use convey_snapshot::stats::Counter;
@@ -77,11 +77,11 @@ impl<'a> Compression<'a> {
         Compression { offer, ..Compression::default() }
     }
 
-    /// Decides on a response with this status, and changes its head, the last one in `heads`.
-    pub(crate) fn decide(&mut self, status: u16, heads: &mut Vec<u8>) {
+    /// Decides on a response, and changes its head.
+    pub(crate) fn decide(&mut self, response: &mut OutgoingResponse<'_>) {
         let Some(offer) = &self.offer else { return };
         let mut compressor = None;
-        let outcome = offer.decide(status, heads, |coding, len| {
+        let outcome = offer.decide(response, |coding, len| {
             compressor = Compressor::new(coding, len).map(Box::new);
             compressor.is_some()
         });
@@ -216,13 +216,17 @@ fn counter_of(coding: ContentCoding) -> Counter {
 mod tests {
     use bytes::BytesMut;
     use convey_http_core::{
-        BodyFraming, BodyPiece, BodyReader, CompressionRules, HeadLimits, HeadReader, RequestHead,
+        BodyFraming, BodyPiece, BodyReader, CompressionRules, FieldRules, HeadLimits, HeadReader,
+        RequestHead, ResponseBuilder,
     };
 
     use super::*;
 
-    fn heads() -> Vec<u8> {
-        b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n".to_vec()
+    fn decide(compression: &mut Compression<'_>) {
+        let mut head = ResponseBuilder::new(200, "OK");
+        head.field("Content-Type", "text/plain");
+        let (head, rules) = (head.build(BodyFraming::Chunked), FieldRules::default());
+        compression.decide(&mut OutgoingResponse::new(&head, &rules));
     }
 
     /// Request with this `Accept-Encoding`.
@@ -236,8 +240,8 @@ mod tests {
     fn a_body_goes_in_chunks_and_its_memory_with_its_end() {
         let (rules, request) = (CompressionRules::default(), request("gzip"));
         let mut compression = Compression::new(Some(CompressionOffer::new(&rules, &request, false)));
-        let (mut heads, mut out) = (heads(), Vec::new());
-        compression.decide(200, &mut heads);
+        let mut out = Vec::new();
+        decide(&mut compression);
         assert!(compression.is_on() && IN_USE.get() == Encoder::memory(ContentCoding::Gzip));
         assert_eq!(compression.flush(&mut out), Ok(false), "nothing was written");
         compression.write(b"so much", &mut out).unwrap();
@@ -274,7 +278,7 @@ mod tests {
         let mut all = Vec::new();
         let outcome = loop {
             let mut compression = new();
-            compression.decide(200, &mut heads());
+            decide(&mut compression);
             let tally = compression.take_tally().unwrap();
             if tally.had_no_room {
                 break compression;
@@ -289,7 +293,7 @@ mod tests {
         assert!(IN_USE.get() <= BUDGET);
         drop(all);
         let mut compression = new();
-        compression.decide(200, &mut heads());
+        decide(&mut compression);
         assert!(compression.is_on(), "there is room again");
         drop(compression);
         assert_eq!(IN_USE.get(), 0);

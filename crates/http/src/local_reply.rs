@@ -4,7 +4,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use convey_http_core::{FieldFault, FieldRules, Malformed, ServerFault};
+use convey_http_core::{
+    BodyFraming, ClientConnection, FieldFault, FieldRules, Malformed, OutgoingResponse, ResponseBuilder,
+    ServerFault,
+};
 use convey_model::ErrorPage;
 use convey_snapshot::stats::Counter;
 
@@ -113,8 +116,6 @@ impl LocalReply {
 
     /// Writes the reply for a client, with the operator's changes to responses.
     pub(crate) fn write(&self, to: AnswerTo<'_>, out: &mut Vec<u8>) {
-        let (phrase, mut number) = (phrase_of(self.status), itoa::Buffer::new());
-        let status = number.format(self.status).as_bytes();
         let usual;
         let (content_type, body) = match (&self.body, to.page) {
             (Some(body), _) => (TEXT, &body[..]),
@@ -124,21 +125,14 @@ impl LocalReply {
                 (TEXT, &usual[..])
             }
         };
-        out.extend_from_slice(&[b"HTTP/1.1 ", status, b" ", phrase.as_bytes(), b"\r\n"].concat());
-        let mut field = |name: &str, value: &[u8]| {
-            if to.fields.keeps(name.as_bytes()) && self.fields.keeps(name.as_bytes()) {
-                out.extend_from_slice(&[name.as_bytes(), b": ", value, b"\r\n"].concat());
-            }
-        };
-        field("Server", b"convey");
-        field("Content-Type", content_type.as_bytes());
-        field("Content-Length", itoa::Buffer::new().format(body.len()).as_bytes());
-        field("Cache-Control", b"no-store");
-        if to.closes {
-            field("Connection", b"close");
-        }
-        self.fields.then(to.fields).write(out);
-        out.extend_from_slice(b"\r\n");
+        let mut head = ResponseBuilder::new(self.status, phrase_of(self.status));
+        head.field("Server", "convey")
+            .field("Content-Type", content_type)
+            .field("Content-Length", itoa::Buffer::new().format(body.len()))
+            .field("Cache-Control", "no-store");
+        let head = head.build(BodyFraming::Length(body.len() as u64));
+        let connection = if to.closes { ClientConnection::Closes } else { ClientConnection::Stays };
+        OutgoingResponse::new(&head, &self.fields.then(to.fields)).write(connection, out);
         if to.has_body {
             out.extend_from_slice(body);
         }
@@ -309,8 +303,8 @@ mod tests {
                 "Server: convey",
                 "Content-Type: text/plain; charset=utf-8",
                 "Content-Length: 41",
-                "Connection: close",
-                "Cache-Control: max-age=1"
+                "Cache-Control: max-age=1",
+                "Connection: close"
             ]
         );
     }

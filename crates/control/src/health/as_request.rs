@@ -3,7 +3,7 @@
 //! 502 fails the check.
 
 use bytes::{Bytes, BytesMut};
-use convey_http_core::{BodyPiece, Exchange, FieldRules, HeadLimits, HeadReader, Malformed, ServerFault};
+use convey_http_core::{BodyPiece, Exchange, HeadLimits, HeadReader, Malformed, ServerFault};
 use convey_model::{BodyPattern, CheckedRequests, HttpCheck};
 use futures_util::FutureExt;
 use h2::RecvStream;
@@ -41,7 +41,7 @@ impl CheckRequest<'_> {
         let mut received = BytesMut::new();
         stream.write_all(&head).await.map_err(ProbeError::Broken)?;
         let status = loop {
-            let head = exchange.head_from_server(&mut received, &FieldRules::default(), &mut Vec::new());
+            let head = exchange.head_from_server(&mut received, &mut Vec::new());
             if let Some(head) = head? {
                 break head.status();
             }
@@ -159,7 +159,7 @@ impl CheckRequest<'_> {
         }
         head.extend_from_slice(b"\r\n");
         let (_, mut exchange) = self.exchange()?;
-        exchange.head_from_server(&mut head, &FieldRules::default(), &mut Vec::new())?;
+        exchange.head_from_server(&mut head, &mut Vec::new())?;
         Ok(())
     }
 

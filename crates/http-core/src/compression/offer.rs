@@ -1,10 +1,9 @@
 //! Compression decision for the response to one request.
 
-use memchr::memmem;
-
 use super::CompressionRules;
-use super::response::{ResponseFacts, elements, field, lines};
-use crate::{AcceptedEncodings, ContentCoding, HttpMethod, RequestHead};
+use super::change::CompressionChange;
+use super::response::{ResponseFacts, elements};
+use crate::{AcceptedEncodings, ContentCoding, HttpMethod, OutgoingResponse, RequestHead};
 
 /// Compression rules applied to one request.
 #[derive(Debug, Clone, Copy)]
@@ -35,22 +34,18 @@ impl<'a> CompressionOffer<'a> {
         CompressionOffer { rules, request, has_certificate }
     }
 
-    /// Decides on a response with this status, and changes its head accordingly. The head is the
-    /// last one in `heads`, as the client would get it. Calls `has_room` for each coding that the
-    /// client accepts, the best first, until one has room for a body of this length.
+    /// Decides on a response, and changes its head accordingly. Calls `has_room` for each coding
+    /// that the client accepts, the best first, until one has room for a body of this length.
     pub fn decide(
         &self,
-        status: u16,
-        heads: &mut Vec<u8>,
+        response: &mut OutgoingResponse<'_>,
         mut has_room: impl FnMut(ContentCoding, Option<u64>) -> bool,
     ) -> CompressionOutcome {
-        let at = start_of_last(heads);
-        let facts = ResponseFacts::of(&heads[at..]);
+        let status = response.status();
+        let facts = ResponseFacts::of(response.uncompressed_fields());
         if status == 304 {
-            let is_weak_with_client = facts.etag.is_some_and(|etag| self.has_weak(etag));
-            if is_weak_with_client {
-                let change = HeadChange { coding: None, varies: facts.varies, is_framed: true };
-                change.apply(heads, at);
+            if facts.etag.is_some_and(|etag| self.has_weak(etag)) {
+                response.set_compression(CompressionChange::of_weak_etag(facts.varies));
             }
             return CompressionOutcome::AsItIs;
         }
@@ -60,18 +55,16 @@ impl<'a> CompressionOffer<'a> {
         let (varies, len) = (facts.varies, facts.length);
         // The response to HEAD equals the one to GET, without a body.
         let has_body = self.request.method() != HttpMethod::Head;
-        let is_framed = facts.is_chunked || !has_body;
-        let as_it_is = HeadAddition { varies };
         let mut codings = self.codings().peekable();
         if codings.peek().is_none() {
-            as_it_is.apply(heads);
+            response.set_compression(CompressionChange::of_plain_body(varies));
             return CompressionOutcome::AsItIs;
         }
         let Some(coding) = codings.find(|coding| !has_body || has_room(*coding, len)) else {
-            as_it_is.apply(heads);
+            response.set_compression(CompressionChange::of_plain_body(varies));
             return CompressionOutcome::NoRoom;
         };
-        HeadChange { coding: Some(coding), varies, is_framed }.apply(heads, at);
+        response.set_compression(CompressionChange::to(coding, varies));
         if has_body { CompressionOutcome::Compressed(coding) } else { CompressionOutcome::AsItIs }
     }
 
@@ -111,69 +104,4 @@ impl<'a> CompressionOffer<'a> {
 /// 304), not a delta (226).
 fn has_whole_body(status: u16) -> bool {
     matches!(status, 200..=203 | 207..=208 | 400..=599)
-}
-
-/// Start of the last head in `heads`. Heads of interim responses come before it.
-fn start_of_last(heads: &[u8]) -> usize {
-    const END: &[u8] = b"\r\n\r\n";
-    let before = &heads[..heads.len().saturating_sub(END.len())];
-    memmem::rfind(before, END).map_or(0, |at| at + END.len())
-}
-
-/// Field that a head gets in addition to its own.
-struct HeadAddition {
-    varies: bool,
-}
-
-impl HeadAddition {
-    fn apply(&self, heads: &mut Vec<u8>) {
-        if !self.varies {
-            heads.truncate(heads.len() - 2);
-            heads.extend_from_slice(b"Vary: Accept-Encoding\r\n\r\n");
-        }
-    }
-}
-
-/// Changes in the head of a compressed body, or in a 304 or HEAD response that describes one.
-struct HeadChange {
-    /// `None` if there is no body.
-    coding: Option<ContentCoding>,
-    /// The head already has a `Vary` that covers `Accept-Encoding`.
-    varies: bool,
-    /// The head needs no `Transfer-Encoding`.
-    is_framed: bool,
-}
-
-impl HeadChange {
-    fn apply(&self, heads: &mut Vec<u8>, at: usize) {
-        let old = heads.split_off(at);
-        for line in lines(&old) {
-            match field(line) {
-                Some((name, _)) if self.coding.is_some() && is_of_plain_body(name) => {}
-                // The bytes differ, but the content is equal (RFC 9110, section 8.8.3.3).
-                Some((name, value)) if name.eq_ignore_ascii_case(b"etag") && value.starts_with(b"\"") => {
-                    heads.extend_from_slice(name);
-                    heads.extend_from_slice(b": W/");
-                    heads.extend_from_slice(value);
-                    heads.extend_from_slice(b"\r\n");
-                }
-                _ => heads.extend_from_slice(line),
-            }
-        }
-        if let Some(coding) = self.coding {
-            heads.extend_from_slice(b"Content-Encoding: ");
-            heads.extend_from_slice(coding.name().as_bytes());
-            heads.extend_from_slice(b"\r\n");
-        }
-        if !self.is_framed {
-            heads.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
-        }
-        heads.extend_from_slice(b"\r\n");
-        HeadAddition { varies: self.varies }.apply(heads);
-    }
-}
-
-/// Whether a field does not apply to a compressed body: its length, and the offer of ranges.
-fn is_of_plain_body(name: &[u8]) -> bool {
-    name.eq_ignore_ascii_case(b"content-length") || name.eq_ignore_ascii_case(b"accept-ranges")
 }

@@ -2,14 +2,12 @@
 
 use super::CompressionRules;
 
-/// Facts that decide on compression, read from the lines of a head.
+/// Facts that decide on compression, read from the fields of a head.
 #[derive(Debug, Default)]
 pub(super) struct ResponseFacts<'a> {
     pub(super) content_type: Option<&'a [u8]>,
     pub(super) length: Option<u64>,
     pub(super) etag: Option<&'a [u8]>,
-    /// The body is already chunked.
-    pub(super) is_chunked: bool,
     /// `Vary` names `Accept-Encoding`, or everything.
     pub(super) varies: bool,
     /// The body must stay unchanged: it is already compressed, partial, marked `no-transform`, or
@@ -24,12 +22,10 @@ pub(super) struct ResponseFacts<'a> {
 const DIGESTS: [&[u8]; 4] = [b"content-digest", b"content-md5", b"digest", b"repr-digest"];
 
 impl<'a> ResponseFacts<'a> {
-    /// Reads a head that convey has written: the start line, fields, and an empty line.
-    pub(super) fn of(head: &'a [u8]) -> ResponseFacts<'a> {
+    /// Reads the fields of a head, as the client would get them.
+    pub(super) fn of(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> ResponseFacts<'a> {
         let mut facts = ResponseFacts::default();
-        for (name, value) in lines(head).filter_map(field) {
-            facts.take(name, value);
-        }
+        fields.for_each(|(name, value)| facts.take(name, value));
         facts
     }
 
@@ -57,7 +53,6 @@ impl<'a> ResponseFacts<'a> {
                 self.length = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
             }
             16 if is("content-encoding") => self.is_fixed = true,
-            17 if is("transfer-encoding") => self.is_chunked = true,
             _ if is_digest(name) => self.is_fixed = true,
             _ => {}
         }
@@ -70,18 +65,6 @@ impl<'a> ResponseFacts<'a> {
             && self.length.is_none_or(|len| len > 0 && len >= rules.min_size)
             && self.content_type.is_some_and(|value| rules.take_type(value))
     }
-}
-
-/// Lines of a head, with their line ends, without the empty line.
-pub(super) fn lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
-    head.split_inclusive(|byte| *byte == b'\n').filter(|line| *line != b"\r\n")
-}
-
-/// Parses a line as a field; `None` for the start line.
-pub(super) fn field(line: &[u8]) -> Option<(&[u8], &[u8])> {
-    let at = line.iter().position(|byte| *byte == b':')?;
-    // A start line may have a colon too, but a space before it.
-    (!line[..at].contains(&b' ')).then(|| (&line[..at], line[at + 1..].trim_ascii()))
 }
 
 /// Elements of a list, without spaces.

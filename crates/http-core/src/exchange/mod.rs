@@ -13,7 +13,7 @@ mod tests;
 use bytes::BytesMut;
 
 use crate::body::{BodyFraming, BodyPiece, BodyProgress, BodyReader};
-use crate::forward::{ClientConnection, FieldRules, write_response};
+use crate::forward::{ClientConnection, FieldRules, OutgoingResponse};
 use crate::head::{HeadLimits, HeadReader, RequestHead, ResponseHead};
 use crate::{HttpMethod, Malformed};
 
@@ -145,16 +145,15 @@ impl Exchange {
         Ok(len)
     }
 
-    /// Reads the server's next response head from the front of the received bytes, and writes the
-    /// head for the client. Interim responses are forwarded to clients that support them. Returns
-    /// the final head, before the body; `None` if more bytes have to be received.
+    /// Reads the next head of the server from the front of the received bytes. Appends interim
+    /// responses to `out`, for clients that support them. Returns the final head, which
+    /// [`Exchange::write_head`] writes; `None`: more bytes have to be received.
     ///
     /// # Errors
-    /// The server's bytes are not a response to this request.
+    /// The server does not send a response to this request.
     pub fn head_from_server(
         &mut self,
         received: &mut BytesMut,
-        fields: &FieldRules,
         out: &mut Vec<u8>,
     ) -> Result<Option<ResponseHead>, ServerFault> {
         while let Response::Head(reader) = &mut self.response {
@@ -167,11 +166,15 @@ impl Exchange {
                 continue;
             }
             self.begin_response(&head)?;
-            write_response(&head, fields, self.client, out);
-            self.has_answered = true;
             return Ok(Some(head));
         }
         Ok(None)
+    }
+
+    /// Writes the final head for the client.
+    pub fn write_head(&mut self, head: &OutgoingResponse<'_>, out: &mut Vec<u8>) {
+        head.write(self.client, out);
+        self.has_answered = true;
     }
 
     /// Returns how many of the server's next bytes to forward to the client, after the head.
@@ -337,7 +340,7 @@ impl Exchange {
             return Err(ServerFault::TooManyInterim);
         }
         if self.is_http11 {
-            write_response(head, &FieldRules::default(), ClientConnection::Stays, out);
+            OutgoingResponse::new(head, &FieldRules::default()).write(ClientConnection::Stays, out);
             self.has_passed_interim = true;
         }
         Ok(())

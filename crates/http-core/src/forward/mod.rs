@@ -5,18 +5,20 @@
 
 mod chain;
 mod forwarded;
+mod response;
 mod rules;
 #[cfg(test)]
 mod tests;
 
 pub use chain::client_of_chain;
 pub use forwarded::{ClientIdentity, ForwardedFields};
+pub use response::OutgoingResponse;
 pub use rules::{FieldFault, FieldRules};
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
 
-use crate::head::{Field, RequestHead, ResponseHead};
+use crate::head::{Field, RequestHead};
 use crate::{BodyFraming, PathPrefix};
 
 /// Changes to a request on its way to a server.
@@ -41,6 +43,8 @@ pub struct RequestChanges<'a> {
 pub enum ClientConnection {
     /// The client may send another request.
     Stays,
+    /// The client may send another request, and is told so, because it speaks HTTP/1.0.
+    StaysHttp10,
     /// The connection is closed after the body.
     Closes,
     /// The connection is closed after the data of the body, whose chunks are removed: the client
@@ -65,7 +69,7 @@ pub fn write_request(head: &RequestHead, changes: &RequestChanges<'_>, out: &mut
     for field in head.fields().filter(|field| !field.is_hop_by_hop && !is_told(field.name)) {
         let is_empty_expect = field.value.is_empty() && field.name.eq_ignore_ascii_case(b"expect");
         if changes.fields.keeps(field.name) && !is_empty_expect {
-            write_passed_on(&field, out);
+            write_field(field.name, passed_on(&field), out);
         }
     }
     if head.framing() == BodyFraming::Chunked {
@@ -80,65 +84,16 @@ pub fn write_request(head: &RequestHead, changes: &RequestChanges<'_>, out: &mut
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes the head of a response for a client.
-pub fn write_response(
-    head: &ResponseHead,
-    fields: &FieldRules,
-    connection: ClientConnection,
-    out: &mut Vec<u8>,
-) {
-    out.extend_from_slice(b"HTTP/1.1 ");
-    out.extend_from_slice(itoa::Buffer::new().format(head.status()).as_bytes());
-    out.push(b' ');
-    out.extend_from_slice(head.reason());
-    out.extend_from_slice(b"\r\n");
-    // These responses have no body, whatever their heads claim (RFC 9110, section 8.6): a client
-    // might wait for one.
-    let has_no_length = head.status() < 200 || head.status() == 204;
-    let is_passed_on = |name: &[u8]| !(has_no_length && name.eq_ignore_ascii_case(b"content-length"));
-    for field in head.fields().filter(|field| !field.is_hop_by_hop && fields.keeps(field.name)) {
-        if is_passed_on(field.name) {
-            write_passed_on(&field, out);
-        }
-    }
-    if head.framing() == BodyFraming::Chunked && connection != ClientConnection::ClosesWithoutChunks {
-        write_field(b"Transfer-Encoding", b"chunked", out);
-    }
-    match connection {
-        // The field names the protocol that the client has to change to (RFC 9110, section
-        // 15.5.22).
-        _ if head.status() == 426 && head.field("upgrade").is_some() => {
-            let stays = connection == ClientConnection::Stays;
-            let options: &[u8] = if stays { b"upgrade" } else { b"close, upgrade" };
-            write_field(b"Connection", options, out);
-            write_field(b"Upgrade", head.field("upgrade").unwrap_or_default(), out);
-        }
-        ClientConnection::Stays => {}
-        ClientConnection::Closes | ClientConnection::ClosesWithoutChunks => {
-            write_field(b"Connection", b"close", out);
-        }
-        ClientConnection::Changes => {
-            write_field(b"Connection", b"upgrade", out);
-            if let Some(protocol) = head.field("upgrade") {
-                write_field(b"Upgrade", protocol, out);
-            }
-        }
-    }
-    fields.write(out);
-    out.extend_from_slice(b"\r\n");
-}
-
-/// Writes a field unchanged, except that a length loses its leading zeros.
-fn write_passed_on(field: &Field<'_>, out: &mut Vec<u8>) {
+/// Value of a field as it is passed on: unchanged, except that a length loses its leading zeros.
+fn passed_on<'a>(field: &Field<'a>) -> &'a [u8] {
     let is_length = || field.name.eq_ignore_ascii_case(b"content-length");
-    let value = match field.value {
+    match field.value {
         [b'0', _, ..] if is_length() => {
             let zeros = field.value.iter().take_while(|byte| **byte == b'0').count();
             &field.value[zeros.min(field.value.len() - 1)..]
         }
         value => value,
-    };
-    write_field(field.name, value, out);
+    }
 }
 
 fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {

@@ -123,6 +123,11 @@ impl FieldRules {
         !self.dropped.iter().any(|dropped| dropped.matches(name))
     }
 
+    /// The added fields, in order.
+    pub(crate) fn added(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.added.iter().map(|field| (&*field.name, &*field.value))
+    }
+
     /// Writes the added fields.
     pub fn write(&self, out: &mut Vec<u8>) {
         self.added.iter().for_each(|field| write_field(&field.name, &field.value, out));

@@ -152,7 +152,7 @@ fn a_client_gets_the_response_without_what_was_for_us() {
         let mut rules = FieldRules::default();
         rules.set("Server", "convey").unwrap();
         let mut out = Vec::new();
-        write_response(&response(text), &rules, connection, &mut out);
+        OutgoingResponse::new(&response(text), &rules).write(connection, &mut out);
         String::from_utf8(out).unwrap()
     };
     assert_eq!(
@@ -168,14 +168,14 @@ fn a_client_gets_the_response_without_what_was_for_us() {
     );
     assert_eq!(
         written("HTTP/1.1 500 \r\nTransfer-Encoding: chunked\r\n\r\n", ClientConnection::Closes),
-        "HTTP/1.1 500 \r\nTransfer-Encoding: chunked\r\nConnection: close\r\nServer: convey\r\n\r\n"
+        "HTTP/1.1 500 \r\nServer: convey\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
     );
     assert_eq!(
         written(
             "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
             ClientConnection::Changes
         ),
-        "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\nServer: convey\r\n\r\n"
+        "HTTP/1.1 101 Switching Protocols\r\nServer: convey\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
     );
 }
 
@@ -259,7 +259,7 @@ fn response_426_names_the_protocol_that_the_client_has_to_change_to() {
         [(ClientConnection::Stays, "upgrade"), (ClientConnection::Closes, "close, upgrade")]
     {
         let mut out = Vec::new();
-        write_response(&head, &FieldRules::default(), connection, &mut out);
+        OutgoingResponse::new(&head, &FieldRules::default()).write(connection, &mut out);
         let expected = format!(
             "HTTP/1.1 426 Upgrade Required\r\nContent-Length: 1\r\nConnection: {options}\r\nUpgrade: h2c\r\n\r\n"
         );

@@ -21,7 +21,7 @@ pub struct Field<'a> {
 }
 
 /// Fields of one head.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct FieldList {
     places: SmallVec<[FieldPlace; 24]>,
 }

@@ -1,9 +1,10 @@
 //! Heads: the start line and the fields of a message, until the empty line.
 //!
 //! [`HeadReader`] finds the end of a head in the bytes received so far. `request` and `response`
-//! interpret it, `stream` builds it from the parts that HTTP/2 and HTTP/3 carry, `fields` keeps the
+//! interpret it, `stream` builds it from the parts that HTTP/2 and HTTP/3 carry, `build` constructs it, `fields` keeps the
 //! fields, and `target` parses the request's target.
 
+mod build;
 mod fields;
 mod reader;
 mod request;
@@ -14,6 +15,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
+pub use build::ResponseBuilder;
 pub use fields::Field;
 pub use reader::{HeadLimits, HeadReader};
 pub use request::RequestHead;

@@ -53,6 +53,16 @@ impl ResponseHead {
         Ok(ResponseHead { fields, status, reason, framing, keeps_alive, head })
     }
 
+    /// Returns a head that convey has generated.
+    pub(super) fn generated(
+        head: Bytes,
+        fields: FieldList,
+        (status, reason): (u16, std::ops::Range<usize>),
+        framing: BodyFraming,
+    ) -> ResponseHead {
+        ResponseHead { fields, status, reason, framing, keeps_alive: true, head }
+    }
+
     /// Status, 100 to 999.
     pub fn status(&self) -> u16 {
         self.status

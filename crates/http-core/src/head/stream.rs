@@ -3,9 +3,7 @@
 
 use std::ops::Range;
 
-use bytes::{Bytes, BytesMut};
-
-use super::fields::FieldList;
+use super::build::HeadBuilder;
 use super::reader::HeadLimits;
 use super::request::{RequestHead, RequestParts};
 use super::start_line::{encode_target, is_unencoded};
@@ -31,9 +29,6 @@ pub struct StreamRequest<'a> {
 /// Fields of one HTTP/1.1 connection, which no stream may have (RFC 9113, section 8.2.2).
 const OF_CONNECTIONS: [&[u8]; 4] = [b"connection", b"upgrade", b"keep-alive", b"proxy-connection"];
 
-/// Bytes of a field line of HTTP/1.1 besides its name and value.
-const LINE: usize = 4;
-
 impl RequestHead {
     /// Builds the head of a stream's request. It has the fields of the same request in HTTP/1.1:
     /// `Host`, and one `Cookie`. Its length is limited as that of the request in HTTP/1.1.
@@ -47,7 +42,7 @@ impl RequestHead {
     ) -> Result<RequestHead, Malformed> {
         request.check()?;
         let mut head = HeadBuilder::new(limits);
-        let (method, target) = head.start(request);
+        let (method, target) = request.start(&mut head);
         if let Some(authority) = request.authority {
             head.add(b"Host", authority)?;
         }
@@ -101,6 +96,18 @@ impl StreamRequest<'_> {
         }
     }
 
+    /// Appends the method and the target. Returns their ranges.
+    fn start(&self, head: &mut HeadBuilder<'_>) -> (Range<usize>, Range<usize>) {
+        let path = if self.path.is_empty() { b"/" } else { self.path };
+        let method = head.append(self.method);
+        let target = match path.iter().any(is_unencoded) {
+            true => head.append_with(path.len(), |bytes| encode_target(path, bytes)),
+            false => head.append(path),
+        };
+        head.lengthen(b"  HTTP/1.1\r\n".len());
+        (method, target)
+    }
+
     /// Compares a field `Host` with the authority: both have to name the same host (RFC 9113,
     /// section 8.3.1).
     fn check_host(&self, host: &[u8]) -> Result<(), Malformed> {
@@ -122,71 +129,9 @@ impl StreamRequest<'_> {
     }
 }
 
-/// Bytes of a head under construction, and the places of its fields.
-struct HeadBuilder<'a> {
-    limits: &'a HeadLimits,
-    bytes: BytesMut,
-    ranges: Vec<(Range<usize>, Range<usize>)>,
-    /// Length of the head in HTTP/1.1.
-    len: usize,
-}
-
-impl HeadBuilder<'_> {
-    fn new(limits: &HeadLimits) -> HeadBuilder<'_> {
-        // The empty line.
-        HeadBuilder { limits, bytes: BytesMut::with_capacity(512), ranges: Vec::with_capacity(24), len: 2 }
-    }
-
-    /// Appends the method and the target. Returns their ranges.
-    fn start(&mut self, request: &StreamRequest<'_>) -> (Range<usize>, Range<usize>) {
-        self.bytes.extend_from_slice(request.method);
-        let method = 0..self.bytes.len();
-        let path = if request.path.is_empty() { b"/" } else { request.path };
-        match path.iter().any(is_unencoded) {
-            true => encode_target(path, &mut self.bytes),
-            false => self.bytes.extend_from_slice(path),
-        }
-        self.len += request.method.len() + path.len() + b"  HTTP/1.1\r\n".len();
-        (method.clone(), method.end..self.bytes.len())
-    }
-
-    /// Appends a field.
-    fn add(&mut self, name: &[u8], value: &[u8]) -> Result<(), Malformed> {
-        if name.is_empty() || !name.iter().copied().all(is_token) {
-            return Err(Malformed::FieldName);
-        }
-        let is_of_value = |byte: &u8| matches!(byte, b' '..=b'~' | b'\t' | 0x80..);
-        if !value.iter().all(is_of_value) {
-            return Err(Malformed::FieldValue);
-        }
-        let value = value.trim_ascii();
-        self.len += name.len() + value.len() + LINE;
-        let at = self.bytes.len();
-        let end = at + name.len();
-        self.bytes.extend_from_slice(name);
-        self.bytes.extend_from_slice(value);
-        self.ranges.push((at..end, end..self.bytes.len()));
-        match self.len > self.limits.max_bytes() {
-            true => Err(Malformed::HeadTooLong),
-            false => Ok(()),
-        }
-    }
-
-    fn finish(self) -> Result<(Bytes, FieldList), Malformed> {
-        if self.len > self.limits.max_bytes() {
-            return Err(Malformed::HeadTooLong);
-        }
-        if self.ranges.len() > self.limits.max_fields() {
-            return Err(Malformed::TooManyFields);
-        }
-        let head = self.bytes.freeze();
-        let fields = FieldList::of_ranges(&head, self.ranges.into_iter());
-        Ok((head, fields))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use bytes::BytesMut;
     use proptest::prelude::*;
 
     use super::*;

@@ -23,7 +23,10 @@ pub(crate) use store::sweep;
 use std::sync::Arc;
 
 use convey_files::FileName;
-use convey_http_core::{AcceptedEncodings, BodyFraming, HttpMethod, RequestHead, rewritten_path};
+use convey_http_core::{
+    AcceptedEncodings, BodyFraming, ClientConnection, HttpMethod, OutgoingResponse, RequestHead,
+    rewritten_path,
+};
 use convey_model::FilesConfig;
 use convey_snapshot::Pool;
 use convey_snapshot::stats::Counter;
@@ -135,15 +138,19 @@ impl Forwarding<'_, '_> {
         let head = self.request.head();
         let has_body = !matches!(head.framing(), BodyFraming::Empty | BodyFraming::Length(0));
         let client_stays = !self.is_last && head.keeps_alive() && !has_body;
-        let to = ReplyTo { head, fields: &self.route.response, status, client_stays };
-        let mut reply = match Reply::of(&found, &to) {
+        let to = ReplyTo { head, status, client_stays };
+        let reply = match Reply::of(&found, &to) {
             Ok(reply) => reply,
             Err(answer) => return RequestEnd::Unanswered(answer),
         };
         let mut compression = Compression::of(self.client, self.request, self.route);
-        compression.decide(reply.status, &mut reply.head);
+        let mut response = OutgoingResponse::new(&reply.head, &self.route.response);
+        compression.decide(&mut response);
+        let mut written = Vec::with_capacity(512);
+        response.write(reply.connection, &mut written);
+        let status = response.status();
         let core = self.client.core();
-        match reply.status {
+        match status {
             404 => {
                 self.record.answered(404, LocalReplyReason::FileNotFound);
                 self.client.count(Counter::AnsweredFileNotFound, 1);
@@ -153,8 +160,8 @@ impl Forwarding<'_, '_> {
                 self.client.count(Counter::AnsweredFile, 1);
             }
         }
-        self.client.count(Counter::of_status(reply.status), 1);
-        pool.live.traffic.add(core, Counter::of_status(reply.status), 1);
+        self.client.count(Counter::of_status(status), 1);
+        pool.live.traffic.add(core, Counter::of_status(status), 1);
         let is_counted = self.end.is_stream();
         let (client, record) = (self.client, &mut *self.record);
         let sending = Sending {
@@ -170,10 +177,11 @@ impl Forwarding<'_, '_> {
                 pool.live.traffic.add(core, Counter::BytesTx, bytes);
             },
         };
-        let (file, client_stays) = (found.file().map(|file| &**file), reply.client_stays);
+        let client_stays = reply.connection != ClientConnection::Closes;
+        let file = found.file().map(|file| &**file);
         let sent = match compression.is_on() {
-            true => sending.send_compressed(reply, file, &mut compression).await,
-            false => sending.send(reply, file).await,
+            true => sending.send_compressed(written, reply.pieces, file, &mut compression).await,
+            false => sending.send(written, reply, file).await,
         };
         compression.count(self.client, self.record);
         match sent {

@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use convey_files::{Condition, MultipartBody, RangeSelection};
-use convey_http_core::{FieldRules, HttpMethod, RequestHead};
+use convey_http_core::{
+    BodyFraming, ClientConnection, HttpMethod, RequestHead, ResponseBuilder, ResponseHead,
+};
 use smallvec::{SmallVec, smallvec};
 
 use super::date;
@@ -13,23 +15,12 @@ use super::find::{Found, FoundContent};
 use super::store::LoadedFile;
 use crate::local_reply::{LocalReply, LocalReplyReason, phrase_of};
 
-/// A response whose head is already written.
+/// A response with a file.
 pub(super) struct Reply {
-    pub(super) status: u16,
-    pub(super) head: Vec<u8>,
+    pub(super) head: ResponseHead,
     pub(super) pieces: Pieces,
-    pub(super) framing: ReplyFraming,
-    /// Whether the client's connection stays open.
-    pub(super) client_stays: bool,
-}
-
-/// How the end of the body is marked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ReplyFraming {
-    Length(u64),
-    Chunked,
-    /// The connection is closed: HTTP/1.0 has no chunks.
-    Close,
+    /// State of the client's connection after the response.
+    pub(super) connection: ClientConnection,
 }
 
 /// Parts of a body; most bodies have one.
@@ -47,8 +38,6 @@ pub(super) enum ReplyPiece {
 /// Context of a response with a file.
 pub(super) struct ReplyTo<'a> {
     pub(super) head: &'a RequestHead,
-    /// The operator's changes to the fields of responses.
-    pub(super) fields: &'a FieldRules,
     /// 200, or 404 for the operator's "not found" page, which is sent whole, without conditions.
     pub(super) status: u16,
     /// Whether the client's connection may stay open.
@@ -59,7 +48,8 @@ pub(super) struct ReplyTo<'a> {
 struct Parts {
     status: u16,
     pieces: Pieces,
-    framing: ReplyFraming,
+    /// `UntilClose` for a client of HTTP/1.0, which has no chunks.
+    framing: BodyFraming,
     content_range: Option<String>,
     /// Content type that replaces the file's own.
     content_type: Option<String>,
@@ -75,24 +65,27 @@ impl Reply {
             },
             FoundContent::Page(DirectoryPage::InParts(page)) => Parts {
                 pieces: smallvec![ReplyPiece::Page(page.clone())],
-                framing: if to.head.is_http11() { ReplyFraming::Chunked } else { ReplyFraming::Close },
+                framing: if to.head.is_http11() { BodyFraming::Chunked } else { BodyFraming::UntilClose },
                 ..Parts::none(200, 0)
             },
             FoundContent::File(file) if to.status == 200 => parts_of(file, found, to.head)?,
             FoundContent::File(file) => Parts::whole(to.status, file.len),
         };
-        let framing = parts.framing;
-        let client_stays = to.client_stays && framing != ReplyFraming::Close;
-        let head = write_head(found, &parts, to, client_stays);
+        let connection = match to.client_stays && parts.framing != BodyFraming::UntilClose {
+            true if to.head.is_http11() => ClientConnection::Stays,
+            true => ClientConnection::StaysHttp10,
+            false => ClientConnection::Closes,
+        };
+        let head = head_of(found, &parts);
         let is_head = to.head.method() == HttpMethod::Head;
         let pieces = if is_head { Pieces::new() } else { parts.pieces };
-        Ok(Reply { status: parts.status, head, pieces, framing, client_stays })
+        Ok(Reply { head, pieces, connection })
     }
 }
 
 impl Parts {
     fn none(status: u16, len: u64) -> Parts {
-        let framing = ReplyFraming::Length(len);
+        let framing = BodyFraming::Length(len);
         Parts { status, pieces: Pieces::new(), framing, content_range: None, content_type: None }
     }
 
@@ -141,55 +134,28 @@ fn parts_of(file: &LoadedFile, found: &Found, head: &RequestHead) -> Result<Part
     }
 }
 
-/// Writes fields, except those that the operator removes.
-struct HeadWriter<'a> {
-    out: Vec<u8>,
-    fields: &'a FieldRules,
+/// Adds `Date` and the validators of the file. A page that is sent with 404 has no validators.
+fn add_validators(head: &mut ResponseBuilder, file: Option<&LoadedFile>, status: u16) {
+    date::with_present(|present, text| {
+        head.field("Date", text);
+        let Some(file) = file.filter(|_| status != 404) else { return };
+        head.field("ETag", &file.validators.etag);
+        // A time in the future is invalid (RFC 9110, section 8.8.2.1).
+        if file.validators.modified <= present && status != 304 {
+            head.field("Last-Modified", &file.last_modified);
+        }
+    });
 }
 
-impl HeadWriter<'_> {
-    fn field(&mut self, name: &str, value: &str) {
-        if self.fields.keeps(name.as_bytes()) {
-            for part in [name, ": ", value, "\r\n"] {
-                self.out.extend_from_slice(part.as_bytes());
-            }
-        }
-    }
-
-    fn start_line(&mut self, status: u16) {
-        let mut number = itoa::Buffer::new();
-        for part in ["HTTP/1.1 ", number.format(status), " ", phrase_of(status), "\r\n"] {
-            self.out.extend_from_slice(part.as_bytes());
-        }
-    }
-
-    /// Writes `Date` and the validators of the file. A page that is sent with 404 has no
-    /// validators.
-    fn validators(&mut self, file: Option<&LoadedFile>, status: u16) {
-        date::with_present(|present, text| {
-            self.field("Date", text);
-            let Some(file) = file.filter(|_| status != 404) else { return };
-            self.field("ETag", &file.validators.etag);
-            // A time in the future is invalid (RFC 9110, section 8.8.2.1).
-            if file.validators.modified <= present && status != 304 {
-                self.field("Last-Modified", &file.last_modified);
-            }
-        });
-    }
-}
-
-fn write_head(found: &Found, parts: &Parts, to: &ReplyTo<'_>, client_stays: bool) -> Vec<u8> {
-    let mut head = HeadWriter { out: Vec::with_capacity(512), fields: to.fields };
+fn head_of(found: &Found, parts: &Parts) -> ResponseHead {
+    let mut head = ResponseBuilder::new(parts.status, phrase_of(parts.status));
     let is_of_file = found.file().is_some() && parts.status != 404;
-    head.start_line(parts.status);
     head.field("Server", "convey");
-    head.validators(found.file().map(|file| &**file), parts.status);
+    add_validators(&mut head, found.file().map(|file| &**file), parts.status);
     if parts.status != 304 {
         head.field("Content-Type", parts.content_type.as_deref().unwrap_or(found.content_type));
-        match parts.framing {
-            ReplyFraming::Length(len) => head.field("Content-Length", itoa::Buffer::new().format(len)),
-            ReplyFraming::Chunked => head.field("Transfer-Encoding", "chunked"),
-            ReplyFraming::Close => {}
+        if let BodyFraming::Length(len) = parts.framing {
+            head.field("Content-Length", itoa::Buffer::new().format(len));
         }
         if let Some(form) = found.form {
             head.field("Content-Encoding", form.name());
@@ -207,15 +173,7 @@ fn write_head(found: &Found, parts: &Parts, to: &ReplyTo<'_>, client_stays: bool
     match &found.cache_control {
         _ if !is_of_file => head.field("Cache-Control", "no-store"),
         Some(value) => head.field("Cache-Control", value),
-        None => {}
-    }
-    match (client_stays, to.head.is_http11()) {
-        (false, _) => head.field("Connection", "close"),
-        (true, false) => head.field("Connection", "keep-alive"),
-        (true, true) => {}
-    }
-    let mut out = head.out;
-    to.fields.write(&mut out);
-    out.extend_from_slice(b"\r\n");
-    out
+        None => &mut head,
+    };
+    head.build(parts.framing)
 }

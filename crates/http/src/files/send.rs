@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use convey_files::beneath::{self, DiskWait};
+use convey_http_core::BodyFraming;
 use convey_proxy::ClientStream;
 use convey_snapshot::stats::Counter;
 use convey_stream::More;
@@ -19,7 +20,7 @@ use tokio::task::yield_now;
 
 use super::directory_page::{PART, PageInParts};
 use super::disk::aside;
-use super::reply::{Reply, ReplyFraming, ReplyPiece};
+use super::reply::{Reply, ReplyPiece};
 use super::store::{FileContent, LoadedFile};
 use crate::buffer;
 use crate::ends::{ClientEnd, End};
@@ -48,15 +49,20 @@ pub(super) struct Sending<'a, 'b> {
 }
 
 impl Sending<'_, '_> {
-    /// Sends the whole response.
+    /// Sends the whole response, whose head is written already.
     ///
     /// # Errors
     /// Returns the reason why the connection is over.
-    pub(super) async fn send(mut self, reply: Reply, file: Option<&LoadedFile>) -> Result<(), Counter> {
-        let Reply { head, pieces, framing, .. } = reply;
+    pub(super) async fn send(
+        mut self,
+        written: Vec<u8>,
+        reply: Reply,
+        file: Option<&LoadedFile>,
+    ) -> Result<(), Counter> {
+        let is_chunked = reply.head.framing() == BodyFraming::Chunked;
         self.time_limit.renew(self.stall.bound());
         let content = file.map(|file| &file.content);
-        let (mut pieces, mut before) = (pieces.into_iter().peekable(), &head[..]);
+        let (mut pieces, mut before) = (reply.pieces.into_iter().peekable(), &written[..]);
         while let Some(piece) = pieces.next() {
             let more = if pieces.peek().is_none() { More::No } else { More::Data };
             match (&piece, content) {
@@ -74,7 +80,7 @@ impl Sending<'_, '_> {
                 }
                 (ReplyPiece::Page(page), _) => {
                     self.write(before, &[], More::Data).await?;
-                    return self.send_page(page.clone(), framing == ReplyFraming::Chunked).await;
+                    return self.send_page(page.clone(), is_chunked).await;
                 }
                 (ReplyPiece::OfFile(_), None) => return Err(Counter::FileChanged),
             }

@@ -10,7 +10,7 @@ use convey_snapshot::stats::Counter;
 use convey_stream::More;
 use tokio::task::yield_now;
 
-use super::reply::{Reply, ReplyPiece};
+use super::reply::{Pieces, ReplyPiece};
 use super::send::{AHEAD, Sending, has_in_memory, part, read_ahead};
 use super::store::{FileContent, LoadedFile};
 use crate::buffer;
@@ -20,17 +20,17 @@ use crate::compress::{Compression, PIECE};
 const WRITTEN: usize = 8 * 1024;
 
 impl Sending<'_, '_> {
-    /// Sends the whole response, compressed.
+    /// Sends the whole response, compressed. `out`: the head, which is written already.
     ///
     /// # Errors
     /// Returns the reason why the connection is over.
     pub(super) async fn send_compressed(
         mut self,
-        reply: Reply,
+        mut out: Vec<u8>,
+        pieces: Pieces,
         file: Option<&LoadedFile>,
         compression: &mut Compression<'_>,
     ) -> Result<(), Counter> {
-        let Reply { head: mut out, pieces, .. } = reply;
         self.time_limit.renew(self.stall.bound());
         let content = file.map(|file| &file.content);
         for piece in pieces {

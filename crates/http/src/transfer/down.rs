@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::task::{Context, Poll, ready};
 
-use convey_http_core::BodyPiece;
+use convey_http_core::{BodyPiece, OutgoingResponse};
 use convey_stream::More;
 
 use super::end::server_broke;
@@ -207,10 +207,12 @@ impl Transfer<'_> {
         let out = &mut self.to_client.bytes;
         // What comes is about what goes.
         out.reserve(self.head.len() + ADDED);
-        let head = self.exchange.head_from_server(&mut self.head, self.fields, out);
+        let head = self.exchange.head_from_server(&mut self.head, out);
         if let Some(head) = head.map_err(TransferEnd::ServerFault)? {
             self.status = Some(head.status());
-            self.compression.decide(head.status(), &mut self.to_client.bytes);
+            let mut response = OutgoingResponse::new(&head, self.fields);
+            self.compression.decide(&mut response);
+            self.exchange.write_head(&response, out);
             let rest = std::mem::take(&mut self.head);
             if self.goes_in_pieces() {
                 self.has_surplus = self.pass_pieces(&rest)? < rest.len();

@@ -1,0 +1,98 @@
+//! Response on its way to a client: a head, and the changes that are applied when it is written.
+
+use std::borrow::Cow;
+
+use super::{ClientConnection, FieldRules, passed_on, write_field};
+use crate::BodyFraming;
+use crate::compression::CompressionChange;
+use crate::head::ResponseHead;
+
+/// Head of a response for a client, in any version of HTTP: the head of a server or of a local
+/// reply, with the operator's changes and those of compression.
+#[derive(Debug)]
+pub struct OutgoingResponse<'a> {
+    head: &'a ResponseHead,
+    rules: &'a FieldRules,
+    compression: CompressionChange,
+}
+
+impl<'a> OutgoingResponse<'a> {
+    /// Returns this head with the operator's changes to its fields.
+    pub fn new(head: &'a ResponseHead, rules: &'a FieldRules) -> OutgoingResponse<'a> {
+        OutgoingResponse { head, rules, compression: CompressionChange::default() }
+    }
+
+    /// Status, 100 to 999.
+    pub fn status(&self) -> u16 {
+        self.head.status()
+    }
+
+    /// Framing of the body for a client of HTTP/1.1. Other versions frame every body themselves.
+    pub fn framing(&self) -> BodyFraming {
+        match self.head.framing() {
+            BodyFraming::Empty => BodyFraming::Empty,
+            _ if self.compression.has_coding() => BodyFraming::Chunked,
+            framing => framing,
+        }
+    }
+
+    /// Fields for the client, in order, without those that belong to one connection of HTTP/1.1.
+    pub fn fields(&self) -> impl Iterator<Item = (&[u8], Cow<'_, [u8]>)> {
+        let changed = self.uncompressed_fields();
+        let changed = changed.filter_map(|(name, value)| Some((name, self.compression.apply(name, value)?)));
+        changed.chain(self.compression.added().map(|(name, value)| (name, Cow::Borrowed(value))))
+    }
+
+    /// Fields before the changes of compression.
+    pub(crate) fn uncompressed_fields<'s>(
+        &'s self,
+    ) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'s, 'a> {
+        // These responses have no body, whatever their heads claim (RFC 9110, section 8.6): a client
+        // might wait for one.
+        let has_no_length = self.status() < 200 || self.status() == 204;
+        let is_passed_on = move |name: &[u8]| {
+            self.rules.keeps(name) && !(has_no_length && name.eq_ignore_ascii_case(b"content-length"))
+        };
+        let (head, rules): (&'a ResponseHead, &'a FieldRules) = (self.head, self.rules);
+        let fields = head.fields().filter(move |field| !field.is_hop_by_hop && is_passed_on(field.name));
+        fields.map(|field| (field.name, passed_on(&field))).chain(rules.added())
+    }
+
+    pub(crate) fn set_compression(&mut self, change: CompressionChange) {
+        self.compression = change;
+    }
+
+    /// Writes the head for a client of HTTP/1.
+    pub fn write(&self, connection: ClientConnection, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"HTTP/1.1 ");
+        out.extend_from_slice(itoa::Buffer::new().format(self.status()).as_bytes());
+        out.push(b' ');
+        out.extend_from_slice(self.head.reason());
+        out.extend_from_slice(b"\r\n");
+        self.fields().for_each(|(name, value)| write_field(name, &value, out));
+        let is_chunked = self.framing() == BodyFraming::Chunked;
+        if is_chunked && connection != ClientConnection::ClosesWithoutChunks {
+            write_field(b"Transfer-Encoding", b"chunked", out);
+        }
+        self.write_connection(connection, out);
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn write_connection(&self, connection: ClientConnection, out: &mut Vec<u8>) {
+        let upgrade = self.head.field("upgrade");
+        let (options, protocol): (&[u8], _) = match connection {
+            // The field names the protocol that the client has to change to (RFC 9110, section
+            // 15.5.22).
+            ClientConnection::Stays if self.status() == 426 && upgrade.is_some() => (b"upgrade", upgrade),
+            _ if self.status() == 426 && upgrade.is_some() => (b"close, upgrade", upgrade),
+            ClientConnection::Stays => return,
+            ClientConnection::StaysHttp10 => (b"keep-alive", None),
+            ClientConnection::Closes | ClientConnection::ClosesWithoutChunks => (b"close", None),
+            ClientConnection::Changes => (b"upgrade", upgrade),
+        };
+        write_field(b"Connection", options, out);
+        if let Some(protocol) = protocol {
+            write_field(b"Upgrade", protocol, out);
+        }
+    }
+}
