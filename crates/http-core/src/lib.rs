@@ -31,14 +31,20 @@ mod routes;
 mod trace_parent;
 
 pub use accept_encoding::{AcceptedEncodings, ContentCoding};
-pub use body::{BodyFraming, BodyPiece, BodyProgress, BodyReader, MAX_CHUNK_EXTENSION, MAX_TRAILERS};
+pub use body::{
+    BodyDecoder, BodyEncoder, BodyFraming, BodyPiece, BodyProgress, BodyReader, Frame, MAX_CHUNK_EXTENSION,
+    MAX_TRAILERS, Trailers,
+};
 pub use compression::{CompressionOffer, CompressionOutcome, CompressionRules, MediaPattern};
 pub use exchange::{Exchange, ExchangeEnd, MAX_INTERIM_RESPONSES, ServerFault};
 pub use forward::{
     ClientConnection, ClientIdentity, FieldFault, FieldRules, ForwardedFields, OutgoingResponse,
     RequestChanges, client_of_chain, rewritten_path, write_request,
 };
-pub use head::{Field, HeadLimits, HeadReader, RequestHead, ResponseBuilder, ResponseHead, StreamRequest};
+pub use head::{
+    Field, HeadLimits, HeadReader, RequestHead, ResponseBuilder, ResponseHead, StreamRequest, StreamResponse,
+    reason_phrase,
+};
 pub use malformed::Malformed;
 pub use method::HttpMethod;
 pub use request_field::RequestField;

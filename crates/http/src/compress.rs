@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     fn decide(compression: &mut Compression<'_>) {
-        let mut head = ResponseBuilder::new(200, "OK");
+        let mut head = ResponseBuilder::new(200);
         head.field("Content-Type", "text/plain");
         let (head, rules) = (head.build(BodyFraming::Chunked), FieldRules::default());
         compression.decide(&mut OutgoingResponse::new(&head, &rules));

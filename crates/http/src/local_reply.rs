@@ -125,7 +125,7 @@ impl LocalReply {
                 (TEXT, &usual[..])
             }
         };
-        let mut head = ResponseBuilder::new(self.status, phrase_of(self.status));
+        let mut head = ResponseBuilder::new(self.status);
         head.field("Server", "convey")
             .field("Content-Type", content_type)
             .field("Content-Length", itoa::Buffer::new().format(body.len()))
@@ -140,7 +140,8 @@ impl LocalReply {
 
     /// Default body of a reply, such as `503 Service Unavailable: no server is up`.
     fn usual_body(&self) -> Bytes {
-        let (status, phrase) = (self.status, phrase_of(self.status));
+        let (status, phrase) = (self.status, reason_phrase(self.status));
+        let phrase = if phrase.is_empty() { "Error" } else { phrase };
         let body = match self.reason.words() {
             "" => format!("{status} {phrase}\n"),
             words => format!("{status} {phrase}: {words}\n"),
@@ -251,35 +252,6 @@ impl LocalReplyReason {
             LocalReplyReason::FileRange => "the range is beyond the end of the file",
             LocalReplyReason::FileFailed => "the file could not be read",
         }
-    }
-}
-
-/// Reason phrases of the statuses in local replies (RFC 9110, section 15; RFC 6585).
-pub(crate) fn phrase_of(status: u16) -> &'static str {
-    match status {
-        200 => "OK",
-        206 => "Partial Content",
-        304 => "Not Modified",
-        308 => "Permanent Redirect",
-        400 => "Bad Request",
-        401 => "Unauthorized",
-        403 => "Forbidden",
-        404 => "Not Found",
-        405 => "Method Not Allowed",
-        408 => "Request Timeout",
-        412 => "Precondition Failed",
-        413 => "Content Too Large",
-        416 => "Range Not Satisfiable",
-        417 => "Expectation Failed",
-        421 => "Misdirected Request",
-        429 => "Too Many Requests",
-        431 => "Request Header Fields Too Large",
-        500 => "Internal Server Error",
-        502 => "Bad Gateway",
-        503 => "Service Unavailable",
-        504 => "Gateway Timeout",
-        505 => "HTTP Version Not Supported",
-        _ => "Error",
     }
 }
 

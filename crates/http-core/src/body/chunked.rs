@@ -288,6 +288,13 @@ fn of_size(size: u64, digits: u8, byte: u8) -> Result<Place, Malformed> {
     }
 }
 
+/// Whether a field must not be in trailers.
+pub(super) fn is_forbidden_in_trailers(name: &[u8]) -> bool {
+    let mut read = TrailerName::default();
+    name.iter().for_each(|byte| read.push(*byte));
+    !read.is_allowed(false)
+}
+
 /// Whether a byte is allowed in a token, such as a field's name (RFC 9110, section 5.6.2).
 pub(crate) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)

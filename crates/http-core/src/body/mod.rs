@@ -1,10 +1,14 @@
 //! Bodies, and where they end.
 
 mod chunked;
+mod codec;
 #[cfg(test)]
 mod tests;
+mod trailers;
 
 pub use chunked::{MAX_CHUNK_EXTENSION, MAX_TRAILERS};
+pub use codec::{BodyDecoder, BodyEncoder, Frame};
+pub use trailers::Trailers;
 
 use chunked::ChunkReader;
 pub(crate) use chunked::is_token;

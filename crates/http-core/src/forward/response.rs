@@ -69,10 +69,20 @@ impl<'a> OutgoingResponse<'a> {
         out.push(b' ');
         out.extend_from_slice(self.head.reason());
         out.extend_from_slice(b"\r\n");
-        self.fields().for_each(|(name, value)| write_field(name, &value, out));
-        let is_chunked = self.framing() == BodyFraming::Chunked;
-        if is_chunked && connection != ClientConnection::ClosesWithoutChunks {
-            write_field(b"Transfer-Encoding", b"chunked", out);
+        let mut has_length = false;
+        for (name, value) in self.fields() {
+            has_length |= name.eq_ignore_ascii_case(b"content-length");
+            write_field(name, &value, out);
+        }
+        match self.framing() {
+            BodyFraming::Chunked if connection != ClientConnection::ClosesWithoutChunks => {
+                write_field(b"Transfer-Encoding", b"chunked", out);
+            }
+            // Heads of streams need no length.
+            BodyFraming::Length(len) if !has_length => {
+                write_field(b"Content-Length", itoa::Buffer::new().format(len).as_bytes(), out);
+            }
+            _ => {}
         }
         self.write_connection(connection, out);
         out.extend_from_slice(b"\r\n");

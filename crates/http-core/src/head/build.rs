@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 use super::ResponseHead;
 use super::fields::FieldList;
 use super::reader::HeadLimits;
+use super::reason::reason_phrase;
 use crate::Malformed;
 use crate::body::{BodyFraming, is_token};
 
@@ -96,11 +97,11 @@ pub struct ResponseBuilder {
 }
 
 impl ResponseBuilder {
-    /// Begins a response with a status from 200 to 999 and a reason phrase.
-    pub fn new(status: u16, reason: &str) -> ResponseBuilder {
+    /// Begins a response with a status from 200 to 999.
+    pub fn new(status: u16) -> ResponseBuilder {
         static LIMITS: HeadLimits = HeadLimits { bytes: usize::MAX, fields: usize::MAX };
         let mut head = HeadBuilder::new(&LIMITS);
-        let reason = head.append(reason.as_bytes());
+        let reason = head.append(reason_phrase(status).as_bytes());
         ResponseBuilder { head, status, reason }
     }
 

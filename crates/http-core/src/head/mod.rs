@@ -7,6 +7,7 @@
 mod build;
 mod fields;
 mod reader;
+mod reason;
 mod request;
 mod response;
 mod start_line;
@@ -18,7 +19,8 @@ mod tests;
 pub use build::ResponseBuilder;
 pub use fields::Field;
 pub use reader::{HeadLimits, HeadReader};
+pub use reason::reason_phrase;
 pub use request::RequestHead;
 pub use response::ResponseHead;
-pub use stream::StreamRequest;
+pub use stream::{StreamRequest, StreamResponse};
 pub(crate) use target::{hex_pair, is_plain};

@@ -1,14 +1,15 @@
-//! Head of a request that came on a stream of HTTP/2 or HTTP/3, from its pseudo-header fields and
-//! its fields.
+//! Heads of messages on streams of HTTP/2 and HTTP/3, from their pseudo-header fields and fields.
 
 use std::ops::Range;
 
 use super::build::HeadBuilder;
 use super::reader::HeadLimits;
-use super::request::{RequestHead, RequestParts};
+use super::reason::reason_phrase;
+use super::request::{RequestHead, RequestParts, content_length};
+use super::response::ResponseHead;
 use super::start_line::{encode_target, is_unencoded};
-use crate::Malformed;
 use crate::body::{BodyFraming, is_token};
+use crate::{HttpMethod, Malformed};
 
 /// Request as a stream of HTTP/2 or HTTP/3 carries it (RFC 9113, section 8.3.1; RFC 9114, section
 /// 4.3.1).
@@ -24,6 +25,56 @@ pub struct StreamRequest<'a> {
     pub path: &'a [u8],
     /// Whether the stream goes on after the head.
     pub has_body: bool,
+}
+
+/// Response as a stream of HTTP/2 carries it (RFC 9113, section 8.3.2).
+#[derive(Debug, Clone, Copy)]
+pub struct StreamResponse {
+    /// `:status`.
+    pub status: u16,
+    /// Method of the request.
+    pub method: HttpMethod,
+    /// Whether the stream goes on after the head.
+    pub has_body: bool,
+}
+
+impl ResponseHead {
+    /// Builds the head of a stream's response. Its length is limited as that of the response in
+    /// HTTP/1.1.
+    ///
+    /// # Errors
+    /// The response is invalid, or exceeds the limits.
+    pub fn of_stream<'a>(
+        response: &StreamResponse,
+        fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+        limits: &HeadLimits,
+    ) -> Result<ResponseHead, Malformed> {
+        let status = response.status;
+        if !(100..1000).contains(&status) || status == 101 {
+            return Err(Malformed::StartLine);
+        }
+        let (mut head, mut length) = (HeadBuilder::new(limits), None);
+        let reason = head.append(reason_phrase(status).as_bytes());
+        head.lengthen(b"HTTP/1.1 200 \r\n".len());
+        for (name, value) in fields {
+            if OF_CONNECTIONS.contains(&name) || name == b"transfer-encoding" {
+                return Err(Malformed::FieldName);
+            }
+            if name == b"content-length" && length.replace(content_length(value)?).is_some() {
+                return Err(Malformed::ContentLength);
+            }
+            head.add(name, value)?;
+        }
+        let (head, fields) = head.finish()?;
+        let has_none = response.method == HttpMethod::Head || status < 200 || matches!(status, 204 | 304);
+        let framing = match length {
+            _ if has_none => BodyFraming::Empty,
+            Some(length) => BodyFraming::Length(length),
+            None if response.has_body => BodyFraming::Chunked,
+            None => BodyFraming::Length(0),
+        };
+        Ok(ResponseHead::generated(head, fields, (status, reason), framing))
+    }
 }
 
 /// Fields of one HTTP/1.1 connection, which no stream may have (RFC 9113, section 8.2.2).
@@ -217,6 +268,50 @@ mod tests {
         assert_eq!(read(&REQUEST, &[("x", "y"); 100]).map(drop), Err(Malformed::TooManyFields));
         let long = StreamRequest { path: long.as_bytes(), ..REQUEST };
         assert_eq!(read(&long, &[]).map(drop), Err(Malformed::HeadTooLong));
+    }
+
+    fn read_response(
+        (status, has_body, method): (u16, bool, HttpMethod),
+        fields: &[TextField<'_>],
+    ) -> Result<ResponseHead, Malformed> {
+        let fields = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+        let response = StreamResponse { status, method, has_body };
+        ResponseHead::of_stream(&response, fields, &HeadLimits::OF_RESPONSES)
+    }
+
+    #[test]
+    fn response_of_a_stream_has_a_phrase_and_the_framing_of_its_body() {
+        use BodyFraming::{Chunked, Empty, Length};
+        let (length, none): (&[TextField<'_>], &[TextField<'_>]) = (&[("content-length", "5")], &[]);
+        for (status, has_body, method, fields, expected) in [
+            (200, true, HttpMethod::Get, length, Length(5)),
+            (200, true, HttpMethod::Get, none, Chunked),
+            (200, false, HttpMethod::Get, none, Length(0)),
+            (200, false, HttpMethod::Head, length, Empty),
+            (204, true, HttpMethod::Get, none, Empty),
+            (304, false, HttpMethod::Get, length, Empty),
+            (103, true, HttpMethod::Get, none, Empty),
+        ] {
+            let head = read_response((status, has_body, method), fields).unwrap();
+            assert_eq!((head.status(), head.framing()), (status, expected));
+            assert_eq!(head.reason(), reason_phrase(status).as_bytes());
+        }
+    }
+
+    #[test]
+    fn invalid_response_of_a_stream_is_refused() {
+        for (status, fields, expected) in [
+            (101, &[][..], Malformed::StartLine),
+            (99, &[], Malformed::StartLine),
+            (200, &[("connection", "close")], Malformed::FieldName),
+            (200, &[("transfer-encoding", "chunked")], Malformed::FieldName),
+            (200, &[("content-length", "5"), ("content-length", "5")], Malformed::ContentLength),
+            (200, &[("content-length", "-1")], Malformed::ContentLength),
+            (200, &[("x", "a\rb")], Malformed::FieldValue),
+        ] {
+            let refused = read_response((status, true, HttpMethod::Get), fields);
+            assert_eq!(refused.map(drop), Err(expected), "{status} {fields:?}");
+        }
     }
 
     proptest! {

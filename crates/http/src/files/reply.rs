@@ -13,7 +13,7 @@ use super::date;
 use super::directory_page::{DirectoryPage, PageInParts};
 use super::find::{Found, FoundContent};
 use super::store::LoadedFile;
-use crate::local_reply::{LocalReply, LocalReplyReason, phrase_of};
+use crate::local_reply::{LocalReply, LocalReplyReason};
 
 /// A response with a file.
 pub(super) struct Reply {
@@ -148,7 +148,7 @@ fn add_validators(head: &mut ResponseBuilder, file: Option<&LoadedFile>, status:
 }
 
 fn head_of(found: &Found, parts: &Parts) -> ResponseHead {
-    let mut head = ResponseBuilder::new(parts.status, phrase_of(parts.status));
+    let mut head = ResponseBuilder::new(parts.status);
     let is_of_file = found.file().is_some() && parts.status != 404;
     head.field("Server", "convey");
     add_validators(&mut head, found.file().map(|file| &**file), parts.status);
