@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 use convey_http::request_from_http2;
 use convey_http_core::{
     BodyFraming, BodyPiece, BodyReader, ClientIdentity, Exchange, FieldRules, ForwardedFields, HeadLimits, HeadReader,
-    PathPrefix, RequestChanges, RequestHead, write_request,
+    PathPrefix, OutgoingRequest, RequestChanges, RequestHead,
 };
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
@@ -37,7 +37,7 @@ fuzz_target!(|bytes: &[u8]| {
     let request = if how & 1 == 0 { from_http1(bytes) } else { from_http2(bytes, how & 2 != 0) };
     let Some((head, received)) = request else { return };
     let mut written = Vec::new();
-    write_request(&head, &changes(*how, &FieldRules::default()), &mut written);
+    OutgoingRequest::new(&head, &changes(*how, &FieldRules::default())).write(&mut written);
     let head_len = written.len();
     let is_whole = forward(&head, &received, usize::from(*how >> 5) + 1, &mut written);
     let expected = once_more(&head, &written, head_len, is_whole);

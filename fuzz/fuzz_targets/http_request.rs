@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use bytes::BytesMut;
 use convey_http_core::{
     BodyFraming, BodyProgress, BodyReader, ClientIdentity, FieldRules, ForwardedFields, HeadLimits, HeadReader, Malformed,
-    RequestChanges, RequestHead, write_request,
+    OutgoingRequest, RequestChanges, RequestHead,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -83,7 +83,7 @@ fn forwarded(head: &RequestHead, body: &[u8]) {
         fields: &rules,
     };
     let mut written = Vec::new();
-    write_request(head, &changes, &mut written);
+    OutgoingRequest::new(head, &changes).write(&mut written);
     let head_len = written.len();
     written.extend_from_slice(body);
     let mut received = BytesMut::from(&written[..]);

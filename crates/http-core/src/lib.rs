@@ -38,8 +38,8 @@ pub use body::{
 pub use compression::{CompressionOffer, CompressionOutcome, CompressionRules, MediaPattern};
 pub use exchange::{Exchange, ExchangeEnd, MAX_INTERIM_RESPONSES, ServerFault};
 pub use forward::{
-    ClientConnection, ClientIdentity, FieldFault, FieldRules, ForwardedFields, OutgoingResponse,
-    RequestChanges, client_of_chain, rewritten_path, write_request,
+    ClientConnection, ClientIdentity, FieldFault, FieldRules, ForwardedFields, OutgoingRequest,
+    OutgoingResponse, RequestChanges, client_of_chain, rewritten_path,
 };
 pub use head::{
     Field, HeadLimits, HeadReader, RequestHead, ResponseBuilder, ResponseHead, StreamRequest, StreamResponse,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use bytes::{Bytes, BytesMut};
 use convey_http_core::{
     BodyFraming, BodyProgress, BodyReader, ClientIdentity, FieldRules, ForwardedFields, HeadLimits,
-    HeadReader, RequestChanges, RequestHead, write_request,
+    HeadReader, OutgoingRequest, RequestChanges, RequestHead,
 };
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
@@ -200,7 +200,7 @@ proptest! {
                 fields: &rules,
             };
             let mut written = Vec::new();
-            write_request(&head, &changes, &mut written);
+            OutgoingRequest::new(&head, &changes).write(&mut written);
             written.extend(body);
             let (again, by_us, len) = by_convey(&written).unwrap();
             prop_assert_eq!(len, written.len(), "nothing is behind it");

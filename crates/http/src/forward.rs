@@ -362,7 +362,7 @@ impl Forwarding<'_, '_> {
     ) -> Transferred {
         let limits = self.request.frontend().config.http_limits();
         let (exchange, mut pace) = (self.exchange(&limits), BodyPace::new(limits.body_rate));
-        let head = self.head_for_server(permit);
+        let head = self.begin(permit, server);
         let compression = Compression::of(self.client, self.request, self.route);
         let mut transfer = Transfer::new(exchange, head, self.received, &self.route.response, compression);
         if let ServerEnd::Stream(_) = server {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use convey_http_core::{
     BodyFraming, ClientConnection, FieldFault, FieldRules, Malformed, OutgoingResponse, ResponseBuilder,
-    ServerFault,
+    ServerFault, reason_phrase,
 };
 use convey_model::ErrorPage;
 use convey_snapshot::stats::Counter;

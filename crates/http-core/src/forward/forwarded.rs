@@ -1,10 +1,10 @@
 //! Fields that describe the client to a server: `X-Forwarded-For`, `-Proto`, `-Host`, and
 //! `Forwarded` (RFC 7239).
 
-use std::io::Write;
 use std::net::IpAddr;
 
-use super::write_field;
+use smallvec::SmallVec;
+
 use crate::head::RequestHead;
 
 /// Client of a request.
@@ -53,58 +53,70 @@ impl ForwardedFields {
         is(FOR) || is(PROTO) || is(HOST) || is(FORWARDED) || is(SUBJECT)
     }
 
-    /// Writes the fields. Values from a trusted proxy are kept, with its address appended.
-    pub(super) fn write(&self, head: &RequestHead, client: &ClientIdentity<'_>, out: &mut Vec<u8>) {
-        let said = |name: &str| head.field(name).filter(|value| client.is_trusted && !value.is_empty());
+    /// Calls `each` with the fields. Values from a trusted proxy are kept, with its address appended.
+    pub(super) fn each_field(
+        &self,
+        head: &RequestHead,
+        client: &ClientIdentity<'_>,
+        each: &mut impl FnMut(&[u8], &[u8]),
+    ) {
+        let sent = |name: &str| head.field(name).filter(|value| client.is_trusted && !value.is_empty());
         if self.x_forwarded {
-            out.extend_from_slice(FOR.as_bytes());
-            out.extend_from_slice(b": ");
-            for earlier in values(head, FOR).filter(|_| client.is_trusted) {
-                out.extend_from_slice(earlier);
-                out.extend_from_slice(b", ");
-            }
-            write_ip(client.ip, out);
-            out.extend_from_slice(b"\r\n");
-            write_field(PROTO.as_bytes(), said(PROTO).unwrap_or(client.scheme.as_bytes()), out);
-            let host = said(HOST).unwrap_or_else(|| head.host());
+            let mut chain = earlier(head, FOR, client);
+            write_ip(client.ip, &mut chain);
+            each(FOR.as_bytes(), &chain);
+            each(PROTO.as_bytes(), sent(PROTO).unwrap_or(client.scheme.as_bytes()));
+            let host = sent(HOST).unwrap_or_else(|| head.host());
             if !host.is_empty() {
-                write_field(HOST.as_bytes(), host, out);
+                each(HOST.as_bytes(), host);
             }
         }
         if self.forwarded {
-            out.extend_from_slice(b"Forwarded: ");
-            for earlier in values(head, FORWARDED).filter(|_| client.is_trusted) {
-                out.extend_from_slice(earlier);
-                out.extend_from_slice(b", ");
-            }
-            let _ = match client.ip.to_canonical() {
-                IpAddr::V4(ip) => write!(out, "for={ip}"),
-                IpAddr::V6(ip) => write!(out, "for=\"[{ip}]\""),
+            let mut chain = earlier(head, FORWARDED, client);
+            let address = match client.ip.to_canonical() {
+                IpAddr::V4(ip) => format!("for={ip}"),
+                IpAddr::V6(ip) => format!("for=\"[{ip}]\""),
             };
+            chain.extend_from_slice(address.as_bytes());
             if !head.host().is_empty() {
-                out.extend_from_slice(b";host=\"");
-                out.extend_from_slice(head.host());
-                out.push(b'"');
+                chain.extend_from_slice(b";host=\"");
+                chain.extend_from_slice(head.host());
+                chain.push(b'"');
             }
-            let _ = write!(out, ";proto={}\r\n", client.scheme);
+            chain.extend_from_slice(b";proto=");
+            chain.extend_from_slice(client.scheme.as_bytes());
+            each(FORWARDED.as_bytes(), &chain);
         }
         match client.subject {
             // Certificate authorities may write any bytes.
             Some(subject) => {
                 let visible = |byte: u8| if byte.is_ascii_control() { b'?' } else { byte };
                 let shown: Vec<u8> = subject.bytes().map(visible).collect();
-                write_field(SUBJECT.as_bytes(), &shown, out);
+                each(SUBJECT.as_bytes(), &shown);
             }
             None => values(head, SUBJECT)
                 .filter(|_| client.is_trusted && !self.subject)
-                .for_each(|said| write_field(SUBJECT.as_bytes(), said, out)),
+                .for_each(|sent| each(SUBJECT.as_bytes(), sent)),
         }
     }
 }
 
+/// Value under construction. The usual address fits without an allocation.
+type ChainValue = SmallVec<[u8; 48]>;
+
+/// Begins a value with those of a trusted proxy.
+fn earlier(head: &RequestHead, name: &str, client: &ClientIdentity<'_>) -> ChainValue {
+    let mut chain = ChainValue::new();
+    for earlier in values(head, name).filter(|_| client.is_trusted) {
+        chain.extend_from_slice(earlier);
+        chain.extend_from_slice(b", ");
+    }
+    chain
+}
+
 /// Writes an address in its usual text form. IPv4 avoids `std::fmt`, which would cost more than the
 /// rest of this function.
-fn write_ip(ip: IpAddr, out: &mut Vec<u8>) {
+fn write_ip(ip: IpAddr, out: &mut ChainValue) {
     match ip.to_canonical() {
         IpAddr::V4(ip) => {
             for (n, octet) in ip.octets().into_iter().enumerate() {
@@ -114,7 +126,7 @@ fn write_ip(ip: IpAddr, out: &mut Vec<u8>) {
                 out.extend_from_slice(itoa::Buffer::new().format(octet).as_bytes());
             }
         }
-        IpAddr::V6(ip) => drop(write!(out, "{ip}")),
+        IpAddr::V6(ip) => out.extend_from_slice(ip.to_string().as_bytes()),
     }
 }
 

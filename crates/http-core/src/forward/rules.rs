@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use super::write_field;
-
 /// Rules for the fields of one kind of message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldRules {
@@ -126,11 +124,6 @@ impl FieldRules {
     /// The added fields, in order.
     pub(crate) fn added(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.added.iter().map(|field| (&*field.name, &*field.value))
-    }
-
-    /// Writes the added fields.
-    pub fn write(&self, out: &mut Vec<u8>) {
-        self.added.iter().for_each(|field| write_field(&field.name, &field.value, out));
     }
 }
 

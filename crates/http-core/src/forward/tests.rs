@@ -24,7 +24,7 @@ fn changes(fields: &FieldRules) -> RequestChanges<'_> {
 
 fn written(head: &RequestHead, changes: &RequestChanges<'_>) -> String {
     let mut out = Vec::new();
-    write_request(head, changes, &mut out);
+    OutgoingRequest::new(head, changes).write(&mut out);
     String::from_utf8(out).unwrap()
 }
 

@@ -1,15 +1,16 @@
 //! Head of a request on its way to a server.
 
 use bytes::BytesMut;
-use convey_http_core::{BodyFraming, ClientIdentity, RequestChanges, write_request};
+use convey_http_core::{BodyFraming, ClientIdentity, OutgoingRequest, RequestChanges};
 use convey_upstream::Permit;
 
 use super::Forwarding;
+use crate::ends::ServerEnd;
 use crate::request::HttpRequest;
 
 impl Forwarding<'_, '_> {
-    /// Returns the head of the request for the server.
-    pub(super) fn head_for_server(&self, permit: &Permit) -> Vec<u8> {
+    /// Sends the head of the request over HTTP/2, or returns it as text of HTTP/1.1.
+    pub(super) fn begin(&self, permit: &Permit, server: &mut ServerEnd) -> Vec<u8> {
         let (request, route) = (self.request, self.route);
         let frontend = request.frontend();
         let tls = self.client.tls();
@@ -26,9 +27,18 @@ impl Forwarding<'_, '_> {
             path: route.prefix.as_ref().zip(route.rewrite_path.as_deref()),
             fields: &request.changes(&route.request),
         };
-        let mut head = Vec::with_capacity(512);
-        write_request(request.head(), &changes, &mut head);
-        head
+        let request = OutgoingRequest::new(request.head(), &changes);
+        match server {
+            ServerEnd::Stream(stream) => {
+                stream.begin(&request);
+                Vec::new()
+            }
+            ServerEnd::Socket(_) => {
+                let mut head = Vec::with_capacity(512);
+                request.write(&mut head);
+                head
+            }
+        }
     }
 }
 

@@ -4,8 +4,8 @@ use std::io;
 use std::mem;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
-use convey_http_core::{BodyFraming, HeadReader, HttpMethod, RequestHead};
+use bytes::Bytes;
+use convey_http_core::{BodyFraming, HttpMethod, OutgoingRequest};
 use h2::SendStream;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
@@ -18,21 +18,12 @@ use crate::streams::heads;
 /// A stream to a server, as a connection of HTTP/1.1 for one request.
 pub(crate) struct OutgoingStream {
     place: StreamPlace,
-    request: Request,
+    /// Body of the request; `None`: the request has not begun.
+    request: Option<BodyOut<UploadSink>>,
     response: Answer,
     /// Unread bytes of a head.
     head: Vec<u8>,
     read: usize,
-}
-
-/// How far the request is.
-enum Request {
-    Head {
-        reader: HeadReader,
-        received: BytesMut,
-    },
-    /// Or behind it.
-    Body(BodyOut<UploadSink>),
 }
 
 /// How far the response is.
@@ -88,30 +79,21 @@ impl DataSink for UploadSink {
 impl OutgoingStream {
     /// A stream that is about to begin.
     pub(super) fn new(place: StreamPlace) -> OutgoingStream {
-        let request = Request::Head { reader: HeadReader::default(), received: BytesMut::new() };
-        OutgoingStream { place, request, response: Answer::Unasked, head: Vec::new(), read: 0 }
+        OutgoingStream { place, request: None, response: Answer::Unasked, head: Vec::new(), read: 0 }
     }
 
-    /// Takes some bytes of a request.
-    pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let mut taken = 0;
-        if let Request::Head { reader, received } = &mut self.request {
-            received.extend_from_slice(bytes);
-            let head = reader.request(received, &heads::OUTGOING);
-            let Some(head) = head.map_err(|_| io::ErrorKind::InvalidData)? else {
-                return Poll::Ready(Ok(bytes.len()));
-            };
-            taken = bytes.len() - received.len();
-            if let Err(error) = self.ask(&head) {
-                self.response = Answer::Refused;
-                return Poll::Ready(Err(error));
-            }
+    /// Sends the head of the request. A failure shows when the response is read.
+    pub(crate) fn begin(&mut self, request: &OutgoingRequest<'_>) {
+        if self.ask(request).is_err() {
+            self.response = Answer::Refused;
         }
-        let Request::Body(body) = &mut self.request else { return Poll::Ready(Ok(taken)) };
-        match body.poll_write(cx, &bytes[taken..]) {
-            Poll::Ready(more) => Poll::Ready(Ok(taken + more?)),
-            Poll::Pending if taken > 0 => Poll::Ready(Ok(taken)),
-            Poll::Pending => Poll::Pending,
+    }
+
+    /// Accepts some bytes of the request's body.
+    pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.request {
+            Some(body) => body.poll_write(cx, bytes),
+            None => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
         }
     }
 
@@ -172,8 +154,8 @@ impl OutgoingStream {
     /// Waits until the server resets the stream.
     pub(crate) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         match &mut self.request {
-            Request::Body(body) => body.stream().poll_reset(cx),
-            Request::Head { .. } => Poll::Pending,
+            Some(body) => body.stream().poll_reset(cx),
+            None => Poll::Pending,
         }
     }
 
@@ -188,7 +170,7 @@ impl OutgoingStream {
     }
 
     /// Begins the stream.
-    fn ask(&mut self, head: &RequestHead) -> io::Result<()> {
+    fn ask(&mut self, head: &OutgoingRequest<'_>) -> io::Result<()> {
         let is_over = matches!(head.framing(), BodyFraming::Empty | BodyFraming::Length(0));
         let request = heads::request_to(head)?;
         let (response, stream) = self.place.send().send_request(request, is_over).map_err(broken)?;
@@ -196,7 +178,7 @@ impl OutgoingStream {
         let stream_in = ReceivedStream::of_response(response, self.place.state().receive_queue().clone());
         self.response = Answer::Awaited { stream: stream_in, method, is_http11 };
         let sink = UploadSink { stream, upload: self.place.take_upload() };
-        self.request = Request::Body(BodyOut::new(sink, head.framing(), is_over));
+        self.request = Some(BodyOut::new(sink, head.framing(), is_over));
         Ok(())
     }
 }
@@ -204,7 +186,7 @@ impl OutgoingStream {
 impl Drop for OutgoingStream {
     fn drop(&mut self) {
         // What is over stays so; the server need not work on what is not.
-        if let Request::Body(body) = &mut self.request
+        if let Some(body) = &mut self.request
             && !matches!(self.response, Answer::Over)
         {
             body.stream().reset(StreamFault::Cancelled);

@@ -5,7 +5,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use convey_http_core::{
+    ClientIdentity, FieldRules, ForwardedFields, HeadLimits, HeadReader, OutgoingRequest, RequestChanges,
+};
 use h2::client::Builder;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
@@ -42,7 +45,21 @@ pub fn response_from_http2(request: &[u8], server: &[u8], arrive: usize, read: u
     let queue = ReceiveQueue::new(arrive);
     let mut kept = KeptConnection::new(place, send, Arc::default(), queue.clone(), Arc::new(Notify::new()));
     let mut stream = OutgoingStream::new(kept.another(StreamShare::uncounted(place), None));
-    if !matches!(stream.poll_write(cx, request), Poll::Ready(Ok(len)) if len == request.len()) {
+    let mut request = BytesMut::from(request);
+    let head = HeadReader::default().request(&mut request, &HeadLimits::default());
+    let Ok(Some(head)) = head else { return response };
+    let changes = RequestChanges {
+        client: ClientIdentity { ip: [10, 0, 0, 1].into(), scheme: "http", subject: None, is_trusted: false },
+        forwarded: ForwardedFields::default(),
+        server: place.1,
+        host: None,
+        path: None,
+        fields: &FieldRules::default(),
+    };
+    stream.begin(&OutgoingRequest::new(&head, &changes));
+    if !request.is_empty()
+        && !matches!(stream.poll_write(cx, &request), Poll::Ready(Ok(len)) if len == request.len())
+    {
         return response;
     }
     let (mut buffer, mut is_over) = (vec![0; read], false);

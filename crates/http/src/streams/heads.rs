@@ -5,8 +5,10 @@
 
 use std::io;
 
-use convey_http_core::{Field, HeadLimits, Malformed, RequestHead, ResponseHead, StreamRequest};
-use http::header::{CONTENT_LENGTH, HOST, TE};
+use convey_http_core::{
+    Field, HeadLimits, Malformed, OutgoingRequest, RequestHead, ResponseHead, StreamRequest,
+};
+use http::header::{CONTENT_LENGTH, TE};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, request,
 };
@@ -51,26 +53,24 @@ pub(crate) fn response_to(head: &ResponseHead) -> io::Result<Response<()>> {
     Ok(response)
 }
 
-/// The request that a stream to a server begins with.
-pub(crate) fn request_to(head: &RequestHead) -> io::Result<Request<()>> {
+/// Head of the request that a stream to a server begins with.
+pub(crate) fn request_to(head: &OutgoingRequest<'_>) -> io::Result<Request<()>> {
     let invalid = |_| io::Error::from(io::ErrorKind::InvalidData);
-    let mut uri = Uri::builder().path_and_query(head.path_and_query());
+    let uri = Uri::builder().path_and_query(&*head.path_and_query());
     let mut request = Request::new(());
-    if head.host().is_empty() {
-        // A client of HTTP/1.0 need not name a host, and none is made up (RFC 9113, section 8.3.1).
-        // The library wants to be told so.
-        *request.version_mut() = Version::HTTP_11;
-    } else {
-        *request.version_mut() = Version::HTTP_2;
-        uri = uri.scheme("http").authority(head.host());
-    }
+    *request.version_mut() = Version::HTTP_2;
     *request.method_mut() =
         Method::from_bytes(head.method_token()).map_err(|_| io::ErrorKind::InvalidData)?;
-    *request.uri_mut() = uri.build().map_err(invalid)?;
-    put_fields(head.fields(), request.headers_mut())?;
-    request.headers_mut().remove(HOST);
+    *request.uri_mut() = uri.scheme("http").authority(&*head.host()).build().map_err(invalid)?;
+    let (fields, mut added) = (request.headers_mut(), Ok(()));
+    head.each_field(|name, value| {
+        if added.is_ok() {
+            added = put(name, value, fields);
+        }
+    });
+    added?;
     // gRPC wants it, and convey passes trailers on (RFC 9110, section 10.1.4).
-    request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
+    fields.insert(TE, HeaderValue::from_static("trailers"));
     Ok(request)
 }
 
@@ -134,25 +134,40 @@ fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use bytes::BytesMut;
-    use convey_http_core::HeadReader;
+    use convey_http_core::{ClientIdentity, FieldRules, ForwardedFields, HeadReader, RequestChanges};
+    use http::header::HOST;
 
     use super::*;
 
     fn to_server(text: &str) -> Request<()> {
         let head = HeadReader::default().request(&mut BytesMut::from(text), &HeadLimits::default());
-        request_to(&head.unwrap().unwrap()).unwrap()
+        let changes = RequestChanges {
+            client: ClientIdentity {
+                ip: [192, 0, 2, 9].into(),
+                scheme: "http",
+                subject: None,
+                is_trusted: false,
+            },
+            forwarded: ForwardedFields::default(),
+            server: ([10, 0, 0, 2], 80).into(),
+            host: None,
+            path: None,
+            fields: &FieldRules::default(),
+        };
+        request_to(&OutgoingRequest::new(&head.unwrap().unwrap(), &changes)).unwrap()
     }
 
     #[test]
-    fn request_to_a_server_has_the_authority_of_the_client_or_none() {
-        let named = to_server("OPTIONS * HTTP/1.1\r\nHost: [::1]:80\r\nX: y\r\n\r\n");
+    fn request_to_a_server_has_the_authority_of_the_client_or_the_servers() {
+        let named = to_server("OPTIONS * HTTP/1.1\r\nHost: [::1]:80\r\nX: y\r\nConnection: close\r\n\r\n");
         assert_eq!(named.uri().authority().unwrap(), "[::1]:80");
-        assert_eq!(
-            (&named.headers()["x"], named.headers().contains_key(HOST)),
-            (&HeaderValue::from_static("y"), false)
-        );
+        let fields = named.headers();
+        for (name, value) in [("x", "y"), ("x-forwarded-for", "192.0.2.9"), ("te", "trailers")] {
+            assert_eq!(fields[name], value);
+        }
+        assert!(!fields.contains_key(HOST) && !fields.contains_key("connection"));
         let unnamed = to_server("GET /a?b HTTP/1.0\r\n\r\n");
-        assert_eq!((unnamed.uri().to_string(), unnamed.version()), ("/a?b".to_owned(), Version::HTTP_11));
+        assert_eq!(unnamed.uri(), "http://10.0.0.2:80/a?b");
     }
 
     #[test]

@@ -1,0 +1,107 @@
+//! Request on its way to a server: a head, and the changes that are applied when it is written.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+
+use super::{ClientIdentity, FieldRules, ForwardedFields, passed_on, rewritten_target, write_field};
+use crate::head::RequestHead;
+use crate::{BodyFraming, HttpMethod, PathPrefix};
+
+/// Changes to a request on its way to a server.
+#[derive(Debug, Clone)]
+pub struct RequestChanges<'a> {
+    /// The client, as described to the server.
+    pub client: ClientIdentity<'a>,
+    /// Fields that describe the client.
+    pub forwarded: ForwardedFields,
+    /// Address of the server.
+    pub server: SocketAddr,
+    /// Host that replaces the client's in the request to the server.
+    pub host: Option<&'a [u8]>,
+    /// Prefix of the path to replace, and its replacement, which begins with a slash or is empty.
+    pub path: Option<(&'a PathPrefix, &'a [u8])>,
+    /// The operator's changes to the fields.
+    pub fields: &'a FieldRules,
+}
+
+/// Head of a request for a server, in any version of HTTP: the client's head with the changes.
+#[derive(Debug)]
+pub struct OutgoingRequest<'a> {
+    head: &'a RequestHead,
+    changes: &'a RequestChanges<'a>,
+}
+
+impl<'a> OutgoingRequest<'a> {
+    /// Returns this head with these changes.
+    pub fn new(head: &'a RequestHead, changes: &'a RequestChanges<'a>) -> OutgoingRequest<'a> {
+        OutgoingRequest { head, changes }
+    }
+
+    /// The method.
+    pub fn method(&self) -> HttpMethod {
+        self.head.method()
+    }
+
+    /// The method's token.
+    pub fn method_token(&self) -> &'a [u8] {
+        self.head.method_token()
+    }
+
+    /// Path and query.
+    pub fn path_and_query(&self) -> Cow<'a, [u8]> {
+        rewritten_target(self.head.path_and_query(), self.changes.path)
+    }
+
+    /// Host, with its port if it has one. Without a host from the client it is the address of the
+    /// server.
+    pub fn host(&self) -> Cow<'a, [u8]> {
+        match self.changes.host.unwrap_or_else(|| self.head.host()) {
+            b"" => Cow::Owned(self.changes.server.to_string().into_bytes()),
+            host => Cow::Borrowed(host),
+        }
+    }
+
+    /// Whether the client speaks HTTP/1.1 or a later version.
+    pub fn is_http11(&self) -> bool {
+        self.head.is_http11()
+    }
+
+    /// Framing of the body.
+    pub fn framing(&self) -> BodyFraming {
+        self.head.framing()
+    }
+
+    /// Calls `each` with the fields for the server, in order: without `Host`, and without those that
+    /// belong to one connection of HTTP/1.1.
+    pub fn each_field(&self, mut each: impl FnMut(&[u8], &[u8])) {
+        let OutgoingRequest { head, changes } = self;
+        let is_replaced =
+            |name: &[u8]| name.eq_ignore_ascii_case(b"host") || changes.forwarded.replaces(name);
+        for field in head.fields().filter(|field| !field.is_hop_by_hop && !is_replaced(field.name)) {
+            let is_empty_expect = field.value.is_empty() && field.name.eq_ignore_ascii_case(b"expect");
+            if changes.fields.keeps(field.name) && !is_empty_expect {
+                each(field.name, passed_on(&field));
+            }
+        }
+        changes.forwarded.each_field(head, &changes.client, &mut each);
+        changes.fields.added().for_each(|(name, value)| each(name, value));
+    }
+
+    /// Writes the head for a server of HTTP/1.1 (RFC 9112, section 2.3).
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.method_token());
+        out.push(b' ');
+        out.extend_from_slice(&self.path_and_query());
+        out.extend_from_slice(b" HTTP/1.1\r\n");
+        write_field(b"Host", &self.host(), out);
+        self.each_field(|name, value| write_field(name, value, out));
+        if self.framing() == BodyFraming::Chunked {
+            write_field(b"Transfer-Encoding", b"chunked", out);
+        }
+        if let Some(protocol) = self.head.upgrade() {
+            write_field(b"Connection", b"upgrade", out);
+            write_field(b"Upgrade", protocol, out);
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+}
