@@ -14,8 +14,8 @@ use ranges::Ranges;
 
 /// Access lists of a frontend. The default admits every client. Clones share the lists.
 ///
-/// The longest prefix that contains an address decides; with equal prefixes, the denied network
-/// decides. An address in no network is admitted, unless the allow list has an entry.
+/// The longest prefix that contains an address decides; an address whose longest prefix is on both
+/// lists is denied. An address in no network is admitted, unless the allow list has an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Access(Option<Arc<AccessLists>>);
 
@@ -77,7 +77,7 @@ impl Access {
         if allowed.is_empty() && denied.is_empty() {
             return Access::default();
         }
-        // With equal prefixes, the later network counts.
+        // Denied networks come last, because the later of two equal ranges applies.
         let all = || allowed.iter().map(|net| (net, true)).chain(denied.iter().map(|net| (net, false)));
         let rest = allowed.is_empty();
         let v4 = Ranges::new(rest, all().filter_map(|(net, is_let_in)| Some((net.v4_range()?, is_let_in))));
@@ -104,16 +104,16 @@ impl Access {
         }
     }
 
-    /// Network that decides about a client, and whether that network is allowed; `None` if no
-    /// network contains the client.
+    /// Network that decides about a client, and whether that network is on the allow list; `None`
+    /// if no network contains the client.
     pub fn network_of(&self, client: IpAddr) -> Option<(Prefix, bool)> {
         let client = client.to_canonical();
         let longest = if client.is_ipv4() { 32 } else { 128 };
         self.0.as_ref()?.longest_around(client, longest)
     }
 
-    /// Entry of the deny list that denies addresses of this network: one within it, or the network
-    /// that decides about the whole of it.
+    /// Deny-list entry that denies addresses of this network: an entry within the network, or the
+    /// entry around it that decides about the whole network. `None` if there is no such entry.
     pub fn denied_in(&self, network: Prefix) -> Option<Prefix> {
         let lists = self.0.as_ref()?;
         // Networks sort by their first address, and then by length.
@@ -123,7 +123,7 @@ impl Access {
         within.or_else(|| around().filter(|(_, is_allowed)| !is_allowed).map(|(denied, _)| denied))
     }
 
-    /// Whether both share the same lists in memory, rather than equal copies.
+    /// Whether two values share their lists in memory, rather than have equal copies.
     #[cfg(any(test, feature = "test-util"))]
     pub fn shares_lists_with(&self, other: &Access) -> bool {
         match (&self.0, &other.0) {
@@ -149,8 +149,8 @@ impl Access {
 }
 
 impl AccessLists {
-    /// Longest listed network of at most `longest` bits around an address, and whether it is
-    /// allowed.
+    /// Longest listed network of at most `longest` bits that contains an address, and whether it is
+    /// allowed; `None` if there is none.
     fn longest_around(&self, ip: IpAddr, longest: u8) -> Option<(Prefix, bool)> {
         (0..=longest).rev().map(|len| Prefix::of(ip, len)).find_map(|network| {
             let is_listed = self.denied.contains(&network) || self.allowed.contains(&network);
@@ -159,7 +159,7 @@ impl AccessLists {
     }
 }
 
-/// `networks: 2 allowed, 1 denied`.
+/// Formats as `networks: 2 allowed, 1 denied`.
 impl fmt::Display for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = |pick: fn(&AccessLists) -> &BTreeSet<Prefix>| {

@@ -15,9 +15,10 @@ pub struct AcmeConfig {
     pub domains: Vec<String>,
     /// Challenge that proves control of a name to the authority.
     pub challenge: AcmeChallenge,
-    /// Existing account with the authority that the ACME account is bound to.
+    /// Existing account with the authority to which convey binds its ACME account; `None`: no
+    /// binding.
     pub external_account: Option<ExternalAccount>,
-    /// Certificate authorities that convey trusts for the directory's own certificate.
+    /// Certificate authorities that convey trusts for connections to the directory.
     pub authorities: Authorities,
     /// Folder for the state of this directory: account, certificates, and data of open orders.
     pub folder: PathBuf,
@@ -54,8 +55,8 @@ impl AcmeConfig {
     /// Name of the folder of certificates, within a directory's folder.
     pub const CERTIFICATES: &'static str = "certificates";
 
-    /// Folder name for a directory's state: an account and its certificates belong to a single
-    /// directory.
+    /// Name of the folder for the state of a directory, derived from its URL. Directories have
+    /// separate folders, because accounts and certificates belong to one directory.
     pub fn folder_name(directory: &str) -> String {
         let place = directory.strip_prefix("https://").unwrap_or(directory);
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };

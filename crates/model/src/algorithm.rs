@@ -15,9 +15,9 @@ pub enum Algorithm {
     /// open connections for its weight (Mitzenmacher, "The Power of Two Choices in Randomized Load
     /// Balancing", 2001).
     PowerOfTwo,
-    /// Power of two choices by latency: draws two servers at random by weight, and compares a
-    /// moving average of response times that follows peaks, and the open requests. Mode `http`
-    /// only, as no other mode sees responses.
+    /// Power of two choices by latency: draws two servers at random by weight, and compares their
+    /// open requests and their latency, a moving average of response times that follows peaks. Mode
+    /// `http` only: other modes do not see responses.
     Ewma,
     /// Consistent hash ring.
     Ring,
@@ -36,8 +36,8 @@ impl Algorithm {
         Algorithm::Maglev,
     ];
 
-    /// Default algorithm. Packets are hashed, so that packets of a connection go to the same server
-    /// even where no worker has a record of the flow.
+    /// Default algorithm. Packet modes hash (`gets_packets`), so that all packets of a connection
+    /// go to the same server even if no worker has a record of the flow.
     pub(crate) fn default_for(gets_packets: bool) -> Algorithm {
         if gets_packets { Algorithm::Ring } else { Algorithm::RoundRobin }
     }
@@ -77,7 +77,7 @@ pub enum HashOn {
 }
 
 impl HashOn {
-    /// Default of a backend without `hash`.
+    /// Default of a backend without the setting `hash`.
     pub(crate) fn default_for(gets_packets: bool) -> HashOn {
         if gets_packets { HashOn::Tuple } else { HashOn::Source }
     }

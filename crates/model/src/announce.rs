@@ -1,4 +1,5 @@
-//! Addresses on an interface, for routing daemons to announce while convey can serve. Pure.
+//! Announced addresses: convey sets them on an interface while it can serve, and routing daemons
+//! announce them. Pure.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
@@ -26,8 +27,8 @@ impl Default for AnnounceConfig {
 }
 
 impl AnnounceConfig {
-    /// Addresses of frontends that can be announced: no wildcard, and no address that is valid only
-    /// on this host or its link.
+    /// Addresses of frontends that can be announced. Excludes wildcards, and addresses that are
+    /// valid only on this host or its link.
     pub fn addresses<'a>(frontends: impl IntoIterator<Item = &'a FrontendConfig>) -> BTreeSet<IpAddr> {
         AnnounceConfig::addresses_of(frontends.into_iter().flat_map(|frontend| &frontend.listen))
     }

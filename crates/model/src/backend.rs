@@ -14,7 +14,7 @@ use crate::{
 /// Pool of servers, and the algorithm that chooses one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendConfig {
-    /// Unique among backends.
+    /// Name, unique among backends.
     pub name: String,
     /// Algorithm that chooses a server.
     pub algorithm: Algorithm,
@@ -32,8 +32,9 @@ pub struct BackendConfig {
     pub health_check: HealthCheck,
     /// When servers that fail clients' connections are ejected; `None`: never.
     pub outlier_detection: Option<OutlierDetection>,
-    /// Time in which a recovered server ramps up to its full share; zero: at once. Algorithms that
-    /// hash ignore it, as each step would move clients to another server.
+    /// Time in which a recovered server ramps up to its full share; zero: the server gets its full
+    /// share immediately. Algorithms that hash ignore the setting, because each step would move
+    /// clients to another server.
     pub slow_start: Duration,
     /// Treatment of open connections when their server goes down; `None`: the mode's default.
     pub on_down: Option<OnDown>,
@@ -41,8 +42,8 @@ pub struct BackendConfig {
     pub dsr: DsrKind,
     /// Settings of the tunnel; read only where `dsr` is a tunnel.
     pub tunnel: TunnelConfig,
-    /// PROXY header that convey sends ahead of each connection or datagram to a server; `None`:
-    /// none. Proxy mode only.
+    /// PROXY header that convey sends ahead of each connection or datagram to a server; `None`: no
+    /// header. Proxy mode only.
     pub send_proxy: Option<ProxyVersion>,
     /// HTTP version that convey uses with servers. Mode `http` only.
     pub protocol: HttpVersion,
@@ -53,12 +54,12 @@ pub struct BackendConfig {
     pub files: Option<FilesConfig>,
     /// Timeouts of this backend, which override the general ones. Proxy mode only.
     pub timeouts: OwnTimeouts,
-    /// Servers with unique names, sorted by name, so that every machine with the same file numbers
-    /// them alike. A backend that a frontend uses has at least one server here or in `named`,
-    /// unless it has `files` or `discovery`.
+    /// Servers with unique names. They are sorted by name, so that every machine with the same file
+    /// numbers them alike. A backend that a frontend uses has at least one server here or in
+    /// `named`, unless it has `files` or `discovery`.
     pub servers: Vec<ServerConfig>,
-    /// Servers configured by host name, sorted by it; proxy mode only. While the backend runs,
-    /// `servers` includes the servers that these names resolve to.
+    /// Servers configured by host name, sorted by host name; proxy mode only. While the backend
+    /// runs, `servers` includes the servers that these names resolve to.
     pub named: Vec<NamedServer>,
     /// Source of further servers; proxy and http mode only. While the backend runs, `servers`
     /// includes the discovered servers.
@@ -92,15 +93,15 @@ impl BackendConfig {
         }
     }
 
-    /// Health check of one of its servers.
+    /// Health check of one server of the backend.
     pub fn check_of(&self, server: &ServerConfig) -> HealthCheck {
         let tls = self.tls.as_ref().map(|tls| CheckTls { tls: tls.clone(), name: self.tls_name(server) });
         HealthCheck { tls, ..self.health_check.clone() }
     }
 
-    /// Server name (SNI) that convey sends to this server in a TLS handshake; `None`: the server is
-    /// verified by its address. The default of a server that is configured by host name is that
-    /// name.
+    /// Server name (SNI) that convey sends to this server in a TLS handshake; `None`: convey
+    /// verifies the server by its address. Without a configured name, a server that is configured
+    /// by host name uses its host name.
     pub fn tls_name(&self, server: &ServerConfig) -> Option<String> {
         let of_lookup = || {
             let (name, _) = server.name.rsplit_once('/')?;
@@ -110,13 +111,14 @@ impl BackendConfig {
         self.tls.as_ref()?.server_name.clone().or_else(of_lookup)
     }
 
-    /// Name of the hashed part of a client or request, as in the configuration.
+    /// Name of the field of a client or request that is hashed, as in the configuration.
     pub fn hash_name(&self) -> String {
         self.hash_request.as_ref().map_or_else(|| self.hash.name().to_owned(), RequestField::to_string)
     }
 
-    /// Whether this many failed client connections in a row count against a server. Always false if
-    /// neither outlier detection nor a health check is set, as nothing would bring the server back.
+    /// Whether `in_a_row` consecutive failed client connections count as a failure of the server.
+    /// Always false if neither outlier detection nor a health check is set, because nothing would
+    /// bring the server back.
     pub fn is_failing_after(&self, in_a_row: u32) -> bool {
         match (&self.outlier_detection, &self.health_check.kind) {
             (Some(outlier), _) => in_a_row >= outlier.consecutive_failures,

@@ -5,7 +5,7 @@ use std::fmt;
 use regex::bytes::{Regex, RegexBuilder};
 use thiserror::Error;
 
-/// Compiled regular expression. Two patterns are equal if their texts are.
+/// Compiled regular expression. Two patterns are equal if their texts are equal.
 #[derive(Debug, Clone)]
 pub struct BodyPattern(Regex);
 
@@ -21,7 +21,7 @@ pub enum BodyPatternError {
 }
 
 impl BodyPattern {
-    /// Bytes from the beginning of a body that the pattern is matched against.
+    /// Length of the beginning of a body that the pattern is matched against, in bytes.
     pub const MAX_BODY: usize = 64 * 1024;
     /// Limit for the memory of a compiled expression, in bytes.
     const MAX_COMPILED: usize = 1024 * 1024;
@@ -34,8 +34,8 @@ impl BodyPattern {
         let parsed = RegexBuilder::new(text).size_limit(BodyPattern::MAX_COMPILED).build();
         parsed.map(BodyPattern).map_err(|error| match error {
             regex::Error::CompiledTooBig(_) => BodyPatternError::TooLarge,
-            // The error's text marks the place over several lines, and has the reason in the last
-            // line.
+            // The text of the error marks the position over several lines. The last line has the
+            // reason.
             error => {
                 let text = error.to_string();
                 let last = text.lines().last().unwrap_or_default();
@@ -44,10 +44,10 @@ impl BodyPattern {
         })
     }
 
-    /// Whether the pattern matches the beginning of a body, whatever bytes follow.
+    /// Whether the pattern matches the beginning of a body, no matter which bytes follow.
     pub fn matches_whatever_follows(&self, beginning: &[u8]) -> bool {
-        // A match that ends before the end of the input does not depend on the end, as `$` and `\b`
-        // do.
+        // `$` and `\b` can match at the end of the input, which later bytes would move. A match
+        // that ends earlier does not depend on later bytes.
         self.0.shortest_match(beginning).is_some_and(|end| end < beginning.len())
     }
 
@@ -58,7 +58,7 @@ impl BodyPattern {
     }
 }
 
-/// Text of the expression, in quotes.
+/// Formats the text of the expression in quotes.
 impl fmt::Display for BodyPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.0.as_str())

@@ -4,12 +4,13 @@ use std::net::IpAddr;
 
 use super::Prefix;
 
-/// A client may use this many times what is left for others: eight ninths of the total if it is
-/// alone, less when several clients are as busy. So something is always left for a client that uses
-/// nothing yet.
+/// A client may hold up to this multiple of the amount that is still free. A single busy client
+/// thus gets at most eight ninths of the total, and several busy clients get less each. Some of the
+/// total always stays free for a new client.
 const SHARE: u64 = 8;
 
-/// Amount that no client is refused: small limits apply to all clients together.
+/// Amount that every client may hold, however little is free. If the total is small, clients are
+/// limited only by the total.
 pub const ALWAYS_FITS: u32 = 16;
 
 /// Prefix length of an IPv6 client: all addresses of a /64 count as one client (RFC 6177).
@@ -20,8 +21,8 @@ pub fn client_of(ip: IpAddr) -> Prefix {
     Prefix::of(ip, if ip.is_ipv4() { 32 } else { V6_CLIENT })
 }
 
-/// Network that one subscriber or site may own in full. Each has its own share, so that all of its
-/// clients together leave something for others.
+/// Network that may belong to one subscriber or site. Each network has a share of its own, so that
+/// all clients in it together leave some of the total for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientNetwork {
     /// The network.
@@ -39,7 +40,8 @@ pub fn networks_of(client: Prefix) -> impl Iterator<Item = ClientNetwork> {
     std::iter::once(ClientNetwork { network: client, shares: 1 }).chain(around)
 }
 
-/// Whether a client that holds `has` may take one more, with `left` free for all.
+/// Whether a client that holds `has` units may take another one, if `left` units are free for all
+/// clients.
 pub fn fits(has: u32, left: u64) -> bool {
     has < ALWAYS_FITS || u64::from(has) <= left.saturating_mul(SHARE)
 }

@@ -22,7 +22,8 @@ pub struct DiscoveryConfig {
 }
 
 impl DiscoveryConfig {
-    /// Configuration of a discovered server. Settings from the source override the file.
+    /// Configuration of a discovered server. Settings from the source (`said`) override those of
+    /// the file.
     pub fn server(&self, found: &DiscoveredServer, said: &SourceSettings) -> ServerConfig {
         let is_elsewhere = self.zone.is_some() && found.zone.is_some() && self.zone != found.zone;
         let settings = ServerSettings {
@@ -68,7 +69,8 @@ pub struct KubernetesService {
     pub name: String,
     /// Port of the Service.
     pub port: ServicePort,
-    /// Protocol of the port; `None`: TCP or UDP, as frontends of both protocols use the backend.
+    /// Protocol of the port; `None`: TCP or UDP, because frontends of both protocols use the
+    /// backend.
     pub protocol: Option<Protocol>,
     /// Cluster of the Service.
     pub cluster: KubernetesCluster,

@@ -35,7 +35,7 @@ impl ErrorPages {
         self.0.get(&status)
     }
 
-    /// Statuses that have a page, in order.
+    /// Statuses that have a page, in ascending order.
     pub fn statuses(&self) -> impl Iterator<Item = u16> {
         self.0.keys().copied()
     }

@@ -16,8 +16,8 @@ pub struct FilesConfig {
     pub listing: bool,
     /// Whether convey serves files and directories whose names begin with a dot.
     pub dot_files: bool,
-    /// Whether convey serves `.zst`, `.br` and `.gz` beside a file in its place, to clients that
-    /// accept them.
+    /// Whether convey serves a `.zst`, `.br` or `.gz` file beside a file instead of the file
+    /// itself, to clients that accept the coding.
     pub precompressed: bool,
     /// File that a client gets with status 404; relative to the root.
     pub not_found: Option<String>,
@@ -30,8 +30,8 @@ pub struct FilesConfig {
 pub struct CacheRule {
     /// Glob, without a leading slash.
     pattern: Pattern,
-    /// Whether the pattern had a slash: then it matches paths from the root. Otherwise it matches
-    /// file names in any directory.
+    /// Whether the pattern has a slash. A pattern with a slash matches paths from the root; other
+    /// patterns match file names in any directory.
     is_of_path: bool,
     /// Value of the field.
     value: String,
@@ -80,7 +80,7 @@ impl CacheRule {
     /// The pattern is no valid glob.
     pub fn new(pattern: &str, value: &str) -> Result<CacheRule, InvalidGlob> {
         let is_of_path = pattern.contains('/');
-        // Names are relative to the root.
+        // Names of files are relative to the root.
         let relative = pattern.strip_prefix('/').unwrap_or(pattern);
         let pattern = Pattern::new(relative).map_err(|error| InvalidGlob(error.msg))?;
         Ok(CacheRule { pattern, is_of_path, value: value.to_owned() })

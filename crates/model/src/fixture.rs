@@ -19,7 +19,7 @@ pub fn server(name: &str, addr: &str) -> ServerConfig {
     ServerConfig { name: name.into(), addr, settings: ServerSettings::default() }
 }
 
-/// Health check once a second, of which a single result decides.
+/// Health check with one probe a second, in which a single result changes the state of a server.
 pub fn health_check(kind: ProbeKind) -> HealthCheck {
     HealthCheck { interval: SECOND, timeout: SECOND, rise: 1, fall: 1, ..HealthCheck::new(kind) }
 }

@@ -23,7 +23,7 @@ impl Addr {
         Addr(bytes)
     }
 
-    /// The four bytes for an IPv4 header; meaningful if the address is IPv4.
+    /// The four bytes for an IPv4 header; meaningful only if the address is IPv4.
     #[inline]
     pub const fn v4_bytes(&self) -> [u8; 4] {
         let [.., a, b, c, d] = self.0;
@@ -76,7 +76,7 @@ impl fmt::Debug for Addr {
     }
 }
 
-/// Transport protocol. Its number is that of the IP header.
+/// Transport protocol. The value of a variant is its protocol number in the IP header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[repr(u8)]
 pub enum Protocol {
@@ -157,7 +157,7 @@ pub struct FlowKey {
     pub dst_port: u16,
     /// IP protocol number.
     pub protocol: u8,
-    /// Zero, so that equal keys have equal bytes.
+    /// Always zero, so that equal keys have equal bytes.
     pub reserved: [u8; 3],
 }
 
@@ -184,7 +184,7 @@ impl FlowKey {
         FlowKey::new(Protocol::Udp, src, dst)
     }
 
-    /// Transport protocol, if convey forwards it.
+    /// Transport protocol; `None` if convey does not forward the protocol.
     #[inline]
     pub fn transport(&self) -> Option<Protocol> {
         match self.protocol {
@@ -236,11 +236,11 @@ pub struct Rewrite {
 /// Next hop: the neighbour that forwards packets to their destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NextHop {
-    /// Address of that interface: the new Ethernet source.
+    /// Index of the sending interface.
     pub interface: u32,
-    /// Address of the neighbour: the new Ethernet destination.
+    /// Ethernet address of that interface: the new Ethernet source.
     pub src_mac: [u8; 6],
-    /// The neighbour's address: the new Ethernet destination.
+    /// Ethernet address of the neighbour: the new Ethernet destination.
     pub dst_mac: [u8; 6],
     /// MTU of the interface: the longest IP packet, in bytes.
     pub mtu: u32,

@@ -1,7 +1,7 @@
 //! Lists of flows for operators: the query, and how flows are filtered, counted, grouped and
 //! sorted. Pure. All modes share this list.
 //!
-//! The owner of flows offers them one by one to a [`FlowListing`], in any number of slices.
+//! The worker that owns flows offers them one by one to a [`FlowListing`], in any number of slices.
 //! [`FlowListing::merge`] joins several listings of one query.
 
 mod filter;
@@ -25,10 +25,9 @@ pub struct FlowQuery {
     pub filter: FlowFilter,
     /// Order of the flows.
     pub sort: FlowSort,
-    /// Maximum number of flows, and of groups, that are listed individually; see
-    /// [`FlowQuery::MAX_LIMIT`].
+    /// Maximum number of flows, and of groups, in the answer; see [`FlowQuery::MAX_LIMIT`].
     pub limit: usize,
-    /// Grouping to count flows by; `None`: no groups.
+    /// Property by which flows are counted in groups; `None`: no groups.
     pub count_by: Option<FlowGrouping>,
 }
 
@@ -113,7 +112,7 @@ impl FlowGrouping {
     }
 }
 
-/// Flow at its worker, with borrowed names.
+/// Facts about a flow from its worker, with borrowed names.
 #[derive(Debug, Clone, Copy)]
 pub struct FlowFacts<'a> {
     /// Identifier of the flow in the list.
@@ -201,7 +200,7 @@ pub struct ListedFlow {
 }
 
 impl ListedFlow {
-    /// Copies a flow's facts, with names of its own.
+    /// Copies the facts of a flow; the copy owns its names.
     pub fn new(facts: &FlowFacts<'_>, activity: FlowActivity) -> ListedFlow {
         let server = facts.server.map(|server| (server.backend.clone(), server.name.clone(), server.addr));
         ListedFlow {

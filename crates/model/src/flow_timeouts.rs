@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct FlowTimeouts {
     /// The handshake is not complete.
     pub half_open: Duration,
-    /// DSR: the handshake is complete, without data since.
+    /// DSR: the handshake is complete, and no data has followed.
     pub handshake_only: Duration,
     /// Both sides may send: the handshake is complete, and no side has closed.
     pub established: Duration,
@@ -19,8 +19,8 @@ pub struct FlowTimeouts {
     pub time_wait: Duration,
     /// One side has reset the connection.
     pub closed: Duration,
-    /// UDP: the client has not sent again after the first answer; in DSR, where convey does not see
-    /// answers, after the client's first datagram.
+    /// UDP: the client has not sent again after the first answer. In DSR, convey does not see
+    /// answers; there the timeout applies after the client's first datagram.
     pub udp_single: Duration,
     /// UDP: the client has sent again.
     pub udp_stream: Duration,
@@ -30,15 +30,14 @@ impl Default for FlowTimeouts {
     fn default() -> Self {
         let seconds = Duration::from_secs;
         FlowTimeouts {
-            // Longer than Linux's longest wait between two SYNs (32 s), so that a slow client's
-            // retry belongs to the same connection. Forged SYNs gain nothing from it, as they are
-            // evicted first.
+            // Longer than Linux's longest wait between two SYNs (32 s), so that a late SYN of a
+            // slow client belongs to the same connection. The long timeout does not help SYN
+            // floods, because half-open flows are evicted first.
             half_open: seconds(60),
-            // RFC 5382, REQ-5, partially open connections: in DSR convey cannot see whether the
+            // RFC 5382, REQ-5, partially open connections. In DSR, convey cannot see whether the
             // server has answered.
             handshake_only: seconds(4 * 60),
-            // RFC 5382, REQ-5: the minimum, so that keepalives sent every two hours keep a
-            // connection.
+            // Minimum of RFC 5382, REQ-5. It is long enough for keepalives every two hours.
             established: seconds(2 * 3600 + 4 * 60),
             // RFC 5382, REQ-5, transitory connections.
             half_closed: seconds(4 * 60),
@@ -46,9 +45,10 @@ impl Default for FlowTimeouts {
             // reused during that time.
             closing: seconds(60),
             time_wait: seconds(60),
-            // Time for segments that were in flight when the reset passed.
+            // Time for segments that were in flight when convey forwarded the reset.
             closed: seconds(10),
-            // One query and its answer, as with DNS. Linux keeps an unanswered flow for as long.
+            // Enough for one query and its answer, as with DNS. Linux uses the same timeout for an
+            // unanswered flow.
             udp_single: seconds(30),
             // RFC 4787, REQ-5: the minimum is two minutes, the recommendation five.
             udp_stream: seconds(300),

@@ -12,14 +12,14 @@ use crate::{
 /// Frontend: the addresses that clients connect to, and the backend that serves them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrontendConfig {
-    /// Unique among frontends.
+    /// Name, unique among frontends.
     pub name: String,
     /// Forwarding mode of the frontend.
     pub mode: Mode,
     /// Protocol of the clients.
     pub protocol: Protocol,
-    /// Addresses clients connect to (the VIPs), sorted: at least one, none shared with another
-    /// frontend of the same protocol.
+    /// Addresses that clients connect to (the VIPs), sorted. There is at least one, and no other
+    /// frontend of the same protocol has it.
     pub listen: Vec<Listen>,
     /// Name of the backend; with routes, the default for requests and connections that match no
     /// route. `None` only in mode `http` with routes.
@@ -30,19 +30,19 @@ pub struct FrontendConfig {
     /// Backends that the frontend's readiness depends on; if empty, one backend that can serve is
     /// enough.
     pub ready_needs: Vec<String>,
-    /// Maximum number of connections served at once; further ones wait in the accept queue. `None`:
-    /// no limit.
+    /// Maximum number of connections served at the same time; further ones wait in the accept
+    /// queue. `None`: no limit.
     pub max_connections: Option<u32>,
     /// Maximum number of connections of one client address (IPv6: one /64); `None`: a fair share of
-    /// all. Proxy mode only.
+    /// the total. Proxy mode only.
     pub max_connections_per_client: Option<u32>,
     /// Clients that are exempt from the limits per client and per source.
     pub trusted_clients: Vec<Prefix>,
     /// Whether each connection or datagram must begin with a PROXY header that names the client.
     /// Proxy mode only.
     pub accept_proxy: bool,
-    /// Networks that may send PROXY headers; at least one if they are accepted. In mode `http`,
-    /// also the proxies that name the client of each request in `X-Forwarded-For`.
+    /// Networks that may send PROXY headers; at least one if the frontend accepts PROXY headers. In
+    /// mode `http`, also the proxies that name the client of each request in `X-Forwarded-For`.
     pub trusted_proxies: Vec<Prefix>,
     /// Timeouts that override those of the backend. Proxy mode only.
     pub timeouts: OwnTimeouts,
@@ -53,7 +53,7 @@ pub struct FrontendConfig {
     /// TLS settings towards clients; `None`: no TLS with clients. Modes `proxy` and `http` only,
     /// TCP only.
     pub tls: Option<Arc<FrontendTls>>,
-    /// Settings for requests. `Some` exactly in mode `http`.
+    /// Settings for requests; `Some` if and only if the mode is `http`.
     pub http: Option<Box<HttpConfig>>,
 }
 
@@ -130,8 +130,8 @@ impl FrontendConfig {
         self.mode.is_http() && self.tls.as_ref().is_some_and(|tls| tls.http3)
     }
 
-    /// Whether connections from this address are not counted per client: it is a trusted client, or
-    /// a proxy that many clients share.
+    /// Whether an address is exempt from limits per client, because it is a trusted client, or a
+    /// proxy that many clients share.
     pub fn trusts(&self, peer: IpAddr) -> bool {
         self.trusts_client(peer) || self.is_http_proxy(peer)
     }
@@ -142,7 +142,7 @@ impl FrontendConfig {
     }
 
     /// Whether this address is a proxy that names the client of each HTTP request. Access lists and
-    /// limits then apply to that client.
+    /// limits then apply to the named client.
     pub fn is_http_proxy(&self, peer: IpAddr) -> bool {
         self.mode.is_http() && self.trusts_proxy(peer)
     }

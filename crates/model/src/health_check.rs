@@ -17,27 +17,27 @@ pub struct HealthCheck {
     pub port: Option<u16>,
     /// Interval between the starts of two probes; each wait is jittered by up to a tenth.
     pub interval: Duration,
-    /// A probe that takes longer has failed.
+    /// Time limit of a probe. A probe that takes longer fails.
     pub timeout: Duration,
     /// Successful probes in a row that bring a server back; at least 1.
     pub rise: u32,
-    /// Failures in a row that take a server down; at least 1. Failed probes, failed connects of
-    /// clients and refused datagrams count.
+    /// Consecutive failures that take a server down; at least 1. A failed probe, a failed connect
+    /// of a client and a refused datagram each count as a failure.
     pub fall: u32,
     /// Path that a probe takes.
     pub via: ProbeVia,
     /// PROXY header that the backend's servers expect. A check at a port other than the server's
     /// sends none.
     pub send_proxy: Option<ProxyVersion>,
-    /// TLS settings of the backend's connections. Not used by a check at a port other than the
-    /// server's, nor by an HTTPS check, which has its own settings.
+    /// TLS settings of the backend's connections. They do not apply to a check at a port other than
+    /// the server's, nor to an HTTPS check, which has its own settings.
     pub tls: Option<CheckTls>,
     /// HTTP version and limits of an HTTP check, set where all frontends of the server are in mode
     /// `http`. A check at a port other than the server's speaks HTTP/1.1.
     pub requests: Option<CheckedRequests>,
 }
 
-/// HTTP version and response limits of mode `http`, for health checks that follow them.
+/// HTTP version and response limits of mode `http`, for health checks of servers in that mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckedRequests {
     /// HTTP version of the backend.
@@ -46,7 +46,7 @@ pub struct CheckedRequests {
     pub response_head: HeadLimits,
 }
 
-/// TLS settings of a health check that shakes hands as clients' connections do.
+/// TLS settings of a health check that uses the TLS of the backend's connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckTls {
     /// TLS settings of the backend.
@@ -58,9 +58,9 @@ pub struct CheckTls {
 impl HealthCheck {
     /// Returns a check of this kind with default settings.
     pub fn new(kind: ProbeKind) -> HealthCheck {
-        // A UDP probe without an answer in time succeeds. So the timeout is longer than the kernel
-        // takes to report an absent neighbour: three solicitations, a second apart (RFC 4861,
-        // section 10).
+        // A UDP probe succeeds if no answer arrives within the timeout. So the timeout must be
+        // longer than the kernel takes to report an absent neighbour: three solicitations, a second
+        // apart (RFC 4861, section 10).
         let (interval, timeout) = match kind {
             ProbeKind::Udp => (Duration::from_secs(4), Duration::from_millis(3500)),
             ProbeKind::None | ProbeKind::Tcp | ProbeKind::Http(_) => {

@@ -12,13 +12,14 @@ pub struct HttpConfig {
     pub routes: Vec<RouteConfig>,
     /// Form of request paths that routes are matched against.
     pub path_view: PathView,
-    /// Redirect of requests that match no route. With it, the frontend has no backend.
+    /// Redirect of requests that match no route; `None`: no redirect. A frontend with a redirect
+    /// has no backend of its own.
     pub redirect: Option<Redirect>,
     /// Header changes for all requests and responses.
     pub headers: HeaderRules,
     /// Whether servers also get `Forwarded` (RFC 7239).
     pub forwarded: bool,
-    /// Whether convey begins a trace for requests that belong to none.
+    /// Whether convey starts a trace (W3C Trace Context) for a request without one.
     pub begin_traces: bool,
     /// Request rate limit per source; `None`: no limit.
     pub rate: Option<RequestRate>,
@@ -45,7 +46,7 @@ pub struct RouteConfig {
     pub rewrite_path: Option<String>,
     /// Host in the request to the server, instead of the client's.
     pub rewrite_host: Option<String>,
-    /// Header changes, after those of the frontend.
+    /// Header changes, applied after those of the frontend.
     pub headers: HeaderRules,
     /// Request rate limit per source of this route, in addition to the frontend's; `None`: no
     /// limit.
@@ -139,8 +140,8 @@ impl fmt::Display for RouteAction {
 }
 
 impl HttpConfig {
-    /// Action for a request that matches no route; `None`: status 404. `backend` is the frontend's
-    /// own.
+    /// Action for a request that matches no route; `None`: convey replies with status 404.
+    /// `backend` is the frontend's own.
     pub fn default_action(&self, backend: Option<&str>) -> Option<RouteAction> {
         match (backend, self.redirect) {
             (Some(backend), _) => Some(RouteAction::Backend(backend.to_owned())),

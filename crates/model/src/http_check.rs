@@ -10,7 +10,8 @@ use crate::BodyPattern;
 pub struct HttpCheck {
     /// Path and query, beginning with `/`.
     pub path: String,
-    /// `Host` of the request, and name for the certificate; `None`: the server's address.
+    /// `Host` of the request, and name that the certificate must match; `None`: the server's
+    /// address.
     pub host: Option<String>,
     /// Further headers, by name.
     pub headers: Vec<(String, String)>,
@@ -63,8 +64,8 @@ impl Default for HttpCheck {
     }
 }
 
-/// Settings other than path and status, as a list that begins with a comma; header values may be
-/// secret, and are left out.
+/// Formats settings other than path and status, as a list that begins with a comma. Values of
+/// headers may be secret, so they are left out.
 impl fmt::Display for HttpCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(host) = &self.host {

@@ -13,7 +13,7 @@ pub struct IpsecPolicy {
     pub source: Prefix,
     /// Network of the destination address.
     pub destination: Prefix,
-    /// The IP protocol; 0: any.
+    /// IP protocol number; 0: any.
     pub protocol: u8,
     /// Index of the sending interface; 0: any.
     pub interface: u32,
@@ -44,8 +44,8 @@ impl IpsecPolicy {
     }
 }
 
-/// Whether policies forbid packets to leave unprotected on these paths. A policy for one port
-/// counts for all ports. With an unspecified source, only policies for all sources count.
+/// Whether policies forbid sending unprotected packets on these paths. A policy for one port counts
+/// for all ports. With an unspecified source, only policies for all sources count.
 pub(crate) fn forbids(
     policies: &[IpsecPolicy],
     source: IpAddr,

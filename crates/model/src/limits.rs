@@ -8,15 +8,15 @@ use std::time::Duration;
 pub struct Limits {
     /// Maximum number of open connections (UDP: sessions or flows) of one source.
     pub connections_per_source: Option<u32>,
-    /// Maximum rate of new connections of one source, a second.
+    /// Maximum number of new connections a second from one source.
     pub rate_per_source: Option<NonZeroU32>,
-    /// Maximum burst of new connections after a pause; `None`: the rate of one second.
+    /// Maximum number of new connections in a burst after a pause; `None`: as many as in a second.
     pub burst: Option<NonZeroU32>,
     /// Prefix length of an IPv4 source.
     pub ipv4_prefix: u8,
     /// Prefix length of an IPv6 source.
     pub ipv6_prefix: u8,
-    /// Action for a client that exceeds a limit.
+    /// Treatment of a client that exceeds a limit.
     pub action: OverLimit,
     /// Time in which a client must send its first byte (TCP in proxy mode).
     pub first_byte_timeout: Option<Duration>,
@@ -53,10 +53,10 @@ impl Limits {
     }
 }
 
-/// Action for a client that exceeds a limit.
+/// Treatment of a client that exceeds a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OverLimit {
-    /// Notify the client: by a reset, or by ICMP where the protocol has no resets (packet modes).
+    /// Notify the client by a reset, or in packet modes by ICMP where the protocol has no resets.
     #[default]
     Reset,
     /// Drop without notice.

@@ -28,7 +28,7 @@ pub enum ListenError {
 }
 
 impl Listen {
-    /// Address; may be a wildcard.
+    /// IP address, which may be a wildcard.
     pub fn ip(&self) -> IpAddr {
         self.first.ip()
     }
@@ -43,7 +43,7 @@ impl Listen {
         self.first.port()..=self.last
     }
 
-    /// Address with each of the ports.
+    /// Address with each port of the range.
     pub fn addrs(&self) -> impl Iterator<Item = SocketAddr> + use<> {
         let mut addr = self.first;
         self.ports().map(move |port| {
@@ -69,7 +69,7 @@ impl From<SocketAddr> for Listen {
     }
 }
 
-/// Parses `IP:PORT` or `IP:FIRST-LAST`; without an IP, all IPv4 addresses.
+/// Parses `IP:PORT` or `IP:FIRST-LAST`. Without an IP, the address is the IPv4 wildcard.
 impl FromStr for Listen {
     type Err = ListenError;
 

@@ -1,12 +1,12 @@
 //! Forwarding modes, and their properties.
 //!
 //! Other code queries these properties, or matches on every mode. So a new mode does not compile
-//! before each of them is defined for it.
+//! until all of its properties are defined.
 
 /// Forwarding mode of a frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// convey terminates TCP, and relays it to a server; likewise UDP datagrams.
+    /// convey terminates TCP and relays it to a server. It relays UDP datagrams in the same way.
     #[default]
     Proxy,
     /// convey rewrites packets in both directions (NAT); servers see convey's address.

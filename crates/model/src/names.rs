@@ -9,12 +9,12 @@ use std::time::Duration;
 use crate::ServerAddr;
 use crate::server_ip::{is_local, is_of_one_machine};
 
-/// Result of looking up a host name, for each address family; errors are operator-facing.
+/// Result of a lookup of a host name, for each address family. Errors are operator-facing texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lookup {
     /// Host name.
     pub host: String,
-    /// Name servers to query; if empty, those of the system.
+    /// Name servers to query; if empty, convey queries those of the system.
     pub name_servers: Vec<SocketAddr>,
     /// A records.
     pub v4: Result<DnsRecords, String>,
@@ -27,8 +27,8 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    /// Joins an earlier, unread result with a later one: where the later lookup failed, the earlier
-    /// records stay.
+    /// Joins an unread result with a later one. If the later lookup failed, the earlier records
+    /// stay.
     #[must_use]
     pub fn join(earlier: Lookup, later: Lookup) -> Lookup {
         let found = |earlier: Result<DnsRecords, String>, later: Result<DnsRecords, String>| {
@@ -37,10 +37,10 @@ impl Lookup {
         Lookup { v4: found(earlier.v4, later.v4), v6: found(earlier.v6, later.v6), ..later }
     }
 
-    /// Removes addresses that mean a different machine on each host: loopback and link-local ones.
-    /// Name servers under foreign control could otherwise lead clients to places that only this
-    /// host may reach, such as its own services or a cloud's metadata. The hosts file of this
-    /// machine may name them, as its owner has such access anyway.
+    /// Removes loopback and link-local addresses, which mean a different machine on each host.
+    /// Otherwise, name servers under foreign control could lead clients to services that only this
+    /// host may reach, such as its own or a cloud's metadata. Addresses from the hosts file of this
+    /// machine stay, because its owner has such access anyway.
     #[must_use]
     pub fn without_local(mut self) -> Lookup {
         if self.from_hosts {
@@ -59,14 +59,14 @@ impl Lookup {
         self
     }
 
-    /// Time for which the found addresses are valid; `None` if there are none.
+    /// Time for which the found addresses are valid; `None` if no address was found.
     pub fn ttl(&self) -> Option<Duration> {
         let found = [&self.v4, &self.v6].into_iter().flatten().filter(|records| !records.is_empty());
         found.map(|records| records.ttl).min()
     }
 
-    /// Fault of the lookup; `None` if both families were answered and at least one address was
-    /// found.
+    /// Fault of the lookup; `None` if the queries of both families were answered and at least one
+    /// address was found.
     pub fn fault(&self) -> Option<LookupFault> {
         let found = self.ttl().is_some();
         let (missing, why) = match (&self.v4, &self.v6) {
@@ -115,21 +115,21 @@ pub struct DnsRecords {
 }
 
 impl DnsRecords {
-    /// Records that are valid for `ttl`. Drops addresses that belong to no machine (RFC 6890), as
-    /// some name servers answer 0.0.0.0 for blocked names.
+    /// Records that are valid for `ttl`. Drops addresses that belong to no machine (RFC 6890),
+    /// because some name servers answer 0.0.0.0 for blocked names.
     pub fn new(addresses: impl IntoIterator<Item = IpAddr>, ttl: Duration) -> DnsRecords {
         let addresses = addresses.into_iter().filter(|ip| is_of_one_machine(*ip)).map(ServerAddr::from);
         DnsRecords { addresses: addresses.collect(), ttl }
     }
 
-    /// Sets the port of all addresses, and limits the validity to `ttl`, as an SRV record has them.
+    /// Sets the port of an SRV record for all addresses, and limits the validity to its `ttl`.
     #[must_use]
     pub fn at_port(self, port: u16, ttl: Duration) -> DnsRecords {
         let addresses = self.addresses.iter().map(|addr| ServerAddr(SocketAddr::new(addr.ip(), port)));
         DnsRecords { addresses: addresses.collect(), ttl: self.ttl.min(ttl) }
     }
 
-    /// Joins two sets of records; the shorter validity applies.
+    /// Joins two sets of records; the shorter validity applies to both.
     #[must_use]
     pub fn and(mut self, others: DnsRecords) -> DnsRecords {
         if self.is_empty() || others.is_empty() {

@@ -1,4 +1,4 @@
-//! Network state of the kernel as plain data, from which next hops are derived.
+//! Network state of the kernel as plain data. Next hops are derived from it.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,23 +7,23 @@ use std::sync::Arc;
 use crate::next_hops::common_bits;
 use crate::{IpsecPolicy, Prefix, RoutingRule};
 
-/// Interfaces, routes and neighbours at one time, and path MTUs from routers. Two tables are equal
-/// if packets take the same paths. Clones share the routes.
+/// Interfaces, routes and neighbours at one time, and path MTUs that routers have reported. Two
+/// values are equal if packets take the same paths. Clones share the routes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NetworkTables {
     /// All interfaces, by index.
     pub interfaces: Vec<Interface>,
     /// Routes of the tables that policy rules name.
     pub routes: Arc<[Route]>,
-    /// Policy rules of both families, by priority. A family without rules has the kernel's default
-    /// rules.
+    /// Policy rules of both families, by priority. If a family has no rules here, the kernel's
+    /// default rules apply.
     pub rules: Arc<[RoutingRule]>,
     /// IPsec policies for packets that leave this host.
     pub policies: Arc<[IpsecPolicy]>,
     /// Neighbours with a known Ethernet address, by interface and address.
     pub neighbours: Vec<Neighbour>,
-    /// Path MTUs to servers that routers have reported, in bytes. The kernel does not share the
-    /// path MTUs that it has learned.
+    /// Path MTUs to servers that routers have reported, in bytes. convey collects them itself,
+    /// because the kernel does not share the path MTUs that it has learned.
     pub path_mtus: Arc<BTreeMap<IpAddr, u32>>,
 }
 
@@ -38,8 +38,8 @@ pub struct Interface {
     pub mac: Option<[u8; 6]>,
     /// MTU: longest IP packet, in bytes.
     pub mtu: u32,
-    /// IPv6 MTU: longest IPv6 packet, in bytes; at most `mtu`, and possibly less by a router
-    /// advertisement or the administrator.
+    /// IPv6 MTU: longest IPv6 packet, in bytes. At most `mtu`; a router advertisement or the
+    /// administrator may set a lower value.
     pub mtu_v6: u32,
     /// Whether the interface is administratively up.
     pub up: bool,
@@ -79,14 +79,14 @@ impl InterfaceAddress {
         InterfaceAddress { ip, prefix_len, is_secondary, is_deprecated, is_tentative, expires }
     }
 
-    /// Whether packets to `dst` may use this source.
+    /// Whether packets to `dst` may have this source address.
     pub fn is_source(&self, dst: IpAddr) -> bool {
         let is_link_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
         !self.is_tentative && !self.ip.is_loopback() && is_link_local(self.ip) == is_link_local(dst)
     }
 
-    /// Broadcast address of the network, which no host has. IPv6 has no broadcast, nor does a
-    /// network of one or two addresses (RFC 3021).
+    /// Broadcast address of the network, which no host has; `None` for IPv6, and for a network of
+    /// one or two addresses (RFC 3021), as they have no broadcast address.
     pub fn broadcast(&self) -> Option<Ipv4Addr> {
         let IpAddr::V4(ip) = self.ip else { return None };
         (self.prefix_len <= 30).then(|| (u32::from(ip) | u32::MAX >> self.prefix_len).into())
@@ -125,7 +125,7 @@ impl Interface {
 pub struct Route {
     /// Table of the route, such as [`Route::LOCAL`], [`Route::MAIN`] or [`Route::DEFAULT`].
     pub table: u32,
-    /// Destination network; bits beyond `prefix_len` are zero.
+    /// Destination network. Bits after `prefix_len` are zero.
     pub prefix: IpAddr,
     /// Prefix length of the network; 0 for a default route.
     pub prefix_len: u8,
@@ -167,9 +167,9 @@ pub struct RouteHop {
     pub interface: u32,
     /// Router to forward through; `None`: the destination is on the link.
     pub gateway: Option<IpAddr>,
-    /// MTU of the route in bytes, if the route sets one; never above the interface's MTU.
+    /// MTU of the route in bytes, if the route sets one. The interface's MTU also applies.
     pub mtu: Option<u32>,
-    /// Source address that the route names for packets of this host.
+    /// Source address that the route sets for packets of this host.
     pub source: Option<IpAddr>,
     /// Whether the route encapsulates packets in a tunnel (seg6, MPLS and others).
     pub is_encapsulated: bool,

@@ -1,4 +1,4 @@
-//! Next hops of packets, for lookups by address, from the kernel's routes and neighbours.
+//! Next hops of packets: lookups by address, based on the kernel's routes and neighbours.
 
 mod indices;
 mod routes;
@@ -20,8 +20,9 @@ use crate::{
 
 /// Next hops, with a lookup by destination address.
 ///
-/// Every neighbour has one next hop for each MTU of routes and paths through it. Its index, which
-/// flows store, never changes; see [`NextHops::recycle`] for neighbours that are gone for good.
+/// Every neighbour has one next hop for each MTU of the routes and paths through it. Flows store
+/// the index of a next hop, so the index never changes. For neighbours that do not return, see
+/// [`NextHops::recycle`].
 #[derive(Debug, Default)]
 pub struct NextHops {
     hops: Vec<Option<NextHop>>,
@@ -49,10 +50,10 @@ pub enum Unreachable {
         /// Index of the interface to the neighbour.
         interface: u32,
     },
-    /// The address must be on the link, but only routers lead to it.
+    /// The address must be on the link, but is reachable only through routers.
     #[error("not on the link")]
     NotOnLink,
-    /// The route leaves by an interface without Ethernet frames (WireGuard, tun).
+    /// The route leaves through an interface that carries no Ethernet frames (WireGuard, tun).
     #[error("behind an interface without Ethernet")]
     NoEthernet {
         /// Index of the interface.
@@ -62,8 +63,7 @@ pub enum Unreachable {
     /// not support.
     #[error("the route puts packets into a tunnel of the kernel")]
     Encapsulated,
-    /// An IPsec policy applies to packets to the address, and packet modes would send them
-    /// unencrypted.
+    /// An IPsec policy covers packets to the address. Packet modes would send them unencrypted.
     #[error("an IPsec policy is for packets to there")]
     Ipsec,
 }
@@ -76,8 +76,8 @@ impl Unreachable {
 }
 
 impl NextHops {
-    /// Maximum number of next hops: flows store the index in 16 bits, and one value means no next
-    /// hop. Further neighbours are not resolved.
+    /// Maximum number of next hops: flows store the index in 16 bits, and one of the 65,536 values
+    /// means "no next hop". Neighbours beyond the limit get no index.
     pub const MAX_COUNT: usize = 65_535;
 
     /// Builds next hops from the kernel's tables, with indices from 0.
@@ -89,8 +89,8 @@ impl NextHops {
         NextHops::default().update(interfaces, routes, neighbours)
     }
 
-    /// Network of an example or a test: one link with all neighbours on it, and a default route to
-    /// the link.
+    /// Network for examples and tests: one link with all neighbours, and a default route to the
+    /// link.
     pub fn on_link(link: Interface, neighbours: &[(IpAddr, [u8; 6])]) -> NextHops {
         let interface = link.index;
         let any = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
@@ -100,10 +100,10 @@ impl NextHops {
         NextHops::new(&[link], routes, &neighbours)
     }
 
-    /// Updates next hops from the kernel's tables. Known next hops keep their index; those of
-    /// neighbours that are gone, or whose interface is down, are unusable until they return. A
-    /// route list that is the same object as before costs nothing. Path MTUs, policy rules and
-    /// IPsec policies stay.
+    /// Updates next hops from the kernel's tables. Known next hops keep their index. Next hops of
+    /// neighbours that are gone, or whose interface is down, are unusable until the neighbour
+    /// returns. If `routes` is the same object as before, it is not read again. Path MTUs, policy
+    /// rules and IPsec policies stay.
     pub fn update(
         &self,
         interfaces: &[Interface],
@@ -163,28 +163,30 @@ impl NextHops {
         NextHops { hops, indices, interfaces, broadcasts, routes, policies, path_mtus }
     }
 
-    /// Retires the indices of unused next hops once there are many, so that new ones can reuse them
-    /// a minute later. By then all flows must have repeated their route lookup, as
+    /// Retires the indices of unused next hops once there are many of them. New next hops can reuse
+    /// these indices a minute later. By then all flows must have repeated their route lookup, as
     /// [`NextHops::moves_flows_of`] requests.
     pub fn recycle(&mut self, now: Timestamp) {
         let hops = &self.hops;
         self.indices.recycle(|index| hops[index as usize].is_none(), now);
     }
 
-    /// Whether flows with next hops of `before` must repeat their lookup: routes or path MTUs have
-    /// changed, or indices were retired.
+    /// Whether flows with next hops of `before` must repeat their route lookup, because routes,
+    /// IPsec policies or path MTUs have changed, or indices were retired.
     pub fn moves_flows_of(&self, before: &NextHops) -> bool {
         let same = Arc::ptr_eq(&self.routes, &before.routes) || self.routes.lead_as(&before.routes);
         let same = same && self.policies == before.policies;
         !same || self.path_mtus != before.path_mtus || self.indices.have_retired_since(&before.indices)
     }
 
-    /// Next hop index towards `dst`, for packets whose source the kernel would choose.
+    /// Index of the next hop towards `dst`, for packets whose source address the kernel would
+    /// choose.
     pub fn lookup(&self, dst: IpAddr) -> Result<u32, Unreachable> {
         self.lookup_from(any_of_family(dst), dst)
     }
 
-    /// Next hop index from `src` to `dst`: the first resolved one of the most specific routes.
+    /// Index of the next hop from `src` to `dst`: the first resolved next hop of the most specific
+    /// route.
     pub fn lookup_from(&self, src: IpAddr, dst: IpAddr) -> Result<u32, Unreachable> {
         let ways = self.ways(src, dst)?;
         self.resolved(dst, ways)
@@ -221,13 +223,13 @@ impl NextHops {
         !self.policies.is_empty() || self.routes.depend_on_source()
     }
 
-    /// Policy rules of the lookup; empty for the kernel's default rules.
+    /// Policy rules that the lookup uses; empty: the kernel's default rules.
     pub fn rules(&self) -> &[RoutingRule] {
         self.routes.rules()
     }
 
-    /// Policy rules that may make the kernel route a program's packets differently than convey
-    /// routes its own, as one line each.
+    /// Policy rules because of which the kernel may route a program's packets differently than
+    /// convey routes its own. One line of text for each rule.
     pub fn rules_not_followed(&self) -> Vec<String> {
         let line = |rule: &RoutingRule| {
             let selectors = rule.not_followed();
@@ -245,7 +247,7 @@ impl NextHops {
     }
 
     /// Operator-facing reason why packets from `src` to the server `dst` must not be sent. `None`:
-    /// they may be sent, once a route and a neighbour are known.
+    /// packets may be sent as soon as a route and a neighbour are known.
     pub fn refusal(&self, src: IpAddr, dst: IpAddr) -> Option<String> {
         match self.lookup_from(src, dst).err()? {
             Unreachable::NoEthernet { interface } => {
@@ -269,7 +271,7 @@ impl NextHops {
         }
     }
 
-    /// First of these next hops whose neighbour is resolved.
+    /// Index of the first of these next hops whose neighbour is resolved.
     fn resolved<'a>(
         &self,
         dst: IpAddr,
@@ -283,7 +285,7 @@ impl NextHops {
                 let index = self.indices.get(&NextHopKey::new(hop.interface, ip, mtu))?;
                 self.get(index).map(|_| index)
             };
-            // A path MTU has no next hop if all indices were in use.
+            // If all indices were in use, no next hop has this path MTU.
             let narrow = path_mtu.and_then(|path_mtu| resolved(Some(smaller(hop, path_mtu))));
             match narrow.or_else(|| resolved(hop.mtu)) {
                 Some(index) => return Ok(index),
@@ -299,22 +301,22 @@ impl NextHops {
         Err(unreachable)
     }
 
-    /// Whether packets can be sent by an interface, as far as known.
+    /// Whether an interface carries Ethernet frames; true for an unknown interface.
     fn carries_ethernet(&self, interface: u32) -> bool {
         let link = self.interfaces.iter().find(|one| one.index == interface);
         link.is_none_or(|link| link.mac.is_some())
     }
 
     /// Whether the source of a received packet is spoofed: the interface leads to other addresses
-    /// of the family, and `src` is routed through other interfaces. A port of a bridge, or a link
-    /// of a bond, has no routes of its own and is exempt.
+    /// of the family, and `src` is routed through other interfaces. A bridge port or a bond link
+    /// has no routes of its own and is therefore exempt.
     pub fn is_spoofed(&self, (src, dst): (IpAddr, IpAddr), interface: u32) -> bool {
         let ways = self.routes.find(dst, src);
         ways.iter().all(|hop| hop.interface != interface)
             && self.routes.use_interface(interface, src.is_ipv4())
     }
 
-    /// Next hops towards `dst`.
+    /// Neighbours towards `dst` by the routes of every table.
     pub fn ways_to(&self, dst: IpAddr) -> impl Iterator<Item = NeighbourKey> {
         let ways = self.routes.find_in_tables(any_of_family(dst), dst);
         ways.map(move |hop| hop.neighbour(dst))
@@ -327,12 +329,12 @@ impl NextHops {
         ways.filter_map(|hop| Some(NeighbourKey { interface: hop.interface, ip: hop.gateway? }))
     }
 
-    /// All next hops that have an index, with the index.
+    /// Neighbour and index of each next hop that has an index.
     pub fn known(&self) -> impl Iterator<Item = (NeighbourKey, u32)> {
         self.indices.known()
     }
 
-    /// Whether packets can be sent to this neighbour on an interface.
+    /// Whether the Ethernet address of this neighbour on an interface is known.
     pub fn is_resolved(&self, interface: u32, neighbour: IpAddr) -> bool {
         let index = self.indices.get(&NextHopKey::new(interface, neighbour, None));
         index.is_some_and(|index| self.get(index).is_some())
@@ -343,8 +345,8 @@ impl NextHops {
         self.routes.find(any_of_family(dst), dst).iter().any(|hop| hop.interface == interface)
     }
 
-    /// Interfaces that clients of these VIPs may arrive by: interfaces that have a VIP, and
-    /// interfaces of default routes.
+    /// Interfaces on which packets from clients to these VIPs may arrive: interfaces that have a
+    /// VIP, and interfaces of default routes.
     pub fn interfaces_of_clients(&self, vips: &[IpAddr]) -> BTreeSet<u32> {
         let anywhere = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
         let defaults = anywhere.iter().chain(vips).flat_map(|source| self.routes.find_default(*source));
@@ -354,7 +356,7 @@ impl NextHops {
             .collect()
     }
 
-    /// Number of next hops so far, including unusable ones.
+    /// Number of indices assigned so far, including those of unusable next hops.
     pub fn count(&self) -> u32 {
         self.hops.len() as u32
     }
@@ -365,8 +367,8 @@ impl NextHops {
         self.hops.get(index as usize)?.as_ref()
     }
 
-    /// Next hop of packets to `dst`, resolved or not; `None` without a route, and for addresses of
-    /// this host.
+    /// Next hop of packets to `dst`, resolved or not; `None` if no route leads to `dst`, or if
+    /// `dst` is an address of this host.
     pub fn hop_to(&self, dst: IpAddr) -> Option<RouteHop> {
         self.hop_from(any_of_family(dst), dst)
     }
@@ -376,15 +378,15 @@ impl NextHops {
         self.routes.find(src, dst).first().copied()
     }
 
-    /// Next hops for packets from `src` to `dst`, of which the kernel uses one; empty if packets
-    /// end here or are refused.
+    /// Next hops for packets from `src` to `dst`; the kernel uses one of them. Empty if the packets
+    /// are delivered to this host or refused.
     pub fn hops_from(&self, src: IpAddr, dst: IpAddr) -> &[RouteHop] {
         self.routes.find(src, dst)
     }
 
-    /// Neighbours on the paths of packets from `src` to `dst` over Ethernet.
-    /// Packets can be sent once one of them is resolved, unless a tunnel or an IPsec
-    /// policy forbids it. With `on_link`, `dst` must be on the link, without a router in between.
+    /// Neighbours on the paths of packets from `src` to `dst` over Ethernet. Packets can be sent as
+    /// soon as one of the neighbours is resolved, unless the route uses a tunnel or an IPsec policy
+    /// forbids it. With `on_link`, `dst` must be on the link, without a router in between.
     pub fn neighbours_towards(
         &self,
         src: IpAddr,
@@ -411,10 +413,10 @@ impl NextHops {
         ip.is_ipv4() && (self.broadcasts.contains(&ip) || self.routes.is_broadcast(ip))
     }
 
-    /// Indices of the Ethernet interfaces with traffic: those that have a VIP, and those that lead
-    /// to a server from any of the sources, or from the address that the kernel chooses. For a VIP
-    /// that none of them has (for example on the loopback interface), also the interfaces of the
-    /// default route.
+    /// Indices of the Ethernet interfaces with traffic: interfaces that have a VIP, and interfaces
+    /// of the routes to a server, from any of the sources or from the address that the kernel
+    /// chooses. If no Ethernet interface has a VIP (for example, the loopback interface has it),
+    /// the interfaces of the default route are included.
     pub fn interfaces_for(
         &self,
         vips: &[IpAddr],
@@ -452,7 +454,7 @@ pub struct PathEnds<'a> {
     pub servers: &'a [IpAddr],
 }
 
-/// Path MTUs through each neighbour.
+/// Path MTUs of the servers behind each neighbour.
 fn narrow_ways(routes: &Routes, path_mtus: &BTreeMap<IpAddr, u32>) -> HashMap<NeighbourKey, BTreeSet<u32>> {
     let mut ways: HashMap<_, BTreeSet<u32>> = HashMap::new();
     for (&server, &path_mtu) in path_mtus {
@@ -463,12 +465,12 @@ fn narrow_ways(routes: &Routes, path_mtus: &BTreeMap<IpAddr, u32>) -> HashMap<Ne
     ways
 }
 
-/// Unspecified address of the family.
+/// Unspecified address of the same family.
 fn any_of_family(ip: IpAddr) -> IpAddr {
     if ip.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) }
 }
 
-/// MTU of a path that begins with this hop.
+/// Smaller of the path MTU and the MTU of this hop's route.
 fn smaller(hop: &RouteHop, path_mtu: u32) -> u32 {
     hop.mtu.map_or(path_mtu, |mtu| mtu.min(path_mtu))
 }

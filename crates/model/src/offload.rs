@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-/// Offload setting: whether the kernel forwards packets of open flows.
+/// Offload setting: whether and where the kernel forwards packets of open flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Offload {
     /// The earliest hook that every interface supports; no offload if the kernel does not permit
-    /// it.
+    /// offload.
     #[default]
     Auto,
     /// BPF program at tc ingress, which every interface has.
@@ -73,11 +73,11 @@ impl Layer {
     }
 }
 
-/// Result of a lookup in the kernel's flow cache.
+/// Result of a packet's lookup in the kernel's flow cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum CacheOutcome {
-    /// Forwarded by the kernel. With all other results, a worker gets the packet.
+    /// The kernel forwarded the packet. With every other result, a worker receives the packet.
     Forwarded,
     /// Segment of a known flow with SYN, FIN or RST, which changes the state of its connection.
     ChangesState,
@@ -89,14 +89,14 @@ pub enum CacheOutcome {
     NoNextHop,
     /// Packet of a known flow's server, received on another interface than the server's.
     OtherInterface,
-    /// Large segment of a known flow that its sender repeats after a pause, possibly because it was
-    /// not acknowledged.
+    /// Large segment of a known flow that the sender retransmits after a pause, possibly because it
+    /// was not acknowledged.
     Repeated,
     /// Packet to an address of convey that needs a worker: with IP options, extension headers or
     /// fragments, or for a tunnel that only workers support.
     Unusual,
-    /// SYN that was dropped before, in a SYN flood, and came again: forged sources do not
-    /// retransmit.
+    /// SYN that the kernel dropped before in a SYN flood and that was retransmitted. Forged sources
+    /// do not retransmit.
     CameAgain,
 }
 
@@ -130,7 +130,7 @@ impl CacheOutcome {
     }
 }
 
-/// Properties of an interface that decide whether XDP is useful.
+/// Properties of an interface that determine whether XDP is useful.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nic {
     /// Name of the driver; `None` if the interface does not report one. Virtual interfaces such as
@@ -166,8 +166,8 @@ const WITH_XDP: [&str; 20] = [
     "stmmac",
 ];
 
-/// Longest frame for XDP: it must fit in one page of 4,096 bytes, with the kernel's metadata before
-/// and after it.
+/// Maximum MTU for XDP, in bytes: the frame must fit in one page of 4,096 bytes together with the
+/// kernel's metadata before and after it.
 const XDP_MTU: u32 = 3_498;
 
 impl Nic {

@@ -1,8 +1,8 @@
 //! Escapes foreign text to a single line of output. Pure.
 
-/// Escapes each character that would end or change the line, such as `\n` or `\u{202e}`. For text
-/// from a file, a server or an authority, before it reaches a log, a terminal or a line of an
-/// answer.
+/// Escapes each character that would end or change the line, such as `\n` or `\u{202e}`. Use it for
+/// text from a file, a server or an authority before the text reaches a log, a terminal or a line
+/// of an answer.
 pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {

@@ -2,22 +2,23 @@
 
 use std::time::Duration;
 
-/// Outlier detection of a backend, which ejects servers by the failures of clients' connections.
+/// Outlier detection of a backend: it ejects a server after failed connections of clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutlierDetection {
-    /// Consecutive failed connections of clients that eject a server; at least 1.
+    /// Number of consecutive failed connections of clients after which a server is ejected; at
+    /// least 1.
     pub consecutive_failures: u32,
-    /// Duration of the first ejection; each further ejection is longer by this time.
+    /// Duration of the first ejection. Each further ejection is longer by the same time.
     pub base_ejection_time: Duration,
     /// Maximum duration of an ejection; at least the base time.
     pub max_ejection_time: Duration,
-    /// Maximum share of the backend's servers that may be ejected at once, in percent from 1 to
-    /// 100.
+    /// Maximum share of the backend's servers that may be ejected at the same time, in percent from
+    /// 1 to 100.
     pub max_ejection_percent: u8,
 }
 
 impl OutlierDetection {
-    /// Maximum number of servers ejected at once: rounded down, but at least one.
+    /// Maximum number of ejected servers at the same time: rounded down, but at least one.
     pub fn most_ejected(&self, servers: usize) -> usize {
         (servers * usize::from(self.max_ejection_percent) / 100).max(1)
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{ServerSettings, Timestamp};
 
-/// Administrative state of a server, in HAProxy's terms. A later state in this order is stronger.
+/// Administrative state of a server, in HAProxy's terms. States are in ascending order of strength.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
 pub enum AdminState {
     /// The server serves by its weight and health.
@@ -30,8 +30,8 @@ impl AdminState {
     }
 }
 
-/// Backend or server that an override applies to, by names in the file. The name of a server with a
-/// host name includes all of its addresses; `NAME/ADDRESS` is one of them.
+/// Backend or server that an override applies to, by names in the file. If a server has a host
+/// name, its name includes all of its addresses; `NAME/ADDRESS` selects one address.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Target {
     /// Name of the backend.
@@ -84,11 +84,11 @@ pub struct AddedServer {
 pub enum OverlayValue {
     /// Administrative state.
     State(AdminState),
-    /// Share of new connections relative to the other servers; 0 takes none.
+    /// Share of new connections relative to the other servers; 0 takes the server out of rotation.
     Weight(u16),
-    /// Added server, which serves although the file does not have it.
+    /// Added server: it serves although it is not in the file.
     Added(AddedServer),
-    /// Removed server, which does not serve although the file has it.
+    /// Removed server: it does not serve although it is in the file.
     Removed,
 }
 
@@ -117,7 +117,7 @@ impl fmt::Display for OverlayValue {
     }
 }
 
-/// Runtime override. It lasts until it is cleared, or convey stops.
+/// Runtime override. It lasts until an operator clears it or convey stops.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overlay {
     /// Target of the override.
@@ -128,8 +128,8 @@ pub struct Overlay {
     pub since: Timestamp,
     /// Operator-facing name of the person or program that set it.
     pub by: String,
-    /// Whether the file has superseded the override: the file now has a server of that name, no
-    /// longer has it, or conflicts with it.
+    /// Whether the file has superseded the override: the file now has a server of the same name, no
+    /// longer has the target, or conflicts with the override.
     pub superseded: bool,
 }
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::Timestamp;
 
-/// Validity of a path MTU, as in hosts (RFC 1191, section 6.3; Linux: `mtu_expires`).
+/// Validity of a path MTU, equal to that of a host (RFC 1191, section 6.3; Linux: `mtu_expires`).
 const HOLDS_FOR: Duration = Duration::from_secs(600);
 
-/// Maximum number of servers with a known path MTU: about 1 MiB.
+/// Maximum number of servers with a known path MTU. The limit bounds the memory to about 1 MiB.
 const MAX_PATHS: usize = 16_384;
 
 /// Path MTU to a server, as reported by a router, in bytes.
@@ -17,14 +17,14 @@ const MAX_PATHS: usize = 16_384;
 pub struct NarrowPath {
     /// Address of the server.
     pub server: IpAddr,
-    /// Path MTU.
+    /// Path MTU, in bytes.
     pub mtu: u32,
-    /// Smallest path MTU that convey accepts for this server.
+    /// Smallest path MTU that convey accepts for this server, in bytes.
     pub least: u32,
 }
 
-/// Divisor for the minimum decrease of a path's MTU: each decrease makes workers check all flows,
-/// and a forger could otherwise cause a thousand of them.
+/// Minimum decrease of a known path MTU: one sixteenth. After each decrease workers check all
+/// flows. Without the minimum, forged reports could cause a thousand decreases of one path MTU.
 const LEAST_STEP: u32 = 16;
 
 /// Path MTU of each server, as reported by routers.
@@ -38,8 +38,8 @@ struct PathMtu {
 }
 
 impl PathMtus {
-    /// Records a path MTU. Returns whether it is smaller than before. With too many servers, the
-    /// oldest report is dropped.
+    /// Records a path MTU. Returns whether the path MTU of the server is new or smaller than
+    /// before. If the map is full, the oldest report of another server is removed.
     pub fn lower(&mut self, NarrowPath { server, mtu, least }: NarrowPath, now: Timestamp) -> bool {
         let known = self.0.get(&server).map(|known| known.mtu);
         if known.is_some_and(|known| known <= mtu) {
@@ -54,7 +54,7 @@ impl PathMtus {
         true
     }
 
-    /// Removes expired path MTUs. Returns whether there were any. If the path is still narrow, a
+    /// Removes expired path MTUs. Returns whether any had expired. If the path is still narrow, a
     /// router reports it again.
     pub fn expire(&mut self, now: Timestamp) -> bool {
         let before = self.0.len();
@@ -62,7 +62,7 @@ impl PathMtus {
         self.0.len() < before
     }
 
-    /// Time at which the next path MTU expires.
+    /// Time at which the next path MTU expires; `None` if there are none.
     pub fn due(&self) -> Option<Timestamp> {
         self.0.values().map(|known| known.since.after(HOLDS_FOR)).min()
     }
@@ -122,7 +122,7 @@ mod tests {
         }
         let known = paths.by_server();
         assert_eq!((known.len(), known.contains_key(&server(0))), (MAX_PATHS, false));
-        // An update of a known server evicts no other one.
+        // An update of a known server does not evict another server.
         assert!(paths.lower(path(1, 1_300), Timestamp(u64::from(most) + 1)));
         assert_eq!(paths.by_server().len(), MAX_PATHS);
     }

@@ -12,7 +12,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// Network of `len` bits that contains `ip`; `len` is capped at the address's length.
+    /// Network of `len` bits that contains `ip`; `len` is capped at 32 for IPv4 and 128 for IPv6.
     pub fn of(ip: IpAddr, len: u8) -> Prefix {
         match ip {
             IpAddr::V4(v4) => {
@@ -39,7 +39,7 @@ impl Prefix {
         self.len
     }
 
-    /// Address of the network whose host bits are those of `number`.
+    /// Address in the network, with the low bits of `number` as its host bits.
     pub fn member(&self, number: u128) -> IpAddr {
         match self.ip {
             IpAddr::V4(ip) => {
@@ -53,14 +53,14 @@ impl Prefix {
         }
     }
 
-    /// First and last address as numbers; `None` for IPv6.
+    /// First and last address of an IPv4 network as numbers; `None` for IPv6.
     pub(crate) fn v4_range(&self) -> Option<(u32, u32)> {
         let IpAddr::V4(ip) = self.ip else { return None };
         let rest = u32::MAX.checked_shr(self.len.into()).unwrap_or(0);
         Some((ip.to_bits(), ip.to_bits() | rest))
     }
 
-    /// First and last address as numbers; `None` for IPv4.
+    /// First and last address of an IPv6 network as numbers; `None` for IPv4.
     pub(crate) fn v6_range(&self) -> Option<(u128, u128)> {
         let IpAddr::V6(ip) = self.ip else { return None };
         let rest = u128::MAX.checked_shr(self.len.into()).unwrap_or(0);
@@ -72,7 +72,8 @@ impl Prefix {
         ip.is_ipv4() == self.ip.is_ipv4() && Prefix::of(ip, self.len) == *self
     }
 
-    /// Parses an address with its prefix length (`10.0.0.1/8`), and returns the network.
+    /// Parses an address with its prefix length (`10.0.0.1/8`), and returns the network that
+    /// contains the address.
     pub fn around(text: &str) -> Option<Prefix> {
         address_and_len(text).map(|(ip, len)| Prefix::of(ip, len))
     }
@@ -89,7 +90,7 @@ fn address_and_len(text: &str) -> Option<(IpAddr, u8)> {
 impl FromStr for Prefix {
     type Err = ();
 
-    /// Parses `10.0.0.0/8`; without a length, a single address.
+    /// Parses a network such as `10.0.0.0/8`. Without a length, the network is the single address.
     fn from_str(text: &str) -> Result<Prefix, ()> {
         let (ip, len) = address_and_len(text).ok_or(())?;
         Some(Prefix::of(ip, len)).filter(|prefix| prefix.ip == ip).ok_or(())

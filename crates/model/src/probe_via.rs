@@ -1,13 +1,13 @@
 //! Paths of health checks.
 
-/// Path of a health check's connection.
+/// Network path of a health check's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ProbeVia {
-    /// Straight to the server's own address.
+    /// Directly to the server's own address.
     #[default]
     Server,
-    /// To the server's address, and then like clients' packets in mode `dsr`: to the VIP, sent to
-    /// this server.
+    /// First to the server's address, then to the VIP. convey sends the second probe to this server
+    /// in the same form as clients' packets in mode `dsr`.
     Vip,
 }
 

@@ -1,6 +1,7 @@
 //! Versions of the PROXY protocol.
 
-/// Version of the PROXY header, which names the client to a server before the client's first byte.
+/// Version of the PROXY header, which precedes the client's first byte and names the client to a
+/// server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProxyVersion {
     /// A line of text; TCP only.

@@ -4,12 +4,13 @@ use std::fmt;
 
 use convey_quic_cid::{Schemes, ServerId};
 
-/// Settings that find the server of a QUIC connection after its client's address has changed.
+/// Settings for connection ids that name a server, so that a QUIC connection keeps its server when
+/// the client's address changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuicConfig {
     /// Encodings of the server id in connection ids.
     pub schemes: Schemes,
-    /// Server ids, all of one length, with the names of their servers; sorted by name.
+    /// Server ids with the names of their servers, sorted by name. All ids have the same length.
     pub servers: Vec<(ServerId, String)>,
 }
 

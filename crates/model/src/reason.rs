@@ -26,7 +26,7 @@ macro_rules! drop_reasons {
 
 drop_reasons! {
     /// Frame with two priority tags (802.1Q with VID 0), which the host's network stack would skip.
-    /// Dropped in the kernel by the guard.
+    /// The guard drops the frame in the kernel.
     StackedTags = "stacked_tags",
     /// The frame is shorter than its headers.
     Truncated = "truncated",
@@ -51,26 +51,26 @@ drop_reasons! {
     /// ICMP error that quotes too little of the original packet, or a packet that convey did not
     /// send.
     IcmpInvalid = "icmp_invalid",
-    /// ICMP error about a segment that cannot be in flight, hence forged (RFC 5927, section 4.1).
+    /// ICMP error about a segment that cannot be in flight. The error must be forged (RFC 5927,
+    /// section 4.1).
     IcmpOutOfWindow = "icmp_out_of_window",
     /// Invalid source: loopback, multicast, broadcast (also of a link's network), unspecified (RFC
     /// 1122, section 3.2.1.3), IPv6 link-local (RFC 4291, section 2.5.6).
     Martian = "martian",
-    /// Passthrough: spoofed packet of a server, or ICMP error about a packet to it, received on an
-    /// interface with routes to other addresses but not to the server; or a server's refusal of a
-    /// datagram, from a link-layer address other than the next hop's.
+    /// Passthrough: a spoofed packet of a server, or an ICMP error about a packet to the server,
+    /// received on an interface with routes to other addresses but not to the server. Also a
+    /// server's refusal of a datagram, from a link-layer address other than the next hop's.
     WrongInterface = "wrong_interface",
-    /// Source is one of convey's own VIPs or SNAT addresses: forwarding it would loop.
+    /// The source is one of convey's own VIPs or SNAT addresses. A forwarded packet would loop.
     VipLoop = "vip_loop",
-    /// The packet returned with a lower TTL: another balancer has convey as its server, and convey
-    /// has that balancer as a server.
+    /// The packet returned with a lower TTL, because two balancers have each other as servers.
     ForwardingLoop = "forwarding_loop",
-    /// Source is the address and port of a server: the servers would answer each other endlessly.
-    /// In DSR, also a source with the address of the chosen server, whose answer would not leave
-    /// the server.
+    /// The source is the address and port of a server. The servers would answer each other
+    /// endlessly. In DSR, also a source with the address of the chosen server, because the server's
+    /// answer would not leave the server.
     ClientIsServer = "client_is_server",
-    /// TTL or hop limit is 1, so the packet must not be forwarded (RFC 791). convey notifies the
-    /// sender by ICMP, as for packets that are too big.
+    /// The TTL or hop limit is 1, so convey must not forward the packet (RFC 791). convey notifies
+    /// the sender by ICMP, as for packets that are too big.
     TtlExceeded = "ttl_exceeded",
     /// Packet exceeds the next hop's MTU.
     TooBig = "too_big",
@@ -81,8 +81,8 @@ drop_reasons! {
     NextHopUnresolved = "next_hop_unresolved",
     /// No route leads to the destination.
     NoRoute = "no_route",
-    /// L2 DSR: the server is no longer on the link by the routes, and a router would send the
-    /// packet back.
+    /// L2 DSR: by the routes, the server is no longer on the link. A router would send the packet
+    /// back.
     ServerNotOnLink = "server_not_on_link",
     /// The packet belongs to no flow, and cannot begin one.
     NoFlow = "no_flow",
@@ -100,7 +100,7 @@ drop_reasons! {
     MaxConnections = "max_connections",
     /// Passthrough: the client holds its share of connections, or is at its limit.
     ClientLimit = "client_limit",
-    /// Access lists deny the client. convey sends no notice, like a firewall.
+    /// The access lists deny the client. convey sends no notice, like a firewall.
     AccessDenied = "access_denied",
     /// The source is at its limit of open connections.
     SourceConnections = "source_connections",
@@ -108,27 +108,28 @@ drop_reasons! {
     SourceRate = "source_rate",
     /// convey is stopping and accepts no new connections.
     Stopping = "stopping",
-    /// SYN dropped by the kernel in a SYN flood: the first of a network without any completed
-    /// handshake, or beyond the limit.
+    /// SYN dropped by the kernel in a SYN flood: the first SYN of a network without a completed
+    /// handshake, or a SYN beyond the limit.
     SynLimited = "syn_limited",
-    /// The queue to a worker was full; or the packet waited too long for flows of another process.
+    /// The queue to a worker was full, or the packet waited too long for the flows of another
+    /// process.
     WorkerQueueFull = "worker_queue_full",
-    /// No space was left to notify a worker of a FIN that the flow cache was about to forward.
-    /// Dropped in the kernel; the sender retransmits it.
+    /// The kernel had no space left to notify a worker of a FIN that the flow cache was about to
+    /// forward. The kernel dropped the packet; the sender retransmits it.
     FinQueueFull = "fin_queue_full",
-    /// The kernel could not rewrite the packet: it found no room for a tunnel's headers. Dropped in
-    /// the kernel; the flow's next packets go through a worker.
+    /// The kernel could not rewrite the packet, because it had no space for the headers of a
+    /// tunnel. The kernel dropped the packet; the flow's next packets go through a worker.
     RewriteFailed = "rewrite_failed",
     /// The queue to the transmit thread was full.
     TransmitQueueFull = "transmit_queue_full",
     /// The send buffer of the interface is full, because the interface is slow.
     SendBufferFull = "send_buffer_full",
-    /// The interface's queueing discipline, or the other end of a virtual link, refused the packet,
-    /// because it is slow.
+    /// The queueing discipline of the interface, or the other end of a virtual link, refused the
+    /// packet, because it was too slow.
     InterfaceRefused = "interface_refused",
     /// The interface is down, or was removed.
     InterfaceDown = "interface_down",
-    /// The kernel failed to send the packet for another reason, which the log has.
+    /// The kernel failed to send the packet for another reason, which is in the log.
     TransmitFailed = "transmit_failed",
     /// The kernel's capture buffer was full.
     CaptureOverrun = "capture_overrun",

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use crate::{Prefix, Route};
 
-/// Policy rule. Packets of convey match it like packets of a program on this host: without a mark,
-/// with TOS 0, bound to no interface.
+/// Policy rule. Rules apply to convey's packets as to packets of a program on this host: without a
+/// mark, with TOS 0, bound to no interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoutingRule {
     /// Whether the rule is for IPv4; otherwise it is for IPv6.
@@ -24,14 +24,14 @@ pub struct RoutingRule {
     pub mark: Option<(u32, u32)>,
     /// Type of service; 0: any.
     pub tos: u8,
-    /// Selectors that convey does not evaluate (`uidrange`, `ipproto` and others). The rule then
-    /// applies to no packet.
+    /// Selectors that convey does not evaluate (`uidrange`, `ipproto` and others). With such a
+    /// selector, the rule applies to no packet of convey.
     pub unknown: Vec<&'static str>,
-    /// Whether the rule applies to the packets that its selectors do not match (`not`).
+    /// Whether the rule applies exactly to the packets that its selectors do not match (`not`).
     pub is_inverted: bool,
-    /// Effect on the packets that it applies to.
+    /// Effect on the packets to which the rule applies.
     pub action: RuleAction,
-    /// Prefix length up to which routes count as missing (`suppress_prefixlength`).
+    /// Routes with at most this prefix length count as missing (`suppress_prefixlength`).
     pub suppress_prefix_len: Option<u8>,
 }
 
@@ -73,7 +73,7 @@ impl RoutingRule {
             .map(|(priority, table)| RoutingRule::for_all(is_v4, priority, RuleAction::Table(table)))
     }
 
-    /// Whether all selectors but the addresses match packets of convey.
+    /// Whether all selectors except the addresses match packets of convey.
     pub(crate) fn selects_ours(&self) -> bool {
         self.input.as_ref().is_none_or(|interface| interface == "lo")
             && self.output.is_none()
@@ -81,13 +81,13 @@ impl RoutingRule {
             && self.tos == 0
     }
 
-    /// Whether the rule cannot match any packet of convey.
+    /// Whether the rule applies to no packet of convey.
     pub(crate) fn is_for_others(&self) -> bool {
         !self.unknown.is_empty() || (!self.selects_ours() && !self.is_inverted)
     }
 
-    /// Selectors that may make the kernel route a program's packets differently than convey routes
-    /// its own; empty if there are none.
+    /// Selectors because of which the kernel may route a program's packets differently than convey
+    /// routes its own; empty if there are none.
     pub fn not_followed(&self) -> Vec<&'static str> {
         let is_marked = self.mark.is_some_and(|(mark, mask)| mark & mask != 0) && !self.is_inverted;
         is_marked.then_some("fwmark").into_iter().chain(self.unknown.iter().copied()).collect()
@@ -110,24 +110,24 @@ struct RuleStep {
 /// Effect of a rule step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RuleEffect {
-    /// Table by its position, and the longest prefix that is suppressed.
+    /// Position of the table to search, and the longest prefix length that is suppressed.
     Table(usize, Option<u8>),
     Refuse,
-    /// Position of the next rule.
+    /// Position of the step at which the lookup continues.
     Goto(usize),
     Nothing,
 }
 
 impl RuleSteps {
     /// Compiles the rules that packets of convey may match. `table` returns the position of a
-    /// table; a family without rules has the kernel's default rules.
+    /// table. If `rules` has no rule of the family, the kernel's default rules apply.
     pub(crate) fn new(is_v4: bool, rules: &[RoutingRule], mut table: impl FnMut(u32) -> usize) -> RuleSteps {
         let of_family: Vec<&RoutingRule> = rules.iter().filter(|rule| rule.is_v4 == is_v4).collect();
         let defaults = RoutingRule::defaults(is_v4);
         let all = if of_family.is_empty() { defaults.iter().collect() } else { of_family };
         let step = |rule: &&RoutingRule| RuleStep {
             priority: rule.priority,
-            // An inverted rule whose selectors never match applies to all packets.
+            // If the selectors never match, an inverted rule applies to all packets.
             from: rule.from.filter(|_| rule.selects_ours()),
             to: rule.to.filter(|_| rule.selects_ours()),
             is_inverted: rule.is_inverted && rule.selects_ours(),
@@ -150,13 +150,13 @@ impl RuleSteps {
         RuleSteps(steps)
     }
 
-    /// Whether the choice of tables depends on a packet's source.
+    /// Whether the tables that are searched depend on a packet's source.
     pub(crate) fn depend_on_source(&self) -> bool {
         self.0.iter().any(|step| step.from.is_some())
     }
 
-    /// Returns the first result of `look` for the tables of a packet, in order. `None` as
-    /// destination covers packets to any address.
+    /// Calls `look` with each table of a packet in order, and returns the first result. With
+    /// `destination` `None`, no destination selector matches.
     pub(crate) fn find<T>(
         &self,
         source: IpAddr,

@@ -6,23 +6,23 @@ use std::net::{IpAddr, SocketAddr};
 /// Server: a machine or process that answers clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
-    /// Unique within its backend.
+    /// Name, unique within the backend.
     pub name: String,
-    /// Address of the server. Port 0: the port that the client connected to.
+    /// Address of the server. Port 0 means the port that the client connected to.
     pub addr: SocketAddr,
     /// Settings of the server.
     pub settings: ServerSettings,
 }
 
-/// Server with a host name: each address that the name resolves to is a [`ServerConfig`].
+/// Server with a host name. Each address that the name resolves to becomes a [`ServerConfig`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedServer {
-    /// Name, unique within the backend. No other server has a name `name/...`, as the resolved
-    /// servers are named so.
+    /// Name, unique within the backend. No other server is named `name/...`, because the resolved
+    /// servers have such names.
     pub name: String,
     /// Host name to look up, in lower case.
     pub host: String,
-    /// Port of each address; 0 as in [`ServerConfig::addr`].
+    /// Port of each address; 0 has the same meaning as in [`ServerConfig::addr`].
     pub port: u16,
     /// Settings of each resolved server.
     pub settings: ServerSettings,
@@ -31,16 +31,16 @@ pub struct NamedServer {
 /// Settings of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerSettings {
-    /// Share of new connections relative to the other servers; 0 takes none.
+    /// Share of new connections relative to the other servers; 0 takes the server out of rotation.
     pub weight: u16,
-    /// Used only while no other server of the backend is usable.
+    /// Whether the server is a backup, used only while no other server of the backend is usable.
     pub backup: bool,
-    /// Maximum number of open connections; further ones wait. `None`: no limit.
+    /// Maximum number of open connections; further connections wait. `None`: no limit.
     pub max_connections: Option<u32>,
 }
 
 impl ServerConfig {
-    /// Whether clients reach the server at the port that they connected to.
+    /// Whether the server listens on the port that the client connected to.
     pub fn keeps_port(&self) -> bool {
         self.addr.port() == 0
     }
@@ -55,7 +55,7 @@ impl ServerConfig {
     }
 }
 
-/// Address of a server as written: without a port if none is set.
+/// Address of a server as written in a source. Port 0 means that the source sets no port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServerAddr(pub SocketAddr);
 
@@ -73,7 +73,8 @@ impl From<IpAddr> for ServerAddr {
     }
 }
 
-/// Whether to query SRV records, which include ports: `_http._tcp.app.internal` (RFC 2782).
+/// Whether a host name requires a query for SRV records, which include ports:
+/// `_http._tcp.app.internal` (RFC 2782).
 pub fn is_service(host: &str) -> bool {
     let mut labels = host.split('.');
     let has_underscore = |label: Option<&str>| label.is_some_and(|label| label.starts_with('_'));

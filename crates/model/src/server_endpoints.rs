@@ -1,4 +1,4 @@
-//! Listen addresses of servers, which no client may send from.
+//! Listen addresses of servers. No client may send from these addresses.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -6,19 +6,19 @@ use std::ops::RangeInclusive;
 
 use crate::{self as model, Endpoint, Listen, Protocol};
 
-/// Addresses and ports of all frontends' servers, by protocol. A datagram from one of them is
-/// forged: the servers would answer each other endlessly.
+/// Addresses and ports of all frontends' servers, by protocol. A datagram from a server's address
+/// and port is forged: the servers would answer each other endlessly.
 #[derive(Debug, Default)]
 pub struct ServerEndpoints {
     ips: HashSet<IpAddr>,
     own: HashSet<Endpoint>,
-    /// Ports of frontends, by the addresses of servers that listen on the port that clients connect
-    /// to.
+    /// Port ranges of frontends, by protocol and server address, for servers that listen on the
+    /// port that the client connected to.
     asked: HashMap<(Protocol, IpAddr), HashSet<RangeInclusive<u16>>>,
 }
 
 impl ServerEndpoints {
-    /// Endpoints of these frontends' servers; each frontend comes with its backend.
+    /// Endpoints of the servers of these frontends. Each frontend comes with its backend.
     pub fn of<'a>(
         frontends: impl IntoIterator<Item = (&'a model::FrontendConfig, &'a model::BackendConfig)>,
     ) -> Self {
@@ -29,7 +29,7 @@ impl ServerEndpoints {
             let keeps_port = frontend.mode.is_dsr() && backend.dsr.keeps_destination();
             let ports: HashSet<_> = frontend.listen.iter().map(Listen::ports).collect();
             for port in ports {
-                // Another frontend with the same backend and ports adds nothing.
+                // Another frontend with the same backend and ports adds no endpoint.
                 if !known.insert((&backend.name, protocol, keeps_port, port.clone())) {
                     continue;
                 }
@@ -53,11 +53,12 @@ impl ServerEndpoints {
         self.ips.contains(&ip)
     }
 
-    /// Whether a client that connects to this port sends from a server's listen address.
+    /// Whether a client that connects to the port `asked` sends from a server's listen address.
     ///
-    /// For servers that keep clients' ports, a datagram counts from any port of their frontends, as
-    /// two such ports could answer each other. A SYN counts only from the same port: a handshake
-    /// cannot loop, and a server may be a client from any other port.
+    /// Some servers listen on the port that clients connected to. A datagram from such a server
+    /// counts from any port of its frontends, because two such ports could answer each other. A SYN
+    /// counts only if its source port is `asked`: a handshake cannot loop, and the server may be a
+    /// client from any other port.
     pub fn contain(&self, protocol: Protocol, client: SocketAddr, asked: u16) -> bool {
         let (ip, port) = (client.ip(), client.port());
         if self.own.contains(&endpoint(protocol, ip, port)) {
@@ -72,7 +73,7 @@ impl ServerEndpoints {
     }
 }
 
-/// Endpoint without the other fields of an IPv6 socket address.
+/// Endpoint without the flow label and scope of an IPv6 socket address.
 fn endpoint(protocol: Protocol, ip: IpAddr, port: u16) -> Endpoint {
     Endpoint { protocol, addr: SocketAddr::new(ip, port) }
 }

@@ -1,9 +1,9 @@
-//! Addresses that sources of servers may use. Pure.
+//! Addresses that a source of servers may report. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Whether the address belongs to one machine (RFC 6890). Mapped and compatible IPv6 addresses do
-/// not, as they are IPv4 addresses in another form.
+/// Whether the address belongs to one machine (RFC 6890). Returns false for mapped and compatible
+/// IPv6 addresses, because they are IPv4 addresses in another form.
 pub fn is_of_one_machine(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => (1..224).contains(&ip.octets()[0]),

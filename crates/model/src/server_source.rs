@@ -2,20 +2,20 @@
 
 use std::convert::Infallible;
 
-/// Source of servers that are not in the file. Each source is one implementation.
+/// Source of servers that are not in the file. Each kind of source implements this trait.
 ///
-/// convey runs one watch for each name or service that a backend uses, and drops the watch when no
-/// backend uses it.
+/// convey runs one watch for each name or service that a backend uses. When no backend uses the
+/// name any longer, convey drops the watch.
 pub trait ServerSource {
     /// Name or service to watch.
     type Wanted;
     /// State of the name or service at the source. A newer state replaces the older one.
     type Said;
 
-    /// Watches until dropped, and calls `tell` with the full state after each change.
+    /// Watches until the future is dropped, and calls `tell` with the full state after each change.
     ///
-    /// A watch never gives up: after a failure it waits and retries. It reports faults through
-    /// `tell`, too.
+    /// A watch never ends by itself: after a failure it reports the fault through `tell`, waits and
+    /// retries.
     fn watch(
         &self,
         wanted: Self::Wanted,

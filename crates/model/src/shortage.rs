@@ -11,7 +11,8 @@ pub struct Handshakes {
     pub displaced: u64,
 }
 
-/// Resource shortage that evicts a flow in favour of a new one. Its label is used in metrics.
+/// Shortage of a resource, because of which convey evicts a flow in favour of a new one. Its label
+/// is used in metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Shortage {

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Open connections of one frontend or server, across all cores. The limit is an argument, because
-/// it belongs to the configuration, and a reload may change it while connections are open.
+/// Number of open connections of one frontend or server, across all cores. The limit is an
+/// argument, because a reload may change it while connections are open.
 #[derive(Debug, Default)]
 pub struct Slots {
     open: AtomicU32,
@@ -15,13 +15,13 @@ impl Slots {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Whether the limit allows another connection.
+    /// Whether the limit allows another connection; `None`: no limit.
     pub fn has_room(&self, limit: Option<u32>) -> bool {
         limit.is_none_or(|limit| self.open() < limit)
     }
 
-    /// Takes a slot; returns `false` when `limit` slots are taken. [`Slots::release`] returns the
-    /// slot.
+    /// Takes a slot. Returns `false` if `limit` slots or more are taken. Call [`Slots::release`]
+    /// when the connection closes.
     pub fn try_take(&self, limit: Option<u32>) -> bool {
         let Some(limit) = limit else {
             self.open.fetch_add(1, Ordering::Relaxed);

@@ -7,7 +7,7 @@ use convey_http_core::HostPattern;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SniRouteConfig {
     /// Host and protocol as in the configuration, such as `api.example+h2`; `*` matches any host.
-    /// Unique.
+    /// Unique within the frontend.
     pub name: String,
     /// Server names that the route matches. `Any` also matches connections without a server name.
     pub host: HostPattern,

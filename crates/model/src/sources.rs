@@ -15,11 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{Limits, Prefix, Timestamp};
 use bucket::Bucket;
 
-/// Entries of a set. A source can be in two sets, and enters the emptier one, so that few sources
-/// find both full.
+/// Number of entries in a set. Each source maps to two sets, and a new source enters the emptier
+/// one, so that both are rarely full.
 const WAYS: usize = 8;
 
-/// Sets under one lock.
+/// Number of sets under one lock.
 const SETS: usize = 128;
 
 const SHARDS: usize = 128;
@@ -37,8 +37,8 @@ pub struct Sources {
 
 type Set = [SourceEntry; WAYS];
 
-/// Entry of a source. The entry is free if the source has no open connection and its bucket is
-/// full.
+/// Entry of a source. The entry can be reused if the source has no open connection and its token
+/// bucket is full.
 #[derive(Debug, Clone, Copy, Default)]
 struct SourceEntry {
     source: u128,
@@ -46,7 +46,7 @@ struct SourceEntry {
     bucket: Bucket,
 }
 
-/// Reason why a source may begin no connection.
+/// Limit because of which a source may not begin a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Excess {
     /// The source is at its limit of open connections.
@@ -55,7 +55,7 @@ pub enum Excess {
     Rate,
 }
 
-/// Counted connection of a source; the count ends on drop.
+/// Counted connection of a source. On drop, the connection no longer counts.
 #[derive(Debug)]
 pub struct CountedSource {
     sources: Arc<Sources>,
@@ -66,7 +66,7 @@ impl Sources {
     /// Maximum number of sources that a frontend counts at once.
     pub const CAPACITY: usize = SHARDS * SETS * WAYS;
 
-    /// Creates an empty table. The limits define the prefix lengths of sources.
+    /// Creates an empty table. The limits set the prefix lengths of sources.
     pub fn new(limits: &Limits) -> Sources {
         Sources {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -77,7 +77,7 @@ impl Sources {
         }
     }
 
-    /// Whether these limits define the same prefix lengths.
+    /// Whether these limits have the prefix lengths of this table.
     pub fn fit(&self, limits: &Limits) -> bool {
         (self.v4_prefix, self.v6_prefix) == (limits.ipv4_prefix, limits.ipv6_prefix)
     }
@@ -91,8 +91,7 @@ impl Sources {
     /// Takes a token of the client's source for a new connection. [`Sources::opened`] then counts
     /// the connection as open.
     ///
-    /// # Errors
-    /// The source exceeds a limit. Then no token is taken.
+    /// The source exceeds a limit. No token is taken.
     pub fn begin(&self, client: IpAddr, limits: &Limits, now: Timestamp) -> Result<(), Excess> {
         let mut located = self.locate(client);
         located.begin(limits, now, &self.uncounted)
@@ -109,8 +108,8 @@ impl Sources {
         if known.may_begin_now(limits, now) == Some(0) { Err(Excess::Rate) } else { Ok(()) }
     }
 
-    /// Number of connections that the client's source may begin now, one after the other; `None`:
-    /// any number.
+    /// Number of connections that the client's source may begin now within its rate; `None`: any
+    /// number.
     pub fn left_of_rate(&self, client: IpAddr, limits: &Limits, now: Timestamp) -> Option<u32> {
         let mut located = self.locate(client);
         let known = located.find().map(|place| *located.entry(place)).unwrap_or_default();
@@ -133,7 +132,7 @@ impl Sources {
         Ok(is_counted.then(|| CountedSource { sources: self.clone(), client }))
     }
 
-    /// Returns a token of the client's source, for a connection that did not come about.
+    /// Returns a token of the client's source, for a connection that was not opened after all.
     pub fn give_back(&self, client: IpAddr, limits: &Limits) {
         let Some(rate) = limits.rate_per_source else { return };
         let mut located = self.locate(client);
@@ -142,19 +141,19 @@ impl Sources {
         }
     }
 
-    /// Counts a connection of the client as open, regardless of limits. Returns whether it is
-    /// counted: not if all entries belong to sources with open connections.
+    /// Counts a connection of the client as open, regardless of limits. Returns `false` if the
+    /// connection is not counted, because all entries belong to sources with open connections.
     pub fn opened(&self, client: IpAddr) -> bool {
         self.locate(client).opened(&self.uncounted)
     }
 
-    /// Like [`Sources::opened`], until the returned value is dropped. `None` if the connection is
-    /// not counted.
+    /// Like [`Sources::opened`], but the connection counts until the returned value is dropped.
+    /// `None` if the connection is not counted.
     pub fn opened_counted(self: &Arc<Self>, client: IpAddr) -> Option<CountedSource> {
         self.opened(client).then(|| CountedSource { sources: self.clone(), client })
     }
 
-    /// Ends the count of a connection.
+    /// Counts a connection of the client as closed.
     pub fn closed(&self, client: IpAddr) {
         self.locate(client).closed();
     }
@@ -198,7 +197,7 @@ impl Drop for CountedSource {
 }
 
 impl SourceEntry {
-    /// Fails if the source is at its limit of open connections.
+    /// Returns an error if the source is at its limit of open connections.
     fn check_connections(&self, limits: &Limits) -> Result<(), Excess> {
         match limits.connections_per_source {
             Some(most) if self.open >= most => Err(Excess::Connections),
@@ -206,26 +205,26 @@ impl SourceEntry {
         }
     }
 
-    /// Number of connections that the source may begin now; `None`: any number.
+    /// Number of connections that the source may begin now within its rate; `None`: any number.
     fn may_begin_now(&self, limits: &Limits, now: Timestamp) -> Option<u32> {
         let rate = limits.rate_per_source?;
         Some(self.bucket.tokens(rate, burst(limits, rate), now))
     }
 }
 
-/// Maximum burst of new connections after a pause.
+/// Maximum number of new connections in a burst after a pause.
 fn burst(limits: &Limits, rate: NonZeroU32) -> NonZeroU32 {
     limits.burst.unwrap_or(rate)
 }
 
-/// Location of a source in the table, or candidates for it.
+/// Location of a source: a locked shard, and the two sets that may contain the source.
 struct Located<'a> {
     shard: MutexGuard<'a, Box<[Set]>>,
     sets: [usize; 2],
     source: u128,
 }
 
-/// Set of the shard, and entry within the set.
+/// Index of a set in the shard, and of an entry in the set.
 type Place = (usize, usize);
 
 impl Located<'_> {
@@ -238,7 +237,7 @@ impl Located<'_> {
         if self.entry(place).bucket.take(rate, burst, now) { Ok(()) } else { Err(Excess::Rate) }
     }
 
-    /// Returns whether the connection is counted.
+    /// Counts a connection as open. Returns whether it is counted.
     fn opened(&mut self, uncounted: &AtomicU64) -> bool {
         let known = self.find();
         let Some(place) = known.or_else(|| self.enter(Timestamp::default(), uncounted)) else { return false };
@@ -253,9 +252,9 @@ impl Located<'_> {
         }
     }
 
-    /// Allocates an entry for a new source: a free one, in the emptier set; otherwise the entry of
-    /// the source with the fewest recent connections is evicted. A source with open connections
-    /// stays.
+    /// Allocates an entry for a new source, and returns its place. Prefers a free entry in the
+    /// emptier set; otherwise evicts the source with the fewest recent connections. Sources with
+    /// open connections are not evicted. `None` if both sets are full of them.
     fn enter(&mut self, now: Timestamp, uncounted: &AtomicU64) -> Option<Place> {
         let free = self.sets.into_iter().filter_map(|set| {
             let entries = &self.shard[set];
@@ -398,7 +397,7 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with a map of counts, and a bucket that is filled step by step.
+        /// Compares the table with a map of counts and a token bucket that is filled step by step.
         #[test]
         fn each_source_has_what_a_simple_model_says(
             connections in proptest::option::of(1..4_u32),
@@ -408,7 +407,8 @@ mod tests {
         ) {
             let limits = limits(connections, Some(rate), Some(burst));
             let sources = Sources::new(&limits);
-            // Open connections; content of the bucket, in nanoseconds; time of the last fill.
+            // Number of open connections; content of the bucket in nanoseconds; time of the last
+            // fill.
             let mut model: HashMap<u32, (u32, u64, u64)> = HashMap::new();
             let each = SECOND.div_ceil(rate.into());
             let mut now = 0;

@@ -5,22 +5,23 @@ use std::time::Duration;
 /// Time limits of every proxied connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Limit of one attempt to connect to a server, and of the wait for a server that is at its
-    /// connection limit.
+    /// Time limit for one attempt to connect to a server, and for the wait for a server that is at
+    /// its connection limit.
     pub connect: Duration,
     /// Time without a byte in either direction after which a connection is closed.
     pub idle: Duration,
-    /// Time in which a server must send the head of its response, or the request fails. Mode `http`
+    /// Time limit for the head of a server's response. After it, the request fails. Mode `http`
     /// only.
     pub response: Duration,
-    /// Time after which a server's host that acknowledges nothing counts as gone, and its
-    /// connections are closed.
+    /// Time for which a server's host may acknowledge nothing. After it, convey considers the host
+    /// gone and closes the connections to it.
     pub tcp_user_timeout: Duration,
     /// Time without a datagram in either direction after which a UDP session ends.
     pub udp_idle: Duration,
-    /// Time for open connections to finish when convey stops.
+    /// Time limit for open connections to finish when convey stops.
     pub drain: Duration,
-    /// Time for which convey still serves after SIGTERM, while `/readyz` sends clients elsewhere.
+    /// Time for which convey still serves after SIGTERM, while `/readyz` reports that it is not
+    /// ready.
     pub drain_delay: Duration,
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 /// TLS settings of a frontend towards clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrontendTls {
-    /// Certificates; at least one, unless `acme` provides them. Clients without a server name, or
-    /// with an unknown one, get the first.
+    /// Certificates; at least one, unless `acme` provides them. A client whose server name is
+    /// missing or unknown gets the first certificate.
     pub certificates: Vec<CertificatePair>,
     /// Whether the frontend also serves the certificates that convey orders (ACME).
     pub acme: bool,
@@ -30,7 +30,7 @@ pub struct FrontendTls {
     /// Maximum number of concurrent handshakes of one source (IPv6: one /64). `trusted_clients` are
     /// exempt.
     pub max_handshakes_per_source: u32,
-    /// Whether to serve HTTP/3, too, over QUIC at the same addresses (mode `http`).
+    /// Whether to serve HTTP/3 over QUIC at the same addresses in addition (mode `http`).
     pub http3: bool,
     /// Whether a returning client may send a request over HTTP/3 before its handshake is complete
     /// (0-RTT, RFC 8446, section 2.3). Such requests can be replayed by an attacker, so only safe
@@ -43,7 +43,7 @@ pub struct FrontendTls {
 pub struct CertificatePair {
     /// Path of the chain.
     pub chain_path: PathBuf,
-    /// Path of the key; may be the same file.
+    /// Path of the key; may be equal to the path of the chain.
     pub key_path: PathBuf,
     /// The chain, in PEM.
     pub chain: Arc<[u8]>,
@@ -68,9 +68,9 @@ pub struct BackendTls {
     /// Authorities for servers' certificates.
     pub authorities: Authorities,
     /// Server name (SNI) in the handshake, which the certificate must match; `None`: the server's
-    /// host name, or else its address.
+    /// host name if it has one, otherwise its address.
     pub server_name: Option<String>,
-    /// Client certificate of convey; `None`: none.
+    /// Client certificate of convey; `None`: convey sends no certificate.
     pub certificate: Option<CertificatePair>,
     /// Whether convey accepts any server certificate.
     pub skip_verify: bool,
@@ -83,7 +83,7 @@ pub struct BackendTls {
 pub struct Authorities {
     /// Path of the file; `None`: the authorities that this host trusts.
     pub path: Option<PathBuf>,
-    /// Their certificates, in DER.
+    /// Certificates of the authorities, in DER.
     pub certificates: Arc<[Vec<u8>]>,
 }
 
@@ -112,7 +112,8 @@ impl FrontendTls {
     /// Default time limit of a handshake.
     pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-    /// Default limit of concurrent handshakes per source: enough for an office behind one address.
+    /// Default limit of concurrent handshakes per source. It is high enough for an office behind
+    /// one address.
     pub const MAX_HANDSHAKES_PER_SOURCE: u32 = 256;
 }
 

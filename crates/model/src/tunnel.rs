@@ -7,7 +7,8 @@ use crate::{Addr, DsrKind, Prefix};
 pub struct TunnelConfig {
     /// UDP port of servers for GUE packets.
     pub gue_port: u16,
-    /// Network from which a flow's hash chooses the outer source; `None`: convey's own address.
+    /// Network of outer source addresses, from which the hash of a flow selects one; `None`:
+    /// convey's own address.
     pub source: Option<Prefix>,
 }
 
@@ -49,7 +50,7 @@ impl Encapsulation {
 pub struct Tunnel {
     /// Outer headers of each packet.
     pub encapsulation: Encapsulation,
-    /// Source of outer packets: one address, or a network, of the server's family.
+    /// Network of outer source addresses, of the server's address family; may be a single address.
     pub source: Prefix,
     /// Destination of outer packets: the server's address.
     pub server: Addr,
@@ -68,7 +69,7 @@ impl Tunnel {
         }
     }
 
-    /// Outer source of a flow with this hash.
+    /// Outer source address of a flow with this hash.
     pub fn source_of(&self, hash: u32) -> Addr {
         self.source.member(hash.into()).into()
     }

@@ -56,7 +56,8 @@ pub enum ConnectionStep {
         /// Reason of the failure, as readable text.
         reason: &'static str,
     },
-    /// The connection waits for a connection slot of its frontend, or for its client's share.
+    /// The connection waits for a connection slot of its frontend, or until its client holds fewer
+    /// connections than its share.
     Waits,
     /// convey chose a route by the server name and protocol that the client requests.
     Routed {
@@ -113,7 +114,7 @@ pub enum ConnectionStep {
 pub struct PacketStep {
     /// Headers of the received packet; `None`: the packet cannot be parsed.
     pub came: Option<TracedPacket>,
-    /// Index of the receiving interface. For a packet that could not be sent: index of the sending
+    /// Index of the receiving interface; for a packet that could not be sent, index of the sending
     /// interface.
     pub interface: u32,
     /// Length of the frame in bytes.
@@ -201,7 +202,7 @@ pub enum TracedWay {
     },
     /// The packet waits for the link-layer address of its next hop.
     WaitsForNextHop,
-    /// convey could not send the packet. The event has the headers as rewritten for sending.
+    /// convey could not send the packet. The headers in the event are those after the rewrite.
     NotSent {
         /// Label of the drop reason.
         reason: &'static str,
@@ -300,7 +301,7 @@ impl ConnectionStep {
     }
 }
 
-/// Hash of a flow, equal for all of its events within a process.
+/// Hash of a flow; all events of the flow have the same hash within a process.
 pub(crate) fn flow_hash(client: SocketAddr, vip: SocketAddr, protocol: Protocol) -> u64 {
     let mut hasher = DefaultHasher::new();
     (client, vip, protocol as u8).hash(&mut hasher);

@@ -10,13 +10,13 @@ use crate::event::{TraceEvent, flow_hash};
 /// Filter of trace events. An empty filter shows all events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TraceFilter {
-    /// Clients to show.
+    /// Clients to show; `None`: all clients.
     pub client: Option<ClientPattern>,
-    /// Frontends to show, by the numbers the control path assigned.
+    /// Frontends to show, by the numbers that the control path assigned; `None`: all frontends.
     pub frontends: Option<Vec<u32>>,
-    /// Servers to show, by the numbers the control path assigned.
+    /// Servers to show, by the numbers that the control path assigned; `None`: all servers.
     pub servers: Option<Vec<u32>>,
-    /// Shows only events that drop, refuse, or end a connection early.
+    /// Limits the trace to drops, refusals and early ends with this reason; `None`: all events.
     pub drops: Option<DropPattern>,
     /// Sampling rate: shows one of this many flows, with all of its events; 0 and 1 show all.
     pub sample: u32,
@@ -72,7 +72,7 @@ fn split(text: &str) -> Option<(&str, Option<&str>)> {
             None => rest.is_empty().then_some((ip, None)),
         };
     }
-    // Two colons belong to an IPv6 address.
+    // A second colon means that the text is an IPv6 address without a port.
     match text.split_once(':') {
         Some((network, port)) if !port.contains(':') => Some((network, Some(port))),
         _ => Some((text, None)),
@@ -113,7 +113,8 @@ impl TraceFilter {
         })
     }
 
-    /// All events of a connection share one hash, that of the peer which opened the connection.
+    /// Whether sampling selects the event. Events of one connection share a hash, that of the peer
+    /// which opened the connection, so sampling selects either all of them or none.
     fn is_sampled(&self, event: &TraceEvent) -> bool {
         if self.sample <= 1 {
             return true;
@@ -217,7 +218,8 @@ mod tests {
             shown += u32::from(seen[0]);
             let flow = (client.parse().unwrap(), "10.0.0.1:80".parse().unwrap(), Protocol::Tcp);
             assert_eq!(filter.may_show_forwarded(flow, (3, 7)), seen[0]);
-            // A PROXY header changes the client: the peer that opened the connection is a proxy.
+            // A PROXY header replaces the client of the event; the peer that opened the connection
+            // is a proxy.
             let by_proxy =
                 TraceEvent { proxy: client.parse().ok(), ..event("203.0.113.1:5", ConnectionStep::Header) };
             assert_eq!(filter.shows(&by_proxy), seen[0]);

@@ -11,10 +11,10 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::event::TraceEvent;
 use crate::filter::TraceFilter;
 
-/// Maximum number of traces at once.
+/// Maximum number of concurrent traces.
 pub const MAX_WATCHERS: usize = 4;
 
-/// Queue length of one trace, in events. Further events are dropped and counted.
+/// Queue length of one trace, in events. convey drops and counts events beyond it.
 const MAX_QUEUED: usize = 4_096;
 
 /// Reason why all traces end.
@@ -33,7 +33,7 @@ pub struct TraceHub {
     version: AtomicU64,
     changes: AtomicU64,
     taps: ArcSwap<Vec<Arc<TraceTap>>>,
-    /// Held while the list of taps changes.
+    /// Lock that is held while the list of taps changes.
     ending: Mutex<Ending>,
 }
 
@@ -81,12 +81,12 @@ impl TraceHub {
 
     /// Current traces.
     pub fn watchers(&self) -> TraceWatchers {
-        // The list is at least as new as a version that was read before.
+        // The fence makes the list at least as new as a version that the caller read before.
         fence(Ordering::Acquire);
         TraceWatchers(self.taps.load_full())
     }
 
-    /// Sends an event to the traces whose filters show it. Builds the event only if a trace runs.
+    /// Sends an event to the traces whose filters show it. Calls `event` only if a trace runs.
     #[inline]
     pub fn tell(&self, event: impl FnOnce() -> TraceEvent) {
         if self.is_watched() {
@@ -94,7 +94,8 @@ impl TraceHub {
         }
     }
 
-    /// Starts a trace; returns `None` if [`MAX_WATCHERS`] run, or all traces end.
+    /// Starts a trace; `None` if [`MAX_WATCHERS`] traces run already, or if the hub is ending all
+    /// traces.
     pub fn watch(self: &Arc<TraceHub>, filter: TraceFilter, wants_frames: bool) -> Option<TraceWatch> {
         let ending = self.lock();
         let taps = self.taps.load_full();
@@ -147,7 +148,8 @@ impl TraceHub {
         self.version.store(if is_watched { change } else { 0 }, Ordering::Release);
     }
 
-    /// Notes that a filter has changed.
+    /// Sets a new version after a change of a filter, so that the data path reads the filters
+    /// again.
     fn note_change(&self) {
         let _ending = self.lock();
         self.set(self.taps.load().to_vec());
@@ -179,8 +181,8 @@ impl TraceWatchers {
         self.0.iter().map(|tap| (**tap.filter.load()).clone()).collect()
     }
 
-    /// Sends an event to the traces whose filters show it. A trace with a full queue loses the
-    /// event.
+    /// Sends an event to the traces whose filters show it. A trace whose queue is full counts the
+    /// event as lost.
     pub fn tell(&self, event: TraceEvent) {
         for tap in self.0.iter().filter(|tap| tap.filter.load().shows(&event)) {
             if tap.events.try_send(event.clone()).is_err() {
@@ -217,7 +219,7 @@ impl TraceWatch {
         }
     }
 
-    /// Reason for the end of all traces, if they end.
+    /// Reason why all traces end; `None` while traces may run.
     pub fn end(&self) -> Option<TraceEnd> {
         self.hub.end_reason()
     }

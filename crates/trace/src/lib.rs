@@ -2,8 +2,8 @@
 //! bounded queue.
 //!
 //! The data path reads [`TraceHub::version`] once per batch or connection event: one relaxed load,
-//! 0 without traces. Events hold numbers and addresses; the reader of a trace looks up names and
-//! writes the text.
+//! which returns 0 without traces. Events hold numbers and addresses; the receiver of the events
+//! looks up names and writes the text.
 
 mod event;
 mod filter;

@@ -1,6 +1,6 @@
 //! Flat list of nested number ranges. Pure.
 
-/// Value for each number of an address space.
+/// Map from each number of an address space to a value, as a sorted list of parts.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ranges<T> {
     /// Value below the first start.
@@ -30,9 +30,9 @@ impl Number for u128 {
 }
 
 impl<T: Number> Ranges<T> {
-    /// Builds a list of ranges, given by their first and last numbers; two ranges are nested or
-    /// disjoint. The innermost range applies; of ranges with equal ends, the later one. Outside of
-    /// all ranges, `rest` applies.
+    /// Builds a map from ranges, given by their first and last numbers. Two ranges must be nested
+    /// or disjoint. The innermost range applies; of equal ranges, the later one. Outside of all
+    /// ranges, `rest` applies.
     pub(super) fn new(rest: bool, ranges: impl Iterator<Item = ((T, T), bool)>) -> Ranges<T> {
         let mut all: Vec<((T, T), bool)> = ranges.collect();
         // Outer ranges first; the sort keeps the order of equal ranges.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{FlowActivity, FlowFacts};
 use crate::Prefix;
 
-/// Filter for flows. A missing part admits all flows.
+/// Filter for flows. A condition that is `None` admits all flows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FlowFilter {
     /// Addresses of the clients.
@@ -16,7 +16,7 @@ pub struct FlowFilter {
     pub frontend: Option<String>,
     /// Name of the backend.
     pub backend: Option<String>,
-    /// Name of the server. The name of a server with a host name includes all of its addresses.
+    /// Name of the server. If the server has a host name, its name includes all of its addresses.
     pub server: Option<String>,
     /// Name of the state.
     pub state: Option<String>,
@@ -26,12 +26,12 @@ pub struct FlowFilter {
     pub idle: Option<Duration>,
     /// Minimum number of bytes in both directions.
     pub min_bytes: Option<u64>,
-    /// Excludes flows that are over and only have a record left.
+    /// Whether to exclude flows that are over and of which convey only keeps the record.
     pub only_open: bool,
 }
 
 impl FlowFilter {
-    /// Whether the filter may admit a flow, without its activity.
+    /// Whether the filter may admit a flow, regardless of its age, idle time and bytes.
     pub fn admits(&self, flow: &FlowFacts<'_>) -> bool {
         let is_of = |wanted: &Option<String>, name: &str| wanted.as_ref().is_none_or(|wanted| wanted == name);
         let is_served = |server: &str| {
@@ -53,8 +53,8 @@ impl FlowFilter {
             && self.client.is_none_or(|wanted| wanted.admits(flow.client))
     }
 
-    /// Whether the filter admits the activity of a flow that is [admitted](FlowFilter::admits).
-    /// Unknown values are below each minimum.
+    /// Whether the filter admits the age, idle time and bytes of a flow that is
+    /// [admitted](FlowFilter::admits) otherwise. An unknown value is below every minimum.
     pub fn admits_activity(&self, activity: &FlowActivity) -> bool {
         let is_over = |wanted: Option<Duration>, time: Option<Duration>| {
             wanted.is_none_or(|wanted| time.is_some_and(|time| time >= wanted))
@@ -90,7 +90,7 @@ impl FromStr for ClientFilter {
                 let (network, port) = rest.split_once(']').ok_or(())?;
                 (network, if port.is_empty() { None } else { Some(port.strip_prefix(':').ok_or(())?) })
             }
-            // Two colons or more belong to an IPv6 address.
+            // A text with several colons is an IPv6 address without a port.
             None if text.matches(':').count() == 1 => {
                 let (network, port) = text.split_once(':').ok_or(())?;
                 (network, Some(port))

@@ -6,15 +6,15 @@ use std::net::IpAddr;
 
 use super::{FlowActivity, FlowFacts, FlowGrouping, FlowQuery, ListedFlow};
 
-/// Maximum number of groups that are counted separately; flows of further groups share one count.
+/// Maximum number of groups that are counted separately. Flows of further groups share one count.
 const MAX_GROUPS: usize = 65_536;
 
-/// Listing for a query, of the flows offered so far. Its size is bounded, however many flows are
-/// offered.
+/// Result of a query over the flows offered so far. Its size is bounded, no matter how many flows
+/// are offered.
 #[derive(Debug)]
 pub struct FlowListing {
     query: FlowQuery,
-    /// Selected flows; the last in order is the first to be removed.
+    /// Selected flows. The flow that comes last in the list is the first to be removed.
     kept: BinaryHeap<Reverse<SelectedFlow>>,
     matching: u64,
     bytes: [Option<u64>; 2],
@@ -23,7 +23,7 @@ pub struct FlowListing {
     ungrouped: u64,
 }
 
-/// Selected flow; a larger one comes earlier in the list.
+/// Selected flow, ordered so that the larger one comes earlier in the list.
 #[derive(Debug)]
 struct SelectedFlow {
     key: u64,
@@ -86,13 +86,14 @@ pub struct FlowAnswer {
     pub flows: Vec<ListedFlow>,
     /// Number of flows that match the query.
     pub matching: u64,
-    /// Bytes received from clients, as far as known; `None`: there are flows, but none has a count.
+    /// Bytes received from clients, as far as known; `None`: flows match, but none has a count.
     pub bytes_rx: Option<u64>,
-    /// Bytes sent to clients, as far as known; `None`: there are flows, but none has a count.
+    /// Bytes sent to clients, as far as known; `None`: flows match, but none has a count.
     pub bytes_tx: Option<u64>,
     /// Largest groups, if the query has a grouping.
     pub groups: Vec<FlowGroup>,
-    /// Number of groups that are not listed, as far as they were counted separately.
+    /// Number of groups that are not listed, without the flows that were not counted in a group of
+    /// their own.
     pub more_groups: u64,
     /// Number of flows in groups that are not listed.
     pub more_flows: u64,
@@ -106,7 +107,7 @@ impl FlowListing {
         FlowListing { query, kept, matching: 0, bytes: [None; 2], groups, ungrouped: 0 }
     }
 
-    /// Offers a flow. Calls `activity` only if the filter may admit the flow.
+    /// Offers a flow. Calls `activity` only if the filter may admit the flow by its other facts.
     pub fn offer(&mut self, flow: &FlowFacts<'_>, activity: impl FnOnce() -> FlowActivity) {
         if !self.query.filter.admits(flow) {
             return;
@@ -214,7 +215,7 @@ fn add(sums: &mut [Option<u64>; 2], bytes: [Option<u64>; 2]) {
     }
 }
 
-/// Sum of the known values.
+/// Sum of the known values; `None` if both are unknown.
 fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.saturating_add(other)),

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use crate::{Addr, NeighbourKey, Timestamp};
 
-/// Maximum number of indices that are kept for neighbours that are gone: most neighbours return.
+/// Maximum number of indices that are kept for neighbours that are gone. Most neighbours return.
 const MAX_GONE: usize = 1_024;
 
-/// Time for which a retired index stays unused. Every worker takes its flows off the index within
-/// well below a second.
+/// Time for which a retired index stays unused. Every worker moves its flows to other indices in
+/// less than a second.
 const REST: Duration = Duration::from_secs(60);
 
-/// Assigns indices to next hops. Indices of neighbours that are gone are reused in three steps:
-/// they are retired, many together, and become unusable; workers take flows off them; after a rest
-/// they are free.
+/// Assigns indices to next hops, and reuses indices of neighbours that are gone. Reuse has three
+/// steps: many indices are retired together and become unusable; workers move their flows to other
+/// indices; after a pause the retired indices are free.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Indices {
     of: HashMap<NextHopKey, u32>,
@@ -33,7 +33,7 @@ pub(super) struct Indices {
 pub(super) struct NextHopKey {
     interface: u32,
     neighbour: Addr,
-    /// MTU of the route.
+    /// MTU of the route or path; `None`: the MTU of the interface.
     mtu: Option<u32>,
 }
 
@@ -44,7 +44,7 @@ impl NextHopKey {
 }
 
 impl Indices {
-    /// Number of indices: every index is below.
+    /// Number of indices assigned so far, which is above every index.
     pub(super) fn len(&self) -> usize {
         self.len as usize
     }
@@ -55,12 +55,13 @@ impl Indices {
         self.of.iter().map(move |(key, index)| (neighbour(key), *index))
     }
 
-    /// Index of a next hop.
+    /// Index of a next hop; `None` if it has no index.
     pub(super) fn get(&self, key: &NextHopKey) -> Option<u32> {
         self.of.get(key).copied()
     }
 
-    /// Index of a next hop, assigned if it has none; `None` if all indices below `most` are taken.
+    /// Index of a next hop. Assigns one if it has none; `None` if all indices below `most` are
+    /// taken.
     pub(super) fn get_or_give(&mut self, key: NextHopKey, most: usize) -> Option<u32> {
         if let Some(index) = self.get(&key) {
             return Some(index);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::routing_rules::RuleSteps;
 use crate::{Addr, Prefix, Route, RouteHop, RoutingRule};
 
-/// Routing tables that rules name, and the rules of both families.
+/// Routing tables that policy rules refer to, and the policy rules of both families.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     listed: Arc<[Route]>,
@@ -63,7 +63,7 @@ impl Routes {
         &self.rules
     }
 
-    /// Whether packets take, and may arrive by, the same paths with `other`.
+    /// Whether packets take the same paths as with `other`, and may arrive on the same interfaces.
     pub(super) fn lead_as(&self, other: &Routes) -> bool {
         (&self.v4, &self.v6, &self.tables, &self.used) == (&other.v4, &other.v6, &other.tables, &other.used)
     }
@@ -75,8 +75,8 @@ impl Routes {
             || self.tables.iter().any(Prefixes::depend_on_source)
     }
 
-    /// Next hops for packets from `src` to `dst`; empty without a route. An unspecified source
-    /// means that the program leaves the source to the kernel.
+    /// Next hops for packets from `src` to `dst`; empty without a route. An unspecified `src` means
+    /// that the kernel chooses the source.
     pub(super) fn find(&self, src: IpAddr, dst: IpAddr) -> &[RouteHop] {
         let found = self.steps(dst).find(src, Some(dst), |table, suppressed| {
             let (len, hops) = self.tables.get(table)?.find(src, dst)?;
@@ -87,7 +87,7 @@ impl Routes {
         found.unwrap_or(&[])
     }
 
-    /// Next hops of every table to `dst`, of which rules choose one.
+    /// Next hops to `dst` of every table. Policy rules would choose one table.
     pub(super) fn find_in_tables(&self, src: IpAddr, dst: IpAddr) -> impl Iterator<Item = &RouteHop> {
         self.tables.iter().filter_map(move |table| table.find(src, dst)).flat_map(|(_, hops)| hops)
     }
@@ -97,13 +97,13 @@ impl Routes {
         self.broadcasts.contains(&ip)
     }
 
-    /// Whether a route through this interface leads to addresses of this family beyond those that
-    /// its neighbours alone may have.
+    /// Whether routes of this family through an interface lead to more than link-local and
+    /// multicast addresses.
     pub(super) fn use_interface(&self, interface: u32, is_v4: bool) -> bool {
         self.used.contains(&(interface, is_v4))
     }
 
-    /// Next hops of the default route for packets with this source.
+    /// Next hops of the default route for packets with the source `src`.
     pub(super) fn find_default(&self, src: IpAddr) -> &[RouteHop] {
         let found = self.steps(src).find(src, None, |table, suppressed| {
             let hops = self.tables.get(table)?.find_default(src)?;
@@ -112,7 +112,8 @@ impl Routes {
         found.unwrap_or(&[])
     }
 
-    /// MTUs of routes through this neighbour, besides the interface's; duplicates are possible.
+    /// MTUs of the routes through a neighbour, without the MTU of the interface; duplicates are
+    /// possible.
     pub(super) fn mtus(&self, interface: u32, neighbour: IpAddr) -> impl Iterator<Item = u32> {
         let ways = [(interface, None), (interface, Some(neighbour))];
         ways.into_iter().filter_map(|way| self.mtus.get(&way)).flatten().copied()
@@ -137,7 +138,7 @@ struct Networks {
     by_source: HashMap<u128, Vec<(Prefix, Best)>>,
 }
 
-/// Best route to a network, or all best routes if their metrics are equal.
+/// Best route to a network; several routes with equal metrics are joined.
 #[derive(Debug, PartialEq, Eq)]
 struct Best {
     metric: u32,
@@ -155,7 +156,8 @@ impl Best {
 
     fn add(&mut self, other: Best) {
         match other.metric.cmp(&self.metric) {
-            // As the kernel treats IPv6 routers from router advertisements.
+            // The kernel also prefers IPv6 routers with a higher preference in their router
+            // advertisements.
             std::cmp::Ordering::Equal if other.preference > self.preference => {
                 let less = std::mem::replace(self, other);
                 self.hops.extend(less.hops);
@@ -194,8 +196,8 @@ impl Networks {
         {
             match sources.iter().find(|(source, _)| source.contains(src)) {
                 Some((_, best)) => return Some(best),
-                // The kernel continues with the next shorter prefix, not with the route for all
-                // sources.
+                // The kernel then continues with the next shorter prefix, and ignores a route of
+                // this prefix for all sources.
                 None if self.length != 0 => return None,
                 None => {}
             }
@@ -222,9 +224,9 @@ impl Prefixes {
         self.0.iter().any(|networks| !networks.by_source.is_empty())
     }
 
-    /// Next hops to `dst`, and the prefix length of the route.
+    /// Prefix length of the most specific route to `dst`, and its next hops.
     fn find(&self, src: IpAddr, dst: IpAddr) -> Option<(u32, &[RouteHop])> {
-        // The default route of IPv6 does not apply to IPv4.
+        // The search ends before the default route of IPv6, which does not apply to IPv4.
         let of_family = self.0.iter().take_while(|networks| networks.length >= bits_mapped(dst));
         for networks in of_family {
             if let Some(best) = networks.find(src, dst) {
@@ -244,7 +246,7 @@ impl Prefixes {
     }
 }
 
-/// Whether the network is link-local, which every interface has, or multicast.
+/// Whether the network is multicast or link-local. Every interface has link-local addresses.
 fn is_link_local(network: IpAddr) -> bool {
     match network {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_multicast(),
@@ -252,7 +254,7 @@ fn is_link_local(network: IpAddr) -> bool {
     }
 }
 
-/// Prefix bits that all mapped addresses of the family share.
+/// Number of leading bits that all addresses of the family share after mapping to IPv6.
 fn bits_mapped(ip: IpAddr) -> u32 {
     if ip.is_ipv4() { 96 } else { 0 }
 }

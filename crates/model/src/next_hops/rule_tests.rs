@@ -45,7 +45,7 @@ fn tables(routes: Vec<Route>, rules: Vec<RoutingRule>) -> NetworkTables {
     }
 }
 
-/// Sending interface of packets from the VIP to a client under this rule.
+/// Index of the interface that packets from the VIP to a client leave through under this rule.
 fn exit_under(rule: RoutingRule) -> Option<u32> {
     let hops = NextHops::default().update_all(&tables(routes(), vec![rule]));
     hops.hop_from(ip(VIP), ip(CLIENT)).map(|hop| hop.interface)
@@ -152,7 +152,7 @@ fn routes_for_a_source_go_first_and_hide_the_network_from_others() {
     let exit = |src, dst| hops.hop_from(ip(src), ip(dst)).map(|hop| hop.interface);
     assert_eq!(exit("fd09::9", "2001:db9::1"), Some(B));
     assert_eq!(exit("fd08::9", "2001:db9::1"), Some(A));
-    // Like Linux: the network has routes for other sources, so the next shorter prefix decides.
+    // The network has routes for other sources, so the next shorter prefix decides, as in Linux.
     assert_eq!(exit("fd08::9", "2001:db8::1"), Some(A));
     assert_eq!(exit("2001:db8:5::1", "2001:db8::1"), Some(B));
 }

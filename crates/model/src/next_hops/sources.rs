@@ -1,4 +1,5 @@
-//! Source addresses towards a destination, selected like the kernel does for its own connections.
+//! Source addresses towards a destination, chosen as the kernel chooses them for its own
+//! connections.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -7,8 +8,9 @@ use super::{NextHops, any_of_family};
 use crate::{Interface, InterfaceAddress, RouteHop};
 
 impl NextHops {
-    /// Source address that the kernel would select towards `dst` among the addresses that fit: the
-    /// route's source, or by RFC 6724. `None` if no such address can be used.
+    /// Source address that the kernel would choose towards `dst` among the addresses that satisfy
+    /// `fits`: the route's source, otherwise an address by the kernel's ranking. `None` if no such
+    /// address can be used.
     pub fn source_to(&self, dst: IpAddr, fits: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
         let hop = self.hop_to(dst)?;
         let usable = self.interfaces().iter().filter(|link| link.up).flat_map(|link| {
@@ -24,9 +26,9 @@ impl NextHops {
         best.map(|(_, _, address)| address.ip)
     }
 
-    /// Source addresses among `named` that fit the path to `dst`: addresses in the network of the
-    /// next hop; otherwise addresses of the sending interface; otherwise all addresses of the
-    /// family.
+    /// Source addresses among `named` that fit the path to `dst`. These are the addresses in the
+    /// network of the next hop. If there are none, addresses of the sending interface; otherwise
+    /// all addresses of the family.
     pub fn sources_to(&self, dst: IpAddr, named: &[IpAddr]) -> Vec<IpAddr> {
         let of_family: Vec<IpAddr> =
             named.iter().copied().filter(|ip| ip.is_ipv4() == dst.is_ipv4()).collect();
@@ -46,9 +48,9 @@ impl NextHops {
         tiers.into_iter().find(|tier| !tier.is_empty()).unwrap_or(of_family)
     }
 
-    /// Whether a server's answers to an address of this host return here: packets from the address
-    /// leave by the interface that has it, or the address is in no link's network, so that routers
-    /// lead to it.
+    /// Whether a server's answers to an address of this host return to this host. They do if
+    /// packets from the address leave through the interface that has it. They also do if the
+    /// address is in no link's network, because then routers forward packets to it.
     pub fn answers_return(&self, source: IpAddr, server: IpAddr) -> bool {
         let ways = self.hops_from(source, server);
         let mut links = self.interfaces().iter().filter(|link| link.up);
@@ -66,9 +68,10 @@ impl NextHops {
             })
     }
 
-    /// Operator-facing reason why packet modes must not send packets to a server. `named` are the
-    /// configured SNAT addresses: the server sees those that fit its path, or the kernel's choice
-    /// if there are none. `None`: the server sees clients' own addresses.
+    /// Operator-facing reason why packet modes must not send packets to a server; `None` if they
+    /// may. `named` are the configured SNAT addresses. The server sees those that fit its path, or
+    /// the address that the kernel chooses if there are none. With `named` `None`, the server sees
+    /// the addresses of the clients.
     pub fn refusal_of(&self, server: IpAddr, named: Option<&[IpAddr]>) -> Option<String> {
         let own = named.map(|named| {
             let (present, gone): (Vec<IpAddr>, Vec<IpAddr>) = named.iter().partition(|ip| self.is_own(**ip));
@@ -104,7 +107,7 @@ impl Rank {
         ])
     }
 
-    /// Ranks like RFC 6724, section 5. Temporary addresses come last, as servers should see a
+    /// Ranks like RFC 6724, section 5, with temporary addresses last, because servers should see a
     /// stable address.
     fn v6(hop: RouteHop, dst: IpAddr, link: &Interface, address: &InterfaceAddress) -> Rank {
         Rank([
