@@ -59,7 +59,7 @@ fn members(n: usize) -> Vec<Member> {
     (0..n).map(member).collect()
 }
 
-/// Loads of servers without connections.
+/// Loads of idle servers: every server is usable and has no connections.
 struct Idle(Vec<u32>);
 
 impl Loads for Idle {

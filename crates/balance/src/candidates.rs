@@ -1,35 +1,36 @@
-//! Shared parts of the algorithms: the servers of a table, and the fallback when the server of a
-//! table cannot take the connection.
+//! Servers of a lookup table, and the fallback when the chosen server cannot take the connection.
 
 use super::hash::ADDRESS;
 use super::steps::{Step, Witness};
 use super::{FlowHash, Identity, Loads, Member};
 
-/// Maximum number of table places that are tried before the servers are searched one by one.
+/// Maximum number of table lookups for one flow; afterwards the servers are searched one by one.
 const MAX_PLACES_TRIED: usize = 8;
 
-/// Length of a server's identity in bytes.
+/// Length in bytes of a server's identity in a hash table: an address with its port, and a number.
 pub(super) const IDENTITY: usize = ADDRESS + 2;
 
-/// Server in a hash table.
+/// Server that a hash table may include.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
     /// Index of the server among the members.
     pub index: u32,
     /// Weight of the server, at least 1.
     pub weight: u16,
-    /// Place of the server, followed by the number of earlier members with the same place.
+    /// Bytes that place the server in the table: `Identity`'s place, then the number of earlier
+    /// members with the same place.
     pub identity: [u8; IDENTITY],
 }
 
-/// Servers that may be chosen, in an order that depends only on their identities.
+/// Servers that a table may include, in an order that depends only on their identities.
 pub(super) fn candidates(members: &[Member]) -> Vec<Candidate> {
     let mut sorted: Vec<(Identity, u16, usize)> =
         members.iter().enumerate().map(|(index, m)| (m.identity, m.weight, index)).collect();
     sorted.sort_unstable();
     let mut candidates = Vec::with_capacity(sorted.len());
     for twins in sorted.chunk_by(|a, b| a.0.place == b.0.place) {
-        // Numbered over all members, so that the health of one server does not renumber the others.
+        // Counts all members, also ineligible ones: a change of one server's health must not
+        // renumber others.
         for (nth, &(Identity { place, .. }, weight, index)) in twins.iter().enumerate() {
             if may_be_chosen(&members[index]) {
                 let mut identity = [0; IDENTITY];
@@ -42,14 +43,15 @@ pub(super) fn candidates(members: &[Member]) -> Vec<Candidate> {
     candidates
 }
 
-/// Servers that may be chosen, for algorithms that do not hash: index, and weight in hundredths.
+/// Servers that may be chosen, for algorithms that do not hash: index of the server, and its weight
+/// times its percentage.
 pub(super) fn weighted(members: &[Member]) -> impl Iterator<Item = (u32, u64)> {
     let chosen = members.iter().enumerate().filter(|(_, member)| may_be_chosen(member));
     let share = |member: &Member| u64::from(member.weight) * u64::from(member.percent);
     chosen.map(move |(index, member)| (index as u32, share(member)))
 }
 
-/// Load of a server: connections for its weight.
+/// Load of a server: open connections, compared in relation to its weight.
 #[derive(Clone, Copy)]
 pub(super) struct Load {
     pub connections: u64,
@@ -63,26 +65,30 @@ impl Load {
     }
 }
 
-/// Whether a table may include this server.
+/// Whether a table may include this server: eligible, with a weight above 0.
 fn may_be_chosen(member: &Member) -> bool {
     member.eligible && member.weight > 0
 }
 
 /// Table of servers for lookups by hash.
 pub(super) trait HashTable {
-    /// All servers of the table.
+    /// Indices of all servers in the table.
     fn servers(&self) -> &[u32];
 
-    /// Server of a flow.
+    /// Looks up the server of a flow; `None` if the table is empty.
     fn named(&self, flow: FlowHash) -> Option<usize>;
 
-    /// Step that leads to this server, which is `usable` or not.
+    /// Describes the lookup of this flow, which found `server`, as a step of a prediction. `usable`
+    /// is the state of the server.
     fn step(&self, flow: FlowHash, server: usize, usable: bool) -> Step;
 }
 
-/// Returns the server of a flow. If that server is not usable, tries other places of the table, so
-/// that its flows spread by weight and the same flow finds the same substitute. At last, returns
-/// the first usable server of the table.
+/// Chooses a usable server for a flow from a hash table.
+///
+/// If the flow's own server is not usable, tries further hashes of the flow, `MAX_PLACES_TRIED` in
+/// all. So the flows of a full server spread over the others by weight, and each flow always
+/// finds the same substitute. Then searches the servers one by one. Returns `None` if no server is
+/// usable.
 pub(super) fn usable_or_again(
     table: &impl HashTable,
     flow: FlowHash,
@@ -105,7 +111,8 @@ pub(super) fn usable_or_again(
     server
 }
 
-/// First usable server of `servers`, from position `start` on and once around.
+/// First usable server in `servers`: searches from position `start` to the end, then from the
+/// beginning.
 pub(super) fn first_usable(servers: &[u32], start: usize, loads: &dyn Loads) -> Option<usize> {
     let (before, after) = servers.split_at(start);
     after.iter().chain(before).map(|&server| server as usize).find(|&server| loads.usable(server))
@@ -116,7 +123,8 @@ mod tests {
     use super::super::testing::{TestLoads, members};
     use super::*;
 
-    /// Table of three servers: this flow finds the first, all others the server at the given index.
+    /// Table of three servers. The given flow leads to server 0, all other flows to the server at
+    /// the given index.
     struct Table(FlowHash, usize);
 
     impl HashTable for Table {

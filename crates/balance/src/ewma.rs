@@ -1,11 +1,11 @@
-//! Least response time: an exponentially weighted moving average of response times (EWMA), and the
-//! requests that wait for each server.
+//! Least response time: chooses by an exponentially weighted moving average (EWMA) of each server's
+//! response times, and by the number of its pending requests.
 //!
-//! Like `power_of_two`, it draws two servers by weight. The first server gets the request, unless
-//! its cost is higher than the second's: then it gets the request only with the probability of the
-//! ratio of their costs. So equally fast servers share by weight, a slow server keeps a small share
-//! by which its recovery is seen, and independent balancers do not all turn to one server. A server
-//! without history gets one request at a time as a probe.
+//! Like `power_of_two`, the algorithm draws two servers by weight. The first server gets the
+//! request if its cost is not higher than the second's. Otherwise it gets the request only with a
+//! probability equal to the ratio of the costs. So equally fast servers share requests by weight, a
+//! slow server keeps a small share that shows when it recovers, and independent balancers do not
+//! all choose one server. A server without history gets one request at a time as a probe.
 //!
 //! The averages follow Finagle's "Peak EWMA" (see [`AnswerTimes`](super::AnswerTimes)).
 
@@ -16,19 +16,19 @@ use super::pairs::{DrawnServer, PairTable};
 use super::steps::{Foreseen, ForeseenTurns, Turns, Witness, foresee};
 use super::{Balancer, FlowHash, Loads, Member};
 
-/// Minimum cost ratio for a server whose answers are overdue: it gets a request only if the other
-/// server costs at least this fraction.
+/// Minimum ratio of costs, cheaper to dearer server, at which a server with an overdue answer still
+/// gets a request.
 const LEAST_RATIO: f64 = 0.5;
 
-/// Least response time balancer: mostly chooses the cheaper of two servers, by [`Loads::cost`].
+/// Least response time balancer: usually chooses the cheaper of two servers, by [`Loads::cost`].
 pub struct Ewma {
     pairs: PairTable,
     turn: Arc<AtomicUsize>,
 }
 
 impl Ewma {
-    /// Builds a balancer of the servers that may be chosen. `turn` is the source of the draws, as
-    /// in [`build`](super::build).
+    /// Builds a balancer of the servers that may be chosen. Draws are derived from the shared
+    /// counter `turn`, as in [`build`](super::build).
     pub fn new(members: &[Member], turn: Arc<AtomicUsize>) -> Ewma {
         Ewma { pairs: PairTable::new(members), turn }
     }
@@ -45,7 +45,7 @@ impl Ewma {
             Some(loads.cost(one.server)? * (1.0 + pending * mean / one.weight as f64))
         };
         let is_better = |[first, second]: [DrawnServer; 2], chance: FlowHash| {
-            // A server without history counts as good as the other, until a request waits for it.
+            // A server without history and without a pending request counts as equal to any other.
             let Some((cost_of_first, cost_of_second)) = cost(first).zip(cost(second)) else { return false };
             let least = if loads.is_silent(first.server) { LEAST_RATIO } else { 0.0 };
             cost_of_second < chance.fraction().max(least) * cost_of_first

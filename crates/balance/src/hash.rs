@@ -1,5 +1,5 @@
-//! Hashes that are equal on every machine and in every release: explicit bytes in a fixed order
-//! into xxh3 with fixed seeds. Any change here moves every client to another server.
+//! Hashes that are equal on every machine and in every release: xxh3 with fixed seeds over explicit
+//! bytes in a fixed order. Any change here moves nearly every client to another server.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,11 +7,11 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed, xxh3_128};
 
 use convey_model::{HashKey, HashOn};
 
-/// Hash of a flow for the hashing algorithms; well mixed in all bits.
+/// Hash of a flow, for algorithms that hash. All 64 bits are well mixed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowHash(pub u64);
 
-/// Hashes the fields that `on` selects, of a connection from `client` to `vip`.
+/// Hashes the fields of a connection from `client` to `vip` that `on` selects.
 pub fn flow_hash(on: HashOn, client: SocketAddr, vip: SocketAddr) -> FlowHash {
     const SEED: u64 = u64::from_be_bytes(*b"flowhash");
     let client = address_bytes(client);
@@ -33,19 +33,20 @@ pub fn value_hash(value: &[u8]) -> FlowHash {
     FlowHash(xxh3_64_with_seed(value, SEED))
 }
 
-/// Identity of a server in hash tables. The place comes first, so that identities are sorted by
-/// place.
+/// Identity of a server in hash tables. Identities sort by place first, then by address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity {
-    /// Bytes that place the server, as long as an address with its port.
+    /// Bytes that determine the server's place in a hash table: address and port, address, or name,
+    /// as `hash_key` selects.
     pub(super) place: [u8; ADDRESS],
-    /// Address and port: orders servers with the same place, independent of their order in the file
+    /// Address and port. They order servers that share a place, whatever their order in the file
     /// and their weights.
     addr: [u8; ADDRESS],
 }
 
 impl Identity {
-    /// Identity of a server with this name and address.
+    /// Identity of a server with this name and address; `key` selects the parts that determine its
+    /// place.
     pub fn new(key: HashKey, name: &str, addr: SocketAddr) -> Identity {
         let addr = address_bytes(addr);
         let mut place = addr;
@@ -68,8 +69,8 @@ impl From<SocketAddr> for Identity {
 }
 
 impl FlowHash {
-    /// Hash for another attempt, independent of this one: the flows of one unusable server spread
-    /// over all others.
+    /// Hash for the next attempt of the same flow, independent of this hash. So the flows of one
+    /// unusable server spread over all others.
     pub(super) fn again(self) -> FlowHash {
         FlowHash(xxh3_64(&self.0.to_le_bytes()))
     }
@@ -80,7 +81,7 @@ impl FlowHash {
         self.below_sum(len as u64) as usize
     }
 
-    /// Like `below`, for a sum of weights, which may exceed the number of servers.
+    /// Maps the hash evenly onto `0..sum`, for a sum of weights.
     #[inline]
     pub(super) fn below_sum(self, sum: u64) -> u64 {
         // The high half of the product is as even as the remainder, and needs a multiplication
@@ -92,19 +93,20 @@ impl FlowHash {
 impl FlowHash {
     /// Maps the hash evenly onto numbers from 0 to below 1.
     pub(super) fn fraction(self) -> f64 {
-        // As many bits as an `f64` keeps.
+        // An `f64` has 53 significant bits.
         (self.0 >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
-/// Bytes of an IP address; IPv4 takes its IPv4-mapped form.
+/// Length of an IP address in bytes; an IPv4 address is stored as an IPv4-mapped IPv6 address.
 const IP: usize = 16;
-/// Bytes of an address with its port.
+/// Length of an address with its port in bytes.
 pub(super) const ADDRESS: usize = IP + 2;
 
-/// Address, then port, both in network order. An IPv4 address and its IPv4-mapped form count as one
-/// address: the listener's family decides which form convey sees. Scope ids differ between machines
-/// and are left out.
+/// Bytes of an address and its port, in network order.
+///
+/// An IPv4 address and its IPv4-mapped form give the same bytes, as the listener's family decides
+/// which form convey sees. Scope ids differ between machines and are left out.
 fn address_bytes(addr: SocketAddr) -> [u8; ADDRESS] {
     let ip = match addr.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),

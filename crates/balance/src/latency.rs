@@ -1,55 +1,57 @@
-//! Response times and failure rate of a server: moving averages, by which [`ewma`](crate::Ewma)
-//! chooses.
+//! Moving averages of a server's response times and failures, from which [`ewma`](crate::Ewma)
+//! computes its cost.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Decay time of the averages: they shrink by a factor of e in this time. So a server without
-/// requests improves, and gets requests again.
+/// Time in which the averages decay by a factor of e. So the cost of a server without requests
+/// falls until it gets requests again.
 const MEMORY: Duration = Duration::from_secs(10);
 
-/// Minimum weight of a new answer in the average.
+/// Minimum weight of a new response time in the average.
 const LEAST_PART: f64 = 0.1;
 
-/// Weights of a failure and of a success in the failure rate.
+/// Weights of a new failure and of a new success in the failure rate.
 const FAILURE_PART: f64 = 0.25;
 const SUCCESS_PART: f64 = 0.05;
 
-/// Response times below this count as equal: the host's scheduler decides about such differences.
+/// Response time in microseconds that is added to all servers' averages. Differences far below it
+/// come from the host's scheduler, and hardly change the choice.
 const FLOOR_US: f64 = 1_000.0;
 
-/// Multiple of its average after which a server's answer is overdue, in addition to [`FLOOR_US`].
+/// An answer is overdue after this multiple of the server's average, plus [`FLOOR_US`].
 const USUAL_SILENCE: f64 = 3.0;
 
-/// Cost of a server without history while a request probes it: any other server is cheaper.
+/// Cost of a server without history while a request probes it: higher than any other server's cost.
 const PROBED_COST: f64 = 1e9;
 
-/// Maximum difference between workers' clocks: an answer from the near future counts as just
-/// received.
+/// Maximum difference between workers' clocks in milliseconds. An answer that is at most this far
+/// in the future counts as just received.
 const MAX_CLOCK_STEP_MS: u32 = 60_000;
 
-/// Cost factor of a server that always fails. The cost grows with the square of the failure rate:
-/// one failure in a hundred answers costs little.
+/// Factor by which constant failures raise the cost of a server. The cost grows with the square of
+/// the failure rate, so one failure in a hundred answers changes it little.
 const FAILING_COSTS: f64 = 1_000.0;
 
-/// Moving averages of one server's answers. Of two simultaneous answers on different threads, one
-/// may be lost.
+/// Moving averages of one server's response times and failures ("Peak EWMA").
 ///
-/// "Peak EWMA": the average follows a slower server at once, and a faster server gradually. A
-/// single slow answer counts as chance; the second one counts.
+/// The average rises immediately to a slower response time, and falls gradually to a faster one. It
+/// ignores a single slow answer; the second slow answer in a row raises it.
+///
+/// If two threads record answers simultaneously, one of them may be lost.
 #[derive(Debug, Default)]
 pub struct AnswerTimes {
-    /// Average response time, and last response time, in microseconds (two `f32`).
+    /// Average response time (high half), and last response time, both in microseconds as `f32`.
     times: AtomicU64,
-    /// Failure rate (an `f32`), and time of the last answer, in milliseconds.
+    /// Failure rate as `f32` (high half), and time of the last answer in milliseconds.
     failing: AtomicU64,
-    /// Number of requests that wait for an answer.
+    /// Number of pending requests.
     awaited: AtomicU32,
 }
 
 impl AnswerTimes {
-    /// Records an answer that arrived `took` after its request, and whether it was a failure. `now`
-    /// is the time since any fixed point.
+    /// Records an answer that arrived `took` after its request. `now` is the time since any fixed
+    /// point.
     pub fn answered(&self, took: Duration, is_failure: bool, now: Duration) {
         let (average, last) = self.times();
         let (failing, elapsed) = self.failing(now);
@@ -60,7 +62,7 @@ impl AnswerTimes {
         } else {
             failing * (1.0 - SUCCESS_PART)
         };
-        // A fast failure is no fast server: a failure never lowers the average.
+        // A server that fails fast is not a fast server: failures never lower the average.
         let average = match took.min(last) {
             peak if peak > average => peak,
             _ if is_failure => average,
@@ -71,7 +73,7 @@ impl AnswerTimes {
             .store(u64::from((failing as f32).to_bits()) << 32 | u64::from(millis(now)), Ordering::Relaxed);
     }
 
-    /// Records a sent request, whose answer is pending until [`AnswerTimes::ends`].
+    /// Records a sent request. It is pending until [`AnswerTimes::ends`].
     pub fn begins(&self) {
         self.awaited.fetch_add(1, Ordering::Relaxed);
     }
@@ -81,13 +83,14 @@ impl AnswerTimes {
         self.awaited.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether a request is pending.
+    /// Whether any request is pending.
     fn is_awaited(&self) -> bool {
         self.awaited.load(Ordering::Relaxed) > 0
     }
 
-    /// Current cost of an answer of this server without other load, at least 1, for comparing
-    /// servers. `None`: the server has no history and no pending request, so it deserves a probe.
+    /// Cost of sending a request to this server at the time `now`, at least 1, without regard to
+    /// its other connections. `None` if the server has no history and no pending request: it may be
+    /// probed.
     pub fn cost(&self, now: Duration) -> Option<f64> {
         let is_awaited = self.is_awaited();
         if !self.has_history() {
@@ -96,8 +99,8 @@ impl AnswerTimes {
         let (average, _) = self.times();
         let (failing, elapsed) = self.failing(now);
         let expected = if is_awaited {
-            // The average does not decay before the server answers; its cost grows with the time
-            // that the answer is overdue.
+            // While a request is pending, the average does not decay. Once its answer is overdue,
+            // the cost grows with the time since the last answer.
             average.max(silence_us(average, elapsed))
         } else {
             average * (-elapsed.as_secs_f64() / MEMORY.as_secs_f64()).exp()
@@ -105,17 +108,17 @@ impl AnswerTimes {
         Some((FLOOR_US + expected) * (1.0 + failing * failing * FAILING_COSTS) / FLOOR_US)
     }
 
-    /// Whether an answer of the server is pending for longer than usual.
+    /// Whether an answer of the server is overdue.
     pub fn is_silent(&self, now: Duration) -> bool {
         self.is_awaited() && silence_us(self.times().0, self.failing(now).1) > 0.0
     }
 
-    /// Whether the server has ever answered.
+    /// Whether the server has answered before.
     fn has_history(&self) -> bool {
         self.times.load(Ordering::Relaxed) != 0 || self.failing.load(Ordering::Relaxed) != 0
     }
 
-    /// Average response time.
+    /// Average response time; zero if the server has not answered.
     pub fn average(&self) -> Duration {
         Duration::from_secs_f64(self.times().0 / 1e6)
     }
@@ -126,7 +129,7 @@ impl AnswerTimes {
         (f32::from_bits((times >> 32) as u32).into(), f32::from_bits(times as u32).into())
     }
 
-    /// Failure rate after its decay, and time since the last answer.
+    /// Failure rate after decay until `now`, and the time since the last answer.
     fn failing(&self, now: Duration) -> (f64, Duration) {
         let failing = self.failing.load(Ordering::Relaxed);
         // The millisecond clock wraps every 49 days.
@@ -139,7 +142,8 @@ impl AnswerTimes {
     }
 }
 
-/// Microseconds by which an answer is overdue, for a server with this average.
+/// Microseconds by which an answer is overdue, if the last one came `elapsed` ago and the average
+/// response time is `average` microseconds; 0 if it is not overdue.
 fn silence_us(average: f64, elapsed: Duration) -> f64 {
     (elapsed.as_secs_f64() * 1e6 - USUAL_SILENCE * average - FLOOR_US).max(0.0)
 }
@@ -158,7 +162,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Averages after these answers in milliseconds, one each 10 ms.
+    /// Averages of a server whose answers took these milliseconds, one answer every 10 ms.
     fn after(answers: &[u32]) -> AnswerTimes {
         let times = AnswerTimes::default();
         for (number, took) in (1..).zip(answers) {
@@ -202,7 +206,7 @@ mod tests {
         let cost = |times: &AnswerTimes, now| times.cost(now).unwrap();
         assert!(cost(&slow, 100 * MS) > 400.0);
         assert!(cost(&slow, Duration::from_secs(120)) < 1.1);
-        // The millisecond clock wraps meanwhile.
+        // The millisecond clock wraps between the two answers and the reading.
         let late = AnswerTimes::default();
         let end = Duration::from_millis(u32::MAX.into());
         (0..2).for_each(|_| late.answered(500 * MS, false, end));

@@ -1,4 +1,5 @@
-//! Least connections: the server with the fewest open connections for its weight.
+//! Least connections: chooses the server with the fewest open connections in relation to its
+//! weight.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -7,9 +8,9 @@ use super::candidates::{Load, weighted};
 use super::steps::{Foreseen, ForeseenTurns, Step, Turns, Witness, foresee};
 use super::{Balancer, FlowHash, Loads, Member};
 
-/// Least connections balancer; equally loaded servers take turns.
+/// Least connections balancer. Equally loaded servers take turns.
 pub(super) struct LeastConnections {
-    /// Index and weight of each server.
+    /// Index and weight (times percentage) of each server.
     servers: Box<[(u32, u64)]>,
     turn: Arc<AtomicUsize>,
 }
@@ -24,10 +25,10 @@ impl LeastConnections {
         let start = turns.take().checked_rem(self.servers.len())?;
         let (before, after) = self.servers.split_at(start);
         let mut best: Option<(usize, Load)> = None;
-        // With `for_each`, the two slices become two plain loops.
+        // `for_each` on a chain compiles to one plain loop for each slice.
         after.iter().chain(before).for_each(|&(index, weight)| {
             let index = index as usize;
-            // Load with this connection included.
+            // Load of the server if it took this connection.
             let load = Load { connections: u64::from(loads.active(index)) + 1, weight };
             let better = best.is_none_or(|(_, best)| load.is_less_than(best));
             if better && loads.usable(index) {

@@ -1,5 +1,5 @@
 //! Load balancing algorithms. Pure: tables are built from the configured servers, and looked up by
-//! hash; equal servers give equal choices on every machine.
+//! hash. Equal servers give equal choices on every machine.
 //!
 //! Each algorithm is one file, and a type that implements [`Balancer`]:
 //!
@@ -15,13 +15,14 @@
 //! [`Ewma`] uses the response times of servers, which [`AnswerTimes`] records. Only mode `http`
 //! measures these times, so the configuration accepts `ewma` only there.
 //!
-//! [`build`] creates the configured algorithm. `candidates` has the shared parts: the servers that
-//! take part, and the fallback when the chosen server is full. A new algorithm needs a file here, a
-//! variant of [`Algorithm`] and an arm of [`build`]: the tests of this file then check it with the
-//! others. docs/design/extending.md lists the rest.
+//! [`build`] creates the configured algorithm. `candidates` contains the shared parts: the servers
+//! of a table, and the fallback when the chosen server is full. A new algorithm needs a file in
+//! this crate, a variant of [`Algorithm`] and an arm of [`build`]; the tests in this file then
+//! cover it. docs/design/extending.md lists the other steps.
 //!
-//! Tables hold only servers that may be chosen (see [`Member::eligible`]). They query [`Loads`] for
-//! values that change with each connection (open connections, servers at their limit).
+//! Tables contain only servers that may be chosen (see [`Member::eligible`]). The algorithms read
+//! values that change with each connection (open connections, servers at their limit) from
+//! [`Loads`].
 //!
 //! ```
 //! use std::net::SocketAddr;
@@ -79,55 +80,60 @@ use std::sync::atomic::AtomicUsize;
 
 use convey_model::Algorithm;
 
-/// Server, as input of a table. [`Balancer::pick`] returns its index in the slice that [`build`]
-/// gets.
+/// Server of a balancing table. [`Balancer::pick`] returns the index of a server in the slice of
+/// members that was passed to [`build`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
-    /// Identity of the server, which alone decides about ring points and Maglev permutations.
+    /// Identity of the server. It alone determines ring points and Maglev permutations.
     pub identity: Identity,
     /// Relative weight; a server with weight 0 is never chosen.
     pub weight: u16,
-    /// Effective part of the weight in percent, at least 1. Algorithms that hash ignore it.
+    /// Percentage of the weight that is in effect, 1 to 100. Algorithms that hash ignore it.
     pub percent: u8,
-    /// Whether the server is healthy, and needed if it is a backup.
+    /// Whether the server may be chosen: it is healthy, and if it is a backup, backups are needed.
     pub eligible: bool,
 }
 
 /// Loads of the servers at the time of a choice.
 pub trait Loads {
-    /// Whether the server can take the connection now: below its limit, and not tried before.
+    /// Whether the server can take the connection now: below its limit, and not already tried for
+    /// it.
     fn usable(&self, index: usize) -> bool;
     /// Number of the server's open connections.
     fn active(&self, index: usize) -> u32;
-    /// Cost of an answer, at least 1, as in [`AnswerTimes::cost`]; `None`: unknown, and equal to
-    /// any other server's. Only [`Ewma`] uses it.
+    /// Cost of a request to the server, at least 1, as in [`AnswerTimes::cost`]. `None`: the cost
+    /// is unknown, and counts as equal to any other server's. Only [`Ewma`] uses it.
     fn cost(&self, _index: usize) -> Option<f64> {
         None
     }
-    /// Whether an answer is overdue, as in [`AnswerTimes::is_silent`]. Only [`Ewma`] uses it.
+    /// Whether an answer of the server is overdue, as in [`AnswerTimes::is_silent`]. Only [`Ewma`]
+    /// uses it.
     fn is_silent(&self, _index: usize) -> bool {
         false
     }
-    /// Whether the server has failed its last client: it is the last choice for a client that
-    /// another server has failed.
+    /// Whether the server failed for its most recent client. `substitute` chooses it only if no
+    /// other server is usable.
     fn is_failing(&self, _index: usize) -> bool {
         false
     }
 }
 
-/// Balancing algorithm over the servers of a table. Never blocks and never allocates.
+/// Balancing algorithm over a table of servers. A choice never blocks and never allocates.
 pub trait Balancer: Send + Sync {
     /// Chooses the server of a flow; returns `None` if no eligible server is usable.
     fn pick(&self, flow: FlowHash, loads: &dyn Loads) -> Option<usize>;
 
-    /// Predicts the result of [`Balancer::pick`] and its steps, without taking a turn.
+    /// Predicts the result of [`Balancer::pick`] and lists its steps, without taking a turn.
     fn foresee(&self, flow: FlowHash, loads: &dyn Loads) -> Foreseen;
 }
 
-/// Chooses a substitute for a server that did not answer: any usable server, spread by the flow. A
-/// substitute takes no turn: otherwise, with one of two servers dead, the other server would use up
-/// its own turns as a substitute, and every flow would meet the dead server first. Servers that
-/// have failed the last client come last, as several may have died together.
+/// Chooses a substitute for a server that did not answer: any usable server, spread by the flow's
+/// hash. Returns `None` if no eligible server is usable.
+///
+/// A substitute takes no turn of round robin. Otherwise, with one of two servers dead, the other
+/// server would spend its own turns on substitutions, and every flow would try the dead server
+/// first. Servers that failed for their most recent client are chosen last, as several servers may
+/// have died together.
 pub fn substitute(members: &[Member], flow: FlowHash, loads: &dyn Loads) -> Option<usize> {
     let start = flow.below(members.len().max(1));
     let usable = |index: &usize| {
@@ -138,9 +144,11 @@ pub fn substitute(members: &[Member], flow: FlowHash, loads: &dyn Loads) -> Opti
     around().find(|index| !loads.is_failing(*index)).or_else(|| around().next())
 }
 
-/// Builds the table of an algorithm. `turn` is the position of round robin, the tie-breaker of
-/// least connections, and the source of draws for power of two. It outlives the table, so that a
-/// rebuilt table continues at the same position.
+/// Builds the table of an algorithm.
+///
+/// `turn` is a counter that outlives the table, so that a rebuilt table continues at the same
+/// position. Round robin takes its position from it, least connections breaks ties by it, and
+/// `power_of_two` and `ewma` derive their draws from it.
 pub fn build(algorithm: Algorithm, members: &[Member], turn: Arc<AtomicUsize>) -> Box<dyn Balancer> {
     match algorithm {
         Algorithm::RoundRobin => Box::new(round_robin::RoundRobin::new(members, turn)),
@@ -167,7 +175,7 @@ mod tests {
         Algorithm::ALL.map(|algorithm| (algorithm, build(algorithm, members, Arc::default()))).into()
     }
 
-    /// Servers that a thousand flows get.
+    /// Servers that a thousand flows of one client are sent to.
     fn picked(balancer: &dyn Balancer, now: &TestLoads) -> HashSet<Option<usize>> {
         ports().take(1_000).map(|flow| balancer.pick(flow, now)).collect()
     }
@@ -259,8 +267,8 @@ mod tests {
         }
     }
 
-    /// Server, whether it is usable, and its open connections. Addresses are few, so that some
-    /// occur twice.
+    /// Any server, whether it is usable, and its open connections. Few addresses are generated, so
+    /// that some occur twice.
     fn any_server() -> impl Strategy<Value = (Member, bool, u32)> {
         let weight = prop_oneof![Just(0u16), 1..10u16, 1..=u16::MAX];
         (0..20u8, weight, 1..=100u8, any::<bool>(), any::<bool>(), any::<u32>()).prop_map(
@@ -271,7 +279,7 @@ mod tests {
         )
     }
 
-    /// Whether the step leads to this server.
+    /// Whether the step leads to this usable server.
     fn names(step: Option<&Step>, picked: Option<usize>) -> bool {
         match step.copied() {
             Some(Step::Point { server, usable, .. }) => usable && picked == Some(server),

@@ -1,9 +1,11 @@
-//! Maglev hashing: Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load Balancer",
-//! NSDI 2016, section 3.4. To fill a table of slots, every server in turn takes the next free slot
-//! of its own permutation; a flow goes to the server in its slot.
+//! Maglev hashing (Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load Balancer",
+//! NSDI 2016, section 3.4). Servers fill a table of slots in turns: each takes the next free slot
+//! in its own permutation of the slots. A flow goes to the server in the slot that its hash
+//! selects.
 //!
 //! Servers get slots almost exactly by weight, and a choice is one lookup. When a server goes down,
-//! nearly all slots of the others stay (a ring keeps all of them, but shares less evenly).
+//! nearly all slots of the other servers stay the same. (On a ring all of them stay the same, but
+//! the shares are less even.)
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,9 +16,9 @@ use super::candidates::{Candidate, HashTable, candidates, usable_or_again};
 use super::steps::{Foreseen, Step, foresee};
 use super::{Balancer, FlowHash, Loads, Member};
 
-/// Minimum length of a table; prime.
+/// Minimum number of slots of a table; a prime.
 const MIN_SLOTS: usize = 65_537;
-/// Slots for each server; the paper requires at least this many to keep shares within 1 %.
+/// Minimum slots for each server. The paper needs at least this many to keep shares within 1 %.
 const SLOTS_PER_MEMBER: usize = 100;
 
 /// Maglev lookup table.
@@ -26,8 +28,8 @@ pub(super) struct Maglev {
 }
 
 impl Maglev {
-    /// Fills a table with the servers that may be chosen. Its length depends on the number of all
-    /// members, so that it does not change with the health of a server.
+    /// Fills a table with the servers that may be chosen. The number of slots depends on the number
+    /// of all members, so that a change of a server's health keeps it.
     pub(super) fn new(members: &[Member]) -> Self {
         Maglev::with_slots(members, next_prime(MIN_SLOTS.max(SLOTS_PER_MEMBER * members.len())))
     }
@@ -66,11 +68,12 @@ impl Balancer for Maglev {
     }
 }
 
-/// Server of each slot; empty without servers.
+/// Returns the server of each slot; empty if there are no servers.
 ///
-/// A server's turns are due at 0, 1/weight, 2/weight and so on: equal servers alternate, and even
-/// the lightest server has a slot. (Rounds that light servers mostly skip would give the same
-/// result, but take long when one weight is far above the others.)
+/// The turns of a server are due at the times 0, 1/weight, 2/weight and so on. So servers of equal
+/// weight alternate, and even the lightest server gets a slot. (Rounds in which light servers
+/// mostly skip their turn would give the same result, but take long when one weight is far above
+/// the others.)
 fn fill(candidates: &[Candidate], slots: usize) -> Box<[u32]> {
     let mut table = vec![FREE; slots];
     let mut servers: Vec<Filling> = candidates.iter().map(|c| Filling::new(c, slots)).collect();
@@ -87,8 +90,9 @@ fn fill(candidates: &[Candidate], slots: usize) -> Box<[u32]> {
 
 const FREE: u32 = u32::MAX;
 
-/// Server during the fill of a table. It prefers slots in this order: from `slot` on, every
-/// `skip`-th. The number of slots is prime, so that this order includes all of them.
+/// Server while a table is filled. It takes the first free slot in its permutation: `slot`, `slot +
+/// skip`, `slot + 2 * skip` and so on, modulo the number of slots. That number is prime, so the
+/// permutation contains all slots.
 struct Filling {
     index: u32,
     slot: usize,
@@ -110,7 +114,7 @@ impl Filling {
         }
     }
 
-    /// Takes the first free slot in the server's order; a free slot must exist.
+    /// Takes the next free slot of the server's permutation. The table must have a free slot.
     fn take_slot(&mut self, table: &mut [u32]) {
         while table[self.slot] != FREE {
             self.slot += self.skip;
@@ -122,7 +126,7 @@ impl Filling {
     }
 }
 
-/// Smallest prime that is not below `n`.
+/// Smallest prime that is `n` or larger.
 fn next_prime(mut n: usize) -> usize {
     let is_prime = |n: usize| n >= 2 && (2..).take_while(|d| d * d <= n).all(|d| !n.is_multiple_of(d));
     while !is_prime(n) {
@@ -136,7 +140,7 @@ mod tests {
     use super::super::testing::{TestLoads, members, moved, ports, shares_are_within, sixteen};
     use super::*;
 
-    /// Number of slots of each member.
+    /// Number of slots that each member has in the table.
     fn slots(maglev: &Maglev, members: usize) -> Vec<usize> {
         let mut slots = vec![0; members];
         maglev.table.iter().for_each(|&server| slots[server as usize] += 1);

@@ -1,20 +1,21 @@
-//! Draws of two servers at random, by weight, for the algorithms that compare two.
+//! Random draws of two servers by weight, for algorithms that compare two servers.
 
 use super::candidates::{first_usable, weighted};
 use super::steps::{Step, Turns, Witness};
 use super::{FlowHash, Loads, Member};
 
-/// Maximum number of pairs that are drawn before the servers are searched one by one.
+/// Maximum number of pairs that are drawn for one choice; afterwards the servers are searched one
+/// by one.
 const MAX_PAIRS_DRAWN: usize = 8;
 
 /// Table of servers for drawing pairs.
 pub(super) struct PairTable {
     servers: Box<[u32]>,
-    /// Sum of the weights up to and including each server's.
+    /// For each server, the sum of its own weight and the weights of all earlier servers.
     ends: Box<[u64]>,
 }
 
-/// Server of a drawn pair.
+/// Server of a drawn pair, and its weight.
 #[derive(Clone, Copy)]
 pub(super) struct DrawnServer {
     /// Index of the server among the members.
@@ -23,7 +24,7 @@ pub(super) struct DrawnServer {
 }
 
 impl PairTable {
-    /// Builds a table of the servers that may be chosen, with their weights end to end.
+    /// Builds a table of the servers that may be chosen.
     pub(super) fn new(members: &[Member]) -> Self {
         let (servers, weights): (Vec<u32>, Vec<u64>) = weighted(members).unzip();
         let ends = weights.iter().scan(0, |sum, weight| {
@@ -33,13 +34,16 @@ impl PairTable {
         PairTable { ends: ends.collect(), servers: servers.into() }
     }
 
-    /// Average weight of a server.
+    /// Average weight of a server; 0 for an empty table.
     pub(super) fn mean_weight(&self) -> f64 {
         self.end(self.ends.len()) as f64 / self.ends.len().max(1) as f64
     }
 
-    /// First usable server of the drawn pairs. `is_better` returns whether the second server of a
-    /// pair takes precedence over the first; it gets a number that nobody can predict.
+    /// Draws pairs of servers, and returns the first usable server in them. Returns `None` if no
+    /// server of the table is usable.
+    ///
+    /// `is_better` returns whether the second server of a pair is preferred to the first. Its last
+    /// argument is a random number that clients cannot predict.
     pub(super) fn choose(
         &self,
         (flow, mut turns): (FlowHash, impl Turns),
@@ -50,8 +54,8 @@ impl PairTable {
         if self.servers.is_empty() {
             return None;
         }
-        // Flow hashes alone are not random, as a client may choose its flows; turns alone would be
-        // equal on all balancers that started together.
+        // Combines two sources: a client can choose its flow hashes, and turns are equal on all
+        // balancers that started together.
         let turn = turns.take();
         let mut random = FlowHash(flow.0.wrapping_add(turn as u64)).again();
         for _ in 0..MAX_PAIRS_DRAWN {
@@ -73,7 +77,8 @@ impl PairTable {
         server
     }
 
-    /// Draws the positions of two servers by weight, which differ if there is more than one server.
+    /// Draws two servers by weight and returns their positions, which differ unless there is only
+    /// one server.
     fn draw(&self, first: FlowHash, second: FlowHash) -> (usize, usize) {
         let sum = self.end(self.ends.len());
         let first = self.at(first.below_sum(sum));
@@ -90,12 +95,12 @@ impl PairTable {
         DrawnServer { server: self.servers[position] as usize, weight }
     }
 
-    /// Position of the server whose weight covers this place.
+    /// Position of the server whose part of the summed weights contains `place`.
     fn at(&self, place: u64) -> usize {
         self.ends.partition_point(|&end| end <= place)
     }
 
-    /// End of the first `n` servers' weights.
+    /// Sum of the weights of the first `n` servers.
     fn end(&self, n: usize) -> u64 {
         if n == 0 { 0 } else { self.ends[n - 1] }
     }

@@ -1,10 +1,9 @@
-//! Power of two choices: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing",
-//! IEEE TPDS 2001. Draws two servers at random; the server with fewer open connections gets the new
-//! one.
+//! Power of two choices (Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing",
+//! IEEE TPDS 2001): draws two servers at random, and chooses the one with fewer open connections.
 //!
-//! Nearly as even as comparing all servers, at a cost that hardly grows with their number. In
-//! addition, independent balancers with the same servers do not all turn to the server that is
-//! least loaded at the moment.
+//! The result is nearly as even as a comparison of all servers, and the cost hardly grows with the
+//! number of servers. Independent balancers with the same servers do not all choose the server that
+//! is least loaded at the moment.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -34,7 +33,7 @@ impl PowerOfTwo {
     ) -> Option<usize> {
         let load =
             |one: DrawnServer| Load { connections: loads.active(one.server).into(), weight: one.weight };
-        // With equal loads, as when all servers are idle, the first is chosen, as it was drawn by
+        // With equal loads, as when all servers are idle, the first server wins. It was drawn by
         // weight.
         self.pairs.choose(asked, loads, |[a, b], _| load(b).is_less_than(load(a)), witness)
     }
@@ -59,7 +58,7 @@ mod tests {
         PowerOfTwo::new(&members(weights), Arc::default())
     }
 
-    /// Open connections of each server, after this many were opened and none was closed.
+    /// Open connections of each server after `connections` were opened and none was closed.
     fn after(connections: u32, balancer: &PowerOfTwo, servers: usize) -> Vec<u32> {
         let mut now = TestLoads::idle(servers);
         for _ in 0..connections {
@@ -71,8 +70,8 @@ mod tests {
 
     #[test]
     fn maximum_load_of_a_thousand_servers_is_below_random_choice() {
-        // A thousand connections. In theory the maximum is about ln ln n / ln 2 + 1, or 4, compared
-        // with ln n / ln ln n (and some), or 5 to 6.
+        // In theory, the maximum of a thousand connections is about ln ln n / ln 2 + 1, or 4. By
+        // random choice it is a little above ln n / ln ln n, or 5 to 6.
         let fullest = |connections: Vec<u32>| connections.into_iter().max().unwrap();
         let mut by_chance = vec![0; 1_000];
         ports().take(1_000).for_each(|flow| by_chance[flow.again().below(1_000)] += 1);

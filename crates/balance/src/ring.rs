@@ -1,5 +1,5 @@
-//! Consistent hash ring: a flow goes to the server whose point follows its hash. When a server goes
-//! down, its flows move to other servers; no other flow moves.
+//! Consistent hash ring: a flow goes to the server whose point is the next one after the flow's
+//! hash. When a server goes down, only its own flows move to other servers.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -10,12 +10,12 @@ use super::candidates::{Candidate, HashTable, IDENTITY, candidates, usable_or_ag
 use super::steps::{Foreseen, Step, foresee};
 use super::{Balancer, FlowHash, Loads, Member};
 
-/// Points of a server of weight 1. A share differs from its weight by chance: by about one in the
-/// square root of the server's points (here 8 %), and rarely by three times that.
+/// Points of a server of weight 1. More points make shares more even: a share usually deviates from
+/// the weight by 1 / sqrt(points of the server), here 8 %, and rarely by three times as much.
 const POINTS: u64 = 160;
 
-/// Upper bound for the points of a ring whose weights are high, 6 MiB; a power of two. With more
-/// servers than [`POINTS`] leaves room for, it is doubled until each has that many on average.
+/// Upper bound for the points of a ring (6 MiB), a power of two. It is doubled until it allows
+/// [`POINTS`] for each server on average. Weights that need more points are scaled down.
 const MAX_POINTS: u64 = 1 << 18;
 
 /// Consistent hash ring of servers.
@@ -30,7 +30,8 @@ impl HashRing {
         HashRing::with_bound(members, MAX_POINTS)
     }
 
-    /// Builds a ring of at most `bound` points, a power of two, or of [`POINTS`] for each server.
+    /// Builds a ring of at most `bound` points (a power of two), or of [`POINTS`] on average for
+    /// each server if that is more.
     fn with_bound(members: &[Member], bound: u64) -> Self {
         let scale = Scale::new(members, bound);
         let candidates = candidates(members);
@@ -38,9 +39,10 @@ impl HashRing {
             .iter()
             .flat_map(|candidate| (0..scale.points(candidate.weight)).map(|n| Point::new(candidate, n)))
             .collect();
-        // The ring keeps a sorted vector. Points in its order are appended; any other order would
-        // move half of the vector for each point. Each point is a node of its own, because the
-        // points of one node come from a chain of hashes, unsorted.
+        // The ring keeps a sorted vector, so inserting in its order appends. Any other order would
+        // move half of the vector for each point. Each point is a separate node of the ring,
+        // because the ring derives the points of one node from a chain of hashes, which is
+        // unsorted.
         points.sort_by_cached_key(|point| RingHash.hash_one(point));
         HashRing {
             ring: RingBuilder::new(RingHash).vnodes(1).nodes_iter(points).build(),
@@ -49,13 +51,13 @@ impl HashRing {
     }
 }
 
-/// Number of points for a weight.
+/// Scale of the ring: converts a weight into a number of points.
 ///
 /// The number depends on the weight alone, so that a change of one weight moves no client between
-/// other servers. If all weights together would take too many points, each server has a half, a
-/// quarter and so on, and keeps its first points. So other clients move only if the sum of the
-/// weights passes a power of two. That sum includes servers that are not eligible: points stay when
-/// the health of another server changes.
+/// other servers. If all weights together need too many points, every server's number is halved,
+/// once or more often, and the server keeps its first points. So clients of other servers move only
+/// when the sum of the weights passes a power of two. The sum includes ineligible servers, so that
+/// a change of health keeps the scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Scale {
     halvings: u32,
@@ -65,7 +67,7 @@ impl Scale {
     fn new(members: &[Member], bound: u64) -> Scale {
         let weights = || members.iter().map(|member| u64::from(member.weight)).filter(|&weight| weight > 0);
         let bound = bound.max((POINTS * weights().count() as u64).next_power_of_two());
-        // All values are powers of two, so the division is exact.
+        // Both values are powers of two, and their quotient is a power of two as well.
         let wanted = (POINTS * weights().sum::<u64>()).next_power_of_two();
         Scale { halvings: (wanted / bound).max(1).ilog2() }
     }
@@ -120,13 +122,14 @@ impl Point {
 
 impl Hash for Point {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Without the server: its index depends on the other configured servers.
+        // The hash excludes the server's index, because the index depends on the other configured
+        // servers.
         state.write_u64(self.position);
     }
 }
 
-/// Hash function of the ring: xxh3 over bytes in a fixed order. The crate's default, FNV, sends
-/// neighbouring keys to one server.
+/// Hash function of the ring: xxh3 over bytes in a fixed order. The default of the ring's crate,
+/// FNV, would send neighbouring keys to one server.
 #[derive(Debug, Clone, Copy)]
 struct RingHash;
 
@@ -146,7 +149,7 @@ impl Hasher for RingHasher {
         self.0 = xxh3_64_with_seed(bytes, self.0);
     }
 
-    // The default uses the machine's byte order.
+    // The default implementation uses the machine's byte order.
     #[inline]
     fn write_u64(&mut self, n: u64) {
         self.write(&n.to_le_bytes());
@@ -184,7 +187,8 @@ mod tests {
         }
     }
 
-    /// Exact shares of the whole ring: the tests above cover only a few pools, which may be lucky.
+    /// Checks the shares of whole rings; the tests above cover only a few pools of servers, and
+    /// chance may favour these.
     #[test]
     fn ring_shares_in_small_pools_are_within_a_quarter_of_weights() {
         let weights = [3, 4, 5, 6, 7];
@@ -228,7 +232,7 @@ mod tests {
         let halvings = |weights: &[u16]| Scale::new(&members(weights), MAX_POINTS).halvings;
         let sums = [1_638, 1_639, 3_276, 3_277, 6_553, 6_554];
         assert_eq!(sums.map(|sum| halvings(&[sum - 1, 1])), [0, 1, 1, 2, 2, 3]);
-        // The bound grows with the number of servers: servers of weight 1 keep all points.
+        // The bound grows with the number of servers: all servers of weight 1 keep their points.
         assert_eq!([1_000, 2_000, 4_000].map(|servers| halvings(&vec![1; servers])), [0, 0, 0]);
     }
 
@@ -304,7 +308,7 @@ mod tests {
         }
     }
 
-    /// Servers of which several share an address, so that the key may give them one place.
+    /// Servers of which three share each address, so that `key` may give them one place.
     fn of_key(key: HashKey, weights: &[u16]) -> Vec<Member> {
         let mut servers = members(weights);
         for (n, server) in (0u8..).zip(&mut servers) {

@@ -1,7 +1,8 @@
-//! Smooth weighted round robin: servers take turns, and the turns of a heavy server are spread out.
+//! Smooth weighted round robin: servers take turns, and the turns of a heavy server are spread over
+//! the cycle.
 //!
-//! The order of turns is computed when the table is built, so that a choice is a counter and a
-//! lookup.
+//! The order of turns is computed when the table is built. A choice then increments a counter and
+//! looks up its server.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -10,12 +11,12 @@ use super::candidates::{first_usable, weighted};
 use super::steps::{Foreseen, ForeseenTurns, Step, Turns, Witness, foresee};
 use super::{Balancer, FlowHash, Loads, Member};
 
-/// Maximum length of a cycle, give or take half a slot for each server. Weights that need a longer
-/// cycle are scaled down.
+/// Maximum number of turns of a cycle; rounding may add half a turn for each server. Weights that
+/// need a longer cycle are scaled down.
 const MAX_CYCLE: u64 = 65_536;
 
-/// Maximum number of turns of a choice, before the servers are searched one by one. Prime, so that
-/// successive searches begin at different servers, even if every choice ends in one.
+/// Maximum number of turns that one choice takes; afterwards the servers are searched one by one.
+/// The number is prime, so that successive searches start at different servers.
 const MAX_TURNS: usize = 31;
 
 /// Round robin balancer.
@@ -34,8 +35,8 @@ impl RoundRobin {
     }
 
     fn choose(&self, loads: &dyn Loads, mut turns: impl Turns, witness: &mut impl Witness) -> Option<usize> {
-        // An unusable server's turn is skipped, not passed to its neighbour in the cycle, which
-        // would then serve twice its share.
+        // The turn of an unusable server is skipped. If it went to the next server in the cycle,
+        // that server would get twice its share.
         for _ in 0..self.cycle.len().min(MAX_TURNS) {
             let (turn, of) = (turns.take() % self.cycle.len(), self.cycle.len());
             let server = self.cycle[turn] as usize;
@@ -62,8 +63,8 @@ impl Balancer for RoundRobin {
     }
 }
 
-/// Slots of the cycle for each weight: the smallest numbers with the same proportions, at least
-/// one.
+/// Number of turns in the cycle for each weight: the smallest numbers with the same proportions, at
+/// least 1.
 fn slots(weights: &[u64]) -> Vec<u64> {
     let divisor = weights.iter().fold(0, |divisor, &weight| gcd(divisor, weight)).max(1);
     let total = weights.iter().sum::<u64>() / divisor;
@@ -78,22 +79,27 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Servers with equal numbers of slots. They take the group's turns one after the other.
+/// Servers with the same number of turns in the cycle. They take the group's turns one after the
+/// other.
 struct Group {
     slots: i64,
     positions: Vec<usize>,
-    /// Position of the next server in the group.
+    /// Index in `positions` of the server that takes the group's next turn.
     next: usize,
-    /// Credit of the next server: slots that it has earned so far, minus the cost of its turns.
+    /// Credit of the server that takes the group's next turn: credit that it has earned so far,
+    /// minus the cost of its turns.
     credit: i64,
 }
 
-/// Order of turns, as positions in `slots`: for every turn, each server earns its slots as credit,
-/// and the server with the most credit (the first of several) takes the turn and pays the total.
+/// Order of turns in the cycle, as positions in `slots`.
 ///
-/// Among servers with equal numbers of slots, only the next in line can have the most credit, so
-/// one comparison for each such group is enough. Slots that add up to `MAX_CYCLE` have at most 361
-/// different numbers, which bounds the work for any number of servers.
+/// Before every turn, each server earns its `slots` as credit. The server with the most credit
+/// takes the turn (the first such server, if several have the most), and pays the total of all
+/// slots.
+///
+/// Among servers with equal `slots`, only the next in line can have the most credit, so one
+/// comparison for each group is enough. Numbers that add up to `MAX_CYCLE` have at most 361
+/// different values, which bounds the work for any number of servers.
 fn smooth_cycle(slots: &[u64]) -> impl Iterator<Item = usize> {
     let total = slots.iter().sum::<u64>() as i64;
     let mut groups = groups(slots);
@@ -128,7 +134,8 @@ impl Group {
         let position = self.positions[self.next];
         self.next += 1;
         if self.next == self.positions.len() {
-            // All servers of the group have paid, including the first, which is next again.
+            // All servers of the group have paid now, including the first server, which is next
+            // again.
             self.next = 0;
             self.credit -= cost;
         }

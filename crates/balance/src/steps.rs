@@ -1,23 +1,23 @@
-//! Steps of a choice, and its turns. A real choice and a prediction share the code: a real choice
-//! takes turns and records nothing, a prediction takes no turns and records each step.
+//! Steps and turns of a choice. A real choice and a prediction share the code of an algorithm: a
+//! real choice takes turns and records no steps; a prediction records each step and takes no turns.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Step of a choice. Servers are named by their indices.
+/// Step of a choice, for an explanation. Servers are indices of members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Place of the flow on a ring, and the point of a server that follows it.
+    /// Lookup on a ring: the hash of the flow, and the next server point after it.
     Point {
-        /// Place of the flow.
+        /// Position of the flow on the ring.
         place: u64,
-        /// Place of the point.
+        /// Position of the server's point on the ring.
         point: u64,
         /// Server of the point.
         server: usize,
         /// Whether the server can take the connection now.
         usable: bool,
     },
-    /// Slot of a table that the flow's hash leads to.
+    /// Lookup in a table: the slot that the flow's hash selects.
     Slot {
         /// Index of the slot, from 0.
         slot: usize,
@@ -28,7 +28,7 @@ pub enum Step {
         /// Whether the server can take the connection now.
         usable: bool,
     },
-    /// Turn of a cycle.
+    /// One turn in the cycle of round robin.
     Turn {
         /// Index of the turn, from 0.
         turn: usize,
@@ -39,19 +39,19 @@ pub enum Step {
         /// Whether the server can take the connection now.
         usable: bool,
     },
-    /// Two servers that were drawn at random; the less loaded server comes first.
+    /// Draw of two servers at random. The preferred server comes first.
     Drawn {
-        /// Both servers, in the order in which they are tried.
+        /// Both servers; the first is tried first.
         pair: [usize; 2],
     },
-    /// Least loaded of all servers.
+    /// Comparison of all servers: this server has the least load.
     Least {
         /// Index of the server.
         server: usize,
     },
-    /// First usable server, because no earlier step found one.
+    /// Search of the servers one by one, because no earlier step found a usable server.
     FirstUsable {
-        /// Index of the server; `None`: no server is usable.
+        /// Index of the found server; `None` if no server is usable.
         server: Option<usize>,
     },
 }
@@ -59,18 +59,18 @@ pub enum Step {
 /// Predicted result of a choice, with its steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreseen {
-    /// Server of the choice; `None` if no server is found.
+    /// Index of the chosen server; `None` if no server is usable.
     pub server: Option<usize>,
-    /// Steps, in order.
+    /// Steps of the choice, in order.
     pub steps: Vec<Step>,
 }
 
-/// Observer of a choice's steps.
+/// Receiver of the steps of a choice.
 pub(super) trait Witness {
     fn see(&mut self, step: impl FnOnce() -> Step);
 }
 
-/// Observer that records nothing.
+/// Ignores all steps, for a real choice.
 impl Witness for () {
     #[inline]
     fn see(&mut self, _: impl FnOnce() -> Step) {}
@@ -82,7 +82,7 @@ impl Witness for Vec<Step> {
     }
 }
 
-/// Source of turns.
+/// Source of turn numbers.
 pub(super) trait Turns {
     /// Takes the next turn.
     fn take(&mut self) -> usize;
@@ -91,7 +91,7 @@ pub(super) trait Turns {
     fn next(&self) -> usize;
 }
 
-/// Counter of turns that all choices share.
+/// Turn counter that all choices of a pool share.
 impl Turns for &AtomicUsize {
     #[inline]
     fn take(&mut self) -> usize {
@@ -104,7 +104,7 @@ impl Turns for &AtomicUsize {
     }
 }
 
-/// Predicted turns, if no other choice takes one.
+/// Turn numbers of a prediction: they start at the shared counter's value, and leave it unchanged.
 pub(super) struct ForeseenTurns(usize);
 
 impl ForeseenTurns {

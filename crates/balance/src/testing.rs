@@ -14,7 +14,7 @@ pub(super) struct TestLoads {
 }
 
 impl TestLoads {
-    /// Loads without connections.
+    /// Loads of idle, usable servers.
     pub(super) fn idle(servers: usize) -> Self {
         TestLoads { unusable: vec![false; servers], active: vec![0; servers] }
     }
@@ -30,7 +30,7 @@ impl Loads for TestLoads {
     }
 }
 
-/// Healthy servers with these weights, at addresses of one network.
+/// Eligible servers with these weights, at addresses of one network.
 pub(super) fn members(weights: &[u16]) -> Vec<Member> {
     let addr = |n: usize| SocketAddr::from(([10, 0, (n >> 8) as u8, n as u8], 80)).into();
     weights
@@ -40,7 +40,7 @@ pub(super) fn members(weights: &[u16]) -> Vec<Member> {
         .collect()
 }
 
-/// Flows of all clients of a /16, which differ in their address.
+/// One flow of each client address in a /16 network.
 pub(super) fn sixteen() -> impl Iterator<Item = FlowHash> {
     (0..=u16::MAX).map(|host| {
         let client = SocketAddr::from((Ipv4Addr::from(0xac10_0000 + u32::from(host)), 40_000));
@@ -48,13 +48,13 @@ pub(super) fn sixteen() -> impl Iterator<Item = FlowHash> {
     })
 }
 
-/// Flows of 28,000 connections of one client, which differ in their port.
+/// Flows of 28,000 connections of one client, each from another port.
 pub(super) fn ports() -> impl Iterator<Item = FlowHash> {
     (32_768..60_768).map(|port| flow_hash(HashOn::Tuple, ([192, 0, 2, 1], port).into(), VIP.into()))
 }
 
 /// Asserts that each server's share of the flows differs from its share of the weights by at most
-/// `tolerance`, relative to the latter.
+/// `tolerance` (0.1: 10 % of its share of the weights).
 pub(super) fn shares_are_within(
     tolerance: f64,
     weights: &[u16],

@@ -1,13 +1,13 @@
-//! Lab network with several balancers that announce one VIP to a router, which spreads clients over
-//! all of them (ECMP).
+//! Lab network with a router that spreads clients over several balancers (ECMP). The balancers
+//! announce one VIP to the router.
 //!
 //! ```text
 //! client 203.0.113.2 ── 203.0.113.1  router  192.0.2.1 ── switch ─┬─ 192.0.2.2 to .9    balancers
 //!                                                                 └─ 192.0.2.11 to .18  servers
 //! ```
 //!
-//! The router and the balancers run BIRD, with BGP and BFD. A balancer uses the configuration that
-//! convey ships.
+//! The router and the balancers run BIRD, with BGP and BFD. Balancers use the BIRD configuration
+//! that convey ships.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -24,16 +24,16 @@ use rustix::process::{Pid, Signal, getpid, kill_process};
 use super::programs::{find, output};
 use super::{DSR_SERVER, INTERFACE, LabError, Namespace};
 
-/// VIP of an [`EcmpLab`]. No machine has it until a balancer announces it.
+/// VIP of an [`EcmpLab`]. No machine has this address until a balancer announces it.
 pub const ANNOUNCED_VIP: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 
-/// Configuration template of a balancer's BIRD.
+/// Shipped BIRD configuration, a template for the balancers.
 const SHIPPED: &str = include_str!("../../../packaging/bird/convey.conf");
 
-/// The line with the balancer's address in that file.
+/// Line of the shipped BIRD configuration that contains the balancer's address.
 const SHIPPED_OWN: &str = "define OWN_ADDRESS = 192.0.2.2;";
 
-/// The router's interface on the client's side.
+/// The router's interface to the client.
 const OUTSIDE: &str = "outside";
 
 /// A machine of an [`EcmpLab`]. Balancers and servers are numbered from 1.
@@ -52,7 +52,7 @@ pub enum EcmpRole {
 }
 
 impl EcmpRole {
-    /// Address of the machine; the switch has none and returns the unspecified one.
+    /// IPv4 address of the machine; 0.0.0.0 for the switch, which has none.
     pub const fn address(self) -> Ipv4Addr {
         match self {
             EcmpRole::Switch => Ipv4Addr::UNSPECIFIED,
@@ -76,22 +76,23 @@ impl fmt::Display for EcmpRole {
     }
 }
 
-/// Namespaces, their links, and the BIRD of each machine that has one. All of them are removed when
-/// this is dropped, and when the process ends in any other way.
+/// Lab of network namespaces with a router, balancers and servers. The namespaces and their
+/// processes, BIRD included, are removed when the lab is dropped, and also when the process ends in
+/// any other way.
 ///
-/// Errors of methods contain the output of the tool that failed.
+/// A method's error contains the output of the tool that failed.
 #[derive(Debug)]
 pub struct EcmpLab {
     machines: Vec<(EcmpRole, Namespace)>,
     balancers: u8,
-    /// Directory for the configurations and sockets of BIRD.
+    /// Directory of BIRD's configurations and sockets.
     directory: PathBuf,
     birds: Mutex<BTreeMap<EcmpRole, Child>>,
 }
 
 impl EcmpLab {
-    /// Builds a lab with `balancers` and `servers` (at most 8 of each), and starts the router.
-    /// BIRD's files go into `directory`.
+    /// Builds a lab with `balancers` and `servers` (at most 8 of each), and starts BIRD on the
+    /// router. Configurations and sockets of BIRD go into `directory`.
     pub fn new(balancers: u8, servers: u8, directory: &Path) -> Result<EcmpLab, LabError> {
         assert!(balancers <= 8 && servers <= 8, "the addresses of a lab end there");
         find("bird", "bird2")?;
@@ -108,29 +109,29 @@ impl EcmpLab {
         Ok(lab)
     }
 
-    /// The namespace of a machine.
+    /// Namespace of a machine.
     ///
     /// # Panics
-    /// The lab has no such machine.
+    /// If the lab has no such machine.
     pub fn place(&self, role: EcmpRole) -> &Namespace {
         let found = self.machines.iter().find(|(at, _)| *at == role);
         &found.unwrap_or_else(|| panic!("the lab has no {role}")).1
     }
 
-    /// Creates a command that runs a program on a machine. A program that still runs when the lab
-    /// is dropped is killed.
+    /// Creates a command that runs a program on a machine. The program is killed when the lab is
+    /// dropped.
     pub fn command(&self, role: EcmpRole, program: impl AsRef<OsStr>) -> Command {
         self.place(role).command(program)
     }
 
-    /// Runs `f` on a thread in the namespace of a machine, and waits for it. Sockets made there
-    /// stay in it.
+    /// Runs `f` on a new thread in a machine's namespace, and waits for its result. Sockets that
+    /// `f` opens stay in the namespace.
     pub fn enter<T: Send>(&self, role: EcmpRole, f: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         self.place(role).enter(f)
     }
 
-    /// Connects a balancer, and starts BIRD with the file that convey ships; only the line with its
-    /// own address differs.
+    /// Connects a balancer to the switch, and starts BIRD with the configuration that convey ships.
+    /// Only the line with the balancer's own address differs.
     pub fn power_on(&self, balancer: u8) -> Result<(), LabError> {
         self.plug(balancer, true)?;
         let role = EcmpRole::Balancer(balancer);
@@ -138,8 +139,8 @@ impl EcmpLab {
         self.start_daemon(role, &SHIPPED.replace(SHIPPED_OWN, &own))
     }
 
-    /// Simulates the crash of a balancer: disconnects it, kills all of its processes (SIGKILL), and
-    /// removes the VIP. The router's link stays up, so only BFD detects the crash.
+    /// Simulates the crash of a balancer: disconnects it, kills all of its processes with SIGKILL,
+    /// and removes the VIP. The router's own link stays up, so only BFD detects the crash.
     pub fn power_off(&self, balancer: u8) -> Result<(), LabError> {
         self.plug(balancer, false)?;
         let role = EcmpRole::Balancer(balancer);
@@ -154,7 +155,7 @@ impl EcmpLab {
         if let Some(mut bird) = self.birds().remove(&role) {
             let _ = bird.wait();
         }
-        // After a restart a machine does not have this address.
+        // A machine that restarts does not have the VIP.
         place.ip(["addr flush dev lo scope global".to_owned()]).map(drop)
     }
 
@@ -164,7 +165,7 @@ impl EcmpLab {
         self.place(EcmpRole::Switch).ip([line]).map(drop)
     }
 
-    /// Numbers of the balancers that the router sends packets for the VIP to.
+    /// Numbers of the balancers to which the router sends packets for the VIP.
     pub fn next_hops(&self) -> Result<Vec<u8>, LabError> {
         let routes = self.place(EcmpRole::Router).ip([format!("route show {ANNOUNCED_VIP}")])?;
         let is_hop = |n: &u8| {
@@ -177,8 +178,8 @@ impl EcmpLab {
         Ok((1..=self.balancers).filter(is_hop).collect())
     }
 
-    /// Sets servers up for direct answers to clients (DSR): packets from this port leave with the
-    /// VIP as their source, except to a balancer. Needs nftables.
+    /// Sets the servers up to send responses directly to clients (DSR): packets from `port` leave
+    /// with the VIP as their source, except to a balancer. Needs nftables.
     pub fn answer_directly(&self, port: u16) -> Result<(), LabError> {
         find("nft", "nftables")?;
         let balancers = (1..=self.balancers).map(|n| EcmpRole::Balancer(n).address().to_string());
@@ -260,18 +261,18 @@ impl Drop for EcmpLab {
     }
 }
 
-/// Makes the calling thread's namespace forward, and spread packets by addresses, ports and
-/// protocol.
+/// Makes the calling thread's namespace forward packets, and spread them over next hops by
+/// addresses, ports and protocol.
 fn become_router() -> std::io::Result<()> {
     let set = |file: &str, value: &str| fs::write(format!("/proc/sys/net/ipv4/{file}"), value);
     set("ip_forward", "1")?;
-    // Between namespaces policy 1 uses the hash of the sender's socket, which changes within a
-    // connection.
+    // Policy 1 would use the hash of the sender's socket, which changes within a connection if the
+    // packet comes from another namespace on this host.
     set("fib_multipath_hash_policy", "3")?;
     set("fib_multipath_hash_fields", "0x37")
 }
 
-/// Configuration of the router, the counterpart of the shipped file.
+/// BIRD configuration of the router, the counterpart of the balancers' shipped configuration.
 fn router_config(balancers: u8) -> String {
     let router = EcmpRole::Router.address();
     let mut text = format!(

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Errors of building and operating a lab.
+/// Errors of lab networks.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
     /// Only root may create network namespaces.
@@ -19,15 +19,15 @@ pub enum LabError {
     /// A program failed.
     #[error("`{command}` failed: {said}")]
     Failed {
-        /// The whole command.
+        /// Command line that failed.
         command: String,
-        /// Its standard error.
+        /// Standard error of the command.
         said: String,
     },
     /// A system call failed.
     #[error("cannot {what}: {source}")]
     System {
-        /// The attempted operation.
+        /// Attempted operation, as words that follow "cannot".
         what: String,
         /// The system's error.
         source: io::Error,

@@ -1,4 +1,4 @@
-//! Removes labs, however the process that made them ends.
+//! Removes the namespaces of a lab, also when the process that made them crashes.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -12,9 +12,11 @@ use super::LabError;
 /// Directory in which `ip netns` keeps namespaces.
 pub(super) const NAMESPACES: &str = "/run/netns";
 
-/// Waits for the end of its standard input. Then kills the processes in the namespaces that are its
-/// arguments, and removes the namespaces. The process that made the lab may be in one of them, and
-/// is spared; it may also be waiting for this script to end.
+/// Waits until its standard input ends. Then kills the processes in the namespaces that are its
+/// arguments, and removes the namespaces.
+///
+/// The script spares its parent, the process that made the lab: the parent may be in one of the
+/// namespaces, and may be waiting for the script to end.
 const SCRIPT: &str = r#"
 cat >/dev/null
 for namespace; do
@@ -25,19 +27,18 @@ for namespace; do
 done
 "#;
 
-/// A process that removes namespaces when this is dropped, or as soon as the lab's process has
-/// ended.
+/// Process that removes namespaces when the `Janitor` is dropped, or when the lab's process ends.
 #[derive(Debug)]
 pub(super) struct Janitor(Child);
 
 impl Janitor {
-    /// Starts a janitor for namespaces, which need not exist yet.
+    /// Starts a janitor for these namespaces, which need not exist yet.
     pub(super) fn start(namespaces: &[String]) -> Result<Janitor, LabError> {
         let mut command = programs::command("sh");
         command.args(["-c", SCRIPT, "sh"]).args(namespaces);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         command.current_dir("/");
-        // Ctrl-C must not end the janitor.
+        // Ctrl-C must not end the janitor: it gets its own process group.
         command.process_group(0);
         let child =
             command.spawn().map_err(|source| LabError::System { what: "start `sh`".into(), source })?;
@@ -52,8 +53,8 @@ impl Drop for Janitor {
     }
 }
 
-/// Removes the remains of labs whose process is gone: their janitors were killed as well, or the
-/// names survived a crash of the machine.
+/// Removes the remains of labs whose process has ended: their janitors were killed too, or the
+/// machine crashed and kept the names.
 pub(super) fn sweep() -> Result<(), LabError> {
     let names = match std::fs::read_dir(NAMESPACES) {
         Ok(entries) => entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect(),
@@ -69,7 +70,7 @@ pub(super) fn sweep() -> Result<(), LabError> {
     Ok(())
 }
 
-/// Id of the process that made a namespace of a lab.
+/// Id of the process that made this namespace; `None` if it does not belong to a lab.
 fn maker(name: &str) -> Option<u32> {
     let (pid, _) = name.strip_prefix("convey-")?.split_once('-')?;
     pid.parse().ok()

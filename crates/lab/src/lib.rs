@@ -1,4 +1,4 @@
-//! Lab network for tests of packet modes, made of network namespaces: clients, the balancer and
+//! Lab network for tests of packet modes, made of network namespaces: clients, a balancer and
 //! servers on one switch.
 //!
 //! ```text
@@ -8,10 +8,10 @@
 //!          balancer  10.77.0.1, VIP 10.77.0.100
 //! ```
 //!
-//! With IPv6 in the kernel, every machine also has an IPv6 address: `fd77::` and the same last
-//! digits, `fd77::201`. A [`LabPlan`] may add a second balancer, or a router before one of the
-//! machines. An [`EcmpLab`] is another network, with a router between clients and several
-//! balancers.
+//! If the kernel supports IPv6, every machine also has an IPv6 address: `fd77::` and the last
+//! digits of its IPv4 address, for example `fd77::201`. A [`LabPlan`] may add a second balancer, or
+//! put a router in front of one machine. An [`EcmpLab`] is another network, with a router between
+//! clients and several balancers.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod ecmp;
@@ -35,34 +35,36 @@ pub use plan::{LabPlan, NARROW};
 use programs::{find, output};
 pub use role::Role;
 
-/// IPv4 VIP of a lab; an address of the balancer.
+/// IPv4 VIP of a lab. The balancer has this address.
 pub const VIP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 100);
 
-/// IPv6 VIP of a lab.
+/// IPv6 VIP of a lab. The balancer has this address.
 pub const VIP_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0x100);
 
-/// The interface that joins every machine to the others.
+/// Interface that connects a machine to the other machines.
 pub const INTERFACE: &str = "eth0";
 
-/// Script that sets a server up for direct answers to clients.
+/// Script that sets a server up to send responses directly to clients (DSR).
 const DSR_SERVER: &str = include_str!("../../../tc/dsr-server-nft.sh");
 
-/// A lab: its namespaces and their links. They are removed, and their processes killed, when this
-/// is dropped, and when the process ends in any other way.
+/// Lab network: its namespaces and their links. The namespaces and their processes are removed when
+/// the lab is dropped, and also when the process ends in any other way.
 ///
-/// Errors of methods contain the output of the tool that failed.
+/// A method's error contains the output of the tool that failed.
 #[derive(Debug)]
 pub struct Lab {
     plan: LabPlan,
     machines: Vec<Role>,
-    /// Namespace of the switch, then those of the machines.
+    /// Namespace of the switch, followed by the namespaces of `machines` in the same order.
     namespaces: Vec<Namespace>,
 }
 
 impl Lab {
-    /// Builds a lab with `clients` (at most 50) and `servers` (at most 80), and removes the remains
-    /// of labs whose process is gone. Every machine has a route to every other; neighbours are
-    /// resolved by ARP and neighbour discovery.
+    /// Builds a lab with `clients` (at most 50) and `servers` (at most 80). Removes the remains of
+    /// labs whose process has ended.
+    ///
+    /// Every machine has a route to every other machine, and resolves neighbours by ARP and
+    /// neighbour discovery.
     pub fn new(clients: u8, servers: u8) -> Result<Lab, LabError> {
         LabPlan::new(clients, servers).build()
     }
@@ -80,45 +82,46 @@ impl Lab {
         &self.machines
     }
 
-    /// The namespace of a machine, or of the switch.
+    /// Namespace of a machine, or of the switch.
     ///
     /// # Panics
-    /// The lab has no such machine.
+    /// If the lab has no such machine.
     pub fn place(&self, role: Role) -> &Namespace {
         let all = [Role::Switch].iter().chain(&self.machines);
         let found = all.zip(&self.namespaces).find(|(at, _)| **at == role);
         found.unwrap_or_else(|| panic!("the lab has no {role}")).1
     }
 
-    /// Name of a namespace in `ip netns`.
+    /// Name of a machine's namespace, as in `ip netns`.
     pub fn namespace(&self, role: Role) -> String {
         self.place(role).name().to_owned()
     }
 
-    /// Creates a command that runs a program in a namespace. A program that still runs when the lab
-    /// is dropped is killed.
+    /// Creates a command that runs a program on a machine. The program is killed when the lab is
+    /// dropped.
     pub fn command(&self, role: Role, program: impl AsRef<OsStr>) -> Command {
         self.place(role).command(program)
     }
 
-    /// Runs a program in a namespace to its end; returns its output.
+    /// Runs a program on a machine to its end; returns its output.
     pub fn run(&self, role: Role, program: &str, arguments: &[&str]) -> Result<String, LabError> {
         self.place(role).run(program, arguments)
     }
 
-    /// Runs `f` on a thread in a namespace, and waits for it. Sockets made there stay in it.
+    /// Runs `f` on a new thread in a machine's namespace, and waits for its result. Sockets that
+    /// `f` opens stay in the namespace.
     pub fn enter<T: Send>(&self, role: Role, f: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         self.place(role).enter(f)
     }
 
-    /// Moves the calling thread into a namespace for good; threads that it starts later are in the
-    /// namespace too.
+    /// Moves the calling thread permanently into a machine's namespace. Threads that it starts
+    /// later are in the namespace too.
     pub fn join(&self, role: Role) -> Result<(), LabError> {
         self.place(role).join()
     }
 
-    /// Sets servers up for direct answers to clients (DSR): packets from `ports` leave with the VIP
-    /// as their source, except to a balancer. Needs nftables.
+    /// Sets the servers up to send responses directly to clients (DSR): packets from `ports` leave
+    /// with the VIP as their source, except to a balancer. Needs nftables.
     pub fn answer_directly(&self, ports: &[u16]) -> Result<(), LabError> {
         find("nft", "nftables")?;
         let both = |role: Role| format!("{} {}", role.address(), role.address_v6());
@@ -133,9 +136,9 @@ impl Lab {
         Ok(())
     }
 
-    /// Turns a machine's offloads on (the default) or off: partial checksums and packets of up to
-    /// 64 KB, which virtual interfaces pass on unchanged. The offloads of the switch apply to
-    /// packets on the way to the machines. Needs ethtool.
+    /// Turns a machine's offloads on (the default) or off. With offloads, virtual interfaces pass
+    /// on packets of up to 64 KB and packets with partial checksums. The offloads of the switch
+    /// apply to packets on their way to the machines. Needs ethtool.
     pub fn offloads(&self, role: Role, on: bool) -> Result<(), LabError> {
         find("ethtool", "ethtool")?;
         let on = if on { "on" } else { "off" };
@@ -149,8 +152,8 @@ impl Lab {
         Ok(())
     }
 
-    /// Makes the switch drop `per_mille` of a thousand packets at random (at most all); 0 stops it.
-    /// Needs nftables.
+    /// Makes the switch drop `per_mille` of a thousand packets at random; 0 stops it, and 1000
+    /// drops all packets. Needs nftables.
     pub fn lose(&self, per_mille: u16) -> Result<(), LabError> {
         find("nft", "nftables")?;
         let rule = match per_mille {
@@ -187,7 +190,7 @@ impl Lab {
     }
 }
 
-/// IP address of a machine, for sockets.
+/// Converts a machine to its IPv4 address, for sockets.
 impl From<Role> for IpAddr {
     fn from(role: Role) -> IpAddr {
         role.address().into()

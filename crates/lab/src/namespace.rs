@@ -1,4 +1,4 @@
-//! One network namespace.
+//! Network namespaces, by their names in `ip netns`.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,9 +15,10 @@ use super::LabError;
 use super::janitor::{self, Janitor};
 use super::programs::{find, ip, output};
 
-/// A network namespace, by its name in `ip netns`. It is removed, and its processes killed, when
-/// this and the namespaces made together with it are dropped, and when the process ends in any
-/// other way.
+/// Network namespace, by its name in `ip netns`.
+///
+/// The namespace is removed and its processes are killed when all namespaces that were made
+/// together are dropped, and also when the process ends in any other way.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
@@ -25,16 +26,17 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Creates a namespace. Its loopback interface is down.
+    /// Creates a network namespace, whose loopback interface is down.
     ///
     /// # Errors
-    /// The error output of `ip`; or this process is not root.
+    /// If `ip` fails, or if this process is not root.
     pub fn new() -> Result<Namespace, LabError> {
         let mut made = Namespace::of_roles(["alone"])?;
         Ok(made.pop().expect("one was asked for"))
     }
 
-    /// Creates a namespace for each role, after removing the remains of processes that are gone.
+    /// Creates a namespace for each role. First removes the remains of labs whose process has
+    /// ended.
     pub(super) fn of_roles(
         roles: impl IntoIterator<Item = impl std::fmt::Display>,
     ) -> Result<Vec<Namespace>, LabError> {
@@ -46,7 +48,7 @@ impl Namespace {
         janitor::sweep()?;
         let prefix = format!("convey-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let names: Vec<String> = roles.into_iter().map(|role| format!("{prefix}-{role}")).collect();
-        // Start the janitor before there is anything to remove.
+        // The janitor must be running before there is anything to remove.
         let janitor = Arc::new(Janitor::start(&names)?);
         ip(&[], names.iter().map(|name| format!("netns add {name}")))?;
         Ok(names.into_iter().map(|name| Namespace { name, _janitor: janitor.clone() }).collect())
@@ -60,13 +62,13 @@ impl Namespace {
     /// Runs lines of `ip` in the namespace, in one process; returns their output.
     ///
     /// # Errors
-    /// The error output of `ip`.
+    /// If `ip` fails; the error contains its error output.
     pub fn ip(&self, lines: impl IntoIterator<Item = String>) -> Result<String, LabError> {
         ip(&["-n", &self.name], lines)
     }
 
-    /// Creates a command that runs a program in the namespace. A program that still runs at the end
-    /// is killed.
+    /// Creates a command that runs a program in the namespace. The program is killed when the
+    /// namespace is removed.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = programs::command("ip");
         command.args(["netns", "exec", &self.name]).arg(program);
@@ -76,15 +78,16 @@ impl Namespace {
     /// Runs a program in the namespace to its end; returns its output.
     ///
     /// # Errors
-    /// The program's error output, if it failed.
+    /// If the program fails; the error contains its error output.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String, LabError> {
         output(self.command(program).args(arguments), "")
     }
 
-    /// Runs `f` on a thread in the namespace, and waits for it. Sockets made there stay in it.
+    /// Runs `f` on a new thread in the namespace, and waits for its result. Sockets that `f` opens
+    /// stay in the namespace.
     ///
     /// # Errors
-    /// The thread may not enter the namespace.
+    /// If the thread may not enter the namespace.
     pub fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         let inside = || {
             self.join()?;
@@ -94,21 +97,21 @@ impl Namespace {
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Moves the calling thread into the namespace for good; threads that it starts later are in
+    /// Moves the calling thread permanently into the namespace. Threads that it starts later are in
     /// the namespace too.
     ///
     /// # Errors
-    /// The thread may not enter the namespace.
+    /// If the thread may not enter the namespace.
     pub fn join(&self) -> Result<(), LabError> {
         join(&self.name)
     }
 }
 
-/// Moves the calling thread for good into the namespace with this name, which another process may
-/// have made.
+/// Moves the calling thread permanently into the namespace with this name. Another process may have
+/// made the namespace.
 ///
 /// # Errors
-/// There is no such namespace, or the thread may not enter it.
+/// If there is no such namespace, or the thread may not enter it.
 pub fn join(name: &str) -> Result<(), LabError> {
     File::open(format!("{}/{name}", janitor::NAMESPACES))
         .and_then(|file| Ok(move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?))

@@ -2,13 +2,13 @@
 
 use super::{INTERFACE, Lab, LabError, Role, VIP, VIP_V6};
 
-/// The largest packet that passes the hop of [`LabPlan::narrow`], in bytes.
+/// Maximum packet length in bytes at the router of [`LabPlan::narrow`].
 pub const NARROW: u16 = 1280;
 
-/// The interface of the router on the side of the machine behind it.
+/// The router's interface to the machine behind it.
 const FAR: &str = "far";
 
-/// The machines of a lab, and their links.
+/// Machines of a lab and their links, before the lab is built.
 #[derive(Debug, Clone)]
 pub struct LabPlan {
     clients: u8,
@@ -18,22 +18,21 @@ pub struct LabPlan {
 }
 
 impl LabPlan {
-    /// Plans `clients` (at most 50) and `servers` (at most 80) beside the balancer, all on the
-    /// switch.
+    /// Plans a balancer, `clients` (at most 50) and `servers` (at most 80), all on one switch.
     pub fn new(clients: u8, servers: u8) -> LabPlan {
         assert!(clients <= 50 && servers <= 80, "the addresses of a lab end there");
         LabPlan { clients, servers, standby: false, behind_router: None }
     }
 
-    /// Adds a second balancer, without the VIP.
+    /// Adds a second balancer, which does not have the VIP.
     pub fn standby(mut self) -> LabPlan {
         self.standby = true;
         self
     }
 
-    /// Puts a client or a server behind a router that drops packets of more than [`NARROW`] bytes
-    /// in both directions. The links on both sides of that hop have the usual MTU of 1500, so only
-    /// the router's errors report the limit.
+    /// Puts a client or a server behind a router that drops packets longer than [`NARROW`] bytes in
+    /// both directions. The links on both sides of the router have the usual MTU of 1500, so only
+    /// the router's ICMP errors report the limit.
     pub fn narrow(mut self, role: Role) -> LabPlan {
         self.behind_router = Some(role);
         self
@@ -47,7 +46,7 @@ impl LabPlan {
         Lab::build(self)
     }
 
-    /// All machines without the switch.
+    /// All machines except the switch.
     pub(super) fn machines(&self) -> Vec<Role> {
         let standby = self.standby.then_some(Role::Standby);
         let router = self.behind_router.map(|_| Role::Router);
@@ -56,13 +55,13 @@ impl LabPlan {
         std::iter::once(Role::Balancer).chain(standby).chain(router).chain(servers).chain(clients).collect()
     }
 
-    /// Machines with a port on the switch; the port has the machine's name.
+    /// Machines with a port on the switch. Each port has the name of its machine.
     pub(super) fn on_switch(&self) -> Vec<Role> {
         self.machines().into_iter().filter(|role| Some(*role) != self.behind_router).collect()
     }
 
-    /// Links to create in the namespace of `role`, as lines of `ip`; `namespace` returns the name
-    /// of a namespace.
+    /// Lines of `ip` that create the links of a machine, for the namespace of `role`. `namespace`
+    /// returns the name of a machine's namespace.
     pub(super) fn links(&self, role: Role, namespace: impl Fn(Role) -> String) -> Vec<String> {
         let veth = |name: &str, peer: Role| {
             let (mac, peer) = (peer.mac_text(), namespace(peer));
@@ -80,7 +79,7 @@ impl LabPlan {
         }
     }
 
-    /// Addresses and routes of a machine, as lines of `ip`; with IPv6 only if `v6`.
+    /// Lines of `ip` that add the addresses and routes of a machine; IPv6 only if `v6` is set.
     pub(super) fn addresses(&self, role: Role, v6: bool) -> Vec<String> {
         let is_far = Some(role) == self.behind_router;
         let (v4, length) = (role.address(), if is_far { 32 } else { 24 });
@@ -93,7 +92,8 @@ impl LabPlan {
             lines.extend(link_local(role, INTERFACE));
             lines.push(format!("addr add {}/{length} dev {INTERFACE} nodad", role.address_v6()));
             if role == Role::Balancer {
-                // Deprecated, or the balancer would use it as the source of its own connections.
+                // The address is deprecated, so that the balancer does not use it as the source of
+                // its own connections.
                 lines.push(format!("addr add {VIP_V6}/128 dev {INTERFACE} nodad preferred_lft 0"));
             }
         }
@@ -105,8 +105,8 @@ impl LabPlan {
     }
 }
 
-/// Lines of `ip` that add the link-local address without duplicate address detection (DAD), since
-/// the machine cannot resolve neighbours before DAD ends.
+/// Lines of `ip` that add a link-local address without duplicate address detection (DAD): while DAD
+/// runs, the machine cannot resolve neighbours.
 fn link_local(role: Role, interface: &str) -> [String; 2] {
     [
         format!("link set {interface} addrgenmode none"),
@@ -114,11 +114,11 @@ fn link_local(role: Role, interface: &str) -> [String; 2] {
     ]
 }
 
-/// Routes to a machine behind the router, and from it. Its address belongs to the switch's network,
-/// although the machine is not on the switch.
+/// Routes to the machine behind the router, and from it to the others. They are needed because its
+/// address belongs to the switch's network.
 fn routes(role: Role, far: Role, v6: bool) -> Vec<String> {
     let (router, target) = (Role::Router.address(), far.address());
-    // Via its link-local address, as routers announce themselves.
+    // IPv6 routes use the router's link-local address, as in router advertisements.
     let (router_v6, target_v6) = (Role::Router.link_local(), far.address_v6());
     let mut lines = Vec::new();
     match role {

@@ -1,4 +1,4 @@
-//! Runs the programs that a lab needs to their end: `ip` and a few others.
+//! Runs the programs that a lab needs, `ip` and a few others, and waits until they end.
 
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use convey_dataplane::programs;
 
 use super::LabError;
 
-/// Runs lines of `ip` in one process; returns their output.
+/// Runs lines of `ip` in one process (`ip -batch`); returns their output.
 pub(super) fn ip(options: &[&str], lines: impl IntoIterator<Item = String>) -> Result<String, LabError> {
     let lines: Vec<String> = lines.into_iter().collect();
     if lines.is_empty() {
@@ -16,8 +16,7 @@ pub(super) fn ip(options: &[&str], lines: impl IntoIterator<Item = String>) -> R
     output(programs::command("ip").args(options).args(["-batch", "-"]), &lines.join("\n"))
 }
 
-/// Checks that a program is installed. It starts the program, which is the only way to use the
-/// system's search path.
+/// Checks that a program is installed, by starting it: only this searches the system's path.
 pub(super) fn find(program: &'static str, package: &'static str) -> Result<(), LabError> {
     let started =
         programs::command(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -27,14 +26,14 @@ pub(super) fn find(program: &'static str, package: &'static str) -> Result<(), L
     }
 }
 
-/// Runs a command with this input to its end; returns its output.
+/// Runs a command to its end with `input` as its standard input; returns its output.
 pub(super) fn output(command: &mut Command, input: &str) -> Result<String, LabError> {
     let text = shown(command);
     let system = |source| LabError::System { what: format!("run `{text}`"), source };
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(system)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that does not read to the end fails with its own error message.
+        // If the program stops reading early, its own error message is more useful than this error.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output().map_err(system)?;

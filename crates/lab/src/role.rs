@@ -3,16 +3,16 @@
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// A namespace of a lab. Servers and clients are numbered from 1.
+/// Machine of a lab, in its own namespace. Servers and clients are numbered from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// The bridge that joins the others.
+    /// Bridge that connects the other machines.
     Switch,
     /// Runs convey.
     Balancer,
-    /// May run a second convey, if the lab's plan has it.
+    /// Second balancer for another convey, if the lab's plan has one.
     Standby,
-    /// Joins a machine that is not on the switch to it, if the plan has one.
+    /// Router between the switch and the machine behind it, if the lab's plan has one.
     Router,
     /// Answers requests.
     Server(u8),
@@ -21,7 +21,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// IPv4 address; the switch has none of its own and answers no packets.
+    /// IPv4 address of the machine. The switch does not use its address.
     pub const fn address(self) -> Ipv4Addr {
         Ipv4Addr::new(10, 77, 0, self.host())
     }
@@ -36,7 +36,7 @@ impl Role {
         Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, digits(self.host()))
     }
 
-    /// Ethernet address: `02:00` (locally administered) before the bytes of the IPv4 address.
+    /// MAC address: `02:00` (locally administered), followed by the bytes of the IPv4 address.
     pub const fn mac(self) -> [u8; 6] {
         [0x02, 0, 10, 77, 0, self.host()]
     }
@@ -57,7 +57,7 @@ impl Role {
     }
 }
 
-/// Reinterprets the decimal digits of a number as hexadecimal ones.
+/// Reads the decimal digits of a number as hexadecimal digits: 201 becomes 0x201.
 const fn digits(number: u8) -> u16 {
     let number = number as u16;
     ((number / 100) << 8) | ((number / 10 % 10) << 4) | (number % 10)

@@ -1,4 +1,4 @@
-//! Servers with different response times, in virtual time.
+//! Simulation of servers with different response times, in virtual time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,16 +8,16 @@ use super::super::testing::members;
 use super::super::{AnswerTimes, FlowHash};
 use super::*;
 
-/// Number of concurrent requests, and of all requests: as in a first test with a load generator.
+/// Number of concurrent clients, and of requests in total.
 const CLIENTS: usize = 16;
 const REQUESTS: usize = 1_500;
 
-/// Behaviour of a server for its n-th request: response time in microseconds, and whether the
-/// answer is a failure.
+/// Behaviour of a server for one request: takes a random number; returns the response time in
+/// microseconds, and whether the answer is a failure.
 type Behaviour = fn(FlowHash) -> (u64, bool);
 
-/// About a millisecond. One in a hundred answers takes 50 ms, as after a garbage collection or a
-/// lost packet.
+/// Responds in 0.5 to 1.5 ms. One in a hundred answers takes 50 ms longer, as after a garbage
+/// collection or a lost packet.
 fn usual(chance: FlowHash) -> (u64, bool) {
     let hiccup = if chance.again().below(100) == 0 { 50_000 } else { 0 };
     (500 + chance.below(1_000) as u64 + hiccup, false)
@@ -31,7 +31,7 @@ fn fails_at_once(chance: FlowHash) -> (u64, bool) {
     (100 + chance.below(100) as u64, true)
 }
 
-/// Accepts connections, and never answers.
+/// Accepts the connection, and answers only after an hour.
 fn hangs(_: FlowHash) -> (u64, bool) {
     (3_600_000_000, false)
 }
@@ -80,8 +80,8 @@ impl World {
         }
     }
 
-    /// Lets clients send requests one after the other; returns the number of requests of each
-    /// server.
+    /// Sends all requests, each client one after the other. Returns the number of requests that
+    /// each server got.
     fn ask(&mut self, servers: &[Behaviour]) -> Vec<usize> {
         let mut got = vec![0; servers.len()];
         let mut under_way = BinaryHeap::new();
@@ -174,11 +174,11 @@ fn a_server_that_has_recovered_gets_its_share_again() {
     for bad in [slower_by_50_ms, fails_at_once] {
         let mut world = World::new(&[1, 1, 1], 7);
         world.ask(&[usual, bad, usual]);
-        // No requests for a minute.
+        // The server gets no requests for a minute.
         world.now += Duration::from_secs(60);
         let got = world.ask(&USUAL);
         assert!(got[1] > REQUESTS / 6, "{got:?}");
-        // Requests all the time.
+        // The clients send requests without a pause.
         let mut world = World::new(&[1, 1, 1], 7);
         world.ask(&[usual, bad, usual]);
         let got = (0..40).map(|_| world.ask(&USUAL)).last().unwrap();
